@@ -1,0 +1,43 @@
+# Everything runs in a private environment (.venv) made from python3 and pip alone.
+PYTHON ?= python3
+BIN := .venv/bin
+# Two tests at a time is what two cores bear; `make test JOBS=8` on a larger machine.
+JOBS ?= 2
+
+.PHONY: run test check format clean
+
+run: .venv/.run
+	$(BIN)/metaprior demo --out demo
+
+test: .venv/.test
+	$(BIN)/python -m pytest -n $(JOBS)
+
+check: .venv/.check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: .venv/.check
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Debian's python3 may come without ensurepip: then the machine's own pip fills the environment.
+$(BIN)/python:
+	$(PYTHON) -m venv .venv 2>/dev/null || { rm -rf .venv && $(PYTHON) -m venv --without-pip .venv; }
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m pip --python $(BIN)/python install --quiet pip
+
+.venv/.run: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+.venv/.test: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable ".[test]"
+	touch $@
+
+.venv/.check: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable ".[test,check]"
+	touch $@
+
+clean:
+	rm -rf .venv demo .pytest_cache .ruff_cache .hypothesis

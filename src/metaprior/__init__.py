@@ -1,0 +1,3 @@
+"""metaprior: Gaussian-process priors learned from many small tasks."""
+
+__version__ = "0.1.0"
