@@ -1,0 +1,138 @@
+"""Choose the defaults of the estimator on validation draws that no test, demo or figure uses.
+
+    python benchmarks/choose_defaults.py --draws 64 --out docs/results/defaults.csv
+
+Every candidate is trained as PACOH on N=30 target tasks of the sinusoid (deviation 0.75, M=5), all draws in one
+program, and scored on 100 new tasks of 5 context and 50 query points each. One setting is varied at a time around
+the base, which is the estimator's default.
+"""
+
+import csv
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import numpy as np
+import typer
+
+from metaprior.adapted import Model, predict_tasks
+from metaprior.environments.sinusoid import Sinusoid
+from metaprior.gp import LinearKernel, MLPKernel
+from metaprior.meta import MAP, SVGD, Recipe, train
+from metaprior.meta.hyperprior import check_prior_mean, check_prior_std
+from metaprior.meta.objective import batch_plan
+from metaprior.meta.setup import Settings, set_up, stack_runs
+from metaprior.metrics import mean_and_standard_error, summarise
+
+VALIDATION_SEED = 1_000_000  # the seeds of tests, demo and figures are below
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Settings of the prior and of the training."""
+
+    settings: Settings = Settings()
+    learning_rate: float = 1e-2
+    n_steps: int = 2000
+    schedule: Any = "cosine"
+    batch_size: int | None = None
+
+
+def evaluate(candidate: Candidate, n_draws: int, first_seed: int = VALIDATION_SEED, deviation: float = 0.75) -> dict:
+    """Mean over draws of RMSE, NLL and calibration error, with standard errors."""
+    environment = Sinusoid(deviation)
+    runs, scalings, tests = [], [], []
+    for seed in range(first_seed, first_seed + n_draws):
+        rng = np.random.default_rng(seed)
+        run, scaling = set_up([environment.target_tasks(30, 5, rng)], [1.0], candidate.settings, seed)
+        runs.append(run)
+        scalings.append(scaling)
+        tests.append(environment.test_tasks(100, 5, 50, rng))
+    stacked = stack_runs(runs)
+    size = candidate.batch_size
+    plan = None if size is None else batch_plan(runs[0].problem.tasks, size)
+    recipe = Recipe(candidate.settings.method, schedule=candidate.schedule, plan=plan)
+    rates = np.full(n_draws, candidate.learning_rate, np.float32)
+    started = time.perf_counter()
+    result = train(stacked.problem, stacked.particles, stacked.key, recipe, candidate.n_steps, rates)
+    seconds = time.perf_counter() - started
+    scores = {"rmse": [], "nll": [], "calibration_error": [], "coverage": []}
+    for i, (run, scaling, tasks) in enumerate(zip(runs, scalings, tests, strict=True)):
+        particles = jax.tree.map(lambda leaf, i=i: leaf[i], result.particles)
+        summary = summarise(*predict_tasks(Model(particles, run.problem.rest, scaling), tasks))
+        for name, values in scores.items():
+            values.append(np.mean(summary[name]))
+    row: dict[str, float] = {}
+    for name, values in scores.items():
+        row[name], row[f"{name}_se"] = mean_and_standard_error(np.array(values))
+    return {**row, "train_loss": float(result.loss[:, -1].mean()), "seconds": seconds}
+
+
+def candidates(base: Candidate) -> Iterator[tuple[str, Candidate]]:
+    """The base, and one setting varied at a time."""
+    settings = base.settings
+
+    def with_settings(**changes: Any) -> Candidate:
+        return replace(base, settings=replace(settings, **changes))
+
+    yield "base", base
+    for rate in (3e-3, 3e-2):
+        yield f"learning_rate={rate:g}", replace(base, learning_rate=rate)
+    for n_steps in (1000, 4000, 8000):
+        yield f"n_steps={n_steps}", replace(base, n_steps=n_steps)
+    yield "schedule=constant, learning_rate=1e-3", replace(base, schedule="constant", learning_rate=1e-3)
+    for batch_size in (5, 15):
+        yield f"batch_size={batch_size}", replace(base, batch_size=batch_size)
+    for temperature in ("effective", 40.0, 600.0, 2400.0):
+        yield f"temperature={temperature}", with_settings(temperature=temperature)
+    for std in (0.3, 3.0, {"weights": 1.0, "biases": 3.0}, {"weights": 0.6, "biases": 1.0}):
+        yield f"prior_std={std}", with_settings(prior_std=check_prior_std(std))
+    yield "prior_mean=initial", with_settings(prior_mean=check_prior_mean("initial"))
+    for n_features in (2, 4, 16, 32):
+        yield f"n_features={n_features}", with_settings(kernel=MLPKernel(n_features=n_features))
+    yield "output scale learned", with_settings(kernel=MLPKernel(learn_output_scale=True))
+    yield "noise_std=learned", with_settings(noise_std=None)
+    yield (
+        "noise_std=learned, output scale learned",
+        with_settings(noise_std=None, kernel=MLPKernel(learn_output_scale=True)),
+    )
+    yield "kernel=linear", with_settings(kernel=LinearKernel())
+    yield "10 particles, map", with_settings(method=MAP(), n_particles=10)
+    yield "10 particles, svgd", with_settings(method=SVGD(), n_particles=10)
+    yield "10 particles, svgd, length_scale=1", with_settings(method=SVGD(length_scale=1.0), n_particles=10)
+    yield (
+        "10 particles, svgd, start=hyperprior",
+        with_settings(method=SVGD(start="hyperprior"), n_particles=10),
+    )
+
+
+def main(
+    draws: Annotated[int, typer.Option(help="Validation draws per candidate.")] = 64,
+    out: Annotated[Path | None, typer.Option(help="CSV file to write.")] = None,
+    only: Annotated[str, typer.Option(help="Candidates whose name contains this.")] = "",
+):
+    """Run the search and print a line per candidate."""
+    rows = []
+    for name, candidate in candidates(Candidate()):
+        if only not in name:
+            continue
+        rows.append({"candidate": name, "draws": draws, **evaluate(candidate, draws)})
+        row = rows[-1]
+        print(
+            f"{name:42s} rmse {row['rmse']:.4f} ± {row['rmse_se']:.4f}  nll {row['nll']:+.3f} ± {row['nll_se']:.3f}"
+            f"  calibration {row['calibration_error']:.3f}  coverage {row['coverage']:.3f}  {row['seconds']:.1f} s",
+            flush=True,
+        )
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            with out.open("w", newline="") as file:
+                writer = csv.DictWriter(file, fieldnames=list(row))
+                writer.writeheader()
+                writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    typer.run(main)

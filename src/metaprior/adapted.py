@@ -1,0 +1,145 @@
+"""A learned prior adapted to new tasks: predictions in the units of y, averaged over particles."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+from sklearn.utils import check_random_state
+
+from metaprior.gp.prior import GPPrior
+from metaprior.meta.adaptation import Prediction, Queries, adapt_in, joint, marginals, predict_in
+from metaprior.predictive import GaussianMixture, JointMixture
+from metaprior.tasks import Scaling, Task, TestTask, as_inputs, as_task, pad_to
+from metaprior.tasks.batch import bucket_sizes
+
+
+class Model(NamedTuple):
+    """A fitted prior: the particles of theta, the rest of the prior, and the scaling of its data."""
+
+    particles: PyTree
+    rest: GPPrior
+    scaling: Scaling
+
+    @property
+    def input_dim(self) -> int:
+        """Number of input columns."""
+        return len(self.scaling.x_mean)
+
+
+class AdaptedTask:
+    """The prior conditioned on one task's context. Adaptation is exact and in double precision.
+
+    Predictions are of a new observation y; `latent=True` asks for the noise-free function instead.
+    """
+
+    def __init__(self, model: Model, x: np.ndarray, y: np.ndarray):
+        self._model = model
+        scaled = model.scaling.task(Task(x, y))
+        with jax.enable_x64(True):
+            (x_padded,), (y_padded,), (mask,) = pad_to([scaled], padded_size(len(y)), np.float64)
+            self._posteriors = adapt_in(model.particles, model.rest, x_padded, y_padded, mask)
+
+    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False, latent: bool = False) -> Any:
+        """Mean of the predictions; with their standard deviation, or their covariance matrix, if asked."""
+        if return_std and return_cov:
+            raise ValueError("return_std and return_cov exclude each other; the former is the root of cov's diagonal.")
+        if return_cov:
+            mixture = self._joint(X, latent)
+            return mixture.mean(), mixture.covariance()
+        predictive = self.predictive(X, latent)
+        return (predictive.mean(), predictive.std()) if return_std else predictive.mean()
+
+    def predictive(self, X: Any, latent: bool = False) -> GaussianMixture:
+        """The predictive distribution at each input: `quantile`, `interval`, `cdf`, `log_density`, ..."""
+        x, n = self._inputs(X)
+        with jax.enable_x64(True):
+            prediction = marginals(self._posteriors, x)
+        means, variances = _observations(prediction, self._model.scaling, latent)
+        return GaussianMixture(means[:, 0, :n], variances[:, 0, :n])
+
+    def quantile(self, X: Any, probability: Any, latent: bool = False) -> np.ndarray:
+        """Quantiles of the predictions: (n,), or (len(probability), n) for a vector of probabilities."""
+        return self.predictive(X, latent).quantile(probability)
+
+    def interval(self, X: Any, coverage: float = 0.9, latent: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper end of the central interval of the predictions."""
+        return self.predictive(X, latent).interval(coverage)
+
+    def log_density(self, X: Any, y: Any, latent: bool = False) -> np.ndarray:
+        """log p(y | x, context) of each sample, in the units of y."""
+        task = as_task(X, y, "log_density", self._model.input_dim)
+        return self.predictive(task.x, latent).log_density(task.y)
+
+    def sample(self, X: Any, n_samples: int = 1, latent: bool = False, random_state: Any = None) -> np.ndarray:
+        """Joint draws at all inputs, (n_samples, n)."""
+        rng = np.random.default_rng(check_random_state(random_state).randint(2**31 - 1))
+        return self._joint(X, latent).sample(n_samples, rng)
+
+    def _inputs(self, X: Any) -> tuple[np.ndarray, int]:
+        """Checked, scaled inputs, padded so that few sizes are ever compiled; and how many are real."""
+        x = self._model.scaling.inputs(as_inputs(X, "predict", self._model.input_dim))
+        return np.pad(x, ((0, padded_size(len(x)) - len(x)), (0, 0))), len(x)
+
+    def _joint(self, X: Any, latent: bool) -> JointMixture:
+        x, n = self._inputs(X)
+        with jax.enable_x64(True):
+            means, covariances, noise = (np.asarray(part) for part in joint(self._posteriors, x))
+        if not latent:
+            covariances = covariances + noise[:, None, None] * np.eye(len(x))
+        scaling = self._model.scaling
+        return JointMixture(scaling.undo_mean(means[:, :n]), scaling.undo_variance(covariances[:, :n, :n]))
+
+
+def predict_tasks(model: Model, tasks: Sequence[TestTask]) -> tuple[GaussianMixture, np.ndarray, np.ndarray]:
+    """Predict the queries of many tasks at once: predictive of observations, y and mask, all (tasks, queries).
+
+    Tasks are batched by context size; what a task does not fill is NaN and masked.
+    """
+    n_queries = max(len(task.y_query) for task in tasks)
+    n_particles = len(jax.tree.leaves(model.particles)[0])
+    means = np.full((n_particles, len(tasks), n_queries), np.nan)
+    variances = means.copy()
+    y, mask = np.full(means.shape[1:], np.nan), np.zeros(means.shape[1:], bool)
+    for members, queries, y_query, query_mask in padded_queries(tasks, model.scaling):
+        with jax.enable_x64(True):
+            prediction = predict_in(model.particles, model.rest, queries)
+        mean, variance = _observations(prediction, model.scaling, latent=False)
+        width = min(query_mask.shape[1], n_queries)
+        valid = query_mask[:, :width]
+        means[:, members, :width] = np.where(valid, mean[:, :, :width], np.nan)
+        variances[:, members, :width] = np.where(valid, variance[:, :, :width], np.nan)
+        y[members, :width] = np.where(valid, model.scaling.undo_mean(y_query[:, :width]), np.nan)
+        mask[members, :width] = valid
+    return GaussianMixture(means, variances), y, mask
+
+
+def padded_queries(
+    tasks: Sequence[TestTask], scaling: Scaling, max_buckets: int = 3, dtype: Any = np.float64
+) -> list[tuple[np.ndarray, Queries, np.ndarray, np.ndarray]]:
+    """Scaled and padded batches: (indices of the tasks, queries, y_query, query mask)."""
+    sizes = np.array([len(task.y_context) for task in tasks])
+    batches, lower = [], -1
+    for upper in bucket_sizes(sizes, max_buckets):
+        members = np.flatnonzero((lower < sizes) & (sizes <= upper))
+        contexts = [scaling.task(Task(tasks[i].x_context, tasks[i].y_context)) for i in members]
+        targets = [scaling.task(Task(tasks[i].x_query, tasks[i].y_query)) for i in members]
+        context = pad_to(contexts, padded_size(upper), dtype)
+        x_query, y_query, mask = pad_to(targets, padded_size(max(len(t.y) for t in targets)), dtype)
+        batches.append((members, Queries(*context, x_query), y_query, mask))
+        lower = upper
+    return batches
+
+
+def padded_size(n: int) -> int:
+    """The next of 1, 2, 3, 4, 6, 8, 12, 16, 24, ...: few distinct sizes to compile, at most half wasted."""
+    power = 1 << max(n - 1, 0).bit_length()
+    return power * 3 // 4 if power >= 4 and n <= power * 3 // 4 else power
+
+
+def _observations(prediction: Prediction, scaling: Scaling, latent: bool) -> tuple[np.ndarray, np.ndarray]:
+    mean, variance, noise = (np.asarray(part) for part in prediction)
+    if not latent:
+        variance = variance + noise[:, None, None]
+    return scaling.undo_mean(mean), scaling.undo_variance(variance)

@@ -1,0 +1,63 @@
+"""Exact inference for one task with Gaussian noise: log evidence and posterior (paper, section 2.1)."""
+
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from metaprior.gp.linalg import cholesky, noisy_covariance, solve_lower, solve_upper
+from metaprior.gp.prior import GPPrior
+
+
+def log_evidence(
+    prior: GPPrior, x: Float[Array, "n d"], y: Float[Array, " n"], mask: Bool[Array, " n"]
+) -> Float[Array, ""]:
+    """ln p_theta(Y | X), equation (evidence), of the samples where `mask` is True."""
+    factor, residual = _factorise(prior, x, y, mask)
+    whitened = solve_lower(factor, residual)
+    n_samples = jnp.sum(mask, dtype=y.dtype)
+    log_determinant_half = jnp.sum(jnp.log(jnp.diagonal(factor)))
+    return -0.5 * jnp.sum(whitened**2) - log_determinant_half - 0.5 * math.log(2.0 * math.pi) * n_samples
+
+
+class Posterior(eqx.Module):
+    """p_theta(t(x) | D) for one task: the context and what conditioning on it costs, done once."""
+
+    prior: GPPrior
+    x: Float[Array, "n d"]
+    mask: Bool[Array, " n"]
+    factor: Float[Array, "n n"]  # lower Cholesky factor of K + sigma^2 I
+    coefficients: Float[Array, " n"]  # (K + sigma^2 I)^-1 (Y - mu(X))
+
+    def marginals(self, x: Float[Array, "q d"]) -> tuple[Float[Array, " q"], Float[Array, " q"]]:
+        """Mean mu(x) and variance s^2(x) of the latent function, equation (predictive)."""
+        mean, whitened = self._project(x)
+        variance = self.prior.kernel(x) - jnp.sum(whitened**2, axis=0)
+        return mean, jnp.maximum(variance, 0.0)
+
+    def joint(self, x: Float[Array, "q d"]) -> tuple[Float[Array, " q"], Float[Array, "q q"]]:
+        """Mean and covariance of the latent function."""
+        mean, whitened = self._project(x)
+        return mean, self.prior.kernel(x, x) - whitened.T @ whitened
+
+    def _project(self, x: Float[Array, "q d"]) -> tuple[Float[Array, " q"], Float[Array, "n q"]]:
+        cross = jnp.where(self.mask[:, None], self.prior.kernel(self.x, x), 0.0)
+        mean = jax.vmap(self.prior.mean)(x) + self.coefficients @ cross
+        return mean, solve_lower(self.factor, cross)
+
+
+def condition(prior: GPPrior, x: Float[Array, "n d"], y: Float[Array, " n"], mask: Bool[Array, " n"]) -> Posterior:
+    """Adapt to one task, in closed form."""
+    factor, residual = _factorise(prior, x, y, mask)
+    coefficients = solve_upper(factor, solve_lower(factor, residual))
+    return Posterior(prior, x, mask, factor, coefficients)
+
+
+def _factorise(
+    prior: GPPrior, x: Float[Array, "n d"], y: Float[Array, " n"], mask: Bool[Array, " n"]
+) -> tuple[Float[Array, "n n"], Float[Array, " n"]]:
+    residual = jnp.where(mask, y - jax.vmap(prior.mean)(x), 0.0)
+    factor = cholesky(noisy_covariance(prior.kernel(x, x), prior.likelihood.variance, mask))
+    return factor, residual

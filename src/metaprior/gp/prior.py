@@ -1,0 +1,106 @@
+"""The GP prior of all tasks: mean function, kernel and observation model, built from what a user names."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import tinygp
+from jaxtyping import Array, PRNGKeyArray
+
+from metaprior.checks import is_number
+from metaprior.gp.kernels import LinearKernel, MLPKernel, RBFKernel, learn_positive
+from metaprior.gp.likelihoods import Gaussian
+from metaprior.gp.means import ConstantMean, MLPMean, ZeroMean
+from metaprior.gp.parameters import Fixed, merge, split
+
+MEANS = {"mlp": MLPMean, "constant": ConstantMean, "zero": ZeroMean}
+KERNELS = {"mlp": MLPKernel, "rbf": RBFKernel, "linear": LinearKernel}
+
+
+class GPPrior(eqx.Module):
+    """t(x) ~ GP(mu_theta(x), k_theta(x, x')), y ~ p(y | t(x)); theta is every float not held in `Fixed`."""
+
+    mean: Callable[..., Array]
+    kernel: Callable[..., Array]
+    likelihood: Gaussian
+
+
+def make_prior(key: PRNGKeyArray, input_dim: int, mean: Any, kernel: Any, noise_std: Any, learn_noise: bool) -> GPPrior:
+    """Draw a prior. `mean` and `kernel` are descriptions (with `build`) or finished modules."""
+    mean_key, kernel_key = jax.random.split(key)
+    log_noise_std = jnp.log(jnp.asarray(noise_std))
+    return GPPrior(
+        mean=mean.build(mean_key, input_dim) if hasattr(mean, "build") else mean,
+        kernel=kernel.build(kernel_key, input_dim) if hasattr(kernel, "build") else kernel,
+        likelihood=Gaussian(log_noise_std if learn_noise else Fixed(log_noise_std)),
+    )
+
+
+def resolve_mean(mean: Any) -> Any:
+    """A description or a module from what the user passed as `mean`."""
+    if isinstance(mean, str):
+        return _named(mean, MEANS, "mean")
+    if hasattr(mean, "build") or callable(mean):
+        return mean
+    raise ValueError(
+        f"mean must be one of {', '.join(MEANS)}, a description such as MLPMean(...), or a function of one input "
+        f"point; got {type(mean).__name__}."
+    )
+
+
+def resolve_kernel(kernel: Any) -> Any:
+    """A description or a module from what the user passed as `kernel`."""
+    if isinstance(kernel, str):
+        return _named(kernel, KERNELS, "kernel")
+    if hasattr(kernel, "build"):
+        return kernel
+    if isinstance(kernel, tinygp.kernels.Kernel):
+        return learn_positive(kernel)
+    if isinstance(kernel, eqx.Module) and callable(kernel):
+        return kernel
+    raise ValueError(
+        f"kernel must be one of {', '.join(KERNELS)}, a description such as MLPKernel(...), a tinygp kernel, or an "
+        f"equinox module called as kernel(X1, X2) and kernel(X); got {type(kernel).__name__}. "
+        "A plain function of two points becomes a kernel by tinygp.kernels.Custom(function)."
+    )
+
+
+def check_prior(prior: GPPrior, input_dim: int) -> None:
+    """Evaluate the shapes of a prior, so that a mistake in an own mean or kernel is named before training."""
+    prior = merge(*split(prior))
+    x1, x2 = jnp.zeros((2, input_dim)), jnp.zeros((3, input_dim))
+    checks = [
+        ("mean", "mean(x) of one point", (), lambda: prior.mean(x1[0])),
+        ("kernel", "kernel(X1, X2) of 2 and 3 points", (2, 3), lambda: prior.kernel(x1, x2)),
+        ("kernel", "kernel(X) of 2 points", (2,), lambda: prior.kernel(x1)),
+    ]
+    for argument, what, expected, evaluate in checks:
+        try:
+            shape = jax.eval_shape(evaluate).shape
+        except Exception as error:
+            raise ValueError(
+                f"{argument}: {what} with {input_dim} input dimension{'s' * (input_dim != 1)} failed: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        if shape != expected:
+            raise ValueError(f"{argument}: {what} must have shape {expected}; got {shape}.")
+
+
+def check_noise(noise_std: Any) -> float | None:
+    """The fixed noise standard deviation, or None for 'learned'."""
+    if isinstance(noise_std, str) and noise_std == "learned":
+        return None
+    if not (is_number(noise_std) and noise_std > 0):
+        raise ValueError(
+            f"noise_std must be a positive number in the units of y, or 'learned'; got {noise_std!r}. "
+            "For data without noise use a small number, such as a thousandth of the spread of y."
+        )
+    return float(noise_std)
+
+
+def _named(name: str, registry: dict[str, Any], argument: str) -> Any:
+    if name not in registry:
+        raise ValueError(f"{argument} must be one of {', '.join(registry)}, or an own one; got {name!r}.")
+    return registry[name]()

@@ -1,0 +1,90 @@
+"""The hyper-prior p(theta): independent normals, with a mean and a standard deviation per group of parameters."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from metaprior.checks import is_number
+from metaprior.gp.parameters import groups
+
+GROUPS = ("weights", "biases", "scales")
+
+
+class HyperPrior(eqx.Module):
+    """p(theta) = prod_j N(theta_j | mean_j, std_j^2); `std` holds one number per leaf of theta."""
+
+    mean: PyTree
+    std: PyTree
+
+    def log_density(self, theta: PyTree) -> Float[Array, ""]:
+        """log p(theta)."""
+
+        def leaf_log_density(value: Array, mean: Array, std: Array) -> Array:
+            constant = jnp.log(std) + 0.5 * math.log(2.0 * math.pi)
+            return -0.5 * jnp.sum(((value - mean) / std) ** 2) - value.size * constant
+
+        return sum(jax.tree.leaves(jax.tree.map(leaf_log_density, theta, self.mean, self.std)))
+
+    def sample(self, key: PRNGKeyArray) -> PyTree:
+        """Draw theta ~ p(theta)."""
+        leaves, structure = jax.tree.flatten(self.mean)
+        keys = jax.tree.unflatten(structure, list(jax.random.split(key, max(len(leaves), 1)))[: len(leaves)])
+        return jax.tree.map(
+            lambda k, mean, std: mean + std * jax.random.normal(k, mean.shape, mean.dtype),
+            keys,
+            self.mean,
+            self.std,
+        )
+
+
+def make_hyperprior(theta: PyTree, mean: Mapping[str, Any], std: Mapping[str, Any]) -> HyperPrior:
+    """Build p(theta) from a mean ('initial' or a number) and a standard deviation for each group."""
+    names = groups(theta)
+    means = jax.tree.map(
+        lambda leaf, name: leaf if mean[name] == "initial" else jnp.full_like(leaf, mean[name]), theta, names
+    )
+    stds = jax.tree.map(lambda leaf, name: jnp.asarray(std[name], leaf.dtype), theta, names)
+    return HyperPrior(means, stds)
+
+
+def check_prior_mean(prior_mean: Any) -> dict[str, Any]:
+    """A mean per group. 'zero' (the paper) speaks of networks: scales are centred on their initial value."""
+    if isinstance(prior_mean, str) and prior_mean == "zero":
+        return {"weights": 0.0, "biases": 0.0, "scales": "initial"}
+    if isinstance(prior_mean, str) and prior_mean == "initial":
+        return dict.fromkeys(GROUPS, "initial")
+    if isinstance(prior_mean, Mapping):
+        means = {**check_prior_mean("zero"), **_known_groups(prior_mean, "prior_mean")}
+        means = {name: 0.0 if mean == "zero" else mean for name, mean in means.items()}
+        if all(mean == "initial" or is_number(mean) for mean in means.values()):
+            return means
+    raise ValueError(
+        "prior_mean must be 'zero', 'initial', or a mapping from group (weights, biases, scales) to 'zero', "
+        f"'initial' or a number; got {prior_mean!r}."
+    )
+
+
+def check_prior_std(prior_std: Any) -> dict[str, float]:
+    """A standard deviation per group: one number for all, or a mapping (groups left out get 1)."""
+    if isinstance(prior_std, Mapping):
+        stds = {**dict.fromkeys(GROUPS, 1.0), **_known_groups(prior_std, "prior_std")}
+    else:
+        stds = dict.fromkeys(GROUPS, prior_std)
+    if not all(is_number(std) and std > 0 for std in stds.values()):
+        raise ValueError(
+            "prior_std must be a positive number, or a mapping from group (weights, biases, scales) to positive "
+            f"numbers; got {prior_std!r}."
+        )
+    return {name: float(std) for name, std in stds.items()}
+
+
+def _known_groups(given: Mapping[str, Any], argument: str) -> dict[str, Any]:
+    unknown = set(given) - set(GROUPS)
+    if unknown:
+        raise ValueError(f"{argument} has groups weights, biases and scales; got {sorted(map(str, unknown))}.")
+    return dict(given)

@@ -1,0 +1,131 @@
+"""Approximations of the Gibbs hyper-posterior by particles: MAP and Stein variational gradient descent.
+
+A method is a direction of ascent for a set of particles, given the score of the Gibbs density at each. Everything
+else (optimiser, mini-batches, loop) is shared. One SVGD particle moves along its own score: that is MAP.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from metaprior.checks import check_choice, check_positive
+from metaprior.gp.parameters import groups
+from metaprior.meta.hyperprior import HyperPrior
+
+Start = Literal["initialiser", "hyperprior"]
+
+
+@dataclass(frozen=True)
+class MAP:
+    """The mode of the Gibbs hyper-posterior. Several particles are independent solutions: an ensemble."""
+
+    start: Start = "initialiser"
+
+    def __post_init__(self):
+        check_choice("start", self.start, ("initialiser", "hyperprior"))
+
+    def direction(self, particles: PyTree, scores: PyTree) -> PyTree:
+        """Each particle climbs on its own."""
+        return scores
+
+
+@dataclass(frozen=True)
+class SVGD:
+    """Stein variational gradient descent with the kernel exp(-||theta - theta'||^2 / (2 l)).
+
+    `length_scale` is l itself (not squared), or 'median': l = median of the squared distances between particles /
+    (2 log(K + 1)), which makes the kernel values of a typical particle sum to about one.
+    """
+
+    length_scale: float | Literal["median"] = "median"
+    start: Start = "initialiser"
+
+    def __post_init__(self):
+        check_choice("start", self.start, ("initialiser", "hyperprior"))
+        if self.length_scale != "median":
+            check_positive("length_scale", self.length_scale, ", or 'median'")
+
+    def direction(self, particles: PyTree, scores: PyTree) -> PyTree:
+        """(1/K) sum_j [k(theta_j, theta_k) score_j + grad_{theta_j} k(theta_j, theta_k)] for every particle k.
+
+        The gradient is taken in closed form and in theta_j alone: k_jk (theta_k - theta_j) / l pushes k away from j.
+        """
+        distances = squared_distances(particles)
+        length_scale = self._length_scale(distances)
+        kernel = jnp.exp(-distances / (2.0 * length_scale))
+        n_particles = kernel.shape[0]
+
+        def leaf_direction(particle: Array, score: Array) -> Array:
+            flat, slope = particle.reshape(n_particles, -1), score.reshape(n_particles, -1)
+            repulsion = (jnp.sum(kernel, axis=1)[:, None] * flat - kernel @ flat) / length_scale
+            return ((kernel @ slope + repulsion) / n_particles).reshape(particle.shape)
+
+        return jax.tree.map(leaf_direction, particles, scores)
+
+    def _length_scale(self, distances: Float[Array, "k k"]) -> Float[Array, ""]:
+        n_particles = distances.shape[0]
+        if self.length_scale != "median":
+            return jnp.asarray(self.length_scale, distances.dtype)
+        if n_particles == 1:
+            return jnp.ones((), distances.dtype)
+        median = jnp.median(distances[jnp.triu_indices(n_particles, 1)])
+        tiny = jnp.finfo(distances.dtype).tiny
+        return jnp.maximum(median / (2.0 * math.log(n_particles + 1)), tiny)
+
+
+METHODS = {"map": MAP, "svgd": SVGD}
+Method = MAP | SVGD
+
+
+def squared_distances(particles: PyTree) -> Float[Array, "k k"]:
+    """||theta_j - theta_k||^2 for all pairs, over all leaves."""
+
+    def leaf_distances(leaf: Array) -> Array:
+        flat = leaf.reshape(leaf.shape[0], -1)
+        # Centred, so that the expansion of the square does not cancel what particles have in common.
+        flat = flat - jnp.mean(flat, axis=0, keepdims=True)
+        norms = jnp.sum(flat**2, axis=1)
+        return norms[:, None] + norms[None, :] - 2.0 * flat @ flat.T
+
+    total = sum(jax.tree.leaves(jax.tree.map(leaf_distances, particles)))
+    return jnp.maximum(total, 0.0) * (1.0 - jnp.eye(total.shape[0], dtype=total.dtype))  # type: ignore[union-attr]
+
+
+def draw_particles(
+    key: PRNGKeyArray,
+    n_particles: int,
+    initialise: Callable[[PRNGKeyArray], PyTree],
+    hyperprior: HyperPrior,
+    start: Start,
+) -> PyTree:
+    """K particles from the initialiser or from the hyper-prior. Particle 0 of the former is where MAP starts.
+
+    What the initialiser does not randomise (scales) is drawn from the hyper-prior for the other particles:
+    particles that coincide would never part.
+    """
+    keys = jax.random.split(key, n_particles)
+    if start == "hyperprior":
+        return jax.vmap(hyperprior.sample)(keys)
+    initial = jax.vmap(initialise)(keys)
+    if n_particles == 1:
+        return initial
+    draws = jax.vmap(hyperprior.sample)(jax.random.split(jax.random.fold_in(key, 1), n_particles))
+
+    def mix(name: str, leaf: Array, draw: Array) -> Array:
+        return leaf if name != "scales" else leaf.at[1:].set(draw[1:])
+
+    return jax.tree.map(mix, groups(initial), initial, draws)
+
+
+def resolve_inference(inference: Any) -> Method:
+    """A method from what the user passed as `inference`."""
+    if isinstance(inference, MAP | SVGD):
+        return inference
+    if isinstance(inference, str) and inference in METHODS:
+        return METHODS[inference]()
+    raise ValueError(f"inference must be 'map', 'svgd', MAP(...) or SVGD(...); got {inference!r}.")

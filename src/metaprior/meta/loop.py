@@ -1,0 +1,194 @@
+"""The only training loop: chunks of `lax.scan` over steps, for one run or for many stacked runs at once."""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from metaprior.meta.adaptation import Queries, mixture_log_density, predict
+from metaprior.meta.inference import Method
+from metaprior.meta.objective import Plan, Problem, full_batch, log_gibbs, sample_indices, select_batch
+
+CHUNK = 100  # steps between looks from the host: progress, early stop, NaN guard
+
+OPTIMISERS = {"adam": optax.scale_by_adam, "sgd": optax.identity}
+SCHEDULES: dict[str, Callable[[Array], Array]] = {
+    "constant": jnp.ones_like,
+    "cosine": lambda progress: 0.5 * (1.0 + jnp.cos(jnp.pi * progress)),
+}
+
+
+class Recipe(NamedTuple):
+    """How to train: what is compiled in. What a sweep varies is in `Problem` and in the learning rate."""
+
+    method: Method
+    optimiser: Literal["adam", "sgd"] = "adam"
+    schedule: Literal["constant", "cosine"] = "cosine"
+    plan: Plan | None = None  # tasks per step and stratum; None: all tasks in every step
+    chunk: int = CHUNK
+
+
+class State(NamedTuple):
+    """Where training stands, for all runs."""
+
+    particles: PyTree  # (runs, particles, ...)
+    optimiser_state: PyTree
+    keys: PRNGKeyArray  # (runs,)
+
+
+class Validation(NamedTuple):
+    """Held-out tasks, padded: contexts to adapt on, queries to score (runs first)."""
+
+    queries: Queries
+    y_query: Any  # (runs, tasks, queries)
+    mask: Any  # (runs, tasks, queries)
+
+
+class Result(NamedTuple):
+    """What training gives, for all runs."""
+
+    particles: PyTree
+    loss: np.ndarray  # (runs, steps): Lbar + (log p(mode) - log p(theta)) / gamma, averaged over particles
+    validation: np.ndarray  # (runs, chunks): negative log density of the queries; empty without validation tasks
+    best_step: np.ndarray  # (runs,): the step whose particles are returned
+
+
+class TrainingDiverged(ArithmeticError):
+    """Training met a number that is not finite; the message says what to try."""
+
+
+def train(
+    problem: Problem,
+    particles: PyTree,
+    keys: PRNGKeyArray,
+    recipe: Recipe,
+    n_steps: int,
+    learning_rate: Float[Array, " runs"],
+    validation: Validation | None = None,
+    patience: int | None = None,
+    on_chunk: Callable[[int, float], None] | None = None,
+) -> Result:
+    """Train all runs. Every array of `problem`, `particles` and `validation` has a leading axis of runs."""
+    state = State(particles, _initialise_optimiser(particles, recipe), keys)
+    tracker = _Tracker(particles, patience)
+    losses: list[np.ndarray] = []
+    for first in range(0, n_steps, recipe.chunk):
+        done = min(first + recipe.chunk, n_steps)
+        state, loss = _run_chunk(state, problem, learning_rate, np.int32(first), np.int32(n_steps), recipe)
+        losses.append(np.asarray(loss)[:, : done - first])
+        _guard(losses[-1], first)
+        if validation is not None:
+            tracker.look(state.particles, np.asarray(_score(state.particles, problem, validation)), done)
+        if on_chunk is not None:
+            on_chunk(done, float(losses[-1][:, -1].mean()))
+        if tracker.finished:
+            break
+    n_runs = len(jax.tree.leaves(particles)[0])
+    loss = np.concatenate(losses, axis=1) if losses else np.empty((n_runs, 0))
+    if validation is None:
+        return Result(state.particles, loss, np.empty((n_runs, 0)), np.full(n_runs, loss.shape[1]))
+    return Result(tracker.best, loss, np.stack(tracker.scores, axis=1), tracker.best_step)
+
+
+class _Tracker:
+    """The best particles of every run so far, and whether to go on."""
+
+    def __init__(self, particles: PyTree, patience: int | None):
+        n_runs = len(jax.tree.leaves(particles)[0])
+        self.best = particles
+        self.best_score = np.full(n_runs, np.inf)
+        self.best_step = np.zeros(n_runs, int)
+        self.waited = np.zeros(n_runs, int)
+        self.scores: list[np.ndarray] = []
+        self.patience = np.inf if patience is None else patience
+
+    def look(self, particles: PyTree, scores: np.ndarray, step: int) -> None:
+        running = self.waited < self.patience  # a run that would have stopped alone stays as it was
+        better = running & (scores < self.best_score)
+        self.best = _choose(better, particles, self.best)
+        self.best_score = np.where(better, scores, self.best_score)
+        self.best_step = np.where(better, step, self.best_step)
+        self.waited = np.where(better, 0, self.waited + running)
+        self.scores.append(scores)
+
+    @property
+    def finished(self) -> bool:
+        return bool((self.waited >= self.patience).all())
+
+
+@eqx.filter_jit
+def _run_chunk(
+    state: State, problem: Problem, learning_rate: Array, first: Array, n_steps: Array, recipe: Recipe
+) -> tuple[State, Float[Array, "runs chunk"]]:
+    def one_step(state: State, step: Array) -> tuple[State, Array]:
+        progress = step.astype(learning_rate.dtype) / n_steps.astype(learning_rate.dtype)
+        rate = learning_rate * SCHEDULES[recipe.schedule](progress)
+        return eqx.filter_vmap(_step, in_axes=(eqx.if_array(0), eqx.if_array(0), 0, None))(state, problem, rate, recipe)
+
+    def guarded_step(state: State, step: Array) -> tuple[State, Array]:
+        # The last chunk may be longer than what is left; its surplus steps do nothing.
+        skip = lambda state, _: (state, jnp.zeros_like(learning_rate))  # noqa: E731
+        return jax.lax.cond(step < n_steps, one_step, skip, state, step)
+
+    state, losses = jax.lax.scan(guarded_step, state, first + jnp.arange(recipe.chunk, dtype=first.dtype))
+    return state, losses.T
+
+
+def _step(state: State, problem: Problem, rate: Array, recipe: Recipe) -> tuple[State, Array]:
+    """One step of one run: scores of all particles, the method's direction, the optimiser's move."""
+    keys = state.keys
+    if recipe.plan is None:
+        batches = full_batch(problem)
+    else:
+        keys, key = jax.random.split(keys)
+        batches = select_batch(problem, sample_indices(key, problem.tasks, recipe.plan), recipe.plan)
+    value_and_score = jax.vmap(jax.value_and_grad(lambda theta: log_gibbs(theta, problem, batches)))
+    values, scores = value_and_score(state.particles)
+    descent = jax.tree.map(jnp.negative, recipe.method.direction(state.particles, scores))
+    updates, optimiser_state = OPTIMISERS[recipe.optimiser]().update(descent, state.optimiser_state)
+    particles = jax.tree.map(lambda value, update: value - rate * update, state.particles, updates)
+    # Relative to the hyper-prior's mode, whose log density is a large constant that says nothing of progress.
+    constant = problem.hyperprior.log_density(problem.hyperprior.mean)
+    return State(particles, optimiser_state, keys), (constant - jnp.mean(values)) / problem.temperature
+
+
+@eqx.filter_jit
+def _initialise_optimiser(particles: PyTree, recipe: Recipe) -> PyTree:
+    return jax.vmap(OPTIMISERS[recipe.optimiser]().init)(particles)
+
+
+@eqx.filter_jit
+def _score(particles: PyTree, problem: Problem, validation: Validation) -> Float[Array, " runs"]:
+    """Mean negative log density of the validation queries under the mixture over particles."""
+
+    def one_run(particles: PyTree, problem: Problem, validation: Validation) -> Array:
+        log_density = mixture_log_density(predict(particles, problem.rest, validation.queries), validation.y_query)
+        count = jnp.sum(validation.mask, dtype=log_density.dtype)
+        return -jnp.sum(jnp.where(validation.mask, log_density, 0.0)) / count
+
+    return eqx.filter_vmap(one_run)(particles, problem, validation)
+
+
+@eqx.filter_jit
+def _choose(better: Array, new: PyTree, old: PyTree) -> PyTree:
+    return jax.tree.map(lambda n, o: jax.vmap(lambda b, a, c: jnp.where(b, a, c))(better, n, o), new, old)
+
+
+def _guard(loss: np.ndarray, first: int) -> None:
+    bad = ~np.isfinite(loss)
+    if not bad.any():
+        return
+    run, step = np.argwhere(bad)[np.argwhere(bad)[:, 1].argmin()]
+    before = loss[run, step - 1] if step > 0 else None
+    raise TrainingDiverged(
+        f"Training met a loss of {loss[run, step]} at step {first + step}"
+        + (f" of run {run}" if len(loss) > 1 else "")
+        + (f" (the loss before was {before:.4g})" if before is not None else "")
+        + ". Try, in this order: a smaller learning_rate; a larger noise_std, or noise_std='learned'; "
+        "a smaller prior_std or temperature; dtype='float64'."
+    )

@@ -1,0 +1,152 @@
+"""The weighted free energy: environment weights, temperature, log Gibbs density and its mini-batch estimates.
+
+PACOH is one environment, transfer is two with weights (alpha, 1 - alpha), pooling is weights in proportion to the
+number of tasks: all are arguments of `log_gibbs`.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+
+from metaprior.gp.exact import log_evidence
+from metaprior.gp.parameters import merge
+from metaprior.gp.prior import GPPrior
+from metaprior.meta.hyperprior import HyperPrior
+from metaprior.tasks import TaskBatch, TaskSet
+
+TEMPERATURES = ("paper", "effective", "bayes")
+
+
+class Problem(eqx.Module):
+    """Everything the Gibbs hyper-posterior depends on. All numbers are traced: a sweep stacks problems."""
+
+    tasks: TaskSet
+    rest: GPPrior  # the prior less theta
+    hyperprior: HyperPrior
+    environment_weights: Float[Array, " environments"]  # on the simplex
+    temperature: Float[Array, ""]  # gamma
+
+
+class WeightedBatch(NamedTuple):
+    """Tasks of one size with their weights in the loss; the weights of all batches sum to one in expectation."""
+
+    batch: TaskBatch
+    weights: Float[Array, " tasks"]
+
+
+def task_weights(tasks: TaskSet, environment_weights: Array) -> tuple[Float[Array, " tasks"], ...]:
+    """w_e / N_e for every task of every bucket, where e is the task's environment and N_e its number of tasks."""
+    totals = np.maximum(tasks.environment_counts, 1)
+    per_task = environment_weights / jnp.asarray(totals, environment_weights.dtype)
+    return tuple(per_task[_environments(bucket)] for bucket in tasks.buckets)
+
+
+def full_batch(problem: Problem) -> tuple[WeightedBatch, ...]:
+    """All tasks, weighted."""
+    weights = task_weights(problem.tasks, problem.environment_weights)
+    return tuple(WeightedBatch(b, w) for b, w in zip(problem.tasks.buckets, weights, strict=True))
+
+
+def select_batch(
+    problem: Problem, indices: tuple[Int[Array, " sampled"], ...], plan: "Plan"
+) -> tuple[WeightedBatch, ...]:
+    """The mini-batch of given tasks, weighted so that its expectation over uniform draws is the full batch.
+
+    Every stratum (an environment within a size bucket) is sampled on its own, so its tasks are weighted up by
+    the stratum's size over its sample: with one bucket this is alpha * (mean over the sampled source tasks) +
+    (1 - alpha) * (mean over the sampled target tasks).
+    """
+    batches = []
+    for (bucket, weights), chosen, sampled in zip(full_batch(problem), indices, plan, strict=True):
+        up = np.divide(bucket.counts, sampled, out=np.ones(len(sampled)), where=np.asarray(sampled) > 0)
+        factors = jnp.asarray(np.repeat(up, sampled), weights.dtype)
+        rows = TaskBatch(bucket.x[chosen], bucket.y[chosen], bucket.mask[chosen], sampled)  # type: ignore[index]
+        batches.append(WeightedBatch(rows, weights[chosen] * factors))
+    return tuple(batches)
+
+
+Plan = tuple[tuple[int, ...], ...]  # tasks to sample per bucket and environment
+
+
+def batch_plan(tasks: TaskSet, batch_size: int) -> Plan:
+    """Share `batch_size` tasks among the strata in proportion to their size, at least one each."""
+    counts = np.array([bucket.counts for bucket in tasks.buckets])
+    ideal = batch_size * counts / counts.sum()
+    sampled = np.minimum(np.maximum(np.floor(ideal), counts > 0), counts).astype(int)
+    while sampled.sum() < min(batch_size, counts.sum()):  # the largest remainders get what is left
+        remainder = np.where(sampled < counts, ideal - sampled, -np.inf)
+        sampled[np.unravel_index(remainder.argmax(), counts.shape)] += 1
+    return tuple(tuple(int(n) for n in row) for row in sampled)
+
+
+def sample_indices(key: PRNGKeyArray, tasks: TaskSet, plan: Plan) -> tuple[Int[Array, " sampled"], ...]:
+    """Draw the tasks of a mini-batch, without replacement within each stratum."""
+    indices = []
+    for bucket, sampled in zip(tasks.buckets, plan, strict=True):
+        starts = np.cumsum((0, *bucket.counts))
+        key, *keys = jax.random.split(key, len(sampled) + 1)
+        strata = zip(keys, starts[:-1], bucket.counts, sampled, strict=True)
+        draws = [start + jax.random.permutation(k, count)[:n] for k, start, count, n in strata if n > 0]
+        indices.append(jnp.concatenate(draws))
+    return tuple(indices)
+
+
+def weighted_loss(theta: PyTree, rest: GPPrior, batches: tuple[WeightedBatch, ...]) -> Float[Array, ""]:
+    """The weighted meta-training loss: sum over tasks of weight * (-log evidence / M_i), equation (metatrainingloss)."""
+    prior = merge(theta, rest)
+    return sum(_batch_loss(prior, batch, weights) for batch, weights in batches)  # type: ignore[return-value]
+
+
+def log_gibbs(theta: PyTree, problem: Problem, batches: tuple[WeightedBatch, ...] | None = None) -> Float[Array, ""]:
+    """log p(theta) - gamma Lbar(theta): the log Gibbs density, equation (transfer_gibbshyperposterior), unnormalised.
+
+    Its negative is the MAP objective; given a mini-batch it is an unbiased estimate.
+    """
+    loss = weighted_loss(theta, problem.rest, full_batch(problem) if batches is None else batches)
+    return problem.hyperprior.log_density(theta) - problem.temperature * loss
+
+
+def effective_tasks(tasks: TaskSet, environment_weights: Array) -> Float[Array, ""]:
+    """1 / sum of squared task weights: N when all tasks weigh the same, N_e when only environment e counts."""
+    return 1.0 / sum(jnp.sum(weights**2) for weights in task_weights(tasks, environment_weights))
+
+
+def temperature(rule: str, tasks: TaskSet, environment_weights: Array) -> Float[Array, ""]:
+    """gamma by a rule.
+
+    'paper': 1/gamma = 1/N + 1/Mtilde with all N tasks and the harmonic mean Mtilde of their sizes.
+    'effective': the same with the effective number of tasks and the weighted harmonic mean, so that an environment
+    of weight zero is as good as absent. 'bayes': gamma = N_eff * Mtilde, which makes the Gibbs density the ordinary
+    Bayesian posterior of theta (every sample counts once) when all tasks are of one size and weigh the same.
+    """
+    dtype = environment_weights.dtype
+    counts = jnp.asarray(tasks.environment_counts, dtype)
+    if rule == "paper":
+        n_tasks, environment_weights = jnp.sum(counts), counts / jnp.sum(counts)
+    else:
+        n_tasks = effective_tasks(tasks, environment_weights)
+    weights = task_weights(tasks, environment_weights)
+    sizes = [jnp.sum(bucket.mask, axis=1, dtype=dtype) for bucket in tasks.buckets]
+    harmonic_mean = 1.0 / sum(jnp.sum(w / m) for w, m in zip(weights, sizes, strict=True))
+    if rule == "bayes":
+        return n_tasks * harmonic_mean
+    return 1.0 / (1.0 / n_tasks + 1.0 / harmonic_mean)
+
+
+def _batch_loss(prior: GPPrior, batch: TaskBatch, weights: Float[Array, " tasks"]) -> Float[Array, ""]:
+    # A task of weight zero is treated as all padding, so that not even an overflow in it can reach the gradient.
+    counts = weights > 0.0
+    mask = batch.mask & counts[:, None]
+    x = jnp.where(mask[:, :, None], batch.x, 0.0)
+    y = jnp.where(mask, batch.y, 0.0)
+    evidences = jax.vmap(log_evidence, in_axes=(None, 0, 0, 0))(prior, x, y, mask)
+    sizes = jnp.maximum(jnp.sum(mask, axis=1, dtype=y.dtype), 1.0)
+    return -jnp.sum(weights * evidences / sizes)
+
+
+def _environments(bucket: TaskBatch) -> np.ndarray:
+    return np.repeat(np.arange(len(bucket.counts)), bucket.counts)

@@ -1,0 +1,112 @@
+"""From tasks and settings to runs that the training loop takes: one run, or many stacked."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PRNGKeyArray, PyTree
+
+from metaprior.gp.kernels import MLPKernel
+from metaprior.gp.means import MLPMean
+from metaprior.gp.parameters import split
+from metaprior.gp.prior import GPPrior, check_prior, make_prior
+from metaprior.meta.hyperprior import HyperPrior, check_prior_mean, check_prior_std, make_hyperprior
+from metaprior.meta.inference import MAP, Method, draw_particles
+from metaprior.meta.objective import Problem, temperature
+from metaprior.tasks import Scaling, Task, fit_scaling, pad_tasks
+from metaprior.tasks.scaling import identity_scaling
+
+LEARNED_NOISE_START = 0.1  # of the spread of y
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the prior and its hyper-posterior are, apart from the tasks; checked values (see the estimators)."""
+
+    mean: Any = MLPMean()
+    kernel: Any = MLPKernel()
+    noise_std: float | None = 0.1  # in the units of y; None: learned
+    temperature: float | str = "bayes"
+    prior_mean: dict[str, Any] = field(default_factory=lambda: check_prior_mean("zero"))
+    prior_std: dict[str, float] = field(default_factory=lambda: check_prior_std(1.0))
+    method: Method = MAP()
+    n_particles: int = 1
+    standardise: bool = True
+
+
+class Run(NamedTuple):
+    """One training run, ready to go. `stack_runs` makes many into one program."""
+
+    problem: Problem
+    particles: PyTree  # (particles, ...)
+    key: PRNGKeyArray
+
+
+def set_up(
+    environments: Sequence[Sequence[Task]], weights: Sequence[float], settings: Settings, seed: int
+) -> tuple[Run, Scaling]:
+    """Scale and pad the tasks, draw the prior and its particles. Precision follows JAX's x64 switch."""
+    input_dim = next(task.x.shape[1] for tasks in environments for task in tasks)
+    scaling = fit_scaling(environments, weights) if settings.standardise else identity_scaling(input_dim)
+    dtype = jnp.zeros(()).dtype
+    tasks = pad_tasks([[scaling.task(task) for task in group] for group in environments], dtype)
+    environment_weights = np.asarray(weights, dtype)
+    draw_key, train_key = jax.random.split(jax.random.key(seed))
+    particles, rest, hyperprior = draw(draw_key, input_dim, settings, float(scaling.y_std), dtype)
+    if isinstance(settings.temperature, str):
+        gamma = _temperature(settings.temperature, tasks, environment_weights)
+    else:
+        gamma = np.asarray(settings.temperature, dtype)
+    problem = Problem(tasks, rest, hyperprior, environment_weights, gamma)
+    return Run(problem, particles, train_key), scaling
+
+
+def stack_runs(runs: Sequence[Run]) -> Run:
+    """Stack runs of equal shapes along a new first axis."""
+    return jax.tree.map(lambda *leaves: _stack(leaves) if eqx.is_array_like(leaves[0]) else leaves[0], *runs)
+
+
+def draw(
+    key: PRNGKeyArray, input_dim: int, settings: Settings, y_std: float, dtype: Any
+) -> tuple[PyTree, GPPrior, HyperPrior]:
+    """Particles of theta, the rest of the prior, and the hyper-prior."""
+    noise = LEARNED_NOISE_START if settings.noise_std is None else settings.noise_std / y_std
+    stds = {name: np.asarray(std, dtype) for name, std in settings.prior_std.items()}
+    return _draw(
+        key,
+        input_dim,
+        settings.mean,
+        settings.kernel,
+        np.asarray(noise, dtype),
+        settings.noise_std is None,
+        tuple(settings.prior_mean.items()),
+        stds,
+        settings.n_particles,
+        settings.method.start,
+    )
+
+
+@eqx.filter_jit
+def _draw(key, input_dim, mean, kernel, noise_std, learn_noise, prior_mean, prior_std, n_particles, start):
+    def initialise(key: PRNGKeyArray) -> tuple[PyTree, GPPrior]:
+        return split(make_prior(key, input_dim, mean, kernel, noise_std, learn_noise))
+
+    first_key = jax.random.split(key, n_particles)[0]
+    theta, rest = initialise(first_key)
+    check_prior(eqx.combine(theta, rest), input_dim)
+    hyperprior = make_hyperprior(theta, dict(prior_mean), prior_std)
+    particles = draw_particles(key, n_particles, lambda k: initialise(k)[0], hyperprior, start)
+    return particles, rest, hyperprior
+
+
+_temperature = eqx.filter_jit(temperature)
+
+
+def _stack(leaves: Sequence[Any]) -> Any:
+    if all(isinstance(leaf, np.ndarray | np.generic) for leaf in leaves):
+        return np.stack(leaves)
+    return jnp.stack([jnp.asarray(leaf) for leaf in leaves])

@@ -1,0 +1,116 @@
+"""Tasks as users bring them, and the checks that turn a mistake into one clear error."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Task(NamedTuple):
+    """One meta-training task: the samples D_i = (X_i, Y_i)."""
+
+    x: np.ndarray  # (n_samples, input_dim)
+    y: np.ndarray  # (n_samples,)
+
+
+class TestTask(NamedTuple):
+    """One meta-test task: a context set to adapt on and a query set to predict."""
+
+    x_context: np.ndarray  # (n_context, input_dim)
+    y_context: np.ndarray  # (n_context,)
+    x_query: np.ndarray  # (n_query, input_dim)
+    y_query: np.ndarray  # (n_query,)
+
+    __test__ = False  # not a test class, whatever pytest makes of the name
+
+
+def as_tasks(tasks: Iterable[Any] | None, name: str, input_dim: int | None = None) -> list[Task]:
+    """Check a sequence of (X, y) pairs; `name` is the argument named in errors."""
+    checked: list[Task] = []
+    for where, parts in _entries(tasks, name, length=2, form="(X, y)"):
+        task = as_task(*parts, where, input_dim)
+        if len(task.y) == 0:
+            raise ValueError(f"{where} is empty: a meta-training task needs at least one sample; leave it out.")
+        input_dim = task.x.shape[1]
+        checked.append(task)
+    return checked
+
+
+def as_test_tasks(tasks: Iterable[Any] | None, name: str, input_dim: int) -> list[TestTask]:
+    """Check a sequence of (X_context, y_context, X_query, y_query); an empty context means the prior."""
+    checked: list[TestTask] = []
+    form = "(X_context, y_context, X_query, y_query)"
+    for where, (x_context, y_context, x_query, y_query) in _entries(tasks, name, length=4, form=form):
+        context = as_task(x_context, y_context, f"{where} context", input_dim)
+        query = as_task(x_query, y_query, f"{where} query", input_dim)
+        if len(query.y) == 0:
+            raise ValueError(f"{where} query is empty: there is nothing to predict; leave the task out.")
+        checked.append(TestTask(*context, *query))
+    if not checked:
+        raise ValueError(f"{name} is empty: expected at least one {form}.")
+    return checked
+
+
+def as_task(x: Any, y: Any, name: str, input_dim: int | None = None) -> Task:
+    """Check one (X, y) pair. X may be (n, d) or (n,), y may be (n,) or (n, 1)."""
+    outputs = _as_floats(y, f"{name}: y")
+    if outputs.ndim == 2 and outputs.shape[1] == 1:
+        outputs = outputs[:, 0]
+    if outputs.ndim != 1:
+        raise ValueError(f"{name}: y must have shape (n,), one number per sample; got shape {outputs.shape}.")
+    inputs = as_inputs(x, name, input_dim)
+    if len(inputs) != len(outputs):
+        raise ValueError(
+            f"{name}: X and y must have the same number of samples; X has {len(inputs)} and y has {len(outputs)}."
+        )
+    return Task(inputs, outputs)
+
+
+def as_inputs(x: Any, name: str, input_dim: int | None = None) -> np.ndarray:
+    """Check inputs and return them as (n, d) floats."""
+    inputs = _as_floats(x, f"{name}: X")
+    if inputs.ndim == 1:
+        # [] says nothing of its dimension; otherwise a flat X is n inputs of one dimension.
+        inputs = inputs.reshape(0, input_dim or 1) if inputs.size == 0 else inputs[:, None]
+    if inputs.ndim != 2 or inputs.shape[1] == 0:
+        raise ValueError(f"{name}: X must have shape (n, d) or (n,); got shape {inputs.shape}.")
+    if input_dim is not None and inputs.shape[1] != input_dim:
+        raise ValueError(
+            f"{name}: X must have {input_dim} column{'s' * (input_dim != 1)}, as the tasks before it; "
+            f"got {inputs.shape[1]}."
+        )
+    return inputs
+
+
+def _entries(tasks: Iterable[Any] | None, name: str, length: int, form: str) -> list[tuple[str, Sequence[Any]]]:
+    """Split a sequence of tuples into (where, parts), with `where` naming argument and index."""
+    if tasks is None:
+        return []
+    if isinstance(tasks, np.ndarray | str | dict) or not isinstance(tasks, Iterable):
+        raise ValueError(f"{name} must be a sequence of {form}; got {type(tasks).__name__}.")
+    entries = []
+    for index, parts in enumerate(tasks):
+        where = f"{name}[{index}]"
+        if not isinstance(parts, tuple | list) or len(parts) != length:
+            came = f"{len(parts)} parts" if isinstance(parts, tuple | list) else type(parts).__name__
+            raise ValueError(f"{where} must be {form}; got {came}.")
+        entries.append((where, parts))
+    return entries
+
+
+def _as_floats(values: Any, name: str) -> np.ndarray:
+    try:
+        array = np.asarray(values)
+        if np.iscomplexobj(array):
+            raise TypeError("complex numbers")
+        array = array.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be an array of numbers; got {type(values).__name__} ({error}).") from None
+    bad = ~np.isfinite(array)
+    if bad.any():
+        first = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise ValueError(
+            f"{name} must be finite; {int(bad.sum())} value{'s are' if bad.sum() > 1 else ' is'} NaN or infinite, "
+            f"the first at {first if len(first) > 1 else (first[0] if first else 0)}. Drop or impute such samples."
+        )
+    return array
