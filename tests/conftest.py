@@ -7,7 +7,7 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 
 from jaxtyping import install_import_hook
 
-install_import_hook("metaprior", "beartype.beartype")
+install_import_hook("metaprior", "typechecker.typechecker")
 
 import jax
 import pytest

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 from sklearn.utils import check_random_state
 
+from metaprior.checks import check_integer
 from metaprior.gp.prior import GPPrior
 from metaprior.meta.adaptation import Prediction, Queries, adapt_in, joint, marginals, predict_in
 from metaprior.predictive import GaussianMixture, JointMixture
@@ -38,8 +40,8 @@ class AdaptedTask:
         self._model = model
         scaled = model.scaling.task(Task(x, y))
         with jax.enable_x64(True):
-            (x_padded,), (y_padded,), (mask,) = pad_to([scaled], padded_size(len(y)), np.float64)
-            self._posteriors = adapt_in(model.particles, model.rest, x_padded, y_padded, mask)
+            padded = (jnp.asarray(part[0]) for part in pad_to([scaled], padded_size(len(y)), np.float64))
+            self._posteriors = adapt_in(model.particles, model.rest, *padded)
 
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False, latent: bool = False) -> Any:
         """Mean of the predictions; with their standard deviation, or their covariance matrix, if asked."""
@@ -55,7 +57,7 @@ class AdaptedTask:
         """The predictive distribution at each input: `quantile`, `interval`, `cdf`, `log_density`, ..."""
         x, n = self._inputs(X)
         with jax.enable_x64(True):
-            prediction = marginals(self._posteriors, x)
+            prediction = marginals(self._posteriors, jnp.asarray(x))
         means, variances = _observations(prediction, self._model.scaling, latent)
         return GaussianMixture(means[:, 0, :n], variances[:, 0, :n])
 
@@ -63,7 +65,7 @@ class AdaptedTask:
         """Quantiles of the predictions: (n,), or (len(probability), n) for a vector of probabilities."""
         return self.predictive(X, latent).quantile(probability)
 
-    def interval(self, X: Any, coverage: float = 0.9, latent: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    def interval(self, X: Any, coverage: Any = 0.9, latent: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper end of the central interval of the predictions."""
         return self.predictive(X, latent).interval(coverage)
 
@@ -72,8 +74,9 @@ class AdaptedTask:
         task = as_task(X, y, "log_density", self._model.input_dim)
         return self.predictive(task.x, latent).log_density(task.y)
 
-    def sample(self, X: Any, n_samples: int = 1, latent: bool = False, random_state: Any = None) -> np.ndarray:
+    def sample(self, X: Any, n_samples: Any = 1, latent: bool = False, random_state: Any = None) -> np.ndarray:
         """Joint draws at all inputs, (n_samples, n)."""
+        check_integer("n_samples", n_samples, least=0)
         rng = np.random.default_rng(check_random_state(random_state).randint(2**31 - 1))
         return self._joint(X, latent).sample(n_samples, rng)
 
@@ -85,7 +88,7 @@ class AdaptedTask:
     def _joint(self, X: Any, latent: bool) -> JointMixture:
         x, n = self._inputs(X)
         with jax.enable_x64(True):
-            means, covariances, noise = (np.asarray(part) for part in joint(self._posteriors, x))
+            means, covariances, noise = (np.asarray(part) for part in joint(self._posteriors, jnp.asarray(x)))
         if not latent:
             covariances = covariances + noise[:, None, None] * np.eye(len(x))
         scaling = self._model.scaling
@@ -123,11 +126,12 @@ def padded_queries(
     batches, lower = [], -1
     for upper in bucket_sizes(sizes, max_buckets):
         members = np.flatnonzero((lower < sizes) & (sizes <= upper))
-        contexts = [scaling.task(Task(tasks[i].x_context, tasks[i].y_context)) for i in members]
-        targets = [scaling.task(Task(tasks[i].x_query, tasks[i].y_query)) for i in members]
-        context = pad_to(contexts, padded_size(upper), dtype)
+        chosen = [tasks[i] for i in members.tolist()]
+        contexts = [scaling.task(Task(task.x_context, task.y_context)) for task in chosen]
+        targets = [scaling.task(Task(task.x_query, task.y_query)) for task in chosen]
+        x_context, y_context, context_mask = pad_to(contexts, padded_size(upper), dtype)
         x_query, y_query, mask = pad_to(targets, padded_size(max(len(t.y) for t in targets)), dtype)
-        batches.append((members, Queries(*context, x_query), y_query, mask))
+        batches.append((members, Queries(x_context, y_context, context_mask, x_query), y_query, mask))
         lower = upper
     return batches
 

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from metaprior import persistence
 from metaprior.adapted import AdaptedTask, Model, padded_queries, predict_tasks
-from metaprior.checks import check_choice, check_integer, check_positive, is_number
+from metaprior.checks import check_bool, check_choice, check_integer, check_positive, is_number
 from metaprior.gp.prior import check_noise, resolve_kernel, resolve_mean
 from metaprior.meta.hyperprior import check_prior_mean, check_prior_std
 from metaprior.meta.inference import MAP, resolve_inference
@@ -28,7 +28,7 @@ from metaprior.tasks import Scaling, Task, as_task, as_tasks, as_test_tasks
 from metaprior.tasks.scaling import identity_scaling
 
 FITTED_NUMBERS = ("alpha_", "temperature_", "best_step_")
-FITTED_TRACES = ("loss_trace_", "validation_trace_")
+FITTED_TRACES = ("environment_weights_", "loss_trace_", "validation_trace_")
 
 
 class MetaGPRegressor(BaseEstimator):
@@ -127,36 +127,37 @@ class MetaGPRegressor(BaseEstimator):
         target_tasks: Iterable[Any] | None = None,
         *,
         validation_tasks: Iterable[Any] | None = None,
-        patience: int | None = 5,
+        patience: Any = 5,
     ) -> "MetaGPRegressor":
         """Meta-train on sequences of (X, y), one per task.
 
         Given `validation_tasks` (as for `evaluate`), they are scored every 100 steps, the best parameters are kept,
         and training stops after `patience` scores without a new best (None: never).
         """
-        settings = self._settings()
+        settings, n_steps = self._settings(), int(self.n_steps)
+        if patience is not None:
+            check_integer("patience", patience, least=1)
         environments = _environments(source_tasks, target_tasks)
         weights = environment_weights(self.alpha, [len(tasks) for tasks in environments])
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with jax.enable_x64(self.dtype == "float64"):
             run, scaling = set_up(environments, weights, settings, seed)
             validation = self._validation(validation_tasks, scaling)
-            if validation is not None and patience is not None:
-                check_integer("patience", patience, least=1)
             stacked = stack_runs([run])
-            with progress_bar("meta-training", self.n_steps, self.progress) as on_chunk:
+            with progress_bar("meta-training", n_steps, self.progress) as on_chunk:
                 result = train(
                     stacked.problem,
                     stacked.particles,
                     stacked.key,
                     self._recipe(run, settings),
-                    self.n_steps,
-                    np.full(1, self.learning_rate, self.dtype),
+                    n_steps,
+                    jnp.asarray([self.learning_rate], self.dtype),
                     validation,
                     patience,
                     on_chunk,
                 )
-        self.model_ = Model(jax.tree.map(lambda leaf: leaf[0], result.particles), run.problem.rest, scaling)
+        particles = jax.tree.map(lambda leaf: np.asarray(leaf)[0], result.particles)
+        self.model_ = Model(particles, run.problem.rest, scaling)
         self.alpha_ = float(weights[0])
         self.environment_weights_ = np.asarray(weights)
         self.temperature_ = float(run.problem.temperature)
@@ -178,7 +179,7 @@ class MetaGPRegressor(BaseEstimator):
         task = as_task(X, y, "adapt", self.model_.input_dim)
         return AdaptedTask(self.model_, task.x, task.y)
 
-    def evaluate(self, test_tasks: Iterable[Any], coverage: float = 0.9) -> Bunch:
+    def evaluate(self, test_tasks: Iterable[Any], coverage: Any = 0.9) -> Bunch:
         """Adapt to and score every (X_context, y_context, X_query, y_query).
 
         Means over tasks of `rmse`, `nll`, `coverage` and `width` (of the central interval), each with its standard
@@ -192,11 +193,10 @@ class MetaGPRegressor(BaseEstimator):
     def save(self, path: str | os.PathLike) -> None:
         """Write the fitted prior to one file, read again by `metaprior.load`."""
         check_is_fitted(self, "model_")
-        fitted = {name: getattr(self, name) for name in FITTED_NUMBERS}
         header = {
             "kind": type(self).__name__,
             "parameters": {name: persistence.encode(value) for name, value in self.get_params().items()},
-            "fitted": {**fitted, "environment_weights_": self.environment_weights_.tolist()},
+            "fitted": {name: getattr(self, name) for name in FITTED_NUMBERS},
             "input_dim": self.model_.input_dim,
         }
         traces = {name: getattr(self, name) for name in FITTED_TRACES}
@@ -211,7 +211,7 @@ class MetaGPRegressor(BaseEstimator):
         n_particles = self.n_particles
         if n_particles is None:
             n_particles = 1 if isinstance(method, MAP) else 10
-        check_integer("n_particles", n_particles, least=1)
+        n_particles = check_integer("n_particles", n_particles, least=1)
         check_integer("n_steps", self.n_steps, least=0)
         if self.batch_size is not None:
             check_integer("batch_size", self.batch_size, least=1)
@@ -221,6 +221,9 @@ class MetaGPRegressor(BaseEstimator):
         check_choice("optimizer", self.optimizer, OPTIMISERS)
         check_choice("schedule", self.schedule, SCHEDULES)
         check_choice("dtype", self.dtype, ("float32", "float64"))
+        check_bool("standardise", self.standardise)
+        if self.progress is not None:
+            check_bool("progress", self.progress)
         return Settings(
             mean=resolve_mean(self.mean),
             kernel=resolve_kernel(self.kernel),
@@ -236,7 +239,7 @@ class MetaGPRegressor(BaseEstimator):
     def _recipe(self, run: Run, settings: Settings) -> Recipe:
         tasks = run.problem.tasks
         full = self.batch_size is None or self.batch_size >= sum(tasks.environment_counts)
-        plan = None if full else batch_plan(tasks, self.batch_size)  # type: ignore[arg-type]
+        plan = None if full else batch_plan(tasks, int(self.batch_size))  # type: ignore[arg-type]
         return Recipe(settings.method, self.optimizer, self.schedule, plan)  # type: ignore[arg-type]
 
     def _validation(self, tasks: Iterable[Any] | None, scaling: Scaling) -> Validation | None:
@@ -281,25 +284,21 @@ def _environments(source_tasks: Any, target_tasks: Any) -> list[list[Task]]:
     return [source, target]
 
 
-def load(path: str | os.PathLike, **own: Any) -> MetaGPRegressor:
-    """Read a saved prior. An own mean or kernel is passed again, as `mean=...` or `kernel=...`; its learned
-    parameters come from the file.
-    """
-    header, tensors = persistence.read(path)
+def load(path: str | os.PathLike, *, mean: Any = None, kernel: Any = None) -> MetaGPRegressor:
+    """Read a saved prior. An own mean or kernel is passed again; its learned parameters come from the file."""
+    header, tensors = persistence.read(path, tensors=FITTED_TRACES, numbers=FITTED_NUMBERS)
     if header["kind"] != MetaGPRegressor.__name__:
-        raise persistence.InvalidFile(f"{path} holds a {header['kind']}, which this version does not know.")
-    parameters = {name: persistence.decode(name, value, own) for name, value in header["parameters"].items()}
-    meta = MetaGPRegressor(**parameters)
+        raise persistence.InvalidFile(f"{path} holds a {header['kind']!r}, which this version does not know.")
+    names = MetaGPRegressor._get_param_names()
+    meta = MetaGPRegressor(**persistence.decode_parameters(path, header, names, {"mean": mean, "kernel": kernel}))
     with jax.enable_x64(meta.dtype == "float64"):
-        template = eqx.filter_eval_shape(
-            draw, jax.random.key(0), header["input_dim"], meta._settings(), 1.0, jnp.zeros(()).dtype
-        )
-        particles, rest, _ = template
-        meta.model_ = persistence.restore(path, Model(particles, rest, identity_scaling(header["input_dim"])), tensors)
+        input_dim, dtype = header["input_dim"], jnp.zeros(()).dtype
+        template = eqx.filter_eval_shape(draw, jax.random.key(0), input_dim, meta._settings(), 1.0, dtype)
+        model = Model(template[0], template[1], identity_scaling(input_dim))
+        meta.model_ = persistence.restore(path, model, tensors)
     for name in FITTED_NUMBERS:
         setattr(meta, name, header["fitted"][name])
-    meta.environment_weights_ = np.asarray(header["fitted"]["environment_weights_"])
     for name in FITTED_TRACES:
         setattr(meta, name, tensors[name])
-    meta.n_features_in_ = header["input_dim"]
+    meta.n_features_in_ = input_dim
     return meta

@@ -3,7 +3,8 @@
 import json
 import os
 import tempfile
-from dataclasses import asdict, is_dataclass
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +39,20 @@ def write(path: str | os.PathLike, header: dict[str, Any], tensors: dict[str, np
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        os.umask(umask := os.umask(0))  # mkstemp makes files private; a prior is as readable as any other file
+        os.chmod(temporary, 0o666 & ~umask)
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
 
 
-def read(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Read header and tensors. Nothing in the file is executed."""
+def read(
+    path: str | os.PathLike, tensors: Sequence[str] = (), numbers: Sequence[str] = ()
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Read header and tensors, and make sure that those named are there. Nothing in the file is executed."""
+    if Path(path).is_dir():
+        raise IsADirectoryError(f"{path} is a folder; expected a file saved by metaprior.")
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
@@ -57,49 +64,68 @@ def read(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, np.ndarray]
                     f"{FORMAT_VERSION}. Update metaprior, or save the prior again."
                 )
             header = json.loads(metadata["header"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
     except (SafetensorError, KeyError, json.JSONDecodeError) as error:
         raise InvalidFile(f"{path} is not a prior saved by metaprior, or it is damaged: {error}") from None
-    return header, tensors
+    kinds = {"kind": str, "parameters": dict, "fitted": dict, "input_dim": int}
+    if not (isinstance(header, dict) and all(isinstance(header.get(key), kind) for key, kind in kinds.items())):
+        raise InvalidFile(f"{path} is damaged: its header lacks one of {', '.join(kinds)}.")
+    missing = [*(set(tensors) - set(arrays)), *(set(numbers) - set(header["fitted"]))]
+    if missing:
+        raise InvalidFile(f"{path} is damaged: it lacks {', '.join(sorted(missing))}.")
+    return header, arrays
 
 
 def encode(value: Any) -> Any:
-    """A constructor argument as JSON; an own mean or kernel leaves only its name."""
+    """A constructor argument as JSON; an own mean or kernel leaves only its signature."""
     if is_dataclass(value) and type(value).__name__ in DESCRIPTIONS:
-        return {"description": type(value).__name__, "fields": asdict(value)}  # type: ignore[arg-type]
+        fields_ = {field.name: encode(getattr(value, field.name)) for field in fields(value)}
+        return {"description": type(value).__name__, "fields": fields_}
     if isinstance(value, dict):
         return {"mapping": {str(key): encode(item) for key, item in value.items()}}
+    if isinstance(value, tuple | list):
+        return [encode(item) for item in value]
     if isinstance(value, np.generic):
         return value.item()
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    return {"own": type(value).__name__}
+    return {"own": signature(value)}
 
 
-def decode(name: str, value: Any, own: dict[str, Any]) -> Any:
-    """The constructor argument `name` again; `own` holds what cannot be in a file."""
-    if not isinstance(value, dict):
-        return value
-    if "own" in value and name == "random_state":
-        return None  # a generator's state is not part of a fitted prior
-    if "own" in value:
-        if name not in own:
+def decode_parameters(
+    path: str | os.PathLike, header: dict[str, Any], names: Sequence[str], own: dict[str, Any]
+) -> dict[str, Any]:
+    """Constructor arguments; `own` holds those that cannot be in a file, or None."""
+    stored = header["parameters"]
+    if set(stored) != set(names):
+        raise InvalidFile(f"{path} has parameters {sorted(set(stored) ^ set(names))} that this version does not share.")
+    for name, value in own.items():
+        expected = stored[name].get("own") if isinstance(stored[name], dict) else None
+        if value is not None and expected is None:
+            raise ValueError(f"{name} is in the file already: this prior was not fitted with an own {name}.")
+        if value is None and expected is not None:
             raise ValueError(
-                f"This prior was fitted with an own {name} ({value['own']}): pass it again as load(path, {name}=...)."
+                f"This prior was fitted with an own {name}, {expected}: pass it again as load(path, {name}=...)."
             )
-        return own[name]
-    if "mapping" in value:
-        return {key: decode(name, item, own) for key, item in value["mapping"].items()}
-    if value.get("description") not in DESCRIPTIONS:
-        raise InvalidFile(f"{name} is a {value.get('description')!r}, which this version of metaprior does not know.")
-    fields = {key: tuple(item) if isinstance(item, list) else item for key, item in value["fields"].items()}
-    return DESCRIPTIONS[value["description"]](**fields)
+        if value is not None and signature(value) != expected:
+            raise ValueError(f"{name} must be {expected}, as this prior was fitted with; got {signature(value)}.")
+    return {name: _decode(name, value) if own.get(name) is None else own[name] for name, value in stored.items()}
+
+
+def signature(value: Any) -> str:
+    """The class of an own module and of the modules inside it, as in Product(Matern32, Constant)."""
+    name = getattr(value, "__name__", type(value).__name__)
+    if not isinstance(value, eqx.Module):
+        return name
+    parts = [getattr(value, field.name) for field in fields(value)]
+    inner = [signature(part) for part in parts if isinstance(part, eqx.Module)]
+    return f"{name}({', '.join(inner)})" if inner else name
 
 
 def flatten(model: Any) -> dict[str, np.ndarray]:
     """Every array of a model under the name of its place."""
-    leaves = jax.tree_util.tree_flatten_with_path(eqx.filter(model, eqx.is_array_like))[0]
-    return {f"model{jax.tree_util.keystr(path)}": np.asarray(leaf) for path, leaf in leaves}
+    leaves = jax.tree_util.tree_flatten_with_path(model)[0]
+    return {f"model{jax.tree_util.keystr(path)}": np.asarray(leaf) for path, leaf in leaves if hasattr(leaf, "shape")}
 
 
 def restore(path: str | os.PathLike, template: Any, tensors: dict[str, np.ndarray]) -> Any:
@@ -116,3 +142,21 @@ def restore(path: str | os.PathLike, template: Any, tensors: dict[str, np.ndarra
         return tensor
 
     return jax.tree_util.tree_map_with_path(place, template)
+
+
+def _decode(name: str, value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_decode(name, item) for item in value)
+    if not isinstance(value, dict):
+        return value
+    if "own" in value:
+        return None  # a random generator: its state is not part of a fitted prior
+    if isinstance(value.get("mapping"), dict):
+        return {key: _decode(name, item) for key, item in value["mapping"].items()}
+    if value.get("description") not in DESCRIPTIONS or not isinstance(value.get("fields"), dict):
+        raise InvalidFile(f"{name} is a {value.get('description')!r}, which this version of metaprior does not know.")
+    description: Any = DESCRIPTIONS[value["description"]]
+    try:
+        return description(**{key: _decode(name, item) for key, item in value["fields"].items()})
+    except TypeError as error:
+        raise InvalidFile(f"{name} is a {value['description']} that cannot be built: {error}") from None

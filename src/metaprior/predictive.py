@@ -6,9 +6,12 @@ Weights are equal for SVGD and MAP particles, unequal for an oracle.
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from scipy.special import logsumexp, ndtr, ndtri
+
+from metaprior.checks import is_number
 
 VARIANCE_FLOOR = 1e-30  # A known value (zero variance) becomes a Gaussian narrower than any meaningful scale.
 QUANTILE_TOLERANCE = 1e-12  # In units of the local scale dy/dz, where z is the normal score of the cdf.
@@ -83,9 +86,12 @@ class GaussianMixture:
         """P(Y <= y) = Σ_k w_k Φ((y − m_k) / √v_k), at most one although weights are rounded."""
         return np.asarray(np.minimum(np.sum(self._weights * ndtr(self._standardise(y)), axis=0), 1.0))
 
-    def quantile(self, probability: np.ndarray | float) -> np.ndarray:
+    def quantile(self, probability: Any) -> np.ndarray:
         """The y with cdf(y) = p, of shape `points`; for a vector of p, of shape (len(p), *points)."""
-        levels = np.asarray(probability, dtype=np.float64)
+        try:
+            levels = np.asarray(probability, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise ValueError(f"probability must be a number or a vector of numbers; got {probability!r}") from None
         if levels.ndim > 1:
             raise ValueError(f"probability must be a scalar or a vector; got shape {levels.shape}")
         if not ((levels > 0) & (levels < 1)).all():
@@ -98,10 +104,10 @@ class GaussianMixture:
             quantiles[row, valid] = _solve_quantile(means, scales, weights, level)
         return quantiles.reshape(levels.shape + valid.shape)
 
-    def interval(self, coverage: float) -> tuple[np.ndarray, np.ndarray]:
+    def interval(self, coverage: Any) -> tuple[np.ndarray, np.ndarray]:
         """Central interval: the quantiles at (1 − coverage) / 2 and (1 + coverage) / 2."""
-        if not 0 < coverage < 1:
-            raise ValueError(f"coverage must lie strictly between 0 and 1; got {coverage}")
+        if not (is_number(coverage) and 0 < coverage < 1):
+            raise ValueError(f"coverage must lie strictly between 0 and 1; got {coverage!r}")
         return self.quantile(0.5 - 0.5 * coverage), self.quantile(0.5 + 0.5 * coverage)
 
 

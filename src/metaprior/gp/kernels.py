@@ -3,23 +3,24 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import tinygp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray
 
 from metaprior.checks import check_integer, check_positive
 from metaprior.gp.networks import MLP, Residual, check_network, make_mlp
-from metaprior.gp.parameters import Fixed, groups
+from metaprior.gp.parameters import Fixed, Parameter, groups
 
 
 class RBF(tinygp.kernels.Kernel):
     """output_scale * exp(-||(x - x') / length_scale||^2 / 2), length scales shared or one per input."""
 
-    log_length_scale: Float[Array, "..."] | Fixed
-    log_output_scale: Float[Array, ""] | Fixed
+    log_length_scale: Parameter
+    log_output_scale: Parameter
 
     def evaluate(self, X1: Array, X2: Array) -> Array:
         """The kernel at one pair of points."""
@@ -30,7 +31,7 @@ class RBF(tinygp.kernels.Kernel):
 class Linear(tinygp.kernels.Kernel):
     """output_scale * x . x'."""
 
-    log_output_scale: Float[Array, ""] | Fixed
+    log_output_scale: Parameter
 
     def evaluate(self, X1: Array, X2: Array) -> Array:
         """The kernel at one pair of points."""
@@ -187,13 +188,12 @@ def _feature_map(spec: MLPKernel | LinearKernel, key: PRNGKeyArray, input_dim: i
     return Residual(network) if spec.residual else network
 
 
-def _log(value: float, learned: bool) -> Array | Fixed:
+def _log(value: Any, learned: bool) -> Parameter:
     log = jnp.asarray(math.log(value))
     return log if learned else Fixed(log)
 
 
 def _check_features(spec: MLPKernel | LinearKernel) -> None:
-    check_network(spec.hidden_sizes, spec.activation)
-    object.__setattr__(spec, "hidden_sizes", tuple(spec.hidden_sizes))
+    object.__setattr__(spec, "hidden_sizes", check_network(spec.hidden_sizes, spec.activation))
     check_positive("output_scale", spec.output_scale)
     check_integer("n_features", spec.n_features, least=1)

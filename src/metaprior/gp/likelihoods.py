@@ -4,15 +4,15 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from metaprior.gp.parameters import Fixed
+from metaprior.gp.parameters import Parameter
 
 
 class Gaussian(eqx.Module):
     """y ~ N(t, noise_std^2), the noise fixed or learned, in the units of the scaled y."""
 
-    log_noise_std: Float[Array, ""] | Fixed
+    log_noise_std: Parameter
 
     @property
     def variance(self) -> Float[Array, ""]:
         """sigma^2."""
-        return jnp.exp(2.0 * self.log_noise_std)  # type: ignore[operator]  # Fixed is gone after merge
+        return jnp.exp(2.0 * self.log_noise_std)

@@ -64,8 +64,7 @@ class MLPMean:
     activation: str = "tanh"
 
     def __post_init__(self):
-        check_network(self.hidden_sizes, self.activation)
-        object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
+        object.__setattr__(self, "hidden_sizes", check_network(self.hidden_sizes, self.activation))
 
     def build(self, key: PRNGKeyArray, input_dim: int) -> NetworkMean:
         """Draw the module."""

@@ -1,6 +1,9 @@
 """Feed-forward networks for mean functions and feature maps."""
 
+import itertools
+import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -19,10 +22,21 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
+class Layer(eqx.Module):
+    """weight @ x + bias."""
+
+    weight: Float[Array, "outputs inputs"]
+    bias: Float[Array, " outputs"]
+
+    def __call__(self, x: Float[Array, " inputs"]) -> Float[Array, " outputs"]:
+        """Evaluate at one point."""
+        return self.weight @ x + self.bias
+
+
 class MLP(eqx.Module):
     """A fully connected network: hidden layers with an activation, a linear layer at the end."""
 
-    layers: tuple[eqx.nn.Linear, ...]
+    layers: tuple[Layer, ...]
     activation: str = eqx.field(static=True)
 
     def __call__(self, x: Float[Array, " inputs"]) -> Float[Array, " outputs"]:
@@ -43,19 +57,23 @@ class Residual(eqx.Module):
 
 
 def make_mlp(key: PRNGKeyArray, n_inputs: int, n_outputs: int, hidden_sizes: Sequence[int], activation: str) -> MLP:
-    """Draw a network: weights and biases uniform in +-1/sqrt(fan-in)."""
-    sizes = (n_inputs, *hidden_sizes, n_outputs)
-    keys = jax.random.split(key, len(sizes) - 1)
-    layers = tuple(
-        eqx.nn.Linear(fan_in, fan_out, key=k) for fan_in, fan_out, k in zip(sizes[:-1], sizes[1:], keys, strict=True)
-    )
-    return MLP(layers, activation)
+    """Draw a network: weights and biases uniform in +-1/sqrt(fan-in).
+
+    All in one draw: a draw per array would take longer to compile than the training step.
+    """
+    sizes = [(fan_out, fan_in) for fan_in, fan_out in itertools.pairwise((n_inputs, *hidden_sizes, n_outputs))]
+    numbers = jax.random.uniform(key, (sum(out * (fan_in + 1) for out, fan_in in sizes),), minval=-1.0, maxval=1.0)
+    layers, start = [], 0
+    for out, fan_in in sizes:
+        block = numbers[start : start + out * (fan_in + 1)].reshape(out, fan_in + 1) / math.sqrt(fan_in)
+        layers.append(Layer(block[:, :-1], block[:, -1]))
+        start += block.size
+    return MLP(tuple(layers), activation)
 
 
-def check_network(hidden_sizes: Sequence[int], activation: str) -> None:
-    """Raise a clear error for a network that cannot be built."""
+def check_network(hidden_sizes: Any, activation: Any) -> tuple[int, ...]:
+    """The sizes as plain integers, or a clear error for a network that cannot be built."""
     if isinstance(hidden_sizes, str) or not isinstance(hidden_sizes, Sequence):
         raise ValueError(f"hidden_sizes must be a sequence of integers, one per hidden layer; got {hidden_sizes!r}.")
-    for layer, size in enumerate(hidden_sizes):
-        check_integer(f"hidden_sizes[{layer}]", size, least=1)
     check_choice("activation", activation, ACTIVATIONS)
+    return tuple(check_integer(f"hidden_sizes[{layer}]", size, least=1) for layer, size in enumerate(hidden_sizes))

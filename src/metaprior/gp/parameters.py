@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 Model = TypeVar("Model")
+Parameter = Any  # an array; a `Fixed` stands in its place until `merge`
 
 
 class Fixed(eqx.Module):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import tinygp
 from jaxtyping import Array, PRNGKeyArray
 
-from metaprior.checks import is_number
+from metaprior.checks import check_positive
 from metaprior.gp.kernels import LinearKernel, MLPKernel, RBFKernel, learn_positive
 from metaprior.gp.likelihoods import Gaussian
 from metaprior.gp.means import ConstantMean, MLPMean, ZeroMean
@@ -42,11 +42,11 @@ def resolve_mean(mean: Any) -> Any:
     """A description or a module from what the user passed as `mean`."""
     if isinstance(mean, str):
         return _named(mean, MEANS, "mean")
-    if hasattr(mean, "build") or callable(mean):
+    if not isinstance(mean, type) and (hasattr(mean, "build") or callable(mean)):
         return mean
     raise ValueError(
         f"mean must be one of {', '.join(MEANS)}, a description such as MLPMean(...), or a function of one input "
-        f"point; got {type(mean).__name__}."
+        f"point; got {_kind(mean)}."
     )
 
 
@@ -54,7 +54,7 @@ def resolve_kernel(kernel: Any) -> Any:
     """A description or a module from what the user passed as `kernel`."""
     if isinstance(kernel, str):
         return _named(kernel, KERNELS, "kernel")
-    if hasattr(kernel, "build"):
+    if hasattr(kernel, "build") and not isinstance(kernel, type):
         return kernel
     if isinstance(kernel, tinygp.kernels.Kernel):
         return learn_positive(kernel)
@@ -62,7 +62,7 @@ def resolve_kernel(kernel: Any) -> Any:
         return kernel
     raise ValueError(
         f"kernel must be one of {', '.join(KERNELS)}, a description such as MLPKernel(...), a tinygp kernel, or an "
-        f"equinox module called as kernel(X1, X2) and kernel(X); got {type(kernel).__name__}. "
+        f"equinox module called as kernel(X1, X2) and kernel(X); got {_kind(kernel)}. "
         "A plain function of two points becomes a kernel by tinygp.kernels.Custom(function)."
     )
 
@@ -92,12 +92,12 @@ def check_noise(noise_std: Any) -> float | None:
     """The fixed noise standard deviation, or None for 'learned'."""
     if isinstance(noise_std, str) and noise_std == "learned":
         return None
-    if not (is_number(noise_std) and noise_std > 0):
-        raise ValueError(
-            f"noise_std must be a positive number in the units of y, or 'learned'; got {noise_std!r}. "
-            "For data without noise use a small number, such as a thousandth of the spread of y."
-        )
-    return float(noise_std)
+    advice = " in the units of y, or 'learned' (for data without noise: a thousandth of the spread of y)"
+    return check_positive("noise_std", noise_std, advice)
+
+
+def _kind(value: Any) -> str:
+    return f"the class {value.__name__}, not an instance" if isinstance(value, type) else type(value).__name__
 
 
 def _named(name: str, registry: dict[str, Any], argument: str) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
@@ -28,18 +29,13 @@ class HyperPrior(eqx.Module):
             constant = jnp.log(std) + 0.5 * math.log(2.0 * math.pi)
             return -0.5 * jnp.sum(((value - mean) / std) ** 2) - value.size * constant
 
-        return sum(jax.tree.leaves(jax.tree.map(leaf_log_density, theta, self.mean, self.std)))
+        return jnp.sum(jnp.stack(jax.tree.leaves(jax.tree.map(leaf_log_density, theta, self.mean, self.std))))
 
     def sample(self, key: PRNGKeyArray) -> PyTree:
         """Draw theta ~ p(theta)."""
-        leaves, structure = jax.tree.flatten(self.mean)
-        keys = jax.tree.unflatten(structure, list(jax.random.split(key, max(len(leaves), 1)))[: len(leaves)])
-        return jax.tree.map(
-            lambda k, mean, std: mean + std * jax.random.normal(k, mean.shape, mean.dtype),
-            keys,
-            self.mean,
-            self.std,
-        )
+        flat, unravel = jax.flatten_util.ravel_pytree(self.mean)
+        noise = unravel(jax.random.normal(key, flat.shape, flat.dtype))  # in one draw, which compiles quickly
+        return jax.tree.map(lambda mean, std, draw: mean + std * draw, self.mean, self.std, noise)
 
 
 def make_hyperprior(theta: PyTree, mean: Mapping[str, Any], std: Mapping[str, Any]) -> HyperPrior:
@@ -60,8 +56,9 @@ def check_prior_mean(prior_mean: Any) -> dict[str, Any]:
         return dict.fromkeys(GROUPS, "initial")
     if isinstance(prior_mean, Mapping):
         means = {**check_prior_mean("zero"), **_known_groups(prior_mean, "prior_mean")}
-        means = {name: 0.0 if mean == "zero" else mean for name, mean in means.items()}
-        if all(mean == "initial" or is_number(mean) for mean in means.values()):
+        named = {"zero": 0.0, "initial": "initial"}
+        means = {name: named.get(mean, mean) if isinstance(mean, str) else mean for name, mean in means.items()}
+        if all(is_number(mean) or (isinstance(mean, str) and mean == "initial") for mean in means.values()):
             return means
     raise ValueError(
         "prior_mean must be 'zero', 'initial', or a mapping from group (weights, biases, scales) to 'zero', "
@@ -71,10 +68,9 @@ def check_prior_mean(prior_mean: Any) -> dict[str, Any]:
 
 def check_prior_std(prior_std: Any) -> dict[str, float]:
     """A standard deviation per group: one number for all, or a mapping (groups left out get 1)."""
+    stds: dict[str, Any] = dict.fromkeys(GROUPS, 1.0 if isinstance(prior_std, Mapping) else prior_std)
     if isinstance(prior_std, Mapping):
-        stds = {**dict.fromkeys(GROUPS, 1.0), **_known_groups(prior_std, "prior_std")}
-    else:
-        stds = dict.fromkeys(GROUPS, prior_std)
+        stds |= _known_groups(prior_std, "prior_std")
     if not all(is_number(std) and std > 0 for std in stds.values()):
         raise ValueError(
             "prior_std must be a positive number, or a mapping from group (weights, biases, scales) to positive "

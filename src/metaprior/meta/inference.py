@@ -5,7 +5,6 @@ else (optimiser, mini-batches, loop) is shared. One SVGD particle moves along it
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -47,7 +46,7 @@ class SVGD:
 
     def __post_init__(self):
         check_choice("start", self.start, ("initialiser", "hyperprior"))
-        if self.length_scale != "median":
+        if not (isinstance(self.length_scale, str) and self.length_scale == "median"):
             check_positive("length_scale", self.length_scale, ", or 'median'")
 
     def direction(self, particles: PyTree, scores: PyTree) -> PyTree:
@@ -69,7 +68,7 @@ class SVGD:
 
     def _length_scale(self, distances: Float[Array, "k k"]) -> Float[Array, ""]:
         n_particles = distances.shape[0]
-        if self.length_scale != "median":
+        if not (isinstance(self.length_scale, str) and self.length_scale == "median"):
             return jnp.asarray(self.length_scale, distances.dtype)
         if n_particles == 1:
             return jnp.ones((), distances.dtype)
@@ -96,25 +95,18 @@ def squared_distances(particles: PyTree) -> Float[Array, "k k"]:
     return jnp.maximum(total, 0.0) * (1.0 - jnp.eye(total.shape[0], dtype=total.dtype))  # type: ignore[union-attr]
 
 
-def draw_particles(
-    key: PRNGKeyArray,
-    n_particles: int,
-    initialise: Callable[[PRNGKeyArray], PyTree],
-    hyperprior: HyperPrior,
-    start: Start,
-) -> PyTree:
-    """K particles from the initialiser or from the hyper-prior. Particle 0 of the former is where MAP starts.
+def place_particles(key: PRNGKeyArray, initial: PyTree, hyperprior: HyperPrior, start: Start) -> PyTree:
+    """Where K particles start, given K draws from the initialiser: there, or at draws from the hyper-prior.
 
-    What the initialiser does not randomise (scales) is drawn from the hyper-prior for the other particles:
-    particles that coincide would never part.
+    What the initialiser does not randomise (scales) is drawn from the hyper-prior for all but the first particle:
+    particles that coincide would never part. The first is where MAP starts.
     """
-    keys = jax.random.split(key, n_particles)
-    if start == "hyperprior":
-        return jax.vmap(hyperprior.sample)(keys)
-    initial = jax.vmap(initialise)(keys)
-    if n_particles == 1:
+    n_particles = len(jax.tree.leaves(initial)[0])
+    if n_particles == 1 and start == "initialiser":
         return initial
-    draws = jax.vmap(hyperprior.sample)(jax.random.split(jax.random.fold_in(key, 1), n_particles))
+    draws = jax.vmap(hyperprior.sample)(jax.random.split(key, n_particles))
+    if start == "hyperprior":
+        return draws
 
     def mix(name: str, leaf: Array, draw: Array) -> Array:
         return leaf if name != "scales" else leaf.at[1:].set(draw[1:])

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Key, PyTree
 
 from metaprior.meta.adaptation import Queries, mixture_log_density, predict
 from metaprior.meta.inference import Method
@@ -38,7 +38,7 @@ class State(NamedTuple):
 
     particles: PyTree  # (runs, particles, ...)
     optimiser_state: PyTree
-    keys: PRNGKeyArray  # (runs,)
+    keys: Key[Array, "*runs"]
 
 
 class Validation(NamedTuple):
@@ -65,7 +65,7 @@ class TrainingDiverged(ArithmeticError):
 def train(
     problem: Problem,
     particles: PyTree,
-    keys: PRNGKeyArray,
+    keys: Key[Array, " runs"],
     recipe: Recipe,
     n_steps: int,
     learning_rate: Float[Array, " runs"],
@@ -79,18 +79,20 @@ def train(
     losses: list[np.ndarray] = []
     for first in range(0, n_steps, recipe.chunk):
         done = min(first + recipe.chunk, n_steps)
-        state, loss = _run_chunk(state, problem, learning_rate, np.int32(first), np.int32(n_steps), recipe)
+        state, loss = _run_chunk(state, problem, learning_rate, jnp.int32(first), jnp.int32(n_steps), recipe)
         losses.append(np.asarray(loss)[:, : done - first])
         _guard(losses[-1], first)
         if validation is not None:
-            tracker.look(state.particles, np.asarray(_score(state.particles, problem, validation)), done)
+            scores = np.asarray(_score(state.particles, problem, validation))
+            _guard(scores[:, None], done - 1, "a validation score")
+            tracker.look(state.particles, scores, done)
         if on_chunk is not None:
             on_chunk(done, float(losses[-1][:, -1].mean()))
         if tracker.finished:
             break
     n_runs = len(jax.tree.leaves(particles)[0])
     loss = np.concatenate(losses, axis=1) if losses else np.empty((n_runs, 0))
-    if validation is None:
+    if not tracker.scores:
         return Result(state.particles, loss, np.empty((n_runs, 0)), np.full(n_runs, loss.shape[1]))
     return Result(tracker.best, loss, np.stack(tracker.scores, axis=1), tracker.best_step)
 
@@ -110,7 +112,7 @@ class _Tracker:
     def look(self, particles: PyTree, scores: np.ndarray, step: int) -> None:
         running = self.waited < self.patience  # a run that would have stopped alone stays as it was
         better = running & (scores < self.best_score)
-        self.best = _choose(better, particles, self.best)
+        self.best = _choose(jnp.asarray(better), particles, self.best)
         self.best_score = np.where(better, scores, self.best_score)
         self.best_step = np.where(better, step, self.best_step)
         self.waited = np.where(better, 0, self.waited + running)
@@ -150,7 +152,8 @@ def _step(state: State, problem: Problem, rate: Array, recipe: Recipe) -> tuple[
     value_and_score = jax.vmap(jax.value_and_grad(lambda theta: log_gibbs(theta, problem, batches)))
     values, scores = value_and_score(state.particles)
     descent = jax.tree.map(jnp.negative, recipe.method.direction(state.particles, scores))
-    updates, optimiser_state = OPTIMISERS[recipe.optimiser]().update(descent, state.optimiser_state)
+    with jax.numpy_dtype_promotion("standard"):  # optax raises a float to the power of its integer step count
+        updates, optimiser_state = OPTIMISERS[recipe.optimiser]().update(descent, state.optimiser_state)
     particles = jax.tree.map(lambda value, update: value - rate * update, state.particles, updates)
     # Relative to the hyper-prior's mode, whose log density is a large constant that says nothing of progress.
     constant = problem.hyperprior.log_density(problem.hyperprior.mean)
@@ -179,14 +182,14 @@ def _choose(better: Array, new: PyTree, old: PyTree) -> PyTree:
     return jax.tree.map(lambda n, o: jax.vmap(lambda b, a, c: jnp.where(b, a, c))(better, n, o), new, old)
 
 
-def _guard(loss: np.ndarray, first: int) -> None:
+def _guard(loss: np.ndarray, first: int, what: str = "a loss") -> None:
     bad = ~np.isfinite(loss)
     if not bad.any():
         return
     run, step = np.argwhere(bad)[np.argwhere(bad)[:, 1].argmin()]
     before = loss[run, step - 1] if step > 0 else None
     raise TrainingDiverged(
-        f"Training met a loss of {loss[run, step]} at step {first + step}"
+        f"Training met {what} of {loss[run, step]} at step {first + step}"
         + (f" of run {run}" if len(loss) > 1 else "")
         + (f" (the loss before was {before:.4g})" if before is not None else "")
         + ". Try, in this order: a smaller learning_rate; a larger noise_std, or noise_std='learned'; "

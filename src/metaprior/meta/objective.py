@@ -96,7 +96,7 @@ def sample_indices(key: PRNGKeyArray, tasks: TaskSet, plan: Plan) -> tuple[Int[A
 
 
 def weighted_loss(theta: PyTree, rest: GPPrior, batches: tuple[WeightedBatch, ...]) -> Float[Array, ""]:
-    """The weighted meta-training loss: sum over tasks of weight * (-log evidence / M_i), equation (metatrainingloss)."""
+    """Lbar, equation (metatrainingloss): the sum over tasks of weight * (-log evidence / M_i)."""
     prior = merge(theta, rest)
     return sum(_batch_loss(prior, batch, weights) for batch, weights in batches)  # type: ignore[return-value]
 
@@ -112,7 +112,7 @@ def log_gibbs(theta: PyTree, problem: Problem, batches: tuple[WeightedBatch, ...
 
 def effective_tasks(tasks: TaskSet, environment_weights: Array) -> Float[Array, ""]:
     """1 / sum of squared task weights: N when all tasks weigh the same, N_e when only environment e counts."""
-    return 1.0 / sum(jnp.sum(weights**2) for weights in task_weights(tasks, environment_weights))
+    return 1.0 / jnp.sum(jnp.concatenate(task_weights(tasks, environment_weights)) ** 2)
 
 
 def temperature(rule: str, tasks: TaskSet, environment_weights: Array) -> Float[Array, ""]:
@@ -140,7 +140,7 @@ def temperature(rule: str, tasks: TaskSet, environment_weights: Array) -> Float[
 def _batch_loss(prior: GPPrior, batch: TaskBatch, weights: Float[Array, " tasks"]) -> Float[Array, ""]:
     # A task of weight zero is treated as all padding, so that not even an overflow in it can reach the gradient.
     counts = weights > 0.0
-    mask = batch.mask & counts[:, None]
+    mask = jnp.asarray(batch.mask) & counts[:, None]
     x = jnp.where(mask[:, :, None], batch.x, 0.0)
     y = jnp.where(mask, batch.y, 0.0)
     evidences = jax.vmap(log_evidence, in_axes=(None, 0, 0, 0))(prior, x, y, mask)

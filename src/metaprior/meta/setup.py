@@ -8,14 +8,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray, PyTree
+from jaxtyping import Array, Key, PRNGKeyArray, PyTree
 
 from metaprior.gp.kernels import MLPKernel
 from metaprior.gp.means import MLPMean
-from metaprior.gp.parameters import split
+from metaprior.gp.parameters import cast, split
 from metaprior.gp.prior import GPPrior, check_prior, make_prior
 from metaprior.meta.hyperprior import HyperPrior, check_prior_mean, check_prior_std, make_hyperprior
-from metaprior.meta.inference import MAP, Method, draw_particles
+from metaprior.meta.inference import MAP, Method, place_particles
 from metaprior.meta.objective import Problem, temperature
 from metaprior.tasks import Scaling, Task, fit_scaling, pad_tasks
 from metaprior.tasks.scaling import identity_scaling
@@ -43,7 +43,7 @@ class Run(NamedTuple):
 
     problem: Problem
     particles: PyTree  # (particles, ...)
-    key: PRNGKeyArray
+    key: Key[Array, "*runs"]
 
 
 def set_up(
@@ -54,13 +54,13 @@ def set_up(
     scaling = fit_scaling(environments, weights) if settings.standardise else identity_scaling(input_dim)
     dtype = jnp.zeros(()).dtype
     tasks = pad_tasks([[scaling.task(task) for task in group] for group in environments], dtype)
-    environment_weights = np.asarray(weights, dtype)
+    environment_weights = jnp.asarray(weights, dtype)
     draw_key, train_key = jax.random.split(jax.random.key(seed))
     particles, rest, hyperprior = draw(draw_key, input_dim, settings, float(scaling.y_std), dtype)
     if isinstance(settings.temperature, str):
         gamma = _temperature(settings.temperature, tasks, environment_weights)
     else:
-        gamma = np.asarray(settings.temperature, dtype)
+        gamma = jnp.asarray(settings.temperature, dtype)
     problem = Problem(tasks, rest, hyperprior, environment_weights, gamma)
     return Run(problem, particles, train_key), scaling
 
@@ -93,20 +93,25 @@ def draw(
 @eqx.filter_jit
 def _draw(key, input_dim, mean, kernel, noise_std, learn_noise, prior_mean, prior_std, n_particles, start):
     def initialise(key: PRNGKeyArray) -> tuple[PyTree, GPPrior]:
-        return split(make_prior(key, input_dim, mean, kernel, noise_std, learn_noise))
+        prior = make_prior(key, input_dim, mean, kernel, noise_std, learn_noise)
+        return split(cast(prior, noise_std.dtype))  # an own module may come in another precision
 
-    first_key = jax.random.split(key, n_particles)[0]
-    theta, rest = initialise(first_key)
+    initial_key, start_key = jax.random.split(key)
+    # Folded in, so that the first particle does not depend on how many there are.
+    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(initial_key, jnp.arange(n_particles))
+    initial, rests = eqx.filter_vmap(initialise)(keys)
+    theta, rest = jax.tree.map(lambda leaf: leaf[0] if eqx.is_array(leaf) else leaf, (initial, rests))
+    if not jax.tree.leaves(theta):
+        raise ValueError("mean, kernel and noise_std leave nothing to learn: give at least one of them a parameter.")
     check_prior(eqx.combine(theta, rest), input_dim)
     hyperprior = make_hyperprior(theta, dict(prior_mean), prior_std)
-    particles = draw_particles(key, n_particles, lambda k: initialise(k)[0], hyperprior, start)
-    return particles, rest, hyperprior
+    return place_particles(start_key, initial, hyperprior, start), rest, hyperprior
 
 
 _temperature = eqx.filter_jit(temperature)
 
 
 def _stack(leaves: Sequence[Any]) -> Any:
-    if all(isinstance(leaf, np.ndarray | np.generic) for leaf in leaves):
-        return np.stack(leaves)
-    return jnp.stack([jnp.asarray(leaf) for leaf in leaves])
+    if jnp.issubdtype(leaves[0].dtype, jax.dtypes.prng_key):
+        return jnp.stack(leaves)
+    return jnp.asarray(np.stack(leaves))  # on the host: stacking on the device compiles a program per shape

@@ -28,7 +28,8 @@ def as_tasks(tasks: Iterable[Any] | None, name: str, input_dim: int | None = Non
     """Check a sequence of (X, y) pairs; `name` is the argument named in errors."""
     checked: list[Task] = []
     for where, parts in _entries(tasks, name, length=2, form="(X, y)"):
-        task = as_task(*parts, where, input_dim)
+        x, y = parts
+        task = as_task(x, y, where, input_dim)
         if len(task.y) == 0:
             raise ValueError(f"{where} is empty: a meta-training task needs at least one sample; leave it out.")
         input_dim = task.x.shape[1]
@@ -99,12 +100,16 @@ def _entries(tasks: Iterable[Any] | None, name: str, length: int, form: str) -> 
 
 
 def _as_floats(values: Any, name: str) -> np.ndarray:
+    if np.ma.is_masked(values):
+        raise ValueError(f"{name} must not have masked values. Drop or impute such samples.")
     try:
         array = np.asarray(values)
-        if np.iscomplexobj(array):
-            raise TypeError("complex numbers")
+        kinds = {np.asarray(item).dtype.kind for item in array.flat} if array.dtype.kind == "O" else {array.dtype.kind}
+        if not kinds <= set("biufO"):
+            found = {"U": "text", "S": "bytes", "c": "complex numbers", "M": "datetime64", "m": "timedelta64"}
+            raise TypeError(" and ".join(found.get(kind, kind) for kind in sorted(kinds - set("biufO"))))
         array = array.astype(np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"{name} must be an array of numbers; got {type(values).__name__} ({error}).") from None
     bad = ~np.isfinite(array)
     if bad.any():

@@ -1,0 +1,37 @@
+"""What the default settings reach on the sinusoid, on draws that were not used to choose them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from choose_defaults import VALIDATION_SEED, Candidate, evaluate
+
+from metaprior import SVGD, MetaGPRegressor
+from metaprior.meta.setup import Settings
+
+N_DRAWS = 16
+
+
+def test_the_search_for_defaults_starts_from_the_defaults_of_the_estimator():
+    meta, base = MetaGPRegressor(), Candidate()
+    assert meta._settings() == base.settings == Settings()
+    assert (meta.learning_rate, meta.n_steps, meta.schedule) == (base.learning_rate, base.n_steps, base.schedule)
+    assert (meta.batch_size, meta.optimizer, meta.dtype) == (None, "adam", "float32")
+
+
+@pytest.fixture(scope="module")
+def map_scores():
+    return evaluate(Candidate(), N_DRAWS, first_seed=0)
+
+
+def test_pacoh_on_thirty_target_tasks_reaches_030_with_map(map_scores):
+    assert N_DRAWS < VALIDATION_SEED  # reporting draws are seeds 0 to 15
+    assert map_scores["rmse"] <= 0.30
+
+
+def test_ten_svgd_particles_are_better_than_map(map_scores):
+    svgd = evaluate(replace(Candidate(), settings=Settings(method=SVGD(), n_particles=10)), N_DRAWS, first_seed=0)
+    difference = svgd["rmse_draws"] - map_scores["rmse_draws"]
+    standard_error = difference.std(ddof=1) / np.sqrt(N_DRAWS)
+    assert difference.mean() < -standard_error
+    assert svgd["nll"] < map_scores["nll"]

@@ -1,0 +1,88 @@
+"""The command line and the demo, through the real entry point on a tiny budget."""
+
+import csv
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import metaprior
+from metaprior.cli import app
+from metaprior.demo import METRICS, DemoConfig, make_draw, schemes
+
+SCHEMES = [
+    "GP, not meta-trained",
+    "PACOH, 24 target tasks",
+    "PACOH, 6 source + 24",
+    "WFEM, alpha = 0.2",
+    "WFEM, alpha = 0.05",
+    "PACOH, 30 target tasks",
+    "oracle: true GP prior",
+    "oracle: Bayes-optimal",
+]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory, monkeypatch_module):
+    folder = tmp_path_factory.mktemp("demo") / "new" / "folder"
+    monkeypatch_module.setenv("JAX_COMPILATION_CACHE_DIR", str(folder.parent / "cache"))
+    result = CliRunner().invoke(app, ["demo", "--out", str(folder), "--draws", "2", "--steps", "30"])
+    return folder, result
+
+
+@pytest.fixture(scope="module")
+def monkeypatch_module():
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        yield monkeypatch
+
+
+def test_demo_prints_a_row_per_scheme_and_writes_results_and_figure(demo):
+    folder, result = demo
+    assert result.exit_code == 0, result.output
+    assert all(name in result.stdout for name in SCHEMES)
+    with (folder / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["scheme"] for row in rows] == SCHEMES * 2
+    assert [row["draw"] for row in rows] == ["0"] * len(SCHEMES) + ["1"] * len(SCHEMES)
+    assert all(np.isfinite(float(row[name])) for row in rows for name in METRICS)
+    assert (folder / "figure2.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_demo_shows_that_alpha_equal_to_beta_is_pooling_and_that_oracles_lead(demo):
+    folder, _ = demo
+    with (folder / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    rmse = {name: [float(row["rmse"]) for row in rows if row["scheme"] == name] for name in SCHEMES}
+    np.testing.assert_allclose(rmse["WFEM, alpha = 0.2"], rmse["PACOH, 6 source + 24"], rtol=1e-3)
+    assert all(min(values) > max(rmse["oracle: Bayes-optimal"]) for name, values in rmse.items() if "or" not in name)
+
+
+def test_all_schemes_of_a_draw_see_the_same_tasks():
+    config = DemoConfig(seed=3)
+    first, again, other = make_draw(config, 1), make_draw(config, 1), make_draw(config, 2)
+    np.testing.assert_array_equal(first.target[5].y, again.target[5].y)
+    assert not np.array_equal(first.target[5].y, other.target[5].y)
+    assert len(first.source) == 6
+    assert len(first.target) == 30
+    assert max(scheme.n_source for scheme in schemes(config)) == 6
+
+
+def test_an_output_folder_that_cannot_be_written_is_refused_before_the_work(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "file" / "demo")])
+    assert result.exit_code == 2
+    assert "--out" in result.stderr
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("arguments", [["demo", "--draws", "0"], ["demo", "--seed", "x"], ["nonsense"]])
+def test_bad_arguments_end_with_usage_and_exit_code_2(arguments):
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+
+
+def test_version_and_help():
+    assert CliRunner().invoke(app, ["--version"]).stdout.strip() == metaprior.__version__
+    help_text = CliRunner().invoke(app, ["demo", "--help"]).stdout
+    assert all(option in help_text for option in ("--out", "--seed"))
