@@ -124,7 +124,9 @@ def test_header_is_json_and_holds_no_code(path, tmp_path):
     own = MetaGPRegressor(mean="constant", kernel=own_kernel(), n_steps=0).fit(TASKS)
     own.save(tmp_path / "own")
     with safe_open(tmp_path / "own", framework="numpy") as file:
-        assert json.loads(file.metadata()["header"])["parameters"]["kernel"] == {"own": "Sum(Product(Constant, Matern32(L1Distance)), ExpSquared(L2Distance))"}
+        assert json.loads(file.metadata()["header"])["parameters"]["kernel"] == {
+            "own": "Sum(Product(Constant, Matern32(L1Distance)), ExpSquared(L2Distance))"
+        }
     assert b"pickle" not in path.read_bytes()
 
 

@@ -74,7 +74,7 @@ class MetaGPRegressor(BaseEstimator):
     ----------
     alpha_, environment_weights_, temperature_ : the numbers used
     particles_ : the learned parameters, a pytree with a leading axis of particles
-    loss_trace_ : (n_steps_,) weighted loss plus hyper-prior penalty / temperature, averaged over particles
+    loss_trace_ : (steps,) weighted loss plus hyper-prior penalty / temperature, averaged over particles
     validation_trace_ : negative log density of the validation queries, every 100 steps
     best_step_ : the step whose parameters were kept
     n_features_in_ : number of input columns

@@ -8,12 +8,13 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import tinygp
 from jaxtyping import Array, PRNGKeyArray
 
 from metaprior.checks import check_integer, check_positive
 from metaprior.gp.networks import MLP, Residual, check_network, make_mlp
-from metaprior.gp.parameters import Fixed, Parameter, groups
+from metaprior.gp.parameters import Fixed, Parameter, groups, split
 
 
 class RBF(tinygp.kernels.Kernel):
@@ -99,8 +100,8 @@ def learn_positive(kernel: tinygp.kernels.Kernel) -> tinygp.kernels.Kernel:
 
     Network weights and biases, and names that begin with log_, are learned as they are. Integers stay fixed.
     """
-    kernel = jax.tree.map(lambda leaf: jnp.asarray(leaf) if isinstance(leaf, float) else leaf, kernel)
-    parameters, rest = eqx.partition(kernel, eqx.is_inexact_array)
+    kernel = jax.tree.map(lambda leaf: jnp.asarray(leaf) if _is_float(leaf) else leaf, kernel)
+    parameters, rest = split(kernel)  # what is `Fixed` inside a brought kernel stays so
 
     def starts_positive(path: tuple, leaf: Array, group: str) -> bool:
         log_already = any(str(getattr(key, "name", "")).startswith("log_") for key in path)
@@ -180,6 +181,10 @@ class LinearKernel:
         linear = Linear(_log(self.output_scale, self.learn_output_scale))
         rbf = RBFKernel(self.rbf_length_scale, self.rbf_scale).build(key, input_dim)
         return SumKernel(FeatureKernel(_feature_map(self, key, input_dim), linear), rbf)
+
+
+def _is_float(leaf: Any) -> bool:
+    return isinstance(leaf, float | np.floating) or (isinstance(leaf, np.ndarray) and leaf.dtype.kind == "f")
 
 
 def _feature_map(spec: MLPKernel | LinearKernel, key: PRNGKeyArray, input_dim: int) -> MLP | Residual:

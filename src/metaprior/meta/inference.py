@@ -13,10 +13,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from metaprior.checks import check_choice, check_positive
-from metaprior.gp.parameters import groups
 from metaprior.meta.hyperprior import HyperPrior
 
 Start = Literal["initialiser", "hyperprior"]
+SCATTER = 0.1
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ class SVGD:
         n_particles = kernel.shape[0]
 
         def leaf_direction(particle: Array, score: Array) -> Array:
-            flat, slope = particle.reshape(n_particles, -1), score.reshape(n_particles, -1)
-            repulsion = (jnp.sum(kernel, axis=1)[:, None] * flat - kernel @ flat) / length_scale
-            return ((kernel @ slope + repulsion) / n_particles).reshape(particle.shape)
+            attraction = kernel @ score.reshape(n_particles, -1)
+            repulsion = jnp.sum(kernel[:, :, None] * _differences(particle), axis=1) / length_scale
+            return ((attraction + repulsion) / n_particles).reshape(particle.shape)
 
         return jax.tree.map(leaf_direction, particles, scores)
 
@@ -83,23 +83,21 @@ Method = MAP | SVGD
 
 def squared_distances(particles: PyTree) -> Float[Array, "k k"]:
     """||theta_j - theta_k||^2 for all pairs, over all leaves."""
+    squares = jax.tree.map(lambda leaf: jnp.sum(_differences(leaf) ** 2, axis=2), particles)
+    return jnp.sum(jnp.stack(jax.tree.leaves(squares)), axis=0)
 
-    def leaf_distances(leaf: Array) -> Array:
-        flat = leaf.reshape(leaf.shape[0], -1)
-        # Centred, so that the expansion of the square does not cancel what particles have in common.
-        flat = flat - jnp.mean(flat, axis=0, keepdims=True)
-        norms = jnp.sum(flat**2, axis=1)
-        return norms[:, None] + norms[None, :] - 2.0 * flat @ flat.T
 
-    total = sum(jax.tree.leaves(jax.tree.map(leaf_distances, particles)))
-    return jnp.maximum(total, 0.0) * (1.0 - jnp.eye(total.shape[0], dtype=total.dtype))  # type: ignore[union-attr]
+def _differences(leaf: Array) -> Float[Array, "k k size"]:
+    """theta_k - theta_j at [k, j]. Expanding the products instead would cancel for particles that are close."""
+    flat = leaf.reshape(leaf.shape[0], -1)
+    return flat[:, None] - flat[None]
 
 
 def place_particles(key: PRNGKeyArray, initial: PyTree, hyperprior: HyperPrior, start: Start) -> PyTree:
     """Where K particles start, given K draws from the initialiser: there, or at draws from the hyper-prior.
 
-    What the initialiser does not randomise (scales) is drawn from the hyper-prior for all but the first particle:
-    particles that coincide would never part. The first is where MAP starts.
+    What the initialiser does not randomise (scales, own finished modules) is scattered around its value by a tenth
+    of the hyper-prior's standard deviation: particles that coincide would never part. The first is where MAP starts.
     """
     n_particles = len(jax.tree.leaves(initial)[0])
     if n_particles == 1 and start == "initialiser":
@@ -108,10 +106,12 @@ def place_particles(key: PRNGKeyArray, initial: PyTree, hyperprior: HyperPrior, 
     if start == "hyperprior":
         return draws
 
-    def mix(name: str, leaf: Array, draw: Array) -> Array:
-        return leaf if name != "scales" else leaf.at[1:].set(draw[1:])
+    def scatter(leaf: Array, draw: Array, mean: Array) -> Array:
+        coincide = jnp.all(leaf == leaf[:1])
+        moved = leaf + jnp.where(coincide, SCATTER, 0.0).astype(leaf.dtype) * (draw - mean[None])
+        return leaf.at[1:].set(moved[1:])
 
-    return jax.tree.map(mix, groups(initial), initial, draws)
+    return jax.tree.map(scatter, initial, draws, hyperprior.mean)
 
 
 def resolve_inference(inference: Any) -> Method:

@@ -81,20 +81,23 @@ def train(
         done = min(first + recipe.chunk, n_steps)
         state, loss = _run_chunk(state, problem, learning_rate, jnp.int32(first), jnp.int32(n_steps), recipe)
         losses.append(np.asarray(loss)[:, : done - first])
-        _guard(losses[-1], first)
+        _guard(losses[-1], tracker.running, first, "a loss")
         if validation is not None:
             scores = np.asarray(_score(state.particles, problem, validation))
-            _guard(scores[:, None], done - 1, "a validation score")
+            _guard(scores[:, None], tracker.running, done - 1, "a validation score")
             tracker.look(state.particles, scores, done)
         if on_chunk is not None:
             on_chunk(done, float(losses[-1][:, -1].mean()))
         if tracker.finished:
             break
-    n_runs = len(jax.tree.leaves(particles)[0])
+    n_runs = len(tracker.waited)
     loss = np.concatenate(losses, axis=1) if losses else np.empty((n_runs, 0))
-    if not tracker.scores:
-        return Result(state.particles, loss, np.empty((n_runs, 0)), np.full(n_runs, loss.shape[1]))
-    return Result(tracker.best, loss, np.stack(tracker.scores, axis=1), tracker.best_step)
+    if tracker.scores:
+        return Result(tracker.best, loss, np.stack(tracker.scores, axis=1), tracker.best_step)
+    # The loss is that before each step: what the last step did is seen only in the particles.
+    sizes = [np.abs(np.asarray(leaf)).reshape(n_runs, -1).max(axis=1) for leaf in jax.tree.leaves(state.particles)]
+    _guard(np.max(sizes, axis=0)[:, None], tracker.running, n_steps - 1, "a parameter")
+    return Result(state.particles, loss, np.empty((n_runs, 0)), np.full(n_runs, loss.shape[1]))
 
 
 class _Tracker:
@@ -110,7 +113,7 @@ class _Tracker:
         self.patience = np.inf if patience is None else patience
 
     def look(self, particles: PyTree, scores: np.ndarray, step: int) -> None:
-        running = self.waited < self.patience  # a run that would have stopped alone stays as it was
+        running = self.running
         better = running & (scores < self.best_score)
         self.best = _choose(jnp.asarray(better), particles, self.best)
         self.best_score = np.where(better, scores, self.best_score)
@@ -119,8 +122,13 @@ class _Tracker:
         self.scores.append(scores)
 
     @property
+    def running(self) -> np.ndarray:
+        """Runs that would go on alone; the others stay as they were when they stopped, whatever comes of them."""
+        return self.waited < self.patience
+
+    @property
     def finished(self) -> bool:
-        return bool((self.waited >= self.patience).all())
+        return not self.running.any()
 
 
 @eqx.filter_jit
@@ -167,12 +175,12 @@ def _initialise_optimiser(particles: PyTree, recipe: Recipe) -> PyTree:
 
 @eqx.filter_jit
 def _score(particles: PyTree, problem: Problem, validation: Validation) -> Float[Array, " runs"]:
-    """Mean negative log density of the validation queries under the mixture over particles."""
+    """Negative log density of the queries under the mixture over particles: the mean over each task, then tasks."""
 
     def one_run(particles: PyTree, problem: Problem, validation: Validation) -> Array:
         log_density = mixture_log_density(predict(particles, problem.rest, validation.queries), validation.y_query)
-        count = jnp.sum(validation.mask, dtype=log_density.dtype)
-        return -jnp.sum(jnp.where(validation.mask, log_density, 0.0)) / count
+        counts = jnp.sum(validation.mask, axis=1, dtype=log_density.dtype)
+        return -jnp.mean(jnp.sum(jnp.where(validation.mask, log_density, 0.0), axis=1) / counts)
 
     return eqx.filter_vmap(one_run)(particles, problem, validation)
 
@@ -182,8 +190,8 @@ def _choose(better: Array, new: PyTree, old: PyTree) -> PyTree:
     return jax.tree.map(lambda n, o: jax.vmap(lambda b, a, c: jnp.where(b, a, c))(better, n, o), new, old)
 
 
-def _guard(loss: np.ndarray, first: int, what: str = "a loss") -> None:
-    bad = ~np.isfinite(loss)
+def _guard(loss: np.ndarray, running: np.ndarray, first: int, what: str) -> None:
+    bad = ~np.isfinite(loss) & running[:, None]
     if not bad.any():
         return
     run, step = np.argwhere(bad)[np.argwhere(bad)[:, 1].argmin()]
@@ -191,7 +199,7 @@ def _guard(loss: np.ndarray, first: int, what: str = "a loss") -> None:
     raise TrainingDiverged(
         f"Training met {what} of {loss[run, step]} at step {first + step}"
         + (f" of run {run}" if len(loss) > 1 else "")
-        + (f" (the loss before was {before:.4g})" if before is not None else "")
+        + (f" (before it was {before:.4g})" if before is not None else "")
         + ". Try, in this order: a smaller learning_rate; a larger noise_std, or noise_std='learned'; "
         "a smaller prior_std or temperature; dtype='float64'."
     )

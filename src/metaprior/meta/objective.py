@@ -73,13 +73,16 @@ Plan = tuple[tuple[int, ...], ...]  # tasks to sample per bucket and environment
 
 
 def batch_plan(tasks: TaskSet, batch_size: int) -> Plan:
-    """Share `batch_size` tasks among the strata in proportion to their size, at least one each."""
+    """Share `batch_size` tasks among the strata in proportion to their size, at least one each (even if too many)."""
     counts = np.array([bucket.counts for bucket in tasks.buckets])
     ideal = batch_size * counts / counts.sum()
     sampled = np.minimum(np.maximum(np.floor(ideal), counts > 0), counts).astype(int)
-    while sampled.sum() < min(batch_size, counts.sum()):  # the largest remainders get what is left
-        remainder = np.where(sampled < counts, ideal - sampled, -np.inf)
-        sampled[np.unravel_index(remainder.argmax(), counts.shape)] += 1
+    total = max(min(batch_size, counts.sum()), np.count_nonzero(counts))
+    while sampled.sum() != total:  # give what is left to the largest remainders, or take it where most is too much
+        change = np.sign(total - sampled.sum())
+        possible = sampled < counts if change > 0 else sampled > 1
+        remainder = np.where(possible, change * (ideal - sampled), -np.inf)
+        sampled[np.unravel_index(remainder.argmax(), counts.shape)] += change
     return tuple(tuple(int(n) for n in row) for row in sampled)
 
 

@@ -75,4 +75,4 @@ def _moments(values: np.ndarray, share: np.ndarray) -> tuple[np.ndarray, np.ndar
     std = np.sqrt(share @ (unit - mean) ** 2)
     # A column that varies by less than rounding is constant: dividing by its "spread" would only amplify noise.
     constant = std <= 1e-12
-    return mean * size, np.where(constant, 1.0, std * size)
+    return np.where(constant, values[0], mean * size), np.where(constant, 1.0, std * size)
