@@ -10,7 +10,7 @@ run: .venv/.run
 	$(BIN)/metaprior demo --out demo
 
 test: .venv/.test
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 check: .venv/.check
 	$(BIN)/ruff check .

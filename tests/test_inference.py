@@ -181,9 +181,9 @@ def test_a_cluster_of_coincident_particles_does_not_feel_one_far_away():
 
 @pytest.mark.parametrize("offset", [0.0, 1e6])
 def test_squared_distances_equal_scipy(offset):
-    particles = jax.tree.map(lambda leaf: leaf + jnp.asarray(offset, leaf.dtype), tree(0, 9, spread=10.0))
-    expected = cdist(flat(particles).astype(float), flat(particles).astype(float), "sqeuclidean")
-    distances = np.asarray(jax.jit(squared_distances)(particles))
+    particles = flat(tree(0, 9, spread=10.0)) + np.float32(offset)
+    expected = cdist(particles.astype(float), particles.astype(float), "sqeuclidean")
+    distances = np.asarray(jax.jit(squared_distances)(jnp.asarray(particles)))
     np.testing.assert_allclose(distances, expected, rtol=1e-5, atol=1e-6 * expected.max())
     np.testing.assert_array_equal(np.diag(distances), 0)
 

@@ -59,7 +59,7 @@ def demo(
         table.add_row(*row)
     out.print(table)
     out.print(
-        f"RMSE: mean ± standard error over {draws} draws. Seconds: median over fits, compilation excluded by it. "
+        f"RMSE: mean ± standard error over {draws} draws. Seconds: of a fit (median; compilation comes once). "
         f"WFEM with alpha = beta = {config.beta:g} weighs all tasks alike: it is PACOH on source and target pooled."
     )
     out.print(f"Wrote {folder / 'results.csv'} and {folder / 'figure2.png'} in {time.perf_counter() - started:.0f} s.")

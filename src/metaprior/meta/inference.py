@@ -5,11 +5,13 @@ else (optimiser, mini-batches, loop) is shared. One SVGD particle moves along it
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from metaprior.checks import check_choice, check_positive
@@ -54,17 +56,12 @@ class SVGD:
 
         The gradient is taken in closed form and in theta_j alone: k_jk (theta_k - theta_j) / l pushes k away from j.
         """
-        distances = squared_distances(particles)
+        flat, unravel = _flatten(particles)
+        distances = squared_distances(flat)
         length_scale = self._length_scale(distances)
         kernel = jnp.exp(-distances / (2.0 * length_scale))
-        n_particles = kernel.shape[0]
-
-        def leaf_direction(particle: Array, score: Array) -> Array:
-            attraction = kernel @ score.reshape(n_particles, -1)
-            repulsion = jnp.sum(kernel[:, :, None] * _differences(particle), axis=1) / length_scale
-            return ((attraction + repulsion) / n_particles).reshape(particle.shape)
-
-        return jax.tree.map(leaf_direction, particles, scores)
+        repulsion = jax.lax.map(lambda pair: pair[0] @ (pair[1][None] - flat), (kernel, flat)) / length_scale
+        return unravel((kernel @ _flatten(scores)[0] + repulsion) / len(flat))
 
     def _length_scale(self, distances: Float[Array, "k k"]) -> Float[Array, ""]:
         n_particles = distances.shape[0]
@@ -81,16 +78,19 @@ METHODS = {"map": MAP, "svgd": SVGD}
 Method = MAP | SVGD
 
 
-def squared_distances(particles: PyTree) -> Float[Array, "k k"]:
-    """||theta_j - theta_k||^2 for all pairs, over all leaves."""
-    squares = jax.tree.map(lambda leaf: jnp.sum(_differences(leaf) ** 2, axis=2), particles)
-    return jnp.sum(jnp.stack(jax.tree.leaves(squares)), axis=0)
+def squared_distances(flat: Float[Array, "k size"]) -> Float[Array, "k k"]:
+    """||theta_j - theta_k||^2 for all pairs.
+
+    From differences, one particle after another: expanding the square would cancel for particles that are close,
+    and all differences at once would not fit for many particles.
+    """
+    return jax.lax.map(lambda particle: jnp.sum((flat - particle[None]) ** 2, axis=1), flat)
 
 
-def _differences(leaf: Array) -> Float[Array, "k k size"]:
-    """theta_k - theta_j at [k, j]. Expanding the products instead would cancel for particles that are close."""
-    flat = leaf.reshape(leaf.shape[0], -1)
-    return flat[:, None] - flat[None]
+def _flatten(particles: PyTree) -> tuple[Float[Array, "k size"], Callable[[Array], PyTree]]:
+    """Particles as rows of a matrix, and the way back."""
+    _, unravel = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], particles))
+    return jax.vmap(lambda particle: ravel_pytree(particle)[0])(particles), jax.vmap(unravel)
 
 
 def place_particles(key: PRNGKeyArray, initial: PyTree, hyperprior: HyperPrior, start: Start) -> PyTree:
