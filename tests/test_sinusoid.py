@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from scipy.special import logsumexp
-from scipy.stats import kstest
+from scipy.stats import kstest, norm, uniform
 
 from metaprior.environments import sinusoid
 from metaprior.environments.sinusoid import Functions, Sinusoid
@@ -30,10 +30,10 @@ def test_task_parameters_follow_the_paper(kind):
     environment = Sinusoid(deviation=0.75, source_phase=-0.2)
     functions = getattr(environment, f"{kind}_functions")(40_000, 1)
     phase = {"source": -0.2, "target": 0.55}[kind]
-    assert kstest(functions.a, "norm", (0.5, 0.2)).pvalue > 1e-3
-    assert kstest(functions.b, "uniform", (0.7, 0.6)).pvalue > 1e-3
-    assert kstest(functions.c, "norm", (phase, 0.1)).pvalue > 1e-3
-    assert kstest(functions.d, "norm", (5.0, 0.1)).pvalue > 1e-3
+    assert kstest(functions.a, norm(0.5, 0.2).cdf).pvalue > 1e-3
+    assert kstest(functions.b, uniform(0.7, 0.6).cdf).pvalue > 1e-3
+    assert kstest(functions.c, norm(phase, 0.1).cdf).pvalue > 1e-3
+    assert kstest(functions.d, norm(5.0, 0.1).cdf).pvalue > 1e-3
     expected = [(0.5, 0.2**2), (1.0, 0.6**2 / 12), (phase, 0.1**2), (5.0, 0.1**2)]
     for parameter, (mean, variance) in zip(functions, expected, strict=True):
         assert_mean(parameter, mean)
@@ -65,8 +65,8 @@ def test_observations_are_uniform_in_x_and_gaussian_about_f():
     functions = environment.target_functions(200, 3)
     x, y = environment.observe(functions, 200, 4)
     noise = (y - functions(x)).ravel()
-    assert kstest(x.ravel(), "uniform", (-5.0, 10.0)).pvalue > 1e-3
-    assert kstest(noise, "norm", (0.0, 0.3)).pvalue > 1e-3
+    assert kstest(x.ravel(), uniform(-5.0, 10.0).cdf).pvalue > 1e-3
+    assert kstest(noise, norm(0.0, 0.3).cdf).pvalue > 1e-3
     assert_mean(noise**2, 0.3**2)
     assert_mean(noise * x.ravel(), 0.0)
 
