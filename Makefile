@@ -4,6 +4,11 @@ BIN := .venv/bin
 # Two tests at a time is what two cores bear; `make test JOBS=8` on a larger machine.
 JOBS ?= 2
 
+# Real data sets, where they lie beside the checkout; tests that need them are skipped elsewhere.
+ifneq ($(wildcard ../shared/data),)
+export METAPRIOR_DATA ?= $(abspath ../shared/data)
+endif
+
 .PHONY: run test check format clean
 
 run: .venv/.run
