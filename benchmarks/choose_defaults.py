@@ -29,7 +29,7 @@ from metaprior.gp import LinearKernel, MLPKernel
 from metaprior.meta import MAP, SVGD, Recipe, train
 from metaprior.meta.hyperprior import check_prior_mean, check_prior_std
 from metaprior.meta.objective import batch_plan
-from metaprior.meta.setup import Settings, set_up, stack_runs
+from metaprior.meta.setup import Settings, scaling_of, set_up, stack_runs
 from metaprior.metrics import mean_and_standard_error, summarise
 
 VALIDATION_SEED = 1_000_000  # the seeds of tests, demo and figures are below
@@ -54,9 +54,9 @@ def evaluate(
     runs, scalings, tests = [], [], []
     for seed in range(first_seed, first_seed + n_draws):
         rng = np.random.default_rng(seed)
-        run, scaling = set_up([environment.target_tasks(30, 5, rng)], [1.0], candidate.settings, seed)
-        runs.append(run)
-        scalings.append(scaling)
+        environments = [environment.target_tasks(30, 5, rng)]
+        scalings.append(scaling_of(environments, [1.0], candidate.settings))
+        runs.append(set_up(environments, [1.0], scalings[-1], candidate.settings, seed))
         tests.append(environment.test_tasks(100, 5, 50, rng))
     stacked = stack_runs(runs)
     size = candidate.batch_size

@@ -1,6 +1,6 @@
 """What the best predictors reach on the sinusoid (deviation 0.75, 5 context and 50 query points per task).
 
-    python benchmarks/oracles.py
+python benchmarks/oracles.py
 """
 
 import numpy as np

@@ -67,7 +67,7 @@ BAD_ARGUMENTS = {
     "batch_size": ("an integer of at least 1", [*NO_COUNT, 0]),
     "optimizer": ("one of adam, sgd", NO_NAME),
     "schedule": ("one of constant, cosine", NO_NAME),
-    "dtype": ("one of float32, float64", [*NO_NAME, "float16", np.float32, np.dtype("float32")]),
+    "dtype": ("one of auto, float32, float64", [*NO_NAME, "float16", np.float32, np.dtype("float32")]),
     "inference": ("'map', 'svgd', MAP(...) or SVGD(...)", ["vi", None, MAP, 1]),
     "kernel": ("one of mlp, rbf, linear", ["other", None, 3.0, min, tinygp.kernels.Exp, MLPKernel, RBFKernel]),
     "mean": ("one of mlp, constant, zero", ["other", None, 3.0, MLPMean]),

@@ -9,7 +9,7 @@ from metaprior.gp.kernels import MLPKernel
 from metaprior.gp.means import ConstantMean
 from metaprior.meta.inference import SVGD
 from metaprior.meta.loop import Recipe, train
-from metaprior.meta.setup import Settings, set_up, stack_runs
+from metaprior.meta.setup import Settings, scaling_of, set_up, stack_runs
 from metaprior.tasks import as_tasks
 
 EVENT = "/jax/core/compile/backend_compile_duration"
@@ -154,7 +154,11 @@ def test_a_stacked_sweep_compiles_once(compilations):
 
     def sweep(alphas, seeds):
         settings = Settings(mean=ConstantMean(), kernel=KERNEL, method=SVGD(), n_particles=2)
-        runs = [set_up(environments, (alpha, 1.0 - alpha), settings, seed)[0] for alpha in alphas for seed in seeds]
+        runs = [
+            set_up(environments, (a, 1.0 - a), scaling_of(environments, (a, 1.0 - a), settings), settings, seed)
+            for a in alphas
+            for seed in seeds
+        ]
         stacked = stack_runs(runs)
         rates = jax.numpy.full(len(runs), 0.01)
         return train(stacked.problem, stacked.particles, stacked.key, Recipe(SVGD()), 4, rates)

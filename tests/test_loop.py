@@ -14,7 +14,7 @@ from metaprior.meta.hyperprior import check_prior_std
 from metaprior.meta.inference import MAP
 from metaprior.meta.loop import Recipe, TrainingDiverged, Validation, train
 from metaprior.meta.objective import batch_plan
-from metaprior.meta.setup import Settings, set_up, stack_runs
+from metaprior.meta.setup import Settings, scaling_of, set_up, stack_runs
 from metaprior.tasks import as_tasks, as_test_tasks
 
 SMALL = {"mean": ConstantMean(), "kernel": MLPKernel((3,), n_features=2), "noise_std": 0.1, "temperature": "bayes"}
@@ -34,7 +34,9 @@ RAGGED_TEST = [(x, y, x_query[:n], y_query[:n]) for n, (x, y, x_query, y_query) 
 
 def make_run(alpha=0.3, seed=0, environments=(SOURCE, TARGET), **settings):
     checked = [as_tasks(tasks, "tasks") for tasks in environments]
-    return set_up(checked, (alpha, 1 - alpha), Settings(**{**SMALL, **settings}), seed)
+    made = Settings(**{**SMALL, **settings})
+    scaling = scaling_of(checked, (alpha, 1 - alpha), made)
+    return set_up(checked, (alpha, 1 - alpha), scaling, made, seed), scaling
 
 
 def train_runs(runs, n_steps, rates, recipe=PLAIN, validation=None, patience=None):
@@ -239,7 +241,7 @@ def test_one_particle_predicts_by_the_posterior_of_one_gp(x64):
     query = scaling.inputs(np.linspace(-2, 2, 6)[:, None])
     cross, own = (np.asarray(prior.kernel(jnp.asarray(points), jnp.asarray(x))) for points in (query, x))
     gain = cross @ np.linalg.inv(own + prior.likelihood.variance * np.eye(4))
-    mean = np.asarray(prior.mean.value + gain @ (y - prior.mean.value))
+    mean = np.asarray(prior.mean.bias + gain @ (y - prior.mean.bias))
     variance = 0.5 - np.sum(gain * cross, axis=1) + prior.likelihood.variance
     np.testing.assert_allclose(predict(meta), [scaling.undo_mean(mean), scaling.y_std * np.sqrt(variance)], rtol=1e-9)
 

@@ -41,7 +41,8 @@ def set_up(environments, weights, gamma=2.5):
     dtype = jnp.zeros(()).dtype
     theta, rest = split(make_prior(jax.random.key(0), 1, ConstantMean(), RBFKernel(), 0.1, True))
     theta = ravel_pytree(theta)[1](jnp.asarray(FLAT_THETA, dtype))
-    hyperprior = make_hyperprior(theta, {"scales": PRIOR_MEAN}, {"scales": PRIOR_STD})
+    groups = ("biases", "scales")
+    hyperprior = make_hyperprior(theta, dict.fromkeys(groups, PRIOR_MEAN), dict.fromkeys(groups, PRIOR_STD))
     tasks = jax.tree.map(jnp.asarray, pad_tasks(environments, dtype))
     return theta, objective.Problem(tasks, rest, hyperprior, jnp.asarray(weights, dtype), jnp.asarray(gamma, dtype))
 

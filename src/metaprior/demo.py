@@ -103,7 +103,8 @@ def make_draw(config: DemoConfig, index: int) -> Draw:
 def fit(config: DemoConfig, scheme: Scheme, draw: Draw) -> MetaGPRegressor:
     """Meta-train one scheme on one draw."""
     n_steps = config.n_steps if scheme.trained else 0
-    meta = MetaGPRegressor(alpha=scheme.alpha, n_steps=n_steps, random_state=draw.number, progress=False)
+    seed = int(np.random.SeedSequence([config.seed, draw.number]).generate_state(1)[0])
+    meta = MetaGPRegressor(alpha=scheme.alpha, n_steps=n_steps, random_state=seed, progress=False)
     return meta.fit(draw.source[: scheme.n_source], draw.target[: scheme.n_target])
 
 

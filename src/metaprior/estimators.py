@@ -21,13 +21,13 @@ from metaprior.meta.hyperprior import check_prior_mean, check_prior_std
 from metaprior.meta.inference import MAP, resolve_inference
 from metaprior.meta.loop import OPTIMISERS, SCHEDULES, Recipe, Validation, train
 from metaprior.meta.objective import TEMPERATURES, batch_plan
-from metaprior.meta.setup import Run, Settings, draw, set_up, stack_runs
+from metaprior.meta.setup import Run, Settings, draw, scaling_of, set_up, stack_runs, training_dtype
 from metaprior.metrics import mean_and_standard_error, summarise
 from metaprior.progress import progress_bar
 from metaprior.tasks import Scaling, Task, as_task, as_tasks, as_test_tasks
 from metaprior.tasks.scaling import identity_scaling
 
-FITTED_NUMBERS = ("alpha_", "temperature_", "best_step_")
+FITTED_NUMBERS = ("alpha_", "temperature_", "dtype_", "best_step_")
 FITTED_TRACES = ("environment_weights_", "loss_trace_", "validation_trace_")
 
 
@@ -61,18 +61,20 @@ class MetaGPRegressor(BaseEstimator):
     n_steps : int
         Training steps; 0 leaves the prior at its initial parameters, which is the "GP" baseline.
     batch_size : int, optional
-        Tasks per step, shared among environments in proportion to their size. Default: all tasks.
+        Tasks per step, shared among environments (and size buckets) in proportion to their size, at least one of each.
+        Default: all tasks.
     standardise : bool
         Learn the scale of inputs and outputs from the tasks; undone in every prediction.
-    dtype : "float32" or "float64"
-        Precision of training. Adaptation and prediction are always in double precision.
+    dtype : "auto", "float32" or "float64"
+        Precision of training. "auto" takes float64 where float32 could not resolve the noise: when it is small against
+        the spread of y, or tasks are large. Adaptation and prediction are always in double precision.
     random_state : int, RandomState or None
     progress : bool, optional
         Show a progress bar. Default: if standard error is a terminal.
 
     Attributes
     ----------
-    alpha_, environment_weights_, temperature_ : the numbers used
+    alpha_, environment_weights_, temperature_, dtype_ : what was used
     particles_ : the learned parameters, a pytree with a leading axis of particles
     loss_trace_ : (steps,) weighted loss plus hyper-prior penalty / temperature, averaged over particles
     validation_trace_ : negative log density of the validation queries, every 100 steps
@@ -98,7 +100,7 @@ class MetaGPRegressor(BaseEstimator):
         n_steps: int = 2000,
         batch_size: int | None = None,
         standardise: bool = True,
-        dtype: str = "float32",
+        dtype: str = "auto",
         random_state: Any = None,
         progress: bool | None = None,
     ):
@@ -140,8 +142,10 @@ class MetaGPRegressor(BaseEstimator):
         environments = _environments(source_tasks, target_tasks)
         weights = environment_weights(self.alpha, [len(tasks) for tasks in environments])
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        with jax.enable_x64(self.dtype == "float64"):
-            run, scaling = set_up(environments, weights, settings, seed)
+        scaling = scaling_of(environments, weights, settings)
+        dtype = training_dtype(environments, scaling, settings) if self.dtype == "auto" else self.dtype
+        with jax.enable_x64(dtype == "float64"):
+            run = set_up(environments, weights, scaling, settings, seed)
             validation = self._validation(validation_tasks, scaling)
             stacked = stack_runs([run])
             with progress_bar("meta-training", n_steps, self.progress) as on_chunk:
@@ -151,7 +155,7 @@ class MetaGPRegressor(BaseEstimator):
                     stacked.key,
                     self._recipe(run, settings),
                     n_steps,
-                    jnp.asarray([self.learning_rate], self.dtype),
+                    jnp.asarray([self.learning_rate], dtype),
                     validation,
                     patience,
                     on_chunk,
@@ -159,6 +163,7 @@ class MetaGPRegressor(BaseEstimator):
         particles = jax.tree.map(lambda leaf: np.asarray(leaf)[0], result.particles)
         self.model_ = Model(particles, run.problem.rest, scaling)
         self.alpha_ = float(weights[0])
+        self.dtype_ = dtype
         self.environment_weights_ = np.asarray(weights)
         self.temperature_ = float(run.problem.temperature)
         self.loss_trace_ = result.loss[0]
@@ -220,7 +225,7 @@ class MetaGPRegressor(BaseEstimator):
             check_positive("temperature", self.temperature, f", or one of {', '.join(TEMPERATURES)}")
         check_choice("optimizer", self.optimizer, OPTIMISERS)
         check_choice("schedule", self.schedule, SCHEDULES)
-        check_choice("dtype", self.dtype, ("float32", "float64"))
+        check_choice("dtype", self.dtype, ("auto", "float32", "float64"))
         check_bool("standardise", self.standardise)
         if self.progress is not None:
             check_bool("progress", self.progress)
@@ -291,7 +296,7 @@ def load(path: str | os.PathLike, *, mean: Any = None, kernel: Any = None) -> Me
         raise persistence.InvalidFile(f"{path} holds a {header['kind']!r}, which this version does not know.")
     names = MetaGPRegressor._get_param_names()
     meta = MetaGPRegressor(**persistence.decode_parameters(path, header, names, {"mean": mean, "kernel": kernel}))
-    with jax.enable_x64(meta.dtype == "float64"):
+    with jax.enable_x64(header["fitted"]["dtype_"] == "float64"):
         input_dim, dtype = header["input_dim"], jnp.zeros(()).dtype
         template = eqx.filter_eval_shape(draw, jax.random.key(0), input_dim, meta._settings(), 1.0, dtype)
         model = Model(template[0], template[1], identity_scaling(input_dim))

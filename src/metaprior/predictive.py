@@ -13,7 +13,7 @@ from scipy.special import logsumexp, ndtr, ndtri
 
 from metaprior.checks import is_number
 
-VARIANCE_FLOOR = 1e-30  # A known value (zero variance) becomes a Gaussian narrower than any meaningful scale.
+VARIANCE_FLOOR = 1e-30  # Of the largest variance: a known value becomes a Gaussian too narrow to matter.
 QUANTILE_TOLERANCE = 1e-12  # In units of the local scale dy/dz, where z is the normal score of the cdf.
 QUANTILE_MAXIMUM_ITERATIONS = 500  # Usually 5 do; gaps between narrow components need up to about 100.
 
@@ -58,7 +58,8 @@ class GaussianMixture:
 
     @cached_property
     def _scales(self) -> np.ndarray:
-        return np.sqrt(np.maximum(self.variances, VARIANCE_FLOOR))
+        largest = np.max(self.variances, initial=0.0, where=np.isfinite(self.variances))
+        return np.sqrt(np.maximum(self.variances, VARIANCE_FLOOR * (largest if largest > 0 else 1.0)))
 
     def _standardise(self, y: np.ndarray | float | int) -> np.ndarray:
         y = np.asarray(y, dtype=np.float64)

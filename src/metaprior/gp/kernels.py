@@ -8,13 +8,14 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import tinygp
 from jaxtyping import Array, PRNGKeyArray
 
 from metaprior.checks import check_integer, check_positive
 from metaprior.gp.networks import MLP, Residual, check_network, make_mlp
-from metaprior.gp.parameters import Fixed, Parameter, groups, split
+from metaprior.gp.parameters import Fixed, Parameter, as_arrays, groups, split
+
+DEFAULT_FEATURES = 8
 
 
 class RBF(tinygp.kernels.Kernel):
@@ -100,8 +101,7 @@ def learn_positive(kernel: tinygp.kernels.Kernel) -> tinygp.kernels.Kernel:
 
     Network weights and biases, and names that begin with log_, are learned as they are. Integers stay fixed.
     """
-    kernel = jax.tree.map(lambda leaf: jnp.asarray(leaf) if _is_float(leaf) else leaf, kernel)
-    parameters, rest = split(kernel)  # what is `Fixed` inside a brought kernel stays so
+    parameters, rest = split(as_arrays(kernel))  # what is `Fixed` inside a brought kernel stays so
 
     def starts_positive(path: tuple, leaf: Array, group: str) -> bool:
         log_already = any(str(getattr(key, "name", "")).startswith("log_") for key in path)
@@ -134,12 +134,12 @@ class RBFKernel:
 class MLPKernel:
     """The paper's kernel, output_scale * exp(-||Phi(x) - Phi(x')||^2), with a network Phi.
 
-    `residual=True` makes Phi(x) = x + network(x), which has as many features as there are inputs.
+    Phi has `n_features` outputs, by default 8; `residual=True` makes it x + network(x), with as many as inputs.
     """
 
     hidden_sizes: Sequence[int] = (32, 32, 32, 32)
     activation: str = "tanh"
-    n_features: int = 8
+    n_features: int | None = None
     residual: bool = False
     output_scale: float = 0.5
     learn_output_scale: bool = False
@@ -164,7 +164,7 @@ class LinearKernel:
 
     hidden_sizes: Sequence[int] = (32, 32, 32, 32)
     activation: str = "tanh"
-    n_features: int = 8
+    n_features: int | None = None
     residual: bool = False
     output_scale: float = 1.0
     learn_output_scale: bool = False
@@ -183,12 +183,8 @@ class LinearKernel:
         return SumKernel(FeatureKernel(_feature_map(self, key, input_dim), linear), rbf)
 
 
-def _is_float(leaf: Any) -> bool:
-    return isinstance(leaf, float | np.floating) or (isinstance(leaf, np.ndarray) and leaf.dtype.kind == "f")
-
-
 def _feature_map(spec: MLPKernel | LinearKernel, key: PRNGKeyArray, input_dim: int) -> MLP | Residual:
-    n_features = input_dim if spec.residual else spec.n_features
+    n_features = input_dim if spec.residual else (spec.n_features or DEFAULT_FEATURES)
     network = make_mlp(key, input_dim, n_features, spec.hidden_sizes, spec.activation)
     return Residual(network) if spec.residual else network
 
@@ -201,4 +197,7 @@ def _log(value: Any, learned: bool) -> Parameter:
 def _check_features(spec: MLPKernel | LinearKernel) -> None:
     object.__setattr__(spec, "hidden_sizes", check_network(spec.hidden_sizes, spec.activation))
     check_positive("output_scale", spec.output_scale)
-    check_integer("n_features", spec.n_features, least=1)
+    if spec.n_features is not None:
+        check_integer("n_features", spec.n_features, least=1)
+        if spec.residual:
+            raise ValueError("n_features must be left out with residual=True: x + network(x) has as many as x.")

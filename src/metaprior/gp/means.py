@@ -19,13 +19,13 @@ class Zero(eqx.Module):
 
 
 class Constant(eqx.Module):
-    """mu(x) = value, learned."""
+    """mu(x) = bias, learned."""
 
-    value: Float[Array, ""]
+    bias: Float[Array, ""]
 
     def __call__(self, x: Float[Array, " inputs"]) -> Float[Array, ""]:
         """Evaluate at one point."""
-        return self.value
+        return self.bias
 
 
 class NetworkMean(eqx.Module):

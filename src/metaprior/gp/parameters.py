@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 Model = TypeVar("Model")
@@ -37,6 +38,15 @@ def groups(theta: Any) -> Any:
         return {"weight": "weights", "bias": "biases"}.get(name, "scales")
 
     return jax.tree_util.tree_map_with_path(group, theta)
+
+
+def as_arrays(model: Model) -> Model:
+    """Python and NumPy floats of a brought module as arrays, so that they are learned; integers stay as they are."""
+
+    def is_float(leaf: Any) -> bool:
+        return isinstance(leaf, float | np.floating) or (isinstance(leaf, np.ndarray) and leaf.dtype.kind == "f")
+
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf) if is_float(leaf) else leaf, model)
 
 
 def cast(model: Model, dtype: Any) -> Model:

@@ -13,7 +13,7 @@ from metaprior.checks import check_positive
 from metaprior.gp.kernels import LinearKernel, MLPKernel, RBFKernel, learn_positive
 from metaprior.gp.likelihoods import Gaussian
 from metaprior.gp.means import ConstantMean, MLPMean, ZeroMean
-from metaprior.gp.parameters import Fixed, merge, split
+from metaprior.gp.parameters import Fixed, as_arrays, merge, split
 
 MEANS = {"mlp": MLPMean, "constant": ConstantMean, "zero": ZeroMean}
 KERNELS = {"mlp": MLPKernel, "rbf": RBFKernel, "linear": LinearKernel}
@@ -42,8 +42,10 @@ def resolve_mean(mean: Any) -> Any:
     """A description or a module from what the user passed as `mean`."""
     if isinstance(mean, str):
         return _named(mean, MEANS, "mean")
-    if not isinstance(mean, type) and (hasattr(mean, "build") or callable(mean)):
+    if not isinstance(mean, type) and hasattr(mean, "build"):
         return mean
+    if not isinstance(mean, type) and callable(mean):
+        return as_arrays(mean)
     raise ValueError(
         f"mean must be one of {', '.join(MEANS)}, a description such as MLPMean(...), or a function of one input "
         f"point; got {_kind(mean)}."
@@ -59,7 +61,7 @@ def resolve_kernel(kernel: Any) -> Any:
     if isinstance(kernel, tinygp.kernels.Kernel):
         return learn_positive(kernel)
     if isinstance(kernel, eqx.Module) and callable(kernel):
-        return kernel
+        return as_arrays(kernel)
     raise ValueError(
         f"kernel must be one of {', '.join(KERNELS)}, a description such as MLPKernel(...), a tinygp kernel, or an "
         f"equinox module called as kernel(X1, X2) and kernel(X); got {_kind(kernel)}. "

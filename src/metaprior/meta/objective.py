@@ -101,7 +101,10 @@ def sample_indices(key: PRNGKeyArray, tasks: TaskSet, plan: Plan) -> tuple[Int[A
 def weighted_loss(theta: PyTree, rest: GPPrior, batches: tuple[WeightedBatch, ...]) -> Float[Array, ""]:
     """Lbar, equation (metatrainingloss): the sum over tasks of weight * (-log evidence / M_i)."""
     prior = merge(theta, rest)
-    return sum(_batch_loss(prior, batch, weights) for batch, weights in batches)  # type: ignore[return-value]
+    heaviest = jnp.argmax(jnp.concatenate([weights for _, weights in batches]))
+    anchor = jnp.concatenate([batch.x[:, 0] for batch, _ in batches])[heaviest]  # type: ignore[index]
+    losses = [_batch_loss(prior, batch, weights, anchor) for batch, weights in batches]
+    return jnp.sum(jnp.stack(losses))
 
 
 def log_gibbs(theta: PyTree, problem: Problem, batches: tuple[WeightedBatch, ...] | None = None) -> Float[Array, ""]:
@@ -140,11 +143,14 @@ def temperature(rule: str, tasks: TaskSet, environment_weights: Array) -> Float[
     return 1.0 / (1.0 / n_tasks + 1.0 / harmonic_mean)
 
 
-def _batch_loss(prior: GPPrior, batch: TaskBatch, weights: Float[Array, " tasks"]) -> Float[Array, ""]:
-    # A task of weight zero is treated as all padding, so that not even an overflow in it can reach the gradient.
+def _batch_loss(
+    prior: GPPrior, batch: TaskBatch, weights: Float[Array, " tasks"], anchor: Float[Array, " dim"]
+) -> Float[Array, ""]:
+    # A task of weight zero is treated as all padding at an input that counts, so that not even an overflow or a
+    # singularity in it can reach the gradient.
     counts = weights > 0.0
     mask = jnp.asarray(batch.mask) & counts[:, None]
-    x = jnp.where(mask[:, :, None], batch.x, 0.0)
+    x = jnp.where(counts[:, None, None], batch.x, anchor[None, None])
     y = jnp.where(mask, batch.y, 0.0)
     evidences = jax.vmap(log_evidence, in_axes=(None, 0, 0, 0))(prior, x, y, mask)
     sizes = jnp.maximum(jnp.sum(mask, axis=1, dtype=y.dtype), 1.0)

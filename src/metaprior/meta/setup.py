@@ -46,12 +46,28 @@ class Run(NamedTuple):
     key: Key[Array, "*runs"]
 
 
+def scaling_of(environments: Sequence[Sequence[Task]], weights: Sequence[float], settings: Settings) -> Scaling:
+    """The scaling of the tasks, learned or none."""
+    if settings.standardise:
+        return fit_scaling(environments, weights)
+    return identity_scaling(next(task.x.shape[1] for tasks in environments for task in tasks))
+
+
+def training_dtype(environments: Sequence[Sequence[Task]], scaling: Scaling, settings: Settings) -> str:
+    """float64 where the noise of the scaled y is so small, or a task so large, that float32 would blur it.
+
+    `gp.linalg` floors the noise variance at 4 eps n; it should stay well above that.
+    """
+    noise = LEARNED_NOISE_START if settings.noise_std is None else settings.noise_std / float(scaling.y_std)
+    largest = max(len(task.y) for tasks in environments for task in tasks)
+    return "float32" if noise**2 > 100 * np.finfo(np.float32).eps * largest else "float64"
+
+
 def set_up(
-    environments: Sequence[Sequence[Task]], weights: Sequence[float], settings: Settings, seed: int
-) -> tuple[Run, Scaling]:
+    environments: Sequence[Sequence[Task]], weights: Sequence[float], scaling: Scaling, settings: Settings, seed: int
+) -> Run:
     """Scale and pad the tasks, draw the prior and its particles. Precision follows JAX's x64 switch."""
-    input_dim = next(task.x.shape[1] for tasks in environments for task in tasks)
-    scaling = fit_scaling(environments, weights) if settings.standardise else identity_scaling(input_dim)
+    input_dim = len(scaling.x_mean)
     dtype = jnp.zeros(()).dtype
     tasks = pad_tasks([[scaling.task(task) for task in group] for group in environments], dtype)
     environment_weights = jnp.asarray(weights, dtype)
@@ -62,12 +78,12 @@ def set_up(
     else:
         gamma = jnp.asarray(settings.temperature, dtype)
     problem = Problem(tasks, rest, hyperprior, environment_weights, gamma)
-    return Run(problem, particles, train_key), scaling
+    return Run(problem, particles, train_key)
 
 
 def stack_runs(runs: Sequence[Run]) -> Run:
     """Stack runs of equal shapes along a new first axis."""
-    return jax.tree.map(lambda *leaves: _stack(leaves) if eqx.is_array_like(leaves[0]) else leaves[0], *runs)
+    return jax.tree.map(lambda *leaves: _stack(leaves) if hasattr(leaves[0], "dtype") else leaves[0], *runs)
 
 
 def draw(
