@@ -55,6 +55,10 @@ def test_demo_shows_that_alpha_equal_to_beta_is_pooling_and_that_oracles_lead(de
     rmse = {name: [float(row["rmse"]) for row in rows if row["scheme"] == name] for name in SCHEMES}
     np.testing.assert_allclose(rmse["WFEM, alpha = 0.2"], rmse["PACOH, 6 source + 24"], rtol=1e-3)
     assert all(min(values) > max(rmse["oracle: Bayes-optimal"]) for name, values in rmse.items() if "or" not in name)
+    for oracle in ("oracle: Bayes-optimal", "oracle: true GP prior"):  # 50 test tasks: wrong noise would show
+        own = [row for row in rows if row["scheme"] == oracle]
+        assert max(float(row["calibration_error"]) for row in own) < 0.03
+        assert max(float(row["nll"]) for row in own) < -0.35
 
 
 def test_all_schemes_of_a_draw_see_the_same_tasks():
