@@ -162,6 +162,7 @@ class MetaGPRegressor(BaseEstimator):
                 )
         particles = jax.tree.map(lambda leaf: np.asarray(leaf)[0], result.particles)
         self.model_ = Model(particles, run.problem.rest, scaling)
+        self.parameters_ = self.get_params(deep=False)  # what `save` writes, whatever is set later
         self.alpha_ = float(weights[0])
         self.dtype_ = dtype
         self.environment_weights_ = np.asarray(weights)
@@ -200,7 +201,7 @@ class MetaGPRegressor(BaseEstimator):
         check_is_fitted(self, "model_")
         header = {
             "kind": type(self).__name__,
-            "parameters": {name: persistence.encode(value) for name, value in self.get_params().items()},
+            "parameters": {name: persistence.encode(value) for name, value in self.parameters_.items()},
             "fitted": {name: getattr(self, name) for name in FITTED_NUMBERS},
             "input_dim": self.model_.input_dim,
         }
@@ -301,6 +302,7 @@ def load(path: str | os.PathLike, *, mean: Any = None, kernel: Any = None) -> Me
         template = eqx.filter_eval_shape(draw, jax.random.key(0), input_dim, meta._settings(), 1.0, dtype)
         model = Model(template[0], template[1], identity_scaling(input_dim))
         meta.model_ = persistence.restore(path, model, tensors)
+    meta.parameters_ = meta.get_params(deep=False)
     for name in FITTED_NUMBERS:
         setattr(meta, name, header["fitted"][name])
     for name in FITTED_TRACES:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import tinygp
 from jaxtyping import Array, PRNGKeyArray
 
-from metaprior.checks import check_integer, check_positive
+from metaprior.checks import check_bool, check_integer, check_positive
 from metaprior.gp.networks import MLP, Residual, check_network, make_mlp
 from metaprior.gp.parameters import Fixed, Parameter, as_arrays, groups, split
 
@@ -123,6 +123,7 @@ class RBFKernel:
     def __post_init__(self):
         check_positive("length_scale", self.length_scale)
         check_positive("output_scale", self.output_scale)
+        check_bool("learn_output_scale", self.learn_output_scale)
 
     def build(self, key: PRNGKeyArray, input_dim: int) -> RBF:
         """Draw the module."""
@@ -197,6 +198,8 @@ def _log(value: Any, learned: bool) -> Parameter:
 def _check_features(spec: MLPKernel | LinearKernel) -> None:
     object.__setattr__(spec, "hidden_sizes", check_network(spec.hidden_sizes, spec.activation))
     check_positive("output_scale", spec.output_scale)
+    check_bool("residual", spec.residual)
+    check_bool("learn_output_scale", spec.learn_output_scale)
     if spec.n_features is not None:
         check_integer("n_features", spec.n_features, least=1)
         if spec.residual:

@@ -195,6 +195,11 @@ def _guard(loss: np.ndarray, running: np.ndarray, first: int, what: str) -> None
     if not bad.any():
         return
     run, step = np.argwhere(bad)[np.argwhere(bad)[:, 1].argmin()]
+    if first + step == 0 and what == "a loss":
+        raise TrainingDiverged(
+            f"The loss is {loss[run, step]} before the first step: at the start the mean or the kernel gives "
+            "numbers that are not finite, or the kernel is not positive definite. Check an own mean or kernel."
+        )
     before = loss[run, step - 1] if step > 0 else None
     raise TrainingDiverged(
         f"Training met {what} of {loss[run, step]} at step {first + step}"

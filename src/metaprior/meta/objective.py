@@ -100,11 +100,15 @@ def sample_indices(key: PRNGKeyArray, tasks: TaskSet, plan: Plan) -> tuple[Int[A
 
 def weighted_loss(theta: PyTree, rest: GPPrior, batches: tuple[WeightedBatch, ...]) -> Float[Array, ""]:
     """Lbar, equation (metatrainingloss): the sum over tasks of weight * (-log evidence / M_i)."""
-    prior = merge(theta, rest)
     heaviest = jnp.argmax(jnp.concatenate([weights for _, weights in batches]))
     anchor = jnp.concatenate([batch.x[:, 0] for batch, _ in batches])[heaviest]  # type: ignore[index]
-    losses = [_batch_loss(prior, batch, weights, anchor) for batch, weights in batches]
-    return jnp.sum(jnp.stack(losses))
+    loss = _batch_loss(merge(theta, rest), *batches[0], anchor)
+    for batch, weights in batches[1:]:
+        # Adding nothing makes a bucket wait for the one before, forwards and backwards: batched LAPACK calls that run
+        # at once can wait for each other for ever (see gp.linalg), and XLA drops an optimization_barrier.
+        theta = jax.tree.map(lambda leaf, loss=loss: leaf + 0.0 * loss, theta)
+        loss = loss + _batch_loss(merge(theta, rest), batch, weights, anchor)
+    return loss
 
 
 def log_gibbs(theta: PyTree, problem: Problem, batches: tuple[WeightedBatch, ...] | None = None) -> Float[Array, ""]:
