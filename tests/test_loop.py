@@ -203,16 +203,19 @@ class NaNKernel(eqx.Module):
         return self.scale * jnp.full(shape, jnp.nan)
 
 
+ADVICE = r"at step \d+.*Try.* a smaller learning_rate"
+
+
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "advice"),
     [
-        {"optimizer": "sgd", "learning_rate": 1e12},
-        {"kernel": NaNKernel(np.ones(()))},
-        {"optimizer": "sgd", "learning_rate": 1e308, "n_steps": 1},  # nobody looks at the loss after the last step
+        ({"optimizer": "sgd", "learning_rate": 1e12}, ADVICE),
+        ({"kernel": NaNKernel(np.ones(()))}, "nan before the first step.*Check an own mean or kernel"),
+        ({"optimizer": "sgd", "learning_rate": 1e308, "n_steps": 1}, ADVICE),  # the last step has no loss after it
     ],
 )
-def test_divergence_is_reported_with_advice(settings):
-    with pytest.raises(TrainingDiverged, match=r"at step \d+.*Try.* a smaller learning_rate"):
+def test_divergence_is_reported_with_advice(settings, advice):
+    with pytest.raises(TrainingDiverged, match=advice):
         estimator(**settings).fit(SOURCE, TARGET)
 
 
