@@ -1,0 +1,236 @@
+"""Laplace's approximation for one task with labels 0 and 1 (paper, appendix on the GP binary classifier).
+
+The mode solves grad log p(Y|t) = K^-1 (t - mu): the appendix with its gradient and its prior mean restored. It is
+sought as t = mu + K a, so that K is never inverted. First derivatives pass through the mode; second ones do not.
+"""
+
+import math
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from metaprior.gp.likelihoods import Bernoulli
+from metaprior.gp.linalg import cholesky, noisy_covariance, solve_lower, solve_upper
+from metaprior.gp.prior import GPPrior
+
+MAX_STEPS = 100  # a safety net: fewer than 20 were needed for kernels of scale 1e-3 to 1e3
+MAX_HALVINGS = 60
+WIDE = math.pi  # the variance from which a latent is integrated over as a wide one, about that of the logistic
+
+
+def log_evidence(
+    prior: GPPrior, x: Float[Array, "n d"], y: Float[Array, " n"], mask: Bool[Array, " n"]
+) -> Float[Array, ""]:
+    """ln g_theta(Y | X), the approximate evidence of the samples where `mask` is True."""
+    task = _Task.of(prior, x, y, mask)
+    mode = _find_mode(task)
+    factor, _ = task.factorise(mode.t)
+    return task.log_posterior(mode.a, mode.t) - jnp.sum(jnp.log(jnp.diagonal(factor)))
+
+
+class LaplacePosterior(eqx.Module):
+    """q_theta(t(x) | D) for one task: the context and what conditioning on it costs, done once."""
+
+    prior: GPPrior
+    x: Float[Array, "n d"]
+    mask: Bool[Array, " n"]
+    mode: Float[Array, " n"]
+    factor: Float[Array, "n n"]  # lower Cholesky factor of B = I + W^1/2 K W^1/2
+    root_curvature: Float[Array, " n"]  # the diagonal of W^1/2
+    coefficients: Float[Array, " n"]  # K^-1 (mode - mu(X)) = grad log p(Y | mode)
+    n_steps: Int[Array, ""]
+    converged: Bool[Array, ""]  # False: the mode was not reached, and all of this is worth less
+
+    def marginals(self, x: Float[Array, "q d"]) -> tuple[Float[Array, " q"], Float[Array, " q"]]:
+        """Mean mu(x) and variance s^2(x) of the latent function."""
+        mean, whitened = self._project(x)
+        variance = self.prior.kernel(x) - jnp.sum(whitened**2, axis=0)
+        return mean, jnp.maximum(variance, 0.0)
+
+    def joint(self, x: Float[Array, "q d"]) -> tuple[Float[Array, " q"], Float[Array, "q q"]]:
+        """Mean and covariance of the latent function."""
+        mean, whitened = self._project(x)
+        return mean, self.prior.kernel(x, x) - whitened.T @ whitened
+
+    def _project(self, x: Float[Array, "q d"]) -> tuple[Float[Array, " q"], Float[Array, "n q"]]:
+        cross = jnp.where(self.mask[:, None], self.prior.kernel(self.x, x), 0.0)
+        mean = jax.vmap(self.prior.mean)(x) + self.coefficients @ cross
+        return mean, solve_lower(self.factor, self.root_curvature[:, None] * cross)
+
+
+def condition(
+    prior: GPPrior, x: Float[Array, "n d"], y: Float[Array, " n"], mask: Bool[Array, " n"]
+) -> LaplacePosterior:
+    """Adapt to one task: find the mode, and the curvature there."""
+    task = _Task.of(prior, x, y, mask)
+    mode = _find_mode(task)
+    factor, root = task.factorise(mode.t)
+    return LaplacePosterior(prior, x, mask, mode.t, factor, root, mode.a, mode.n_steps, mode.converged)
+
+
+def predictive_probability(
+    mean: Float[Array, "*q"], variance: Float[Array, "*q"], n_nodes: int = 32
+) -> Float[Array, "*q"]:
+    """p(y = 1), the integral of sigmoid(t) over t ~ N(mean, variance), by Gauss-Hermite quadrature.
+
+    With t narrow the nodes are those of t. With t wide the sigmoid is a step to them and they miss it (32 of them by
+    0.06 at variance 1000), so the roles are swapped: sigmoid(t) = p(l < t) of a logistic l, whose nodes come from
+    N(0, pi), and t is integrated out in closed form. The largest error, for any mean and variance, is 2e-5 with 16
+    nodes, 8e-8 with 32 and 3e-11 with 64; it is at the variance where the two meet.
+    """
+    nodes, weights = np.polynomial.hermite.hermgauss(n_nodes)
+    of_logistic = math.sqrt(2.0 * WIDE) * nodes
+    ratio = np.exp(np.log(weights) + nodes**2 - np.logaddexp(0.0, of_logistic) - np.logaddexp(0.0, -of_logistic))
+
+    def average(values: Float[Array, "*q nodes"], weights: np.ndarray) -> Float[Array, "*q"]:
+        return jnp.sum(values * _last_axis(weights / weights.sum(), mean), axis=-1)
+
+    deviation = jnp.sqrt(jnp.maximum(variance, jnp.finfo(variance.dtype).tiny))[..., None]
+    t = mean[..., None] + math.sqrt(2.0) * deviation * _last_axis(nodes, mean)
+    narrow = average(jax.nn.sigmoid(t), weights)
+    score = (mean[..., None] - _last_axis(of_logistic, mean)) / jnp.maximum(deviation, 1.0)
+    wide = average(jax.scipy.special.ndtr(score), ratio)
+    return jnp.clip(jnp.where(variance < WIDE, narrow, wide), 0.0, 1.0)
+
+
+def sampled_probability(
+    key: PRNGKeyArray, mean: Float[Array, "*q"], variance: Float[Array, "*q"], n_samples: int
+) -> Float[Array, "*q"]:
+    """p(y = 1) as in the paper: the average of sigmoid(t) over draws of t ~ N(mean, variance)."""
+    noise = jax.random.normal(key, (*mean.shape, n_samples), mean.dtype)
+    return jnp.mean(jax.nn.sigmoid(mean[..., None] + jnp.sqrt(variance)[..., None] * noise), axis=-1)
+
+
+class _Task(NamedTuple):
+    """What inference needs of a prior and a task, zero where there is padding."""
+
+    likelihood: Bernoulli
+    covariance: Float[Array, "n n"]
+    mean: Float[Array, " n"]
+    y: Float[Array, " n"]
+    mask: Bool[Array, " n"]
+
+    @classmethod
+    def of(cls, prior: GPPrior, x: Array, y: Array, mask: Array) -> "_Task":
+        if not isinstance(prior.likelihood, Bernoulli):
+            raise TypeError(f"prior.likelihood must be Bernoulli for Laplace; got {type(prior.likelihood).__name__}.")
+        both = mask[:, None] & mask[None, :]
+        covariance = jnp.where(both, prior.kernel(x, x), 0.0)
+        mean = jnp.where(mask, jax.vmap(prior.mean)(x), 0.0)
+        return cls(prior.likelihood, covariance, mean, jnp.where(mask, y, 0.0), mask)
+
+    def latent(self, a: Float[Array, " n"]) -> Float[Array, " n"]:
+        """T = mu + K a."""
+        return self.mean + self.times_covariance(a)
+
+    def times_covariance(self, a: Float[Array, " n"]) -> Float[Array, " n"]:
+        """K a, not in the reduced precision that is an accelerator's default."""
+        return jnp.matmul(self.covariance, a, precision="highest")
+
+    def residual(self, a: Float[Array, " n"], t: Float[Array, " n"]) -> Float[Array, " n"]:
+        """Grad log p(Y|t) - a, zero at the mode."""
+        return jnp.where(self.mask, self.likelihood.gradient(self.y, t), 0.0) - a
+
+    def log_likelihood(self, t: Float[Array, " n"]) -> Float[Array, ""]:
+        """Log p(Y|t)."""
+        return jnp.sum(jnp.where(self.mask, self.likelihood.log_density(self.y, t), 0.0))
+
+    def log_posterior(self, a: Float[Array, " n"], t: Float[Array, " n"]) -> Float[Array, ""]:
+        """Log p(Y|t) - (t - mu)^T K^-1 (t - mu) / 2."""
+        return self.log_likelihood(t) - 0.5 * jnp.sum(a * (t - self.mean))
+
+    def factorise(self, t: Float[Array, " n"]) -> tuple[Float[Array, "n n"], Float[Array, " n"]]:
+        """The lower Cholesky factor of B = I + W^1/2 K W^1/2, and W^1/2."""
+        root = jnp.where(self.mask, self.likelihood.root_curvature(t), 0.0)
+        one = jnp.ones((), root.dtype)
+        return cholesky(noisy_covariance(root[:, None] * self.covariance * root[None, :], one, self.mask)), root
+
+    def newton(
+        self, factor: Float[Array, "n n"], root: Float[Array, " n"], residual: Float[Array, " n"]
+    ) -> Float[Array, " n"]:
+        """(I + W K)^-1 residual, the step of a."""
+        scaled = root * self.times_covariance(residual)
+        return residual - root * solve_upper(factor, solve_lower(factor, scaled))
+
+
+class _Mode(NamedTuple):
+    a: Float[Array, " n"]
+    t: Float[Array, " n"]
+    n_steps: Int[Array, ""]
+    converged: Bool[Array, ""]
+
+
+def _find_mode(task: _Task) -> _Mode:
+    """The mode, with its derivative by the parameters of the prior.
+
+    That is the derivative of one Newton step from the mode as a constant: there the step does not depend on where it
+    starts nor, its residual being zero, on the derivative of the matrix it inverts.
+    """
+    last = _iterate(jax.lax.stop_gradient(task))
+    step = task.newton(last.factor, last.root, task.residual(last.a, task.latent(last.a)))
+    a = last.a + jnp.where(last.converged, step, 0.0)
+    return _Mode(a, task.latent(a), last.n_steps, last.converged)
+
+
+class _Iterate(NamedTuple):
+    a: Float[Array, " n"]
+    t: Float[Array, " n"]
+    factor: Float[Array, "n n"]
+    root: Float[Array, " n"]
+    direction: Float[Array, " n"]  # the Newton step of a
+    move: Float[Array, " n"]  # and of t
+    slope: Float[Array, ""]  # of the log posterior along it: the square of the Newton decrement
+    value: Float[Array, ""]
+    rounding: Float[Array, ""]  # of the value
+    n_steps: Int[Array, ""]
+    converged: Bool[Array, ""]
+    stalled: Bool[Array, ""]
+
+
+def _iterate(task: _Task) -> _Iterate:
+    """Newton's method on the concave log posterior of a, each step halved until it gains enough.
+
+    It has converged when no step would gain what can be told from rounding. The decrement, which is the distance to the
+    mode in standard deviations of the approximation, is then about the root of the machine precision. One last step
+    squares it: in single precision the derivatives need that.
+    """
+    eps = jnp.finfo(task.mean.dtype).eps
+
+    def arrive(a: Float[Array, " n"], n_steps: Int[Array, ""], stalled: Bool[Array, ""]) -> _Iterate:
+        t = task.latent(a)
+        factor, root = task.factorise(t)
+        residual = task.residual(a, t)
+        direction = task.newton(factor, root, residual)
+        move = task.times_covariance(direction)
+        slope, value = jnp.sum(residual * move), task.log_posterior(a, t)
+        rounding = 10.0 * eps * (1.0 + jnp.abs(value))
+        converged = slope <= rounding
+        return _Iterate(a, t, factor, root, direction, move, slope, value, rounding, n_steps, converged, stalled)
+
+    def step(at: _Iterate) -> _Iterate:
+        def gains(fraction: Float[Array, ""]) -> Bool[Array, ""]:
+            value = task.log_posterior(at.a + fraction * at.direction, at.t + fraction * at.move)
+            return value >= at.value + 1e-4 * fraction * at.slope - at.rounding
+
+        def too_long(fraction: Float[Array, ""]) -> Bool[Array, ""]:
+            return ~gains(fraction) & (fraction > 0.5**MAX_HALVINGS)
+
+        fraction = jax.lax.while_loop(too_long, lambda fraction: 0.5 * fraction, jnp.ones_like(at.slope))
+        fraction = jnp.where(gains(fraction), fraction, 0.0)
+        return arrive(at.a + fraction * at.direction, at.n_steps + 1, fraction == 0.0)
+
+    def unfinished(at: _Iterate) -> Bool[Array, ""]:
+        return ~at.converged & ~at.stalled & (at.n_steps < MAX_STEPS)
+
+    start = arrive(jnp.zeros_like(task.mean), jnp.asarray(0), jnp.asarray(False))
+    last = jax.lax.while_loop(unfinished, step, start)
+    polished = arrive(last.a + jnp.where(last.converged, last.direction, 0.0), last.n_steps, last.stalled)
+    return polished._replace(converged=last.converged)
+
+
+def _last_axis(numbers: np.ndarray, like: Float[Array, "*q"]) -> Float[Array, "*ones nodes"]:
+    return jnp.asarray(numbers, like.dtype).reshape((1,) * like.ndim + numbers.shape)
