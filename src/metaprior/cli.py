@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 app = typer.Typer(
     help="Learn Gaussian-process priors from many small tasks, most of them from somewhere else.",
@@ -54,7 +54,9 @@ def demo(
         write_results(rows, folder / "results.csv")
         advance("figure")
         draw_figure(config, folder / "figure2.png")
-    table = Table("scheme", *(_right(name) for name in ("RMSE", "NLL", "calibration error", "seconds")))
+    table = Table(
+        "scheme", *(Column(name, justify="right") for name in ("RMSE", "NLL", "calibration error", "seconds"))
+    )
     for row in summary(rows):
         table.add_row(*row)
     out.print(table)
@@ -63,12 +65,6 @@ def demo(
         f"WFEM with alpha = beta = {config.beta:g} weighs all tasks alike: it is PACOH on source and target pooled."
     )
     out.print(f"Wrote {folder / 'results.csv'} and {folder / 'figure2.png'} in {time.perf_counter() - started:.0f} s.")
-
-
-def _right(name: str):
-    from rich.table import Column
-
-    return Column(name, justify="right")
 
 
 def _make_folder(folder: Path) -> None:

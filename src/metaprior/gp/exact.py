@@ -2,12 +2,12 @@
 
 import math
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from metaprior.gp.linalg import cholesky, noisy_covariance, solve_lower, solve_upper
+from metaprior.gp.posterior import TaskPosterior
 from metaprior.gp.prior import GPPrior
 
 
@@ -22,7 +22,7 @@ def log_evidence(
     return -0.5 * jnp.sum(whitened**2) - log_determinant_half - 0.5 * math.log(2.0 * math.pi) * n_samples
 
 
-class Posterior(eqx.Module):
+class Posterior(TaskPosterior):
     """p_theta(t(x) | D) for one task: the context and what conditioning on it costs, done once."""
 
     prior: GPPrior
@@ -30,17 +30,6 @@ class Posterior(eqx.Module):
     mask: Bool[Array, " n"]
     factor: Float[Array, "n n"]  # lower Cholesky factor of K + sigma^2 I
     coefficients: Float[Array, " n"]  # (K + sigma^2 I)^-1 (Y - mu(X))
-
-    def marginals(self, x: Float[Array, "q d"]) -> tuple[Float[Array, " q"], Float[Array, " q"]]:
-        """Mean mu(x) and variance s^2(x) of the latent function, equation (predictive)."""
-        mean, whitened = self._project(x)
-        variance = self.prior.kernel(x) - jnp.sum(whitened**2, axis=0)
-        return mean, jnp.maximum(variance, 0.0)
-
-    def joint(self, x: Float[Array, "q d"]) -> tuple[Float[Array, " q"], Float[Array, "q q"]]:
-        """Mean and covariance of the latent function."""
-        mean, whitened = self._project(x)
-        return mean, self.prior.kernel(x, x) - whitened.T @ whitened
 
     def _project(self, x: Float[Array, "q d"]) -> tuple[Float[Array, " q"], Float[Array, "n q"]]:
         cross = jnp.where(self.mask[:, None], self.prior.kernel(self.x, x), 0.0)

@@ -7,7 +7,6 @@ sought as t = mu + K a, so that K is never inverted. First derivatives pass thro
 import math
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from metaprior.gp.likelihoods import Bernoulli
 from metaprior.gp.linalg import cholesky, noisy_covariance, solve_lower, solve_upper
+from metaprior.gp.posterior import TaskPosterior
 from metaprior.gp.prior import GPPrior
 
 MAX_STEPS = 100  # a safety net: fewer than 20 were needed for kernels of scale 1e-3 to 1e3
@@ -32,7 +32,7 @@ def log_evidence(
     return task.log_posterior(mode.a, mode.t) - jnp.sum(jnp.log(jnp.diagonal(factor)))
 
 
-class LaplacePosterior(eqx.Module):
+class LaplacePosterior(TaskPosterior):
     """q_theta(t(x) | D) for one task: the context and what conditioning on it costs, done once."""
 
     prior: GPPrior
@@ -44,17 +44,6 @@ class LaplacePosterior(eqx.Module):
     coefficients: Float[Array, " n"]  # K^-1 (mode - mu(X)) = grad log p(Y | mode)
     n_steps: Int[Array, ""]
     converged: Bool[Array, ""]  # False: the mode was not reached, and all of this is worth less
-
-    def marginals(self, x: Float[Array, "q d"]) -> tuple[Float[Array, " q"], Float[Array, " q"]]:
-        """Mean mu(x) and variance s^2(x) of the latent function."""
-        mean, whitened = self._project(x)
-        variance = self.prior.kernel(x) - jnp.sum(whitened**2, axis=0)
-        return mean, jnp.maximum(variance, 0.0)
-
-    def joint(self, x: Float[Array, "q d"]) -> tuple[Float[Array, " q"], Float[Array, "q q"]]:
-        """Mean and covariance of the latent function."""
-        mean, whitened = self._project(x)
-        return mean, self.prior.kernel(x, x) - whitened.T @ whitened
 
     def _project(self, x: Float[Array, "q d"]) -> tuple[Float[Array, " q"], Float[Array, "n q"]]:
         cross = jnp.where(self.mask[:, None], self.prior.kernel(self.x, x), 0.0)
