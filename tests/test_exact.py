@@ -16,7 +16,7 @@ from metaprior.gp.exact import condition, log_evidence
 from metaprior.gp.likelihoods import Gaussian
 from metaprior.gp.linalg import noisy_covariance
 from metaprior.gp.parameters import merge, split
-from metaprior.gp.prior import GPPrior, make_prior, resolve_kernel, resolve_mean
+from metaprior.gp.prior import GPPrior, make_likelihood, make_prior, resolve_kernel, resolve_mean
 
 MLP_KERNEL = MLPKernel((4,), n_features=3, learn_output_scale=True)
 
@@ -47,7 +47,9 @@ def build(description):
 def draw_prior(kernel: str, mean: str, noise_std: float = 0.3):
     """Theta and the rest, with theta moved off its start so that no part of it is zero."""
     draw = eqx.filter_jit(make_prior)
-    theta, rest = split(draw(jax.random.key(3), 2, MEANS[mean](), KERNELS[kernel](), noise_std, True))
+    theta, rest = split(
+        draw(jax.random.key(3), 2, MEANS[mean](), KERNELS[kernel](), make_likelihood("gaussian", noise_std, True))
+    )
     rng = np.random.default_rng(0)
     moved = jax.tree.map(lambda leaf: np.asarray(leaf) + rng.uniform(-0.3, 0.3, leaf.shape).astype(leaf.dtype), theta)
     return jax.tree.map(jnp.asarray, moved), rest

@@ -14,7 +14,7 @@ from jaxtyping import Array
 
 from metaprior.gp import Fixed, LinearKernel, MLPKernel, MLPMean, RBFKernel, ZeroMean
 from metaprior.gp.parameters import groups, merge, split
-from metaprior.gp.prior import check_noise, check_prior, make_prior, resolve_kernel, resolve_mean
+from metaprior.gp.prior import check_noise, check_prior, make_likelihood, make_prior, resolve_kernel, resolve_mean
 
 KEY = jax.random.key(0)
 MATERN = tinygp.kernels.Matern32(scale=0.7)
@@ -77,7 +77,9 @@ MEANS = {
 
 
 def draw_prior(kernel="rbf", mean="zero"):
-    return eqx.filter_jit(make_prior)(KEY, 2, resolve_mean(mean), resolve_kernel(kernel), 0.1, True)
+    return eqx.filter_jit(make_prior)(
+        KEY, 2, resolve_mean(mean), resolve_kernel(kernel), make_likelihood("gaussian", 0.1, True)
+    )
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -194,7 +196,7 @@ def test_theta_holds_what_is_learned(kernel, expected):
 
 @pytest.mark.parametrize("learned", [True, False])
 def test_noise_is_learned_or_fixed(learned):
-    theta, rest = split(make_prior(KEY, 1, ZeroMean(), RBFKernel(), 0.2, learned))
+    theta, rest = split(make_prior(KEY, 1, ZeroMean(), RBFKernel(), make_likelihood("gaussian", 0.2, learned)))
     assert len(jax.tree.leaves(theta)) == 2 + learned
     np.testing.assert_allclose(merge(theta, rest).likelihood.variance, 0.04, rtol=1e-6)
 

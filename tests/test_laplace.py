@@ -17,8 +17,8 @@ from sklearn.gaussian_process import GaussianProcessClassifier, kernels
 
 from metaprior.gp import MLPKernel, MLPMean
 from metaprior.gp.kernels import RBF
-from metaprior.gp.laplace import condition, log_evidence, predictive_probability, sampled_probability
-from metaprior.gp.likelihoods import Bernoulli, Gaussian
+from metaprior.gp.laplace import condition, log_evidence
+from metaprior.gp.likelihoods import Bernoulli, Gaussian, predictive_probability, sampled_probability
 from metaprior.gp.means import NetworkMean
 from metaprior.gp.networks import MLP, Layer
 from metaprior.gp.parameters import merge, split
@@ -30,14 +30,12 @@ assert_close = partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6)
 def rbf_prior(scale, slope=0.0, offset=0.0) -> GPPrior:
     """Mean offset + slope * sum(x), kernel scale * exp(-||x - x'||^2 / 2)."""
     mean = NetworkMean(MLP((Layer(jnp.full((1, 2), slope), jnp.full(1, offset)),), "tanh"))
-    prior = GPPrior(mean, RBF(jnp.zeros(()), jnp.log(jnp.asarray(scale))), Gaussian(jnp.zeros(())))
-    return eqx.tree_at(lambda p: p.likelihood, prior, Bernoulli())
+    return GPPrior(mean, RBF(jnp.zeros(()), jnp.log(jnp.asarray(scale))), Bernoulli())
 
 
 def mlp_prior():
     kernel = MLPKernel((4,), n_features=3, learn_output_scale=True)
-    prior = eqx.filter_jit(make_prior)(jax.random.key(3), 2, MLPMean((4,)), kernel, 0.3, True)
-    return split(eqx.tree_at(lambda p: p.likelihood, prior, Bernoulli()))
+    return split(eqx.filter_jit(make_prior)(jax.random.key(3), 2, MLPMean((4,)), kernel, Bernoulli()))
 
 
 def draw_task(rng: np.random.Generator, n: int):

@@ -14,7 +14,7 @@ from scipy import stats
 
 from metaprior.gp import ConstantMean, MLPMean, RBFKernel
 from metaprior.gp.parameters import groups, split
-from metaprior.gp.prior import make_prior
+from metaprior.gp.prior import make_likelihood, make_prior
 from metaprior.meta import objective
 from metaprior.meta.hyperprior import check_prior_mean, check_prior_std, make_hyperprior
 from metaprior.tasks import Task, TaskBatch, TaskSet, fit_scaling, pad_tasks
@@ -39,7 +39,9 @@ def assert_close(got, wanted, rtol=0.0, atol=0.0):
 def set_up(environments, weights, gamma=2.5):
     """Theta at FLAT_THETA and a problem, in the precision of the test."""
     dtype = jnp.zeros(()).dtype
-    theta, rest = split(make_prior(jax.random.key(0), 1, ConstantMean(), RBFKernel(), 0.1, True))
+    theta, rest = split(
+        make_prior(jax.random.key(0), 1, ConstantMean(), RBFKernel(), make_likelihood("gaussian", 0.1, True))
+    )
     theta = ravel_pytree(theta)[1](jnp.asarray(FLAT_THETA, dtype))
     groups = ("biases", "scales")
     hyperprior = make_hyperprior(theta, dict.fromkeys(groups, PRIOR_MEAN), dict.fromkeys(groups, PRIOR_STD))
@@ -231,7 +233,11 @@ def test_buckets_of_many_sizes():
 
 
 def test_hyperprior_per_group():
-    theta = split(eqx.filter_jit(make_prior)(jax.random.key(1), 2, MLPMean((3,)), RBFKernel(0.5), 0.1, True))[0]
+    theta = split(
+        eqx.filter_jit(make_prior)(
+            jax.random.key(1), 2, MLPMean((3,)), RBFKernel(0.5), make_likelihood("gaussian", 0.1, True)
+        )
+    )[0]
     means = {"weights": -1.0, "biases": 0.5, "scales": "initial"}
     stds = {"weights": 2.0, "biases": 0.3, "scales": 0.1}
     hyperprior = make_hyperprior(theta, check_prior_mean(means), check_prior_std(stds))

@@ -10,6 +10,7 @@ from jaxtyping import PyTree
 from sklearn.utils import check_random_state
 
 from metaprior.checks import check_integer
+from metaprior.gp.likelihoods import Gaussian, Likelihood
 from metaprior.gp.prior import GPPrior
 from metaprior.meta.adaptation import Prediction, Queries, adapt_in, joint, marginals, predict_in
 from metaprior.predictive import GaussianMixture, JointMixture
@@ -88,9 +89,10 @@ class AdaptedTask:
     def _joint(self, X: Any, latent: bool) -> JointMixture:
         x, n = self._inputs(X)
         with jax.enable_x64(True):
-            means, covariances, noise = (np.asarray(part) for part in joint(self._posteriors, jnp.asarray(x)))
+            means, covariances, likelihood = joint(self._posteriors, jnp.asarray(x))
+        means, covariances = np.asarray(means), np.asarray(covariances)
         if not latent:
-            covariances = covariances + noise[:, None, None] * np.eye(len(x))
+            covariances = covariances + _noise_variance(likelihood)[:, None, None] * np.eye(len(x))
         scaling = self._model.scaling
         return JointMixture(scaling.undo_mean(means[:, :n]), scaling.undo_variance(covariances[:, :n, :n]))
 
@@ -143,7 +145,13 @@ def padded_size(n: int) -> int:
 
 
 def _observations(prediction: Prediction, scaling: Scaling, latent: bool) -> tuple[np.ndarray, np.ndarray]:
-    mean, variance, noise = (np.asarray(part) for part in prediction)
+    mean, variance = np.asarray(prediction.mean), np.asarray(prediction.variance)
     if not latent:
-        variance = variance + noise[:, None, None]
+        variance = variance + _noise_variance(prediction.likelihood)[:, None, None]
     return scaling.undo_mean(mean), scaling.undo_variance(variance)
+
+
+def _noise_variance(likelihood: Likelihood) -> np.ndarray:
+    """(particles,)."""
+    assert isinstance(likelihood, Gaussian)  # labels have probabilities, not noise
+    return np.exp(2.0 * np.asarray(likelihood.log_noise_std))

@@ -1,5 +1,6 @@
-"""Gaussian processes for one task: priors, and exact inference."""
+"""Gaussian processes for one task: priors, and exact or approximate inference."""
 
+from metaprior.gp.encoders import ConvEncoder, MLPEncoder
 from metaprior.gp.kernels import LinearKernel, MLPKernel, RBFKernel
 from metaprior.gp.means import ConstantMean, MLPMean, ZeroMean
 from metaprior.gp.parameters import Fixed
@@ -7,9 +8,11 @@ from metaprior.gp.prior import GPPrior
 
 __all__ = [
     "ConstantMean",
+    "ConvEncoder",
     "Fixed",
     "GPPrior",
     "LinearKernel",
+    "MLPEncoder",
     "MLPKernel",
     "MLPMean",
     "RBFKernel",

@@ -15,7 +15,7 @@ def log_evidence(
     prior: GPPrior, x: Float[Array, "n d"], y: Float[Array, " n"], mask: Bool[Array, " n"]
 ) -> Float[Array, ""]:
     """ln p_theta(Y | X), equation (evidence), of the samples where `mask` is True."""
-    factor, residual = _factorise(prior, x, y, mask)
+    factor, residual = _factorise(prior, prior.encode(x), y, mask)
     whitened = solve_lower(factor, residual)
     n_samples = jnp.sum(mask, dtype=y.dtype)
     log_determinant_half = jnp.sum(jnp.log(jnp.diagonal(factor)))
@@ -26,7 +26,7 @@ class Posterior(TaskPosterior):
     """p_theta(t(x) | D) for one task: the context and what conditioning on it costs, done once."""
 
     prior: GPPrior
-    x: Float[Array, "n d"]
+    x: Float[Array, "n d"]  # encoded
     mask: Bool[Array, " n"]
     factor: Float[Array, "n n"]  # lower Cholesky factor of K + sigma^2 I
     coefficients: Float[Array, " n"]  # (K + sigma^2 I)^-1 (Y - mu(X))
@@ -39,6 +39,7 @@ class Posterior(TaskPosterior):
 
 def condition(prior: GPPrior, x: Float[Array, "n d"], y: Float[Array, " n"], mask: Bool[Array, " n"]) -> Posterior:
     """Adapt to one task, in closed form."""
+    x = prior.encode(x)
     factor, residual = _factorise(prior, x, y, mask)
     coefficients = solve_upper(factor, solve_lower(factor, residual))
     return Posterior(prior, x, mask, factor, coefficients)

@@ -4,13 +4,11 @@ The mode solves grad log p(Y|t) = K^-1 (t - mu): the appendix with its gradient 
 sought as t = mu + K a, so that K is never inverted. First derivatives pass through the mode; second ones do not.
 """
 
-import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int
 
 from metaprior.gp.likelihoods import Bernoulli
 from metaprior.gp.linalg import cholesky, noisy_covariance, solve_lower, solve_upper
@@ -19,14 +17,13 @@ from metaprior.gp.prior import GPPrior
 
 MAX_STEPS = 100  # a safety net: fewer than 20 were needed for kernels of scale 1e-3 to 1e3
 MAX_HALVINGS = 60
-WIDE = math.pi  # the variance from which a latent is integrated over as a wide one, about that of the logistic
 
 
 def log_evidence(
     prior: GPPrior, x: Float[Array, "n d"], y: Float[Array, " n"], mask: Bool[Array, " n"]
 ) -> Float[Array, ""]:
     """ln g_theta(Y | X), the approximate evidence of the samples where `mask` is True."""
-    task = _Task.of(prior, x, y, mask)
+    task = _Task.of(prior, prior.encode(x), y, mask)
     mode = _find_mode(task)
     factor, _ = task.factorise(mode.t)
     return task.log_posterior(mode.a, mode.t) - jnp.sum(jnp.log(jnp.diagonal(factor)))
@@ -36,7 +33,7 @@ class LaplacePosterior(TaskPosterior):
     """q_theta(t(x) | D) for one task: the context and what conditioning on it costs, done once."""
 
     prior: GPPrior
-    x: Float[Array, "n d"]
+    x: Float[Array, "n d"]  # encoded
     mask: Bool[Array, " n"]
     mode: Float[Array, " n"]
     factor: Float[Array, "n n"]  # lower Cholesky factor of B = I + W^1/2 K W^1/2
@@ -55,43 +52,11 @@ def condition(
     prior: GPPrior, x: Float[Array, "n d"], y: Float[Array, " n"], mask: Bool[Array, " n"]
 ) -> LaplacePosterior:
     """Adapt to one task: find the mode, and the curvature there."""
+    x = prior.encode(x)
     task = _Task.of(prior, x, y, mask)
     mode = _find_mode(task)
     factor, root = task.factorise(mode.t)
     return LaplacePosterior(prior, x, mask, mode.t, factor, root, mode.a, mode.n_steps, mode.converged)
-
-
-def predictive_probability(
-    mean: Float[Array, "*q"], variance: Float[Array, "*q"], n_nodes: int = 32
-) -> Float[Array, "*q"]:
-    """p(y = 1), the integral of sigmoid(t) over t ~ N(mean, variance), by Gauss-Hermite quadrature.
-
-    With t narrow the nodes are those of t. With t wide the sigmoid is a step to them and they miss it (32 of them by
-    0.06 at variance 1000), so the roles are swapped: sigmoid(t) = p(l < t) of a logistic l, whose nodes come from
-    N(0, pi), and t is integrated out in closed form. The largest error, for any mean and variance, is 2e-5 with 16
-    nodes, 8e-8 with 32 and 3e-11 with 64; it is at the variance where the two meet.
-    """
-    nodes, weights = np.polynomial.hermite.hermgauss(n_nodes)
-    of_logistic = math.sqrt(2.0 * WIDE) * nodes
-    ratio = np.exp(np.log(weights) + nodes**2 - np.logaddexp(0.0, of_logistic) - np.logaddexp(0.0, -of_logistic))
-
-    def average(values: Float[Array, "*q nodes"], weights: np.ndarray) -> Float[Array, "*q"]:
-        return jnp.sum(values * _last_axis(weights / weights.sum(), mean), axis=-1)
-
-    deviation = jnp.sqrt(jnp.maximum(variance, jnp.finfo(variance.dtype).tiny))[..., None]
-    t = mean[..., None] + math.sqrt(2.0) * deviation * _last_axis(nodes, mean)
-    narrow = average(jax.nn.sigmoid(t), weights)
-    score = (mean[..., None] - _last_axis(of_logistic, mean)) / jnp.maximum(deviation, 1.0)
-    wide = average(jax.scipy.special.ndtr(score), ratio)
-    return jnp.clip(jnp.where(variance < WIDE, narrow, wide), 0.0, 1.0)
-
-
-def sampled_probability(
-    key: PRNGKeyArray, mean: Float[Array, "*q"], variance: Float[Array, "*q"], n_samples: int
-) -> Float[Array, "*q"]:
-    """p(y = 1) as in the paper: the average of sigmoid(t) over draws of t ~ N(mean, variance)."""
-    noise = jax.random.normal(key, (*mean.shape, n_samples), mean.dtype)
-    return jnp.mean(jax.nn.sigmoid(mean[..., None] + jnp.sqrt(variance)[..., None] * noise), axis=-1)
 
 
 class _Task(NamedTuple):
@@ -219,7 +184,3 @@ def _iterate(task: _Task) -> _Iterate:
     last = jax.lax.while_loop(unfinished, step, start)
     polished = arrive(last.a + jnp.where(last.converged, last.direction, 0.0), last.n_steps, last.stalled)
     return polished._replace(converged=last.converged)
-
-
-def _last_axis(numbers: np.ndarray, like: Float[Array, "*q"]) -> Float[Array, "*ones nodes"]:
-    return jnp.asarray(numbers, like.dtype).reshape((1,) * like.ndim + numbers.shape)

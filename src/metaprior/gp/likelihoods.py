@@ -1,11 +1,16 @@
-"""Observation models p(y | t)."""
+"""Observation models p(y | t), and what they make of a Gaussian belief about t."""
+
+import math
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from metaprior.gp.parameters import Parameter
+
+WIDE = math.pi  # the variance from which a latent is integrated over as a wide one, about that of the logistic
 
 
 class Gaussian(eqx.Module):
@@ -17,6 +22,12 @@ class Gaussian(eqx.Module):
     def variance(self) -> Float[Array, ""]:
         """sigma^2."""
         return jnp.exp(2.0 * self.log_noise_std)
+
+    def log_predictive(
+        self, y: Float[Array, "*n"], mean: Float[Array, "*n"], variance: Float[Array, "*n"]
+    ) -> Float[Array, "*n"]:
+        """Log of the integral of p(y | t) over t ~ N(mean, variance)."""
+        return jax.scipy.stats.norm.logpdf(y, mean, jnp.sqrt(variance + self.variance))
 
 
 class Bernoulli(eqx.Module):
@@ -36,3 +47,50 @@ class Bernoulli(eqx.Module):
         Taken of the logarithm of W, so that its derivative is finite where W underflows.
         """
         return jnp.exp(0.5 * (jax.nn.log_sigmoid(t) + jax.nn.log_sigmoid(-t)))
+
+    def log_predictive(
+        self, y: Float[Array, "*n"], mean: Float[Array, "*n"], variance: Float[Array, "*n"]
+    ) -> Float[Array, "*n"]:
+        """Log of the integral of p(y | t) over t ~ N(mean, variance), of a small probability as of a large one."""
+        probability = predictive_probability(jnp.where(y > 0.5, mean, -mean), variance)
+        return jnp.log(jnp.maximum(probability, jnp.finfo(mean.dtype).tiny))
+
+
+Likelihood = Gaussian | Bernoulli
+
+
+def predictive_probability(
+    mean: Float[Array, "*q"], variance: Float[Array, "*q"], n_nodes: int = 32
+) -> Float[Array, "*q"]:
+    """p(y = 1), the integral of sigmoid(t) over t ~ N(mean, variance), by Gauss-Hermite quadrature.
+
+    With t narrow the nodes are those of t. With t wide the sigmoid is a step to them and they miss it (32 of them by
+    0.06 at variance 1000), so the roles are swapped: sigmoid(t) = p(l < t) of a logistic l, whose nodes come from
+    N(0, pi), and t is integrated out in closed form. The largest error, for any mean and variance, is 2e-5 with 16
+    nodes, 8e-8 with 32 and 3e-11 with 64; it is at the variance where the two meet.
+    """
+    nodes, weights = np.polynomial.hermite.hermgauss(n_nodes)
+    of_logistic = math.sqrt(2.0 * WIDE) * nodes
+    ratio = np.exp(np.log(weights) + nodes**2 - np.logaddexp(0.0, of_logistic) - np.logaddexp(0.0, -of_logistic))
+
+    def average(values: Float[Array, "*q nodes"], weights: np.ndarray) -> Float[Array, "*q"]:
+        return jnp.sum(values * _last_axis(weights / weights.sum(), mean), axis=-1)
+
+    deviation = jnp.sqrt(jnp.maximum(variance, jnp.finfo(variance.dtype).tiny))[..., None]
+    t = mean[..., None] + math.sqrt(2.0) * deviation * _last_axis(nodes, mean)
+    narrow = average(jax.nn.sigmoid(t), weights)
+    score = (mean[..., None] - _last_axis(of_logistic, mean)) / jnp.maximum(deviation, 1.0)
+    wide = average(jax.scipy.special.ndtr(score), ratio)
+    return jnp.clip(jnp.where(variance < WIDE, narrow, wide), 0.0, 1.0)
+
+
+def sampled_probability(
+    key: PRNGKeyArray, mean: Float[Array, "*q"], variance: Float[Array, "*q"], n_samples: int
+) -> Float[Array, "*q"]:
+    """p(y = 1) as in the paper: the average of sigmoid(t) over draws of t ~ N(mean, variance)."""
+    noise = jax.random.normal(key, (*mean.shape, n_samples), mean.dtype)
+    return jnp.mean(jax.nn.sigmoid(mean[..., None] + jnp.sqrt(variance)[..., None] * noise), axis=-1)
+
+
+def _last_axis(numbers: np.ndarray, like: Float[Array, "*q"]) -> Float[Array, "*ones nodes"]:
+    return jnp.asarray(numbers, like.dtype).reshape((1,) * like.ndim + numbers.shape)

@@ -16,15 +16,17 @@ class TaskPosterior(eqx.Module):
 
     @abstractmethod
     def _project(self, x: Float[Array, "q d"]) -> tuple[Float[Array, " q"], Float[Array, "n q"]]:
-        """The mean at x, and the whitened covariance with the context."""
+        """The mean at encoded inputs x, and the whitened covariance with the context."""
 
     def marginals(self, x: Float[Array, "q d"]) -> tuple[Float[Array, " q"], Float[Array, " q"]]:
         """Mean mu(x) and variance s^2(x) of the latent function."""
+        x = self.prior.encode(x)
         mean, whitened = self._project(x)
         variance = self.prior.kernel(x) - jnp.sum(whitened**2, axis=0)
         return mean, jnp.maximum(variance, 0.0)
 
     def joint(self, x: Float[Array, "q d"]) -> tuple[Float[Array, " q"], Float[Array, "q q"]]:
         """Mean and covariance of the latent function."""
+        x = self.prior.encode(x)
         mean, whitened = self._project(x)
         return mean, self.prior.kernel(x, x) - whitened.T @ whitened

@@ -1,4 +1,4 @@
-"""The GP prior of all tasks: mean function, kernel and observation model, built from what a user names."""
+"""The GP prior of all tasks: encoder, mean, kernel and observation model, built from what a user names."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,34 +7,88 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import tinygp
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from metaprior.checks import check_positive
+from metaprior.gp.encoders import ConvEncoder, MLPEncoder
 from metaprior.gp.kernels import LinearKernel, MLPKernel, RBFKernel, learn_positive
-from metaprior.gp.likelihoods import Gaussian
+from metaprior.gp.likelihoods import Bernoulli, Gaussian, Likelihood
 from metaprior.gp.means import ConstantMean, MLPMean, ZeroMean
 from metaprior.gp.parameters import Fixed, as_arrays, merge, split
 
 MEANS = {"mlp": MLPMean, "constant": ConstantMean, "zero": ZeroMean}
+ENCODERS = {"mlp": MLPEncoder, "conv": ConvEncoder}
 KERNELS = {"mlp": MLPKernel, "rbf": RBFKernel, "linear": LinearKernel}
 
 
 class GPPrior(eqx.Module):
-    """t(x) ~ GP(mu_theta(x), k_theta(x, x')), y ~ p(y | t(x)); theta is every float not held in `Fixed`."""
+    """t(x) ~ GP(mu_theta(z), k_theta(z, z')) with z = encoder(x), y ~ p(y | t(x)).
+
+    Theta is every float not held in `Fixed`. Without an encoder z is x. Inference encodes first, once per point: the
+    mean and the kernel are given z, and so share what the encoder learns.
+    """
 
     mean: Callable[..., Array]
     kernel: Callable[..., Array]
-    likelihood: Gaussian
+    likelihood: Likelihood
+    encoder: Callable[..., Array] | None = None
+
+    def encode(self, x: Float[Array, "n d"]) -> Float[Array, "n z"]:
+        """What mean and kernel see of the inputs."""
+        return x if self.encoder is None else jax.vmap(self.encoder)(x)
 
 
-def make_prior(key: PRNGKeyArray, input_dim: int, mean: Any, kernel: Any, noise_std: Any, learn_noise: bool) -> GPPrior:
-    """Draw a prior. `mean` and `kernel` are descriptions (with `build`) or finished modules."""
+def make_prior(
+    key: PRNGKeyArray, input_dim: int, mean: Any, kernel: Any, likelihood: Likelihood, encoder: Any = None
+) -> GPPrior:
+    """Draw a prior. `mean`, `kernel` and `encoder` are descriptions (with `build`) or finished modules."""
     mean_key, kernel_key = jax.random.split(key)
-    log_noise_std = jnp.log(jnp.asarray(noise_std))
+    if hasattr(encoder, "build"):
+        encoder = encoder.build(jax.random.fold_in(key, 1), input_dim)
+    if encoder is not None:
+        input_dim = encoded_dim(encoder, input_dim)
     return GPPrior(
         mean=mean.build(mean_key, input_dim) if hasattr(mean, "build") else mean,
         kernel=kernel.build(kernel_key, input_dim) if hasattr(kernel, "build") else kernel,
-        likelihood=Gaussian(log_noise_std if learn_noise else Fixed(log_noise_std)),
+        likelihood=likelihood,
+        encoder=encoder,
+    )
+
+
+def make_likelihood(kind: str, noise_std: Any, learn_noise: bool) -> Likelihood:
+    """'bernoulli' for labels; 'gaussian' with its noise."""
+    if kind == "bernoulli":
+        return Bernoulli()
+    log_noise_std = jnp.log(jnp.asarray(noise_std))
+    return Gaussian(log_noise_std if learn_noise else Fixed(log_noise_std))
+
+
+def encoded_dim(encoder: Callable[..., Array], input_dim: int) -> int:
+    """The number of features an encoder makes of one input point."""
+    dtype = jnp.zeros(()).dtype
+    try:
+        shape = eqx.filter_eval_shape(lambda: merge(*split(encoder))(jnp.zeros(input_dim, dtype))).shape
+    except Exception as error:
+        raise ValueError(
+            f"encoder: encoder(x) of one point with {input_dim} input dimension{'s' * (input_dim != 1)} failed: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if len(shape) != 1:
+        raise ValueError(f"encoder: encoder(x) of one point must have shape (n_features,); got {shape}.")
+    return shape[0]
+
+
+def resolve_encoder(encoder: Any) -> Any:
+    """None, a description or a module from what the user passed as `encoder`."""
+    if isinstance(encoder, str):
+        return _named(encoder, ENCODERS, "encoder")
+    if encoder is None or (not isinstance(encoder, type) and hasattr(encoder, "build")):
+        return encoder
+    if not isinstance(encoder, type) and callable(encoder):
+        return as_arrays(encoder)
+    raise ValueError(
+        f"encoder must be None, one of {', '.join(ENCODERS)}, a description such as MLPEncoder(...), or a function of "
+        f"one input point; got {_kind(encoder)}."
     )
 
 
@@ -72,6 +126,8 @@ def resolve_kernel(kernel: Any) -> Any:
 def check_prior(prior: GPPrior, input_dim: int) -> None:
     """Evaluate the shapes of a prior, so that a mistake in an own mean or kernel is named before training."""
     prior = merge(*split(prior))
+    if prior.encoder is not None:
+        input_dim = encoded_dim(prior.encoder, input_dim)
     x1, x2 = jnp.zeros((2, input_dim)), jnp.zeros((3, input_dim))
     checks = [
         ("mean", "mean(x) of one point", (), lambda: prior.mean(x1[0])),

@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from metaprior.gp.exact import Posterior, condition
+from metaprior.gp.inference import condition
+from metaprior.gp.likelihoods import Likelihood
 from metaprior.gp.parameters import cast, merge
+from metaprior.gp.posterior import TaskPosterior
 from metaprior.gp.prior import GPPrior
 
 
@@ -22,23 +24,23 @@ class Queries(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """Latent mean and variance, and the noise variance, of every particle."""
+    """Latent mean and variance of every particle, and its likelihood (stacked) to observe them by."""
 
     mean: Float[Array, "particles tasks queries"]
     variance: Float[Array, "particles tasks queries"]
-    noise_variance: Float[Array, " particles"]
+    likelihood: Likelihood
 
 
 def predict(particles: PyTree, rest: GPPrior, queries: Queries) -> Prediction:
     """Adapt every particle to every task and predict the queries."""
 
-    def one_particle(theta: PyTree) -> tuple[Array, Array, Array]:
+    def one_particle(theta: PyTree) -> tuple[Array, Array, Likelihood]:
         prior = merge(theta, rest)
 
         def one_task(x_context: Array, y_context: Array, mask: Array, x_query: Array) -> tuple[Array, Array]:
             return condition(prior, x_context, y_context, mask).marginals(x_query)
 
-        return *jax.vmap(one_task)(*queries), prior.likelihood.variance
+        return *jax.vmap(one_task)(*queries), prior.likelihood
 
     return Prediction(*jax.vmap(one_particle)(particles))
 
@@ -50,32 +52,30 @@ def predict_in(particles: PyTree, rest: GPPrior, queries: Queries) -> Prediction
 
 
 @eqx.filter_jit
-def adapt_in(particles: PyTree, rest: GPPrior, x: Array, y: Array, mask: Array) -> Posterior:
+def adapt_in(particles: PyTree, rest: GPPrior, x: Array, y: Array, mask: Array) -> TaskPosterior:
     """The posteriors of all particles for one task, stacked, in the precision of x."""
     particles, rest = cast((particles, rest), x.dtype)
     return eqx.filter_vmap(lambda theta: condition(merge(theta, rest), x, y, mask))(particles)
 
 
 @eqx.filter_jit
-def marginals(posteriors: Posterior, x: Array) -> Prediction:
+def marginals(posteriors: TaskPosterior, x: Array) -> Prediction:
     """Mean and variance at new inputs of one task, with a task axis of one."""
     mean, variance = eqx.filter_vmap(lambda posterior: posterior.marginals(x))(posteriors)
-    return Prediction(mean[:, None], variance[:, None], _noise_variance(posteriors))
+    return Prediction(mean[:, None], variance[:, None], posteriors.prior.likelihood)
 
 
 @eqx.filter_jit
-def joint(posteriors: Posterior, x: Array) -> tuple[Array, Array, Array]:
-    """Mean, covariance and noise variance at new inputs, for every particle."""
+def joint(posteriors: TaskPosterior, x: Array) -> tuple[Array, Array, Likelihood]:
+    """Mean and covariance at new inputs, and likelihood, of every particle."""
     mean, covariance = eqx.filter_vmap(lambda posterior: posterior.joint(x))(posteriors)
-    return mean, covariance, _noise_variance(posteriors)
+    return mean, covariance, posteriors.prior.likelihood
 
 
 def mixture_log_density(prediction: Prediction, y: Float[Array, "tasks queries"]) -> Float[Array, "tasks queries"]:
-    """log of the particles' average observation density."""
-    variance = prediction.variance + prediction.noise_variance[:, None, None]
-    densities = jax.scipy.stats.norm.logpdf(y[None], prediction.mean, jnp.sqrt(variance))
+    """log of the particles' average observation density (of a label: of their average probability)."""
+    mean, variance, likelihoods = prediction
+    densities = eqx.filter_vmap(lambda likelihood, m, v: likelihood.log_predictive(y, m, v))(
+        likelihoods, mean, variance
+    )
     return jax.nn.logsumexp(densities, axis=0) - jnp.log(jnp.asarray(densities.shape[0], densities.dtype))
-
-
-def _noise_variance(posteriors: Posterior) -> Float[Array, " particles"]:
-    return eqx.filter_vmap(lambda posterior: posterior.prior.likelihood.variance)(posteriors)

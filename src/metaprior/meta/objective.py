@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from metaprior.gp.exact import log_evidence
+from metaprior.gp.inference import log_evidence
 from metaprior.gp.parameters import merge
 from metaprior.gp.prior import GPPrior
 from metaprior.meta.hyperprior import HyperPrior

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -13,7 +13,7 @@ from jaxtyping import Array, Key, PRNGKeyArray, PyTree
 from metaprior.gp.kernels import MLPKernel
 from metaprior.gp.means import MLPMean
 from metaprior.gp.parameters import cast, split
-from metaprior.gp.prior import GPPrior, check_prior, make_prior
+from metaprior.gp.prior import GPPrior, check_prior, make_likelihood, make_prior
 from metaprior.meta.hyperprior import HyperPrior, check_prior_mean, check_prior_std, make_hyperprior
 from metaprior.meta.inference import MAP, Method, place_particles
 from metaprior.meta.objective import Problem, temperature
@@ -29,6 +29,8 @@ class Settings:
 
     mean: Any = MLPMean()
     kernel: Any = MLPKernel()
+    encoder: Any = None
+    likelihood: Literal["gaussian", "bernoulli"] = "gaussian"  # bernoulli: y is 0 or 1, and has neither scale nor noise
     noise_std: float | None = 0.1  # in the units of y; None: learned
     temperature: float | str = "bayes"
     prior_mean: dict[str, Any] = field(default_factory=lambda: check_prior_mean("zero"))
@@ -48,16 +50,23 @@ class Run(NamedTuple):
 
 def scaling_of(environments: Sequence[Sequence[Task]], weights: Sequence[float], settings: Settings) -> Scaling:
     """The scaling of the tasks, learned or none."""
-    if settings.standardise:
-        return fit_scaling(environments, weights)
-    return identity_scaling(next(task.x.shape[1] for tasks in environments for task in tasks))
+    nothing = identity_scaling(next(task.x.shape[1] for tasks in environments for task in tasks))
+    if not settings.standardise:
+        return nothing
+    learned = fit_scaling(environments, weights)
+    if settings.likelihood == "bernoulli":
+        return learned._replace(y_mean=nothing.y_mean, y_std=nothing.y_std)
+    return learned
 
 
 def training_dtype(environments: Sequence[Sequence[Task]], scaling: Scaling, settings: Settings) -> str:
     """float64 where the noise of the scaled y is so small, or a task so large, that float32 would blur it.
 
-    `gp.linalg` floors the noise variance at 4 eps n; it should stay well above that.
+    `gp.linalg` floors the noise variance at 4 eps n; it should stay well above that. Laplace's B has eigenvalues from
+    one up, so labels take more: what counts is its largest, which may be some hundred times the number of samples.
     """
+    if settings.likelihood == "bernoulli":
+        return "float32" if max(len(task.y) for tasks in environments for task in tasks) <= 100 else "float64"
     noise = LEARNED_NOISE_START if settings.noise_std is None else settings.noise_std / float(scaling.y_std)
     largest = max(len(task.y) for tasks in environments for task in tasks)
     return "float32" if noise**2 > 100 * np.finfo(np.float32).eps * largest else "float64"
@@ -95,8 +104,8 @@ def draw(
     return _draw(
         key,
         input_dim,
-        settings.mean,
-        settings.kernel,
+        (settings.mean, settings.kernel, settings.encoder),
+        settings.likelihood,
         np.asarray(noise, dtype),
         settings.noise_std is None,
         tuple(settings.prior_mean.items()),
@@ -107,9 +116,11 @@ def draw(
 
 
 @eqx.filter_jit
-def _draw(key, input_dim, mean, kernel, noise_std, learn_noise, prior_mean, prior_std, n_particles, start):
+def _draw(key, input_dim, parts, likelihood, noise_std, learn_noise, prior_mean, prior_std, n_particles, start):
     def initialise(key: PRNGKeyArray) -> tuple[PyTree, GPPrior]:
-        prior = make_prior(key, input_dim, mean, kernel, noise_std, learn_noise)
+        mean, kernel, encoder = parts
+        observed = make_likelihood(likelihood, noise_std, learn_noise)
+        prior = make_prior(key, input_dim, mean, kernel, observed, encoder)
         return split(cast(prior, noise_std.dtype))  # an own module may come in another precision
 
     initial_key, start_key = jax.random.split(key)
