@@ -1,8 +1,18 @@
 """metaprior: Gaussian-process priors learned from many small tasks, most of them from somewhere else."""
 
-from metaprior.adapted import AdaptedTask
-from metaprior.estimators import MetaGPRegressor, load
-from metaprior.gp import ConstantMean, LinearKernel, MLPKernel, MLPMean, RBFKernel, ZeroMean
+from metaprior.adapted import AdaptedClassifier, AdaptedTask
+from metaprior.estimators import MetaGPClassifier, MetaGPRegressor, load
+from metaprior.gp import (
+    ConstantMean,
+    ConvEncoder,
+    LinearKernel,
+    LinearRBFKernel,
+    MLPEncoder,
+    MLPKernel,
+    MLPMean,
+    RBFKernel,
+    ZeroMean,
+)
 from metaprior.meta import MAP, SVGD, TrainingDiverged
 from metaprior.predictive import GaussianMixture
 
@@ -11,12 +21,17 @@ __version__ = "0.1.0"
 __all__ = [
     "MAP",
     "SVGD",
+    "AdaptedClassifier",
     "AdaptedTask",
     "ConstantMean",
+    "ConvEncoder",
     "GaussianMixture",
     "LinearKernel",
+    "LinearRBFKernel",
+    "MLPEncoder",
     "MLPKernel",
     "MLPMean",
+    "MetaGPClassifier",
     "MetaGPRegressor",
     "RBFKernel",
     "TrainingDiverged",

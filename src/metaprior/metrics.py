@@ -14,14 +14,14 @@ CALIBRATION_LEVELS = np.arange(1, 20) / 20
 
 def root_mean_square_error(y: np.ndarray, mean: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
     """Per task, sqrt(1/n Σ_j (y_j − mean_j)²) over its n queries."""
-    mask = _check_mask(mask, {"y": y, "mean": mean})
-    return np.asarray(np.sqrt(_mean_over_queries(_subtract(y, mean, mask) ** 2, mask)))
+    mask = check_mask(mask, {"y": y, "mean": mean})
+    return np.asarray(np.sqrt(mean_over_queries(_subtract(y, mean, mask) ** 2, mask)))
 
 
 def negative_log_likelihood(log_density: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
     """Per task, −1/n Σ_j log p(y_j) over its n queries."""
-    mask = _check_mask(mask, {"log_density": log_density})
-    return np.asarray(-_mean_over_queries(log_density, mask))
+    mask = check_mask(mask, {"log_density": log_density})
+    return np.asarray(-mean_over_queries(log_density, mask))
 
 
 def calibration_error(probability_integral_transform: np.ndarray, mask: np.ndarray | None = None) -> float:
@@ -31,7 +31,7 @@ def calibration_error(probability_integral_transform: np.ndarray, mask: np.ndarr
     prediction is the truth. All n valid queries of all tasks are pooled. Perfect is 0; half of the u_j at 0
     and half at 1 (no width left, no bias) is 9/38 ≈ 0.237; all of them at one end is 0.5.
     """
-    mask = _check_mask(mask, {"probability_integral_transform": probability_integral_transform})
+    mask = check_mask(mask, {"probability_integral_transform": probability_integral_transform})
     transform = np.sort(probability_integral_transform[mask])
     if not ((transform >= 0) & (transform <= 1)).all():
         raise ValueError("probability_integral_transform must lie in [0, 1]; got values outside, or nan")
@@ -43,14 +43,14 @@ def interval_coverage(
     y: np.ndarray, lower: np.ndarray, upper: np.ndarray, mask: np.ndarray | None = None
 ) -> np.ndarray:
     """Per task, the fraction of its queries with lower <= y <= upper."""
-    mask = _check_mask(mask, {"y": y, "lower": lower, "upper": upper})
-    return _mean_over_queries(((lower <= y) & (y <= upper)).astype(np.float64), mask)
+    mask = check_mask(mask, {"y": y, "lower": lower, "upper": upper})
+    return mean_over_queries(((lower <= y) & (y <= upper)).astype(np.float64), mask)
 
 
 def interval_width(lower: np.ndarray, upper: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
     """Per task, the mean of upper − lower over its queries."""
-    mask = _check_mask(mask, {"lower": lower, "upper": upper})
-    return _mean_over_queries(_subtract(upper, lower, mask), mask)
+    mask = check_mask(mask, {"lower": lower, "upper": upper})
+    return mean_over_queries(_subtract(upper, lower, mask), mask)
 
 
 def mean_and_standard_error(values: np.ndarray) -> tuple[float, float]:
@@ -75,7 +75,7 @@ def summarise(
     """
     if y.shape != mixture.means.shape[1:]:
         raise ValueError(f"y must have shape {mixture.means.shape[1:]}, the mixture's points; got {y.shape}")
-    mask = _check_mask(mask, {"y": y})
+    mask = check_mask(mask, {"y": y})
     # A standard normal in place of padding, where an infinity would warn.
     y = np.where(mask, y, 0.0)
     mixture = GaussianMixture(
@@ -91,7 +91,7 @@ def summarise(
     }
 
 
-def _check_mask(mask: np.ndarray | None, arrays: dict[str, np.ndarray]) -> np.ndarray:
+def check_mask(mask: np.ndarray | None, arrays: dict[str, np.ndarray]) -> np.ndarray:
     """The mask, all True for None, once all shapes agree and every task has a query."""
     first, *others = arrays
     shape = arrays[first].shape
@@ -114,5 +114,6 @@ def _subtract(left: np.ndarray, right: np.ndarray, mask: np.ndarray) -> np.ndarr
     return np.subtract(left, right, out=np.zeros(mask.shape), where=mask)
 
 
-def _mean_over_queries(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+def mean_over_queries(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Per task, the mean of its valid values."""
     return np.asarray(np.mean(values, axis=-1, where=mask, dtype=np.float64))

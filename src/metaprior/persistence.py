@@ -14,14 +14,24 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from metaprior.gp import ConstantMean, LinearKernel, MLPKernel, MLPMean, RBFKernel, ZeroMean
+from metaprior.gp import (
+    ConstantMean,
+    ConvEncoder,
+    LinearKernel,
+    LinearRBFKernel,
+    MLPEncoder,
+    MLPKernel,
+    MLPMean,
+    RBFKernel,
+    ZeroMean,
+)
 from metaprior.meta import MAP, SVGD
 
 FORMAT = "metaprior"
 FORMAT_VERSION = 1
-DESCRIPTIONS = {
-    kind.__name__: kind for kind in (ConstantMean, LinearKernel, MLPKernel, MLPMean, RBFKernel, ZeroMean, MAP, SVGD)
-}
+MEANS = (ConstantMean, MLPMean, ZeroMean)
+KERNELS = (LinearKernel, LinearRBFKernel, MLPKernel, RBFKernel)
+DESCRIPTIONS = {kind.__name__: kind for kind in (*MEANS, *KERNELS, ConvEncoder, MLPEncoder, MAP, SVGD)}
 
 
 class InvalidFile(ValueError):

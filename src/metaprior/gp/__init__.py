@@ -1,7 +1,7 @@
 """Gaussian processes for one task: priors, and exact or approximate inference."""
 
 from metaprior.gp.encoders import ConvEncoder, MLPEncoder
-from metaprior.gp.kernels import LinearKernel, MLPKernel, RBFKernel
+from metaprior.gp.kernels import LinearKernel, LinearRBFKernel, MLPKernel, RBFKernel
 from metaprior.gp.means import ConstantMean, MLPMean, ZeroMean
 from metaprior.gp.parameters import Fixed
 from metaprior.gp.prior import GPPrior
@@ -12,6 +12,7 @@ __all__ = [
     "Fixed",
     "GPPrior",
     "LinearKernel",
+    "LinearRBFKernel",
     "MLPEncoder",
     "MLPKernel",
     "MLPMean",

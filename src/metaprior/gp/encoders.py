@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from metaprior.checks import check_bool, check_integer
-from metaprior.gp.networks import MLP, Residual, check_network, make_mlp
+from metaprior.gp.networks import MLP, Residual, check_network, make_mlp, make_residual
 
 KERNEL_SIZE, POOLING = 3, 2
 
@@ -49,9 +49,9 @@ class MLPEncoder:
 
     def build(self, key: PRNGKeyArray, input_dim: int) -> MLP | Residual:
         """Draw the module."""
-        n_features = input_dim if self.residual else (self.n_features or 32)
-        network = make_mlp(key, input_dim, n_features, self.hidden_sizes, self.activation)
-        return Residual(network) if self.residual else network
+        if self.residual:
+            return make_residual(key, input_dim, self.hidden_sizes, self.activation)
+        return make_mlp(key, input_dim, self.n_features or 32, self.hidden_sizes, self.activation)
 
 
 @dataclass(frozen=True)

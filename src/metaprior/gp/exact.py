@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from metaprior.gp.likelihoods import Gaussian
 from metaprior.gp.linalg import cholesky, noisy_covariance, solve_lower, solve_upper
 from metaprior.gp.posterior import TaskPosterior
 from metaprior.gp.prior import GPPrior
@@ -48,6 +49,8 @@ def condition(prior: GPPrior, x: Float[Array, "n d"], y: Float[Array, " n"], mas
 def _factorise(
     prior: GPPrior, x: Float[Array, "n d"], y: Float[Array, " n"], mask: Bool[Array, " n"]
 ) -> tuple[Float[Array, "n n"], Float[Array, " n"]]:
+    if not isinstance(prior.likelihood, Gaussian):
+        raise TypeError(f"prior.likelihood must be Gaussian to be exact; got {type(prior.likelihood).__name__}.")
     residual = jnp.where(mask, y - jax.vmap(prior.mean)(x), 0.0)
     factor = cholesky(noisy_covariance(prior.kernel(x, x), prior.likelihood.variance, mask))
     return factor, residual

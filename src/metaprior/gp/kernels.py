@@ -12,7 +12,7 @@ import tinygp
 from jaxtyping import Array, PRNGKeyArray
 
 from metaprior.checks import check_bool, check_integer, check_positive
-from metaprior.gp.networks import MLP, Residual, check_network, make_mlp
+from metaprior.gp.networks import MLP, Residual, check_network, make_mlp, make_residual
 from metaprior.gp.parameters import Fixed, Parameter, as_arrays, groups, split
 
 DEFAULT_FEATURES = 8
@@ -38,6 +38,12 @@ class Linear(tinygp.kernels.Kernel):
     def evaluate(self, X1: Array, X2: Array) -> Array:
         """The kernel at one pair of points."""
         return jnp.exp(self.log_output_scale) * jnp.sum(X1 * X2)
+
+    def __call__(self, X1: Array, X2: Array | None = None) -> Array:
+        """The kernel matrix of two sets of points as one product, or the diagonal of one."""
+        if X2 is None:
+            return jnp.exp(self.log_output_scale) * jnp.sum(X1**2, axis=1)
+        return jnp.exp(self.log_output_scale) * jnp.matmul(X1, X2.T, precision="highest")
 
 
 class FeatureKernel(tinygp.kernels.Kernel):
@@ -157,6 +163,29 @@ class MLPKernel:
 
 
 @dataclass(frozen=True)
+class LinearRBFKernel:
+    """linear_scale * x . x' / d + rbf_scale * exp(-||x - x'||^2 / (2 d length_scale^2)), three learned numbers.
+
+    Linear functions and smooth deviations from them, for standardised (or encoded) inputs of any dimension d: divided
+    by d, the scales mean the same in two dimensions as in a thousand.
+    """
+
+    linear_scale: float = 16.0
+    rbf_scale: float = 4.0
+    length_scale: float = 1.0
+
+    def __post_init__(self):
+        for name in ("linear_scale", "rbf_scale", "length_scale"):
+            check_positive(name, getattr(self, name))
+
+    def build(self, key: PRNGKeyArray, input_dim: int) -> SumKernel:
+        """Draw the module."""
+        log_linear_scale = jnp.asarray(math.log(self.linear_scale / input_dim))
+        log_length_scale = jnp.asarray(math.log(self.length_scale * math.sqrt(input_dim)))
+        return SumKernel(Linear(log_linear_scale), RBF(log_length_scale, jnp.asarray(math.log(self.rbf_scale))))
+
+
+@dataclass(frozen=True)
 class LinearKernel:
     """output_scale * Phi(x) . Phi(x') + rbf_scale * RBF(x, x'): linear in learned features plus a small RBF.
 
@@ -185,9 +214,9 @@ class LinearKernel:
 
 
 def _feature_map(spec: MLPKernel | LinearKernel, key: PRNGKeyArray, input_dim: int) -> MLP | Residual:
-    n_features = input_dim if spec.residual else (spec.n_features or DEFAULT_FEATURES)
-    network = make_mlp(key, input_dim, n_features, spec.hidden_sizes, spec.activation)
-    return Residual(network) if spec.residual else network
+    if spec.residual:
+        return make_residual(key, input_dim, spec.hidden_sizes, spec.activation)
+    return make_mlp(key, input_dim, spec.n_features or DEFAULT_FEATURES, spec.hidden_sizes, spec.activation)
 
 
 def _log(value: Any, learned: bool) -> Parameter:

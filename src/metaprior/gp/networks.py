@@ -47,7 +47,10 @@ class MLP(eqx.Module):
 
 
 class Residual(eqx.Module):
-    """A feature map that starts from the inputs themselves: x + network(x)."""
+    """x + network(x): a feature map that starts from the inputs themselves, and under a zero-mean hyper-prior tends to.
+
+    Made by `make_residual`, its network is zero at first.
+    """
 
     network: MLP
 
@@ -69,6 +72,13 @@ def make_mlp(key: PRNGKeyArray, n_inputs: int, n_outputs: int, hidden_sizes: Seq
         layers.append(Layer(block[:, :-1], block[:, -1]))
         start += block.size
     return MLP(tuple(layers), activation)
+
+
+def make_residual(key: PRNGKeyArray, n_inputs: int, hidden_sizes: Sequence[int], activation: str) -> Residual:
+    """Draw the hidden layers of a residual map; its last layer is zero, so that it is the identity."""
+    network = make_mlp(key, n_inputs, n_inputs, hidden_sizes, activation)
+    last = lambda network: (network.layers[-1].weight, network.layers[-1].bias)  # noqa: E731
+    return Residual(eqx.tree_at(last, network, replace_fn=jnp.zeros_like))
 
 
 def check_network(hidden_sizes: Any, activation: Any) -> tuple[int, ...]:

@@ -11,14 +11,14 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from metaprior.checks import check_positive
 from metaprior.gp.encoders import ConvEncoder, MLPEncoder
-from metaprior.gp.kernels import LinearKernel, MLPKernel, RBFKernel, learn_positive
+from metaprior.gp.kernels import LinearKernel, LinearRBFKernel, MLPKernel, RBFKernel, learn_positive
 from metaprior.gp.likelihoods import Bernoulli, Gaussian, Likelihood
 from metaprior.gp.means import ConstantMean, MLPMean, ZeroMean
 from metaprior.gp.parameters import Fixed, as_arrays, merge, split
 
 MEANS = {"mlp": MLPMean, "constant": ConstantMean, "zero": ZeroMean}
 ENCODERS = {"mlp": MLPEncoder, "conv": ConvEncoder}
-KERNELS = {"mlp": MLPKernel, "rbf": RBFKernel, "linear": LinearKernel}
+KERNELS = {"mlp": MLPKernel, "rbf": RBFKernel, "linear": LinearKernel, "linear+rbf": LinearRBFKernel}
 
 
 class GPPrior(eqx.Module):

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from metaprior.gp.inference import condition
-from metaprior.gp.likelihoods import Likelihood
+from metaprior.gp.likelihoods import Likelihood, sampled_probability
 from metaprior.gp.parameters import cast, merge
 from metaprior.gp.posterior import TaskPosterior
 from metaprior.gp.prior import GPPrior
@@ -79,3 +79,18 @@ def mixture_log_density(prediction: Prediction, y: Float[Array, "tasks queries"]
         likelihoods, mean, variance
     )
     return jax.nn.logsumexp(densities, axis=0) - jnp.log(jnp.asarray(densities.shape[0], densities.dtype))
+
+
+@eqx.filter_jit
+def label_log_probabilities(prediction: Prediction) -> Float[Array, "2 tasks queries"]:
+    """log p(y = 0) and log p(y = 1), each the log of the particles' average and accurate where it is small."""
+    y = jnp.zeros_like(prediction.mean[0])
+    return jnp.stack([mixture_log_density(prediction, y), mixture_log_density(prediction, y + 1.0)])
+
+
+@eqx.filter_jit
+def sampled_label_probability(
+    key: PRNGKeyArray, prediction: Prediction, n_samples: int
+) -> Float[Array, "tasks queries"]:
+    """p(y = 1) from draws of the latent function, as in the paper, averaged over particles."""
+    return jnp.mean(sampled_probability(key, prediction.mean, prediction.variance, n_samples), axis=0)

@@ -17,8 +17,8 @@ from metaprior.gp.prior import GPPrior, check_prior, make_likelihood, make_prior
 from metaprior.meta.hyperprior import HyperPrior, check_prior_mean, check_prior_std, make_hyperprior
 from metaprior.meta.inference import MAP, Method, place_particles
 from metaprior.meta.objective import Problem, temperature
-from metaprior.tasks import Scaling, Task, fit_scaling, pad_tasks
-from metaprior.tasks.scaling import identity_scaling
+from metaprior.tasks import Scaling, Task, fit_label_scaling, fit_scaling, pad_tasks
+from metaprior.tasks.scaling import MAX_DECORRELATED, identity_scaling
 
 LEARNED_NOISE_START = 0.1  # of the spread of y
 
@@ -37,7 +37,7 @@ class Settings:
     prior_std: dict[str, float] = field(default_factory=lambda: check_prior_std(1.0))
     method: Method = MAP()
     n_particles: int = 1
-    standardise: bool = True
+    standardise: bool | Literal["within-class"] = True
 
 
 class Run(NamedTuple):
@@ -50,13 +50,17 @@ class Run(NamedTuple):
 
 def scaling_of(environments: Sequence[Sequence[Task]], weights: Sequence[float], settings: Settings) -> Scaling:
     """The scaling of the tasks, learned or none."""
-    nothing = identity_scaling(next(task.x.shape[1] for tasks in environments for task in tasks))
     if not settings.standardise:
-        return nothing
-    learned = fit_scaling(environments, weights)
+        return identity_scaling(next(task.x.shape[1] for tasks in environments for task in tasks))
     if settings.likelihood == "bernoulli":
-        return learned._replace(y_mean=nothing.y_mean, y_std=nothing.y_std)
-    return learned
+        return fit_label_scaling(environments, weights, within=settings.standardise == "within-class")
+    return fit_scaling(environments, weights)
+
+
+def empty_scaling(input_dim: int, settings: Settings) -> Scaling:
+    """A scaling with the shapes that `scaling_of` would give."""
+    decorrelated = settings.standardise == "within-class" and input_dim <= MAX_DECORRELATED
+    return identity_scaling(input_dim)._replace(x_map=np.eye(input_dim) if decorrelated else None)
 
 
 def training_dtype(environments: Sequence[Sequence[Task]], scaling: Scaling, settings: Settings) -> str:

@@ -1,7 +1,8 @@
-"""Tasks: what a user brings (`types`), checked, scaled (`scaling`) and padded into batches (`batch`)."""
+"""Tasks: what a user brings (`types`, `labels`), checked, scaled (`scaling`) and padded into batches (`batch`)."""
 
 from metaprior.tasks.batch import TaskBatch, TaskSet, pad_tasks, pad_to
-from metaprior.tasks.scaling import Scaling, fit_scaling
+from metaprior.tasks.labels import as_labelled_tests, as_labels, encode, encode_environments, task_classes
+from metaprior.tasks.scaling import Scaling, fit_label_scaling, fit_scaling
 from metaprior.tasks.types import Task, TestTask, as_inputs, as_task, as_tasks, as_test_tasks
 
 __all__ = [
@@ -11,10 +12,16 @@ __all__ = [
     "TaskSet",
     "TestTask",
     "as_inputs",
+    "as_labelled_tests",
+    "as_labels",
     "as_task",
     "as_tasks",
     "as_test_tasks",
+    "encode",
+    "encode_environments",
+    "fit_label_scaling",
     "fit_scaling",
     "pad_tasks",
     "pad_to",
+    "task_classes",
 ]

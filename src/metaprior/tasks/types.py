@@ -1,6 +1,7 @@
 """Tasks as users bring them, and the checks that turn a mistake into one clear error."""
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,12 +25,22 @@ class TestTask(NamedTuple):
     __test__ = False  # not a test class, whatever pytest makes of the name
 
 
-def as_tasks(tasks: Iterable[Any] | None, name: str, input_dim: int | None = None) -> list[Task]:
+Outputs = Callable[[Any, str], np.ndarray]  # checks y, given what to call it: as numbers, or as labels
+
+
+def as_numbers(values: Any, name: str) -> np.ndarray:
+    """Check the y of a regression task."""
+    return _as_floats(values, name)
+
+
+def as_tasks(
+    tasks: Iterable[Any] | None, name: str, input_dim: int | None = None, outputs: Outputs = as_numbers
+) -> list[Task]:
     """Check a sequence of (X, y) pairs; `name` is the argument named in errors."""
     checked: list[Task] = []
     for where, parts in _entries(tasks, name, length=2, form="(X, y)"):
         x, y = parts
-        task = as_task(x, y, where, input_dim)
+        task = as_task(x, y, where, input_dim, outputs)
         if len(task.y) == 0:
             raise ValueError(f"{where} is empty: a meta-training task needs at least one sample; leave it out.")
         input_dim = task.x.shape[1]
@@ -37,13 +48,15 @@ def as_tasks(tasks: Iterable[Any] | None, name: str, input_dim: int | None = Non
     return checked
 
 
-def as_test_tasks(tasks: Iterable[Any] | None, name: str, input_dim: int) -> list[TestTask]:
+def as_test_tasks(
+    tasks: Iterable[Any] | None, name: str, input_dim: int, outputs: Outputs = as_numbers
+) -> list[TestTask]:
     """Check a sequence of (X_context, y_context, X_query, y_query); an empty context means the prior."""
     checked: list[TestTask] = []
     form = "(X_context, y_context, X_query, y_query)"
     for where, (x_context, y_context, x_query, y_query) in _entries(tasks, name, length=4, form=form):
-        context = as_task(x_context, y_context, f"{where} context", input_dim)
-        query = as_task(x_query, y_query, f"{where} query", input_dim)
+        context = as_task(x_context, y_context, f"{where} context", input_dim, outputs)
+        query = as_task(x_query, y_query, f"{where} query", input_dim, outputs)
         if len(query.y) == 0:
             raise ValueError(f"{where} query is empty: there is nothing to predict; leave the task out.")
         checked.append(TestTask(*context, *query))
@@ -52,35 +65,36 @@ def as_test_tasks(tasks: Iterable[Any] | None, name: str, input_dim: int) -> lis
     return checked
 
 
-def as_task(x: Any, y: Any, name: str, input_dim: int | None = None) -> Task:
-    """Check one (X, y) pair. X may be (n, d) or (n,), y may be (n,) or (n, 1)."""
-    outputs = _as_floats(y, f"{name}: y")
-    if outputs.ndim == 2 and outputs.shape[1] == 1:
-        outputs = outputs[:, 0]
-    if outputs.ndim != 1:
-        raise ValueError(f"{name}: y must have shape (n,), one number per sample; got shape {outputs.shape}.")
+def as_task(x: Any, y: Any, name: str, input_dim: int | None = None, outputs: Outputs = as_numbers) -> Task:
+    """Check one (X, y) pair. X may be (n, d), (n,) or (n, height, width, ...), y may be (n,) or (n, 1)."""
+    observed = outputs(y, f"{name}: y")
+    if observed.ndim == 2 and observed.shape[1] == 1:
+        observed = observed[:, 0]
+    if observed.ndim != 1:
+        raise ValueError(f"{name}: y must have shape (n,), one per sample; got shape {observed.shape}.")
     inputs = as_inputs(x, name, input_dim)
-    if len(inputs) != len(outputs):
+    if len(inputs) != len(observed):
         raise ValueError(
-            f"{name}: X and y must have the same number of samples; X has {len(inputs)} and y has {len(outputs)}."
+            f"{name}: X and y must have the same number of samples; X has {len(inputs)} and y has {len(observed)}."
         )
-    return Task(inputs, outputs)
+    return Task(inputs, observed)
 
 
 def as_inputs(x: Any, name: str, input_dim: int | None = None) -> np.ndarray:
-    """Check inputs and return them as (n, d) floats."""
+    """Check inputs and return them as (n, d) floats; images become rows of pixels."""
     inputs = _as_floats(x, f"{name}: X")
     if inputs.ndim == 1:
         # [] says nothing of its dimension; otherwise a flat X is n inputs of one dimension.
         inputs = inputs.reshape(0, input_dim or 1) if inputs.size == 0 else inputs[:, None]
-    if inputs.ndim != 2 or inputs.shape[1] == 0:
-        raise ValueError(f"{name}: X must have shape (n, d) or (n,); got shape {inputs.shape}.")
-    if input_dim is not None and inputs.shape[1] != input_dim:
+    if inputs.ndim < 2 or 0 in inputs.shape[1:]:
+        raise ValueError(f"{name}: X must have shape (n, d), (n,) or (n, height, width, ...); got {inputs.shape}.")
+    flat = inputs.reshape(len(inputs), math.prod(inputs.shape[1:]))
+    if input_dim is not None and flat.shape[1] != input_dim:
+        came = f"{flat.shape[1]}" + (f" in samples of shape {inputs.shape[1:]}" if inputs.ndim > 2 else "")
         raise ValueError(
-            f"{name}: X must have {input_dim} column{'s' * (input_dim != 1)}, as the tasks before it; "
-            f"got {inputs.shape[1]}."
+            f"{name}: X must have {input_dim} column{'s' * (input_dim != 1)}, like the other tasks; got {came}."
         )
-    return inputs
+    return flat
 
 
 def _entries(tasks: Iterable[Any] | None, name: str, length: int, form: str) -> list[tuple[str, Sequence[Any]]]:

@@ -1,0 +1,157 @@
+"""`MetaGPClassifier`: a meta-learned prior for tasks of two classes."""
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from sklearn.utils import Bunch
+from sklearn.utils.validation import check_is_fitted
+
+from metaprior import persistence
+from metaprior.adapted import AdaptedClassifier, predict_labels
+from metaprior.estimators.base import ENVIRONMENTS, MetaGP, read_environments, report
+from metaprior.label_metrics import summarise_labels
+from metaprior.tasks import as_labelled_tests, as_labels, as_task, as_tasks, encode_environments, task_classes
+
+PRIOR_STD = {"weights": 1.0, "biases": 1.0, "scales": 0.3}
+
+
+class MetaGPClassifier(MetaGP):
+    """A Gaussian-process prior for two classes, meta-learned from source and target tasks.
+
+    The evidence of a task, and the posterior given a new one's context, are Laplace's approximations with the
+    Bernoulli-logit likelihood. Labels may be any two strings, integers or bools. If all tasks share two labels, these
+    mean the same in every task; otherwise every task has two labels of its own.
+
+    Parameters
+    ----------
+    alpha : float in [0, 1] or "pooled"
+        Weight of the source environment; the target has 1 - alpha. "pooled" weighs every task the same.
+    inference, n_particles
+        As for `MetaGPRegressor`.
+    mean : "constant", "zero", "mlp", MLPMean(...), or a function of one input point
+        Prior mean of the log odds of the second class.
+    kernel : "linear+rbf", "rbf", "linear", "mlp", LinearRBFKernel(...) and its like, a tinygp kernel, or a module
+        Prior covariance of the log odds. "mlp" with mean="mlp" is the paper's.
+    encoder : None, "mlp", "conv", MLPEncoder(...), ConvEncoder(...), or a function of one input point
+        What mean and kernel see in place of the inputs, and so share. An equinox module is learned.
+    temperature, prior_mean, optimizer, learning_rate, schedule, n_steps, batch_size, random_state, progress
+        As for `MetaGPRegressor`.
+    prior_std : float or dict
+        Standard deviation of the hyper-prior, for all parameters or per group (weights, biases, scales).
+    standardise : "within-class", True or False
+        True learns the mean and the spread of every input column from the tasks. "within-class" divides by the spread
+        within the classes of a task instead, and removes correlations found there: a metric for all tasks. (Up to
+        1024 columns; as True above.) False leaves inputs as they are.
+    dtype : "auto", "float32" or "float64"
+        Precision of training. "auto" takes float64 for tasks of over 100 samples. Adaptation is always in float64.
+
+    Attributes
+    ----------
+    classes_ : the two labels all tasks share, or None if tasks have labels of their own
+    alpha_, environment_weights_, temperature_, dtype_, particles_, loss_trace_, validation_trace_, best_step_,
+    n_features_in_ : as for `MetaGPRegressor`
+    """
+
+    likelihood = "bernoulli"
+
+    def __init__(
+        self,
+        alpha: float | str = "pooled",
+        *,
+        inference: Any = "map",
+        n_particles: int | None = None,
+        mean: Any = "constant",
+        kernel: Any = "linear+rbf",
+        encoder: Any = None,
+        temperature: float | str = "bayes",
+        prior_mean: Any = "zero",
+        prior_std: float | Mapping[str, float] = PRIOR_STD,
+        optimizer: str = "adam",
+        learning_rate: float = 1e-2,
+        schedule: str = "cosine",
+        n_steps: int = 500,
+        batch_size: int | None = None,
+        standardise: bool | str = "within-class",
+        dtype: str = "auto",
+        random_state: Any = None,
+        progress: bool | None = None,
+    ):
+        self.alpha = alpha
+        self.inference = inference
+        self.n_particles = n_particles
+        self.mean = mean
+        self.kernel = kernel
+        self.encoder = encoder
+        self.temperature = temperature
+        self.prior_mean = prior_mean
+        self.prior_std = prior_std
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.schedule = schedule
+        self.n_steps = n_steps
+        self.batch_size = batch_size
+        self.standardise = standardise
+        self.dtype = dtype
+        self.random_state = random_state
+        self.progress = progress
+
+    def fit(
+        self,
+        source_tasks: Iterable[Any] | None = None,
+        target_tasks: Iterable[Any] | None = None,
+        *,
+        validation_tasks: Iterable[Any] | None = None,
+        patience: Any = 5,
+    ) -> "MetaGPClassifier":
+        """Meta-train on sequences of (X, y), one per task, y holding two labels.
+
+        Given `validation_tasks` (as for `evaluate`), they are scored every 100 steps, the best parameters are kept,
+        and training stops after `patience` scores without a new best (None: never).
+        """
+        settings = self._settings()
+        labelled = read_environments(source_tasks, target_tasks, lambda *task: as_tasks(*task, outputs=as_labels))
+        environments, classes = encode_environments(labelled, [f"{name}_tasks" for name in ENVIRONMENTS])
+        held_out = None
+        if validation_tasks is not None:
+            held_out = lambda dim: as_labelled_tests(validation_tasks, "validation_tasks", dim, classes)  # noqa: E731
+        self._fit(settings, environments, held_out, patience)
+        self.classes_ = classes
+        return self
+
+    def adapt(self, X: Any, y: Any, classes: Any = None) -> AdaptedClassifier:
+        """Condition on a new task's labelled context. An empty context predicts from the prior.
+
+        `classes` names the two classes where the context does not have both, and nothing else tells: all tasks sharing
+        two labels, or labels that are 0 and 1 or bools. Left out then, the other class is None.
+        """
+        check_is_fitted(self, "model_")
+        task = as_task(X, y, "adapt", self.model_.input_dim, as_labels)
+        return AdaptedClassifier(self.model_, *task, task_classes(task.y, "adapt", self.classes_, classes))
+
+    def evaluate(self, test_tasks: Iterable[Any]) -> Bunch:
+        """Adapt to and score every (X_context, y_context, X_query, y_query).
+
+        Means over tasks of `accuracy`, `probability_accuracy` (1 - |p - y|, the paper's measure read with
+        probabilities), `log_loss` and `brier`, each with its standard error `..._se`; `calibration_error` (ECE) over
+        all queries; `per_task` holds the values of every task.
+        """
+        check_is_fitted(self, "model_")
+        tasks = as_labelled_tests(test_tasks, "test_tasks", self.model_.input_dim, self.classes_)
+        (first, second), y, mask = predict_labels(self.model_, tasks)
+        return report(summarise_labels(y, np.exp(second), np.where(y > 0.5, second, first), mask))
+
+    def _check_standardise(self) -> None:
+        if not (isinstance(self.standardise, bool | np.bool_) or self.standardise == "within-class"):
+            raise ValueError(f"standardise must be 'within-class', True or False; got {self.standardise!r}.")
+
+    def _labels_to_json(self) -> dict[str, Any]:
+        return {"classes_": None if self.classes_ is None else self.classes_.tolist()}
+
+    def _restore(self, path: str | os.PathLike, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
+        super()._restore(path, header, tensors)
+        classes = header["fitted"].get("classes_")
+        if classes is not None and not (isinstance(classes, list) and len(classes) == 2):
+            raise persistence.InvalidFile(f"{path} is damaged: classes_ must be two labels; the file has {classes!r}.")
+        self.classes_ = None if classes is None else as_labels(classes, f"{path}: classes_")

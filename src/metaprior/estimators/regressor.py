@@ -1,0 +1,149 @@
+"""`MetaGPRegressor`: what most users touch. NumPy in, NumPy out."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from sklearn.utils import Bunch
+from sklearn.utils.validation import check_is_fitted
+
+from metaprior.adapted import AdaptedTask, predict_tasks
+from metaprior.estimators.base import MetaGP, read_environments, report
+from metaprior.metrics import summarise
+from metaprior.tasks import as_task, as_tasks, as_test_tasks
+
+
+class MetaGPRegressor(MetaGP):
+    """A Gaussian-process prior meta-learned from source and target tasks by weighted free energy minimisation.
+
+    Parameters
+    ----------
+    alpha : float in [0, 1] or "pooled"
+        Weight of the source environment; the target has 1 - alpha. "pooled" weighs every task the same.
+    inference : "map", "svgd", MAP(...) or SVGD(...)
+        How the Gibbs hyper-posterior is approximated.
+    n_particles : int, optional
+        Default 1 for MAP and 10 for SVGD. Several MAP particles are an ensemble of independent solutions.
+    mean : "mlp", "constant", "zero", MLPMean(...), or a function of one input point
+        Prior mean. An equinox module is learned.
+    kernel : "mlp", "rbf", "linear", "linear+rbf", MLPKernel(...) and its like, a tinygp kernel, or a module
+        Prior covariance. Own means and kernels see standardised inputs and outputs (see `standardise`).
+    encoder : None, "mlp", "conv", MLPEncoder(...), ConvEncoder(...), or a function of one input point
+        What mean and kernel see in place of the inputs, and so share. An equinox module is learned.
+    noise_std : float or "learned"
+        Standard deviation of the observation noise, in the units of y.
+    temperature : "bayes", "effective", "paper" or float
+        gamma, the weight of the evidence against the hyper-prior; the rules are in `metaprior.meta.objective`.
+    prior_mean : "zero", "initial" or dict
+        Mean of the hyper-prior, for all parameters or per group (weights, biases, scales).
+    prior_std : float or dict
+        Standard deviation of the hyper-prior, for all parameters or per group.
+    optimizer : "adam" or "sgd"
+    learning_rate : float
+    schedule : "cosine" or "constant"
+        How the learning rate falls over the steps.
+    n_steps : int
+        Training steps; 0 leaves the prior at its initial parameters, which is the "GP" baseline.
+    batch_size : int, optional
+        Tasks per step, shared among environments (and size buckets) in proportion to their size, at least one of each.
+        Default: all tasks.
+    standardise : bool
+        Learn the scale of inputs and outputs from the tasks; undone in every prediction.
+    dtype : "auto", "float32" or "float64"
+        Precision of training. "auto" takes float64 where float32 could not resolve the noise: when it is small against
+        the spread of y, or tasks are large. Adaptation and prediction are always in double precision.
+    random_state : int, RandomState or None
+    progress : bool, optional
+        Show a progress bar. Default: if standard error is a terminal.
+
+    Attributes
+    ----------
+    alpha_, environment_weights_, temperature_, dtype_ : what was used
+    particles_ : the learned parameters, a pytree with a leading axis of particles
+    loss_trace_ : (steps,) weighted loss plus hyper-prior penalty / temperature, averaged over particles
+    validation_trace_ : negative log density of the validation queries, every 100 steps
+    best_step_ : the step whose parameters were kept
+    n_features_in_ : number of input columns
+    """
+
+    likelihood = "gaussian"
+
+    def __init__(
+        self,
+        alpha: float | str = "pooled",
+        *,
+        inference: Any = "map",
+        n_particles: int | None = None,
+        mean: Any = "mlp",
+        kernel: Any = "mlp",
+        encoder: Any = None,
+        noise_std: float | str = 0.1,
+        temperature: float | str = "bayes",
+        prior_mean: Any = "zero",
+        prior_std: Any = 1.0,
+        optimizer: str = "adam",
+        learning_rate: float = 1e-2,
+        schedule: str = "cosine",
+        n_steps: int = 2000,
+        batch_size: int | None = None,
+        standardise: bool = True,
+        dtype: str = "auto",
+        random_state: Any = None,
+        progress: bool | None = None,
+    ):
+        self.alpha = alpha
+        self.inference = inference
+        self.n_particles = n_particles
+        self.mean = mean
+        self.kernel = kernel
+        self.encoder = encoder
+        self.noise_std = noise_std
+        self.temperature = temperature
+        self.prior_mean = prior_mean
+        self.prior_std = prior_std
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.schedule = schedule
+        self.n_steps = n_steps
+        self.batch_size = batch_size
+        self.standardise = standardise
+        self.dtype = dtype
+        self.random_state = random_state
+        self.progress = progress
+
+    def fit(
+        self,
+        source_tasks: Iterable[Any] | None = None,
+        target_tasks: Iterable[Any] | None = None,
+        *,
+        validation_tasks: Iterable[Any] | None = None,
+        patience: Any = 5,
+    ) -> "MetaGPRegressor":
+        """Meta-train on sequences of (X, y), one per task.
+
+        Given `validation_tasks` (as for `evaluate`), they are scored every 100 steps, the best parameters are kept,
+        and training stops after `patience` scores without a new best (None: never).
+        """
+        settings = self._settings()
+        environments = read_environments(source_tasks, target_tasks, as_tasks)
+        held_out = None
+        if validation_tasks is not None:
+            held_out = lambda input_dim: as_test_tasks(validation_tasks, "validation_tasks", input_dim)  # noqa: E731
+        self._fit(settings, environments, held_out, patience)
+        return self
+
+    def adapt(self, X: Any, y: Any) -> AdaptedTask:
+        """Condition on a new task's context, in closed form. An empty context predicts from the prior."""
+        check_is_fitted(self, "model_")
+        task = as_task(X, y, "adapt", self.model_.input_dim)
+        return AdaptedTask(self.model_, task.x, task.y)
+
+    def evaluate(self, test_tasks: Iterable[Any], coverage: Any = 0.9) -> Bunch:
+        """Adapt to and score every (X_context, y_context, X_query, y_query).
+
+        Means over tasks of `rmse`, `nll`, `coverage` and `width` (of the central interval), each with its standard
+        error `..._se`; `calibration_error` over all queries; `per_task` holds the values of every task.
+        """
+        check_is_fitted(self, "model_")
+        tasks = as_test_tasks(test_tasks, "test_tasks", self.model_.input_dim)
+        predictive, y, mask = predict_tasks(self.model_, tasks)
+        return report(summarise(predictive, y, mask, coverage))

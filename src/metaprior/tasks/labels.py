@@ -1,0 +1,124 @@
+"""Labels of classification tasks: any two strings, integers or bools, as 0 and 1.
+
+Either all tasks share two labels (healthy and ill), which then mean the same everywhere and may be missing in a task,
+or every task has two of its own (wren and finch), of which nothing is known beforehand.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from metaprior.tasks.types import Task, TestTask, as_test_tasks
+
+KINDS = {"b": "bools", "i": "numbers", "u": "numbers", "f": "numbers", "U": "text", "S": "bytes"}
+
+
+def as_labels(values: Any, name: str) -> np.ndarray:
+    """Check the y of a classification task: an array of labels of one kind."""
+    if np.ma.is_masked(values):
+        raise ValueError(f"{name} must not have masked values. Drop such samples.")
+    try:
+        labels = np.asarray(values)
+        if labels.dtype.kind in "OT" and labels.size:  # of pandas, say
+            kinds = {KINDS.get(np.asarray(item).dtype.kind, type(item).__name__) for item in labels.flat}
+            if len(kinds) > 1:
+                raise TypeError(f"a mix of {' and '.join(sorted(kinds))}")
+            labels = np.array(labels.tolist())
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be labels of one kind, text, integers or bools; got {error}.") from None
+    if labels.size and labels.dtype.kind not in KINDS:
+        raise ValueError(f"{name} must be labels of one kind, text, integers or bools; got {labels.dtype}.")
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        raise ValueError(f"{name} must not have NaN or infinite labels. Drop such samples.")
+    return labels
+
+
+def encode_environments(
+    environments: Sequence[Sequence[Task]], names: Sequence[str]
+) -> tuple[list[list[Task]], np.ndarray | None]:
+    """Meta-training tasks with labels 0.0 and 1.0, and the two labels if all tasks share them."""
+    every = [task.y for tasks in environments for task in tasks]
+    distinct = {label for y in every for label in np.unique(y).tolist()}
+    if len(distinct) < 2:
+        raise ValueError(
+            f"y must have two labels; got {distinct.pop()!r} for every sample of every task. There is nothing to learn."
+        )
+    shared = (
+        np.unique(np.concatenate([np.unique(y) for y in every])) if len(distinct) == 2 and _one_kind(every) else None
+    )
+    encoded = []
+    for tasks, name in zip(environments, names, strict=True):
+        classes = (_own_classes(task.y, f"{name}[{i}]") if shared is None else shared for i, task in enumerate(tasks))
+        encoded.append([Task(task.x, encode(task.y, pair)) for task, pair in zip(tasks, classes, strict=True)])
+    return encoded, shared
+
+
+def task_classes(y: np.ndarray, name: str, shared: np.ndarray | None, given: Any = None) -> np.ndarray:
+    """The two classes of a new task, in the order 0, 1.
+
+    Those given; else those all meta-training tasks share, if they are the task's; else the two labels of the task. Of a
+    task with one label the other class is called True or 1 beside False or 0, and None beside anything else.
+    """
+    labels = np.unique(y)
+    if given is not None:
+        classes = np.unique(as_labels(given, f"{name}: classes"))
+        if len(classes) != 2:
+            raise ValueError(f"{name}: classes must be two different labels; got {given!r}.")
+        if extra := [label for label in labels.tolist() if label not in classes.tolist()]:
+            raise ValueError(f"{name}: y has the label {extra[0]!r}, which is not one of classes {classes.tolist()}.")
+        return classes
+    if shared is not None and set(labels.tolist()) <= set(shared.tolist()) and (not len(y) or _one_kind([shared, y])):
+        return shared
+    if len(labels) > 2:
+        raise ValueError(f"{name}: y must have two labels; got {len(labels)}, {_some(labels)}. Two classes per task.")
+    if len(labels) == 2:
+        return labels
+    if len(labels) == 1 and labels.dtype.kind in "biuf" and labels[0] in (0, 1):
+        return np.array([0, 1]).astype(labels.dtype)
+    return np.array([*labels.tolist(), None, None][:2], dtype=object)
+
+
+def encode(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """0.0 for the first of the classes, 1.0 for the second."""
+    return np.asarray(y != classes[0]).astype(np.float64) if len(y) else np.zeros(0)
+
+
+def as_labelled_tests(
+    tasks: Iterable[Any] | None, name: str, input_dim: int, shared: np.ndarray | None
+) -> list[TestTask]:
+    """Check meta-test tasks and encode their labels; the classes of a task are those of context and queries."""
+    encoded = []
+    for i, task in enumerate(as_test_tasks(tasks, name, input_dim, as_labels)):
+        where = f"{name}[{i}]"
+        if len(task.y_context) and not _one_kind([task.y_context, task.y_query]):
+            raise ValueError(f"{where}: the labels of context and query must be of one kind.")
+        both = np.concatenate([task.y_context, task.y_query]) if len(task.y_context) else task.y_query
+        classes = task_classes(both, where, shared)
+        y_context = encode(task.y_context, classes)
+        encoded.append(task._replace(y_context=y_context, y_query=encode(task.y_query, classes)))
+    return encoded
+
+
+def _own_classes(y: np.ndarray, name: str) -> np.ndarray:
+    classes = np.unique(y)
+    if len(classes) == 1:
+        raise ValueError(
+            f"{name}: y has one label only, {classes.tolist()[0]!r}, and tasks have labels of their own, so nothing "
+            "tells what the other class is. Leave the task out."
+        )
+    if len(classes) > 2:
+        raise ValueError(
+            f"{name}: y must have two labels; got {len(classes)}, {_some(classes)}. "
+            "Make a task of two classes, or one against the rest, of it."
+        )
+    return classes
+
+
+def _one_kind(labels: Iterable[np.ndarray]) -> bool:
+    return len({KINDS.get(y.dtype.kind, y.dtype.kind) for y in labels}) == 1
+
+
+def _some(labels: np.ndarray) -> str:
+    shown = ", ".join(repr(label) for label in labels.tolist()[:4])
+    return shown + (", ..." if len(labels) > 4 else "")
