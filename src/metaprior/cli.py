@@ -2,6 +2,9 @@
 
 import os
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -28,43 +31,96 @@ def main(version: Annotated[bool, typer.Option("--version", help="Show the versi
         raise typer.Exit
 
 
+class Problem(StrEnum):
+    """What the demo can show."""
+
+    sinusoid = "sinusoid"
+    fewshot = "fewshot"
+
+
 @app.command()
 def demo(
-    folder: Annotated[Path, typer.Option("--out", help="Folder for results.csv and figure2.png.")] = Path("demo"),
+    problem: Annotated[
+        Problem, typer.Option(help="Regression (sinusoid) or classification (fewshot).")
+    ] = Problem.sinusoid,
+    folder: Annotated[Path, typer.Option("--out", help="Folder for the results and the figure.")] = Path("demo"),
     seed: Annotated[int, typer.Option(min=0, help="Other seeds give other tasks.")] = 0,
     draws: Annotated[int, typer.Option(min=1, help="Independent draws of tasks behind every row.")] = 8,
-    steps: Annotated[int, typer.Option(min=0, help="Training steps of every fit.")] = 2000,
+    steps: Annotated[int | None, typer.Option(min=0, help="Training steps of every fit (default 2000 or 500).")] = None,
 ):
-    """Meta-train every scheme on the paper's sinusoid problem and compare them, in about a minute."""
+    """Meta-train every scheme on one problem and compare them, in about a minute."""
     started = time.perf_counter()
     _make_folder(folder)
     _use_compilation_cache()
-    from metaprior.demo import DemoConfig, draw_figure, run, schemes, summary, write_results
+    files = (_sinusoid if problem is Problem.sinusoid else _fewshot)(folder, seed, draws, steps)
+    out.print(f"Wrote {' and '.join(str(file) for file in files)} in {time.perf_counter() - started:.0f} s.")
 
-    config = DemoConfig(seed=seed, n_draws=draws, n_steps=steps)
+
+def _sinusoid(folder: Path, seed: int, draws: int, steps: int | None) -> tuple[Path, Path]:
+    """The paper's sinusoid problem."""
+    from metaprior.demo.results import write_results
+    from metaprior.demo.sinusoid import DemoConfig, draw_figure, run, schemes, summary
+
+    config = DemoConfig(seed=seed, n_draws=draws, n_steps=2000 if steps is None else steps)
     err.print(
         f"Sinusoid: {config.n_tasks} tasks of {config.n_samples} samples, {config.beta:.0%} of them from a source "
         f"whose phase is off by {config.deviation:g}. {draws} draws, {config.n_test_tasks} test tasks each."
     )
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True) as progress:
-        bar = progress.add_task("starting", total=draws * (len(schemes(config)) + 2) + 1)
-        advance = lambda name: progress.update(bar, description=name, advance=1)  # noqa: E731
+    files = folder / "results.csv", folder / "figure2.png"
+    with _progress(total=draws * (len(schemes(config)) + 2) + 1) as advance:
         rows = run(config, advance)
-        write_results(rows, folder / "results.csv")
+        write_results(rows, files[0])
         advance("figure")
-        draw_figure(config, folder / "figure2.png")
-    table = Table(
-        "scheme", *(Column(name, justify="right") for name in ("RMSE", "NLL", "calibration error", "seconds"))
-    )
-    for row in summary(rows):
-        table.add_row(*row)
-    out.print(table)
+        draw_figure(config, files[1])
+    _print_table(("scheme", "RMSE", "NLL", "calibration error", "seconds"), summary(rows))
     out.print(
         f"RMSE: mean ± standard error over {draws} draws. Seconds: of a fit (median; compilation comes once). "
         f"WFEM with alpha = beta = {config.beta:g} weighs all tasks alike: it is PACOH on source and target pooled."
     )
-    out.print(f"Wrote {folder / 'results.csv'} and {folder / 'figure2.png'} in {time.perf_counter() - started:.0f} s.")
+    return files
+
+
+def _fewshot(folder: Path, seed: int, draws: int, steps: int | None) -> tuple[Path, Path]:
+    """Two-way few-shot classification with a change of data set."""
+    from metaprior.baselines import BASELINES
+    from metaprior.demo.fewshot import FewShotConfig, draw_figure, find_data, run, schemes, summary
+    from metaprior.demo.results import write_results
+
+    config = FewShotConfig(seed=seed, n_draws=draws, n_steps=500 if steps is None else steps)
+    episodes, data = find_data()
+    setting = (
+        f"{config.n_tasks} tasks of 2 classes and {config.shots} samples each, {config.beta:.0%} of them from the "
+        f"source. {draws} draws, {config.n_test_tasks} test tasks each."
+    )
+    err.print(f"{data}: {setting}")
+    files = folder / "fewshot.csv", folder / "fewshot.png"
+    with _progress(total=draws * (len(schemes(config, 1)) + len(BASELINES)) + 1) as advance:
+        rows = run(config, episodes, advance)
+        write_results(rows, files[0])
+        advance("figure")
+        draw_figure(rows, data, files[1])
+    _print_table(("scheme", "accuracy", "minus RBF GP", "log loss", "ECE"), summary(rows))
+    out.print(
+        f"Mean ± standard error over {draws} draws; differences are paired. "
+        f"alpha = beta = {config.beta:g} would be the pooled row. ECE: expected calibration error."
+    )
+    return files
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[str], None]]:
+    """A bar for a known number of fits; it is told the name of each."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"), TimeElapsedColumn())
+    with Progress(*columns, console=err, transient=True) as progress:
+        bar = progress.add_task("starting", total=total)
+        yield lambda name: progress.update(bar, description=name, advance=1)
+
+
+def _print_table(names: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    table = Table(names[0], *(Column(name, justify="right") for name in names[1:]))
+    for row in rows:
+        table.add_row(*row)
+    out.print(table)
 
 
 def _make_folder(folder: Path) -> None:
@@ -83,6 +139,9 @@ def _use_compilation_cache() -> None:
     """Keep compiled programs between runs (JAX's persistent cache), unless the user has set one already."""
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
+    # On reading a cached program XLA calls tuning hints such as prefer-no-gather missing features of the machine that
+    # compiled it, at length and as errors; what really fails comes as an exception.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import jax
     from platformdirs import user_cache_path
 

@@ -1,6 +1,5 @@
-"""`metaprior demo`: every scheme of the paper on the sinusoid, in a minute, as a table and a picture (figure 2)."""
+"""Every scheme of the paper on the sinusoid, in a minute, as a table and a picture (figure 2)."""
 
-import csv
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,9 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from metaprior.demo.results import Rows, by_scheme, with_error
 from metaprior.environments.sinusoid import Functions, OraclePrediction, Sinusoid
 from metaprior.estimators import MetaGPRegressor, report
-from metaprior.metrics import mean_and_standard_error, summarise
+from metaprior.metrics import summarise
 from metaprior.plots import plot_posterior
 from metaprior.predictive import GaussianMixture
 from metaprior.tasks import Task, TestTask
@@ -69,7 +69,7 @@ def schemes(config: DemoConfig) -> list[Scheme]:
     ]
 
 
-def run(config: DemoConfig, on_fit: Callable[[str], None] = lambda name: None) -> list[dict[str, Any]]:
+def run(config: DemoConfig, on_fit: Callable[[str], None] = lambda name: None) -> Rows:
     """Fit and score every scheme on every draw: one row each. `on_fit` is told what comes next."""
     rows = []
     for index in range(config.n_draws):
@@ -108,24 +108,18 @@ def fit(config: DemoConfig, scheme: Scheme, draw: Draw) -> MetaGPRegressor:
     return meta.fit(draw.source[: scheme.n_source], draw.target[: scheme.n_target])
 
 
-def summary(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+def summary(rows: Rows) -> list[tuple[str, ...]]:
     """The table: scheme, RMSE ± standard error over draws, NLL, calibration error, seconds per fit (median)."""
-    table = []
-    for name in dict.fromkeys(row["scheme"] for row in rows):
-        own = [row for row in rows if row["scheme"] == name]
-        rmse, error = mean_and_standard_error(np.array([row["rmse"] for row in own]))
-        nll, calibration = (np.mean([row[metric] for row in own]) for metric in ("nll", "calibration_error"))
-        seconds = np.median([row["seconds"] for row in own])
-        table.append((name, f"{rmse:.3f} ± {error:.3f}", f"{nll:.2f}", f"{calibration:.3f}", f"{seconds:.2f}"))
-    return table
-
-
-def write_results(rows: list[dict[str, Any]], path: Path) -> None:
-    """One line per scheme and draw."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    return [
+        (
+            name,
+            with_error(figures["rmse"]),
+            f"{figures['nll'].mean():.2f}",
+            f"{figures['calibration_error'].mean():.3f}",
+            f"{np.median(figures['seconds']):.2f}",
+        )
+        for name, figures in by_scheme(rows).items()
+    ]
 
 
 def draw_figure(config: DemoConfig, path: Path) -> None:

@@ -1,0 +1,1 @@
+"""`metaprior demo`: every scheme on one problem, as a table and a picture."""

@@ -1,0 +1,158 @@
+"""Few-shot classification with source and target classes from two data sets: every scheme and the baselines."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from metaprior.baselines import BASELINES, score
+from metaprior.demo.results import Rows, by_scheme, with_error
+from metaprior.environments.fewshot import FewShot
+from metaprior.environments.generated import generated_images
+from metaprior.environments.images import DataMissing, features
+from metaprior.estimators import MetaGPClassifier, report
+from metaprior.gp import RBFKernel
+from metaprior.tasks import Task, TestTask
+
+METRICS = ("accuracy", "probability_accuracy", "log_loss", "brier", "calibration_error")
+PLAIN = "GP, RBF on the inputs"
+
+
+@dataclass(frozen=True)
+class FewShotConfig:
+    """The setting of the paper's figure 4. Draws are independent: new tasks, new test tasks."""
+
+    seed: int = 0
+    n_draws: int = 8
+    beta: float = 0.5  # share of source tasks
+    small_alpha: float = 0.2  # a second weight, to see that the weight matters
+    n_tasks: int = 20  # N
+    shots: int = 5
+    queries: int = 15
+    n_test_tasks: int = 200
+    n_steps: int = 500
+
+
+class Draw(NamedTuple):
+    """The tasks of one draw, shared by all schemes."""
+
+    number: int
+    source: list[Task]  # beta N tasks
+    target: list[Task]  # N tasks; schemes with fewer use the first (1 - beta) N
+    test: list[TestTask]
+
+
+class Scheme(NamedTuple):
+    """A row of the table: the classifier's arguments and the tasks it sees."""
+
+    name: str
+    n_source: int
+    n_target: int
+    arguments: dict[str, Any]
+
+
+def find_data() -> tuple[FewShot, str]:
+    """Features of mini-ImageNet and CUB, or generated images where they are absent; and what to call them."""
+    try:
+        source, target = features("miniimagenet"), features("cub")
+    except DataMissing:
+        return FewShot(*generated_images()), "generated images (the features of mini-ImageNet and CUB are not here)"
+    return FewShot(source, target), "mini-ImageNet to CUB, frozen features of an encoder that has seen ImageNet"
+
+
+def schemes(config: FewShotConfig, input_dim: int) -> list[Scheme]:
+    """GPs, PACOH on few, pooled and all target tasks, and WFEM: the same estimator with other arguments."""
+    few = round((1 - config.beta) * config.n_tasks)
+    rest = config.n_tasks - few
+    rbf = RBFKernel(length_scale=float(np.sqrt(input_dim)), output_scale=4.0)
+    plain = {"mean": "zero", "kernel": rbf, "standardise": False, "n_steps": 0}
+    return [
+        Scheme(PLAIN, rest, few, plain),
+        Scheme("GP, not meta-trained", rest, few, {"standardise": True, "n_steps": 0}),
+        Scheme(f"PACOH, {few} target tasks", 0, few, {}),
+        Scheme(f"PACOH, {rest} source + {few}", rest, few, {"alpha": "pooled"}),
+        Scheme(f"WFEM, alpha = {config.small_alpha:g}", rest, few, {"alpha": config.small_alpha}),
+        Scheme(f"PACOH, {config.n_tasks} target tasks", 0, config.n_tasks, {}),
+    ]
+
+
+def run(config: FewShotConfig, problem: FewShot, on_fit: Callable[[str], None] = lambda name: None) -> Rows:
+    """Fit and score every scheme and baseline on every draw: one row each. `on_fit` is told what comes next."""
+    rows = []
+    for index in range(config.n_draws):
+        draw = make_draw(config, problem, index)
+        for name, baseline in BASELINES.items():
+            on_fit(name)
+            rows.append(_row(name, index, report(score(baseline, draw.test)), 0.0))
+        for scheme in schemes(config, int(np.prod(problem.target.shape))):
+            on_fit(scheme.name)
+            started = time.perf_counter()
+            meta = fit(config, scheme, draw)
+            seconds = time.perf_counter() - started
+            rows.append(_row(scheme.name, index, meta.evaluate(draw.test), seconds))
+    return rows
+
+
+def make_draw(config: FewShotConfig, problem: FewShot, index: int) -> Draw:
+    """Draw tasks."""
+    rng = np.random.default_rng([config.seed, index])
+    few = round((1 - config.beta) * config.n_tasks)
+    return Draw(
+        index,
+        problem.source_tasks(config.n_tasks - few, rng),
+        problem.target_tasks(config.n_tasks, rng),
+        problem.test_tasks(config.n_test_tasks, rng),
+    )
+
+
+def fit(config: FewShotConfig, scheme: Scheme, draw: Draw) -> MetaGPClassifier:
+    """Meta-train one scheme on one draw."""
+    arguments = {"n_steps": config.n_steps, "random_state": draw.number, "progress": False, **scheme.arguments}
+    return MetaGPClassifier(**arguments).fit(draw.source[: scheme.n_source], draw.target[: scheme.n_target])
+
+
+def summary(rows: Rows) -> list[tuple[str, ...]]:
+    """The table: accuracy, its paired difference to the plain GP, log loss and calibration error."""
+    schemes = by_scheme(rows)
+    plain = schemes[PLAIN]["accuracy"]
+    return [
+        (
+            name,
+            with_error(figures["accuracy"]),
+            "" if name == PLAIN else with_error(figures["accuracy"] - plain, sign="+"),
+            f"{figures['log_loss'].mean():.3f}",
+            f"{figures['calibration_error'].mean():.3f}",
+        )
+        for name, figures in schemes.items()
+    ]
+
+
+def draw_figure(rows: Rows, title: str, path: Path) -> None:
+    """Accuracy and log loss of every scheme: every draw a dot, the mean a bar with its 95% interval."""
+    from matplotlib.figure import Figure
+
+    schemes = by_scheme(rows)
+    figure = Figure(figsize=(10, 4.4), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, metric, label in zip(panels, ("accuracy", "log_loss"), ("accuracy", "log loss"), strict=True):
+        for row, figures in enumerate(schemes.values()):
+            values = figures[metric]
+            half = 1.96 * np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
+            axes.plot(values, np.full(len(values), row), "o", color="#9ecae1", markersize=5)
+            axes.errorbar(values.mean(), row, xerr=half, fmt="|", color="#08519c", markersize=16, capsize=4)
+        axes.set_xlabel(label)
+        axes.grid(axis="x", color="0.92")
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_yticks(range(len(schemes)), list(schemes))
+    panels[0].invert_yaxis()
+    figure.suptitle(title, fontsize=11)
+    figure.savefig(path, dpi=120)
+
+
+def _row(name: str, draw: int, scores: Any, seconds: float) -> dict[str, Any]:
+    figures = {metric: round(float(scores[metric]), 6) for metric in METRICS}
+    return {"scheme": name, "draw": draw, **figures, "seconds": round(seconds, 4)}

@@ -1,0 +1,34 @@
+"""What the demos share: rows of results, as a file and as a table."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from metaprior.metrics import mean_and_standard_error
+
+Rows = list[dict[str, Any]]
+
+
+def write_results(rows: Rows, path: Path) -> None:
+    """One line per scheme and draw."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def by_scheme(rows: Rows) -> dict[str, dict[str, np.ndarray]]:
+    """For every scheme, in order of appearance, its figures over draws."""
+    names = dict.fromkeys(row["scheme"] for row in rows)
+    figures = [key for key, value in rows[0].items() if isinstance(value, float)]
+    return {
+        name: {key: np.array([row[key] for row in rows if row["scheme"] == name]) for key in figures} for name in names
+    }
+
+
+def with_error(values: np.ndarray, sign: str = "") -> str:
+    """Mean ± standard error over draws; one draw has no error."""
+    mean, error = mean_and_standard_error(values)
+    return f"{mean:{sign}.3f} ± {error:.3f}" if len(values) > 1 else f"{mean:{sign}.3f}"
