@@ -1,6 +1,8 @@
 """The command line and the demo, through the real entry point on a tiny budget."""
 
 import csv
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,8 +10,9 @@ from typer.testing import CliRunner
 
 import metaprior
 from metaprior.cli import app
-from metaprior.demo import METRICS, DemoConfig, make_draw, schemes
+from metaprior.demo.sinusoid import METRICS, DemoConfig, make_draw, schemes
 
+SHARED = Path(os.environ.get("METAPRIOR_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
 SCHEMES = [
     "GP, not meta-trained",
     "PACOH, 24 target tasks",
@@ -61,6 +64,33 @@ def test_demo_shows_that_alpha_equal_to_beta_is_pooling_and_that_oracles_lead(de
         assert max(float(row["nll"]) for row in own) < -0.35
 
 
+@pytest.mark.parametrize("with_features", [False, True])
+def test_fewshot_demo_shows_baselines_and_schemes(with_features, tmp_path, monkeypatch_module):
+    if not with_features:
+        monkeypatch_module.setenv("METAPRIOR_DATA", str(tmp_path / "nothing"))
+    elif not (SHARED / "features").exists():
+        pytest.skip("no features here")
+    else:
+        monkeypatch_module.setenv("METAPRIOR_DATA", str(SHARED))
+    monkeypatch_module.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "cache"))
+    arguments = ["demo", "--problem", "fewshot", "--out", str(tmp_path), "--draws", "2", "--steps", "20"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert ("generated images" in result.stderr) != with_features
+    with (tmp_path / "fewshot.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    names = list(dict.fromkeys(row["scheme"] for row in rows))
+    assert names[:3] == ["nearest class mean", "logistic regression", "GP, RBF on the inputs"]
+    assert len(names) == 8
+    assert all(name in result.stdout for name in names)
+    accuracy = {name: np.mean([float(row["accuracy"]) for row in rows if row["scheme"] == name]) for name in names}
+    # On 2 x 200 test tasks a difference of two schemes has a standard error of about 0.005.
+    for scheme in ("PACOH, 10 source + 10", "PACOH, 20 target tasks"):
+        for baseline in ("nearest class mean", "GP, RBF on the inputs"):
+            assert accuracy[scheme] > accuracy[baseline] + (0.0 if with_features else 0.1)
+    assert (tmp_path / "fewshot.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_all_schemes_of_a_draw_see_the_same_tasks():
     config = DemoConfig(seed=3)
     first, again, other = make_draw(config, 1), make_draw(config, 1), make_draw(config, 2)
@@ -79,7 +109,9 @@ def test_an_output_folder_that_cannot_be_written_is_refused_before_the_work(tmp_
     assert "Traceback" not in result.output
 
 
-@pytest.mark.parametrize("arguments", [["demo", "--draws", "0"], ["demo", "--seed", "x"], ["nonsense"]])
+@pytest.mark.parametrize(
+    "arguments", [["demo", "--draws", "0"], ["demo", "--problem", "chess"], ["demo", "--seed", "x"], ["nonsense"]]
+)
 def test_bad_arguments_end_with_usage_and_exit_code_2(arguments):
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 2
@@ -89,4 +121,4 @@ def test_bad_arguments_end_with_usage_and_exit_code_2(arguments):
 def test_version_and_help():
     assert CliRunner().invoke(app, ["--version"]).stdout.strip() == metaprior.__version__
     help_text = CliRunner().invoke(app, ["demo", "--help"]).stdout
-    assert all(option in help_text for option in ("--out", "--seed"))
+    assert all(option in help_text for option in ("--out", "--seed", "--problem"))

@@ -26,6 +26,7 @@ KERNELS = {
     "rbf": lambda: RBFKernel(0.8, 1.3),
     "linear": lambda: LinearKernel((4,), n_features=2, learn_output_scale=True, rbf_scale=0.2),
     "mlp residual": lambda: MLPKernel((4,), residual=True),
+    "linear+rbf": lambda: resolve_kernel("linear+rbf"),
     "matern": lambda: resolve_kernel(tinygp.kernels.Matern32(scale=0.7)),
     "tinygp sum and product": lambda: resolve_kernel(
         1.5 * tinygp.kernels.Matern32(scale=0.7) * tinygp.kernels.ExpSquared(scale=1.4) + tinygp.kernels.DotProduct()

@@ -59,7 +59,7 @@ def draw_inputs(n: int) -> np.ndarray:
 
 
 KERNELS = {
-    **{name: lambda name=name: name for name in ("mlp", "rbf", "linear")},
+    **{name: lambda name=name: name for name in ("mlp", "rbf", "linear", "linear+rbf")},
     "mlp residual": lambda: MLPKernel((4,), residual=True),
     "linear residual": lambda: LinearKernel((4,), residual=True),
     "matern": lambda: MATERN,

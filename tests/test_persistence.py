@@ -167,7 +167,7 @@ def with_tensor(part, edit):
         (with_metadata("version", lambda _: "2"), "format version '2'; this metaprior reads 1. Update metaprior"),
         (with_metadata("format", lambda _: "other"), "not one written by metaprior"),
         (lambda metadata, _: metadata.clear(), "not one written by metaprior"),
-        (with_header(kind="MetaGPClassifier"), "MetaGPClassifier"),
+        (with_header(kind="MetaGPRanker"), "MetaGPRanker"),
         (with_metadata("header", lambda header: header[:-5]), "not a prior saved by metaprior, or it is damaged"),
         (with_metadata("header", lambda _: "{}"), "damaged"),
         (with_header(parameters={"colour": "red"}), "colour"),
