@@ -2,7 +2,7 @@
 
 An image is its class' pattern, plus nuisances that all classes of a data set share (as lighting and background do),
 plus noise. The nuisances are the larger part: whoever has seen other classes can tell them from what matters. Source
-and target have other patterns, and share half of their nuisances.
+and target have other patterns, and share three quarters of their nuisances.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ PATTERN, NUISANCE, NOISE = 0.35, 0.5, 0.25
 def generated_images(seed: int = 0) -> tuple[ClassData, ClassData]:
     """A source and a target data set of 12x12 colour images."""
     rng = np.random.default_rng(seed)
-    nuisances = _smooth(N_NUISANCES + N_NUISANCES // 2, rng)
+    nuisances = _smooth(N_NUISANCES + N_NUISANCES // 4, rng)
     source = _data_set("generated source images", nuisances[:N_NUISANCES], rng)
     return source, _data_set("generated target images", nuisances[-N_NUISANCES:], rng)
 
