@@ -26,17 +26,10 @@ SCHEMES = [
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory, monkeypatch_module):
+def demo(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo") / "new" / "folder"
-    monkeypatch_module.setenv("JAX_COMPILATION_CACHE_DIR", str(folder.parent / "cache"))
     result = CliRunner().invoke(app, ["demo", "--out", str(folder), "--draws", "2", "--steps", "30"])
     return folder, result
-
-
-@pytest.fixture(scope="module")
-def monkeypatch_module():
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        yield monkeypatch
 
 
 def test_demo_prints_a_row_per_scheme_and_writes_results_and_figure(demo):
@@ -65,14 +58,13 @@ def test_demo_shows_that_alpha_equal_to_beta_is_pooling_and_that_oracles_lead(de
 
 
 @pytest.mark.parametrize("with_features", [False, True])
-def test_fewshot_demo_shows_baselines_and_schemes(with_features, tmp_path, monkeypatch_module):
+def test_fewshot_demo_shows_baselines_and_schemes(with_features, tmp_path, monkeypatch):
     if not with_features:
-        monkeypatch_module.setenv("METAPRIOR_DATA", str(tmp_path / "nothing"))
+        monkeypatch.setenv("METAPRIOR_DATA", str(tmp_path / "nothing"))
     elif not (SHARED / "features").exists():
         pytest.skip("no features here")
     else:
-        monkeypatch_module.setenv("METAPRIOR_DATA", str(SHARED))
-    monkeypatch_module.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "cache"))
+        monkeypatch.setenv("METAPRIOR_DATA", str(SHARED))
     arguments = ["demo", "--problem", "fewshot", "--out", str(tmp_path), "--draws", "2", "--steps", "20"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output

@@ -1,6 +1,5 @@
 """The command line: `metaprior --help`."""
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -51,7 +50,6 @@ def demo(
     """Meta-train every scheme on one problem and compare them, in about a minute."""
     started = time.perf_counter()
     _make_folder(folder)
-    _use_compilation_cache()
     files = (_sinusoid if problem is Problem.sinusoid else _fewshot)(folder, seed, draws, steps)
     out.print(f"Wrote {' and '.join(str(file) for file in files)} in {time.perf_counter() - started:.0f} s.")
 
@@ -133,17 +131,3 @@ def _make_folder(folder: Path) -> None:
     except OSError as error:
         err.print(f"[red]--out {folder}: cannot write there ({error.strerror or error}). Choose another folder.[/red]")
         raise typer.Exit(2) from None
-
-
-def _use_compilation_cache() -> None:
-    """Keep compiled programs between runs (JAX's persistent cache), unless the user has set one already."""
-    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
-        return
-    # On reading a cached program XLA calls tuning hints such as prefer-no-gather missing features of the machine that
-    # compiled it, at length and as errors; what really fails comes as an exception.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    import jax
-    from platformdirs import user_cache_path
-
-    jax.config.update("jax_compilation_cache_dir", str(user_cache_path("metaprior") / "xla"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
