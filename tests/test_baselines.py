@@ -131,7 +131,7 @@ def test_certainty_that_is_wrong_costs_what_the_floor_says():
         (
             nearest_class_mean,
             [draw_task(np.random.default_rng(0))._replace(y_query=np.arange(8))],
-            r"y must hold labels 0 and 1; got 2\.0",
+            r"tasks\[0\]: y must have two labels; got 8",
         ),
     ],
 )

@@ -1,5 +1,8 @@
 """The classifier's contract: labels, probabilities against outside computations, scikit-learn habits, files."""
 
+import copy
+import pickle
+
 import jax
 import numpy as np
 import pytest
@@ -125,12 +128,42 @@ def test_it_learns_what_tells_classes_apart():
     assert learned.log_loss < plain.log_loss
 
 
+def test_a_linear_mean_learns_a_rule_that_all_tasks_share(tmp_path):
+    rng = np.random.default_rng(0)
+
+    def draw(n):
+        x = rng.normal(size=(n, 6))
+        return x, np.where(3.0 * (x[:, 0] - x[:, 1]) + rng.logistic(size=n) > 0, "yes", "no")
+
+    tasks, tests = (
+        [draw(10) for _ in range(15)],
+        [(x[:4], y[:4], x[4:], y[4:]) for x, y in (draw(44) for _ in range(20))],
+    )
+    linear, constant = (
+        MetaGPClassifier(mean=mean, random_state=0, n_steps=300).fit(tasks) for mean in ("linear", "constant")
+    )
+    ours, theirs = linear.evaluate(tests), constant.evaluate(tests)
+    differences = ours.per_task.accuracy - theirs.per_task.accuracy
+    assert differences.mean() > 4.0 * differences.std(ddof=1) / np.sqrt(len(differences)) > 0.0
+    assert ours.log_loss < theirs.log_loss
+    linear.save(tmp_path / "linear.safetensors")
+    assert load(tmp_path / "linear.safetensors").evaluate(tests).accuracy == ours.accuracy
+
+
+def test_pickled_tasks_keep_their_precision(meta):
+    task = meta.adapt(X_CONTEXT, Y_CONTEXT)
+    for copied in (pickle.loads(pickle.dumps(task)), copy.deepcopy(task)):
+        np.testing.assert_array_equal(copied.predict_proba(X_QUERY), task.predict_proba(X_QUERY))
+    np.testing.assert_allclose(np.exp(task.predict_log_proba(X_QUERY)), task.predict_proba(X_QUERY), rtol=1e-9)
+    assert "classes_=[0, 1]" in repr(task)
+
+
 def test_one_svgd_particle_is_map():
     arguments = {"mean": MLPMean((3,)), "kernel": MLPKernel((3,)), "standardise": True, **QUICK}
     one = MetaGPClassifier(0.4, inference=SVGD(), n_particles=1, **arguments).fit(SOURCE, TARGET)
     mode = MetaGPClassifier(0.4, inference="map", **arguments).fit(SOURCE, TARGET)
     for leaf, other in zip(jax.tree.leaves(one.particles_), jax.tree.leaves(mode.particles_), strict=True):
-        np.testing.assert_allclose(leaf, other, rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(leaf, other)
     assert mode.loss_trace_[-1] < mode.loss_trace_[0]
 
 
@@ -145,6 +178,32 @@ def test_alpha_zero_is_target_only_and_pooling_weighs_tasks_alike():
     np.testing.assert_allclose(probabilities[0], probabilities[1], atol=1e-9)
     np.testing.assert_allclose(probabilities[2], probabilities[3], atol=1e-9)
     assert np.abs(probabilities[0] - probabilities[2]).max() > 1e-3
+
+
+def test_alpha_zero_is_target_only_whatever_the_source():
+    strange = [(np.zeros((130, 2)), ["owl"] * 130), (X_CONTEXT, list("abcdef"))]
+    both = MetaGPClassifier(0.0, **QUICK).fit(strange, TARGET)
+    alone = MetaGPClassifier(0.0, **QUICK).fit(target_tasks=TARGET)
+    assert (both.dtype_, both.classes_.tolist()) == (alone.dtype_, alone.classes_.tolist()) == ("float32", [0, 1])
+    ours, theirs = (m.adapt(X_CONTEXT, Y_CONTEXT).predict_proba(X_QUERY) for m in (both, alone))
+    np.testing.assert_allclose(ours, theirs, atol=1e-4)
+
+
+def test_neither_label_is_favoured_by_chance():
+    """Without a context and with a zero mean nothing tells classes apart: accuracy is one half, whatever the labels."""
+    meta = MetaGPClassifier(mean="zero", **QUICK).fit(SOURCE, TARGET)
+    x = np.random.default_rng(0).normal(size=(40, 2))
+    assert meta.evaluate([([], [], x, [0] * 30 + [1] * 10)]).accuracy == 0.5
+
+
+def test_the_order_of_labels_of_their_own_teaches_nothing():
+    rng = np.random.default_rng(0)
+    tasks = [(rng.normal(size=(10, 2)), [f"b{i}"] * 8 + [f"a{i}"] * 2) for i in range(6)]
+    meta = MetaGPClassifier(**QUICK).fit(tasks)
+    np.testing.assert_allclose(meta.adapt([], []).predict_proba(X_QUERY), 0.5, atol=1e-12)
+    first, second = (meta.adapt(X_CONTEXT[:3], ["m"] * 3, classes=("m", other)) for other in "az")
+    ours = first.predict_proba(X_QUERY)[:, list(first.classes_).index("m")]
+    np.testing.assert_allclose(ours, second.predict_proba(X_QUERY)[:, 0], rtol=1e-9)
 
 
 @pytest.mark.parametrize("names", [("ill", "well"), (False, True), (-1, 1), (2.0, 5.0)], ids=str)
@@ -256,6 +315,9 @@ BAD = [
     (lambda m: m.adapt(X_CONTEXT, Y_CONTEXT[:3]), ["same number of samples", "6", "3"]),
     (lambda m: m.adapt(X_CONTEXT[:, :1], Y_CONTEXT), ["2 columns", "got 1"]),
     (lambda m: m.adapt(X_CONTEXT * np.nan, Y_CONTEXT), ["X must be finite"]),
+    (lambda m: m.adapt(X_CONTEXT, Y_CONTEXT).predict_proba(X_QUERY * 1e300), ["standard deviations", "units"]),
+    (lambda m: m.adapt(X_CONTEXT * 1e200, Y_CONTEXT), ["standard deviations", "units"]),
+    (lambda m: m.adapt(X_CONTEXT, Y_CONTEXT + 1), ["y has 1, 2", "labels 0, 1"]),
     (lambda m: m.adapt(X_CONTEXT, Y_CONTEXT, classes=["a", "b"]), ["label 0", "classes"]),
     (lambda m: m.adapt(X_CONTEXT, Y_CONTEXT).predict_proba(X_QUERY, n_samples=0), ["n_samples", "at least 1"]),
     (lambda m: m.adapt(X_CONTEXT, Y_CONTEXT).predict(np.zeros((2, 3, 4))), ["2 columns", "12", "(3, 4)"]),

@@ -36,6 +36,7 @@ KERNELS = {
 MEANS = {
     "mlp": lambda: MLPMean((4,)),
     "constant": lambda: resolve_mean("constant"),
+    "linear": lambda: resolve_mean("linear"),
     "zero": lambda: resolve_mean("zero"),
     "own": lambda: lambda x: jnp.sin(jnp.sum(x)),
 }

@@ -69,7 +69,7 @@ KERNELS = {
     "own module": lambda: OwnKernel(jnp.asarray([0.5, 2.0])),
 }
 MEANS = {
-    **{name: lambda name=name: name for name in ("mlp", "constant", "zero")},
+    **{name: lambda name=name: name for name in ("mlp", "linear", "constant", "zero")},
     "mlp description": lambda: MLPMean((3,), "relu"),
     "own function": lambda: lambda x: jnp.sin(x[0]),
     "own module": lambda: OwnMean(jnp.asarray(2.0)),

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaprior.tasks import Task, fit_label_scaling, fit_scaling
-from metaprior.tasks.scaling import MAX_DECORRELATED
+from metaprior.tasks.scaling import MAX_DECORRELATED, _shrunk_correlations
 
 COVARIANCE = np.array([[4.0, 1.5, 0.0], [1.5, 1.0, -0.2], [0.0, -0.2, 0.25]])
 
@@ -61,12 +61,37 @@ def test_shrinkage_by_hand():
     spread = np.sqrt(np.diag(np.tensordot(weights, np.array(moments), axes=1)))
     correlations = np.array(moments) / np.outer(spread, spread)
     mean = np.tensordot(weights, correlations, axes=1)
-    variance = sum(w**2 * np.sum((r - mean) ** 2) for w, r in zip(weights, correlations, strict=True))
-    variance /= 1.0 - np.sum(weights**2)
+    variance = sum(w * np.sum((r - mean) ** 2) for w, r in zip(weights, correlations, strict=True))
+    variance *= np.sum(weights**2) / (1.0 - np.sum(weights**2))
     shrinkage = min(1.0, np.sqrt(variance / np.sum((mean - np.eye(3)) ** 2)))
     assert 0.0 < shrinkage < 1.0
     metric = np.linalg.inv((1 - shrinkage) * mean + shrinkage * np.eye(3)) / np.outer(spread, spread)
     np.testing.assert_allclose(scaling.x_map @ scaling.x_map.T, metric, rtol=1e-9)
+
+
+@pytest.mark.parametrize("heaviest", [1 / 12, 0.5, 0.9])
+def test_shrinkage_estimates_the_variance_of_the_mean_whatever_the_weights(heaviest):
+    """Over many draws s^2 is on average what the docstring says, the true variance of R over ||R - I||^2."""
+    rng, n_tasks, n_rows, n_columns = np.random.default_rng(0), 12, 8, 6
+    share = np.array([heaviest, *[(1 - heaviest) / (n_tasks - 1)] * (n_tasks - 1)])
+    mixing = rng.normal(size=(n_columns, n_columns))
+    means, estimates = [], []
+    for _ in range(300):
+        tasks = [rng.normal(size=(n_rows, n_columns)) @ mixing for _ in range(n_tasks)]
+        mean = sum(w / n_rows * (rows.T @ rows) for rows, w in zip(tasks, share, strict=True))
+        shrunk, distance = _shrunk_correlations(tasks, share), mean - np.eye(n_columns)
+        s = 1.0 - np.sum((shrunk - np.eye(n_columns)) * distance) / np.sum(distance**2)
+        means.append(mean)
+        estimates.append(s**2 * np.sum(distance**2))
+    truth = np.var(means, axis=0, ddof=1).sum()
+    assert np.mean(estimates) == pytest.approx(truth, rel=0.25)
+
+
+def test_a_weight_near_zero_is_nearly_no_weight():
+    target, source = make_tasks(3, 1), make_tasks(4, 10, covariance=np.eye(3))
+    alone = fit_label_scaling([source, target], (0.0, 1.0), within=True).x_map
+    nearly = fit_label_scaling([source, target], (1e-6, 1.0 - 1e-6), within=True).x_map
+    np.testing.assert_allclose(nearly @ nearly.T, alone @ alone.T, rtol=0.5, atol=0.1 * np.abs(alone @ alone.T).max())
 
 
 def test_few_tasks_and_tasks_that_disagree_keep_columns_apart():
@@ -103,7 +128,11 @@ def test_a_sample_per_class_or_a_constant_column_is_no_trouble():
     np.testing.assert_array_equal(scaling.x_map, np.eye(3))
     constant = [Task(np.column_stack([x, np.full(len(x), 7.0), y]), y) for x, y in make_tasks(7, 8)]
     scaling = fit_label_scaling([constant, []], (1.0, 0.0), within=True)  # the last tells classes apart for certain
-    assert all(np.isfinite(task.x).all() for task in scaled(scaling, constant))
+    without = fit_label_scaling([make_tasks(7, 8), []], (1.0, 0.0), within=True)
+    np.testing.assert_allclose(scaling.x_map[:3, :3], without.x_map, rtol=1e-9)
+    np.testing.assert_array_equal(scaling.x_map[3:], np.eye(5)[3:])
+    duplicates = [Task(np.column_stack([y, -y]), y) for _, y in constant]
+    np.testing.assert_array_equal(fit_label_scaling([duplicates, []], (1.0, 0.0), within=True).x_map, np.eye(2))
     one_class = [Task(x, np.zeros(len(y))) for x, y in make_tasks(8, 8)]
     assert np.isfinite(fit_label_scaling([one_class, []], (1.0, 0.0), within=True).x_map).all()
 

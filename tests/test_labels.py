@@ -13,13 +13,13 @@ def tasks(*labels):
 
 
 def encoded(*labels):
-    environments, shared = encode_environments([tasks(*labels)], ["tasks"])
+    environments, shared = encode_environments([tasks(*labels)], ["tasks"], [1.0])
     return [task.y.tolist() for task in environments[0]], shared
 
 
 @pytest.mark.parametrize(
     "pair",
-    [("ill", "well"), (0, 1), (-1, 1), (3, 7), (False, True), (0.0, 1.0), (b"a", b"b"), ("", "x")],
+    [("ill", "well"), (0, 1), (-1, 1), (3, 7), (False, True), (0.0, 1.0), ("", "x")],
     ids=str,
 )
 def test_two_labels_of_any_kind(pair):
@@ -66,7 +66,8 @@ def test_encoding_can_be_undone(labels):
         ([1], None, None, [0, 1]),
         ([False], None, None, [False, True]),
         (["cat"], None, None, ["cat", None]),
-        ([7], [0, 1], None, [7, None]),
+        ([7], None, None, [7, None]),
+        (["cat"], [0, 1], None, ["cat", None]),
         ([], None, None, [None, None]),
         (["cat"], None, ("dog", "cat"), ["cat", "dog"]),
         ([], ["x", "y"], ("dog", "cat"), ["cat", "dog"]),
@@ -91,8 +92,14 @@ def test_classes_of_a_new_task(y, shared, given_, expected):
         (lambda: task_classes(np.array([0, 1, 2]), "adapt", np.array([0, 1])), ["adapt", "two labels", "0, 1, 2"]),
         (lambda: task_classes(np.array([0]), "adapt", None, [0]), ["classes", "two different labels", "[0]"]),
         (lambda: task_classes(np.array([5]), "adapt", None, [0, 1]), ["label 5", "classes [0, 1]"]),
-        (lambda: as_labels(["a", 1], "task: y"), ["task: y", "one kind"]),
-        (lambda: as_labels(np.array(["a", None], dtype=object), "y"), ["NoneType and text"]),
+        (lambda: task_classes(np.array([1, 2]), "adapt", np.array([0, 1])), ["y has 1, 2", "labels 0, 1", "classes="]),
+        (lambda: as_labels(["a", 1], "task: y"), ["task: y", "one kind", "numbers and text"]),
+        (lambda: as_labels([b"a", b"b"], "y"), ["text, integers or bools", "|S1"]),
+        (lambda: task_classes(np.array([7]), "adapt", np.array([0, 1])), ["y has 7", "labels 0, 1", "classes="]),
+        (lambda: task_classes(np.array(["Yes"]), "adapt", np.array(["no", "yes"])), ["y has 'Yes'", "'no', 'yes'"]),
+        (lambda: as_labels(np.array(["a", None], dtype=object), "y"), ["missing labels", "Drop"]),
+        (lambda: as_labels(["a", float("nan")], "y"), ["missing labels", "Drop"]),
+        (lambda: encoded([0.13, 2.5, 1.1]), ["tasks[0]", "MetaGPRegressor"]),
         (lambda: as_labels([0.0, np.nan], "y"), ["NaN"]),
         (lambda: as_labels([1j, 2j], "y"), ["complex"]),
         (lambda: as_labels(np.ma.masked_array([0, 1], [True, False]), "y"), ["masked"]),
@@ -107,12 +114,25 @@ def test_classes_of_a_new_task(y, shared, given_, expected):
     ],
 )
 def test_bad_labels(call, parts):
-    if "one kind" in parts and "task: y" in parts:
-        assert as_labels(["a", 1], "y").tolist() == ["a", "1"]  # NumPy makes text of both before we see them
-        return
     with pytest.raises(ValueError) as error:  # noqa: PT011
         call()
     assert all(part in str(error.value) for part in parts), error.value
+
+
+def test_a_slip_in_a_label_is_pointed_out():
+    with pytest.warns(UserWarning, match=r"3 of 4 tasks have the labels \('no', 'yes'\), another has \('Yes', 'no'\)"):
+        _, shared = encoded(["no", "yes"], ["yes", "no"], ["no", "yes"], ["no", "Yes"])
+    assert shared is None
+
+
+def test_an_environment_of_weight_zero_has_no_say():
+    own, shared = tasks(["wren", "finch"], ["owl", "owl"]), tasks([0, 1], [1, 1])
+    encoded, classes = encode_environments([own, shared], ["source_tasks", "target_tasks"], [0.0, 1.0])
+    assert classes.tolist() == [0, 1]
+    assert [task.y.tolist() for task in encoded[1]] == [[0.0, 1.0], [1.0, 1.0]]
+    assert [len(task.y) for task in encoded[0]] == [2, 2]
+    with pytest.raises(ValueError, match=r"source_tasks\[1\]: y has one label only"):
+        encode_environments([own, shared], ["source_tasks", "target_tasks"], [0.1, 0.9])
 
 
 def test_test_tasks_take_their_classes_from_context_and_queries():

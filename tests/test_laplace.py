@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 from scipy import optimize
-from scipy.special import expit, log_expit
+from scipy.special import expit, log_expit, logsumexp
 from sklearn.gaussian_process import GaussianProcessClassifier, kernels
 
 from metaprior.gp import MLPKernel, MLPMean
@@ -246,3 +246,17 @@ def test_another_likelihood_is_refused():
     prior = eqx.tree_at(lambda p: p.likelihood, rbf_prior(1.0), Gaussian(jnp.zeros(())))
     with pytest.raises(TypeError, match="Bernoulli for Laplace; got Gaussian"):
         condition(prior, jnp.zeros((1, 2)), jnp.zeros(1), jnp.ones(1, bool))
+
+
+@pytest.mark.parametrize(
+    ("mean", "variance"), [(-15, 4), (-20, 4), (-30, 3.3), (-30, 3.0), (-50, 4), (-300, 30), (-40, 30), (-3, 2), (5, 9)]
+)
+def test_log_probabilities_are_right_in_the_tails(x64, mean, variance):
+    """Against the integral of sigmoid(t) N(t; mean, variance), its logarithms summed on a fine grid."""
+    t = np.linspace(mean - 40 * np.sqrt(variance), mean + 60 * np.sqrt(variance) + 2 * variance, 400_001)
+    log_normal = -0.5 * (t - mean) ** 2 / variance - 0.5 * np.log(2 * np.pi * variance)
+    ours = Bernoulli().log_predictive(*(jnp.asarray(float(v))[None] for v in (1.0, mean, variance)))
+    truth = logsumexp(log_expit(t) + log_normal) + np.log(t[1] - t[0])
+    np.testing.assert_allclose(ours, truth, rtol=1e-3)
+    mirrored = Bernoulli().log_predictive(*(jnp.asarray(float(v))[None] for v in (0.0, -mean, variance)))
+    np.testing.assert_allclose(mirrored, ours, rtol=1e-12)

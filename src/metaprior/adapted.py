@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,7 +52,9 @@ class _Adapted:
         scaled = model.scaling.task(Task(x, y))
         with jax.enable_x64(True):
             padded = (jnp.asarray(part[0]) for part in pad_to([scaled], padded_size(len(y)), np.float64))
-            self._posteriors = adapt_in(model.particles, model.rest, *padded)
+            posteriors = adapt_in(model.particles, model.rest, *padded)
+        # As NumPy's, which keep their precision when they are copied, pickled and read where JAX's would lose it.
+        self._posteriors = jax.tree.map(lambda leaf: np.asarray(leaf) if eqx.is_array(leaf) else leaf, posteriors)
 
     def _inputs(self, X: Any) -> tuple[np.ndarray, int]:
         """Checked, scaled inputs, padded so that few sizes are ever compiled; and how many are real."""
@@ -68,6 +71,9 @@ class AdaptedClassifier(_Adapted):
     def __init__(self, model: Model, x: np.ndarray, y: np.ndarray, classes: np.ndarray):
         super().__init__(model, x, encode(y, classes))
         self.classes_ = classes
+
+    def __repr__(self) -> str:
+        return f"AdaptedClassifier(classes_={self.classes_.tolist()})"
 
     def predict(self, X: Any) -> np.ndarray:
         """The more probable class."""
@@ -88,6 +94,10 @@ class AdaptedClassifier(_Adapted):
             drawn = sampled_label_probability(key, marginals(self._posteriors, jnp.asarray(x)), n_samples)
         second = np.asarray(drawn)[0, :n]
         return np.stack([1.0 - second, second], axis=1)
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Logarithms of the probabilities (n, 2)."""
+        return self._log_probabilities(X).T
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Log odds of the second class: positive where `predict` gives it."""

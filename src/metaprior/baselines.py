@@ -10,7 +10,7 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 from metaprior.label_metrics import check_labels, summarise_labels
-from metaprior.tasks import TestTask, as_inputs, as_test_tasks
+from metaprior.tasks import TestTask, as_inputs, as_labelled_tests
 
 Baseline = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
@@ -55,7 +55,7 @@ def score(baseline: Baseline, tasks: Sequence[TestTask]) -> dict[str, np.ndarray
     """
     if len(tasks) == 0:
         raise ValueError("tasks is empty: there is nothing to score")
-    tasks = as_test_tasks(tasks, "tasks", as_inputs(tasks[0].x_query, "tasks[0] query").shape[1])
+    tasks = as_labelled_tests(tasks, "tasks", as_inputs(tasks[0][2], "tasks[0] query").shape[1], np.array([0, 1]))
     predictions = [baseline(task.x_context, task.y_context, task.x_query) for task in tasks]
     for index, (task, prediction) in enumerate(zip(tasks, predictions, strict=True)):
         if prediction.shape != task.y_query.shape:

@@ -45,7 +45,9 @@ def demo(
     folder: Annotated[Path, typer.Option("--out", help="Folder for the results and the figure.")] = Path("demo"),
     seed: Annotated[int, typer.Option(min=0, help="Other seeds give other tasks.")] = 0,
     draws: Annotated[int, typer.Option(min=1, help="Independent draws of tasks behind every row.")] = 8,
-    steps: Annotated[int | None, typer.Option(min=0, help="Training steps of every fit (default 2000 or 500).")] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=0, help="Training steps of every fit (default: 2000 sinusoid, 1000 fewshot).")
+    ] = None,
 ):
     """Meta-train every scheme on one problem and compare them, in about a minute."""
     started = time.perf_counter()
@@ -62,7 +64,7 @@ def _sinusoid(folder: Path, seed: int, draws: int, steps: int | None) -> tuple[P
     config = DemoConfig(seed=seed, n_draws=draws, n_steps=2000 if steps is None else steps)
     err.print(
         f"Sinusoid: {config.n_tasks} tasks of {config.n_samples} samples, {config.beta:.0%} of them from a source "
-        f"whose phase is off by {config.deviation:g}. {draws} draws, {config.n_test_tasks} test tasks each."
+        f"whose phase is off by {config.deviation:g}. {draws} draw(s), {config.n_test_tasks} test tasks each."
     )
     files = folder / "results.csv", folder / "figure2.png"
     with _progress(total=draws * (len(schemes(config)) + 2) + 1) as advance:
@@ -84,11 +86,11 @@ def _fewshot(folder: Path, seed: int, draws: int, steps: int | None) -> tuple[Pa
     from metaprior.demo.fewshot import FewShotConfig, draw_figure, find_data, run, schemes, summary
     from metaprior.demo.results import write_results
 
-    config = FewShotConfig(seed=seed, n_draws=draws, n_steps=500 if steps is None else steps)
+    config = FewShotConfig(seed=seed, n_draws=draws, n_steps=1000 if steps is None else steps)
     episodes, data = find_data()
     setting = (
         f"{config.n_tasks} tasks of 2 classes and {config.shots} samples each, {config.beta:.0%} of them from the "
-        f"source. {draws} draws, {config.n_test_tasks} test tasks each."
+        f"source. {draws} draw(s), {config.n_test_tasks} test tasks each."
     )
     err.print(f"{data}: {setting}")
     files = folder / "fewshot.csv", folder / "fewshot.png"

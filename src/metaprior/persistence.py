@@ -18,6 +18,7 @@ from metaprior.gp import (
     ConstantMean,
     ConvEncoder,
     LinearKernel,
+    LinearMean,
     LinearRBFKernel,
     MLPEncoder,
     MLPKernel,
@@ -29,7 +30,7 @@ from metaprior.meta import MAP, SVGD
 
 FORMAT = "metaprior"
 FORMAT_VERSION = 1
-MEANS = (ConstantMean, MLPMean, ZeroMean)
+MEANS = (ConstantMean, LinearMean, MLPMean, ZeroMean)
 KERNELS = (LinearKernel, LinearRBFKernel, MLPKernel, RBFKernel)
 DESCRIPTIONS = {kind.__name__: kind for kind in (*MEANS, *KERNELS, ConvEncoder, MLPEncoder, MAP, SVGD)}
 

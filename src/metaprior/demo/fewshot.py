@@ -33,7 +33,7 @@ class FewShotConfig:
     shots: int = 5
     queries: int = 15
     n_test_tasks: int = 200
-    n_steps: int = 500
+    n_steps: int = 1000
 
 
 class Draw(NamedTuple):
@@ -131,19 +131,22 @@ def summary(rows: Rows) -> list[tuple[str, ...]]:
 
 
 def draw_figure(rows: Rows, title: str, path: Path) -> None:
-    """Accuracy and log loss of every scheme: every draw a dot, the mean a bar with its 95% interval."""
+    """Accuracy, log loss and calibration error: every draw a dot, the mean a bar with its 95% interval."""
     from matplotlib.figure import Figure
 
     schemes = by_scheme(rows)
-    figure = Figure(figsize=(10, 4.4), layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
-    for axes, metric, label in zip(panels, ("accuracy", "log_loss"), ("accuracy", "log loss"), strict=True):
+    figure = Figure(figsize=(12, 4.4), layout="constrained")
+    panels = figure.subplots(1, 3, sharey=True)
+    metrics = {"accuracy": "accuracy", "log_loss": "log loss", "calibration_error": "expected calibration error"}
+    for axes, (metric, label) in zip(panels, metrics.items(), strict=True):
         for row, figures in enumerate(schemes.values()):
             values = figures[metric]
             half = 1.96 * np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
             axes.plot(values, np.full(len(values), row), "o", color="#9ecae1", markersize=5)
             axes.errorbar(values.mean(), row, xerr=half, fmt="|", color="#08519c", markersize=16, capsize=4)
         axes.set_xlabel(label)
+        if metric == "log_loss":
+            axes.set_xscale("log")  # one overconfident baseline would squeeze the others
         axes.grid(axis="x", color="0.92")
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)

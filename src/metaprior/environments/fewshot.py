@@ -36,6 +36,9 @@ class FewShot:
         for name, least in (("ways", 2), ("shots", 1), ("queries", 1)):
             check_integer(name, getattr(self, name), least)
         check_bool("flatten", self.flatten)
+        for name in ("source", "target"):
+            if not isinstance(data := getattr(self, name), ClassData):
+                raise ValueError(f"{name} must be a data set such as images.cub(); got {type(data).__name__}.")
         if self.source.shape != self.target.shape:
             raise ValueError(
                 f"source and target must have samples of one shape; "

@@ -7,7 +7,7 @@ import csv
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -43,8 +43,8 @@ class ClassData:
     name: str
     n_samples: int
     shape: tuple[int, ...]  # of one sample
-    splits: Mapping[str, Mapping[str, Array]]  # split -> class -> indices of its samples
-    read: Callable[[Array], Array]  # indices (n,) -> samples (n, *shape)
+    splits: Mapping[str, Mapping[str, Array]] = field(repr=False)  # split -> class -> indices of its samples
+    read: Callable[[Array], Array] = field(repr=False)  # indices (n,) -> samples (n, *shape)
 
     def images(self, indices: Sequence[int] | Array, flatten: bool = False) -> Array:
         """Samples (n, *shape) in float32, pixels in [0, 1]; flattened, (n, product of shape)."""

@@ -68,7 +68,7 @@ class MetaGP(BaseEstimator):
         weights = environment_weights(self.alpha, [len(tasks) for tasks in environments])
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         scaling = scaling_of(environments, weights, settings)
-        dtype = training_dtype(environments, scaling, settings) if self.dtype == "auto" else self.dtype
+        dtype = training_dtype(environments, weights, scaling, settings) if self.dtype == "auto" else self.dtype
         with jax.enable_x64(dtype == "float64"):
             run = set_up(environments, weights, scaling, settings, seed)
             held_out = None if validation is None else _padded(validation(len(scaling.x_mean)), scaling)
@@ -117,7 +117,7 @@ class MetaGP(BaseEstimator):
 
     def _restore(self, path: str | os.PathLike, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
         """Take up what `save` wrote."""
-        settings, input_dim = self._settings(), header["input_dim"]
+        settings, input_dim = self._fitted_settings(), header["input_dim"]
         with jax.enable_x64(header["fitted"]["dtype_"] == "float64"):
             dtype = jnp.zeros(()).dtype
             template = eqx.filter_eval_shape(draw, jax.random.key(0), input_dim, settings, 1.0, dtype)
@@ -129,6 +129,9 @@ class MetaGP(BaseEstimator):
         for name in FITTED_TRACES:
             setattr(self, name, tensors[name])
         self.n_features_in_ = input_dim
+
+    def _fitted_settings(self) -> Settings:
+        return self._settings()
 
     def _labels_to_json(self) -> dict[str, Any]:
         return {}

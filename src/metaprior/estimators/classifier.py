@@ -1,20 +1,22 @@
 """`MetaGPClassifier`: a meta-learned prior for tasks of two classes."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from scipy.special import expit
 from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
 from metaprior import persistence
 from metaprior.adapted import AdaptedClassifier, predict_labels
-from metaprior.estimators.base import ENVIRONMENTS, MetaGP, read_environments, report
+from metaprior.estimators.base import ENVIRONMENTS, MetaGP, environment_weights, read_environments, report
+from metaprior.gp import ConstantMean, LinearMean, ZeroMean
 from metaprior.label_metrics import summarise_labels
+from metaprior.meta.setup import Settings
 from metaprior.tasks import as_labelled_tests, as_labels, as_task, as_tasks, encode_environments, task_classes
-
-PRIOR_STD = {"weights": 1.0, "biases": 1.0, "scales": 0.3}
 
 
 class MetaGPClassifier(MetaGP):
@@ -30,8 +32,10 @@ class MetaGPClassifier(MetaGP):
         Weight of the source environment; the target has 1 - alpha. "pooled" weighs every task the same.
     inference, n_particles
         As for `MetaGPRegressor`.
-    mean : "constant", "zero", "mlp", MLPMean(...), or a function of one input point
-        Prior mean of the log odds of the second class.
+    mean : "constant", "linear", "zero", "mlp", MLPMean(...), or a function of one input point
+        Prior mean of the log odds of the second class. "linear" is for labels that follow much the same rule in every
+        task (ill, well); where each task has a rule of its own, as in few-shot learning, it learns noise. "linear" and
+        "constant" are zero where tasks have labels of their own: which of the two comes first then means nothing.
     kernel : "linear+rbf", "rbf", "linear", "mlp", LinearRBFKernel(...) and its like, a tinygp kernel, or a module
         Prior covariance of the log odds. "mlp" with mean="mlp" is the paper's.
     encoder : None, "mlp", "conv", MLPEncoder(...), ConvEncoder(...), or a function of one input point
@@ -42,10 +46,11 @@ class MetaGPClassifier(MetaGP):
         Standard deviation of the hyper-prior, for all parameters or per group (weights, biases, scales).
     standardise : "within-class", True or False
         True learns the mean and the spread of every input column from the tasks. "within-class" divides by the spread
-        within the classes of a task instead, and removes correlations found there: a metric for all tasks. (Up to
-        1024 columns; as True above.) False leaves inputs as they are.
+        within the classes of a task instead, and removes correlations found there: a metric for all tasks. (As True
+        for over 1024 columns, and before a ConvEncoder.) False leaves inputs as they are.
     dtype : "auto", "float32" or "float64"
-        Precision of training. "auto" takes float64 for tasks of over 100 samples. Adaptation is always in float64.
+        Precision of training. "auto" takes float64 for tasks of over 100 samples and for inputs that are not
+        standardised. Adaptation is always in float64.
 
     Attributes
     ----------
@@ -67,11 +72,11 @@ class MetaGPClassifier(MetaGP):
         encoder: Any = None,
         temperature: float | str = "bayes",
         prior_mean: Any = "zero",
-        prior_std: float | Mapping[str, float] = PRIOR_STD,
+        prior_std: Any = 1.0,
         optimizer: str = "adam",
         learning_rate: float = 1e-2,
         schedule: str = "cosine",
-        n_steps: int = 500,
+        n_steps: int = 1000,
         batch_size: int | None = None,
         standardise: bool | str = "within-class",
         dtype: str = "auto",
@@ -112,7 +117,9 @@ class MetaGPClassifier(MetaGP):
         """
         settings = self._settings()
         labelled = read_environments(source_tasks, target_tasks, lambda *task: as_tasks(*task, outputs=as_labels))
-        environments, classes = encode_environments(labelled, [f"{name}_tasks" for name in ENVIRONMENTS])
+        weights = environment_weights(self.alpha, [len(tasks) for tasks in labelled])
+        environments, classes = encode_environments(labelled, [f"{name}_tasks" for name in ENVIRONMENTS], weights)
+        settings = self._of_labels(settings, classes)
         held_out = None
         if validation_tasks is not None:
             held_out = lambda dim: as_labelled_tests(validation_tasks, "validation_tasks", dim, classes)  # noqa: E731
@@ -140,18 +147,28 @@ class MetaGPClassifier(MetaGP):
         check_is_fitted(self, "model_")
         tasks = as_labelled_tests(test_tasks, "test_tasks", self.model_.input_dim, self.classes_)
         (first, second), y, mask = predict_labels(self.model_, tasks)
-        return report(summarise_labels(y, np.exp(second), np.where(y > 0.5, second, first), mask))
+        probability = expit(second - first)  # exactly one half where neither is more probable
+        return report(summarise_labels(y, probability, np.where(y > 0.5, second, first), mask))
+
+    def _of_labels(self, settings: Settings, classes: np.ndarray | None) -> Settings:
+        """Which of a task's own labels comes first means nothing: a mean could only learn noise from it."""
+        if classes is None and isinstance(settings.mean, ConstantMean | LinearMean):
+            return replace(settings, mean=ZeroMean())
+        return settings
 
     def _check_standardise(self) -> None:
         if not (isinstance(self.standardise, bool | np.bool_) or self.standardise == "within-class"):
             raise ValueError(f"standardise must be 'within-class', True or False; got {self.standardise!r}.")
 
+    def _fitted_settings(self) -> Settings:
+        return self._of_labels(self._settings(), self.classes_)
+
     def _labels_to_json(self) -> dict[str, Any]:
         return {"classes_": None if self.classes_ is None else self.classes_.tolist()}
 
     def _restore(self, path: str | os.PathLike, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
-        super()._restore(path, header, tensors)
         classes = header["fitted"].get("classes_")
         if classes is not None and not (isinstance(classes, list) and len(classes) == 2):
             raise persistence.InvalidFile(f"{path} is damaged: classes_ must be two labels; the file has {classes!r}.")
         self.classes_ = None if classes is None else as_labels(classes, f"{path}: classes_")
+        super()._restore(path, header, tensors)

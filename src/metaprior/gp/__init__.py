@@ -2,7 +2,7 @@
 
 from metaprior.gp.encoders import ConvEncoder, MLPEncoder
 from metaprior.gp.kernels import LinearKernel, LinearRBFKernel, MLPKernel, RBFKernel
-from metaprior.gp.means import ConstantMean, MLPMean, ZeroMean
+from metaprior.gp.means import ConstantMean, LinearMean, MLPMean, ZeroMean
 from metaprior.gp.parameters import Fixed
 from metaprior.gp.prior import GPPrior
 
@@ -12,6 +12,7 @@ __all__ = [
     "Fixed",
     "GPPrior",
     "LinearKernel",
+    "LinearMean",
     "LinearRBFKernel",
     "MLPEncoder",
     "MLPKernel",

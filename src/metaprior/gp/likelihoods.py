@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import log_ndtr
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from metaprior.gp.parameters import Parameter
@@ -51,9 +52,13 @@ class Bernoulli(eqx.Module):
     def log_predictive(
         self, y: Float[Array, "*n"], mean: Float[Array, "*n"], variance: Float[Array, "*n"]
     ) -> Float[Array, "*n"]:
-        """Log of the integral of p(y | t) over t ~ N(mean, variance), of a small probability as of a large one."""
-        probability = predictive_probability(jnp.where(y > 0.5, mean, -mean), variance)
-        return jnp.log(jnp.maximum(probability, jnp.finfo(mean.dtype).tiny))
+        """Log of the integral of p(y | t) over t ~ N(mean, variance), of a small probability as of a large one.
+
+        Quadrature has an absolute error, so far in the tail a lower bound takes over that is exact there.
+        """
+        mean = jnp.where(y > 0.5, mean, -mean)
+        probability = jnp.maximum(predictive_probability(mean, variance), jnp.finfo(mean.dtype).tiny)
+        return jnp.maximum(jnp.log(probability), _log_lower_bound(mean, variance))
 
 
 Likelihood = Gaussian | Bernoulli
@@ -90,6 +95,19 @@ def sampled_probability(
     """p(y = 1) as in the paper: the average of sigmoid(t) over draws of t ~ N(mean, variance)."""
     noise = jax.random.normal(key, (*mean.shape, n_samples), mean.dtype)
     return jnp.mean(jax.nn.sigmoid(mean[..., None] + jnp.sqrt(variance)[..., None] * noise), axis=-1)
+
+
+def _log_lower_bound(mean: Float[Array, "*q"], variance: Float[Array, "*q"]) -> Float[Array, "*q"]:
+    """log E[min(sigmoid, its bound)]: e^t - e^2t below zero and 1/2 above, each integrated over N(mean, variance)."""
+    deviation = jnp.sqrt(jnp.maximum(variance, jnp.finfo(variance.dtype).tiny))
+
+    def log_partial(k: float) -> Float[Array, "*q"]:
+        """Log E[e^kt; t < 0]."""
+        return k * mean + 0.5 * k**2 * variance + log_ndtr(-(mean + k * variance) / deviation)
+
+    first, second = log_partial(1.0), log_partial(2.0)
+    below = first + jnp.log(-jnp.expm1(jnp.minimum(second - first, -jnp.finfo(mean.dtype).tiny)))
+    return jnp.logaddexp(below, log_ndtr(mean / deviation) - math.log(2.0))
 
 
 def _last_axis(numbers: np.ndarray, like: Float[Array, "*q"]) -> Float[Array, "*ones nodes"]:

@@ -1,5 +1,6 @@
 """Mean functions mu_theta: modules for one point, and the descriptions they are built from."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -7,6 +8,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from metaprior.checks import check_positive
 from metaprior.gp.networks import MLP, check_network, make_mlp
 
 
@@ -26,6 +28,18 @@ class Constant(eqx.Module):
     def __call__(self, x: Float[Array, " inputs"]) -> Float[Array, ""]:
         """Evaluate at one point."""
         return self.bias
+
+
+class Linear(eqx.Module):
+    """mu(x) = scale * weight . x / sqrt(d) + bias, learned but for the scale."""
+
+    weight: Float[Array, " inputs"]
+    bias: Float[Array, ""]
+    scale: float = eqx.field(static=True)
+
+    def __call__(self, x: Float[Array, " inputs"]) -> Float[Array, ""]:
+        """Evaluate at one point."""
+        return self.scale / math.sqrt(len(self.weight)) * jnp.sum(self.weight * x) + self.bias
 
 
 class NetworkMean(eqx.Module):
@@ -54,6 +68,24 @@ class ConstantMean:
     def build(self, key: PRNGKeyArray, input_dim: int) -> Constant:
         """Draw the module."""
         return Constant(jnp.zeros(()))
+
+
+@dataclass(frozen=True)
+class LinearMean:
+    """The prior mean is linear in the inputs: a rule that all tasks have in common. Without one it learns noise.
+
+    It is scale * weight . x / sqrt(d) + bias in d dimensions, so that under a hyper-prior of unit weights it varies by
+    about `scale` over standardised inputs, whatever d.
+    """
+
+    scale: float = 4.0
+
+    def __post_init__(self):
+        check_positive("scale", self.scale)
+
+    def build(self, key: PRNGKeyArray, input_dim: int) -> Linear:
+        """Draw the module."""
+        return Linear(jnp.zeros(input_dim), jnp.zeros(()), float(self.scale))
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from metaprior.checks import check_positive
 from metaprior.gp.encoders import ConvEncoder, MLPEncoder
 from metaprior.gp.kernels import LinearKernel, LinearRBFKernel, MLPKernel, RBFKernel, learn_positive
 from metaprior.gp.likelihoods import Bernoulli, Gaussian, Likelihood
-from metaprior.gp.means import ConstantMean, MLPMean, ZeroMean
+from metaprior.gp.means import ConstantMean, LinearMean, MLPMean, ZeroMean
 from metaprior.gp.parameters import Fixed, as_arrays, merge, split
 
-MEANS = {"mlp": MLPMean, "constant": ConstantMean, "zero": ZeroMean}
+MEANS = {"mlp": MLPMean, "linear": LinearMean, "constant": ConstantMean, "zero": ZeroMean}
 ENCODERS = {"mlp": MLPEncoder, "conv": ConvEncoder}
 KERNELS = {"mlp": MLPKernel, "rbf": RBFKernel, "linear": LinearKernel, "linear+rbf": LinearRBFKernel}
 
@@ -44,7 +44,7 @@ def make_prior(
     """Draw a prior. `mean`, `kernel` and `encoder` are descriptions (with `build`) or finished modules."""
     mean_key, kernel_key = jax.random.split(key)
     if hasattr(encoder, "build"):
-        encoder = encoder.build(jax.random.fold_in(key, 1), input_dim)
+        encoder = encoder.build(jax.random.fold_in(key, 2), input_dim)  # 0 and 1 are the keys of the split above
     if encoder is not None:
         input_dim = encoded_dim(encoder, input_dim)
     return GPPrior(
@@ -73,8 +73,8 @@ def encoded_dim(encoder: Callable[..., Array], input_dim: int) -> int:
             f"encoder: encoder(x) of one point with {input_dim} input dimension{'s' * (input_dim != 1)} failed: "
             f"{type(error).__name__}: {error}"
         ) from error
-    if len(shape) != 1:
-        raise ValueError(f"encoder: encoder(x) of one point must have shape (n_features,); got {shape}.")
+    if len(shape) != 1 or shape[0] == 0:
+        raise ValueError(f"encoder: encoder(x) of one point must have shape (n_features,), at least one; got {shape}.")
     return shape[0]
 
 

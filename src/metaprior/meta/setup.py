@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key, PRNGKeyArray, PyTree
 
+from metaprior.gp.encoders import ConvEncoder
 from metaprior.gp.kernels import MLPKernel
 from metaprior.gp.means import MLPMean
 from metaprior.gp.parameters import cast, split
@@ -53,26 +54,35 @@ def scaling_of(environments: Sequence[Sequence[Task]], weights: Sequence[float],
     if not settings.standardise:
         return identity_scaling(next(task.x.shape[1] for tasks in environments for task in tasks))
     if settings.likelihood == "bernoulli":
-        return fit_label_scaling(environments, weights, within=settings.standardise == "within-class")
+        return fit_label_scaling(environments, weights, within=_within_classes(settings))
     return fit_scaling(environments, weights)
 
 
 def empty_scaling(input_dim: int, settings: Settings) -> Scaling:
     """A scaling with the shapes that `scaling_of` would give."""
-    decorrelated = settings.standardise == "within-class" and input_dim <= MAX_DECORRELATED
+    decorrelated = _within_classes(settings) and input_dim <= MAX_DECORRELATED
     return identity_scaling(input_dim)._replace(x_map=np.eye(input_dim) if decorrelated else None)
 
 
-def training_dtype(environments: Sequence[Sequence[Task]], scaling: Scaling, settings: Settings) -> str:
+def _within_classes(settings: Settings) -> bool:
+    """Convolutions need pixels as they are: decorrelated ones have no neighbours."""
+    return settings.standardise == "within-class" and not isinstance(settings.encoder, ConvEncoder)
+
+
+def training_dtype(
+    environments: Sequence[Sequence[Task]], weights: Sequence[float], scaling: Scaling, settings: Settings
+) -> str:
     """float64 where the noise of the scaled y is so small, or a task so large, that float32 would blur it.
 
     `gp.linalg` floors the noise variance at 4 eps n; it should stay well above that. Laplace's B has eigenvalues from
-    one up, so labels take more: what counts is its largest, which may be some hundred times the number of samples.
+    one to about the size of a task times the scale of the kernel, which is moderate for standardised inputs.
+    Environments of weight zero do not count.
     """
+    counted = (tasks for tasks, weight in zip(environments, weights, strict=True) if weight > 0)
+    largest = max(len(task.y) for tasks in counted for task in tasks)
     if settings.likelihood == "bernoulli":
-        return "float32" if max(len(task.y) for tasks in environments for task in tasks) <= 100 else "float64"
+        return "float32" if largest <= 100 and settings.standardise else "float64"
     noise = LEARNED_NOISE_START if settings.noise_std is None else settings.noise_std / float(scaling.y_std)
-    largest = max(len(task.y) for tasks in environments for task in tasks)
     return "float32" if noise**2 > 100 * np.finfo(np.float32).eps * largest else "float64"
 
 

@@ -4,6 +4,7 @@ Either all tasks share two labels (healthy and ill), which then mean the same ev
 or every task has two of its own (wren and finch), of which nothing is known beforehand.
 """
 
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -11,34 +12,38 @@ import numpy as np
 
 from metaprior.tasks.types import Task, TestTask, as_test_tasks
 
-KINDS = {"b": "bools", "i": "numbers", "u": "numbers", "f": "numbers", "U": "text", "S": "bytes"}
+KINDS = {"b": "bools", "i": "numbers", "u": "numbers", "f": "numbers", "U": "text"}
 
 
 def as_labels(values: Any, name: str) -> np.ndarray:
     """Check the y of a classification task: an array of labels of one kind."""
     if np.ma.is_masked(values):
         raise ValueError(f"{name} must not have masked values. Drop such samples.")
-    try:
-        labels = np.asarray(values)
-        if labels.dtype.kind in "OT" and labels.size:  # of pandas, say
-            kinds = {KINDS.get(np.asarray(item).dtype.kind, type(item).__name__) for item in labels.flat}
-            if len(kinds) > 1:
-                raise TypeError(f"a mix of {' and '.join(sorted(kinds))}")
-            labels = np.array(labels.tolist())
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} must be labels of one kind, text, integers or bools; got {error}.") from None
+    # A list as it is: NumPy would make text of a mix of text and numbers.
+    labels = np.asarray(values, dtype=object if isinstance(values, list | tuple) else None)
+    if labels.dtype.kind in "OT" and labels.size:  # or of pandas
+        if any(item is None or item != item for item in labels.flat):  # NaN is not equal to itself
+            raise ValueError(f"{name} must not have missing labels, None or NaN. Drop such samples.")
+        kinds = {_kind(np.asarray(item).dtype, type(item).__name__) for item in labels.flat}
+        if len(kinds) > 1:
+            raise ValueError(f"{name} must be labels of one kind; got a mix of {' and '.join(sorted(kinds))}.")
+        labels = np.array(labels.tolist())
     if labels.size and labels.dtype.kind not in KINDS:
-        raise ValueError(f"{name} must be labels of one kind, text, integers or bools; got {labels.dtype}.")
+        came = _kind(labels.dtype, str(labels.dtype))
+        raise ValueError(f"{name} must be labels: text, integers or bools; got {came}.")
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         raise ValueError(f"{name} must not have NaN or infinite labels. Drop such samples.")
     return labels
 
 
 def encode_environments(
-    environments: Sequence[Sequence[Task]], names: Sequence[str]
+    environments: Sequence[Sequence[Task]], names: Sequence[str], weights: Sequence[float]
 ) -> tuple[list[list[Task]], np.ndarray | None]:
-    """Meta-training tasks with labels 0.0 and 1.0, and the two labels if all tasks share them."""
-    every = [task.y for tasks in environments for task in tasks]
+    """Meta-training tasks with labels 0.0 and 1.0, and the two labels if all tasks share them.
+
+    Environments of weight zero have no say in that.
+    """
+    every = [task.y for tasks, weight in zip(environments, weights, strict=True) if weight > 0 for task in tasks]
     distinct = {label for y in every for label in np.unique(y).tolist()}
     if len(distinct) < 2:
         raise ValueError(
@@ -48,9 +53,16 @@ def encode_environments(
         np.unique(np.concatenate([np.unique(y) for y in every])) if len(distinct) == 2 and _one_kind(every) else None
     )
     encoded = []
-    for tasks, name in zip(environments, names, strict=True):
-        classes = (_own_classes(task.y, f"{name}[{i}]") if shared is None else shared for i, task in enumerate(tasks))
+    for tasks, name, weight in zip(environments, names, weights, strict=True):
+        if weight == 0:
+            classes = [np.unique(task.y) for task in tasks]
+        elif shared is None:
+            classes = [_own_classes(task.y, f"{name}[{i}]") for i, task in enumerate(tasks)]
+        else:
+            classes = [shared] * len(tasks)
         encoded.append([Task(task.x, encode(task.y, pair)) for task, pair in zip(tasks, classes, strict=True)])
+    if shared is None:
+        _warn_of_slips(every)
     return encoded, shared
 
 
@@ -72,6 +84,14 @@ def task_classes(y: np.ndarray, name: str, shared: np.ndarray | None, given: Any
         return shared
     if len(labels) > 2:
         raise ValueError(f"{name}: y must have two labels; got {len(labels)}, {_some(labels)}. Two classes per task.")
+    # Of another kind, or two others: clearly labels of its own. One other is more likely a slip.
+    if shared is not None and len(labels) and _one_kind([shared, labels]):
+        known = [label for label in labels.tolist() if label in shared.tolist()]
+        if len(known) + (len(labels) == 1):
+            raise ValueError(
+                f"{name}: y has {_some(labels)}, and all meta-training tasks have the labels {_some(shared)}. If this "
+                "task has classes of its own, name both by classes=...; otherwise mend its labels."
+            )
     if len(labels) == 2:
         return labels
     if len(labels) == 1 and labels.dtype.kind in "biuf" and labels[0] in (0, 1):
@@ -100,23 +120,41 @@ def as_labelled_tests(
     return encoded
 
 
+def _warn_of_slips(every: Sequence[np.ndarray]) -> None:
+    """Most tasks have the same two labels, and some have others: a slip such as Yes for yes looks like that."""
+    pairs = [tuple(np.unique(y).tolist()) for y in every]
+    common = max(set(pairs), key=pairs.count)
+    if len(common) == 2 and pairs.count(common) > len(pairs) / 2 and len(pairs) > 2:
+        odd = next(pair for pair in pairs if pair != common)
+        warnings.warn(
+            f"{pairs.count(common)} of {len(pairs)} tasks have the labels {common}, another has {odd}: so labels are "
+            "taken to be every task's own, and to mean nothing across tasks. Is one of them misspelt?",
+            stacklevel=4,
+        )
+
+
 def _own_classes(y: np.ndarray, name: str) -> np.ndarray:
     classes = np.unique(y)
     if len(classes) == 1:
         raise ValueError(
-            f"{name}: y has one label only, {classes.tolist()[0]!r}, and tasks have labels of their own, so nothing "
-            "tells what the other class is. Leave the task out."
+            f"{name}: y has one label only, {classes.tolist()[0]!r}, and not all tasks share two labels, so nothing "
+            "tells what the other class is. Leave the task out, or mend the labels of the others."
         )
     if len(classes) > 2:
+        continuous = classes.dtype.kind == "f" and (classes != np.round(classes)).any()
         raise ValueError(
             f"{name}: y must have two labels; got {len(classes)}, {_some(classes)}. "
-            "Make a task of two classes, or one against the rest, of it."
+            + ("For numbers to predict use MetaGPRegressor." if continuous else "Make a task for two of them.")
         )
     return classes
 
 
+def _kind(dtype: np.dtype, otherwise: str) -> str:
+    return KINDS.get(dtype.kind, otherwise)
+
+
 def _one_kind(labels: Iterable[np.ndarray]) -> bool:
-    return len({KINDS.get(y.dtype.kind, y.dtype.kind) for y in labels}) == 1
+    return len({_kind(y.dtype, y.dtype.kind) for y in labels}) == 1
 
 
 def _some(labels: np.ndarray) -> str:

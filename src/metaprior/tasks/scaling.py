@@ -7,6 +7,7 @@ import numpy as np
 
 from metaprior.tasks.types import Task
 
+LARGEST = 1e100  # scaled inputs; their squares must not overflow
 MAX_DECORRELATED = 1024  # input columns; the work grows with their cube
 
 
@@ -28,7 +29,12 @@ class Scaling(NamedTuple):
 
     def inputs(self, x: np.ndarray) -> np.ndarray:
         """Scale inputs."""
-        scaled = (x - self.x_mean) / self.x_std
+        with np.errstate(over="ignore"):
+            scaled = (x - self.x_mean) / self.x_std
+        if np.max(np.abs(scaled), initial=0.0) > LARGEST:
+            raise ValueError(
+                f"X lies more than {LARGEST:g} standard deviations from the meta-training inputs. Check its units."
+            )
         return scaled if self.x_map is None else scaled @ self.x_map
 
     def outputs(self, y: np.ndarray) -> np.ndarray:
@@ -88,11 +94,15 @@ def fit_label_scaling(environments: Sequence[Sequence[Task]], weights: Sequence[
     share = np.array([weight for _, weight in tasks])
     share = share / share.sum()
     variance = share @ np.stack([np.mean(rows**2, axis=0) for rows, _ in tasks])
-    spread = np.sqrt(np.where(variance > 1e-12, variance, 1.0))  # a column that is constant within classes stays
-    correlations = _shrunk_correlations([rows / spread for rows, _ in tasks], share)
-    eigenvalues, vectors = np.linalg.eigh(correlations)
-    root = np.sqrt(np.maximum(eigenvalues, 1e-6))
-    return plain._replace(x_map=((vectors / root) @ vectors.T) / spread[:, None])
+    varies = variance > 1e-12  # a column that is constant within classes has no unit there: it stays as it is
+    spread = np.sqrt(variance[varies])
+    x_map = np.eye(input_dim)
+    if varies.any():
+        correlations = _shrunk_correlations([rows[:, varies] / spread for rows, _ in tasks], share)
+        eigenvalues, vectors = np.linalg.eigh(correlations)
+        root = np.sqrt(np.maximum(eigenvalues, 1e-6))
+        x_map[np.ix_(varies, varies)] = ((vectors / root) @ vectors.T) / spread[:, None]
+    return plain._replace(x_map=x_map)
 
 
 def _shrunk_correlations(tasks: Sequence[np.ndarray], share: np.ndarray) -> np.ndarray:
@@ -106,7 +116,7 @@ def _shrunk_correlations(tasks: Sequence[np.ndarray], share: np.ndarray) -> np.n
     concentration = np.sum(share**2)  # one over the effective number of tasks
     if concentration > 1.0 - 1e-9:
         return identity  # one task: nothing is known of how tasks differ
-    of_mean = share**2 @ deviations / (1.0 - concentration)
+    of_mean = concentration * (share @ deviations) / (1.0 - concentration)  # unbiased where tasks vary alike
     distance = np.sum((mean - identity) ** 2)
     shrinkage = 1.0 if of_mean >= distance else np.sqrt(of_mean / distance)
     return (1.0 - shrinkage) * mean + shrinkage * identity
