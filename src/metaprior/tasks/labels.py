@@ -124,8 +124,8 @@ def _warn_of_slips(every: Sequence[np.ndarray]) -> None:
     """Most tasks have the same two labels, and some have others: a slip such as Yes for yes looks like that."""
     pairs = [tuple(np.unique(y).tolist()) for y in every]
     common = max(set(pairs), key=pairs.count)
-    if len(common) == 2 and pairs.count(common) > len(pairs) / 2 and len(pairs) > 2:
-        odd = next(pair for pair in pairs if pair != common)
+    odd = next((pair for pair in pairs if pair != common), None)
+    if len(common) == 2 and pairs.count(common) > len(pairs) / 2 and len(pairs) > 2 and odd is not None:
         warnings.warn(
             f"{pairs.count(common)} of {len(pairs)} tasks have the labels {common}, another has {odd}: so labels are "
             "taken to be every task's own, and to mean nothing across tasks. Is one of them misspelt?",
