@@ -22,7 +22,7 @@ import typer
 from scipy import stats
 
 import metaprior.tasks.scaling as scaling
-from metaprior import LinearRBFKernel, MetaGPClassifier, MLPEncoder, MLPMean, RBFKernel
+from metaprior import LinearRBFKernel, MetaGPClassifier, MLPEncoder, RBFKernel
 from metaprior.environments.fewshot import FewShot
 from metaprior.environments.images import features
 from metaprior.metrics import mean_and_standard_error
@@ -37,19 +37,19 @@ def candidates() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "standardise=True", {"standardise": True}
     yield "standardise=False", {"standardise": False}
     yield "n_steps=0", {"n_steps": 0}
-    yield "n_steps=2000", {"n_steps": 2000}
-    for std in (0.1, 1.0):
-        yield f"prior_std of scales={std}", {"prior_std": {"weights": 1.0, "biases": 1.0, "scales": std}}
-    yield "mean=zero", {"mean": "zero"}
-    yield "mean=mlp", {"mean": MLPMean((32,)), "prior_std": {"weights": 0.1, "biases": 0.1, "scales": 0.3}}
+    yield "n_steps=4000", {"n_steps": 4000}
+    for std in (0.1, 0.3, 3.0):
+        yield f"prior_std={std}", {"prior_std": std}
+    for mean in ("zero", "linear", "mlp"):
+        yield f"mean={mean}", {"mean": mean}
     yield "kernel=rbf, length scale 8, output scale 4", {"kernel": RBFKernel(8.0, 4.0)}
     yield "kernel=linear+rbf without rbf", {"kernel": LinearRBFKernel(rbf_scale=1e-3)}
     yield "kernel=linear+rbf, linear_scale=64", {"kernel": LinearRBFKernel(linear_scale=64.0)}
-    small = {"weights": 0.1, "biases": 0.1, "scales": 0.3}
+    small = {"weights": 0.1, "biases": 0.1, "scales": 1.0}
     for hidden in ((), (32,)):
         encoder = MLPEncoder(hidden, residual=True)
         yield f"residual encoder {hidden}", {"encoder": encoder, "prior_std": small, "learning_rate": 1e-3}
-    yield "the paper's mean and kernel", {"mean": "mlp", "kernel": "mlp", "prior_std": 1.0, "n_steps": 2000}
+    yield "the paper's mean and kernel", {"mean": "mlp", "kernel": "mlp", "n_steps": 2000}
     for temperature in ("effective", 1000.0):
         yield f"temperature={temperature}", {"temperature": temperature}
     for alpha in (0.0, 0.2, 0.8, 1.0):

@@ -241,7 +241,7 @@ def test_own_kernels_combined_with_tinygp_are_the_same_function():
         ({"kernel": OwnKernel(jnp.ones(3))}, "kernel: .*2 input dimensions failed"),
         ({"mean": lambda x: x}, r"mean: .*got \(2,\)"),
         ({"mean": lambda: 0.0}, "mean: .*TypeError"),
-        ({"mean": "Mlp"}, "mean must be one of mlp, constant, zero.*'Mlp'"),
+        ({"mean": "Mlp"}, "mean must be one of mlp, linear, constant, zero.*'Mlp'"),
         ({"mean": 0.0}, "mean must be .*got float"),
         ({"mean": MLPMean}, "mean"),
         ({"kernel": "matern"}, "kernel must be one of mlp, rbf, linear.*'matern'"),
