@@ -260,3 +260,13 @@ def test_log_probabilities_are_right_in_the_tails(x64, mean, variance):
     np.testing.assert_allclose(ours, truth, rtol=1e-3)
     mirrored = Bernoulli().log_predictive(*(jnp.asarray(float(v))[None] for v in (0.0, -mean, variance)))
     np.testing.assert_allclose(mirrored, ours, rtol=1e-12)
+
+
+@pytest.mark.parametrize("mean", [-300.0, -5.0, -1e-9, 0.0, 0.5, 5.0, 300.0])
+@pytest.mark.parametrize("variance", [0.0, 1e-300, 1e-12, 1e6])
+def test_log_probabilities_of_certain_and_uncertain_latents_are_finite(x64, mean, variance):
+    arrays = (jnp.asarray([mean]), jnp.asarray([variance]))
+    first, second = (Bernoulli().log_predictive(jnp.asarray([y]), *arrays) for y in (0.0, 1.0))
+    np.testing.assert_allclose(np.exp(first) + np.exp(second), 1.0, atol=1e-6)
+    if variance < 1.0:
+        np.testing.assert_allclose((first, second), log_expit([[-mean], [mean]]), rtol=1e-6, atol=1e-7)

@@ -98,7 +98,11 @@ def sampled_probability(
 
 
 def _log_lower_bound(mean: Float[Array, "*q"], variance: Float[Array, "*q"]) -> Float[Array, "*q"]:
-    """log E[min(sigmoid, its bound)]: e^t - e^2t below zero and 1/2 above, each integrated over N(mean, variance)."""
+    """Log of a lower bound of E[sigmoid(t)]: e^t - e^2t below zero and 1/2 above, integrated over N(mean, variance).
+
+    For a positive mean that of zero, which is lower still and has no terms that overflow where the variance vanishes.
+    """
+    mean = jnp.minimum(mean, 0.0)
     deviation = jnp.sqrt(jnp.maximum(variance, jnp.finfo(variance.dtype).tiny))
 
     def log_partial(k: float) -> Float[Array, "*q"]:
