@@ -111,7 +111,7 @@ class Projection(eqx.Module):
         return self.weight @ x
 
 
-def images(seed, n_tasks, side=16):
+def images(seed, n_tasks, side=8):
     """Stripes across or along: no pixel alone tells the classes apart."""
     rng = np.random.default_rng(seed)
     tasks = []

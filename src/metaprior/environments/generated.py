@@ -9,15 +9,15 @@ import numpy as np
 
 from metaprior.environments.images import ClassData, from_arrays
 
-SIDE = 12
+SIDE = 8
 N_CLASSES = (24, 8, 12)  # train, validation, test
 PER_CLASS = 40
 N_NUISANCES = 24
-PATTERN, NUISANCE, NOISE = 0.35, 0.5, 0.25
+PATTERN, NUISANCE, NOISE = 0.35, 0.5, 0.15
 
 
 def generated_images(seed: int = 0) -> tuple[ClassData, ClassData]:
-    """A source and a target data set of 12x12 colour images."""
+    """A source and a target data set of 8x8 colour images."""
     rng = np.random.default_rng(seed)
     nuisances = _smooth(N_NUISANCES + N_NUISANCES // 4, rng)
     source = _data_set("generated source images", nuisances[:N_NUISANCES], rng)
