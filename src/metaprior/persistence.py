@@ -14,25 +14,12 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from metaprior.gp import (
-    ConstantMean,
-    ConvEncoder,
-    LinearKernel,
-    LinearMean,
-    LinearRBFKernel,
-    MLPEncoder,
-    MLPKernel,
-    MLPMean,
-    RBFKernel,
-    ZeroMean,
-)
-from metaprior.meta import MAP, SVGD
+from metaprior.gp.prior import ENCODERS, KERNELS, MEANS
+from metaprior.meta.inference import METHODS
 
 FORMAT = "metaprior"
 FORMAT_VERSION = 1
-MEANS = (ConstantMean, LinearMean, MLPMean, ZeroMean)
-KERNELS = (LinearKernel, LinearRBFKernel, MLPKernel, RBFKernel)
-DESCRIPTIONS = {kind.__name__: kind for kind in (*MEANS, *KERNELS, ConvEncoder, MLPEncoder, MAP, SVGD)}
+DESCRIPTIONS = {kind.__name__: kind for named in (MEANS, KERNELS, ENCODERS, METHODS) for kind in named.values()}
 
 
 class InvalidFile(ValueError):

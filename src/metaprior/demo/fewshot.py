@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metaprior.baselines import BASELINES, score
-from metaprior.demo.results import Rows, by_scheme, with_error
+from metaprior.demo.results import Draw, Rows, by_scheme, make_row, with_error
 from metaprior.environments.fewshot import FewShot
 from metaprior.environments.generated import generated_images
 from metaprior.environments.images import DataMissing, features
 from metaprior.estimators import MetaGPClassifier, report
 from metaprior.gp import RBFKernel
-from metaprior.tasks import Task, TestTask
 
 METRICS = ("accuracy", "probability_accuracy", "log_loss", "brier", "calibration_error")
 PLAIN = "GP, RBF on the inputs"
@@ -34,15 +33,6 @@ class FewShotConfig:
     queries: int = 15
     n_test_tasks: int = 200
     n_steps: int = 1000
-
-
-class Draw(NamedTuple):
-    """The tasks of one draw, shared by all schemes."""
-
-    number: int
-    source: list[Task]  # beta N tasks
-    target: list[Task]  # N tasks; schemes with fewer use the first (1 - beta) N
-    test: list[TestTask]
 
 
 class Scheme(NamedTuple):
@@ -86,13 +76,13 @@ def run(config: FewShotConfig, problem: FewShot, on_fit: Callable[[str], None] =
         draw = make_draw(config, problem, index)
         for name, baseline in BASELINES.items():
             on_fit(name)
-            rows.append(_row(name, index, report(score(baseline, draw.test)), 0.0))
+            rows.append(make_row(name, index, report(score(baseline, draw.test)), METRICS, 0.0))
         for scheme in schemes(config, int(np.prod(problem.target.shape))):
             on_fit(scheme.name)
             started = time.perf_counter()
             meta = fit(config, scheme, draw)
             seconds = time.perf_counter() - started
-            rows.append(_row(scheme.name, index, meta.evaluate(draw.test), seconds))
+            rows.append(make_row(scheme.name, index, meta.evaluate(draw.test), METRICS, seconds))
     return rows
 
 
@@ -154,8 +144,3 @@ def draw_figure(rows: Rows, title: str, path: Path) -> None:
     panels[0].invert_yaxis()
     figure.suptitle(title, fontsize=11)
     figure.savefig(path, dpi=120)
-
-
-def _row(name: str, draw: int, scores: Any, seconds: float) -> dict[str, Any]:
-    figures = {metric: round(float(scores[metric]), 6) for metric in METRICS}
-    return {"scheme": name, "draw": draw, **figures, "seconds": round(seconds, 4)}

@@ -1,14 +1,31 @@
 """What the demos share: rows of results, as a file and as a table."""
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from metaprior.metrics import mean_and_standard_error
+from metaprior.tasks import Task, TestTask
 
 Rows = list[dict[str, Any]]
+
+
+class Draw(NamedTuple):
+    """The tasks of one draw, shared by all schemes."""
+
+    number: int
+    source: list[Task]  # beta N tasks
+    target: list[Task]  # N tasks; schemes with fewer use the first (1 - beta) N
+    test: list[TestTask]
+
+
+def make_row(scheme: str, draw: int, scores: Any, metrics: Sequence[str], seconds: float) -> dict[str, Any]:
+    """A line of results."""
+    figures = {metric: round(float(scores[metric]), 6) for metric in metrics}
+    return {"scheme": scheme, "draw": draw, **figures, "seconds": round(seconds, 4)}
 
 
 def write_results(rows: Rows, path: Path) -> None:

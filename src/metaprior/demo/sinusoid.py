@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaprior.demo.results import Rows, by_scheme, with_error
+from metaprior.demo.results import Draw, Rows, by_scheme, make_row, with_error
 from metaprior.environments.sinusoid import Functions, OraclePrediction, Sinusoid
 from metaprior.estimators import MetaGPRegressor, report
 from metaprior.metrics import summarise
 from metaprior.plots import plot_posterior
 from metaprior.predictive import GaussianMixture
-from metaprior.tasks import Task, TestTask
+from metaprior.tasks import TestTask
 
 METRICS = ("rmse", "nll", "calibration_error", "coverage", "width")
 
@@ -33,15 +33,6 @@ class DemoConfig:
     n_test_tasks: int = 50
     n_queries: int = 50
     n_steps: int = 2000
-
-
-class Draw(NamedTuple):
-    """The tasks of one draw, shared by all schemes."""
-
-    number: int
-    source: list[Task]  # beta N tasks
-    target: list[Task]  # N tasks; schemes with fewer use the first (1 - beta) N
-    test: list[TestTask]
 
 
 class Scheme(NamedTuple):
@@ -79,12 +70,12 @@ def run(config: DemoConfig, on_fit: Callable[[str], None] = lambda name: None) -
             started = time.perf_counter()
             meta = fit(config, scheme, draw)
             seconds = time.perf_counter() - started
-            rows.append(_row(scheme.name, index, meta.evaluate(draw.test), seconds))
+            rows.append(make_row(scheme.name, index, meta.evaluate(draw.test), METRICS, seconds))
         for name, oracle in _oracles(config).items():
             on_fit(name)
             started = time.perf_counter()
             scores = _score_oracle(config, oracle, draw.test)
-            rows.append(_row(name, index, scores, time.perf_counter() - started))
+            rows.append(make_row(name, index, scores, METRICS, time.perf_counter() - started))
     return rows
 
 
@@ -161,8 +152,3 @@ def _score_oracle(config: DemoConfig, oracle: Callable[..., OraclePrediction], t
     log_weights, mean, variance = oracle(x_context, y_context, x_query)
     noise = Sinusoid(config.deviation).noise_std ** 2
     return report(summarise(GaussianMixture(mean, variance + noise, log_weights), y_query))
-
-
-def _row(name: str, draw: int, scores: Any, seconds: float) -> dict[str, Any]:
-    figures = {metric: round(float(scores[metric]), 6) for metric in METRICS}
-    return {"scheme": name, "draw": draw, **figures, "seconds": round(seconds, 4)}

@@ -112,7 +112,7 @@ class ConvEncoder:
 def _convolve(
     convolution: eqx.nn.Conv2d, image: Float[Array, "channels height width"]
 ) -> Float[Array, "features height width"]:
-    """The convolution as a product with the patches: XLA's own is ten times slower inside a loop on CPUs."""
+    """The convolution as a product with the patches: XLA's own is several times slower inside a loop on CPUs."""
     height, width = image.shape[1:]
     padded = jnp.pad(image, ((0, 0), (KERNEL_SIZE // 2,) * 2, (KERNEL_SIZE // 2,) * 2))
     shifts = [(row, column) for row in range(KERNEL_SIZE) for column in range(KERNEL_SIZE)]

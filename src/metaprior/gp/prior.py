@@ -80,30 +80,12 @@ def encoded_dim(encoder: Callable[..., Array], input_dim: int) -> int:
 
 def resolve_encoder(encoder: Any) -> Any:
     """None, a description or a module from what the user passed as `encoder`."""
-    if isinstance(encoder, str):
-        return _named(encoder, ENCODERS, "encoder")
-    if encoder is None or (not isinstance(encoder, type) and hasattr(encoder, "build")):
-        return encoder
-    if not isinstance(encoder, type) and callable(encoder):
-        return as_arrays(encoder)
-    raise ValueError(
-        f"encoder must be None, one of {', '.join(ENCODERS)}, a description such as MLPEncoder(...), or a function of "
-        f"one input point; got {_kind(encoder)}."
-    )
+    return None if encoder is None else _of_one_point(encoder, ENCODERS, "encoder", "None, one of", "MLPEncoder(...)")
 
 
 def resolve_mean(mean: Any) -> Any:
     """A description or a module from what the user passed as `mean`."""
-    if isinstance(mean, str):
-        return _named(mean, MEANS, "mean")
-    if not isinstance(mean, type) and hasattr(mean, "build"):
-        return mean
-    if not isinstance(mean, type) and callable(mean):
-        return as_arrays(mean)
-    raise ValueError(
-        f"mean must be one of {', '.join(MEANS)}, a description such as MLPMean(...), or a function of one input "
-        f"point; got {_kind(mean)}."
-    )
+    return _of_one_point(mean, MEANS, "mean", "one of", "MLPMean(...)")
 
 
 def resolve_kernel(kernel: Any) -> Any:
@@ -152,6 +134,20 @@ def check_noise(noise_std: Any) -> float | None:
         return None
     advice = " in the units of y, or 'learned' (for data without noise: a thousandth of the spread of y)"
     return check_positive("noise_std", noise_std, advice)
+
+
+def _of_one_point(value: Any, registry: dict[str, Any], argument: str, expected: str, example: str) -> Any:
+    """What is evaluated at one input point: named, described, or brought as a function or module."""
+    if isinstance(value, str):
+        return _named(value, registry, argument)
+    if not isinstance(value, type) and hasattr(value, "build"):
+        return value
+    if not isinstance(value, type) and callable(value):
+        return as_arrays(value)
+    raise ValueError(
+        f"{argument} must be {expected} {', '.join(registry)}, a description such as {example}, or a function of one "
+        f"input point; got {_kind(value)}."
+    )
 
 
 def _kind(value: Any) -> str:
