@@ -1,5 +1,6 @@
 """The only training loop: chunks of `lax.scan` over steps, for one run or for many stacked runs at once."""
 
+import time
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Key, PyTree
 
+from metaprior.gp.prior import GPPrior
 from metaprior.meta.adaptation import Queries, mixture_log_density, predict
 from metaprior.meta.inference import Method
 from metaprior.meta.objective import Plan, Problem, full_batch, log_gibbs, sample_indices, select_batch
@@ -72,16 +74,25 @@ def train(
     validation: Validation | None = None,
     patience: int | None = None,
     on_chunk: Callable[[int, float], None] | None = None,
+    deadline: float | None = None,
+    guard: bool = True,
 ) -> Result:
-    """Train all runs. Every array of `problem`, `particles` and `validation` has a leading axis of runs."""
+    """Train all runs. Every array of `problem`, `particles` and `validation` has a leading axis of runs.
+
+    Where `deadline` (of `time.monotonic`) would not be met, the schedule is cut to end by then, to the nearest chunk.
+    `guard` raises where a run diverges; without it the others go on.
+    """
     state = State(particles, _initialise_optimiser(particles, recipe), keys)
     tracker = _Tracker(particles, patience)
     losses: list[np.ndarray] = []
-    for first in range(0, n_steps, recipe.chunk):
+    clock = _Clock(n_steps, recipe.chunk, deadline)
+    first = 0
+    while first < n_steps:
         done = min(first + recipe.chunk, n_steps)
         state, loss = _run_chunk(state, problem, learning_rate, jnp.int32(first), jnp.int32(n_steps), recipe)
         losses.append(np.asarray(loss)[:, : done - first])
-        _guard(losses[-1], tracker.running, first, "a loss")
+        if guard:
+            _guard(losses[-1], tracker.running, first, "a loss")
         if validation is not None:
             scores = np.asarray(_score(state.particles, problem, validation))
             _guard(scores[:, None], tracker.running, done - 1, "a validation score")
@@ -90,14 +101,33 @@ def train(
             on_chunk(done, float(losses[-1][:, -1].mean()))
         if tracker.finished:
             break
+        first, n_steps = done, clock.affordable_steps(done)
     n_runs = len(tracker.waited)
     loss = np.concatenate(losses, axis=1) if losses else np.empty((n_runs, 0))
     if tracker.scores:
         return Result(tracker.best, loss, np.stack(tracker.scores, axis=1), tracker.best_step)
     # The loss is that before each step: what the last step did is seen only in the particles.
     sizes = [np.abs(np.asarray(leaf)).reshape(n_runs, -1).max(axis=1) for leaf in jax.tree.leaves(state.particles)]
-    _guard(np.max(sizes, axis=0)[:, None], tracker.running, n_steps - 1, "a parameter")
+    if guard:
+        _guard(np.max(sizes, axis=0)[:, None], tracker.running, n_steps - 1, "a parameter")
     return Result(state.particles, loss, np.empty((n_runs, 0)), np.full(n_runs, loss.shape[1]))
+
+
+class _Clock:
+    """How many steps can be taken before the deadline, at the speed of the last chunk."""
+
+    def __init__(self, n_steps: int, chunk: int, deadline: float | None):
+        self.n_steps, self.chunk, self.deadline = n_steps, chunk, deadline
+        self.last: float | None = None  # the end of the last chunk; the first one compiles, and says nothing of speed
+
+    def affordable_steps(self, done: int) -> int:
+        if self.deadline is None:
+            return self.n_steps
+        now = time.monotonic()
+        left = self.deadline - now
+        chunks = np.inf if self.last is None else left / max(now - self.last, 1e-9)
+        self.last = now
+        return done if left <= 0 else int(min(self.n_steps, done + np.floor(chunks) * self.chunk))
 
 
 class _Tracker:
@@ -176,13 +206,19 @@ def _initialise_optimiser(particles: PyTree, recipe: Recipe) -> PyTree:
 @eqx.filter_jit
 def _score(particles: PyTree, problem: Problem, validation: Validation) -> Float[Array, " runs"]:
     """Negative log density of the queries under the mixture over particles: the mean over each task, then tasks."""
+    return -jnp.mean(log_densities(particles, problem.rest, validation), axis=1)
 
-    def one_run(particles: PyTree, problem: Problem, validation: Validation) -> Array:
-        log_density = mixture_log_density(predict(particles, problem.rest, validation.queries), validation.y_query)
-        counts = jnp.sum(validation.mask, axis=1, dtype=log_density.dtype)
-        return -jnp.mean(jnp.sum(jnp.where(validation.mask, log_density, 0.0), axis=1) / counts)
 
-    return eqx.filter_vmap(one_run)(particles, problem, validation)
+@eqx.filter_jit
+def log_densities(particles: PyTree, rest: GPPrior, validation: Validation) -> Float[Array, "runs tasks"]:
+    """Mean log density of the queries of each task under the mixture over particles; zero for a task without any."""
+
+    def one_run(particles: PyTree, rest: GPPrior, validation: Validation) -> Array:
+        log_density = mixture_log_density(predict(particles, rest, validation.queries), validation.y_query)
+        counts = jnp.maximum(jnp.sum(validation.mask, axis=1, dtype=log_density.dtype), 1.0)
+        return jnp.sum(jnp.where(validation.mask, log_density, 0.0), axis=1) / counts
+
+    return eqx.filter_vmap(one_run)(particles, rest, validation)
 
 
 @eqx.filter_jit

@@ -4,7 +4,7 @@ PACOH is one environment, transfer is two with weights (alpha, 1 - alpha), pooli
 number of tasks: all are arguments of `log_gibbs`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -39,10 +39,12 @@ class WeightedBatch(NamedTuple):
 
 
 def task_weights(tasks: TaskSet, environment_weights: Array) -> tuple[Float[Array, " tasks"], ...]:
-    """w_e / N_e for every task of every bucket, where e is the task's environment and N_e its number of tasks."""
-    totals = np.maximum(tasks.environment_counts, 1)
-    per_task = environment_weights / jnp.asarray(totals, environment_weights.dtype)
-    return tuple(per_task[_environments(bucket)] for bucket in tasks.buckets)
+    """w_e / N_e for every task of every bucket, where e is the task's environment and N_e its number of tasks.
+
+    Tasks held out have no weight, and do not count.
+    """
+    per_task = environment_weights / jnp.maximum(_included_counts(tasks, environment_weights.dtype), 1.0)
+    return tuple(jnp.where(b.included, per_task[_environments(b)], 0.0) for b in tasks.buckets)  # type: ignore[arg-type]
 
 
 def full_batch(problem: Problem) -> tuple[WeightedBatch, ...]:
@@ -64,7 +66,8 @@ def select_batch(
     for (bucket, weights), chosen, sampled in zip(full_batch(problem), indices, plan, strict=True):
         up = np.divide(bucket.counts, sampled, out=np.ones(len(sampled)), where=np.asarray(sampled) > 0)
         factors = jnp.asarray(np.repeat(up, sampled), weights.dtype)
-        rows = TaskBatch(bucket.x[chosen], bucket.y[chosen], bucket.mask[chosen], sampled)  # type: ignore[index]
+        rows = jax.tree.map(lambda leaf, chosen=chosen: leaf[chosen], bucket)
+        rows = TaskBatch(rows.x, rows.y, rows.mask, rows.included, sampled)
         batches.append(WeightedBatch(rows, weights[chosen] * factors))
     return tuple(batches)
 
@@ -134,7 +137,7 @@ def temperature(rule: str, tasks: TaskSet, environment_weights: Array) -> Float[
     Bayesian posterior of theta (every sample counts once) when all tasks are of one size and weigh the same.
     """
     dtype = environment_weights.dtype
-    counts = jnp.asarray(tasks.environment_counts, dtype)
+    counts = _included_counts(tasks, dtype)
     if rule == "paper":
         n_tasks, environment_weights = jnp.sum(counts), counts / jnp.sum(counts)
     else:
@@ -159,6 +162,13 @@ def _batch_loss(
     evidences = jax.vmap(log_evidence, in_axes=(None, 0, 0, 0))(prior, x, y, mask)
     sizes = jnp.maximum(jnp.sum(mask, axis=1, dtype=y.dtype), 1.0)
     return -jnp.sum(weights * evidences / sizes)
+
+
+def _included_counts(tasks: TaskSet, dtype: Any) -> Float[Array, " environments"]:
+    """N_e: the tasks of each environment that are not held out."""
+    one_hot = [np.eye(len(bucket.counts))[_environments(bucket)] for bucket in tasks.buckets]
+    parts = zip(tasks.buckets, one_hot, strict=True)
+    return sum(jnp.asarray(bucket.included, dtype) @ jnp.asarray(rows, dtype) for bucket, rows in parts)  # type: ignore
 
 
 def _environments(bucket: TaskBatch) -> np.ndarray:

@@ -87,12 +87,17 @@ def training_dtype(
 
 
 def set_up(
-    environments: Sequence[Sequence[Task]], weights: Sequence[float], scaling: Scaling, settings: Settings, seed: int
+    environments: Sequence[Sequence[Task]],
+    weights: Sequence[float],
+    scaling: Scaling,
+    settings: Settings,
+    seed: int,
+    included: Sequence[np.ndarray] | None = None,
 ) -> Run:
     """Scale and pad the tasks, draw the prior and its particles. Precision follows JAX's x64 switch."""
     input_dim = len(scaling.x_mean)
     dtype = jnp.zeros(()).dtype
-    tasks = pad_tasks([[scaling.task(task) for task in group] for group in environments], dtype)
+    tasks = pad_tasks([[scaling.task(task) for task in group] for group in environments], dtype, included=included)
     environment_weights = jnp.asarray(weights, dtype)
     draw_key, train_key = jax.random.split(jax.random.key(seed))
     particles, rest, hyperprior = draw(draw_key, input_dim, settings, float(scaling.y_std), dtype)

@@ -1,6 +1,7 @@
 """Tasks: what a user brings (`types`, `labels`), checked, scaled (`scaling`) and padded into batches (`batch`)."""
 
 from metaprior.tasks.batch import TaskBatch, TaskSet, pad_tasks, pad_to
+from metaprior.tasks.folds import make_folds, split_task
 from metaprior.tasks.labels import as_labelled_tests, as_labels, encode, encode_environments, task_classes
 from metaprior.tasks.scaling import Scaling, fit_label_scaling, fit_scaling
 from metaprior.tasks.types import Task, TestTask, as_inputs, as_task, as_tasks, as_test_tasks
@@ -21,7 +22,9 @@ __all__ = [
     "encode_environments",
     "fit_label_scaling",
     "fit_scaling",
+    "make_folds",
     "pad_tasks",
     "pad_to",
+    "split_task",
     "task_classes",
 ]

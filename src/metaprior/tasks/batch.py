@@ -15,7 +15,8 @@ class TaskBatch(eqx.Module):
     x: ArrayLike  # (tasks, samples, input_dim)
     y: ArrayLike  # (tasks, samples)
     mask: ArrayLike  # (tasks, samples), True where there is a sample
-    counts: tuple[int, ...] = eqx.field(static=True)  # tasks per environment
+    included: ArrayLike  # (tasks,), False for a task that is held out: it has no weight
+    counts: tuple[int, ...] = eqx.field(static=True)  # tasks per environment, held out or not
 
 
 class TaskSet(eqx.Module):
@@ -25,22 +26,32 @@ class TaskSet(eqx.Module):
 
     @property
     def environment_counts(self) -> tuple[int, ...]:
-        """Number of tasks of each environment."""
+        """Number of tasks of each environment, held out or not."""
         return tuple(sum(counts) for counts in zip(*(bucket.counts for bucket in self.buckets), strict=True))
 
 
 def pad_tasks(
-    environments: Sequence[Sequence[Task]], dtype: np.typing.DTypeLike = np.float32, max_buckets: int = 3
+    environments: Sequence[Sequence[Task]],
+    dtype: np.typing.DTypeLike = np.float32,
+    max_buckets: int = 3,
+    included: Sequence[np.ndarray] | None = None,
 ) -> TaskSet:
-    """Pad the tasks of each environment into at most `max_buckets` sizes."""
+    """Pad the tasks of each environment into at most `max_buckets` sizes.
+
+    `included` says for each environment which of its tasks are not held out (None: all). Held-out tasks keep their
+    place, so that the folds of a cross-validation have equal shapes.
+    """
     sizes = np.array([len(task.y) for tasks in environments for task in tasks])
+    counted = np.concatenate([np.ones(len(tasks), bool) for tasks in environments] if included is None else included)
+    environment = np.repeat(np.arange(len(environments)), [len(tasks) for tasks in environments])
+    flat = [task for tasks in environments for task in tasks]
     lower = 0
     buckets = []
     for upper in bucket_sizes(sizes, max_buckets):
-        members = [[task for task in tasks if lower < len(task.y) <= upper] for tasks in environments]
-        flat = [task for tasks in members for task in tasks]
-        x, y, mask = pad_to(flat, upper, dtype)
-        buckets.append(TaskBatch(x, y, mask, tuple(len(tasks) for tasks in members)))
+        members = np.flatnonzero((lower < sizes) & (sizes <= upper))
+        x, y, mask = pad_to([flat[i] for i in members.tolist()], upper, dtype)
+        counts = np.bincount(environment[members], minlength=len(environments))
+        buckets.append(TaskBatch(x, y, mask, counted[members], tuple(counts.tolist())))
         lower = upper
     return TaskSet(tuple(buckets))
 
