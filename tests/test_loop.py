@@ -6,7 +6,7 @@ import optax
 import pytest
 
 from metaprior import MetaGPRegressor
-from metaprior.adapted import padded_queries
+from metaprior.ensemble import padded_queries
 from metaprior.gp.kernels import MLPKernel, RBFKernel
 from metaprior.gp.means import ConstantMean
 from metaprior.gp.parameters import merge

@@ -181,7 +181,9 @@ def test_sampling_is_uniform_over_subsets_of_each_stratum():
 
 
 def task_set(counts) -> TaskSet:
-    arrays = [[np.zeros(shape) for shape in [(sum(row), 1, 1), (sum(row), 1), (sum(row), 1), (sum(row),)]] for row in counts]
+    arrays = [
+        [np.zeros(shape) for shape in [(sum(row), 1, 1), (sum(row), 1), (sum(row), 1), (sum(row),)]] for row in counts
+    ]
     return TaskSet(tuple(TaskBatch(*array, row) for array, row in zip(arrays, counts, strict=True)))
 
 

@@ -8,7 +8,7 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from metaprior import MetaGPRegressor, MLPKernel, MLPMean
-from metaprior.adapted import padded_queries, padded_size
+from metaprior.ensemble import padded_queries, padded_size
 from metaprior.tasks import Scaling, Task, TestTask, as_inputs, as_task, as_tasks, as_test_tasks, pad_tasks, pad_to
 from metaprior.tasks.batch import bucket_sizes
 from metaprior.tasks.scaling import fit_scaling

@@ -18,7 +18,7 @@ from metaprior.gp.prior import ENCODERS, KERNELS, MEANS
 from metaprior.meta.inference import METHODS
 
 FORMAT = "metaprior"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 2: several priors averaged, and the report of how they were chosen
 DESCRIPTIONS = {kind.__name__: kind for named in (MEANS, KERNELS, ENCODERS, METHODS) for kind in named.values()}
 
 
@@ -65,7 +65,7 @@ def read(
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
     except (SafetensorError, KeyError, json.JSONDecodeError) as error:
         raise InvalidFile(f"{path} is not a prior saved by metaprior, or it is damaged: {error}") from None
-    kinds = {"kind": str, "parameters": dict, "fitted": dict, "input_dim": int}
+    kinds = {"kind": str, "parameters": dict, "fitted": dict, "input_dim": int, "n_members": int, "report": dict}
     if not (isinstance(header, dict) and all(isinstance(header.get(key), kind) for key, kind in kinds.items())):
         raise InvalidFile(f"{path} is damaged: its header lacks one of {', '.join(kinds)}.")
     missing = [*(set(tensors) - set(arrays)), *(set(numbers) - set(header["fitted"]))]

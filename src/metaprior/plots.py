@@ -1,5 +1,6 @@
 """Plots of results, one function each, drawn on axes the caller brings."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,3 +29,29 @@ def plot_posterior(
     axes.grid(color="0.92", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def plot_candidates(
+    left: Any,
+    right: Any,
+    labels: Sequence[str],
+    values: np.ndarray | None,
+    errors: np.ndarray | None,
+    weights: np.ndarray,
+) -> None:
+    """Values of compared settings with their standard errors (left) and their weights in the average (right)."""
+    rows = np.arange(len(labels))
+    if values is not None:
+        kept = np.isfinite(values)
+        sizes = 4 + 6 * np.sqrt(weights / weights.max())
+        left.errorbar(values[kept], rows[kept], xerr=None if errors is None else errors[kept], fmt="none", ecolor=BAND)
+        left.scatter(values[kept], rows[kept], s=sizes[kept] ** 2, color=LINE, zorder=3)
+        left.axvline(0.0, color=TRUTH, linewidth=1.0, linestyle="--")
+    right.barh(rows, weights, color=POINTS, height=0.6)
+    right.set_xlabel("weight in the average")
+    left.set_yticks(rows, labels)
+    left.invert_yaxis()
+    for axes in (left, right):
+        axes.grid(axis="x", color="0.92", linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)

@@ -1,8 +1,8 @@
 """What most users touch: estimators in the manner of scikit-learn, and their files."""
 
-from metaprior.estimators.base import environment_weights, report
+from metaprior.estimators.base import report
 from metaprior.estimators.classifier import MetaGPClassifier
 from metaprior.estimators.files import load
 from metaprior.estimators.regressor import MetaGPRegressor
 
-__all__ = ["MetaGPClassifier", "MetaGPRegressor", "environment_weights", "load", "report"]
+__all__ = ["MetaGPClassifier", "MetaGPRegressor", "load", "report"]

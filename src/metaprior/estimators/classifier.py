@@ -1,7 +1,7 @@
 """`MetaGPClassifier`: a meta-learned prior for tasks of two classes."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +11,14 @@ from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
 from metaprior import persistence
-from metaprior.adapted import AdaptedClassifier, predict_labels
-from metaprior.estimators.base import ENVIRONMENTS, MetaGP, environment_weights, read_environments, report
+from metaprior.adapted import AdaptedClassifier
+from metaprior.ensemble import predict_labels
+from metaprior.estimators.base import MetaGP, report
+from metaprior.estimators.environments import read_environments
 from metaprior.gp import ConstantMean, LinearMean, ZeroMean
 from metaprior.label_metrics import summarise_labels
 from metaprior.meta.setup import Settings
+from metaprior.meta.weights import resolve_weights
 from metaprior.tasks import as_labelled_tests, as_labels, as_task, as_tasks, encode_environments, task_classes
 
 
@@ -28,9 +31,7 @@ class MetaGPClassifier(MetaGP):
 
     Parameters
     ----------
-    alpha : float in [0, 1] or "pooled"
-        Weight of the source environment; the target has 1 - alpha. "pooled" weighs every task the same.
-    inference, n_particles
+    alpha, inference, n_particles
         As for `MetaGPRegressor`.
     mean : "constant", "linear", "zero", "mlp", MLPMean(...), or a function of one input point
         Prior mean of the log odds of the second class. "linear" is for labels that follow much the same rule in every
@@ -40,10 +41,9 @@ class MetaGPClassifier(MetaGP):
         Prior covariance of the log odds. "mlp" with mean="mlp" is the paper's.
     encoder : None, "mlp", "conv", MLPEncoder(...), ConvEncoder(...), or a function of one input point
         What mean and kernel see in place of the inputs, and so share. An equinox module is learned.
-    temperature, prior_mean, optimizer, learning_rate, schedule, n_steps, batch_size, random_state, progress
+    temperature, prior_mean, prior_std, optimizer, learning_rate, schedule, n_steps, batch_size, random_state,
+    search_time, progress
         As for `MetaGPRegressor`.
-    prior_std : float or dict
-        Standard deviation of the hyper-prior, for all parameters or per group (weights, biases, scales).
     standardise : "within-class", True or False
         True learns the mean and the spread of every input column from the tasks. "within-class" divides by the spread
         within the classes of a task instead, and removes correlations found there: a metric for all tasks. (As True
@@ -55,15 +55,15 @@ class MetaGPClassifier(MetaGP):
     Attributes
     ----------
     classes_ : the two labels all tasks share, or None if tasks have labels of their own
-    alpha_, environment_weights_, temperature_, dtype_, particles_, loss_trace_, validation_trace_, best_step_,
-    n_features_in_ : as for `MetaGPRegressor`
+    alpha_, alpha_path_, environment_weights_, temperature_, dtype_, particles_, particle_weights_, loss_trace_,
+    validation_trace_, best_step_, n_features_in_ : as for `MetaGPRegressor`
     """
 
     likelihood = "bernoulli"
 
     def __init__(
         self,
-        alpha: float | str = "pooled",
+        alpha: Any = "auto",
         *,
         inference: Any = "map",
         n_particles: int | None = None,
@@ -81,6 +81,7 @@ class MetaGPClassifier(MetaGP):
         standardise: bool | str = "within-class",
         dtype: str = "auto",
         random_state: Any = None,
+        search_time: float | None = None,
         progress: bool | None = None,
     ):
         self.alpha = alpha
@@ -100,25 +101,30 @@ class MetaGPClassifier(MetaGP):
         self.standardise = standardise
         self.dtype = dtype
         self.random_state = random_state
+        self.search_time = search_time
         self.progress = progress
 
     def fit(
         self,
-        source_tasks: Iterable[Any] | None = None,
+        source_tasks: Iterable[Any] | Mapping[str, Iterable[Any]] | None = None,
         target_tasks: Iterable[Any] | None = None,
         *,
+        target: str | None = None,
         validation_tasks: Iterable[Any] | None = None,
         patience: Any = 5,
     ) -> "MetaGPClassifier":
-        """Meta-train on sequences of (X, y), one per task, y holding two labels.
+        """Meta-train on sequences of (X, y), one per task, y holding two labels; `target` as for `MetaGPRegressor`.
 
         Given `validation_tasks` (as for `evaluate`), they are scored every 100 steps, the best parameters are kept,
         and training stops after `patience` scores without a new best (None: never).
         """
         settings = self._settings()
-        labelled = read_environments(source_tasks, target_tasks, lambda *task: as_tasks(*task, outputs=as_labels))
-        weights = environment_weights(self.alpha, [len(tasks) for tasks in labelled])
-        environments, classes = encode_environments(labelled, [f"{name}_tasks" for name in ENVIRONMENTS], weights)
+        read = lambda *tasks: as_tasks(*tasks, outputs=as_labels)  # noqa: E731
+        environments = read_environments(source_tasks, target_tasks, target, read)
+        options = resolve_weights(self.alpha, environments.names, environments.counts, environments.target)
+        counted = np.max(options, axis=0).tolist()  # labels of environments without weight do not matter
+        encoded, classes = encode_environments(environments.tasks, environments.arguments, counted)
+        environments = environments._replace(tasks=encoded)
         settings = self._of_labels(settings, classes)
         held_out = None
         if validation_tasks is not None:

@@ -1,13 +1,15 @@
 """`MetaGPRegressor`: what most users touch. NumPy in, NumPy out."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
-from metaprior.adapted import AdaptedTask, predict_tasks
-from metaprior.estimators.base import MetaGP, read_environments, report
+from metaprior.adapted import AdaptedTask
+from metaprior.ensemble import predict_tasks
+from metaprior.estimators.base import MetaGP, report
+from metaprior.estimators.environments import read_environments
 from metaprior.metrics import summarise
 from metaprior.tasks import as_task, as_tasks, as_test_tasks
 
@@ -17,8 +19,11 @@ class MetaGPRegressor(MetaGP):
 
     Parameters
     ----------
-    alpha : float in [0, 1] or "pooled"
-        Weight of the source environment; the target has 1 - alpha. "pooled" weighs every task the same.
+    alpha : "auto", "pooled", float in [0, 1], sequence of floats, or dict
+        Weight of the source environment; the target has 1 - alpha. "pooled" weighs every task the same. "auto" holds out
+        target tasks, scores a grid of alpha on them, and averages predictions over those that do well, target-only among
+        them (see docs/choosing-alpha.md). A sequence is a grid of one's own. With several sources, a number is shared
+        among them in proportion to their numbers of tasks, and a dict gives every environment its weight.
     inference : "map", "svgd", MAP(...) or SVGD(...)
         How the Gibbs hyper-posterior is approximated.
     n_particles : int, optional
@@ -31,12 +36,13 @@ class MetaGPRegressor(MetaGP):
         What mean and kernel see in place of the inputs, and so share. An equinox module is learned.
     noise_std : float or "learned"
         Standard deviation of the observation noise, in the units of y.
-    temperature : "bayes", "effective", "paper" or float
-        gamma, the weight of the evidence against the hyper-prior; the rules are in `metaprior.meta.objective`.
+    temperature : "bayes", "effective", "paper", "auto" or float
+        gamma, the weight of the evidence against the hyper-prior; the rules are in `metaprior.meta.objective`. "auto"
+        weighs a quarter and four times "bayes" too, as alpha="auto" does alphas.
     prior_mean : "zero", "initial" or dict
         Mean of the hyper-prior, for all parameters or per group (weights, biases, scales).
-    prior_std : float or dict
-        Standard deviation of the hyper-prior, for all parameters or per group.
+    prior_std : float, dict or "auto"
+        Standard deviation of the hyper-prior, for all parameters or per group. "auto" weighs 0.5, 1 and 2.
     optimizer : "adam" or "sgd"
     learning_rate : float
     schedule : "cosine" or "constant"
@@ -52,16 +58,20 @@ class MetaGPRegressor(MetaGP):
         Precision of training. "auto" takes float64 where float32 could not resolve the noise: when it is small against
         the spread of y, or tasks are large. Adaptation and prediction are always in double precision.
     random_state : int, RandomState or None
+    search_time : float, optional
+        Seconds that choosing alpha, temperature and prior_std may take, compilation and the last 100 steps aside: its runs
+        are cut short where they would take longer. Default: as long as it takes, about nine times a fit.
     progress : bool, optional
         Show a progress bar. Default: if standard error is a terminal.
 
     Attributes
     ----------
-    alpha_, environment_weights_, temperature_, dtype_ : what was used
-    particles_ : the learned parameters, a pytree with a leading axis of particles
+    alpha_, environment_weights_, temperature_, dtype_ : what was used, on average where predictions are averaged
+    alpha_path_ : what was compared to choose it; `transfer_report()` says it in words, a table and a plot
+    particles_, particle_weights_ : the learned parameters, a pytree with a leading axis of particles, and their weights
     loss_trace_ : (steps,) weighted loss plus hyper-prior penalty / temperature, averaged over particles
     validation_trace_ : negative log density of the validation queries, every 100 steps
-    best_step_ : the step whose parameters were kept
+    best_step_ : the step whose parameters were kept (traces and step of the prior with the most weight)
     n_features_in_ : number of input columns
     """
 
@@ -69,7 +79,7 @@ class MetaGPRegressor(MetaGP):
 
     def __init__(
         self,
-        alpha: float | str = "pooled",
+        alpha: Any = "auto",
         *,
         inference: Any = "map",
         n_particles: int | None = None,
@@ -88,6 +98,7 @@ class MetaGPRegressor(MetaGP):
         standardise: bool = True,
         dtype: str = "auto",
         random_state: Any = None,
+        search_time: float | None = None,
         progress: bool | None = None,
     ):
         self.alpha = alpha
@@ -108,23 +119,28 @@ class MetaGPRegressor(MetaGP):
         self.standardise = standardise
         self.dtype = dtype
         self.random_state = random_state
+        self.search_time = search_time
         self.progress = progress
 
     def fit(
         self,
-        source_tasks: Iterable[Any] | None = None,
+        source_tasks: Iterable[Any] | Mapping[str, Iterable[Any]] | None = None,
         target_tasks: Iterable[Any] | None = None,
         *,
+        target: str | None = None,
         validation_tasks: Iterable[Any] | None = None,
         patience: Any = 5,
     ) -> "MetaGPRegressor":
         """Meta-train on sequences of (X, y), one per task.
 
+        For more than two environments pass a dict of them and name the target:
+        `fit({"a": tasks, "b": tasks, "c": tasks}, target="c")`.
+
         Given `validation_tasks` (as for `evaluate`), they are scored every 100 steps, the best parameters are kept,
         and training stops after `patience` scores without a new best (None: never).
         """
         settings = self._settings()
-        environments = read_environments(source_tasks, target_tasks, as_tasks)
+        environments = read_environments(source_tasks, target_tasks, target, as_tasks)
         held_out = None
         if validation_tasks is not None:
             held_out = lambda input_dim: as_test_tasks(validation_tasks, "validation_tasks", input_dim)  # noqa: E731

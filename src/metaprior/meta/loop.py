@@ -206,17 +206,17 @@ def _initialise_optimiser(particles: PyTree, recipe: Recipe) -> PyTree:
 @eqx.filter_jit
 def _score(particles: PyTree, problem: Problem, validation: Validation) -> Float[Array, " runs"]:
     """Negative log density of the queries under the mixture over particles: the mean over each task, then tasks."""
-    return -jnp.mean(log_densities(particles, problem.rest, validation), axis=1)
+    log_density = query_log_densities(particles, problem.rest, validation)
+    counts = jnp.sum(validation.mask, axis=2, dtype=log_density.dtype)
+    return -jnp.mean(jnp.sum(jnp.where(validation.mask, log_density, 0.0), axis=2) / counts, axis=1)
 
 
 @eqx.filter_jit
-def log_densities(particles: PyTree, rest: GPPrior, validation: Validation) -> Float[Array, "runs tasks"]:
-    """Mean log density of the queries of each task under the mixture over particles; zero for a task without any."""
+def query_log_densities(particles: PyTree, rest: GPPrior, validation: Validation) -> Float[Array, "runs tasks queries"]:
+    """Log density of every query under the mixture over particles."""
 
     def one_run(particles: PyTree, rest: GPPrior, validation: Validation) -> Array:
-        log_density = mixture_log_density(predict(particles, rest, validation.queries), validation.y_query)
-        counts = jnp.maximum(jnp.sum(validation.mask, axis=1, dtype=log_density.dtype), 1.0)
-        return jnp.sum(jnp.where(validation.mask, log_density, 0.0), axis=1) / counts
+        return mixture_log_density(predict(particles, rest, validation.queries), validation.y_query)
 
     return eqx.filter_vmap(one_run)(particles, rest, validation)
 

@@ -1,27 +1,38 @@
-"""Settings scored on held-out target tasks: every candidate trained without each fold, all in one program."""
+"""Candidate settings scored on held-out target tasks: each is trained without each fold, all in one program."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.stats import norm
 
 from metaprior.meta.adaptation import Queries
-from metaprior.meta.loop import Recipe, Validation, log_densities, train
+from metaprior.meta.inference import MAP
+from metaprior.meta.loop import Recipe, Validation, query_log_densities, train
 from metaprior.meta.setup import Run, Settings, scaling_of, set_up, stack_runs
+from metaprior.meta.weights import Weights
 from metaprior.tasks import Scaling, Task, TestTask, make_folds, pad_to, split_task
+
+MAX_NUMBERS = 2**28  # inputs of the tasks of all runs trained at once
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """What a search may vary: the weights of the environments, the temperature and the hyper-prior's scale."""
+    """What a search chooses from: environment weights and settings. Those of one search differ in numbers alone."""
 
-    weights: tuple[float, ...]
-    temperature: float | str
-    temperature_factor: float
-    prior_std: dict[str, float]
+    weights: Weights
+    settings: Settings
+
+
+class Folds(NamedTuple):
+    """The target tasks of each fold, and the splits of every target task into context and queries."""
+
+    members: list[np.ndarray]
+    splits: list[list[TestTask]]
 
 
 class HeldOutRun(NamedTuple):
@@ -30,14 +41,7 @@ class HeldOutRun(NamedTuple):
     run: Run
     validation: Validation  # a row for every split of every task of the fold
     tasks: np.ndarray  # (rows,): the target task of each row, -1 for padding
-    log_unit: float  # log y_std: brings log densities to the units of y
-
-
-class Folds(NamedTuple):
-    """The target tasks of each fold, and the splits of every target task."""
-
-    members: list[np.ndarray]
-    splits: list[list[TestTask]]
+    log_unit: float  # log y_std: takes log densities to the units of y
 
 
 def hold_out(target_tasks: Sequence[Task], seed: int, labels: bool) -> Folds:
@@ -48,10 +52,13 @@ def hold_out(target_tasks: Sequence[Task], seed: int, labels: bool) -> Folds:
 
 
 def held_out_runs(
-    environments: Sequence[Sequence[Task]], target: int, candidate: Candidate, folds: Folds, settings: Settings, seed: int
+    environments: Sequence[Sequence[Task]], target: int, candidate: Candidate, folds: Folds, seed: int
 ) -> list[HeldOutRun]:
-    """The candidate's runs, one per fold, each scaled by the tasks it sees. All have the same initial particles."""
-    settings = replace(settings, temperature=candidate.temperature, prior_std=candidate.prior_std)
+    """The candidate's runs, one per fold, each scaled by the tasks it sees. All start from the same particle.
+
+    One particle is enough: particles are averaged to predict better, and candidates that do so alone do so together.
+    """
+    settings = replace(candidate.settings, method=MAP(candidate.settings.method.start), n_particles=1)
     n_rows = max(sum(len(folds.splits[i]) for i in members.tolist()) for members in folds.members)
     runs = []
     for members in folds.members:
@@ -60,15 +67,14 @@ def held_out_runs(
         kept = [[t for t, keep in zip(*pair, strict=True) if keep] for pair in zip(environments, included, strict=True)]
         scaling = scaling_of(kept, candidate.weights, settings)
         run = set_up(environments, candidate.weights, scaling, settings, seed, included)
-        run = run._replace(problem=_scale_temperature(run.problem, candidate.temperature_factor))
         rows = [(i, split) for i in members.tolist() for split in folds.splits[i]]
         validation = _pad_rows([split for _, split in rows], n_rows, folds, scaling)
         owners = np.array([i for i, _ in rows] + [-1] * (n_rows - len(rows)))
-        runs.append(HeldOutRun(run, validation, owners, float(np.log(scaling.y_std))))
+        runs.append(HeldOutRun(run, validation, owners, math.log(scaling.y_std)))
     return runs
 
 
-def score_runs(
+def train_and_score(
     runs: Sequence[HeldOutRun],
     recipe: Recipe,
     n_steps: int,
@@ -76,25 +82,60 @@ def score_runs(
     on_chunk: Callable[[int, float], None] | None = None,
     deadline: float | None = None,
 ) -> np.ndarray:
-    """Train all runs and score each on its fold: mean log density per query of each row, (runs, rows).
+    """Train all runs and give the log density of every query of their folds, (runs, rows, queries), in the units of y.
 
-    NaN for padding; minus infinity where a run diverged.
+    NaN where there is no query, minus infinity where a run diverged.
     """
-    stacked = stack_runs([held_out.run for held_out in runs])
-    validation = jax.tree.map(lambda *leaves: np.stack(leaves), *(held_out.validation for held_out in runs))
-    rates = jnp.full(len(runs), learning_rate, jnp.zeros(()).dtype)
-    result = train(
-        stacked.problem, stacked.particles, stacked.key, recipe, n_steps, rates,
-        on_chunk=on_chunk, deadline=deadline, guard=False,
-    )
-    scores = np.asarray(log_densities(result.particles, stacked.problem.rest, validation), np.float64)
-    scores = np.where(np.isfinite(scores), scores, -np.inf) - np.array([r.log_unit for r in runs])[:, None]
-    return np.where(np.stack([r.tasks for r in runs]) >= 0, scores, np.nan)
+    numbers = sum(np.size(bucket.x) for bucket in runs[0].run.problem.tasks.buckets)
+    at_once = max(MAX_NUMBERS // numbers, 1)
+    scores = []
+    for part in (runs[first : first + at_once] for first in range(0, len(runs), at_once)):
+        stacked = stack_runs([held_out.run for held_out in part])
+        validation = jax.tree.map(lambda *leaves: np.stack(leaves), *(held_out.validation for held_out in part))
+        result = train(
+            stacked.problem,
+            stacked.particles,
+            stacked.key,
+            recipe,
+            n_steps,
+            jnp.full(len(part), learning_rate, jnp.zeros(()).dtype),
+            on_chunk=on_chunk,
+            deadline=deadline,
+            guard=False,
+        )
+        score = np.asarray(query_log_densities(result.particles, stacked.problem.rest, validation), np.float64)
+        score = np.where(np.isfinite(score), score, -np.inf) - np.array([each.log_unit for each in part])[:, None, None]
+        scores.append(np.where(validation.mask, score, np.nan))
+    return np.concatenate(scores)
 
 
-def _scale_temperature(problem: Any, factor: float) -> Any:
-    import equinox as eqx
-    return eqx.tree_at(lambda p: p.temperature, problem, problem.temperature * factor)
+def by_task(log_densities: np.ndarray, runs: Sequence[HeldOutRun], folds: Folds) -> np.ndarray:
+    """What `train_and_score` gives for the runs of some candidates, as (candidates, target tasks, queries).
+
+    The queries of all splits of a task lie side by side; NaN where there is none.
+    """
+    n_folds, n_queries = len(folds.members), log_densities.shape[2]
+    n_splits = max(len(splits) for splits in folds.splits)
+    gathered = np.full((len(runs) // n_folds, len(folds.splits), n_splits, n_queries), np.nan)
+    for i, held_out in enumerate(runs):
+        for task in np.unique(held_out.tasks[held_out.tasks >= 0]).tolist():
+            rows = np.flatnonzero(held_out.tasks == task)
+            gathered[i // n_folds, task, : len(rows)] = log_densities[i, rows]
+    return gathered.reshape(*gathered.shape[:2], -1)
+
+
+def reference_log_densities(target_tasks: Sequence[Task], folds: Folds, labels: bool) -> np.ndarray:
+    """The log density p_0 of `averaging.contaminated` at the queries of `by_task`: what one would say of a query without
+    any model. Labels are even; readings are normal with the mean and the spread of all target readings."""
+    y = np.concatenate([task.y for task in target_tasks])
+    spread = float(np.std(y))
+    shape = (max(map(len, folds.splits)), max(len(split.y_query) for splits in folds.splits for split in splits))
+    reference = np.full((len(folds.splits), *shape), np.nan)
+    for i, splits in enumerate(folds.splits):
+        for j, split in enumerate(splits):
+            normal = norm.logpdf(split.y_query, np.mean(y), spread if spread > 0 else 1.0)
+            reference[i, j, : len(split.y_query)] = math.log(0.5) if labels else normal
+    return reference.reshape(len(folds.splits), -1)
 
 
 def _pad_rows(splits: Sequence[TestTask], n_rows: int, folds: Folds, scaling: Scaling) -> Validation:

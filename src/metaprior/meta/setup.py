@@ -34,6 +34,7 @@ class Settings:
     likelihood: Literal["gaussian", "bernoulli"] = "gaussian"  # bernoulli: y is 0 or 1, and has neither scale nor noise
     noise_std: float | None = 0.1  # in the units of y; None: learned
     temperature: float | str = "bayes"
+    temperature_factor: float = 1.0  # on top of the temperature: what a search varies
     prior_mean: dict[str, Any] = field(default_factory=lambda: check_prior_mean("zero"))
     prior_std: dict[str, float] = field(default_factory=lambda: check_prior_std(1.0))
     method: Method = MAP()
@@ -105,7 +106,7 @@ def set_up(
         gamma = _temperature(settings.temperature, tasks, environment_weights)
     else:
         gamma = jnp.asarray(settings.temperature, dtype)
-    problem = Problem(tasks, rest, hyperprior, environment_weights, gamma)
+    problem = Problem(tasks, rest, hyperprior, environment_weights, gamma * settings.temperature_factor)
     return Run(problem, particles, train_key)
 
 

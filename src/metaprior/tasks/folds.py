@@ -16,20 +16,27 @@ def make_folds(n_tasks: int, rng: np.random.Generator) -> list[np.ndarray]:
 
 
 def split_task(task: Task, rng: np.random.Generator, labels: bool = False) -> list[TestTask]:
-    """Context and queries of a held-out task, up to five ways; every sample is a query once.
+    """Context and queries of a held-out task, up to five ways: half of the samples (rounded down) are context.
 
-    A fifth of the samples are queries, and the rest context: of five samples, each is predicted from the other four.
-    `labels` deals out the samples of either class evenly, so that contexts keep both. A task of one sample is predicted
-    from the prior.
+    The contexts are spread evenly over the samples in random order. `labels` alternates the two classes in that order, so
+    that contexts have both. A task of one sample has no context: it is predicted from the prior.
     """
     n = len(task.y)
     order = rng.permutation(n)
     if labels:
-        order = order[np.argsort(task.y[order], kind="stable")]
-    n_splits = min(N_SPLITS, n)
+        order = _alternate(order, task.y)
     splits = []
-    for first in range(n_splits):
-        query = np.sort(order[first::n_splits])
-        context = np.setdiff1d(np.arange(n), query)
+    for first in range(0, n, max(n // N_SPLITS, 1))[:N_SPLITS]:
+        rolled = np.roll(order, -first)
+        context, query = np.sort(rolled[: n // 2]), np.sort(rolled[n // 2 :])
         splits.append(TestTask(task.x[context], task.y[context], task.x[query], task.y[query]))
     return splits
+
+
+def _alternate(order: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The order in which the two labels are as evenly mixed as their numbers let them be."""
+    place = np.empty(len(order))
+    for label in (0.0, 1.0):
+        of_label = np.flatnonzero(y[order] == label)
+        place[of_label] = (np.arange(len(of_label)) + 0.5) / max(len(of_label), 1)
+    return order[np.argsort(place, kind="stable")]

@@ -1,0 +1,170 @@
+"""From candidate settings to the few that predictions are averaged over, and the record of how they were found."""
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import logsumexp
+
+from metaprior.meta.averaging import averaging_weights, contaminated, without_negligible
+from metaprior.meta.loop import Recipe, TrainingDiverged
+from metaprior.meta.search import Candidate, by_task, held_out_runs, hold_out, reference_log_densities, train_and_score
+from metaprior.meta.setup import Settings
+from metaprior.meta.weights import DISCOUNTS_UNTRIED, Weights, alone, combined, discounted
+from metaprior.tasks import Task
+
+TEMPERATURE_FACTORS = (0.25, 1.0, 4.0)  # times the temperature 'bayes'
+PRIOR_STDS = (0.5, 1.0, 2.0)
+STEPS_DIVISOR = 4  # a run of the search takes a quarter of the steps
+MOST_VARIED = 2  # candidates whose temperature and hyper-prior are varied
+
+
+@dataclass(frozen=True)
+class Auto:
+    """What is to be chosen by held-out tasks."""
+
+    weights: bool = False
+    temperature: bool = False
+    prior_std: bool = False
+
+
+class Trial(NamedTuple):
+    """What was learned from the held-out tasks: a score for every candidate and target task."""
+
+    scores: np.ndarray  # (candidates, tasks): mean contaminated log density per query
+    average: np.ndarray  # (tasks,): the same for the predictions averaged over candidates
+
+
+class Choice(NamedTuple):
+    """The candidates that were weighed, their weights in the average (zero: dropped), and the trial behind them."""
+
+    candidates: list[Candidate]
+    weights: np.ndarray  # (candidates,)
+    trial: Trial | None  # None: nothing could be held out, or there was nothing to choose
+
+    @property
+    def members(self) -> list[tuple[Candidate, float]]:
+        """Those that predictions are averaged over, with their weights."""
+        pairs = zip(self.candidates, self.weights.tolist(), strict=True)
+        return [(candidate, weight) for candidate, weight in pairs if weight > 0]
+
+
+class Schedule(NamedTuple):
+    """How runs of the search are trained."""
+
+    recipe: Recipe
+    n_steps: int
+    learning_rate: float
+    seed: int
+    deadline: float | None  # of time.monotonic
+    progress: Callable[[str, int], Any]  # a context manager that yields the loop's `on_chunk`
+
+
+def choose(
+    environments: Sequence[Sequence[Task]],
+    target: int,
+    options: Sequence[Weights],
+    settings: Settings,
+    auto: Auto,
+    schedule: Schedule,
+) -> Choice:
+    """Weigh the options, and variations of the settings where asked, by how they predict held-out target tasks.
+
+    With one option and nothing to vary there is nothing to choose. With fewer than two target tasks nothing can be held
+    out: the average over source tasks counting a tenth, 0.4 and all of a target task is taken then, unweighed.
+    """
+    counts = [len(tasks) for tasks in environments]
+    only = [Candidate(options[0], settings)]
+    if len(options) == 1 and not (auto.temperature or auto.prior_std):
+        return Choice(only, np.ones(1), None)
+    if counts[target] < 2 or schedule.n_steps == 0:
+        if auto.weights and len(options) > 1:
+            untried = (1.0,) if schedule.n_steps == 0 else DISCOUNTS_UNTRIED
+            only = [Candidate(discounted(counts, target, r), settings) for r in untried]
+        return Choice(only, np.full(len(only), 1.0 / len(only)), None)
+    search = _Search(environments, target, schedule, settings.likelihood == "bernoulli")
+    search.add([Candidate(weights, settings) for weights in options])
+    if auto.weights and len(options) > 1:
+        _weigh_sources(search, counts, target, settings)
+    if auto.temperature or auto.prior_std:
+        heaviest = np.argsort(-search.weights(), kind="stable")[:MOST_VARIED]
+        search.add([c for i in heaviest.tolist() for c in _variations(search.candidates[i], auto)])
+    return search.choice()
+
+
+def _weigh_sources(search: "_Search", counts: list[int], target: int, settings: Settings) -> None:
+    """With several sources: each alone with the target, then those that help together."""
+    sources = alone(counts, target)
+    first = len(search.candidates)
+    if not sources or not search.add([Candidate(weights, settings) for _, _, weights in sources]):
+        return
+    means = search.scores().mean(axis=1)
+    scores = [(source, r, score) for (source, r, _), score in zip(sources, means[first:].tolist(), strict=True)]
+    together = combined(counts, target, float(means[0]), scores)
+    if together:
+        search.add([Candidate(weights, settings) for weights in together])
+
+
+def _variations(candidate: Candidate, auto: Auto) -> list[Candidate]:
+    """The candidate with other temperatures and hyper-prior scales."""
+    settings = candidate.settings
+    factors = TEMPERATURE_FACTORS if auto.temperature else (1.0,)
+    stds = PRIOR_STDS if auto.prior_std else (1.0,)
+    varied = []
+    for factor, std in itertools.product(factors, stds):
+        if (factor, std) != (1.0, 1.0):
+            prior_std = {name: std * value for name, value in settings.prior_std.items()}
+            varied.append(
+                replace(candidate, settings=replace(settings, temperature_factor=factor, prior_std=prior_std))
+            )
+    return varied
+
+
+class _Search:
+    """Candidates scored so far, all on the same folds, splits and initial particles."""
+
+    def __init__(self, environments: Sequence[Sequence[Task]], target: int, schedule: Schedule, labels: bool):
+        self.environments, self.target, self.schedule = environments, target, schedule
+        self.folds = hold_out(environments[target], schedule.seed, labels)
+        self.reference = reference_log_densities(environments[target], self.folds, labels)
+        self.candidates: list[Candidate] = []
+        self.log_densities = np.empty((0, *self.reference.shape))
+
+    def add(self, candidates: Sequence[Candidate]) -> bool:
+        """Train and score candidates, unless time is up."""
+        recipe, n_steps, learning_rate, seed, deadline, progress = self.schedule
+        if self.candidates and deadline is not None and time.monotonic() > deadline:
+            return False
+        runs = [
+            run
+            for candidate in candidates
+            for run in held_out_runs(self.environments, self.target, candidate, self.folds, seed)
+        ]
+        with progress(f"choosing among {len(candidates)} settings", n_steps) as on_chunk:
+            scored = train_and_score(runs, recipe, n_steps, learning_rate, on_chunk, deadline)
+        gathered = by_task(scored, runs, self.folds)
+        diverged = np.isneginf(gathered)
+        gathered = np.where(diverged, -np.inf, contaminated(gathered, self.reference))
+        self.candidates += candidates
+        self.log_densities = np.concatenate([self.log_densities, gathered])
+        return True
+
+    def scores(self) -> np.ndarray:
+        return np.nanmean(self.log_densities, axis=2)
+
+    def weights(self) -> np.ndarray:
+        return without_negligible(averaging_weights(self.scores()))
+
+    def choice(self) -> Choice:
+        scores = self.scores()
+        if not np.isfinite(scores).all(axis=1).any():
+            raise TrainingDiverged(
+                "Every candidate setting diverged while alpha, temperature or prior_std was chosen. Try a smaller "
+                "learning_rate, a larger noise_std, or dtype='float64'."
+            )
+        weights = self.weights()
+        of_members = self.log_densities[weights > 0] + np.log(weights[weights > 0])[:, None, None]
+        return Choice(self.candidates, weights, Trial(scores, np.nanmean(logsumexp(of_members, axis=0), axis=1)))

@@ -1,0 +1,117 @@
+"""Weights of the environments, on the simplex: as given, or as candidates to choose from.
+
+Candidates are spoken of by the discount r of a source task: it weighs r times as much as a target task. With N_e tasks,
+environment e weighs w_e = r_e N_e / sum of r N. r = 0 is target-only, r = 1 is pooled, r -> infinity is source-only.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from metaprior.checks import is_number
+
+Weights = tuple[float, ...]
+
+DISCOUNTS = (0.0, 0.02, 0.1, 0.4, 1.0, math.inf)
+DISCOUNTS_ALONE = (0.1, 0.4, 1.0)  # of one source among several
+DISCOUNTS_UNTRIED = (0.1, 0.4, 1.0)  # averaged over where nothing can be held out
+
+
+def discounted(counts: Sequence[int], target: int, discounts: float | Sequence[float]) -> Weights:
+    """Environment weights in which a task of environment e weighs r_e times as much as a target task."""
+    of_task = np.broadcast_to(np.asarray(discounts, float), len(counts)).copy()
+    of_task = np.where(np.isinf(of_task), 1.0, of_task)
+    of_task[target] = 0.0 if np.isinf(discounts).any() else 1.0
+    weights = of_task * np.asarray(counts, float)
+    return tuple((weights / weights.sum()).tolist())
+
+
+def resolve_weights(alpha: Any, names: Sequence[str], counts: Sequence[int], target: int) -> list[Weights]:
+    """The environment weights to choose from: one, if `alpha` says which.
+
+    alpha is a number (the sources share it in proportion to their numbers of tasks), 'pooled', a mapping from the names of
+    environments to weights, 'auto', or a sequence of numbers to choose from.
+    """
+    has_source = sum(counts) > counts[target]
+    if isinstance(alpha, str) and alpha == "auto":
+        if not counts[target]:
+            return [discounted(counts, target, math.inf)]
+        return [discounted(counts, target, r) for r in (DISCOUNTS if has_source else (0.0,))]
+    if isinstance(alpha, str) and alpha == "pooled":
+        return [discounted(counts, target, 1.0)]
+    if isinstance(alpha, Mapping):
+        return [_of_names(alpha, names, counts)]
+    grid = list(alpha) if isinstance(alpha, list | tuple | np.ndarray) else [alpha]
+    if not grid or not all(is_number(value) and 0 <= value <= 1 for value in grid):
+        raise ValueError(
+            "alpha must be 'auto', 'pooled', a number in [0, 1], a sequence of such numbers to choose from, or a mapping "
+            f"from environments to weights; got {alpha!r}."
+        )
+    weights = [_of_alpha(float(value), counts, target) for value in dict.fromkeys(grid)]
+    for each in weights:
+        _check_counts(each, names, counts)
+    return weights
+
+
+def alone(counts: Sequence[int], target: int) -> list[tuple[int, float, Weights]]:
+    """For several sources, each of them with the target and without the others: (source, discount, weights)."""
+    sources = [e for e, count in enumerate(counts) if e != target and count]
+    if len(sources) < 2:
+        return []
+    only = [
+        (e, r, [r if other == e else 0.0 for other in range(len(counts))]) for e in sources for r in DISCOUNTS_ALONE
+    ]
+    return [(e, r, discounted(counts, target, discounts)) for e, r, discounts in only]
+
+
+def combined(
+    counts: Sequence[int], target: int, of_target: float, scores: Sequence[tuple[int, float, float]]
+) -> list[Weights]:
+    """Given the score of target-only and those of each source alone (source, discount, score): the best two sources that
+    help, the best three, and so on, each at its own best discount."""
+    best: dict[int, tuple[float, float]] = {}
+    for source, discount, score in scores:
+        if score > max(of_target, best.get(source, (-math.inf, 0.0))[0]):
+            best[source] = (score, discount)
+    ranked = sorted(best, key=lambda source: -best[source][0])
+    together = []
+    for n_sources in range(2, len(ranked) + 1):
+        discounts = [best[e][1] if e in ranked[:n_sources] else 0.0 for e in range(len(counts))]
+        together.append(discounted(counts, target, discounts))
+    return together
+
+
+def _of_alpha(alpha: float, counts: Sequence[int], target: int) -> Weights:
+    """1 - alpha for the target; the sources share alpha, every task alike."""
+    n_source = sum(counts) - counts[target]
+    shares = [alpha * count / n_source if n_source else alpha / (len(counts) - 1) for count in counts]
+    return tuple(1.0 - alpha if e == target else share for e, share in enumerate(shares))
+
+
+def _of_names(alpha: Mapping[str, Any], names: Sequence[str], counts: Sequence[int]) -> Weights:
+    unknown = [name for name in alpha if name not in names]
+    if unknown:
+        raise ValueError(f"alpha has weights for {', '.join(map(repr, unknown))}; the environments are {_list(names)}.")
+    if not all(is_number(weight) and weight >= 0 for weight in alpha.values()):
+        raise ValueError(f"alpha must map environments to weights of at least 0; got {dict(alpha)!r}.")
+    total = math.fsum(alpha.values())
+    if abs(total - 1.0) > 1e-6:
+        raise ValueError(f"alpha must have weights that sum to one; {dict(alpha)!r} sums to {total:g}.")
+    weights = tuple(float(alpha.get(name, 0.0)) / total for name in names)
+    _check_counts(weights, names, counts)
+    return weights
+
+
+def _check_counts(weights: Weights, names: Sequence[str], counts: Sequence[int]) -> None:
+    for name, weight, count in zip(names, weights, counts, strict=True):
+        if weight > 0 and count == 0:
+            raise ValueError(
+                f"alpha gives weight {weight:g} to the {name} environment, which has no tasks. "
+                f"Pass tasks of it, or give it no weight (alpha='auto' and alpha='pooled' see to that)."
+            )
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(repr(name) for name in names)

@@ -1,0 +1,176 @@
+"""Does the source help? What the search for alpha found, in words, as a table and as a plot."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from metaprior.meta.selection import Choice
+from metaprior.metrics import mean_and_standard_error
+
+
+@dataclass(frozen=True, eq=False)
+class TransferReport:
+    """The settings that were compared on held-out target tasks. `print` it, or call `plot`.
+
+    Scores are log densities per reading (of a label: log probabilities), averaged over target tasks; higher is better. A
+    gain is a score less that of target-only, and its standard error is that of the paired difference. Without a search
+    there are weights, but no scores.
+    """
+
+    names: tuple[str, ...]  # of the environments
+    target: str
+    n_target_tasks: int
+    environment_weights: np.ndarray  # (candidates, environments)
+    temperature: np.ndarray  # (candidates,), as a multiple of that of the first
+    prior_std: np.ndarray  # (candidates,), as a multiple of that of the first
+    weight: np.ndarray  # (candidates,): in the average that predicts
+    score: np.ndarray | None = None
+    standard_error: np.ndarray | None = None
+    gain: np.ndarray | None = None  # None also where target-only was not among the candidates
+    gain_standard_error: np.ndarray | None = None
+    average_gain: tuple[float, float] | None = None  # of the average, with its standard error
+
+    @property
+    def alpha(self) -> np.ndarray:
+        """(candidates,): the weight of all sources together."""
+        return 1.0 - self.environment_weights[:, self.names.index(self.target)]
+
+    @property
+    def verdict(self) -> str:
+        """One or two sentences: does the source help, by how much, how sure."""
+        alpha = float(self.weight @ self.alpha)
+        if self.score is None:
+            return f"Nothing was compared: alpha = {alpha:.2g}{self._why()}."
+        if self.gain is None or self.average_gain is None:
+            return f"alpha = {alpha:.2g} on average. Target-only (alpha = 0) was not among the candidates."
+        gain, error = self.average_gain
+        sure = abs(gain) / error if error > 0 else np.inf
+        found = (
+            f"{gain:+.2f} ± {error:.2f} per reading over target-only, on {self.n_target_tasks} held-out target tasks"
+        )
+        if gain > 0 and sure > 2:
+            return f"The source helps: {found}. alpha = {alpha:.2g} on average."
+        if gain > 0 and sure > 1:
+            return f"The source probably helps: {found}. alpha = {alpha:.2g} on average."
+        if alpha < 0.02:
+            return f"The source does not help: {found}. alpha = {alpha:.2g}: it is left out."
+        return f"Whether the source helps cannot be told: {found}. alpha = {alpha:.2g} on average, with caution."
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Table of candidates: description, score, gain over target-only, weight in the average."""
+        nothing = ["-"] * len(self.weight)
+        scores = nothing if self.score is None else _with_errors(self.score, self.standard_error)
+        gains = nothing if self.gain is None else _with_errors(self.gain, self.gain_standard_error, sign="+")
+        weights = [f"{weight:.2f}" if weight > 0 else "-" for weight in self.weight]
+        return list(zip(map(self.describe, range(len(self.weight))), scores, gains, weights, strict=True))
+
+    def describe(self, candidate: int) -> str:
+        """What a candidate is, in a few words."""
+        weights = self.environment_weights[candidate]
+        if len(self.names) == 2:
+            text = f"alpha = {self.alpha[candidate]:.2g}"
+        else:
+            text = ", ".join(f"{name} {weight:.2g}" for name, weight in zip(self.names, weights, strict=True) if weight)
+        special = {0.0: " (target-only)", 1.0: " (source-only)"}.get(float(self.alpha[candidate]), "")
+        for name, values in (("temperature", self.temperature), ("prior_std", self.prior_std)):
+            if values[candidate] != 1.0:
+                special += f", {name} x {values[candidate]:g}"
+        return text + special
+
+    def __str__(self) -> str:
+        header = ("settings", "score", "gain", "weight")
+        rows = [header, *self.rows()]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [
+            "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
+            for row in rows
+        ]
+        lines.insert(1, "-" * len(lines[0]))
+        shares = ", ".join(
+            f"{name} {share:.2f}"
+            for name, share in zip(self.names, self.weight @ self.environment_weights, strict=True)
+        )
+        return "\n".join([self.verdict, f"Weights of the environments, on average: {shares}.", "", *lines])
+
+    __repr__ = __str__
+
+    def plot(self) -> Any:
+        """Gain of every candidate over target-only and its weight in the average, as a matplotlib figure."""
+        from matplotlib.figure import Figure
+
+        from metaprior.plots import plot_candidates
+
+        figure = Figure(figsize=(8, 1.6 + 0.34 * len(self.weight)), layout="constrained")
+        left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 1))
+        labels = [self.describe(i) for i in range(len(self.weight))]
+        values, errors = (
+            (self.gain, self.gain_standard_error) if self.gain is not None else (self.score, self.standard_error)
+        )
+        plot_candidates(left, right, labels, values, errors, self.weight)
+        left.set_xlabel("gain over target-only, log density per reading" if self.gain is not None else "score")
+        figure.suptitle(self.verdict, fontsize=9, wrap=True)
+        return figure
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain lists and numbers."""
+        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(self).items()}
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> "TransferReport":
+        """What `to_json` gave, as a report again."""
+        given = {field.name: stored[field.name] for field in dataclasses.fields(cls)}
+        arrays = {
+            n: np.asarray(v, float)
+            for n, v in given.items()
+            if isinstance(v, list) and n not in ("names", "average_gain")
+        }
+        pair = given["average_gain"]
+        return cls(**{**given, **arrays, "names": tuple(given["names"]), "average_gain": pair and tuple(pair)})
+
+    def _why(self) -> str:
+        if len(self.weight) > 1:
+            return " on average, the cautious rule where fewer than two target tasks leave nothing to hold out"
+        return ""
+
+
+def make_report(choice: Choice, names: tuple[str, ...], target: int, n_target_tasks: int) -> TransferReport:
+    """The report of a choice."""
+    candidates, base = choice.candidates, choice.candidates[0].settings
+    weights = np.array([candidate.weights for candidate in candidates])
+    report = TransferReport(
+        names,
+        names[target],
+        n_target_tasks,
+        weights,
+        np.array([c.settings.temperature_factor / base.temperature_factor for c in candidates]),
+        np.array([c.settings.prior_std["weights"] / base.prior_std["weights"] for c in candidates]),
+        choice.weights,
+    )
+    if choice.trial is None:
+        return report
+    score, standard_error = _over_tasks(choice.trial.scores)
+    report = dataclasses.replace(report, score=score, standard_error=standard_error)
+    plain = (report.alpha == 0.0) & (report.temperature == 1.0) & (report.prior_std == 1.0)
+    if not plain.any() or not np.isfinite(score[plain.argmax()]):
+        return report
+    of_target = choice.trial.scores[plain.argmax()]
+    gain, gain_error = _over_tasks(choice.trial.scores - of_target)
+    average_gain = mean_and_standard_error(choice.trial.average - of_target)
+    return dataclasses.replace(report, gain=gain, gain_standard_error=gain_error, average_gain=average_gain)
+
+
+def _over_tasks(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean over tasks and its standard error, minus infinity and NaN for what diverged."""
+    finite = np.isfinite(scores).all(axis=1)
+    means, errors = np.full(len(scores), -np.inf), np.full(len(scores), np.nan)
+    pairs = [mean_and_standard_error(row) for row in scores[finite]]
+    means[finite], errors[finite] = np.array(pairs).T if pairs else ([], [])
+    return means, errors
+
+
+def _with_errors(values: np.ndarray, errors: np.ndarray | None, sign: str = "") -> list[str]:
+    errors = np.full(len(values), np.nan) if errors is None else errors
+    pairs = zip(values.tolist(), errors.tolist(), strict=True)
+    return [f"{value:{sign}.2f} ± {error:.2f}" if np.isfinite(value) else "diverged" for value, error in pairs]
