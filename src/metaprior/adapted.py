@@ -45,7 +45,7 @@ class AdaptedClassifier(_Adapted):
     `classes_` holds the two classes; columns of probabilities are in their order.
     """
 
-    def __init__(self, model: Model, x: np.ndarray, y: np.ndarray, classes: np.ndarray):
+    def __init__(self, model: Ensemble, x: np.ndarray, y: np.ndarray, classes: np.ndarray):
         super().__init__(model, x, encode(y, classes))
         self.classes_ = classes
 

@@ -143,6 +143,7 @@ def padded_size(n: int) -> int:
 
 
 def observations(prediction: Prediction, scaling: Scaling, latent: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance of new observations (or of the latent function), in the units of y."""
     mean, variance = np.asarray(prediction.mean), np.asarray(prediction.variance)
     if not latent:
         variance = variance + noise_variance(prediction.likelihood)[:, None, None]

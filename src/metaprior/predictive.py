@@ -49,7 +49,8 @@ class GaussianMixture:
         _require_shape("log_weights", given, self.means.shape[: max(given.ndim, 1)])
         if not (given < np.inf).all() or not np.isfinite(given).any(axis=0).all():
             raise ValueError("log_weights must be finite or -inf, one of them finite; got nan, inf or all -inf")
-        normalised = given.astype(np.float64) - logsumexp(given.astype(np.float64), axis=0, keepdims=True)
+        total = np.asarray(logsumexp(given.astype(np.float64), axis=0, keepdims=True))
+        normalised = given.astype(np.float64) - total
         return normalised.reshape(given.shape + (1,) * (self.means.ndim - given.ndim))
 
     @cached_property

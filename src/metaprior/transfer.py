@@ -14,9 +14,9 @@ from metaprior.metrics import mean_and_standard_error
 class TransferReport:
     """The settings that were compared on held-out target tasks. `print` it, or call `plot`.
 
-    Scores are log densities per reading (of a label: log probabilities), averaged over target tasks; higher is better. A
-    gain is a score less that of target-only, and its standard error is that of the paired difference. Without a search
-    there are weights, but no scores.
+    Scores are log densities per reading (of a label: log probabilities), averaged over target tasks; higher is better.
+    A gain is a score less that of target-only, and its standard error is that of the paired difference. Without a
+    search there are weights, but no scores.
     """
 
     names: tuple[str, ...]  # of the environments
@@ -30,7 +30,7 @@ class TransferReport:
     standard_error: np.ndarray | None = None
     gain: np.ndarray | None = None  # None also where target-only was not among the candidates
     gain_standard_error: np.ndarray | None = None
-    average_gain: tuple[float, float] | None = None  # of the average, with its standard error
+    source_gain: tuple[float, float] | None = None  # of those with a source, averaged by weight; and its standard error
 
     @property
     def alpha(self) -> np.ndarray:
@@ -43,20 +43,18 @@ class TransferReport:
         alpha = float(self.weight @ self.alpha)
         if self.score is None:
             return f"Nothing was compared: alpha = {alpha:.2g}{self._why()}."
-        if self.gain is None or self.average_gain is None:
-            return f"alpha = {alpha:.2g} on average. Target-only (alpha = 0) was not among the candidates."
-        gain, error = self.average_gain
+        if self.source_gain is None:
+            return f"alpha = {alpha:.2g} on average. Target-only (alpha = 0) was not compared with anything."
+        gain, error = self.source_gain
         sure = abs(gain) / error if error > 0 else np.inf
         found = (
-            f"{gain:+.2f} ± {error:.2f} per reading over target-only, on {self.n_target_tasks} held-out target tasks"
+            f"{gain:+.2f} ± {error:.2f} per reading against target-only, on {self.n_target_tasks} held-out target tasks"
         )
-        if gain > 0 and sure > 2:
-            return f"The source helps: {found}. alpha = {alpha:.2g} on average."
-        if gain > 0 and sure > 1:
-            return f"The source probably helps: {found}. alpha = {alpha:.2g} on average."
-        if alpha < 0.02:
-            return f"The source does not help: {found}. alpha = {alpha:.2g}: it is left out."
-        return f"Whether the source helps cannot be told: {found}. alpha = {alpha:.2g} on average, with caution."
+        if sure < 1:
+            return f"Whether the source helps cannot be told: {found}. alpha = {alpha:.2g} on average."
+        helps = "helps" if gain > 0 else "does not help"
+        surely = "" if sure > 2 else "probably "
+        return f"The source {surely}{helps}: {found}. alpha = {alpha:.2g} on average."
 
     def rows(self) -> list[tuple[str, ...]]:
         """Table of candidates: description, score, gain over target-only, weight in the average."""
@@ -121,13 +119,13 @@ class TransferReport:
     def from_json(cls, stored: dict[str, Any]) -> "TransferReport":
         """What `to_json` gave, as a report again."""
         given = {field.name: stored[field.name] for field in dataclasses.fields(cls)}
+        tuples = {name: given[name] and tuple(given[name]) for name in ("names", "source_gain")}
         arrays = {
-            n: np.asarray(v, float)
-            for n, v in given.items()
-            if isinstance(v, list) and n not in ("names", "average_gain")
+            name: np.asarray(value, float)
+            for name, value in given.items()
+            if isinstance(value, list) and name not in tuples
         }
-        pair = given["average_gain"]
-        return cls(**{**given, **arrays, "names": tuple(given["names"]), "average_gain": pair and tuple(pair)})
+        return cls(**{**given, **arrays, **tuples})
 
     def _why(self) -> str:
         if len(self.weight) > 1:
@@ -148,17 +146,27 @@ def make_report(choice: Choice, names: tuple[str, ...], target: int, n_target_ta
         np.array([c.settings.prior_std["weights"] / base.prior_std["weights"] for c in candidates]),
         choice.weights,
     )
-    if choice.trial is None:
+    if choice.scores is None:
         return report
-    score, standard_error = _over_tasks(choice.trial.scores)
+    score, standard_error = _over_tasks(choice.scores)
     report = dataclasses.replace(report, score=score, standard_error=standard_error)
     plain = (report.alpha == 0.0) & (report.temperature == 1.0) & (report.prior_std == 1.0)
     if not plain.any() or not np.isfinite(score[plain.argmax()]):
         return report
-    of_target = choice.trial.scores[plain.argmax()]
-    gain, gain_error = _over_tasks(choice.trial.scores - of_target)
-    average_gain = mean_and_standard_error(choice.trial.average - of_target)
-    return dataclasses.replace(report, gain=gain, gain_standard_error=gain_error, average_gain=average_gain)
+    of_target = choice.scores[plain.argmax()]
+    gain, gain_error = _over_tasks(choice.scores - of_target)
+    source_gain = _source_gain(choice.scores - of_target, report)
+    return dataclasses.replace(report, gain=gain, gain_standard_error=gain_error, source_gain=source_gain)
+
+
+def _source_gain(gains: np.ndarray, report: TransferReport) -> tuple[float, float] | None:
+    """What settings with a source gain per task, averaged by their weights; by all alike if none has any."""
+    comparable = (report.alpha > 0.0) & np.isfinite(gains).all(axis=1)
+    weights = np.where(comparable, report.weight, 0.0)
+    weights = weights if weights.any() else comparable.astype(float)
+    if not comparable.any():
+        return None
+    return mean_and_standard_error(weights[comparable] @ gains[comparable] / weights.sum())
 
 
 def _over_tasks(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

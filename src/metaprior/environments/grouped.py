@@ -84,7 +84,8 @@ class GroupedTasks:
         if max_samples is not None:
             check_integer("max_samples", max_samples, 1)
         if n_source > len(self.source):
-            raise ValueError(f"n_source must be at most {len(self.source)}, all of {self.name}; got {n_source}.")
+            most = f"{len(self.source)}, the source tasks of {self.name}"
+            raise ValueError(f"n_source must be at most {most}; got {n_source}.")
         seeds = np.random.default_rng(rng).integers(2**63, size=4)
         for_halves, for_source, for_target, for_test = map(np.random.default_rng, seeds)
         target, test = self._halves(n_target, n_test, for_halves)
@@ -185,9 +186,8 @@ def _radios(tasks: Sequence[Task]) -> tuple[int, ...]:
     """A number per radio map, the same for maps that are alike, or linked by others that are."""
     positions, at = np.unique(np.concatenate([task.x for task in tasks]), axis=0, return_inverse=True)
     maps = np.full((len(tasks), len(positions)), NOT_HEARD)
-    maps[np.repeat(np.arange(len(tasks)), [len(task.y) for task in tasks]), at.ravel()] = np.concatenate(
-        [t.y for t in tasks]
-    )
+    owner = np.repeat(np.arange(len(tasks)), [len(task.y) for task in tasks])
+    maps[owner, at.ravel()] = np.concatenate([task.y for task in tasks])
     with np.errstate(invalid="ignore"):  # a map of one level everywhere is like no other
         alike = np.atleast_2d(np.corrcoef(maps)) > SAME_RADIO
     return tuple(connected_components(alike)[1].tolist())

@@ -20,10 +20,10 @@ class MetaGPRegressor(MetaGP):
     Parameters
     ----------
     alpha : "auto", "pooled", float in [0, 1], sequence of floats, or dict
-        Weight of the source environment; the target has 1 - alpha. "pooled" weighs every task the same. "auto" holds out
-        target tasks, scores a grid of alpha on them, and averages predictions over those that do well, target-only among
-        them (see docs/choosing-alpha.md). A sequence is a grid of one's own. With several sources, a number is shared
-        among them in proportion to their numbers of tasks, and a dict gives every environment its weight.
+        Weight of the source environment; the target has 1 - alpha. "pooled" weighs every task the same. "auto" holds
+        out target tasks, scores a grid of alpha on them, and averages predictions over those that do well, target-only
+        among them (see docs/choosing-alpha.md). A sequence is a grid of one's own. With several sources, a number is
+        shared among them in proportion to their numbers of tasks, and a dict gives every environment its weight.
     inference : "map", "svgd", MAP(...) or SVGD(...)
         How the Gibbs hyper-posterior is approximated.
     n_particles : int, optional
@@ -59,8 +59,8 @@ class MetaGPRegressor(MetaGP):
         the spread of y, or tasks are large. Adaptation and prediction are always in double precision.
     random_state : int, RandomState or None
     search_time : float, optional
-        Seconds that choosing alpha, temperature and prior_std may take, compilation and the last 100 steps aside: its runs
-        are cut short where they would take longer. Default: as long as it takes, about nine times a fit.
+        Seconds that choosing alpha, temperature and prior_std may take, compilation and the last 100 steps aside: its
+        runs are cut short where they would take longer. Default: as long as it takes, about five times a fit.
     progress : bool, optional
         Show a progress bar. Default: if standard error is a terminal.
 

@@ -39,6 +39,6 @@ def averaging_weights(scores: np.ndarray) -> np.ndarray:
 
 
 def without_negligible(weights: np.ndarray) -> np.ndarray:
-    """Weights below 2% set to zero, the others scaled up: each member kept costs a fit, and time in every prediction."""
+    """Weights below 2% set to zero, the others scaled up: each one kept costs a fit, and time in every prediction."""
     kept = np.where(weights < min(NEGLIGIBLE, weights.max()), 0.0, weights)
     return kept / kept.sum()

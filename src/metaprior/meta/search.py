@@ -125,8 +125,10 @@ def by_task(log_densities: np.ndarray, runs: Sequence[HeldOutRun], folds: Folds)
 
 
 def reference_log_densities(target_tasks: Sequence[Task], folds: Folds, labels: bool) -> np.ndarray:
-    """The log density p_0 of `averaging.contaminated` at the queries of `by_task`: what one would say of a query without
-    any model. Labels are even; readings are normal with the mean and the spread of all target readings."""
+    """log p_0 of `averaging.contaminated` at the queries of `by_task`: what one would say of them without any model.
+
+    Labels are even; readings are normal with the mean and the spread of all target readings.
+    """
     y = np.concatenate([task.y for task in target_tasks])
     spread = float(np.std(y))
     shape = (max(map(len, folds.splits)), max(len(split.y_query) for splits in folds.splits for split in splits))

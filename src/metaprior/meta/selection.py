@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp
 
 from metaprior.meta.averaging import averaging_weights, contaminated, without_negligible
 from metaprior.meta.loop import Recipe, TrainingDiverged
@@ -31,19 +30,14 @@ class Auto:
     prior_std: bool = False
 
 
-class Trial(NamedTuple):
-    """What was learned from the held-out tasks: a score for every candidate and target task."""
-
-    scores: np.ndarray  # (candidates, tasks): mean contaminated log density per query
-    average: np.ndarray  # (tasks,): the same for the predictions averaged over candidates
-
-
 class Choice(NamedTuple):
-    """The candidates that were weighed, their weights in the average (zero: dropped), and the trial behind them."""
+    """The candidates that were weighed, their weights in the average (zero: dropped), and the scores behind them."""
 
     candidates: list[Candidate]
     weights: np.ndarray  # (candidates,)
-    trial: Trial | None  # None: nothing could be held out, or there was nothing to choose
+    # (candidates, target tasks): mean contaminated log density per query of each held-out task. None: nothing could be
+    # held out, or there was nothing to choose.
+    scores: np.ndarray | None
 
     @property
     def members(self) -> list[tuple[Candidate, float]]:
@@ -74,17 +68,16 @@ def choose(
     """Weigh the options, and variations of the settings where asked, by how they predict held-out target tasks.
 
     With one option and nothing to vary there is nothing to choose. With fewer than two target tasks nothing can be held
-    out: the average over source tasks counting a tenth, 0.4 and all of a target task is taken then, unweighed.
+    out: then source tasks count a tenth, 0.4 times and as much as a target task, and the three are averaged alike.
     """
     counts = [len(tasks) for tasks in environments]
-    only = [Candidate(options[0], settings)]
     if len(options) == 1 and not (auto.temperature or auto.prior_std):
-        return Choice(only, np.ones(1), None)
+        return Choice([Candidate(options[0], settings)], np.ones(1), None)
     if counts[target] < 2 or schedule.n_steps == 0:
         if auto.weights and len(options) > 1:
-            untried = (1.0,) if schedule.n_steps == 0 else DISCOUNTS_UNTRIED
-            only = [Candidate(discounted(counts, target, r), settings) for r in untried]
-        return Choice(only, np.full(len(only), 1.0 / len(only)), None)
+            untried = DISCOUNTS_UNTRIED if schedule.n_steps > 0 else (1.0,)
+            options = [discounted(counts, target, discount) for discount in untried]
+        return Choice([Candidate(w, settings) for w in options], np.full(len(options), 1.0 / len(options)), None)
     search = _Search(environments, target, schedule, settings.likelihood == "bernoulli")
     search.add([Candidate(weights, settings) for weights in options])
     if auto.weights and len(options) > 1:
@@ -165,6 +158,4 @@ class _Search:
                 "Every candidate setting diverged while alpha, temperature or prior_std was chosen. Try a smaller "
                 "learning_rate, a larger noise_std, or dtype='float64'."
             )
-        weights = self.weights()
-        of_members = self.log_densities[weights > 0] + np.log(weights[weights > 0])[:, None, None]
-        return Choice(self.candidates, weights, Trial(scores, np.nanmean(logsumexp(of_members, axis=0), axis=1)))
+        return Choice(self.candidates, self.weights(), scores)

@@ -31,8 +31,8 @@ def discounted(counts: Sequence[int], target: int, discounts: float | Sequence[f
 def resolve_weights(alpha: Any, names: Sequence[str], counts: Sequence[int], target: int) -> list[Weights]:
     """The environment weights to choose from: one, if `alpha` says which.
 
-    alpha is a number (the sources share it in proportion to their numbers of tasks), 'pooled', a mapping from the names of
-    environments to weights, 'auto', or a sequence of numbers to choose from.
+    alpha is a number (the sources share it in proportion to their numbers of tasks), 'pooled', a mapping from the names
+    of environments to weights, 'auto', or a sequence of numbers to choose from.
     """
     has_source = sum(counts) > counts[target]
     if isinstance(alpha, str) and alpha == "auto":
@@ -46,8 +46,8 @@ def resolve_weights(alpha: Any, names: Sequence[str], counts: Sequence[int], tar
     grid = list(alpha) if isinstance(alpha, list | tuple | np.ndarray) else [alpha]
     if not grid or not all(is_number(value) and 0 <= value <= 1 for value in grid):
         raise ValueError(
-            "alpha must be 'auto', 'pooled', a number in [0, 1], a sequence of such numbers to choose from, or a mapping "
-            f"from environments to weights; got {alpha!r}."
+            "alpha must be a number in [0, 1], 'pooled', 'auto', a sequence of numbers in [0, 1] to choose from, or a "
+            f"mapping from environments to weights; got {alpha!r}."
         )
     weights = [_of_alpha(float(value), counts, target) for value in dict.fromkeys(grid)]
     for each in weights:
@@ -69,8 +69,10 @@ def alone(counts: Sequence[int], target: int) -> list[tuple[int, float, Weights]
 def combined(
     counts: Sequence[int], target: int, of_target: float, scores: Sequence[tuple[int, float, float]]
 ) -> list[Weights]:
-    """Given the score of target-only and those of each source alone (source, discount, score): the best two sources that
-    help, the best three, and so on, each at its own best discount."""
+    """The best two sources that help, the best three, and so on, each at the discount that suits it best alone.
+
+    Given are the score of target-only, and those of each source alone: (source, discount, score).
+    """
     best: dict[int, tuple[float, float]] = {}
     for source, discount, score in scores:
         if score > max(of_target, best.get(source, (-math.inf, 0.0))[0]):

@@ -18,8 +18,8 @@ def make_folds(n_tasks: int, rng: np.random.Generator) -> list[np.ndarray]:
 def split_task(task: Task, rng: np.random.Generator, labels: bool = False) -> list[TestTask]:
     """Context and queries of a held-out task, up to five ways: half of the samples (rounded down) are context.
 
-    The contexts are spread evenly over the samples in random order. `labels` alternates the two classes in that order, so
-    that contexts have both. A task of one sample has no context: it is predicted from the prior.
+    The contexts are spread evenly over the samples in random order. `labels` alternates the two classes in that order,
+    so that contexts have both. A task of one sample has no context: it is predicted from the prior.
     """
     n = len(task.y)
     order = rng.permutation(n)
