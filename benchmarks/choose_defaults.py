@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 import typer
 
-from metaprior.adapted import Model, predict_tasks
+from metaprior.ensemble import Ensemble, Model, predict_tasks
 from metaprior.environments.sinusoid import Sinusoid
 from metaprior.gp import LinearKernel, MLPKernel
 from metaprior.meta import MAP, SVGD, Recipe, train
@@ -69,7 +69,8 @@ def evaluate(
     scores = {"rmse": [], "nll": [], "calibration_error": [], "coverage": []}
     for i, (run, scaling, tasks) in enumerate(zip(runs, scalings, tests, strict=True)):
         particles = jax.tree.map(lambda leaf, i=i: leaf[i], result.particles)
-        summary = summarise(*predict_tasks(Model(particles, run.problem.rest, scaling), tasks))
+        model = Model(particles, run.problem.rest, scaling)
+        summary = summarise(*predict_tasks(Ensemble((model,), np.ones(1)), tasks))
         for name, values in scores.items():
             values.append(np.mean(summary[name]))
     row: dict[str, Any] = {}

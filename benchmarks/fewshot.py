@@ -64,7 +64,8 @@ def evaluate(arguments: dict[str, Any], n_draws: int, n_source: int = 10, n_targ
     for seed in range(VALIDATION_SEED, VALIDATION_SEED + n_draws):
         rng = np.random.default_rng(seed)
         source, target = episodes.source_tasks(20, rng)[:n_source], episodes.target_tasks(20, rng)[:n_target]
-        meta = MetaGPClassifier(**{"random_state": seed % 1000, "progress": False, **arguments}).fit(source, target)
+        base = {"alpha": "pooled", "random_state": seed % 1000, "progress": False}
+        meta = MetaGPClassifier(**{**base, **arguments}).fit(source, target)
         report = meta.evaluate(episodes.validation_tasks(100, rng))
         for name, values in scores.items():
             values.append(report[name])

@@ -50,13 +50,13 @@ def main(
     """Print accuracy, log loss and average confidence of both."""
     rng, kernel = np.random.default_rng(VALIDATION_SEED), LinearRBFKernel()
     episodes = FewShot(features("miniimagenet"), features("cub"))
-    meta = MetaGPClassifier(mean="zero", kernel=kernel, n_steps=0).fit(
+    meta = MetaGPClassifier("pooled", mean="zero", kernel=kernel, n_steps=0).fit(
         episodes.source_tasks(10, rng), episodes.target_tasks(10, rng)
     )
     found: dict[str, list[np.ndarray]] = {"Laplace": [], "exact (sampled)": []}
     labels = []
     for x, y, x_query, y_query in episodes.validation_tasks(tasks, rng):
-        z = meta.model_.scaling.inputs(np.concatenate([x, x_query]).astype(float))
+        z = meta.model_.members[0].scaling.inputs(np.concatenate([x, x_query]).astype(float))
         squares = np.sum((z[:, None] - z[None]) ** 2, axis=-1) / z.shape[1]
         covariance = kernel.linear_scale * (z @ z.T) / z.shape[1] + kernel.rbf_scale * np.exp(-0.5 * squares)
         covariance += 1e-6 * np.eye(len(z))

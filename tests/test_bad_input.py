@@ -12,7 +12,7 @@ from metaprior import MAP, SVGD, MetaGPRegressor, MLPKernel, MLPMean, RBFKernel
 NAN, INFINITE = float("nan"), float("inf")
 GOOD = ([[0.0], [1.0]], [0.0, 1.0])
 GOOD_TEST = (*GOOD, *GOOD)
-SMALL = {"mean": "zero", "kernel": "rbf", "n_steps": 0, "random_state": 0}
+SMALL = {"alpha": "pooled", "mean": "zero", "kernel": "rbf", "n_steps": 0, "random_state": 0}
 
 
 @pytest.fixture
@@ -53,7 +53,10 @@ NO_POSITIVE_NUMBER = [0, 0.0, -1.0, NAN, INFINITE, None, True, "much", [0.1], np
 NO_COUNT = [-1, 1.5, NAN, "many", True, [3], np.float64(2.0)]
 NO_NAME = ["other", "", None, 1, ["adam"]]
 BAD_ARGUMENTS = {
-    "alpha": ("a number in [0, 1] or 'pooled'", [-0.1, 1.1, NAN, INFINITE, True, None, "target", "0.5", [0.5]]),
+    "alpha": (
+        "a number in [0, 1], 'pooled', 'auto', a sequence of numbers in [0, 1]",
+        [-0.1, 1.1, NAN, INFINITE, True, None, "target", "0.5", [], [0.5, 2.0]],
+    ),
     "noise_std": ("a positive number in the units of y, or 'learned'", NO_POSITIVE_NUMBER),
     "temperature": ("a positive number, or one of paper, effective, bayes", NO_POSITIVE_NUMBER),
     "learning_rate": ("a positive number", NO_POSITIVE_NUMBER),
@@ -142,7 +145,6 @@ BAD_TASKS = [
     ([([[0.0], [1.0, 2.0]], [0.0, 1.0])], "[0]: X must be an array of numbers", "got list"),
     ([([10**400, 1], [0.0, 1.0])], "[0]: X must be"),
     ([(np.ma.masked_array([0.0, 1.0], [True, False]), [0.0, 1.0])], "[0]: X must", "mask"),
-    ({0: GOOD}, " must be a sequence of (X, y)", "got dict"),
     (np.zeros((2, 3)), " must be a sequence of (X, y)", "got ndarray"),
     ("tasks", " must be a sequence of (X, y)", "got str"),
     (3, " must be a sequence of (X, y)", "got int"),
@@ -158,6 +160,14 @@ BAD_TASKS = [
 @pytest.mark.parametrize(("tasks", "where", "parts"), [(tasks, where, parts) for tasks, where, *parts in BAD_TASKS])
 def test_bad_tasks(environment, tasks, where, parts):
     assert_clear_error(lambda: regressor().fit(**{environment: tasks}), environment + where, *parts)
+
+
+@pytest.mark.usefixtures("as_installed")
+def test_tasks_in_a_mapping_need_names():
+    parts = "source_tasks must map names to tasks", "keys must be strings", "got 0"
+    assert_clear_error(lambda: regressor().fit({0: GOOD}), *parts)
+    parts = "target_tasks must be a sequence of (X, y)", "got dict"
+    assert_clear_error(lambda: regressor().fit(target_tasks={0: GOOD}), *parts)
 
 
 def test_tasks_missing_or_of_two_dimensions_between_environments():

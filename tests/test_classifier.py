@@ -39,12 +39,12 @@ RAGGED = make_tasks(0, [6, 4, 6]), make_tasks(1, [6, 5])
 SOURCE, TARGET = make_tasks(0, [6, 6, 6]), make_tasks(1, [6, 6])  # of one size, which compiles quickly
 TESTS = make_tests(2, [4, 6, 1, 2])
 X_CONTEXT, Y_CONTEXT, X_QUERY, Y_QUERY = TESTS[1]
-QUICK = {"n_steps": 20, "random_state": 0}
+QUICK = {"alpha": "pooled", "n_steps": 20, "random_state": 0}
 
 
 @pytest.fixture(scope="module")
 def meta():
-    return MetaGPClassifier(0.3, inference="svgd", n_particles=3, **QUICK).fit(*RAGGED)
+    return MetaGPClassifier(**{**QUICK, "alpha": 0.3}, inference="svgd", n_particles=3).fit(*RAGGED)
 
 
 def test_the_contract(meta):
@@ -98,7 +98,8 @@ def test_probabilities_are_averages_over_particles_of_integrals_over_the_latent_
     from metaprior.meta.adaptation import marginals
 
     with jax.enable_x64(True):
-        latent = marginals(task._posteriors, jax.numpy.asarray(meta.model_.scaling.inputs(X_QUERY)))
+        [member], [posteriors] = meta.model_.members, task._posteriors
+        latent = marginals(posteriors, jax.numpy.asarray(member.scaling.inputs(X_QUERY)))
     means, variances = np.asarray(latent.mean)[:, 0], np.asarray(latent.variance)[:, 0]
     for j in range(3):
         integrals = []
@@ -122,8 +123,8 @@ def test_it_learns_what_tells_classes_apart():
         [draw(10) for _ in range(20)],
         [(x[:4], y[:4], x[4:], y[4:]) for x, y in (draw(24) for _ in range(50))],
     )
-    learned = MetaGPClassifier(random_state=0, n_steps=50).fit(source).evaluate(tests)
-    plain = MetaGPClassifier(standardise=True, n_steps=0).fit(source).evaluate(tests)
+    learned = MetaGPClassifier("pooled", random_state=0, n_steps=50).fit(source).evaluate(tests)
+    plain = MetaGPClassifier("pooled", standardise=True, n_steps=0).fit(source).evaluate(tests)
     differences = learned.per_task.accuracy - plain.per_task.accuracy
     assert differences.mean() > 5.0 * differences.std(ddof=1) / np.sqrt(len(differences)) > 0.0
     assert learned.log_loss < plain.log_loss
@@ -141,7 +142,7 @@ def test_a_linear_mean_learns_a_rule_that_all_tasks_share(tmp_path):
         [(x[:4], y[:4], x[4:], y[4:]) for x, y in (draw(44) for _ in range(20))],
     )
     linear, constant = (
-        MetaGPClassifier(mean=mean, random_state=0, n_steps=300).fit(tasks) for mean in ("linear", "constant")
+        MetaGPClassifier("pooled", mean=mean, random_state=0, n_steps=300).fit(tasks) for mean in ("linear", "constant")
     )
     ours, theirs = linear.evaluate(tests), constant.evaluate(tests)
     differences = ours.per_task.accuracy - theirs.per_task.accuracy
@@ -160,9 +161,9 @@ def test_pickled_tasks_keep_their_precision(meta):
 
 
 def test_one_svgd_particle_is_map():
-    arguments = {"mean": MLPMean((3,)), "kernel": MLPKernel((3,)), "standardise": True, **QUICK}
-    one = MetaGPClassifier(0.4, inference=SVGD(), n_particles=1, **arguments).fit(SOURCE, TARGET)
-    mode = MetaGPClassifier(0.4, inference="map", **arguments).fit(SOURCE, TARGET)
+    arguments = {"mean": MLPMean((3,)), "kernel": MLPKernel((3,)), "standardise": True, **QUICK, "alpha": 0.4}
+    one = MetaGPClassifier(inference=SVGD(), n_particles=1, **arguments).fit(SOURCE, TARGET)
+    mode = MetaGPClassifier(inference="map", **arguments).fit(SOURCE, TARGET)
     for leaf, other in zip(jax.tree.leaves(one.particles_), jax.tree.leaves(mode.particles_), strict=True):
         np.testing.assert_array_equal(leaf, other)
     assert mode.loss_trace_[-1] < mode.loss_trace_[0]
@@ -170,7 +171,7 @@ def test_one_svgd_particle_is_map():
 
 def test_alpha_zero_is_target_only_and_pooling_weighs_tasks_alike():
     probabilities = [
-        MetaGPClassifier(alpha, dtype="float64", **QUICK)
+        MetaGPClassifier(**{**QUICK, "alpha": alpha}, dtype="float64")
         .fit(source, TARGET)
         .adapt(X_CONTEXT, Y_CONTEXT)
         .predict_proba(X_QUERY)
@@ -183,8 +184,9 @@ def test_alpha_zero_is_target_only_and_pooling_weighs_tasks_alike():
 
 def test_alpha_zero_is_target_only_whatever_the_source():
     strange = [(np.zeros((130, 2)), ["owl"] * 130), (X_CONTEXT, list("abcdef"))]
-    both = MetaGPClassifier(0.0, **QUICK).fit(strange, TARGET)
-    alone = MetaGPClassifier(0.0, **QUICK).fit(target_tasks=TARGET)
+    settings = {**QUICK, "alpha": 0.0}
+    both = MetaGPClassifier(**settings).fit(strange, TARGET)
+    alone = MetaGPClassifier(**settings).fit(target_tasks=TARGET)
     assert (both.dtype_, both.classes_.tolist()) == (alone.dtype_, alone.classes_.tolist()) == ("float32", [0, 1])
     ours, theirs = (m.adapt(X_CONTEXT, Y_CONTEXT).predict_proba(X_QUERY) for m in (both, alone))
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
@@ -296,7 +298,7 @@ def test_a_damaged_file_is_refused(tmp_path, meta):
 
 
 def test_validation_tasks_stop_early_and_are_scored_by_log_loss():
-    meta = MetaGPClassifier(n_steps=300, random_state=0).fit(SOURCE, TARGET, validation_tasks=TESTS, patience=None)
+    meta = MetaGPClassifier(**{**QUICK, "n_steps": 300}).fit(SOURCE, TARGET, validation_tasks=TESTS, patience=None)
     assert meta.validation_trace_.shape == (3,)
     assert meta.best_step_ == 100 * (1 + int(np.argmin(meta.validation_trace_)))
     assert meta.validation_trace_.min() == pytest.approx(meta.evaluate(TESTS).log_loss, rel=1e-4)
@@ -331,7 +333,7 @@ BAD = [
     (lambda m: MetaGPClassifier(standardise="classes").fit(SOURCE), ["standardise", "within-class"]),
     (lambda m: MetaGPClassifier(kernel="cosine").fit(SOURCE), ["kernel must be one of", "linear+rbf"]),
     (lambda m: MetaGPClassifier(encoder="resnet").fit(SOURCE), ["encoder must be one of", "conv"]),
-    (lambda m: MetaGPClassifier(encoder="conv").fit(SOURCE), ["encoder", "square images"]),
+    (lambda m: MetaGPClassifier("pooled", encoder="conv").fit(SOURCE), ["encoder", "square images"]),
 ]
 
 

@@ -126,7 +126,8 @@ def images(seed, n_tasks, side=8):
 
 def test_a_convolutional_encoder_learns_what_pixels_do_not_show(tmp_path):
     train, tests = images(0, 4), [(x[:4], y[:4], x[4:], y[4:]) for x, y in images(1, 20)]
-    arguments = {"standardise": True, "random_state": 0, "prior_std": {"weights": 0.3, "biases": 0.3, "scales": 0.3}}
+    prior_std = {"weights": 0.3, "biases": 0.3, "scales": 0.3}
+    arguments = {"alpha": "pooled", "standardise": True, "random_state": 0, "prior_std": prior_std}
     conv = MetaGPClassifier(encoder=ConvEncoder((4, 4)), n_steps=40, **arguments).fit(train)
     pixels = MetaGPClassifier(n_steps=40, **arguments).fit(train)
     accuracy = conv.evaluate(tests).accuracy
@@ -140,7 +141,7 @@ def test_own_encoders_work_in_regression_and_are_passed_again(tmp_path):
     rng = np.random.default_rng(0)
     tasks = [(x, np.sin(x[:, 0])) for x in rng.normal(size=(4, 6, 3))]
     own = Projection(np.eye(2, 3))
-    meta = MetaGPRegressor(encoder=own, kernel="rbf", mean="zero", n_steps=5, random_state=0).fit(tasks)
+    meta = MetaGPRegressor("pooled", encoder=own, kernel="rbf", mean="zero", n_steps=5, random_state=0).fit(tasks)
     assert np.abs(meta.particles_.encoder.weight[0] - np.eye(2, 3)).max() > 1e-3
     meta.save(tmp_path / "own.safetensors")
     loaded = load(tmp_path / "own.safetensors", encoder=own)
@@ -149,7 +150,7 @@ def test_own_encoders_work_in_regression_and_are_passed_again(tmp_path):
     )
     with pytest.raises(ValueError, match="own encoder"):
         load(tmp_path / "own.safetensors")
-    plain = MetaGPRegressor(encoder=lambda x: x[:1], kernel="rbf", n_steps=1).fit(tasks)
+    plain = MetaGPRegressor("pooled", encoder=lambda x: x[:1], kernel="rbf", n_steps=1).fit(tasks)
     assert plain.adapt([], []).predict(tasks[0][0]).shape == (6,)
 
 

@@ -22,13 +22,15 @@ def make_tasks(seed, sizes, input_dim=1):
 
 SOURCE, TARGET = make_tasks(0, [5, 4, 5]), make_tasks(1, [5, 5])
 (X_CONTEXT, Y_CONTEXT), (X_QUERY, Y_QUERY) = make_tasks(2, [4, 4])
-TINY = {"mean": MLPMean((4,)), "kernel": MLPKernel((4,), n_features=2), "n_steps": 10, "random_state": 0}
-CHEAP = {"mean": "constant", "kernel": RBFKernel(length_scale=0.5), "n_steps": 3, "random_state": 0}
+POOLED = {"alpha": "pooled", "random_state": 0}
+TINY = {**POOLED, "mean": MLPMean((4,)), "kernel": MLPKernel((4,), n_features=2), "n_steps": 10}
+CHEAP = {**POOLED, "mean": "constant", "kernel": RBFKernel(length_scale=0.5), "n_steps": 3}
 
 
 @pytest.fixture(scope="module")
 def svgd():
-    return MetaGPRegressor(0.2, inference="svgd", n_particles=3, noise_std=0.2, **TINY).fit(SOURCE, TARGET)
+    meta = MetaGPRegressor(**{**TINY, "alpha": 0.2}, inference="svgd", n_particles=3, noise_std=0.2)
+    return meta.fit(SOURCE, TARGET)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +107,7 @@ def test_fit_returns_self_and_changes_nothing_it_was_given():
 
 def test_random_state_decides_everything(task):
     def predict(random_state):
-        meta = MetaGPRegressor(mean=MLPMean((4,)), kernel="rbf", n_steps=0, random_state=random_state)
+        meta = MetaGPRegressor("pooled", mean=MLPMean((4,)), kernel="rbf", n_steps=0, random_state=random_state)
         return meta.fit(SOURCE, TARGET).adapt(X_CONTEXT, Y_CONTEXT).predict(X_QUERY)
 
     np.testing.assert_array_equal(predict(0), predict(0))
@@ -152,12 +154,13 @@ def test_units_of_inputs_and_outputs_do_not_matter():
 
 
 def test_predictions_equal_exact_gps_averaged_over_particles(svgd, task):
-    scaling, means, variances = svgd.model_.scaling, [], []
+    [member], means, variances = svgd.model_.members, [], []
+    scaling = member.scaling
     with jax.enable_x64(True):
         x, query = (jnp.asarray(scaling.inputs(inputs)) for inputs in (X_CONTEXT, X_QUERY))
         for k in range(3):
             theta = jax.tree.map(lambda leaf: leaf[k], svgd.particles_)  # noqa: B023
-            prior = merge(*cast((theta, svgd.model_.rest), jnp.float64))
+            prior = merge(*cast((theta, member.rest), jnp.float64))
             prior_means = [np.asarray(jax.vmap(prior.mean)(inputs)) for inputs in (x, query)]
             gain = np.linalg.solve(prior.kernel(x, x) + (0.2 / scaling.y_std) ** 2 * np.eye(4), prior.kernel(x, query))
             means.append(prior_means[1] + gain.T @ (scaling.outputs(Y_CONTEXT) - prior_means[0]))
@@ -205,9 +208,10 @@ def test_samples_have_the_moments(task, latent):
 
 @pytest.mark.parametrize("noise_std", [0.3, 1e-4])
 def test_untrained_prior_is_the_ordinary_gp(noise_std):
-    meta = MetaGPRegressor(mean="zero", kernel="rbf", noise_std=noise_std, n_steps=0, dtype="float64").fit(SOURCE)
+    meta = MetaGPRegressor("pooled", mean="zero", kernel="rbf", noise_std=noise_std, n_steps=0, dtype="float64")
+    meta.fit(SOURCE)
     assert (meta.loss_trace_.shape, meta.best_step_) == ((0,), 0)
-    scaling = meta.model_.scaling
+    scaling = meta.model_.members[0].scaling
     outside = GaussianProcessRegressor(RBF(1.0), alpha=(noise_std / scaling.y_std) ** 2, optimizer=None)
     outside.fit(scaling.inputs(X_CONTEXT), scaling.outputs(Y_CONTEXT))
     task = meta.adapt(X_CONTEXT, Y_CONTEXT)
@@ -225,7 +229,7 @@ def test_learned_noise_follows_the_data():
         meta = MetaGPRegressor(**{**CHEAP, "n_steps": 20}, noise_std="learned", learning_rate=0.1).fit(tasks)
         task = meta.adapt([], [])
         variances = [task.predict([0.0], return_std=True, latent=latent)[1] ** 2 for latent in (False, True)]
-        return float(np.sqrt(variances[0] - variances[1])[0] / meta.model_.scaling.y_std)
+        return float(np.sqrt(variances[0] - variances[1])[0] / meta.model_.members[0].scaling.y_std)
 
     smooth = [(x, x[:, 0]) for x, _ in SOURCE]
     noisy = [(x, np.random.default_rng(i).normal(size=len(x))) for i, (x, _) in enumerate(SOURCE)]
@@ -234,7 +238,7 @@ def test_learned_noise_follows_the_data():
 
 @pytest.mark.parametrize(("kernel", "mean"), [("mlp", "zero"), ("rbf", "constant"), ("linear", "mlp")])
 def test_every_name_works_end_to_end(kernel, mean):
-    meta = MetaGPRegressor(kernel=kernel, mean=mean, n_steps=2, random_state=0).fit(SOURCE, TARGET)
+    meta = MetaGPRegressor(**POOLED, kernel=kernel, mean=mean, n_steps=2).fit(SOURCE, TARGET)
     assert np.isfinite(meta.loss_trace_).all()
     assert np.isfinite(meta.evaluate([(X_CONTEXT, Y_CONTEXT, X_QUERY, Y_QUERY)]).nll)
 

@@ -38,6 +38,6 @@ def test_many_large_ragged_tasks_train_and_predict_to_the_end(sizes):
     """jaxlib's batched LAPACK calls wait for each other for ever here, on two cores."""
     rng = np.random.default_rng(0)
     tasks = [(x := rng.normal(size=(sizes[i % len(sizes)], 1)), np.sin(x[:, 0])) for i in range(20)]
-    meta = MetaGPRegressor(inference="svgd", n_steps=10, random_state=0, progress=False).fit(tasks)
+    meta = MetaGPRegressor("pooled", inference="svgd", n_steps=10, random_state=0, progress=False).fit(tasks)
     assert np.isfinite(meta.loss_trace_).all()
     assert np.isfinite(meta.evaluate([(*tasks[i], *tasks[i]) for i in range(20)]).nll)

@@ -239,7 +239,8 @@ def test_alpha_equal_to_beta_is_pooling(temperature):
 
 def test_one_particle_predicts_by_the_posterior_of_one_gp(x64):
     meta = estimator().fit(SOURCE, TARGET)
-    prior, scaling = merge(pick(meta.particles_, 0), meta.model_.rest), meta.model_.scaling
+    [member] = meta.model_.members
+    prior, scaling = merge(pick(meta.particles_, 0), member.rest), member.scaling
     x, y = scaling.task(as_tasks([TARGET[0]], "tasks")[0])
     query = scaling.inputs(np.linspace(-2, 2, 6)[:, None])
     cross, own = (np.asarray(prior.kernel(jnp.asarray(points), jnp.asarray(x))) for points in (query, x))

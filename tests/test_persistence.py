@@ -15,13 +15,14 @@ from metaprior.persistence import InvalidFile
 
 RNG = np.random.default_rng(0)
 TASKS = [(x, np.sin(x[:, 0])) for x in RNG.normal(size=(3, 4, 1))]
-SMALL = {"mean": MLPMean((4,)), "kernel": MLPKernel((4,), n_features=2), "n_steps": 0, "random_state": 0}
+POOLED = {"alpha": "pooled", "n_steps": 0, "random_state": 0}
+SMALL = {**POOLED, "mean": MLPMean((4,)), "kernel": MLPKernel((4,), n_features=2)}
 FITTED = ["alpha_", "temperature_", "best_step_", "n_features_in_", "environment_weights_", "loss_trace_"]
 
 
 @pytest.fixture(scope="module")
 def trained():
-    meta = MetaGPRegressor(0.25, **{**SMALL, "n_steps": 5}, inference=SVGD(length_scale=2.0), n_particles=2)
+    meta = MetaGPRegressor(**{**SMALL, "alpha": 0.25, "n_steps": 5}, inference=SVGD(length_scale=2.0), n_particles=2)
     return meta.fit(TASKS[:2], TASKS[2:], validation_tasks=[(*TASKS[0], *TASKS[1])])
 
 
@@ -78,7 +79,7 @@ def test_loaded_prior_predicts_the_same_bits(arguments, tmp_path):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_own_kernel_and_mean_are_passed_again(dtype, tmp_path):
-    meta = MetaGPRegressor(mean=own_mean, kernel=own_kernel(), n_steps=2, random_state=0, dtype=dtype).fit(TASKS)
+    meta = MetaGPRegressor(**{**POOLED, "n_steps": 2}, mean=own_mean, kernel=own_kernel(), dtype=dtype).fit(TASKS)
     meta.save(tmp_path / "prior")
     assert_predicts_the_same(meta, load(tmp_path / "prior", kernel=own_kernel(), mean=own_mean))
     with pytest.raises(ValueError, match=r"own mean, own_mean.* load\(path, mean=\.\.\.\)"):
@@ -90,7 +91,7 @@ def test_own_kernel_and_mean_are_passed_again(dtype, tmp_path):
 
 
 def test_another_own_kernel_is_refused_although_its_parameters_fit(tmp_path):
-    meta = MetaGPRegressor(mean="zero", kernel=tinygp.kernels.ExpSquared(1.0), n_steps=0).fit(TASKS)
+    meta = MetaGPRegressor(**POOLED, mean="zero", kernel=tinygp.kernels.ExpSquared(1.0)).fit(TASKS)
     meta.save(tmp_path / "prior")
     with pytest.raises(ValueError, match=r"kernel.*ExpSquared.*Matern32"):
         load(tmp_path / "prior", kernel=tinygp.kernels.Matern32(1.0))
@@ -117,11 +118,11 @@ def test_header_is_json_and_holds_no_code(path, tmp_path):
     with safe_open(path, framework="numpy") as file:
         metadata = file.metadata()
     header = json.loads(metadata["header"])
-    assert (metadata["format"], metadata["version"]) == ("metaprior", "1")
+    assert (metadata["format"], metadata["version"]) == ("metaprior", "2")
     assert header["kind"] == "MetaGPRegressor"
     assert header["parameters"]["alpha"] == 0.25
     assert header["parameters"]["kernel"]["description"] == "MLPKernel"
-    own = MetaGPRegressor(mean="constant", kernel=own_kernel(), n_steps=0).fit(TASKS)
+    own = MetaGPRegressor(**POOLED, mean="constant", kernel=own_kernel()).fit(TASKS)
     own.save(tmp_path / "own")
     with safe_open(tmp_path / "own", framework="numpy") as file:
         assert json.loads(file.metadata()["header"])["parameters"]["kernel"] == {
@@ -133,7 +134,7 @@ def test_header_is_json_and_holds_no_code(path, tmp_path):
 def test_numpy_numbers_in_arguments_can_be_saved(tmp_path):
     kernel = MLPKernel((4,), n_features=2)
     object.__setattr__(kernel, "output_scale", np.float32(0.5))  # past the type checks of this test run
-    meta = MetaGPRegressor(mean="constant", kernel=kernel, prior_std={"weights": np.float32(0.5)}, random_state=0)
+    meta = MetaGPRegressor(**POOLED, mean="constant", kernel=kernel, prior_std={"weights": np.float32(0.5)})
     meta.set_params(n_steps=np.int64(0), noise_std=np.float32(0.1)).fit(TASKS).save(tmp_path / "prior")
     assert_predicts_the_same(meta, load(tmp_path / "prior"))
 
@@ -164,7 +165,8 @@ def with_tensor(part, edit):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (with_metadata("version", lambda _: "2"), "format version '2'; this metaprior reads 1. Update metaprior"),
+        (with_metadata("version", lambda _: "3"), "format version '3'; this metaprior reads 2. Update metaprior"),
+        (with_metadata("version", lambda _: "1"), "format version '1'; this metaprior reads 2.*save the prior again"),
         (with_metadata("format", lambda _: "other"), "not one written by metaprior"),
         (lambda metadata, _: metadata.clear(), "not one written by metaprior"),
         (with_header(kind="MetaGPRanker"), "MetaGPRanker"),
@@ -179,6 +181,7 @@ def with_tensor(part, edit):
     ],
     ids=[
         "newer",
+        "older",
         "format",
         "foreign",
         "kind",

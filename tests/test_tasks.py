@@ -166,7 +166,8 @@ def test_constant_columns_are_centred_and_not_blown_up():
 
 @pytest.fixture(scope="module")
 def three_particles():
-    meta = MetaGPRegressor(mean="constant", kernel="rbf", n_particles=3, n_steps=0, random_state=0, noise_std=0.3)
+    arguments = {"mean": "constant", "kernel": "rbf", "n_particles": 3, "n_steps": 0, "noise_std": 0.3}
+    meta = MetaGPRegressor("pooled", **arguments, random_state=0)
     return meta.fit([(10.0 * x, 5.0 + y) for x, y in random_tasks([4, 3])])
 
 
@@ -226,7 +227,8 @@ ODD_TASKS = {
 @pytest.mark.parametrize("name", ODD_TASKS)
 def test_odd_but_fine_data_gives_finite_numbers(name):
     task = ODD_TASKS[name]
-    meta = MetaGPRegressor(mean=MLPMean((4,)), kernel=MLPKernel((4,), n_features=2), n_steps=3, random_state=0)
+    kernel = MLPKernel((4,), n_features=2)
+    meta = MetaGPRegressor("pooled", mean=MLPMean((4,)), kernel=kernel, n_steps=3, random_state=0)
     meta.fit(source_tasks=(task for _ in range(1 if name == "one sample" else 3)))  # a generator will do
     size = float(np.max(np.abs(np.asarray(task[1], np.float64))))
     assert np.isfinite(meta.loss_trace_).all()

@@ -94,7 +94,7 @@ class Slope(eqx.Module):
 
 
 def test_the_floats_of_an_own_module_are_learned():
-    meta = MetaGPRegressor(mean=Slope(), kernel="rbf", n_steps=20, random_state=0).fit(SOURCE, TARGET)
+    meta = MetaGPRegressor("pooled", mean=Slope(), kernel="rbf", n_steps=20, random_state=0).fit(SOURCE, TARGET)
     assert float(meta.particles_.mean.slope[0]) != pytest.approx(2.0, abs=1e-3)
 
 
@@ -117,7 +117,8 @@ def test_padding_and_weight_zero_evaluate_an_own_mean_only_at_inputs_that_are_th
 @pytest.mark.parametrize(("noise_std", "dtype"), [(0.1, "float32"), (1e-3, "float64")])
 def test_noise_too_small_for_single_precision_is_trained_in_double(noise_std, dtype):
     fits = [
-        MetaGPRegressor(kernel="rbf", noise_std=noise_std, n_steps=3, random_state=0, dtype=d) for d in ("auto", dtype)
+        MetaGPRegressor("pooled", kernel="rbf", noise_std=noise_std, n_steps=3, random_state=0, dtype=d)
+        for d in ("auto", dtype)
     ]
     auto, given = (meta.fit(SOURCE, TARGET) for meta in fits)
     assert auto.dtype_ == dtype
@@ -127,7 +128,8 @@ def test_noise_too_small_for_single_precision_is_trained_in_double(noise_std, dt
 @pytest.mark.parametrize("unit", [1e-40, 1e-18, 1e18])
 def test_predictions_follow_the_unit_of_y_however_small(unit):
     scaled = [[Task(task.x, task.y * unit) for task in tasks] for tasks in (SOURCE, TARGET)]
-    one, other = (MetaGPRegressor(kernel="rbf", noise_std=0.1 * u, n_steps=2, random_state=0) for u in (1.0, unit))
+    settings = {"alpha": "pooled", "kernel": "rbf", "n_steps": 2, "random_state": 0}
+    one, other = (MetaGPRegressor(noise_std=0.1 * u, **settings) for u in (1.0, unit))
     x = np.linspace(-5, 5, 4)
     expected = one.fit(SOURCE, TARGET).adapt([0.0], [5.0]).predict(x, return_std=True)
     got = other.fit(*scaled).adapt([0.0], [5.0 * unit]).predict(x, return_std=True)

@@ -1,0 +1,307 @@
+"""What `alpha="auto"` is worth on the sinusoid: target-only, pooled, every alpha in hindsight, and chosen by itself.
+
+    python benchmarks/choosing_alpha.py measure --out docs/results/choosing_alpha.csv
+    python benchmarks/choosing_alpha.py report docs/results/choosing_alpha.csv
+
+N=30 tasks of M=5 samples, 5, 15 or 25 of them from the target, deviations 0 to 1; each draw has new tasks, test tasks
+and initial parameters, and 100 test tasks of 5 context and 50 query points. All draws of a column are trained in one
+program, with the functions `fit` is made of: a test holds the two together.
+"""
+
+import csv
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import typer
+from scipy.stats import bootstrap
+
+from metaprior.environments.sinusoid import Sinusoid
+from metaprior.meta import MAP, SVGD, Recipe, train
+from metaprior.meta.adaptation import Queries, predict
+from metaprior.meta.averaging import averaging_weights, contaminated, without_negligible
+from metaprior.meta.search import Candidate, by_task, held_out_runs, hold_out, reference_log_densities, train_and_score
+from metaprior.meta.selection import STEPS_DIVISOR
+from metaprior.meta.setup import Settings, scaling_of, set_up, stack_runs
+from metaprior.meta.weights import DISCOUNTS, discounted
+from metaprior.metrics import CALIBRATION_LEVELS
+from metaprior.tasks import Task
+
+DEVIATIONS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
+N_TARGET = (5, 15, 25)
+N_TASKS, N_SAMPLES, N_TEST, N_QUERIES = 30, 5, 100, 50
+HINDSIGHT = (*DISCOUNTS, 0.05, 0.2, 0.7)  # the search's grid first, then what lies between
+LEARNING_RATE = 1e-2
+METRICS = ("rmse", "nll", "calibration_error", "coverage")
+INFERENCE = {"map": Settings(), "svgd": Settings(method=SVGD(), n_particles=10)}
+
+app = typer.Typer(add_completion=False)
+
+
+class Prepared(NamedTuple):
+    """One draw, ready to train, as arrays of the host."""
+
+    final: Any  # a run for every alpha of HINDSIGHT, stacked
+    held_out: list[Any]  # HeldOutRun, for every alpha of DISCOUNTS and fold
+    folds: Any
+    reference: np.ndarray
+    queries: tuple[np.ndarray, ...]  # (alphas, tasks, ...) in each alpha's units
+    y: np.ndarray  # (tasks, queries)
+    units: np.ndarray  # (alphas, 2): mean and standard deviation of y
+
+
+def prepare(deviation: float, n_target: int, seed: int, settings: Settings) -> Prepared:
+    """Tasks, runs, folds and test tasks of one draw."""
+    environment, rng = Sinusoid(deviation), np.random.default_rng([seed, n_target, round(100 * deviation)])
+    tasks = [
+        environment.source_tasks(N_TASKS - n_target, N_SAMPLES, rng),
+        environment.target_tasks(n_target, N_SAMPLES, rng),
+    ]
+    tests = environment.test_tasks(N_TEST, N_SAMPLES, N_QUERIES, rng)
+    counts = [len(group) for group in tasks]
+    folds = hold_out(tasks[1], seed, labels=False)
+    final, held_out, queries, units = [], [], [], []
+    for r in HINDSIGHT:
+        weights = discounted(counts, 1, r)
+        scaling = scaling_of(tasks, weights, settings)
+        final.append(set_up(tasks, weights, scaling, settings, seed))
+        contexts = [scaling.task(Task(t.x_context, t.y_context)) for t in tests]
+        queries.append([np.stack([c.x for c in contexts]), np.stack([c.y for c in contexts]),
+                        np.ones((N_TEST, N_SAMPLES), bool), np.stack([scaling.inputs(t.x_query) for t in tests])])  # fmt: skip
+        units.append((float(scaling.y_mean), float(scaling.y_std)))
+    if settings.n_particles == 1:
+        for r in DISCOUNTS:
+            candidate = Candidate(discounted(counts, 1, r), settings)
+            held_out += held_out_runs(tasks, 1, candidate, folds, seed)
+    return Prepared(
+        _to_host(stack_runs(final)),
+        [_to_host(run) for run in held_out],
+        folds,
+        reference_log_densities(tasks[1], folds, labels=False),
+        tuple(
+            np.stack(part).astype(np.float32 if i != 2 else bool) for i, part in enumerate(zip(*queries, strict=True))
+        ),
+        np.stack([t.y_query for t in tests]),
+        np.array(units),
+    )
+
+
+def choose(draws: Sequence[Prepared], n_steps: int) -> np.ndarray:
+    """The weights of `alpha="auto"` over DISCOUNTS, (draws, alphas)."""
+    runs = [run for draw in draws for run in draw.held_out]
+    scores = train_and_score(runs, Recipe(MAP()), n_steps, LEARNING_RATE)
+    weights = []
+    per_draw = len(draws[0].held_out)
+    for i, draw in enumerate(draws):
+        mine = slice(i * per_draw, (i + 1) * per_draw)
+        of_task = contaminated(by_task(scores[mine], runs[mine], draw.folds), draw.reference)
+        weights.append(without_negligible(averaging_weights(np.nanmean(of_task, axis=2))))
+    return np.stack(weights)
+
+
+@eqx.filter_jit
+def evaluate(particles: Any, rest: Any, queries: Queries, y: Any, units: Any, schemes: Any) -> Any:
+    """METRICS of every scheme, (schemes, metrics); a scheme is weights over the alphas."""
+
+    def one_alpha(particles: Any, rest: Any, queries: Queries, unit: Any) -> tuple[Any, Any]:
+        mean, variance, likelihood = predict(particles, rest, queries)
+        noise = jnp.exp(2.0 * likelihood.log_noise_std)[:, None, None]
+        return mean * unit[1] + unit[0] - y[None], jnp.sqrt(variance + noise) * unit[1]
+
+    error, scale = eqx.filter_vmap(one_alpha)(particles, rest, queries, units)  # (alphas, particles, tasks, queries)
+    log_density = -0.5 * (error / scale) ** 2 - jnp.log(scale) - 0.5 * jnp.log(2.0 * jnp.pi).astype(y.dtype)
+    log_density = jax.nn.logsumexp(log_density, axis=1) - jnp.log(jnp.asarray(error.shape[1], y.dtype))
+    transform = jnp.mean(jax.scipy.special.ndtr(-error / scale), axis=1)
+    levels = jnp.asarray(CALIBRATION_LEVELS, y.dtype)
+
+    def one_scheme(weights: Any) -> Any:
+        mean = jnp.tensordot(weights, jnp.mean(error, axis=1), axes=1)
+        rmse = jnp.mean(jnp.sqrt(jnp.mean(mean**2, axis=1)))
+        logs = jnp.log(jnp.maximum(weights, 1e-30))[:, None, None]
+        nll = -jnp.mean(jax.nn.logsumexp(log_density + logs, axis=0))
+        cdf = jnp.ravel(jnp.tensordot(weights, transform, axes=1))
+        frequency = jnp.mean((cdf[:, None] <= levels[None]).astype(y.dtype), axis=0)
+        inside = jnp.mean(((cdf > 0.05) & (cdf < 0.95)).astype(y.dtype))
+        return jnp.stack([rmse, nll, jnp.mean(jnp.abs(frequency - levels)), inside])
+
+    return jax.vmap(one_scheme)(schemes)
+
+
+def _schemes(weights: np.ndarray) -> np.ndarray:
+    """Every alpha alone, the average, and the heaviest alpha of the average alone."""
+    chosen = np.zeros((2, len(HINDSIGHT)))
+    chosen[0, : len(DISCOUNTS)] = weights
+    chosen[1, weights.argmax()] = 1.0
+    return np.concatenate([np.eye(len(HINDSIGHT)), chosen]).astype(np.float32)
+
+
+def measure_column(
+    inference: str, n_target: int, seeds: Sequence[int], pool: Any, n_steps: int, weights: np.ndarray | None
+) -> tuple[list[dict[str, Any]], np.ndarray]:
+    """All deviations and draws with one number of target tasks: rows, and the weights chosen (unless they are given)."""
+    started, settings, rows = time.perf_counter(), INFERENCE[inference], []
+    cells = [(deviation, seed) for deviation in DEVIATIONS for seed in seeds]
+    arguments = ([d for d, _ in cells], [n_target] * len(cells), [s for _, s in cells], [settings] * len(cells))
+    draws = list(map(prepare, *arguments) if pool is None else pool.map(prepare, *arguments, chunksize=5))
+    prepared = time.perf_counter()
+    weights = choose(draws, -(-n_steps // STEPS_DIVISOR)) if weights is None else weights
+    searched = time.perf_counter()
+    at_once = 300 if inference == "map" else 50
+    for first in range(0, len(draws), at_once):
+        part = draws[first : first + at_once]
+        stacked = jax.tree.map(lambda *leaves: _join(leaves), *(draw.final for draw in part))
+        rates = jnp.full(len(part) * len(HINDSIGHT), LEARNING_RATE)
+        result = train(
+            stacked.problem, stacked.particles, stacked.key, Recipe(settings.method), n_steps, rates, guard=False
+        )
+        for i, draw in enumerate(part):
+            mine = slice(i * len(HINDSIGHT), (i + 1) * len(HINDSIGHT))
+            particles, rest = (
+                jax.tree.map(lambda leaf, mine=mine: leaf[mine] if hasattr(leaf, "dtype") else leaf, tree)
+                for tree in (result.particles, stacked.problem.rest)
+            )
+            numbers = (draw.y.astype(np.float32), draw.units.astype(np.float32), _schemes(weights[first + i]))
+            values = np.asarray(evaluate(particles, rest, Queries(*draw.queries), *numbers))
+            rows += _rows(inference, n_target, *cells[first + i], weights[first + i], values)
+    seconds = np.diff([started, prepared, searched, time.perf_counter()])
+    typer.echo(f"{n_target} target tasks, {inference}: prepared, searched, trained in {seconds.round()} s", err=True)
+    return rows, weights
+
+
+def _rows(
+    inference: str, n_target: int, deviation: float, seed: int, weights: np.ndarray, values: np.ndarray
+) -> list[dict[str, Any]]:
+    alphas = [1.0 - discounted((N_TASKS - n_target, n_target), 1, r)[1] for r in HINDSIGHT]
+    names = ["fixed"] * len(HINDSIGHT) + ["auto", "heaviest"]
+    chosen = [float(weights @ alphas[: len(DISCOUNTS)]), alphas[int(weights.argmax())]]
+    return [
+        {"inference": inference, "n_target": n_target, "deviation": deviation, "draw": seed, "scheme": name,
+         "alpha": round(alpha, 4), **{metric: round(float(v), 4) for metric, v in zip(METRICS, row, strict=True)}}
+        for name, alpha, row in zip(names, [*alphas, *chosen], values, strict=True)
+    ]  # fmt: skip
+
+
+@app.command()
+def measure(
+    out: Annotated[Path, typer.Option()],
+    draws: int = 50,
+    first_seed: int = 0,
+    steps: int = 2000,
+    svgd: bool = True,
+    workers: int = 0,
+    target: str = "5,15,25",
+):
+    """Train everything and write a row per draw, setting and scheme."""
+    jax.devices()  # before the workers are told that they have none
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    pool = ProcessPoolExecutor(workers, get_context("spawn")) if workers else None
+    rows: list[dict[str, Any]] = []
+    weights: dict[int, np.ndarray] = {}  # MAP comes first: it makes the choice for both
+    for inference in ("map", "svgd") if svgd else ("map",):
+        for n_target in map(int, target.split(",")):
+            seeds = range(first_seed, first_seed + draws)
+            measured = measure_column(inference, n_target, seeds, pool, steps, weights.get(n_target))
+            rows, weights[n_target] = [*rows, *measured[0]], measured[1]
+            with out.open("w", newline="") as file:
+                writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(rows)
+    if pool is not None:
+        pool.shutdown()
+
+
+@app.command()
+def report(path: Path, metric: str = "rmse"):
+    """A table of cells: target-only, pooled, best alpha in hindsight, auto, and how they compare (95% intervals)."""
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    for inference in dict.fromkeys(row["inference"] for row in rows):
+        _report_one([row for row in rows if row["inference"] == inference], inference, metric)
+
+
+def _report_one(rows: list[dict[str, str]], inference: str, metric: str) -> None:
+    relative = metric != "nll"  # of log densities the differences mean something, not the ratios
+    typer.echo(f"\n{inference}, {metric}\n")
+    typer.echo(
+        "| target tasks | deviation | target-only | pooled | best alpha | auto | auto / best | auto / target-only |"
+    )
+    typer.echo("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    against_best, against_target, against_better = [], [], []
+    for n_target in dict.fromkeys(row["n_target"] for row in rows):
+        for deviation in dict.fromkeys(row["deviation"] for row in rows):
+            cell = [r for r in rows if (r["n_target"], r["deviation"]) == (n_target, deviation)]
+            fixed: dict[str, np.ndarray] = {}
+            for alpha in dict.fromkeys(r["alpha"] for r in cell if r["scheme"] == "fixed"):
+                fixed[alpha] = np.array(
+                    [float(r[metric]) for r in cell if r["scheme"] == "fixed" and r["alpha"] == alpha]
+                )
+            pooled = list(fixed)[DISCOUNTS.index(1.0)]
+            auto = np.array([float(r[metric]) for r in cell if r["scheme"] == "auto"])
+            best = min(fixed, key=lambda alpha: fixed[alpha].mean())
+            target_only = fixed[next(iter(fixed))]
+            compared = [_compare(auto, other, relative) for other in (fixed[best], target_only)]
+            against_best.append(compared[0][0])
+            against_target.append(compared[1][0])
+            better = min(target_only, fixed[pooled], key=np.mean)
+            against_better.append(_compare(auto, better, relative)[0])
+            means = " | ".join(f"{v.mean():.3f}" for v in (target_only, fixed[pooled]))
+            best_text = f"{fixed[best].mean():.3f} ({float(best):.2f})"
+            texts = " | ".join(_text(c, relative) for c in compared)
+            typer.echo(f"| {n_target} | {deviation} | {means} | {best_text} | {auto.mean():.3f} | {texts} |")
+    unit = "%" if relative else " nats"
+    for name, values in (
+        ("best alpha", against_best),
+        ("target-only", against_target),
+        ("better of two", against_better),
+    ):
+        scaled = np.array(values) * (100 if relative else 1)
+        typer.echo(f"\nagainst {name}: mean {scaled.mean():+.2f}{unit}, worst cell {scaled.max():+.2f}{unit}", nl=False)
+    typer.echo()
+
+
+def _compare(ours: np.ndarray, other: np.ndarray, relative: bool) -> tuple[float, float, float]:
+    """Ratio of means less one (or difference), with a paired bootstrap interval over draws."""
+    statistic = (
+        (lambda a, b, axis: a.mean(axis) / b.mean(axis) - 1) if relative else (lambda a, b, axis: (a - b).mean(axis))
+    )
+    interval = bootstrap(
+        (ours, other), statistic, paired=True, vectorized=True, method="percentile", n_resamples=2000, rng=0
+    ).confidence_interval
+    return float(statistic(ours, other, -1)), float(interval.low), float(interval.high)
+
+
+def _text(compared: tuple[float, float, float], relative: bool) -> str:
+    if relative:
+        value, low, high = (100 * v for v in compared)
+        return f"{value:+.1f}% [{low:+.1f}, {high:+.1f}]"
+    value, low, high = compared
+    return f"{value:+.2f} [{low:+.2f}, {high:+.2f}]"
+
+
+def _to_host(tree: Any) -> Any:
+    """Arrays as NumPy's, and random keys (of which full batches make no use) as their data: what processes can send."""
+    return jax.tree.map(lambda leaf: np.asarray(jax.random.key_data(leaf)) if _is_key(leaf) else _host(leaf), tree)
+
+
+def _host(leaf: Any) -> Any:
+    return np.asarray(leaf) if hasattr(leaf, "dtype") else leaf
+
+
+def _is_key(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _join(leaves: Sequence[Any]) -> Any:
+    return jnp.asarray(np.concatenate(leaves)) if hasattr(leaves[0], "dtype") else leaves[0]
+
+
+if __name__ == "__main__":
+    app()
