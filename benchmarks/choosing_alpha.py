@@ -74,13 +74,13 @@ def prepare(deviation: float, n_target: int, seed: int, settings: Settings) -> P
         scaling = scaling_of(tasks, weights, settings)
         final.append(set_up(tasks, weights, scaling, settings, seed))
         contexts = [scaling.task(Task(t.x_context, t.y_context)) for t in tests]
-        queries.append([np.stack([c.x for c in contexts]), np.stack([c.y for c in contexts]),
-                        np.ones((N_TEST, N_SAMPLES), bool), np.stack([scaling.inputs(t.x_query) for t in tests])])  # fmt: skip
+        x_context, y_context = np.stack([c.x for c in contexts]), np.stack([c.y for c in contexts])
+        x_query = np.stack([scaling.inputs(t.x_query) for t in tests])
+        queries.append([x_context, y_context, np.ones((N_TEST, N_SAMPLES), bool), x_query])
         units.append((float(scaling.y_mean), float(scaling.y_std)))
-    if settings.n_particles == 1:
-        for r in DISCOUNTS:
-            candidate = Candidate(discounted(counts, 1, r), settings)
-            held_out += held_out_runs(tasks, 1, candidate, folds, seed)
+    for r in DISCOUNTS:
+        candidate = Candidate(discounted(counts, 1, r), settings)
+        held_out += held_out_runs(tasks, 1, candidate, folds, seed)
     return Prepared(
         _to_host(stack_runs(final)),
         [_to_host(run) for run in held_out],
@@ -144,36 +144,47 @@ def _schemes(weights: np.ndarray) -> np.ndarray:
 
 
 def measure_column(
-    inference: str, n_target: int, seeds: Sequence[int], pool: Any, n_steps: int, weights: np.ndarray | None
-) -> tuple[list[dict[str, Any]], np.ndarray]:
-    """All deviations and draws with one number of target tasks: rows, and the weights chosen (unless they are given)."""
+    inference: str, n_target: int, seeds: Sequence[int], pool: Any, n_steps: int, hindsight: bool
+) -> list[dict[str, Any]]:
+    """All deviations and draws with one number of target tasks."""
     started, settings, rows = time.perf_counter(), INFERENCE[inference], []
     cells = [(deviation, seed) for deviation in DEVIATIONS for seed in seeds]
     arguments = ([d for d, _ in cells], [n_target] * len(cells), [s for _, s in cells], [settings] * len(cells))
     draws = list(map(prepare, *arguments) if pool is None else pool.map(prepare, *arguments, chunksize=5))
     prepared = time.perf_counter()
-    weights = choose(draws, -(-n_steps // STEPS_DIVISOR)) if weights is None else weights
+    weights = choose(draws, -(-n_steps // STEPS_DIVISOR))
     searched = time.perf_counter()
-    at_once = 300 if inference == "map" else 50
-    for first in range(0, len(draws), at_once):
-        part = draws[first : first + at_once]
-        stacked = jax.tree.map(lambda *leaves: _join(leaves), *(draw.final for draw in part))
-        rates = jnp.full(len(part) * len(HINDSIGHT), LEARNING_RATE)
-        result = train(
-            stacked.problem, stacked.particles, stacked.key, Recipe(settings.method), n_steps, rates, guard=False
-        )
-        for i, draw in enumerate(part):
-            mine = slice(i * len(HINDSIGHT), (i + 1) * len(HINDSIGHT))
-            particles, rest = (
-                jax.tree.map(lambda leaf, mine=mine: leaf[mine] if hasattr(leaf, "dtype") else leaf, tree)
-                for tree in (result.particles, stacked.problem.rest)
-            )
-            numbers = (draw.y.astype(np.float32), draw.units.astype(np.float32), _schemes(weights[first + i]))
-            values = np.asarray(evaluate(particles, rest, Queries(*draw.queries), *numbers))
-            rows += _rows(inference, n_target, *cells[first + i], weights[first + i], values)
+    kept = [np.arange(len(HINDSIGHT)) if hindsight else np.flatnonzero(of_draw) for of_draw in weights]
+    trained = _train([_take(draw.final, alphas) for draw, alphas in zip(draws, kept, strict=True)], settings, n_steps)
+    place = 0
+    for draw, alphas, of_draw, cell in zip(draws, kept, weights, cells, strict=True):
+        # Padded by repeats of no weight, so that one program evaluates any number of alphas.
+        padded = np.resize(np.arange(len(alphas)), len(HINDSIGHT))
+        particles, rest = _take(trained, place + padded)
+        place += len(alphas)
+        schemes = np.pad(_schemes(of_draw)[:, alphas], ((0, 0), (0, len(HINDSIGHT) - len(alphas))))
+        queries = Queries(*(part[alphas[padded]] for part in draw.queries))
+        units = draw.units[alphas[padded]].astype(np.float32)
+        values = np.asarray(evaluate(particles, rest, queries, draw.y.astype(np.float32), units, schemes))
+        rows += _rows(inference, n_target, *cell, of_draw, values)[0 if hindsight else len(HINDSIGHT) :]
     seconds = np.diff([started, prepared, searched, time.perf_counter()])
     typer.echo(f"{n_target} target tasks, {inference}: prepared, searched, trained in {seconds.round()} s", err=True)
-    return rows, weights
+    return rows
+
+
+def _train(runs: Sequence[Any], settings: Settings, n_steps: int) -> tuple[Any, Any]:
+    """Particles and the rest of the prior of all runs, trained in batches of one size."""
+    stacked = jax.tree.map(lambda *leaves: np.concatenate(leaves) if hasattr(leaves[0], "dtype") else leaves[0], *runs)
+    n_runs = len(stacked.problem.temperature)
+    at_once = min(2700 // settings.n_particles, n_runs)
+    trained = []
+    for first in range(0, n_runs, at_once):
+        batch = jax.tree.map(_to_jax, _take(stacked, np.arange(first, first + at_once) % n_runs))
+        rates = jnp.full(at_once, LEARNING_RATE)
+        recipe = Recipe(settings.method)
+        result = train(batch.problem, batch.particles, batch.key, recipe, n_steps, rates, guard=False)
+        trained.append(jax.tree.map(np.asarray, result.particles))
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *trained), stacked.problem.rest
 
 
 def _rows(
@@ -195,7 +206,8 @@ def measure(
     draws: int = 50,
     first_seed: int = 0,
     steps: int = 2000,
-    svgd: bool = True,
+    inference: str = "map,svgd",
+    hindsight: Annotated[bool, typer.Option(help="Train every alpha, not just those chosen.")] = True,
     workers: int = 0,
     target: str = "5,15,25",
 ):
@@ -204,12 +216,9 @@ def measure(
     os.environ["JAX_PLATFORMS"] = "cpu"
     pool = ProcessPoolExecutor(workers, get_context("spawn")) if workers else None
     rows: list[dict[str, Any]] = []
-    weights: dict[int, np.ndarray] = {}  # MAP comes first: it makes the choice for both
-    for inference in ("map", "svgd") if svgd else ("map",):
+    for kind in inference.split(","):
         for n_target in map(int, target.split(",")):
-            seeds = range(first_seed, first_seed + draws)
-            measured = measure_column(inference, n_target, seeds, pool, steps, weights.get(n_target))
-            rows, weights[n_target] = [*rows, *measured[0]], measured[1]
+            rows += measure_column(kind, n_target, range(first_seed, first_seed + draws), pool, steps, hindsight)
             with out.open("w", newline="") as file:
                 writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
                 writer.writeheader()
@@ -299,8 +308,12 @@ def _is_key(leaf: Any) -> bool:
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _join(leaves: Sequence[Any]) -> Any:
-    return jnp.asarray(np.concatenate(leaves)) if hasattr(leaves[0], "dtype") else leaves[0]
+def _take(tree: Any, rows: np.ndarray) -> Any:
+    return jax.tree.map(lambda leaf: leaf[rows] if hasattr(leaf, "dtype") else leaf, tree)
+
+
+def _to_jax(leaf: Any) -> Any:
+    return jnp.asarray(leaf) if hasattr(leaf, "dtype") else leaf
 
 
 if __name__ == "__main__":

@@ -119,7 +119,7 @@ def test_header_is_json_and_holds_no_code(path, tmp_path):
         metadata = file.metadata()
     header = json.loads(metadata["header"])
     assert (metadata["format"], metadata["version"]) == ("metaprior", "2")
-    assert header["kind"] == "MetaGPRegressor"
+    assert (header["kind"], header["n_members"]) == ("MetaGPRegressor", 1)
     assert header["parameters"]["alpha"] == 0.25
     assert header["parameters"]["kernel"]["description"] == "MLPKernel"
     own = MetaGPRegressor(**POOLED, mean="constant", kernel=own_kernel()).fit(TASKS)

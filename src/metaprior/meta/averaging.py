@@ -20,7 +20,8 @@ def contaminated(log_density: np.ndarray, reference: np.ndarray) -> np.ndarray:
     Few tasks decide, and the log density of one query that an overconfident candidate misses by ten standard deviations
     would outweigh all others.
     """
-    return np.logaddexp(np.log1p(-CONTAMINATION) + log_density, np.log(CONTAMINATION) + reference)
+    with np.errstate(invalid="ignore"):  # NaN where there is no query
+        return np.logaddexp(np.log1p(-CONTAMINATION) + log_density, np.log(CONTAMINATION) + reference)
 
 
 def averaging_weights(scores: np.ndarray) -> np.ndarray:

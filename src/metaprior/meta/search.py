@@ -17,6 +17,7 @@ from metaprior.meta.setup import Run, Settings, scaling_of, set_up, stack_runs
 from metaprior.meta.weights import Weights
 from metaprior.tasks import Scaling, Task, TestTask, make_folds, pad_to, split_task
 
+MOST_PARTICLES = 3
 MAX_NUMBERS = 2**28  # inputs of the tasks of all runs trained at once
 
 
@@ -54,11 +55,14 @@ def hold_out(target_tasks: Sequence[Task], seed: int, labels: bool) -> Folds:
 def held_out_runs(
     environments: Sequence[Sequence[Task]], target: int, candidate: Candidate, folds: Folds, seed: int
 ) -> list[HeldOutRun]:
-    """The candidate's runs, one per fold, each scaled by the tasks it sees. All start from the same particle.
+    """The candidate's runs, one per fold, each scaled by the tasks it sees. All start from the same particles.
 
-    One particle is enough: particles are averaged to predict better, and candidates that do so alone do so together.
+    Up to three independent particles stand for the many, or the interacting ones, that will predict in the end. One
+    would not do: averaging particles makes up for overconfidence, and so moves the best alpha towards zero.
     """
-    settings = replace(candidate.settings, method=MAP(candidate.settings.method.start), n_particles=1)
+    settings = candidate.settings
+    n_particles = min(settings.n_particles, MOST_PARTICLES)
+    settings = replace(settings, method=MAP(settings.method.start), n_particles=n_particles)
     n_rows = max(sum(len(folds.splits[i]) for i in members.tolist()) for members in folds.members)
     runs = []
     for members in folds.members:

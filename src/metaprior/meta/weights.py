@@ -49,10 +49,11 @@ def resolve_weights(alpha: Any, names: Sequence[str], counts: Sequence[int], tar
             "alpha must be a number in [0, 1], 'pooled', 'auto', a sequence of numbers in [0, 1] to choose from, or a "
             f"mapping from environments to weights; got {alpha!r}."
         )
-    weights = [_of_alpha(float(value), counts, target) for value in dict.fromkeys(grid)]
-    for each in weights:
-        _check_counts(each, names, counts)
-    return weights
+    options = {float(value): _of_alpha(float(value), counts, target) for value in grid}
+    instead = [f"alpha={int(e == target)} (or alpha='pooled')" for e in range(len(counts))]
+    for value, weights in options.items():
+        _check_counts(f"alpha={value:g}", weights, names, counts, instead)
+    return list(options.values())
 
 
 def alone(counts: Sequence[int], target: int) -> list[tuple[int, float, Weights]]:
@@ -102,16 +103,20 @@ def _of_names(alpha: Mapping[str, Any], names: Sequence[str], counts: Sequence[i
     if abs(total - 1.0) > 1e-6:
         raise ValueError(f"alpha must have weights that sum to one; {dict(alpha)!r} sums to {total:g}.")
     weights = tuple(float(alpha.get(name, 0.0)) / total for name in names)
-    _check_counts(weights, names, counts)
+    _check_counts("alpha", weights, names, counts, ["leave it out of alpha"] * len(counts))
     return weights
 
 
-def _check_counts(weights: Weights, names: Sequence[str], counts: Sequence[int]) -> None:
-    for name, weight, count in zip(names, weights, counts, strict=True):
+def _check_counts(
+    alpha: str, weights: Weights, names: Sequence[str], counts: Sequence[int], instead: Sequence[str]
+) -> None:
+    """`alpha` is what gave the weights; `instead` says for each environment what would give it none."""
+    for name, weight, count, other in zip(names, weights, counts, instead, strict=True):
         if weight > 0 and count == 0:
+            tasks = f"{name}_tasks" if tuple(names) == ("source", "target") else "tasks of it"
             raise ValueError(
-                f"alpha gives weight {weight:g} to the {name} environment, which has no tasks. "
-                f"Pass tasks of it, or give it no weight (alpha='auto' and alpha='pooled' see to that)."
+                f"{alpha} gives weight {weight:g} to the {name} environment, which has no tasks. "
+                f"Pass {tasks}, or {other}."
             )
 
 
