@@ -68,6 +68,8 @@ def read(
     kinds = {"kind": str, "parameters": dict, "fitted": dict, "input_dim": int, "n_members": int, "report": dict}
     if not (isinstance(header, dict) and all(isinstance(header.get(key), kind) for key, kind in kinds.items())):
         raise InvalidFile(f"{path} is damaged: its header lacks one of {', '.join(kinds)}.")
+    if isinstance(header["n_members"], bool) or header["n_members"] < 1:
+        raise InvalidFile(f"{path} is damaged: it has {header['n_members']} priors.")
     missing = [*(set(tensors) - set(arrays)), *(set(numbers) - set(header["fitted"]))]
     if missing:
         raise InvalidFile(f"{path} is damaged: it lacks {', '.join(sorted(missing))}.")
@@ -81,7 +83,7 @@ def encode(value: Any) -> Any:
         return {"description": type(value).__name__, "fields": fields_}
     if isinstance(value, dict):
         return {"mapping": {str(key): encode(item) for key, item in value.items()}}
-    if isinstance(value, tuple | list):
+    if isinstance(value, tuple | list | np.ndarray):
         return [encode(item) for item in value]
     if isinstance(value, np.generic):
         return value.item()

@@ -35,7 +35,7 @@ class TransferReport:
     @property
     def alpha(self) -> np.ndarray:
         """(candidates,): the weight of all sources together."""
-        return 1.0 - self.environment_weights[:, self.names.index(self.target)]
+        return np.delete(self.environment_weights, self.names.index(self.target), axis=1).sum(axis=1)
 
     @property
     def verdict(self) -> str:
@@ -71,7 +71,8 @@ class TransferReport:
             text = f"alpha = {self.alpha[candidate]:.2g}"
         else:
             text = ", ".join(f"{name} {weight:.2g}" for name, weight in zip(self.names, weights, strict=True) if weight)
-        special = {0.0: " (target-only)", 1.0: " (source-only)"}.get(float(self.alpha[candidate]), "")
+        special = " (target-only)" if self.alpha[candidate] == 0.0 else ""
+        special = " (source-only)" if weights[self.names.index(self.target)] == 0.0 else special
         for name, values in (("temperature", self.temperature), ("prior_std", self.prior_std)):
             if values[candidate] != 1.0:
                 special += f", {name} x {values[candidate]:g}"
@@ -129,7 +130,7 @@ class TransferReport:
 
     def _why(self) -> str:
         if len(self.weight) > 1:
-            return " on average, the cautious rule where fewer than two target tasks leave nothing to hold out"
+            return " on average, since fewer than two target tasks leave nothing to hold out"
         return ""
 
 

@@ -17,19 +17,19 @@ from sklearn.utils.validation import check_is_fitted
 
 from metaprior import persistence
 from metaprior.checks import check_bool, check_choice, check_integer, check_positive
-from metaprior.ensemble import Ensemble, Model, padded_queries
+from metaprior.ensemble import Ensemble, Model
 from metaprior.estimators.environments import Environments
+from metaprior.estimators.training import first_run, train_members
 from metaprior.gp.prior import check_noise, resolve_encoder, resolve_kernel, resolve_mean
 from metaprior.meta.hyperprior import check_prior_mean, check_prior_std
 from metaprior.meta.inference import MAP, Method, resolve_inference
-from metaprior.meta.loop import OPTIMISERS, SCHEDULES, Recipe, Result, Validation, train
+from metaprior.meta.loop import OPTIMISERS, SCHEDULES, Recipe
 from metaprior.meta.objective import TEMPERATURES, batch_plan
-from metaprior.meta.selection import STEPS_DIVISOR, Auto, Choice, Schedule, choose
-from metaprior.meta.setup import Run, Settings, draw, empty_scaling, scaling_of, set_up, stack_runs, training_dtype
+from metaprior.meta.selection import STEPS_DIVISOR, Auto, Schedule, choose
+from metaprior.meta.setup import Run, Settings, draw, empty_scaling, scaling_of, training_dtype
 from metaprior.meta.weights import Weights, resolve_weights
-from metaprior.metrics import mean_and_standard_error
 from metaprior.progress import progress_bar
-from metaprior.tasks import Scaling, Task, TestTask
+from metaprior.tasks import Task, TestTask
 from metaprior.transfer import TransferReport, make_report
 
 FITTED_NUMBERS = ("alpha_", "temperature_", "dtype_", "best_step_")
@@ -72,71 +72,47 @@ class MetaGP(BaseEstimator):
             check_integer("patience", patience, least=1)
         names, tasks, target, _ = environments
         options = resolve_weights(self.alpha, names, environments.counts, target)
-        if not tasks[target] and isinstance(self.alpha, str) and self.alpha == "auto":
-            warnings.warn(
-                f"There are no tasks of the {names[target]} environment to choose alpha by: alpha is 1. Pass some if "
-                "there are any; alpha=1 or alpha='pooled' says that this is meant.",
-                stacklevel=3,
-            )
+        tests = None if validation is None else validation(next(t.x.shape[1] for group in tasks for t in group))
+        self._warn(environments)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         dtype = self._training_dtype(tasks, options, settings)
+        recipe = lambda run: self._recipe(run, settings.method)  # noqa: E731
         with jax.enable_x64(dtype == "float64"):
-            choice = choose(
-                tasks, target, options, settings, self._auto(), self._schedule(tasks, options, settings, seed)
+            schedule = self._schedule(tasks, options, settings, seed)
+            choice = choose(tasks, target, options, settings, self._auto(), schedule)
+            fitted = train_members(
+                tasks, choice, seed, recipe, int(self.n_steps), self.learning_rate, tests, patience, self.progress
             )
-            result, ensemble, temperature = self._train(tasks, choice, seed, validation, patience)
-        heaviest = int(np.argmax(ensemble.weights))
-        self.model_ = ensemble
+        self.model_, result, temperatures = fitted
         self.parameters_ = self.get_params(deep=False)  # what `save` writes, whatever is set later
         self.report_ = make_report(choice, names, target, len(tasks[target]))
         self.environment_weights_ = choice.weights @ self.report_.environment_weights
         self.alpha_ = float(choice.weights @ self.report_.alpha)
         self.dtype_ = dtype
-        self.temperature_ = float(ensemble.weights @ temperature)
+        self.temperature_ = float(self.model_.weights @ temperatures)
+        heaviest = int(np.argmax(self.model_.weights))
+        unit = math.log(self.model_.members[heaviest].scaling.y_std)
         self.loss_trace_ = result.loss[heaviest]
-        unit = math.log(ensemble.members[heaviest].scaling.y_std)
         self.validation_trace_ = result.validation[heaviest] + unit  # a density in the units of y
         self.best_step_ = int(result.best_step[heaviest])
-        self.n_features_in_ = ensemble.input_dim
+        self.n_features_in_ = self.model_.input_dim
 
-    def _train(
-        self,
-        tasks: Sequence[Sequence[Task]],
-        choice: Choice,
-        seed: int,
-        validation: Callable[[int], list[TestTask]] | None,
-        patience: Any,
-    ) -> tuple[Result, Ensemble, np.ndarray]:
-        """One program for all members of the choice: its result, the priors, and their temperatures."""
-        members, averaging = zip(*choice.members, strict=True)
-        scalings = [scaling_of(tasks, member.weights, member.settings) for member in members]
-        pairs = list(zip(members, scalings, strict=True))
-        runs = [set_up(tasks, member.weights, scaling, member.settings, seed) for member, scaling in pairs]
-        held_out = None
-        if validation is not None:
-            checked = validation(len(scalings[0].x_mean))
-            padded = [_padded(checked, scaling) for scaling in scalings]
-            held_out = jax.tree.map(lambda *leaves: np.stack(leaves), *padded)
-        stacked = stack_runs(runs)
-        n_steps = int(self.n_steps)
-        with progress_bar("meta-training", n_steps, self.progress) as on_chunk:
-            result = train(
-                stacked.problem,
-                stacked.particles,
-                stacked.key,
-                self._recipe(runs[0], members[0].settings.method),
-                n_steps,
-                jnp.full(len(runs), self.learning_rate, jnp.zeros(()).dtype),
-                held_out,
-                patience,
-                on_chunk,
+    def _warn(self, environments: Environments) -> None:
+        """Say so where there are too few target tasks to choose by."""
+        auto, n_target = self._auto(), environments.counts[environments.target]
+        name = environments.names[environments.target]
+        if auto.weights and not n_target:
+            warnings.warn(
+                f"There are no tasks of the {name} environment to choose alpha by: alpha is 1. Pass some if there are "
+                "any; alpha=1 or alpha='pooled' says that this is meant.",
+                stacklevel=4,
             )
-        models = []
-        for i, (run, scaling) in enumerate(zip(runs, scalings, strict=True)):
-            particles = jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i], result.particles)
-            models.append(Model(particles, run.problem.rest, scaling))
-        temperatures = np.array([float(run.problem.temperature) for run in runs])
-        return result, Ensemble(tuple(models), np.array(averaging)), temperatures
+        if (auto.temperature or auto.prior_std) and n_target < 2 and self.n_steps > 0:
+            warnings.warn(
+                f"temperature='auto' and prior_std='auto' need two tasks of the {name} environment at least, one to "
+                f"hold out; there are {n_target}. 'bayes' and 1 are taken.",
+                stacklevel=4,
+            )
 
     def _training_dtype(self, tasks: Sequence[Sequence[Task]], options: Sequence[Weights], settings: Settings) -> str:
         """That of the most demanding option, where it is for us to choose."""
@@ -149,7 +125,7 @@ class MetaGP(BaseEstimator):
         self, tasks: Sequence[Sequence[Task]], options: Sequence[Weights], settings: Settings, seed: int
     ) -> Schedule:
         """How the runs of a search are trained: like those of the fit, for fewer steps."""
-        run = set_up(tasks, options[0], scaling_of(tasks, options[0], settings), settings, seed)
+        run = first_run(tasks, options[0], settings, seed)
         return Schedule(
             self._recipe(run, MAP(settings.method.start)),
             math.ceil(self.n_steps / STEPS_DIVISOR),
@@ -209,7 +185,10 @@ class MetaGP(BaseEstimator):
             member = Model(template[0], template[1], empty_scaling(input_dim, settings))
             n_members = header["n_members"]
             self.model_ = persistence.restore(path, Ensemble((member,) * n_members, np.zeros(n_members)), tensors)
-        self.report_ = TransferReport.from_json(header["report"])
+        try:
+            self.report_ = TransferReport.from_json(header["report"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise persistence.InvalidFile(f"{path} is damaged: its report cannot be read ({error!r}).") from None
         self.parameters_ = self.get_params(deep=False)
         for name in FITTED_NUMBERS:
             setattr(self, name, header["fitted"][name])
@@ -270,18 +249,3 @@ class MetaGP(BaseEstimator):
         size = sum(tasks.environment_counts) if self.batch_size is None else int(self.batch_size)
         plan = None if size >= sum(tasks.environment_counts) else batch_plan(tasks, size)
         return Recipe(method, self.optimizer, self.schedule, plan)
-
-
-def report(summary: dict[str, Any]) -> Bunch:
-    """Means and standard errors over tasks of what `summarise` gives per task."""
-    per_task = {name: values for name, values in summary.items() if name != "calibration_error"}
-    figures: dict[str, Any] = {}
-    for name, values in per_task.items():
-        figures[name], figures[f"{name}_se"] = mean_and_standard_error(values)
-    n_tasks = len(next(iter(per_task.values())))
-    return Bunch(**figures, calibration_error=summary["calibration_error"], n_tasks=n_tasks, per_task=Bunch(**per_task))
-
-
-def _padded(tasks: Sequence[TestTask], scaling: Scaling) -> Validation:
-    [(_, queries, y_query, mask)] = padded_queries(tasks, scaling, max_buckets=1, dtype=jnp.zeros(()).dtype)
-    return Validation(queries, y_query, mask)

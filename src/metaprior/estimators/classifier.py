@@ -13,8 +13,9 @@ from sklearn.utils.validation import check_is_fitted
 from metaprior import persistence
 from metaprior.adapted import AdaptedClassifier
 from metaprior.ensemble import predict_labels
-from metaprior.estimators.base import MetaGP, report
+from metaprior.estimators.base import MetaGP
 from metaprior.estimators.environments import read_environments
+from metaprior.estimators.evaluation import report
 from metaprior.gp import ConstantMean, LinearMean, ZeroMean
 from metaprior.label_metrics import summarise_labels
 from metaprior.meta.setup import Settings

@@ -53,6 +53,8 @@ def read_environments(
 
 
 def _check_names(environments: Mapping[Any, Any], target_tasks: Any, target: Any) -> None:
+    if not environments:
+        raise ValueError("source_tasks is a mapping without any environment: expected names and their tasks.")
     listed = ", ".join(map(repr, environments))
     if not all(isinstance(name, str) for name in environments):
         raise ValueError(f"source_tasks must map names to tasks; its keys must be strings, got {listed}.")

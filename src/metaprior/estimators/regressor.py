@@ -8,8 +8,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from metaprior.adapted import AdaptedTask
 from metaprior.ensemble import predict_tasks
-from metaprior.estimators.base import MetaGP, report
+from metaprior.estimators.base import MetaGP
 from metaprior.estimators.environments import read_environments
+from metaprior.estimators.evaluation import report
 from metaprior.metrics import summarise
 from metaprior.tasks import as_task, as_tasks, as_test_tasks
 

@@ -74,7 +74,7 @@ def check_prior_std(prior_std: Any) -> dict[str, float]:
     if not all(is_number(std) and std > 0 for std in stds.values()):
         raise ValueError(
             "prior_std must be a positive number, or a mapping from group (weights, biases, scales) to positive "
-            f"numbers; got {prior_std!r}."
+            f"numbers, or 'auto'; got {prior_std!r}."
         )
     return {name: float(std) for name, std in stds.items()}
 

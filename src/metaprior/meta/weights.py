@@ -43,11 +43,11 @@ def resolve_weights(alpha: Any, names: Sequence[str], counts: Sequence[int], tar
         return [discounted(counts, target, 1.0)]
     if isinstance(alpha, Mapping):
         return [_of_names(alpha, names, counts)]
-    grid = list(alpha) if isinstance(alpha, list | tuple | np.ndarray) else [alpha]
+    grid = list(alpha) if isinstance(alpha, list | tuple) or (isinstance(alpha, np.ndarray) and alpha.ndim) else [alpha]
     if not grid or not all(is_number(value) and 0 <= value <= 1 for value in grid):
         raise ValueError(
             "alpha must be a number in [0, 1], 'pooled', 'auto', a sequence of numbers in [0, 1] to choose from, or a "
-            f"mapping from environments to weights; got {alpha!r}."
+            f"mapping from environments to weights; got {repr(alpha)[:100]}."
         )
     options = {float(value): _of_alpha(float(value), counts, target) for value in grid}
     instead = [f"alpha={int(e == target)} (or alpha='pooled')" for e in range(len(counts))]
@@ -89,7 +89,11 @@ def combined(
 def _of_alpha(alpha: float, counts: Sequence[int], target: int) -> Weights:
     """1 - alpha for the target; the sources share alpha, every task alike."""
     n_source = sum(counts) - counts[target]
-    shares = [alpha * count / n_source if n_source else alpha / (len(counts) - 1) for count in counts]
+    if alpha > 0 and len(counts) == 1:
+        raise ValueError(
+            f"alpha must be 0, 'pooled' or 'auto' where the target is the only environment; got {alpha:g}."
+        )
+    shares = [alpha * (count / n_source) if n_source else alpha / max(len(counts) - 1, 1) for count in counts]
     return tuple(1.0 - alpha if e == target else share for e, share in enumerate(shares))
 
 

@@ -1,0 +1,74 @@
+"""The fit itself: every member of a choice trained on all tasks, in one program."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from metaprior.ensemble import Ensemble, Model, padded_queries
+from metaprior.meta.loop import Recipe, Result, Validation, train
+from metaprior.meta.selection import Choice
+from metaprior.meta.setup import Run, scaling_of, set_up, stack_runs
+from metaprior.progress import progress_bar
+from metaprior.tasks import Scaling, Task, TestTask
+
+
+class Fitted(NamedTuple):
+    """The priors, and what their training showed, one entry or row per member."""
+
+    ensemble: Ensemble
+    result: Result
+    temperatures: np.ndarray
+
+
+def train_members(
+    tasks: Sequence[Sequence[Task]],
+    choice: Choice,
+    seed: int,
+    recipe: Callable[[Run], Recipe],
+    n_steps: int,
+    learning_rate: float,
+    validation_tasks: Sequence[TestTask] | None,
+    patience: int | None,
+    progress: bool | None,
+) -> Fitted:
+    """Train all members of the choice, each with the scaling that its weights give. They start from equal particles."""
+    members, averaging = zip(*choice.members, strict=True)
+    scalings = [scaling_of(tasks, member.weights, member.settings) for member in members]
+    pairs = list(zip(members, scalings, strict=True))
+    runs = [set_up(tasks, member.weights, scaling, member.settings, seed) for member, scaling in pairs]
+    held_out = None
+    if validation_tasks is not None:
+        padded = [_padded(validation_tasks, scaling) for scaling in scalings]
+        held_out = jax.tree.map(lambda *leaves: np.stack(leaves), *padded)
+    stacked = stack_runs(runs)
+    with progress_bar("meta-training", n_steps, progress) as on_chunk:
+        result = train(
+            stacked.problem,
+            stacked.particles,
+            stacked.key,
+            recipe(runs[0]),
+            n_steps,
+            jnp.full(len(runs), learning_rate, jnp.zeros(()).dtype),
+            held_out,
+            patience,
+            on_chunk,
+        )
+    models = []
+    for i, (run, scaling) in enumerate(zip(runs, scalings, strict=True)):
+        particles = jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i], result.particles)
+        models.append(Model(particles, run.problem.rest, scaling))
+    temperatures = np.array([float(run.problem.temperature) for run in runs])
+    return Fitted(Ensemble(tuple(models), np.array(averaging)), result, temperatures)
+
+
+def _padded(tasks: Sequence[TestTask], scaling: Scaling) -> Validation:
+    [(_, queries, y_query, mask)] = padded_queries(tasks, scaling, max_buckets=1, dtype=jnp.zeros(()).dtype)
+    return Validation(queries, y_query, mask)
+
+
+def first_run(tasks: Sequence[Sequence[Task]], weights: Sequence[float], settings: Any, seed: int) -> Run:
+    """A run to look at, before there is a choice."""
+    return set_up(tasks, weights, scaling_of(tasks, weights, settings), settings, seed)
