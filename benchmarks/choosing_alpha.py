@@ -96,7 +96,7 @@ def prepare(deviation: float, n_target: int, seed: int, settings: Settings) -> P
 
 def choose(draws: Sequence[Prepared], n_steps: int) -> np.ndarray:
     """The weights of `alpha="auto"` over DISCOUNTS, (draws, alphas)."""
-    runs = [run for draw in draws for run in draw.held_out]
+    runs = [held_out._replace(run=_with_key(held_out.run)) for draw in draws for held_out in draw.held_out]
     scores = train_and_score(runs, Recipe(MAP()), n_steps, LEARNING_RATE)
     weights = []
     per_draw = len(draws[0].held_out)
@@ -179,7 +179,7 @@ def _train(runs: Sequence[Any], settings: Settings, n_steps: int) -> tuple[Any, 
     at_once = min(2700 // settings.n_particles, n_runs)
     trained = []
     for first in range(0, n_runs, at_once):
-        batch = jax.tree.map(_to_jax, _take(stacked, np.arange(first, first + at_once) % n_runs))
+        batch = _with_key(jax.tree.map(_to_jax, _take(stacked, np.arange(first, first + at_once) % n_runs)))
         rates = jnp.full(at_once, LEARNING_RATE)
         recipe = Recipe(settings.method)
         result = train(batch.problem, batch.particles, batch.key, recipe, n_steps, rates, guard=False)
@@ -296,12 +296,16 @@ def _text(compared: tuple[float, float, float], relative: bool) -> str:
 
 
 def _to_host(tree: Any) -> Any:
-    """Arrays as NumPy's, and random keys (of which full batches make no use) as their data: what processes can send."""
+    """Arrays as NumPy's, and random keys as their data: what processes can send each other."""
     return jax.tree.map(lambda leaf: np.asarray(jax.random.key_data(leaf)) if _is_key(leaf) else _host(leaf), tree)
 
 
 def _host(leaf: Any) -> Any:
     return np.asarray(leaf) if hasattr(leaf, "dtype") else leaf
+
+
+def _with_key(run: Any) -> Any:
+    return run._replace(key=jax.random.wrap_key_data(jnp.asarray(run.key)))
 
 
 def _is_key(leaf: Any) -> bool:

@@ -23,7 +23,7 @@ class Environments(NamedTuple):
 
 
 def read_environments(
-    source_tasks: Iterable[Any] | Mapping[str, Iterable[Any]] | None,
+    source_tasks: Iterable[Any] | Mapping[Any, Any] | None,
     target_tasks: Iterable[Any] | None,
     target: Any,
     read: Read,

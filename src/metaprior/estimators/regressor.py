@@ -99,7 +99,7 @@ class MetaGPRegressor(MetaGP):
         standardise: bool = True,
         dtype: str = "auto",
         random_state: Any = None,
-        search_time: float | None = None,
+        search_time: Any = None,
         progress: bool | None = None,
     ):
         self.alpha = alpha
@@ -125,10 +125,10 @@ class MetaGPRegressor(MetaGP):
 
     def fit(
         self,
-        source_tasks: Iterable[Any] | Mapping[str, Iterable[Any]] | None = None,
+        source_tasks: Iterable[Any] | Mapping[Any, Any] | None = None,
         target_tasks: Iterable[Any] | None = None,
         *,
-        target: str | None = None,
+        target: Any = None,
         validation_tasks: Iterable[Any] | None = None,
         patience: Any = 5,
     ) -> "MetaGPRegressor":
