@@ -228,15 +228,18 @@ def measure(
 
 
 @app.command()
-def report(path: Path, metric: str = "rmse"):
-    """A table of cells: target-only, pooled, best alpha in hindsight, auto, and how they compare (95% intervals)."""
+def report(path: Path, metric: str = "rmse", best_by: str = ""):
+    """A table of cells: target-only, pooled, best alpha in hindsight, auto, and how they compare (95% intervals).
+
+    The best alpha of a cell is the one with the lowest mean of `best_by` (default: the metric itself) over draws.
+    """
     with path.open() as file:
         rows = list(csv.DictReader(file))
     for inference in dict.fromkeys(row["inference"] for row in rows):
-        _report_one([row for row in rows if row["inference"] == inference], inference, metric)
+        _report_one([row for row in rows if row["inference"] == inference], inference, metric, best_by or metric)
 
 
-def _report_one(rows: list[dict[str, str]], inference: str, metric: str) -> None:
+def _report_one(rows: list[dict[str, str]], inference: str, metric: str, best_by: str) -> None:
     relative = metric != "nll"  # of log densities the differences mean something, not the ratios
     typer.echo(f"\n{inference}, {metric}\n")
     typer.echo(
@@ -249,12 +252,10 @@ def _report_one(rows: list[dict[str, str]], inference: str, metric: str) -> None
             cell = [r for r in rows if (r["n_target"], r["deviation"]) == (n_target, deviation)]
             fixed: dict[str, np.ndarray] = {}
             for alpha in dict.fromkeys(r["alpha"] for r in cell if r["scheme"] == "fixed"):
-                fixed[alpha] = np.array(
-                    [float(r[metric]) for r in cell if r["scheme"] == "fixed" and r["alpha"] == alpha]
-                )
+                fixed[alpha] = np.array([float(r[metric]) for r in cell if _is_fixed(r, alpha)])
             pooled = list(fixed)[DISCOUNTS.index(1.0)]
             auto = np.array([float(r[metric]) for r in cell if r["scheme"] == "auto"])
-            best = min(fixed, key=lambda alpha: fixed[alpha].mean())
+            best = min(fixed, key=lambda alpha: np.mean([float(r[best_by]) for r in cell if _is_fixed(r, alpha)]))
             target_only = fixed[next(iter(fixed))]
             compared = [_compare(auto, other, relative) for other in (fixed[best], target_only)]
             against_best.append(compared[0][0])
@@ -274,6 +275,10 @@ def _report_one(rows: list[dict[str, str]], inference: str, metric: str) -> None
         scaled = np.array(values) * (100 if relative else 1)
         typer.echo(f"\nagainst {name}: mean {scaled.mean():+.2f}{unit}, worst cell {scaled.max():+.2f}{unit}", nl=False)
     typer.echo()
+
+
+def _is_fixed(row: dict[str, str], alpha: str) -> bool:
+    return row["scheme"] == "fixed" and row["alpha"] == alpha
 
 
 def _compare(ours: np.ndarray, other: np.ndarray, relative: bool) -> tuple[float, float, float]:

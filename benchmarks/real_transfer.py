@@ -35,9 +35,7 @@ STUDIES = {
     "Colorado climate, 5 target": Study(colorado, 5),
     "Colorado climate, 20 target": Study(colorado, 20),
     "PhysioNet GCS, 5 target": Study(physionet_gcs, 5, max_samples=12),
-    "PhysioNet GCS, 20 target": Study(physionet_gcs, 20, max_samples=12),
     "UJIIndoorLoc, 5 target": Study(ujiindoorloc, 5, n_test=40, max_samples=16),
-    "UJIIndoorLoc, 20 target": Study(ujiindoorloc, 20, n_test=40, max_samples=16),
 }
 
 app = typer.Typer(add_completion=False)

@@ -109,7 +109,7 @@ def test_files_hold_all_of_it(auto, tmp_path):
 
 def test_the_report_says_it_in_words(auto):
     text = str(auto.transfer_report())
-    assert re.search(r"source.*(helps|help|told): [+-]\d\.\d\d ± \d\.\d\d per reading", text)
+    assert re.search(r"source.*(helps|help|told): [+-]\d\.\d{3} ± \d\.\d{3} per reading", text)
     assert "4 held-out target tasks" in text
     assert "alpha = 0 (target-only)" in text
     assert len(text.splitlines()) == 11

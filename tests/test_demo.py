@@ -21,6 +21,7 @@ SCHEMES = [
     "PACOH, 6 source + 24",
     "WFEM, alpha = 0.2",
     "WFEM, alpha = 0.05",
+    "WFEM, alpha chosen",
     "PACOH, 30 target tasks",
     "oracle: true GP prior",
     "oracle: Bayes-optimal",

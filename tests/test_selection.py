@@ -147,10 +147,10 @@ def candidates(*alphas):
 @pytest.mark.parametrize(
     ("gains", "starts"),
     [
-        ([0.5, 0.6, 0.4, 0.5], "The source helps: +0.50"),
-        ([0.5, -0.3, 0.4, -0.2], "Whether the source helps cannot be told: +0.10"),
-        ([0.5, -0.1, 0.4, 0.0], "The source probably helps: +0.20"),
-        ([-0.5, -0.6, -0.4, -0.5], "The source does not help: -0.50"),
+        ([0.5, 0.6, 0.4, 0.5], "The source helps: +0.500"),
+        ([0.5, -0.3, 0.4, -0.2], "Whether the source helps cannot be told: +0.100"),
+        ([0.5, -0.1, 0.4, 0.0], "The source probably helps: +0.200"),
+        ([-0.5, -0.6, -0.4, -0.5], "The source does not help: -0.500"),
     ],
 )
 def test_verdicts(gains, starts):

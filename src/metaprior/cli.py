@@ -1,5 +1,6 @@
 """The command line: `metaprior --help`."""
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -54,6 +55,38 @@ def demo(
     _make_folder(folder)
     files = (_sinusoid if problem is Problem.sinusoid else _fewshot)(folder, seed, draws, steps)
     out.print(f"Wrote {' and '.join(str(file) for file in files)} in {time.perf_counter() - started:.0f} s.")
+
+
+@app.command()
+def info(
+    path: Annotated[Path, typer.Argument(help="A prior saved by `save`.")],
+    plot: Annotated[Path | None, typer.Option(help="Draw what was compared to choose alpha into this file.")] = None,
+):
+    """Say what a saved prior was fitted with, and whether its source helped."""
+    from metaprior.persistence import InvalidFile, read
+    from metaprior.transfer import TransferReport
+
+    try:
+        header, _ = read(path)
+        report = TransferReport.from_json(header["report"])
+    except (InvalidFile, OSError, KeyError) as error:
+        err.print(f"[red]{error}[/red]")
+        raise typer.Exit(2) from None
+    fitted = {name: value for name, value in header["fitted"].items() if isinstance(value, int | float | str)}
+    rows = [
+        ("kind", header["kind"]),
+        ("inputs", str(header["input_dim"])),
+        ("priors averaged", str(header["n_members"])),
+    ]
+    rows += [
+        (name.rstrip("_"), f"{value:.4g}" if isinstance(value, float) else str(value)) for name, value in fitted.items()
+    ]
+    _print_table(("fitted", "value"), rows)
+    _print_table(("argument", "value"), [(name, json.dumps(value)) for name, value in header["parameters"].items()])
+    out.print(str(report), highlight=False)
+    if plot is not None:
+        report.plot().savefig(plot, dpi=120)
+        out.print(f"Wrote {plot}.")
 
 
 def _sinusoid(folder: Path, seed: int, draws: int, steps: int | None) -> tuple[Path, Path]:

@@ -48,7 +48,7 @@ class TransferReport:
         gain, error = self.source_gain
         sure = abs(gain) / error if error > 0 else np.inf
         found = (
-            f"{gain:+.2f} ± {error:.2f} per reading against target-only, on {self.n_target_tasks} held-out target tasks"
+            f"{gain:+.3f} ± {error:.3f} per reading against target-only, on {self.n_target_tasks} held-out target tasks"
         )
         if sure < 1:
             return f"Whether the source helps cannot be told: {found}. alpha = {alpha:.2g} on average."
@@ -182,4 +182,4 @@ def _over_tasks(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _with_errors(values: np.ndarray, errors: np.ndarray | None, sign: str = "") -> list[str]:
     errors = np.full(len(values), np.nan) if errors is None else errors
     pairs = zip(values.tolist(), errors.tolist(), strict=True)
-    return [f"{value:{sign}.2f} ± {error:.2f}" if np.isfinite(value) else "diverged" for value, error in pairs]
+    return [f"{value:{sign}.3f} ± {error:.3f}" if np.isfinite(value) else "diverged" for value, error in pairs]

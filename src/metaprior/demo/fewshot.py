@@ -60,12 +60,13 @@ def schemes(config: FewShotConfig, input_dim: int) -> list[Scheme]:
     rbf = RBFKernel(length_scale=float(np.sqrt(input_dim)), output_scale=4.0)
     plain = {"mean": "zero", "kernel": rbf, "standardise": False, "n_steps": 0}
     return [
-        Scheme(PLAIN, rest, few, plain),
-        Scheme("GP, not meta-trained", rest, few, {"standardise": True, "n_steps": 0}),
-        Scheme(f"PACOH, {few} target tasks", 0, few, {}),
+        Scheme(PLAIN, rest, few, {**plain, "alpha": "pooled"}),
+        Scheme("GP, not meta-trained", rest, few, {"standardise": True, "n_steps": 0, "alpha": "pooled"}),
+        Scheme(f"PACOH, {few} target tasks", 0, few, {"alpha": 0.0}),
         Scheme(f"PACOH, {rest} source + {few}", rest, few, {"alpha": "pooled"}),
         Scheme(f"WFEM, alpha = {config.small_alpha:g}", rest, few, {"alpha": config.small_alpha}),
-        Scheme(f"PACOH, {config.n_tasks} target tasks", 0, config.n_tasks, {}),
+        Scheme("WFEM, alpha chosen", rest, few, {}),
+        Scheme(f"PACOH, {config.n_tasks} target tasks", 0, config.n_tasks, {"alpha": 0.0}),
     ]
 
 

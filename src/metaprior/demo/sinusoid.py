@@ -56,6 +56,7 @@ def schemes(config: DemoConfig) -> list[Scheme]:
         Scheme(f"PACOH, {rest} source + {few}", "pooled", rest, few, shown=False),
         Scheme(f"WFEM, alpha = {config.beta:g}", config.beta, rest, few),
         Scheme(f"WFEM, alpha = {config.small_alpha:g}", config.small_alpha, rest, few, shown=False),
+        Scheme("WFEM, alpha chosen", "auto", rest, few, shown=False),
         Scheme(f"PACOH, {config.n_tasks} target tasks", 0.0, 0, config.n_tasks),
     ]
 
