@@ -8,10 +8,12 @@ source_tasks = problem.source_tasks(25, 5, rng=0)
 target_tasks = problem.target_tasks(5, 5, rng=1)
 test_tasks = problem.test_tasks(200, 5, 50, rng=2)
 
-for alpha in (0.0, 0.5, 0.8):  # target-only, in between, nearly pooled
+for alpha in (0.0, "pooled", "auto"):  # target-only, every task alike, chosen by held-out target tasks
     meta = MetaGPRegressor(alpha=alpha, random_state=0).fit(source_tasks, target_tasks)
     report = meta.evaluate(test_tasks)
-    print(f"alpha={alpha:.1f}  RMSE {report.rmse:.3f} ± {report.rmse_se:.3f}  NLL {report.nll:.2f}")
+    print(f"alpha={alpha!s:6}  RMSE {report.rmse:.3f} ± {report.rmse_se:.3f}  NLL {report.nll:.2f}")
+
+print(meta.transfer_report())
 
 X, y, X_new, y_new = test_tasks[0]
 task = meta.adapt(X, y)  # five readings of a new task: closed form

@@ -16,6 +16,8 @@ from metaprior.gp import (
 )
 from metaprior.meta import MAP, SVGD, TrainingDiverged
 from metaprior.predictive import GaussianMixture
+from metaprior.tasks import tasks_from_frame
+from metaprior.transfer import TransferReport
 
 __version__ = "0.1.0"
 
@@ -37,6 +39,8 @@ __all__ = [
     "MetaGPRegressor",
     "RBFKernel",
     "TrainingDiverged",
+    "TransferReport",
     "ZeroMean",
     "load",
+    "tasks_from_frame",
 ]
