@@ -1,6 +1,7 @@
 """Does the source help? What the search for alpha found, in words, as a table and as a plot."""
 
 import dataclasses
+import textwrap
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,7 +92,8 @@ class TransferReport:
             f"{name} {share:.2f}"
             for name, share in zip(self.names, self.weight @ self.environment_weights, strict=True)
         )
-        return "\n".join([self.verdict, f"Weights of the environments, on average: {shares}.", "", *lines])
+        words = [self.verdict, f"Weights of the environments, on average: {shares}."]
+        return "\n".join([*(textwrap.fill(text, 80) for text in words), "", *lines])
 
     __repr__ = __str__
 
