@@ -27,7 +27,7 @@ from scipy.stats import bootstrap
 from metaprior.environments.sinusoid import Sinusoid
 from metaprior.meta import MAP, SVGD, Recipe, train
 from metaprior.meta.adaptation import Queries, predict
-from metaprior.meta.averaging import averaging_weights, contaminated, without_negligible
+from metaprior.meta.averaging import averaging_weights, clearly_worse, contaminated, without_negligible
 from metaprior.meta.search import Candidate, by_task, held_out_runs, hold_out, reference_log_densities, train_and_score
 from metaprior.meta.selection import STEPS_DIVISOR
 from metaprior.meta.setup import Settings, scaling_of, set_up, stack_runs
@@ -97,13 +97,16 @@ def prepare(deviation: float, n_target: int, seed: int, settings: Settings) -> P
 def choose(draws: Sequence[Prepared], n_steps: int) -> np.ndarray:
     """The weights of `alpha="auto"` over DISCOUNTS, (draws, alphas)."""
     runs = [held_out._replace(run=_with_key(held_out.run)) for draw in draws for held_out in draw.held_out]
-    scores = train_and_score(runs, Recipe(MAP()), n_steps, LEARNING_RATE)
+    scores, _ = train_and_score(runs, Recipe(MAP()), n_steps, LEARNING_RATE)
     weights = []
     per_draw = len(draws[0].held_out)
     for i, draw in enumerate(draws):
         mine = slice(i * per_draw, (i + 1) * per_draw)
-        of_task = contaminated(by_task(scores[mine], runs[mine], draw.folds), draw.reference)
-        weights.append(without_negligible(averaging_weights(np.nanmean(of_task, axis=2))))
+        plain = by_task(scores[mine], runs[mine], draw.folds)
+        robust = np.where(np.isneginf(plain), -np.inf, contaminated(plain, draw.reference))
+        of_task = np.nanmean(robust, axis=2)
+        of_draw = np.where(clearly_worse(of_task, 0), 0.0, averaging_weights(of_task))
+        weights.append(without_negligible(of_draw))
     return np.stack(weights)
 
 

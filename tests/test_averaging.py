@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.special import softmax
 from scipy.stats import norm
 
-from metaprior.meta.averaging import averaging_weights, contaminated, without_negligible
+from metaprior.meta.averaging import averaging_weights, clearly_worse, contaminated, without_negligible
 
 SCORES = st.tuples(st.integers(1, 6), st.integers(1, 9)).flatmap(
     lambda shape: arrays(float, shape, elements=st.floats(-20, 5))
@@ -58,6 +58,15 @@ def test_a_candidate_that_diverged_gets_nothing():
     np.testing.assert_allclose(weights, [0.5, 0.0, 0.5])
 
 
+def test_a_loss_that_is_small_but_certain_is_seen():
+    gains = np.array(
+        [[0.0] * 4, [-0.07, -0.06, -0.08, -0.07], [-0.5, 0.4, -0.3, 0.1], [0.1, 0.1, 0.2, 0.1], [-np.inf] * 4]
+    )
+    scores = gains + np.array([1.0, -2.0, 0.5, 3.0])
+    assert clearly_worse(scores, 0).tolist()[:4] == [False, True, False, False]
+    assert averaging_weights(scores)[1] > 0.1  # which averaging alone would not
+
+
 @given(arrays(float, 5, elements=st.floats(-1e4, 10)), st.floats(0.1, 10))
 def test_contamination_against_scipy_and_its_floor(log_density, spread):
     reference = norm.logpdf(np.linspace(-2, 2, 5), 0.5, spread)
@@ -75,8 +84,9 @@ def test_contamination_against_scipy_and_its_floor(log_density, spread):
         ([0.5, 0.485, 0.015], [0.5 / 0.985, 0.485 / 0.985, 0.0]),
         ([1.0], [1.0]),
         ([0.98, 0.02], [0.98, 0.02]),
-        ([0.01] * 100, [0.01] * 100),
+        ([0.01] * 100, [1 / 6] * 6 + [0.0] * 94),
+        ([0.05] + [0.1] * 8 + [0.15], [0.0] + [0.1 / 0.65] * 5 + [0.0] * 3 + [0.15 / 0.65]),
     ],
 )
-def test_negligible_weights_are_dropped(given_, expected):
+def test_negligible_weights_and_more_than_six_are_dropped(given_, expected):
     np.testing.assert_allclose(without_negligible(np.array(given_)), expected, rtol=1e-12)

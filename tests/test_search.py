@@ -1,5 +1,7 @@
 """Held-out runs: a fold leaves no trace in training, and is scored as `fit` and `adapt` would score it."""
 
+import time
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -63,7 +65,9 @@ def test_scores_are_those_of_a_fit_without_the_fold(method):
     with jax.enable_x64(True):
         folds = hold_out(TARGET, seed, labels=False)
         runs = held_out_runs(ENVIRONMENTS, 1, Candidate(WEIGHTS, settings), folds, seed)
-        scored = by_task(train_and_score(runs, Recipe(MAP()), n_steps, 1e-2), runs, folds)
+        scores, taken = train_and_score(runs, Recipe(MAP()), n_steps, 1e-2)
+        scored = by_task(scores, runs, folds)
+    assert taken == n_steps
     assert scored.shape[:2] == (1, 3)
     for members in folds.members:
         [left_out] = members.tolist()
@@ -85,20 +89,26 @@ def test_a_run_that_diverges_is_minus_infinity_and_alone(x64):
         for settings in ({"temperature": 1.0}, {"temperature": 1e300})
     )
     recipe = Recipe(MAP(), optimiser="sgd")
-    together = train_and_score([*good, *bad], recipe, 3, 1e-2)
+    together, _ = train_and_score([*good, *bad], recipe, 3, 1e-2)
     assert np.isneginf(together[len(good) :][~np.isnan(together[len(good) :])]).all()
-    np.testing.assert_allclose(together[: len(good)], train_and_score(good, recipe, 3, 1e-2), rtol=1e-9)
+    np.testing.assert_allclose(together[: len(good)], train_and_score(good, recipe, 3, 1e-2)[0], rtol=1e-9)
 
 
 def test_reference_densities_lie_where_queries_do():
     folds = hold_out(TARGET, 0, labels=False)
     reference = reference_log_densities(TARGET, folds, labels=False)
-    y = np.concatenate([task.y for task in TARGET])
+    mean = np.mean([task.y.mean() for task in TARGET])  # every task counts the same
+    spread = np.sqrt(np.mean([np.mean((task.y - mean) ** 2) for task in TARGET]))
     counts = [sum(len(split.y_query) for split in splits) for splits in folds.splits]
     np.testing.assert_array_equal((~np.isnan(reference)).sum(axis=1), counts)
     first = folds.splits[0][0].y_query[0]
-    expected = -0.5 * ((first - y.mean()) / y.std()) ** 2 - np.log(y.std()) - 0.5 * np.log(2 * np.pi)
+    expected = -0.5 * ((first - mean) / spread) ** 2 - np.log(spread) - 0.5 * np.log(2 * np.pi)
     np.testing.assert_allclose(reference[0, 0], expected)
+    constant = [Task(task.x, np.full_like(task.y, 0.1)) for task in TARGET]  # whose std is not quite zero
+    of_constant = reference_log_densities(constant, hold_out(constant, 0, labels=False), labels=False)
+    np.testing.assert_allclose(of_constant[~np.isnan(of_constant)], -0.5 * np.log(2 * np.pi))
+    huge = [Task(task.x, 1e200 * task.y) for task in TARGET]
+    assert np.nanmax(reference_log_densities(huge, folds, labels=False)) < -400.0
     labels = reference_log_densities(TARGET, folds, labels=True)
     np.testing.assert_allclose(labels[~np.isnan(labels)], np.log(0.5))
     assert contaminated(np.array([-np.inf]), np.array([0.0]))[0] == pytest.approx(np.log(0.1))
@@ -107,9 +117,27 @@ def test_reference_densities_lie_where_queries_do():
 def test_memory_is_bounded_by_training_in_parts(monkeypatch, x64):
     folds = hold_out(TARGET, 0, labels=False)
     runs = held_out_runs(ENVIRONMENTS, 1, Candidate(WEIGHTS, SETTINGS), folds, 0)
-    whole = train_and_score(runs, Recipe(MAP()), 4, 1e-2)
-    monkeypatch.setattr("metaprior.meta.search.MAX_NUMBERS", 1)
-    np.testing.assert_allclose(train_and_score(runs, Recipe(MAP()), 4, 1e-2), whole, rtol=1e-9)
+    whole, _ = train_and_score(runs, Recipe(MAP()), 4, 1e-2)
+    monkeypatch.setattr("metaprior.meta.setup.MAX_NUMBERS", 1)
+    parts, _ = train_and_score(runs, Recipe(MAP()), 4, 1e-2)
+    np.testing.assert_allclose(parts, whole, rtol=1e-9)
+
+
+def test_parts_take_the_same_steps_although_time_runs_out(monkeypatch):
+    folds = hold_out(TARGET, 0, labels=False)
+    runs = held_out_runs(ENVIRONMENTS, 1, Candidate(WEIGHTS, SETTINGS), folds, 0)
+    monkeypatch.setattr("metaprior.meta.setup.MAX_NUMBERS", 1)
+    taken = []
+
+    def count(*arguments, **keywords):
+        result = train(*arguments, **keywords)
+        taken.append(result.loss.shape[1])
+        return result
+
+    monkeypatch.setattr("metaprior.meta.search.train", count)
+    _, n_steps = train_and_score(runs, Recipe(MAP(), chunk=2), 10, 1e-2, deadline=time.monotonic() - 1.0)
+    assert taken == [2, 2, 2]
+    assert n_steps == 2
 
 
 def test_the_clock_cuts_the_schedule_to_the_deadline(monkeypatch):

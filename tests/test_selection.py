@@ -38,7 +38,7 @@ def scored(monkeypatch):
 
         def trained(runs, *_):
             rounds.append(len(runs))
-            return np.array([score(candidate) for candidate, _ in runs])
+            return np.array([score(candidate) for candidate, _ in runs]), 100
 
         def gathered(values, runs, folds):
             of_candidates = values[:: len(folds.members)]
@@ -116,11 +116,12 @@ def test_temperature_and_prior_std_are_varied_around_the_best(scored):
     rounds = scored(score)
     options = resolve_weights([0.0, 0.5], NAMES, (6, 9), 1)
     choice = choose(tasks_of(6, 9), 1, options, SETTINGS, Auto(temperature=True, prior_std=True), schedule())
-    assert rounds == [2 * 5, 2 * 8 * 5]
-    best = choice.candidates[choice.weights.argmax()].settings
-    assert (best.temperature_factor, best.prior_std["weights"]) == (4.0, 2.0)
+    assert rounds == [2 * 5, 4 * 5]
+    best = choice.candidates[choice.weights.argmax()]
+    assert (best.weights[0], best.settings.temperature_factor) == (0.5, 4.0)
     report = make_report(choice, NAMES, 1, 9)
-    assert "temperature x 4, prior_std x 2" in str(report)
+    assert "alpha = 0.5, temperature x 4" in str(report)
+    assert "alpha = 0.5, prior_std x 2" in str(report)
 
 
 def test_rounds_after_the_deadline_are_left_out(scored):
@@ -134,10 +135,26 @@ def test_rounds_after_the_deadline_are_left_out(scored):
     assert len(choice.candidates) == 6
 
 
-def test_if_all_diverge_that_is_said(scored):
+@pytest.mark.parametrize("auto", [Auto(), Auto(temperature=True, prior_std=True)], ids=["alpha", "all"])
+def test_if_all_diverge_that_is_said(scored, auto):
     scored(lambda candidate: -np.inf)
     with pytest.raises(TrainingDiverged, match="smaller learning_rate"):
-        choose(tasks_of(3, 3), 1, [(0.0, 1.0), (0.5, 0.5)], SETTINGS, Auto(), schedule())
+        choose(tasks_of(3, 3), 1, [(0.0, 1.0), (0.5, 0.5)], SETTINGS, auto, schedule())
+
+
+def test_a_source_that_is_a_little_but_surely_worse_goes(scored):
+    scored(lambda candidate: -0.05 * candidate.weights[0])
+    options = resolve_weights("auto", NAMES, (20, 10), 1)
+    choice = choose(tasks_of(20, 10), 1, options, SETTINGS, Auto(weights=True), schedule())
+    assert choice.weights.tolist() == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+
+
+def test_what_temperature_gains_is_not_the_sources():
+    settings = [Settings(), Settings(temperature_factor=4.0)]
+    weighed = [Candidate((alpha, 1.0 - alpha), s) for s in settings for alpha in (0.0, 0.5)]
+    scores = np.array([[0.01, 0.0], [-0.17, -0.18], [1.01, 1.0], [0.83, 0.84]])
+    report = make_report(Choice(weighed, np.array([0.1, 0.1, 0.7, 0.1]), scores), NAMES, 1, 2)
+    assert report.verdict.startswith("The source does not help: -0.180")
 
 
 def candidates(*alphas):

@@ -44,8 +44,10 @@ class TransferReport:
         alpha = float(self.weight @ self.alpha)
         if self.score is None:
             return f"Nothing was compared: alpha = {alpha:.2g}{self._why()}."
+        if not self.alpha.any():
+            return "There was no source to compare: alpha = 0."
         if self.source_gain is None:
-            return f"alpha = {alpha:.2g} on average. Target-only (alpha = 0) was not compared with anything."
+            return f"alpha = {alpha:.2g} on average. Target-only (alpha = 0) was not among what was compared."
         gain, error = self.source_gain
         sure = abs(gain) / error if error > 0 else np.inf
         found = (
@@ -132,7 +134,7 @@ class TransferReport:
 
     def _why(self) -> str:
         if len(self.weight) > 1:
-            return " on average, since fewer than two target tasks leave nothing to hold out"
+            return " on average, as nothing could be held out"
         return ""
 
 
@@ -163,8 +165,12 @@ def make_report(choice: Choice, names: tuple[str, ...], target: int, n_target_ta
 
 
 def _source_gain(gains: np.ndarray, report: TransferReport) -> tuple[float, float] | None:
-    """What settings with a source gain per task, averaged by their weights; by all alike if none has any."""
-    comparable = (report.alpha > 0.0) & np.isfinite(gains).all(axis=1)
+    """What settings with a source gain per task, averaged by their weights; by all alike if none has any.
+
+    At the temperature and hyper-prior of target-only: what others gain is not the source's.
+    """
+    plain = (report.temperature == 1.0) & (report.prior_std == 1.0)
+    comparable = plain & (report.alpha > 0.0) & np.isfinite(gains).all(axis=1)
     weights = np.where(comparable, report.weight, 0.0)
     weights = weights if weights.any() else comparable.astype(float)
     if not comparable.any():

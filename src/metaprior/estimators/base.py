@@ -27,7 +27,7 @@ from metaprior.meta.loop import OPTIMISERS, SCHEDULES, Recipe
 from metaprior.meta.objective import TEMPERATURES, batch_plan
 from metaprior.meta.selection import STEPS_DIVISOR, Auto, Schedule, choose
 from metaprior.meta.setup import Run, Settings, draw, empty_scaling, scaling_of, training_dtype
-from metaprior.meta.weights import Weights, resolve_weights
+from metaprior.meta.weights import Weights, alone, resolve_weights
 from metaprior.progress import progress_bar
 from metaprior.tasks import Task, TestTask
 from metaprior.transfer import TransferReport, make_report
@@ -75,7 +75,7 @@ class MetaGP(BaseEstimator):
         tests = None if validation is None else validation(next(t.x.shape[1] for group in tasks for t in group))
         self._warn(environments)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        dtype = self._training_dtype(tasks, options, settings)
+        dtype = self._training_dtype(tasks, target, options, settings)
         recipe = lambda run: self._recipe(run, settings.method)  # noqa: E731
         with jax.enable_x64(dtype == "float64"):
             schedule = self._schedule(tasks, options, settings, seed)
@@ -83,7 +83,7 @@ class MetaGP(BaseEstimator):
             fitted = train_members(
                 tasks, choice, seed, recipe, int(self.n_steps), self.learning_rate, tests, patience, self.progress
             )
-        self.model_, result, temperatures = fitted
+        self.model_, results, temperatures = fitted
         self.parameters_ = self.get_params(deep=False)  # what `save` writes, whatever is set later
         self.report_ = make_report(choice, names, target, len(tasks[target]))
         self.environment_weights_ = choice.weights @ self.report_.environment_weights
@@ -92,9 +92,9 @@ class MetaGP(BaseEstimator):
         self.temperature_ = float(self.model_.weights @ temperatures)
         heaviest = int(np.argmax(self.model_.weights))
         unit = math.log(self.model_.members[heaviest].scaling.y_std)
-        self.loss_trace_ = result.loss[heaviest]
-        self.validation_trace_ = result.validation[heaviest] + unit  # a density in the units of y
-        self.best_step_ = int(result.best_step[heaviest])
+        self.loss_trace_ = results[heaviest].loss
+        self.validation_trace_ = results[heaviest].validation + unit  # a density in the units of y
+        self.best_step_ = int(results[heaviest].best_step)
         self.n_features_in_ = self.model_.input_dim
 
     def _warn(self, environments: Environments) -> None:
@@ -110,15 +110,19 @@ class MetaGP(BaseEstimator):
         if (auto.temperature or auto.prior_std) and n_target < 2 and self.n_steps > 0:
             warnings.warn(
                 f"temperature='auto' and prior_std='auto' need two tasks of the {name} environment at least, one to "
-                f"hold out; there are {n_target}. 'bayes' and 1 are taken.",
+                f"hold out; there are {n_target}. They are 'bayes' and 1.0 now.",
                 stacklevel=4,
             )
 
-    def _training_dtype(self, tasks: Sequence[Sequence[Task]], options: Sequence[Weights], settings: Settings) -> str:
+    def _training_dtype(
+        self, tasks: Sequence[Sequence[Task]], target: int, options: Sequence[Weights], settings: Settings
+    ) -> str:
         """That of the most demanding option, where it is for us to choose."""
         if self.dtype != "auto":
             return self.dtype
-        scaled = ((weights, scaling_of(tasks, weights, settings)) for weights in options)
+        counts = [len(group) for group in tasks]
+        searched = [weights for _, _, weights in alone(counts, target)] if len(options) > 1 else []
+        scaled = ((weights, scaling_of(tasks, weights, settings)) for weights in (*options, *searched))
         return max(training_dtype(tasks, weights, scaling, settings) for weights, scaling in scaled)
 
     def _schedule(

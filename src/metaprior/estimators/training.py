@@ -10,16 +10,16 @@ import numpy as np
 from metaprior.ensemble import Ensemble, Model, padded_queries
 from metaprior.meta.loop import Recipe, Result, Validation, train
 from metaprior.meta.selection import Choice
-from metaprior.meta.setup import Run, scaling_of, set_up, stack_runs
+from metaprior.meta.setup import Run, runs_at_once, scaling_of, set_up, stack_runs
 from metaprior.progress import progress_bar
 from metaprior.tasks import Scaling, Task, TestTask
 
 
 class Fitted(NamedTuple):
-    """The priors, and what their training showed, one entry or row per member."""
+    """The priors, and what their training showed, one entry per member."""
 
     ensemble: Ensemble
-    result: Result
+    results: list[Result]
     temperatures: np.ndarray
 
 
@@ -43,25 +43,36 @@ def train_members(
     if validation_tasks is not None:
         padded = [_padded(validation_tasks, scaling) for scaling in scalings]
         held_out = jax.tree.map(lambda *leaves: np.stack(leaves), *padded)
-    stacked = stack_runs(runs)
-    with progress_bar("meta-training", n_steps, progress) as on_chunk:
-        result = train(
-            stacked.problem,
-            stacked.particles,
-            stacked.key,
-            recipe(runs[0]),
-            n_steps,
-            jnp.full(len(runs), learning_rate, jnp.zeros(()).dtype),
-            held_out,
-            patience,
-            on_chunk,
-        )
-    models = []
-    for i, (run, scaling) in enumerate(zip(runs, scalings, strict=True)):
-        particles = jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i], result.particles)
-        models.append(Model(particles, run.problem.rest, scaling))
+    results: list[Result] = []
+    at_once = runs_at_once(runs[0])
+    for first in range(0, len(runs), at_once):
+        part = slice(first, min(first + at_once, len(runs)))
+        stacked = stack_runs(runs[part])
+        with progress_bar("meta-training", n_steps, progress) as on_chunk:
+            result = train(
+                stacked.problem,
+                stacked.particles,
+                stacked.key,
+                recipe(runs[0]),
+                n_steps,
+                jnp.full(len(runs[part]), learning_rate, jnp.zeros(()).dtype),
+                jax.tree.map(lambda leaf, part=part: leaf[part], held_out),
+                patience,
+                on_chunk,
+            )
+        results += [_of_run(result, i) for i in range(len(runs[part]))]
+    models = [
+        Model(result.particles, run.problem.rest, scaling)
+        for result, run, scaling in zip(results, runs, scalings, strict=True)
+    ]
     temperatures = np.array([float(run.problem.temperature) for run in runs])
-    return Fitted(Ensemble(tuple(models), np.array(averaging)), result, temperatures)
+    return Fitted(Ensemble(tuple(models), np.array(averaging)), results, temperatures)
+
+
+def _of_run(result: Result, i: int) -> Result:
+    """What training gave one of its runs, without the axis of runs."""
+    particles = jax.tree.map(lambda leaf: np.asarray(leaf)[i], result.particles)
+    return Result(particles, result.loss[i], result.validation[i], result.best_step[i])
 
 
 def _padded(tasks: Sequence[TestTask], scaling: Scaling) -> Validation:

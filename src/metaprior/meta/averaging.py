@@ -12,6 +12,8 @@ from scipy.special import softmax
 N_BOOTSTRAP = 2000
 CONTAMINATION = 0.1
 NEGLIGIBLE = 0.02
+MOST_MEMBERS = 6
+CLEARLY = 2.0  # standard errors
 
 
 def contaminated(log_density: np.ndarray, reference: np.ndarray) -> np.ndarray:
@@ -39,7 +41,21 @@ def averaging_weights(scores: np.ndarray) -> np.ndarray:
     return weights
 
 
+def clearly_worse(scores: np.ndarray, than: int) -> np.ndarray:
+    """Which candidates score less than candidate `than` by over two standard errors of the paired difference.
+
+    Averaging weights alone would let a loss that is small but certain stay.
+    """
+    with np.errstate(invalid="ignore"):  # of what diverged
+        difference = scores - scores[than]
+        error = difference.std(axis=1, ddof=1) / np.sqrt(scores.shape[1])
+        worse = difference.mean(axis=1) < -CLEARLY * error
+    worse[than] = False
+    return worse
+
+
 def without_negligible(weights: np.ndarray) -> np.ndarray:
-    """Weights below 2% set to zero, the others scaled up: each one kept costs a fit, and time in every prediction."""
+    """The six largest weights of 2% or more, scaled up: each one kept costs a fit, and time in every prediction."""
     kept = np.where(weights < min(NEGLIGIBLE, weights.max()), 0.0, weights)
+    kept[np.argsort(-kept, kind="stable")[MOST_MEMBERS:]] = 0.0
     return kept / kept.sum()

@@ -1,6 +1,7 @@
 """Candidate settings scored on held-out target tasks: each is trained without each fold, all in one program."""
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -13,12 +14,11 @@ from scipy.stats import norm
 from metaprior.meta.adaptation import Queries
 from metaprior.meta.inference import MAP
 from metaprior.meta.loop import Recipe, Validation, query_log_densities, train
-from metaprior.meta.setup import Run, Settings, scaling_of, set_up, stack_runs
+from metaprior.meta.setup import Run, Settings, runs_at_once, scaling_of, set_up, stack_runs
 from metaprior.meta.weights import Weights
-from metaprior.tasks import Scaling, Task, TestTask, make_folds, pad_to, split_task
+from metaprior.tasks import Scaling, Task, TestTask, fit_scaling, make_folds, pad_to, split_task
 
 MOST_PARTICLES = 3
-MAX_NUMBERS = 2**28  # inputs of the tasks of all runs trained at once
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,8 @@ def held_out_runs(
 ) -> list[HeldOutRun]:
     """The candidate's runs, one per fold, each scaled by the tasks it sees. All start from the same particles.
 
+    The environments keep their weights: with a fold less, a target task weighs a little more.
+
     Up to three independent particles stand for the many, or the interacting ones, that will predict in the end. One
     would not do: averaging particles makes up for overconfidence, and so moves the best alpha towards zero.
     """
@@ -85,15 +87,18 @@ def train_and_score(
     learning_rate: float,
     on_chunk: Callable[[int, float], None] | None = None,
     deadline: float | None = None,
-) -> np.ndarray:
+) -> tuple[np.ndarray, int]:
     """Train all runs and give the log density of every query of their folds, (runs, rows, queries), in the units of y.
 
-    NaN where there is no query, minus infinity where a run diverged.
+    NaN where there is no query, minus infinity where a run diverged. The steps taken come with it: fewer than asked for
+    where `deadline` would not be met, and the same for all runs.
     """
-    numbers = sum(np.size(bucket.x) for bucket in runs[0].run.problem.tasks.buckets)
-    at_once = max(MAX_NUMBERS // numbers, 1)
+    at_once = runs_at_once(runs[0].run)
+    parts = [runs[first : first + at_once] for first in range(0, len(runs), at_once)]
+    if deadline is not None:
+        deadline = time.monotonic() + (deadline - time.monotonic()) / len(parts)  # that of the first part
     scores = []
-    for part in (runs[first : first + at_once] for first in range(0, len(runs), at_once)):
+    for part in parts:
         stacked = stack_runs([held_out.run for held_out in part])
         validation = jax.tree.map(lambda *leaves: np.stack(leaves), *(held_out.validation for held_out in part))
         result = train(
@@ -110,7 +115,8 @@ def train_and_score(
         score = np.asarray(query_log_densities(result.particles, stacked.problem.rest, validation), np.float64)
         score = np.where(np.isfinite(score), score, -np.inf) - np.array([each.log_unit for each in part])[:, None, None]
         scores.append(np.where(validation.mask, score, np.nan))
-    return np.concatenate(scores)
+        n_steps, deadline = result.loss.shape[1], None
+    return np.concatenate(scores), n_steps
 
 
 def by_task(log_densities: np.ndarray, runs: Sequence[HeldOutRun], folds: Folds) -> np.ndarray:
@@ -133,13 +139,12 @@ def reference_log_densities(target_tasks: Sequence[Task], folds: Folds, labels: 
 
     Labels are even; readings are normal with the mean and the spread of all target readings.
     """
-    y = np.concatenate([task.y for task in target_tasks])
-    spread = float(np.std(y))
+    units = fit_scaling([target_tasks], [1.0])  # knows of constant and of very large readings
     shape = (max(map(len, folds.splits)), max(len(split.y_query) for splits in folds.splits for split in splits))
     reference = np.full((len(folds.splits), *shape), np.nan)
     for i, splits in enumerate(folds.splits):
         for j, split in enumerate(splits):
-            normal = norm.logpdf(split.y_query, np.mean(y), spread if spread > 0 else 1.0)
+            normal = norm.logpdf(units.outputs(split.y_query)) - np.log(units.y_std)
             reference[i, j, : len(split.y_query)] = math.log(0.5) if labels else normal
     return reference.reshape(len(folds.splits), -1)
 

@@ -1,6 +1,5 @@
 """From candidate settings to the few that predictions are averaged over, and the record of how they were found."""
 
-import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -8,17 +7,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaprior.meta.averaging import averaging_weights, contaminated, without_negligible
+from metaprior.meta.averaging import averaging_weights, clearly_worse, contaminated, without_negligible
 from metaprior.meta.loop import Recipe, TrainingDiverged
 from metaprior.meta.search import Candidate, by_task, held_out_runs, hold_out, reference_log_densities, train_and_score
 from metaprior.meta.setup import Settings
 from metaprior.meta.weights import DISCOUNTS_UNTRIED, Weights, alone, combined, discounted
 from metaprior.tasks import Task
 
-TEMPERATURE_FACTORS = (0.25, 1.0, 4.0)  # times the temperature 'bayes'
-PRIOR_STDS = (0.5, 1.0, 2.0)
+TEMPERATURE_FACTORS = (0.25, 4.0)  # besides the temperature 'bayes' itself
+PRIOR_STD_FACTORS = (0.5, 2.0)  # besides 1
 STEPS_DIVISOR = 4  # a run of the search takes a quarter of the steps
-MOST_VARIED = 2  # candidates whose temperature and hyper-prior are varied
 
 
 @dataclass(frozen=True)
@@ -83,8 +81,7 @@ def choose(
     if auto.weights and len(options) > 1:
         _weigh_sources(search, counts, target, settings)
     if auto.temperature or auto.prior_std:
-        heaviest = np.argsort(-search.weights(), kind="stable")[:MOST_VARIED]
-        search.add([c for i in heaviest.tolist() for c in _variations(search.candidates[i], auto)])
+        search.add(_variations(search.candidates[int(search.weights().argmax())], auto))
     return search.choice()
 
 
@@ -102,18 +99,13 @@ def _weigh_sources(search: "_Search", counts: list[int], target: int, settings: 
 
 
 def _variations(candidate: Candidate, auto: Auto) -> list[Candidate]:
-    """The candidate with other temperatures and hyper-prior scales."""
+    """The candidate with other temperatures, and with other scales of the hyper-prior."""
     settings = candidate.settings
-    factors = TEMPERATURE_FACTORS if auto.temperature else (1.0,)
-    stds = PRIOR_STDS if auto.prior_std else (1.0,)
-    varied = []
-    for factor, std in itertools.product(factors, stds):
-        if (factor, std) != (1.0, 1.0):
-            prior_std = {name: std * value for name, value in settings.prior_std.items()}
-            varied.append(
-                replace(candidate, settings=replace(settings, temperature_factor=factor, prior_std=prior_std))
-            )
-    return varied
+    varied = [replace(settings, temperature_factor=factor) for factor in TEMPERATURE_FACTORS if auto.temperature]
+    for factor in PRIOR_STD_FACTORS if auto.prior_std else ():
+        prior_std = {name: factor * value for name, value in settings.prior_std.items()}
+        varied.append(replace(settings, prior_std=prior_std))
+    return [replace(candidate, settings=each) for each in varied]
 
 
 class _Search:
@@ -124,20 +116,26 @@ class _Search:
         self.folds = hold_out(environments[target], schedule.seed, labels)
         self.reference = reference_log_densities(environments[target], self.folds, labels)
         self.candidates: list[Candidate] = []
+        self.n_steps = schedule.n_steps
+        self.seconds_per_run: float | None = None
         self.log_densities = np.empty((0, *self.reference.shape))
 
     def add(self, candidates: Sequence[Candidate]) -> bool:
-        """Train and score candidates, unless time is up."""
-        recipe, n_steps, learning_rate, seed, deadline, progress = self.schedule
-        if self.candidates and deadline is not None and time.monotonic() > deadline:
-            return False
+        """Train and score candidates, unless they would take longer than there is time for. The first are cut short."""
+        recipe, _, learning_rate, seed, deadline, progress = self.schedule
         runs = [
             run
             for candidate in candidates
             for run in held_out_runs(self.environments, self.target, candidate, self.folds, seed)
         ]
-        with progress(f"choosing among {len(candidates)} settings", n_steps) as on_chunk:
-            scored = train_and_score(runs, recipe, n_steps, learning_rate, on_chunk, deadline)
+        started = time.monotonic()
+        if self.seconds_per_run is not None and deadline is not None:
+            if started + len(runs) * self.seconds_per_run > deadline:
+                return False
+            deadline = None  # candidates of all rounds take the same steps, or comparing them would mean nothing
+        with progress(f"choosing among {len(candidates)} settings", self.n_steps) as on_chunk:
+            scored, self.n_steps = train_and_score(runs, recipe, self.n_steps, learning_rate, on_chunk, deadline)
+        self.seconds_per_run = (time.monotonic() - started) / len(runs)
         gathered = by_task(scored, runs, self.folds)
         diverged = np.isneginf(gathered)
         gathered = np.where(diverged, -np.inf, contaminated(gathered, self.reference))
@@ -149,13 +147,18 @@ class _Search:
         return np.nanmean(self.log_densities, axis=2)
 
     def weights(self) -> np.ndarray:
-        return without_negligible(averaging_weights(self.scores()))
-
-    def choice(self) -> Choice:
+        """Weights in the average. What is clearly worse than target-only as it is goes, whatever its weight."""
         scores = self.scores()
         if not np.isfinite(scores).all(axis=1).any():
             raise TrainingDiverged(
                 "Every candidate setting diverged while alpha, temperature or prior_std was chosen. Try a smaller "
                 "learning_rate, a larger noise_std, or dtype='float64'."
             )
-        return Choice(self.candidates, self.weights(), scores)
+        weights = averaging_weights(scores)
+        first = self.candidates[0]
+        if first.weights[self.target] == 1.0 and np.isfinite(scores[0]).all():
+            weights = np.where(clearly_worse(scores, 0), 0.0, weights)
+        return without_negligible(weights)
+
+    def choice(self) -> Choice:
+        return Choice(self.candidates, self.weights(), self.scores())

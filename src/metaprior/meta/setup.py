@@ -22,6 +22,7 @@ from metaprior.tasks import Scaling, Task, fit_label_scaling, fit_scaling, pad_t
 from metaprior.tasks.scaling import MAX_DECORRELATED, identity_scaling
 
 LEARNED_NOISE_START = 0.1  # of the spread of y
+MAX_NUMBERS = 2**30  # kept at once for gradients: 4 GB in float32
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,18 @@ def set_up(
         gamma = jnp.asarray(settings.temperature, dtype)
     problem = Problem(tasks, rest, hyperprior, environment_weights, gamma * settings.temperature_factor)
     return Run(problem, particles, train_key)
+
+
+def runs_at_once(run: Run) -> int:
+    """How many such runs to train at once, one at least: what their networks remember for the gradient must fit.
+
+    Networks on the inputs remember about a thousand numbers a sample; convolutions, several hundred a pixel (measured).
+    """
+    samples = sum(np.size(bucket.y) for bucket in run.problem.tasks.buckets)
+    input_dim = run.problem.tasks.buckets[0].x.shape[-1]  # type: ignore[union-attr]
+    of_sample = 1000 + input_dim if run.problem.rest.encoder is None else 600 * input_dim
+    n_particles = len(jax.tree.leaves(run.particles)[0])
+    return max(MAX_NUMBERS // (samples * of_sample * n_particles), 1)
 
 
 def stack_runs(runs: Sequence[Run]) -> Run:

@@ -43,7 +43,8 @@ def resolve_weights(alpha: Any, names: Sequence[str], counts: Sequence[int], tar
         return [discounted(counts, target, 1.0)]
     if isinstance(alpha, Mapping):
         return [_of_names(alpha, names, counts)]
-    grid = list(alpha) if isinstance(alpha, list | tuple) or (isinstance(alpha, np.ndarray) and alpha.ndim) else [alpha]
+    several = isinstance(alpha, Sequence | np.ndarray) and not isinstance(alpha, str) and np.ndim(alpha)
+    grid: list[Any] = list(alpha) if several else [alpha]
     if not grid or not all(is_number(value) and 0 <= value <= 1 for value in grid):
         raise ValueError(
             "alpha must be a number in [0, 1], 'pooled', 'auto', a sequence of numbers in [0, 1] to choose from, or a "

@@ -26,7 +26,8 @@ def split_task(task: Task, rng: np.random.Generator, labels: bool = False) -> li
     if labels:
         order = _alternate(order, task.y)
     splits = []
-    for first in range(0, n, max(n // N_SPLITS, 1))[:N_SPLITS]:
+    n_splits = min(n, N_SPLITS)
+    for first in (np.arange(n_splits) * n // n_splits).tolist():
         rolled = np.roll(order, -first)
         context, query = np.sort(rolled[: n // 2]), np.sort(rolled[n // 2 :])
         splits.append(TestTask(task.x[context], task.y[context], task.x[query], task.y[query]))
