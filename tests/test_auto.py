@@ -148,7 +148,7 @@ def test_target_tasks_of_one_sample_are_predicted_from_the_prior():
     assert np.isfinite(meta.alpha_path_.score).all()
 
 
-@pytest.mark.parametrize("scale", [1e-30, 1e200])
+@pytest.mark.parametrize("scale", [1e-30, 1e100])
 def test_extreme_units_and_constant_targets_raise_no_warning(scale):
     meta = MetaGPRegressor(**SMALL, noise_std=0.1 * scale)
     meta.fit([(x, scale * y) for x, y in SOURCE], [(x, scale * y) for x, y in TARGET])
