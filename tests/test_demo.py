@@ -9,10 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 import metaprior
+from metaprior import MetaGPRegressor
 from metaprior.cli import app
 from metaprior.demo.fewshot import FewShotConfig, find_data, run
 from metaprior.demo.results import by_scheme
 from metaprior.demo.sinusoid import METRICS, DemoConfig, make_draw, schemes
+from metaprior.environments.sinusoid import Sinusoid
 
 SHARED = Path(os.environ.get("METAPRIOR_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
 SCHEMES = [
@@ -77,7 +79,7 @@ def test_fewshot_demo_on_generated_images(tmp_path, monkeypatch):
         rows = [{**row, "accuracy": float(row["accuracy"])} for row in csv.DictReader(file)]
     names = [row["scheme"] for row in rows]
     assert names[:3] == ["nearest class mean", "logistic regression", "GP, RBF on the inputs"]
-    assert len(names) == 8
+    assert len(names) == 9
     assert all(name in result.stdout for name in names)
     assert_meta_learning_leads(rows, margin=0.1)
     assert (tmp_path / "fewshot.png").read_bytes().startswith(b"\x89PNG")
@@ -91,6 +93,25 @@ def test_fewshot_demo_on_features(monkeypatch):
     assert "CUB" in data
     rows = run(FewShotConfig(n_draws=1, n_steps=50), problem)
     assert_meta_learning_leads(rows, margin=0.0)
+
+
+def test_info_says_what_is_in_a_file(tmp_path):
+    problem, path = Sinusoid(0.5), tmp_path / "prior"
+    meta = MetaGPRegressor(mean="constant", kernel="rbf", n_steps=4, random_state=0)
+    meta.fit(problem.source_tasks(4, 5, 0), problem.target_tasks(3, 5, 1)).save(path)
+    result = CliRunner().invoke(app, ["info", str(path), "--plot", str(tmp_path / "transfer.png")])
+    assert result.exit_code == 0, result.output
+    for part in ("MetaGPRegressor", f"{meta.alpha_:.4g}", "alpha = 0 (target-only)", '"constant"', "per reading"):
+        assert part in result.stdout, part
+    assert (tmp_path / "transfer.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_info_of_something_else_is_one_clear_line(tmp_path):
+    (tmp_path / "other").write_text("not a prior")
+    for path, part in ((tmp_path / "other", "not a prior saved by metaprior"), (tmp_path / "nothing", "No such file")):
+        result = CliRunner().invoke(app, ["info", str(path)])
+        assert result.exit_code == 2
+        assert part in " ".join(result.stderr.split())
 
 
 def test_all_schemes_of_a_draw_see_the_same_tasks():
