@@ -48,7 +48,7 @@ def plot_candidates(
         left.scatter(values[kept], rows[kept], s=sizes[kept] ** 2, color=LINE, zorder=3)
         left.axvline(0.0, color=TRUTH, linewidth=1.0, linestyle="--")
     right.barh(rows, weights, color=POINTS, height=0.6)
-    right.set_xlabel("weight in the average")
+    right.set_xlabel("weight")
     left.set_yticks(rows, labels)
     left.invert_yaxis()
     for axes in (left, right):

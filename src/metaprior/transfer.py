@@ -70,10 +70,11 @@ class TransferReport:
     def describe(self, candidate: int) -> str:
         """What a candidate is, in a few words."""
         weights = self.environment_weights[candidate]
-        if len(self.names) == 2:
-            text = f"alpha = {self.alpha[candidate]:.2g}"
-        else:
-            text = ", ".join(f"{name} {weight:.2g}" for name, weight in zip(self.names, weights, strict=True) if weight)
+        text = f"alpha = {self.alpha[candidate]:.2g}"
+        if len(self.names) > 2 and self.alpha[candidate] > 0.0:
+            sources = [pair for pair in zip(self.names, weights, strict=True) if pair[0] != self.target and pair[1]]
+            text = ", ".join(f"{name[:12]} {weight:.2g}" for name, weight in sources[:3])
+            text += f" and {len(sources) - 3} more" if len(sources) > 3 else ""
         special = " (target-only)" if self.alpha[candidate] == 0.0 else ""
         special = " (source-only)" if weights[self.names.index(self.target)] == 0.0 else special
         for name, values in (("temperature", self.temperature), ("prior_std", self.prior_std)):
@@ -112,7 +113,7 @@ class TransferReport:
             (self.gain, self.gain_standard_error) if self.gain is not None else (self.score, self.standard_error)
         )
         plot_candidates(left, right, labels, values, errors, self.weight)
-        left.set_xlabel("gain over target-only, log density per reading" if self.gain is not None else "score")
+        left.set_xlabel("gain over target-only, nats per reading" if self.gain is not None else "score")
         figure.suptitle(self.verdict, fontsize=9, wrap=True)
         return figure
 

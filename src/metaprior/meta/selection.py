@@ -155,9 +155,9 @@ class _Search:
                 "learning_rate, a larger noise_std, or dtype='float64'."
             )
         weights = averaging_weights(scores)
-        first = self.candidates[0]
-        if first.weights[self.target] == 1.0 and np.isfinite(scores[0]).all():
-            weights = np.where(clearly_worse(scores, 0), 0.0, weights)
+        target_only = [i for i, candidate in enumerate(self.candidates) if candidate.weights[self.target] == 1.0]
+        if target_only and np.isfinite(scores[target_only[0]]).all():
+            weights = np.where(clearly_worse(scores, target_only[0]), 0.0, weights)
         return without_negligible(weights)
 
     def choice(self) -> Choice:
