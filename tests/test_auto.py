@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import logsumexp
 from sklearn.base import clone
 
-from metaprior import LinearKernel, MetaGPClassifier, MetaGPRegressor, MLPMean, load
+from metaprior import MetaGPClassifier, MetaGPRegressor, load
 from metaprior.ensemble import Ensemble, predict_tasks
 from metaprior.environments.sinusoid import Sinusoid
 from metaprior.meta.setup import Settings
@@ -18,7 +18,7 @@ from metaprior.meta.setup import Settings
 PROBLEM = Sinusoid(0.5)
 SOURCE, TARGET = PROBLEM.source_tasks(6, 5, 0), PROBLEM.target_tasks(4, 5, 1)
 TEST = PROBLEM.test_tasks(3, 4, 6, 2)
-SMALL = {"mean": MLPMean((4,)), "kernel": LinearKernel((4,), n_features=2), "n_steps": 40, "random_state": 0}
+SMALL = {"mean": "linear", "kernel": "rbf", "n_steps": 40, "random_state": 0}
 X, Y, X_NEW, Y_NEW = TEST[0]
 
 
