@@ -231,20 +231,30 @@ def measure(
 
 
 @app.command()
-def report(path: Path, metric: str = "rmse", best_by: str = ""):
+def report(path: Path, metric: str = "rmse", best_by: str = "", scheme: str = "auto"):
     """A table of cells: target-only, pooled, best alpha in hindsight, auto, and how they compare (95% intervals).
 
-    The best alpha of a cell is the one with the lowest mean of `best_by` (default: the metric itself) over draws.
+    The best alpha of a cell is the one with the lowest mean of `best_by` (default: the metric itself) over draws. The
+    scheme "heaviest" has, in place of the average, the alpha with the most weight in it.
     """
     with path.open() as file:
         rows = list(csv.DictReader(file))
     for inference in dict.fromkeys(row["inference"] for row in rows):
-        _report_one([row for row in rows if row["inference"] == inference], inference, metric, best_by or metric)
+        of_inference = [row for row in rows if row["inference"] == inference]
+        _report_one(of_inference, inference, metric, best_by or metric, scheme)
+        averages = {
+            name: np.mean([float(row[metric]) for row in of_inference if chosen(row)])
+            for name, chosen in (
+                (scheme, lambda r: r["scheme"] == scheme),
+                ("target-only", lambda r: _is_fixed(r, "0.0")),
+            )
+        }
+        typer.echo(", ".join(f"{name} {value:.3f}" for name, value in averages.items()) + " over all cells")
 
 
-def _report_one(rows: list[dict[str, str]], inference: str, metric: str, best_by: str) -> None:
+def _report_one(rows: list[dict[str, str]], inference: str, metric: str, best_by: str, scheme: str) -> None:
     relative = metric != "nll"  # of log densities the differences mean something, not the ratios
-    typer.echo(f"\n{inference}, {metric}\n")
+    typer.echo(f"\n{inference}, {metric}, {scheme}\n")
     typer.echo(
         "| target tasks | deviation | target-only | pooled | best alpha | auto | auto / best | auto / target-only |"
     )
@@ -257,7 +267,7 @@ def _report_one(rows: list[dict[str, str]], inference: str, metric: str, best_by
             for alpha in dict.fromkeys(r["alpha"] for r in cell if r["scheme"] == "fixed"):
                 fixed[alpha] = np.array([float(r[metric]) for r in cell if _is_fixed(r, alpha)])
             pooled = list(fixed)[DISCOUNTS.index(1.0)]
-            auto = np.array([float(r[metric]) for r in cell if r["scheme"] == "auto"])
+            auto = np.array([float(r[metric]) for r in cell if r["scheme"] == scheme])
             best = min(fixed, key=lambda alpha: np.mean([float(r[best_by]) for r in cell if _is_fixed(r, alpha)]))
             target_only = fixed[next(iter(fixed))]
             compared = [_compare(auto, other, relative) for other in (fixed[best], target_only)]

@@ -123,7 +123,7 @@ def test_radio_maps_of_one_level_or_one_access_point_are_groups_too(tmp_path):
 )
 def test_missing_data_is_one_message(read, parts, tmp_path, monkeypatch):
     monkeypatch.setenv("METAPRIOR_DATA", str(tmp_path))
-    for arguments, way in (((), "set METAPRIOR_DATA"), ((tmp_path / "elsewhere",), "set data")):
+    for arguments, way in (((), "set METAPRIOR_DATA"), ((tmp_path / "elsewhere",), "set root")):
         with pytest.raises(DataMissing) as caught:
             read(*arguments)
         wanted = [*parts.split(), str(tmp_path), way]

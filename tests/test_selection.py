@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -19,12 +20,17 @@ SETTINGS = Settings()
 NAMES = ("source", "target")
 
 
+class FakeRun(NamedTuple):
+    run: None
+    candidate: Candidate
+
+
 def tasks_of(*counts):
     return [[Task(np.zeros((2, 1)), np.array([0.0, 1.0]))] * count for count in counts]
 
 
 def schedule(n_steps=100, deadline=None):
-    return Schedule(Recipe(MAP()), n_steps, 1e-2, 0, deadline, lambda *_: contextlib.nullcontext())
+    return Schedule(lambda run: Recipe(MAP()), n_steps, 1e-2, 0, deadline, lambda *_: contextlib.nullcontext())
 
 
 @pytest.fixture
@@ -34,11 +40,11 @@ def scored(monkeypatch):
 
     def use(score):
         def held_out(environments, target, candidate, folds, seed):
-            return [(candidate, fold) for fold in folds.members]
+            return [FakeRun(None, candidate) for _ in folds.members]
 
         def trained(runs, *_):
             rounds.append(len(runs))
-            return np.array([score(candidate) for candidate, _ in runs]), 100
+            return np.array([score(each.candidate) for each in runs]), 100
 
         def gathered(values, runs, folds):
             of_candidates = values[:: len(folds.members)]

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.sparse.csgraph import connected_components
 
 from metaprior.checks import check_integer
-from metaprior.environments.images import DataMissing, data_root
+from metaprior.environments.images import find_folder
 from metaprior.tasks import Task, TestTask
 
 PLAINS, MOUNTAINS = 1600.0, 2200.0  # metres: below is the source, from there on the target
@@ -117,12 +117,12 @@ class GroupedTasks:
         return np.flatnonzero(in_target), np.flatnonzero(~in_target)
 
 
-def colorado(data: Path | str | None = None, n_context: int = 5) -> GroupedTasks:
+def colorado(root: Path | str | None = None, n_context: int = 5) -> GroupedTasks:
     """Mean daily maximum temperature (degrees Celsius) by month, x = 1..12; a task is a year at a station.
 
     Source: stations on the plains, target: in the mountains, both 1895-1997. A station is a group.
     """
-    folder = _found("The Colorado climate", data, "colorado_climate", ("stations.csv", "monthly.csv.gz"), COLORADO)
+    folder = find_folder("The Colorado climate", root, "colorado_climate", ("stations.csv", "monthly.csv.gz"), COLORADO)
     elevations = _table(folder / "stations.csv", ("station", "elev_m"))
     path = folder / "monthly.csv.gz"
     station, year, month, tmax = _table(path, ("station", "year", "month", "tmax"), may_miss="tmax")
@@ -134,12 +134,12 @@ def colorado(data: Path | str | None = None, n_context: int = 5) -> GroupedTasks
     return GroupedTasks("Colorado climate", source, target, n_context, stations)
 
 
-def physionet_gcs(data: Path | str | None = None, n_context: int = 5) -> GroupedTasks:
+def physionet_gcs(root: Path | str | None = None, n_context: int = 5) -> GroupedTasks:
     """Glasgow coma scale (3 to 15) over the first 48 hours of intensive care, x = hours; a task is a patient.
 
     Source: the medical unit, target: recovery from cardiac surgery.
     """
-    folder = _found("PhysioNet 2012", data, "physionet2012", ("patients.csv", "GCS.csv.gz"), PHYSIONET)
+    folder = find_folder("PhysioNet 2012", root, "physionet2012", ("patients.csv", "GCS.csv.gz"), PHYSIONET)
     units = _table(folder / "patients.csv", ("RecordID", "ICUType"))
     path = folder / "GCS.csv.gz"
     patient, hours, scale = _table(path, ("RecordID", "t", "y"), may_miss="y")
@@ -151,7 +151,7 @@ def physionet_gcs(data: Path | str | None = None, n_context: int = 5) -> Grouped
     return GroupedTasks("PhysioNet GCS", source[0], target[0], n_context)
 
 
-def ujiindoorloc(data: Path | str | None = None, target_building: int = 1, n_context: int = 10) -> GroupedTasks:
+def ujiindoorloc(root: Path | str | None = None, target_building: int = 1, n_context: int = 10) -> GroupedTasks:
     """Strength of a WiFi signal (dBm) where it was heard, x = (x_m, y_m, floor); a task is an access point.
 
     Source: building 0, target: building 1 or 2. Most radios send under several names, and so have several tasks that
@@ -159,7 +159,7 @@ def ujiindoorloc(data: Path | str | None = None, target_building: int = 1, n_con
     """
     if target_building not in (1, 2):
         raise ValueError(f"target_building must be 1 or 2, as building 0 is the source; got {target_building!r}.")
-    folder = _found("UJIIndoorLoc", data, "ujiindoorloc", ("radiomap_tasks.csv.gz",), UJIINDOORLOC)
+    folder = find_folder("UJIIndoorLoc", root, "ujiindoorloc", ("radiomap_tasks.csv.gz",), UJIINDOORLOC)
     path = folder / "radiomap_tasks.csv.gz"
     columns = ("building", "wap", "x_m", "y_m", "floor", "rssi_dbm")
     building, point, *x, rssi = _table(path, columns, may_miss="rssi_dbm")
@@ -203,17 +203,6 @@ def _thin(task: Task, max_samples: int | None, rng: np.random.Generator) -> Task
 def _split(task: Task, n_context: int, rng: np.random.Generator) -> TestTask:
     context, query = np.split(rng.permutation(len(task.y)), [n_context])
     return TestTask(task.x[context], task.y[context], task.x[query], task.y[query])
-
-
-def _found(name: str, data: Path | str | None, folder: str, needed: Sequence[str], advice: str) -> Path:
-    place = (data_root() if data is None else Path(data)) / folder
-    if missing := [part for part in needed if not (place / part).exists()]:
-        chosen = "data" if data is not None else "METAPRIOR_DATA"
-        raise DataMissing(
-            f"{name} is missing: {place} has no {', '.join(missing)}.\n{advice}\n"
-            f"Put {', '.join(needed)} into {place}, or set {chosen} to the folder that has {folder}."
-        )
-    return place
 
 
 def _table(path: Path, columns: Sequence[str], may_miss: str = "") -> list[Array]:

@@ -67,7 +67,7 @@ def data_root() -> Path:
 def mini_imagenet(root: Path | str | None = None) -> ClassData:
     """mini-ImageNet as published: miniimagenet/images/*.jpg, and a csv file of filename,label per split."""
     tables = {"train": "train.csv", "validation": "val.csv", "test": "test.csv"}
-    folder = _found("mini-ImageNet", root, "miniimagenet", ["images", *tables.values()], MINI_IMAGENET)
+    folder = find_folder("mini-ImageNet", root, "miniimagenet", ["images", *tables.values()], MINI_IMAGENET)
     rows = [
         (where, folder / "images" / filename, label, split)
         for split, table in tables.items()
@@ -82,7 +82,7 @@ def cub(root: Path | str | None = None) -> ClassData:
     i % 2 == 0 are for training, i % 4 == 1 for validation, i % 4 == 3 for test (the data README).
     """
     tables = ["images.txt", "classes.txt", "image_class_labels.txt"]
-    folder = _found("CUB_200_2011", root, "CUB_200_2011", ["images", *tables], CUB)
+    folder = find_folder("CUB_200_2011", root, "CUB_200_2011", ["images", *tables], CUB)
     names, classes, labels = ({key: (where, value) for where, key, value in _lines(folder / name)} for name in tables)
     if unpaired := names.keys() ^ labels.keys():
         among = f"{len(unpaired)} are in one only, such as image {min(unpaired)}"
@@ -103,7 +103,7 @@ def features(name: str, root: Path | str | None = None) -> ClassData:
     The encoder, an EfficientNet-Lite0, has seen the 1000 classes of ImageNet: say so beside every result.
     """
     file = f"{check_choice('name', name, ('miniimagenet', 'cub'))}.npz"
-    path = _found(f"The feature file of {name}", root, "features/effnetlite0_pca64", [file], FEATURES) / file
+    path = find_folder(f"The feature file of {name}", root, "features/effnetlite0_pca64", [file], FEATURES) / file
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
             x, y, split = (arrays[key] for key in ("X", "y", "split"))
@@ -130,7 +130,7 @@ def from_arrays(name: str, x: Array, y: Array, split: Array) -> ClassData:
     return ClassData(name, len(x), x.shape[1:], _group(rows), partial(_take, x))
 
 
-def _found(name: str, root: Path | str | None, folder: str, needed: Sequence[str], advice: str) -> Path:
+def find_folder(name: str, root: Path | str | None, folder: str, needed: Sequence[str], advice: str) -> Path:
     """The folder of a data set, or one error that says what is missing, what to download and where to put it."""
     place = (data_root() if root is None else Path(root)) / folder
     if missing := [part for part in needed if not (place / part).exists()]:

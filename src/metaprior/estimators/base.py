@@ -19,7 +19,7 @@ from metaprior import persistence
 from metaprior.checks import check_bool, check_choice, check_integer, check_positive
 from metaprior.ensemble import Ensemble, Model
 from metaprior.estimators.environments import Environments
-from metaprior.estimators.training import first_run, train_members
+from metaprior.estimators.training import train_members
 from metaprior.gp.prior import check_noise, resolve_encoder, resolve_kernel, resolve_mean
 from metaprior.meta.hyperprior import check_prior_mean, check_prior_std
 from metaprior.meta.inference import MAP, Method, resolve_inference
@@ -78,8 +78,7 @@ class MetaGP(BaseEstimator):
         dtype = self._training_dtype(tasks, target, options, settings)
         recipe = lambda run: self._recipe(run, settings.method)  # noqa: E731
         with jax.enable_x64(dtype == "float64"):
-            schedule = self._schedule(tasks, options, settings, seed)
-            choice = choose(tasks, target, options, settings, self._auto(), schedule)
+            choice = choose(tasks, target, options, settings, self._auto(), self._schedule(settings, seed))
             fitted = train_members(
                 tasks, choice, seed, recipe, int(self.n_steps), self.learning_rate, tests, patience, self.progress
             )
@@ -125,13 +124,10 @@ class MetaGP(BaseEstimator):
         scaled = ((weights, scaling_of(tasks, weights, settings)) for weights in (*options, *searched))
         return max(training_dtype(tasks, weights, scaling, settings) for weights, scaling in scaled)
 
-    def _schedule(
-        self, tasks: Sequence[Sequence[Task]], options: Sequence[Weights], settings: Settings, seed: int
-    ) -> Schedule:
+    def _schedule(self, settings: Settings, seed: int) -> Schedule:
         """How the runs of a search are trained: like those of the fit, for fewer steps."""
-        run = first_run(tasks, options[0], settings, seed)
         return Schedule(
-            self._recipe(run, MAP(settings.method.start)),
+            lambda run: self._recipe(run, MAP(settings.method.start)),
             math.ceil(self.n_steps / STEPS_DIVISOR),
             self.learning_rate,
             seed,

@@ -1,7 +1,7 @@
 """The fit itself: every member of a choice trained on all tasks, in one program."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -78,8 +78,3 @@ def _of_run(result: Result, i: int) -> Result:
 def _padded(tasks: Sequence[TestTask], scaling: Scaling) -> Validation:
     [(_, queries, y_query, mask)] = padded_queries(tasks, scaling, max_buckets=1, dtype=jnp.zeros(()).dtype)
     return Validation(queries, y_query, mask)
-
-
-def first_run(tasks: Sequence[Sequence[Task]], weights: Sequence[float], settings: Any, seed: int) -> Run:
-    """A run to look at, before there is a choice."""
-    return set_up(tasks, weights, scaling_of(tasks, weights, settings), settings, seed)

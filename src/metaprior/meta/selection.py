@@ -10,7 +10,7 @@ import numpy as np
 from metaprior.meta.averaging import averaging_weights, clearly_worse, contaminated, without_negligible
 from metaprior.meta.loop import Recipe, TrainingDiverged
 from metaprior.meta.search import Candidate, by_task, held_out_runs, hold_out, reference_log_densities, train_and_score
-from metaprior.meta.setup import Settings
+from metaprior.meta.setup import Run, Settings
 from metaprior.meta.weights import DISCOUNTS_UNTRIED, Weights, alone, combined, discounted
 from metaprior.tasks import Task
 
@@ -47,7 +47,7 @@ class Choice(NamedTuple):
 class Schedule(NamedTuple):
     """How runs of the search are trained."""
 
-    recipe: Recipe
+    recipe: Callable[[Run], Recipe]
     n_steps: int
     learning_rate: float
     seed: int
@@ -134,7 +134,9 @@ class _Search:
                 return False
             deadline = None  # candidates of all rounds take the same steps, or comparing them would mean nothing
         with progress(f"choosing among {len(candidates)} settings", self.n_steps) as on_chunk:
-            scored, self.n_steps = train_and_score(runs, recipe, self.n_steps, learning_rate, on_chunk, deadline)
+            scored, self.n_steps = train_and_score(
+                runs, recipe(runs[0].run), self.n_steps, learning_rate, on_chunk, deadline
+            )
         self.seconds_per_run = (time.monotonic() - started) / len(runs)
         gathered = by_task(scored, runs, self.folds)
         diverged = np.isneginf(gathered)
