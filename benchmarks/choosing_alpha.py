@@ -25,10 +25,19 @@ import typer
 from scipy.stats import bootstrap
 
 from metaprior.environments.sinusoid import Sinusoid
-from metaprior.meta import MAP, SVGD, Recipe, train
+from metaprior.gp import InducingKernel, InducingMean
+from metaprior.meta import SVGD, Laplace, Recipe, train
 from metaprior.meta.adaptation import Queries, predict
 from metaprior.meta.averaging import averaging_weights, clearly_worse, contaminated, without_negligible
-from metaprior.meta.search import Candidate, by_task, held_out_runs, hold_out, reference_log_densities, train_and_score
+from metaprior.meta.search import (
+    Candidate,
+    by_task,
+    held_out_runs,
+    hold_out,
+    reference_log_densities,
+    stand_in,
+    train_and_score,
+)
 from metaprior.meta.selection import STEPS_DIVISOR
 from metaprior.meta.setup import Settings, scaling_of, set_up, stack_runs
 from metaprior.meta.weights import DISCOUNTS, discounted
@@ -41,7 +50,11 @@ N_TASKS, N_SAMPLES, N_TEST, N_QUERIES = 30, 5, 100, 50
 HINDSIGHT = (*DISCOUNTS, 0.05, 0.2, 0.7)  # the search's grid first, then what lies between
 LEARNING_RATE = 1e-2
 METRICS = ("rmse", "nll", "calibration_error", "coverage")
-INFERENCE = {"map": Settings(), "svgd": Settings(method=SVGD(), n_particles=10)}
+INFERENCE = {
+    "map": Settings(),
+    "svgd": Settings(method=SVGD(), n_particles=10),
+    "inducing": Settings(mean=InducingMean(), kernel=InducingKernel(), method=Laplace()),
+}  # the paper's prior, and the default one
 
 app = typer.Typer(add_completion=False)
 
@@ -94,10 +107,10 @@ def prepare(deviation: float, n_target: int, seed: int, settings: Settings) -> P
     )
 
 
-def choose(draws: Sequence[Prepared], n_steps: int) -> np.ndarray:
+def choose(draws: Sequence[Prepared], settings: Settings, n_steps: int) -> np.ndarray:
     """The weights of `alpha="auto"` over DISCOUNTS, (draws, alphas)."""
     runs = [held_out._replace(run=_with_key(held_out.run)) for draw in draws for held_out in draw.held_out]
-    scores, _ = train_and_score(runs, Recipe(MAP()), n_steps, LEARNING_RATE)
+    scores, _ = train_and_score(runs, Recipe(stand_in(settings.method)), n_steps, LEARNING_RATE)
     weights = []
     per_draw = len(draws[0].held_out)
     for i, draw in enumerate(draws):
@@ -155,7 +168,7 @@ def measure_column(
     arguments = ([d for d, _ in cells], [n_target] * len(cells), [s for _, s in cells], [settings] * len(cells))
     draws = list(map(prepare, *arguments) if pool is None else pool.map(prepare, *arguments, chunksize=5))
     prepared = time.perf_counter()
-    weights = choose(draws, -(-n_steps // STEPS_DIVISOR))
+    weights = choose(draws, settings, -(-n_steps // STEPS_DIVISOR))
     searched = time.perf_counter()
     kept = [np.arange(len(HINDSIGHT)) if hindsight else np.flatnonzero(of_draw) for of_draw in weights]
     trained = _train([_take(draw.final, alphas) for draw, alphas in zip(draws, kept, strict=True)], settings, n_steps)

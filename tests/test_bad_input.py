@@ -71,8 +71,11 @@ BAD_ARGUMENTS = {
     "optimizer": ("one of adam, sgd", NO_NAME),
     "schedule": ("one of constant, cosine", NO_NAME),
     "dtype": ("one of auto, float32, float64", [*NO_NAME, "float16", np.float32, np.dtype("float32")]),
-    "inference": ("'map', 'svgd', MAP(...) or SVGD(...)", ["vi", None, MAP, 1]),
-    "kernel": ("one of mlp, rbf, linear", ["other", None, 3.0, min, tinygp.kernels.Exp, MLPKernel, RBFKernel]),
+    "inference": ("'auto', 'map', 'svgd', 'laplace', MAP(...), SVGD(...) or Laplace(...)", ["vi", None, MAP, 1]),
+    "kernel": (
+        "one of auto, mlp, inducing, linear",
+        ["other", None, 3.0, min, tinygp.kernels.Exp, MLPKernel, RBFKernel],
+    ),
     "mean": ("one of mlp, linear, constant, zero", ["other", None, 3.0, MLPMean]),
     "standardise": ("True or False", ["no", None, 2]),
 }

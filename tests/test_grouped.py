@@ -6,8 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.io import savemat
 
-from metaprior.environments.grouped import GroupedTasks, colorado, physionet_gcs, ujiindoorloc
+from metaprior.environments.grouped import (
+    GroupedTasks,
+    colorado,
+    intel_berkeley,
+    physionet_gcs,
+    physionet_hct,
+    ujiindoorloc,
+)
 from metaprior.environments.images import DataMissing
 from metaprior.tasks import Task, TestTask, as_tasks, as_test_tasks
 
@@ -15,6 +23,7 @@ SHARED = Path(os.environ.get("METAPRIOR_DATA") or Path(__file__).resolve().paren
 ELEVATIONS = [1599.9, 1600.0, 2199.9, 2200.0, 3000.0, 811.0]  # of the generated stations 0, 1, ...
 UNITS = {30: "3.0", 31: "3.0", 20: "2.0", 21: "2.0", 22: "2.0", 40: "4.0", 10: "1.0"}  # patient -> ICUType
 CORNERS = {0: (0.0, 150.0), 1: (110.0, 60.0), 2: (280.0, 0.0)}  # of the generated buildings
+HEIGHTS = [24.0, 1.0, 23.9, 31.0]  # y of the generated sensors 0, 1, ...
 
 
 def write_table(path, header, rows):
@@ -38,7 +47,7 @@ def make_colorado(root, blank=2):
     return folder
 
 
-def make_physionet(root, readings=8):
+def make_physionet(root, readings=8, measure="GCS"):
     """Patient 31 has too few readings, 22 because one is missing."""
     folder = root / "physionet2012"
     patients = [("a", record, 54.0, 0.0, -1.0, unit, 0) for record, unit in UNITS.items()]
@@ -48,7 +57,7 @@ def make_physionet(root, readings=8):
         for record in UNITS
         for i in range(readings - (record == 31))
     ]
-    write_table(folder / "GCS.csv.gz", "RecordID,t,y", rows)
+    write_table(folder / f"{measure}.csv.gz", "RecordID,t,y", rows)
     return folder
 
 
@@ -63,6 +72,20 @@ def make_ujiindoorloc(root, positions=20):
             chosen = places[:14] if point == 4 else places
             rows += [(building, point, *place, level, 10) for place, level in zip(chosen, heard, strict=False)]
     write_table(folder / "radiomap_tasks.csv.gz", "building,wap,x_m,y_m,floor,rssi_dbm,n_scans", rows)
+    return folder
+
+
+def make_intel_berkeley(root, gaps=(), **changed):
+    """The temperature says sensor, day and minute, but for gaps: (day, minutes, sensor, what stands there instead)."""
+    (folder := root / "intel_berkeley").mkdir(exist_ok=True)
+    minutes = np.arange(1441)[:, None] / 1000
+    data = 15 + 5 * np.arange(4) + 2 * np.arange(2)[:, None, None] + minutes
+    for day, when, sensor, value in gaps:
+        data[day, when, sensor] = value
+    coords = np.stack([np.zeros(4), HEIGHTS], axis=1)
+    fields = {"data": data.reshape(-1, 4), "coords": coords, "usedDays": np.array([[1, 5]], np.uint8)} | changed
+    kept = {key: value for key, value in fields.items() if value is not None}
+    savemat(folder / "berkeley_data.mat", {"berkeley_data": kept})
     return folder
 
 
@@ -82,9 +105,11 @@ def test_colorado_keeps_long_years_on_both_sides_of_the_thresholds(tmp_path, mon
     assert [len(task.y) for task in colorado(tmp_path).target] == [12, 12]
 
 
-def test_physionet_keeps_patients_of_two_units_with_enough_readings(tmp_path):
-    make_physionet(tmp_path)
-    data = physionet_gcs(tmp_path, n_context=3)
+@pytest.mark.parametrize(("read", "measure"), [(physionet_gcs, "GCS"), (physionet_hct, "HCT")])
+def test_physionet_keeps_patients_of_two_units_with_enough_readings(read, measure, tmp_path):
+    make_physionet(tmp_path, measure=measure)  # and no table of the other measure
+    data = read(tmp_path, n_context=3)
+    assert data.name == f"PhysioNet {measure}"
     assert [len(tasks) for tasks in (data.source, data.target)] == [1, 2]
     for task, record in zip(data.source + data.target, (30, 20, 21), strict=True):
         np.testing.assert_array_equal(task.x, 0.5 * np.arange(8)[:, None], strict=True)
@@ -105,6 +130,61 @@ def test_ujiindoorloc_centres_buildings_and_groups_names_of_one_radio(building, 
     assert first == second != third
 
 
+def test_intel_berkeley_keeps_plausible_half_hours_on_both_sides_of_the_room(tmp_path):
+    gaps = [
+        (0, 0, 0, np.nan),
+        (0, 30, 0, 9.9),
+        (0, 60, 0, 45.1),
+        (0, 90, 0, 10.0),
+        (0, 120, 0, 45.0),
+        (0, 121, 0, -99.0),  # of no half hour
+        (1, slice(720), 1, np.nan),  # leaves 24 half hours
+        (1, slice(721), 2, np.inf),  # leaves 23
+    ]
+    make_intel_berkeley(tmp_path, gaps)
+    data = intel_berkeley(tmp_path)
+    assert (data.n_context, data.target_groups) == (5, (0, 0, 3, 3))
+    for tasks, expected in ((data.source, [(1, 0), (1, 1), (2, 0)]), (data.target, [(0, 0), (0, 1), (3, 0), (3, 1)])):
+        for task, (sensor, day) in zip(tasks, expected, strict=True):
+            hours = np.arange({(0, 0): 1.5, (1, 1): 12.0}.get((sensor, day), 0.0), 24.0, 0.5)
+            y = 15 + 5 * sensor + 2 * day + 60 * hours / 1000
+            y[:2] = (10.0, 45.0) if (sensor, day) == (0, 0) else y[:2]
+            np.testing.assert_array_equal(task.x, hours[:, None], strict=True)
+            np.testing.assert_allclose(task.y, y)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"usedDays": None}, r"must have a struct berkeley_data with the fields data, coords, usedDays"),
+        ({"data": "warm"}, r"data of berkeley_data must be real numbers"),
+        ({"data": np.full((2880, 4), 20.0)}, r"data of 1441 rows per day .*, \(2882, 4\); got .* data \(2880, 4\)"),
+        ({"coords": np.zeros((3, 2))}, r"a column per sensor, \(2882, 3\); got coords \(3, 2\)"),
+        ({"coords": np.zeros((4, 1))}, r"coords of two finite numbers per sensor, .*; got coords \(4, 1\)"),
+        ({"coords": np.full((4, 2), np.nan)}, r"coords of two finite numbers per sensor"),
+        ({"coords": np.full((4, 2), 24.0)}, r"sensors below 24 m: .* at least 24 readings; got none"),
+        ({"data": np.full((2882, 4), 122.0)}, r"sensors below 24 m: .* at least 24 readings; got none"),
+    ],
+)
+def test_a_malformed_struct_names_the_file(changed, message, tmp_path):
+    path = make_intel_berkeley(tmp_path, **changed) / "berkeley_data.mat"
+    with pytest.raises(ValueError, match=message) as caught:
+        intel_berkeley(tmp_path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_damaged_or_other_matlab_file_is_named(tmp_path):
+    path = make_intel_berkeley(tmp_path) / "berkeley_data.mat"
+    whole = path.read_bytes()
+    for damaged in (whole[:-60], whole[:150], whole[:100], b"no", b"", b"\0" * 200):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"cannot read .*berkeley_data\.mat: .*damaged or cut"):
+            intel_berkeley(tmp_path)
+    savemat(path, {"data": np.zeros(3)})
+    with pytest.raises(ValueError, match=r"berkeley_data\.mat must have a struct berkeley_data"):
+        intel_berkeley(tmp_path)
+
+
 def test_radio_maps_of_one_level_or_one_access_point_are_groups_too(tmp_path):
     path = make_ujiindoorloc(tmp_path) / "radiomap_tasks.csv.gz"
     for points, groups in (((1,), 1), ((1, 2), 2)):
@@ -118,7 +198,9 @@ def test_radio_maps_of_one_level_or_one_access_point_are_groups_too(tmp_path):
     [
         (colorado, "colorado_climate stations.csv monthly.csv.gz tmax cran.r-project.org"),
         (physionet_gcs, "physionet2012 patients.csv GCS.csv.gz physionet.org"),
+        (physionet_hct, "physionet2012 patients.csv HCT.csv.gz physionet.org"),
         (ujiindoorloc, "ujiindoorloc radiomap_tasks.csv.gz archive.ics.uci.edu"),
+        (intel_berkeley, "intel_berkeley berkeley_data.mat usedDays db.csail.mit.edu"),
     ],
 )
 def test_missing_data_is_one_message(read, parts, tmp_path, monkeypatch):
@@ -268,8 +350,10 @@ def test_impossible_settings_are_an_error(tmp_path):
     [
         (colorado, "colorado_climate", (5424, 4448), 142, 10, -20, 45),
         (physionet_gcs, "physionet2012", (3985, 2400), None, 8, 3, 15),
+        (physionet_hct, "physionet2012", (316, 240), None, 8, 5, 65),
         (ujiindoorloc, "ujiindoorloc", (108, 124), 39, 20, -104, 0),
         (partial(ujiindoorloc, target_building=2), "ujiindoorloc", (108, 106), 73, 20, -104, 0),
+        (intel_berkeley, "intel_berkeley", (135, 95), 19, 48, 15, 38),
     ],
 )
 def test_real_data(read, folder, n_tasks, n_groups, shortest, low, high):

@@ -17,7 +17,7 @@ from metaprior.gp.kernels import MLPKernel
 from metaprior.gp.means import ConstantMean
 from metaprior.gp.parameters import groups
 from metaprior.meta.hyperprior import check_prior_mean, check_prior_std
-from metaprior.meta.inference import MAP, SVGD, resolve_inference, squared_distances
+from metaprior.meta.inference import MAP, SVGD, Laplace, resolve_inference, squared_distances
 from metaprior.meta.setup import Settings, draw
 
 STANDARD_ERRORS = 4  # a correct implementation passes a comparison for 99.99 % of all seeds
@@ -236,13 +236,13 @@ def test_bad_arguments_are_named(length_scale, monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # beartype would object before the library does
     with pytest.raises(ValueError, match="length_scale must be a positive number, or 'median'; got"):
         SVGD(length_scale=length_scale)
-    for method in (MAP, SVGD):
+    for method in (MAP, SVGD, Laplace):
         with pytest.raises(ValueError, match="start must be one of initialiser, hyperprior; got 'random'"):
             method(start="random")
 
 
 @pytest.mark.parametrize("inference", ["vi", "MAP", None, 3, SVGD])
 def test_an_unknown_inference_is_named(inference):
-    with pytest.raises(ValueError, match=r"inference must be 'map', 'svgd', MAP\(\.\.\.\) or SVGD\(\.\.\.\); got"):
+    with pytest.raises(ValueError, match="inference must be 'auto', 'map', 'svgd', 'laplace', MAP"):
         resolve_inference(inference)
-    assert (resolve_inference("map"), resolve_inference("svgd")) == (MAP(), SVGD())
+    assert [resolve_inference(name) for name in ("map", "svgd", "laplace", "auto")] == [MAP(), SVGD(), Laplace(), None]

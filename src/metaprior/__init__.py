@@ -5,6 +5,8 @@ from metaprior.estimators import MetaGPClassifier, MetaGPRegressor, load
 from metaprior.gp import (
     ConstantMean,
     ConvEncoder,
+    InducingKernel,
+    InducingMean,
     LinearKernel,
     LinearMean,
     LinearRBFKernel,
@@ -14,7 +16,7 @@ from metaprior.gp import (
     RBFKernel,
     ZeroMean,
 )
-from metaprior.meta import MAP, SVGD, TrainingDiverged
+from metaprior.meta import MAP, SVGD, Laplace, TrainingDiverged
 from metaprior.predictive import GaussianMixture
 from metaprior.tasks import tasks_from_frame
 from metaprior.transfer import TransferReport
@@ -29,6 +31,9 @@ __all__ = [
     "ConstantMean",
     "ConvEncoder",
     "GaussianMixture",
+    "InducingKernel",
+    "InducingMean",
+    "Laplace",
     "LinearKernel",
     "LinearMean",
     "LinearRBFKernel",

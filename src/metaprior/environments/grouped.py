@@ -1,4 +1,4 @@
-"""Real tables whose rows fall into groups, as tasks of two environments: climate, patients, radio maps.
+"""Real tables whose rows fall into groups, as tasks of two environments: climate, patients, radio maps, rooms.
 
 The data lie where `images` looks for its own: under METAPRIOR_DATA, or else `metaprior` in the user's cache folder.
 """
@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from scipy.io import loadmat
+from scipy.io.matlab import MatReadError
 from scipy.sparse.csgraph import connected_components
 
 from metaprior.checks import check_integer
@@ -21,9 +23,12 @@ from metaprior.tasks import Task, TestTask
 
 PLAINS, MOUNTAINS = 1600.0, 2200.0  # metres: below is the source, from there on the target
 MEDICAL, CARDIAC_SURGERY = 3, 2  # types of intensive care unit
-LEAST_MONTHS, LEAST_READINGS, LEAST_POSITIONS = 10, 8, 15  # of a climate, a patient and a radio task
+LEAST_MONTHS, LEAST_READINGS, LEAST_POSITIONS, LEAST_HALF_HOURS = 10, 8, 15, 24  # of a task of each kind
 NOT_HEARD = -105.0  # dBm, just below the weakest reading
 SAME_RADIO = 0.85  # correlation of two radio maps from which on they must not be in target and test at once
+WARM_SIDE = 24.0  # metres: the y from which on a sensor is in the target
+COLDEST, HOTTEST = 10.0, 45.0  # degrees Celsius: a sensor indoors that says less or more has failed
+MINUTES = 1441  # of a day, as its first and its last are both midnight
 
 Array = np.ndarray
 Seed = int | np.random.Generator
@@ -32,11 +37,16 @@ COLORADO = """\
 Install the R package fields (https://cran.r-project.org/package=fields) and write its data COmonthlyMet as two tables:
 stations.csv with station, elev_m, and monthly.csv.gz with station, year, month, tmax (empty = missing)."""
 PHYSIONET = """\
-Download sets a, b and c from https://physionet.org/content/challenge-2012/1.0.0/ and write two tables: patients.csv
-with RecordID, ICUType, and GCS.csv.gz with RecordID, t (hours since admission), y (the Glasgow coma scale)."""
+Download sets a, b and c from https://physionet.org/content/challenge-2012/1.0.0/ and write tables: patients.csv with
+RecordID, ICUType, and GCS.csv.gz (Glasgow coma scale) and HCT.csv.gz (haematocrit) with RecordID, t (hours since
+admission), y."""
 UJIINDOORLOC = """\
 Download https://archive.ics.uci.edu/dataset/310/ujiindoorloc and write, for every building, access point and position
 where it was heard, a row of radiomap_tasks.csv.gz: building, wap, x_m, y_m, floor, rssi_dbm (median of the scans)."""
+INTEL_BERKELEY = """\
+The code at https://github.com/jonasrothfuss/pacoh_nn downloads berkeley_data.mat; or make it from
+https://db.csail.mit.edu/labdata/labdata.html: a struct berkeley_data of data (degrees Celsius, 1441 rows per day for
+the minutes from midnight to midnight, a column per sensor), coords (metres, a row per sensor) and usedDays."""
 
 
 class GroupedDraw(NamedTuple):
@@ -139,16 +149,15 @@ def physionet_gcs(root: Path | str | None = None, n_context: int = 5) -> Grouped
 
     Source: the medical unit, target: recovery from cardiac surgery.
     """
-    folder = find_folder("PhysioNet 2012", root, "physionet2012", ("patients.csv", "GCS.csv.gz"), PHYSIONET)
-    units = _table(folder / "patients.csv", ("RecordID", "ICUType"))
-    path = folder / "GCS.csv.gz"
-    patient, hours, scale = _table(path, ("RecordID", "t", "y"), may_miss="y")
-    unit, measured = _joined(path, patient, folder / "patients.csv", *units), np.isfinite(scale)
-    source, target = (
-        _tasks(f"{path}, ICU type {kind}", measured & (unit == kind), (patient,), hours[:, None], scale, LEAST_READINGS)
-        for kind in (MEDICAL, CARDIAC_SURGERY)
-    )
-    return GroupedTasks("PhysioNet GCS", source[0], target[0], n_context)
+    return _physionet("GCS", root, n_context)
+
+
+def physionet_hct(root: Path | str | None = None, n_context: int = 5) -> GroupedTasks:
+    """Haematocrit (per cent of the blood) over the first 48 hours of intensive care, x = hours; a task is a patient.
+
+    Source and target are as in `physionet_gcs`, but with fewer tasks, as blood is taken less often than the scale is.
+    """
+    return _physionet("HCT", root, n_context)
 
 
 def ujiindoorloc(root: Path | str | None = None, target_building: int = 1, n_context: int = 10) -> GroupedTasks:
@@ -169,6 +178,49 @@ def ujiindoorloc(root: Path | str | None = None, target_building: int = 1, n_con
         for b in (0, target_building)
     )
     return GroupedTasks(f"UJIIndoorLoc building {target_building}", source, target, n_context, _radios(target))
+
+
+def intel_berkeley(root: Path | str | None = None, n_context: int = 5) -> GroupedTasks:
+    """Temperature (degrees Celsius) in a laboratory by half hours, x = hours since midnight; a task is a sensor's day.
+
+    Source: sensors with y below 24 m, target: the others, where it is warmer and changes more. A sensor is a group, but
+    a day is not: all have the same five, so a test task's day and weather are those of tasks in source and target too.
+
+    There is a reading per minute, of which one per half hour is kept, 48 a day: the second midnight is dropped, since
+    it is the next day's first, and so is what is missing or not from 10 to 45 degrees. The published file has one such
+    reading, of 4.2 degrees, between half hours.
+    """
+    folder = find_folder("Intel Berkeley", root, "intel_berkeley", ("berkeley_data.mat",), INTEL_BERKELEY)
+    path = folder / "berkeley_data.mat"
+    data, coords, days = _struct(path, "berkeley_data", ("data", "coords", "usedDays"))
+    expected = (MINUTES * days.size, len(coords))
+    if data.shape != expected or coords.shape != (len(coords), 2) or not np.isfinite(coords).all():
+        raise ValueError(
+            f"{path} must have coords of two finite numbers per sensor, and data of {MINUTES} rows per day in usedDays "
+            f"and a column per sensor, {expected}; got coords {coords.shape} and data {data.shape}."
+        )
+    readings = data.reshape(days.size, MINUTES, len(coords))[:, : MINUTES - 1 : 30]
+    day, half_hour, sensor = np.indices(readings.shape).reshape(3, -1)
+    readings = readings.ravel()
+    plausible, warm = (readings >= COLDEST) & (readings <= HOTTEST), coords[sensor, 1] >= WARM_SIDE
+    columns = ((sensor, day), half_hour[:, None] / 2, readings, LEAST_HALF_HOURS)
+    source, _ = _tasks(f"{path}, sensors below {WARM_SIDE:g} m", plausible & ~warm, *columns)
+    target, sensors = _tasks(f"{path}, sensors from {WARM_SIDE:g} m", plausible & warm, *columns)
+    return GroupedTasks("Intel Berkeley", source, target, n_context, sensors)
+
+
+def _physionet(measure: str, root: Path | str | None, n_context: int) -> GroupedTasks:
+    files = ("patients.csv", f"{measure}.csv.gz")
+    folder = find_folder("PhysioNet 2012", root, "physionet2012", files, PHYSIONET)
+    patients, path = (folder / file for file in files)
+    units = _table(patients, ("RecordID", "ICUType"))
+    patient, hours, y = _table(path, ("RecordID", "t", "y"), may_miss="y")
+    unit, measured = _joined(path, patient, patients, *units), np.isfinite(y)
+    source, target = (
+        _tasks(f"{path}, ICU type {kind}", measured & (unit == kind), (patient,), hours[:, None], y, LEAST_READINGS)
+        for kind in (MEDICAL, CARDIAC_SURGERY)
+    )
+    return GroupedTasks(f"PhysioNet {measure}", source[0], target[0], n_context)
 
 
 def _centred(tasks: Sequence[Task]) -> tuple[Task, ...]:
@@ -203,6 +255,20 @@ def _thin(task: Task, max_samples: int | None, rng: np.random.Generator) -> Task
 def _split(task: Task, n_context: int, rng: np.random.Generator) -> TestTask:
     context, query = np.split(rng.permutation(len(task.y)), [n_context])
     return TestTask(task.x[context], task.y[context], task.x[query], task.y[query])
+
+
+def _struct(path: Path, name: str, fields: Sequence[str]) -> list[Array]:
+    """Fields of a struct in a MATLAB file, as numbers."""
+    try:
+        struct = loadmat(path, variable_names=[name]).get(name, np.empty(0))
+    except (MatReadError, OSError, LookupError, zlib.error, ValueError, TypeError, NotImplementedError) as error:
+        raise ValueError(f"cannot read {path}: {error}. Is the file damaged or cut short?") from error
+    if struct.size != 1 or not set(fields) <= set(struct.dtype.names or ()):
+        raise ValueError(f"{path} must have a struct {name} with the fields {', '.join(fields)}.")
+    values = [struct[key].item() for key in fields]
+    if strange := [key for key, value in zip(fields, values, strict=True) if value.dtype.kind not in "fiu"]:
+        raise ValueError(f"{path}: {', '.join(strange)} of {name} must be real numbers.")
+    return [value.astype(float) for value in values]
 
 
 def _table(path: Path, columns: Sequence[str], may_miss: str = "") -> list[Array]:

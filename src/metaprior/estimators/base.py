@@ -5,6 +5,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import equinox as eqx
@@ -22,11 +23,12 @@ from metaprior.estimators.environments import Environments
 from metaprior.estimators.training import train_members
 from metaprior.gp.prior import check_noise, resolve_encoder, resolve_kernel, resolve_mean
 from metaprior.meta.hyperprior import check_prior_mean, check_prior_std
-from metaprior.meta.inference import MAP, Method, resolve_inference
+from metaprior.meta.inference import MAP, Laplace, Method, resolve_inference
 from metaprior.meta.loop import OPTIMISERS, SCHEDULES, Recipe
 from metaprior.meta.objective import TEMPERATURES, batch_plan
+from metaprior.meta.search import stand_in
 from metaprior.meta.selection import STEPS_DIVISOR, Auto, Schedule, choose
-from metaprior.meta.setup import Run, Settings, draw, empty_scaling, scaling_of, training_dtype
+from metaprior.meta.setup import Run, Settings, draw, empty_scaling, resolve, scaling_of, training_dtype
 from metaprior.meta.weights import Weights, alone, resolve_weights
 from metaprior.progress import progress_bar
 from metaprior.tasks import Task, TestTask
@@ -72,7 +74,9 @@ class MetaGP(BaseEstimator):
             check_integer("patience", patience, least=1)
         names, tasks, target, _ = environments
         options = resolve_weights(self.alpha, names, environments.counts, target)
-        tests = None if validation is None else validation(next(t.x.shape[1] for group in tasks for t in group))
+        input_dim = next(t.x.shape[1] for group in tasks for t in group)
+        settings = self._resolved(settings, input_dim)
+        tests = None if validation is None else validation(input_dim)
         self._warn(environments)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         dtype = self._training_dtype(tasks, target, options, settings)
@@ -127,7 +131,7 @@ class MetaGP(BaseEstimator):
     def _schedule(self, settings: Settings, seed: int) -> Schedule:
         """How the runs of a search are trained: like those of the fit, for fewer steps."""
         return Schedule(
-            lambda run: self._recipe(run, MAP(settings.method.start)),
+            lambda run: self._recipe(run, stand_in(settings.method)),
             math.ceil(self.n_steps / STEPS_DIVISOR),
             self.learning_rate,
             seed,
@@ -178,7 +182,10 @@ class MetaGP(BaseEstimator):
 
     def _restore(self, path: str | os.PathLike, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
         """Take up what `save` wrote."""
-        settings, input_dim = self._fitted_settings(), header["input_dim"]
+        input_dim = header["input_dim"]
+        settings = self._resolved(self._fitted_settings(), input_dim)
+        if isinstance(settings.method, Laplace):  # what is saved are its draws
+            settings = replace(settings, method=MAP(), n_particles=settings.method.n_draws)
         with jax.enable_x64(header["fitted"]["dtype_"] == "float64"):
             dtype = jnp.zeros(()).dtype
             template = eqx.filter_eval_shape(draw, jax.random.key(0), input_dim, settings, 1.0, dtype)
@@ -196,6 +203,9 @@ class MetaGP(BaseEstimator):
             setattr(self, name, tensors[name])
         self.n_features_in_ = input_dim
 
+    def _resolved(self, settings: Settings, input_dim: int) -> Settings:
+        return resolve(settings, input_dim, resolve_inference(self.inference), self.n_particles)
+
     def _fitted_settings(self) -> Settings:
         return self._settings()
 
@@ -207,11 +217,10 @@ class MetaGP(BaseEstimator):
 
     def _settings(self) -> Settings:
         """Check every argument; nothing of the data is needed for that."""
-        method = resolve_inference(self.inference)
-        n_particles = self.n_particles
-        if n_particles is None:
-            n_particles = 1 if isinstance(method, MAP) else 10
-        n_particles = check_integer("n_particles", n_particles, least=1)
+        if self.n_particles is not None:
+            check_integer("n_particles", self.n_particles, least=1)
+        if isinstance(resolve_inference(self.inference), Laplace) and self.likelihood == "bernoulli":
+            raise ValueError("inference='laplace' is for regression; take 'map' or 'svgd' for labels.")
         check_integer("n_steps", self.n_steps, least=0)
         if self.batch_size is not None:
             check_integer("batch_size", self.batch_size, least=1)
@@ -236,8 +245,6 @@ class MetaGP(BaseEstimator):
             temperature="bayes" if auto.temperature else self.temperature,
             prior_mean=check_prior_mean(self.prior_mean),
             prior_std=check_prior_std(1.0 if auto.prior_std else self.prior_std),
-            method=method,
-            n_particles=n_particles,
             standardise=self.standardise,
         )
 

@@ -16,7 +16,7 @@ from metaprior.ensemble import predict_labels
 from metaprior.estimators.base import MetaGP
 from metaprior.estimators.environments import read_environments
 from metaprior.estimators.evaluation import report
-from metaprior.gp import ConstantMean, LinearMean, ZeroMean
+from metaprior.gp import ConstantMean, InducingMean, LinearMean, ZeroMean
 from metaprior.label_metrics import summarise_labels
 from metaprior.meta.setup import Settings
 from metaprior.meta.weights import resolve_weights
@@ -38,8 +38,9 @@ class MetaGPClassifier(MetaGP):
         Prior mean of the log odds of the second class. "linear" is for labels that follow much the same rule in every
         task (ill, well); where each task has a rule of its own, as in few-shot learning, it learns noise. "linear" and
         "constant" are zero where tasks have labels of their own: which of the two comes first then means nothing.
-    kernel : "linear+rbf", "rbf", "linear", "mlp", LinearRBFKernel(...) and its like, a tinygp kernel, or a module
-        Prior covariance of the log odds. "mlp" with mean="mlp" is the paper's.
+    kernel : "auto", "linear+rbf", "inducing", "rbf", "linear", "mlp", LinearRBFKernel(...) and its like, a tinygp
+        kernel, or a module
+        Prior covariance of the log odds. "auto" is "linear+rbf". "mlp" with mean="mlp" is the paper's.
     encoder : None, "mlp", "conv", MLPEncoder(...), ConvEncoder(...), or a function of one input point
         What mean and kernel see in place of the inputs, and so share. An equinox module is learned.
     temperature, prior_mean, prior_std, optimizer, learning_rate, schedule, n_steps, batch_size, random_state,
@@ -69,7 +70,7 @@ class MetaGPClassifier(MetaGP):
         inference: Any = "map",
         n_particles: int | None = None,
         mean: Any = "constant",
-        kernel: Any = "linear+rbf",
+        kernel: Any = "auto",
         encoder: Any = None,
         temperature: float | str = "bayes",
         prior_mean: Any = "zero",
@@ -159,7 +160,7 @@ class MetaGPClassifier(MetaGP):
 
     def _of_labels(self, settings: Settings, classes: np.ndarray | None) -> Settings:
         """Which of a task's own labels comes first means nothing: a mean could only learn noise from it."""
-        if classes is None and isinstance(settings.mean, ConstantMean | LinearMean):
+        if classes is None and isinstance(settings.mean, ConstantMean | LinearMean | InducingMean):
             return replace(settings, mean=ZeroMean())
         return settings
 

@@ -25,14 +25,17 @@ class MetaGPRegressor(MetaGP):
         out target tasks, scores a grid of alpha on them, and averages predictions over those that do well, target-only
         among them (see docs/choosing-alpha.md). A sequence is a grid of one's own. With several sources, a number is
         shared among them in proportion to their numbers of tasks, and a dict gives every environment its weight.
-    inference : "map", "svgd", MAP(...) or SVGD(...)
-        How the Gibbs hyper-posterior is approximated.
+    inference : "auto", "map", "svgd", "laplace", MAP(...), SVGD(...) or Laplace(...)
+        How the Gibbs hyper-posterior is approximated: by its mode, by interacting particles, or by draws from the
+        normal that fits it at its mode. "auto" is "laplace" for priors of up to 2000 parameters, else "map".
     n_particles : int, optional
-        Default 1 for MAP and 10 for SVGD. Several MAP particles are an ensemble of independent solutions.
-    mean : "mlp", "constant", "zero", MLPMean(...), or a function of one input point
-        Prior mean. An equinox module is learned.
-    kernel : "mlp", "rbf", "linear", "linear+rbf", MLPKernel(...) and its like, a tinygp kernel, or a module
-        Prior covariance. Own means and kernels see standardised inputs and outputs (see `standardise`).
+        Default 1 for MAP and 10 for the others. Several MAP particles are an ensemble of independent solutions.
+    mean : "auto", "inducing", "mlp", "linear", "constant", "zero", MLPMean(...), or a function of one input point
+        Prior mean. "auto" is the one that goes with the kernel, "mlp" where none does. An equinox module is learned.
+    kernel : "auto", "inducing", "mlp", "linear", "linear+rbf", "rbf", InducingKernel(...) and its like, a tinygp
+        kernel, or a module
+        Prior covariance. "auto" is "inducing" in up to three input dimensions, else "linear+rbf"; "mlp" is the paper's
+        (see docs/priors.md). Own means and kernels see standardised inputs and outputs (see `standardise`).
     encoder : None, "mlp", "conv", MLPEncoder(...), ConvEncoder(...), or a function of one input point
         What mean and kernel see in place of the inputs, and so share. An equinox module is learned.
     noise_std : float or "learned"
@@ -82,10 +85,10 @@ class MetaGPRegressor(MetaGP):
         self,
         alpha: Any = "auto",
         *,
-        inference: Any = "map",
+        inference: Any = "auto",
         n_particles: int | None = None,
-        mean: Any = "mlp",
-        kernel: Any = "mlp",
+        mean: Any = "auto",
+        kernel: Any = "auto",
         encoder: Any = None,
         noise_std: float | str = 0.1,
         temperature: float | str = "bayes",

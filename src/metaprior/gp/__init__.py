@@ -1,6 +1,7 @@
 """Gaussian processes for one task: priors, and exact or approximate inference."""
 
 from metaprior.gp.encoders import ConvEncoder, MLPEncoder
+from metaprior.gp.inducing import InducingKernel, InducingMean
 from metaprior.gp.kernels import LinearKernel, LinearRBFKernel, MLPKernel, RBFKernel
 from metaprior.gp.means import ConstantMean, LinearMean, MLPMean, ZeroMean
 from metaprior.gp.parameters import Fixed
@@ -11,6 +12,8 @@ __all__ = [
     "ConvEncoder",
     "Fixed",
     "GPPrior",
+    "InducingKernel",
+    "InducingMean",
     "LinearKernel",
     "LinearMean",
     "LinearRBFKernel",

@@ -46,6 +46,17 @@ def condition(prior: GPPrior, x: Float[Array, "n d"], y: Float[Array, " n"], mas
     return Posterior(prior, x, mask, factor, coefficients)
 
 
+def moments(
+    prior: GPPrior, x: Float[Array, "n d"], mask: Bool[Array, " n"]
+) -> tuple[Float[Array, " n"], Float[Array, "n n"]]:
+    """Mean and covariance of the readings at x, where `mask` is True; zero and identity elsewhere."""
+    if not isinstance(prior.likelihood, Gaussian):
+        raise TypeError(f"prior.likelihood must be Gaussian to be exact; got {type(prior.likelihood).__name__}.")
+    x = prior.encode(x)
+    mean = jnp.where(mask, jax.vmap(prior.mean)(x), 0.0)
+    return mean, noisy_covariance(prior.kernel(x, x), prior.likelihood.variance, mask)
+
+
 def _factorise(
     prior: GPPrior, x: Float[Array, "n d"], y: Float[Array, " n"], mask: Bool[Array, " n"]
 ) -> tuple[Float[Array, "n n"], Float[Array, " n"]]:

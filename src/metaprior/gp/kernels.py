@@ -12,6 +12,7 @@ import tinygp
 from jaxtyping import Array, PRNGKeyArray
 
 from metaprior.checks import check_bool, check_integer, check_positive
+from metaprior.gp.means import LinearMean
 from metaprior.gp.networks import MLP, Residual, check_network, make_mlp, make_residual
 from metaprior.gp.parameters import Fixed, Parameter, as_arrays, groups, split
 
@@ -177,6 +178,11 @@ class LinearRBFKernel:
     def __post_init__(self):
         for name in ("linear_scale", "rbf_scale", "length_scale"):
             check_positive(name, getattr(self, name))
+
+    @property
+    def own_mean(self) -> LinearMean:
+        """The mean that goes with it."""
+        return LinearMean(1.0)
 
     def build(self, key: PRNGKeyArray, input_dim: int) -> SumKernel:
         """Draw the module."""

@@ -11,14 +11,31 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from metaprior.checks import check_positive
 from metaprior.gp.encoders import ConvEncoder, MLPEncoder
+from metaprior.gp.inducing import InducingKernel, InducingMean
 from metaprior.gp.kernels import LinearKernel, LinearRBFKernel, MLPKernel, RBFKernel, learn_positive
 from metaprior.gp.likelihoods import Bernoulli, Gaussian, Likelihood
 from metaprior.gp.means import ConstantMean, LinearMean, MLPMean, ZeroMean
 from metaprior.gp.parameters import Fixed, as_arrays, merge, split
 
-MEANS = {"mlp": MLPMean, "linear": LinearMean, "constant": ConstantMean, "zero": ZeroMean}
+MEANS = {
+    "mlp": MLPMean,
+    "inducing": InducingMean,
+    "linear": LinearMean,
+    "constant": ConstantMean,
+    "zero": ZeroMean,
+}
 ENCODERS = {"mlp": MLPEncoder, "conv": ConvEncoder}
-KERNELS = {"mlp": MLPKernel, "rbf": RBFKernel, "linear": LinearKernel, "linear+rbf": LinearRBFKernel}
+KERNELS = {
+    "mlp": MLPKernel,
+    "inducing": InducingKernel,
+    "linear": LinearKernel,
+    "linear+rbf": LinearRBFKernel,
+    "rbf": RBFKernel,
+}
+
+
+AUTO = "auto"
+MOST_INDUCING = 3  # input dimensions up to which "auto" takes the inducing prior
 
 
 class GPPrior(eqx.Module):
@@ -84,12 +101,16 @@ def resolve_encoder(encoder: Any) -> Any:
 
 
 def resolve_mean(mean: Any) -> Any:
-    """A description or a module from what the user passed as `mean`."""
+    """AUTO, a description or a module from what the user passed as `mean`."""
+    if _is_auto(mean):
+        return AUTO
     return _of_one_point(mean, MEANS, "mean", "one of", "MLPMean(...)")
 
 
 def resolve_kernel(kernel: Any) -> Any:
-    """A description or a module from what the user passed as `kernel`."""
+    """AUTO, a description or a module from what the user passed as `kernel`."""
+    if _is_auto(kernel):
+        return AUTO
     if isinstance(kernel, str):
         return _named(kernel, KERNELS, "kernel")
     if hasattr(kernel, "build") and not isinstance(kernel, type):
@@ -99,10 +120,30 @@ def resolve_kernel(kernel: Any) -> Any:
     if isinstance(kernel, eqx.Module) and callable(kernel):
         return as_arrays(kernel)
     raise ValueError(
-        f"kernel must be one of {', '.join(KERNELS)}, a description such as MLPKernel(...), a tinygp kernel, or an "
-        f"equinox module called as kernel(X1, X2) and kernel(X); got {_kind(kernel)}. "
+        f"kernel must be one of auto, {', '.join(KERNELS)}, a description such as MLPKernel(...), a tinygp kernel, or "
+        f"an equinox module called as kernel(X1, X2) and kernel(X); got {_kind(kernel)}. "
         "A plain function of two points becomes a kernel by tinygp.kernels.Custom(function)."
     )
+
+
+def choose_kernel(kernel: Any, input_dim: int, encoder: Any, labels: bool) -> Any:
+    """The kernel where it is left to us: inducing for readings in few dimensions, else linear plus RBF."""
+    if encoder is not None and isinstance(kernel, InducingKernel):
+        raise ValueError(
+            "kernel='inducing' cannot stand behind an encoder: its points are placed among the inputs before training, "
+            "and an encoder moves them. Take kernel='linear+rbf', or kernel='linear' (in learned features)."
+        )
+    if not _is_auto(kernel):
+        return kernel
+    few = input_dim <= MOST_INDUCING and encoder is None and not labels
+    return InducingKernel() if few else LinearRBFKernel()
+
+
+def choose_mean(mean: Any, kernel: Any, encoder: Any) -> Any:
+    """The mean where it is left to us: the one that goes with the kernel, a network where none does."""
+    if encoder is not None and isinstance(mean, InducingMean):
+        raise ValueError("mean='inducing' cannot stand behind an encoder; take mean='linear' or mean='mlp'.")
+    return getattr(kernel, "own_mean", MLPMean()) if _is_auto(mean) else mean
 
 
 def check_prior(prior: GPPrior, input_dim: int) -> None:
@@ -148,6 +189,10 @@ def _of_one_point(value: Any, registry: dict[str, Any], argument: str, expected:
         f"{argument} must be {expected} {', '.join(registry)}, a description such as {example}, or a function of one "
         f"input point; got {_kind(value)}."
     )
+
+
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == AUTO
 
 
 def _kind(value: Any) -> str:

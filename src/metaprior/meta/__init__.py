@@ -1,8 +1,8 @@
-"""Meta-learning from many tasks: hyper-prior, weighted free energy, MAP and SVGD, and the training loop."""
+"""Meta-learning from many tasks: hyper-prior, weighted free energy, MAP, SVGD and Laplace, and the training loop."""
 
 from metaprior.meta.hyperprior import HyperPrior
-from metaprior.meta.inference import MAP, SVGD
+from metaprior.meta.inference import MAP, SVGD, Laplace
 from metaprior.meta.loop import Recipe, TrainingDiverged, train
 from metaprior.meta.objective import Problem, log_gibbs
 
-__all__ = ["MAP", "SVGD", "HyperPrior", "Problem", "Recipe", "TrainingDiverged", "log_gibbs", "train"]
+__all__ = ["MAP", "SVGD", "HyperPrior", "Laplace", "Problem", "Recipe", "TrainingDiverged", "log_gibbs", "train"]

@@ -1,4 +1,4 @@
-"""Approximations of the Gibbs hyper-posterior by particles: MAP and Stein variational gradient descent.
+"""Approximations of the Gibbs hyper-posterior by particles: MAP, Stein variational gradient descent, Laplace.
 
 A method is a direction of ascent for a set of particles, given the score of the Gibbs density at each. Everything
 else (optimiser, mini-batches, loop) is shared. One SVGD particle moves along its own score: that is MAP.
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from metaprior.checks import check_choice, check_positive
+from metaprior.checks import check_choice, check_integer, check_positive
 from metaprior.meta.hyperprior import HyperPrior
 
 Start = Literal["initialiser", "hyperprior"]
@@ -74,8 +74,27 @@ class SVGD:
         return jnp.maximum(median / (2.0 * math.log(n_particles + 1)), tiny)
 
 
-METHODS = {"map": MAP, "svgd": SVGD}
-Method = MAP | SVGD
+@dataclass(frozen=True)
+class Laplace:
+    """Laplace's approximation: the normal that fits the Gibbs hyper-posterior at its mode, and draws from it.
+
+    Training finds the mode, as for MAP; `meta.laplace` draws the particles. For priors of up to 2000 parameters.
+    """
+
+    start: Start = "initialiser"
+    n_draws: int = 10
+
+    def __post_init__(self):
+        check_choice("start", self.start, ("initialiser", "hyperprior"))
+        check_integer("n_draws", self.n_draws, least=1)
+
+    def direction(self, particles: PyTree, scores: PyTree) -> PyTree:
+        """Uphill, to the mode."""
+        return scores
+
+
+METHODS = {"map": MAP, "svgd": SVGD, "laplace": Laplace}
+Method = MAP | SVGD | Laplace
 
 
 def squared_distances(flat: Float[Array, "k size"]) -> Float[Array, "k k"]:
@@ -114,10 +133,14 @@ def place_particles(key: PRNGKeyArray, initial: PyTree, hyperprior: HyperPrior, 
     return jax.tree.map(scatter, initial, draws, hyperprior.mean)
 
 
-def resolve_inference(inference: Any) -> Method:
-    """A method from what the user passed as `inference`."""
-    if isinstance(inference, MAP | SVGD):
+def resolve_inference(inference: Any) -> Method | None:
+    """A method from what the user passed as `inference`; None for 'auto'."""
+    if isinstance(inference, str) and inference == "auto":
+        return None
+    if isinstance(inference, Method):
         return inference
     if isinstance(inference, str) and inference in METHODS:
         return METHODS[inference]()
-    raise ValueError(f"inference must be 'map', 'svgd', MAP(...) or SVGD(...); got {inference!r}.")
+    raise ValueError(
+        f"inference must be 'auto', 'map', 'svgd', 'laplace', MAP(...), SVGD(...) or Laplace(...); got {inference!r}."
+    )

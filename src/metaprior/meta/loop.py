@@ -13,7 +13,8 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from metaprior.gp.prior import GPPrior
 from metaprior.meta.adaptation import Queries, mixture_log_density, predict
-from metaprior.meta.inference import Method
+from metaprior.meta.inference import Laplace, Method
+from metaprior.meta.laplace import draw_around
 from metaprior.meta.objective import Plan, Problem, full_batch, log_gibbs, sample_indices, select_batch
 
 CHUNK = 100  # steps between looks from the host: progress, early stop, NaN guard
@@ -105,12 +106,23 @@ def train(
     n_runs = len(tracker.waited)
     loss = np.concatenate(losses, axis=1) if losses else np.empty((n_runs, 0))
     if tracker.scores:
-        return Result(tracker.best, loss, np.stack(tracker.scores, axis=1), tracker.best_step)
+        particles = _finished(tracker.best, problem, state.keys, recipe.method, n_steps > 0)
+        return Result(particles, loss, np.stack(tracker.scores, axis=1), tracker.best_step)
     # The loss is that before each step: what the last step did is seen only in the particles.
     sizes = [np.abs(np.asarray(leaf)).reshape(n_runs, -1).max(axis=1) for leaf in jax.tree.leaves(state.particles)]
     if guard:
         _guard(np.max(sizes, axis=0)[:, None], tracker.running, n_steps - 1, "a parameter")
-    return Result(state.particles, loss, np.empty((n_runs, 0)), np.full(n_runs, loss.shape[1]))
+    particles = _finished(state.particles, problem, state.keys, recipe.method, n_steps > 0)
+    return Result(particles, loss, np.empty((n_runs, 0)), np.full(n_runs, loss.shape[1]))
+
+
+def _finished(particles: PyTree, problem: Problem, keys: Key[Array, " runs"], method: Method, trained: bool) -> PyTree:
+    """What the method makes of the particles in the end. Initial parameters are no mode to draw around."""
+    if not isinstance(method, Laplace):
+        return particles
+    if not trained:
+        return jax.tree.map(lambda leaf: jnp.repeat(leaf, method.n_draws, axis=1), particles)
+    return draw_around(particles, problem, keys, method.n_draws)
 
 
 class _Clock:

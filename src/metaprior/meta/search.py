@@ -12,7 +12,7 @@ import numpy as np
 from scipy.stats import norm
 
 from metaprior.meta.adaptation import Queries
-from metaprior.meta.inference import MAP
+from metaprior.meta.inference import MAP, Laplace, Method
 from metaprior.meta.loop import Recipe, Validation, query_log_densities, train
 from metaprior.meta.setup import Run, Settings, runs_at_once, scaling_of, set_up, stack_runs
 from metaprior.meta.weights import Weights
@@ -59,12 +59,13 @@ def held_out_runs(
 
     The environments keep their weights: with a fold less, a target task weighs a little more.
 
-    Up to three independent particles stand for the many, or the interacting ones, that will predict in the end. One
-    would not do: averaging particles makes up for overconfidence, and so moves the best alpha towards zero.
+    Up to three independent particles stand for the many, or the interacting ones, that will predict in the end (draws
+    of Laplace's approximation for themselves). One would not do: averaging particles makes up for overconfidence, and
+    so moves the best alpha towards zero.
     """
     settings = candidate.settings
     n_particles = min(settings.n_particles, MOST_PARTICLES)
-    settings = replace(settings, method=MAP(settings.method.start), n_particles=n_particles)
+    settings = replace(settings, method=stand_in(settings.method), n_particles=n_particles)
     n_rows = max(sum(len(folds.splits[i]) for i in members.tolist()) for members in folds.members)
     runs = []
     for members in folds.members:
@@ -78,6 +79,11 @@ def held_out_runs(
         owners = np.array([i for i, _ in rows] + [-1] * (n_rows - len(rows)))
         runs.append(HeldOutRun(run, validation, owners, math.log(scaling.y_std)))
     return runs
+
+
+def stand_in(method: Method) -> Method:
+    """What a search trains by in place of the method."""
+    return method if isinstance(method, Laplace) else MAP(method.start)
 
 
 def train_and_score(

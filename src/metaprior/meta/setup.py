@@ -1,7 +1,7 @@
 """From tasks and settings to runs that the training loop takes: one run, or many stacked."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -14,10 +14,12 @@ from metaprior.gp.encoders import ConvEncoder
 from metaprior.gp.kernels import MLPKernel
 from metaprior.gp.means import MLPMean
 from metaprior.gp.parameters import cast, split
-from metaprior.gp.prior import GPPrior, check_prior, make_likelihood, make_prior
+from metaprior.gp.placement import place
+from metaprior.gp.prior import GPPrior, check_prior, choose_kernel, choose_mean, make_likelihood, make_prior
 from metaprior.meta.hyperprior import HyperPrior, check_prior_mean, check_prior_std, make_hyperprior
-from metaprior.meta.inference import MAP, Method, place_particles
-from metaprior.meta.objective import Problem, temperature
+from metaprior.meta.inference import MAP, Laplace, Method, place_particles
+from metaprior.meta.laplace import MAX_PARAMETERS
+from metaprior.meta.objective import Problem, task_weights, temperature
 from metaprior.tasks import Scaling, Task, fit_label_scaling, fit_scaling, pad_tasks
 from metaprior.tasks.scaling import MAX_DECORRELATED, identity_scaling
 
@@ -29,7 +31,7 @@ MAX_NUMBERS = 2**30  # kept at once for gradients: 4 GB in float32
 class Settings:
     """What the prior and its hyper-posterior are, apart from the tasks; checked values (see the estimators)."""
 
-    mean: Any = MLPMean()
+    mean: Any = MLPMean()  # or AUTO, as for the kernel, until `resolve` has chosen
     kernel: Any = MLPKernel()
     encoder: Any = None
     likelihood: Literal["gaussian", "bernoulli"] = "gaussian"  # bernoulli: y is 0 or 1, and has neither scale nor noise
@@ -39,7 +41,7 @@ class Settings:
     prior_mean: dict[str, Any] = field(default_factory=lambda: check_prior_mean("zero"))
     prior_std: dict[str, float] = field(default_factory=lambda: check_prior_std(1.0))
     method: Method = MAP()
-    n_particles: int = 1
+    n_particles: int = 1  # that are trained
     standardise: bool | Literal["within-class"] = True
 
 
@@ -49,6 +51,28 @@ class Run(NamedTuple):
     problem: Problem
     particles: PyTree  # (particles, ...)
     key: Key[Array, "*runs"]
+
+
+def resolve(settings: Settings, input_dim: int, method: Method | None, n_particles: int | None) -> Settings:
+    """The settings with everything chosen that is left to us: kernel, then mean, inference and number of particles.
+
+    Inference left to us is Laplace's where the prior has few enough parameters and outputs are readings, else MAP.
+    """
+    kernel = choose_kernel(settings.kernel, input_dim, settings.encoder, settings.likelihood == "bernoulli")
+    settings = replace(settings, kernel=kernel, mean=choose_mean(settings.mean, kernel, settings.encoder))
+    if method is None or isinstance(method, Laplace):
+        n_parameters = _count_parameters(settings, input_dim)
+        small = n_parameters <= MAX_PARAMETERS
+        if isinstance(method, Laplace) and not small:
+            raise ValueError(
+                f"inference='laplace' is for priors of up to {MAX_PARAMETERS} parameters; this one has {n_parameters}. "
+                "Take inference='map' with n_particles=10, or kernel='inducing'."
+            )
+        if method is None:
+            method = Laplace() if small and settings.likelihood == "gaussian" else MAP()
+    if isinstance(method, Laplace):  # one mode is trained
+        return replace(settings, method=replace(method, n_draws=n_particles or method.n_draws), n_particles=1)
+    return replace(settings, method=method, n_particles=n_particles or (1 if isinstance(method, MAP) else 10))
 
 
 def scaling_of(environments: Sequence[Sequence[Task]], weights: Sequence[float], settings: Settings) -> Scaling:
@@ -107,7 +131,11 @@ def set_up(
         gamma = _temperature(settings.temperature, tasks, environment_weights)
     else:
         gamma = jnp.asarray(settings.temperature, dtype)
-    problem = Problem(tasks, rest, hyperprior, environment_weights, gamma * settings.temperature_factor)
+    gamma = gamma * settings.temperature_factor
+    weights_of_tasks = task_weights(tasks, environment_weights)
+    sizes = [np.sum(bucket.mask, axis=1) for bucket in tasks.buckets]
+    counts = [float(gamma) * np.asarray(w) / size for w, size in zip(weights_of_tasks, sizes, strict=True)]
+    problem = Problem(tasks, place(rest, tasks, counts), hyperprior, environment_weights, gamma)
     return Run(problem, particles, train_key)
 
 
@@ -146,6 +174,12 @@ def draw(
         settings.n_particles,
         settings.method.start,
     )
+
+
+def _count_parameters(settings: Settings, input_dim: int) -> int:
+    dtype = jnp.zeros(()).dtype
+    theta, *_ = eqx.filter_eval_shape(draw, jax.random.key(0), input_dim, settings, 1.0, dtype)
+    return sum(leaf.size for leaf in jax.tree.leaves(theta))
 
 
 @eqx.filter_jit

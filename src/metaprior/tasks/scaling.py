@@ -118,7 +118,7 @@ def _shrunk_correlations(tasks: Sequence[np.ndarray], share: np.ndarray) -> np.n
         return identity  # one task: nothing is known of how tasks differ
     of_mean = concentration * (share @ deviations) / (1.0 - concentration)  # unbiased where tasks vary alike
     distance = np.sum((mean - identity) ** 2)
-    shrinkage = 1.0 if of_mean >= distance else np.sqrt(of_mean / distance)
+    shrinkage = 1.0 if of_mean >= distance else np.sqrt(max(of_mean, 0.0) / distance)
     return (1.0 - shrinkage) * mean + shrinkage * identity
 
 
