@@ -168,7 +168,7 @@ def plot(path: Path, out: Annotated[Path, typer.Option()]):
     oracle = oracle_scores()
     for axis, metric, name in ((axes[0], 0, "RMSE"), (axes[1], 3, "coverage of 90% bands")):
         for prior, method in curves:
-            points = [(n, v[:, metric]) for (p, m, n), v in cells.items() if (p, m) == (prior, method)]
+            points = [(n, cells[p, m, n][:, metric]) for p, m, n in sorted(cells) if (p, m) == (prior, method)]
             n, values = [n for n, _ in points], [v.mean() for _, v in points]
             error = [1.96 * v.std(ddof=1) / np.sqrt(len(v)) for _, v in points]
             axis.errorbar(n, values, error, marker="o", markersize=3, label=f"{prior}, {method}", capsize=2)

@@ -18,7 +18,7 @@ from metaprior.meta.setup import Settings
 PROBLEM = Sinusoid(0.5)
 SOURCE, TARGET = PROBLEM.source_tasks(6, 5, 0), PROBLEM.target_tasks(4, 5, 1)
 TEST = PROBLEM.test_tasks(3, 4, 6, 2)
-SMALL = {"mean": "linear", "kernel": "rbf", "n_steps": 40, "random_state": 0}
+SMALL = {"mean": "linear", "kernel": "rbf", "inference": "map", "n_steps": 40, "random_state": 0}
 X, Y, X_NEW, Y_NEW = TEST[0]
 
 
@@ -308,10 +308,11 @@ def test_the_benchmark_chooses_as_the_estimator_does():
     n_steps, state = 40, 5
     seed = int(np.random.RandomState(state).randint(2**31 - 1))
     draw = choosing_alpha.prepare(0.5, 5, seed, Settings())
-    [weights] = choosing_alpha.choose([draw], n_steps // 4)
+    [weights] = choosing_alpha.choose([draw], Settings(), n_steps // 4)
     rng = np.random.default_rng([seed, 5, 50])
     source, target = PROBLEM.source_tasks(25, 5, rng), PROBLEM.target_tasks(5, 5, rng)
-    meta = MetaGPRegressor(n_steps=n_steps, random_state=state).fit(source, target)
+    paper = {"mean": "mlp", "kernel": "mlp", "inference": "map"}
+    meta = MetaGPRegressor(**paper, n_steps=n_steps, random_state=state).fit(source, target)
     assert_allclose(weights, meta.alpha_path_.weight, atol=1e-3)
 
 
@@ -326,7 +327,7 @@ def test_transfer_helps_where_it_should_and_does_not_hurt_where_it_should_not():
                 problem.source_tasks(25, 5, rng), problem.target_tasks(5, 5, rng), problem.test_tasks(60, 5, 20, rng)
             )  # fmt: skip
             for alpha, of_alpha in errors.items():
-                meta = MetaGPRegressor(alpha, n_steps=800, random_state=draw).fit(source, target)
+                meta = MetaGPRegressor(alpha, kernel="inducing", n_steps=800, random_state=draw).fit(source, target)
                 of_alpha.append(meta.evaluate(tests).rmse)
         ratios[deviation] = np.mean(errors["auto"]) / np.mean(errors[0.0])
     assert ratios[0.0] < 0.6

@@ -76,7 +76,7 @@ BAD_ARGUMENTS = {
         "one of auto, mlp, inducing, linear",
         ["other", None, 3.0, min, tinygp.kernels.Exp, MLPKernel, RBFKernel],
     ),
-    "mean": ("one of mlp, linear, constant, zero", ["other", None, 3.0, MLPMean]),
+    "mean": ("one of auto, mlp, inducing, linear, constant, zero", ["other", None, 3.0, MLPMean]),
     "standardise": ("True or False", ["no", None, 2]),
 }
 

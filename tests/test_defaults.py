@@ -12,8 +12,8 @@ N_DRAWS = 16
 
 
 def test_the_search_for_defaults_starts_from_the_defaults_of_the_estimator():
-    meta, base = MetaGPRegressor(), Candidate()
-    assert meta._settings() == base.settings == Settings()
+    meta, base = MetaGPRegressor(mean="mlp", kernel="mlp", inference="map"), Candidate()  # the paper's prior
+    assert meta._families(meta._settings(), 1)["mlp"] == base.settings == Settings()
     assert (meta.learning_rate, meta.n_steps, meta.schedule) == (base.learning_rate, base.n_steps, base.schedule)
     assert (meta.batch_size, meta.optimizer, meta.dtype) == (None, "adam", "auto")
 

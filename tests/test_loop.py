@@ -144,7 +144,7 @@ def test_a_stacked_run_is_frozen_where_it_would_have_stopped_alone(x64, rate):
 
 def estimator(alpha="pooled", **settings):
     defaults = {"n_steps": 20, "learning_rate": 0.01, "schedule": "constant", "random_state": 0, "dtype": "float64"}
-    return MetaGPRegressor(alpha, **{**SMALL, **defaults, **settings})
+    return MetaGPRegressor(alpha, **{**SMALL, "inference": "map", **defaults, **settings})
 
 
 def predict(meta):

@@ -21,20 +21,20 @@ from metaprior.checks import check_bool, check_choice, check_integer, check_posi
 from metaprior.ensemble import Ensemble, Model
 from metaprior.estimators.environments import Environments
 from metaprior.estimators.training import train_members
-from metaprior.gp.prior import check_noise, resolve_encoder, resolve_kernel, resolve_mean
+from metaprior.gp.prior import check_noise, families, resolve_encoder, resolve_kernel, resolve_mean
 from metaprior.meta.hyperprior import check_prior_mean, check_prior_std
-from metaprior.meta.inference import MAP, Laplace, Method, resolve_inference
+from metaprior.meta.inference import MAP, Interaction, Laplace, Method, interaction, resolve_inference
 from metaprior.meta.loop import OPTIMISERS, SCHEDULES, Recipe
 from metaprior.meta.objective import TEMPERATURES, batch_plan
 from metaprior.meta.search import stand_in
-from metaprior.meta.selection import STEPS_DIVISOR, Auto, Schedule, choose
+from metaprior.meta.selection import STEPS_DIVISOR, Auto, Schedule, choose, choose_family
 from metaprior.meta.setup import Run, Settings, draw, empty_scaling, resolve, scaling_of, training_dtype
 from metaprior.meta.weights import Weights, alone, resolve_weights
 from metaprior.progress import progress_bar
 from metaprior.tasks import Task, TestTask
 from metaprior.transfer import TransferReport, make_report
 
-FITTED_NUMBERS = ("alpha_", "temperature_", "dtype_", "best_step_")
+FITTED_NUMBERS = ("alpha_", "family_", "temperature_", "dtype_", "best_step_")
 FITTED_TRACES = ("environment_weights_", "loss_trace_", "validation_trace_")
 
 
@@ -75,13 +75,16 @@ class MetaGP(BaseEstimator):
         names, tasks, target, _ = environments
         options = resolve_weights(self.alpha, names, environments.counts, target)
         input_dim = next(t.x.shape[1] for group in tasks for t in group)
-        settings = self._resolved(settings, input_dim)
+        known = self._families(settings, input_dim)
         tests = None if validation is None else validation(input_dim)
         self._warn(environments)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         dtype = self._training_dtype(tasks, target, options, settings)
-        recipe = lambda run: self._recipe(run, settings.method)  # noqa: E731
         with jax.enable_x64(dtype == "float64"):
+            schedules = [self._schedule(each, seed) for each in known.values()]
+            family = list(known)[choose_family(tasks, target, options, list(known.values()), schedules)]
+            settings = known[family]
+            recipe = lambda run: self._recipe(run, settings.method)  # noqa: E731
             choice = choose(tasks, target, options, settings, self._auto(), self._schedule(settings, seed))
             fitted = train_members(
                 tasks, choice, seed, recipe, int(self.n_steps), self.learning_rate, tests, patience, self.progress
@@ -91,7 +94,7 @@ class MetaGP(BaseEstimator):
         self.report_ = make_report(choice, names, target, len(tasks[target]))
         self.environment_weights_ = choice.weights @ self.report_.environment_weights
         self.alpha_ = float(choice.weights @ self.report_.alpha)
-        self.dtype_ = dtype
+        self.dtype_, self.family_ = dtype, family
         self.temperature_ = float(self.model_.weights @ temperatures)
         heaviest = int(np.argmax(self.model_.weights))
         unit = math.log(self.model_.members[heaviest].scaling.y_std)
@@ -166,6 +169,12 @@ class MetaGP(BaseEstimator):
         check_is_fitted(self, "model_")
         return self.model_.particle_weights
 
+    def particle_interaction(self) -> Interaction:
+        """Whether the particles of the prior with the most weight interact, or are independent; `print` it."""
+        check_is_fitted(self, "model_")
+        member = self.model_.members[int(np.argmax(self.model_.weights))]
+        return interaction(member.particles, resolve_inference(self.inference) or MAP())
+
     def save(self, path: str | os.PathLike) -> None:
         """Write the fitted prior to one file, read again by `metaprior.load`."""
         check_is_fitted(self, "model_")
@@ -183,7 +192,11 @@ class MetaGP(BaseEstimator):
     def _restore(self, path: str | os.PathLike, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
         """Take up what `save` wrote."""
         input_dim = header["input_dim"]
-        settings = self._resolved(self._fitted_settings(), input_dim)
+        known = self._families(self._fitted_settings(), input_dim)
+        family = header["fitted"].setdefault("family_", next(iter(known)))
+        if family not in known:
+            raise persistence.InvalidFile(f"{path} is damaged: there is no kernel {family!r} for it.")
+        settings = known[family]
         if isinstance(settings.method, Laplace):  # what is saved are its draws
             settings = replace(settings, method=MAP(), n_particles=settings.method.n_draws)
         with jax.enable_x64(header["fitted"]["dtype_"] == "float64"):
@@ -203,8 +216,16 @@ class MetaGP(BaseEstimator):
             setattr(self, name, tensors[name])
         self.n_features_in_ = input_dim
 
-    def _resolved(self, settings: Settings, input_dim: int) -> Settings:
-        return resolve(settings, input_dim, resolve_inference(self.inference), self.n_particles)
+    def _families(self, settings: Settings, input_dim: int) -> dict[str, Settings]:
+        """The settings for every kernel there is to choose from, by name."""
+        method, labels = resolve_inference(self.inference), self.likelihood == "bernoulli"
+        kernels = families(settings.kernel, input_dim, settings.encoder, labels)
+        if isinstance(method, Laplace):  # networks have too many parameters for it
+            kernels = dict(list(kernels.items())[:1])
+        return {
+            name: resolve(replace(settings, kernel=kernel), input_dim, method, self.n_particles)
+            for name, kernel in kernels.items()
+        }
 
     def _fitted_settings(self) -> Settings:
         return self._settings()

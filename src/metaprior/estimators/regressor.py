@@ -34,8 +34,9 @@ class MetaGPRegressor(MetaGP):
         Prior mean. "auto" is the one that goes with the kernel, "mlp" where none does. An equinox module is learned.
     kernel : "auto", "inducing", "mlp", "linear", "linear+rbf", "rbf", InducingKernel(...) and its like, a tinygp
         kernel, or a module
-        Prior covariance. "auto" is "inducing" in up to three input dimensions, else "linear+rbf"; "mlp" is the paper's
-        (see docs/priors.md). Own means and kernels see standardised inputs and outputs (see `standardise`).
+        Prior covariance. "auto" is "inducing" in up to three input dimensions, else "linear+rbf", unless "mlp", the
+        paper's, predicts held-out target tasks clearly better (see docs/priors.md). Own means and kernels see
+        standardised inputs and outputs (see `standardise`).
     encoder : None, "mlp", "conv", MLPEncoder(...), ConvEncoder(...), or a function of one input point
         What mean and kernel see in place of the inputs, and so share. An equinox module is learned.
     noise_std : float or "learned"
@@ -70,6 +71,7 @@ class MetaGPRegressor(MetaGP):
 
     Attributes
     ----------
+    family_ : the name of the kernel that was used
     alpha_, environment_weights_, temperature_, dtype_ : what was used, on average where predictions are averaged
     alpha_path_ : what was compared to choose it; `transfer_report()` says it in words, a table and a plot
     particles_, particle_weights_ : the learned parameters, a pytree with a leading axis of particles, and their weights

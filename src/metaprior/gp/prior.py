@@ -104,7 +104,7 @@ def resolve_mean(mean: Any) -> Any:
     """AUTO, a description or a module from what the user passed as `mean`."""
     if _is_auto(mean):
         return AUTO
-    return _of_one_point(mean, MEANS, "mean", "one of", "MLPMean(...)")
+    return _of_one_point(mean, MEANS, "mean", "one of auto,", "MLPMean(...)")
 
 
 def resolve_kernel(kernel: Any) -> Any:
@@ -126,24 +126,36 @@ def resolve_kernel(kernel: Any) -> Any:
     )
 
 
-def choose_kernel(kernel: Any, input_dim: int, encoder: Any, labels: bool) -> Any:
-    """The kernel where it is left to us: inducing for readings in few dimensions, else linear plus RBF."""
-    if encoder is not None and isinstance(kernel, InducingKernel):
-        raise ValueError(
-            "kernel='inducing' cannot stand behind an encoder: its points are placed among the inputs before training, "
-            "and an encoder moves them. Take kernel='linear+rbf', or kernel='linear' (in learned features)."
-        )
+def families(kernel: Any, input_dim: int, encoder: Any, labels: bool) -> dict[str, Any]:
+    """The kernels to choose from, by name: the given one, or for AUTO one that learns much from few tasks first.
+
+    That is the inducing prior for readings in up to three dimensions, else linear plus RBF. For readings, networks are
+    the other choice (see docs/priors.md).
+    """
     if not _is_auto(kernel):
-        return kernel
-    few = input_dim <= MOST_INDUCING and encoder is None and not labels
-    return InducingKernel() if few else LinearRBFKernel()
+        name = next((name for name, known in KERNELS.items() if isinstance(kernel, known)), type(kernel).__name__)
+        return {name: kernel}
+    if labels:
+        return {"linear+rbf": LinearRBFKernel()}
+    if input_dim <= MOST_INDUCING and encoder is None:
+        return {"inducing": InducingKernel(), "mlp": MLPKernel()}
+    return {"linear+rbf": LinearRBFKernel(), "mlp": MLPKernel()}
 
 
-def choose_mean(mean: Any, kernel: Any, encoder: Any) -> Any:
+def choose_mean(mean: Any, kernel: Any) -> Any:
     """The mean where it is left to us: the one that goes with the kernel, a network where none does."""
-    if encoder is not None and isinstance(mean, InducingMean):
-        raise ValueError("mean='inducing' cannot stand behind an encoder; take mean='linear' or mean='mlp'.")
     return getattr(kernel, "own_mean", MLPMean()) if _is_auto(mean) else mean
+
+
+def check_encoded(mean: Any, kernel: Any, encoder: Any) -> None:
+    """Refuse what cannot see encoded inputs."""
+    for argument, value, known in (("mean", mean, InducingMean), ("kernel", kernel, InducingKernel)):
+        if encoder is not None and isinstance(value, known):
+            raise ValueError(
+                f"{argument}='inducing' cannot stand behind an encoder: its points are placed among the inputs before "
+                "training, and an encoder moves them. Take kernel='linear+rbf', or kernel='linear' (in learned "
+                "features), and mean='linear' or 'mlp'."
+            )
 
 
 def check_prior(prior: GPPrior, input_dim: int) -> None:
@@ -201,5 +213,6 @@ def _kind(value: Any) -> str:
 
 def _named(name: str, registry: dict[str, Any], argument: str) -> Any:
     if name not in registry:
-        raise ValueError(f"{argument} must be one of {', '.join(registry)}, or an own one; got {name!r}.")
+        auto = "" if argument == "encoder" else "auto, "
+        raise ValueError(f"{argument} must be one of {auto}{', '.join(registry)}, or an own one; got {name!r}.")
     return registry[name]()

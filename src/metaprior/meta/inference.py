@@ -7,10 +7,11 @@ else (optimiser, mini-batches, loop) is shared. One SVGD particle moves along it
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
@@ -57,11 +58,15 @@ class SVGD:
         The gradient is taken in closed form and in theta_j alone: k_jk (theta_k - theta_j) / l pushes k away from j.
         """
         flat, unravel = _flatten(particles)
-        distances = squared_distances(flat)
-        length_scale = self._length_scale(distances)
-        kernel = jnp.exp(-distances / (2.0 * length_scale))
+        kernel, length_scale = self.kernel(flat)
         repulsion = jax.lax.map(lambda pair: pair[0] @ (pair[1][None] - flat), (kernel, flat)) / length_scale
         return unravel((kernel @ _flatten(scores)[0] + repulsion) / len(flat))
+
+    def kernel(self, flat: Float[Array, "k size"]) -> tuple[Float[Array, "k k"], Float[Array, ""]]:
+        """Its values between particles, and l."""
+        distances = squared_distances(flat)
+        length_scale = self._length_scale(distances)
+        return jnp.exp(-distances / (2.0 * length_scale)), length_scale
 
     def _length_scale(self, distances: Float[Array, "k k"]) -> Float[Array, ""]:
         n_particles = distances.shape[0]
@@ -110,6 +115,36 @@ def _flatten(particles: PyTree) -> tuple[Float[Array, "k size"], Callable[[Array
     """Particles as rows of a matrix, and the way back."""
     _, unravel = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], particles))
     return jax.vmap(lambda particle: ravel_pytree(particle)[0])(particles), jax.vmap(unravel)
+
+
+class Interaction(NamedTuple):
+    """How much particles of SVGD have to do with each other."""
+
+    kernel: np.ndarray  # (particles, particles), values of the SVGD kernel
+    neighbours: float  # what those with the others sum to, for a typical particle: 0 alone, K - 1 all as one
+    repulsion: float  # what drives a typical particle from the others, in units of the pull of its own score at one
+    # hyper-prior standard deviation from the mode, sqrt(parameters): below one they cannot fill the hyper-posterior
+
+    def __str__(self) -> str:
+        if len(self.kernel) == 1:
+            return "One particle: nothing to interact with."
+        if self.neighbours < 0.01:
+            return f"Particles act alone (kernel values sum to {self.neighbours:.2g}): independent MAP solutions."
+        weak = "too weak to spread them over the hyper-posterior" if self.repulsion < 1.0 else "enough to spread them"
+        return f"Particles share {self.neighbours:.2g} neighbours each; repulsion is {self.repulsion:.2g}, {weak}."
+
+
+def interaction(particles: PyTree, method: "Method") -> Interaction:
+    """Whether particles interact, by the kernel values between them. Those of MAP and Laplace do not."""
+    flat, _ = _flatten(particles)
+    n_particles, size = flat.shape
+    if not isinstance(method, SVGD):
+        return Interaction(np.eye(n_particles), 0.0, 0.0)
+    kernel, length_scale = (np.asarray(value, float) for value in method.kernel(flat))
+    others = kernel - np.diag(np.diag(kernel))
+    forces = (others.sum(axis=1)[:, None] * np.asarray(flat) - others @ np.asarray(flat)) / length_scale
+    strength = float(np.median(np.linalg.norm(forces, axis=1)) / math.sqrt(size))
+    return Interaction(kernel, float(np.median(others.sum(axis=1))), strength)
 
 
 def place_particles(key: PRNGKeyArray, initial: PyTree, hyperprior: HyperPrior, start: Start) -> PyTree:

@@ -16,6 +16,7 @@ from metaprior.tasks import Task
 
 TEMPERATURE_FACTORS = (0.25, 4.0)  # besides the temperature 'bayes' itself
 PRIOR_STD_FACTORS = (0.5, 2.0)  # besides 1
+FAMILY_DISCOUNTS = (0.1, 1.0)  # by which families of priors are compared
 STEPS_DIVISOR = 4  # a run of the search takes a quarter of the steps
 
 
@@ -53,6 +54,39 @@ class Schedule(NamedTuple):
     seed: int
     deadline: float | None  # of time.monotonic
     progress: Callable[[str, int], Any]  # a context manager that yields the loop's `on_chunk`
+
+
+def choose_family(
+    environments: Sequence[Sequence[Task]],
+    target: int,
+    options: Sequence[Weights],
+    families: Sequence[Settings],
+    schedules: Sequence[Schedule],
+) -> int:
+    """Which of several priors to take: the first, unless another predicts held-out target tasks clearly better.
+
+    That is, by more than a standard error over tasks; each at the better of two discounts, or at the one option there
+    is. The first is left where fewer than three target tasks could be held out.
+    """
+    counts = [len(tasks) for tasks in environments]
+    if len(families) == 1 or counts[target] < 3 or schedules[0].n_steps == 0:
+        return 0
+    if len(options) > 1:
+        options = [discounted(counts, target, r) for r in FAMILY_DISCOUNTS]
+    scores = []
+    for i, (settings, schedule) in enumerate(zip(families, schedules, strict=True)):
+        if schedule.deadline is not None:  # what is left is shared with the families to come, and with what follows
+            left = schedule.deadline - time.monotonic()
+            schedule = schedule._replace(deadline=time.monotonic() + left / (len(families) - i + 1))
+        search = _Search(environments, target, schedule, settings.likelihood == "bernoulli")
+        search.add([Candidate(weights, settings) for weights in options])
+        of_task = search.scores()
+        scores.append(of_task[int(np.argmax(of_task.mean(axis=1)))])
+    first, best = scores[0], int(np.argmax([score.mean() for score in scores]))
+    if not np.isfinite(first).all() or not np.isfinite(scores[best]).all():
+        return best
+    gain = scores[best] - first
+    return best if gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)) else 0
 
 
 def choose(

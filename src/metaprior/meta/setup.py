@@ -15,7 +15,7 @@ from metaprior.gp.kernels import MLPKernel
 from metaprior.gp.means import MLPMean
 from metaprior.gp.parameters import cast, split
 from metaprior.gp.placement import place
-from metaprior.gp.prior import GPPrior, check_prior, choose_kernel, choose_mean, make_likelihood, make_prior
+from metaprior.gp.prior import GPPrior, check_encoded, check_prior, choose_mean, make_likelihood, make_prior
 from metaprior.meta.hyperprior import HyperPrior, check_prior_mean, check_prior_std, make_hyperprior
 from metaprior.meta.inference import MAP, Laplace, Method, place_particles
 from metaprior.meta.laplace import MAX_PARAMETERS
@@ -54,12 +54,12 @@ class Run(NamedTuple):
 
 
 def resolve(settings: Settings, input_dim: int, method: Method | None, n_particles: int | None) -> Settings:
-    """The settings with everything chosen that is left to us: kernel, then mean, inference and number of particles.
+    """The settings, of given kernel, with all else chosen that is left to us: mean, inference, number of particles.
 
     Inference left to us is Laplace's where the prior has few enough parameters and outputs are readings, else MAP.
     """
-    kernel = choose_kernel(settings.kernel, input_dim, settings.encoder, settings.likelihood == "bernoulli")
-    settings = replace(settings, kernel=kernel, mean=choose_mean(settings.mean, kernel, settings.encoder))
+    settings = replace(settings, mean=choose_mean(settings.mean, settings.kernel))
+    check_encoded(settings.mean, settings.kernel, settings.encoder)
     if method is None or isinstance(method, Laplace):
         n_parameters = _count_parameters(settings, input_dim)
         small = n_parameters <= MAX_PARAMETERS
@@ -178,6 +178,8 @@ def draw(
 
 def _count_parameters(settings: Settings, input_dim: int) -> int:
     dtype = jnp.zeros(()).dtype
+    noise_std = None if settings.noise_std is None else 1.0  # of any unit
+    settings = replace(settings, noise_std=noise_std)
     theta, *_ = eqx.filter_eval_shape(draw, jax.random.key(0), input_dim, settings, 1.0, dtype)
     return sum(leaf.size for leaf in jax.tree.leaves(theta))
 
