@@ -20,6 +20,8 @@ from metaprior.metrics import mean_and_standard_error
 CELLS = ((5, 0.25), (15, 0.5), (25, 0.75))
 METRICS = ("rmse", "nll", "calibration_error", "coverage", "seconds")
 
+PAPER: dict[str, Any] = {"mean": "mlp", "kernel": "mlp", "inference": "map"}  # prior
+
 
 def main(out: Annotated[Path, typer.Option()], draws: int = 8, first_seed: int = 0):
     """Fit both on the same draws, alternating, and print paired differences."""
@@ -30,7 +32,7 @@ def main(out: Annotated[Path, typer.Option()], draws: int = 8, first_seed: int =
             source, target = problem.source_tasks(30 - n_target, 5, rng), problem.target_tasks(n_target, 5, rng)
             tests = problem.test_tasks(100, 5, 50, rng)
             for temperature in ("bayes", "auto"):
-                meta = MetaGPRegressor(temperature=temperature, random_state=seed, progress=False)
+                meta = MetaGPRegressor(temperature=temperature, random_state=seed, progress=False, **PAPER)
                 started = time.perf_counter()
                 report = meta.fit(source, target).evaluate(tests)
                 report["seconds"] = time.perf_counter() - started

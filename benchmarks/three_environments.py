@@ -17,6 +17,8 @@ from metaprior import MetaGPRegressor
 from metaprior.environments.sinusoid import Sinusoid
 from metaprior.tasks import Task
 
+PAPER: dict[str, Any] = {"mean": "mlp", "kernel": "mlp", "inference": "map"}  # prior
+
 
 def make_environments(seed: int, n_target: int = 10, n_source: int = 20) -> dict[str, list[Task]]:
     """The four environments of one draw; the target is among them."""
@@ -50,7 +52,7 @@ def main(out: Annotated[Path, typer.Option()], draws: int = 20, first_seed: int 
             "copy and target": {"copy": counts["copy"] / known, "target": counts["target"] / known},
         }
         for scheme, alpha in schemes.items():
-            meta = MetaGPRegressor(alpha, random_state=seed, progress=False).fit(environments, target="target")
+            meta = MetaGPRegressor(alpha, random_state=seed, progress=False, **PAPER).fit(environments, target="target")
             weights = dict(zip(environments, meta.environment_weights_.round(4).tolist(), strict=True))
             report = meta.evaluate(tests)
             rows.append(

@@ -140,3 +140,13 @@ def test_whether_particles_interact():
     )
     fitted = meta.fit(target_tasks=Sinusoid(0.5).target_tasks(4, 5, 0))
     assert fitted.particle_interaction().kernel.shape == (4, 4)
+
+
+def test_a_task_without_weight_that_overflows_leaves_the_draws_as_they_are():
+    tasks = Sinusoid(0.5).target_tasks(4, 5, 0)
+    far = [(1e25 * task.x, task.y) for task in tasks]
+    settings = {"kernel": "linear+rbf", "inference": "laplace", "n_steps": 5, "random_state": 0, "progress": False}
+    alone = MetaGPRegressor(0.0, **settings).fit(target_tasks=tasks).particles_
+    beside = MetaGPRegressor(0.0, **settings).fit(far, tasks).particles_
+    np.testing.assert_allclose(alone.mean.weight, beside.mean.weight, rtol=1e-3, atol=1e-4)
+    assert alone.mean.weight.std() > 0.01

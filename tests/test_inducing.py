@@ -204,7 +204,9 @@ def test_one_task_of_one_sample():
 
 def test_what_is_refused():
     wide = [(np.random.default_rng(0).normal(size=(4, 9)), np.arange(4.0))] * 3
-    with pytest.raises(ValueError, match=r"kernel: .*at most 8 input dimensions.*have 9\. Take kernel='linear\+rbf'"):
+    with pytest.raises(
+        ValueError, match=r"kernel='inducing' is for at most 8 input dimensions.*have 9\. Take kernel='linear\+rbf'"
+    ):
         MetaGPRegressor(0.0, kernel="inducing", mean="zero", n_steps=0).fit(target_tasks=wide)
     images = [(np.random.default_rng(0).normal(size=(4, 16, 16, 1)), ["a", "b"] * 2)] * 3
     with pytest.raises(ValueError, match="kernel='inducing' cannot stand behind an encoder"):
@@ -231,3 +233,28 @@ def test_the_kernel_may_stand_with_another_mean():
     assert meta.model_.members[0].rest.kernel.basis.points.value.shape == (7, 2)
     matched = MetaGPRegressor(0.0, kernel=InducingKernel(7, 1), **settings).fit(target_tasks=tasks)
     assert matched.model_.members[0].rest.mean.basis.points.value.shape == (7, 2)
+
+
+def test_the_target_is_looked_at_however_many_sources_there_are():
+    rng = np.random.default_rng(0)
+    draw = lambda n, shift: [Task(x := rng.uniform(-2, 2, (4, 1)) + shift, np.sin(3 * x[:, 0])) for _ in range(n)]  # noqa: E731
+    groups, weights = [draw(203, 0.0), draw(3, 10.0), draw(200, 0.0)], (0.05, 0.9, 0.05)
+    settings = Settings(mean=InducingMean(), kernel=InducingKernel(), standardise=False)
+    scales = []
+    for order in ((0, 1, 2), (0, 2, 1)):
+        mixed, shares = [groups[i] for i in order], [weights[i] for i in order]
+        basis = set_up(mixed, shares, scaling_of(mixed, shares, settings), settings, 0).problem.rest.kernel.basis
+        assert (np.asarray(basis.points.value) > 8).sum() >= 3
+        scales.append(float(basis.log_length_scale.value))
+    assert scales[0] == pytest.approx(scales[1])
+
+
+def test_readings_without_noise_or_of_a_huge_unit():
+    tasks = [(task.x, 1e8 * task.y) for task in tasks_of(4, 1, n_samples=12)]
+    quick = {"kernel": "inducing", "random_state": 0, "progress": False}
+    assert np.isfinite(
+        MetaGPRegressor(0.0, n_steps=5, **quick).fit(target_tasks=tasks).adapt(*tasks[0]).predict([[0.0]])
+    )
+    smooth = [(task.x, np.sin(task.x[:, 0])) for task in tasks_of(8, 1, n_samples=20)]
+    meta = MetaGPRegressor(0.0, noise_std="learned", inference="map", n_steps=700, learning_rate=0.03, **quick)
+    assert np.isfinite(meta.fit(target_tasks=smooth).loss_trace_).all()

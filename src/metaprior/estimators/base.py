@@ -82,10 +82,10 @@ class MetaGP(BaseEstimator):
         dtype = self._training_dtype(tasks, target, options, settings)
         with jax.enable_x64(dtype == "float64"):
             schedules = [self._schedule(each, seed) for each in known.values()]
-            family = list(known)[choose_family(tasks, target, options, list(known.values()), schedules)]
-            settings = known[family]
+            chosen = choose_family(tasks, target, options, list(known.values()), schedules)
+            family, settings = list(known.items())[chosen]
             recipe = lambda run: self._recipe(run, settings.method)  # noqa: E731
-            choice = choose(tasks, target, options, settings, self._auto(), self._schedule(settings, seed))
+            choice = choose(tasks, target, options, settings, self._auto(), schedules[chosen])
             fitted = train_members(
                 tasks, choice, seed, recipe, int(self.n_steps), self.learning_rate, tests, patience, self.progress
             )
@@ -173,7 +173,7 @@ class MetaGP(BaseEstimator):
         """Whether the particles of the prior with the most weight interact, or are independent; `print` it."""
         check_is_fitted(self, "model_")
         member = self.model_.members[int(np.argmax(self.model_.weights))]
-        return interaction(member.particles, resolve_inference(self.inference) or MAP())
+        return interaction(member.particles, resolve_inference(self.parameters_["inference"]) or MAP())
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the fitted prior to one file, read again by `metaprior.load`."""

@@ -89,7 +89,10 @@ class BasisKernel(tinygp.kernels.Kernel):
         phi2 = phi1 if X2 is X1 else self.basis(X2)
         low_rank = _product(factor1, _product(phi2, self.factor_scale * self.weight).T)
         line = _product(rest1, self._rest(X2).T)
-        return _product(phi1 * within[None], phi2.T) + low_rank + line + residual_scale * self.basis.base(X1, X2)
+        base = residual_scale * self.basis.base(X1, X2)
+        if X2 is X1:  # what rounding does to k_0 - phi^T phi' may be more than the noise that keeps K + noise definite
+            base = base + 4.0 * len(X1) * jnp.finfo(X1.dtype).eps * residual_scale * jnp.eye(len(X1), dtype=X1.dtype)
+        return _product(phi1 * within[None], phi2.T) + low_rank + line + base
 
     def _rest(self, X: Array) -> Array:
         """The functions 1 and x, times their standard deviations."""
@@ -113,7 +116,7 @@ class InducingMean:
 
     def build(self, key: PRNGKeyArray, input_dim: int) -> BasisMean:
         """Draw the module."""
-        basis = _empty_basis("mean", self.n_points, self.length_scale, input_dim)
+        basis = _empty_basis(self.n_points, self.length_scale, input_dim)
         line = Linear(jnp.zeros(input_dim), jnp.zeros(()), math.sqrt(input_dim))
         return BasisMean(basis, jnp.zeros(len(basis.points.value)), line, float(self.scale))
 
@@ -138,7 +141,8 @@ class InducingKernel:
 
     def __post_init__(self):
         _check_basis(self.n_points, self.length_scale)
-        check_integer("rank", self.rank, least=1)
+        if check_integer("rank", self.rank, least=1) > MAX_POINTS:
+            raise ValueError(f"rank must be at most {MAX_POINTS}, the most points there can be; got {self.rank}.")
         check_positive("output_scale", self.output_scale)
         check_positive("factor_scale", self.factor_scale)
         check_positive("line_std", self.line_std)
@@ -150,7 +154,7 @@ class InducingKernel:
 
     def build(self, key: PRNGKeyArray, input_dim: int) -> BasisKernel:
         """Draw the module."""
-        basis = _empty_basis("kernel", self.n_points, self.length_scale, input_dim)
+        basis = _empty_basis(self.n_points, self.length_scale, input_dim)
         n_points = len(basis.points.value)
         start = START_STD / self.factor_scale * jax.random.normal(key, (n_points, self.rank))
         line = jnp.full(input_dim + 1, math.log(self.line_std))
@@ -158,11 +162,11 @@ class InducingKernel:
         return BasisKernel(basis, start, jnp.zeros(n_points), scale, scale, line, float(self.factor_scale))
 
 
-def _empty_basis(argument: str, n_points: int | None, length_scale: float | None, input_dim: int) -> InducingBasis:
+def _empty_basis(n_points: int | None, length_scale: float | None, input_dim: int) -> InducingBasis:
     """A basis of the right shapes; `gp.placement.place` fills it in."""
     if input_dim > MAX_INPUTS:
         raise ValueError(
-            f"{argument}: the inducing prior is for at most {MAX_INPUTS} input dimensions, which points can cover; the "
+            f"kernel='inducing' is for at most {MAX_INPUTS} input dimensions, which points can cover; the "
             f"inputs have {input_dim}. Take kernel='linear+rbf', or kernel='linear' (in learned features)."
         )
     n_points = n_points or DEFAULT_POINTS[min(input_dim, len(DEFAULT_POINTS)) - 1]

@@ -19,6 +19,7 @@ LENGTHENED = 1.25  # the length scale taken over the one of most evidence
 DEVIATION_VARIANCES = (0.003, 0.03, 0.3)  # of tasks from their mean, along every function
 LINE_VARIANCE, MEAN_STD = 0.1, 2.0
 LEARNED_NOISES = (0.1, 0.3, 0.6)  # of the spread of y
+LEAST_NOISE = 1e-3  # with less, rounding decides whether a covariance has a Cholesky factor
 LABEL_NOISE = 1.0  # of labels read as -1 and 1
 RANK_TOLERANCE = 1e-6  # eigenvalues this much smaller than the largest are rounding
 MOST_INPUTS, MOST_TASKS, MOST_SAMPLES = 5000, 40, 20  # looked at
@@ -44,7 +45,12 @@ def place(rest: GPPrior, tasks: TaskSet, counts: Sequence[Any]) -> GPPrior:
     samples = list(_samples(tasks, counts))
     if not isinstance(rest.likelihood, Gaussian):  # labels
         samples = [sample._replace(y=2.0 * sample.y - 1.0) for sample in samples]
-    inputs = np.concatenate([sample.x[sample.mask] for sample in samples])
+    inputs = np.concatenate(
+        [
+            np.asarray(b.x, float)[count > 0][np.asarray(b.mask)[count > 0]]
+            for b, count in zip(tasks.buckets, counts, strict=True)
+        ]
+    )
     chosen: dict[tuple[int, float | None], InducingBasis] = {}
     for basis in bases:
         n_points = len(basis.points.value)
@@ -118,12 +124,15 @@ def _log_evidence(samples: Sequence[Sample], functions: Sequence[np.ndarray], va
 
 
 def _samples(tasks: TaskSet, counts: Sequence[Any]) -> Iterator[Sample]:
-    """Some of the tasks that count, and some of the samples of each, evenly taken."""
-    n_tasks = sum(int(np.count_nonzero(count)) for count in counts)
-    for bucket, count in zip(tasks.buckets, counts, strict=True):
-        rows = np.flatnonzero(count)
-        n_rows = -(-len(rows) * MOST_TASKS // n_tasks)
-        rows = rows[np.unique(np.linspace(0, len(rows) - 1, min(n_rows, len(rows))).astype(int))]
+    """Some of the tasks that count, the likelier the more they do, and some of the samples of each, evenly taken."""
+    every = np.concatenate([np.asarray(count, float) for count in counts])
+    taken = every > 0
+    if np.count_nonzero(taken) > MOST_TASKS:
+        places = np.searchsorted(np.cumsum(every) / every.sum(), (np.arange(MOST_TASKS) + 0.5) / MOST_TASKS)
+        taken = np.isin(np.arange(len(every)), places)
+    of_bucket = np.split(taken, np.cumsum([len(count) for count in counts])[:-1])
+    for bucket, count, chosen in zip(tasks.buckets, counts, of_bucket, strict=True):
+        rows = np.flatnonzero(chosen)
         size = np.shape(bucket.y)[1]
         columns = np.unique(np.linspace(0, size - 1, min(size, MOST_SAMPLES)).astype(int))
         if len(rows):
@@ -136,7 +145,9 @@ def _noises(rest: GPPrior) -> tuple[float, ...]:
     if not isinstance(rest.likelihood, Gaussian):
         return (LABEL_NOISE,)
     log_noise_std = rest.likelihood.log_noise_std
-    return (float(np.exp(log_noise_std.value)),) if isinstance(log_noise_std, Fixed) else LEARNED_NOISES
+    if not isinstance(log_noise_std, Fixed):
+        return LEARNED_NOISES
+    return (max(float(np.exp(log_noise_std.value)), LEAST_NOISE),)
 
 
 def _filled(basis: InducingBasis, points: np.ndarray, length_scale: float) -> InducingBasis:

@@ -149,7 +149,7 @@ def choose_mean(mean: Any, kernel: Any) -> Any:
 
 def check_encoded(mean: Any, kernel: Any, encoder: Any) -> None:
     """Refuse what cannot see encoded inputs."""
-    for argument, value, known in (("mean", mean, InducingMean), ("kernel", kernel, InducingKernel)):
+    for argument, value, known in (("kernel", kernel, InducingKernel), ("mean", mean, InducingMean)):
         if encoder is not None and isinstance(value, known):
             raise ValueError(
                 f"{argument}='inducing' cannot stand behind an encoder: its points are placed among the inputs before "

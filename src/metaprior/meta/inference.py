@@ -129,7 +129,7 @@ class Interaction(NamedTuple):
         if len(self.kernel) == 1:
             return "One particle: nothing to interact with."
         if self.neighbours < 0.01:
-            return f"Particles act alone (kernel values sum to {self.neighbours:.2g}): independent MAP solutions."
+            return f"Particles act alone (kernel values between them sum to {self.neighbours:.2g}), as those of MAP do."
         weak = "too weak to spread them over the hyper-posterior" if self.repulsion < 1.0 else "enough to spread them"
         return f"Particles share {self.neighbours:.2g} neighbours each; repulsion is {self.repulsion:.2g}, {weak}."
 

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Key, PyTree
 from metaprior.gp.exact import moments
 from metaprior.gp.linalg import cholesky, solve_lower
 from metaprior.gp.parameters import merge
-from metaprior.meta.objective import Problem, full_batch
+from metaprior.meta.objective import Problem, anchor_of, full_batch
 
 MAX_PARAMETERS = 2000  # of which the curvature is a matrix
 TANGENTS = 8  # columns of it at once
@@ -46,11 +46,14 @@ def loss_curvature(theta: PyTree, problem: Problem) -> Float[Array, "p p"]:
     for each other for ever (see gp.linalg): here each waits for the one before.
     """
     flat, unravel = ravel_pytree(theta)
+    batches = full_batch(problem)
+    anchor = anchor_of(batches)
     total = jnp.zeros((flat.size, flat.size), flat.dtype)
-    for batch, weights in full_batch(problem):
+    for batch, weights in batches:
         sizes = jnp.maximum(jnp.sum(batch.mask, axis=1, dtype=weights.dtype), 1.0)
         counts = problem.temperature * weights / sizes
         mask = jnp.asarray(batch.mask) & (counts > 0.0)[:, None]
+        inputs = jnp.where((counts > 0.0)[:, None, None], batch.x, anchor[None, None])  # as in the loss itself
         of_task = lambda flat, x, mask: moments(merge(unravel(flat), problem.rest), x, mask)  # noqa: E731
 
         def add(total, task, of_task=of_task):
@@ -58,10 +61,10 @@ def loss_curvature(theta: PyTree, problem: Problem) -> Float[Array, "p p"]:
             first, inverse, a = _first_derivatives(lambda flat: of_task(flat, x, mask), flat, jnp.where(mask, y, 0.0))
             return total + count * first, (count * 0.5 * (inverse - a[:, None] * a[None]), -count * a)
 
-        total, (of_covariance, of_mean) = jax.lax.scan(add, total, (batch.x, batch.y, mask, counts))
+        total, (of_covariance, of_mean) = jax.lax.scan(add, total, (inputs, batch.y, mask, counts))
 
-        def linear(flat, batch=batch, mask=mask, of_task=of_task, by=(of_mean, of_covariance)):
-            mean, covariance = jax.vmap(of_task, in_axes=(None, 0, 0))(flat, batch.x, mask)
+        def linear(flat, inputs=inputs, mask=mask, of_task=of_task, by=(of_mean, of_covariance)):
+            mean, covariance = jax.vmap(of_task, in_axes=(None, 0, 0))(flat, inputs, mask)
             return jnp.sum(by[0] * mean) + jnp.sum(by[1] * covariance)
 
         column = lambda tangent, linear=linear: jax.jvp(jax.grad(linear), (flat,), (tangent,))[1]  # noqa: E731

@@ -103,8 +103,7 @@ def sample_indices(key: PRNGKeyArray, tasks: TaskSet, plan: Plan) -> tuple[Int[A
 
 def weighted_loss(theta: PyTree, rest: GPPrior, batches: tuple[WeightedBatch, ...]) -> Float[Array, ""]:
     """Lbar, equation (metatrainingloss): the sum over tasks of weight * (-log evidence / M_i)."""
-    heaviest = jnp.argmax(jnp.concatenate([weights for _, weights in batches]))
-    anchor = jnp.concatenate([batch.x[:, 0] for batch, _ in batches])[heaviest]  # type: ignore[index]
+    anchor = anchor_of(batches)
     loss = _batch_loss(merge(theta, rest), *batches[0], anchor)
     for batch, weights in batches[1:]:
         # Adding nothing makes a bucket wait for the one before, forwards and backwards: batched LAPACK calls that run
@@ -112,6 +111,12 @@ def weighted_loss(theta: PyTree, rest: GPPrior, batches: tuple[WeightedBatch, ..
         theta = jax.tree.map(lambda leaf, loss=loss: leaf + 0.0 * loss, theta)
         loss = loss + _batch_loss(merge(theta, rest), batch, weights, anchor)
     return loss
+
+
+def anchor_of(batches: tuple[WeightedBatch, ...]) -> Float[Array, " dim"]:
+    """An input that counts: the first of the task of most weight."""
+    heaviest = jnp.argmax(jnp.concatenate([weights for _, weights in batches]))
+    return jnp.concatenate([batch.x[:, 0] for batch, _ in batches])[heaviest]  # type: ignore[index]
 
 
 def log_gibbs(theta: PyTree, problem: Problem, batches: tuple[WeightedBatch, ...] | None = None) -> Float[Array, ""]:
