@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
@@ -79,6 +79,7 @@ def test_weights_have_the_covariance_that_is_learned():
 
 
 @pytest.mark.usefixtures("x64")
+@settings(max_examples=10)
 @given(st.integers(0, 1000), st.sampled_from([1, 2, 3]))
 def test_it_is_positive_definite_whatever_is_learned(seed, input_dim):
     prior = prior_of(tasks_of(4, input_dim, seed=seed), seed=seed, move=1.5)
@@ -176,7 +177,7 @@ def test_tasks_without_weight_leave_no_trace():
 @pytest.fixture(scope="module")
 def fitted():
     environment = Sinusoid(0.5)
-    meta = MetaGPRegressor(0.0, n_steps=300, random_state=0, progress=False)
+    meta = MetaGPRegressor(0.0, kernel="inducing", n_steps=300, random_state=0, progress=False)
     return meta.fit(target_tasks=environment.target_tasks(20, 5, 0)), environment
 
 
@@ -185,13 +186,13 @@ def test_bands_widen_outside_the_range_of_training(fitted):
     x, y, _, _ = environment.test_tasks(1, 5, 5, 1)[0]
     _, std = meta.adapt(x, y).predict(np.array([[0.0], [4.0], [7.0], [10.0], [20.0]]), return_std=True)
     assert np.all(np.diff(std[1:]) > 0)
-    assert std[2] > 2.0 * std[:2].max()
+    assert std[-1] > 2.0 * std[:2].max()
 
 
 def test_a_constant_column_and_repeated_inputs():
     rng = np.random.default_rng(0)
     tasks = [(np.stack([np.repeat([0.0, 1.0, 2.0], 2), np.full(6, 3.0)], axis=1), rng.normal(size=6)) for _ in range(5)]
-    meta = MetaGPRegressor(0.0, n_steps=20, random_state=0, progress=False).fit(target_tasks=tasks)
+    meta = MetaGPRegressor(0.0, kernel="inducing", n_steps=20, random_state=0, progress=False).fit(target_tasks=tasks)
     mean, std = meta.adapt(*tasks[0]).predict([[0.5, 3.0], [0.5, 4.0]], return_std=True)
     assert np.isfinite(mean).all()
     assert std[1] > std[0]
