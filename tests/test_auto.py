@@ -11,6 +11,7 @@ from scipy.special import logsumexp
 from sklearn.base import clone
 
 from metaprior import MetaGPClassifier, MetaGPRegressor, load
+from metaprior.demo.sinusoid import PAPER
 from metaprior.ensemble import Ensemble, predict_tasks
 from metaprior.environments.sinusoid import Sinusoid
 from metaprior.meta.setup import Settings
@@ -311,24 +312,23 @@ def test_the_benchmark_chooses_as_the_estimator_does():
     [weights] = choosing_alpha.choose([draw], Settings(), n_steps // 4)
     rng = np.random.default_rng([seed, 5, 50])
     source, target = PROBLEM.source_tasks(25, 5, rng), PROBLEM.target_tasks(5, 5, rng)
-    paper = {"mean": "mlp", "kernel": "mlp", "inference": "map"}
-    meta = MetaGPRegressor(**paper, n_steps=n_steps, random_state=state).fit(source, target)
+    meta = MetaGPRegressor(**PAPER, n_steps=n_steps, random_state=state).fit(source, target)
     assert_allclose(weights, meta.alpha_path_.weight, atol=1e-3)
 
 
 def test_transfer_helps_where_it_should_and_does_not_hurt_where_it_should_not():
-    """Five target tasks, two draws each: far better than target-only from a copy, not worse from a far source."""
+    """Five target tasks, three draws each: far better than target-only from a copy, not worse from a far source."""
     ratios = {}
     for deviation in (0.0, 1.0):
         problem, errors = Sinusoid(deviation), {"auto": [], 0.0: []}
-        for draw in range(2):
+        for draw in range(3):
             rng = np.random.default_rng(draw)
             source, target, tests = (
                 problem.source_tasks(25, 5, rng), problem.target_tasks(5, 5, rng), problem.test_tasks(60, 5, 20, rng)
             )  # fmt: skip
             for alpha, of_alpha in errors.items():
-                meta = MetaGPRegressor(alpha, kernel="inducing", n_steps=600, random_state=draw).fit(source, target)
+                meta = MetaGPRegressor(alpha, **PAPER, n_steps=800, random_state=draw).fit(source, target)
                 of_alpha.append(meta.evaluate(tests).rmse)
         ratios[deviation] = np.mean(errors["auto"]) / np.mean(errors[0.0])
-    assert ratios[0.0] < 0.8
-    assert ratios[1.0] < 1.15
+    assert ratios[0.0] < 0.6
+    assert ratios[1.0] < 1.1

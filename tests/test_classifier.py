@@ -199,10 +199,11 @@ def test_neither_label_is_favoured_by_chance():
     assert meta.evaluate([([], [], x, [0] * 30 + [1] * 10)]).accuracy == 0.5
 
 
-def test_the_order_of_labels_of_their_own_teaches_nothing():
+@pytest.mark.parametrize("mean", ["constant", "auto"])
+def test_the_order_of_labels_of_their_own_teaches_nothing(mean):
     rng = np.random.default_rng(0)
     tasks = [(rng.normal(size=(10, 2)), [f"b{i}"] * 8 + [f"a{i}"] * 2) for i in range(6)]
-    meta = MetaGPClassifier(**QUICK).fit(tasks)
+    meta = MetaGPClassifier(mean=mean, **QUICK).fit(tasks)
     np.testing.assert_allclose(meta.adapt([], []).predict_proba(X_QUERY), 0.5, atol=1e-12)
     first, second = (meta.adapt(X_CONTEXT[:3], ["m"] * 3, classes=("m", other)) for other in "az")
     ours = first.predict_proba(X_QUERY)[:, list(first.classes_).index("m")]

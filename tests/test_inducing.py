@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
@@ -79,10 +79,9 @@ def test_weights_have_the_covariance_that_is_learned():
 
 
 @pytest.mark.usefixtures("x64")
-@settings(max_examples=10)
 @given(st.integers(0, 1000), st.sampled_from([1, 2, 3]))
 def test_it_is_positive_definite_whatever_is_learned(seed, input_dim):
-    prior = prior_of(tasks_of(4, input_dim, seed=seed), seed=seed, move=1.5)
+    prior = prior_of(tasks_of(4, input_dim), seed=seed, move=1.5)
     x = jnp.asarray(np.random.default_rng(seed).uniform(-4, 4, size=(20, input_dim)))
     covariance = np.asarray(prior.kernel(x, x))
     assert np.linalg.eigvalsh(covariance).min() > -1e-8 * np.diag(covariance).max()
@@ -186,7 +185,7 @@ def test_bands_widen_outside_the_range_of_training(fitted):
     x, y, _, _ = environment.test_tasks(1, 5, 5, 1)[0]
     _, std = meta.adapt(x, y).predict(np.array([[0.0], [4.0], [7.0], [10.0], [20.0]]), return_std=True)
     assert np.all(np.diff(std[1:]) > 0)
-    assert std[-1] > 2.0 * std[:2].max()
+    assert std[2] > 2.0 * std[:2].max()
 
 
 def test_a_constant_column_and_repeated_inputs():

@@ -160,7 +160,7 @@ class MetaGPClassifier(MetaGP):
 
     def _of_labels(self, settings: Settings, classes: np.ndarray | None) -> Settings:
         """Which of a task's own labels comes first means nothing: a mean could only learn noise from it."""
-        if classes is None and isinstance(settings.mean, ConstantMean | LinearMean | InducingMean):
+        if classes is None and isinstance(settings.mean, str | ConstantMean | LinearMean | InducingMean):  # str: AUTO
             return replace(settings, mean=ZeroMean())
         return settings
 

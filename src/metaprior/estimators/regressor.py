@@ -64,8 +64,8 @@ class MetaGPRegressor(MetaGP):
         the spread of y, or tasks are large. Adaptation and prediction are always in double precision.
     random_state : int, RandomState or None
     search_time : float, optional
-        Seconds that choosing alpha, temperature and prior_std may take, compilation and the last 100 steps aside: its
-        runs are cut short where they would take longer. Default: as long as it takes, about five times a fit.
+        Seconds that choosing kernel, alpha, temperature and prior_std may take, compilation and the last 100 steps
+        aside: its runs are cut short where they would take longer. Default: as long as it takes.
     progress : bool, optional
         Show a progress bar. Default: if standard error is a terminal.
 

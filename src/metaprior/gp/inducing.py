@@ -15,6 +15,7 @@ import tinygp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from metaprior.checks import check_integer, check_positive
+from metaprior.gp.linalg import product
 from metaprior.gp.means import Linear
 from metaprior.gp.parameters import Fixed, Parameter
 
@@ -43,7 +44,7 @@ class InducingBasis(eqx.Module):
 
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n m"]:
         """phi at every point."""
-        return _product(self.base(X, self.points), self.whitening.T)
+        return product(self.base(X, self.points), self.whitening.T)
 
 
 class BasisMean(eqx.Module):
@@ -83,16 +84,16 @@ class BasisKernel(tinygp.kernels.Kernel):
         residual_scale = jnp.exp(self.log_residual_scale)
         within = jnp.exp(self.log_scale + 2.0 * self.log_std) - residual_scale
         phi1, rest1 = self.basis(X1), self._rest(X1)
-        factor1 = _product(phi1, self.factor_scale * self.weight)
+        factor1 = product(phi1, self.factor_scale * self.weight)
         if X2 is None:
             return jnp.sum(phi1**2 * within[None], 1) + jnp.sum(factor1**2, 1) + jnp.sum(rest1**2, 1) + residual_scale
         phi2 = phi1 if X2 is X1 else self.basis(X2)
-        low_rank = _product(factor1, _product(phi2, self.factor_scale * self.weight).T)
-        line = _product(rest1, self._rest(X2).T)
+        low_rank = product(factor1, product(phi2, self.factor_scale * self.weight).T)
+        line = product(rest1, self._rest(X2).T)
         base = residual_scale * self.basis.base(X1, X2)
         if X2 is X1:  # what rounding does to k_0 - phi^T phi' may be more than the noise that keeps K + noise definite
             base = base + 4.0 * len(X1) * jnp.finfo(X1.dtype).eps * residual_scale * jnp.eye(len(X1), dtype=X1.dtype)
-        return _product(phi1 * within[None], phi2.T) + low_rank + line + base
+        return product(phi1 * within[None], phi2.T) + low_rank + line + base
 
     def _rest(self, X: Array) -> Array:
         """The functions 1 and x, times their standard deviations."""
@@ -184,7 +185,3 @@ def _check_basis(n_points: int | None, length_scale: float | None) -> None:
         )
     if length_scale is not None:
         check_positive("length_scale", length_scale, ", or None")
-
-
-def _product(left: Array, right: Array) -> Array:
-    return jnp.matmul(left, right, precision="highest")  # accelerators would round to 10 bits

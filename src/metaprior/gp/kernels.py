@@ -12,6 +12,7 @@ import tinygp
 from jaxtyping import Array, PRNGKeyArray
 
 from metaprior.checks import check_bool, check_integer, check_positive
+from metaprior.gp.linalg import product
 from metaprior.gp.means import LinearMean
 from metaprior.gp.networks import MLP, Residual, check_network, make_mlp, make_residual
 from metaprior.gp.parameters import Fixed, Parameter, as_arrays, groups, split
@@ -44,7 +45,7 @@ class Linear(tinygp.kernels.Kernel):
         """The kernel matrix of two sets of points as one product, or the diagonal of one."""
         if X2 is None:
             return jnp.exp(self.log_output_scale) * jnp.sum(X1**2, axis=1)
-        return jnp.exp(self.log_output_scale) * jnp.matmul(X1, X2.T, precision="highest")
+        return jnp.exp(self.log_output_scale) * product(X1, X2.T)
 
 
 class FeatureKernel(tinygp.kernels.Kernel):

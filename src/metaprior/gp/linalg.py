@@ -27,6 +27,11 @@ def noisy_covariance(
     return covariance + jnp.diag(diagonal)
 
 
+def product(left: Float[Array, "n k"], right: Float[Array, "k m"]) -> Float[Array, "n m"]:
+    """left @ right in full precision, where accelerators would round to 10 bits."""
+    return jnp.matmul(left, right, precision="highest")
+
+
 def cholesky(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
     """Lower factor; the matrix is symmetric by construction, so it is not symmetrised again."""
     return _cholesky(matrix) if len(matrix) <= BATCHED_UP_TO else _cholesky_alone(matrix)

@@ -34,14 +34,16 @@ class Sample(NamedTuple):
     counts: np.ndarray  # (tasks,): how often each task counts
 
 
+def has_basis(rest: GPPrior) -> bool:
+    """Whether there is anything to place."""
+    return bool(_bases(rest))
+
+
 def place(rest: GPPrior, tasks: TaskSet, counts: Sequence[Any]) -> GPPrior:
     """The prior with every basis in it filled in. `counts`, gamma w_i / M_i, say how often a task counts.
 
     Tasks that do not count (held out, or of an environment of weight zero) leave no trace.
     """
-    bases = [node for node in jax.tree.leaves(rest, is_leaf=_is_basis) if _is_basis(node)]
-    if not bases:
-        return rest
     samples = list(_samples(tasks, counts))
     if not isinstance(rest.likelihood, Gaussian):  # labels
         samples = [sample._replace(y=2.0 * sample.y - 1.0) for sample in samples]
@@ -52,7 +54,7 @@ def place(rest: GPPrior, tasks: TaskSet, counts: Sequence[Any]) -> GPPrior:
         ]
     )
     chosen: dict[tuple[int, float | None], InducingBasis] = {}
-    for basis in bases:
+    for basis in _bases(rest):
         n_points = len(basis.points.value)
         if (n_points, basis.length_scale) not in chosen:
             points = spread_points(inputs, n_points)
@@ -155,6 +157,10 @@ def _filled(basis: InducingBasis, points: np.ndarray, length_scale: float) -> In
     values = (points, whitening_of(points, length_scale), np.log(length_scale))
     z, whitening, log_length_scale = (Fixed(jnp.asarray(value, dtype)) for value in values)
     return InducingBasis(z, whitening, log_length_scale, basis.length_scale)
+
+
+def _bases(rest: GPPrior) -> list[InducingBasis]:
+    return [node for node in jax.tree.leaves(rest, is_leaf=_is_basis) if _is_basis(node)]
 
 
 def _is_basis(node: Any) -> TypeGuard[InducingBasis]:

@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Key, PyTree
 
 from metaprior.gp.exact import moments
-from metaprior.gp.linalg import cholesky, solve_lower
+from metaprior.gp.linalg import cholesky, product, solve_lower
 from metaprior.gp.parameters import merge
 from metaprior.meta.objective import Problem, anchor_of, full_batch
 
@@ -79,17 +79,13 @@ def _first_derivatives(
     mean, covariance = of_theta(flat)
     mean_j, covariance_j = jax.jacfwd(of_theta)(flat)  # (n, p), (n, n, p)
     whitening = solve_lower(cholesky(covariance), jnp.eye(len(y), dtype=y.dtype))
-    inverse = _product(whitening.T, whitening)
-    a = _product(inverse, (y - mean)[:, None])[:, 0]
+    inverse = product(whitening.T, whitening)
+    a = product(inverse, (y - mean)[:, None])[:, 0]
     n, p = mean_j.shape
-    of_mean = _product(whitening, mean_j + jnp.einsum("ijp,j->ip", covariance_j, a, precision="highest"))
-    half = _product(whitening, covariance_j.reshape(n, n * p)).reshape(n, n, p)
+    of_mean = product(whitening, mean_j + jnp.einsum("ijp,j->ip", covariance_j, a, precision="highest"))
+    half = product(whitening, covariance_j.reshape(n, n * p)).reshape(n, n, p)
     of_covariance = jnp.einsum("ijp,kj->ikp", half, whitening, precision="highest").reshape(n * n, p)
-    return _product(of_mean.T, of_mean) - 0.5 * _product(of_covariance.T, of_covariance), inverse, a
-
-
-def _product(left: Array, right: Array) -> Array:
-    return jnp.matmul(left, right, precision="highest")
+    return product(of_mean.T, of_mean) - 0.5 * product(of_covariance.T, of_covariance), inverse, a
 
 
 @eqx.filter_jit

@@ -14,7 +14,7 @@ from metaprior.gp.encoders import ConvEncoder
 from metaprior.gp.kernels import MLPKernel
 from metaprior.gp.means import MLPMean
 from metaprior.gp.parameters import cast, split
-from metaprior.gp.placement import place
+from metaprior.gp.placement import has_basis, place
 from metaprior.gp.prior import GPPrior, check_encoded, check_prior, choose_mean, make_likelihood, make_prior
 from metaprior.meta.hyperprior import HyperPrior, check_prior_mean, check_prior_std, make_hyperprior
 from metaprior.meta.inference import MAP, Laplace, Method, place_particles
@@ -131,12 +131,17 @@ def set_up(
         gamma = _temperature(settings.temperature, tasks, environment_weights)
     else:
         gamma = jnp.asarray(settings.temperature, dtype)
-    gamma = gamma * settings.temperature_factor
-    weights_of_tasks = task_weights(tasks, environment_weights)
-    sizes = [np.sum(bucket.mask, axis=1) for bucket in tasks.buckets]
-    counts = [float(gamma) * np.asarray(w) / size for w, size in zip(weights_of_tasks, sizes, strict=True)]
-    problem = Problem(tasks, place(rest, tasks, counts), hyperprior, environment_weights, gamma)
+    problem = Problem(tasks, rest, hyperprior, environment_weights, gamma * settings.temperature_factor)
+    if has_basis(rest):
+        problem = eqx.tree_at(lambda p: p.rest, problem, place(rest, tasks, _counts(problem)))
     return Run(problem, particles, train_key)
+
+
+def _counts(problem: Problem) -> list[np.ndarray]:
+    """gamma w_i / M_i: how often the Gibbs density counts the samples of each task."""
+    weights = task_weights(problem.tasks, problem.environment_weights)
+    sizes = [np.sum(bucket.mask, axis=1) for bucket in problem.tasks.buckets]
+    return [float(problem.temperature) * np.asarray(w) / size for w, size in zip(weights, sizes, strict=True)]
 
 
 def runs_at_once(run: Run) -> int:
