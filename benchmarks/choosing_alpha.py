@@ -28,7 +28,7 @@ from metaprior.environments.sinusoid import Sinusoid
 from metaprior.gp import InducingKernel, InducingMean
 from metaprior.meta import SVGD, Laplace, Recipe, train
 from metaprior.meta.adaptation import Queries, predict
-from metaprior.meta.averaging import averaging_weights, clearly_worse, contaminated, without_negligible
+from metaprior.meta.averaging import choose_weights, contaminated
 from metaprior.meta.search import (
     Candidate,
     by_task,
@@ -118,8 +118,7 @@ def choose(draws: Sequence[Prepared], settings: Settings, n_steps: int) -> np.nd
         plain = by_task(scores[mine], runs[mine], draw.folds)
         robust = np.where(np.isneginf(plain), -np.inf, contaminated(plain, draw.reference))
         of_task = np.nanmean(robust, axis=2)
-        of_draw = np.where(clearly_worse(of_task, 0), 0.0, averaging_weights(of_task))
-        weights.append(without_negligible(of_draw))
+        weights.append(choose_weights(of_task, 0))
     return np.stack(weights)
 
 

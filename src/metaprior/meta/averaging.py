@@ -54,6 +54,17 @@ def clearly_worse(scores: np.ndarray, than: int) -> np.ndarray:
     return worse
 
 
+def choose_weights(scores: np.ndarray, target_only: int | None) -> np.ndarray:
+    """The weights of candidates that predictions are averaged over, from scores (candidates, tasks).
+
+    What is clearly worse than target-only as it is goes, whatever its weight in the average.
+    """
+    weights = averaging_weights(scores)
+    if target_only is not None and np.isfinite(scores[target_only]).all():
+        weights = np.where(clearly_worse(scores, target_only), 0.0, weights)
+    return without_negligible(weights)
+
+
 def without_negligible(weights: np.ndarray) -> np.ndarray:
     """The six largest weights of 2% or more, scaled up: each one kept costs a fit, and time in every prediction."""
     kept = np.where(weights < min(NEGLIGIBLE, weights.max()), 0.0, weights)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaprior.meta.averaging import averaging_weights, clearly_worse, contaminated, without_negligible
+from metaprior.meta.averaging import choose_weights, contaminated
 from metaprior.meta.loop import Recipe, TrainingDiverged
 from metaprior.meta.search import Candidate, by_task, held_out_runs, hold_out, reference_log_densities, train_and_score
 from metaprior.meta.setup import Run, Settings
@@ -183,18 +183,15 @@ class _Search:
         return np.nanmean(self.log_densities, axis=2)
 
     def weights(self) -> np.ndarray:
-        """Weights in the average. What is clearly worse than target-only as it is goes, whatever its weight."""
+        """Weights in the average."""
         scores = self.scores()
         if not np.isfinite(scores).all(axis=1).any():
             raise TrainingDiverged(
                 "Every candidate setting diverged while alpha, temperature or prior_std was chosen. Try a smaller "
                 "learning_rate, a larger noise_std, or dtype='float64'."
             )
-        weights = averaging_weights(scores)
         target_only = [i for i, candidate in enumerate(self.candidates) if candidate.weights[self.target] == 1.0]
-        if target_only and np.isfinite(scores[target_only[0]]).all():
-            weights = np.where(clearly_worse(scores, target_only[0]), 0.0, weights)
-        return without_negligible(weights)
+        return choose_weights(scores, target_only[0] if target_only else None)
 
     def choice(self) -> Choice:
         return Choice(self.candidates, self.weights(), self.scores())

@@ -181,6 +181,31 @@ def draw(
     )
 
 
+def draw_many(
+    keys: PRNGKeyArray, input_dim: int, settings: Settings, y_std: np.ndarray, prior_std: np.ndarray
+) -> tuple[PyTree, GPPrior, HyperPrior]:
+    """`draw` for many runs at once, each with its own key, unit of y and scale of the hyper-prior."""
+    dtype = jnp.zeros(()).dtype
+    noise = np.full(len(y_std), LEARNED_NOISE_START) if settings.noise_std is None else settings.noise_std / y_std
+    stds = {name: np.asarray(std * prior_std, dtype) for name, std in settings.prior_std.items()}
+
+    def one(key: PRNGKeyArray, noise_std: Array, stds: dict[str, Array]) -> tuple[PyTree, GPPrior, HyperPrior]:
+        return _draw(
+            key,
+            input_dim,
+            (settings.mean, settings.kernel, settings.encoder),
+            settings.likelihood,
+            noise_std,
+            settings.noise_std is None,
+            tuple(settings.prior_mean.items()),
+            stds,
+            settings.n_particles,
+            settings.method.start,
+        )
+
+    return eqx.filter_vmap(one)(keys, np.asarray(noise, dtype), stds)
+
+
 def _count_parameters(settings: Settings, input_dim: int) -> int:
     dtype = jnp.zeros(()).dtype
     noise_std = None if settings.noise_std is None else 1.0  # of any unit

@@ -1,0 +1,469 @@
+"""The paper's claims C1 to C8, judged by rules that were fixed before any run.
+
+Every scheme of a draw saw the same tasks, so schemes are compared draw by draw: the mean paired difference with its 95%
+bootstrap interval. A point holds where the whole interval is on the claimed side, does not hold where all of it is on
+the other, and is inconclusive else. A claim about every point does not hold if one point does not, holds if all do,
+and is inconclusive else. Draws with a missing or infinite value are left out of the comparisons that need it.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.stats import bootstrap
+
+from metaprior.experiments.schema import ALL, AUTO, CURVES, FEW, GP, POOLED, REGRESSION_METRICS, WFEM
+
+HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "inconclusive"
+CLOSE = 0.10  # C2, C3: 'close' and 'comparable' are less than a tenth above the ideal's RMSE
+COINCIDES = 0.05  # C2: 'coincides' is within a twentieth of it, either way
+ABOUT = (0.1, 0.3)  # C6: a best alpha of 'about 0.2'
+MIN_DRAWS = 2  # one draw has no interval
+LEVEL, RESAMPLES, SPLITS, SEED = 0.95, 4000, 100, 0
+GENERATED = "generated images"  # stand in for absent data: they say nothing about the paper's
+SAME = 1e-9  # settings that differ by rounding are the same
+
+Judge = Callable[[float, float], str]  # from the ends of an interval to a verdict
+Frames = dict[str, pd.DataFrame]
+Table = Any  # a data frame too: pandas annotates every selection from one as perhaps a series
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A number with its interval: where and what it is, and its verdict, or None where it only informs."""
+
+    where: str
+    what: str
+    difference: float
+    low: float
+    high: float
+    n_draws: int
+    verdict: str | None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of the paper, what became of it, and the comparisons that say so."""
+
+    id: str
+    figure: str
+    statement: str
+    verdict: str
+    summary: str
+    comparisons: tuple[Comparison, ...]
+
+
+STATEMENTS = {
+    "C1": ("fig1", "WFEM has a lower test RMSE than PACOH on (1-beta)N target tasks at every deviation"),
+    "C2": ("fig1", "WFEM is close to PACOH on N target tasks, and coincides with it at deviation 0"),
+    "C3": (
+        "fig2",
+        "At deviation 0.5 and alpha = beta = 0.2, WFEM's predictions are comparable to PACOH on N target tasks",
+    ),
+    "C4": ("fig3", "WFEM is PACOH on N target tasks at beta = 0; PACOH on no target task is the GP at beta = 1"),
+    "C5": (
+        "fig3",
+        "WFEM moves away from the ideal as beta grows, and beats PACOH on (1-beta)N target tasks at every beta",
+    ),
+    "C6": ("fig5", "alpha matters, and the best alpha is about 0.2 at beta = 0.4 and deviation 0.75"),
+    "C7": ("fig4", "SVGD has a higher accuracy than MAP for every scheme"),
+    "C8": (
+        "fig4",
+        "WFEM beats the GP and PACOH on (1-beta)N target tasks, and partly bridges the gap to N target tasks",
+    ),
+}
+
+
+def judge(frames: Frames) -> list[Claim]:
+    """The claims C1 to C8 in order, from the tidy frame of every study that was run."""
+    return [_judge_one(name, frames.get(STATEMENTS[name][0])) for name in STATEMENTS]
+
+
+def claims_json(claims: Sequence[Claim]) -> dict[str, Any]:
+    """The claims and the constants of their rules as plain values; numbers that do not exist become null."""
+    rules = {"close": CLOSE, "coincides": COINCIDES, "about": list(ABOUT), "level": LEVEL, "resamples": RESAMPLES}
+    return {"rules": rules, "claims": [_plain(asdict(claim)) for claim in claims]}
+
+
+def auto_table(frames: Frames) -> list[Comparison]:
+    """WFEM with alpha chosen by itself minus every other scheme, by setting: what tuned WFEM is worth everywhere.
+
+    The best alpha in hindsight is chosen on the very draws it is measured on: a bar that no rule is expected to pass.
+    """
+    rows: list[Comparison] = []
+    for study, column in (("fig1", "deviation"), ("fig3", "beta"), ("fig5", "beta")):
+        frame = frames.get(study)
+        for point in [] if frame is None else _levels(frame, column, AUTO):
+            rows += _auto_rows(frame, f"figure {study[3]} · {column} {point:g}", "rmse", **{column: point})
+    labelled = frames.get("fig4")
+    for data, inference in [] if labelled is None else _pairs(labelled):
+        where = f"figure 4 · {data} · {inference.upper()}"
+        rows += _auto_rows(labelled, where, "accuracy", data=data, inference=inference)
+    return rows
+
+
+def regime_table(frame: pd.DataFrame) -> pd.DataFrame:
+    """Best alpha and gain of WFEM over target-only: a row per hyper-prior scale, number of target tasks and deviation.
+
+    `best_alpha` has the lowest mean RMSE of all draws, where PACOH on the target tasks counts as alpha 0. The gain in
+    percent is of mean RMSE; were alpha chosen on the draws that measure it, noise alone would show a gain. So alpha is
+    chosen on one half of the draws and measured on the other, both ways, averaged over many random halves. Where
+    nothing is to be gained that shows a small loss, the price of choosing.
+    """
+    rows = []
+    cells: Any = frame.groupby(["prior_std", "n_target", "deviation"])
+    for (prior_std, n_target, deviation), cell in cells:
+        few = values(cell, FEW).rename(0.0)
+        table = pd.concat([few, by_alpha(cell)], axis=1, join="inner").dropna()
+        best = float(table.columns[int(np.argmin(table.mean().to_numpy()))]) if len(table) else math.nan
+        chosen = _held_out(table, lambda means: _one_hot(means, np.argmin(means)))
+        gain = measure("", "", _gain, None, chosen, few)
+        settings = {"prior_std": prior_std, "n_target": n_target, "deviation": deviation, "best_alpha": best}
+        rows.append({**settings, "gain": gain.difference, "low": gain.low, "high": gain.high, "n_draws": gain.n_draws})
+    columns = ["prior_std", "n_target", "deviation", "best_alpha", "gain", "low", "high", "n_draws"]
+    return pd.DataFrame(rows, columns=pd.Index(columns))
+
+
+def every(verdicts: Iterable[str | None]) -> str:
+    """Does not hold if one verdict is that, holds if there are some and all do, else inconclusive."""
+    found = set(verdicts) - {None}
+    return FAILS if FAILS in found else HOLDS if found == {HOLDS} else UNDECIDED
+
+
+def below(limit: float) -> Judge:
+    """Holds where the interval is entirely below the limit."""
+    return lambda low, high: HOLDS if high < limit else FAILS if low > limit else UNDECIDED
+
+
+def above(limit: float) -> Judge:
+    """Holds where the interval is entirely above the limit."""
+    return lambda low, high: HOLDS if low > limit else FAILS if high < limit else UNDECIDED
+
+
+def inside(least: float, most: float) -> Judge:
+    """Holds where the interval is entirely inside the range; does not hold where it misses the range."""
+    least, most = least - SAME, most + SAME
+    return lambda low, high: (
+        HOLDS if least <= low and high <= most else FAILS if high < least or low > most else UNDECIDED
+    )
+
+
+def values(frame: pd.DataFrame, scheme: str, metric: str = "rmse", **setting: Any) -> pd.Series:
+    """The values of a scheme by draw in one setting, NaN where the run diverged."""
+    chosen = _select(frame, scheme, metric, **setting).set_index("draw")["value"].sort_index()
+    if not chosen.index.is_unique:
+        raise ValueError(f"expected one {metric} per draw of {scheme} at {setting or 'its setting'}, got several")
+    return chosen.where(np.isfinite(chosen))
+
+
+def by_alpha(frame: pd.DataFrame, metric: str = "rmse", **setting: Any) -> Table:
+    """The values of WFEM in one setting: a row per draw, a column per alpha."""
+    chosen = _select(frame, WFEM, metric, **setting)
+    alphas = chosen["alpha"].round(9).unique()
+    columns = {alpha: values(chosen, WFEM, metric, alpha=float(alpha)) for alpha in np.sort(alphas)}
+    return pd.DataFrame(columns, dtype="float64")
+
+
+def measure(
+    where: str, what: str, statistic: Callable[..., Any], rule: Judge | None, *samples: pd.Series
+) -> Comparison:
+    """A statistic of samples paired by draw, its bootstrap interval over draws, and the rule's verdict on that."""
+    columns = pd.concat(samples, axis=1, join="inner").dropna().sort_index().to_numpy(dtype="float64").T
+    n_draws = columns.shape[1]
+    estimate = float(statistic(*columns, axis=-1)) if n_draws else math.nan
+    low, high = _interval(statistic, columns) if n_draws >= MIN_DRAWS else (math.nan, math.nan)
+    return Comparison(where, what, estimate, low, high, n_draws, None if rule is None else rule(low, high))
+
+
+def _difference(where: str, what: str, rule: Judge | None, first: pd.Series, second: pd.Series) -> Comparison:
+    # The differences are resampled, not the pairs: what both schemes share cancels to the last digit.
+    return measure(where, what, np.mean, rule, first - second)
+
+
+def _interval(statistic: Callable[..., Any], columns: np.ndarray) -> tuple[float, float]:
+    if (columns == columns[:, :1]).all():
+        value = float(statistic(*columns, axis=-1))
+        return value, value
+    seeded: dict[str, Any] = {"random_state": np.random.default_rng(SEED)}  # scipy 1.14 does not know rng
+    result = bootstrap(
+        tuple(columns),
+        statistic,
+        paired=True,
+        vectorized=True,
+        axis=-1,
+        method="percentile",
+        confidence_level=LEVEL,
+        n_resamples=RESAMPLES,
+        **seeded,
+    )
+    return float(result.confidence_interval.low), float(result.confidence_interval.high)
+
+
+def _relative(first: np.ndarray, second: np.ndarray, axis: int = -1) -> Any:
+    return np.mean(first, axis=axis) / np.mean(second, axis=axis) - 1.0
+
+
+def _gain(chosen: np.ndarray, few: np.ndarray, axis: int = -1) -> Any:
+    return 100.0 * (1.0 - np.mean(chosen, axis=axis) / np.mean(few, axis=axis))
+
+
+def _share(wfem: np.ndarray, few: np.ndarray, ideal: np.ndarray, axis: int = -1) -> Any:
+    gap = np.mean(ideal - few, axis=axis)
+    return np.mean(wfem - few, axis=axis) / np.where(gap == 0.0, math.nan, gap)  # no gap has no share
+
+
+def _one_hot(means: np.ndarray, index: Any) -> np.ndarray:
+    return np.eye(len(means))[index]
+
+
+def _held_out(table: Table, choose: Callable[[np.ndarray], np.ndarray]) -> pd.Series:
+    """For every draw the sum of its row weighted by `choose`, which saw the column means of the other half alone.
+
+    Halves are drawn many times. Weights are averaged before the sum, so that a choice that never changes is exact.
+    """
+    rows = table.sort_index().to_numpy(dtype="float64")
+    generator = np.random.default_rng(SEED)
+    weights = np.zeros_like(rows)
+    for _ in range(SPLITS if len(rows) >= MIN_DRAWS else 0):
+        order = generator.permutation(len(rows))
+        first, second = order[: len(rows) // 2], order[len(rows) // 2 :]
+        weights[second] += choose(rows[first].mean(axis=0))
+        weights[first] += choose(rows[second].mean(axis=0))
+    measured = (rows * (weights / SPLITS)).sum(axis=1)
+    return pd.Series(measured if len(rows) >= MIN_DRAWS else math.nan, index=table.sort_index().index, dtype="float64")
+
+
+def _select(frame: Table, scheme: str, metric: str, **setting: Any) -> Table:
+    kept = (frame["scheme"] == scheme) & (frame["metric"] == metric)
+    for column, wanted in setting.items():
+        kept &= (frame[column] - wanted).abs() < SAME if isinstance(wanted, float) else frame[column] == wanted
+    return frame[kept]
+
+
+def _levels(frame: Table, column: str, scheme: str = WFEM) -> list[float]:
+    # Of one scheme: what does not depend on a column, such as an oracle, stands at a single level of it.
+    return [float(level) for level in np.sort(frame.loc[frame["scheme"] == scheme, column].round(9).unique())]
+
+
+def _pairs(frame: Table) -> list[tuple[str, str]]:
+    found = frame.loc[frame["inference"] != "none", ["data", "inference"]].drop_duplicates()
+    return [(str(data), str(inference)) for data, inference in found.itertuples(index=False)]
+
+
+def _judge_one(name: str, frame: pd.DataFrame | None) -> Claim:
+    figure, statement = STATEMENTS[name]
+    if frame is None or frame.empty:
+        return Claim(name, figure, statement, UNDECIDED, f"Figure {figure[3]} was not run.", ())
+    kept = frame[~frame["metric"].isin(CURVES) & (frame["data"] != GENERATED)]
+    if kept.empty:
+        summary = "The data are not here: generated images stand in for them and say nothing about this claim."
+        return Claim(name, figure, statement, UNDECIDED, summary, ())
+    comparisons = tuple(_RULES[name](kept))
+    most = max((row.n_draws for row in comparisons), default=0)
+    if most < MIN_DRAWS:
+        summary = f"Too few draws for an interval: {most}, where {MIN_DRAWS} are the least."
+        return Claim(name, figure, statement, UNDECIDED, summary, comparisons)
+    return Claim(
+        name, figure, statement, every(row.verdict for row in comparisons), _summary(name, comparisons), comparisons
+    )
+
+
+def _c1(frame: Table) -> Iterator[Comparison]:
+    """RMSE of WFEM minus PACOH on few: below 0 at every deviation."""
+    for deviation in _levels(frame, "deviation"):
+        wfem, few = (values(frame, scheme, deviation=deviation) for scheme in (WFEM, FEW))
+        yield _difference(f"deviation {deviation:g}", "WFEM − PACOH on (1-beta)N, RMSE", below(0.0), wfem, few)
+
+
+def _c2(frame: Table) -> Iterator[Comparison]:
+    """Close: RMSE at most CLOSE above the ideal at every deviation. Coincides at deviation 0: within COINCIDES."""
+    what = "RMSE of WFEM relative to PACOH on N"
+    for deviation in _levels(frame, "deviation"):
+        pair = [values(frame, scheme, deviation=deviation) for scheme in (WFEM, ALL)]
+        yield measure(f"deviation {deviation:g}", f"{what}, below +{CLOSE:g}", _relative, below(CLOSE), *pair)
+    pair = [values(frame, scheme, deviation=0.0) for scheme in (WFEM, ALL)]
+    rule = inside(-COINCIDES, COINCIDES)
+    yield measure("deviation 0", f"{what}, within ±{COINCIDES:g}", _relative, rule, *pair)
+
+
+def _c3(frame: Table) -> Iterator[Comparison]:
+    """RMSE at most CLOSE above the ideal; the negative log likelihood informs."""
+    what = f"RMSE of WFEM relative to PACOH on N, below +{CLOSE:g}"
+    yield measure("deviation 0.5", what, _relative, below(CLOSE), values(frame, WFEM), values(frame, ALL))
+    wfem, ideal = (values(frame, scheme, "nll") for scheme in (WFEM, ALL))
+    yield _difference("deviation 0.5", "WFEM − PACOH on N, NLL", None, wfem, ideal)
+
+
+def _c4(frame: Table) -> Iterator[Comparison]:
+    """Equal to the last bit in every metric and draw, or the claim does not hold."""
+    for beta, first, second in ((0.0, WFEM, ALL), (1.0, FEW, GP)):
+        tables = [
+            pd.concat([values(frame, scheme, metric, beta=beta) for scheme in (first, second)], axis=1, join="inner")
+            for metric in REGRESSION_METRICS
+        ]
+        both = pd.concat(tables).dropna(how="all")
+        # A run that diverged in one scheme alone is a difference, too.
+        apart = (both.iloc[:, 0] - both.iloc[:, 1]).abs().fillna(math.inf)
+        largest, n_draws = float(apart.max()), both.index.nunique()
+        verdict = UNDECIDED if n_draws < MIN_DRAWS else HOLDS if largest == 0.0 else FAILS
+        what = f"largest |{first} − {second}| of all draws and metrics"
+        yield Comparison(f"beta {beta:g}", what, largest, largest, largest, n_draws, verdict)
+
+
+def _c5(frame: Table) -> Iterator[Comparison]:
+    """The gap to the ideal has a slope over beta above 0; WFEM minus PACOH on few is below 0 wherever beta > 0."""
+    betas = np.array(_levels(frame, "beta"))
+    gaps = {beta: values(frame, WFEM, beta=beta) - values(frame, ALL, beta=beta) for beta in betas.tolist()}
+    if len(betas) > 1:  # one share of source tasks has no slope
+        centred = betas - betas.mean()
+        slopes = pd.DataFrame(gaps).dropna() @ (centred / (centred @ centred))
+        what = "slope over beta of WFEM − PACOH on N, RMSE"
+        yield measure(f"beta {betas[0]:g} to {betas[-1]:g}", what, np.mean, above(0.0), slopes)
+    for beta in betas[betas > SAME].tolist():  # at beta 0 all three are one scheme
+        wfem, few = (values(frame, scheme, beta=beta) for scheme in (WFEM, FEW))
+        yield _difference(f"beta {beta:g}", "WFEM − PACOH on (1-beta)N, RMSE", below(0.0), wfem, few)
+
+
+def _c6(frame: Table) -> Iterator[Comparison]:
+    """alpha matters: the worst minus the best alpha is above 0. The best alpha's interval is inside ABOUT.
+
+    Best and worst are chosen on one half of the draws and measured on the other, both ways, over many random halves:
+    chosen on the draws that measure them, they would differ by noise alone. Below 0 the choice did not carry over to
+    other draws, which leaves the claim open: whether alpha matters can be shown, not refuted.
+    """
+    table = by_alpha(frame).dropna()
+    alphas = table.columns.to_numpy(dtype="float64")
+    if len(alphas) < 2:
+        return
+    apart = _held_out(table, lambda means: _one_hot(means, np.argmax(means)) - _one_hot(means, np.argmin(means)))
+    where = f"{len(alphas)} alphas from {alphas[0]:g} to {alphas[-1]:g}"
+    what = "worst − best alpha on held-out draws, RMSE"
+    yield measure(where, what, np.mean, lambda low, _: HOLDS if low > 0.0 else UNDECIDED, apart)
+
+    def best(*columns: np.ndarray, axis: int = -1) -> Any:
+        return alphas[np.argmin([np.mean(column, axis=axis) for column in columns], axis=0)]
+
+    columns = [table[alpha] for alpha in table.columns]
+    yield measure(where, "best alpha", best, inside(*ABOUT), *columns)
+
+
+def _c7(frame: Table) -> Iterator[Comparison]:
+    """Accuracy of SVGD minus MAP: above 0 for all data, trained schemes and alphas."""
+    what = "SVGD − MAP, accuracy"
+    for data in dict.fromkeys(str(name) for name in frame["data"]):
+        svgd, mode = (frame[(frame["data"] == data) & (frame["inference"] == name)] for name in ("svgd", "map"))
+        for scheme in (FEW, POOLED, AUTO, ALL):
+            pair = [values(part, scheme, "accuracy") for part in (svgd, mode)]
+            if any(len(found) for found in pair):
+                yield _difference(f"{data} · {scheme}", what, above(0.0), *pair)
+        tables = [by_alpha(part, "accuracy") for part in (svgd, mode)]
+        for alpha in tables[0].columns.union(tables[1].columns):
+            pair = [table.get(alpha, pd.Series(dtype="float64")) for table in tables]
+            yield _difference(f"{data} · {WFEM} at alpha {alpha:g}", what, above(0.0), *pair)
+
+
+def _c8(frame: Table) -> Iterator[Comparison]:
+    """Accuracy of WFEM, the mean of all alphas strictly between 0 and 1, minus GP and minus PACOH on few: above 0.
+
+    The gap is bridged, partly or wholly, where PACOH on N target tasks and WFEM both are above PACOH on few; that
+    does not hold where either is below. Single alphas inform: the best of them would be a choice made in hindsight.
+    """
+    for data, inference in _pairs(frame):
+        where = f"{data} · {inference.upper()}"
+        part = frame[frame["data"] == data]
+        table = by_alpha(part, "accuracy", inference=inference)
+        inner = table.loc[:, (table.columns > SAME) & (table.columns < 1.0 - SAME)]
+        wfem = inner.mean(axis=1, skipna=False)
+        gp, few, ideal = (values(part, scheme, "accuracy", inference=inference) for scheme in (GP, FEW, ALL))
+        if gp.empty:  # an untrained prior has no inference to speak of
+            gp = values(part, GP, "accuracy", inference="none")
+        yield _difference(where, "WFEM − GP, accuracy", above(0.0), wfem, gp)
+        rise = _difference(where, "WFEM − PACOH on (1-beta)N, accuracy", above(0.0), wfem, few)
+        gap = _difference(where, "PACOH on N − PACOH on (1-beta)N, accuracy", None, ideal, few)
+        share = measure(where, "share of the gap to PACOH on N bridged", _share, None, wfem, few, ideal)
+        yield from (rise, replace(share, verdict=every([rise.verdict, above(0.0)(gap.low, gap.high)])), gap)
+        yield _difference(where, "WFEM − PACOH on N, accuracy", None, wfem, ideal)
+        for alpha in table.columns:
+            yield _difference(where, f"WFEM at alpha {alpha:g} − PACOH on (1-beta)N, accuracy", None, table[alpha], few)
+
+
+_RULES = {"C1": _c1, "C2": _c2, "C3": _c3, "C4": _c4, "C5": _c5, "C6": _c6, "C7": _c7, "C8": _c8}
+
+
+def _summary(name: str, comparisons: Sequence[Comparison]) -> str:
+    """Where the claim holds and where not, a sentence per compared quantity, or per data in figure 4."""
+    judged = [row for row in comparisons if row.verdict is not None]
+    if name == "C8":
+        places = dict.fromkeys(row.where for row in judged)
+        return " ".join(_place_sentence(where, [row for row in judged if row.where == where]) for where in places)
+    topics: dict[str, list[Comparison]] = {}
+    for row in judged:
+        topics.setdefault(row.where.split(" · ")[0] if name == "C7" else row.what, []).append(row)
+    return " ".join(_topic_sentence(topic, rows) for topic, rows in topics.items())
+
+
+def _topic_sentence(topic: str, rows: Sequence[Comparison]) -> str:
+    parts = []
+    for verdict in (HOLDS, FAILS, UNDECIDED):
+        found = [row for row in rows if row.verdict == verdict]
+        if found:
+            places = [row.where.split(" · ")[-1] for row in found]
+            word = places[0].split(" ")[0] + " "
+            if len(places) > 1 and all(place.startswith(word) for place in places):
+                places[1:] = [place.removeprefix(word) for place in places[1:]]
+            named = ", ".join(places)
+            if len(named) > 80:
+                named = f"{len(places)} of {len(rows)} places"
+            parts.append(f"{verdict} at {named} ({_numbers(found)})")
+    return f"{topic[0].upper()}{topic[1:]}: {'; '.join(parts)}."
+
+
+def _place_sentence(where: str, rows: Sequence[Comparison]) -> str:
+    numbers = ", ".join(f"{row.what.removesuffix(', accuracy')} {signed(row.difference)}" for row in rows)
+    return f"{where.replace(' · ', ', ')}: {every(row.verdict for row in rows)} ({numbers})."
+
+
+def _numbers(rows: Sequence[Comparison]) -> str:
+    if len(rows) == 1 and rows[0].low == rows[0].high:
+        return signed(rows[0].difference)
+    if len(rows) == 1:
+        return f"{signed(rows[0].difference)} [{signed(rows[0].low)}, {signed(rows[0].high)}]"
+    numbers = [row.difference for row in rows]
+    return f"{signed(min(numbers))} to {signed(max(numbers))}"
+
+
+def signed(value: float) -> str:
+    """'−0.031': three decimals, or an exponent where these would say nothing; '–' where there is no number."""
+    plain = value == 0.0 or 0.001 <= abs(value) < 1000.0
+    return "–" if math.isnan(value) else f"{value:+.3f}".replace("-", "−") if plain else f"{value:+.1e}"
+
+
+def _auto_rows(frame: Table, where: str, metric: str, **setting: Any) -> list[Comparison]:
+    auto = values(frame, AUTO, metric, **setting)
+    if auto.empty:
+        return []
+    beta = float(_select(frame, AUTO, metric, **setting)["beta"].iloc[0])
+    others = {scheme: values(frame, scheme, metric, **setting) for scheme in (FEW, POOLED)}
+    table = by_alpha(frame, metric, **setting)
+    for alpha in table.columns[abs(table.columns - beta) < SAME]:
+        others["WFEM at alpha = beta"] = table[alpha]
+    if len(table.columns) > 1:
+        means = table.mean()
+        others["WFEM at the best alpha in hindsight"] = table[means.idxmin() if metric == "rmse" else means.idxmax()]
+    others[ALL] = values(frame, ALL, metric, **setting)
+    return [
+        _difference(where, f"{AUTO} − {other}, {metric}", None, auto, found)
+        for other, found in others.items()
+        if len(found)
+    ]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,160 @@
+"""Results on disk: a file per point, written whole or not at all, and one tidy table of them."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from metaprior.experiments.study import Point, Rows, Study
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMAT = 1
+
+
+class ResultsError(Exception):
+    """Results that cannot be read, written or continued; the message says which file and what to do."""
+
+
+class Store:
+    """The folder of one study: config.json, points/*.json, provenance.json and results.parquet."""
+
+    def __init__(self, folder: Path, study: Study):
+        self.folder, self.study = folder, study
+        self.points = list(study.points())
+        self.config = {"format": FORMAT, "study": study.name, **json.loads(json.dumps(dataclasses.asdict(study)))}  # type: ignore[call-overload]
+
+    def open(self, resume: bool) -> None:
+        """Claim the folder for this configuration, or find that it holds results of it (with `resume`), or refuse."""
+        path = self.folder / "config.json"
+        found = _read_json(path) if path.exists() else None
+        if found is not None and found != self.config:
+            raise ResultsError(f"{self.folder} holds results of another configuration ({_differences(found, self.config)}). "
+                "Choose another --out, or the options it was made with.")  # fmt: skip
+        if found is None and any(self._path(point).exists() for point in self.points):
+            raise ResultsError(f"{self.folder} holds results but no config.json, so what they are is unknown. "
+                "Choose another --out.")  # fmt: skip
+        if found is not None and not resume and any(self.has(point) for point in self.points):
+            raise ResultsError(f"{self.folder} already holds results. Add --resume to complete them, or choose "
+                "another --out; nothing is overwritten.")  # fmt: skip
+        if found is None:
+            write_whole(path, _json(self.config))
+        for point in self.points:
+            if self.has(point):
+                self.rows(point)  # a damaged file is found before hours of work, not after
+
+    def has(self, point: Point) -> bool:
+        """Whether the point has been computed."""
+        return self._path(point).exists()
+
+    def add(self, point: Point, rows: Rows) -> None:
+        """Keep the rows of a point."""
+        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        content = json.dumps(columns)
+        write_whole(self._path(point), _json({"sha256": _digest(content), "columns": content}))
+
+    def rows(self, point: Point) -> dict[str, list[Any]]:
+        """The columns of a point."""
+        path = self._path(point)
+        record = _read_json(path)
+        try:
+            content = record["columns"]
+            if _digest(content) != record["sha256"]:
+                raise ValueError("its checksum is wrong")
+            return json.loads(content)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise _damaged(path, error) from None
+
+    def table(self) -> "pd.DataFrame":
+        """The rows of all points computed so far, in the order of the points."""
+        import pandas as pd
+
+        parts = [pd.DataFrame(self.rows(point)) for point in self.points if self.has(point)]
+        table = pd.concat(parts, ignore_index=True)
+        return table.astype({name: "string" for name in table if isinstance(table[name].iloc[0], str)})
+
+    def write_table(self) -> "pd.DataFrame":
+        """results.parquet, which depends on the results alone: not on when or in how many runs they were made."""
+        table = self.table()
+        with _readable_errors(self.folder / "results.parquet"):
+            write_whole(self.folder / "results.parquet", table.to_parquet(index=False, compression="zstd"))
+        return table
+
+    def note(self, provenance: dict[str, Any]) -> None:
+        """Keep what is to be known of a run beside its results; runs that completed it one after another add up."""
+        path = self.folder / "provenance.json"
+        earlier = _read_json(path)["runs"] if path.exists() else []
+        write_whole(path, _json({"runs": [*earlier, provenance]}))
+
+    def provenance(self) -> list[dict[str, Any]]:
+        """What `note` kept."""
+        path = self.folder / "provenance.json"
+        return _read_json(path)["runs"] if path.exists() else []
+
+    def _path(self, point: Point) -> Path:
+        return self.folder / "points" / f"{point.name}.json"
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write under another name, then rename: under its own name there is the whole file or none."""
+    with _readable_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+
+class _readable_errors:
+    """An OSError, such as that of a full disk, as a message."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, OSError):
+            raise ResultsError(
+                f"{self.path} cannot be written ({error.strerror or error}). What was computed before is kept: make "
+                "room or mend the folder, then run again with --resume."
+            ) from None
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=1) + "\n").encode()
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise _damaged(path, error) from None
+
+
+def _damaged(path: Path, error: Exception) -> ResultsError:
+    return ResultsError(f"{path} is damaged ({error}). Remove that file, then run again with --resume: only what it "
+        "held is computed anew.")  # fmt: skip
+
+
+def _digest(content: str) -> str:
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _differences(found: Any, wanted: dict[str, Any]) -> str:
+    if not isinstance(found, dict):
+        return "its config.json is not one"
+    names = [name for name in {**found, **wanted} if found.get(name) != wanted.get(name)]
+    return ", ".join(f"{name}: {found.get(name)} there, {wanted.get(name)} asked for" for name in names)
