@@ -1,8 +1,8 @@
 """Many training runs as one program: any tasks of any draws, with any weights, all of one shape.
 
 A run has as many slots as the largest scheme has tasks. To the weighted free energy every slot is an environment of its
-own, so that which tasks a run sees, from where, and how much they weigh are numbers: a source task weighs alpha / N_S, a
-target task (1 - alpha) / N_T, an empty slot nothing. What comes back are predictions, in the units of y.
+own, so that which tasks a run sees, from where, and how much they weigh are numbers: a source task weighs alpha / N_S,
+a target task (1 - alpha) / N_T, an empty slot nothing. What comes back are predictions, in the units of y.
 """
 
 from collections.abc import Callable, Sequence
@@ -106,7 +106,8 @@ def _fit(
 ) -> tuple[Any, Any]:
     """Particles and the rest of the prior of every run, after training."""
     settings, dtype = training.settings, jnp.zeros(()).dtype
-    tasks, weights = _slots(specs, scalings, n_slots, dtype)
+    tasks, of_slots = _slots(specs, scalings, n_slots, dtype)
+    weights = jnp.asarray(of_slots)
     draw_keys, train_keys = jnp.unstack(jax.vmap(jax.random.split)(_keys(specs)), axis=1)
     y_std = np.array([float(scaling.y_std) for scaling in scalings])
     prior_std = np.array([spec.prior_std for spec in specs])
@@ -127,7 +128,7 @@ def _fit(
 
 def _slots(specs: Sequence[Spec], scalings: Sequence[Scaling], n_slots: int, dtype: Any) -> tuple[TaskSet, np.ndarray]:
     """The tasks of every run in its slots, and the weights of the slots. Empty ones repeat the first task."""
-    pools = [sum(spec.environments, []) or spec.draw.target[:1] for spec in specs]
+    pools = [[*spec.environments[0], *spec.environments[1]] or spec.draw.target[:1] for spec in specs]
     shape = (len(specs), n_slots, *pools[0][0].x.shape)
     x, y = np.empty(shape, dtype), np.empty(shape[:3], dtype)
     weights = np.zeros((len(specs), n_slots), dtype)
@@ -154,7 +155,7 @@ def _predict(
         queries = [_queries(specs[i].test, scalings[i], n_tasks) for i in rows.tolist()]
         stacked = Queries(*(np.stack(parts) for parts in zip(*queries, strict=True)))
         taken = jax.tree.map(lambda leaf, rows=rows: leaf[rows] if eqx.is_array(leaf) else leaf, (particles, rest))
-        outputs = [np.asarray(output, float) for output in _moments(*taken, stacked)]
+        outputs = [np.asarray(output, float) for output in _moments(taken[0], taken[1], stacked)]
         for j, i in enumerate(rows[: len(specs) - first].tolist()):
             parts = [output[j][:, : len(specs[i].test.y_query)] for output in outputs]
             predicted.append(_in_units(parts, scalings[i]))

@@ -11,7 +11,14 @@ from metaprior.environments.fewshot import FewShot
 from metaprior.environments.generated import generated_images
 from metaprior.environments.images import DataMissing, cub, features, mini_imagenet
 from metaprior.experiments.engine import Draw, Training, stack_tests
-from metaprior.experiments.open_settings import FEATURES, FEATURES_SVGD, PIXELS, OpenSettings, reporting_seeds
+from metaprior.experiments.open_settings import (
+    FEATURES,
+    FEATURES_SVGD,
+    PIXELS,
+    PIXELS_SVGD,
+    OpenSettings,
+    reporting_seeds,
+)
 from metaprior.experiments.schema import LABEL_METRICS, WFEM
 from metaprior.experiments.schemes import OnChunk, Scheme, auto_scheme, paper_schemes, score
 from metaprior.experiments.study import Point, Rows, make_rows
@@ -49,6 +56,7 @@ class Figure4:
     features: OpenSettings = FEATURES
     features_svgd: OpenSettings = FEATURES_SVGD
     pixels: OpenSettings = PIXELS
+    pixels_svgd: OpenSettings = PIXELS_SVGD
 
     name: ClassVar[str] = "fig4"
 
@@ -97,7 +105,8 @@ class Figure4:
             inference = MAP() if method == "map" else SVGD()
             settings = Settings(ZeroMean(), LinearRBFKernel(), likelihood="bernoulli", standardise="within-class")
             return Training(_with(settings, inference), learning_rate=1e-2, n_steps=1000)
-        chosen = self.pixels if data == PIXEL else self.features if method == "map" else self.features_svgd
+        by_map, by_svgd = (self.pixels, self.pixels_svgd) if data == PIXEL else (self.features, self.features_svgd)
+        chosen = by_map if method == "map" else by_svgd
         # The paper starts particles of SVGD at draws from the hyper-prior.
         inference = MAP() if method == "map" else SVGD(chosen.length_scale, start="hyperprior")  # type: ignore[arg-type]
         settings = Settings(

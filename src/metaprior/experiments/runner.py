@@ -36,7 +36,7 @@ def run(
 
 
 def compute(store: Store, command: str, on_point: Callable[[str, str], None] = lambda study, point: None) -> None:
-    """Compute the points that are missing; whatever stops it, those done are kept, and noted with the time they took."""
+    """Compute the points that are missing. Whatever stops it, those done are kept and noted with the time they took."""
     missing = [point for point in store.points if not store.has(point)]
     started, done = time.perf_counter(), 0
     try:

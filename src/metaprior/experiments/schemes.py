@@ -16,6 +16,7 @@ from metaprior.meta.selection import STEPS_DIVISOR
 from metaprior.meta.weights import DISCOUNTS, discounted
 from metaprior.metrics import calibration_error, negative_log_likelihood, root_mean_square_error
 from metaprior.predictive import GaussianMixture
+from metaprior.tasks import TestTask
 
 OnChunk = Callable[[str], None]  # told what is being done, often
 
@@ -62,10 +63,10 @@ def score(
     """The metrics of every scheme on every draw. Everything that is trained, is trained in one program."""
     members: list[tuple[int, Scheme, float, Spec]] = []  # draw, scheme, weight in its average, run
     for scheme in schemes:
-        weights = np.ones((len(draws), 1))
-        alphas = [scheme.alpha]
         if scheme.alpha is None:
             weights, alphas = choose_alpha(draws, scheme, training, n_slots, on_chunk)
+        else:
+            weights, alphas = np.ones((len(draws), 1)), [scheme.alpha]
         for i, draw in enumerate(draws):
             for weight, alpha in zip(weights[i].tolist(), alphas, strict=True):
                 members.append((i, scheme, weight, _spec(draw, scheme, alpha, draw.test)))
@@ -127,7 +128,8 @@ def metrics(parts: Sequence[tuple[float, Prediction]], y: np.ndarray) -> dict[st
     weights = np.array([weight for weight, _ in parts])
     first = parts[0][1]
     if first.log_probability is not None:
-        log_probability = average_log(np.stack([part.log_probability for _, part in parts]), weights / weights.sum())
+        logs = [part.log_probability for _, part in parts if part.log_probability is not None]
+        log_probability = average_log(np.stack(logs), weights / weights.sum())
         observed = np.where(y > 0.5, log_probability[1], log_probability[0])
         return _means(summarise_labels(y, np.exp(log_probability[1]), np.minimum(observed, 0.0)))
     predictive = mixture(parts)
@@ -173,7 +175,7 @@ def _predict(
     return [predicted[i] for i in range(len(runs))]
 
 
-def _spec(draw: Draw, scheme: Scheme, alpha: float, test) -> Spec:
+def _spec(draw: Draw, scheme: Scheme, alpha: float, test: TestTask) -> Spec:
     return Spec(draw, range(scheme.n_source), range(scheme.n_target), alpha, test, scheme.prior_std)
 
 

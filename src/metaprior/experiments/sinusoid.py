@@ -153,7 +153,7 @@ class Figure2(SinusoidStudy):
         return self.measure(self.deviation, self.n_source, schemes, on_chunk)
 
     def _curves(self, schemes: list[Scheme]) -> Rows:
-        """Mean and 90% band of each scheme along x, after adaptation to a new task, from the tasks of the first draw."""
+        """Mean and 90% band of each scheme along x on a new task, meta-trained on the tasks of the first draw."""
         [draw] = self.draws(self.deviation, reporting_seeds(1))
         environment, rng = Sinusoid(self.deviation, noise_std=self.noise_std), np.random.default_rng([draw.seed, 1])
         function = environment.target_functions(1, rng)

@@ -33,7 +33,8 @@ class Store:
         path = self.folder / "config.json"
         found = _read_json(path) if path.exists() else None
         if found is not None and found != self.config:
-            raise ResultsError(f"{self.folder} holds results of another configuration ({_differences(found, self.config)}). "
+            differences = _differences(found, self.config)
+            raise ResultsError(f"{self.folder} holds results of another configuration ({differences}). "
                 "Choose another --out, or the options it was made with.")  # fmt: skip
         if found is None and any(self._path(point).exists() for point in self.points):
             raise ResultsError(f"{self.folder} holds results but no config.json, so what they are is unknown. "
@@ -87,8 +88,12 @@ class Store:
     def note(self, provenance: dict[str, Any]) -> None:
         """Keep what is to be known of a run beside its results; runs that completed it one after another add up."""
         path = self.folder / "provenance.json"
-        earlier = _read_json(path)["runs"] if path.exists() else []
-        write_whole(path, _json({"runs": [*earlier, provenance]}))
+        runs = self.provenance()
+        counted = ("points", "seconds")
+        if runs and all(runs[-1].get(key) == value for key, value in provenance.items() if key not in counted):
+            last = runs.pop()
+            provenance = {**provenance, **{key: round(last[key] + provenance[key], 1) for key in counted}}
+        write_whole(path, _json({"runs": [*runs, provenance]}))
 
     def provenance(self) -> list[dict[str, Any]]:
         """What `note` kept."""

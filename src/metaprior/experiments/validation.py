@@ -16,6 +16,8 @@ from metaprior.experiments.study import Point, Rows, make_rows
 if TYPE_CHECKING:
     import pandas as pd
 
+LENGTHS = ("median", 1e3, 1e4, 1e5)  # l of SVGD
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -32,13 +34,14 @@ class Grid:
 
 @dataclass(frozen=True)
 class SettingsSearch:
-    """Every candidate trained as PACOH on N target tasks; the sinusoid at deviation 0.75, labels on validation classes."""
+    """Every candidate as PACOH on N target tasks: the sinusoid at deviation 0.75, images of CUB's validation classes."""
 
     grids: tuple[Grid, ...] = (
-        Grid("sinusoid", "map", 64, (3e-3, 1e-2, 3e-2), (1000, 2000, 4000), (1.0, 2.0, 4.0, 8.0, 16.0)),
-        Grid(FEATURE, "map", 8, (1e-4, 1e-3, 1e-2), (100, 1000), (0.3, 1.0, 3.0, 10.0)),
-        Grid(FEATURE, "svgd", 8, (1e-3, 1e-2), (100, 1000), (0.3, 1.0, 3.0, 10.0), ("median", 1.0, 1e4)),
-        Grid(PIXEL, "map", 4, (1e-4, 1e-3), (200, 1000), (0.3, 1.0, 3.0, 10.0)),
+        Grid("sinusoid", "map", 128, (1e-3, 3e-3, 1e-2), (1000, 2000, 4000), (1.0, 2.0, 4.0, 6.0, 8.0, 11.0, 16.0)),
+        Grid(FEATURE, "map", 16, (1e-5, 1e-4, 1e-3, 1e-2), (30, 100, 300, 1000), (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)),
+        Grid(PIXEL, "map", 4, (1e-5, 1e-4, 1e-3), (50, 200, 1000), (0.1, 0.3, 1.0, 3.0, 10.0)),
+        Grid(FEATURE, "svgd", 16, (1e-3, 1e-2, 3e-2), (100, 300, 1000), (0.03, 0.1, 0.3, 1.0, 3.0), LENGTHS),
+        Grid(PIXEL, "svgd", 4, (1e-3, 1e-2), (200,), (0.01, 0.03, 0.1, 0.3), LENGTHS),
     )
 
     name: ClassVar[str] = "settings"
@@ -97,10 +100,16 @@ CANDIDATE = ["prior_std", "learning_rate", "n_steps", "length_scale"]
 
 
 def best(table: "pd.DataFrame", data: str, method: str) -> OpenSettings:
-    """The candidate of the best mean over draws; one that diverged on any draw is out."""
+    """Of the candidates within a standard error of the best one, those of the fewest steps, and the best of these.
+
+    The standard error is that of the paired difference to the best. A candidate that diverged on any draw is out.
+    """
     of_grid = table[(table["data"] == data) & (table["inference"] == method)]
-    means = of_grid.groupby(CANDIDATE)["value"].agg(lambda values: values.mean(skipna=False)).dropna()
-    chosen: Any = means.idxmin() if data == "sinusoid" else means.idxmax()
-    prior_std, learning_rate, n_steps, length_scale = chosen
+    values = of_grid.pivot(index="draw", columns=CANDIDATE, values="value").dropna(axis="columns")
+    loss = values if data == "sinusoid" else -values
+    behind = loss.sub(loss[loss.mean().idxmin()], axis="index")
+    close = loss.mean()[behind.mean() <= behind.sem()]
+    n_steps = close.index.get_level_values("n_steps")
+    prior_std, learning_rate, steps, length_scale = close[n_steps == n_steps.min()].idxmin()
     scale = length_scale if length_scale == "median" else float(length_scale)
-    return OpenSettings(float(prior_std), float(learning_rate), int(n_steps), scale)
+    return OpenSettings(float(prior_std), float(learning_rate), int(steps), scale)
