@@ -40,7 +40,8 @@ class Figure4:
     the prior that MetaGPClassifier has by default. `inference` says which of MAP and SVGD each of the data gets.
     """
 
-    n_draws: int = 20
+    n_draws: int = 60
+    n_pixel_draws: int = 20
     n_tasks: int = 20  # N
     n_source: int = 10  # beta N
     alphas: tuple[float, ...] = tuple(k / 10 for k in range(11))
@@ -52,7 +53,7 @@ class Figure4:
     with_auto: tuple[str, ...] = (FEATURE, DEFAULT, GENERATED)
     n_test_tasks: int = 100
     n_pixel_test_tasks: int = 50
-    draws_per_point: int = 5
+    draws_per_point: int = 10
     features: OpenSettings = FEATURES
     features_svgd: OpenSettings = FEATURES_SVGD
     pixels: OpenSettings = PIXELS
@@ -64,14 +65,14 @@ class Figure4:
         """A few draws with every scheme, of one data set by one method, each."""
         for data, methods in self.inference:
             for method in methods:
-                for first in range(0, self.n_draws, self.draws_per_point):
+                for first in range(0, self._n_draws(data), self.draws_per_point):
                     name = f"{data.replace(',', '').replace(' ', '-')}-{method}-{first}"
                     yield Point(name, {"data": data, "method": method, "first": first})
 
     def run(self, point: Point, on_chunk: OnChunk) -> Rows:
         """Every scheme on these draws."""
         data, method, first = (point.values[name] for name in ("data", "method", "first"))
-        seeds = reporting_seeds(self.n_draws)[first : first + self.draws_per_point]
+        seeds = reporting_seeds(self._n_draws(data))[first : first + self.draws_per_point]
         schemes = paper_schemes(self.n_tasks, self.n_source, None)
         n_target = self.n_tasks - self.n_source
         schemes += [Scheme(WFEM, self.n_source, n_target, alpha) for alpha in self.alphas]
@@ -118,6 +119,9 @@ class Figure4:
             standardise=data != PIXEL,
         )
         return Training(_with(settings, inference), chosen.learning_rate, chosen.n_steps)
+
+    def _n_draws(self, data: str) -> int:
+        return min(self.n_draws, self.n_pixel_draws) if data == PIXEL else self.n_draws
 
     def _rows(self, data: str, method: str, scheme: Scheme, draw: int, values: dict[str, float]) -> Rows:
         setting = {

@@ -20,19 +20,17 @@ class OpenSettings:
     length_scale: float | str = "median"  # l of SVGD
 
 
-SINUSOID = OpenSettings(prior_std=6.0, learning_rate=1e-2, n_steps=2000)
-FEATURES = OpenSettings(prior_std=1.0, learning_rate=1e-3, n_steps=1000)
-FEATURES_SVGD = OpenSettings(prior_std=1.0, learning_rate=1e-3, n_steps=1000)
-PIXELS = OpenSettings(prior_std=1.0, learning_rate=1e-4, n_steps=200)
-PIXELS_SVGD = OpenSettings(prior_std=1.0, learning_rate=1e-4, n_steps=200)
+SINUSOID = OpenSettings(prior_std=8.0, learning_rate=1e-2, n_steps=1000)
+FEATURES = OpenSettings(prior_std=10.0, learning_rate=1e-3, n_steps=30)
+FEATURES_SVGD = OpenSettings(prior_std=0.3, learning_rate=1e-2, n_steps=100, length_scale=1e3)
+PIXELS = OpenSettings(prior_std=1.0, learning_rate=1e-4, n_steps=50)
+PIXELS_SVGD = OpenSettings(prior_std=0.1, learning_rate=1e-3, n_steps=200)
 
 
 def reporting_seeds(n_draws: int) -> range:
     """Seeds of the draws that figures show."""
     if n_draws > FIRST_VALIDATION_SEED:
-        raise ValueError(
-            f"n_draws must be at most {FIRST_VALIDATION_SEED}, where validation draws begin; got {n_draws}."
-        )
+        raise ValueError(f"n_draws must be at most {FIRST_VALIDATION_SEED}: validation draws follow; got {n_draws}.")
     return range(n_draws)
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import expit
 
 from metaprior.ensemble import average_log
 from metaprior.experiments.engine import Draw, Prediction, Spec, Training, predictions, stack_tests
@@ -126,12 +127,12 @@ def choose_alpha(
 def metrics(parts: Sequence[tuple[float, Prediction]], y: np.ndarray) -> dict[str, float]:
     """Metrics of the average of some predictions, from (weight, prediction) and the true y (tasks, queries)."""
     weights = np.array([weight for weight, _ in parts])
-    first = parts[0][1]
-    if first.log_probability is not None:
+    if parts[0][1].log_probability is not None:
         logs = [part.log_probability for _, part in parts if part.log_probability is not None]
         log_probability = average_log(np.stack(logs), weights / weights.sum())
-        observed = np.where(y > 0.5, log_probability[1], log_probability[0])
-        return _means(summarise_labels(y, np.exp(log_probability[1]), np.minimum(observed, 0.0)))
+        first, second = log_probability
+        probability = expit(second - first)  # exactly one half where neither is more probable
+        return _means(summarise_labels(y, probability, np.where(y > 0.5, second, first)))
     predictive = mixture(parts)
     if not np.isfinite(predictive.means).all():  # a run that diverged predicts nothing
         return dict.fromkeys(("rmse", "nll", "calibration_error", "coverage"), np.nan)

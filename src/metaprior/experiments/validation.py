@@ -34,7 +34,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class SettingsSearch:
-    """Every candidate as PACOH on N target tasks: the sinusoid at deviation 0.75, images of CUB's validation classes."""
+    """Every candidate as PACOH on N target tasks: the sinusoid at deviation 0.75, CUB's validation classes."""
 
     grids: tuple[Grid, ...] = (
         Grid("sinusoid", "map", 128, (1e-3, 3e-3, 1e-2), (1000, 2000, 4000), (1.0, 2.0, 4.0, 6.0, 8.0, 11.0, 16.0)),
@@ -105,7 +105,7 @@ def best(table: "pd.DataFrame", data: str, method: str) -> OpenSettings:
     The standard error is that of the paired difference to the best. A candidate that diverged on any draw is out.
     """
     of_grid = table[(table["data"] == data) & (table["inference"] == method)]
-    values = of_grid.pivot(index="draw", columns=CANDIDATE, values="value").dropna(axis="columns")
+    values: Any = of_grid.pivot(index="draw", columns=CANDIDATE, values="value").dropna(axis="columns")
     loss = values if data == "sinusoid" else -values
     behind = loss.sub(loss[loss.mean().idxmin()], axis="index")
     close = loss.mean()[behind.mean() <= behind.sem()]
