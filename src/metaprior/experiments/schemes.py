@@ -9,7 +9,7 @@ from scipy.special import expit
 
 from metaprior.ensemble import average_log
 from metaprior.experiments.engine import Draw, Prediction, Spec, Training, predictions, stack_tests
-from metaprior.experiments.schema import ALL, AUTO, FEW, GP, POOLED, WFEM
+from metaprior.experiments.schema import ALL, AUTO, FEW, GP, LABEL_METRICS, POOLED, REGRESSION_METRICS, WFEM
 from metaprior.label_metrics import summarise_labels
 from metaprior.meta.averaging import choose_weights, contaminated
 from metaprior.meta.search import MOST_PARTICLES, hold_out, reference_log_densities, stand_in
@@ -130,12 +130,14 @@ def metrics(parts: Sequence[tuple[float, Prediction]], y: np.ndarray) -> dict[st
     if parts[0][1].log_probability is not None:
         logs = [part.log_probability for _, part in parts if part.log_probability is not None]
         log_probability = average_log(np.stack(logs), weights / weights.sum())
+        if np.isnan(log_probability).any():  # a run that diverged predicts nothing
+            return dict.fromkeys(LABEL_METRICS, np.nan)
         first, second = log_probability
         probability = expit(second - first)  # exactly one half where neither is more probable
         return _means(summarise_labels(y, probability, np.where(y > 0.5, second, first)))
     predictive = mixture(parts)
-    if not np.isfinite(predictive.means).all():  # a run that diverged predicts nothing
-        return dict.fromkeys(("rmse", "nll", "calibration_error", "coverage"), np.nan)
+    if not np.isfinite(predictive.means).all():
+        return dict.fromkeys(REGRESSION_METRICS, np.nan)
     return score_mixture(predictive, y)
 
 
