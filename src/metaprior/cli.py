@@ -89,6 +89,87 @@ def info(
         out.print(f"Wrote {plot}.")
 
 
+class Figure(StrEnum):
+    """What can be reproduced."""
+
+    fig1 = "fig1"
+    fig2 = "fig2"
+    fig3 = "fig3"
+    fig4 = "fig4"
+    fig5 = "fig5"
+    regime = "regime"
+    all = "all"
+    settings = "settings"
+
+
+class Profile(StrEnum):
+    """How much of it."""
+
+    quick = "quick"
+    full = "full"
+
+
+@app.command()
+def reproduce(
+    figure: Annotated[
+        Figure, typer.Argument(help="A figure of the paper, the regime map, all of these, or the search for settings.")
+    ],
+    profile: Annotated[
+        Profile, typer.Option(help="quick: minutes on a laptop. full: for an accelerator, with intervals that decide.")
+    ] = Profile.quick,
+    draws: Annotated[int | None, typer.Option(min=1, help="Independent draws behind every point.")] = None,
+    folder: Annotated[Path, typer.Option("--out", help="Folder for results, claims, figures and report.")] = Path(
+        "reproduction"
+    ),
+    resume: Annotated[bool, typer.Option("--resume", help="Complete what an earlier run has left.")] = False,
+):
+    """Run the paper's experiments again, and say of each of its claims whether it holds."""
+    from metaprior.experiments.profiles import studies
+    from metaprior.experiments.runner import run
+    from metaprior.experiments.store import ResultsError
+
+    started = time.perf_counter()
+    _make_folder(folder)
+    command = f"metaprior reproduce {figure.value} --profile {profile.value}" + (f" --draws {draws}" if draws else "")
+    missing = lambda data: err.print(f"Left out: {data}. The data are not here (see METAPRIOR_DATA).")  # noqa: E731
+    try:
+        chosen = studies(figure.value, profile.value, draws, missing)
+        with _progress(total=sum(len(list(study.points())) for study in chosen)) as progress:
+            run(chosen, folder, resume, command, progress)
+        if figure is Figure.settings:
+            _print_settings(folder)
+        else:
+            _conclude(folder)
+    except ResultsError as error:
+        err.print(f"[red]{error}[/red]", highlight=False)
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        err.print("Stopped. What was finished is kept: run the same command with --resume.")
+        raise typer.Exit(130) from None
+    out.print(f"{time.perf_counter() - started:.0f} s.")
+
+
+def _conclude(folder: Path) -> None:
+    """Claims, figures and report of all results in the folder."""
+    from metaprior.experiments.conclusions import conclude
+    from metaprior.experiments.report import claims_rows
+
+    claims, files = conclude(folder)
+    _print_table(("claim", "what it says", "verdict", "difference [95% interval]"), claims_rows(claims))
+    out.print(f"Wrote {', '.join(str(file) for file in files)}.", highlight=False)
+
+
+def _print_settings(folder: Path) -> None:
+    """What the search would choose."""
+    from metaprior.experiments.conclusions import read_tables
+    from metaprior.experiments.validation import CANDIDATE, best
+
+    table = read_tables(folder, ["settings"])["settings"]
+    pairs = table[["data", "inference"]].drop_duplicates().itertuples(index=False)
+    rows = [(*pair, *map(str, vars(best(table, *pair)).values())) for pair in pairs]
+    _print_table(("data", "inference", *CANDIDATE), rows)
+
+
 def _sinusoid(folder: Path, seed: int, draws: int, steps: int | None) -> tuple[Path, Path]:
     """The paper's sinusoid problem."""
     from metaprior.demo.results import write_results
@@ -141,12 +222,12 @@ def _fewshot(folder: Path, seed: int, draws: int, steps: int | None) -> tuple[Pa
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[Callable[[str], None]]:
-    """A bar for a known number of fits; it is told the name of each."""
+def _progress(total: int) -> Iterator[Callable[..., None]]:
+    """A bar for a known number of things to do, told what is done now and how many are done with that."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True) as progress:
         bar = progress.add_task("starting", total=total)
-        yield lambda name: progress.update(bar, description=name, advance=1)
+        yield lambda name, done=1: progress.update(bar, description=name, advance=done)
 
 
 def _print_table(names: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:

@@ -6,7 +6,7 @@ a target task (1 - alpha) / N_T, an empty slot nothing. What comes back are pred
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -106,19 +106,14 @@ def _fit(
 ) -> tuple[Any, Any]:
     """Particles and the rest of the prior of every run, after training."""
     settings, dtype = training.settings, jnp.zeros(()).dtype
-    tasks, of_slots = _slots(specs, scalings, n_slots, dtype)
-    weights = jnp.asarray(of_slots)
+    tasks, weights = _slots(specs, scalings, n_slots, dtype)
     draw_keys, train_keys = jnp.unstack(jax.vmap(jax.random.split)(_keys(specs)), axis=1)
     y_std = np.array([float(scaling.y_std) for scaling in scalings])
     prior_std = np.array([spec.prior_std for spec in specs])
     particles, rest, hyperprior = draw_many(draw_keys, len(scalings[0].x_mean), settings, y_std, prior_std)
     if training.n_steps == 0 or not any(len(spec.weights) for spec in specs):
         return particles, rest
-    if isinstance(settings.temperature, str):
-        gamma = _temperatures(settings.temperature, tasks, weights)
-    else:
-        gamma = jnp.full(len(specs), settings.temperature, dtype)
-    problem = Problem(tasks, rest, hyperprior, weights, gamma * settings.temperature_factor)
+    problem = _problems(tasks, rest, hyperprior, weights, settings.temperature)
     rates = jnp.full(len(specs), training.learning_rate, dtype)
     report = None if on_chunk is None else lambda step, loss: on_chunk(step)
     recipe = Recipe(settings.method)
@@ -207,10 +202,9 @@ def _keys(specs: Sequence[Spec]) -> Any:
 
 
 @eqx.filter_jit
-def _temperatures(rule: str, tasks: TaskSet, weights: Any) -> Any:
-    return eqx.filter_vmap(lambda tasks, weights: temperature(rule, tasks, weights))(tasks, weights)
+def _problems(tasks: TaskSet, rest: Any, hyperprior: Any, weights: Any, rule: float | str) -> Problem:
+    def one_run(tasks: TaskSet, rest: Any, hyperprior: Any, weights: Any) -> Problem:
+        gamma = temperature(rule, tasks, weights) if isinstance(rule, str) else jnp.asarray(rule, weights.dtype)
+        return Problem(tasks, rest, hyperprior, weights, gamma)
 
-
-def untrained(training: Training) -> Training:
-    """The same prior at its initial theta."""
-    return replace(training, n_steps=0)
+    return eqx.filter_vmap(one_run)(tasks, rest, hyperprior, weights)

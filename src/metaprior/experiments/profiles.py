@@ -43,7 +43,12 @@ NAMES = (*FIGURES, "all", "settings")
 def studies(name: str, profile: str, n_draws: int | None, on_missing: Callable[[str], None]) -> list[Any]:
     """What a name of the command line stands for. Data that are not here are left out of figure 4, with a word."""
     if name == "settings":
-        return [SettingsSearch()]
+        search = SettingsSearch()
+        at_hand = {grid.data for grid in search.grids if grid.data == "sinusoid" or available(grid.data)}
+        for data in {grid.data for grid in search.grids} - at_hand:
+            on_missing(data)
+        grids = [grid for grid in search.grids if grid.data in at_hand]
+        return [SettingsSearch(tuple(grid if n_draws is None else replace(grid, n_draws=n_draws) for grid in grids))]
     chosen = [PROFILES[profile][figure] for figure in (FIGURES if name == "all" else (name,))]
     chosen = [_with_data_at_hand(study, on_missing) if isinstance(study, Figure4) else study for study in chosen]
     return chosen if n_draws is None else [replace(study, n_draws=n_draws) for study in chosen]

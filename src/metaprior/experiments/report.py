@@ -3,8 +3,7 @@
 import base64
 import io
 import math
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from matplotlib.figure import Figure
 from metaprior.experiments.claims import FAILS, HOLDS, UNDECIDED, Claim, Comparison, auto_table, signed
 from metaprior.experiments.pictures import PICTURES
 from metaprior.experiments.schema import AUTO
+from metaprior.experiments.store import write_whole
 
 DPI = 120
 FEW_DRAWS = 10  # with fewer, percentile intervals are too short to trust
@@ -95,17 +95,15 @@ def make_report(
         f"<title>{escape(TITLE)}</title><style>{STYLE}</style>"
     )
     page = f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n' + "\n".join(body) + "\n</body></html>\n"
-    _write(path, lambda temporary: temporary.write_text(page, encoding="utf-8"))
+    write_whole(path, page.encode())
 
 
 def save_pictures(frames: dict[str, pd.DataFrame], folder: Path) -> list[Path]:
     """Write the picture of every study there is as PNG, and return the paths."""
-    folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for study, draw in PICTURES.items():
         if study in frames:
-            image = _png(draw(frames[study]))
-            _write(folder / f"{study}.png", lambda temporary, image=image: temporary.write_bytes(image))
+            write_whole(folder / f"{study}.png", _png(draw(frames[study])))
             paths.append(folder / f"{study}.png")
     return paths
 
@@ -256,13 +254,3 @@ def _png(figure: Figure) -> bytes:
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=DPI, facecolor="white")
     return file.getvalue()
-
-
-def _write(path: Path, write: Callable[[Path], Any]) -> None:
-    """Write beside the place and move there: a reader never sees half a file, a full disk leaves the old one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        write(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The one runner of all studies: points that are missing are computed and kept, then tables, claims and report made."""
+"""The one runner of all studies: points that are missing are computed and kept, one after another."""
 
 import importlib.metadata
 import platform
@@ -8,43 +8,42 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from metaprior.experiments.store import Store, write_whole
+from metaprior.experiments.store import Store
 from metaprior.experiments.study import Study
 
 if TYPE_CHECKING:
     import pandas as pd
 
+Progress = Callable[[str, int], None]  # told what is being done, often, and how many points are done with it
 PACKAGES = ("metaprior", "jax", "jaxlib", "equinox", "optax", "numpy", "scipy")
 
 
 def run(
-    studies: Sequence[Study],
-    folder: Path,
-    resume: bool,
-    command: str,
-    on_point: Callable[[str, str], None] = lambda study, point: None,
+    studies: Sequence[Study], folder: Path, resume: bool, command: str, progress: Progress = lambda what, done: None
 ) -> dict[str, "pd.DataFrame"]:
-    """Complete the studies in `folder` and give their tables. `on_point` is told what is being worked at, often."""
+    """Complete the studies in `folder` and give their tables."""
     stores = [Store(folder / study.name, study) for study in studies]
     for store in stores:
         store.open(resume)
     tables = {}
     for store in stores:
-        compute(store, command, on_point)
+        compute(store, command, progress)
         tables[store.study.name] = store.write_table()
     return tables
 
 
-def compute(store: Store, command: str, on_point: Callable[[str, str], None] = lambda study, point: None) -> None:
+def compute(store: Store, command: str, progress: Progress = lambda what, done: None) -> None:
     """Compute the points that are missing. Whatever stops it, those done are kept and noted with the time they took."""
-    missing = [point for point in store.points if not store.has(point)]
     started, done = time.perf_counter(), 0
     try:
-        for point in missing:
-            on_point(store.study.name, point.name)
-            rows = store.study.run(point, lambda what, point=point: on_point(store.study.name, f"{point.name}, {what}"))
-            store.add(point, rows)
-            done += 1
+        for point in store.points:
+            name = f"{store.study.name}, {point.name}"
+            if not store.has(point):
+                progress(name, 0)
+                rows = store.study.run(point, lambda what, name=name: progress(f"{name}: {what}", 0))
+                store.add(point, rows)
+                done += 1
+            progress(name, 1)
     finally:
         if done:
             store.note({"points": done, "seconds": round(time.perf_counter() - started, 1), **surroundings(command)})
@@ -76,38 +75,6 @@ def commit() -> str:
     except (OSError, subprocess.SubprocessError):
         return "unknown"
     return said[0].strip() + ("+" if said[1].strip() else "")
-
-
-def summary_of(store: Store) -> dict[str, Any]:
-    """What the report says of a study: how long, on what, how to make it again."""
-    runs = store.provenance()
-    last = runs[-1] if runs else {}
-    return {
-        "command": last.get("command", "unknown"),
-        "seconds": sum(run["seconds"] for run in runs),
-        "device": "; ".join(dict.fromkeys(run["device"] for run in runs)),
-        "versions": last.get("versions", {}),
-        "commit": "; ".join(dict.fromkeys(run["commit"] for run in runs)),
-        "settings": store.config,
-        "draws": store.config.get("n_draws", 0),
-    }
-
-
-def read_tables(folder: Path, names: Sequence[str]) -> dict[str, "pd.DataFrame"]:
-    """The tables in a folder of results."""
-    import pandas as pd
-
-    paths = {name: folder / name / "results.parquet" for name in names}
-    return {name: pd.read_parquet(path) for name, path in paths.items() if path.exists()}
-
-
-def write_claims(claims: dict[str, Any], folder: Path) -> Path:
-    """claims.json."""
-    import json
-
-    path = folder / "claims.json"
-    write_whole(path, (json.dumps(claims, indent=1) + "\n").encode())
-    return path
 
 
 def _installed(name: str) -> bool:

@@ -31,7 +31,7 @@ class Store:
     def open(self, resume: bool) -> None:
         """Claim the folder for this configuration, or find that it holds results of it (with `resume`), or refuse."""
         path = self.folder / "config.json"
-        found = _read_json(path) if path.exists() else None
+        found = read_json(path) if path.exists() else None
         if found is not None and found != self.config:
             differences = _differences(found, self.config)
             raise ResultsError(f"{self.folder} holds results of another configuration ({differences}). "
@@ -61,7 +61,7 @@ class Store:
     def rows(self, point: Point) -> dict[str, list[Any]]:
         """The columns of a point."""
         path = self._path(point)
-        record = _read_json(path)
+        record = read_json(path)
         try:
             content = record["columns"]
             if _digest(content) != record["sha256"]:
@@ -98,7 +98,7 @@ class Store:
     def provenance(self) -> list[dict[str, Any]]:
         """What `note` kept."""
         path = self.folder / "provenance.json"
-        return _read_json(path)["runs"] if path.exists() else []
+        return read_json(path)["runs"] if path.exists() else []
 
     def _path(self, point: Point) -> Path:
         return self.folder / "points" / f"{point.name}.json"
@@ -142,7 +142,8 @@ def _json(value: Any) -> bytes:
     return (json.dumps(value, indent=1) + "\n").encode()
 
 
-def _read_json(path: Path) -> Any:
+def read_json(path: Path) -> Any:
+    """The content of a file, or an error that says what to do about it."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:

@@ -1,7 +1,7 @@
 """What a study is to the runner: a frozen configuration, points, and the rows of each."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from metaprior.experiments.schema import COLUMNS
 
@@ -15,6 +15,7 @@ class Point(NamedTuple):
     values: dict[str, Any]
 
 
+@runtime_checkable
 class Study(Protocol):
     """A frozen dataclass whose fields are its configuration."""
 

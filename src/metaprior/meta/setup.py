@@ -182,7 +182,7 @@ def draw(
 
 
 def draw_many(
-    keys: PRNGKeyArray, input_dim: int, settings: Settings, y_std: np.ndarray, prior_std: np.ndarray
+    keys: Key[Array, " runs"], input_dim: int, settings: Settings, y_std: np.ndarray, prior_std: np.ndarray
 ) -> tuple[PyTree, GPPrior, HyperPrior]:
     """`draw` for many runs at once, each with its own key, unit of y and scale of the hyper-prior."""
     dtype = jnp.zeros(()).dtype
