@@ -24,7 +24,6 @@ from metaprior.experiments.open_settings import (
     FEATURES,
     FEATURES_SVGD,
     PIXELS,
-    PIXELS_SVGD,
     SINUSOID,
     OpenSettings,
     validation_seeds,
@@ -257,7 +256,6 @@ def test_the_open_settings_are_those_that_the_committed_search_chose():
     assert best(table, "features", "map") == FEATURES
     assert best(table, "features", "svgd") == FEATURES_SVGD
     assert best(table, "pixels", "map") == PIXELS
-    assert best(table, "pixels", "svgd") == PIXELS_SVGD
 
 
 @committed

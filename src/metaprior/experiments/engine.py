@@ -24,7 +24,7 @@ from metaprior.tasks.batch import TaskBatch, TaskSet
 from metaprior.tasks.scaling import identity_scaling
 
 LANES_CPU = 32  # runs trained at once: more do not fit the caches of a processor
-LANES_NUMBERS = 2**32  # numbers kept for the gradients of all lanes of an accelerator: 16 GB
+NUMBERS_CPU, NUMBERS = 2**28, 2**32  # kept for the gradients of all lanes: 1 GB, and 16 GB on an accelerator
 CALL_NUMBERS = 2**27  # inputs of queries that are predicted in one call
 
 
@@ -191,10 +191,10 @@ def _scaling(spec: Spec, settings: Settings) -> Scaling:
 
 
 def _lanes(spec: Spec, settings: Settings, n_slots: int) -> int:
+    of_run = n_slots * len(spec.draw.target[0].y) * (1000 + spec.test.x_query.shape[-1]) * settings.n_particles
     if jax.default_backend() == "cpu":
-        return LANES_CPU
-    samples = n_slots * len(spec.draw.target[0].y)
-    return max(LANES_NUMBERS // (samples * (1000 + spec.test.x_query.shape[-1]) * settings.n_particles), 1)
+        return min(LANES_CPU, max(NUMBERS_CPU // of_run, 1))
+    return max(NUMBERS // of_run, 1)
 
 
 def _keys(specs: Sequence[Spec]) -> Any:

@@ -15,7 +15,6 @@ from metaprior.experiments.open_settings import (
     FEATURES,
     FEATURES_SVGD,
     PIXELS,
-    PIXELS_SVGD,
     OpenSettings,
     reporting_seeds,
 )
@@ -30,6 +29,7 @@ from metaprior.tasks import Task, TestTask
 
 PIXEL, FEATURE, DEFAULT, GENERATED = "pixels", "features", "features, default prior", "generated images"
 N_PARTICLES = 10  # K of SVGD
+PIXEL_BLOCK = 5
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,11 @@ class Figure4:
     """
 
     n_draws: int = 60
-    n_pixel_draws: int = 20
+    n_pixel_draws: int = 10
     n_tasks: int = 20  # N
     n_source: int = 10  # beta N
     alphas: tuple[float, ...] = tuple(k / 10 for k in range(11))
+    pixel_alphas: tuple[float, ...] = (0.0, 0.2, 0.5, 0.8, 1.0)
     inference: tuple[tuple[str, tuple[str, ...]], ...] = (
         (FEATURE, ("map", "svgd")),
         (DEFAULT, ("map", "svgd")),
@@ -57,7 +58,6 @@ class Figure4:
     features: OpenSettings = FEATURES
     features_svgd: OpenSettings = FEATURES_SVGD
     pixels: OpenSettings = PIXELS
-    pixels_svgd: OpenSettings = PIXELS_SVGD
 
     name: ClassVar[str] = "fig4"
 
@@ -65,17 +65,18 @@ class Figure4:
         """A few draws with every scheme, of one data set by one method, each."""
         for data, methods in self.inference:
             for method in methods:
-                for first in range(0, self._n_draws(data), self.draws_per_point):
+                for first in range(0, self._n_draws(data), self._block(data)):
                     name = f"{data.replace(',', '').replace(' ', '-')}-{method}-{first}"
                     yield Point(name, {"data": data, "method": method, "first": first})
 
     def run(self, point: Point, on_chunk: OnChunk) -> Rows:
         """Every scheme on these draws."""
         data, method, first = (point.values[name] for name in ("data", "method", "first"))
-        seeds = reporting_seeds(self._n_draws(data))[first : first + self.draws_per_point]
+        seeds = reporting_seeds(self._n_draws(data))[first : first + self._block(data)]
         schemes = paper_schemes(self.n_tasks, self.n_source, None)
         n_target = self.n_tasks - self.n_source
-        schemes += [Scheme(WFEM, self.n_source, n_target, alpha) for alpha in self.alphas]
+        alphas = self.pixel_alphas if data == PIXEL else self.alphas
+        schemes += [Scheme(WFEM, self.n_source, n_target, alpha) for alpha in alphas]
         if data in self.with_auto:
             schemes += auto_scheme(self.n_tasks, self.n_source)
         draws = self.draws(data, seeds)
@@ -106,8 +107,7 @@ class Figure4:
             inference = MAP() if method == "map" else SVGD()
             settings = Settings(ZeroMean(), LinearRBFKernel(), likelihood="bernoulli", standardise="within-class")
             return Training(_with(settings, inference), learning_rate=1e-2, n_steps=1000)
-        by_map, by_svgd = (self.pixels, self.pixels_svgd) if data == PIXEL else (self.features, self.features_svgd)
-        chosen = by_map if method == "map" else by_svgd
+        chosen = self.pixels if data == PIXEL else self.features if method == "map" else self.features_svgd
         # The paper starts particles of SVGD at draws from the hyper-prior.
         inference = MAP() if method == "map" else SVGD(chosen.length_scale, start="hyperprior")  # type: ignore[arg-type]
         settings = Settings(
@@ -122,6 +122,10 @@ class Figure4:
 
     def _n_draws(self, data: str) -> int:
         return min(self.n_draws, self.n_pixel_draws) if data == PIXEL else self.n_draws
+
+    def _block(self, data: str) -> int:
+        """Draws of a point; the images of few are in memory at once."""
+        return min(self.draws_per_point, PIXEL_BLOCK) if data == PIXEL else self.draws_per_point
 
     def _rows(self, data: str, method: str, scheme: Scheme, draw: int, values: dict[str, float]) -> Rows:
         setting = {

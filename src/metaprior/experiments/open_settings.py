@@ -23,8 +23,7 @@ class OpenSettings:
 SINUSOID = OpenSettings(prior_std=8.0, learning_rate=1e-2, n_steps=1000)
 FEATURES = OpenSettings(prior_std=10.0, learning_rate=1e-3, n_steps=30)
 FEATURES_SVGD = OpenSettings(prior_std=0.3, learning_rate=1e-2, n_steps=100, length_scale=1e3)
-PIXELS = OpenSettings(prior_std=1.0, learning_rate=1e-4, n_steps=50)
-PIXELS_SVGD = OpenSettings(prior_std=0.1, learning_rate=1e-3, n_steps=200)
+PIXELS = OpenSettings(prior_std=1.0, learning_rate=1e-4, n_steps=50)  # of MAP, and kept for SVGD
 
 
 def reporting_seeds(n_draws: int) -> range:

@@ -1,7 +1,7 @@
 """The search for what the paper leaves open: PACOH on N target tasks, on validation draws that no figure uses."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -16,6 +16,7 @@ from metaprior.experiments.study import Point, Rows, make_rows
 if TYPE_CHECKING:
     import pandas as pd
 
+VALIDATED = Figure4(n_test_tasks=50, n_pixel_test_tasks=25)
 LENGTHS = ("median", 1e3, 1e4, 1e5)  # l of SVGD
 
 
@@ -41,7 +42,6 @@ class SettingsSearch:
         Grid(FEATURE, "map", 16, (1e-5, 1e-4, 1e-3, 1e-2), (30, 100, 300, 1000), (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)),
         Grid(PIXEL, "map", 4, (1e-5, 1e-4, 1e-3), (50, 200, 1000), (0.1, 0.3, 1.0, 3.0, 10.0)),
         Grid(FEATURE, "svgd", 16, (1e-3, 1e-2, 3e-2), (100, 300, 1000), (0.03, 0.1, 0.3, 1.0, 3.0), LENGTHS),
-        Grid(PIXEL, "svgd", 4, (1e-3, 1e-2), (200,), (0.01, 0.03, 0.1, 0.3), LENGTHS),
     )
 
     name: ClassVar[str] = "settings"
@@ -65,9 +65,7 @@ class SettingsSearch:
             draws, training, n_tasks = study.draws(study.deviation, seeds), study.training, study.n_tasks
         else:
             chosen = OpenSettings(1.0, values["rate"], values["n_steps"], values["length_scale"])
-            study = Figure4(
-                features=chosen, pixels=chosen, features_svgd=chosen, n_test_tasks=50, n_pixel_test_tasks=25
-            )
+            study = replace(VALIDATED, features=chosen, features_svgd=chosen, pixels=chosen)
             draws, training = study.draws(grid.data, seeds, "validation"), study.training(grid.data, grid.method)
             n_tasks = study.n_tasks
         schemes = [Scheme(ALL, 0, n_tasks, 0.0, prior_std=std) for std in grid.prior_std]
