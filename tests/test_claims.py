@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from metaprior.experiments import claims as module
-from metaprior.experiments.claims import FAILS, HOLDS, UNDECIDED, auto_table, claims_json, judge, regime_table
+from metaprior.experiments import comparisons as module
+from metaprior.experiments.claims import claims_json, judge
+from metaprior.experiments.comparisons import FAILS, HOLDS, UNDECIDED
 from metaprior.experiments.schema import (
     ALL,
     AUTO,
@@ -22,6 +23,7 @@ from metaprior.experiments.schema import (
     REGRESSION_METRICS,
     WFEM,
 )
+from metaprior.experiments.tables import auto_table, regime_table
 
 ALPHAS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 DEVIATIONS = (0.0, 0.5, 1.0)
@@ -357,7 +359,7 @@ def test_intervals_cover(ratio, monkeypatch):
     for _ in range(300):
         shared = generator.exponential(size=60)
         first, second = (pd.Series(shared + 0.5 * generator.exponential(size=60)) for _ in range(2))
-        statistic = module._relative if ratio else np.mean
+        statistic = module.relative if ratio else np.mean
         row = module.measure("", "", statistic, None, *((first, second) if ratio else (first - 1.5,)))
         covered.append(row.low <= 0.0 <= row.high)
     error = math.sqrt(0.95 * 0.05 / 300)

@@ -11,7 +11,8 @@ import pytest
 from matplotlib.image import imread
 
 from metaprior.experiments import report as module
-from metaprior.experiments.claims import HOLDS, UNDECIDED, judge
+from metaprior.experiments.claims import judge
+from metaprior.experiments.comparisons import HOLDS, UNDECIDED
 from metaprior.experiments.pictures import COLOURS, PICTURES, draw_fig1, draw_fig3, draw_fig4, draw_fig5, draw_regime
 from metaprior.experiments.report import CAPTIONS, claims_rows, make_report, save_pictures
 from metaprior.experiments.schema import FIGURES, ORACLE_BAYES, POOLED, SCHEMES, WFEM
@@ -205,7 +206,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     def full_disk(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module.os, "replace", full_disk)
+    monkeypatch.setattr("os.replace", full_disk)
     with pytest.raises(OSError, match="No space"):
         make_report({}, judge({}), {}, path)
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]

@@ -7,41 +7,46 @@ and is inconclusive else. Draws with a missing or infinite value are left out of
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import bootstrap
 
+from metaprior.experiments.comparisons import (
+    FAILS,
+    HOLDS,
+    LEVEL,
+    MIN_DRAWS,
+    RESAMPLES,
+    SAME,
+    UNDECIDED,
+    Comparison,
+    Table,
+    above,
+    below,
+    by_alpha,
+    difference,
+    every,
+    held_out,
+    inside,
+    levels,
+    measure,
+    one_hot,
+    pairs,
+    relative,
+    signed,
+    values,
+)
 from metaprior.experiments.schema import ALL, AUTO, CURVES, FEW, GP, POOLED, REGRESSION_METRICS, WFEM
 
-HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "inconclusive"
 CLOSE = 0.10  # C2, C3: 'close' and 'comparable' are less than a tenth above the ideal's RMSE
 COINCIDES = 0.05  # C2: 'coincides' is within a twentieth of it, either way
 ABOUT = (0.1, 0.3)  # C6: a best alpha of 'about 0.2'
-MIN_DRAWS = 2  # one draw has no interval
-LEVEL, RESAMPLES, SPLITS, SEED = 0.95, 4000, 100, 0
 GENERATED = "generated images"  # stand in for absent data: they say nothing about the paper's
-SAME = 1e-9  # settings that differ by rounding are the same
 
-Judge = Callable[[float, float], str]  # from the ends of an interval to a verdict
 Frames = dict[str, pd.DataFrame]
-Table = Any  # a data frame too: pandas annotates every selection from one as perhaps a series
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A number with its interval: where and what it is, and its verdict, or None where it only informs."""
-
-    where: str
-    what: str
-    difference: float
-    low: float
-    high: float
-    n_draws: int
-    verdict: str | None
 
 
 @dataclass(frozen=True)
@@ -88,169 +93,9 @@ def claims_json(claims: Sequence[Claim]) -> dict[str, Any]:
     return {"rules": rules, "claims": [_plain(asdict(claim)) for claim in claims]}
 
 
-def auto_table(frames: Frames) -> list[Comparison]:
-    """WFEM with alpha chosen by itself minus every other scheme, by setting: what tuned WFEM is worth everywhere.
-
-    The best alpha in hindsight is chosen on the very draws it is measured on: a bar that no rule is expected to pass.
-    """
-    rows: list[Comparison] = []
-    for study, column in (("fig1", "deviation"), ("fig3", "beta"), ("fig5", "beta")):
-        frame = frames.get(study)
-        for point in [] if frame is None else _levels(frame, column, AUTO):
-            rows += _auto_rows(frame, f"figure {study[3]} · {column} {point:g}", "rmse", **{column: point})
-    labelled = frames.get("fig4")
-    for data, inference in [] if labelled is None else _pairs(labelled):
-        where = f"figure 4 · {data} · {inference.upper()}"
-        rows += _auto_rows(labelled, where, "accuracy", data=data, inference=inference)
-    return rows
-
-
-def regime_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Best alpha and gain of WFEM over target-only: a row per hyper-prior scale, number of target tasks and deviation.
-
-    `best_alpha` has the lowest mean RMSE of all draws, where PACOH on the target tasks counts as alpha 0. The gain in
-    percent is of mean RMSE; were alpha chosen on the draws that measure it, noise alone would show a gain. So alpha is
-    chosen on one half of the draws and measured on the other, both ways, averaged over many random halves. Where
-    nothing is to be gained that shows a small loss, the price of choosing.
-    """
-    rows = []
-    cells: Any = frame.groupby(["prior_std", "n_target", "deviation"])
-    for (prior_std, n_target, deviation), cell in cells:
-        few = values(cell, FEW).rename(0.0)
-        table = pd.concat([few, by_alpha(cell)], axis=1, join="inner").dropna()
-        best = float(table.columns[int(np.argmin(table.mean().to_numpy()))]) if len(table) else math.nan
-        chosen = _held_out(table, lambda means: _one_hot(means, np.argmin(means)))
-        gain = measure("", "", _gain, None, chosen, few)
-        settings = {"prior_std": prior_std, "n_target": n_target, "deviation": deviation, "best_alpha": best}
-        rows.append({**settings, "gain": gain.difference, "low": gain.low, "high": gain.high, "n_draws": gain.n_draws})
-    columns = ["prior_std", "n_target", "deviation", "best_alpha", "gain", "low", "high", "n_draws"]
-    return pd.DataFrame(rows, columns=pd.Index(columns))
-
-
-def every(verdicts: Iterable[str | None]) -> str:
-    """Does not hold if one verdict is that, holds if there are some and all do, else inconclusive."""
-    found = set(verdicts) - {None}
-    return FAILS if FAILS in found else HOLDS if found == {HOLDS} else UNDECIDED
-
-
-def below(limit: float) -> Judge:
-    """Holds where the interval is entirely below the limit."""
-    return lambda low, high: HOLDS if high < limit else FAILS if low > limit else UNDECIDED
-
-
-def above(limit: float) -> Judge:
-    """Holds where the interval is entirely above the limit."""
-    return lambda low, high: HOLDS if low > limit else FAILS if high < limit else UNDECIDED
-
-
-def inside(least: float, most: float) -> Judge:
-    """Holds where the interval is entirely inside the range; does not hold where it misses the range."""
-    least, most = least - SAME, most + SAME
-    return lambda low, high: (
-        HOLDS if least <= low and high <= most else FAILS if high < least or low > most else UNDECIDED
-    )
-
-
-def values(frame: pd.DataFrame, scheme: str, metric: str = "rmse", **setting: Any) -> pd.Series:
-    """The values of a scheme by draw in one setting, NaN where the run diverged."""
-    chosen = _select(frame, scheme, metric, **setting).set_index("draw")["value"].sort_index()
-    if not chosen.index.is_unique:
-        raise ValueError(f"expected one {metric} per draw of {scheme} at {setting or 'its setting'}, got several")
-    return chosen.where(np.isfinite(chosen))
-
-
-def by_alpha(frame: pd.DataFrame, metric: str = "rmse", **setting: Any) -> Table:
-    """The values of WFEM in one setting: a row per draw, a column per alpha."""
-    chosen = _select(frame, WFEM, metric, **setting)
-    alphas = chosen["alpha"].round(9).unique()
-    columns = {alpha: values(chosen, WFEM, metric, alpha=float(alpha)) for alpha in np.sort(alphas)}
-    return pd.DataFrame(columns, dtype="float64")
-
-
-def measure(
-    where: str, what: str, statistic: Callable[..., Any], rule: Judge | None, *samples: pd.Series
-) -> Comparison:
-    """A statistic of samples paired by draw, its bootstrap interval over draws, and the rule's verdict on that."""
-    columns = pd.concat(samples, axis=1, join="inner").dropna().sort_index().to_numpy(dtype="float64").T
-    n_draws = columns.shape[1]
-    estimate = float(statistic(*columns, axis=-1)) if n_draws else math.nan
-    low, high = _interval(statistic, columns) if n_draws >= MIN_DRAWS else (math.nan, math.nan)
-    return Comparison(where, what, estimate, low, high, n_draws, None if rule is None else rule(low, high))
-
-
-def _difference(where: str, what: str, rule: Judge | None, first: pd.Series, second: pd.Series) -> Comparison:
-    # The differences are resampled, not the pairs: what both schemes share cancels to the last digit.
-    return measure(where, what, np.mean, rule, first - second)
-
-
-def _interval(statistic: Callable[..., Any], columns: np.ndarray) -> tuple[float, float]:
-    if (columns == columns[:, :1]).all():
-        value = float(statistic(*columns, axis=-1))
-        return value, value
-    seeded: dict[str, Any] = {"random_state": np.random.default_rng(SEED)}  # scipy 1.14 does not know rng
-    result = bootstrap(
-        tuple(columns),
-        statistic,
-        paired=True,
-        vectorized=True,
-        axis=-1,
-        method="percentile",
-        confidence_level=LEVEL,
-        n_resamples=RESAMPLES,
-        **seeded,
-    )
-    return float(result.confidence_interval.low), float(result.confidence_interval.high)
-
-
-def _relative(first: np.ndarray, second: np.ndarray, axis: int = -1) -> Any:
-    return np.mean(first, axis=axis) / np.mean(second, axis=axis) - 1.0
-
-
-def _gain(chosen: np.ndarray, few: np.ndarray, axis: int = -1) -> Any:
-    return 100.0 * (1.0 - np.mean(chosen, axis=axis) / np.mean(few, axis=axis))
-
-
 def _share(wfem: np.ndarray, few: np.ndarray, ideal: np.ndarray, axis: int = -1) -> Any:
     gap = np.mean(ideal - few, axis=axis)
     return np.mean(wfem - few, axis=axis) / np.where(gap == 0.0, math.nan, gap)  # no gap has no share
-
-
-def _one_hot(means: np.ndarray, index: Any) -> np.ndarray:
-    return np.eye(len(means))[index]
-
-
-def _held_out(table: Table, choose: Callable[[np.ndarray], np.ndarray]) -> pd.Series:
-    """For every draw the sum of its row weighted by `choose`, which saw the column means of the other half alone.
-
-    Halves are drawn many times. Weights are averaged before the sum, so that a choice that never changes is exact.
-    """
-    rows = table.sort_index().to_numpy(dtype="float64")
-    generator = np.random.default_rng(SEED)
-    weights = np.zeros_like(rows)
-    for _ in range(SPLITS if len(rows) >= MIN_DRAWS else 0):
-        order = generator.permutation(len(rows))
-        first, second = order[: len(rows) // 2], order[len(rows) // 2 :]
-        weights[second] += choose(rows[first].mean(axis=0))
-        weights[first] += choose(rows[second].mean(axis=0))
-    measured = (rows * (weights / SPLITS)).sum(axis=1)
-    return pd.Series(measured if len(rows) >= MIN_DRAWS else math.nan, index=table.sort_index().index, dtype="float64")
-
-
-def _select(frame: Table, scheme: str, metric: str, **setting: Any) -> Table:
-    kept = (frame["scheme"] == scheme) & (frame["metric"] == metric)
-    for column, wanted in setting.items():
-        kept &= (frame[column] - wanted).abs() < SAME if isinstance(wanted, float) else frame[column] == wanted
-    return frame[kept]
-
-
-def _levels(frame: Table, column: str, scheme: str = WFEM) -> list[float]:
-    # Of one scheme: what does not depend on a column, such as an oracle, stands at a single level of it.
-    return [float(level) for level in np.sort(frame.loc[frame["scheme"] == scheme, column].round(9).unique())]
-
-
-def _pairs(frame: Table) -> list[tuple[str, str]]:
-    found = frame.loc[frame["inference"] != "none", ["data", "inference"]].drop_duplicates()
-    return [(str(data), str(inference)) for data, inference in found.itertuples(index=False)]
 
 
 def _judge_one(name: str, frame: pd.DataFrame | None) -> Claim:
@@ -273,28 +118,28 @@ def _judge_one(name: str, frame: pd.DataFrame | None) -> Claim:
 
 def _c1(frame: Table) -> Iterator[Comparison]:
     """RMSE of WFEM minus PACOH on few: below 0 at every deviation."""
-    for deviation in _levels(frame, "deviation"):
+    for deviation in levels(frame, "deviation"):
         wfem, few = (values(frame, scheme, deviation=deviation) for scheme in (WFEM, FEW))
-        yield _difference(f"deviation {deviation:g}", "WFEM − PACOH on (1-beta)N, RMSE", below(0.0), wfem, few)
+        yield difference(f"deviation {deviation:g}", "WFEM − PACOH on (1-beta)N, RMSE", below(0.0), wfem, few)
 
 
 def _c2(frame: Table) -> Iterator[Comparison]:
     """Close: RMSE at most CLOSE above the ideal at every deviation. Coincides at deviation 0: within COINCIDES."""
     what = "RMSE of WFEM relative to PACOH on N"
-    for deviation in _levels(frame, "deviation"):
+    for deviation in levels(frame, "deviation"):
         pair = [values(frame, scheme, deviation=deviation) for scheme in (WFEM, ALL)]
-        yield measure(f"deviation {deviation:g}", f"{what}, below +{CLOSE:g}", _relative, below(CLOSE), *pair)
+        yield measure(f"deviation {deviation:g}", f"{what}, below +{CLOSE:g}", relative, below(CLOSE), *pair)
     pair = [values(frame, scheme, deviation=0.0) for scheme in (WFEM, ALL)]
     rule = inside(-COINCIDES, COINCIDES)
-    yield measure("deviation 0", f"{what}, within ±{COINCIDES:g}", _relative, rule, *pair)
+    yield measure("deviation 0", f"{what}, within ±{COINCIDES:g}", relative, rule, *pair)
 
 
 def _c3(frame: Table) -> Iterator[Comparison]:
     """RMSE at most CLOSE above the ideal; the negative log likelihood informs."""
     what = f"RMSE of WFEM relative to PACOH on N, below +{CLOSE:g}"
-    yield measure("deviation 0.5", what, _relative, below(CLOSE), values(frame, WFEM), values(frame, ALL))
+    yield measure("deviation 0.5", what, relative, below(CLOSE), values(frame, WFEM), values(frame, ALL))
     wfem, ideal = (values(frame, scheme, "nll") for scheme in (WFEM, ALL))
-    yield _difference("deviation 0.5", "WFEM − PACOH on N, NLL", None, wfem, ideal)
+    yield difference("deviation 0.5", "WFEM − PACOH on N, NLL", None, wfem, ideal)
 
 
 def _c4(frame: Table) -> Iterator[Comparison]:
@@ -315,7 +160,7 @@ def _c4(frame: Table) -> Iterator[Comparison]:
 
 def _c5(frame: Table) -> Iterator[Comparison]:
     """The gap to the ideal has a slope over beta above 0; WFEM minus PACOH on few is below 0 wherever beta > 0."""
-    betas = np.array(_levels(frame, "beta"))
+    betas = np.array(levels(frame, "beta"))
     gaps = {beta: values(frame, WFEM, beta=beta) - values(frame, ALL, beta=beta) for beta in betas.tolist()}
     if len(betas) > 1:  # one share of source tasks has no slope
         centred = betas - betas.mean()
@@ -324,7 +169,7 @@ def _c5(frame: Table) -> Iterator[Comparison]:
         yield measure(f"beta {betas[0]:g} to {betas[-1]:g}", what, np.mean, above(0.0), slopes)
     for beta in betas[betas > SAME].tolist():  # at beta 0 all three are one scheme
         wfem, few = (values(frame, scheme, beta=beta) for scheme in (WFEM, FEW))
-        yield _difference(f"beta {beta:g}", "WFEM − PACOH on (1-beta)N, RMSE", below(0.0), wfem, few)
+        yield difference(f"beta {beta:g}", "WFEM − PACOH on (1-beta)N, RMSE", below(0.0), wfem, few)
 
 
 def _c6(frame: Table) -> Iterator[Comparison]:
@@ -338,7 +183,7 @@ def _c6(frame: Table) -> Iterator[Comparison]:
     alphas = table.columns.to_numpy(dtype="float64")
     if len(alphas) < 2:
         return
-    apart = _held_out(table, lambda means: _one_hot(means, np.argmax(means)) - _one_hot(means, np.argmin(means)))
+    apart = held_out(table, lambda means: one_hot(means, np.argmax(means)) - one_hot(means, np.argmin(means)))
     where = f"{len(alphas)} alphas from {alphas[0]:g} to {alphas[-1]:g}"
     what = "worst − best alpha on held-out draws, RMSE"
     yield measure(where, what, np.mean, lambda low, _: HOLDS if low > 0.0 else UNDECIDED, apart)
@@ -358,11 +203,11 @@ def _c7(frame: Table) -> Iterator[Comparison]:
         for scheme in (FEW, POOLED, AUTO, ALL):
             pair = [values(part, scheme, "accuracy") for part in (svgd, mode)]
             if any(len(found) for found in pair):
-                yield _difference(f"{data} · {scheme}", what, above(0.0), *pair)
+                yield difference(f"{data} · {scheme}", what, above(0.0), *pair)
         tables = [by_alpha(part, "accuracy") for part in (svgd, mode)]
         for alpha in tables[0].columns.union(tables[1].columns):
             pair = [table.get(alpha, pd.Series(dtype="float64")) for table in tables]
-            yield _difference(f"{data} · {WFEM} at alpha {alpha:g}", what, above(0.0), *pair)
+            yield difference(f"{data} · {WFEM} at alpha {alpha:g}", what, above(0.0), *pair)
 
 
 def _c8(frame: Table) -> Iterator[Comparison]:
@@ -371,7 +216,7 @@ def _c8(frame: Table) -> Iterator[Comparison]:
     The gap is bridged, partly or wholly, where PACOH on N target tasks and WFEM both are above PACOH on few; that
     does not hold where either is below. Single alphas inform: the best of them would be a choice made in hindsight.
     """
-    for data, inference in _pairs(frame):
+    for data, inference in pairs(frame):
         where = f"{data} · {inference.upper()}"
         part = frame[frame["data"] == data]
         table = by_alpha(part, "accuracy", inference=inference)
@@ -380,14 +225,14 @@ def _c8(frame: Table) -> Iterator[Comparison]:
         gp, few, ideal = (values(part, scheme, "accuracy", inference=inference) for scheme in (GP, FEW, ALL))
         if gp.empty:  # an untrained prior has no inference to speak of
             gp = values(part, GP, "accuracy", inference="none")
-        yield _difference(where, "WFEM − GP, accuracy", above(0.0), wfem, gp)
-        rise = _difference(where, "WFEM − PACOH on (1-beta)N, accuracy", above(0.0), wfem, few)
-        gap = _difference(where, "PACOH on N − PACOH on (1-beta)N, accuracy", None, ideal, few)
+        yield difference(where, "WFEM − GP, accuracy", above(0.0), wfem, gp)
+        rise = difference(where, "WFEM − PACOH on (1-beta)N, accuracy", above(0.0), wfem, few)
+        gap = difference(where, "PACOH on N − PACOH on (1-beta)N, accuracy", None, ideal, few)
         share = measure(where, "share of the gap to PACOH on N bridged", _share, None, wfem, few, ideal)
         yield from (rise, replace(share, verdict=every([rise.verdict, above(0.0)(gap.low, gap.high)])), gap)
-        yield _difference(where, "WFEM − PACOH on N, accuracy", None, wfem, ideal)
+        yield difference(where, "WFEM − PACOH on N, accuracy", None, wfem, ideal)
         for alpha in table.columns:
-            yield _difference(where, f"WFEM at alpha {alpha:g} − PACOH on (1-beta)N, accuracy", None, table[alpha], few)
+            yield difference(where, f"WFEM at alpha {alpha:g} − PACOH on (1-beta)N, accuracy", None, table[alpha], few)
 
 
 _RULES = {"C1": _c1, "C2": _c2, "C3": _c3, "C4": _c4, "C5": _c5, "C6": _c6, "C7": _c7, "C8": _c8}
@@ -433,32 +278,6 @@ def _numbers(rows: Sequence[Comparison]) -> str:
         return f"{signed(rows[0].difference)} [{signed(rows[0].low)}, {signed(rows[0].high)}]"
     numbers = [row.difference for row in rows]
     return f"{signed(min(numbers))} to {signed(max(numbers))}"
-
-
-def signed(value: float) -> str:
-    """'−0.031': three decimals, or an exponent where these would say nothing; '–' where there is no number."""
-    plain = value == 0.0 or 0.001 <= abs(value) < 1000.0
-    return "–" if math.isnan(value) else f"{value:+.3f}".replace("-", "−") if plain else f"{value:+.1e}"
-
-
-def _auto_rows(frame: Table, where: str, metric: str, **setting: Any) -> list[Comparison]:
-    auto = values(frame, AUTO, metric, **setting)
-    if auto.empty:
-        return []
-    beta = float(_select(frame, AUTO, metric, **setting)["beta"].iloc[0])
-    others = {scheme: values(frame, scheme, metric, **setting) for scheme in (FEW, POOLED)}
-    table = by_alpha(frame, metric, **setting)
-    for alpha in table.columns[abs(table.columns - beta) < SAME]:
-        others["WFEM at alpha = beta"] = table[alpha]
-    if len(table.columns) > 1:
-        means = table.mean()
-        others["WFEM at the best alpha in hindsight"] = table[means.idxmin() if metric == "rmse" else means.idxmax()]
-    others[ALL] = values(frame, ALL, metric, **setting)
-    return [
-        _difference(where, f"{AUTO} − {other}, {metric}", None, auto, found)
-        for other, found in others.items()
-        if len(found)
-    ]
 
 
 def _plain(value: Any) -> Any:

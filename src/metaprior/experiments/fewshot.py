@@ -41,7 +41,7 @@ class Figure4:
     """
 
     n_draws: int = 60
-    n_pixel_draws: int = 10
+    n_pixel_draws: int = 5
     n_tasks: int = 20  # N
     n_source: int = 10  # beta N
     alphas: tuple[float, ...] = tuple(k / 10 for k in range(11))

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from metaprior.experiments.claims import regime_table
 from metaprior.experiments.schema import ALL, AUTO, FEW, GP, ORACLE_BAYES, ORACLE_GP, POOLED, SCHEMES, WFEM
+from metaprior.experiments.tables import regime_table
 from metaprior.plots import BAND, LINE, POINTS, TRUTH
 
 # Okabe and Ito's colours, which colour-blind readers tell apart; a scheme has the same one in every figure.

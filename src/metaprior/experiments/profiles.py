@@ -18,22 +18,24 @@ FULL: dict[str, Any] = {
     "regime": RegimeMap(),
 }
 
-# The same settings on fewer draws and points: what they show is a part of what FULL shows.
+# The same settings and the first draws of FULL, fewer of them and at fewer points.
 QUICK: dict[str, Any] = {
-    "fig1": Figure1(n_draws=6, deviations=(0.0, 0.5, 1.0)),
-    "fig2": Figure2(n_draws=6),
-    "fig3": Figure3(n_draws=6, n_source=(0, 15, 24, 30)),
+    "fig1": Figure1(n_draws=10, deviations=(0.0, 0.5, 1.0)),
+    "fig2": Figure2(n_draws=10),
+    "fig3": Figure3(n_draws=10, n_source=(0, 15, 24, 30)),
     "fig4": Figure4(
-        n_draws=2,
-        draws_per_point=2,
+        n_draws=5,
+        n_pixel_draws=2,
+        draws_per_point=5,
         alphas=(0.2, 0.5),
+        pixel_alphas=(0.2, 0.5),
         inference=((FEATURE, ("map", "svgd")), (DEFAULT, ("map", "svgd")), (PIXEL, ("map",))),
         with_auto=(),
         n_pixel_test_tasks=20,
     ),
-    "fig5": Figure5(n_draws=6, alphas=(0.0, 0.1, 0.2, 0.4, 0.7, 1.0)),
+    "fig5": Figure5(n_draws=10, alphas=(0.0, 0.1, 0.2, 0.4, 0.7, 1.0)),
     "regime": RegimeMap(
-        n_draws=6, deviations=(0.0, 0.5, 1.0), n_target=(5, 15), strengths=(1.0,), alphas=(0.1, 0.35, 0.7)
+        n_draws=10, deviations=(0.0, 0.5, 1.0), n_target=(5, 15), strengths=(1.0,), alphas=(0.1, 0.35, 0.7)
     ),
 }
 PROFILES = {"quick": QUICK, "full": FULL}

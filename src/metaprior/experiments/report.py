@@ -11,10 +11,12 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from metaprior.experiments.claims import FAILS, HOLDS, UNDECIDED, Claim, Comparison, auto_table, signed
+from metaprior.experiments.claims import Claim
+from metaprior.experiments.comparisons import FAILS, HOLDS, UNDECIDED, Comparison, signed
 from metaprior.experiments.pictures import PICTURES
 from metaprior.experiments.schema import AUTO
 from metaprior.experiments.store import write_whole
+from metaprior.experiments.tables import auto_table
 
 DPI = 120
 FEW_DRAWS = 10  # with fewer, percentile intervals are too short to trust
