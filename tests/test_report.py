@@ -16,6 +16,7 @@ from metaprior.experiments.comparisons import HOLDS, UNDECIDED
 from metaprior.experiments.pictures import COLOURS, PICTURES, draw_fig1, draw_fig3, draw_fig4, draw_fig5, draw_regime
 from metaprior.experiments.report import CAPTIONS, claims_rows, make_report, save_pictures
 from metaprior.experiments.schema import FIGURES, ORACLE_BAYES, POOLED, SCHEMES, WFEM
+from metaprior.experiments.store import ResultsError
 from test_claims import make_fig1, make_fig4, make_frames
 
 PANELS = {"fig1": 2, "fig2": 4, "fig3": 2, "fig4": 2, "fig5": 2, "regime": 8}  # the regime's with a colour bar each
@@ -207,7 +208,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.replace", full_disk)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(ResultsError, match="No space"):
         make_report({}, judge({}), {}, path)
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
     assert path.read_text() == "old"
