@@ -308,6 +308,9 @@ def test_generated_images_say_nothing():
 def test_one_draw_has_no_interval(frames):
     single = {study: frame[frame["draw"] == 0] for study, frame in frames.items()}
     for claim in judge(single):
+        if claim.id == "C4":  # an identity needs none
+            assert claim.verdict == HOLDS
+            continue
         assert claim.verdict == UNDECIDED
         assert "Too few draws" in claim.summary
         assert max(row.n_draws for row in claim.comparisons) == 1

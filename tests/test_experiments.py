@@ -32,6 +32,12 @@ PAPER = {
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def _few_lanes(monkeypatch):
+    """Whatever a test trains goes through one compiled program of two lanes."""
+    monkeypatch.setattr("metaprior.experiments.engine.LANES_CPU", 2)
+
+
 def quiet(what):
     pass
 
@@ -75,7 +81,7 @@ def test_runs_of_other_sizes_and_draws_side_by_side_do_not_touch(draw, training,
     ]
     together = predictions(specs, training, n_slots=12)
     alone = [predictions([spec], training, n_slots=10)[0] for spec in specs]
-    monkeypatch.setattr("metaprior.experiments.engine.LANES_CPU", 2)
+    monkeypatch.setattr("metaprior.experiments.engine.LANES_CPU", 3)
     monkeypatch.setattr("metaprior.experiments.engine.CALL_NUMBERS", 1)
     in_parts = predictions(specs, training, n_slots=12)
     for one, two, three, spec in zip(together, alone, in_parts, specs, strict=True):

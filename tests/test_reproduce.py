@@ -186,6 +186,7 @@ def tiny(monkeypatch):
         "regime": RegimeMap(n_target=(5,), deviations=(0.0, 1.0), strengths=(1.0,), alphas=(0.5,), **TINY),
     }
     monkeypatch.setitem(profiles.PROFILES, "quick", studies)
+    monkeypatch.setattr("metaprior.experiments.engine.LANES_CPU", 2)  # one program for all points
 
 
 def test_reproduce_all_ends_with_the_claims_and_can_be_resumed(tiny, tmp_path):
@@ -274,8 +275,11 @@ def test_the_committed_results_are_whole_and_say_what_the_claims_say():
 @committed
 @pytest.mark.parametrize(("name", "deviation", "alpha"), [("fig1", 0.5, 0.5), ("fig5", 0.75, 0.2)])
 def test_points_of_the_committed_results_are_reproduced(name, deviation, alpha):
-    """The first three draws again, on this machine, are those of the committed run within their standard errors."""
-    study, n_draws = replace(profiles.FULL[name], n_draws=3), 3
+    """The first eight draws again: means agree within two standard errors of the difference of two of them.
+
+    Single draws do not: training amplifies the last digits, in which processors and accelerators differ.
+    """
+    study, n_draws = replace(profiles.FULL[name], n_draws=8), 8
     schemes = [s for s in paper_schemes(30, study.n_source, alpha) if s.name in (FEW, WFEM, ALL)]
     scores = score(study.draws(deviation), schemes, study.training, 30)
     table = read_tables(COMMITTED, [name])[name]
@@ -286,4 +290,4 @@ def test_points_of_the_committed_results_are_reproduced(name, deviation, alpha):
         known = rows.sort_values("draw")["value"].to_numpy()
         assert len(known) == profiles.FULL[name].n_draws
         now = np.array([of_draw[scheme]["rmse"] for of_draw in scores])
-        assert_allclose(now.mean(), known[:n_draws].mean(), atol=2 * known.std(ddof=1) / np.sqrt(n_draws))
+        assert_allclose(now.mean(), known[:n_draws].mean(), atol=2 * known.std(ddof=1) * np.sqrt(2 / n_draws))

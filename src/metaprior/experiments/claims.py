@@ -107,13 +107,12 @@ def _judge_one(name: str, frame: pd.DataFrame | None) -> Claim:
         summary = "The data are not here: generated images stand in for them and say nothing about this claim."
         return Claim(name, figure, statement, UNDECIDED, summary, ())
     comparisons = tuple(_RULES[name](kept))
+    verdict = every(row.verdict for row in comparisons)
+    summary = _summary(name, comparisons)
     most = max((row.n_draws for row in comparisons), default=0)
-    if most < MIN_DRAWS:
+    if verdict == UNDECIDED and most < MIN_DRAWS:
         summary = f"Too few draws for an interval: {most}, where {MIN_DRAWS} are the least."
-        return Claim(name, figure, statement, UNDECIDED, summary, comparisons)
-    return Claim(
-        name, figure, statement, every(row.verdict for row in comparisons), _summary(name, comparisons), comparisons
-    )
+    return Claim(name, figure, statement, verdict, summary, comparisons)
 
 
 def _c1(frame: Table) -> Iterator[Comparison]:
@@ -153,7 +152,7 @@ def _c4(frame: Table) -> Iterator[Comparison]:
         # A run that diverged in one scheme alone is a difference, too.
         apart = (both.iloc[:, 0] - both.iloc[:, 1]).abs().fillna(math.inf)
         largest, n_draws = float(apart.max()), both.index.nunique()
-        verdict = UNDECIDED if n_draws < MIN_DRAWS else HOLDS if largest == 0.0 else FAILS
+        verdict = UNDECIDED if n_draws == 0 else HOLDS if largest == 0.0 else FAILS  # an identity needs no interval
         what = f"largest |{first} − {second}| of all draws and metrics"
         yield Comparison(f"beta {beta:g}", what, largest, largest, largest, n_draws, verdict)
 

@@ -28,7 +28,7 @@ COLOURS = {
 ORACLES = {ORACLE_GP: (0, (1, 1.5)), ORACLE_BAYES: (0, (4, 1.5, 1, 1.5))}  # dotted, and dots with dashes
 METRICS = {"rmse": "test RMSE", "nll": "negative log likelihood per sample", "accuracy": "test accuracy"}
 STYLES = {"map": (0, (4, 2)), "svgd": "-"}
-SQUEEZED = 3.0  # where GP makes the range this many times longer than the others need, they come first
+NLL_TICKS = (-2, -1, -0.5, 0, 0.5, 1, 2, 5, 10, 20, 50, 100)
 
 
 def draw_fig1(frame: pd.DataFrame) -> Figure:
@@ -73,7 +73,7 @@ def draw_fig4(frame: pd.DataFrame) -> Figure:
             _against_alpha(axes, part, "accuracy", style)
         axes.set_title(name, fontsize=10)
         axes.set_xlabel("alpha, the weight of the source tasks")
-        _scale(axes, frame[frame["data"] == name], "accuracy")
+        _scale(axes, "accuracy")
         _tidy(axes)
     shown = [scheme for scheme in SCHEMES if scheme in set(frame["scheme"])]
     handles = [Line2D([], [], color=COLOURS[scheme], label=scheme) for scheme in shown]
@@ -89,7 +89,7 @@ def draw_fig5(frame: pd.DataFrame) -> Figure:
     for axes, metric in zip(panels, ("rmse", "nll"), strict=True):
         _against_alpha(axes, frame, metric, "-")
         axes.set_xlabel("alpha, the weight of the source tasks")
-        _scale(axes, frame, metric)
+        _scale(axes, metric)
         _tidy(axes)
     _legend(figure, panels[0])
     return figure
@@ -143,7 +143,7 @@ def _two_panels(frame: Any, column: str, label: str) -> Figure:
                 x, mean = np.array([rows[column].min(), rows[column].max()]), np.repeat(mean, 2)
             _line(axes, x, mean, half, scheme)
         axes.set_xlabel(label)
-        _scale(axes, frame, metric)
+        _scale(axes, metric)
         _tidy(axes)
     _legend(figure, panels[0])
     return figure
@@ -197,28 +197,20 @@ def _means(rows: Any, column: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return groups.mean().index.to_numpy(), groups.mean().to_numpy(), half.to_numpy()
 
 
-def _scale(axes: Any, frame: Any, metric: str) -> None:
-    """A logarithmic axis for RMSE. Others have no zero to start from: there a distant GP is left outside, in words."""
+def _scale(axes: Any, metric: str) -> None:
+    """Axes on which schemes that are far apart can be told from each other, and so can those that are close."""
     axes.set_ylabel(METRICS[metric])
     if metric == "rmse":
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.yaxis.set_minor_formatter(NullFormatter())
+    elif metric == "nll":  # may be negative: even up to 1, logarithmic beyond
+        axes.set_yscale("symlog", linthresh=1.0)
+        low, high = axes.get_ylim()
+        axes.set_yticks([tick for tick in NLL_TICKS if low <= tick <= high])
+    else:
         return
-    rows = _finite(frame, metric)
-    groups = rows.groupby(["scheme", "inference", "deviation", "beta", "alpha"], dropna=False)["value"]
-    means, halves = groups.mean(), 1.96 * groups.sem().fillna(0.0)
-    untrained = means.index.get_level_values("scheme") == GP
-    gp, others = means[untrained], means[~untrained]
-    if gp.empty or others.empty:
-        return
-    if max(gp.max() - others.min(), others.max() - gp.min()) > SQUEEZED * (others.max() - others.min()):
-        low, high = (others - halves[~untrained]).min(), (others + halves[~untrained]).max()
-        length = high - low or 1.0  # one scheme of one draw has neither a range nor a band
-        axes.set_ylim(low - 0.05 * length, high + 0.1 * length)
-        text = f"GP outside: {gp.min():.2f}" + (f" to {gp.max():.2f}" if gp.max() - gp.min() >= 0.01 else "")
-        axes.text(0.02, 0.98, text, transform=axes.transAxes, va="top", fontsize=9, color="#555555")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _legend(figure: Figure, axes: Any) -> None:
