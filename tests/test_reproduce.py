@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,14 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
 from typer.testing import CliRunner
 
+from metaprior import cli
 from metaprior.cli import app
 from metaprior.experiments import profiles, store
 from metaprior.experiments.claims import judge
-from metaprior.experiments.conclusions import read_tables
-from metaprior.experiments.fewshot import GENERATED, Figure4
+from metaprior.experiments.conclusions import provenance, read_tables
+from metaprior.experiments.fewshot import Figure4
 from metaprior.experiments.open_settings import (
     FEATURES,
     FEATURES_SVGD,
@@ -29,7 +30,7 @@ from metaprior.experiments.open_settings import (
     validation_seeds,
 )
 from metaprior.experiments.runner import run
-from metaprior.experiments.schema import ALL, COLUMNS, FEW, FIGURES, WFEM
+from metaprior.experiments.schema import ALL, COLUMNS, CURVES, DEFAULT, FEATURE, FEW, FIGURES, GENERATED, WFEM
 from metaprior.experiments.schemes import paper_schemes, score
 from metaprior.experiments.sinusoid import Figure1, Figure2, Figure3, Figure5, RegimeMap
 from metaprior.experiments.store import ResultsError, Store
@@ -92,10 +93,53 @@ def test_nothing_is_overwritten_without_being_asked(counting, tmp_path):
     other = Counting(broken="nothing")
     with pytest.raises(ResultsError, match=r"another configuration \(broken: False there, True asked for\)"):
         run([other], tmp_path, True, "command")
-    (tmp_path / "counting" / "config.json").unlink()
-    with pytest.raises(ResultsError, match=r"no config.json"):
-        run([Counting()], tmp_path, True, "command")
     assert not other.computed
+
+
+def test_a_lost_configuration_is_known_by_the_points(counting, tmp_path):
+    run([counting], tmp_path, False, "command")
+    config = tmp_path / "counting" / "config.json"
+    content = config.read_bytes()
+    for damage in (config.unlink, lambda: config.write_text("{")):
+        damage()
+        with pytest.raises(ResultsError, match=r"no whole config.json"):
+            run([Counting(broken="nothing")], tmp_path, True, "command")
+        again = Counting()
+        run([again], tmp_path, True, "command")
+        assert not again.computed
+        assert config.read_bytes() == content
+
+
+def test_tables_without_their_points_are_not_overwritten(counting, tmp_path):
+    run([counting], tmp_path, False, "command")
+    shutil.rmtree(tmp_path / "counting" / "points")
+    for resume in (False, True):
+        with pytest.raises(ResultsError, match=r"none of the points it was made of"):
+            run([Counting()], tmp_path, resume, "command")
+
+
+def test_a_folder_is_claimed_only_when_work_begins(counting, tmp_path):
+    """One study that is refused leaves no trace of the others; a configuration without results can be replaced."""
+    run([counting], tmp_path, False, "command")
+    first = Counting()
+    first.name = "first"
+    with pytest.raises(ResultsError, match="already holds results"):
+        run([first, Counting()], tmp_path, False, "command")
+    assert not (tmp_path / "first").exists()
+    with pytest.raises(KeyboardInterrupt):
+        run([Counting(broken="first")], tmp_path / "interrupted", False, "command")
+    run([Counting()], tmp_path / "interrupted", False, "command")
+
+
+@pytest.mark.parametrize("content", [None, "[]", '{"runs": []}', '{"runs": [{}]}', "nonsense"])
+def test_lost_provenance_is_unknown_not_an_error(counting, tmp_path, content):
+    run([counting], tmp_path, False, "command")
+    path = tmp_path / "counting" / "provenance.json"
+    path.unlink() if content is None else path.write_text(content)
+    run([Counting()], tmp_path, True, "command")
+    config = tmp_path / "counting" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "n_draws": 1}))
+    assert provenance(tmp_path / "counting")["commit"] == "unknown"
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"sha256": "0", "columns": "{}"}', b"\xff\xfe", None])
@@ -118,7 +162,7 @@ def test_a_full_disk_is_one_clear_error_and_loses_nothing(counting, tmp_path, mo
 
     def full(handle):
         calls.append(handle)
-        if len(calls) > 3:  # config, two points
+        if len(calls) > 5:  # configuration, two points with their notes
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         fsync(handle)
 
@@ -219,7 +263,8 @@ def test_reproduce_all_ends_with_the_claims_and_can_be_resumed(tiny, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["fig9"], ["fig1", "--profile", "slow"], ["fig1", "--draws", "0"], [], ["all", "--out", "/proc/x"]]
+    "arguments",
+    [["fig9"], ["fig1", "--profile", "slow"], ["fig1", "--draws", "0"], [], ["all", "--out", "/proc/[/x]"]],
 )
 def test_bad_arguments_end_with_one_clear_message(arguments):
     result = CliRunner().invoke(app, ["reproduce", *arguments])
@@ -231,7 +276,10 @@ def test_the_profiles_show_what_the_paper_states():
     full, quick = profiles.FULL, profiles.QUICK
     assert set(full) == set(quick) == set(FIGURES)
     assert all(full[name].n_draws >= 100 for name in ("fig1", "fig2", "fig3", "fig5"))
-    assert full["fig4"].n_draws >= 20
+    assert min(full["fig4"].n_draws, full["fig4"].n_pixel_draws) >= 20
+    assert set(cli.Figure) == {*FIGURES, "all", "settings"}
+    [wider] = profiles.studies("fig4", "full", 70, lambda data: None)
+    assert (wider.n_draws, wider.n_pixel_draws) == (70, 70)
     for studies in (full, quick):
         one, two, three, four, five = (studies[f"fig{i}"] for i in range(1, 6))
         assert {(s.n_tasks, s.n_samples, s.noise_std) for s in (one, two, three, five)} == {(30, 5, 0.1)}
@@ -243,9 +291,19 @@ def test_the_profiles_show_what_the_paper_states():
         assert one.open == two.open == three.open == five.open == studies["regime"].open == SINUSOID
         training = five.training
         assert training.settings.temperature == "paper"
-    assert full["fig5"].alphas == full["fig4"].alphas == tuple(k / 10 for k in range(11))
+    assert full["fig5"].alphas == full["fig4"].alphas == full["fig4"].pixel_alphas == tuple(k / 10 for k in range(11))
 
 
+# What was run: the full profile, less of it on pixels.
+RUN = {
+    **profiles.FULL,
+    "fig4": replace(
+        profiles.FULL["fig4"],
+        n_pixel_draws=5,
+        pixel_alphas=(0.0, 0.2, 0.5, 0.8, 1.0),
+        with_auto=(FEATURE, DEFAULT, GENERATED),
+    ),
+}
 committed = pytest.mark.skipif(not (COMMITTED / "claims.json").exists(), reason="the full results are not here")
 
 
@@ -264,25 +322,34 @@ def test_the_committed_results_are_whole_and_say_what_the_claims_say():
     tables = read_tables(COMMITTED)
     assert set(tables) == set(FIGURES)
     for name, table in tables.items():
+        study = RUN[name]
         assert list(table) == list(COLUMNS)
-        assert set(table["draw"]) == set(range(profiles.FULL[name].n_draws))
         config = json.loads((COMMITTED / name / "config.json").read_text())
-        assert config == Store(COMMITTED, profiles.FULL[name]).config
+        assert config == Store(COMMITTED, study).config
+        of_draw = table[~table["metric"].isin(CURVES)].groupby([*list(COLUMNS)[:8], "scheme", "metric"], dropna=False)
+        for key, draws in of_draw["draw"]:
+            n_draws = study.n_pixel_draws if "pixels" in key else study.n_draws
+            assert sorted(draws) == list(range(n_draws)), key
+    shown = set(zip(tables["fig4"]["data"], tables["fig4"]["inference"], strict=True))
+    assert shown == {(data, method) for data, methods in RUN["fig4"].inference for method in methods}
+    assert set(tables["fig3"].query("scheme == @WFEM")["n_target"]) == {30 - n for n in RUN["fig3"].n_source}
+    assert set(tables["fig5"].query("scheme == @WFEM")["alpha"]) == set(RUN["fig5"].alphas)
     stated = {claim["id"]: claim["verdict"] for claim in json.loads((COMMITTED / "claims.json").read_text())["claims"]}
     assert {claim.id: claim.verdict for claim in judge(tables)} == stated
 
 
 @committed
-@pytest.mark.parametrize(("name", "deviation", "alpha"), [("fig1", 0.5, 0.5), ("fig5", 0.75, 0.2)])
+@pytest.mark.parametrize(("name", "deviation", "alpha"), [("fig1", 1.0, 0.5), ("fig5", 0.75, 0.7)])
 def test_points_of_the_committed_results_are_reproduced(name, deviation, alpha):
-    """The first eight draws again: means agree within two standard errors of the difference of two of them.
+    """The first eight draws again: means agree within three standard errors of the paired difference.
 
-    Single draws do not: training amplifies the last digits, in which processors and accelerators differ.
+    Single draws differ: training amplifies the last digits, in which processors and accelerators are not alike. The
+    points are such that the schemes are farther from each other than that.
     """
     study, n_draws = replace(profiles.FULL[name], n_draws=8), 8
     schemes = [s for s in paper_schemes(30, study.n_source, alpha) if s.name in (FEW, WFEM, ALL)]
     scores = score(study.draws(deviation), schemes, study.training, 30)
-    table = read_tables(COMMITTED, [name])[name]
+    table, means = read_tables(COMMITTED, [name])[name], []
     for scheme in schemes:
         rows = table[(table["scheme"] == scheme.name) & (table["metric"] == "rmse") & (table["deviation"] == deviation)]
         if scheme.name == WFEM:
@@ -290,4 +357,7 @@ def test_points_of_the_committed_results_are_reproduced(name, deviation, alpha):
         known = rows.sort_values("draw")["value"].to_numpy()
         assert len(known) == profiles.FULL[name].n_draws
         now = np.array([of_draw[scheme]["rmse"] for of_draw in scores])
-        assert_allclose(now.mean(), known[:n_draws].mean(), atol=2 * known.std(ddof=1) * np.sqrt(2 / n_draws))
+        apart = now - known[:n_draws]
+        assert abs(apart.mean()) <= max(3 * apart.std(ddof=1) / np.sqrt(n_draws), 0.005)
+        means.append(now.mean())
+    assert np.diff(np.sort(means)).min() > 0.03

@@ -70,8 +70,7 @@ def info(
         header, _ = read(path)
         report = TransferReport.from_json(header["report"])
     except (InvalidFile, OSError, KeyError) as error:
-        err.print(f"[red]{error}[/red]")
-        raise typer.Exit(2) from None
+        raise _refusal(str(error)) from None
     fitted = {name: value for name, value in header["fitted"].items() if isinstance(value, int | float | str)}
     rows = [
         ("kind", header["kind"]),
@@ -141,8 +140,7 @@ def reproduce(
         else:
             _conclude(folder)
     except ResultsError as error:
-        err.print(f"[red]{error}[/red]", highlight=False)
-        raise typer.Exit(2) from None
+        raise _refusal(str(error)) from None
     except KeyboardInterrupt:
         err.print("Stopped. What was finished is kept: run the same command with --resume.")
         raise typer.Exit(130) from None
@@ -156,7 +154,7 @@ def _conclude(folder: Path) -> None:
 
     claims, files = conclude(folder)
     _print_table(("claim", "what it says", "verdict", "difference [95% interval]"), claims_rows(claims))
-    out.print(f"Wrote {', '.join(str(file) for file in files)}.", highlight=False)
+    out.print(f"Wrote {', '.join(str(file) for file in files)}.", highlight=False, markup=False)
 
 
 def _print_settings(folder: Path) -> None:
@@ -245,5 +243,11 @@ def _make_folder(folder: Path) -> None:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        err.print(f"[red]--out {folder}: cannot write there ({error.strerror or error}). Choose another folder.[/red]")
-        raise typer.Exit(2) from None
+        reason = error.strerror or error
+        raise _refusal(f"--out {folder}: cannot write there ({reason}). Choose another folder.") from None
+
+
+def _refusal(message: str) -> typer.Exit:
+    """Say what is wrong, as it is: a file name may look like markup."""
+    err.print(message, style="red", markup=False, highlight=False)
+    return typer.Exit(2)

@@ -12,7 +12,7 @@ from scipy.stats import bootstrap
 from metaprior.experiments.schema import WFEM
 
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "inconclusive"
-MIN_DRAWS = 5  # with fewer, the draws that happen to agree would decide
+MIN_DRAWS = 10  # percentile intervals of fewer are too short: of five, one in six misses a difference of zero
 LEVEL, RESAMPLES, SPLITS, SEED = 0.95, 4000, 100, 0
 SAME = 1e-9  # settings that differ by rounding are the same
 
@@ -159,4 +159,4 @@ def pairs(frame: Table) -> list[tuple[str, str]]:
 def signed(value: float) -> str:
     """'−0.031': three decimals, or an exponent where these would say nothing; '–' where there is no number."""
     plain = value == 0.0 or 0.001 <= abs(value) < 1000.0
-    return "–" if math.isnan(value) else f"{value:+.3f}".replace("-", "−") if plain else f"{value:+.1e}"
+    return "–" if math.isnan(value) else (f"{value:+.3f}" if plain else f"{value:+.1e}").replace("-", "−")

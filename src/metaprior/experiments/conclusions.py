@@ -9,16 +9,15 @@ import pandas as pd
 
 from metaprior.experiments.claims import Claim, claims_json, judge
 from metaprior.experiments.report import make_report, save_pictures
-from metaprior.experiments.schema import FIGURES
-from metaprior.experiments.store import ResultsError, read_json, write_whole
+from metaprior.experiments.schema import COLUMNS, FIGURES
+from metaprior.experiments.store import ResultsError, read_json, read_runs, write_whole
 
 
-def conclude(folder: Path, out: Path | None = None) -> tuple[list[Claim], list[Path]]:
-    """Judge the claims; write claims.json, a PNG of every figure and report.html into `out` (default: the folder)."""
-    out = folder if out is None else out
+def conclude(folder: Path) -> tuple[list[Claim], list[Path]]:
+    """Judge the claims; write claims.json, a PNG of every figure and report.html beside the results."""
     tables = read_tables(folder)
     claims = judge(tables)
-    files = [out / "claims.json", *save_pictures(tables, out), out / "report.html"]
+    files = [folder / "claims.json", *save_pictures(tables, folder), folder / "report.html"]
     write_whole(files[0], (json.dumps(claims_json(claims), indent=1) + "\n").encode())
     make_report(tables, claims, {name: provenance(folder / name) for name in tables}, files[-1])
     return claims, files
@@ -32,24 +31,30 @@ def read_tables(folder: Path, names: Sequence[str] = FIGURES) -> dict[str, pd.Da
         if path.exists():
             try:
                 tables[name] = pd.read_parquet(path)
+                if missing := set(COLUMNS) - set(tables[name]):
+                    raise ValueError(f"it lacks {', '.join(sorted(missing))}")
             except (OSError, ValueError) as error:  # pyarrow's errors are one or the other
                 raise ResultsError(
                     f"{path} is damaged ({error}). Remove that file, then run `metaprior reproduce {name}` again with "
-                    "--resume: it is made from the files of the points, which are kept."
+                    "--resume: it is made anew from the files of the points."
                 ) from None
     return tables
 
 
 def provenance(folder: Path) -> dict[str, Any]:
     """What the report says of a study: how long, on what, how to make it again."""
+    runs = read_runs(folder)
     config = read_json(folder / "config.json")
-    runs = read_json(folder / "provenance.json")["runs"]
+    versions = {name: None for run in runs for name in run["versions"]}
     return {
-        "command": runs[-1]["command"],
+        "command": "; ".join(dict.fromkeys(run["command"] for run in runs)) or "unknown",
         "seconds": sum(run["seconds"] for run in runs),
-        "device": "; ".join(dict.fromkeys(run["device"] for run in runs)),
-        "versions": runs[-1]["versions"],
-        "commit": "; ".join(dict.fromkeys(run["commit"] for run in runs)),
+        "device": "; ".join(dict.fromkeys(run["device"] for run in runs)) or "unknown",
+        "versions": {
+            name: " and ".join(dict.fromkeys(run["versions"][name] for run in runs if name in run["versions"]))
+            for name in versions
+        },
+        "commit": "; ".join(dict.fromkeys(run["commit"] for run in runs)) or "unknown",
         "settings": config,
         "draws": config["n_draws"],
     }

@@ -6,7 +6,7 @@ a target task (1 - alpha) / N_T, an empty slot nothing. What comes back are pred
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -46,6 +46,7 @@ class Spec(NamedTuple):
     alpha: float
     test: TestTask  # of stacked arrays
     prior_std: float = 1.0  # times that of the settings
+    trained: bool = True  # False: stays where it starts, as a run without tasks does
 
     @property
     def environments(self) -> list[list[Task]]:
@@ -85,7 +86,21 @@ def stack_tests(tasks: Sequence[TestTask]) -> TestTask:
 def predictions(
     specs: Sequence[Spec], training: Training, n_slots: int, on_chunk: Callable[[int], None] | None = None
 ) -> list[Prediction]:
-    """Train every run and predict its queries. A run without tasks, as one of no steps, stays where it starts."""
+    """Train every run and predict its queries."""
+    trained = np.array([spec.trained and len(spec.weights) > 0 for spec in specs])
+    predicted: dict[int, Prediction] = {}
+    for rows, n_steps in ((np.flatnonzero(trained), training.n_steps), (np.flatnonzero(~trained), 0)):
+        if len(rows):
+            alike = [specs[i] for i in rows.tolist()]
+            part = _predictions(alike, replace(training, n_steps=n_steps), n_slots, on_chunk)
+            predicted.update(zip(rows.tolist(), part, strict=True))
+    return [predicted[i] for i in range(len(specs))]
+
+
+def _predictions(
+    specs: Sequence[Spec], training: Training, n_slots: int, on_chunk: Callable[[int], None] | None
+) -> list[Prediction]:
+    """Of runs that take the same steps, as many at once as there are lanes."""
     scalings = [_scaling(spec, training.settings) for spec in specs]
     lanes = min(len(specs), _lanes(specs[0], training.settings, n_slots))
     predicted: list[Prediction] = []
@@ -111,7 +126,7 @@ def _fit(
     y_std = np.array([float(scaling.y_std) for scaling in scalings])
     prior_std = np.array([spec.prior_std for spec in specs])
     particles, rest, hyperprior = draw_many(draw_keys, len(scalings[0].x_mean), settings, y_std, prior_std)
-    if training.n_steps == 0 or not any(len(spec.weights) for spec in specs):
+    if training.n_steps == 0:
         return particles, rest
     problem = _problems(tasks, rest, hyperprior, weights, settings.temperature)
     rates = jnp.full(len(specs), training.learning_rate, dtype)

@@ -18,7 +18,7 @@ from metaprior.experiments.open_settings import (
     OpenSettings,
     reporting_seeds,
 )
-from metaprior.experiments.schema import LABEL_METRICS, WFEM
+from metaprior.experiments.schema import DEFAULT, FEATURE, GENERATED, LABEL_METRICS, PIXEL, WFEM
 from metaprior.experiments.schemes import OnChunk, Scheme, auto_scheme, paper_schemes, score
 from metaprior.experiments.study import Point, Rows, make_rows
 from metaprior.gp import LinearRBFKernel, MLPKernel, MLPMean, ZeroMean
@@ -27,7 +27,6 @@ from metaprior.meta.hyperprior import check_prior_std
 from metaprior.meta.setup import Settings
 from metaprior.tasks import Task, TestTask
 
-PIXEL, FEATURE, DEFAULT, GENERATED = "pixels", "features", "features, default prior", "generated images"
 N_PARTICLES = 10  # K of SVGD
 PIXEL_BLOCK = 5
 
@@ -41,17 +40,17 @@ class Figure4:
     """
 
     n_draws: int = 60
-    n_pixel_draws: int = 5
+    n_pixel_draws: int = 20
     n_tasks: int = 20  # N
     n_source: int = 10  # beta N
     alphas: tuple[float, ...] = tuple(k / 10 for k in range(11))
-    pixel_alphas: tuple[float, ...] = (0.0, 0.2, 0.5, 0.8, 1.0)
+    pixel_alphas: tuple[float, ...] = tuple(k / 10 for k in range(11))
     inference: tuple[tuple[str, tuple[str, ...]], ...] = (
         (FEATURE, ("map", "svgd")),
         (DEFAULT, ("map", "svgd")),
         (PIXEL, ("map", "svgd")),
     )
-    with_auto: tuple[str, ...] = (FEATURE, DEFAULT, GENERATED)
+    with_auto: tuple[str, ...] = (FEATURE, DEFAULT, PIXEL, GENERATED)
     n_test_tasks: int = 100
     n_pixel_test_tasks: int = 50
     draws_per_point: int = 10

@@ -71,7 +71,8 @@ def draw_fig4(frame: pd.DataFrame) -> Figure:
         for inference, style in STYLES.items():
             part = frame[(frame["data"] == name) & frame["inference"].isin([inference, "none"])]
             _against_alpha(axes, part, "accuracy", style)
-        axes.set_title(name, fontsize=10)
+        n_draws = frame.loc[frame["data"] == name, "draw"].nunique()
+        axes.set_title(f"{name} ({n_draws} draws)", fontsize=10)
         axes.set_xlabel("alpha, the weight of the source tasks")
         _scale(axes, "accuracy")
         _tidy(axes)

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from metaprior.experiments.fewshot import DEFAULT, FEATURE, GENERATED, PIXEL, Figure4, available
-from metaprior.experiments.schema import FIGURES
+from metaprior.experiments.fewshot import Figure4, available
+from metaprior.experiments.schema import DEFAULT, FEATURE, FIGURES, GENERATED, PIXEL
 from metaprior.experiments.sinusoid import Figure1, Figure2, Figure3, Figure5, RegimeMap
 from metaprior.experiments.validation import SettingsSearch
 
@@ -30,7 +30,7 @@ QUICK: dict[str, Any] = {
         alphas=(0.2, 0.5),
         pixel_alphas=(0.2, 0.5),
         inference=((FEATURE, ("map", "svgd")), (DEFAULT, ("map", "svgd")), (PIXEL, ("map",))),
-        with_auto=(),
+        with_auto=(FEATURE,),
         n_pixel_test_tasks=20,
     ),
     "fig5": Figure5(n_draws=10, alphas=(0.0, 0.1, 0.2, 0.4, 0.7, 1.0)),
@@ -39,7 +39,6 @@ QUICK: dict[str, Any] = {
     ),
 }
 PROFILES = {"quick": QUICK, "full": FULL}
-NAMES = (*FIGURES, "all", "settings")
 
 
 def studies(name: str, profile: str, n_draws: int | None, on_missing: Callable[[str], None]) -> list[Any]:
@@ -53,7 +52,12 @@ def studies(name: str, profile: str, n_draws: int | None, on_missing: Callable[[
         return [SettingsSearch(tuple(grid if n_draws is None else replace(grid, n_draws=n_draws) for grid in grids))]
     chosen = [PROFILES[profile][figure] for figure in (FIGURES if name == "all" else (name,))]
     chosen = [_with_data_at_hand(study, on_missing) if isinstance(study, Figure4) else study for study in chosen]
-    return chosen if n_draws is None else [replace(study, n_draws=n_draws) for study in chosen]
+    return chosen if n_draws is None else [_with_draws(study, n_draws) for study in chosen]
+
+
+def _with_draws(study: Any, n_draws: int) -> Any:
+    pixels = {"n_pixel_draws": n_draws} if isinstance(study, Figure4) else {}
+    return replace(study, n_draws=n_draws, **pixels)
 
 
 def _with_data_at_hand(figure: Figure4, on_missing: Callable[[str], None]) -> Figure4:

@@ -12,14 +12,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from metaprior.experiments.claims import Claim
-from metaprior.experiments.comparisons import FAILS, HOLDS, UNDECIDED, Comparison, signed
+from metaprior.experiments.comparisons import FAILS, HOLDS, MIN_DRAWS, UNDECIDED, Comparison, signed
 from metaprior.experiments.pictures import PICTURES
 from metaprior.experiments.schema import AUTO
 from metaprior.experiments.store import write_whole
 from metaprior.experiments.tables import auto_table
 
 DPI = 120
-FEW_DRAWS = 10  # with fewer, percentile intervals are too short to trust
 CAPTIONS = {
     "fig1": "Figure 1. Test error against the deviation of the target from the source, alpha = beta = 0.5.",
     "fig2": "Figure 2. Predictions on one test task of the first draw, deviation 0.5, alpha = beta = 0.2.",
@@ -46,7 +45,7 @@ SHORT = {  # the claims for a terminal, in 26 characters
     "C1": "better than target-only",
     "C2": "close to N target tasks",
     "C3": "comparable predictions",
-    "C4": "identities at beta 0 and 1",
+    "C4": "equal at beta 0 and 1",
     "C5": "gap grows, better anyway",
     "C6": "best alpha about 0.2",
     "C7": "SVGD beats MAP",
@@ -143,17 +142,17 @@ def _claims_section(claims: Sequence[Claim]) -> str:
         lines.append((escape(claim.id), words, _badge(claim.verdict), *map(escape, (place, number, draws))))
     head = ("", "claim", "verdict", "where", "difference [95%]", "draws")
     table = _table(head, lines, ("", "wide", "", "wide", "number", ""))
-    least = min((row.n_draws for claim in claims for row in claim.comparisons), default=FEW_DRAWS)
-    if least >= FEW_DRAWS:
+    least = min((row.n_draws for claim in claims for row in claim.comparisons), default=MIN_DRAWS)
+    if least >= MIN_DRAWS:
         return f"<h2>The claims</h2>{table}"
-    note = f"Some comparisons have no more than {least} draws. Intervals from fewer than {FEW_DRAWS} are too short: "
-    return f'<h2>The claims</h2>{table}<p class="soft">{note}take their verdicts as a first look.</p>'
+    note = f"Comparisons of fewer than {MIN_DRAWS} draws, of which there are some, have no interval and stay open."
+    return f'<h2>The claims</h2>{table}<p class="soft">{note}</p>'
 
 
 def _figure(study: str, frame: pd.DataFrame, provenance: Mapping[str, Mapping[str, Any]]) -> str:
     image = base64.b64encode(_png(PICTURES[study](frame))).decode()
     facts = provenance.get(study, {})
-    draws = f" {facts['draws']} draws." if "draws" in facts else ""
+    draws = f" {facts['draws']} draws." if "draws" in facts and study != "fig4" else ""  # whose panels have their own
     caption = CAPTIONS[study] + ("" if study in ("fig2", "regime") else f" {BANDS}") + draws
     text = escape(caption)
     return f'<figure><img alt="{text}" src="data:image/png;base64,{image}"><figcaption>{text}</figcaption></figure>'

@@ -24,7 +24,7 @@ def run(
     """Complete the studies in `folder` and give their tables."""
     stores = [Store(folder / study.name, study) for study in studies]
     for store in stores:
-        store.open(resume)
+        store.check(resume)
     tables = {}
     for store in stores:
         compute(store, command, progress)
@@ -33,20 +33,17 @@ def run(
 
 
 def compute(store: Store, command: str, progress: Progress = lambda what, done: None) -> None:
-    """Compute the points that are missing. Whatever stops it, those done are kept and noted with the time they took."""
-    started, done = time.perf_counter(), 0
-    try:
-        for point in store.points:
-            name = f"{store.study.name}, {point.name}"
-            if not store.has(point):
-                progress(name, 0)
-                rows = store.study.run(point, lambda what, name=name: progress(f"{name}: {what}", 0))
-                store.add(point, rows)
-                done += 1
-            progress(name, 1)
-    finally:
-        if done:
-            store.note({"points": done, "seconds": round(time.perf_counter() - started, 1), **surroundings(command)})
+    """Compute the points that are missing. Whatever stops it, those done are kept, with the time they took."""
+    store.claim()
+    around = surroundings(command)
+    for point in store.points:
+        name = f"{store.study.name}, {point.name}"
+        if not store.has(point):
+            progress(name, 0)
+            started = time.perf_counter()
+            store.add(point, store.study.run(point, lambda what, name=name: progress(f"{name}: {what}", 0)))
+            store.note({"points": 1, "seconds": round(time.perf_counter() - started, 1), **around})
+        progress(name, 1)
 
 
 def surroundings(command: str) -> dict[str, Any]:
@@ -65,16 +62,21 @@ def surroundings(command: str) -> dict[str, Any]:
 
 
 def commit() -> str:
-    """The commit of the code, with a plus where it has been changed since; 'unknown' outside a checkout."""
+    """The commit of the code, with a plus where it has been changed since; 'unknown' outside a checkout of it."""
     here = Path(__file__).parent
+    asked = (
+        ["ls-files", "--error-unmatch", __file__],  # fails in a checkout of something else
+        ["rev-parse", "--short=12", "HEAD"],
+        ["status", "--porcelain", "--untracked-files=no", ".."],
+    )
     try:
-        said = [
+        _, head, changed = (
             subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, timeout=10, check=True).stdout
-            for words in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "--untracked-files=no", "."])
-        ]
+            for words in asked
+        )
     except (OSError, subprocess.SubprocessError):
         return "unknown"
-    return said[0].strip() + ("+" if said[1].strip() else "")
+    return head.strip() + ("+" if changed.strip() else "")
 
 
 def _installed(name: str) -> bool:

@@ -14,9 +14,11 @@ ORACLE_GP = "oracle: true GP prior"
 ORACLE_BAYES = "oracle: Bayes-optimal"
 SCHEMES = (GP, FEW, POOLED, WFEM, AUTO, ALL, ORACLE_GP, ORACLE_BAYES)
 
+PIXEL, FEATURE, DEFAULT, GENERATED = "pixels", "features", "features, default prior", "generated images"
+
 COLUMNS: dict[str, Any] = {
     "figure": "string",
-    "data": "string",  # 'sinusoid', 'pixels', 'features', 'features, default prior', 'generated images'
+    "data": "string",  # 'sinusoid' or one of the above
     "inference": "string",  # 'map' or 'svgd'; 'none' for oracles
     "deviation": "float64",  # mu'_c - mu_c; NaN where there is none
     "beta": "float64",  # share of source tasks

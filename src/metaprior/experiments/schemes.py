@@ -71,13 +71,14 @@ def score(
         for i, draw in enumerate(draws):
             for weight, alpha in zip(weights[i].tolist(), alphas, strict=True):
                 members.append((i, scheme, weight, _spec(draw, scheme, alpha, draw.test)))
-    predicted = _predict([(scheme, spec) for _, scheme, _, spec in members], training, n_slots, on_chunk)
+    specs = [spec for *_, spec in members]
+    predicted = predictions(specs, training, n_slots, lambda step: on_chunk("training every scheme"))
     gathered: list[dict[Scheme, list[tuple[float, Prediction]]]] = [{} for _ in draws]
     for (i, scheme, weight, _), prediction in zip(members, predicted, strict=True):
         if weight > 0:
             gathered[i].setdefault(scheme, []).append((weight, prediction))
     return [
-        {scheme: metrics(parts, draw.test.y_query) for scheme, parts in of_draw.items()}
+        {scheme: metrics(of_draw.get(scheme, []), draw.test.y_query) for scheme in schemes}
         for draw, of_draw in zip(draws, gathered, strict=True)
     ]
 
@@ -87,7 +88,8 @@ def choose_alpha(
 ) -> tuple[np.ndarray, list[float]]:
     """Weights (draws, candidates) of the candidates for alpha, and these: what `alpha="auto"` does, for all draws.
 
-    Runs of the search take a quarter of the steps and up to three particles that do not interact, as in `fit`.
+    All zero where every candidate diverged. Runs of the search take a quarter of the steps and up to three particles
+    that do not interact, as in `fit`.
     """
     counts = (scheme.n_source, scheme.n_target)
     alphas = [1.0 - discounted(counts, 1, r)[1] for r in DISCOUNTS]
@@ -119,18 +121,24 @@ def choose_alpha(
     scores = np.where(np.isnan(scores), -np.inf, scores)  # of what diverged
     weights = []
     for of_draw, reference in zip(scores, references, strict=True):
-        robust = np.where(np.isneginf(of_draw), -np.inf, contaminated(of_draw, reference))
-        weights.append(choose_weights(robust.mean(axis=2), 0))
+        robust = np.where(np.isneginf(of_draw), -np.inf, contaminated(of_draw, reference)).mean(axis=2)
+        diverged = not np.isfinite(robust).all(axis=1).any()
+        weights.append(np.zeros(len(alphas)) if diverged else choose_weights(robust, 0))
     return np.stack(weights), alphas
 
 
 def metrics(parts: Sequence[tuple[float, Prediction]], y: np.ndarray) -> dict[str, float]:
-    """Metrics of the average of some predictions, from (weight, prediction) and the true y (tasks, queries)."""
+    """Metrics of the average of some predictions, from (weight, prediction) and the true y (tasks, queries).
+
+    NaN where a run diverged, or every candidate of a search did, so that there is none.
+    """
+    if not parts:
+        return dict.fromkeys((*REGRESSION_METRICS, *LABEL_METRICS), np.nan)
     weights = np.array([weight for weight, _ in parts])
     if parts[0][1].log_probability is not None:
         logs = [part.log_probability for _, part in parts if part.log_probability is not None]
         log_probability = average_log(np.stack(logs), weights / weights.sum())
-        if np.isnan(log_probability).any():  # a run that diverged predicts nothing
+        if np.isnan(log_probability).any():
             return dict.fromkeys(LABEL_METRICS, np.nan)
         first, second = log_probability
         probability = expit(second - first)  # exactly one half where neither is more probable
@@ -162,24 +170,9 @@ def score_mixture(predictive: GaussianMixture, y: np.ndarray) -> dict[str, float
     )
 
 
-def _predict(
-    runs: Sequence[tuple[Scheme, Spec]], training: Training, n_slots: int, on_chunk: OnChunk
-) -> list[Prediction]:
-    """Predictions of trained runs and of those that stay where they start."""
-    trained = np.array([scheme.trained and len(spec.weights) > 0 for scheme, spec in runs])
-    predicted: dict[int, Prediction] = {}
-    for rows, n_steps in ((np.flatnonzero(trained), training.n_steps), (np.flatnonzero(~trained), 0)):
-        if len(rows):
-            specs = [runs[i][1] for i in rows.tolist()]
-            part = predictions(
-                specs, replace(training, n_steps=n_steps), n_slots, lambda step: on_chunk("training every scheme")
-            )
-            predicted.update(zip(rows.tolist(), part, strict=True))
-    return [predicted[i] for i in range(len(runs))]
-
-
 def _spec(draw: Draw, scheme: Scheme, alpha: float, test: TestTask) -> Spec:
-    return Spec(draw, range(scheme.n_source), range(scheme.n_target), alpha, test, scheme.prior_std)
+    seen = range(scheme.n_source), range(scheme.n_target)
+    return Spec(draw, *seen, alpha, test, scheme.prior_std, scheme.trained)
 
 
 def _log_density(prediction: Prediction, y: np.ndarray) -> np.ndarray:

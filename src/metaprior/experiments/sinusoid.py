@@ -89,18 +89,22 @@ class SinusoidStudy:
     def _rows(
         self, deviation: float, n_source: int, scheme: Scheme, draw: int, values: dict[str, float], **others: Any
     ) -> Rows:
-        setting = {
+        alpha = scheme.alpha if scheme.name == WFEM else np.nan
+        prior_std = self.open.prior_std * scheme.prior_std
+        setting = {**self._setting(deviation, n_source), "alpha": alpha, "prior_std": prior_std, **others}
+        return make_rows(setting, draw, scheme.name, {metric: values[metric] for metric in REGRESSION_METRICS})
+
+    def _setting(self, deviation: float, n_source: int) -> dict[str, Any]:
+        return {
             "figure": self.name,
             "data": "sinusoid",
             "inference": "map",
             "deviation": deviation,
             "beta": n_source / self.n_tasks,
             "n_target": self.n_tasks - n_source,
-            "prior_std": self.open.prior_std * scheme.prior_std,
-            "alpha": scheme.alpha if scheme.name == WFEM else np.nan,
-            **others,
+            "prior_std": self.open.prior_std,
+            "alpha": np.nan,
         }
-        return make_rows(setting, draw, scheme.name, {metric: values[metric] for metric in REGRESSION_METRICS})
 
 
 @dataclass(frozen=True)
@@ -162,10 +166,9 @@ class Figure2(SinusoidStudy):
         test = TestTask(x_context[..., None], y_context, x[None, :, None], function(x))
         rows: Rows = []
         for scheme in schemes:
-            spec = Spec(draw, range(scheme.n_source), range(scheme.n_target), scheme.alpha or 0.0, test)
-            n_steps = self.open.n_steps if scheme.trained else 0
-            training = Training(self.training.settings, self.open.learning_rate, n_steps)
-            predictive = mixture([(1.0, predictions([spec], training, self.n_tasks)[0])])
+            seen = range(scheme.n_source), range(scheme.n_target)
+            spec = Spec(draw, *seen, scheme.alpha or 0.0, test, trained=scheme.trained)
+            predictive = mixture([(1.0, predictions([spec], self.training, self.n_tasks)[0])])
             lower, upper = predictive.interval(0.9)
             for metric, values in (("mean", predictive.mean()), ("lower", lower), ("upper", upper)):
                 rows += self._curve(scheme.name, metric, x, values[0])
@@ -176,16 +179,7 @@ class Figure2(SinusoidStudy):
         )
 
     def _curve(self, scheme: str, metric: str, x: np.ndarray, values: np.ndarray) -> Rows:
-        setting = {
-            "figure": self.name,
-            "data": "sinusoid",
-            "inference": "map",
-            "deviation": self.deviation,
-            "beta": self.n_source / self.n_tasks,
-            "n_target": self.n_tasks - self.n_source,
-            "prior_std": self.open.prior_std,
-            "alpha": np.nan,
-        }
+        setting = self._setting(self.deviation, self.n_source)
         pairs = zip(x.tolist(), values.tolist(), strict=True)
         return [row for at, value in pairs for row in make_rows({**setting, "x": at}, 0, scheme, {metric: value})]
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FORMAT = 1
+RECORDED = {"points", "seconds", "command", "device", "versions", "commit"}  # of every run, in provenance.json
 
 
 class ResultsError(Exception):
@@ -28,25 +29,31 @@ class Store:
         self.points = list(study.points())
         self.config = {"format": FORMAT, "study": study.name, **json.loads(json.dumps(dataclasses.asdict(study)))}  # type: ignore[call-overload]
 
-    def open(self, resume: bool) -> None:
-        """Claim the folder for this configuration, or find that it holds results of it (with `resume`), or refuse."""
-        path = self.folder / "config.json"
-        found = read_json(path) if path.exists() else None
-        if found is not None and found != self.config:
+    def check(self, resume: bool) -> None:
+        """Refuse a folder that holds anything but results of this configuration; those with `resume` alone."""
+        computed = [point for point in self.points if self.has(point)]
+        for point in computed:
+            self.rows(point)  # a damaged file is found before hours of work, not after
+        table = self.folder / "results.parquet"
+        if table.exists() and not computed:
+            raise ResultsError(f"{self.folder} holds results.parquet but none of the points it was made of. Choose "
+                "another --out; nothing is overwritten.")  # fmt: skip
+        found = self._found_config()
+        if found is not None and found != self.config and (computed or table.exists()):
             differences = _differences(found, self.config)
             raise ResultsError(f"{self.folder} holds results of another configuration ({differences}). "
                 "Choose another --out, or the options it was made with.")  # fmt: skip
-        if found is None and any(self._path(point).exists() for point in self.points):
-            raise ResultsError(f"{self.folder} holds results but no config.json, so what they are is unknown. "
-                "Choose another --out.")  # fmt: skip
-        if found is not None and not resume and any(self.has(point) for point in self.points):
+        if found is None and any(self._record(point).get("config") != self._config_digest for point in computed):
+            raise ResultsError(f"{self.folder} holds results but no whole config.json, and they are not of this "
+                "configuration. Choose another --out.")  # fmt: skip
+        if computed and not resume:
             raise ResultsError(f"{self.folder} already holds results. Add --resume to complete them, or choose "
                 "another --out; nothing is overwritten.")  # fmt: skip
-        if found is None:
-            write_whole(path, _json(self.config))
-        for point in self.points:
-            if self.has(point):
-                self.rows(point)  # a damaged file is found before hours of work, not after
+
+    def claim(self) -> None:
+        """Keep the configuration."""
+        if self._found_config() != self.config:
+            write_whole(self.folder / "config.json", _json(self.config))
 
     def has(self, point: Point) -> bool:
         """Whether the point has been computed."""
@@ -56,19 +63,22 @@ class Store:
         """Keep the rows of a point."""
         columns = {name: [row[name] for row in rows] for name in rows[0]}
         content = json.dumps(columns)
-        write_whole(self._path(point), _json({"sha256": _digest(content), "columns": content}))
+        record = {"config": self._config_digest, "sha256": _digest(content), "columns": content}
+        write_whole(self._path(point), _json(record))
 
     def rows(self, point: Point) -> dict[str, list[Any]]:
         """The columns of a point."""
+        return json.loads(self._record(point)["columns"])
+
+    def _record(self, point: Point) -> dict[str, Any]:
         path = self._path(point)
         record = read_json(path)
         try:
-            content = record["columns"]
-            if _digest(content) != record["sha256"]:
+            if _digest(record["columns"]) != record["sha256"]:
                 raise ValueError("its checksum is wrong")
-            return json.loads(content)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise _damaged(path, error) from None
+        return record
 
     def table(self) -> "pd.DataFrame":
         """The rows of all points computed so far, in the order of the points."""
@@ -86,19 +96,24 @@ class Store:
         return table
 
     def note(self, provenance: dict[str, Any]) -> None:
-        """Keep what is to be known of a run beside its results; runs that completed it one after another add up."""
-        path = self.folder / "provenance.json"
-        runs = self.provenance()
+        """Keep what is to be known of a computed point beside the results; points made alike add up."""
+        runs = read_runs(self.folder)
         counted = ("points", "seconds")
         if runs and all(runs[-1].get(key) == value for key, value in provenance.items() if key not in counted):
             last = runs.pop()
             provenance = {**provenance, **{key: round(last[key] + provenance[key], 1) for key in counted}}
-        write_whole(path, _json({"runs": [*runs, provenance]}))
+        write_whole(self.folder / "provenance.json", _json({"runs": [*runs, provenance]}))
 
-    def provenance(self) -> list[dict[str, Any]]:
-        """What `note` kept."""
-        path = self.folder / "provenance.json"
-        return read_json(path)["runs"] if path.exists() else []
+    def _found_config(self) -> Any:
+        """What config.json holds; None where it is missing or damaged: the points know their configuration, too."""
+        try:
+            return json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+
+    @property
+    def _config_digest(self) -> str:
+        return _digest(json.dumps(self.config, sort_keys=True))
 
     def _path(self, point: Point) -> Path:
         return self.folder / "points" / f"{point.name}.json"
@@ -140,6 +155,15 @@ class _readable_errors:
 
 def _json(value: Any) -> bytes:
     return (json.dumps(value, indent=1) + "\n").encode()
+
+
+def read_runs(folder: Path) -> list[dict[str, Any]]:
+    """What is known of how the results in a folder were made: nothing, where the file is missing or damaged."""
+    try:
+        runs = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))["runs"]
+        return [run for run in runs if set(run) >= RECORDED]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 def read_json(path: Path) -> Any:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from metaprior.experiments.fewshot import FEATURE, PIXEL, Figure4
+from metaprior.experiments.fewshot import Figure4
 from metaprior.experiments.open_settings import OpenSettings, validation_seeds
-from metaprior.experiments.schema import ALL
+from metaprior.experiments.schema import ALL, FEATURE, PIXEL
 from metaprior.experiments.schemes import OnChunk, Scheme, score
 from metaprior.experiments.sinusoid import Figure5
 from metaprior.experiments.study import Point, Rows, make_rows
@@ -106,7 +106,7 @@ def best(table: "pd.DataFrame", data: str, method: str) -> OpenSettings:
     values: Any = of_grid.pivot(index="draw", columns=CANDIDATE, values="value").dropna(axis="columns")
     loss = values if data == "sinusoid" else -values
     behind = loss.sub(loss[loss.mean().idxmin()], axis="index")
-    close = loss.mean()[behind.mean() <= behind.sem()]
+    close = loss.mean()[behind.mean() <= behind.sem().fillna(0.0)]  # one draw has no standard error
     n_steps = close.index.get_level_values("n_steps")
     prior_std, learning_rate, steps, length_scale = close[n_steps == n_steps.min()].idxmin()
     scale = length_scale if length_scale == "median" else float(length_scale)
