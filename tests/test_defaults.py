@@ -8,7 +8,7 @@ from choose_defaults import Candidate, evaluate
 from metaprior import SVGD, MetaGPRegressor
 from metaprior.meta.setup import Settings
 
-N_DRAWS = 16
+N_DRAWS = 8
 
 
 def test_the_search_for_defaults_starts_from_the_defaults_of_the_estimator():
