@@ -33,7 +33,7 @@ TITLE = "The paper's five figures, run again"
 INTRODUCTION = (
     "The paper says that a prior for small tasks, learned from many tasks of another environment and a few of the "
     "right one, is better than a prior learned from the few alone. We ran its five experiments again. Each of its "
-    "claims was turned into a rule before any run; below stands whether it holds, by how much, and where. Schemes are "
+    "claims was turned into a rule; below stands whether it holds, by how much, and where. Schemes are "
     "compared on the same tasks, draw by draw; the brackets are 95% bootstrap intervals over draws."
 )
 CHOSEN = (
