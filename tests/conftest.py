@@ -18,7 +18,7 @@ from hypothesis import settings
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-settings.register_profile("ci", deadline=None, derandomize=True, max_examples=40)
+settings.register_profile("ci", deadline=None, derandomize=True, max_examples=30)
 settings.load_profile("ci")
 
 

@@ -345,7 +345,8 @@ def test_what_schemes_share_cancels():
 
 def test_equal_differences_have_an_interval_of_one_point():
     row = module.measure("", "", np.mean, module.below(0.0), pd.Series([-0.1] * 12))
-    assert (row.difference, row.low, row.high, row.verdict) == (-0.1, -0.1, -0.1, HOLDS)
+    assert row.low == row.high == row.difference == pytest.approx(-0.1)
+    assert row.verdict == HOLDS
 
 
 def test_two_values_for_a_draw_are_an_error(frames):

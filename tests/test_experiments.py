@@ -57,7 +57,7 @@ def unstack(test):
     return [TestTask(*parts) for parts in zip(*test, strict=True)]
 
 
-@pytest.mark.parametrize(("n_source", "n_target", "alpha"), [(6, 4, 0.2), (0, 7, 0.0), (3, 7, 0.3), (5, 5, 1.0)])
+@pytest.mark.parametrize(("n_source", "n_target", "alpha"), [(6, 4, 0.2), (0, 7, 0.0)])
 def test_a_run_in_slots_predicts_as_the_estimator_does(draw, training, n_source, n_target, alpha):
     spec = Spec(draw, range(n_source), range(n_target), alpha, draw.test)
     [prediction] = predictions([spec], training, n_slots=12)
@@ -79,14 +79,11 @@ def test_runs_of_other_sizes_and_draws_side_by_side_do_not_touch(draw, training,
         Spec(draw, range(2), range(3), 0.9, TestTask(*(part[:2] for part in draw.test)), prior_std=0.5),
     ]
     together = predictions(specs, training, n_slots=12)
-    alone = [predictions([spec], training, n_slots=10)[0] for spec in specs]
-    monkeypatch.setattr("metaprior.experiments.engine.LANES_CPU", 3)
     monkeypatch.setattr("metaprior.experiments.engine.CALL_NUMBERS", 1)
-    in_parts = predictions(specs, training, n_slots=12)
-    for one, two, three, spec in zip(together, alone, in_parts, specs, strict=True):
+    alone = [predictions([spec], training, n_slots=12)[0] for spec in specs]
+    for one, two, spec in zip(together, alone, specs, strict=True):
         assert one.mean.shape == (1, *spec.test.y_query.shape)
         assert_allclose(one.mean, two.mean, rtol=2e-3, atol=2e-3)
-        assert_allclose(one.mean, three.mean, rtol=2e-3, atol=2e-3)
     assert not np.allclose(together[0].mean[0, 0], together[1].mean[0, 0], rtol=1e-2)
 
 
@@ -109,18 +106,17 @@ def test_alpha_is_chosen_as_the_estimator_chooses_it(draw, training):
     assert_allclose(scores[scheme]["rmse"], meta.evaluate(unstack(draw.test)).rmse, rtol=2e-2)
 
 
-@pytest.mark.parametrize("method", ["map", "svgd"])
-def test_labels_are_predicted_as_the_classifier_does(method):
-    """The classifier's default prior, on generated images."""
+def test_labels_are_predicted_as_the_classifier_does():
+    """The classifier's default prior, on generated images, with interacting particles."""
     episodes, rng = FewShot(*generated_images(), queries=4), np.random.default_rng(1)
     source, target, tests = (
         episodes.source_tasks(3, rng), episodes.target_tasks(4, rng), episodes.test_tasks(3, rng)
     )  # fmt: skip
     figure = Figure4()
-    training = replace(figure.training(DEFAULT, method), n_steps=20)
+    training = replace(figure.training(DEFAULT, "svgd"), n_steps=20)
     draw = Draw(SEED, source, target, stack_tests(tests))
     [prediction] = predictions([Spec(draw, range(3), range(4), 0.3, draw.test)], training, n_slots=8)
-    meta = MetaGPClassifier(0.3, inference=method, n_steps=20, random_state=STATE, progress=False).fit(source, target)
+    meta = MetaGPClassifier(0.3, inference="svgd", n_steps=20, random_state=STATE, progress=False).fit(source, target)
     scores, expected = metrics([(1.0, prediction)], draw.test.y_query), meta.evaluate(tests)
     for name in ("accuracy", "probability_accuracy", "log_loss"):
         assert_allclose(scores[name], expected[name], rtol=5e-3, atol=5e-3)

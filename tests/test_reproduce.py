@@ -177,15 +177,18 @@ def test_a_full_disk_is_one_clear_error_and_loses_nothing(counting, tmp_path, mo
     assert again.computed == ["third"]
 
 
-SCRIPT = """
+# Priors that stay where they start: compiling the training in every process would take most of the time.
+STUDY = """RegimeMap(
+    n_draws=1, n_target=(5, 25), strengths=(1.0,), deviations=tuple(k / 50 for k in range(50)), alphas=(0.3,),
+    n_test_tasks=20, n_queries=30, open=OpenSettings(6.0, 1e-2, 0),
+)"""
+SCRIPT = f"""
 import sys
 from pathlib import Path
 from metaprior.experiments.runner import run
 from metaprior.experiments.sinusoid import RegimeMap
 from metaprior.experiments.open_settings import OpenSettings
-study = RegimeMap(n_draws=1, n_target=(5, 25), strengths=(1.0,), deviations=tuple(k / 8 for k in range(9)),
-                  alphas=(0.3,), n_test_tasks=2, n_queries=3, open=OpenSettings(6.0, 1e-2, 400))
-run([study], Path(sys.argv[1]), True, "test")
+run([{STUDY}], Path(sys.argv[1]), True, "test")
 """
 
 
@@ -197,14 +200,14 @@ def test_killed_at_five_random_moments_and_resumed_gives_the_same_bytes(tmp_path
     for _ in range(5):
         process, before = start(killed), len(list(points.glob("*.json")))
         while process.poll() is None and len(list(points.glob("*.json"))) == before:
-            time.sleep(0.01)
-        time.sleep(rng.uniform(0, 0.15))
+            time.sleep(0.001)
+        time.sleep(rng.uniform(0, 0.1))
         process.send_signal(signal.SIGKILL)
         process.wait()
         survived.append(len(list(points.glob("*.json"))))
-    assert 0 < survived[0] < 18, "it was to be killed in the middle"
+    assert 0 < survived[0] < survived[-1] < 100, "it was to be killed in the middle"
     assert start(killed).wait() == 0
-    assert start(tmp_path / "whole").wait() == 0
+    run([eval(STUDY)], tmp_path / "whole", False, "test")
     files = [folder / "regime" / "results.parquet" for folder in (killed, tmp_path / "whole")]
     assert files[0].read_bytes() == files[1].read_bytes()
 
@@ -221,7 +224,7 @@ def tiny(monkeypatch):
             n_source=2,
             alphas=(0.5,),
             with_auto=(),
-            inference=((GENERATED, ("map", "svgd")),),
+            inference=((GENERATED, ("map",)),),
             n_test_tasks=2,
             features=SHORT,
             features_svgd=SHORT,
