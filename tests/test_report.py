@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import io
 import math
 import re
 from html.parser import HTMLParser
@@ -14,7 +15,7 @@ from metaprior.experiments import report as module
 from metaprior.experiments.claims import judge
 from metaprior.experiments.comparisons import HOLDS, UNDECIDED
 from metaprior.experiments.pictures import COLOURS, PICTURES, draw_fig1, draw_fig3, draw_fig4, draw_fig5, draw_regime
-from metaprior.experiments.report import CAPTIONS, claims_rows, make_report, save_pictures
+from metaprior.experiments.report import CAPTIONS, claims_rows, make_report, render
 from metaprior.experiments.schema import FIGURES, GP, ORACLE_BAYES, POOLED, SCHEMES, WFEM
 from metaprior.experiments.store import ResultsError
 from test_claims import make_fig1, make_fig4, make_frames
@@ -75,7 +76,8 @@ class Page(HTMLParser):
 
 
 def page_of(frames, path, claims=None, facts=FACTS):
-    make_report(frames, judge(frames) if claims is None else claims, dict.fromkeys(frames, facts), path)
+    judged = judge(frames) if claims is None else claims
+    make_report(frames, judged, dict.fromkeys(frames, facts), render(frames), path)
     page = Page(path.read_text(encoding="utf-8"))
     assert page.open == []
     return page
@@ -95,7 +97,10 @@ def test_pictures(study, frames, tmp_path):
 def test_pictures_of_one_draw_with_a_diverged_run(study, frames):
     single = frames[study][frames[study]["draw"] == 0].copy()
     single.loc[single.index[0], "value"] = math.nan
-    PICTURES[study](single).draw_without_rendering()
+    figure = PICTURES[study](single)
+    figure.draw_without_rendering()
+    assert len(figure.axes) == PANELS[study]
+    assert any(axes.get_lines() or axes.texts for axes in figure.axes)
 
 
 def test_schemes_look_the_same_everywhere(frames):
@@ -214,16 +219,15 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 
     monkeypatch.setattr("os.replace", full_disk)
     with pytest.raises(ResultsError, match="No space"):
-        make_report({}, judge({}), {}, path)
+        make_report({}, judge({}), {}, {}, path)
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
     assert path.read_text() == "old"
 
 
-def test_save_pictures(frames, tmp_path):
-    paths = save_pictures({"fig1": frames["fig1"], "fig2": frames["fig2"]}, tmp_path / "new" / "folder")
-    assert [path.name for path in paths] == ["fig1.png", "fig2.png"]
-    assert sorted(path.name for path in (tmp_path / "new" / "folder").iterdir()) == ["fig1.png", "fig2.png"]
-    height, width, _ = imread(paths[0]).shape
+def test_pictures_are_rendered_once_each(frames):
+    pictures = render({"fig1": frames["fig1"], "fig2": frames["fig2"]})
+    assert list(pictures) == ["fig1", "fig2"]
+    height, width, _ = imread(io.BytesIO(pictures["fig1"])).shape
     assert width == pytest.approx(11 * 120, abs=2)
     assert height < width
 

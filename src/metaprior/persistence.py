@@ -28,16 +28,20 @@ class InvalidFile(ValueError):
 
 def write(path: str | os.PathLike, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
     """Write atomically: the final name only ever holds a whole file."""
-    path = Path(path)
     metadata = {"format": FORMAT, "version": str(FORMAT_VERSION), "header": json.dumps(header)}
     content = save({name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}, metadata)
+    write_whole(Path(path), content)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write under another name, then rename: under its own name there is the whole file or none."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.umask(umask := os.umask(0))  # mkstemp makes files private; a prior is as readable as any other file
+        os.umask(umask := os.umask(0))  # mkstemp makes files private; these are as readable as any other
         os.chmod(temporary, 0o666 & ~umask)
         os.replace(temporary, path)
     except BaseException:

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from metaprior.experiments.claims import Claim, claims_json, judge
-from metaprior.experiments.report import make_report, save_pictures
+from metaprior.experiments.report import make_report, render
 from metaprior.experiments.schema import COLUMNS, FIGURES
 from metaprior.experiments.store import ResultsError, read_json, read_runs, write_whole
 
@@ -17,10 +17,14 @@ def conclude(folder: Path) -> tuple[list[Claim], list[Path]]:
     """Judge the claims; write claims.json, a PNG of every figure and report.html beside the results."""
     tables = read_tables(folder)
     claims = judge(tables)
-    files = [folder / "claims.json", *save_pictures(tables, folder), folder / "report.html"]
-    write_whole(files[0], (json.dumps(claims_json(claims), indent=1) + "\n").encode())
-    make_report(tables, claims, {name: provenance(folder / name) for name in tables}, files[-1])
-    return claims, files
+    pictures = render(tables)
+    drawn = {folder / f"{name}.png": picture for name, picture in pictures.items()}
+    written = {folder / "claims.json": (json.dumps(claims_json(claims), indent=1) + "\n").encode(), **drawn}
+    for path, content in written.items():
+        write_whole(path, content)
+    report = folder / "report.html"
+    make_report(tables, claims, {name: provenance(folder / name) for name in tables}, pictures, report)
+    return claims, [*written, report]
 
 
 def read_tables(folder: Path, names: Sequence[str] = FIGURES) -> dict[str, pd.DataFrame]:

@@ -77,7 +77,11 @@ summary{cursor:pointer;font-weight:600}.soft{color:var(--soft);font-size:.9rem}
 
 
 def make_report(
-    frames: dict[str, pd.DataFrame], claims: Sequence[Claim], provenance: Mapping[str, Mapping[str, Any]], path: Path
+    frames: dict[str, pd.DataFrame],
+    claims: Sequence[Claim],
+    provenance: Mapping[str, Mapping[str, Any]],
+    pictures: Mapping[str, bytes],
+    path: Path,
 ) -> None:
     """Write report.html: every image inside it, nothing fetched from elsewhere, the file there whole or not at all."""
     body = [
@@ -85,9 +89,9 @@ def make_report(
         f"<p>{escape(INTRODUCTION)}</p>",
         _claims_section(claims),
         "<h2>The figures</h2>",
-        *(_figure(study, frames[study], provenance) for study in CAPTIONS if study in frames and study != "regime"),
+        *(_figure(study, pictures[study], provenance) for study in CAPTIONS if study in pictures and study != "regime"),
         _auto_section(auto_table(frames)),
-        _regime_section(frames, provenance),
+        _regime_section(pictures, provenance),
         _details_section(claims),
         _provenance_section(provenance),
     ]
@@ -99,14 +103,9 @@ def make_report(
     write_whole(path, page.encode())
 
 
-def save_pictures(frames: dict[str, pd.DataFrame], folder: Path) -> list[Path]:
-    """Write the picture of every study there is as PNG, and return the paths."""
-    paths = []
-    for study, draw in PICTURES.items():
-        if study in frames:
-            write_whole(folder / f"{study}.png", _png(draw(frames[study])))
-            paths.append(folder / f"{study}.png")
-    return paths
+def render(frames: dict[str, pd.DataFrame]) -> dict[str, bytes]:
+    """The picture of every study there is, as PNG."""
+    return {study: _png(draw(frames[study])) for study, draw in PICTURES.items() if study in frames}
 
 
 def claims_rows(claims: Sequence[Claim]) -> list[tuple[str, ...]]:
@@ -149,8 +148,8 @@ def _claims_section(claims: Sequence[Claim]) -> str:
     return f'<h2>The claims</h2>{table}<p class="soft">{note}</p>'
 
 
-def _figure(study: str, frame: pd.DataFrame, provenance: Mapping[str, Mapping[str, Any]]) -> str:
-    image = base64.b64encode(_png(PICTURES[study](frame))).decode()
+def _figure(study: str, picture: bytes, provenance: Mapping[str, Mapping[str, Any]]) -> str:
+    image = base64.b64encode(picture).decode()
     facts = provenance.get(study, {})
     draws = f" {facts['draws']} draws." if "draws" in facts and study != "fig4" else ""  # whose panels have their own
     caption = CAPTIONS[study] + ("" if study in ("fig2", "regime") else f" {BANDS}") + draws
@@ -177,14 +176,14 @@ def _auto_section(rows: Sequence[Comparison]) -> str:
     return f"<h2>What a chosen alpha is worth</h2><p>{escape(CHOSEN)}</p>" + _table(head, lines, looks)
 
 
-def _regime_section(frames: dict[str, pd.DataFrame], provenance: Mapping[str, Mapping[str, Any]]) -> str:
-    if "regime" not in frames:
+def _regime_section(pictures: Mapping[str, bytes], provenance: Mapping[str, Mapping[str, Any]]) -> str:
+    if "regime" not in pictures:
         return ""
     text = (
         "Where do source tasks help? The gain is measured on other draws than those that chose the weight; where there "
         "is nothing to gain, that shows a small loss, the price of choosing."
     )
-    return f"<h2>The regime map</h2><p>{escape(text)}</p>" + _figure("regime", frames["regime"], provenance)
+    return f"<h2>The regime map</h2><p>{escape(text)}</p>" + _figure("regime", pictures["regime"], provenance)
 
 
 def _details_section(claims: Sequence[Claim]) -> str:

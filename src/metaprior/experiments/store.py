@@ -3,11 +3,10 @@
 import dataclasses
 import hashlib
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from metaprior import persistence
 from metaprior.experiments.study import Point, Rows, Study
 
 if TYPE_CHECKING:
@@ -91,8 +90,7 @@ class Store:
     def write_table(self) -> "pd.DataFrame":
         """results.parquet, which depends on the results alone: not on when or in how many runs they were made."""
         table = self.table()
-        with _readable_errors(self.folder / "results.parquet"):
-            write_whole(self.folder / "results.parquet", table.to_parquet(index=False, compression="zstd"))
+        write_whole(self.folder / "results.parquet", table.to_parquet(index=False, compression="zstd"))
         return table
 
     def note(self, provenance: dict[str, Any]) -> None:
@@ -120,20 +118,10 @@ class Store:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write under another name, then rename: under its own name there is the whole file or none."""
+    """Write a whole file or none, in a folder that is made where it is missing; errors say what to do."""
     with _readable_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        persistence.write_whole(path, content)
 
 
 class _readable_errors:
