@@ -50,7 +50,7 @@ def demo(
         int | None, typer.Option(min=0, help="Training steps of every fit (default: 2000 sinusoid, 1000 fewshot).")
     ] = None,
 ):
-    """Meta-train every scheme on one problem and compare them, in two or three minutes."""
+    """Meta-train every scheme on one problem and compare them, in about four minutes."""
     started = time.perf_counter()
     _make_folder(folder)
     files = (_sinusoid if problem is Problem.sinusoid else _fewshot)(folder, seed, draws, steps)
