@@ -1,0 +1,28 @@
+"""The command line: `metaprior --help`."""
+
+from typing import Annotated
+
+import typer
+
+from metaprior.cli.demo import demo
+from metaprior.cli.info import info
+from metaprior.cli.reproduce import reproduce
+from metaprior.cli.show import out
+
+app = typer.Typer(
+    help="Learn Gaussian-process priors from many small tasks, most of them from somewhere else.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+for command in (demo, info, reproduce):
+    app.command()(command)
+
+
+@app.callback(invoke_without_command=True)
+def main(version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False):
+    """Set up what all commands share."""
+    if version:
+        from metaprior import __version__
+
+        out.print(__version__)
+        raise typer.Exit
