@@ -10,10 +10,11 @@ import pytest
 from metaprior import MetaGPRegressor, MLPMean, RBFKernel
 from metaprior.meta import MAP, SVGD, Recipe
 from metaprior.meta.averaging import contaminated
-from metaprior.meta.loop import _Clock, train
+from metaprior.meta.loop import train
 from metaprior.meta.objective import log_gibbs, task_weights, temperature
 from metaprior.meta.search import Candidate, by_task, held_out_runs, hold_out, reference_log_densities, train_and_score
 from metaprior.meta.setup import Settings, scaling_of, set_up, stack_runs
+from metaprior.meta.tracking import Clock
 from metaprior.tasks import Task, pad_tasks
 
 SETTINGS = Settings(mean=MLPMean((4,)), kernel=RBFKernel(), noise_std=0.2)
@@ -142,8 +143,8 @@ def test_parts_take_the_same_steps_although_time_runs_out(monkeypatch):
 
 def test_the_clock_cuts_the_schedule_to_the_deadline(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("metaprior.meta.loop.time.monotonic", lambda: now[0])
-    clock = _Clock(1000, 100, deadline=10.0)
+    monkeypatch.setattr("metaprior.meta.tracking.time.monotonic", lambda: now[0])
+    clock = Clock(1000, 100, deadline=10.0)
     now[0] = 4.0  # the first chunk compiles
     assert clock.affordable_steps(100) == 1000
     now[0] = 6.0  # two seconds a chunk: two more fit
@@ -152,13 +153,13 @@ def test_the_clock_cuts_the_schedule_to_the_deadline(monkeypatch):
     assert clock.affordable_steps(300) == 1000
     now[0] = 10.5
     assert clock.affordable_steps(400) == 400
-    assert _Clock(1000, 100, None).affordable_steps(400) == 1000
+    assert Clock(1000, 100, None).affordable_steps(400) == 1000
 
 
 def test_a_cut_schedule_is_annealed_to_its_end(monkeypatch):
     """Training that is told to end early takes the steps of a shorter schedule from there on."""
     run = stack_runs([set_up(ENVIRONMENTS, WEIGHTS, scaling_of(ENVIRONMENTS, WEIGHTS, SETTINGS), SETTINGS, 0)])
-    monkeypatch.setattr(_Clock, "affordable_steps", lambda self, done: 6)
+    monkeypatch.setattr(Clock, "affordable_steps", lambda self, done: 6)
     recipe = Recipe(MAP(), chunk=3)
     result = train(run.problem, run.particles, run.key, recipe, 100, jnp.full(1, 1e-2), deadline=0.0)
     assert result.loss.shape == (1, 6)

@@ -1,7 +1,10 @@
 """One file for a fitted model: named tensors and a versioned JSON header, in the safetensors format. No pickle."""
 
+import hashlib
 import json
 import os
+import platform
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
@@ -17,20 +20,30 @@ from safetensors.numpy import save
 from metaprior.gp.prior import ENCODERS, KERNELS, MEANS
 from metaprior.meta.inference import METHODS
 
-FORMAT = "metaprior"
-FORMAT_VERSION = 2  # 2: several priors averaged, and the report of how they were chosen
+FORMAT, CHECKPOINT = "metaprior", "checkpoint"
+FORMAT_VERSION = 3  # 2: several priors averaged; 3: a digest of all content, and what the prior was trained on
 DESCRIPTIONS = {kind.__name__: kind for named in (MEANS, KERNELS, ENCODERS, METHODS) for kind in named.values()}
 
 
 class InvalidFile(ValueError):
-    """A file that is not a prior this version can read."""
+    """A file that is not one this version can read."""
 
 
 def write(path: str | os.PathLike, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
     """Write atomically: the final name only ever holds a whole file."""
+    arrays = {name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}
     metadata = {"format": FORMAT, "version": str(FORMAT_VERSION), "header": json.dumps(header)}
-    content = save({name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}, metadata)
-    write_whole(Path(path), content)
+    metadata["sha256"] = _digest(metadata["header"], arrays)
+    write_whole(Path(path), save(arrays, metadata))
+
+
+def _digest(header: str, arrays: dict[str, np.ndarray]) -> str:
+    """Of everything in a file: whatever is changed in it, by decay or by hand, is noticed."""
+    digest = hashlib.sha256(f"{FORMAT_VERSION} {header}".encode())
+    for name in sorted(arrays):
+        digest.update(f"\n{name} {arrays[name].dtype.str} {arrays[name].shape}\n".encode())
+        digest.update(arrays[name].data)
+    return digest.hexdigest()
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -49,10 +62,8 @@ def write_whole(path: Path, content: bytes) -> None:
         raise
 
 
-def read(
-    path: str | os.PathLike, tensors: Sequence[str] = (), numbers: Sequence[str] = ()
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Read header and tensors, and make sure that those named are there. Nothing in the file is executed."""
+def read(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Header and tensors of a file that `write` wrote, once all of it is known to be as it was. Nothing is executed."""
     if Path(path).is_dir():
         raise IsADirectoryError(f"{path} is a folder; expected a file saved by metaprior.")
     try:
@@ -65,11 +76,36 @@ def read(
                     f"{path} has format version {metadata.get('version')!r}; this metaprior reads "
                     f"{FORMAT_VERSION}. Update metaprior, or save the prior again."
                 )
-            header = json.loads(metadata["header"])
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
-    except (SafetensorError, KeyError, json.JSONDecodeError) as error:
-        raise InvalidFile(f"{path} is not a prior saved by metaprior, or it is damaged: {error}") from None
-    kinds = {"kind": str, "parameters": dict, "fitted": dict, "input_dim": int, "n_members": int, "report": dict}
+        if _digest(metadata["header"], arrays) != metadata["sha256"]:
+            raise InvalidFile(f"{path} is damaged: its content does not match its checksum. Take another copy of it.")
+        return json.loads(metadata["header"]), arrays
+    except InvalidFile:
+        raise
+    # A damaged file may name shapes, types or sizes of any kind; what safetensors and NumPy say of them varies.
+    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError, MemoryError) as error:
+        raise InvalidFile(f"{path} is not a file saved by metaprior, or it is damaged: {error}") from None
+
+
+def read_prior(
+    path: str | os.PathLike, tensors: Sequence[str] = (), numbers: Sequence[str] = ()
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Header and tensors of a prior, with those that are named."""
+    header, arrays = read(path)
+    if isinstance(header, dict) and header.get("kind") == CHECKPOINT:
+        raise InvalidFile(
+            f"{path} is the checkpoint of a fit that was interrupted, not a prior. Run the same fit again: it goes on "
+            "from there."
+        )
+    kinds = {
+        "kind": str,
+        "parameters": dict,
+        "fitted": dict,
+        "input_dim": int,
+        "n_members": int,
+        "report": dict,
+        "training": dict,
+    }
     if not (isinstance(header, dict) and all(isinstance(header.get(key), kind) for key, kind in kinds.items())):
         raise InvalidFile(f"{path} is damaged: its header lacks one of {', '.join(kinds)}.")
     if isinstance(header["n_members"], bool) or header["n_members"] < 1:
@@ -78,6 +114,16 @@ def read(
     if missing:
         raise InvalidFile(f"{path} is damaged: it lacks {', '.join(sorted(missing))}.")
     return header, arrays
+
+
+def versions() -> dict[str, str]:
+    """Of what computes."""
+    return {
+        "metaprior": sys.modules["metaprior"].__version__,  # an import would go against the layers
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
 
 
 def encode(value: Any) -> Any:

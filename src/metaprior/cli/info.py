@@ -14,11 +14,11 @@ def info(
     plot: Annotated[Path | None, typer.Option(help="Draw what was compared to choose alpha into this file.")] = None,
 ):
     """Say what a saved prior was fitted with, and whether its source helped."""
-    from metaprior.persistence import InvalidFile, read
+    from metaprior.persistence import InvalidFile, read_prior
     from metaprior.transfer import TransferReport
 
     try:
-        header, _ = read(path)
+        header, _ = read_prior(path)
         report = TransferReport.from_json(header["report"])
     except (InvalidFile, OSError, KeyError) as error:
         raise refusal(str(error)) from None

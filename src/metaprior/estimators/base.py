@@ -19,11 +19,14 @@ from sklearn.utils.validation import check_is_fitted
 from metaprior import persistence
 from metaprior.checks import check_bool, check_choice, check_integer, check_positive
 from metaprior.ensemble import Ensemble, Model
+from metaprior.estimators.checkpoints import fingerprint, kept_in
 from metaprior.estimators.environments import Environments
+from metaprior.estimators.record import training_record
 from metaprior.estimators.training import train_members
 from metaprior.gp.prior import check_noise, families, resolve_encoder, resolve_kernel, resolve_mean
 from metaprior.meta.hyperprior import check_prior_mean, check_prior_std
 from metaprior.meta.inference import MAP, Interaction, Laplace, Method, interaction, resolve_inference
+from metaprior.meta.journal import Journal
 from metaprior.meta.loop import OPTIMISERS, SCHEDULES, Recipe
 from metaprior.meta.objective import TEMPERATURES, batch_plan
 from metaprior.meta.search import stand_in
@@ -68,6 +71,7 @@ class MetaGP(BaseEstimator):
         environments: Environments,
         validation: Callable[[int], list[TestTask]] | None,
         patience: Any,
+        checkpoint: str | os.PathLike | None,
     ) -> None:
         """Train on checked tasks; `validation` gives the held-out ones, once the input dimension is known."""
         if patience is not None:
@@ -78,18 +82,18 @@ class MetaGP(BaseEstimator):
         known = self._families(settings, input_dim)
         tests = None if validation is None else validation(input_dim)
         self._warn(environments)
+        started = time.monotonic()
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         dtype = self._training_dtype(tasks, target, options, settings)
-        with jax.enable_x64(dtype == "float64"):
-            schedules = [self._schedule(each, seed) for each in known.values()]
+        asked = "" if checkpoint is None else self._fingerprint(environments, tests, patience, seed)
+        with jax.enable_x64(dtype == "float64"), kept_in(checkpoint, asked, seed) as (journal, seed):
+            schedules = [self._schedule(each, seed, journal) for each in known.values()]
             chosen = choose_family(tasks, target, options, list(known.values()), schedules)
             family, settings = list(known.items())[chosen]
             recipe = lambda run: self._recipe(run, settings.method)  # noqa: E731
             choice = choose(tasks, target, options, settings, self._auto(), schedules[chosen])
-            fitted = train_members(
-                tasks, choice, seed, recipe, int(self.n_steps), self.learning_rate, tests, patience, self.progress
-            )
-        self.model_, results, temperatures = fitted
+            plan = (recipe, int(self.n_steps), self.learning_rate, tests, patience, self.progress)
+            self.model_, results, temperatures = train_members(tasks, choice, seed, *plan, journal)
         self.parameters_ = self.get_params(deep=False)  # what `save` writes, whatever is set later
         self.report_ = make_report(choice, names, target, len(tasks[target]))
         self.environment_weights_ = choice.weights @ self.report_.environment_weights
@@ -102,6 +106,15 @@ class MetaGP(BaseEstimator):
         self.validation_trace_ = results[heaviest].validation + unit  # a density in the units of y
         self.best_step_ = int(results[heaviest].best_step)
         self.n_features_in_ = self.model_.input_dim
+        member, seconds = self.model_.members[heaviest], time.monotonic() - started
+        self.training_ = training_record(environments, member, self.loss_trace_, seconds)
+
+    def _fingerprint(
+        self, environments: Environments, tests: Sequence[TestTask] | None, patience: int | None, seed: int
+    ) -> str:
+        """Of what was asked; where a `random_state` was left open, a fit that goes on keeps the seed it had."""
+        parameters = {k: v for k, v in self.get_params(deep=False).items() if k not in ("progress", "random_state")}
+        return fingerprint(parameters, environments, tests, patience, None if self.random_state is None else seed)
 
     def _warn(self, environments: Environments) -> None:
         """Say so where there are too few target tasks to choose by."""
@@ -131,7 +144,7 @@ class MetaGP(BaseEstimator):
         scaled = ((weights, scaling_of(tasks, weights, settings)) for weights in (*options, *searched))
         return max(training_dtype(tasks, weights, scaling, settings) for weights, scaling in scaled)
 
-    def _schedule(self, settings: Settings, seed: int) -> Schedule:
+    def _schedule(self, settings: Settings, seed: int, journal: Journal | None) -> Schedule:
         """How the runs of a search are trained: like those of the fit, for fewer steps."""
         return Schedule(
             lambda run: self._recipe(run, stand_in(settings.method)),
@@ -140,6 +153,7 @@ class MetaGP(BaseEstimator):
             seed,
             None if self.search_time is None else time.monotonic() + self.search_time,
             lambda description, n_steps: progress_bar(description, n_steps, self.progress),
+            journal,
         )
 
     def _auto(self) -> Auto:
@@ -185,6 +199,7 @@ class MetaGP(BaseEstimator):
             "input_dim": self.model_.input_dim,
             "n_members": len(self.model_.members),
             "report": self.report_.to_json(),
+            "training": self.training_,
         }
         traces = {name: getattr(self, name) for name in FITTED_TRACES}
         persistence.write(path, header, {**persistence.flatten(self.model_), **traces})
@@ -215,6 +230,7 @@ class MetaGP(BaseEstimator):
         for name in FITTED_TRACES:
             setattr(self, name, tensors[name])
         self.n_features_in_ = input_dim
+        self.training_ = header["training"]
 
     def _families(self, settings: Settings, input_dim: int) -> dict[str, Settings]:
         """The settings for every kernel there is to choose from, by name."""

@@ -114,11 +114,15 @@ class MetaGPClassifier(MetaGP):
         target: Any = None,
         validation_tasks: Iterable[Any] | None = None,
         patience: Any = 5,
+        checkpoint: str | os.PathLike | None = None,
     ) -> "MetaGPClassifier":
         """Meta-train on sequences of (X, y), one per task, y holding two labels; `target` as for `MetaGPRegressor`.
 
         Given `validation_tasks` (as for `evaluate`), they are scored every 100 steps, the best parameters are kept,
         and training stops after `patience` scores without a new best (None: never).
+
+        Given `checkpoint`, a path, what is done is kept in that file every ten seconds, and when the fit is stopped.
+        The same fit, run again, goes on from there to the same result; the file is removed when the fit is done.
         """
         settings = self._settings()
         read = lambda *tasks: as_tasks(*tasks, outputs=as_labels)  # noqa: E731
@@ -131,7 +135,7 @@ class MetaGPClassifier(MetaGP):
         held_out = None
         if validation_tasks is not None:
             held_out = lambda dim: as_labelled_tests(validation_tasks, "validation_tasks", dim, classes)  # noqa: E731
-        self._fit(settings, environments, held_out, patience)
+        self._fit(settings, environments, held_out, patience, checkpoint)
         self.classes_ = classes
         return self
 

@@ -15,7 +15,7 @@ def load(
     path: str | os.PathLike, *, mean: Any = None, kernel: Any = None, encoder: Any = None
 ) -> MetaGPRegressor | MetaGPClassifier:
     """Read a saved prior. An own mean, kernel or encoder is passed again; its parameters come from the file."""
-    header, tensors = persistence.read(path, tensors=FITTED_TRACES, numbers=FITTED_NUMBERS)
+    header, tensors = persistence.read_prior(path, tensors=FITTED_TRACES, numbers=FITTED_NUMBERS)
     if header["kind"] not in KINDS:
         raise persistence.InvalidFile(f"{path} holds a {header['kind']!r}, which this version does not know.")
     kind = KINDS[header["kind"]]

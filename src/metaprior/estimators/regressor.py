@@ -1,5 +1,6 @@
 """`MetaGPRegressor`: what most users touch. NumPy in, NumPy out."""
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -40,7 +41,7 @@ class MetaGPRegressor(MetaGP):
     encoder : None, "mlp", "conv", MLPEncoder(...), ConvEncoder(...), or a function of one input point
         What mean and kernel see in place of the inputs, and so share. An equinox module is learned.
     noise_std : float or "learned"
-        Standard deviation of the observation noise, in the units of y.
+        Standard deviation of the observation noise, in the units of y. Known noise is better than learned.
     temperature : "bayes", "effective", "paper", "auto" or float
         gamma, the weight of the evidence against the hyper-prior; the rules are in `metaprior.meta.objective`. "auto"
         weighs a quarter and four times "bayes" too, as alpha="auto" does alphas.
@@ -92,7 +93,7 @@ class MetaGPRegressor(MetaGP):
         mean: Any = "auto",
         kernel: Any = "auto",
         encoder: Any = None,
-        noise_std: float | str = 0.1,
+        noise_std: float | str = "learned",
         temperature: float | str = "bayes",
         prior_mean: Any = "zero",
         prior_std: Any = 1.0,
@@ -136,6 +137,7 @@ class MetaGPRegressor(MetaGP):
         target: Any = None,
         validation_tasks: Iterable[Any] | None = None,
         patience: Any = 5,
+        checkpoint: str | os.PathLike | None = None,
     ) -> "MetaGPRegressor":
         """Meta-train on sequences of (X, y), one per task.
 
@@ -144,13 +146,16 @@ class MetaGPRegressor(MetaGP):
 
         Given `validation_tasks` (as for `evaluate`), they are scored every 100 steps, the best parameters are kept,
         and training stops after `patience` scores without a new best (None: never).
+
+        Given `checkpoint`, a path, what is done is kept in that file every ten seconds, and when the fit is stopped.
+        The same fit, run again, goes on from there to the same result; the file is removed when the fit is done.
         """
         settings = self._settings()
         environments = read_environments(source_tasks, target_tasks, target, as_tasks)
         held_out = None
         if validation_tasks is not None:
             held_out = lambda input_dim: as_test_tasks(validation_tasks, "validation_tasks", input_dim)  # noqa: E731
-        self._fit(settings, environments, held_out, patience)
+        self._fit(settings, environments, held_out, patience, checkpoint)
         return self
 
     def adapt(self, X: Any, y: Any) -> AdaptedTask:

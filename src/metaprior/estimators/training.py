@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaprior.ensemble import Ensemble, Model, padded_queries
+from metaprior.meta.journal import Journal
 from metaprior.meta.loop import Recipe, Result, Validation, train
 from metaprior.meta.selection import Choice
 from metaprior.meta.setup import Run, runs_at_once, scaling_of, set_up, stack_runs
@@ -33,6 +34,7 @@ def train_members(
     validation_tasks: Sequence[TestTask] | None,
     patience: int | None,
     progress: bool | None,
+    journal: Journal | None = None,
 ) -> Fitted:
     """Train all members of the choice, each with the scaling that its weights give. They start from equal particles."""
     members, averaging = zip(*choice.members, strict=True)
@@ -59,6 +61,7 @@ def train_members(
                 jax.tree.map(lambda leaf, part=part: leaf[part], held_out),
                 patience,
                 on_chunk,
+                journal=journal,
             )
         results += [_of_run(result, i) for i in range(len(runs[part]))]
     models = [

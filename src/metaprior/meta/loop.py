@@ -1,6 +1,5 @@
 """The only training loop: chunks of `lax.scan` over steps, for one run or for many stacked runs at once."""
 
-import time
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -14,8 +13,10 @@ from jaxtyping import Array, Float, Key, PyTree
 from metaprior.gp.prior import GPPrior
 from metaprior.meta.adaptation import Queries, mixture_log_density, predict
 from metaprior.meta.inference import Laplace, Method
+from metaprior.meta.journal import Journal
 from metaprior.meta.laplace import draw_around
 from metaprior.meta.objective import Plan, Problem, full_batch, log_gibbs, sample_indices, select_batch
+from metaprior.meta.tracking import Clock, Memory, Tracker
 
 CHUNK = 100  # steps between looks from the host: progress, early stop, NaN guard
 
@@ -61,6 +62,15 @@ class Result(NamedTuple):
     best_step: np.ndarray  # (runs,): the step whose particles are returned
 
 
+class Snapshot(NamedTuple):
+    """Where training stands between two chunks, with all that the rest of it depends on."""
+
+    state: State
+    memory: Memory
+    loss: np.ndarray  # (runs, steps)
+    n_steps: np.ndarray  # (): fewer than asked for where a deadline has cut them
+
+
 class TrainingDiverged(ArithmeticError):
     """Training met a number that is not finite; the message says what to try."""
 
@@ -77,18 +87,28 @@ def train(
     on_chunk: Callable[[int, float], None] | None = None,
     deadline: float | None = None,
     guard: bool = True,
+    journal: Journal | None = None,
 ) -> Result:
     """Train all runs. Every array of `problem`, `particles` and `validation` has a leading axis of runs.
 
     Where `deadline` (of `time.monotonic`) would not be met, the schedule is cut to end by then, to the nearest chunk.
-    `guard` raises where a run diverges; without it the others go on.
+    `guard` raises where a run diverges; without it the others go on. With a `journal` that knows of this training it
+    goes on from there.
     """
+    if journal is not None:
+        journal.enter()
+        nothing = np.empty(0)
+        if (result := journal.result(Result(particles, nothing, nothing, nothing))) is not None:
+            return result
     state = State(particles, _initialise_optimiser(particles, recipe), keys)
-    tracker = _Tracker(particles, patience)
+    tracker = Tracker(particles, patience)
     losses: list[np.ndarray] = []
-    clock = _Clock(n_steps, recipe.chunk, deadline)
-    first = 0
-    while first < n_steps:
+    if journal is not None and (snapshot := journal.state(_snapshot(state, tracker, losses, n_steps))) is not None:
+        state, losses, n_steps = snapshot.state, [snapshot.loss], int(snapshot.n_steps)
+        tracker.recall(snapshot.memory)
+    clock = Clock(n_steps, recipe.chunk, deadline)
+    first = sum(loss.shape[1] for loss in losses)
+    while not tracker.finished and first < n_steps:
         done = min(first + recipe.chunk, n_steps)
         state, loss = _run_chunk(state, problem, learning_rate, jnp.int32(first), jnp.int32(n_steps), recipe)
         losses.append(np.asarray(loss)[:, : done - first])
@@ -100,19 +120,35 @@ def train(
             tracker.look(state.particles, scores, done)
         if on_chunk is not None:
             on_chunk(done, float(losses[-1][:, -1].mean()))
-        if tracker.finished:
-            break
         first, n_steps = done, clock.affordable_steps(done)
+        if journal is not None:
+            journal.keep(_snapshot(state, tracker, losses, n_steps))
+    result = _result(state, tracker, losses, problem, recipe.method, n_steps, guard)
+    if journal is not None:
+        journal.finish(result)
+    return result
+
+
+def _result(
+    state: State,
+    tracker: Tracker,
+    losses: list[np.ndarray],
+    problem: Problem,
+    method: Method,
+    n_steps: int,
+    guard: bool,
+) -> Result:
+    """What comes of a training that has ended."""
     n_runs = len(tracker.waited)
     loss = np.concatenate(losses, axis=1) if losses else np.empty((n_runs, 0))
     if tracker.scores:
-        particles = _finished(tracker.best, problem, state.keys, recipe.method, n_steps > 0)
+        particles = _finished(tracker.best, problem, state.keys, method, n_steps > 0)
         return Result(particles, loss, np.stack(tracker.scores, axis=1), tracker.best_step)
     # The loss is that before each step: what the last step did is seen only in the particles.
     sizes = [np.abs(np.asarray(leaf)).reshape(n_runs, -1).max(axis=1) for leaf in jax.tree.leaves(state.particles)]
     if guard:
         _guard(np.max(sizes, axis=0)[:, None], tracker.running, n_steps - 1, "a parameter")
-    particles = _finished(state.particles, problem, state.keys, recipe.method, n_steps > 0)
+    particles = _finished(state.particles, problem, state.keys, method, n_steps > 0)
     return Result(particles, loss, np.empty((n_runs, 0)), np.full(n_runs, loss.shape[1]))
 
 
@@ -125,52 +161,9 @@ def _finished(particles: PyTree, problem: Problem, keys: Key[Array, " runs"], me
     return draw_around(particles, problem, keys, method.n_draws)
 
 
-class _Clock:
-    """How many steps can be taken before the deadline, at the speed of the last chunk."""
-
-    def __init__(self, n_steps: int, chunk: int, deadline: float | None):
-        self.n_steps, self.chunk, self.deadline = n_steps, chunk, deadline
-        self.last: float | None = None  # the end of the last chunk; the first one compiles, and says nothing of speed
-
-    def affordable_steps(self, done: int) -> int:
-        if self.deadline is None:
-            return self.n_steps
-        now = time.monotonic()
-        left = self.deadline - now
-        chunks = np.inf if self.last is None else left / max(now - self.last, 1e-9)
-        self.last = now
-        return done if left <= 0 else int(min(self.n_steps, done + np.floor(chunks) * self.chunk))
-
-
-class _Tracker:
-    """The best particles of every run so far, and whether to go on."""
-
-    def __init__(self, particles: PyTree, patience: int | None):
-        n_runs = len(jax.tree.leaves(particles)[0])
-        self.best = particles
-        self.best_score = np.full(n_runs, np.inf)
-        self.best_step = np.zeros(n_runs, int)
-        self.waited = np.zeros(n_runs, int)
-        self.scores: list[np.ndarray] = []
-        self.patience = np.inf if patience is None else patience
-
-    def look(self, particles: PyTree, scores: np.ndarray, step: int) -> None:
-        running = self.running
-        better = running & (scores < self.best_score)
-        self.best = _choose(jnp.asarray(better), particles, self.best)
-        self.best_score = np.where(better, scores, self.best_score)
-        self.best_step = np.where(better, step, self.best_step)
-        self.waited = np.where(better, 0, self.waited + running)
-        self.scores.append(scores)
-
-    @property
-    def running(self) -> np.ndarray:
-        """Runs that would go on alone; the others stay as they were when they stopped, whatever comes of them."""
-        return self.waited < self.patience
-
-    @property
-    def finished(self) -> bool:
-        return not self.running.any()
+def _snapshot(state: State, tracker: Tracker, losses: list[np.ndarray], n_steps: int) -> Snapshot:
+    loss = np.concatenate(losses, axis=1) if losses else np.empty((len(tracker.waited), 0))
+    return Snapshot(state, tracker.memory(), loss, np.asarray(n_steps))
 
 
 @eqx.filter_jit
@@ -231,11 +224,6 @@ def query_log_densities(particles: PyTree, rest: GPPrior, validation: Validation
         return mixture_log_density(predict(particles, rest, validation.queries), validation.y_query)
 
     return eqx.filter_vmap(one_run)(particles, rest, validation)
-
-
-@eqx.filter_jit
-def _choose(better: Array, new: PyTree, old: PyTree) -> PyTree:
-    return jax.tree.map(lambda n, o: jax.vmap(lambda b, a, c: jnp.where(b, a, c))(better, n, o), new, old)
 
 
 def _guard(loss: np.ndarray, running: np.ndarray, first: int, what: str) -> None:

@@ -13,6 +13,7 @@ from scipy.stats import norm
 
 from metaprior.meta.adaptation import Queries
 from metaprior.meta.inference import MAP, Laplace, Method
+from metaprior.meta.journal import Journal
 from metaprior.meta.loop import Recipe, Validation, query_log_densities, train
 from metaprior.meta.setup import Run, Settings, runs_at_once, scaling_of, set_up, stack_runs
 from metaprior.meta.weights import Weights
@@ -93,6 +94,7 @@ def train_and_score(
     learning_rate: float,
     on_chunk: Callable[[int, float], None] | None = None,
     deadline: float | None = None,
+    journal: Journal | None = None,
 ) -> tuple[np.ndarray, int]:
     """Train all runs and give the log density of every query of their folds, (runs, rows, queries), in the units of y.
 
@@ -117,6 +119,7 @@ def train_and_score(
             on_chunk=on_chunk,
             deadline=deadline,
             guard=False,
+            journal=journal,
         )
         score = np.asarray(query_log_densities(result.particles, stacked.problem.rest, validation), np.float64)
         score = np.where(np.isfinite(score), score, -np.inf) - np.array([each.log_unit for each in part])[:, None, None]

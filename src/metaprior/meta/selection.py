@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metaprior.meta.averaging import choose_weights, contaminated
+from metaprior.meta.journal import Journal
 from metaprior.meta.loop import Recipe, TrainingDiverged
 from metaprior.meta.search import Candidate, by_task, held_out_runs, hold_out, reference_log_densities, train_and_score
 from metaprior.meta.setup import Run, Settings
@@ -54,6 +55,7 @@ class Schedule(NamedTuple):
     seed: int
     deadline: float | None  # of time.monotonic
     progress: Callable[[str, int], Any]  # a context manager that yields the loop's `on_chunk`
+    journal: Journal | None = None
 
 
 def choose_family(
@@ -156,7 +158,7 @@ class _Search:
 
     def add(self, candidates: Sequence[Candidate]) -> bool:
         """Train and score candidates, unless they would take longer than there is time for. The first are cut short."""
-        recipe, _, learning_rate, seed, deadline, progress = self.schedule
+        recipe, _, learning_rate, seed, deadline, progress, journal = self.schedule
         runs = [
             run
             for candidate in candidates
@@ -169,7 +171,7 @@ class _Search:
             deadline = None  # candidates of all rounds take the same steps, or comparing them would mean nothing
         with progress(f"choosing among {len(candidates)} settings", self.n_steps) as on_chunk:
             scored, self.n_steps = train_and_score(
-                runs, recipe(runs[0].run), self.n_steps, learning_rate, on_chunk, deadline
+                runs, recipe(runs[0].run), self.n_steps, learning_rate, on_chunk, deadline, journal
             )
         self.seconds_per_run = (time.monotonic() - started) / len(runs)
         gathered = by_task(scored, runs, self.folds)

@@ -1,0 +1,36 @@
+"""What a fitted prior knows of its training, for its file and for `metaprior info`."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from metaprior import persistence
+from metaprior.ensemble import Model
+from metaprior.estimators.environments import Environments
+
+
+def training_record(environments: Environments, member: Model, loss: np.ndarray, seconds: float) -> dict[str, Any]:
+    """The environments it was trained on, and of the prior with the most weight: scaling, free energy, particles."""
+    names, tasks, target, _ = environments
+    scaling = member.scaling
+    spread = [np.std(np.asarray(leaf, float), axis=0).ravel() for leaf in jax.tree.leaves(member.particles)]
+    return {
+        "environments": {
+            name: {"tasks": len(group), "samples": sum(len(task.y) for task in group)}
+            for name, group in zip(names, tasks, strict=True)
+        },
+        "target": names[target],
+        "scaling": {
+            "x_mean": np.asarray(scaling.x_mean, float).tolist(),
+            "x_std": np.asarray(scaling.x_std, float).tolist(),
+            "y_mean": float(scaling.y_mean),
+            "y_std": float(scaling.y_std),
+        },
+        "free_energy": float(loss[-1]) if len(loss) else None,
+        "particles": len(jax.tree.leaves(member.particles)[0]),
+        "parameters": int(sum(len(values) for values in spread)),
+        "particle_spread": float(np.sqrt(np.mean(np.concatenate(spread) ** 2))),
+        "seconds": round(seconds, 1),
+        "versions": persistence.versions(),
+    }

@@ -1,0 +1,86 @@
+"""What the training loop looks at between chunks: the clock, and which parameters were the best."""
+
+import time
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+
+class Memory(NamedTuple):
+    """What a tracker knows."""
+
+    best: PyTree
+    best_score: np.ndarray  # (runs,), as are the next two
+    best_step: np.ndarray
+    waited: np.ndarray
+    scores: np.ndarray  # (chunks, runs)
+
+
+class Clock:
+    """How many steps can be taken before the deadline, at the speed of the last chunk."""
+
+    def __init__(self, n_steps: int, chunk: int, deadline: float | None):
+        self.n_steps, self.chunk, self.deadline = n_steps, chunk, deadline
+        self.last: float | None = None  # the end of the last chunk; the first one compiles, and says nothing of speed
+
+    def affordable_steps(self, done: int) -> int:
+        """Where to end, now that so many steps are done."""
+        if self.deadline is None:
+            return self.n_steps
+        now = time.monotonic()
+        left = self.deadline - now
+        chunks = np.inf if self.last is None else left / max(now - self.last, 1e-9)
+        self.last = now
+        return done if left <= 0 else int(min(self.n_steps, done + np.floor(chunks) * self.chunk))
+
+
+class Tracker:
+    """The best particles of every run so far, and whether to go on."""
+
+    def __init__(self, particles: PyTree, patience: int | None):
+        n_runs = len(jax.tree.leaves(particles)[0])
+        self.best = particles
+        self.best_score = np.full(n_runs, np.inf)
+        self.best_step = np.zeros(n_runs, int)
+        self.waited = np.zeros(n_runs, int)
+        self.scores: list[np.ndarray] = []
+        self.patience = np.inf if patience is None else patience
+
+    def look(self, particles: PyTree, scores: np.ndarray, step: int) -> None:
+        """Take note of the scores after a step."""
+        running = self.running
+        better = running & (scores < self.best_score)
+        self.best = _choose(jnp.asarray(better), particles, self.best)
+        self.best_score = np.where(better, scores, self.best_score)
+        self.best_step = np.where(better, step, self.best_step)
+        self.waited = np.where(better, 0, self.waited + running)
+        self.scores.append(scores)
+
+    def memory(self) -> Memory:
+        """All that it knows, as arrays."""
+        scores = np.stack(self.scores) if self.scores else np.empty((0, len(self.waited)))
+        return Memory(self.best, self.best_score, self.best_step, self.waited, scores)
+
+    def recall(self, memory: Memory) -> None:
+        """Know what was known then."""
+        self.best, self.best_score, self.best_step, self.waited, scores = memory
+        self.scores = list(scores)
+
+    @property
+    def running(self) -> np.ndarray:
+        """Runs that would go on alone; the others stay as they were when they stopped, whatever comes of them."""
+        return self.waited < self.patience
+
+    @property
+    def finished(self) -> bool:
+        """No run would go on."""
+        return not self.running.any()
+
+
+@eqx.filter_jit
+def _choose(better: Array, new: PyTree, old: PyTree) -> PyTree:
+    return jax.tree.map(lambda n, o: jax.vmap(lambda b, a, c: jnp.where(b, a, c))(better, n, o), new, old)
