@@ -10,7 +10,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from sklearn.base import clone
 
-from metaprior import SVGD, LinearKernel, MetaGPRegressor, MLPKernel, MLPMean, RBFKernel, load
+from metaprior import SVGD, LinearKernel, MetaGPRegressor, MLPKernel, MLPMean, RBFKernel, load, persistence
 from metaprior.persistence import InvalidFile
 
 RNG = np.random.default_rng(0)
@@ -47,11 +47,13 @@ def assert_predicts_the_same(meta, loaded):
 
 
 def rewrite(path, change):
-    """Save the file again with `change(metadata, tensors)` made."""
+    """Save the file again with `change(metadata, tensors)` made, and a digest that fits."""
     with safe_open(path, framework="numpy") as file:
         metadata = file.metadata()
     tensors = load_file(path)
     change(metadata, tensors)
+    if "header" in metadata:
+        metadata["sha256"] = persistence._digest(metadata["header"], tensors)
     save_file(tensors, path, metadata)
 
 
@@ -118,7 +120,7 @@ def test_header_is_json_and_holds_no_code(path, tmp_path):
     with safe_open(path, framework="numpy") as file:
         metadata = file.metadata()
     header = json.loads(metadata["header"])
-    assert (metadata["format"], metadata["version"]) == ("metaprior", "2")
+    assert (metadata["format"], metadata["version"]) == ("metaprior", "3")
     assert (header["kind"], header["n_members"]) == ("MetaGPRegressor", 1)
     assert header["parameters"]["alpha"] == 0.25
     assert header["parameters"]["kernel"]["description"] == "MLPKernel"
@@ -165,12 +167,12 @@ def with_tensor(part, edit):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (with_metadata("version", lambda _: "3"), "format version '3'; this metaprior reads 2. Update metaprior"),
-        (with_metadata("version", lambda _: "1"), "format version '1'; this metaprior reads 2.*save the prior again"),
+        (with_metadata("version", lambda _: "4"), "format version '4'; this metaprior reads 3. Update metaprior"),
+        (with_metadata("version", lambda _: "2"), "format version '2'; this metaprior reads 3.*save the prior again"),
         (with_metadata("format", lambda _: "other"), "not one written by metaprior"),
         (lambda metadata, _: metadata.clear(), "not one written by metaprior"),
         (with_header(kind="MetaGPRanker"), "MetaGPRanker"),
-        (with_metadata("header", lambda header: header[:-5]), "not a prior saved by metaprior, or it is damaged"),
+        (with_metadata("header", lambda header: header[:-5]), "not a file saved by metaprior, or it is damaged"),
         (with_metadata("header", lambda _: "{}"), "damaged"),
         (with_header(parameters={"colour": "red"}), "colour"),
         (with_metadata("header", lambda header: header.replace('"MLPKernel"', '"Other"')), "kernel is a 'Other'"),
@@ -178,6 +180,8 @@ def with_tensor(part, edit):
         (with_tensor("particles", lambda tensor: tensor[:1]), r"must be float32\[2, .*the file has float32\[1, "),
         (with_tensor("particles", lambda _: None), r"must be float32\[2, .*the file has nothing"),
         (with_tensor("loss_trace_", lambda _: None), "loss_trace_"),
+        (with_header(training=None), "training"),
+        (with_metadata("header", lambda _: "[" * 100_000), "damaged"),
     ],
     ids=[
         "newer",
@@ -193,6 +197,8 @@ def with_tensor(part, edit):
         "shape",
         "gone",
         "trace",
+        "training",
+        "nested",
     ],
 )
 def test_a_file_that_is_not_ours_is_refused(path, change, message):
@@ -204,7 +210,7 @@ def test_a_file_that_is_not_ours_is_refused(path, change, message):
 @pytest.mark.parametrize("keep", [0, 4, 100, -1])
 def test_a_truncated_file_is_refused(path, keep):
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(InvalidFile, match=r"prior\.safetensors is not a prior saved by metaprior, or"):
+    with pytest.raises(InvalidFile, match=r"prior\.safetensors is not a file saved by metaprior, or"):
         load(path)
 
 
