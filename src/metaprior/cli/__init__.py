@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from metaprior.cli.bench_data import bench_data
 from metaprior.cli.demo import demo
 from metaprior.cli.info import info
 from metaprior.cli.reproduce import reproduce
@@ -14,7 +15,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (demo, info, reproduce):
+for command in (demo, info, reproduce, bench_data):
     app.command()(command)
 
 

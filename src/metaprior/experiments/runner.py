@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Progress = Callable[[str, int], None]  # told what is being done, often, and how many points are done with it
-PACKAGES = ("metaprior", "jax", "jaxlib", "equinox", "optax", "numpy", "scipy")
+PACKAGES = ("metaprior", "jax", "jaxlib", "equinox", "optax", "numpy", "scipy", "scikit-learn")
 
 
 def run(
