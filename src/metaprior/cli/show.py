@@ -1,8 +1,12 @@
 """What all commands share: where they write, bars, tables, and how a mistake is told."""
 
+import json
+import math
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -39,6 +43,57 @@ def make_folder(folder: Path) -> None:
     except OSError as error:
         reason = error.strerror or error
         raise refusal(f"--out {folder}: cannot write there ({reason}). Choose another folder.") from None
+
+
+@contextmanager
+def mistakes_told() -> Iterator[None]:
+    """What is wrong with arguments or data is said in words, and ends the command with 2; warnings become notes."""
+    from metaprior.meta.loop import TrainingDiverged
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = lambda message, *_, **__: note(str(message))
+        try:
+            yield
+        except (ValueError, OSError) as error:  # an InvalidFile is a ValueError
+            raise refusal(str(error)) from None
+        except TrainingDiverged as error:
+            err.print(str(error), style="red", markup=False, highlight=False)
+            raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            err.print("Stopped.")
+            raise typer.Exit(130) from None
+
+
+def note(message: str) -> None:
+    """Something to know, that stops nothing."""
+    err.print(f"Note: {message}", style="yellow", markup=False, highlight=False)
+
+
+def print_json(value: Any) -> None:
+    """One line for machines. What is not a number is null, as JSON has no word for it."""
+    print(json.dumps(_finite(value)))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def check_file(option: str, path: Path) -> None:
+    """Find out before the work, not after it, that a file cannot be written."""
+    if path.is_dir():
+        raise refusal(f"{option} {path}: is a folder. Name a file.")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        probe = path.parent / ".metaprior-probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise refusal(f"{option} {path}: cannot write there ({error.strerror or error}).") from None
 
 
 def refusal(message: str) -> typer.Exit:

@@ -1,0 +1,151 @@
+"""`metaprior fit`."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from metaprior.cli.options import AsJson, DropDuplicates, DropMissing, Environment
+from metaprior.cli.show import check_file, err, mistakes_told, note, out, print_json
+
+
+class Kind(StrEnum):
+    """What y is."""
+
+    auto = "auto"
+    regression = "regression"
+    classification = "classification"
+
+
+def fit(
+    data: Annotated[Path, typer.Argument(help="CSV or Parquet table, one row per reading.")],
+    task: Annotated[list[str], typer.Option("--task", help="Column that names the task of a row; may be repeated.")],
+    x: Annotated[list[str], typer.Option("--x", help="Input column; repeat it for several.")],
+    y: Annotated[str, typer.Option("--y", help="Output column: numbers, or two labels.")],
+    path: Annotated[Path, typer.Option("--out", help="File for the prior.")] = Path("prior.safetensors"),
+    environment: Environment = None,
+    target: Annotated[str | None, typer.Option(help="The environment to predict in: a value of that column.")] = None,
+    kind: Annotated[Kind, typer.Option(help="What y is; auto: labels if it is text, else numbers.")] = Kind.auto,
+    alpha: Annotated[str, typer.Option(help="Weight of the other environments: auto, pooled, or 0 to 1.")] = "auto",
+    inference: Annotated[str, typer.Option(help="auto, map, svgd or laplace.")] = "auto",
+    particles: Annotated[int | None, typer.Option(help="How many (default: 1 for map, 10 for the others).")] = None,
+    kernel: Annotated[str | None, typer.Option(help="auto, inducing, mlp, linear, linear+rbf or rbf.")] = None,
+    mean: Annotated[str | None, typer.Option(help="auto, inducing, mlp, linear, constant or zero.")] = None,
+    noise: Annotated[str, typer.Option(help="Standard deviation of the noise in the units of y, or learned.")] = "learned",
+    temperature: Annotated[str, typer.Option(help="bayes, effective, paper, auto, or a number.")] = "bayes",
+    prior_std: Annotated[str, typer.Option(help="Scale of the hyper-prior: a number, or auto.")] = "1",
+    steps: Annotated[int | None, typer.Option(help="Training steps (default: 2000; labels 1000).")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Tasks per step (default: all).")] = None,
+    search_time: Annotated[float | None, typer.Option(help="Seconds that choosing alpha may take.")] = None,
+    max_tasks: Annotated[int | None, typer.Option(min=1, help="Of an environment; more are left out at random.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same prior.")] = 0,
+    drop_missing: DropMissing = False,
+    drop_duplicates: DropDuplicates = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw what was compared to choose alpha into this file.")] = None,
+    as_json: AsJson = False,
+):
+    """Learn a prior from the tasks of a table and save it.
+
+    What is done is kept beside --out: an interrupted fit, run again, goes on from there to the same result.
+    """
+    from metaprior.tasks import as_columns, group_rows
+
+    with mistakes_told():
+        for option, file in (("--out", path), ("--plot", plot)):
+            if file is not None:
+                check_file(option, file)
+        columns = as_columns(task=task, x=x, y=y, environment=environment)
+        _check_target(environment, target)
+        labels = None if kind is Kind.auto else kind is Kind.classification
+        table = group_rows(data, columns, drop_missing=drop_missing, drop_duplicates=drop_duplicates, labels=labels)
+        environments = _environments(table, environment, target, max_tasks, seed)
+        is_text = table.tasks[0].y.dtype.kind not in "fiu" if labels is None else labels
+        arguments = {
+            "alpha": number_or_word("--alpha", alpha) if target is not None else 0.0,
+            "inference": inference,
+            "n_particles": particles,
+            "kernel": kernel,
+            "mean": mean,
+            "noise_std": None if is_text else number_or_word("--noise", noise),
+            "temperature": number_or_word("--temperature", temperature),
+            "prior_std": number_or_word("--prior-std", prior_std),
+            "n_steps": steps,
+            "batch_size": batch_size,
+            "search_time": search_time,
+        }
+        meta = _fitted(environments, target, arguments, is_text, seed, path)
+        meta.training_["columns"] = columns._asdict()
+        meta.training_["data"] = data.name
+        meta.save(path)
+        if plot is not None:
+            meta.transfer_report().plot().savefig(plot, dpi=120)
+    if as_json:
+        print_json({"prior": str(path), "alpha": meta.alpha_, "kernel": meta.family_, **meta.training_})
+        return
+    for name, of_environment in meta.training_["environments"].items():
+        role = " (target)" if name == meta.training_["target"] else ""
+        out.print(f"{name}{role}: {of_environment['tasks']} tasks, {of_environment['samples']} readings", markup=False)
+    out.print(str(meta.transfer_report()), highlight=False, markup=False)
+    out.print(f"Wrote {path}" + (f" and {plot}." if plot else "."), highlight=False, markup=False)
+
+
+def _fitted(
+    environments: dict[str, Any], target: str | None, arguments: dict[str, Any], labels: bool, seed: int, path: Path
+) -> Any:
+    """The estimator, trained; its checkpoint lies beside the file to be."""
+    from metaprior import MetaGPClassifier, MetaGPRegressor
+
+    chosen = {name: value for name, value in arguments.items() if value is not None}
+    meta = (MetaGPClassifier if labels else MetaGPRegressor)(**chosen, random_state=seed)
+    checkpoint = path.with_name(f".{path.name}.checkpoint")
+    if checkpoint.exists():
+        note(f"{checkpoint} is of a fit that was interrupted: if it was this one, it goes on from there.")
+    try:
+        if target is None:
+            return meta.fit(target_tasks=environments[""], checkpoint=checkpoint)
+        return meta.fit(environments, target=target, checkpoint=checkpoint)
+    except KeyboardInterrupt:
+        err.print("What was done is kept: run the same command again.")
+        raise
+
+
+def _check_target(environment: str | None, target: str | None) -> None:
+    if (environment is None) != (target is None):
+        given, lacking = ("--target", "--environment") if environment is None else ("--environment", "--target")
+        raise ValueError(
+            f"{given} needs {lacking}: the column that says where a task comes from, and the one of its values that "
+            "you want to predict in."
+        )
+
+
+def _environments(table: Any, environment: str | None, target: str | None, most: int | None, seed: int) -> dict[str, Any]:
+    """Tasks by environment, no more than asked for of any."""
+    import difflib
+
+    names = [""] * len(table.tasks) if table.environments is None else table.environments
+    grouped: dict[str, list[Any]] = {}
+    for name, task in zip(names, table.tasks, strict=True):
+        grouped.setdefault(name, []).append(task)
+    if target is not None and target not in grouped:
+        near = difflib.get_close_matches(target, grouped, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        listed = ", ".join(map(repr, list(grouped)[:12]))
+        raise ValueError(f"--target {target!r} does not occur in column {environment!r}, whose values are {listed}.{hint}")
+    rng = np.random.default_rng(seed)
+    for name, tasks in grouped.items():
+        if most is not None and len(tasks) > most:
+            note(f"{most} of {len(tasks)} tasks{f' of {name}' if name else ''} are used (--max-tasks).")
+            grouped[name] = [tasks[i] for i in np.sort(rng.choice(len(tasks), most, replace=False)).tolist()]
+    return grouped
+
+
+def number_or_word(option: str, text: str) -> float | str:
+    """A number where it reads as one; which words are known is for the estimator to say."""
+    try:
+        return float(text)
+    except ValueError:
+        if any(character.isdigit() for character in text):
+            raise ValueError(f"{option} must be a number or one of its words; got {text!r}.") from None
+        return text

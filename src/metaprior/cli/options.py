@@ -1,0 +1,34 @@
+"""Options that commands on tables share, and how columns are found: as told, or as the prior was fitted."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from metaprior.tasks import Columns
+
+Task = Annotated[list[str] | None, typer.Option("--task", help="Column that names the task of a row; may be repeated.")]
+X = Annotated[list[str] | None, typer.Option("--x", help="Input column; repeat it for several.")]
+Y = Annotated[str | None, typer.Option("--y", help="Output column.")]
+Environment = Annotated[
+    str | None, typer.Option("--environment", help="Column that says where a task comes from (hospital, building).")
+]
+DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows in which a value is missing.")]
+DropDuplicates = Annotated[bool, typer.Option("--drop-duplicates", help="Leave out exact repetitions of a row.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of tables.")]
+Prior = Annotated[Path, typer.Argument(help="A prior saved by `metaprior fit`, or by `save`.")]
+
+
+def known_columns(
+    meta: Any, task: list[str] | None, x: list[str] | None, y: str | None, environment: str | None
+) -> "Columns":
+    """Columns as the prior was fitted with, but for those that are given."""
+    from metaprior.tasks import as_columns
+
+    kept = meta.training_.get("columns") or {}
+    columns = {"task": task, "x": x, "y": y, "environment": environment}
+    columns = {name: value or kept.get(name) for name, value in columns.items()}
+    if not (columns["x"] and columns["y"]):
+        raise ValueError("--x and --y must name columns: this prior was not fitted from a table, and has none of its own.")
+    return as_columns(**columns)
