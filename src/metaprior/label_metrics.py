@@ -69,8 +69,8 @@ def confidence_bins(
     confidence = np.maximum(probability, 1.0 - probability)[mask]
     inner_edges = np.linspace(0.5, 1.0, n_bins + 1)[1:-1]
     bins = np.searchsorted(inner_edges, confidence)
-    sums = [np.bincount(bins, weights, n_bins) for weights in (confidence, _fraction_right(y, probability)[mask])]
-    return np.bincount(bins, minlength=n_bins), *sums
+    right = np.bincount(bins, _fraction_right(y, probability)[mask], n_bins)
+    return np.bincount(bins, minlength=n_bins), np.bincount(bins, confidence, n_bins), right
 
 
 def summarise_labels(

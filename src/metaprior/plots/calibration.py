@@ -73,7 +73,7 @@ def _reliability(axes: Any, model: Any, tasks: list[Any]) -> None:
     )
     below.set_ylim(0, 3 * counts.max())
     below.set_yticks([0, int(counts.max())])
-    below.set_ylabel("queries", loc="bottom")
+    below.set_ylabel("queries", loc="bottom", labelpad=-6)
     below.spines[["top", "left"]].set_visible(False)
     below.spines["right"].set_bounds(0, counts.max())
     axes.set_zorder(below.get_zorder() + 1)

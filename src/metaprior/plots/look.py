@@ -38,10 +38,15 @@ def tidy(axes: Any, which: str = "both") -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def legend(axes: Any, *others: Any, **options: Any) -> None:
-    """One legend for the axes and others on top of it."""
+def legend(axes: Any, *others: Any, below: bool = False, **options: Any) -> None:
+    """One legend for the axes and others on top of it; `below` the axes and their label, where data fill them."""
+    from matplotlib.transforms import ScaledTranslation
+
     pairs = [part.get_legend_handles_labels() for part in (axes, *others)]
     handles, labels = ([item for part in column for item in part] for column in zip(*pairs, strict=True))
+    if below:
+        under = axes.transAxes + ScaledTranslation(0, -34 / 72, axes.figure.dpi_scale_trans)
+        options = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "bbox_transform": under, **options}
     axes.legend(handles, labels, **{"fontsize": 9, "framealpha": 0.85, "edgecolor": "none", **options})
 
 

@@ -52,8 +52,10 @@ def plot_prediction(
         _probability(axes, meta, context, x_query, queries, names)
     else:
         _over_grid(axes, meta, context, x_query, queries, coverage, names or ("x", "y"))
+    if not len(context.y) and not axes.get_title():
+        axes.set_title("Without context: what the prior predicts", fontsize=10)
     tidy(axes)
-    legend(axes)
+    legend(axes, below=labelled, **({"ncols": 3} if labelled else {}))
     return axes
 
 

@@ -32,7 +32,7 @@ def plot_training(meta: Any, *, axes: Any = None) -> Any:
     tidy(axes)
     steps = len(meta.loss_trace_)
     if steps == 0:
-        note(axes, "Not trained (n_steps=0):\nthe prior is as it was drawn.")
+        note(axes, "Not trained (n_steps=0):\nthe prior has its initial parameters.")
         return axes
     axes.plot(np.arange(steps), meta.loss_trace_, color=LINE, linewidth=1.4, label="loss")  # before each step
     axes.axvline(meta.best_step_, color=TRUTH, linewidth=1.0, linestyle="--", label=f"kept: step {meta.best_step_}")
@@ -43,12 +43,12 @@ def plot_training(meta: Any, *, axes: Any = None) -> Any:
         looks = np.minimum(CHUNK * np.arange(1, len(meta.validation_trace_) + 1), steps)
         other = axes.twinx()
         other.plot(looks, meta.validation_trace_, color=POINTS, linewidth=1.4, marker="o", ms=4, label="validation")
-        other.set_ylabel("validation: " + ("log loss" if labelled else "negative log density per reading"))
+        other.set_ylabel("validation: " + ("log loss" if labelled else "negative log density"))
         other.yaxis.label.set_color(POINTS)
         other.tick_params(axis="y", colors=POINTS)
         other.spines[["top", "left"]].set_visible(False)
         others.append(other)
-    legend(axes, *others, loc="upper right")
+    legend(axes, *others, below=True, ncols=3)
     return axes
 
 
@@ -56,7 +56,8 @@ def plot_alpha_path(meta: Any, *, axes: Any = None) -> Any:
     """Score of every alpha that was compared on held-out target tasks, with its standard error; the axes.
 
     alpha is the weight of all sources together. The larger a marker, the larger its weight in the average that
-    predicts.
+    predicts. Errors are mostly those of the tasks, common to every alpha; `meta.transfer_report().plot()` shows the
+    paired differences.
     """
     labelled = is_classifier(meta)
     report = meta.transfer_report()
@@ -70,7 +71,7 @@ def plot_alpha_path(meta: Any, *, axes: Any = None) -> Any:
     _candidates(axes, report)
     axes.set_xlim(-0.04, 1.04)
     axes.set_title(textwrap.fill(report.verdict, 80), fontsize=9)
-    legend(axes)
+    legend(axes, below=True, ncols=2)
     return axes
 
 
