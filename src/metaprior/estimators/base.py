@@ -90,9 +90,8 @@ class MetaGP(BaseEstimator):
                 tasks, choice, seed, recipe, int(self.n_steps), self.learning_rate, tests, patience, self.progress
             )
         self.model_, results, temperatures = fitted
-        n_target = environments.counts[target]
         self.parameters_ = self.get_params(deep=False)  # what `save` writes, whatever is set later
-        self.report_ = make_report(choice, names, target, n_target, sum(environments.counts) - n_target)
+        self.report_ = make_report(choice, names, target, len(tasks[target]), sum(map(len, tasks)) - len(tasks[target]))
         self.environment_weights_ = choice.weights @ self.report_.environment_weights
         self.alpha_ = float(choice.weights @ self.report_.alpha)
         self.dtype_, self.family_ = dtype, family
