@@ -55,14 +55,22 @@ def expected_calibration_error(
     The bins (lower, upper] divide [0.5, 1], all that two labels leave, into equal widths; the first has 0.5 too,
     where a query is half right as in `accuracy`. All n valid queries of all tasks are pooled.
     """
+    count, confidence, right = confidence_bins(y, probability, mask, n_bins)
+    return float(np.sum(np.abs(confidence - right)) / np.sum(count))
+
+
+def confidence_bins(
+    y: np.ndarray, probability: np.ndarray, mask: np.ndarray | None = None, n_bins: int = 15
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(n_bins,) each: how many queries, the sum of their confidence, and how many are right, in the bins of
+    `expected_calibration_error`."""
     check_integer("n_bins", n_bins, 1)
     y, probability, mask = _check(y, probability, mask)
     confidence = np.maximum(probability, 1.0 - probability)[mask]
-    gap = confidence - _fraction_right(y, probability)[mask]
     inner_edges = np.linspace(0.5, 1.0, n_bins + 1)[1:-1]
-    # n_b |mean confidence − fraction right| is the size of the sum of the gaps in the bin.
-    gap_per_bin = np.bincount(np.searchsorted(inner_edges, confidence), weights=gap)
-    return float(np.sum(np.abs(gap_per_bin)) / confidence.size)
+    bins = np.searchsorted(inner_edges, confidence)
+    right = np.bincount(bins, _fraction_right(y, probability)[mask], n_bins)
+    return np.bincount(bins, minlength=n_bins), np.bincount(bins, confidence, n_bins), right
 
 
 def summarise_labels(

@@ -32,11 +32,19 @@ class TransferReport:
     gain: np.ndarray | None = None  # None also where target-only was not among the candidates
     gain_standard_error: np.ndarray | None = None
     source_gain: tuple[float, float] | None = None  # of those with a source, averaged by weight; and its standard error
+    n_source_tasks: int | None = None  # of all sources together; None in files that do not say
 
     @property
     def alpha(self) -> np.ndarray:
         """(candidates,): the weight of all sources together."""
         return np.delete(self.environment_weights, self.names.index(self.target), axis=1).sum(axis=1)
+
+    @property
+    def pooled_alpha(self) -> float | None:
+        """The alpha at which every task weighs the same; None where it is not known."""
+        return (
+            None if self.n_source_tasks is None else self.n_source_tasks / (self.n_source_tasks + self.n_target_tasks)
+        )
 
     @property
     def verdict(self) -> str:
@@ -124,6 +132,7 @@ class TransferReport:
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> "TransferReport":
         """What `to_json` gave, as a report again."""
+        stored = {"n_source_tasks": None, **stored}
         given = {field.name: stored[field.name] for field in dataclasses.fields(cls)}
         tuples = {name: given[name] and tuple(given[name]) for name in ("names", "source_gain")}
         arrays = {
@@ -139,7 +148,9 @@ class TransferReport:
         return ""
 
 
-def make_report(choice: Choice, names: tuple[str, ...], target: int, n_target_tasks: int) -> TransferReport:
+def make_report(
+    choice: Choice, names: tuple[str, ...], target: int, n_target_tasks: int, n_source_tasks: int | None = None
+) -> TransferReport:
     """The report of a choice."""
     candidates, base = choice.candidates, choice.candidates[0].settings
     weights = np.array([candidate.weights for candidate in candidates])
@@ -151,6 +162,7 @@ def make_report(choice: Choice, names: tuple[str, ...], target: int, n_target_ta
         np.array([c.settings.temperature_factor / base.temperature_factor for c in candidates]),
         np.array([c.settings.prior_std["weights"] / base.prior_std["weights"] for c in candidates]),
         choice.weights,
+        n_source_tasks=n_source_tasks,
     )
     if choice.scores is None:
         return report

@@ -95,7 +95,7 @@ class MetaGP(BaseEstimator):
             plan = (recipe, int(self.n_steps), self.learning_rate, tests, patience, self.progress)
             self.model_, results, temperatures = train_members(tasks, choice, seed, *plan, journal)
         self.parameters_ = self.get_params(deep=False)  # what `save` writes, whatever is set later
-        self.report_ = make_report(choice, names, target, len(tasks[target]))
+        self.report_ = make_report(choice, names, target, len(tasks[target]), sum(map(len, tasks)) - len(tasks[target]))
         self.environment_weights_ = choice.weights @ self.report_.environment_weights
         self.alpha_ = float(choice.weights @ self.report_.alpha)
         self.dtype_, self.family_ = dtype, family

@@ -1,13 +1,12 @@
-"""Plots of results, one function each, drawn on axes the caller brings."""
+"""Results that are at hand already, drawn on axes the caller brings."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from metaprior.plots.look import BAND, DOTS, LINE, POINTS, TRUTH, marker_sizes, tidy
 from metaprior.predictive import GaussianMixture
-
-BAND, LINE, TRUTH, POINTS = "#9ecae1", "#08519c", "#333333", "#d94801"
 
 
 def plot_posterior(
@@ -25,10 +24,9 @@ def plot_posterior(
     axes.plot(x, predictive.mean(), color=LINE, linewidth=1.8, label="mean")
     if truth is not None:
         axes.plot(x, truth, color=TRUTH, linewidth=1.2, linestyle="--", label="truth")
-    axes.plot(x_context, y_context, "o", color=POINTS, markersize=6, markeredgecolor="white", label="context", zorder=5)
-    axes.grid(color="0.92", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    if len(x_context):
+        axes.plot(x_context, y_context, label="context", **DOTS)
+    tidy(axes)
 
 
 def plot_candidates(
@@ -43,7 +41,7 @@ def plot_candidates(
     rows = np.arange(len(labels))
     if values is not None:
         kept = np.isfinite(values)
-        sizes = 4 + 6 * np.sqrt(weights / weights.max())
+        sizes = marker_sizes(weights)
         left.errorbar(values[kept], rows[kept], xerr=None if errors is None else errors[kept], fmt="none", ecolor=BAND)
         left.scatter(values[kept], rows[kept], s=sizes[kept] ** 2, color=LINE, zorder=3)
         left.axvline(0.0, color=TRUTH, linewidth=1.0, linestyle="--")
@@ -52,6 +50,4 @@ def plot_candidates(
     left.set_yticks(rows, labels)
     left.invert_yaxis()
     for axes in (left, right):
-        axes.grid(axis="x", color="0.92", linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
+        tidy(axes, "x")
