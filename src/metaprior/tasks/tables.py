@@ -6,6 +6,7 @@ import gzip
 import io
 import lzma
 import os
+import re
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 SEPARATORS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
 PARQUET = (".parquet", ".pq")
+SURROGATE = re.compile("[\udc80-\udcff]")  # how Python reads bytes that are no UTF-8
 DAMAGED = (EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
 
 
@@ -70,17 +72,15 @@ def _read_csv(file: Path, opener: Callable[[Path, Any], IO[bytes]], separator: s
 
 
 def _header(file: Path, opener: Callable[[Path, Any], IO[bytes]], separator: str) -> list[str]:
-    """The names in the first line."""
-    try:
-        with opener(file, "rb") as stream, io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text:
+    """The names in the first line. What is not UTF-8 below it may be in columns that are not needed."""
+    with opener(file, "rb") as stream, io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline="") as text:
+        try:
             names = next((line for line in csv.reader(text, delimiter=separator) if line), [])
-    except UnicodeDecodeError:
-        raise _not_utf8(file) from None
-    except csv.Error as error:
-        raise ValueError(f"{file} is no CSV table: {error}.") from None
+        except csv.Error as error:
+            raise ValueError(f"{file} is no CSV table: {error}.") from None
     if not names:
         raise ValueError(f"{file} is empty: expected a table with a line of column names.")
-    if any("\0" in name for name in names):
+    if any("\0" in name or SURROGATE.search(name) for name in names):
         raise _not_utf8(file)
     return names
 
