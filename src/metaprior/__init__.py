@@ -2,6 +2,7 @@
 
 from metaprior.adapted import AdaptedClassifier, AdaptedTask
 from metaprior.estimators import MetaGPClassifier, MetaGPRegressor, load
+from metaprior.frames import predict_frame
 from metaprior.gp import (
     ConstantMean,
     ConvEncoder,
@@ -47,5 +48,6 @@ __all__ = [
     "TransferReport",
     "ZeroMean",
     "load",
+    "predict_frame",
     "tasks_from_frame",
 ]

@@ -55,16 +55,19 @@ class Ensemble(NamedTuple):
         return np.repeat(self.weights / self.n_particles, self.n_particles)
 
 
-def predict_tasks(model: Ensemble, tasks: Sequence[TestTask]) -> tuple[GaussianMixture, np.ndarray, np.ndarray]:
+def predict_tasks(
+    model: Ensemble, tasks: Sequence[TestTask], max_buckets: int = 3
+) -> tuple[GaussianMixture, np.ndarray, np.ndarray]:
     """Predict the queries of many tasks at once: predictive of observations, y and mask, all (tasks, queries).
 
-    Tasks are batched by context size; what a task does not fill is NaN and masked.
+    Tasks are batched by context size; what a task does not fill is NaN and masked. One bucket is for tasks that the
+    caller has batched: their number and largest sizes are then all that decides what is compiled.
     """
     y, mask = _true_queries(tasks)
     means = np.full((len(model.members), model.n_particles, *y.shape), np.nan)
     variances = means.copy()
     for i, member in enumerate(model.members):
-        for place, prediction, valid in _predicted(member, tasks):
+        for place, prediction, valid in _predicted(member, tasks, max_buckets):
             mean, variance = observations(prediction, member.scaling, latent=False)
             width = valid.shape[1]
             means[i][:, *place] = np.where(valid, mean[..., :width], np.nan)
@@ -73,12 +76,14 @@ def predict_tasks(model: Ensemble, tasks: Sequence[TestTask]) -> tuple[GaussianM
     return GaussianMixture(means.reshape(flat), variances.reshape(flat), np.log(model.particle_weights)), y, mask
 
 
-def predict_labels(model: Ensemble, tasks: Sequence[TestTask]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def predict_labels(
+    model: Ensemble, tasks: Sequence[TestTask], max_buckets: int = 3
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Predict the queries of many classification tasks: log probabilities (2, tasks, queries), y and mask."""
     y, mask = _true_queries(tasks)
     log_probabilities = np.full((len(model.members), 2, *y.shape), np.nan)
     for i, member in enumerate(model.members):
-        for place, prediction, valid in _predicted(member, tasks):
+        for place, prediction, valid in _predicted(member, tasks, max_buckets):
             with jax.enable_x64(True):
                 logs = np.asarray(label_log_probabilities(prediction))[..., : valid.shape[1]]
             log_probabilities[i][:, *place] = np.where(valid, logs, np.nan)
@@ -104,11 +109,11 @@ def _true_queries(tasks: Sequence[TestTask]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _predicted(
-    model: Model, tasks: Sequence[TestTask]
+    model: Model, tasks: Sequence[TestTask], max_buckets: int
 ) -> Iterator[tuple[tuple[np.ndarray, slice], Prediction, np.ndarray]]:
     """Batches of predictions: their place among (tasks, queries), the prediction, and the mask of that width."""
     n_queries = max(len(task.y_query) for task in tasks)
-    for members, queries, _, mask in padded_queries(tasks, model.scaling):
+    for members, queries, _, mask in padded_queries(tasks, model.scaling, max_buckets):
         with jax.enable_x64(True):
             prediction = predict_in(model.particles, model.rest, queries)
         width = min(mask.shape[1], n_queries)

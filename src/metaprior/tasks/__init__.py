@@ -1,18 +1,26 @@
-"""Tasks: what a user brings (`types`, `labels`), checked, scaled (`scaling`) and padded into batches (`batch`)."""
+"""Tasks: what a user brings (`types`, `labels`), checked, scaled (`scaling`) and padded into batches (`batch`);
+or tables of them (`frames`), in files too (`tables`)."""
 
 from metaprior.tasks.batch import TaskBatch, TaskSet, pad_tasks, pad_to
+from metaprior.tasks.columns import Columns, TableWarning, as_columns
 from metaprior.tasks.folds import make_folds, split_task
-from metaprior.tasks.frames import tasks_from_frame
+from metaprior.tasks.frames import TaskTable, as_frame, group_rows, tasks_from_frame
 from metaprior.tasks.labels import as_labelled_tests, as_labels, encode, encode_environments, task_classes
 from metaprior.tasks.scaling import Scaling, fit_label_scaling, fit_scaling
+from metaprior.tasks.tables import read_table
 from metaprior.tasks.types import Task, TestTask, as_inputs, as_task, as_tasks, as_test_tasks
 
 __all__ = [
+    "Columns",
     "Scaling",
+    "TableWarning",
     "Task",
     "TaskBatch",
     "TaskSet",
+    "TaskTable",
     "TestTask",
+    "as_columns",
+    "as_frame",
     "as_inputs",
     "as_labelled_tests",
     "as_labels",
@@ -23,9 +31,11 @@ __all__ = [
     "encode_environments",
     "fit_label_scaling",
     "fit_scaling",
+    "group_rows",
     "make_folds",
     "pad_tasks",
     "pad_to",
+    "read_table",
     "split_task",
     "task_classes",
     "tasks_from_frame",

@@ -1,104 +1,211 @@
 """Tables in long format, one row per sample, as tasks."""
 
+import os
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from metaprior.checks import check_bool
+from metaprior.tasks.cells import Column, as_inputs, as_outputs, read_names, read_values
+from metaprior.tasks.columns import Columns, TableWarning, as_columns, check_known
+from metaprior.tasks.tables import read_table
 from metaprior.tasks.types import Task
+
+Frame = Any  # a data frame: pandas annotates every selection from one as perhaps a series
+
+
+@dataclass(frozen=True, eq=False)
+class TaskTable:
+    """The tasks of a table in the order of their first rows. `rows` are places among the rows of the table."""
+
+    names: list[Any]  # the value that names each task, or a tuple of them where several columns do
+    environments: list[str] | None  # of each task
+    rows: list[np.ndarray]  # of each task, in their order
+    tasks: list[Task]  # y is zero where the table has no column y
 
 
 def tasks_from_frame(
     frame: Any,
     *,
-    task: str,
-    x: str | Sequence[str],
-    y: str,
-    environment: str | None = None,
+    task: Any,
+    x: Any,
+    y: Any,
+    environment: Any = None,
     drop_missing: Any = False,
+    drop_duplicates: Any = False,
 ) -> Any:
-    """The tasks of a table with one row per sample: a pandas DataFrame, or a mapping from column names to arrays.
+    """The tasks of a table with one row per sample.
 
-    Rows with the same value in column `task` are one task (X, y), with inputs from the columns `x` and outputs from
-    column `y`, in the order of the rows. With `environment`, a column, the result is a dict from its values, as
-    strings, to lists of tasks, for `fit(tasks, target=...)`; the same name of a task in two environments means two
-    tasks. Without it the result is a list. `drop_missing` leaves out rows in which an input or the output is missing.
+    `frame` is a pandas DataFrame, a mapping from column names to arrays, or the path of a CSV or Parquet file. Rows
+    with the same value in column `task` (or in all of several) are one task (X, y), with inputs from the columns `x`
+    and outputs from column `y`, in the order of the rows. With `environment`, a column, the result is a dict from its
+    values, as strings, to lists of tasks, for `fit(tasks, target=...)`; without it the result is a list.
+    `drop_missing` leaves out rows in which a value is missing, `drop_duplicates` exact repetitions of a row.
+    """
+    columns = as_columns(task=task, x=x, y=y, environment=environment)
+    if columns.y is None:
+        raise ValueError("y must be the name of a column; got None.")
+    table = group_rows(frame, columns, drop_missing=drop_missing, drop_duplicates=drop_duplicates)
+    if table.environments is None:
+        return table.tasks
+    grouped: dict[str, list[Task]] = {}
+    for name, of_task in zip(table.environments, table.tasks, strict=True):
+        grouped.setdefault(name, []).append(of_task)
+    return grouped
+
+
+def group_rows(
+    frame: Any,
+    columns: Columns,
+    *,
+    drop_missing: Any = False,
+    drop_duplicates: Any = False,
+    labels: bool | None = None,
+    source: str = "frame",
+) -> TaskTable:
+    """Check a table and gather the rows of every task.
+
+    `labels` says whether y are labels or numbers (None: see which its cells are), `source` what errors call the table.
     """
     check_bool("drop_missing", drop_missing)
-    inputs = [x] if isinstance(x, str) else list(x)
-    if not inputs:
-        raise ValueError("x must name one column or more; got none.")
-    grouping = [task] if environment is None else [environment, task]
-    columns = {name: _column(frame, name) for name in [*grouping, *inputs, y]}
-    sizes = {name: len(values) for name, values in columns.items()}
-    if len(set(sizes.values())) > 1:
-        raise ValueError(f"frame must have columns of one length; got {sizes}.")
-    keep = _present([columns[name] for name in [*inputs, y]], drop_missing)
-    if not keep.any():
-        raise ValueError("frame must have at least one row without missing values; got none.")
-    points = np.stack([_numbers(columns[name][keep], name) for name in inputs], axis=1)
-    outputs = columns[y][keep]
-    if outputs.dtype == object and all(isinstance(value, int | float) for value in outputs):
-        outputs = outputs.astype(float)
-    codes = np.stack([_codes(columns[name][keep], name) for name in grouping], axis=1)
-    grouped: dict[str | None, list[Task]] = {}
-    for rows in _groups(codes):
-        name = None if environment is None else str(columns[environment][keep][rows[0]])
-        grouped.setdefault(name, []).append(Task(points[rows], outputs[rows]))
-    return grouped[None] if environment is None else grouped
+    check_bool("drop_duplicates", drop_duplicates)
+    source = str(frame) if isinstance(frame, str | os.PathLike) else source
+    frame = as_frame(frame, columns, source)
+    naming = [read_names(frame[name], name, source) for name in columns.task]
+    places = None if columns.environment is None else _as_text(frame, columns.environment, source)
+    inputs = [read_values(frame[name], name, source) for name in columns.x]
+    outputs = None if columns.y is None else read_values(frame[columns.y], columns.y, source)
+    every = [*naming, *([] if places is None else [places]), *inputs, *([] if outputs is None else [outputs])]
+    rows = _present(every, len(frame), drop_missing, source, queries=outputs is None)
+
+    points = np.stack([as_inputs(column.at(rows), rows) for column in inputs], axis=1)
+    y = np.zeros(len(rows)) if outputs is None else as_outputs(outputs.at(rows), rows, labels)
+    tasks = _codes([column.at(rows) for column in naming], len(rows))
+    if outputs is not None:
+        keep = _distinct([tasks, *points.T, y], rows, drop_duplicates, source)
+        rows, points, y, tasks = rows[keep], points[keep], y[keep], tasks[keep]
+    order = np.argsort(tasks, kind="stable")
+    ends = np.cumsum(np.bincount(tasks))
+    first = order[ends - np.bincount(tasks)]
+    environments = None
+    if places is not None:
+        places = places.at(rows)
+        _check_environments(places, tasks, first, naming, rows, source)
+        environments = places.cells(first)
+    names = [column.cells(rows[first]) for column in naming]
+    return TaskTable(
+        names=names[0] if len(names) == 1 else list(zip(*names, strict=True)) or [()],
+        environments=environments,
+        rows=_split(rows[order], ends),
+        tasks=[Task(*pair) for pair in zip(_split(points[order], ends), _split(y[order], ends), strict=True)],
+    )
 
 
-def _column(frame: Any, name: str) -> np.ndarray:
-    known = list(frame) if isinstance(frame, Mapping) else list(getattr(frame, "columns", []))
+def as_frame(table: Any, columns: Columns, source: str) -> Frame:
+    """The columns that are used, of a data frame, a mapping from names to arrays, or a file."""
+    import pandas as pd
+
+    if isinstance(table, str | os.PathLike):
+        return read_table(table, columns)
+    if isinstance(table, pd.DataFrame):
+        check_known(columns.used, list(table.columns), source, [name for name in table.index.names if name])
+        return table[columns.used]
+    known = list(table) if isinstance(table, Mapping) else list(getattr(table, "columns", []))
     if not known:
         raise ValueError(
-            f"frame must be a DataFrame or a mapping from column names to arrays; got {type(frame).__name__}."
+            f"{source} must be a DataFrame, a mapping from column names to arrays, or the path of a CSV or Parquet "
+            f"file; got {type(table).__name__}."
         )
-    if name not in known:
-        raise ValueError(f"frame has no column {name!r}; its columns are {', '.join(map(repr, known))[:200]}.")
-    values = np.asarray(frame[name])
-    if values.ndim != 1:
-        raise ValueError(f"column {name!r} must have shape (rows,); got {values.shape}.")
-    return values
+    check_known(columns.used, known, source)
+    arrays = {name: table[name] for name in columns.used}
+    for name, values in arrays.items():
+        shape = np.shape(values) if np.ndim(values) != 1 else None
+        if shape is not None:
+            raise ValueError(f"{source}: column {name!r} must have shape (rows,); got {shape}.")
+    sizes = {name: len(values) for name, values in arrays.items()}
+    if len(set(sizes.values())) > 1:
+        raise ValueError(f"{source} must have columns of one length; got {sizes}.")
+    return pd.DataFrame({name: pd.Series(values).reset_index(drop=True) for name, values in arrays.items()})
 
 
-def _present(columns: Sequence[np.ndarray], drop_missing: Any) -> np.ndarray:
-    """Rows without missing values. They are an error unless dropping them was asked for."""
-    missing = np.zeros(len(columns[0]), bool)
-    for values in columns:
-        if values.dtype == object:
-            missing |= np.array([value is None or value != value for value in values], bool)
-        elif values.dtype.kind == "f":
-            missing |= np.isnan(values)
-    if missing.any() and not drop_missing:
-        raise ValueError(
-            f"frame has {missing.sum()} row(s) with a missing value, the first is row {missing.argmax()}. "
-            "Fill them in, or pass drop_missing=True to leave them out."
-        )
-    return ~missing
+def _as_text(frame: Frame, name: str, source: str) -> Column:
+    """A column of names as text, each stored once."""
+    column = read_names(frame[name], name, source)
+    assert column.codes is not None
+    distinct, places = np.unique(np.array([str(value) for value in column.values], object), return_inverse=True)
+    return column._replace(values=distinct, codes=np.append(places, -1)[column.codes])
 
 
-def _numbers(values: np.ndarray, name: str) -> np.ndarray:
-    try:
-        return values.astype(float)
-    except (TypeError, ValueError):
-        raise ValueError(f"column {name!r} must hold numbers; got {values.dtype} such as {values[0]!r}.") from None
+def _present(columns: Sequence[Column], n: int, drop_missing: bool, source: str, queries: bool) -> np.ndarray:
+    """Rows without missing values. Others are an error unless dropping them was asked for."""
+    missing = np.zeros(n, bool)
+    counts = []
+    for column in columns:
+        of_column = column.missing()
+        missing |= of_column
+        if of_column.any():
+            counts.append(f"{int(of_column.sum())} in {column.name}")
+    if not missing.any() and n:
+        return np.arange(n)
+    found = f"{int(missing.sum())} of {n} rows with a missing value ({', '.join(counts)})"
+    if missing.all():
+        raise ValueError(f"{source} must have at least one row without missing values; got {found if n else 'none'}.")
+    if not drop_missing:
+        advice = "leave them out" if queries else "pass drop_missing=True to leave them out"
+        raise ValueError(f"{source} has {found}; the first is row {missing.argmax() + 1}. Fill them in, or {advice}.")
+    warnings.warn(f"{source}: dropped {found}.", TableWarning, stacklevel=4)
+    return np.flatnonzero(~missing)
 
 
-def _codes(values: np.ndarray, name: str) -> np.ndarray:
-    """A number for each distinct value; names of tasks and environments must all be there."""
-    known: dict[Any, int] = {}
-    for row, value in enumerate(values.tolist()):
-        if value is None or value != value:
-            raise ValueError(f"column {name!r} must name the task or environment of every row; row {row} has none.")
-        known.setdefault(value, len(known))
-    return np.array([known[value] for value in values.tolist()])
+def _distinct(parts: Sequence[np.ndarray], rows: np.ndarray, drop: bool, source: str) -> np.ndarray | slice:
+    """Rows that do not repeat an earlier one exactly, if they are to be dropped; a warning of them either way."""
+    import pandas as pd
+
+    repeated = pd.DataFrame(dict(enumerate(parts)), copy=False).duplicated().to_numpy()
+    if not repeated.any():
+        return slice(None)
+    found = f"{int(repeated.sum())} row(s) that repeat an earlier row exactly, the first is row"
+    found = f"{found} {rows[repeated.argmax()] + 1}"
+    advice = "Each counts as a sample of its own; if they are copies, pass drop_duplicates=True."
+    message = f"{source}: dropped {found}." if drop else f"{source} has {found}. {advice}"
+    warnings.warn(message, TableWarning, stacklevel=4)
+    return ~repeated if drop else slice(None)
 
 
-def _groups(codes: np.ndarray) -> list[np.ndarray]:
-    """Rows of equal codes, groups in the order of their first row."""
-    _, first, inverse = np.unique(codes, axis=0, return_index=True, return_inverse=True)
-    order = np.argsort(np.ravel(inverse), kind="stable")
-    parts = np.split(order, np.cumsum(np.bincount(np.ravel(inverse)))[:-1])
-    return [parts[i] for i in np.argsort(first)]
+def _codes(naming: Sequence[Column], n: int) -> np.ndarray:
+    """The number of each row's task, in the order of first rows; one task if no column names them."""
+    import pandas as pd
+
+    codes = np.zeros(n, np.int64)
+    for column in naming:
+        assert column.codes is not None
+        codes = pd.factorize(codes * len(column.values) + column.codes)[0]
+    return codes
+
+
+def _check_environments(
+    places: Column, tasks: np.ndarray, first: np.ndarray, naming: Sequence[Column], rows: np.ndarray, source: str
+) -> None:
+    """No task has rows in two environments."""
+    assert places.codes is not None
+    other = places.codes != places.codes[first][tasks]
+    if not other.any():
+        return
+    row = int(other.argmax())
+    here, there = places.cells(np.array([first[tasks[row]], row]))
+    name = ", ".join(repr(column.cells(rows[[row]])[0]) for column in naming) or "of all rows"
+    columns = [places.name, *(column.name for column in naming if column.name != places.name)]
+    raise ValueError(
+        f"{source}: task {name} is in two environments, {here!r} (row {rows[first[tasks[row]]] + 1}) and {there!r} "
+        f"(row {rows[row] + 1}). If these are different tasks, name tasks by both columns: task={columns}. "
+        "If they are one, mend the environment."
+    )
+
+
+def _split(values: np.ndarray, ends: np.ndarray) -> list[np.ndarray]:
+    """Views of the rows of each task; `np.split` takes three times as long."""
+    starts = [0, *ends[:-1].tolist()]
+    return [values[start:end] for start, end in zip(starts, ends.tolist(), strict=True)]

@@ -1,0 +1,237 @@
+"""From table to table: predictions for the rows of one from the rows of another, for many tasks at once."""
+
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from scipy.special import expit
+from sklearn.utils.validation import check_is_fitted
+
+from metaprior.checks import check_integer, is_number
+from metaprior.ensemble import Ensemble, predict_labels, predict_tasks
+from metaprior.estimators import MetaGPClassifier, MetaGPRegressor
+from metaprior.tasks import (
+    Columns,
+    TableWarning,
+    Task,
+    TaskTable,
+    TestTask,
+    as_columns,
+    as_frame,
+    as_labels,
+    encode,
+    group_rows,
+    task_classes,
+)
+from metaprior.tasks.batch import bucket_sizes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MAX_QUERIES = 1024  # of one task at once: more are predicted in pieces
+MAX_TASKS = 4096  # at once
+MAX_NUMBERS = 2**24  # kept at once in covariances, about, over all particles: some hundred megabytes
+
+
+class Piece(NamedTuple):
+    """Queries of one task that are predicted together with those of others."""
+
+    context: Task
+    x: np.ndarray
+    rows: np.ndarray  # their places in the query table
+
+
+def predict_frame(
+    meta: Any,
+    context: Any,
+    query: Any,
+    *,
+    task: Any = None,
+    x: Any,
+    y: Any,
+    coverage: Any = 0.9,
+    drop_missing: Any = False,
+    drop_duplicates: Any = False,
+) -> "pd.DataFrame":
+    """Predict every row of the table `query`, given the rows of the same task in the table `context`.
+
+    `meta` is a fitted MetaGPRegressor or MetaGPClassifier. Tables are data frames, mappings from column names to
+    arrays, or paths of CSV or Parquet files; `task`, `x` and `y` are their columns as for `tasks_from_frame` (no
+    `task`: all rows are one). A task without context, or all of them where `context` is None or has no rows, is
+    predicted from the prior. Tasks match where their names read the same, so that 7 in a frame is 7 in a CSV file.
+    `drop_missing` and `drop_duplicates` are for the context.
+
+    The result has the query's rows and index: the task and x columns as they came, then `mean`, `std`, `lower` and
+    `upper` (of the central interval with probability `coverage`) of a new observation, or `label`, the more probable
+    class, and its `probability`. A label of None is the class that a task's context does not show.
+    """
+    labels = _check_meta(meta)
+    if not (is_number(coverage) and 0 < coverage < 1):
+        raise ValueError(f"coverage must lie strictly between 0 and 1; got {coverage!r}.")
+    columns = as_columns(task=task, x=x, y=y)
+    if columns.y is None:
+        raise ValueError("y must be the name of a column of context; got None.")
+    if len(columns.x) != meta.model_.input_dim:
+        raise ValueError(f"x must name {meta.model_.input_dim} column(s), as meta was fitted; got {len(columns.x)}.")
+    wanted = columns._replace(y=None)
+    rows = as_frame(query, wanted, "query")
+    if not len(rows):
+        raise ValueError(f"{_source(query, 'query')} has no rows: there is nothing to predict.")
+    _check_free(wanted, ("label", "probability") if labels else ("mean", "std", "lower", "upper"))
+    queries = group_rows(rows, wanted, source=_source(query, "query"))
+    known = _contexts(context, columns, labels, drop_missing, drop_duplicates)
+    contexts = _matched(queries, known, meta)
+    predicted = _label_columns(meta, queries, contexts) if labels else _columns(meta, queries, contexts, coverage)
+    return rows.assign(**predicted)
+
+
+def test_tasks_from_table(
+    table: TaskTable, n_context: Any, rng: np.random.Generator
+) -> tuple[list[TestTask], list[Any], list[Any]]:
+    """Tasks to evaluate on, their names, and the names of those left out.
+
+    Of each task `n_context` rows, drawn at random, are context and the others queries; tasks with no row more are
+    left out.
+    """
+    n_context = check_integer("n_context", n_context, least=0)
+    tests, names, skipped = [], [], []
+    for name, of_task in zip(table.names, table.tasks, strict=True):
+        if len(of_task.y) <= n_context:
+            skipped.append(name)
+            continue
+        order = rng.permutation(len(of_task.y))
+        context, query = np.sort(order[:n_context]), np.sort(order[n_context:])
+        tests.append(TestTask(of_task.x[context], of_task.y[context], of_task.x[query], of_task.y[query]))
+        names.append(name)
+    return tests, names, skipped
+
+
+def _check_meta(meta: Any) -> bool:
+    """Whether it predicts labels."""
+    if not isinstance(meta, MetaGPRegressor | MetaGPClassifier):
+        raise ValueError(f"meta must be a fitted MetaGPRegressor or MetaGPClassifier; got {type(meta).__name__}.")
+    check_is_fitted(meta, "model_")
+    return isinstance(meta, MetaGPClassifier)
+
+
+def _source(table: Any, name: str) -> str:
+    return str(table) if isinstance(table, str | os.PathLike) else name
+
+
+def _check_free(columns: Columns, added: Sequence[str]) -> None:
+    for name in added:
+        if name in columns.used:
+            raise ValueError(f"column {name!r} has the name of a column of the result ({', '.join(added)}). Rename it.")
+
+
+def _contexts(context: Any, columns: Columns, labels: bool, drop_missing: Any, drop_duplicates: Any) -> dict[Any, Task]:
+    """The context of each task, by its name as text."""
+    if context is None:
+        return {}
+    source = _source(context, "context")
+    rows = as_frame(context, columns, "context")
+    if not len(rows):
+        return {}
+    table = group_rows(
+        rows, columns, drop_missing=drop_missing, drop_duplicates=drop_duplicates, labels=labels, source=source
+    )
+    known: dict[Any, Task] = {}
+    for name, of_task in zip(table.names, table.tasks, strict=True):
+        if _text(name) in known:
+            raise ValueError(f"{source}: two tasks are named {_text(name)}, as text and as a number. Rename one.")
+        known[_text(name)] = of_task
+    return known
+
+
+def _matched(queries: TaskTable, known: dict[Any, Task], meta: Any) -> list[Task]:
+    """The context of each query task, empty where there is none."""
+    empty = Task(np.zeros((0, meta.model_.input_dim)), np.zeros(0))
+    contexts = [known.get(_text(name), empty) for name in queries.names]
+    without = [name for name, context in zip(queries.names, contexts, strict=True) if not len(context.y)]
+    if without:
+        of = f"{len(without)} of {len(contexts)} query tasks have no context (the first is {without[0]!r})"
+        if isinstance(meta, MetaGPClassifier) and meta.classes_ is None:
+            raise ValueError(
+                f"{of}, and tasks have labels of their own, so nothing tells what theirs are. Add rows of each to "
+                "context, or leave these tasks out of query."
+            )
+        warnings.warn(f"{of}: they are predicted from the prior.", TableWarning, stacklevel=3)
+    return contexts
+
+
+def _text(name: Any) -> Any:
+    """The name of a task as text: 7, 7.0 (a column of integers with gaps) and "7" are one."""
+    if isinstance(name, tuple):
+        return tuple(_text(part) for part in name)
+    return str(int(name)) if isinstance(name, float) and name.is_integer() else str(name)
+
+
+def _columns(meta: Any, queries: TaskTable, contexts: Sequence[Task], coverage: float) -> dict[str, np.ndarray]:
+    result = {name: np.empty(sum(map(len, queries.rows))) for name in ("mean", "std", "lower", "upper")}
+    for pieces, tests in _batches(meta.model_, queries, contexts):
+        predictive, _, mask = predict_tasks(meta.model_, tests, max_buckets=1)
+        rows = np.concatenate([piece.rows for piece in pieces])
+        lower, upper = predictive.interval(coverage)
+        values = {"mean": predictive.mean(), "std": predictive.std(), "lower": lower, "upper": upper}
+        for name, of_batch in values.items():
+            result[name][rows] = of_batch[: len(pieces)][mask[: len(pieces)]]
+    return result
+
+
+def _label_columns(meta: Any, queries: TaskTable, contexts: Sequence[Task]) -> dict[str, Any]:
+    import pandas as pd
+
+    n = sum(map(len, queries.rows))
+    label, odds = np.empty(n, object), np.empty(n)
+    classes, encoded = [], []
+    for name, context in zip(queries.names, contexts, strict=True):
+        where = f"context, task {name!r}"
+        y = as_labels(context.y, where)
+        classes.append(task_classes(y, where, meta.classes_))
+        encoded.append(Task(context.x, encode(y, classes[-1])))
+    for pieces, tests in _batches(meta.model_, queries, encoded):
+        (first, second), _, mask = predict_labels(meta.model_, tests, max_buckets=1)
+        rows = np.concatenate([piece.rows for piece in pieces])
+        odds[rows] = (second - first)[: len(pieces)][mask[: len(pieces)]]
+    for rows, pair in zip(queries.rows, classes, strict=True):
+        label[rows] = pair.astype(object)[(odds[rows] > 0).astype(int)]
+    return {"label": pd.Series(label).infer_objects().array, "probability": expit(np.abs(odds))}
+
+
+def _batches(
+    model: Ensemble, queries: TaskTable, contexts: Sequence[Task]
+) -> Iterator[tuple[list[Piece], list[TestTask]]]:
+    """Pieces of like sizes, and the tasks to predict for them: filled up, so that few sizes are compiled.
+
+    There are at most three sizes of contexts and for each three of queries.
+    """
+    pieces = _pieces(queries, contexts)
+    n_context = np.array([len(piece.context.y) for piece in pieces])
+    n_query = np.array([len(piece.rows) for piece in pieces])
+    for context_size, of_context in _by_size(n_context, np.arange(len(pieces))):
+        for query_size, members in _by_size(n_query, of_context):
+            per_task = (context_size + query_size) * max(context_size + 64, model.input_dim)
+            at_once = int(np.clip(MAX_NUMBERS // (per_task * len(model.particle_weights)), 1, MAX_TASKS))
+            for start in range(0, len(members), at_once):
+                chosen = [pieces[i] for i in members[start : start + at_once].tolist()]
+                filled = chosen + chosen[:1] * (min(at_once, len(members)) - len(chosen))
+                yield chosen, [TestTask(task.x, task.y, x, np.zeros(len(x))) for task, x, _ in filled]
+
+
+def _pieces(queries: TaskTable, contexts: Sequence[Task]) -> list[Piece]:
+    return [
+        Piece(context, of_task.x[start : start + MAX_QUERIES], rows[start : start + MAX_QUERIES])
+        for context, of_task, rows in zip(contexts, queries.tasks, queries.rows, strict=True)
+        for start in range(0, len(rows), MAX_QUERIES)
+    ]
+
+
+def _by_size(sizes: np.ndarray, members: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """The members in buckets of like sizes, each with its largest."""
+    lower = -1
+    for upper in bucket_sizes(sizes[members], 3):
+        within = members[(lower < sizes[members]) & (sizes[members] <= upper)]
+        yield upper, within
+        lower = upper
