@@ -6,7 +6,11 @@ import typer
 
 from metaprior.cli.bench_data import bench_data
 from metaprior.cli.demo import demo
+from metaprior.cli.evaluate import evaluate
+from metaprior.cli.example import example
+from metaprior.cli.fit import fit
 from metaprior.cli.info import info
+from metaprior.cli.predict import predict
 from metaprior.cli.reproduce import reproduce
 from metaprior.cli.show import out
 
@@ -15,7 +19,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (demo, info, reproduce, bench_data):
+for command in (fit, evaluate, predict, info, example, demo, bench_data, reproduce):
     app.command()(command)
 
 

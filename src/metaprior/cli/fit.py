@@ -33,13 +33,17 @@ def fit(
     particles: Annotated[int | None, typer.Option(help="How many (default: 1 for map, 10 for the others).")] = None,
     kernel: Annotated[str | None, typer.Option(help="auto, inducing, mlp, linear, linear+rbf or rbf.")] = None,
     mean: Annotated[str | None, typer.Option(help="auto, inducing, mlp, linear, constant or zero.")] = None,
-    noise: Annotated[str, typer.Option(help="Standard deviation of the noise in the units of y, or learned.")] = "learned",
+    noise: Annotated[
+        str, typer.Option(help="Standard deviation of the noise in the units of y, or learned.")
+    ] = "learned",
     temperature: Annotated[str, typer.Option(help="bayes, effective, paper, auto, or a number.")] = "bayes",
     prior_std: Annotated[str, typer.Option(help="Scale of the hyper-prior: a number, or auto.")] = "1",
     steps: Annotated[int | None, typer.Option(help="Training steps (default: 2000; labels 1000).")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Tasks per step (default: all).")] = None,
     search_time: Annotated[float | None, typer.Option(help="Seconds that choosing alpha may take.")] = None,
-    max_tasks: Annotated[int | None, typer.Option(min=1, help="Of an environment; more are left out at random.")] = None,
+    max_tasks: Annotated[
+        int | None, typer.Option(min=1, help="Of an environment; more are left out at random.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same prior.")] = 0,
     drop_missing: DropMissing = False,
     drop_duplicates: DropDuplicates = False,
@@ -120,7 +124,9 @@ def _check_target(environment: str | None, target: str | None) -> None:
         )
 
 
-def _environments(table: Any, environment: str | None, target: str | None, most: int | None, seed: int) -> dict[str, Any]:
+def _environments(
+    table: Any, environment: str | None, target: str | None, most: int | None, seed: int
+) -> dict[str, Any]:
     """Tasks by environment, no more than asked for of any."""
     import difflib
 
@@ -132,7 +138,9 @@ def _environments(table: Any, environment: str | None, target: str | None, most:
         near = difflib.get_close_matches(target, grouped, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         listed = ", ".join(map(repr, list(grouped)[:12]))
-        raise ValueError(f"--target {target!r} does not occur in column {environment!r}, whose values are {listed}.{hint}")
+        raise ValueError(
+            f"--target {target!r} does not occur in column {environment!r}, whose values are {listed}.{hint}"
+        )
     rng = np.random.default_rng(seed)
     for name, tasks in grouped.items():
         if most is not None and len(tasks) > most:

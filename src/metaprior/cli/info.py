@@ -2,38 +2,88 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from metaprior.cli.show import out, print_table, refusal
+from metaprior.cli.options import AsJson, Prior
+from metaprior.cli.show import check_file, mistakes_told, out, print_json, print_table
+
+PARTS = ("kind", "input_dim", "n_members", "fitted", "parameters", "training", "report")
 
 
 def info(
-    path: Annotated[Path, typer.Argument(help="A prior saved by `save`.")],
+    prior: Prior,
     plot: Annotated[Path | None, typer.Option(help="Draw what was compared to choose alpha into this file.")] = None,
+    as_json: AsJson = False,
 ):
-    """Say what a saved prior was fitted with, and whether its source helped."""
+    """Say what a saved prior was trained on and with, what became of it, and whether its source helped."""
     from metaprior.persistence import InvalidFile, read_prior
     from metaprior.transfer import TransferReport
 
-    try:
-        header, _ = read_prior(path)
-        report = TransferReport.from_json(header["report"])
-    except (InvalidFile, OSError, KeyError) as error:
-        raise refusal(str(error)) from None
-    fitted = {name: value for name, value in header["fitted"].items() if isinstance(value, int | float | str)}
-    rows = [
-        ("kind", header["kind"]),
-        ("inputs", str(header["input_dim"])),
-        ("priors averaged", str(header["n_members"])),
+    with mistakes_told():
+        header, _ = read_prior(prior)
+        try:
+            report = TransferReport.from_json(header["report"])
+            facts = _facts(header)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InvalidFile(f"{prior} is damaged: {error!r} in its header.") from None
+        if plot is not None:
+            check_file("--plot", plot)
+            report.plot().savefig(plot, dpi=120)
+    if as_json:
+        print_json({name: header[name] for name in PARTS})
+        return
+    print_table(("what it is", "value"), facts)
+    print_table(("argument", "value"), [(name, json.dumps(value)) for name, value in header["parameters"].items()])
+    out.print(str(report), highlight=False, markup=False)
+    if plot is not None:
+        out.print(f"Wrote {plot}.", highlight=False, markup=False)
+
+
+def _facts(header: dict[str, Any]) -> list[tuple[str, str]]:
+    """Names and values, in the order of a story: data, scaling, result, versions."""
+    training, fitted = header["training"], header["fitted"]
+    scaling, columns = training["scaling"], training.get("columns") or {}
+    inputs = columns.get("x") or [f"input {i + 1}" for i in range(header["input_dim"])]
+    rows = [("kind", header["kind"]), ("table", training.get("data") or "none: fitted from arrays")]
+    rows += [(f"column {name}", _listed(value)) for name, value in columns.items() if value]
+    for name, of_environment in training["environments"].items():
+        role = " (target)" if name == training["target"] else ""
+        rows.append(
+            (f"environment {name}{role}", f"{of_environment['tasks']} tasks, {of_environment['samples']} readings")
+        )
+    rows += [
+        (f"scale of {i}", _scale(m, s)) for i, m, s in zip(inputs, scaling["x_mean"], scaling["x_std"], strict=True)
+    ][:8]
+    if header["kind"] == "MetaGPRegressor":
+        rows.append((f"scale of {columns.get('y') or 'y'}", _scale(scaling["y_mean"], scaling["y_std"])))
+    rows += [
+        (name.rstrip("_").replace("_", " "), _number(value))
+        for name, value in fitted.items()
+        if isinstance(value, int | float | str)
     ]
     rows += [
-        (name.rstrip("_"), f"{value:.4g}" if isinstance(value, float) else str(value)) for name, value in fitted.items()
+        ("priors averaged", str(header["n_members"])),
+        ("free energy", _number(training["free_energy"])),
+        ("parameters", str(training["parameters"])),
+        ("particles", str(training["particles"])),
+        ("particle spread", _number(training["particle_spread"])),
+        ("seconds", _number(training["seconds"])),
+        ("versions", ", ".join(f"{name} {version}" for name, version in training["versions"].items())),
     ]
-    print_table(("fitted", "value"), rows)
-    print_table(("argument", "value"), [(name, json.dumps(value)) for name, value in header["parameters"].items()])
-    out.print(str(report), highlight=False)
-    if plot is not None:
-        report.plot().savefig(plot, dpi=120)
-        out.print(f"Wrote {plot}.")
+    return rows
+
+
+def _scale(mean: float, std: float) -> str:
+    return f"{mean:.4g} ± {std:.4g}"
+
+
+def _listed(value: Any) -> str:
+    return value if isinstance(value, str) else ", ".join(map(str, value))
+
+
+def _number(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -30,5 +30,7 @@ def known_columns(
     columns = {"task": task, "x": x, "y": y, "environment": environment}
     columns = {name: value or kept.get(name) for name, value in columns.items()}
     if not (columns["x"] and columns["y"]):
-        raise ValueError("--x and --y must name columns: this prior was not fitted from a table, and has none of its own.")
+        raise ValueError(
+            "--x and --y must name columns: this prior was not fitted from a table, and has none of its own."
+        )
     return as_columns(**columns)

@@ -1,0 +1,130 @@
+"""`metaprior evaluate`."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from metaprior.cli.options import AsJson, DropDuplicates, DropMissing, Environment, Prior, Task, X, Y, known_columns
+from metaprior.cli.show import check_file, mistakes_told, note, out, print_json, print_table
+
+SHOWN = 12  # tasks in the terminal; all are in the file
+
+
+def evaluate(
+    prior: Prior,
+    data: Annotated[Path, typer.Argument(help="CSV or Parquet table of tasks that the prior has not seen.")],
+    context: Annotated[int, typer.Option(min=0, help="Readings of a task to adapt to; the others are predicted.")] = 5,
+    task: Task = None,
+    x: X = None,
+    y: Y = None,
+    environment: Environment = None,
+    target: Annotated[str | None, typer.Option(help="Evaluate in this environment (default: that of the fit).")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Other seeds choose other readings as context.")] = 0,
+    drop_missing: DropMissing = False,
+    drop_duplicates: DropDuplicates = False,
+    path: Annotated[Path | None, typer.Option("--out", help="CSV file for the metrics of every task.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw how well it is calibrated into this file.")] = None,
+    as_json: AsJson = False,
+):
+    """Adapt a prior to each task of a table, and score its predictions against those of models without a prior.
+
+    Columns are those of the fit unless others are named.
+    """
+    from metaprior import load
+    from metaprior.frames import test_tasks_from_table
+    from metaprior.plots import plot_calibration
+
+    with mistakes_told():
+        for option, file in (("--out", path), ("--plot", plot)):
+            if file is not None:
+                check_file(option, file)
+        meta = load(prior)
+        table = _table(meta, data, (task, x, y, environment), target, drop_missing, drop_duplicates)
+        tests, names, skipped = test_tasks_from_table(table, context, np.random.default_rng(seed))
+        if skipped:
+            note(f"{len(skipped)} task(s) with no more than {context} readings are left out, {skipped[0]!r} first.")
+        if not tests:
+            raise ValueError(f"{data} has no task with more than {context} readings. Take a smaller --context.")
+        scores = {"metaprior": meta.evaluate(tests), **_baselines(meta, tests, context)}
+        per_task = dict(scores["metaprior"].per_task)
+        if path is not None:
+            _write(path, names, per_task)
+        if plot is not None:
+            plot_calibration(meta, tests).figure.savefig(plot, dpi=120)
+    metrics = [name for name in per_task if name != "width"]
+    if as_json:
+        overall = {who: {m: float(score[m]) for m in (*metrics, "calibration_error")} for who, score in scores.items()}
+        rows = [{"task": str(n)} | {m: float(v[i]) for m, v in per_task.items()} for i, n in enumerate(names)]
+        print_json({"tasks": len(tests), "context": context, "overall": overall, "per_task": rows})
+        return
+    rows = [
+        (who, *(_cell(score, name) for name in metrics), f"{score.calibration_error:.3f}")
+        for who, score in scores.items()
+    ]
+    print_table(("mean ± standard error", *metrics, "calibration error"), rows)
+    shown = list(enumerate(names))[:SHOWN]
+    print_table(("task", *per_task), [(str(n), *(f"{v[i]:.3g}" for v in per_task.values())) for i, n in shown])
+    left = f" {len(names) - SHOWN} more tasks: --out writes all of them." if len(names) > SHOWN and path is None else ""
+    out.print(f"{len(tests)} tasks, {context} readings of each as context.{left}", highlight=False)
+
+
+def _table(
+    meta: Any, data: Path, given: tuple[Any, ...], target: str | None, drop_missing: bool, drop_duplicates: bool
+) -> Any:
+    """The tasks of the table that belong to the environment predicted in."""
+    from dataclasses import replace
+
+    from metaprior import MetaGPClassifier
+    from metaprior.tasks import group_rows
+
+    columns = known_columns(meta, *given)
+    labels = isinstance(meta, MetaGPClassifier)
+    table = group_rows(data, columns, drop_missing=drop_missing, drop_duplicates=drop_duplicates, labels=labels)
+    if table.environments is None:
+        return table
+    target = target or meta.training_["target"]
+    kept = [i for i, name in enumerate(table.environments) if name == target]
+    if not kept:
+        known = ", ".join(map(repr, sorted(set(table.environments))[:12]))
+        raise ValueError(
+            f"{data} has no task of {target!r} in column {columns.environment!r}, only of {known}. Name one with --target."
+        )
+    return replace(
+        table,
+        names=[table.names[i] for i in kept],
+        environments=None,
+        rows=[table.rows[i] for i in kept],
+        tasks=[table.tasks[i] for i in kept],
+    )
+
+
+def _baselines(meta: Any, tests: list[Any], context: int) -> dict[str, Any]:
+    """What can be had from the context of a task alone."""
+    from metaprior import MetaGPClassifier
+    from metaprior.baselines import BASELINES, score
+    from metaprior.estimators import report
+    from metaprior.regression_baselines import score_per_task_gp
+    from metaprior.tasks import as_labelled_tests
+
+    if context == 0:
+        note("without context there is nothing to compare with.")
+        return {}
+    if not isinstance(meta, MetaGPClassifier):
+        return {"scikit-learn GP per task": score_per_task_gp(tests)}
+    encoded = as_labelled_tests(tests, "tasks", meta.model_.input_dim, meta.classes_)
+    return {name: report(score(baseline, encoded)) for name, baseline in BASELINES.items()}
+
+
+def _cell(score: Any, name: str) -> str:
+    return f"{score[name]:.3g} ± {score[f'{name}_se']:.2g}"
+
+
+def _write(path: Path, names: list[Any], per_task: dict[str, Any]) -> None:
+    import pandas as pd
+
+    from metaprior.persistence import write_whole
+
+    frame = pd.DataFrame({"task": names, **per_task})
+    write_whole(path, frame.to_csv(index=False).encode())

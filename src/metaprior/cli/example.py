@@ -1,0 +1,32 @@
+"""`metaprior example`."""
+
+from importlib import resources
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from metaprior.cli.show import make_folder, out
+
+TABLES = ("patients.csv", "test.csv", "readings.csv", "hours.csv")
+
+
+def example(folder: Annotated[Path, typer.Option("--out", help="Folder for the tables.")] = Path("example")):
+    """Write small tables to try the other commands on: made-up heart rates after surgery in two hospitals."""
+    from metaprior.persistence import write_whole
+
+    make_folder(folder)
+    for name in TABLES:
+        write_whole(folder / name, resources.files("metaprior").joinpath("data", name).read_bytes())
+    prior = folder / "prior.safetensors"
+    out.print(
+        f"Wrote {', '.join(TABLES)} to {folder}. To learn a prior, see what it is worth, and predict with it:\n"
+        f"  metaprior fit {folder / 'patients.csv'} --task patient --x hours --y heart_rate "
+        f"--environment hospital --target south --out {prior}\n"
+        f"  metaprior evaluate {prior} {folder / 'test.csv'}\n"
+        f"  metaprior predict {prior} {folder / 'readings.csv'} {folder / 'hours.csv'} "
+        f"--out {folder / 'predictions.csv'} --plot {folder / 'predictions.png'}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
