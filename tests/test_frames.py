@@ -6,6 +6,7 @@ import zipfile
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -140,6 +141,7 @@ def test_repeated_rows():
         (np.array([True, False, 1, 0, 1.5, 2], object), [1, 0, 1, 0, 1.5, 2]),
         (np.array(["1.5", " 2", "3e2", "-4", "5", "6"]), [1.5, 2, 300, -4, 5, 6]),
         (pd.array([1, 2, 3, 4, 5, 6], dtype="Int64"), [1, 2, 3, 4, 5, 6]),
+        (pd.array([1, 2, 3, 4, 5, 6], dtype=pd.ArrowDtype(pa.decimal128(5, 2))), [1, 2, 3, 4, 5, 6]),
         (pd.Categorical(["1", "2", "1", "2", "1", "2"], categories=["1", "2", "unused"]), [1, 2, 1, 2, 1, 2]),
     ],
 )
@@ -213,6 +215,7 @@ def test_labels_or_numbers_when_told():
         ({"hours": np.arange(6).astype("timedelta64[s]")}, {}, ("column hours holds durations",)),
         ({"hours": np.arange(6) * 1j}, {}, ("row 1, column hours: 0j is not a number",)),
         ({"hours": np.zeros(5)}, {}, ("columns of one length", "5")),
+        ({"hours": pd.Series([[1], [2, 3]] * 3)}, {}, ("column hours must hold one value per cell",)),
         ({"hours": np.zeros((6, 2))}, {}, ("'hours' must have shape (rows,)", "(6, 2)")),
         ({"patient": np.array(["p", None, "p", "p", "p", "p"], object)}, {}, ("1 in patient", "row 2")),
         ({}, {"drop_missing": "yes"}, ("drop_missing must be True or False",)),
@@ -243,10 +246,20 @@ def test_frames_of_pandas():
     with pytest.raises(ValueError, match=r"no column 'patient': that is its index. Pass it with .reset_index"):
         tasks_from_frame(frame.set_index("patient"), **NAMES)
     lists = frame.assign(patient=[[1]] * 6)
-    with pytest.raises(ValueError, match="column patient must hold names"):
+    with pytest.raises(ValueError, match="column patient must hold one value per cell"):
         tasks_from_frame(lists, **NAMES)
     shuffled = frame.iloc[[5, 4, 3, 2, 1, 0]]  # places count, not the index
     assert tasks_from_frame(shuffled, **NAMES)[0].y.tolist() == [10.0, 13.0, 15.0]
+
+
+def test_tables_of_arrow():
+    tasks = tasks_from_frame(pa.table({name: pa.array(values) for name, values in TABLE.items()}), **NAMES)
+    assert [task.y.tolist() for task in tasks] == [[15.0, 13.0, 10.0], [14.0, 11.0], [12.0]]
+
+
+def test_columns_of_several_lengths():
+    with pytest.raises(ValueError, match=r"column 'hours' must have shape \(rows,\); got lists of several lengths"):
+        tasks_from_frame({**TABLE, "hours": [[1], [2, 3], [4], [5], [6], [7]]}, **NAMES)
 
 
 def test_not_a_table():
@@ -262,8 +275,6 @@ def test_files(tmp_path, name):
     if name == "t.parquet":
         frame.to_parquet(path)
     elif name == "t.csv.zst":
-        import pyarrow as pa
-
         with pa.CompressedOutputStream(str(path), "zstd") as stream:
             stream.write(frame.to_csv(index=False).encode())
     else:
@@ -278,7 +289,7 @@ def test_files(tmp_path, name):
 
 
 def test_only_the_columns_that_are_needed(tmp_path):
-    (tmp_path / "t.csv").write_text('\ufeffid,comment,hours,gcs\n007,"two\nlines",1,\n\n7,\xe9,2,3\n', "utf-8")
+    (tmp_path / "t.csv").write_bytes(b'\xef\xbb\xbfid,comment,hours,gcs\n007,"two\nlines",1,\n\n7,\xe9,2,3\n')
     frame = read_table(tmp_path / "t.csv", Columns(("id",), ("hours",), "gcs"))
     assert list(frame.columns) == ["id", "hours", "gcs"]
     assert frame["id"].tolist() == ["007", "7"]  # names are text

@@ -48,7 +48,7 @@ def read_names(series: Series, name: str, source: str) -> Column:
     try:
         codes, distinct = pd.factorize(series)
     except TypeError:
-        raise ValueError(f"{source}: column {name} must hold names; got {series.iloc[0]!r} and the like.") from None
+        raise ValueError(f"{source}: column {name} must hold one value per cell; got {series.iloc[0]!r}.") from None
     return Column(name, source, np.asarray(pd.Index(distinct).astype(object)), codes)
 
 
@@ -64,7 +64,8 @@ def read_values(series: Series, name: str, source: str) -> Column:
         dates = pd.to_datetime(series, utc=True).dt.tz_convert(None)
         return Column(name, source, dates.to_numpy("datetime64[us]"))
     if types.is_any_real_numeric_dtype(dtype) or types.is_bool_dtype(dtype):
-        return Column(name, source, series.to_numpy(float, na_value=np.nan) if series.hasnans else series.to_numpy())
+        values = series.to_numpy(float, na_value=np.nan) if series.hasnans else series.to_numpy()
+        return Column(name, source, values.astype(np.float64) if values.dtype == object else values)  # Arrow's decimals
     if types.is_timedelta64_dtype(dtype):
         raise ValueError(
             f"{source}: column {name} holds durations. Make numbers of them, such as hours: "

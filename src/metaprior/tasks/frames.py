@@ -113,6 +113,8 @@ def as_frame(table: Any, columns: Columns, source: str) -> Frame:
     if isinstance(table, pd.DataFrame):
         check_known(columns.used, list(table.columns), source, [name for name in table.index.names if name])
         return table[columns.used]
+    if hasattr(table, "to_pandas"):  # of Arrow, or polars
+        return as_frame(table.to_pandas(), columns, source)
     known = list(table) if isinstance(table, Mapping) else list(getattr(table, "columns", []))
     if not known:
         raise ValueError(
@@ -122,8 +124,11 @@ def as_frame(table: Any, columns: Columns, source: str) -> Frame:
     check_known(columns.used, known, source)
     arrays = {name: table[name] for name in columns.used}
     for name, values in arrays.items():
-        shape = np.shape(values) if np.ndim(values) != 1 else None
-        if shape is not None:
+        try:
+            shape = np.shape(values)
+        except ValueError:  # lists of unequal lengths
+            shape = "lists of several lengths"
+        if len(shape) != 1:
             raise ValueError(f"{source}: column {name!r} must have shape (rows,); got {shape}.")
     sizes = {name: len(values) for name, values in arrays.items()}
     if len(set(sizes.values())) > 1:

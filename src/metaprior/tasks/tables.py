@@ -47,7 +47,7 @@ def read_table(path: str | os.PathLike, columns: Columns) -> "pd.DataFrame":
         if kind in SEPARATORS:
             return _to_frame(_read_csv(file, opener or open, SEPARATORS[kind], columns), file)
     except DAMAGED as error:
-        raise ValueError(f"{path} is damaged or cannot be read: {error}.") from None
+        raise ValueError(f"{path} is damaged or cannot be read: {str(error).strip().rstrip('.')}.") from None
     known = ", ".join([*SEPARATORS, *PARQUET])
     raise ValueError(f"{path} must be named {known}, or a CSV file with {', '.join(_openers())} after that.")
 
