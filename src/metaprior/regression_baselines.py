@@ -18,7 +18,7 @@ from metaprior.tasks import TestTask, as_inputs, as_test_tasks
 
 # In units of the spread of the context, in x and in y. The least noise, a tenth of that spread, favours this baseline:
 # of a few readings the likelihood is often highest without noise, and a deviation of next to nothing costs dearly. With
-# scikit-learn's own 1e-5 its RMSE is much the same and its negative log likelihood up to 25 times as large.
+# scikit-learn's own 1e-5 its RMSE is much the same, but its negative log likelihood many times as large.
 KERNEL = ConstantKernel(1.0, (1e-3, 1e3)) * RBF(1.0, (1e-2, 1e2)) + WhiteKernel(0.1, (1e-2, 1e1))
 RESTARTS, SEED = 2, 0
 
