@@ -59,11 +59,8 @@ def evaluate(
         rows = [{"task": str(n)} | {m: float(v[i]) for m, v in per_task.items()} for i, n in enumerate(names)]
         print_json({"tasks": len(tests), "context": context, "overall": overall, "per_task": rows})
         return
-    rows = [
-        (who, *(_cell(score, name) for name in metrics), f"{score.calibration_error:.3f}")
-        for who, score in scores.items()
-    ]
-    print_table(("mean ± standard error", *metrics, "calibration error"), rows)
+    rows = [(who, *(_cell(s, name) for name in metrics), f"{s.calibration_error:.3f}") for who, s in scores.items()]
+    print_table(("mean over tasks", *metrics, "calibration error"), rows)
     shown = list(enumerate(names))[:SHOWN]
     print_table(("task", *per_task), [(str(n), *(f"{v[i]:.3g}" for v in per_task.values())) for i, n in shown])
     left = f" {len(names) - SHOWN} more tasks: --out writes all of them." if len(names) > SHOWN and path is None else ""
@@ -74,12 +71,14 @@ def _table(
     meta: Any, data: Path, given: tuple[Any, ...], target: str | None, drop_missing: bool, drop_duplicates: bool
 ) -> Any:
     """The tasks of the table that belong to the environment predicted in."""
-    from dataclasses import replace
-
     from metaprior import MetaGPClassifier
-    from metaprior.tasks import group_rows
+    from metaprior.tasks import TaskTable, group_rows
+    from metaprior.tasks.tables import column_names
 
     columns = known_columns(meta, *given)
+    if given[-1] is None and columns.environment is not None and columns.environment not in column_names(data):
+        note(f"{data} has no column {columns.environment!r}: all its tasks are taken as {meta.training_['target']!r}.")
+        columns = columns._replace(environment=None)
     labels = isinstance(meta, MetaGPClassifier)
     table = group_rows(data, columns, drop_missing=drop_missing, drop_duplicates=drop_duplicates, labels=labels)
     if table.environments is None:
@@ -89,15 +88,10 @@ def _table(
     if not kept:
         known = ", ".join(map(repr, sorted(set(table.environments))[:12]))
         raise ValueError(
-            f"{data} has no task of {target!r} in column {columns.environment!r}, only of {known}. Name one with --target."
+            f"{data} has no task of {target!r} in column {columns.environment!r}, only of {known}. See --target."
         )
-    return replace(
-        table,
-        names=[table.names[i] for i in kept],
-        environments=None,
-        rows=[table.rows[i] for i in kept],
-        tasks=[table.tasks[i] for i in kept],
-    )
+    of_kept = lambda values: [values[i] for i in kept]  # noqa: E731
+    return TaskTable(of_kept(table.names), None, of_kept(table.rows), of_kept(table.tasks))
 
 
 def _baselines(meta: Any, tests: list[Any], context: int) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from metaprior.checks import check_bool, check_choice, check_integer, check_posi
 from metaprior.ensemble import Ensemble, Model
 from metaprior.estimators.checkpoints import fingerprint, kept_in
 from metaprior.estimators.environments import Environments
+from metaprior.estimators.memory import check_memory
 from metaprior.estimators.record import training_record
 from metaprior.estimators.training import train_members
 from metaprior.gp.prior import check_noise, families, resolve_encoder, resolve_kernel, resolve_mean
@@ -85,6 +86,9 @@ class MetaGP(BaseEstimator):
         started = time.monotonic()
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         dtype = self._training_dtype(tasks, target, options, settings)
+        searched = len(options) > 1 or len(known) > 1 or self._auto().temperature or self._auto().prior_std
+        particles = max(each.n_particles for each in known.values())
+        check_memory(tasks, self.batch_size, particles, searched, 8 if dtype == "float64" else 4)
         asked = "" if checkpoint is None else self._fingerprint(environments, tests, patience, seed)
         with jax.enable_x64(dtype == "float64"), kept_in(checkpoint, asked, seed) as (journal, seed):
             schedules = [self._schedule(each, seed, journal) for each in known.values()]

@@ -31,6 +31,20 @@ def read_table(path: str | os.PathLike, columns: Columns) -> "pd.DataFrame":
     becomes categorical, so that tables of ten million rows fit in memory. A cell that is empty, NA, NaN or null is
     missing.
     """
+    return _read(
+        path,
+        lambda *of_csv: _to_frame(_read_csv(*of_csv, columns), of_csv[0]),
+        lambda file: _to_frame(_read_parquet(file, columns), file),
+    )
+
+
+def column_names(path: str | os.PathLike) -> list[str]:
+    """The names of the columns of such a file."""
+    return _read(path, _header, _parquet_names)
+
+
+def _read(path: str | os.PathLike, from_csv: Callable[..., Any], from_parquet: Callable[[Path], Any]) -> Any:
+    """What one of the two makes of a file of its kind."""
     file = Path(path)
     if file.is_dir():
         raise ValueError(f"{path} is a folder: expected a CSV or Parquet file.")
@@ -43,11 +57,11 @@ def read_table(path: str | os.PathLike, columns: Columns) -> "pd.DataFrame":
     kind = Path(file.stem).suffix.lower() if opener else suffix
     try:
         if suffix in PARQUET:
-            return _to_frame(_read_parquet(file, columns), file)
+            return from_parquet(file)
         if kind in SEPARATORS:
-            return _to_frame(_read_csv(file, opener or open, SEPARATORS[kind], columns), file)
+            return from_csv(file, opener or open, SEPARATORS[kind])
     except DAMAGED as error:
-        raise ValueError(f"{path} is damaged or cannot be read: {str(error).strip().rstrip('.')}.") from None
+        raise ValueError(f"{path} is damaged or cannot be read: {error}.") from None
     known = ", ".join([*SEPARATORS, *PARQUET])
     raise ValueError(f"{path} must be named {known}, or a CSV file with {', '.join(_openers())} after that.")
 
@@ -104,12 +118,26 @@ def _ragged(file: Path, opener: Callable[[Path, Any], IO[bytes]], separator: str
 
 def _read_parquet(file: Path, columns: Columns) -> Any:
     import pyarrow as pa
+
+    try:
+        with _open_parquet(file) as stored:
+            check_known(columns.used, stored.schema_arrow.names, str(file))
+            return stored.read(columns=columns.used).select(columns.used)
+    except pa.ArrowException as error:
+        raise ValueError(f"{file} is damaged, or no Parquet file: {str(error)[:200]}.") from None
+
+
+def _parquet_names(file: Path) -> list[str]:
+    with _open_parquet(file) as stored:
+        return list(stored.schema_arrow.names)
+
+
+def _open_parquet(file: Path) -> Any:
+    import pyarrow as pa
     from pyarrow import parquet
 
     try:
-        with parquet.ParquetFile(file) as stored:
-            check_known(columns.used, stored.schema_arrow.names, str(file))
-            return stored.read(columns=columns.used).select(columns.used)
+        return parquet.ParquetFile(file)
     except pa.ArrowException as error:
         raise ValueError(f"{file} is damaged, or no Parquet file: {str(error)[:200]}.") from None
 
