@@ -22,6 +22,7 @@ from metaprior.experiments.comparisons import (
     measure,
     values,
 )
+from metaprior.experiments.pictures import NLL_TICKS
 from metaprior.experiments.real import DEFAULT, GP, MANY, PER_TASK, POOLED, TARGET_ONLY
 from metaprior.metrics import mean_and_standard_error
 from metaprior.plots import LINE, POINTS
@@ -154,6 +155,9 @@ def draw_picture(name: str, table: pd.DataFrame) -> bytes:
         axes.set_xlabel(f"{label}: mean ± standard error over draws")
         if metric == "nll" and np.nanmax(mean) > 10 * max(np.nanmedian(mean), 1.0):  # one scheme would hide the others
             axes.set_xscale("symlog", linthresh=1.0)
+            low, high = axes.get_xlim()
+            ticks = [tick for tick in NLL_TICKS if low <= tick <= high]
+            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.grid(axis="x", color="0.92", linewidth=0.8)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
