@@ -33,7 +33,7 @@ def read_table(path: str | os.PathLike, columns: Columns) -> "pd.DataFrame":
     """
     return _read(
         path,
-        lambda *of_csv: _to_frame(_read_csv(*of_csv, columns), of_csv[0]),
+        lambda file, opener, separator: _to_frame(_read_csv(file, opener, separator, columns), file),
         lambda file: _to_frame(_read_parquet(file, columns), file),
     )
 
