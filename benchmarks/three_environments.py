@@ -17,7 +17,7 @@ from metaprior import MetaGPRegressor
 from metaprior.environments.sinusoid import Sinusoid
 from metaprior.tasks import Task
 
-PAPER: dict[str, Any] = {"mean": "mlp", "kernel": "mlp", "inference": "map"}  # prior
+PAPER: dict[str, Any] = {"mean": "mlp", "kernel": "mlp", "inference": "map", "noise_std": 0.1}  # its prior
 
 
 def make_environments(seed: int, n_target: int = 10, n_source: int = 20) -> dict[str, list[Task]]:

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from metaprior import cli
 from metaprior.cli import app
+from metaprior.cli.reproduce import Figure
 from metaprior.experiments import profiles, store
 from metaprior.experiments.claims import judge
 from metaprior.experiments.conclusions import provenance, read_tables
@@ -280,7 +280,7 @@ def test_the_profiles_show_what_the_paper_states():
     assert set(full) == set(quick) == set(FIGURES)
     assert all(full[name].n_draws >= 100 for name in ("fig1", "fig2", "fig3", "fig5"))
     assert min(full["fig4"].n_draws, full["fig4"].n_pixel_draws) >= 20
-    assert set(cli.Figure) == {*FIGURES, "all", "settings"}
+    assert set(Figure) == {*FIGURES, "all", "settings"}
     [wider] = profiles.studies("fig4", "full", 70, lambda data: None)
     assert (wider.n_draws, wider.n_pixel_draws) == (70, 70)
     for studies in (full, quick):

@@ -60,7 +60,7 @@ def evaluate(
         print_json({"tasks": len(tests), "context": context, "overall": overall, "per_task": rows})
         return
     rows = [(who, *(_cell(s, name) for name in metrics), f"{s.calibration_error:.3f}") for who, s in scores.items()]
-    print_table(("mean over tasks", *metrics, "calibration error"), rows)
+    print_table(("mean over tasks", *metrics, "calibration"), rows)
     shown = list(enumerate(names))[:SHOWN]
     print_table(("task", *per_task), [(str(n), *(f"{v[i]:.3g}" for v in per_task.values())) for i, n in shown])
     left = f" {len(names) - SHOWN} more tasks: --out writes all of them." if len(names) > SHOWN and path is None else ""
@@ -106,7 +106,7 @@ def _baselines(meta: Any, tests: list[Any], context: int) -> dict[str, Any]:
         note("without context there is nothing to compare with.")
         return {}
     if not isinstance(meta, MetaGPClassifier):
-        return {"scikit-learn GP per task": score_per_task_gp(tests)}
+        return {"scikit-learn GP": score_per_task_gp(tests)}
     encoded = as_labelled_tests(tests, "tasks", meta.model_.input_dim, meta.classes_)
     return {name: report(score(baseline, encoded)) for name, baseline in BASELINES.items()}
 

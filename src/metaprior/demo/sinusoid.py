@@ -99,7 +99,10 @@ def fit(config: DemoConfig, scheme: Scheme, draw: Draw) -> MetaGPRegressor:
     """Meta-train one scheme on one draw."""
     n_steps = config.n_steps if scheme.trained else 0
     seed = int(np.random.SeedSequence([config.seed, draw.number]).generate_state(1)[0])
-    meta = MetaGPRegressor(alpha=scheme.alpha, **scheme.prior, n_steps=n_steps, random_state=seed, progress=False)
+    noise_std = Sinusoid(config.deviation).noise_std  # known, as in the paper
+    meta = MetaGPRegressor(
+        scheme.alpha, **scheme.prior, noise_std=noise_std, n_steps=n_steps, random_state=seed, progress=False
+    )
     return meta.fit(draw.source[: scheme.n_source], draw.target[: scheme.n_target])
 
 
