@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -247,3 +248,12 @@ def test_a_loaded_estimator_is_cloned_and_fitted_again(trained, path):
     again = clone(load(path)).fit(TASKS[:2], TASKS[2:], validation_tasks=[(*TASKS[0], *TASKS[1])])
     assert_predicts_the_same(trained, again)
     np.testing.assert_array_equal(trained.loss_trace_, again.loss_trace_)
+
+
+def test_a_prior_of_another_python_and_jax_predicts_the_same():
+    """Saved with JAX 0.10 on Python 3.11; read with whatever runs this."""
+    kept = Path(__file__).parent / "data" / "jax-0.10-python-3.11"
+    meta, expected = load(kept.with_suffix(".11.safetensors")), json.loads(kept.with_suffix(".11.json").read_text())
+    assert meta.training_["versions"]["jax"].startswith("0.10.")
+    mean, std = meta.adapt(expected["x_context"], expected["y_context"]).predict(expected["x"], return_std=True)
+    np.testing.assert_allclose([mean, std], [expected["mean"], expected["std"]], rtol=1e-9)
