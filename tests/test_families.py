@@ -124,7 +124,13 @@ def test_the_family_that_was_chosen_is_used_and_saved(tmp_path):
 
 @pytest.mark.parametrize(
     ("gains", "expected"),
-    [([0.0, 0.1, 0.2, 0.1], 1), ([0.5, -0.4, 0.1, -0.1], 0), ([-1.0, -1.0, -1.0, -1.0], 0), ([-np.inf] * 4, 0)],
+    [
+        ([0.0, 0.1, 0.2, 0.1, 0.1] * 2, 1),
+        ([0.5, -0.3, 0.2, -0.1, 0.1] * 2, 0),  # by less than a standard error
+        ([0.6, -0.2, 0.3, 0.0, 0.1] * 2, 0),  # by 1.8 of them
+        ([-1.0] * 10, 0),
+        ([-np.inf] * 10, 0),
+    ],
 )
 def test_the_first_family_is_left_only_for_one_that_is_clearly_better(gains, expected, monkeypatch):
     class Search:
@@ -135,18 +141,18 @@ def test_the_first_family_is_left_only_for_one_that_is_clearly_better(gains, exp
             self.n_candidates = len(candidates)
 
         def scores(self):
-            base = np.zeros((self.n_candidates, 4))
+            base = np.zeros((self.n_candidates, 10))
             base[0] = -5.0  # the better of two discounts counts
             return base + (np.array(gains) if self.schedule.seed == 1 else 0.0)
 
     monkeypatch.setattr(selection, "_Search", Search)
     schedules = [selection.Schedule(print, 10, 0.1, seed, None, print) for seed in (0, 1)]  # type: ignore[arg-type]
     task = Task(np.zeros((1, 1)), np.zeros(1))
-    tasks = [[task] * 3, [task] * 4]
+    tasks = [[task] * 3, [task] * 10]
     weights = [(0.0, 1.0), (0.5, 0.5)]
     families = [Settings(), Settings()]
     assert selection.choose_family(tasks, 1, weights, families, schedules) == expected
-    assert selection.choose_family([[task] * 3, [task] * 2], 1, weights, families, schedules) == 0
+    assert selection.choose_family([[task] * 3, [task] * 9], 1, weights, families, schedules) == 0
     assert selection.choose_family(tasks, 1, weights, families[:1], schedules[:1]) == 0
 
 

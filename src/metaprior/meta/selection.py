@@ -18,6 +18,7 @@ from metaprior.tasks import Task
 TEMPERATURE_FACTORS = (0.25, 4.0)  # besides the temperature 'bayes' itself
 PRIOR_STD_FACTORS = (0.5, 2.0)  # besides 1
 FAMILY_DISCOUNTS = (0.1, 1.0)  # by which families of priors are compared
+FAMILY_TASKS, FAMILY_ERRORS = 10, 2.0  # target tasks and standard errors that it takes to leave the first one
 STEPS_DIVISOR = 4  # a run of the search takes a quarter of the steps
 
 
@@ -67,11 +68,11 @@ def choose_family(
 ) -> int:
     """Which of several priors to take: the first, unless another predicts held-out target tasks clearly better.
 
-    That is, by more than a standard error over tasks; each at the better of two discounts, or at the one option there
-    is. The first is left where fewer than three target tasks could be held out.
+    That is, by more than two standard errors over ten tasks or more; each at the better of two discounts, or at the one
+    option there is. On five tasks, and by one standard error, networks were taken that did worse on new ones.
     """
     counts = [len(tasks) for tasks in environments]
-    if len(families) == 1 or counts[target] < 3 or schedules[0].n_steps == 0:
+    if len(families) == 1 or counts[target] < FAMILY_TASKS or schedules[0].n_steps == 0:
         return 0
     if len(options) > 1:
         options = [discounted(counts, target, r) for r in FAMILY_DISCOUNTS]
@@ -88,7 +89,7 @@ def choose_family(
     if not np.isfinite(first).all() or not np.isfinite(scores[best]).all():
         return best
     gain = scores[best] - first
-    return best if gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)) else 0
+    return best if gain.mean() > FAMILY_ERRORS * gain.std(ddof=1) / np.sqrt(len(gain)) else 0
 
 
 def choose(
