@@ -7,7 +7,7 @@ import numpy as np
 import typer
 
 from metaprior.cli.options import AsJson, DropDuplicates, DropMissing, Environment, Prior, Task, X, Y, known_columns
-from metaprior.cli.show import check_file, mistakes_told, note, out, print_json, print_table
+from metaprior.cli.show import busy, check_file, mistakes_told, note, out, print_json, print_table
 
 SHOWN = 12  # tasks in the terminal; all are in the file
 
@@ -41,13 +41,15 @@ def evaluate(
             if file is not None:
                 check_file(option, file)
         meta = load(prior)
-        table = _table(meta, data, (task, x, y, environment), target, drop_missing, drop_duplicates)
+        with busy(f"reading {data}"):
+            table = _table(meta, data, (task, x, y, environment), target, drop_missing, drop_duplicates)
         tests, names, skipped = test_tasks_from_table(table, context, np.random.default_rng(seed))
         if skipped:
             note(f"{len(skipped)} task(s) with no more than {context} readings are left out, {skipped[0]!r} first.")
         if not tests:
             raise ValueError(f"{data} has no task with more than {context} readings. Take a smaller --context.")
-        scores = {"metaprior": meta.evaluate(tests), **_baselines(meta, tests, context)}
+        with busy(f"predicting {len(tests)} tasks"):
+            scores = {"metaprior": meta.evaluate(tests), **_baselines(meta, tests, context)}
         per_task = dict(scores["metaprior"].per_task)
         if path is not None:
             _write(path, names, per_task)

@@ -8,7 +8,7 @@ import numpy as np
 import typer
 
 from metaprior.cli.options import AsJson, DropDuplicates, DropMissing, Environment
-from metaprior.cli.show import check_file, err, mistakes_told, note, out, print_json
+from metaprior.cli.show import busy, check_file, err, mistakes_told, note, out, print_json
 
 
 class Kind(StrEnum):
@@ -63,7 +63,9 @@ def fit(
         columns = as_columns(task=task, x=x, y=y, environment=environment)
         _check_target(environment, target)
         labels = None if kind is Kind.auto else kind is Kind.classification
-        table = group_rows(data, columns, drop_missing=drop_missing, drop_duplicates=drop_duplicates, labels=labels)
+        drops: dict[str, Any] = {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates}
+        with busy(f"reading {data}"):
+            table = group_rows(data, columns, **drops, labels=labels)
         environments = _environments(table, environment, target, max_tasks, seed)
         is_text = table.tasks[0].y.dtype.kind not in "fiu" if labels is None else labels
         arguments = {

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from metaprior.cli.options import AsJson, DropDuplicates, DropMissing, Prior, Task, X, Y, known_columns
-from metaprior.cli.show import check_file, mistakes_told, out, print_json, print_table
+from metaprior.cli.show import busy, check_file, mistakes_told, out, print_json, print_table
 
 SHOWN, DRAWN = 8, 12  # rows in the terminal, tasks in the picture
 
@@ -47,7 +47,8 @@ def predict(
         columns = columns._replace(task=() if one_task else columns.task, environment=None)
         arguments: dict[str, Any] = {"task": columns.task or None, "x": columns.x, "y": columns.y}
         drops: dict[str, Any] = {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates}
-        frame = predict_frame(meta, context, query, **arguments, coverage=coverage, **drops)
+        with busy(f"predicting {query}"):
+            frame = predict_frame(meta, context, query, **arguments, coverage=coverage, **drops)
         _write(path, frame)
         if plot is not None:
             _draw(meta, context, query, columns, coverage, drops, plot)

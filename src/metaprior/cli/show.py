@@ -65,6 +65,13 @@ def mistakes_told() -> Iterator[None]:
             raise typer.Exit(130) from None
 
 
+@contextmanager
+def busy(what: str) -> Iterator[None]:
+    """Says what is being done, on a terminal, while it takes."""
+    with err.status(what):
+        yield
+
+
 def note(message: str) -> None:
     """Something to know, that stops nothing."""
     err.print(f"Note: {message}", style="yellow", markup=False, highlight=False)

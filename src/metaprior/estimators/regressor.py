@@ -36,8 +36,8 @@ class MetaGPRegressor(MetaGP):
     kernel : "auto", "inducing", "mlp", "linear", "linear+rbf", "rbf", InducingKernel(...) and its like, a tinygp
         kernel, or a module
         Prior covariance. "auto" is "inducing" in up to three input dimensions, else "linear+rbf", unless "mlp", the
-        paper's, predicts ten or more held-out target tasks clearly better (see docs/priors.md). Own means and kernels see
-        standardised inputs and outputs (see `standardise`).
+        paper's, predicts ten or more held-out target tasks clearly better (see docs/priors.md). Own means and kernels
+        see standardised inputs and outputs (see `standardise`).
     encoder : None, "mlp", "conv", MLPEncoder(...), ConvEncoder(...), or a function of one input point
         What mean and kernel see in place of the inputs, and so share. An equinox module is learned.
     noise_std : float or "learned"
