@@ -14,6 +14,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
 out, err = Console(), Console(stderr=True)
+OPTIONS = {
+    "drop_missing=True": "--drop-missing",
+    "drop_duplicates=True": "--drop-duplicates",
+    "batch_size=": "--batch-size ",
+    "fewer tasks (": "fewer tasks (--max-tasks; ",
+    "noise_std='learned'": "--noise learned",
+}
 
 
 @contextmanager
@@ -52,17 +59,24 @@ def mistakes_told() -> Iterator[None]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = lambda message, *_, **__: note(str(message))
+        warnings.showwarning = lambda message, *_, **__: note(_with_options(str(message)))
         try:
             yield
         except (ValueError, OSError) as error:  # an InvalidFile is a ValueError
-            raise refusal(str(error)) from None
+            raise refusal(_with_options(str(error))) from None
         except TrainingDiverged as error:
-            err.print(str(error), style="red", markup=False, highlight=False)
+            err.print(_with_options(str(error)), style="red", markup=False, highlight=False)
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
             err.print("Stopped.")
             raise typer.Exit(130) from None
+
+
+def _with_options(text: str) -> str:
+    """Advice for Python as advice for the command line."""
+    for argument, option in OPTIONS.items():
+        text = text.replace(argument, option)
+    return text
 
 
 @contextmanager

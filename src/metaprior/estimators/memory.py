@@ -4,9 +4,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from metaprior.tasks import Task
 
 NUMBERS_PER_SAMPLE = 1000  # that networks and kernels remember of a sample for the gradient, about (measured)
+LARGE_BATCH = 1000  # tasks, from which on more only take longer
 COPIES = 45  # of all tasks that a search keeps: nine settings without each of five folds
 
 
@@ -25,10 +28,10 @@ def check_memory(
         return
     advice = ["fewer tasks (a few thousand of an environment are plenty for most priors)"]
     if itemsize * kept < there:
-        smaller = max(int(n_tasks * (there / itemsize - kept) / 2 / gradient * at_once / samples), 1)
-        advice.insert(0, f"batch_size={smaller}" if smaller < n_tasks else "a smaller batch_size")
+        fitting = n_tasks * (there / itemsize - kept) / 2 / gradient * at_once / samples
+        advice.append(f"batch_size={int(np.clip(fitting, 1, LARGE_BATCH))}")
     if searched:
-        advice.append("alpha given instead of chosen")
+        advice.append("a given alpha")
     raise ValueError(
         f"This fit of {n_tasks:,} tasks with {samples:,} readings needs about {needed / 1e9:.0f} GB of memory, and "
         f"{there / 1e9:.0f} GB are free. Take {', or '.join(advice)}."

@@ -1,0 +1,40 @@
+"""What cannot fit is refused before it starts."""
+
+import numpy as np
+import pytest
+
+from metaprior import MetaGPRegressor
+from metaprior.estimators import memory
+
+RNG = np.random.default_rng(0)
+TASKS = [(RNG.normal(size=(4, 1)), RNG.normal(size=4)) for _ in range(8)]
+SMALL = {"kernel": "rbf", "mean": "constant", "inference": "map", "n_steps": 2, "random_state": 0}
+
+
+@pytest.mark.parametrize(
+    ("free", "arguments", "parts"),
+    [
+        (1e3, {}, ["8 tasks with 32 readings", "fewer tasks", "a given alpha"]),
+        (1e5, {"alpha": 0.5}, ["fewer tasks", "batch_size=3"]),
+        (1e5, {"alpha": 0.5, "batch_size": 7}, ["batch_size=3"]),
+        (1e5, {"alpha": 0.5, "batch_size": 3}, None),
+        (1e6, {"alpha": 0.5}, None),
+        (1e6, {"alpha": 0.5, "n_particles": 10}, ["needs about"]),
+        (None, {"alpha": 0.5}, None),
+    ],
+)
+def test_a_fit_that_does_not_fit(free, arguments, parts, monkeypatch):
+    monkeypatch.setattr(memory, "available_memory", lambda: free)
+    meta = MetaGPRegressor(**SMALL, **arguments)
+    if parts is None:
+        meta.fit(TASKS[:4], TASKS[4:])
+        return
+    with pytest.raises(ValueError, match="of memory, and") as raised:
+        meta.fit(TASKS[:4], TASKS[4:])
+    assert all(part in str(raised.value) for part in parts), str(raised.value)
+
+
+def test_what_is_free_is_known_here():
+    free = memory.available_memory()
+    assert free is not None
+    assert 1e7 < free < 1e14
