@@ -1,4 +1,4 @@
-"""Forecast the haematocrit of patients after cardiac surgery from five readings of each.
+"""Predict the haematocrit of patients after cardiac surgery from five readings of each.
 
 Most patients that the prior learns from are of another unit, the medical one. Data: PhysioNet 2012, in the folder that
 METAPRIOR_DATA names; without them the program says what to download.
