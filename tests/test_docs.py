@@ -21,7 +21,6 @@ def quick(monkeypatch):
     """Untrained unless asked for, and of one small prior where none is asked for: what is tested is the page."""
     regressor = metaprior.MetaGPRegressor
     monkeypatch.setattr(metaprior, "MetaGPRegressor", lambda **given: regressor(**{**QUICK, **given}))
-    return regressor
 
 
 @pytest.fixture
