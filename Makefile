@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export METAPRIOR_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: run test check format clean
+.PHONY: run test check format docs clean
 
 run: .venv/.run
 	$(BIN)/metaprior demo --out demo
@@ -26,6 +26,11 @@ check: .venv/.check
 format: .venv/.check
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The site is read from text and docstrings; nothing of metaprior is run to build it.
+docs: .venv/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Open site/index.html"
 
 # Debian's python3 may come without ensurepip: then the machine's own pip fills the environment.
 $(BIN)/python:
@@ -44,5 +49,9 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet --editable ".[test,check]"
 	touch $@
 
+.venv/.docs: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable ".[docs]"
+	touch $@
+
 clean:
-	rm -rf .venv demo .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv demo site .pytest_cache .ruff_cache .hypothesis

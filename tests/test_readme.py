@@ -15,9 +15,9 @@ def test_the_example_in_the_readme_runs():
     exec(compile(code, "README.md", "exec"), {})
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
-def test_examples_run(path, capsys):
-    runpy.run_path(str(path), run_name="__main__")
+@pytest.mark.parametrize("name", ["fewshot.py", "sinusoid.py"])  # those on real data are in test_docs.py
+def test_examples_run(name, capsys):
+    runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
     assert " ± " in capsys.readouterr().out
 
 

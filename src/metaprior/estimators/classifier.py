@@ -30,22 +30,18 @@ class MetaGPClassifier(MetaGP):
     Bernoulli-logit likelihood. Labels may be any two strings, integers or bools. If all tasks share two labels, these
     mean the same in every task; otherwise every task has two labels of its own.
 
+    Arguments and attributes that are not listed are as for `MetaGPRegressor`.
+
     Parameters
     ----------
-    alpha, inference, n_particles
-        As for `MetaGPRegressor`.
     mean : "constant", "linear", "zero", "mlp", MLPMean(...), or a function of one input point
         Prior mean of the log odds of the second class. "linear" is for labels that follow much the same rule in every
         task (ill, well); where each task has a rule of its own, as in few-shot learning, it learns noise. "linear" and
         "constant" are zero where tasks have labels of their own: which of the two comes first then means nothing.
-    kernel : "auto", "linear+rbf", "inducing", "rbf", "linear", "mlp", LinearRBFKernel(...) and its like, a tinygp
-        kernel, or a module
+    kernel : "auto", "linear+rbf", "inducing", "rbf", "linear", "mlp", MLPKernel(...), a tinygp kernel, or a module
         Prior covariance of the log odds. "auto" is "linear+rbf". "mlp" with mean="mlp" is the paper's.
     encoder : None, "mlp", "conv", MLPEncoder(...), ConvEncoder(...), or a function of one input point
         What mean and kernel see in place of the inputs, and so share. An equinox module is learned.
-    temperature, prior_mean, prior_std, optimizer, learning_rate, schedule, n_steps, batch_size, random_state,
-    search_time, progress
-        As for `MetaGPRegressor`.
     standardise : "within-class", True or False
         True learns the mean and the spread of every input column from the tasks. "within-class" divides by the spread
         within the classes of a task instead, and removes correlations found there: a metric for all tasks. (As True
@@ -56,9 +52,8 @@ class MetaGPClassifier(MetaGP):
 
     Attributes
     ----------
-    classes_ : the two labels all tasks share, or None if tasks have labels of their own
-    alpha_, alpha_path_, environment_weights_, temperature_, dtype_, particles_, particle_weights_, loss_trace_,
-    validation_trace_, best_step_, n_features_in_ : as for `MetaGPRegressor`
+    classes_
+        The two labels all tasks share, or None if tasks have labels of their own.
     """
 
     likelihood = "bernoulli"

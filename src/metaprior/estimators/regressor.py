@@ -33,8 +33,7 @@ class MetaGPRegressor(MetaGP):
         Default 1 for MAP and 10 for the others. Several MAP particles are an ensemble of independent solutions.
     mean : "auto", "inducing", "mlp", "linear", "constant", "zero", MLPMean(...), or a function of one input point
         Prior mean. "auto" is the one that goes with the kernel, "mlp" where none does. An equinox module is learned.
-    kernel : "auto", "inducing", "mlp", "linear", "linear+rbf", "rbf", InducingKernel(...) and its like, a tinygp
-        kernel, or a module
+    kernel : "auto", "inducing", "mlp", "linear", "linear+rbf", "rbf", InducingKernel(...), a tinygp kernel, or a module
         Prior covariance. "auto" is "inducing" in up to three input dimensions, else "linear+rbf", unless "mlp", the
         paper's, predicts ten or more held-out target tasks clearly better (see docs/priors.md). Own means and kernels
         see standardised inputs and outputs (see `standardise`).
@@ -50,7 +49,9 @@ class MetaGPRegressor(MetaGP):
     prior_std : float, dict or "auto"
         Standard deviation of the hyper-prior, for all parameters or per group. "auto" weighs 0.5, 1 and 2.
     optimizer : "adam" or "sgd"
+        What makes steps of gradients.
     learning_rate : float
+        Size of the first steps.
     schedule : "cosine" or "constant"
         How the learning rate falls over the steps.
     n_steps : int
@@ -64,6 +65,7 @@ class MetaGPRegressor(MetaGP):
         Precision of training. "auto" takes float64 where float32 could not resolve the noise: when it is small against
         the spread of y, or tasks are large. Adaptation and prediction are always in double precision.
     random_state : int, RandomState or None
+        The same number gives the same prior.
     search_time : float, optional
         Seconds that choosing kernel, alpha, temperature and prior_std may take, compilation and the last 100 steps
         aside: its runs are cut short where they would take longer. Default: as long as it takes.
@@ -72,14 +74,22 @@ class MetaGPRegressor(MetaGP):
 
     Attributes
     ----------
-    family_ : the name of the kernel that was used
-    alpha_, environment_weights_, temperature_, dtype_ : what was used, on average where predictions are averaged
-    alpha_path_ : what was compared to choose it; `transfer_report()` says it in words, a table and a plot
-    particles_, particle_weights_ : the learned parameters, a pytree with a leading axis of particles, and their weights
-    loss_trace_ : (steps,) weighted loss plus hyper-prior penalty / temperature, averaged over particles
-    validation_trace_ : negative log density of the validation queries, every 100 steps
-    best_step_ : the step whose parameters were kept (traces and step of the prior with the most weight)
-    n_features_in_ : number of input columns
+    family_ : str
+        The name of the kernel that was used.
+    alpha_, environment_weights_, temperature_, dtype_
+        What was used, on average where predictions are averaged.
+    alpha_path_
+        What was compared to choose it; `transfer_report()` says it in words, a table and a plot.
+    particles_, particle_weights_
+        The learned parameters, a pytree with a leading axis of particles, and their weights.
+    loss_trace_ : (steps,)
+        Weighted loss plus hyper-prior penalty / temperature, averaged over particles.
+    validation_trace_
+        Negative log density of the validation queries, every 100 steps.
+    best_step_ : int
+        The step whose parameters were kept (traces and step of the prior with the most weight).
+    n_features_in_ : int
+        Number of input columns.
     """
 
     likelihood = "gaussian"
