@@ -104,7 +104,10 @@ MORE_BAD_ARGUMENTS = [
     ({"prior_std": {"weight": 1.0}}, "prior_std", "weights, biases and scales", "'weight'"),
     ({"prior_mean": {"weight": 1.0}}, "prior_mean", "weights, biases and scales", "'weight'"),
     ({"mean": lambda x: x}, "mean: mean(x) of one point must have shape ()", "got (1,)"),
-    ({"kernel": custom(lambda a, b: jnp.exp(-jnp.sum((a - b) ** 2)))}, "mean, kernel and noise_std leave nothing to"),
+    (
+        {"noise_std": 0.1, "kernel": custom(lambda a, b: jnp.exp(-jnp.sum((a - b) ** 2)))},
+        "mean, kernel and noise_std leave nothing to",
+    ),
     ({"random_state": "seed"}, "'seed'", "seed a numpy.random.RandomState"),
     ({"random_state": -1}, "Seed must be between 0 and"),
     ({"alpha": 0.25}, "alpha=0.25", "weight 0.75 to the target environment", "no tasks", "alpha=1"),

@@ -14,7 +14,7 @@ from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.metrics import accuracy_score, brier_score_loss, log_loss
 
-from metaprior import SVGD, MetaGPClassifier, MLPEncoder, MLPKernel, MLPMean, RBFKernel, load
+from metaprior import SVGD, MetaGPClassifier, MLPEncoder, MLPKernel, MLPMean, RBFKernel, load, persistence
 from metaprior.persistence import InvalidFile
 
 
@@ -293,7 +293,8 @@ def test_a_damaged_file_is_refused(tmp_path, meta):
         metadata = file.metadata()
     header = json.loads(metadata["header"])
     header["fitted"]["classes_"] = [0, 1, 2]
-    save_file(load_file(path), path, metadata | {"header": json.dumps(header)})
+    words, tensors = json.dumps(header), load_file(path)
+    save_file(tensors, path, metadata | {"header": words, "sha256": persistence._digest(words, tensors)})
     with pytest.raises(InvalidFile, match="two labels"):
         load(path)
 

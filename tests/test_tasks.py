@@ -228,7 +228,8 @@ ODD_TASKS = {
 def test_odd_but_fine_data_gives_finite_numbers(name):
     task = ODD_TASKS[name]
     kernel = MLPKernel((4,), n_features=2)
-    meta = MetaGPRegressor("pooled", mean=MLPMean((4,)), kernel=kernel, n_steps=3, random_state=0)
+    arguments = {"mean": MLPMean((4,)), "kernel": kernel, "noise_std": 0.1, "n_steps": 3, "random_state": 0}
+    meta = MetaGPRegressor("pooled", **arguments)
     meta.fit(source_tasks=(task for _ in range(1 if name == "one sample" else 3)))  # a generator will do
     size = float(np.max(np.abs(np.asarray(task[1], np.float64))))
     assert np.isfinite(meta.loss_trace_).all()
