@@ -1,10 +1,12 @@
 """fit, evaluate, predict and info on tables, as they are typed."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -258,3 +260,17 @@ def test_a_killed_fit_goes_on_and_leaves_no_half_file(folder, tmp_path):
     predictions = [meta.adapt([[1.0]], [90.0]).predict([[5.0]]) for meta in (first, second)]
     np.testing.assert_array_equal(*predictions)
     assert {path.name for path in tmp_path.iterdir()} == {"killed.safetensors", "whole.safetensors"}
+
+
+def test_the_walk_through_in_the_readme_works(tmp_path, monkeypatch):
+    """As typed, but for a quicker prior."""
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    [block] = [block for block in re.findall(r"```\n(.*?)```", readme, flags=re.DOTALL) if "metaprior fit" in block]
+    commands = [line.split("#")[0].split()[1:] for line in block.splitlines() if line.startswith("metaprior")]
+    assert [command[0] for command in commands] == ["example", "fit", "evaluate", "predict", "info"]
+    monkeypatch.chdir(tmp_path)
+    for command in commands:
+        call(*command, *(QUICK if command[0] == "fit" else []))
+    assert {"predictions.csv", "predictions.png", "prior.safetensors"} <= {
+        path.name for path in Path("example").iterdir()
+    }
