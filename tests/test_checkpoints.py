@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+import tinygp
 
 import metaprior.meta.journal as journal_module
-from metaprior import MetaGPClassifier, MetaGPRegressor, load
+from metaprior import MetaGPClassifier, MetaGPRegressor, RBFKernel, load
 from metaprior.meta import loop
 from metaprior.meta.journal import Journal
+from metaprior.meta.selection import _Search
 from metaprior.persistence import InvalidFile, read
 
 RNG = np.random.default_rng(0)
@@ -56,7 +58,7 @@ def same(first, second):
     [
         ({"alpha": 0.3, "inference": "map"}, {}),
         ({"alpha": "auto", "inference": "laplace"}, {}),
-        ({"alpha": "pooled", "inference": "svgd", "n_particles": 2, "batch_size": 3}, {}),
+        ({"alpha": "pooled", "inference": "svgd", "n_particles": 2, "batch_size": 3, "dtype": "float64"}, {}),
         ({"alpha": [0.0, 0.5], "inference": "map"}, {"validation_tasks": [(*TASKS[0], *TASKS[1])], "patience": 2}),
     ],
     ids=["map", "auto", "svgd", "validation"],
@@ -79,7 +81,10 @@ def test_a_fit_stopped_anywhere_goes_on_to_the_same_result(arguments, keywords, 
         break
     assert len(taken) > 2
     same(whole, resumed)
-    assert not list(tmp_path.iterdir())  # nothing is left of it
+    with monkeypatch.context() as patch:
+        stop_after(patch, 0)
+        same(whole, fit(checkpoint=path))  # the file has all of it
+    assert [entry.name for entry in tmp_path.iterdir()] == ["checkpoint"]
 
 
 def test_what_was_done_is_not_done_again(tmp_path, monkeypatch):
@@ -97,7 +102,7 @@ def test_what_was_done_is_not_done_again(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("arguments", "tasks"),
-    [({"n_steps": 400}, TASKS), ({"random_state": 4}, TASKS), ({}, [*TASKS[:7], (TASKS[7][0], TASKS[7][1] + 1e-9)])],
+    [({"n_steps": 400}, TASKS), ({"random_state": 4}, TASKS), ({}, [*TASKS[:7], (TASKS[7][0], TASKS[7][1] + 1e-3)])],
     ids=["steps", "seed", "data"],
 )
 def test_another_fit_starts_anew(arguments, tasks, tmp_path, monkeypatch):
@@ -125,7 +130,15 @@ def test_without_a_random_state_the_seed_is_kept(tmp_path, monkeypatch):
         left = stop_after(patch, 100)
         meta.fit(TASKS[:4], TASKS[4:], checkpoint=path)
     assert 100 - left[0] == 3
-    assert 0 <= seed < 2**31
+
+    class Known(np.random.RandomState):
+        def randint(self, *_):
+            return seed
+
+    same(
+        meta,
+        MetaGPRegressor(**{**SMALL, "random_state": Known()}, alpha=0.3, inference="map").fit(TASKS[:4], TASKS[4:]),
+    )
 
 
 def test_a_checkpoint_is_written_in_time_and_is_no_prior(tmp_path, monkeypatch):
@@ -140,11 +153,73 @@ def test_a_checkpoint_is_written_in_time_and_is_no_prior(tmp_path, monkeypatch):
         load(path)
 
 
-def test_a_damaged_checkpoint_is_of_no_use_and_no_harm(tmp_path):
+def test_what_is_no_checkpoint_is_not_overwritten(tmp_path):
+    path, meta = tmp_path / "checkpoint", MetaGPRegressor(**{**SMALL, "n_steps": 0}, alpha=0.3, inference="map")
+    path.write_bytes(b"a table of somebody's")
+    with pytest.raises(ValueError, match=r"checkpoint: .* is not a file saved by metaprior.*Remove that file, or name"):
+        meta.fit(TASKS[:4], TASKS[4:], checkpoint=path)
+    assert path.read_bytes() == b"a table of somebody's"
+    meta.fit(TASKS[:4], TASKS[4:]).save(path)
+    with pytest.raises(ValueError, match=r"is a prior, not a checkpoint. Name another file"):
+        meta.fit(TASKS[:4], TASKS[4:], checkpoint=path)
+
+
+def made(slope):
+    def mean(x):
+        return slope * x[0]
+
+    return mean
+
+
+def other(x):
+    return 2.0 * x[0] + 1.0
+
+
+other.__name__ = other.__qualname__ = made(2.0).__qualname__
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"mean": made(2.0)}, {"mean": made(3.0)}),
+        ({"mean": made(2.0)}, {"mean": other}),
+        ({"kernel": tinygp.kernels.Matern32(1.0)}, {"kernel": tinygp.kernels.Matern32(5.0)}),
+        ({"kernel": RBFKernel(length_scale=1.0)}, {"kernel": RBFKernel(length_scale=2.0)}),
+    ],
+    ids=["closure", "body", "tinygp", "description"],
+)
+def test_own_parts_that_act_otherwise_start_anew(first, second, tmp_path, monkeypatch):
     path = tmp_path / "checkpoint"
-    path.write_bytes(b"damaged")
-    MetaGPRegressor(**SMALL, alpha=0.3, inference="map").fit(TASKS[:4], TASKS[4:], checkpoint=path)
-    assert not path.exists()
+    for arguments, expected in ((first, 2), (second, 5), (second, 0)):
+        meta = MetaGPRegressor(**{**SMALL, **arguments}, alpha=0.3, inference="map")
+        with monkeypatch.context() as patch:
+            left = stop_after(patch, expected if arguments is first else 100)
+            if arguments is first:
+                with pytest.raises(Stopped):
+                    meta.fit(TASKS[:4], TASKS[4:], checkpoint=path)
+            else:
+                meta.fit(TASKS[:4], TASKS[4:], checkpoint=path)
+                assert 100 - left[0] == expected
+
+
+def test_a_search_cut_by_the_clock_is_never_taken_for_another(tmp_path, monkeypatch):
+    """Rounds of the search that there was no time for may come on resuming; each has its own results."""
+    path = tmp_path / "checkpoint"
+    arguments = {**SMALL, "n_steps": 1600, "alpha": "auto", "temperature": "auto", "inference": "map"}
+    with monkeypatch.context() as patch:
+        patch.setattr("metaprior.meta.selection._Search.add", skipping_rounds_after_the_first(_Search.add))
+        stop_after(patch, 6)
+        with pytest.raises(Stopped):
+            MetaGPRegressor(**arguments, search_time=1e4).fit(TASKS[:4], TASKS[4:], checkpoint=path)
+    resumed = MetaGPRegressor(**arguments, search_time=1e4).fit(TASKS[:4], TASKS[4:], checkpoint=path)
+    same(resumed, MetaGPRegressor(**arguments).fit(TASKS[:4], TASKS[4:]))
+
+
+def skipping_rounds_after_the_first(add):
+    def first_only(self, candidates):
+        return False if self.candidates else add(self, candidates)
+
+    return first_only
 
 
 def test_a_checkpoint_that_cannot_be_written_is_refused_at_once(tmp_path):

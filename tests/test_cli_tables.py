@@ -86,6 +86,17 @@ def test_a_query_without_context_is_predicted_from_the_prior(folder, tmp_path):
     result = call("predict", folder / "prior.safetensors", empty, folder / "hours.csv", "--out", tmp_path / "p.parquet")
     assert "Note: 3 of 3 query tasks have no context" in words(result)
     predicted = pd.read_parquet(tmp_path / "p.parquet")
+    call(
+        "predict",
+        folder / "prior.safetensors",
+        empty,
+        folder / "hours.csv",
+        "--out",
+        tmp_path / "q.csv",
+        "--plot",
+        tmp_path / "p.png",
+    )
+    assert (tmp_path / "p.png").exists()
     mean = load(folder / "prior.safetensors").adapt(np.empty((0, 1)), []).predict([[0.0]])[0]
     np.testing.assert_allclose(predicted["mean"].iloc[::25], mean)
 
@@ -109,7 +120,7 @@ def test_evaluate_compares_with_the_baseline(folder, tmp_path):
     assert len(per_task) == 30
     parsed = json.loads(call("evaluate", folder / "prior.safetensors", folder / "test.csv", "--json").stdout)
     assert parsed["overall"]["metaprior"]["rmse"] == pytest.approx(per_task["rmse"].mean())
-    assert [row["task"] for row in parsed["per_task"]] == list(per_task["task"])
+    assert [row["patient"] for row in parsed["per_task"]] == list(per_task["patient"])
     assert picture.exists()
 
 
@@ -176,8 +187,10 @@ def edited(folder, tmp_path, change):
         (None, ["--alpha", "0,5"], "--alpha must be a number or one of its words; got '0,5'"),
         (None, ["--alpha", "2"], "alpha must"),
         (None, ["--kernel", "rfb"], "kernel must"),
-        (None, ["--noise", "-1"], "noise_std must be a positive number"),
+        (None, ["--noise", "-1"], "--noise must be a positive number"),
         (None, ["--out", "{tmp}"], "is a folder"),
+        (None, ["--plot", "{tmp}/a.xyz"], "--plot must end in one of .png"),
+        (None, ["--out", "{tmp}/a.png", "--plot", "{tmp}/a.png"], "must be two files"),
         (None, ["--x", "nowhere"], "no column 'nowhere'"),
         (lambda t: t.assign(hours=t["hours"].astype(str).replace("1.0", "one")), [], "row 1, column hours"),
         (
@@ -197,11 +210,60 @@ def test_mistakes_are_told_in_words(folder, tmp_path, change, options, message):
     assert not (tmp_path / "prior").exists()
 
 
+def test_no_input_is_overwritten(folder, tmp_path):
+    prior, table = tmp_path / "prior.safetensors", tmp_path / "table.csv"
+    prior.write_bytes((folder / "prior.safetensors").read_bytes())
+    table.write_bytes((folder / "test.csv").read_bytes())
+    (tmp_path / "link.csv").symlink_to(table)
+    for command in (
+        ("fit", table, *COLUMNS, *QUICK, "--out", tmp_path / "link.csv"),
+        ("evaluate", prior, table, "--out", table),
+        ("predict", prior, table, folder / "hours.csv", "--out", table),
+        ("info", prior, "--plot", prior),
+    ):
+        assert "is a file that this command reads" in words(call(*command, code=2))
+    assert table.read_bytes() == (folder / "test.csv").read_bytes()
+    assert prior.read_bytes() == (folder / "prior.safetensors").read_bytes()
+
+
+def test_the_checkpoint_outlives_a_prior_that_cannot_be_saved(folder, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    command = ("fit", folder / "patients.csv", *COLUMNS, *QUICK, "--out", tmp_path / "new" / "prior")
+    with monkeypatch.context() as patch:
+        patch.setattr(MetaGPRegressor, "save", full)
+        assert "No space left" in words(call(*command, code=2))
+    assert [path.name for path in (tmp_path / "new").iterdir()] == [".prior.checkpoint"]
+    call(*command)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["prior"]
+
+
+def test_names_that_look_like_markup_are_shown_as_they_are(folder, tmp_path):
+    table = pd.read_csv(folder / "test.csv")
+    table["patient"] = table["patient"].replace({"T01": "[/x]", "T02": "[b]T2"})
+    table.to_csv(tmp_path / "table.csv", index=False)
+    result = words(call("evaluate", folder / "prior.safetensors", tmp_path / "table.csv"))
+    assert "[/x]" in result
+    assert "[b]T2" in result
+
+
+def test_several_columns_name_a_task(folder, tmp_path):
+    both = [*COLUMNS, "--task", "hospital"]
+    call("fit", folder / "patients.csv", *both, *QUICK, "--out", tmp_path / "prior")
+    call("evaluate", tmp_path / "prior", folder / "test.csv", "--out", tmp_path / "metrics.csv")
+    assert list(pd.read_csv(tmp_path / "metrics.csv"))[:3] == ["patient", "hospital", "rmse"]
+    files = folder / "readings.csv", folder / "readings.csv"
+    call("predict", tmp_path / "prior", *files, "--out", tmp_path / "p.csv", "--plot", tmp_path / "p.png")
+    assert list(pd.read_csv(tmp_path / "p.csv"))[:3] == ["patient", "hospital", "hours"]
+
+
 def test_environment_and_target_go_together(folder, tmp_path):
     data = ("fit", folder / "patients.csv", *COLUMNS[:6], *QUICK, "--out", tmp_path / "prior")
     assert "--environment needs --target" in words(call(*data, "--environment", "hospital", code=2))
     assert "--target needs --environment" in words(call(*data, "--target", "south", code=2))
-    call(*data)
+    assert "--alpha weighs other environments" in words(call(*data, code=2))
+    call(*(part for part in data if part not in ("--alpha", "0.5")))
     assert load(tmp_path / "prior").alpha_ == 0.0
 
 
@@ -216,6 +278,9 @@ def test_notes_of_what_is_strange_but_can_be_used(folder, tmp_path):
     )
     result = call("fit", dated, *COLUMNS, *QUICK, "--out", tmp_path / "prior", "--max-tasks", 6)
     assert "days since 1970-01-01" in words(result)
+    tables = dated, dated, "--out", tmp_path / "p.csv"
+    parsed = json.loads(call("predict", tmp_path / "prior", *tables, "--plot", tmp_path / "p.png", "--json").stdout)
+    assert parsed["rows"][0]["hours"].startswith("2026-01-01")
 
 
 @pytest.mark.parametrize("command", ["info", "evaluate", "predict"])

@@ -12,7 +12,7 @@ N_DRAWS = 8
 
 
 def test_the_search_for_defaults_starts_from_the_defaults_of_the_estimator():
-    meta, base = MetaGPRegressor(mean="mlp", kernel="mlp", inference="map"), Candidate()  # the paper's prior
+    meta, base = MetaGPRegressor(mean="mlp", kernel="mlp", inference="map", noise_std=0.1), Candidate()  # the paper's
     assert meta._families(meta._settings(), 1)["mlp"] == base.settings == Settings()
     assert (meta.learning_rate, meta.n_steps, meta.schedule) == (base.learning_rate, base.n_steps, base.schedule)
     assert (meta.batch_size, meta.optimizer, meta.dtype) == (None, "adam", "auto")

@@ -111,7 +111,7 @@ def test_info_says_what_is_in_a_file(tmp_path):
 
 def test_info_of_something_else_is_one_clear_line(tmp_path):
     (tmp_path / "other").write_text("not a prior")
-    for path, part in ((tmp_path / "other", "not a prior saved by metaprior"), (tmp_path / "nothing", "No such file")):
+    for path, part in ((tmp_path / "other", "not a file saved by metaprior"), (tmp_path / "nothing", "No such file")):
         result = CliRunner().invoke(app, ["info", str(path)])
         assert result.exit_code == 2
         assert part in " ".join(result.stderr.split())

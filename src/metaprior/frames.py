@@ -21,6 +21,7 @@ from metaprior.tasks import (
     as_columns,
     as_frame,
     as_labels,
+    as_text,
     encode,
     group_rows,
     task_classes,
@@ -81,10 +82,22 @@ def predict_frame(
         raise ValueError(f"{_source(query, 'query')} has no rows: there is nothing to predict.")
     _check_free(wanted, ("label", "probability") if labels else ("mean", "std", "lower", "upper"))
     queries = group_rows(rows, wanted, source=_source(query, "query"))
-    known = _contexts(context, columns, labels, drop_missing, drop_duplicates)
-    contexts = _matched(queries, known, meta)
+    contexts = contexts_of(meta, queries, context, columns, drop_missing, drop_duplicates)
     predicted = _label_columns(meta, queries, contexts) if labels else _columns(meta, queries, contexts, coverage)
     return rows.assign(**predicted)
+
+
+def contexts_of(
+    meta: Any,
+    queries: TaskTable,
+    context: Any,
+    columns: Columns,
+    drop_missing: Any = False,
+    drop_duplicates: Any = False,
+) -> list[Task]:
+    """The context of each query task, empty where it has none."""
+    labels = isinstance(meta, MetaGPClassifier)
+    return _matched(queries, _contexts(context, columns, labels, drop_missing, drop_duplicates), meta)
 
 
 def test_tasks_from_table(
@@ -139,16 +152,16 @@ def _contexts(context: Any, columns: Columns, labels: bool, drop_missing: Any, d
     )
     known: dict[Any, Task] = {}
     for name, of_task in zip(table.names, table.tasks, strict=True):
-        if _text(name) in known:
-            raise ValueError(f"{source}: two tasks are named {_text(name)}, as text and as a number. Rename one.")
-        known[_text(name)] = of_task
+        if as_text(name) in known:
+            raise ValueError(f"{source}: two tasks are named {as_text(name)}, as text and as a number. Rename one.")
+        known[as_text(name)] = of_task
     return known
 
 
 def _matched(queries: TaskTable, known: dict[Any, Task], meta: Any) -> list[Task]:
     """The context of each query task, empty where there is none."""
     empty = Task(np.zeros((0, meta.model_.input_dim)), np.zeros(0))
-    contexts = [known.get(_text(name), empty) for name in queries.names]
+    contexts = [known.get(as_text(name), empty) for name in queries.names]
     without = [name for name, context in zip(queries.names, contexts, strict=True) if not len(context.y)]
     if without:
         of = f"{len(without)} of {len(contexts)} query tasks have no context (the first is {without[0]!r})"
@@ -159,13 +172,6 @@ def _matched(queries: TaskTable, known: dict[Any, Task], meta: Any) -> list[Task
             )
         warnings.warn(f"{of}: they are predicted from the prior.", TableWarning, stacklevel=3)
     return contexts
-
-
-def _text(name: Any) -> Any:
-    """The name of a task as text: 7, 7.0 (a column of integers with gaps) and "7" are one."""
-    if isinstance(name, tuple):
-        return tuple(_text(part) for part in name)
-    return str(int(name)) if isinstance(name, float) and name.is_integer() else str(name)
 
 
 def _columns(meta: Any, queries: TaskTable, contexts: Sequence[Task], coverage: float) -> dict[str, np.ndarray]:

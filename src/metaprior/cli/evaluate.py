@@ -6,8 +6,9 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from metaprior.cli.files import check_outputs, write_frame, write_picture
 from metaprior.cli.options import AsJson, DropDuplicates, DropMissing, Environment, Prior, Task, X, Y, known_columns
-from metaprior.cli.show import busy, check_file, mistakes_told, note, out, print_json, print_table
+from metaprior.cli.show import busy, mistakes_told, note, out, print_json, print_table
 
 SHOWN = 12  # tasks in the terminal; all are in the file
 
@@ -37,12 +38,10 @@ def evaluate(
     from metaprior.plots import plot_calibration
 
     with mistakes_told():
-        for option, file in (("--out", path), ("--plot", plot)):
-            if file is not None:
-                check_file(option, file)
+        check_outputs([prior, data], path, plot)
         meta = load(prior)
         with busy(f"reading {data}"):
-            table = _table(meta, data, (task, x, y, environment), target, drop_missing, drop_duplicates)
+            table, columns = _table(meta, data, (task, x, y, environment), target, drop_missing, drop_duplicates)
         tests, names, skipped = test_tasks_from_table(table, context, np.random.default_rng(seed))
         if skipped:
             note(f"{len(skipped)} task(s) with no more than {context} readings are left out, {skipped[0]!r} first.")
@@ -52,19 +51,19 @@ def evaluate(
             scores = {"metaprior": meta.evaluate(tests), **_baselines(meta, tests, context)}
         per_task = dict(scores["metaprior"].per_task)
         if path is not None:
-            _write(path, names, per_task)
+            write_frame(path, _frame(names, columns.task, per_task))
         if plot is not None:
-            plot_calibration(meta, tests).figure.savefig(plot, dpi=120)
+            write_picture(plot, plot_calibration(meta, tests).figure)
     metrics = [name for name in per_task if name != "width"]
     if as_json:
         overall = {who: {m: float(score[m]) for m in (*metrics, "calibration_error")} for who, score in scores.items()}
-        rows = [{"task": str(n)} | {m: float(v[i]) for m, v in per_task.items()} for i, n in enumerate(names)]
+        rows = _frame(names, columns.task, per_task).astype(object).to_dict(orient="records")
         print_json({"tasks": len(tests), "context": context, "overall": overall, "per_task": rows})
         return
     rows = [(who, *(_cell(s, name) for name in metrics), f"{s.calibration_error:.3f}") for who, s in scores.items()]
     print_table(("mean over tasks", *metrics, "calibration"), rows)
     shown = list(enumerate(names))[:SHOWN]
-    print_table(("task", *per_task), [(str(n), *(f"{v[i]:.3g}" for v in per_task.values())) for i, n in shown])
+    print_table(("task", *per_task), [(_label(n), *(f"{v[i]:.3g}" for v in per_task.values())) for i, n in shown])
     left = f" {len(names) - SHOWN} more tasks: --out writes all of them." if len(names) > SHOWN and path is None else ""
     out.print(f"{len(tests)} tasks, {context} readings of each as context.{left}", highlight=False)
 
@@ -72,7 +71,7 @@ def evaluate(
 def _table(
     meta: Any, data: Path, given: tuple[Any, ...], target: str | None, drop_missing: bool, drop_duplicates: bool
 ) -> Any:
-    """The tasks of the table that belong to the environment predicted in."""
+    """The tasks of the table that belong to the environment predicted in, and the columns that are used."""
     from metaprior import MetaGPClassifier
     from metaprior.tasks import TaskTable, group_rows
     from metaprior.tasks.tables import column_names
@@ -84,7 +83,7 @@ def _table(
     labels = isinstance(meta, MetaGPClassifier)
     table = group_rows(data, columns, drop_missing=drop_missing, drop_duplicates=drop_duplicates, labels=labels)
     if table.environments is None:
-        return table
+        return table, columns
     target = target or meta.training_["target"]
     kept = [i for i, name in enumerate(table.environments) if name == target]
     if not kept:
@@ -93,7 +92,7 @@ def _table(
             f"{data} has no task of {target!r} in column {columns.environment!r}, only of {known}. See --target."
         )
     of_kept = lambda values: [values[i] for i in kept]  # noqa: E731
-    return TaskTable(of_kept(table.names), None, of_kept(table.rows), of_kept(table.tasks))
+    return TaskTable(of_kept(table.names), None, of_kept(table.rows), of_kept(table.tasks)), columns
 
 
 def _baselines(meta: Any, tests: list[Any], context: int) -> dict[str, Any]:
@@ -117,10 +116,14 @@ def _cell(score: Any, name: str) -> str:
     return f"{score[name]:.3g} ± {score[f'{name}_se']:.2g}"
 
 
-def _write(path: Path, names: list[Any], per_task: dict[str, Any]) -> None:
+def _label(name: Any) -> str:
+    return " ".join(map(str, name)) if isinstance(name, tuple) else str(name)
+
+
+def _frame(names: list[Any], columns: tuple[str, ...], per_task: dict[str, Any]) -> Any:
+    """The metrics of every task, named by the columns that name tasks."""
     import pandas as pd
 
-    from metaprior.persistence import write_whole
-
-    frame = pd.DataFrame({"task": names, **per_task})
-    write_whole(path, frame.to_csv(index=False).encode())
+    parts = [name if isinstance(name, tuple) else (name,) for name in names]
+    naming = {column: [part[i] for part in parts] for i, column in enumerate(columns)}
+    return pd.DataFrame({**naming, **per_task})

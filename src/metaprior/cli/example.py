@@ -1,5 +1,6 @@
 """`metaprior example`."""
 
+import shlex
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
@@ -18,14 +19,14 @@ def example(folder: Annotated[Path, typer.Option("--out", help="Folder for the t
     make_folder(folder)
     for name in TABLES:
         write_whole(folder / name, resources.files("metaprior").joinpath("data", name).read_bytes())
-    prior = folder / "prior.safetensors"
+    place = lambda name: shlex.quote(str(folder / name))  # noqa: E731
     out.print(
         f"Wrote {', '.join(TABLES)} to {folder}. To learn a prior, see what it is worth, and predict with it:\n"
-        f"  metaprior fit {folder / 'patients.csv'} --task patient --x hours --y heart_rate "
-        f"--environment hospital --target south --out {prior}\n"
-        f"  metaprior evaluate {prior} {folder / 'test.csv'}\n"
-        f"  metaprior predict {prior} {folder / 'readings.csv'} {folder / 'hours.csv'} "
-        f"--out {folder / 'predictions.csv'} --plot {folder / 'predictions.png'}",
+        f"  metaprior fit {place('patients.csv')} --task patient --x hours --y heart_rate "
+        f"--environment hospital --target south --out {place('prior.safetensors')}\n"
+        f"  metaprior evaluate {place('prior.safetensors')} {place('test.csv')}\n"
+        f"  metaprior predict {place('prior.safetensors')} {place('readings.csv')} {place('hours.csv')} "
+        f"--out {place('predictions.csv')} --plot {place('predictions.png')}",
         highlight=False,
         markup=False,
         soft_wrap=True,

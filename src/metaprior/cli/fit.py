@@ -7,8 +7,10 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from metaprior.cli.files import check_outputs
+from metaprior.cli.info import plot_compared
 from metaprior.cli.options import AsJson, DropDuplicates, DropMissing, Environment
-from metaprior.cli.show import busy, check_file, err, mistakes_told, note, out, print_json
+from metaprior.cli.show import busy, err, mistakes_told, note, out, print_json
 
 
 class Kind(StrEnum):
@@ -57,11 +59,9 @@ def fit(
     from metaprior.tasks import as_columns, group_rows
 
     with mistakes_told():
-        for option, file in (("--out", path), ("--plot", plot)):
-            if file is not None:
-                check_file(option, file)
+        check_outputs([data], path, plot)
         columns = as_columns(task=task, x=x, y=y, environment=environment)
-        _check_target(environment, target)
+        _check_target(environment, target, alpha)
         labels = None if kind is Kind.auto else kind is Kind.classification
         drops: dict[str, Any] = {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates}
         with busy(f"reading {data}"):
@@ -84,9 +84,11 @@ def fit(
         meta = _fitted(environments, target, arguments, is_text, seed, path)
         meta.training_["columns"] = columns._asdict()
         meta.training_["data"] = data.name
+        path.parent.mkdir(parents=True, exist_ok=True)
         meta.save(path)
+        checkpoint_of(path).unlink(missing_ok=True)
         if plot is not None:
-            meta.transfer_report().plot().savefig(plot, dpi=120)
+            plot_compared(meta.transfer_report(), plot)
     if as_json:
         print_json({"prior": str(path), "alpha": meta.alpha_, "kernel": meta.family_, **meta.training_})
         return
@@ -105,7 +107,8 @@ def _fitted(
 
     chosen = {name: value for name, value in arguments.items() if value is not None}
     meta = (MetaGPClassifier if labels else MetaGPRegressor)(**chosen, random_state=seed)
-    checkpoint = path.with_name(f".{path.name}.checkpoint")
+    checkpoint = checkpoint_of(path)
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
     if checkpoint.exists():
         note(f"{checkpoint} is of a fit that was interrupted: if it was this one, it goes on from there.")
     try:
@@ -117,13 +120,20 @@ def _fitted(
         raise
 
 
-def _check_target(environment: str | None, target: str | None) -> None:
+def checkpoint_of(path: Path) -> Path:
+    """Where a fit to be written to `path` keeps what it has done."""
+    return path.with_name(f".{path.name}.checkpoint")
+
+
+def _check_target(environment: str | None, target: str | None, alpha: str) -> None:
     if (environment is None) != (target is None):
         given, lacking = ("--target", "--environment") if environment is None else ("--environment", "--target")
         raise ValueError(
             f"{given} needs {lacking}: the column that says where a task comes from, and the one of its values that "
             "you want to predict in."
         )
+    if environment is None and alpha != "auto":
+        raise ValueError("--alpha weighs other environments: it needs --environment and --target.")
 
 
 def _environments(

@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from metaprior.cli.files import check_outputs, write_picture
 from metaprior.cli.options import AsJson, Prior
-from metaprior.cli.show import check_file, mistakes_told, out, print_json, print_table
+from metaprior.cli.show import mistakes_told, note, out, print_json, print_table
 
 PARTS = ("kind", "input_dim", "n_members", "fitted", "parameters", "training", "report")
 
@@ -28,9 +29,9 @@ def info(
             facts = _facts(header)
         except (KeyError, TypeError, AttributeError) as error:
             raise InvalidFile(f"{prior} is damaged: {error!r} in its header.") from None
+        check_outputs([prior], None, plot)
         if plot is not None:
-            check_file("--plot", plot)
-            report.plot().savefig(plot, dpi=120)
+            plot_compared(report, plot)
     if as_json:
         print_json({name: header[name] for name in PARTS})
         return
@@ -39,6 +40,14 @@ def info(
     out.print(str(report), highlight=False, markup=False)
     if plot is not None:
         out.print(f"Wrote {plot}.", highlight=False, markup=False)
+
+
+def plot_compared(report: Any, path: Path) -> None:
+    """The picture of what was compared, if anything was."""
+    if report.score is None:
+        note(f"alpha was given, so nothing was compared: there is no picture for {path}.")
+    else:
+        write_picture(path, report.plot())
 
 
 def _facts(header: dict[str, Any]) -> list[tuple[str, str]]:

@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from metaprior.cli.files import check_outputs, write_frame, write_picture
 from metaprior.cli.options import AsJson, DropDuplicates, DropMissing, Prior, Task, X, Y, known_columns
-from metaprior.cli.show import busy, check_file, mistakes_told, out, print_json, print_table
+from metaprior.cli.show import busy, mistakes_told, out, print_json, print_table
 
 SHOWN, DRAWN = 8, 12  # rows in the terminal, tasks in the picture
 
@@ -37,21 +38,21 @@ def predict(
     from metaprior.frames import predict_frame
 
     with mistakes_told():
-        for option, file in (("--out", path), ("--plot", plot)):
-            if file is not None:
-                check_file(option, file)
+        check_outputs([prior, context, query], path, plot)
         if path.suffix not in (".csv", ".parquet"):
             raise ValueError(f"--out must end in .csv or .parquet; got {path}.")
         meta = load(prior)
         columns = known_columns(meta, task, x, y, None)
         columns = columns._replace(task=() if one_task else columns.task, environment=None)
+        if plot is not None and len(columns.x) > 1:
+            raise ValueError(f"--plot draws predictions along one input; these have {len(columns.x)}. Leave it out.")
         arguments: dict[str, Any] = {"task": columns.task or None, "x": columns.x, "y": columns.y}
         drops: dict[str, Any] = {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates}
         with busy(f"predicting {query}"):
             frame = predict_frame(meta, context, query, **arguments, coverage=coverage, **drops)
-        _write(path, frame)
+        write_frame(path, frame)
         if plot is not None:
-            _draw(meta, context, query, columns, coverage, drops, plot)
+            write_picture(plot, _draw(meta, context, query, columns, coverage, drops))
     if as_json:
         print_json({"predictions": str(path), "rows": frame.astype(object).to_dict(orient="records")})
         return
@@ -64,39 +65,26 @@ def predict(
     out.print(f"Wrote {path}{rest}" + (f" and {plot}." if plot else "."), highlight=False, markup=False)
 
 
-def _write(path: Path, frame: Any) -> None:
-    from metaprior.persistence import write_whole
-
-    content = frame.to_csv(index=False).encode() if path.suffix == ".csv" else frame.to_parquet(index=False)
-    write_whole(path, content)
-
-
-def _draw(
-    meta: Any, context: Path, query: Path, columns: Any, coverage: float, drops: dict[str, Any], path: Path
-) -> None:
+def _draw(meta: Any, context: Path, query: Path, columns: Any, coverage: float, drops: dict[str, Any]) -> Any:
     """A panel for each of the first tasks."""
     from matplotlib.figure import Figure
 
+    from metaprior.frames import contexts_of
     from metaprior.plots import plot_prediction
-    from metaprior.tasks import Task, group_rows
+    from metaprior.tasks import group_rows
 
-    if len(columns.x) > 1:
-        raise ValueError(f"--plot draws predictions along one input; these have {len(columns.x)}. Leave it out.")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said before
         queries = group_rows(query, columns._replace(y=None))
-        known = group_rows(context, columns, **drops)
-    contexts = {str(name): task for name, task in zip(known.names, known.tasks, strict=True)}
-    nothing = Task(queries.tasks[0].x[:0], known.tasks[0].y[:0])
+        contexts = contexts_of(meta, queries, context, columns, **drops)
     n_drawn = min(len(queries.names), DRAWN)
     n_columns = min(n_drawn, 3)
     n_rows = -(-n_drawn // n_columns)
     figure = Figure(figsize=(1 + 3.6 * n_columns, 0.6 + 2.8 * n_rows), layout="constrained")
     panels = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
-    for axes, name, asked in zip(panels, queries.names, queries.tasks, strict=False):
-        x, y = contexts.get(str(name), nothing)
+    for axes, name, asked, (x, y) in zip(panels, queries.names, queries.tasks, contexts, strict=False):
         plot_prediction(meta, x, y, asked.x, coverage=coverage, names=(columns.x[0], columns.y), axes=axes)
-        axes.set_title("" if name == () else str(name), fontsize=10)
+        axes.set_title(" ".join(map(str, name)) if isinstance(name, tuple) else str(name), fontsize=10)
     for axes in panels[n_drawn:]:
         axes.set_visible(False)
-    figure.savefig(path, dpi=120)
+    return figure

@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,15 +14,21 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
+from rich.text import Text
 
 out, err = Console(), Console(stderr=True)
+# What messages call arguments of Python, as options; the longer first.
 OPTIONS = {
-    "drop_missing=True": "--drop-missing",
-    "drop_duplicates=True": "--drop-duplicates",
-    "batch_size=": "--batch-size ",
-    "fewer tasks (": "fewer tasks (--max-tasks; ",
-    "noise_std='learned'": "--noise learned",
+    r"drop_missing=True": "--drop-missing",
+    r"drop_duplicates=True": "--drop-duplicates",
+    r"\bfewer tasks \(": "fewer tasks (--max-tasks; ",
+    r"\bn_(steps|particles)\b": r"--\1",
+    r"\bnoise_std\b": "--noise",
+    r"\b(batch|prior|search)_(size|std|time)\b": r"--\1-\2",
+    r"(?<![\w-])(inference|kernel|mean|alpha|temperature)='(\w+)'": r"--\1 \2",
+    r"(--[a-z-]+)='?(\w+)'?": r"\1 \2",
 }
+TASK_COLUMNS = re.compile(r"\btask=\[([^]]*)\]")
 
 
 @contextmanager
@@ -34,9 +42,10 @@ def progress(total: int) -> Iterator[Callable[..., None]]:
 
 def print_table(names: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
     """A table on standard output, numbers to the right."""
-    table = Table(names[0], *(Column(name, justify="right") for name in names[1:]))
+    # As text: the names of people's tasks and columns may look like markup.
+    table = Table(*(Column(Text(name), justify="right" if i else "left") for i, name in enumerate(names)))
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))
     out.print(table)
 
 
@@ -54,7 +63,10 @@ def make_folder(folder: Path) -> None:
 
 @contextmanager
 def mistakes_told() -> Iterator[None]:
-    """What is wrong with arguments or data is said in words, and ends the command with 2; warnings become notes."""
+    """What is wrong with arguments or data is said in words, and ends the command with 2; warnings become notes.
+
+    METAPRIOR_TRACEBACK=1 shows where it was found, for what turns out to be no mistake of the user's.
+    """
     from metaprior.meta.loop import TrainingDiverged
 
     with warnings.catch_warnings():
@@ -63,6 +75,8 @@ def mistakes_told() -> Iterator[None]:
         try:
             yield
         except (ValueError, OSError) as error:  # an InvalidFile is a ValueError
+            if os.environ.get("METAPRIOR_TRACEBACK"):
+                raise
             raise refusal(_with_options(str(error))) from None
         except TrainingDiverged as error:
             err.print(_with_options(str(error)), style="red", markup=False, highlight=False)
@@ -75,8 +89,9 @@ def mistakes_told() -> Iterator[None]:
 def _with_options(text: str) -> str:
     """Advice for Python as advice for the command line."""
     for argument, option in OPTIONS.items():
-        text = text.replace(argument, option)
-    return text
+        text = re.sub(argument, option, text)
+    named = lambda found: " ".join(f"--task {name.strip()}" for name in found[1].replace("'", "").split(","))  # noqa: E731
+    return TASK_COLUMNS.sub(named, text)
 
 
 @contextmanager
@@ -93,7 +108,7 @@ def note(message: str) -> None:
 
 def print_json(value: Any) -> None:
     """One line for machines. What is not a number is null, as JSON has no word for it."""
-    print(json.dumps(_finite(value)))
+    print(json.dumps(_finite(value), default=str))
 
 
 def _finite(value: Any) -> Any:
@@ -102,19 +117,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def check_file(option: str, path: Path) -> None:
-    """Find out before the work, not after it, that a file cannot be written."""
-    if path.is_dir():
-        raise refusal(f"{option} {path}: is a folder. Name a file.")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        probe = path.parent / ".metaprior-probe"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise refusal(f"{option} {path}: cannot write there ({error.strerror or error}).") from None
 
 
 def refusal(message: str) -> typer.Exit:

@@ -89,7 +89,7 @@ class MetaGP(BaseEstimator):
         searched = len(options) > 1 or len(known) > 1 or self._auto().temperature or self._auto().prior_std
         particles = max(each.n_particles for each in known.values())
         check_memory(tasks, self.batch_size, particles, searched, 8 if dtype == "float64" else 4)
-        asked = "" if checkpoint is None else self._fingerprint(environments, tests, patience, seed)
+        asked = "" if checkpoint is None else self._fingerprint(names, target, seed)
         with jax.enable_x64(dtype == "float64"), kept_in(checkpoint, asked, seed) as (journal, seed):
             schedules = [self._schedule(each, seed, journal) for each in known.values()]
             chosen = choose_family(tasks, target, options, list(known.values()), schedules)
@@ -113,12 +113,10 @@ class MetaGP(BaseEstimator):
         member, seconds = self.model_.members[heaviest], time.monotonic() - started
         self.training_ = training_record(environments, member, self.loss_trace_, seconds)
 
-    def _fingerprint(
-        self, environments: Environments, tests: Sequence[TestTask] | None, patience: int | None, seed: int
-    ) -> str:
+    def _fingerprint(self, names: tuple[str, ...], target: int, seed: int) -> str:
         """Of what was asked; where a `random_state` was left open, a fit that goes on keeps the seed it had."""
         parameters = {k: v for k, v in self.get_params(deep=False).items() if k not in ("progress", "random_state")}
-        return fingerprint(parameters, environments, tests, patience, None if self.random_state is None else seed)
+        return fingerprint(parameters, names, target, None if self.random_state is None else seed)
 
     def _warn(self, environments: Environments) -> None:
         """Say so where there are too few target tasks to choose by."""

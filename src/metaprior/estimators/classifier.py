@@ -117,7 +117,8 @@ class MetaGPClassifier(MetaGP):
         and training stops after `patience` scores without a new best (None: never).
 
         Given `checkpoint`, a path, what is done is kept in that file every ten seconds, and when the fit is stopped.
-        The same fit, run again, goes on from there to the same result; the file is removed when the fit is done.
+        The same fit, run again, goes on from there to the same result (to a like one with `search_time`, which goes by
+        the clock). Remove the file once the prior is saved.
         """
         settings = self._settings()
         read = lambda *tasks: as_tasks(*tasks, outputs=as_labels)  # noqa: E731

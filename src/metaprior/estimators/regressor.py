@@ -40,7 +40,7 @@ class MetaGPRegressor(MetaGP):
     encoder : None, "mlp", "conv", MLPEncoder(...), ConvEncoder(...), or a function of one input point
         What mean and kernel see in place of the inputs, and so share. An equinox module is learned.
     noise_std : float or "learned"
-        Standard deviation of the observation noise, in the units of y. Known noise is better than learned.
+        Standard deviation of the observation noise, in the units of y.
     temperature : "bayes", "effective", "paper", "auto" or float
         gamma, the weight of the evidence against the hyper-prior; the rules are in `metaprior.meta.objective`. "auto"
         weighs a quarter and four times "bayes" too, as alpha="auto" does alphas.
@@ -158,7 +158,8 @@ class MetaGPRegressor(MetaGP):
         and training stops after `patience` scores without a new best (None: never).
 
         Given `checkpoint`, a path, what is done is kept in that file every ten seconds, and when the fit is stopped.
-        The same fit, run again, goes on from there to the same result; the file is removed when the fit is done.
+        The same fit, run again, goes on from there to the same result (to a like one with `search_time`, which goes by
+        the clock). Remove the file once the prior is saved.
         """
         settings = self._settings()
         environments = read_environments(source_tasks, target_tasks, target, as_tasks)

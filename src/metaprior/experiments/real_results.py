@@ -103,7 +103,7 @@ def words(findings: Findings) -> str:
     cover = findings.coverage
     within = {HOLDS: "yes", UNDECIDED: "undecided"}.get(str(cover.verdict), "no")
     return (
-        f"{findings.n_draws} paired draws, 95% bootstrap intervals. "
+        f"{findings.n_draws} paired draws, 95% bootstrap intervals, each by itself. "
         f"Better than both target-only and pooled: {transfer}. "
         f"Default minus scikit-learn's GP: {per_task}. "
         f"Do the default's 90% intervals cover {LEAST_COVERAGE:.0%} to {MOST_COVERAGE:.0%}: {within} "

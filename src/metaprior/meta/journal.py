@@ -1,9 +1,10 @@
 """What a fit has trained so far, so that a later one of the same goes on from there to the same result.
 
-The trainings of a fit come in a fixed order, and each is the same whenever it is given the same. So a fit that begins
-again takes the results of those that were finished, and the state of the one that was not; nothing else is kept.
+A training is the same whenever it is given the same, and is known by a digest of that. So a fit that begins again
+takes the results of those that were finished, and the state of the one that was not, in whatever order they come.
 """
 
+import hashlib
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -26,12 +27,17 @@ class Journal:
         self._arrays = dict(stored)
         self._latest: Callable[[], Arrays] | None = None  # the state of the present training
         self._written = time.monotonic()
-        self._place = -1
+        self._training = ""
 
-    def enter(self) -> None:
-        """The next training begins."""
-        self._place += 1
-        self._latest = None
+    def enter(self, given: Any, words: str) -> None:
+        """A training begins, given arrays (a tree of them) and what words say."""
+        digest = hashlib.sha256(words.encode())
+        for leaf in jax.tree.leaves(given):
+            if hasattr(leaf, "shape"):
+                array = np.ascontiguousarray(_plain(leaf))
+                digest.update(f"{array.dtype.str} {array.shape}".encode())
+                digest.update(array.tobytes())
+        self._training, self._latest = digest.hexdigest(), None
 
     def result(self, template: Tree) -> Tree | None:
         """The result of this training, if it was finished before: a tree like the template."""
@@ -62,7 +68,7 @@ class Journal:
         self._written = time.monotonic()
 
     def _name(self, part: str) -> str:
-        return f"{self._place}.{part}"
+        return f"{self._training}.{part}"
 
     def _found(self, part: str, template: Any) -> Any:
         leaves, structure = jax.tree.flatten(template)

@@ -96,7 +96,8 @@ def train(
     goes on from there.
     """
     if journal is not None:
-        journal.enter()
+        given = (problem, particles, keys, learning_rate, validation)
+        journal.enter(given, f"{recipe.method} {recipe[1:]} {n_steps} {patience}")
         nothing = np.empty(0)
         if (result := journal.result(Result(particles, nothing, nothing, nothing))) is not None:
             return result

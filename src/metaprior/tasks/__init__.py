@@ -2,7 +2,7 @@
 or tables of them (`frames`), in files too (`tables`)."""
 
 from metaprior.tasks.batch import TaskBatch, TaskSet, pad_tasks, pad_to
-from metaprior.tasks.columns import Columns, TableWarning, as_columns
+from metaprior.tasks.columns import Columns, TableWarning, as_columns, as_text
 from metaprior.tasks.folds import make_folds, split_task
 from metaprior.tasks.frames import TaskTable, as_frame, group_rows, tasks_from_frame
 from metaprior.tasks.labels import as_labelled_tests, as_labels, encode, encode_environments, task_classes
@@ -27,6 +27,7 @@ __all__ = [
     "as_task",
     "as_tasks",
     "as_test_tasks",
+    "as_text",
     "encode",
     "encode_environments",
     "fit_label_scaling",

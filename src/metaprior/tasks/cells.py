@@ -13,6 +13,7 @@ from metaprior.tasks.columns import TableWarning
 
 Series = Any  # pandas annotates every selection from a frame as perhaps a frame
 DECIMAL_COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*")
+DATE_OR_TIME = re.compile(r"\d{1,4}[/.-]\d{1,2}[/.-]\d{1,4}.*|\d{1,2}:\d{2}(:\d{2}.*)?")
 
 
 class Column(NamedTuple):
@@ -178,6 +179,8 @@ def _refusal(column: Column, bad: np.ndarray, rows: np.ndarray, kind: str) -> Va
     advice = "Mend such cells, or make them missing."
     if isinstance(cell, str) and DECIMAL_COMMA.fullmatch(cell):
         advice = f"Write numbers with a decimal point, as {cell.strip().replace(',', '.')}."
+    if isinstance(cell, str) and DATE_OR_TIME.fullmatch(cell.strip()):
+        advice = "Write dates as 2026-01-31 or 2026-01-31T12:30, or, better, make a column of hours since a start."
     return ValueError(
         f"{column.source}: row {rows[first] + 1}, column {column.name}: {shown} is not a {kind}{_others(bad)}. {advice}"
     )

@@ -47,6 +47,13 @@ def as_columns(*, task: Any = None, x: Any, y: Any = None, environment: Any = No
     return columns
 
 
+def as_text(name: Any) -> Any:
+    """The name of a task or environment as text: 7, 7.0 (a column of integers with gaps) and "7" are one."""
+    if isinstance(name, tuple):
+        return tuple(as_text(part) for part in name)
+    return str(int(name)) if isinstance(name, float) and name.is_integer() else str(name)
+
+
 def check_known(wanted: Iterable[str], known: Sequence[Any], source: str, index: Iterable[Any] = ()) -> None:
     """Every wanted column is there, once; `source` is the file or argument to name, `index` what its index is named."""
     for name in wanted:
@@ -74,7 +81,7 @@ def _nearest(name: str, known: Sequence[Any]) -> str:
 def _names(value: Any, role: str) -> tuple[str, ...]:
     if isinstance(value, str):
         return (_name(value, role),)
-    if isinstance(value, dict) or not isinstance(value, Iterable):
+    if isinstance(value, dict | set | frozenset) or not isinstance(value, Iterable):  # inputs have an order
         raise ValueError(f"{role} must be the name of a column, or several; got {value!r}.")
     return tuple(_name(item, role) for item in value)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from metaprior.checks import check_bool
 from metaprior.tasks.cells import Column, as_inputs, as_outputs, read_names, read_values
-from metaprior.tasks.columns import Columns, TableWarning, as_columns, check_known
+from metaprior.tasks.columns import Columns, TableWarning, as_columns, as_text, check_known
 from metaprior.tasks.tables import read_table
 from metaprior.tasks.types import Task
 
@@ -140,7 +140,7 @@ def _as_text(frame: Frame, name: str, source: str) -> Column:
     """A column of names as text, each stored once."""
     column = read_names(frame[name], name, source)
     assert column.codes is not None
-    distinct, places = np.unique(np.array([str(value) for value in column.values], object), return_inverse=True)
+    distinct, places = np.unique(np.array([as_text(value) for value in column.values], object), return_inverse=True)
     return column._replace(values=distinct, codes=np.append(places, -1)[column.codes])
 
 
