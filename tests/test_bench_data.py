@@ -192,6 +192,8 @@ def test_scores_are_means_over_draws_that_did_not_diverge():
     gain = (wide[DEFAULT] - wide[TARGET_ONLY]).dropna()
     default = scores[DEFAULT]
     assert default.n_draws == len(gain) == 11
+    assert "Up to 1 draws are left out where a fit diverged" in words(find(table))
+    assert "left out" not in words(find(made_up()))
     np.testing.assert_allclose([default.minus_target_only, default.minus_target_only_se], [gain.mean(), gain.sem()])
     np.testing.assert_allclose([default.rmse, default.rmse_se], [wide[DEFAULT].mean(), wide[DEFAULT].sem()])
     assert json.loads(json.dumps(to_json(made_up(n_draws=1)), allow_nan=False))["schemes"][0]["rmse_se"] is None

@@ -237,3 +237,12 @@ def test_imports_without_pandas():
     code = "import sys; sys.modules['pandas'] = sys.modules['pyarrow'] = None; import metaprior, metaprior.tasks"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_context_of_missing_values_alone_is_none(regressor):
+    context, query = make_tables(np.random.default_rng(11))
+    with pytest.warns(TableWarning, match="predicted from the prior"):
+        expected = predict_frame(regressor, None, query, **NAMES)
+    with pytest.warns(TableWarning, match="predicted from the prior"):
+        found = predict_frame(regressor, context.assign(gcs=np.nan), query, drop_missing=True, **NAMES)
+    np.testing.assert_array_equal(found["mean"], expected["mean"])

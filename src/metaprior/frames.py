@@ -145,7 +145,7 @@ def _contexts(context: Any, columns: Columns, labels: bool, drop_missing: Any, d
         return {}
     source = _source(context, "context")
     rows = as_frame(context, columns, "context")
-    if not len(rows):
+    if not len(rows) or (drop_missing is True and rows.isna().any(axis=1).all()):
         return {}
     table = group_rows(
         rows, columns, drop_missing=drop_missing, drop_duplicates=drop_duplicates, labels=labels, source=source

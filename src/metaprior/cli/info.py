@@ -63,7 +63,7 @@ def _facts(header: dict[str, Any]) -> list[tuple[str, str]]:
             (f"environment {name}{role}", f"{of_environment['tasks']} tasks, {of_environment['samples']} readings")
         )
     rows += [
-        (f"scale of {i}", _scale(m, s)) for i, m, s in zip(inputs, scaling["x_mean"], scaling["x_std"], strict=True)
+        (f"scale of {i}", _scale(m, s)) for i, m, s in zip(inputs, scaling["x_mean"], scaling["x_std"], strict=False)
     ][:8]
     if header["kind"] == "MetaGPRegressor":
         rows.append((f"scale of {columns.get('y') or 'y'}", _scale(scaling["y_mean"], scaling["y_std"])))

@@ -111,7 +111,7 @@ class MetaGP(BaseEstimator):
         self.best_step_ = int(results[heaviest].best_step)
         self.n_features_in_ = self.model_.input_dim
         member, seconds = self.model_.members[heaviest], time.monotonic() - started
-        self.training_ = training_record(environments, member, self.loss_trace_, seconds)
+        self.training_ = training_record(environments, member, self.loss_trace_[: self.best_step_ or None], seconds)
 
     def _fingerprint(self, names: tuple[str, ...], target: int, seed: int) -> str:
         """Of what was asked; where a `random_state` was left open, a fit that goes on keeps the seed it had."""

@@ -9,6 +9,8 @@ from metaprior import persistence
 from metaprior.ensemble import Model
 from metaprior.estimators.environments import Environments
 
+MOST_INPUTS = 100  # whose scales are told; images have thousands
+
 
 def training_record(environments: Environments, member: Model, loss: np.ndarray, seconds: float) -> dict[str, Any]:
     """The environments it was trained on, and of the prior with the most weight: scaling, free energy, particles."""
@@ -22,8 +24,8 @@ def training_record(environments: Environments, member: Model, loss: np.ndarray,
         },
         "target": names[target],
         "scaling": {
-            "x_mean": np.asarray(scaling.x_mean, float).tolist(),
-            "x_std": np.asarray(scaling.x_std, float).tolist(),
+            "x_mean": np.asarray(scaling.x_mean[:MOST_INPUTS], float).tolist(),
+            "x_std": np.asarray(scaling.x_std[:MOST_INPUTS], float).tolist(),
             "y_mean": float(scaling.y_mean),
             "y_std": float(scaling.y_std),
         },

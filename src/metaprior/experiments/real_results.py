@@ -56,6 +56,7 @@ class Findings:
     transfer: dict[str, list[Comparison]]  # WFEM's schemes
     per_task: list[Comparison]
     coverage: Comparison
+    n_left_out: int = 0  # draws, at most, of a comparison: those in which a fit diverged
 
     def winners(self, metric: str) -> list[str]:
         """WFEM's schemes that beat both target-only and pooled by a metric."""
@@ -88,7 +89,9 @@ def find(table: pd.DataFrame) -> Findings:
     ]
     covered = values(table, DEFAULT, "coverage")
     coverage = measure("coverage", DEFAULT, np.mean, inside(LEAST_COVERAGE, MOST_COVERAGE), covered)
-    return Findings(coverage.n_draws, transfer, per_task, coverage)
+    every_one = [coverage, *per_task, *(each for comparisons in transfer.values() for each in comparisons)]
+    n_left_out = len(set(table["draw"])) - min(each.n_draws for each in every_one)
+    return Findings(coverage.n_draws, transfer, per_task, coverage, n_left_out)
 
 
 def words(findings: Findings) -> str:
@@ -108,6 +111,7 @@ def words(findings: Findings) -> str:
         f"Default minus scikit-learn's GP: {per_task}. "
         f"Do the default's 90% intervals cover {LEAST_COVERAGE:.0%} to {MOST_COVERAGE:.0%}: {within} "
         f"({cover.difference:.1%} [{cover.low:.1%}, {cover.high:.1%}])."
+        + (f" Up to {findings.n_left_out} draws are left out where a fit diverged." if findings.n_left_out else "")
     )
 
 
