@@ -30,7 +30,7 @@ format: .venv/.check
 # The site is read from text and docstrings; nothing of metaprior is run to build it.
 docs: .venv/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo "Open site/index.html"
+	@echo "Open site/index.html, or, with search: $(PYTHON) -m http.server --directory site"
 
 # Debian's python3 may come without ensurepip: then the machine's own pip fills the environment.
 $(BIN)/python:
