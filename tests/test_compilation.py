@@ -42,7 +42,8 @@ def make_tasks(n_tasks, size, seed=0):
 
 
 def fit(alpha=0.5, n_tasks=2, size=3, data_seed=0, **settings):
-    settings = {"mean": "constant", "kernel": KERNEL, "n_steps": 3, "random_state": 0, "temperature": 4.0, **settings}
+    fixed = {"mean": "constant", "kernel": KERNEL, "noise_std": 0.1, "temperature": 4.0}
+    settings = {**fixed, "n_steps": 3, "random_state": 0, **settings}
     source, target = make_tasks(n_tasks, size, data_seed), make_tasks(2, size, data_seed + 1)
     return MetaGPRegressor(alpha, **settings).fit(source, target)
 
