@@ -9,13 +9,16 @@ ifneq ($(wildcard ../shared/data),)
 export METAPRIOR_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: run test check format docs clean
+.PHONY: run test test-all check format docs clean
 
 run: .venv/.run
 	$(BIN)/metaprior demo --out demo
 
 test: .venv/.test
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+
+test-all: .venv/.test
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m ""
 
 check: .venv/.check
 	$(BIN)/ruff check .

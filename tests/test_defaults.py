@@ -27,6 +27,7 @@ def test_pacoh_on_thirty_target_tasks_reaches_030_with_map(map_scores):
     assert map_scores["rmse"] <= 0.30
 
 
+@pytest.mark.slow
 def test_ten_svgd_particles_are_better_than_map(map_scores):
     """On 128 draws the difference in RMSE is -0.015 ± 0.004 (docs/results/reached.csv)."""
     svgd = evaluate(replace(Candidate(), settings=Settings(method=SVGD(), n_particles=10)), N_DRAWS, first_seed=0)

@@ -66,7 +66,12 @@ def test_readings(family, inference, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("family", "inference"), [("linear", "map"), ("inducing", "map"), ("inducing", SVGD(start="hyperprior"))]
+    ("family", "inference"),
+    [
+        ("linear", "map"),
+        ("inducing", "map"),
+        pytest.param("inducing", SVGD(start="hyperprior"), marks=pytest.mark.slow),
+    ],
 )
 def test_labels(family, inference, tmp_path):
     arguments = {"mean": "constant", **FAMILIES[family]}

@@ -15,7 +15,8 @@ def test_the_example_in_the_readme_runs():
     exec(compile(code, "README.md", "exec"), {})
 
 
-@pytest.mark.parametrize("name", ["fewshot.py", "sinusoid.py"])  # those on real data are in test_docs.py
+# Those on real data are in test_docs.py; few-shot learning on generated images is in the demo, too.
+@pytest.mark.parametrize("name", [pytest.param("fewshot.py", marks=pytest.mark.slow), "sinusoid.py"])
 def test_examples_run(name, capsys):
     runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
     assert " ± " in capsys.readouterr().out

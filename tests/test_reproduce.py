@@ -192,6 +192,7 @@ run([{STUDY}], Path(sys.argv[1]), True, "test")
 """
 
 
+@pytest.mark.slow
 def test_killed_at_three_random_moments_and_resumed_gives_the_same_bytes(tmp_path):
     rng = np.random.default_rng(0)
     start = lambda folder: subprocess.Popen([sys.executable, "-c", SCRIPT, str(folder)])  # noqa: E731
