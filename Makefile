@@ -57,4 +57,4 @@ $(BIN)/python:
 	touch $@
 
 clean:
-	rm -rf .venv demo site .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv demo example site .pytest_cache .ruff_cache .hypothesis
