@@ -67,16 +67,18 @@ def predict(
 
 def _draw(meta: Any, context: Path, query: Path, columns: Any, coverage: float, drops: dict[str, Any]) -> Any:
     """A panel for each of the first tasks."""
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
     from matplotlib.figure import Figure
 
     from metaprior.frames import contexts_of
     from metaprior.plots import plot_prediction
     from metaprior.tasks import group_rows
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # said before
+    with warnings.catch_warnings(record=True) as said:  # not again
+        warnings.simplefilter("always")
         queries = group_rows(query, columns._replace(y=None))
         contexts = contexts_of(meta, queries, context, columns, **drops)
+    dates = any("holds dates" in str(each.message) for each in said)
     n_drawn = min(len(queries.names), DRAWN)
     n_columns = min(n_drawn, 3)
     n_rows = -(-n_drawn // n_columns)
@@ -85,6 +87,10 @@ def _draw(meta: Any, context: Path, query: Path, columns: Any, coverage: float, 
     for axes, name, asked, (x, y) in zip(panels, queries.names, queries.tasks, contexts, strict=False):
         plot_prediction(meta, x, y, asked.x, coverage=coverage, names=(columns.x[0], columns.y), axes=axes)
         axes.set_title(" ".join(map(str, name)) if isinstance(name, tuple) else str(name), fontsize=10)
+        if dates:  # days since 1970 are what matplotlib's are
+            locator = AutoDateLocator(maxticks=5)
+            axes.xaxis.set_major_locator(locator)
+            axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
     for axes in panels[n_drawn:]:
         axes.set_visible(False)
     return figure
