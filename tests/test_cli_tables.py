@@ -155,6 +155,16 @@ def test_info_tells_the_story(folder):
     assert parsed["training"]["versions"]["python"] == sys.version.split()[0]
 
 
+def test_a_picture_that_is_not_drawn_is_not_said_to_be(folder, tmp_path):
+    picture = tmp_path / "alpha.png"
+    fit = call("fit", folder / "patients.csv", *COLUMNS, *QUICK, "--out", tmp_path / "prior", "--plot", picture)
+    info = call("info", folder / "prior.safetensors", "--plot", picture)
+    for result in (fit, info):
+        assert "nothing was compared to choose alpha: there is no picture" in words(result)
+        assert picture.name not in result.stdout
+    assert not picture.exists()
+
+
 def test_labels_make_a_classifier(folder, tmp_path):
     table = pd.read_csv(folder / "patients.csv")
     table["state"] = np.where(table["heart_rate"] > 85, "fast", "calm")

@@ -332,7 +332,7 @@ def test_results_at_hand(meta):
         (lambda m, c, s: plot_calibration(m, []), "test_tasks is empty"),
         (lambda m, c, s: plot_calibration(m, [(X, Y)]), r"test_tasks\[0\] must be \(X_context, .*got 2 parts"),
         (lambda m, c, s: plot_calibration(c, [(X, Y)]), r"test_tasks\[0\] must be \(X_context, .*got 2 parts"),
-        (lambda m, c, s: plot_training("meta"), "meta must be a MetaGPRegressor or MetaGPClassifier; got str"),
+        (lambda m, c, s: plot_training("meta"), "meta must be a fitted MetaGPRegressor or MetaGPClassifier; got str"),
     ],
 )
 def test_errors_name_the_argument(meta, classifier, several, call, message):

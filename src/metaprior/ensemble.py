@@ -8,13 +8,14 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 from scipy.special import logsumexp
+from sklearn.utils.validation import check_is_fitted
 
 from metaprior.gp.likelihoods import Gaussian, Likelihood
 from metaprior.gp.prior import GPPrior
 from metaprior.meta.adaptation import Prediction, Queries, label_log_probabilities, predict_in
 from metaprior.predictive import GaussianMixture
 from metaprior.tasks import Scaling, Task, TestTask, pad_to
-from metaprior.tasks.batch import bucket_sizes
+from metaprior.tasks.batch import by_size
 
 MAX_NUMBERS = 2**25  # inputs of the test tasks adapted to at once; images of many tasks would not fit
 
@@ -30,6 +31,14 @@ class Model(NamedTuple):
     def input_dim(self) -> int:
         """Number of input columns."""
         return len(self.scaling.x_mean)
+
+
+def is_classifier(meta: Any) -> bool:
+    """Whether a fitted estimator predicts labels; an error if it is none."""
+    if getattr(meta, "likelihood", None) not in ("gaussian", "bernoulli"):
+        raise ValueError(f"meta must be a fitted MetaGPRegressor or MetaGPClassifier; got {type(meta).__name__}.")
+    check_is_fitted(meta, "model_")
+    return meta.likelihood == "bernoulli"
 
 
 class Ensemble(NamedTuple):
@@ -125,9 +134,7 @@ def padded_queries(
 ) -> Iterator[tuple[np.ndarray, Queries, np.ndarray, np.ndarray]]:
     """Scaled and padded batches: (indices of the tasks, queries, y_query, query mask)."""
     sizes = np.array([len(task.y_context) for task in tasks])
-    lower = -1
-    for upper in bucket_sizes(sizes, max_buckets):
-        of_size = np.flatnonzero((lower < sizes) & (sizes <= upper))
+    for upper, of_size in by_size(sizes, max_buckets):
         n_queries = padded_size(max(len(tasks[i].y_query) for i in of_size.tolist()))
         numbers = len(of_size) * (padded_size(upper) + n_queries) * len(scaling.x_mean)
         n_batches = 1 if max_buckets == 1 else min(math.ceil(numbers / MAX_NUMBERS), len(of_size))
@@ -138,7 +145,6 @@ def padded_queries(
             x_context, y_context, context_mask = pad_to(contexts, padded_size(upper), dtype)
             x_query, y_query, mask = pad_to(targets, n_queries, dtype)
             yield members, Queries(x_context, y_context, context_mask, x_query), y_query, mask
-        lower = upper
 
 
 def padded_size(n: int) -> int:

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy.special import expit
-from sklearn.utils.validation import check_is_fitted
 
 from metaprior.checks import check_integer, is_number
-from metaprior.ensemble import Ensemble, predict_labels, predict_tasks
-from metaprior.estimators import MetaGPClassifier, MetaGPRegressor
+from metaprior.ensemble import Ensemble, is_classifier, predict_labels, predict_tasks
 from metaprior.tasks import (
     Columns,
     TableWarning,
@@ -26,7 +24,7 @@ from metaprior.tasks import (
     group_rows,
     task_classes,
 )
-from metaprior.tasks.batch import bucket_sizes
+from metaprior.tasks.batch import by_size
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +66,7 @@ def predict_frame(
     `upper` (of the central interval with probability `coverage`) of a new observation, or `label`, the more probable
     class, and its `probability`. A label of None is the class that a task's context does not show.
     """
-    labels = _check_meta(meta)
+    labels = is_classifier(meta)
     if not (is_number(coverage) and 0 < coverage < 1):
         raise ValueError(f"coverage must lie strictly between 0 and 1; got {coverage!r}.")
     columns = as_columns(task=task, x=x, y=y)
@@ -96,11 +94,10 @@ def contexts_of(
     drop_duplicates: Any = False,
 ) -> list[Task]:
     """The context of each query task, empty where it has none."""
-    labels = isinstance(meta, MetaGPClassifier)
-    return _matched(queries, _contexts(context, columns, labels, drop_missing, drop_duplicates), meta)
+    return _matched(queries, _contexts(context, columns, is_classifier(meta), drop_missing, drop_duplicates), meta)
 
 
-def test_tasks_from_table(
+def split_table(
     table: TaskTable, n_context: Any, rng: np.random.Generator
 ) -> tuple[list[TestTask], list[Any], list[Any]]:
     """Tasks to evaluate on, their names, and the names of those left out.
@@ -119,14 +116,6 @@ def test_tasks_from_table(
         tests.append(TestTask(of_task.x[context], of_task.y[context], of_task.x[query], of_task.y[query]))
         names.append(name)
     return tests, names, skipped
-
-
-def _check_meta(meta: Any) -> bool:
-    """Whether it predicts labels."""
-    if not isinstance(meta, MetaGPRegressor | MetaGPClassifier):
-        raise ValueError(f"meta must be a fitted MetaGPRegressor or MetaGPClassifier; got {type(meta).__name__}.")
-    check_is_fitted(meta, "model_")
-    return isinstance(meta, MetaGPClassifier)
 
 
 def _source(table: Any, name: str) -> str:
@@ -165,7 +154,7 @@ def _matched(queries: TaskTable, known: dict[Any, Task], meta: Any) -> list[Task
     without = [name for name, context in zip(queries.names, contexts, strict=True) if not len(context.y)]
     if without:
         of = f"{len(without)} of {len(contexts)} query tasks have no context (the first is {without[0]!r})"
-        if isinstance(meta, MetaGPClassifier) and meta.classes_ is None:
+        if is_classifier(meta) and meta.classes_ is None:
             raise ValueError(
                 f"{of}, and tasks have labels of their own, so nothing tells what theirs are. Add rows of each to "
                 "context, or leave these tasks out of query."
@@ -216,8 +205,9 @@ def _batches(
     pieces = _pieces(queries, contexts)
     n_context = np.array([len(piece.context.y) for piece in pieces])
     n_query = np.array([len(piece.rows) for piece in pieces])
-    for context_size, of_context in _by_size(n_context, np.arange(len(pieces))):
-        for query_size, members in _by_size(n_query, of_context):
+    for context_size, of_context in by_size(n_context, 3):
+        for query_size, places in by_size(n_query[of_context], 3):
+            members = of_context[places]
             per_task = (context_size + query_size) * max(context_size + 64, model.input_dim)
             at_once = int(np.clip(MAX_NUMBERS // (per_task * len(model.particle_weights)), 1, MAX_TASKS))
             for start in range(0, len(members), at_once):
@@ -232,12 +222,3 @@ def _pieces(queries: TaskTable, contexts: Sequence[Task]) -> list[Piece]:
         for context, of_task, rows in zip(contexts, queries.tasks, queries.rows, strict=True)
         for start in range(0, len(rows), MAX_QUERIES)
     ]
-
-
-def _by_size(sizes: np.ndarray, members: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """The members in buckets of like sizes, each with its largest."""
-    lower = -1
-    for upper in bucket_sizes(sizes[members], 3):
-        within = members[(lower < sizes[members]) & (sizes[members] <= upper)]
-        yield upper, within
-        lower = upper

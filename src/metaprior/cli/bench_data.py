@@ -1,6 +1,5 @@
 """`metaprior bench-data`."""
 
-import json
 import time
 from enum import StrEnum
 from pathlib import Path
@@ -8,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from metaprior.cli.show import err, make_folder, out, print_table, progress, refusal
+from metaprior.cli.files import write
+from metaprior.cli.show import err, make_folder, out, print_json, print_table, progress, refusal, results_kept
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,21 +36,15 @@ def bench_data(
 ):
     """Compare every scheme and scikit-learn's GP on real data, a minute or two per draw and environment."""
     from metaprior.experiments.runner import run
-    from metaprior.experiments.store import ResultsError
 
     started = time.perf_counter()
     chosen = _with_data(name, draws)
     make_folder(folder)
     command = f"metaprior bench-data {name.value} --draws {draws}"
-    try:
+    with results_kept():
         with progress(total=draws * len(chosen)) as advance:
             tables = run(chosen, folder, resume, command, advance)
         _conclude(tables, folder, as_json)
-    except ResultsError as error:
-        raise refusal(str(error)) from None
-    except KeyboardInterrupt:
-        err.print("Stopped. What was finished is kept: run the same command with --resume.")
-        raise typer.Exit(130) from None
     err.print(f"{time.perf_counter() - started:.0f} s.")
 
 
@@ -90,16 +84,15 @@ def _conclude(tables: "dict[str, pd.DataFrame]", folder: Path, as_json: bool) ->
         to_json,
         words,
     )
-    from metaprior.experiments.store import write_whole
 
     files = []
     for name, table in tables.items():
         files.append(folder / f"{name}.png")
-        write_whole(files[-1], draw_picture(name, table))
+        write(files[-1], draw_picture(name, table))
         if not as_json:
             out.print(f"\n{name}: mean ± standard error over draws", highlight=False)
             print_table(COLUMNS, table_rows(scheme_scores(table)))
             out.print(words(find(table)), highlight=False, markup=False)
     if as_json:
-        typer.echo(json.dumps({name: to_json(table) for name, table in tables.items()}, indent=1, allow_nan=False))
+        print_json({name: to_json(table) for name, table in tables.items()})
     err.print(f"Wrote {', '.join(map(str, files))}.", highlight=False, markup=False)

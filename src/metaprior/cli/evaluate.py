@@ -8,7 +8,7 @@ import typer
 
 from metaprior.cli.files import check_outputs, write_frame, write_picture
 from metaprior.cli.options import AsJson, DropDuplicates, DropMissing, Environment, Prior, Task, X, Y, known_columns
-from metaprior.cli.show import busy, mistakes_told, note, out, print_json, print_table
+from metaprior.cli.show import busy, mistakes_told, note, out, print_json, print_table, task_label
 
 SHOWN = 12  # tasks in the terminal; all are in the file
 
@@ -34,7 +34,7 @@ def evaluate(
     Columns are those of the fit unless others are named.
     """
     from metaprior import load
-    from metaprior.frames import test_tasks_from_table
+    from metaprior.frames import split_table
     from metaprior.plots import plot_calibration
 
     with mistakes_told():
@@ -42,7 +42,7 @@ def evaluate(
         meta = load(prior)
         with busy(f"reading {data}"):
             table, columns = _table(meta, data, (task, x, y, environment), target, drop_missing, drop_duplicates)
-        tests, names, skipped = test_tasks_from_table(table, context, np.random.default_rng(seed))
+        tests, names, skipped = split_table(table, context, np.random.default_rng(seed))
         if skipped:
             note(f"{len(skipped)} task(s) with no more than {context} readings are left out, {skipped[0]!r} first.")
         if not tests:
@@ -63,7 +63,7 @@ def evaluate(
     rows = [(who, *(_cell(s, name) for name in metrics), f"{s.calibration_error:.3f}") for who, s in scores.items()]
     print_table(("mean over tasks", *metrics, "calibration"), rows)
     shown = list(enumerate(names))[:SHOWN]
-    print_table(("task", *per_task), [(_label(n), *(f"{v[i]:.3g}" for v in per_task.values())) for i, n in shown])
+    print_table(("task", *per_task), [(task_label(n), *(f"{v[i]:.3g}" for v in per_task.values())) for i, n in shown])
     left = f" {len(names) - SHOWN} more tasks: --out writes all of them." if len(names) > SHOWN and path is None else ""
     out.print(f"{len(tests)} tasks, {context} readings of each as context.{left}", highlight=False)
 
@@ -73,7 +73,7 @@ def _table(
 ) -> Any:
     """The tasks of the table that belong to the environment predicted in, and the columns that are used."""
     from metaprior import MetaGPClassifier
-    from metaprior.tasks import TaskTable, group_rows
+    from metaprior.tasks import group_rows
     from metaprior.tasks.tables import column_names
 
     columns = known_columns(meta, *given)
@@ -85,14 +85,12 @@ def _table(
     if table.environments is None:
         return table, columns
     target = target or meta.training_["target"]
-    kept = [i for i, name in enumerate(table.environments) if name == target]
-    if not kept:
+    if target not in table.environments:
         known = ", ".join(map(repr, sorted(set(table.environments))[:12]))
         raise ValueError(
             f"{data} has no task of {target!r} in column {columns.environment!r}, only of {known}. See --target."
         )
-    of_kept = lambda values: [values[i] for i in kept]  # noqa: E731
-    return TaskTable(of_kept(table.names), None, of_kept(table.rows), of_kept(table.tasks)), columns
+    return table.of_environment(target), columns
 
 
 def _baselines(meta: Any, tests: list[Any], context: int) -> dict[str, Any]:
@@ -114,10 +112,6 @@ def _baselines(meta: Any, tests: list[Any], context: int) -> dict[str, Any]:
 
 def _cell(score: Any, name: str) -> str:
     return f"{score[name]:.3g} ± {score[f'{name}_se']:.2g}"
-
-
-def _label(name: Any) -> str:
-    return " ".join(map(str, name)) if isinstance(name, tuple) else str(name)
 
 
 def _frame(names: list[Any], columns: tuple[str, ...], per_task: dict[str, Any]) -> Any:

@@ -1,6 +1,5 @@
 """Files that commands write: nothing that was given is overwritten, and nothing is found out after the work."""
 
-import io
 import os
 from pathlib import Path
 from typing import Any
@@ -36,9 +35,9 @@ def write(path: Path, content: bytes) -> None:
 
 def write_picture(path: Path, figure: Any) -> None:
     """A matplotlib figure, in the format that the name asks for."""
-    content = io.BytesIO()
-    figure.savefig(content, format=path.suffix[1:].lower(), dpi=120)
-    write(path, content.getvalue())
+    from metaprior.plots.look import as_bytes
+
+    write(path, as_bytes(figure, path.suffix[1:].lower()))
 
 
 def write_frame(path: Path, frame: Any) -> None:

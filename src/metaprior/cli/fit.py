@@ -8,7 +8,7 @@ import numpy as np
 import typer
 
 from metaprior.cli.files import check_outputs
-from metaprior.cli.info import plot_compared
+from metaprior.cli.info import environment_rows, plot_compared
 from metaprior.cli.options import AsJson, DropDuplicates, DropMissing, Environment
 from metaprior.cli.show import busy, err, mistakes_told, note, out, print_json
 
@@ -84,19 +84,16 @@ def fit(
         meta = _fitted(environments, target, arguments, is_text, seed, path)
         meta.training_["columns"] = columns._asdict()
         meta.training_["data"] = data.name
-        path.parent.mkdir(parents=True, exist_ok=True)
         meta.save(path)
         checkpoint_of(path).unlink(missing_ok=True)
-        if plot is not None:
-            plot_compared(meta.transfer_report(), plot)
+        drawn = plot is not None and plot_compared(meta.transfer_report(), plot)
     if as_json:
         print_json({"prior": str(path), "alpha": meta.alpha_, "kernel": meta.family_, **meta.training_})
         return
-    for name, of_environment in meta.training_["environments"].items():
-        role = " (target)" if name == meta.training_["target"] else ""
-        out.print(f"{name}{role}: {of_environment['tasks']} tasks, {of_environment['samples']} readings", markup=False)
+    for name, counts in environment_rows(meta.training_):
+        out.print(f"{name}: {counts}", highlight=False, markup=False)
     out.print(str(meta.transfer_report()), highlight=False, markup=False)
-    out.print(f"Wrote {path}" + (f" and {plot}." if plot else "."), highlight=False, markup=False)
+    out.print(f"Wrote {path}" + (f" and {plot}." if drawn else "."), highlight=False, markup=False)
 
 
 def _fitted(
@@ -142,10 +139,7 @@ def _environments(
     """Tasks by environment, no more than asked for of any."""
     import difflib
 
-    names = [""] * len(table.tasks) if table.environments is None else table.environments
-    grouped: dict[str, list[Any]] = {}
-    for name, task in zip(names, table.tasks, strict=True):
-        grouped.setdefault(name, []).append(task)
+    grouped = table.by_environment()
     if target is not None and target not in grouped:
         near = difflib.get_close_matches(target, grouped, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""

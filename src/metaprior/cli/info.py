@@ -30,24 +30,32 @@ def info(
         except (KeyError, TypeError, AttributeError) as error:
             raise InvalidFile(f"{prior} is damaged: {error!r} in its header.") from None
         check_outputs([prior], None, plot)
-        if plot is not None:
-            plot_compared(report, plot)
+        drawn = plot is not None and plot_compared(report, plot)
     if as_json:
         print_json({name: header[name] for name in PARTS})
         return
     print_table(("what it is", "value"), facts)
     print_table(("argument", "value"), [(name, json.dumps(value)) for name, value in header["parameters"].items()])
     out.print(str(report), highlight=False, markup=False)
-    if plot is not None:
+    if drawn:
         out.print(f"Wrote {plot}.", highlight=False, markup=False)
 
 
-def plot_compared(report: Any, path: Path) -> None:
-    """The picture of what was compared, if anything was."""
+def plot_compared(report: Any, path: Path) -> bool:
+    """The picture of what was compared, if anything was; whether there is one."""
     if report.score is None:
-        note(f"alpha was given, so nothing was compared: there is no picture for {path}.")
-    else:
-        write_picture(path, report.plot())
+        note(f"nothing was compared to choose alpha: there is no picture for {path}.")
+        return False
+    write_picture(path, report.plot())
+    return True
+
+
+def environment_rows(training: dict[str, Any]) -> list[tuple[str, str]]:
+    """Every environment of a training, and how much there was of it."""
+    return [
+        (name + " (target)" * (name == training["target"]), f"{of['tasks']} tasks, {of['samples']} readings")
+        for name, of in training["environments"].items()
+    ]
 
 
 def _facts(header: dict[str, Any]) -> list[tuple[str, str]]:
@@ -57,11 +65,7 @@ def _facts(header: dict[str, Any]) -> list[tuple[str, str]]:
     inputs = columns.get("x") or [f"input {i + 1}" for i in range(header["input_dim"])]
     rows = [("kind", header["kind"]), ("table", training.get("data") or "none: fitted from arrays")]
     rows += [(f"column {name}", _listed(value)) for name, value in columns.items() if value]
-    for name, of_environment in training["environments"].items():
-        role = " (target)" if name == training["target"] else ""
-        rows.append(
-            (f"environment {name}{role}", f"{of_environment['tasks']} tasks, {of_environment['samples']} readings")
-        )
+    rows += [(f"environment {name}", counts) for name, counts in environment_rows(training)]
     rows += [
         (f"scale of {i}", _scale(m, s)) for i, m, s in zip(inputs, scaling["x_mean"], scaling["x_std"], strict=False)
     ][:8]

@@ -8,7 +8,7 @@ import typer
 
 from metaprior.cli.files import check_outputs, write_frame, write_picture
 from metaprior.cli.options import AsJson, DropDuplicates, DropMissing, Prior, Task, X, Y, known_columns
-from metaprior.cli.show import busy, mistakes_told, out, print_json, print_table
+from metaprior.cli.show import busy, mistakes_told, out, print_json, print_table, task_label
 
 SHOWN, DRAWN = 8, 12  # rows in the terminal, tasks in the picture
 
@@ -86,7 +86,7 @@ def _draw(meta: Any, context: Path, query: Path, columns: Any, coverage: float, 
     panels = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
     for axes, name, asked, (x, y) in zip(panels, queries.names, queries.tasks, contexts, strict=False):
         plot_prediction(meta, x, y, asked.x, coverage=coverage, names=(columns.x[0], columns.y), axes=axes)
-        axes.set_title(" ".join(map(str, name)) if isinstance(name, tuple) else str(name), fontsize=10)
+        axes.set_title(task_label(name), fontsize=10)
         if dates:  # days since 1970 are what matplotlib's are
             locator = AutoDateLocator(maxticks=5)
             axes.xaxis.set_major_locator(locator)

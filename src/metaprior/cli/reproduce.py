@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from metaprior.cli.show import err, make_folder, out, print_table, progress, refusal
+from metaprior.cli.show import err, make_folder, out, print_table, progress, results_kept
 
 
 class Figure(StrEnum):
@@ -46,13 +46,12 @@ def reproduce(
     """Run the paper's experiments again, and say of each of its claims whether it holds."""
     from metaprior.experiments.profiles import studies
     from metaprior.experiments.runner import run
-    from metaprior.experiments.store import ResultsError
 
     started = time.perf_counter()
     make_folder(folder)
     command = f"metaprior reproduce {figure.value} --profile {profile.value}" + (f" --draws {draws}" if draws else "")
     missing = lambda data: err.print(f"Left out: {data}. The data are not here (see METAPRIOR_DATA).")  # noqa: E731
-    try:
+    with results_kept():
         chosen = studies(figure.value, profile.value, draws, missing)
         with progress(total=sum(len(list(study.points())) for study in chosen)) as advance:
             run(chosen, folder, resume, command, advance)
@@ -60,11 +59,6 @@ def reproduce(
             _print_settings(folder)
         else:
             _conclude(folder)
-    except ResultsError as error:
-        raise refusal(str(error)) from None
-    except KeyboardInterrupt:
-        err.print("Stopped. What was finished is kept: run the same command with --resume.")
-        raise typer.Exit(130) from None
     out.print(f"{time.perf_counter() - started:.0f} s.")
 
 

@@ -1,7 +1,6 @@
 """What all commands share: where they write, bars, tables, and how a mistake is told."""
 
 import json
-import math
 import os
 import re
 import warnings
@@ -107,16 +106,29 @@ def note(message: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """One line for machines. What is not a number is null, as JSON has no word for it."""
-    print(json.dumps(_finite(value), default=str))
+    """One line for machines."""
+    from metaprior.persistence import without_nan
+
+    print(json.dumps(without_nan(value), default=str))
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def task_label(name: Any) -> str:
+    """The name of a task, which may be of several columns."""
+    return " ".join(map(str, name)) if isinstance(name, tuple) else str(name)
+
+
+@contextmanager
+def results_kept() -> Iterator[None]:
+    """What all studies do when they are stopped, or when what they find in their folder is not theirs."""
+    from metaprior.experiments.store import ResultsError
+
+    try:
+        yield
+    except ResultsError as error:
+        raise refusal(str(error)) from None
+    except KeyboardInterrupt:
+        err.print("Stopped. What was finished is kept: run the same command with --resume.")
+        raise typer.Exit(130) from None
 
 
 def refusal(message: str) -> typer.Exit:

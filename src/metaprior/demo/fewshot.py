@@ -15,6 +15,7 @@ from metaprior.environments.generated import generated_images
 from metaprior.environments.images import DataMissing, features
 from metaprior.estimators import MetaGPClassifier, report
 from metaprior.gp import RBFKernel
+from metaprior.plots.look import tidy
 
 METRICS = ("accuracy", "probability_accuracy", "log_loss", "brier", "calibration_error")
 PLAIN = "GP, RBF on the inputs"
@@ -138,9 +139,7 @@ def draw_figure(rows: Rows, title: str, path: Path) -> None:
         axes.set_xlabel(label)
         if metric == "log_loss":
             axes.set_xscale("log")  # one overconfident baseline would squeeze the others
-        axes.grid(axis="x", color="0.92")
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
+        tidy(axes, "x")
     panels[0].set_yticks(range(len(schemes)), list(schemes))
     panels[0].invert_yaxis()
     figure.suptitle(title, fontsize=11)

@@ -87,8 +87,8 @@ class MetaGP(BaseEstimator):
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         dtype = self._training_dtype(tasks, target, options, settings)
         searched = len(options) > 1 or len(known) > 1 or self._auto().temperature or self._auto().prior_std
-        particles = max(each.n_particles for each in known.values())
-        check_memory(tasks, self.batch_size, particles, searched, 8 if dtype == "float64" else 4)
+        largest = max(known.values(), key=lambda each: each.n_particles)
+        check_memory(tasks, largest, self.batch_size, searched, 8 if dtype == "float64" else 4)
         asked = "" if checkpoint is None else self._fingerprint(names, target, seed)
         with jax.enable_x64(dtype == "float64"), kept_in(checkpoint, asked, seed) as (journal, seed):
             schedules = [self._schedule(each, seed, journal) for each in known.values()]

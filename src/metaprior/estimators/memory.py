@@ -6,22 +6,22 @@ from pathlib import Path
 
 import numpy as np
 
+from metaprior.meta.setup import Settings, remembered
 from metaprior.tasks import Task
 
-NUMBERS_PER_SAMPLE = 1000  # that networks and kernels remember of a sample for the gradient, about (measured)
 LARGE_BATCH = 1000  # tasks, from which on more only take longer
 COPIES = 45  # of all tasks that a search keeps: nine settings without each of five folds
 
 
 def check_memory(
-    environments: Sequence[Sequence[Task]], batch_size: int | None, n_particles: int, searched: bool, itemsize: int
+    environments: Sequence[Sequence[Task]], settings: Settings, batch_size: int | None, searched: bool, itemsize: int
 ) -> None:
     """Refuse what cannot fit, with what it would need and what to do, before hours are spent on it."""
     n_tasks = sum(map(len, environments))
     samples = sum(len(task.y) for group in environments for task in group)
     input_dim = next(task.x.shape[1] for group in environments for task in group)
     at_once = samples if batch_size is None else samples * min(batch_size / n_tasks, 1.0)
-    gradient = at_once * (NUMBERS_PER_SAMPLE + input_dim) * n_particles
+    gradient = at_once * remembered(input_dim, settings.encoder is not None) * settings.n_particles
     kept = samples * (input_dim + 2) * (COPIES if searched else 2)
     needed, there = itemsize * (gradient + kept), available_memory()
     if there is None or needed <= there:

@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from metaprior.experiments.schema import ALL, AUTO, FEW, GP, ORACLE_BAYES, ORACLE_GP, POOLED, SCHEMES, WFEM
 from metaprior.experiments.tables import regime_table
-from metaprior.plots import BAND, LINE, POINTS, TRUTH
+from metaprior.plots.look import BAND, LINE, POINTS, TRUTH, tidy
 
 # Okabe and Ito's colours, which colour-blind readers tell apart; a scheme has the same one in every figure.
 COLOURS = {
@@ -51,7 +51,7 @@ def draw_fig2(frame: pd.DataFrame) -> Figure:
             axes.plot(found["x"], found["value"], label=metric, **style)
         scores = frame.loc[(frame["scheme"] == scheme) & (frame["metric"] == "rmse"), "value"]
         axes.set_title(f"{scheme} (mean RMSE of all draws {scores.mean():.3f})" if len(scores) else scheme, fontsize=10)
-        _tidy(axes)
+        tidy(axes)
     for axes in panels[1]:
         axes.set_xlabel("x")
     _legend(figure, panels[0, 0])
@@ -75,7 +75,7 @@ def draw_fig4(frame: pd.DataFrame) -> Figure:
         axes.set_title(f"{name} ({n_draws} draws)", fontsize=10)
         axes.set_xlabel("alpha, the weight of the source tasks")
         _scale(axes, "accuracy")
-        _tidy(axes)
+        tidy(axes)
     shown = [scheme for scheme in SCHEMES if scheme in set(frame["scheme"])]
     handles = [Line2D([], [], color=COLOURS[scheme], label=scheme) for scheme in shown]
     handles += [Line2D([], [], color="black", linestyle=style, label=key.upper()) for key, style in STYLES.items()]
@@ -91,7 +91,7 @@ def draw_fig5(frame: pd.DataFrame) -> Figure:
         _against_alpha(axes, frame, metric, "-")
         axes.set_xlabel("alpha, the weight of the source tasks")
         _scale(axes, metric)
-        _tidy(axes)
+        tidy(axes)
     _legend(figure, panels[0])
     return figure
 
@@ -145,7 +145,7 @@ def _two_panels(frame: Any, column: str, label: str) -> Figure:
             _line(axes, x, mean, half, scheme)
         axes.set_xlabel(label)
         _scale(axes, metric)
-        _tidy(axes)
+        tidy(axes)
     _legend(figure, panels[0])
     return figure
 
@@ -247,9 +247,3 @@ def _heat(axes: Any, cells: Any, column: str, limits: tuple[float, float], colou
         size, colour = 18 if text == "·" else 9, "white" if dark else "black"
         axes.text(*place, text, ha="center", va="center", fontsize=size, color=colour)
     return image
-
-
-def _tidy(axes: Any) -> None:
-    axes.grid(color="0.92", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)

@@ -1,6 +1,5 @@
 """What results on real environments say: a table, a picture, and a sentence per question."""
 
-import io
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -25,7 +24,8 @@ from metaprior.experiments.comparisons import (
 from metaprior.experiments.pictures import NLL_TICKS
 from metaprior.experiments.real import DEFAULT, GP, MANY, PER_TASK, POOLED, TARGET_ONLY
 from metaprior.metrics import mean_and_standard_error
-from metaprior.plots import LINE, POINTS
+from metaprior.persistence import without_nan
+from metaprior.plots.look import LINE, POINTS, as_bytes, tidy
 
 COMPARED = {"rmse": "RMSE", "nll": "NLL"}
 LEAST_COVERAGE, MOST_COVERAGE = 0.85, 0.95  # of 90% intervals
@@ -142,7 +142,7 @@ def to_json(table: pd.DataFrame) -> dict[str, Any]:
         "beat_target_only_and_pooled": {metric: findings.winners(metric) for metric in COMPARED},
         "words": words(findings),
     }
-    return _without_nan(content)
+    return without_nan(content)
 
 
 def draw_picture(name: str, table: pd.DataFrame) -> bytes:
@@ -162,15 +162,11 @@ def draw_picture(name: str, table: pd.DataFrame) -> bytes:
             low, high = axes.get_xlim()
             ticks = [tick for tick in NLL_TICKS if low <= tick <= high]
             axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        axes.grid(axis="x", color="0.92", linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
+        tidy(axes, "x")
         axes.set_yticks(rows, [each.scheme for each in scores])
     figure.axes[0].invert_yaxis()
     figure.suptitle(f"{name} ({table['draw'].nunique()} draws)", fontsize=11)
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=120, metadata={"Software": None})
-    return content.getvalue()
+    return as_bytes(figure)
 
 
 def _schemes(table: pd.DataFrame) -> list[str]:
@@ -233,11 +229,3 @@ def _number(value: float) -> str:
         digits, power = f"{value:.1e}".split("e")
         return f"{digits}e{int(power)}".replace("-", "−")
     return f"{value:.{3 if size < 9.9995 else 2 if size < 99.995 else 1}f}".replace("-", "−")
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nan(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_without_nan(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,7 +1,6 @@
 """The report: one HTML file that opens offline, with the claims, the figures, and how to make them again."""
 
 import base64
-import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -9,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from metaprior.experiments.claims import Claim
 from metaprior.experiments.comparisons import FAILS, HOLDS, MIN_DRAWS, UNDECIDED, Comparison, signed
@@ -17,8 +15,8 @@ from metaprior.experiments.pictures import PICTURES
 from metaprior.experiments.schema import AUTO
 from metaprior.experiments.store import write_whole
 from metaprior.experiments.tables import auto_table
+from metaprior.plots.look import as_bytes
 
-DPI = 120
 CAPTIONS = {
     "fig1": "Figure 1. Test error against the deviation of the target from the source, alpha = beta = 0.5.",
     "fig2": "Figure 2. Predictions on one test task of the first draw, deviation 0.5, alpha = beta = 0.2.",
@@ -105,7 +103,7 @@ def make_report(
 
 def render(frames: dict[str, pd.DataFrame]) -> dict[str, bytes]:
     """The picture of every study there is, as PNG."""
-    return {study: _png(draw(frames[study])) for study, draw in PICTURES.items() if study in frames}
+    return {study: as_bytes(draw(frames[study])) for study, draw in PICTURES.items() if study in frames}
 
 
 def claims_rows(claims: Sequence[Claim]) -> list[tuple[str, ...]]:
@@ -248,9 +246,3 @@ def _duration(seconds: float | None) -> str:
         if seconds < 7200
         else f"{seconds / 3600:.1f} h"
     )
-
-
-def _png(figure: Figure) -> bytes:
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=DPI, facecolor="white")
-    return file.getvalue()

@@ -145,15 +145,20 @@ def _counts(problem: Problem) -> list[np.ndarray]:
 
 
 def runs_at_once(run: Run) -> int:
-    """How many such runs to train at once, one at least: what their networks remember for the gradient must fit.
-
-    Networks on the inputs remember about a thousand numbers a sample; convolutions, several hundred a pixel (measured).
-    """
+    """How many such runs to train at once, one at least: what their networks remember for the gradient must fit."""
     samples = sum(np.size(bucket.y) for bucket in run.problem.tasks.buckets)
     input_dim = run.problem.tasks.buckets[0].x.shape[-1]  # type: ignore[union-attr]
-    of_sample = 1000 + input_dim if run.problem.rest.encoder is None else 600 * input_dim
+    of_sample = remembered(input_dim, run.problem.rest.encoder is not None)
     n_particles = len(jax.tree.leaves(run.particles)[0])
     return max(MAX_NUMBERS // (samples * of_sample * n_particles), 1)
+
+
+def remembered(input_dim: int, encoded: bool) -> int:
+    """Numbers that are kept of a sample for the gradient, about (measured).
+
+    Networks on the inputs keep a thousand; convolutions, several hundred a pixel.
+    """
+    return 600 * input_dim if encoded else 1000 + input_dim
 
 
 def stack_runs(runs: Sequence[Run]) -> Run:

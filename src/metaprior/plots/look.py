@@ -1,9 +1,9 @@
 """What all plots share: colours, a figure where none was brought, and the look of axes."""
 
+import io
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
 BAND, LINE, TRUTH, POINTS = "#9ecae1", "#08519c", "#333333", "#d94801"
 DOTS = {"linestyle": "", "marker": "o", "markersize": 6, "color": POINTS, "markeredgecolor": "white", "zorder": 5}
@@ -21,14 +21,6 @@ def resolve_axes(axes: Any, size: tuple[float, float] = (6.4, 4.2)) -> Any:
     if not isinstance(axes, Axes):
         raise ValueError(f"axes must be one matplotlib Axes, or None for a new figure; got {type(axes).__name__}.")
     return axes
-
-
-def is_classifier(meta: Any) -> bool:
-    """Whether a fitted estimator predicts labels; an error if it is none."""
-    if getattr(meta, "likelihood", None) not in ("gaussian", "bernoulli"):
-        raise ValueError(f"meta must be a MetaGPRegressor or MetaGPClassifier; got {type(meta).__name__}.")
-    check_is_fitted(meta, "model_")
-    return meta.likelihood == "bernoulli"
 
 
 def tidy(axes: Any, which: str = "both") -> None:
@@ -60,3 +52,10 @@ def note(axes: Any, text: str) -> None:
 def marker_sizes(weights: np.ndarray) -> np.ndarray:
     """Diameters of markers in points, the area of what is beyond the smallest in proportion to weight."""
     return 4 + 6 * np.sqrt(weights / weights.max())
+
+
+def as_bytes(figure: Any, kind: str = "png", dpi: int = 120) -> bytes:
+    """A figure as the content of a file; the same whatever version of matplotlib signs it."""
+    content = io.BytesIO()
+    figure.savefig(content, format=kind, dpi=dpi, **({"metadata": {"Software": None}} if kind == "png" else {}))
+    return content.getvalue()

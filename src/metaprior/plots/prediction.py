@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from metaprior.checks import check_integer
-from metaprior.plots.look import BAND, DIAGONAL, DOTS, LINE, POINTS, RINGS, is_classifier, legend, resolve_axes, tidy
+from metaprior.ensemble import is_classifier
+from metaprior.plots.look import BAND, DIAGONAL, DOTS, LINE, POINTS, RINGS, legend, resolve_axes, tidy
 from metaprior.plots.results import plot_posterior
 from metaprior.tasks import Task, as_inputs, as_labels, as_task, encode, task_classes
 from metaprior.tasks.types import as_numbers

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from metaprior.ensemble import is_classifier
 from metaprior.meta.loop import CHUNK
 from metaprior.plots.look import (
     BAND,
     LINE,
     POINTS,
     TRUTH,
-    is_classifier,
     legend,
     marker_sizes,
     note,

@@ -1,6 +1,6 @@
 """Ragged tasks as padded, masked arrays in a few size buckets."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import equinox as eqx
 import numpy as np
@@ -45,14 +45,11 @@ def pad_tasks(
     counted = np.concatenate([np.ones(len(tasks), bool) for tasks in environments] if included is None else included)
     environment = np.repeat(np.arange(len(environments)), [len(tasks) for tasks in environments])
     flat = [task for tasks in environments for task in tasks]
-    lower = 0
     buckets = []
-    for upper in bucket_sizes(sizes, max_buckets):
-        members = np.flatnonzero((lower < sizes) & (sizes <= upper))
+    for upper, members in by_size(sizes, max_buckets):
         x, y, mask = pad_to([flat[i] for i in members.tolist()], upper, dtype)
         counts = np.bincount(environment[members], minlength=len(environments))
         buckets.append(TaskBatch(x, y, mask, counted[members], tuple(counts.tolist())))
-        lower = upper
     return TaskSet(tuple(buckets))
 
 
@@ -67,6 +64,14 @@ def pad_to(tasks: Sequence[Task], size: int, dtype: np.typing.DTypeLike) -> tupl
             x[i] = task.x[0] if n else 0.0
             x[i, :n], y[i, :n], mask[i, :n] = task.x, task.y, True
     return x, y, mask
+
+
+def by_size(sizes: np.ndarray, max_buckets: int) -> Iterator[tuple[int, np.ndarray]]:
+    """Buckets of like sizes: the largest size of each, and the places of those in it."""
+    lower = -1
+    for upper in bucket_sizes(sizes, max_buckets):
+        yield upper, np.flatnonzero((lower < sizes) & (sizes <= upper))
+        lower = upper
 
 
 def bucket_sizes(sizes: np.ndarray, max_buckets: int) -> list[int]:

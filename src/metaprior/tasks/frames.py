@@ -26,6 +26,19 @@ class TaskTable:
     rows: list[np.ndarray]  # of each task, in their order
     tasks: list[Task]  # y is zero where the table has no column y
 
+    def by_environment(self) -> dict[str, list[Task]]:
+        """The tasks of each environment; of one without a name where the table has none."""
+        grouped: dict[str, list[Task]] = {}
+        for name, of_task in zip(self.environments or [""] * len(self.tasks), self.tasks, strict=True):
+            grouped.setdefault(name, []).append(of_task)
+        return grouped
+
+    def of_environment(self, name: str) -> "TaskTable":
+        """The tasks of one environment alone."""
+        kept = [i for i, place in enumerate(self.environments or []) if place == name]
+        pick: Any = lambda values: [values[i] for i in kept]  # noqa: E731
+        return TaskTable(pick(self.names), None, pick(self.rows), pick(self.tasks))
+
 
 def tasks_from_frame(
     frame: Any,
@@ -49,12 +62,7 @@ def tasks_from_frame(
     if columns.y is None:
         raise ValueError("y must be the name of a column; got None.")
     table = group_rows(frame, columns, drop_missing=drop_missing, drop_duplicates=drop_duplicates)
-    if table.environments is None:
-        return table.tasks
-    grouped: dict[str, list[Task]] = {}
-    for name, of_task in zip(table.environments, table.tasks, strict=True):
-        grouped.setdefault(name, []).append(of_task)
-    return grouped
+    return table.tasks if table.environments is None else table.by_environment()
 
 
 def group_rows(
