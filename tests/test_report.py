@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from metaprior.experiments import report as module
 from metaprior.experiments.claims import judge
 from metaprior.experiments.comparisons import HOLDS, UNDECIDED
 from metaprior.experiments.pictures import COLOURS, PICTURES, draw_fig1, draw_fig3, draw_fig4, draw_fig5, draw_regime
@@ -48,7 +47,7 @@ def whole(frames, claims, tmp_path_factory):
     """The report of everything: its source, and as a parsed page."""
     path = tmp_path_factory.mktemp("report") / "report.html"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "DPI", 30)  # small images are written sooner
+        patch.setattr("metaprior.plots.look.DPI", 30)  # small images are written sooner
         page = page_of(frames, path, claims)
     return path.read_text(encoding="utf-8"), page
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+DPI = 120  # of pictures in files
 BAND, LINE, TRUTH, POINTS = "#9ecae1", "#08519c", "#333333", "#d94801"
 DOTS = {"linestyle": "", "marker": "o", "markersize": 6, "color": POINTS, "markeredgecolor": "white", "zorder": 5}
 RINGS = {"linestyle": "", "marker": "o", "markersize": 5, "color": TRUTH, "markerfacecolor": "none", "zorder": 4}
@@ -54,8 +55,8 @@ def marker_sizes(weights: np.ndarray) -> np.ndarray:
     return 4 + 6 * np.sqrt(weights / weights.max())
 
 
-def as_bytes(figure: Any, kind: str = "png", dpi: int = 120) -> bytes:
+def as_bytes(figure: Any, kind: str = "png") -> bytes:
     """A figure as the content of a file; the same whatever version of matplotlib signs it."""
     content = io.BytesIO()
-    figure.savefig(content, format=kind, dpi=dpi, **({"metadata": {"Software": None}} if kind == "png" else {}))
+    figure.savefig(content, format=kind, dpi=DPI, **({"metadata": {"Software": None}} if kind == "png" else {}))
     return content.getvalue()
