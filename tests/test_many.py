@@ -22,7 +22,7 @@ from metaprior.meta import memory, search
 from metaprior.tasks.ragged import Ragged, ranges
 
 SMALL = {"alpha": 0.5, "inference": "map", "n_steps": 2, "random_state": 0}
-SIZES = [(0, 3), (1, 0), (3, 2), (2, 3)]  # of contexts and queries
+SIZES = [(0, 3), (1, 0), (3, 1), (3, 3)]  # of contexts and queries
 NET = {"hidden_sizes": (4,)}
 
 
@@ -86,8 +86,11 @@ def test_every_family_predicts_as_adapt(arguments):
     assert_as_adapt(fit(TRAINING, **{"n_steps": 0, **arguments}), make_tasks([(0, 3), (3, 3), (1, 3)]))
 
 
+SIZE = st.sampled_from([0, 1, 3])  # few, since each is compiled
+
+
 @settings(max_examples=20)
-@given(sizes=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=4), latent=st.booleans())
+@given(sizes=st.lists(st.tuples(SIZE, SIZE), max_size=4), latent=st.booleans())
 def test_any_sizes(regressor, sizes, latent):
     if not sizes:
         assert regressor.predict_many([]) == []
@@ -98,9 +101,9 @@ def test_any_sizes(regressor, sizes, latent):
 
 def test_chunks_and_pieces_change_nothing(regressor, monkeypatch):
     """More tasks than fit into the few chunks of one size, a filled last chunk, and queries in pieces."""
-    tasks = make_tasks([(n % 4, n % 6) for n in range(23)])
+    tasks = make_tasks([(3 * (n % 2), n % 4 + n // 20) for n in range(23)])
     monkeypatch.setattr(many_tasks, "FEW_CHUNKS", 0)
-    monkeypatch.setattr(many_tasks, "MAX_QUERIES", 3)
+    monkeypatch.setattr(many_tasks, "MAX_QUERIES", 2)
     monkeypatch.setattr(many_tasks, "CHUNK_BYTES", 2**12)
     assert_as_adapt(regressor, tasks)
 
@@ -141,10 +144,10 @@ def test_what_adapt_many_gives(regressor):
 
 @pytest.mark.parametrize("labels", [("ill", "well"), (3, 7)], ids=["shared labels", "labels of its own"])
 def test_labels(classifier, labels):
-    tasks = [*make_labelled([(6, 3), (5, 0), (6, 2)], labels=labels), *make_labelled([(0, 3)])]
+    tasks = [*make_labelled([(6, 3), (6, 3)], labels=labels), *make_labelled([(0, 3)])]
     queries = [new for *_, new in tasks]
     adapted = classifier.adapt_many([(x, y) for x, y, _ in tasks])
-    assert repr(adapted) == "AdaptedClassifiers(4 tasks, dtype='float64')"
+    assert repr(adapted) == "AdaptedClassifiers(3 tasks, dtype='float64')"
     predicted = classifier.predict_many(tasks)
     for i, (x, y, new) in enumerate(tasks):
         single = classifier.adapt(x, y)
@@ -154,23 +157,23 @@ def test_labels(classifier, labels):
         for name in ("predict_proba", "predict_log_proba", "decision_function"):
             found, expected = getattr(adapted, name)(queries)[i], getattr(single, name)(new)
             np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
-    assert len(adapted[2:].predict(queries[2:])) == 2
+    assert len(adapted[1:].predict(queries[1:])) == 2
     assert classifier.predict_many([]) == []
 
 
 def test_single_precision_is_close_and_refused_where_it_would_not_be(regressor, classifier):
-    tasks = make_tasks([(5, 4)] * 3)
+    tasks = make_tasks([(3, 3)] * 3)
     means, stds = regressor.predict_many(tasks, return_std=True)
     coarse_means, coarse_stds = regressor.predict_many(tasks, return_std=True, dtype="float32")
     np.testing.assert_allclose(coarse_means, means, atol=1e-4)
     np.testing.assert_allclose(coarse_stds, stds, atol=1e-4)
     assert np.max(np.abs(np.subtract(coarse_means, means))) > 0  # it was used
     assert coarse_means[0].dtype == np.float64
-    labelled = make_labelled([(6, 4)] * 3)
+    labelled = make_labelled([(6, 3)] * 3)
     contexts, queries = [(x, y) for x, y, _ in labelled], [new for *_, new in labelled]
     fine, coarse = (classifier.adapt_many(contexts, dtype=dtype).predict_proba(queries) for dtype in FLOATS)
     np.testing.assert_allclose(coarse, fine, atol=1e-4)
-    exact = fit(TRAINING, kernel="rbf", mean="linear", noise_std=1e-3)
+    exact = fit(TRAINING, kernel="rbf", mean="linear", noise_std=1e-3, n_steps=0)
     with pytest.raises(ValueError, match=r"dtype='float32' is too coarse for noise of 0\.00\d of the spread"):
         exact.predict_many(tasks, dtype="float32")
     with pytest.raises(ValueError, match="contexts of over 100 samples"):
@@ -228,7 +231,7 @@ def out_of_memory(size, most):
 
 
 def test_a_chunk_that_does_not_fit_is_halved_with_a_note(regressor, monkeypatch):
-    tasks = make_tasks([(2, 3)] * 16)
+    tasks = make_tasks([(3, 3)] * 16)
     expected, tried = regressor.predict_many(tasks), []
     predict_in = many_tasks.predict_in
 

@@ -63,7 +63,8 @@ def predict_rows(
     nothing = GaussianMixture(*np.empty((2, len(log_weights), 0)), log_weights)
     rows = np.empty((*wanted(nothing, np.empty(0, np.int64)).shape[:-1], tasks.x_query.n_rows))
     for places, parts in _predicted(model, tasks, observed, dtype):
-        rows[..., places] = wanted(GaussianMixture(*np.concatenate(parts, axis=1), log_weights), places)
+        means, variances = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+        rows[..., _as_slice(places)] = wanted(GaussianMixture(means, variances, log_weights), places)
     return rows
 
 
@@ -90,6 +91,12 @@ def predict_tasks(model: Ensemble, tasks: Sequence[TestTask]) -> tuple[GaussianM
 def predict_labels(model: Ensemble, tasks: Sequence[TestTask]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Log probabilities (2, tasks, queries) of labels, y and mask; NaN and masked as above."""
     return _padded(predict_label_rows(model, NewTasks.of(tasks)), tasks)
+
+
+def _as_slice(places: np.ndarray) -> np.ndarray | slice:
+    """Places in rising order as a slice where there is no gap, which is much faster to write to."""
+    whole = places[-1] - places[0] + 1 == len(places)
+    return slice(int(places[0]), int(places[-1]) + 1) if whole else places
 
 
 def components(predictive: GaussianMixture) -> np.ndarray:
@@ -124,8 +131,9 @@ def _predicted(
             filled = np.pad(part, (0, at_once - len(part)), mode="edge")  # one shape, one program
             queries, places = _gather(tasks, _Pieces(*(of[filled] for of in pieces)), sizes)
             real = np.flatnonzero(places[: len(part)] >= 0)
+            every = slice(None) if len(real) == places.size else real
             values = (observed(member, _predict_chunk(member, queries, dtype)) for member in model.members)
-            return places.ravel()[real], [value.reshape(*value.shape[:-2], -1)[..., real] for value in values]
+            return places.ravel()[every], [value.reshape(*value.shape[:-2], -1)[..., every] for value in values]
 
         yield from in_parts(run, chosen, at_once, "new tasks", "Adapt to fewer context points, or in float32.")
 

@@ -178,7 +178,7 @@ class MetaGPClassifier(MetaGP):
     def _adapted(self, x: Ragged, y: list[np.ndarray], name: str, classes: Any, dtype: str) -> AdaptedClassifiers:
         check_precision(dtype, self.model_, x, standardised=bool(self.parameters_["standardise"]))
         pairs, encoded = encode_contexts(y, name, self.classes_, classes)
-        return AdaptedClassifiers(self.model_, x, Ragged(np.append(encoded, 0.0), x.sizes), pairs, dtype)
+        return AdaptedClassifiers(self.model_, x, Ragged.of_rows(encoded, x.sizes), pairs, dtype)
 
     def evaluate(self, test_tasks: Iterable[Any]) -> Bunch:
         """Adapt to and score every (X_context, y_context, X_query, y_query).

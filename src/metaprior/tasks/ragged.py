@@ -22,7 +22,12 @@ class Ragged:
     def of(cls, arrays: Sequence[np.ndarray], shape: tuple[int, ...] = ()) -> "Ragged":
         """Rows of floats, each of the given shape."""
         sizes = np.fromiter(map(len, arrays), np.int64, len(arrays))
-        return cls(np.concatenate([*arrays, np.zeros((1, *shape))], dtype=np.float64), sizes)
+        return cls.of_rows(np.concatenate([np.zeros((0, *shape)), *arrays]), sizes)
+
+    @classmethod
+    def of_rows(cls, rows: np.ndarray, sizes: np.ndarray) -> "Ragged":
+        """Rows that lie one after another already."""
+        return cls(np.concatenate([rows, np.zeros((1, *rows.shape[1:]))], dtype=np.float64), sizes)
 
     @cached_property
     def starts(self) -> np.ndarray:
@@ -53,9 +58,12 @@ class Ragged:
         Valid numbers, so that a kernel of padding is finite.
         """
         steps = np.arange(size)
+        places = starts[:, None] + steps
+        if (sizes == size).all():
+            return self.rows[places], places
         real = steps < sizes[:, None]
-        places = starts[:, None] + np.where(real, steps, 0)
-        return self.rows[np.where(sizes[:, None] > 0, places, self.n_rows)], np.where(real, places, -1)
+        first = np.where(sizes > 0, starts, self.n_rows)
+        return self.rows[np.where(real, places, first[:, None])], np.where(real, places, -1)
 
 
 def ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -83,44 +91,36 @@ def as_new_tasks(
 
 def as_input_rows(values: Sequence[Any], name: Callable[[int], str], input_dim: int) -> Ragged:
     """Check the inputs of many tasks, as `as_inputs` does for one; `name` is what to call a task in an error."""
-    plain = [_plain_inputs(x, input_dim) for x in values]
-    rows = Ragged.of(
-        [as_inputs(values[i], name(i), input_dim) if x is None else x for i, x in enumerate(plain)], (input_dim,)
-    )
-    if not np.isfinite(rows.rows).all():
-        for i, x in enumerate(values):
-            as_inputs(x, name(i), input_dim)  # one of them raises
-    return rows
+    if (rows := _at_once(values, input_dim)) is not None:
+        return rows
+    return Ragged.of([as_inputs(x, name(i), input_dim) for i, x in enumerate(values)], (input_dim,))
 
 
 def as_context_rows(
     pairs: Sequence[Sequence[Any]], name: Callable[[int], str], input_dim: int, outputs: Outputs = as_numbers
 ) -> tuple[Ragged, list[np.ndarray]]:
     """Check many pairs (X, y), as `as_task` does one: all inputs, and the y of each."""
-    inputs, observed = [], []
-    for i, (given, y) in enumerate(pairs):
-        x = _plain_inputs(given, input_dim)
-        if x is None or not _is_plain(y) or y.ndim != 1 or len(x) != len(y):
-            x, y = as_task(given, y, name(i), input_dim, outputs)
-        inputs.append(x)
-        observed.append(y)
-    rows = Ragged.of(inputs, (input_dim,))
-    numbers = Ragged.of([y for y in observed if y.dtype.kind == "f"])
-    if not (np.isfinite(rows.rows).all() and np.isfinite(numbers.rows).all()):
-        for i, (x, y) in enumerate(pairs):
-            as_task(x, y, name(i), input_dim, outputs)  # one of them raises
-    return rows, observed
+    inputs, observed = [x for x, _ in pairs], [y for _, y in pairs]
+    x, y = _at_once(inputs, input_dim), _at_once(observed)
+    if x is not None and y is not None and np.array_equal(x.sizes, y.sizes):
+        return x, observed
+    tasks = [as_task(x, y, name(i), input_dim, outputs) for i, (x, y) in enumerate(pairs)]
+    return Ragged.of([task.x for task in tasks], (input_dim,)), [task.y for task in tasks]
 
 
-def _is_plain(values: Any) -> bool:
-    """An array of numbers, which only needs to be finite."""
-    return type(values) is np.ndarray and values.dtype.kind in "biuf"
-
-
-def _plain_inputs(x: Any, input_dim: int) -> np.ndarray | None:
-    """Rows of inputs where that is plain to see; the rest is for `as_inputs`."""
-    if _is_plain(x) and x.ndim == 2 and x.shape[1] == input_dim:
-        return x
-    if _is_plain(x) and x.ndim == 1 and input_dim == 1:
-        return x[:, None]
-    return None
+def _at_once(values: Sequence[Any], input_dim: int | None = None) -> Ragged | None:
+    """Checked rows, of inputs or of plain numbers. None where something needs, or deserves, to be looked at singly."""
+    if set(map(type, values)) != {np.ndarray}:
+        return None
+    try:
+        rows = np.concatenate(values)
+    except ValueError:  # of different shapes
+        return None
+    if rows.dtype.kind not in "biuf" or not np.isfinite(rows).all():
+        return None
+    if input_dim == 1 and rows.ndim == 1:
+        rows = rows[:, None]
+    shape = () if input_dim is None else (input_dim,)
+    if rows.shape[1:] != shape:
+        return None
+    return Ragged.of_rows(rows, np.fromiter(map(len, values), np.int64, len(values)))
