@@ -75,7 +75,7 @@ class AdaptedTasks(_AdaptedMany):
         new = self._new_tasks(X)
         rows = predict_rows(self._model, new, lambda predictive, _: components(predictive), latent, self._dtype)
         log_weights = np.log(self._model.particle_weights)
-        return [GaussianMixture(*of_task, log_weights) for of_task in new.x_query.split(rows)]
+        return [GaussianMixture(means, variances, log_weights) for means, variances in new.x_query.split(rows)]
 
     def quantile(self, X: Any, probability: Any, latent: bool = False) -> Any:
         """Quantiles of the predictions, a list; for a vector of probabilities a tuple of lists, one for each."""

@@ -60,7 +60,7 @@ def predict_rows(
     def observed(member: Model, prediction: Prediction) -> np.ndarray:
         return np.stack(observations(prediction, member.scaling, latent))
 
-    nothing = GaussianMixture(*np.empty((2, len(log_weights), 0)), log_weights)
+    nothing = GaussianMixture(np.empty((len(log_weights), 0)), np.empty((len(log_weights), 0)), log_weights)
     rows = np.empty((*wanted(nothing, np.empty(0, np.int64)).shape[:-1], tasks.x_query.n_rows))
     for places, parts in _predicted(model, tasks, observed, dtype):
         means, variances = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
@@ -84,8 +84,8 @@ def predict_label_rows(model: Ensemble, tasks: NewTasks, dtype: Any = np.float64
 def predict_tasks(model: Ensemble, tasks: Sequence[TestTask]) -> tuple[GaussianMixture, np.ndarray, np.ndarray]:
     """Predictive of observations, y and mask, all (tasks, queries); what a task does not fill is NaN and masked."""
     rows = predict_rows(model, NewTasks.of(tasks), lambda predictive, _: components(predictive))
-    padded, y, mask = _padded(rows, tasks)
-    return GaussianMixture(*padded, np.log(model.particle_weights)), y, mask
+    (means, variances), y, mask = _padded(rows, tasks)
+    return GaussianMixture(means, variances, np.log(model.particle_weights)), y, mask
 
 
 def predict_labels(model: Ensemble, tasks: Sequence[TestTask]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

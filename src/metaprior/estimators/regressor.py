@@ -184,7 +184,8 @@ class MetaGPRegressor(MetaGP):
         spread of y; where the noise is too small for it there is an error.
         """
         check_is_fitted(self, "model_")
-        return self._adapted(*as_contexts(contexts, "contexts", self.model_.input_dim), dtype)
+        x, y = as_contexts(contexts, "contexts", self.model_.input_dim)
+        return self._adapted(x, y, dtype)
 
     def predict_many(
         self, tasks: Iterable[Any], *, return_std: bool = False, latent: bool = False, dtype: str = "float64"
@@ -195,8 +196,8 @@ class MetaGPRegressor(MetaGP):
         `adapt_many`.
         """
         check_is_fitted(self, "model_")
-        *contexts, queries = as_new_tasks(tasks, "tasks", self.model_.input_dim)
-        return self._adapted(*contexts, dtype).predict(queries, return_std, latent)
+        x, y, queries = as_new_tasks(tasks, "tasks", self.model_.input_dim)
+        return self._adapted(x, y, dtype).predict(queries, return_std, latent)
 
     def _adapted(self, x: Ragged, y: list[np.ndarray], dtype: str) -> AdaptedTasks:
         check_precision(dtype, self.model_, x)
