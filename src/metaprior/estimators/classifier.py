@@ -91,6 +91,7 @@ class MetaGPClassifier(MetaGP):
         dtype: str = "auto",
         random_state: Any = None,
         search_time: Any = None,
+        n_devices: int | None = None,
         progress: bool | None = None,
     ):
         self.alpha = alpha
@@ -111,6 +112,7 @@ class MetaGPClassifier(MetaGP):
         self.dtype = dtype
         self.random_state = random_state
         self.search_time = search_time
+        self.n_devices = n_devices
         self.progress = progress
 
     def fit(

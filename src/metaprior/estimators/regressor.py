@@ -71,6 +71,8 @@ class MetaGPRegressor(MetaGP):
     search_time : float, optional
         Seconds that choosing kernel, alpha, temperature and prior_std may take, compilation and the last 100 steps
         aside: its runs are cut short where they would take longer. Default: as long as it takes.
+    n_devices : int, optional
+        Devices that share the training (see docs/performance.md). Default: all that JAX sees, of all processes.
     progress : bool, optional
         Show a progress bar. Default: if standard error is a terminal.
 
@@ -118,6 +120,7 @@ class MetaGPRegressor(MetaGP):
         dtype: str = "auto",
         random_state: Any = None,
         search_time: Any = None,
+        n_devices: int | None = None,
         progress: bool | None = None,
     ):
         self.alpha = alpha
@@ -139,6 +142,7 @@ class MetaGPRegressor(MetaGP):
         self.dtype = dtype
         self.random_state = random_state
         self.search_time = search_time
+        self.n_devices = n_devices
         self.progress = progress
 
     def fit(
