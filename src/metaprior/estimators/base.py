@@ -28,6 +28,7 @@ from metaprior.gp.prior import check_noise, families, resolve_encoder, resolve_k
 from metaprior.meta.hyperprior import check_prior_mean, check_prior_std
 from metaprior.meta.inference import MAP, Interaction, Laplace, Method, interaction, resolve_inference
 from metaprior.meta.journal import Journal
+from metaprior.meta.mesh import from_first
 from metaprior.meta.objective import TEMPERATURES, batch_plan
 from metaprior.meta.search import stand_in
 from metaprior.meta.selection import STEPS_DIVISOR, Auto, Schedule, choose, choose_family
@@ -85,7 +86,8 @@ class MetaGP(BaseEstimator):
         tests = None if validation is None else validation(input_dim)
         self._warn(environments)
         started = time.monotonic()
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed = from_first(int(check_random_state(self.random_state).randint(2**31 - 1)))
+        check_alike(tasks, self.search_time)
         dtype = self._training_dtype(tasks, target, options, settings)
         searched = len(options) > 1 or len(known) > 1 or self._auto().temperature or self._auto().prior_std
         largest = max(known.values(), key=lambda each: each.n_particles)

@@ -15,6 +15,7 @@ import numpy as np
 
 from metaprior import persistence
 from metaprior.meta.journal import Journal
+from metaprior.meta.mesh import from_first
 
 
 @contextmanager
@@ -27,7 +28,10 @@ def kept_in(path: str | os.PathLike | None, asked: str, seed: int) -> Iterator[t
     if path is None:
         yield None, seed
         return
-    stored, seed = _stored(path, asked, seed)
+    stored, seed = from_first(_stored(path, asked, seed) if jax.process_index() == 0 else None)
+    if jax.process_index() > 0:  # the first process writes for all
+        yield Journal(lambda arrays: None, stored), seed
+        return
     header = {"kind": persistence.CHECKPOINT, "asked": asked, "seed": seed}
     journal = Journal(lambda arrays: persistence.write(path, header, arrays), stored)
     try:

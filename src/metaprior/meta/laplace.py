@@ -32,7 +32,7 @@ def draw_around(modes: PyTree, problem: Problem, keys: Key[Array, " runs"], n_dr
     stds = np.asarray(_flat(_of_leaves(problem.hyperprior.std, modes)), np.float64)
     seeds = np.asarray(jax.vmap(lambda key: jax.random.randint(key, (), 0, 2**31 - 1))(keys))
     runs = zip(curvatures, stds, seeds.tolist(), strict=True)
-    moves = [_normal(len(std), n_draws, seed) @ _axes(curvature, std) for curvature, std, seed in runs]
+    moves = [_normal(len(std), n_draws, seed) @ _root(curvature, std) for curvature, std, seed in runs]
     return _moved(modes, jnp.asarray(np.stack(moves), jnp.zeros(()).dtype))
 
 
@@ -99,13 +99,16 @@ def _curvatures(modes: PyTree, problem: Problem) -> Float[Array, "runs p p"]:
     return _over_runs(one_run, (modes, problem))
 
 
-def _axes(curvature: np.ndarray, std: np.ndarray) -> np.ndarray:
-    """Eigenvectors of H, in units of the hyper-prior, as rows of one standard deviation; zero if the run diverged."""
+def _root(curvature: np.ndarray, std: np.ndarray) -> np.ndarray:
+    """The root of H^-1, in units of the hyper-prior; zero if the run diverged.
+
+    The symmetric one, which rounding changes little: eigenvectors of near eigenvalues would turn.
+    """
     scaled = 0.5 * (curvature + curvature.T) * std * std[:, None]
     if not np.isfinite(scaled).all():
         return np.zeros_like(scaled)
     eigenvalues, vectors = np.linalg.eigh(scaled)
-    return (vectors / np.sqrt(np.maximum(eigenvalues, 1.0))).T * std
+    return (vectors / np.sqrt(np.maximum(eigenvalues, 1.0))) @ vectors.T * std
 
 
 def _normal(size: int, n_draws: int, seed: int) -> np.ndarray:

@@ -14,7 +14,7 @@ from metaprior.meta.adaptation import Queries, mixture_log_density, predict
 from metaprior.meta.inference import Laplace, Method
 from metaprior.meta.journal import Journal
 from metaprior.meta.laplace import draw_around
-from metaprior.meta.mesh import fetch, make_mesh, spread
+from metaprior.meta.mesh import fetch, make_mesh, spread, together
 from metaprior.meta.objective import Problem, WeightedBatch
 from metaprior.meta.steps import Chunk, Recipe, State, initialise, run_chunk
 from metaprior.meta.tracking import Clock, Memory, Tracker
@@ -103,8 +103,9 @@ def train(
         done = min(first + recipe.chunk, n_steps)
         fed = None if feed is None else feed.chunk(first, done - first)
         chunk = Chunk(problem, learning_rate, np.asarray(first, np.int32), np.asarray(n_steps, np.int32), fed)
-        state, loss = run_chunk((chunk, recipe, devices), state)
-        losses.append(fetch(loss)[:, : done - first])
+        with together():
+            state, loss = run_chunk((chunk, recipe, devices), state)
+            losses.append(fetch(loss)[:, : done - first])
         if guard:
             _guard(losses[-1], tracker.running, first, "a loss")
         if validation is not None:

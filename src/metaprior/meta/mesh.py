@@ -5,6 +5,9 @@ gradient is a sum over tasks. Every process is given all that there is, and keep
 """
 
 import math
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import jax
@@ -14,11 +17,16 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
+from metaprior.meta.memory import is_out_of_memory
 from metaprior.meta.objective import WeightedBatch
 
 RUNS, PARTICLES, TASKS = AXES = ("runs", "particles", "tasks")
 
 Tree = TypeVar("Tree")
+
+
+class ProcessLost(RuntimeError):
+    """Another process of a distributed run has ended."""
 
 
 def make_mesh(n_runs: int, n_particles: int, n_devices: int | None = None) -> Mesh | None:
@@ -64,6 +72,32 @@ def fetch(tree: Any) -> Any:
         return np.array(leaf) if isinstance(leaf, jax.Array) else leaf
 
     return jax.tree.map(get, tree)
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Work that all processes do together: where one of them is lost, the others say so."""
+    try:
+        yield
+    except (jax.errors.JaxRuntimeError, ValueError) as error:
+        if jax.process_count() == 1 or is_out_of_memory(error):
+            raise
+        raise ProcessLost(
+            f"This run of {jax.process_count()} processes cannot go on: another of them has ended, or cannot be "
+            "reached. All of them end; start them again, and a fit with a checkpoint= goes on where it was. "
+            f"(Process {jax.process_index()} was told: {str(error).splitlines()[0][:200]})"
+        ) from error
+
+
+def from_first(value: Tree) -> Tree:
+    """What the first process has, on all of them: anything that can be pickled."""
+    if jax.process_count() == 1:
+        return value
+    with together():
+        content = np.frombuffer(pickle.dumps(value), np.uint8)
+        size = int(multihost_utils.broadcast_one_to_all(np.asarray(len(content), np.int32)))
+        content = content if jax.process_index() == 0 else np.zeros(size, np.uint8)
+        return pickle.loads(np.asarray(multihost_utils.broadcast_one_to_all(content)).tobytes())
 
 
 def total_over_tasks(tree: PyTree) -> PyTree:
