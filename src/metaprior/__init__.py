@@ -19,7 +19,7 @@ from metaprior.gp import (
 )
 from metaprior.meta import MAP, SVGD, Laplace, TrainingDiverged
 from metaprior.predictive import GaussianMixture
-from metaprior.tasks import tasks_from_frame
+from metaprior.tasks import StoredTasks, open_tasks, store_tasks, tasks_from_frame
 from metaprior.transfer import TransferReport
 
 __version__ = "0.1.0"
@@ -44,10 +44,13 @@ __all__ = [
     "MetaGPClassifier",
     "MetaGPRegressor",
     "RBFKernel",
+    "StoredTasks",
     "TrainingDiverged",
     "TransferReport",
     "ZeroMean",
     "load",
+    "open_tasks",
     "predict_frame",
+    "store_tasks",
     "tasks_from_frame",
 ]
