@@ -16,6 +16,7 @@ from metaprior.tasks.types import Task
 HEADER, FORMAT, FORMAT_VERSION = "tasks.json", "metaprior tasks", 1
 FILES = ("x.npy", "y.npy", "offsets.npy")
 BLOCK = 2**20  # numbers looked at in one go: 8 MB in float64
+KEPT = 2**28  # bytes of a file that may stay mapped
 
 
 class Moments(NamedTuple):
@@ -166,10 +167,11 @@ class StoredTasks(Sequence[Task]):
         return Moments(size, mean, squares / total, self._rows(row, row + 1)[0])
 
     def release(self) -> None:
-        """Hand the pages of files that were read back to the system, which else counts them as ours."""
+        """Hand pages of large files that were read back to the system, which else counts them as ours."""
         for array in (self.x, self.y):
             mapped = getattr(array, "_mmap", None)
-            if mapped is not None and getattr(array, "mode", "") == "r" and hasattr(mmap, "MADV_DONTNEED"):
+            ours = mapped is not None and getattr(array, "mode", "") == "r"  # others may have been written to
+            if ours and len(mapped) > KEPT and hasattr(mmap, "MADV_DONTNEED"):
                 mapped.madvise(mmap.MADV_DONTNEED)
 
     def _rows(self, first: int, last: int) -> np.ndarray:
