@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from metaprior import StoredTasks, open_tasks, store_tasks, tasks_from_frame
-from metaprior.tasks import TableWarning, Task, fit_scaling, pad_to, stored_scaling, storing
+from metaprior.tasks import TableWarning, Task, fit_scaling, pad_to, stored_scaling, storing, table_batches
 from metaprior.tasks import store as store_module
 
 COLUMNS = {"task": "patient", "x": ["hours", "dose"], "y": "rate", "environment": "hospital"}
@@ -34,7 +34,8 @@ def same_tasks(stored, expected):
 
 @pytest.fixture
 def small_batches(monkeypatch):
-    monkeypatch.setattr(storing, "ROWS", 7)
+    monkeypatch.setattr(table_batches, "ROWS", 7)
+    monkeypatch.setattr(storing, "BLOCK", 50)
     monkeypatch.setattr(store_module, "BLOCK", 12)
 
 

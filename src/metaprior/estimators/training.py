@@ -43,7 +43,7 @@ def train_members(
     runs = [set_up(tasks, member.weights, scaling, member.settings, seed) for member, scaling in pairs]
     held_out = None
     if validation_tasks is not None:
-        padded = [_padded(validation_tasks, scaling) for scaling in scalings]
+        padded = [padded_validation(validation_tasks, scaling) for scaling in scalings]
         held_out = jax.tree.map(lambda *leaves: np.stack(leaves), *padded)
     results: list[Result] = []
     at_once = runs_at_once(runs[0])
@@ -63,7 +63,7 @@ def train_members(
                 on_chunk,
                 journal=journal,
             )
-        results += [_of_run(result, i) for i in range(len(runs[part]))]
+        results += [of_run(result, i) for i in range(len(runs[part]))]
     models = [
         Model(result.particles, run.problem.rest, scaling)
         for result, run, scaling in zip(results, runs, scalings, strict=True)
@@ -72,12 +72,13 @@ def train_members(
     return Fitted(Ensemble(tuple(models), np.array(averaging)), results, temperatures)
 
 
-def _of_run(result: Result, i: int) -> Result:
+def of_run(result: Result, i: int) -> Result:
     """What training gave one of its runs, without the axis of runs."""
     particles = jax.tree.map(lambda leaf: np.asarray(leaf)[i], result.particles)
     return Result(particles, result.loss[i], result.validation[i], result.best_step[i])
 
 
-def _padded(tasks: Sequence[TestTask], scaling: Scaling) -> Validation:
+def padded_validation(tasks: Sequence[TestTask], scaling: Scaling) -> Validation:
+    """Held-out tasks, scaled and padded."""
     [(_, queries, y_query, mask)] = padded_queries(tasks, scaling, max_buckets=1, dtype=jnp.zeros(()).dtype)
     return Validation(queries, y_query, mask)
