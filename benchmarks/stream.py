@@ -68,7 +68,7 @@ def fit(folder, n_steps, batch_size, prefetch=True, **arguments):
     x = rng.uniform(-5, 5, (100, 15))
     y = rng.uniform(0.5, 2.0, (100, 1)) * np.sin(x + rng.normal(0.0, 0.3, (100, 1))) + rng.normal(0, 0.1, x.shape)
     rmse = meta.evaluate([(a[:5], b[:5], a[5:], b[5:]) for a, b in zip(x, y, strict=True)]).rmse
-    found = {"rmse": rmse, "alpha": meta.alpha_, "loss": meta.loss_trace_[-100:].mean(), "members": meta.particles_}
+    found = {"rmse": rmse, "alpha": meta.alpha_, "loss": meta.loss_trace_[-100:].mean()}
     found["members"] = len(meta.model_.members)
     return {**found, "seconds of evaluation": time.monotonic() - started}
 

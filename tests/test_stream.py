@@ -6,9 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sklearn.base import clone
 
-from metaprior import StoredTasks
+from metaprior import InducingKernel, MetaGPClassifier, MetaGPRegressor, StoredTasks, load
+from metaprior.estimators import streaming
 from metaprior.gp import ConstantMean, RBFKernel
+from metaprior.meta import stream
 from metaprior.meta.objective import full_batch, temperature, weighted_loss
 from metaprior.meta.setup import Settings, set_up
 from metaprior.meta.stream import Feed, make_strata, sample_tasks, shared, stream_temperature
@@ -125,3 +128,102 @@ def test_a_sample_is_drawn_from_every_environment():
     for tasks, every in zip(some, ENVIRONMENTS, strict=True):
         assert all(any(np.array_equal(task.x, other.x) for other in every) for task in tasks)
     assert len(sample_tasks(STORED, 100, 0)[0]) == 8
+
+
+SMALL = {"kernel": "rbf", "mean": "constant", "n_steps": 300, "random_state": 3, "alpha": 0.25, "inference": "map"}
+STORES = {"source": STORED[0], "target": STORED[2]}
+EVEN = draw_tasks([4] * 8, 5)  # one size compiles once
+QUERIES = np.linspace(-1, 1, 8).reshape(4, 2)
+
+
+def predict(meta):
+    return meta.adapt(*ENVIRONMENTS[0][2]).predict(QUERIES, return_std=True)
+
+
+@pytest.mark.parametrize(("mixed", "prior"), [(True, {}), (False, {"kernel": InducingKernel(5)})])
+def test_a_stream_of_all_tasks_in_every_step_is_the_fit_in_memory(mixed, prior):
+    arguments = {**SMALL, **prior, "n_steps": 150}
+    whole = MetaGPRegressor(**arguments).fit(ENVIRONMENTS[0], ENVIRONMENTS[2])
+    streamed = MetaGPRegressor(**arguments).fit(STORED[0], ENVIRONMENTS[2] if mixed else STORED[2])
+    np.testing.assert_allclose(streamed.loss_trace_, whole.loss_trace_, atol=1e-4)
+    np.testing.assert_allclose(predict(streamed), predict(whole), atol=1e-3)
+    np.testing.assert_allclose(streamed.temperature_, whole.temperature_, rtol=1e-5)
+    assert streamed.training_["environments"] == whole.training_["environments"]
+
+
+def test_a_stream_of_a_few_tasks_a_step_comes_near_the_fit_in_memory():
+    arguments = {**SMALL, "n_steps": 1000, "learning_rate": 0.02}
+    whole = MetaGPRegressor(**arguments).fit(ENVIRONMENTS[0], ENVIRONMENTS[2])
+    streamed = MetaGPRegressor(**arguments, batch_size=6).fit(STORES, target="target")
+    assert np.std(streamed.loss_trace_[-50:]) > 0.01
+    np.testing.assert_allclose(predict(streamed), predict(whole), atol=0.1)
+
+
+class Stopped(Exception):
+    pass
+
+
+def test_a_stopped_stream_goes_on_to_the_same_result(tmp_path, monkeypatch):
+    monkeypatch.setattr(stream, "MAX_STEPS", 50)
+    arguments = {**SMALL, "batch_size": 6, "inference": "svgd", "n_particles": 2}
+    fit = lambda stores=STORES, **more: MetaGPRegressor(**arguments).fit(stores, target="target", **more)  # noqa: E731
+    whole = fit()
+    path = tmp_path / "checkpoint"
+    chunk = Feed.chunk
+    asked = []
+
+    def stopping(feed, first, n_steps):
+        asked.append(first)
+        if len(asked) == 4:
+            raise Stopped
+        return chunk(feed, first, n_steps)
+
+    monkeypatch.setattr(Feed, "chunk", stopping)
+    with pytest.raises(Stopped):
+        fit(checkpoint=path)
+    assert not any("metaprior-feed" in thread.name for thread in threading.enumerate())
+    resumed = fit(checkpoint=path)
+    assert asked == [0, 50, 100, 150, 150, 200, 250]
+    np.testing.assert_array_equal(resumed.loss_trace_, whole.loss_trace_)
+    np.testing.assert_array_equal(predict(resumed), predict(whole))
+    moved = [Task(task.x, task.y + 1e-9) for task in ENVIRONMENTS[0]]
+    fit({**STORES, "source": StoredTasks.from_tasks(moved, 2)}, checkpoint=path)
+    assert asked[7] == 0
+
+
+def test_alpha_and_kernel_are_chosen_on_a_sample(tmp_path, monkeypatch):
+    monkeypatch.setattr(streaming, "SAMPLE", 6)
+    arguments = {**SMALL, "alpha": "auto", "inference": "auto", "n_steps": 20}
+    even = StoredTasks.from_tasks(EVEN, 2)
+    meta = MetaGPRegressor(**arguments).fit(even, even[4:])
+    assert meta.report_.n_target_tasks == 4
+    np.testing.assert_allclose(sorted(meta.alpha_path_.alpha)[-2], 6 / 10)  # r = 1, of six source tasks
+    assert meta.inference == "auto"
+    meta.save(tmp_path / "prior")
+    loaded = load(tmp_path / "prior")
+    np.testing.assert_array_equal(predict(loaded), predict(meta))
+    assert (loaded.inference, meta.model_.n_particles) == ("map", 1)
+
+
+def test_labels_of_a_stream_are_zero_and_one():
+    labelled = [[Task(task.x, (task.y > 3).astype(int)) for task in tasks] for tasks in (EVEN, [], EVEN[4:])]
+    stored = [StoredTasks.from_tasks(tasks, 2) for tasks in labelled]
+    meta = MetaGPClassifier(0.25, kernel="rbf", n_steps=100, random_state=3)
+    whole = clone(meta).fit(labelled[0], labelled[2])
+    streamed = clone(meta).fit(stored[0], labelled[2])
+    np.testing.assert_allclose(streamed.loss_trace_, whole.loss_trace_, atol=1e-4)
+    assert streamed.classes_.tolist() == [0, 1]
+    with pytest.raises(ValueError, match="source_tasks: labels must be 0 and 1 where tasks are stored; got "):
+        meta.fit(STORED[0], labelled[2])
+
+
+def test_what_a_stream_cannot_do_is_said():
+    narrow = StoredTasks.from_arrays(np.zeros((3, 1)), np.zeros(3), [0, 3])
+    for arguments, tasks, match in (
+        ({"inference": "laplace"}, STORES, "inference='laplace' needs all tasks in memory"),
+        ({}, {"source": narrow, "target": STORED[2]}, r"source_tasks\['target'\] must have 1 input column, .*; got 2"),
+        ({}, {"source": STORED[0][:0], "target": STORED[2][:0]}, "has no tasks"),
+        ({}, {"source": STORED[0], "target": STORED[2][:0]}, "to the target environment, which has no tasks"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            MetaGPRegressor(**{**SMALL, **arguments}).fit(tasks, target="target")

@@ -16,12 +16,11 @@ from metaprior.meta.journal import Journal
 from metaprior.meta.loop import Recipe, Result, train
 from metaprior.meta.search import Candidate
 from metaprior.meta.selection import Choice
-from metaprior.meta.setup import Run, Settings, set_up, stack_runs, training_dtype
+from metaprior.meta.setup import Run, Settings, scaling_of, set_up, stack_runs, training_dtype
 from metaprior.meta.stream import Feed, sample_tasks, stream_temperature
 from metaprior.meta.weights import Weights
 from metaprior.progress import progress_bar
 from metaprior.tasks import Scaling, StoredTasks, Task, TestTask, stored_scaling
-from metaprior.tasks.scaling import identity_scaling
 
 SAMPLE = 500  # tasks of each environment by which settings are chosen, and inducing points placed
 BATCH = 256  # tasks a step where `batch_size` says nothing
@@ -47,16 +46,16 @@ class Stream(NamedTuple):
         """Tasks in memory, to choose by."""
         return sample_tasks(self.environments, SAMPLE, seed)
 
-    def scaling(self, weights: Sequence[float], settings: Settings) -> Scaling:
-        """That of all tasks."""
-        if not settings.standardise:
-            return identity_scaling(self.environments[0].input_dim)
+    def scaling(self, weights: Weights, settings: Settings, sample: Sequence[Sequence[Task]]) -> Scaling:
+        """That of all tasks; correlations within the classes of tasks are those of the sample."""
+        if settings.likelihood == "bernoulli" or not settings.standardise:
+            return scaling_of(sample, weights, settings)
         return stored_scaling(self.environments, weights)
 
     def dtype(self, options: Sequence[Weights], settings: Settings) -> str:
         """That of the most demanding option: `training_dtype` asks for the largest task of each environment."""
         largest = [[stored[int(np.argmax(stored.sizes))]] if len(stored) else [] for stored in self.environments]
-        pairs = [(weights, self.scaling(weights, settings)) for weights in options]
+        pairs = [(weights, self.scaling(weights, settings, largest)) for weights in options]
         return max(training_dtype(largest, weights, scaling, settings) for weights, scaling in pairs)
 
 
@@ -100,7 +99,7 @@ def train_streamed(
     models: list[Model] = []
     temperatures = []
     for member, _ in choice.members:
-        scaling = stream.scaling(member.weights, member.settings)
+        scaling = stream.scaling(member.weights, member.settings, sample)
         run = stack_runs([set_up_streamed(stream, sample, member, scaling, seed)])
         held_out = None
         if validation_tasks is not None:

@@ -14,6 +14,7 @@ from metaprior.tasks.batch import by_size
 
 MAX_BYTES = 50e6  # of a chunk of steps while it is prepared; there are two, the other is trained on
 MAX_STEPS = 100  # of a chunk
+PREFETCH = True  # benchmarks turn it off
 
 
 class Stratum(NamedTuple):
@@ -42,14 +43,14 @@ class Feed:
         seed: int,
         n_steps: int,
         dtype: Any = np.float32,
-        prefetch: bool = True,
+        prefetch: bool | None = None,
     ):
         self.environments, self.scaling, self.dtype = list(environments), scaling, np.dtype(dtype)
         self.seed, self.n_steps = seed, n_steps
         self.strata = make_strata(environments, weights, batch_size)
         self.identity = self._identity(weights)
         self._orders: dict[tuple[int, int], np.ndarray] = {}
-        self._pool = ThreadPoolExecutor(1, "metaprior-feed") if prefetch else None
+        self._pool = ThreadPoolExecutor(1, "metaprior-feed") if (PREFETCH if prefetch is None else prefetch) else None
         self._next: tuple[tuple[int, int], Future] | None = None
 
     def __enter__(self) -> "Feed":
