@@ -46,8 +46,9 @@ def read_environments(
     checked: list[Sequence[Task]] = []
     for argument, tasks in named:
         known = [task.x.shape[1] for group in checked for task in group[:1]]
-        checker = _stored if isinstance(tasks, StoredTasks) else read
-        checked.append(checker(tasks, argument, known[0] if known else None))
+        input_dim = known[0] if known else None
+        stored = isinstance(tasks, StoredTasks)
+        checked.append(_stored(tasks, argument, input_dim) if stored else read(tasks, argument, input_dim))
     if not any(checked):
         empty = "source_tasks has no tasks" if len(names) != 2 or isinstance(source_tasks, Mapping) else ""
         raise ValueError(f"{empty or 'source_tasks and target_tasks are both empty'}: expected at least one (X, y).")

@@ -93,7 +93,7 @@ class Feed:
             for _, stratum in numbered:
                 counts[stratum.environment] = stratum.sampled
             batch = TaskBatch(x, y, mask, np.ones(mask.shape[:3], bool), tuple(counts))
-            batches.append(WeightedBatch(batch, np.broadcast_to(weights, mask.shape[:3])))
+            batches.append(WeightedBatch(batch, np.broadcast_to(weights, mask.shape[:3])))  # type: ignore[arg-type]
         for stored in self.environments:
             stored.release()
         return jax.device_put(tuple(batches))

@@ -169,9 +169,10 @@ class StoredTasks(Sequence[Task]):
     def release(self) -> None:
         """Hand pages of large files that were read back to the system, which else counts them as ours."""
         for array in (self.x, self.y):
-            mapped = getattr(array, "_mmap", None)
-            ours = mapped is not None and getattr(array, "mode", "") == "r"  # others may have been written to
-            if ours and len(mapped) > KEPT and hasattr(mmap, "MADV_DONTNEED"):
+            mapped: Any = getattr(array, "_mmap", None)
+            if mapped is None or getattr(array, "mode", "") != "r":  # what was written to may be nowhere else
+                continue
+            if len(mapped) > KEPT and hasattr(mmap, "MADV_DONTNEED"):
                 mapped.madvise(mmap.MADV_DONTNEED)
 
     def _rows(self, first: int, last: int) -> np.ndarray:
