@@ -37,6 +37,8 @@ def small_batches(monkeypatch):
     monkeypatch.setattr(table_batches, "ROWS", 7)
     monkeypatch.setattr(storing, "BLOCK", 50)
     monkeypatch.setattr(store_module, "BLOCK", 12)
+    monkeypatch.setattr(store_module, "GATHERED", 4)
+    monkeypatch.setattr(store_module, "KEPT", 0)
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -70,14 +72,18 @@ def test_folders_named_by_a_column(tmp_path):
     for name, part in frame.groupby("hospital"):
         (tmp_path / f"hospital={name}").mkdir()
         part.drop(columns="hospital").to_parquet(tmp_path / f"hospital={name}" / "part.parquet")
+    (tmp_path / "_metadata.parquet").write_bytes(b"of another tool")
     store_tasks(tmp_path, tmp_path / "out", **COLUMNS)
     expected = tasks_from_frame(frame, **COLUMNS)
     same_tasks(open_tasks(tmp_path / "out")["south"], expected["south"])
 
 
-def test_gathered_tasks_are_padded_ones():
+@pytest.mark.usefixtures("small_batches")
+def test_gathered_tasks_are_padded_ones(tmp_path):
+    make_frame().to_parquet(tmp_path / "all.parquet")
+    store_tasks(tmp_path / "all.parquet", tmp_path / "out", **{**COLUMNS, "environment": None})
     tasks = tasks_from_frame(make_frame(), **{**COLUMNS, "environment": None})
-    stored = StoredTasks.from_tasks(tasks, 2)
+    stored = open_tasks(tmp_path / "out")
     indices = np.array([[3, 0, 7], [2, 2, 29]])
     gathered = stored.gather(indices, 6)
     padded = pad_to([tasks[i] for i in indices.ravel().tolist()], 6, np.float64)
@@ -122,7 +128,12 @@ def test_what_is_in_tables_is_checked(tmp_path):
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 but no more")
     with pytest.raises(ValueError, match="damaged, or no Parquet file"):
         store_tasks(tmp_path / "bad.parquet", out, **COLUMNS)
-    for tables, match in ((tmp_path / "none.parquet", "does not exist"), ([], "must be a path"), (3, "must be a path")):
+    for tables, match in (
+        (tmp_path / "none.parquet", "does not exist"),
+        ([], "must be a path"),
+        (3, "must be a path"),
+        (__file__, "named"),
+    ):
         with pytest.raises(ValueError, match=match):
             store_tasks(tables, out, **COLUMNS)
     frame.assign(patient=frame["patient"].astype(str)).to_parquet(tmp_path / "bad.parquet")

@@ -1,5 +1,6 @@
 """Mini-batches of stored tasks for the training loop, prepared while it trains on those before."""
 
+import functools
 import hashlib
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -47,8 +48,8 @@ class Feed:
     ):
         self.environments, self.scaling, self.dtype = list(environments), scaling, np.dtype(dtype)
         self.seed, self.n_steps = seed, n_steps
+        self.weights = tuple(weights)
         self.strata = make_strata(environments, weights, batch_size)
-        self.identity = self._identity(weights)
         self._orders: dict[tuple[int, int], np.ndarray] = {}
         self._pool = ThreadPoolExecutor(1, "metaprior-feed") if (PREFETCH if prefetch is None else prefetch) else None
         self._next: tuple[tuple[int, int], Future] | None = None
@@ -94,8 +95,6 @@ class Feed:
                 counts[stratum.environment] = stratum.sampled
             batch = TaskBatch(x, y, mask, np.ones(mask.shape[:3], bool), tuple(counts))
             batches.append(WeightedBatch(batch, np.broadcast_to(weights, mask.shape[:3])))  # type: ignore[arg-type]
-        for stored in self.environments:
-            stored.release()
         return jax.device_put(tuple(batches))
 
     def _gather(self, number: int, first: int, n_steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -126,11 +125,12 @@ class Feed:
             self._orders[number, epoch] = rng.permutation(len(self.strata[number].tasks))
         return self._orders[number, epoch]
 
-    def _identity(self, weights: Sequence[float]) -> str:
+    @functools.cached_property
+    def identity(self) -> str:
         """A digest of all that batches depend on."""
         plan = [(s.environment, s.size, s.sampled, s.weight) for s in self.strata]
         scaling = [None if part is None else np.asarray(part).tolist() for part in self.scaling]
-        counted = zip(self.environments, weights, strict=True)
+        counted = zip(self.environments, self.weights, strict=True)
         contents = [stored.digest for stored, weight in counted if weight > 0]
         words = repr((plan, scaling, contents, self.seed, self.dtype.str))
         return hashlib.sha256(words.encode()).hexdigest()

@@ -17,6 +17,7 @@ HEADER, FORMAT, FORMAT_VERSION = "tasks.json", "metaprior tasks", 1
 FILES = ("x.npy", "y.npy", "offsets.npy")
 BLOCK = 2**20  # numbers looked at in one go: 8 MB in float64
 KEPT = 2**28  # bytes of a file that may stay mapped
+GATHERED = 2**11  # tasks read at once: a system may map 64 kB around each of them
 
 
 class Moments(NamedTuple):
@@ -66,9 +67,7 @@ class StoredTasks(Sequence[Task]):
                 f"offsets must increase: task {at} has rows {offsets[at]} to {offsets[at + 1]}, and a meta-training "
                 "task needs at least one sample; leave it out."
             )
-        for name, array in (("x", x), ("y", y)):
-            _check_finite(name, array)
-        stored.release()
+        stored._check_finite()
         return stored
 
     @classmethod
@@ -125,23 +124,29 @@ class StoredTasks(Sequence[Task]):
         for first, last in self.blocks():
             digest.update(np.ascontiguousarray(self.x[first:last]).data)
             digest.update(np.ascontiguousarray(self.y[first:last]).data)
-        self.release()
         return digest.hexdigest()
 
     def gather(self, indices: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Tasks padded to one size, as by `pad_to`: x, y and mask, with the axes of `indices` in front."""
-        starts = self.offsets[indices]
-        steps = np.arange(size)
-        mask = steps < (self.offsets[indices + 1] - starts)[..., None]
-        rows = starts[..., None] + np.where(mask, steps, 0)
-        x, y = np.asarray(self.x[rows], np.float64), np.asarray(self.y[rows], np.float64)
-        return x, np.where(mask, y, 0.0), mask
+        flat, steps = indices.ravel(), np.arange(size)
+        x, y = np.empty((len(flat), size, self.input_dim)), np.empty((len(flat), size))
+        mask = np.empty(y.shape, bool)
+        for first in range(0, len(flat), GATHERED):
+            part = slice(first, first + GATHERED)
+            starts = self.offsets[flat[part]]
+            mask[part] = steps < (self.offsets[flat[part] + 1] - starts)[:, None]
+            rows = starts[:, None] + np.where(mask[part], steps, 0)
+            x[part], y[part] = self.x[rows], np.where(mask[part], self.y[rows], 0.0)
+            self.release()
+        return tuple(array.reshape(*indices.shape, *array.shape[1:]) for array in (x, y, mask))  # type: ignore
 
     def blocks(self) -> Iterator[tuple[int, int]]:
         """Ranges of rows to look at one after another, (first, last), that together are all."""
         first, end = int(self.offsets[0]), int(self.offsets[-1])
         step = max(BLOCK // (self.input_dim + 1), 1)
-        yield from ((start, min(start + step, end)) for start in range(first, end, step))
+        for start in range(first, end, step):
+            yield start, min(start + step, end)
+            self.release()
 
     @functools.cached_property
     def moments(self) -> Moments:
@@ -163,7 +168,6 @@ class StoredTasks(Sequence[Task]):
             mean = mean + apart * (weight / total)
             squares = squares + weights @ (rows - of_block) ** 2 + apart**2 * (weight * (total - weight) / total)
         row = int(self.offsets[0])
-        self.release()
         return Moments(size, mean, squares / total, self._rows(row, row + 1)[0])
 
     def release(self) -> None:
@@ -174,6 +178,14 @@ class StoredTasks(Sequence[Task]):
                 continue
             if len(mapped) > KEPT and hasattr(mmap, "MADV_DONTNEED"):
                 mapped.madvise(mmap.MADV_DONTNEED)
+
+    def _check_finite(self) -> None:
+        for first, last in self.blocks():
+            for name, part in (("x", self.x[first:last]), ("y", self.y[first:last, None])):
+                bad = ~np.isfinite(part).all(axis=1)
+                if bad.any():
+                    row = first + int(bad.argmax())
+                    raise ValueError(f"{name} must be finite; row {row} has a value that is NaN or infinite.")
 
     def _rows(self, first: int, last: int) -> np.ndarray:
         return np.concatenate([self.x[first:last], self.y[first:last, None]], axis=1, dtype=np.float64)
@@ -237,12 +249,3 @@ def read_header(folder: Path) -> dict[str, Any]:
 
 def _damaged(folder: Any, why: str) -> ValueError:
     return ValueError(f"{folder} is damaged: {why}. Store the tasks again, or take another copy.")
-
-
-def _check_finite(name: str, array: np.ndarray) -> None:
-    step = max(BLOCK // max(array[0].size if len(array) else 1, 1), 1)
-    for first in range(0, len(array), step):
-        bad = ~np.isfinite(array[first : first + step])
-        if bad.any():
-            row = first + int(np.argwhere(bad)[0][0])
-            raise ValueError(f"{name} must be finite; row {row} has a value that is NaN or infinite. Leave it out.")

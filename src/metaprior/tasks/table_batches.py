@@ -10,6 +10,7 @@ from metaprior.tasks.columns import Columns, check_known
 from metaprior.tasks.tables import PARQUET, SEPARATORS, to_frame
 
 ROWS = 2**16  # read at once
+KNOWN = (*PARQUET, *SEPARATORS)
 
 
 def table_files(tables: Any) -> list[tuple[Path, Path]]:
@@ -17,24 +18,26 @@ def table_files(tables: Any) -> list[tuple[Path, Path]]:
     given = [tables] if isinstance(tables, str | os.PathLike) else tables
     if not isinstance(given, Sequence) or not all(isinstance(each, str | os.PathLike) for each in given) or not given:
         raise ValueError(f"tables must be a path, a pattern, or a sequence of them; got {repr(tables)[:100]}.")
-    known = (*PARQUET, *SEPARATORS)
     files: list[tuple[Path, Path]] = []
     for each in map(Path, given):
-        if each.is_dir():
-            found = sorted(path for path in each.rglob("*") if path.suffix.lower() in known and path.is_file())
-            found = [(path, each) for path in found if not any(p.startswith((".", "_")) for p in path.parts)]
-        elif each.exists():
-            found = [(each, each.parent)]
-        else:
-            found = [(path, path.parent) for path in map(Path, sorted(glob.glob(str(each), recursive=True)))]
+        paths = [each] if each.exists() else [Path(path) for path in sorted(glob.glob(str(each), recursive=True))]
+        found = [file for path in paths for file in _files_in(path)]
         if not found:
-            what = "has no Parquet or CSV file in it" if each.is_dir() else "does not exist"
+            what = "has no Parquet or CSV file in it" if paths else "does not exist"
             raise ValueError(f"{each} {what}: expected a Parquet or CSV file, a folder of them, or a pattern.")
         files += found
-    for path, _ in files:
-        if path.suffix.lower() not in known:
-            raise ValueError(f"{path} must be named {', '.join(known)}.")
     return files
+
+
+def _files_in(path: Path) -> list[tuple[Path, Path]]:
+    """The file, or those in a folder and below it; hidden ones are left out, as those that other tools keep there."""
+    if not path.is_dir():
+        if path.suffix.lower() not in KNOWN:
+            raise ValueError(f"{path} must be named {', '.join(KNOWN)}.")
+        return [(path, path.parent)]
+    found = [file for file in sorted(path.rglob("*")) if file.suffix.lower() in KNOWN and file.is_file()]
+    hidden = lambda file: any(part.startswith((".", "_")) for part in file.relative_to(path).parts)  # noqa: E731
+    return [(file, path) for file in found if not hidden(file)]
 
 
 def table_frames(file: Path, root: Path, columns: Columns, check_kinds: Any) -> Iterator[Any]:
