@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from metaprior.meta.objective import WeightedBatch
@@ -75,7 +76,7 @@ class Feed:
         batches = ready[1].result() if ready is not None and ready[0] == asked else self._prepare(*asked)
         following = (first + n_steps, n_steps)
         if self._pool is not None and following[0] < self.n_steps:
-            x64 = bool(jax.config.read("jax_enable_x64"))  # of this thread alone
+            x64 = jnp.zeros(()).dtype == jnp.float64  # a switch of this thread alone
             self._next = (following, self._pool.submit(self._prepare_in, x64, *following))
         return batches
 
@@ -95,7 +96,8 @@ class Feed:
                 counts[stratum.environment] = stratum.sampled
             batch = TaskBatch(x, y, mask, np.ones(mask.shape[:3], bool), tuple(counts))
             batches.append(WeightedBatch(batch, np.broadcast_to(weights, mask.shape[:3])))  # type: ignore[arg-type]
-        return jax.device_put(tuple(batches))
+        # Several devices take their shares themselves.
+        return tuple(batches) if jax.device_count() > 1 else jax.device_put(tuple(batches))
 
     def _gather(self, number: int, first: int, n_steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Scaled in double precision, before they become less precise."""
