@@ -23,7 +23,7 @@ class Stopped(Exception):
 def stop_after(monkeypatch, n_chunks):
     """The n-th chunk from now on is the last."""
     left = [n_chunks]
-    original = loop._run_chunk
+    original = loop.run_chunk
 
     def run_chunk(*arguments):
         if left[0] == 0:
@@ -31,7 +31,7 @@ def stop_after(monkeypatch, n_chunks):
         left[0] -= 1
         return original(*arguments)
 
-    monkeypatch.setattr(loop, "_run_chunk", run_chunk)
+    monkeypatch.setattr(loop, "run_chunk", run_chunk)
     return left
 
 

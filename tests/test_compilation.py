@@ -8,8 +8,9 @@ from metaprior import MetaGPRegressor
 from metaprior.gp.kernels import MLPKernel
 from metaprior.gp.means import ConstantMean
 from metaprior.meta.inference import SVGD
-from metaprior.meta.loop import Recipe, train
+from metaprior.meta.loop import train
 from metaprior.meta.setup import Settings, scaling_of, set_up, stack_runs
+from metaprior.meta.steps import Recipe
 from metaprior.tasks import as_tasks
 
 EVENT = "/jax/core/compile/backend_compile_duration"

@@ -15,9 +15,8 @@ from scipy import optimize
 from scipy.special import expit, log_expit, logsumexp
 from sklearn.gaussian_process import GaussianProcessClassifier, kernels
 
-from metaprior.gp import MLPKernel, MLPMean
+from metaprior.gp import MLPKernel, MLPMean, laplace
 from metaprior.gp.kernels import RBF
-from metaprior.gp.laplace import condition, log_evidence
 from metaprior.gp.likelihoods import Bernoulli, Gaussian, predictive_probability, sampled_probability
 from metaprior.gp.means import NetworkMean
 from metaprior.gp.networks import MLP, Layer
@@ -25,6 +24,14 @@ from metaprior.gp.parameters import merge, split
 from metaprior.gp.prior import GPPrior, make_prior
 
 assert_close = partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6)
+
+
+def log_evidence(prior, x, y, mask):
+    return laplace.log_evidence(prior, prior.points(x), y, mask)
+
+
+def condition(prior, x, y, mask):
+    return laplace.condition(prior, prior.points(x), y, mask)
 
 
 def rbf_prior(scale, slope=0.0, offset=0.0) -> GPPrior:
@@ -51,7 +58,13 @@ def everything(theta, rest, x, y, mask, query):
     evidence = jax.value_and_grad(lambda theta, x: log_evidence(merge(theta, rest), x, y, mask), (0, 1))
     (value, gradients), posterior = evidence(theta, x), condition(merge(theta, rest), x, y, mask)
     gradients = ravel_pytree(gradients[0])[0], gradients[1]
-    return value, *gradients, *posterior.marginals(query), *posterior.joint(query), posterior
+    return (
+        value,
+        *gradients,
+        *posterior.marginals(posterior.prior.points(query)),
+        *posterior.joint(posterior.prior.points(query)),
+        posterior,
+    )
 
 
 def infer(prior, x, y, query):
@@ -156,7 +169,7 @@ def on_separable_data(x, offset):
         evidence = jax.value_and_grad(lambda s: log_evidence(rbf_prior(jnp.exp(s), 0.0, offset), x, y, mask))
         posterior = condition(rbf_prior(jnp.exp(log_scale), 0.0, offset), x, y, mask)
         found = posterior.mode, posterior.coefficients, posterior.converged, posterior.n_steps
-        return y, *found, *posterior.marginals(x), *evidence(log_scale)
+        return y, *found, *posterior.marginals(posterior.prior.points(x)), *evidence(log_scale)
 
     n, one_class, scale = map(np.array, zip(*GRIDS[len(x)], strict=True))
     return jax.vmap(infer)(jnp.asarray(n), jnp.asarray(one_class), jnp.asarray(np.log(scale), x.dtype))

@@ -24,7 +24,7 @@ def test_one_by_one_equals_batched_in_value_and_gradient(monkeypatch):
     arguments = matrix, jnp.asarray(rng.normal(size=(2, 3, 6, 4))), jnp.asarray(rng.normal(size=(2, 3, 6)))
     results = []
     for limit in (16, 1):
-        monkeypatch.setattr(linalg, "BATCHED_UP_TO", limit)
+        monkeypatch.setattr(linalg, "SMALL", limit)
         values = jax.vmap(jax.vmap(jax.value_and_grad(through, argnums=(0, 1, 2))))
         results.append(jax.tree.leaves(jax.jit(values)(*arguments)))
     # A gradient in a symmetric matrix is known up to its antisymmetric part.

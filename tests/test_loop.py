@@ -12,9 +12,10 @@ from metaprior.gp.means import ConstantMean
 from metaprior.gp.parameters import merge
 from metaprior.meta.hyperprior import check_prior_std
 from metaprior.meta.inference import MAP
-from metaprior.meta.loop import Recipe, TrainingDiverged, Validation, train
+from metaprior.meta.loop import TrainingDiverged, Validation, train
 from metaprior.meta.objective import batch_plan
 from metaprior.meta.setup import Settings, scaling_of, set_up, stack_runs
+from metaprior.meta.steps import Recipe
 from metaprior.tasks import as_tasks, as_test_tasks
 
 SMALL = {"mean": ConstantMean(), "kernel": MLPKernel((3,), n_features=2), "noise_std": 0.1, "temperature": "bayes"}

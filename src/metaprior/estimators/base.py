@@ -28,11 +28,11 @@ from metaprior.gp.prior import check_noise, families, resolve_encoder, resolve_k
 from metaprior.meta.hyperprior import check_prior_mean, check_prior_std
 from metaprior.meta.inference import MAP, Interaction, Laplace, Method, interaction, resolve_inference
 from metaprior.meta.journal import Journal
-from metaprior.meta.loop import OPTIMISERS, SCHEDULES, Recipe
 from metaprior.meta.objective import TEMPERATURES, batch_plan
 from metaprior.meta.search import stand_in
 from metaprior.meta.selection import STEPS_DIVISOR, Auto, Schedule, choose, choose_family
 from metaprior.meta.setup import Run, Settings, draw, empty_scaling, resolve, scaling_of, training_dtype
+from metaprior.meta.steps import OPTIMISERS, SCHEDULES, Recipe
 from metaprior.meta.weights import Weights, alone, resolve_weights
 from metaprior.progress import progress_bar
 from metaprior.tasks import TestTask

@@ -9,9 +9,10 @@ import numpy as np
 
 from metaprior.ensemble import Ensemble, Model, padded_queries
 from metaprior.meta.journal import Journal
-from metaprior.meta.loop import Recipe, Result, Validation, train
+from metaprior.meta.loop import Result, Validation, train
 from metaprior.meta.selection import Choice
 from metaprior.meta.setup import Run, runs_at_once, scaling_of, set_up, stack_runs
+from metaprior.meta.steps import Recipe
 from metaprior.progress import progress_bar
 from metaprior.tasks import Scaling, Task, TestTask
 

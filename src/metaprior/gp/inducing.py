@@ -7,6 +7,7 @@ found from the data before training (see `gp.placement`), and are no part of the
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -57,7 +58,19 @@ class BasisMean(eqx.Module):
 
     def __call__(self, x: Float[Array, " d"]) -> Float[Array, ""]:
         """Evaluate at one point."""
-        return self.scale * jnp.sum(self.weight * self.basis(x[None])[0]) + self.line(x)
+        return self.at_points(x[None])[0]
+
+    def at_points(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """Evaluate at many points at once."""
+        return self.scale * jnp.sum(self.weight[None] * self.basis(X), axis=1) + jax.vmap(self.line)(X)
+
+
+class Spanned(NamedTuple):
+    """Points as the inducing prior sees them."""
+
+    x: Float[Array, "n d"]
+    phi: Float[Array, "n m"]
+    factors: Float[Array, "n factors"]  # phi V; 1 and x times their standard deviations
 
 
 class BasisKernel(tinygp.kernels.Kernel):
@@ -81,23 +94,28 @@ class BasisKernel(tinygp.kernels.Kernel):
 
     def __call__(self, X1: Array, X2: Array | None = None) -> Array:
         """The kernel matrix of two sets of points, or the diagonal of one."""
+        embedded = self.embed(X1)
+        if X2 is None:
+            return self.compare(embedded)
+        return self.compare(embedded, embedded if X2 is X1 else self.embed(X2))
+
+    def embed(self, X: Float[Array, "n d"]) -> "Spanned":
+        """What `compare` takes in the place of points."""
+        phi = self.basis(X)
+        line = jnp.concatenate([jnp.ones_like(X[:, :1]), X], axis=1) * jnp.exp(self.log_line_std)[None]
+        return Spanned(X, phi, jnp.concatenate([product(phi, self.factor_scale * self.weight), line], axis=1))
+
+    def compare(self, E1: "Spanned", E2: "Spanned | None" = None) -> Array:
+        """The kernel matrix of two sets of embedded points, or the diagonal of one."""
         residual_scale = jnp.exp(self.log_residual_scale)
         within = jnp.exp(self.log_scale + 2.0 * self.log_std) - residual_scale
-        phi1, rest1 = self.basis(X1), self._rest(X1)
-        factor1 = product(phi1, self.factor_scale * self.weight)
-        if X2 is None:
-            return jnp.sum(phi1**2 * within[None], 1) + jnp.sum(factor1**2, 1) + jnp.sum(rest1**2, 1) + residual_scale
-        phi2 = phi1 if X2 is X1 else self.basis(X2)
-        low_rank = product(factor1, product(phi2, self.factor_scale * self.weight).T)
-        line = product(rest1, self._rest(X2).T)
-        base = residual_scale * self.basis.base(X1, X2)
-        if X2 is X1:  # what rounding does to k_0 - phi^T phi' may be more than the noise that keeps K + noise definite
-            base = base + 4.0 * len(X1) * jnp.finfo(X1.dtype).eps * residual_scale * jnp.eye(len(X1), dtype=X1.dtype)
-        return product(phi1 * within[None], phi2.T) + low_rank + line + base
-
-    def _rest(self, X: Array) -> Array:
-        """The functions 1 and x, times their standard deviations."""
-        return jnp.concatenate([jnp.ones_like(X[:, :1]), X], axis=1) * jnp.exp(self.log_line_std)[None]
+        if E2 is None:
+            return jnp.sum(E1.phi**2 * within[None], axis=1) + jnp.sum(E1.factors**2, axis=1) + residual_scale
+        base = residual_scale * self.basis.base(E1.x, E2.x)
+        if E2 is E1:  # what rounding does to k_0 - phi^T phi' may be more than the noise that keeps K + noise definite
+            n, dtype = len(E1.x), E1.x.dtype
+            base = base + 4.0 * n * jnp.finfo(dtype).eps * residual_scale * jnp.eye(n, dtype=dtype)
+        return product(E1.phi * within[None], E2.phi.T) + product(E1.factors, E2.factors.T) + base
 
 
 @dataclass(frozen=True)

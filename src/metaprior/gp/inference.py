@@ -2,24 +2,30 @@
 
 from types import ModuleType
 
+import jax
 from jaxtyping import Array, Bool, Float
 
 from metaprior.gp import exact, laplace
 from metaprior.gp.likelihoods import Bernoulli
 from metaprior.gp.posterior import TaskPosterior
-from metaprior.gp.prior import GPPrior
+from metaprior.gp.prior import GPPrior, Points
 
 
-def log_evidence(
-    prior: GPPrior, x: Float[Array, "n d"], y: Float[Array, " n"], mask: Bool[Array, " n"]
-) -> Float[Array, ""]:
+def log_evidence(prior: GPPrior, points: Points, y: Float[Array, " n"], mask: Bool[Array, " n"]) -> Float[Array, ""]:
     """ln p_theta(Y | X), or its approximation, of the samples where `mask` is True."""
-    return _method(prior).log_evidence(prior, x, y, mask)
+    return _method(prior).log_evidence(prior, points, y, mask)
 
 
-def condition(prior: GPPrior, x: Float[Array, "n d"], y: Float[Array, " n"], mask: Bool[Array, " n"]) -> TaskPosterior:
+def condition(prior: GPPrior, points: Points, y: Float[Array, " n"], mask: Bool[Array, " n"]) -> TaskPosterior:
     """Adapt to one task."""
-    return _method(prior).condition(prior, x, y, mask)
+    return _method(prior).condition(prior, points, y, mask)
+
+
+def points_of_tasks(prior: GPPrior, x: Float[Array, "tasks n d"]) -> Points:
+    """What the prior says of the points of many tasks, evaluated in a row: every leaf (tasks, n, ...)."""
+    n_tasks, size, _ = x.shape
+    points = prior.points(x.reshape(n_tasks * size, -1))
+    return jax.tree.map(lambda leaf: leaf.reshape(n_tasks, size, *leaf.shape[1:]), points)
 
 
 def _method(prior: GPPrior) -> ModuleType:

@@ -1,7 +1,7 @@
 """Kernels k_theta as tinygp kernels: written for one pair of points, so sums and products with any other work."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,12 +9,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import tinygp
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from metaprior.checks import check_bool, check_integer, check_positive
 from metaprior.gp.linalg import product
 from metaprior.gp.means import LinearMean
-from metaprior.gp.networks import MLP, Residual, check_network, make_mlp, make_residual
+from metaprior.gp.networks import MLP, Residual, at_points, check_network, make_mlp, make_residual
 from metaprior.gp.parameters import Fixed, Parameter, as_arrays, groups, split
 
 DEFAULT_FEATURES = 8
@@ -65,6 +65,14 @@ class FeatureKernel(tinygp.kernels.Kernel):
             return self.base(features1)
         return self.base(features1, features1 if X2 is X1 else jax.vmap(self.features)(X2))
 
+    def embed(self, X: Array) -> Array:
+        """What `compare` takes in the place of points."""
+        return at_points(self.features, X)
+
+    def compare(self, E1: Array, E2: Array | None = None) -> Array:
+        """The kernel matrix of two sets of embedded points, or the diagonal of one."""
+        return self.base(E1, E2)
+
 
 class SumKernel(tinygp.kernels.Kernel):
     """first + second, each evaluated in its own best way (tinygp's Sum would evaluate features per pair)."""
@@ -79,6 +87,27 @@ class SumKernel(tinygp.kernels.Kernel):
     def __call__(self, X1: Array, X2: Array | None = None) -> Array:
         """The kernel matrix of two sets of points, or the diagonal of one."""
         return self.first(X1, X2) + self.second(X1, X2)
+
+    def embed(self, X: Array) -> tuple[Any, Any]:
+        """What `compare` takes in the place of points."""
+        return embed(self.first, X), embed(self.second, X)
+
+    def compare(self, E1: tuple[Any, Any], E2: tuple[Any, Any] | None = None) -> Array:
+        """The kernel matrix of two sets of embedded points, or the diagonal of one."""
+        first2, second2 = (None, None) if E2 is None else E2
+        return compare(self.first, E1[0], first2) + compare(self.second, E1[1], second2)
+
+
+def embed(kernel: Callable[..., Array], X: Float[Array, "n d"]) -> Any:
+    """All that a kernel makes of points one by one, such as features, before it compares them."""
+    return kernel.embed(X) if hasattr(kernel, "embed") else X  # type: ignore[attr-defined]
+
+
+def compare(kernel: Callable[..., Array], E1: Any, E2: Any = None) -> Array:
+    """The kernel matrix of two sets of embedded points, or the diagonal of one."""
+    if not hasattr(kernel, "compare"):
+        return kernel(E1) if E2 is None else kernel(E1, E2)
+    return kernel.compare(E1, E2)  # type: ignore[attr-defined]
 
 
 class PositiveKernel(tinygp.kernels.Kernel):

@@ -11,29 +11,27 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from metaprior.gp.likelihoods import Bernoulli
-from metaprior.gp.linalg import cholesky, noisy_covariance, solve_lower, solve_upper
+from metaprior.gp.linalg import cholesky, log_normal, noisy_covariance, solve_lower, solve_upper
 from metaprior.gp.posterior import TaskPosterior
-from metaprior.gp.prior import GPPrior
+from metaprior.gp.prior import GPPrior, Points
 
 MAX_STEPS = 100  # a safety net: fewer than 20 were needed for kernels of scale 1e-3 to 1e3
 MAX_HALVINGS = 60
 
 
-def log_evidence(
-    prior: GPPrior, x: Float[Array, "n d"], y: Float[Array, " n"], mask: Bool[Array, " n"]
-) -> Float[Array, ""]:
+def log_evidence(prior: GPPrior, points: Points, y: Float[Array, " n"], mask: Bool[Array, " n"]) -> Float[Array, ""]:
     """ln g_theta(Y | X), the approximate evidence of the samples where `mask` is True."""
-    task = _Task.of(prior, prior.encode(x), y, mask)
+    task = _Task.of(prior, points, y, mask)
     mode = _find_mode(task)
-    factor, _ = task.factorise(mode.t)
-    return task.log_posterior(mode.a, mode.t) - jnp.sum(jnp.log(jnp.diagonal(factor)))
+    root_determinant = log_normal(task.curvature(mode.t)[0], jnp.zeros_like(mode.t))
+    return task.log_posterior(mode.a, mode.t) + root_determinant
 
 
 class LaplacePosterior(TaskPosterior):
     """q_theta(t(x) | D) for one task: the context and what conditioning on it costs, done once."""
 
     prior: GPPrior
-    x: Float[Array, "n d"]  # encoded
+    context: Points
     mask: Bool[Array, " n"]
     mode: Float[Array, " n"]
     factor: Float[Array, "n n"]  # lower Cholesky factor of B = I + W^1/2 K W^1/2
@@ -42,21 +40,16 @@ class LaplacePosterior(TaskPosterior):
     n_steps: Int[Array, ""]
     converged: Bool[Array, ""]  # False: the mode was not reached, and all of this is worth less
 
-    def _project(self, x: Float[Array, "q d"]) -> tuple[Float[Array, " q"], Float[Array, "n q"]]:
-        cross = jnp.where(self.mask[:, None], self.prior.kernel(self.x, x), 0.0)
-        mean = jax.vmap(self.prior.mean)(x) + self.coefficients @ cross
-        return mean, solve_lower(self.factor, self.root_curvature[:, None] * cross)
+    def _whiten(self, cross: Float[Array, "n q"]) -> Float[Array, "n q"]:
+        return solve_lower(self.factor, self.root_curvature[:, None] * cross)
 
 
-def condition(
-    prior: GPPrior, x: Float[Array, "n d"], y: Float[Array, " n"], mask: Bool[Array, " n"]
-) -> LaplacePosterior:
+def condition(prior: GPPrior, points: Points, y: Float[Array, " n"], mask: Bool[Array, " n"]) -> LaplacePosterior:
     """Adapt to one task: find the mode, and the curvature there."""
-    x = prior.encode(x)
-    task = _Task.of(prior, x, y, mask)
+    task = _Task.of(prior, points, y, mask)
     mode = _find_mode(task)
     factor, root = task.factorise(mode.t)
-    return LaplacePosterior(prior, x, mask, mode.t, factor, root, mode.a, mode.n_steps, mode.converged)
+    return LaplacePosterior(prior, points, mask, mode.t, factor, root, mode.a, mode.n_steps, mode.converged)
 
 
 class _Task(NamedTuple):
@@ -69,12 +62,12 @@ class _Task(NamedTuple):
     mask: Bool[Array, " n"]
 
     @classmethod
-    def of(cls, prior: GPPrior, x: Array, y: Array, mask: Array) -> "_Task":
+    def of(cls, prior: GPPrior, points: Points, y: Array, mask: Array) -> "_Task":
         if not isinstance(prior.likelihood, Bernoulli):
             raise TypeError(f"prior.likelihood must be Bernoulli for Laplace; got {type(prior.likelihood).__name__}.")
         both = mask[:, None] & mask[None, :]
-        covariance = jnp.where(both, prior.kernel(x, x), 0.0)
-        mean = jnp.where(mask, jax.vmap(prior.mean)(x), 0.0)
+        covariance = jnp.where(both, prior.covariance(points, points), 0.0)
+        mean = jnp.where(mask, points.mean, 0.0)
         return cls(prior.likelihood, covariance, mean, jnp.where(mask, y, 0.0), mask)
 
     def latent(self, a: Float[Array, " n"]) -> Float[Array, " n"]:
@@ -98,10 +91,15 @@ class _Task(NamedTuple):
         return self.log_likelihood(t) - 0.5 * jnp.sum(a * (t - self.mean))
 
     def factorise(self, t: Float[Array, " n"]) -> tuple[Float[Array, "n n"], Float[Array, " n"]]:
-        """The lower Cholesky factor of B = I + W^1/2 K W^1/2, and W^1/2."""
+        """The lower Cholesky factor of B, and W^1/2."""
+        curvature, root = self.curvature(t)
+        return cholesky(curvature), root
+
+    def curvature(self, t: Float[Array, " n"]) -> tuple[Float[Array, "n n"], Float[Array, " n"]]:
+        """B = I + W^1/2 K W^1/2, and W^1/2."""
         root = jnp.where(self.mask, self.likelihood.root_curvature(t), 0.0)
         one = jnp.ones((), root.dtype)
-        return cholesky(noisy_covariance(root[:, None] * self.covariance * root[None, :], one, self.mask)), root
+        return noisy_covariance(root[:, None] * self.covariance * root[None, :], one, self.mask), root
 
     def newton(
         self, factor: Float[Array, "n n"], root: Float[Array, " n"], residual: Float[Array, " n"]

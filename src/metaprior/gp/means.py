@@ -51,6 +51,10 @@ class NetworkMean(eqx.Module):
         """Evaluate at one point."""
         return self.network(x)[0]
 
+    def at_points(self, X: Float[Array, "n inputs"]) -> Float[Array, " n"]:
+        """Evaluate at many points at once."""
+        return self.network.at_points(X)[:, 0]
+
 
 @dataclass(frozen=True)
 class ZeroMean:

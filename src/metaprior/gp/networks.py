@@ -20,6 +20,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "silu": jax.nn.silu,
     "softplus": jax.nn.softplus,
 }
+ALIGNMENT = 16  # numbers that a processor takes at once: rows of activations are padded to a multiple
 
 
 class Layer(eqx.Module):
@@ -45,6 +46,17 @@ class MLP(eqx.Module):
             x = ACTIVATIONS[self.activation](layer(x))
         return self.layers[-1](x)
 
+    def at_points(self, X: Float[Array, "n inputs"]) -> Float[Array, "n outputs"]:
+        """Evaluate at many points at once, as columns.
+
+        Activations then lie in long rows, which processors go through many numbers at a time: on CPUs this is twice as
+        fast as a row for each point. Only first derivatives, taken backwards, pass.
+        """
+        x = jnp.pad(X.T, ((0, 0), (0, -len(X) % ALIGNMENT)))
+        for layer in self.layers[:-1]:
+            x = ACTIVATIONS[self.activation](_affine(layer.weight, layer.bias, x))
+        return _affine(self.layers[-1].weight, self.layers[-1].bias, x)[:, : len(X)].T
+
 
 class Residual(eqx.Module):
     """x + network(x): a feature map that starts from the inputs themselves, and under a zero-mean hyper-prior tends to.
@@ -57,6 +69,40 @@ class Residual(eqx.Module):
     def __call__(self, x: Float[Array, " inputs"]) -> Float[Array, " inputs"]:
         """Evaluate at one point."""
         return x + self.network(x)
+
+    def at_points(self, X: Float[Array, "n inputs"]) -> Float[Array, "n inputs"]:
+        """Evaluate at many points at once."""
+        return X + self.network.at_points(X)
+
+
+def at_points(function: Callable[..., Array], X: Float[Array, "n inputs"]) -> Float[Array, "n *outputs"]:
+    """A function of one point at every row of X, in its own best way if it has one."""
+    return function.at_points(X) if hasattr(function, "at_points") else jax.vmap(function)(X)  # type: ignore[attr-defined]
+
+
+@jax.custom_vjp
+def _affine(
+    weight: Float[Array, "outputs inputs"], bias: Float[Array, " outputs"], x: Float[Array, "inputs n"]
+) -> Float[Array, "outputs n"]:
+    return weight @ x + bias[:, None]
+
+
+def _affine_backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array, Array]:
+    """As JAX would, but for the gradient by x, of which JAX makes rows, and turns them.
+
+    What has one row or column is no matrix product: XLA is slow there. Nor are matrices turned, which would copy them.
+    """
+    weight, x = saved
+    by_bias = jnp.sum(cotangent, axis=1)
+    if weight.shape[0] == 1:
+        return jnp.sum(cotangent * x, axis=1)[None], by_bias, weight.T * cotangent
+    if weight.shape[1] == 1:
+        return jnp.sum(cotangent * x, axis=1)[:, None], by_bias, jnp.sum(weight * cotangent, axis=0)[None]
+    by_weight = jax.lax.dot_general(cotangent, x, (((1,), (1,)), ((), ())))
+    return by_weight, by_bias, jax.lax.dot_general(weight, cotangent, (((0,), (0,)), ((), ())))
+
+
+_affine.defvjp(lambda weight, bias, x: (_affine(weight, bias, x), (weight, x)), _affine_backward)
 
 
 def make_mlp(key: PRNGKeyArray, n_inputs: int, n_outputs: int, hidden_sizes: Sequence[int], activation: str) -> MLP:

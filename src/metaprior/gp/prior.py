@@ -1,20 +1,29 @@
 """The GP prior of all tasks: encoder, mean, kernel and observation model, built from what a user names."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import tinygp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 
 from metaprior.checks import check_positive
 from metaprior.gp.encoders import ConvEncoder, MLPEncoder
 from metaprior.gp.inducing import InducingKernel, InducingMean
-from metaprior.gp.kernels import LinearKernel, LinearRBFKernel, MLPKernel, RBFKernel, learn_positive
+from metaprior.gp.kernels import (
+    LinearKernel,
+    LinearRBFKernel,
+    MLPKernel,
+    RBFKernel,
+    compare,
+    embed,
+    learn_positive,
+)
 from metaprior.gp.likelihoods import Bernoulli, Gaussian, Likelihood
 from metaprior.gp.means import ConstantMean, LinearMean, MLPMean, ZeroMean
+from metaprior.gp.networks import at_points
 from metaprior.gp.parameters import Fixed, as_arrays, merge, split
 
 MEANS = {
@@ -38,6 +47,13 @@ AUTO = "auto"
 MOST_INDUCING = 3  # input dimensions up to which "auto" takes the inducing prior
 
 
+class Points(NamedTuple):
+    """All that a prior says of points one by one."""
+
+    mean: Float[Array, " n"]
+    embedded: PyTree[Shaped[Array, "n ..."]]  # what the kernel compares: inputs, encoded, or features of them
+
+
 class GPPrior(eqx.Module):
     """t(x) ~ GP(mu_theta(z), k_theta(z, z')) with z = encoder(x), y ~ p(y | t(x)).
 
@@ -53,6 +69,15 @@ class GPPrior(eqx.Module):
     def encode(self, x: Float[Array, "n d"]) -> Float[Array, "n z"]:
         """What mean and kernel see of the inputs."""
         return x if self.encoder is None else jax.vmap(self.encoder)(x)
+
+    def points(self, x: Float[Array, "n d"]) -> Points:
+        """Evaluate every network once at every point: of one task, or of all tasks of a batch in a row."""
+        encoded = x if self.encoder is None else at_points(self.encoder, x)
+        return Points(at_points(self.mean, encoded), embed(self.kernel, encoded))
+
+    def covariance(self, points: Points, others: Points | None = None) -> Float[Array, "n ..."]:
+        """The covariances of two sets of points, or the variances of one."""
+        return compare(self.kernel, points.embedded, None if others is None else others.embedded)
 
 
 def make_prior(

@@ -2,7 +2,8 @@
 
 from metaprior.meta.hyperprior import HyperPrior
 from metaprior.meta.inference import MAP, SVGD, Laplace
-from metaprior.meta.loop import Recipe, TrainingDiverged, train
+from metaprior.meta.loop import TrainingDiverged, train
 from metaprior.meta.objective import Problem, log_gibbs
+from metaprior.meta.steps import Recipe
 
 __all__ = ["MAP", "SVGD", "HyperPrior", "Laplace", "Problem", "Recipe", "TrainingDiverged", "log_gibbs", "train"]

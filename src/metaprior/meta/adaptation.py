@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from metaprior.gp.inference import condition
+from metaprior.gp.inference import condition, points_of_tasks
 from metaprior.gp.likelihoods import Likelihood, sampled_probability
 from metaprior.gp.parameters import cast, merge
 from metaprior.gp.posterior import TaskPosterior
-from metaprior.gp.prior import GPPrior
+from metaprior.gp.prior import GPPrior, Points
 
 
 class Queries(NamedTuple):
@@ -37,10 +37,11 @@ def predict(particles: PyTree, rest: GPPrior, queries: Queries) -> Prediction:
     def one_particle(theta: PyTree) -> tuple[Array, Array, Likelihood]:
         prior = merge(theta, rest)
 
-        def one_task(x_context: Array, y_context: Array, mask: Array, x_query: Array) -> tuple[Array, Array]:
-            return condition(prior, x_context, y_context, mask).marginals(x_query)
+        def one_task(context: Points, y_context: Array, mask: Array, query: Points) -> tuple[Array, Array]:
+            return condition(prior, context, y_context, mask).marginals(query)
 
-        return *jax.vmap(one_task)(*queries), prior.likelihood
+        context, query = points_of_tasks(prior, queries.x_context), points_of_tasks(prior, queries.x_query)
+        return *jax.vmap(one_task)(context, queries.y_context, queries.context_mask, query), prior.likelihood
 
     return Prediction(*jax.vmap(one_particle)(particles))
 
@@ -55,20 +56,24 @@ def predict_in(particles: PyTree, rest: GPPrior, queries: Queries) -> Prediction
 def adapt_in(particles: PyTree, rest: GPPrior, x: Array, y: Array, mask: Array) -> TaskPosterior:
     """The posteriors of all particles for one task, stacked, in the precision of x."""
     particles, rest = cast((particles, rest), x.dtype)
-    return eqx.filter_vmap(lambda theta: condition(merge(theta, rest), x, y, mask))(particles)
+    return eqx.filter_vmap(lambda theta: _adapt(merge(theta, rest), x, y, mask))(particles)
+
+
+def _adapt(prior: GPPrior, x: Array, y: Array, mask: Array) -> TaskPosterior:
+    return condition(prior, prior.points(x), y, mask)
 
 
 @eqx.filter_jit
 def marginals(posteriors: TaskPosterior, x: Array) -> Prediction:
     """Mean and variance at new inputs of one task, with a task axis of one."""
-    mean, variance = eqx.filter_vmap(lambda posterior: posterior.marginals(x))(posteriors)
+    mean, variance = eqx.filter_vmap(lambda posterior: posterior.marginals(posterior.prior.points(x)))(posteriors)
     return Prediction(mean[:, None], variance[:, None], posteriors.prior.likelihood)
 
 
 @eqx.filter_jit
 def joint(posteriors: TaskPosterior, x: Array) -> tuple[Array, Array, Likelihood]:
     """Mean and covariance at new inputs, and likelihood, of every particle."""
-    mean, covariance = eqx.filter_vmap(lambda posterior: posterior.joint(x))(posteriors)
+    mean, covariance = eqx.filter_vmap(lambda posterior: posterior.joint(posterior.prior.points(x)))(posteriors)
     return mean, covariance, posteriors.prior.likelihood
 
 

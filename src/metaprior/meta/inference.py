@@ -7,7 +7,7 @@ else (optimiser, mini-batches, loop) is shared. One SVGD particle moves along it
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ class MAP:
     """The mode of the Gibbs hyper-posterior. Several particles are independent solutions: an ensemble."""
 
     start: Start = "initialiser"
+    interacts: ClassVar[bool] = False  # whether the direction of a particle depends on the others
 
     def __post_init__(self):
         check_choice("start", self.start, ("initialiser", "hyperprior"))
@@ -46,6 +47,7 @@ class SVGD:
 
     length_scale: float | Literal["median"] = "median"
     start: Start = "initialiser"
+    interacts: ClassVar[bool] = True
 
     def __post_init__(self):
         check_choice("start", self.start, ("initialiser", "hyperprior"))
@@ -88,6 +90,7 @@ class Laplace:
 
     start: Start = "initialiser"
     n_draws: int = 10
+    interacts: ClassVar[bool] = False
 
     def __post_init__(self):
         check_choice("start", self.start, ("initialiser", "hyperprior"))

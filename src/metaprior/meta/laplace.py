@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Key, PyTree
 from metaprior.gp.exact import moments
 from metaprior.gp.linalg import cholesky, product, solve_lower
 from metaprior.gp.parameters import merge
-from metaprior.meta.objective import Problem, anchor_of, full_batch
+from metaprior.meta.objective import Problem, full_batch
 
 MAX_PARAMETERS = 2000  # of which the curvature is a matrix
 TANGENTS = 8  # columns of it at once
@@ -47,13 +47,11 @@ def loss_curvature(theta: PyTree, problem: Problem) -> Float[Array, "p p"]:
     """
     flat, unravel = ravel_pytree(theta)
     batches = full_batch(problem)
-    anchor = anchor_of(batches)
     total = jnp.zeros((flat.size, flat.size), flat.dtype)
     for batch, weights in batches:
         sizes = jnp.maximum(jnp.sum(batch.mask, axis=1, dtype=weights.dtype), 1.0)
         counts = problem.temperature * weights / sizes
-        mask = jnp.asarray(batch.mask) & (counts > 0.0)[:, None]
-        inputs = jnp.where((counts > 0.0)[:, None, None], batch.x, anchor[None, None])  # as in the loss itself
+        inputs, mask = jnp.asarray(batch.x), jnp.asarray(batch.mask)
         of_task = lambda flat, x, mask: moments(merge(unravel(flat), problem.rest), x, mask)  # noqa: E731
 
         def add(total, task, of_task=of_task):

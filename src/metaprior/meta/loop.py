@@ -1,13 +1,12 @@
-"""The only training loop: chunks of `lax.scan` over steps, for one run or for many stacked runs at once."""
+"""The only training loop: chunks of steps, for one run or for many stacked runs at once."""
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Float, Key, PyTree
 
 from metaprior.gp.prior import GPPrior
@@ -15,34 +14,10 @@ from metaprior.meta.adaptation import Queries, mixture_log_density, predict
 from metaprior.meta.inference import Laplace, Method
 from metaprior.meta.journal import Journal
 from metaprior.meta.laplace import draw_around
-from metaprior.meta.objective import Plan, Problem, full_batch, log_gibbs, sample_indices, select_batch
+from metaprior.meta.mesh import fetch, make_mesh, spread
+from metaprior.meta.objective import Problem, WeightedBatch
+from metaprior.meta.steps import Chunk, Recipe, State, initialise, run_chunk
 from metaprior.meta.tracking import Clock, Memory, Tracker
-
-CHUNK = 100  # steps between looks from the host: progress, early stop, NaN guard
-
-OPTIMISERS = {"adam": optax.scale_by_adam, "sgd": optax.identity}
-SCHEDULES: dict[str, Callable[[Array], Array]] = {
-    "constant": jnp.ones_like,
-    "cosine": lambda progress: 0.5 * (1.0 + jnp.cos(jnp.pi * progress)),
-}
-
-
-class Recipe(NamedTuple):
-    """How to train: what is compiled in. What a sweep varies is in `Problem` and in the learning rate."""
-
-    method: Method
-    optimiser: Literal["adam", "sgd"] = "adam"
-    schedule: Literal["constant", "cosine"] = "cosine"
-    plan: Plan | None = None  # tasks per step and stratum; None: all tasks in every step
-    chunk: int = CHUNK
-
-
-class State(NamedTuple):
-    """Where training stands, for all runs."""
-
-    particles: PyTree  # (runs, particles, ...)
-    optimiser_state: PyTree
-    keys: Key[Array, "*runs"]
 
 
 class Validation(NamedTuple):
@@ -71,6 +46,15 @@ class Snapshot(NamedTuple):
     n_steps: np.ndarray  # (): fewer than asked for where a deadline has cut them
 
 
+@runtime_checkable
+class Feed(Protocol):
+    """Mini-batches from elsewhere, such as a disk."""
+
+    def chunk(self, first: int, n_steps: int) -> tuple[WeightedBatch, ...]:
+        """Those of `n_steps` steps from the `first` on: leaves (steps, runs, tasks, ...)."""
+        ...
+
+
 class TrainingDiverged(ArithmeticError):
     """Training met a number that is not finite; the message says what to try."""
 
@@ -88,12 +72,15 @@ def train(
     deadline: float | None = None,
     guard: bool = True,
     journal: Journal | None = None,
+    feed: Feed | None = None,
+    n_devices: int | None = None,
 ) -> Result:
     """Train all runs. Every array of `problem`, `particles` and `validation` has a leading axis of runs.
 
     Where `deadline` (of `time.monotonic`) would not be met, the schedule is cut to end by then, to the nearest chunk.
     `guard` raises where a run diverges; without it the others go on. With a `journal` that knows of this training it
-    goes on from there.
+    goes on from there. A `feed` gives the mini-batches, in place of the problem's tasks. The first `n_devices` devices
+    share the work (None: all there are).
     """
     if journal is not None:
         given = (problem, particles, keys, learning_rate, validation)
@@ -101,30 +88,36 @@ def train(
         nothing = np.empty(0)
         if (result := journal.result(Result(particles, nothing, nothing, nothing))) is not None:
             return result
-    state = State(particles, _initialise_optimiser(particles, recipe), keys)
+    state = State(jax.tree.map(jnp.copy, particles), initialise(particles, recipe), jnp.copy(keys))  # steps use it up
     tracker = Tracker(particles, patience)
     losses: list[np.ndarray] = []
     if journal is not None and (snapshot := journal.state(_snapshot(state, tracker, losses, n_steps))) is not None:
         state, losses, n_steps = snapshot.state, [snapshot.loss], int(snapshot.n_steps)
         tracker.recall(snapshot.memory)
     clock = Clock(n_steps, recipe.chunk, deadline)
+    devices = make_mesh(*jax.tree.leaves(particles)[0].shape[:2], n_devices)
+    if devices is not None:  # where there are many processes, what they all have must be NumPy's
+        state = spread(state, devices)
+        problem, learning_rate = fetch((problem, learning_rate))
     first = sum(loss.shape[1] for loss in losses)
     while not tracker.finished and first < n_steps:
         done = min(first + recipe.chunk, n_steps)
-        state, loss = _run_chunk(state, problem, learning_rate, jnp.int32(first), jnp.int32(n_steps), recipe)
-        losses.append(np.asarray(loss)[:, : done - first])
+        fed = None if feed is None else feed.chunk(first, done - first)
+        chunk = Chunk(problem, learning_rate, np.asarray(first, np.int32), np.asarray(n_steps, np.int32), fed)
+        state, loss = run_chunk((chunk, recipe, devices), state)
+        losses.append(fetch(loss)[:, : done - first])
         if guard:
             _guard(losses[-1], tracker.running, first, "a loss")
         if validation is not None:
-            scores = np.asarray(_score(state.particles, problem, validation))
+            scores = fetch(_score(state.particles, problem, validation))
             _guard(scores[:, None], tracker.running, done - 1, "a validation score")
-            tracker.look(state.particles, scores, done)
+            tracker.look(state.particles if devices is None else fetch(state.particles), scores, done)
         if on_chunk is not None:
             on_chunk(done, float(losses[-1][:, -1].mean()))
         first, n_steps = done, clock.affordable_steps(done)
         if journal is not None:
-            journal.keep(_snapshot(state, tracker, losses, n_steps))
-    result = _result(state, tracker, losses, problem, recipe.method, n_steps, guard)
+            journal.keep(_snapshot(fetch(state), tracker, losses, n_steps))
+    result = _result(fetch(state), tracker, losses, problem, recipe.method, n_steps, guard)
     if journal is not None:
         journal.finish(result)
     return result
@@ -165,48 +158,6 @@ def _finished(particles: PyTree, problem: Problem, keys: Key[Array, " runs"], me
 def _snapshot(state: State, tracker: Tracker, losses: list[np.ndarray], n_steps: int) -> Snapshot:
     loss = np.concatenate(losses, axis=1) if losses else np.empty((len(tracker.waited), 0))
     return Snapshot(state, tracker.memory(), loss, np.asarray(n_steps))
-
-
-@eqx.filter_jit
-def _run_chunk(
-    state: State, problem: Problem, learning_rate: Array, first: Array, n_steps: Array, recipe: Recipe
-) -> tuple[State, Float[Array, "runs chunk"]]:
-    def one_step(state: State, step: Array) -> tuple[State, Array]:
-        progress = step.astype(learning_rate.dtype) / n_steps.astype(learning_rate.dtype)
-        rate = learning_rate * SCHEDULES[recipe.schedule](progress)
-        return eqx.filter_vmap(_step, in_axes=(eqx.if_array(0), eqx.if_array(0), 0, None))(state, problem, rate, recipe)
-
-    def guarded_step(state: State, step: Array) -> tuple[State, Array]:
-        # The last chunk may be longer than what is left; its surplus steps do nothing.
-        skip = lambda state, _: (state, jnp.zeros_like(learning_rate))  # noqa: E731
-        return jax.lax.cond(step < n_steps, one_step, skip, state, step)
-
-    state, losses = jax.lax.scan(guarded_step, state, first + jnp.arange(recipe.chunk, dtype=first.dtype))
-    return state, losses.T
-
-
-def _step(state: State, problem: Problem, rate: Array, recipe: Recipe) -> tuple[State, Array]:
-    """One step of one run: scores of all particles, the method's direction, the optimiser's move."""
-    keys = state.keys
-    if recipe.plan is None:
-        batches = full_batch(problem)
-    else:
-        keys, key = jax.random.split(keys)
-        batches = select_batch(problem, sample_indices(key, problem.tasks, recipe.plan), recipe.plan)
-    value_and_score = jax.vmap(jax.value_and_grad(lambda theta: log_gibbs(theta, problem, batches)))
-    values, scores = value_and_score(state.particles)
-    descent = jax.tree.map(jnp.negative, recipe.method.direction(state.particles, scores))
-    with jax.numpy_dtype_promotion("standard"):  # optax raises a float to the power of its integer step count
-        updates, optimiser_state = OPTIMISERS[recipe.optimiser]().update(descent, state.optimiser_state)
-    particles = jax.tree.map(lambda value, update: value - rate * update, state.particles, updates)
-    # Relative to the hyper-prior's mode, whose log density is a large constant that says nothing of progress.
-    constant = problem.hyperprior.log_density(problem.hyperprior.mean)
-    return State(particles, optimiser_state, keys), (constant - jnp.mean(values)) / problem.temperature
-
-
-@eqx.filter_jit
-def _initialise_optimiser(particles: PyTree, recipe: Recipe) -> PyTree:
-    return jax.vmap(OPTIMISERS[recipe.optimiser]().init)(particles)
 
 
 @eqx.filter_jit

@@ -4,6 +4,7 @@ PACOH is one environment, transfer is two with weights (alpha, 1 - alpha), pooli
 number of tasks: all are arguments of `log_gibbs`.
 """
 
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from metaprior.gp.inference import log_evidence
+from metaprior.gp.inference import log_evidence, points_of_tasks
 from metaprior.gp.parameters import merge
 from metaprior.gp.prior import GPPrior
 from metaprior.meta.hyperprior import HyperPrior
@@ -50,7 +51,7 @@ def task_weights(tasks: TaskSet, environment_weights: Array) -> tuple[Float[Arra
 def full_batch(problem: Problem) -> tuple[WeightedBatch, ...]:
     """All tasks, weighted."""
     weights = task_weights(problem.tasks, problem.environment_weights)
-    return tuple(WeightedBatch(b, w) for b, w in zip(problem.tasks.buckets, weights, strict=True))
+    return blank_weightless(WeightedBatch(b, w) for b, w in zip(problem.tasks.buckets, weights, strict=True))
 
 
 def select_batch(
@@ -63,13 +64,32 @@ def select_batch(
     (1 - alpha) * (mean over the sampled target tasks).
     """
     batches = []
-    for (bucket, weights), chosen, sampled in zip(full_batch(problem), indices, plan, strict=True):
+    all_weights = task_weights(problem.tasks, problem.environment_weights)
+    for bucket, weights, chosen, sampled in zip(problem.tasks.buckets, all_weights, indices, plan, strict=True):
         up = np.divide(bucket.counts, sampled, out=np.ones(len(sampled)), where=np.asarray(sampled) > 0)
         factors = jnp.asarray(np.repeat(up, sampled), weights.dtype)
         rows = jax.tree.map(lambda leaf, chosen=chosen: leaf[chosen], bucket)
         rows = TaskBatch(rows.x, rows.y, rows.mask, rows.included, sampled)
         batches.append(WeightedBatch(rows, weights[chosen] * factors))
-    return tuple(batches)
+    return blank_weightless(batches)
+
+
+def blank_weightless(batches: Iterable[WeightedBatch]) -> tuple[WeightedBatch, ...]:
+    """Make of a task of weight zero all padding, at an input that counts: the first of the task of most weight.
+
+    So not even an overflow or a singularity in it can reach the gradient.
+    """
+    batches = tuple(batches)
+    heaviest = jnp.argmax(jnp.concatenate([weights for _, weights in batches]))
+    anchor = jnp.concatenate([jnp.asarray(batch.x)[:, 0] for batch, _ in batches])[heaviest]
+    blanked = []
+    for batch, weights in batches:
+        counts = weights > 0.0
+        mask = jnp.asarray(batch.mask) & counts[:, None]
+        x = jnp.where(counts[:, None, None], batch.x, anchor[None, None])
+        y = jnp.where(mask, batch.y, 0.0)
+        blanked.append(WeightedBatch(TaskBatch(x, y, mask, batch.included, batch.counts), weights))
+    return tuple(blanked)
 
 
 Plan = tuple[tuple[int, ...], ...]  # tasks to sample per bucket and environment
@@ -103,20 +123,13 @@ def sample_indices(key: PRNGKeyArray, tasks: TaskSet, plan: Plan) -> tuple[Int[A
 
 def weighted_loss(theta: PyTree, rest: GPPrior, batches: tuple[WeightedBatch, ...]) -> Float[Array, ""]:
     """Lbar, equation (metatrainingloss): the sum over tasks of weight * (-log evidence / M_i)."""
-    anchor = anchor_of(batches)
-    loss = _batch_loss(merge(theta, rest), *batches[0], anchor)
+    loss = _batch_loss(merge(theta, rest), *batches[0])
     for batch, weights in batches[1:]:
         # Adding nothing makes a bucket wait for the one before, forwards and backwards: batched LAPACK calls that run
         # at once can wait for each other for ever (see gp.linalg), and XLA drops an optimization_barrier.
         theta = jax.tree.map(lambda leaf, loss=loss: leaf + 0.0 * loss, theta)
-        loss = loss + _batch_loss(merge(theta, rest), batch, weights, anchor)
+        loss = loss + _batch_loss(merge(theta, rest), batch, weights)
     return loss
-
-
-def anchor_of(batches: tuple[WeightedBatch, ...]) -> Float[Array, " dim"]:
-    """An input that counts: the first of the task of most weight."""
-    heaviest = jnp.argmax(jnp.concatenate([weights for _, weights in batches]))
-    return jnp.concatenate([batch.x[:, 0] for batch, _ in batches])[heaviest]  # type: ignore[index]
 
 
 def log_gibbs(theta: PyTree, problem: Problem, batches: tuple[WeightedBatch, ...] | None = None) -> Float[Array, ""]:
@@ -126,6 +139,16 @@ def log_gibbs(theta: PyTree, problem: Problem, batches: tuple[WeightedBatch, ...
     """
     loss = weighted_loss(theta, problem.rest, full_batch(problem) if batches is None else batches)
     return problem.hyperprior.log_density(theta) - problem.temperature * loss
+
+
+def value_and_score(
+    theta: PyTree, problem: Problem, batches: tuple[WeightedBatch, ...], total: Callable[[PyTree], PyTree] = lambda x: x
+) -> tuple[Float[Array, ""], PyTree]:
+    """`log_gibbs` and its gradient. `total` sums losses and their gradients over devices that share the tasks."""
+    loss, slope = total(jax.value_and_grad(weighted_loss)(theta, problem.rest, batches))
+    log_density, pull = jax.value_and_grad(problem.hyperprior.log_density)(theta)
+    score = jax.tree.map(lambda pull, slope: pull - problem.temperature * slope, pull, slope)
+    return log_density - problem.temperature * loss, score
 
 
 def effective_tasks(tasks: TaskSet, environment_weights: Array) -> Float[Array, ""]:
@@ -155,17 +178,10 @@ def temperature(rule: str, tasks: TaskSet, environment_weights: Array) -> Float[
     return 1.0 / (1.0 / n_tasks + 1.0 / harmonic_mean)
 
 
-def _batch_loss(
-    prior: GPPrior, batch: TaskBatch, weights: Float[Array, " tasks"], anchor: Float[Array, " dim"]
-) -> Float[Array, ""]:
-    # A task of weight zero is treated as all padding at an input that counts, so that not even an overflow or a
-    # singularity in it can reach the gradient.
-    counts = weights > 0.0
-    mask = jnp.asarray(batch.mask) & counts[:, None]
-    x = jnp.where(counts[:, None, None], batch.x, anchor[None, None])
-    y = jnp.where(mask, batch.y, 0.0)
-    evidences = jax.vmap(log_evidence, in_axes=(None, 0, 0, 0))(prior, x, y, mask)
-    sizes = jnp.maximum(jnp.sum(mask, axis=1, dtype=y.dtype), 1.0)
+def _batch_loss(prior: GPPrior, batch: TaskBatch, weights: Float[Array, " tasks"]) -> Float[Array, ""]:
+    points = points_of_tasks(prior, jnp.asarray(batch.x))
+    evidences = jax.vmap(log_evidence, in_axes=(None, 0, 0, 0))(prior, points, batch.y, batch.mask)
+    sizes = jnp.maximum(jnp.sum(batch.mask, axis=1, dtype=weights.dtype), 1.0)
     return -jnp.sum(weights * evidences / sizes)
 
 

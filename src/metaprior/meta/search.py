@@ -14,8 +14,9 @@ from scipy.stats import norm
 from metaprior.meta.adaptation import Queries
 from metaprior.meta.inference import MAP, Laplace, Method
 from metaprior.meta.journal import Journal
-from metaprior.meta.loop import Recipe, Validation, query_log_densities, train
+from metaprior.meta.loop import Validation, query_log_densities, train
 from metaprior.meta.setup import Run, Settings, runs_at_once, scaling_of, set_up, stack_runs
+from metaprior.meta.steps import Recipe
 from metaprior.meta.weights import Weights
 from metaprior.tasks import Scaling, Task, TestTask, fit_scaling, make_folds, pad_to, split_task
 

@@ -9,9 +9,10 @@ import numpy as np
 
 from metaprior.meta.averaging import choose_weights, contaminated
 from metaprior.meta.journal import Journal
-from metaprior.meta.loop import Recipe, TrainingDiverged
+from metaprior.meta.loop import TrainingDiverged
 from metaprior.meta.search import Candidate, by_task, held_out_runs, hold_out, reference_log_densities, train_and_score
 from metaprior.meta.setup import Run, Settings
+from metaprior.meta.steps import Recipe
 from metaprior.meta.weights import DISCOUNTS_UNTRIED, Weights, alone, combined, discounted
 from metaprior.tasks import Task
 

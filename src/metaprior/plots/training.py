@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from metaprior.ensemble import is_classifier
-from metaprior.meta.loop import CHUNK
+from metaprior.meta.steps import CHUNK
 from metaprior.plots.look import (
     BAND,
     LINE,
