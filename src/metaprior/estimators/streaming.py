@@ -13,10 +13,11 @@ from metaprior.ensemble import Ensemble, Model
 from metaprior.estimators.training import Fitted, of_run, padded_validation
 from metaprior.meta.inference import MAP, Laplace, Method
 from metaprior.meta.journal import Journal
-from metaprior.meta.loop import Recipe, Result, train
+from metaprior.meta.loop import Result, train
 from metaprior.meta.search import Candidate
 from metaprior.meta.selection import Choice
 from metaprior.meta.setup import Run, Settings, scaling_of, set_up, stack_runs, training_dtype
+from metaprior.meta.steps import Recipe
 from metaprior.meta.stream import Feed, sample_tasks, stream_temperature
 from metaprior.meta.weights import Weights
 from metaprior.progress import progress_bar
