@@ -1,6 +1,5 @@
 """Mini-batches of stored tasks for the training loop, prepared while it trains on those before."""
 
-import functools
 import hashlib
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -127,7 +126,7 @@ class Feed:
             self._orders[number, epoch] = rng.permutation(len(self.strata[number].tasks))
         return self._orders[number, epoch]
 
-    @functools.cached_property
+    @property
     def identity(self) -> str:
         """A digest of all that batches depend on."""
         plan = [(s.environment, s.size, s.sampled, s.weight) for s in self.strata]

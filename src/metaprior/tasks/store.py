@@ -96,8 +96,8 @@ class StoredTasks(Sequence[Task]):
         return Task(np.array(self.x[first:last], np.float64), np.array(self.y[first:last], np.float64))
 
     def __repr__(self) -> str:
-        rows, inputs = self.n_samples, f"{self.input_dim} input column{'s' * (self.input_dim != 1)}"
-        return f"StoredTasks({len(self):,} tasks, {rows:,} samples, {inputs})"
+        inputs = f"{self.input_dim} input column{'s' * (self.input_dim != 1)}"
+        return f"StoredTasks({len(self):,} tasks, {self.n_samples:,} samples, {inputs})"
 
     @property
     def input_dim(self) -> int:
