@@ -348,3 +348,23 @@ def test_the_walk_through_in_the_readme_works(tmp_path, monkeypatch):
     assert {"predictions.csv", "predictions.png", "prior.safetensors"} <= {
         path.name for path in Path("example").iterdir()
     }
+
+
+def test_a_fit_on_stored_tasks(folder, tmp_path):
+    stored, prior = tmp_path / "stored", tmp_path / "prior.safetensors"
+    columns = COLUMNS[: COLUMNS.index("--target")]
+    result = call("store", folder / "patients.csv", *columns, "--out", stored)
+    expected = load(folder / "prior.safetensors")
+    assert f"south: {expected.report_.n_target_tasks} tasks" in words(result)
+    call("fit", stored, "--target", "south", *QUICK, "--batch-size", "10000", "--out", prior)
+    np.testing.assert_allclose(load(prior).loss_trace_, expected.loss_trace_, atol=1e-3)
+    assert load(prior).training_["columns"] == expected.training_["columns"]
+    for arguments, problem in (
+        (["store", folder / "patients.csv", *columns, "--out", stored], "--overwrite"),
+        (["fit", stored, "--target", "suoth"], "Did you mean 'south'?"),
+        (["fit", stored, *COLUMNS], "Leave out --task"),
+        (["fit", stored], "--environment needs --target"),
+        (["fit", tmp_path, "--target", "south"], "has no tasks.json"),
+        (["fit", folder / "patients.csv", "--x", "hours"], "--task and --y must name a column"),
+    ):
+        assert problem in words(call(*arguments, code=2)), problem

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from metaprior import MetaGPRegressor
+from metaprior import MetaGPRegressor, StoredTasks
 from metaprior.estimators import memory
 
 RNG = np.random.default_rng(0)
@@ -32,6 +32,15 @@ def test_a_fit_that_does_not_fit(free, arguments, parts, monkeypatch):
     with pytest.raises(ValueError, match="of memory, and") as raised:
         meta.fit(TASKS[:4], TASKS[4:])
     assert all(part in str(raised.value) for part in parts), str(raised.value)
+
+
+def test_stored_tasks_need_not_fit(monkeypatch):
+    monkeypatch.setattr(memory, "available_memory", lambda: 1e5)
+    stored = StoredTasks.from_arrays(RNG.normal(size=5000), RNG.normal(size=5000), np.arange(5001))
+    meta = MetaGPRegressor(**{**SMALL, "n_steps": 0}, alpha=0.0, batch_size=3)
+    with pytest.raises(ValueError, match=r"tasks on disk \(metaprior.store_tasks\)"):
+        meta.fit(target_tasks=list(stored))
+    meta.fit(target_tasks=stored)
 
 
 def test_what_is_free_is_known_here():

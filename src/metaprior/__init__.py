@@ -20,7 +20,7 @@ from metaprior.gp import (
 )
 from metaprior.meta import MAP, SVGD, Laplace, OutOfMemoryWarning, TrainingDiverged
 from metaprior.predictive import GaussianMixture
-from metaprior.tasks import tasks_from_frame
+from metaprior.tasks import StoredTasks, open_tasks, store_tasks, tasks_from_frame
 from metaprior.transfer import TransferReport
 
 __version__ = "0.1.0"
@@ -48,10 +48,13 @@ __all__ = [
     "MetaGPRegressor",
     "OutOfMemoryWarning",
     "RBFKernel",
+    "StoredTasks",
     "TrainingDiverged",
     "TransferReport",
     "ZeroMean",
     "load",
+    "open_tasks",
     "predict_frame",
+    "store_tasks",
     "tasks_from_frame",
 ]

@@ -13,13 +13,14 @@ from metaprior.cli.info import info
 from metaprior.cli.predict import predict
 from metaprior.cli.reproduce import reproduce
 from metaprior.cli.show import out
+from metaprior.cli.store import store
 
 app = typer.Typer(
     help="Learn Gaussian-process priors from many small tasks, most of them from somewhere else.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (fit, evaluate, predict, info, example, demo, bench_data, reproduce):
+for command in (fit, evaluate, predict, info, store, example, demo, bench_data, reproduce):
     app.command()(command)
 
 

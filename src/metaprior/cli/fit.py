@@ -9,7 +9,7 @@ import typer
 
 from metaprior.cli.files import check_outputs
 from metaprior.cli.info import environment_rows, plot_compared
-from metaprior.cli.options import AsJson, DropDuplicates, DropMissing, Environment
+from metaprior.cli.options import AsJson, DropDuplicates, DropMissing, Environment, Task, X
 from metaprior.cli.show import busy, err, mistakes_told, note, out, print_json
 
 
@@ -22,10 +22,12 @@ class Kind(StrEnum):
 
 
 def fit(
-    data: Annotated[Path, typer.Argument(help="CSV or Parquet table, one row per reading.")],
-    task: Annotated[list[str], typer.Option("--task", help="Column that names the task of a row; may be repeated.")],
-    x: Annotated[list[str], typer.Option("--x", help="Input column; repeat it for several.")],
-    y: Annotated[str, typer.Option("--y", help="Output column: numbers, or two labels.")],
+    data: Annotated[
+        Path, typer.Argument(help="CSV or Parquet table, one row per reading; or a folder of `metaprior store`.")
+    ],
+    task: Task = None,
+    x: X = None,
+    y: Annotated[str | None, typer.Option("--y", help="Output column: numbers, or two labels.")] = None,
     path: Annotated[Path, typer.Option("--out", help="File for the prior.")] = Path("prior.safetensors"),
     environment: Environment = None,
     target: Annotated[str | None, typer.Option(help="The environment to predict in: a value of that column.")] = None,
@@ -41,7 +43,7 @@ def fit(
     temperature: Annotated[str, typer.Option(help="bayes, effective, paper, auto, or a number.")] = "bayes",
     prior_std: Annotated[str, typer.Option(help="Scale of the hyper-prior: a number, or auto.")] = "1",
     steps: Annotated[int | None, typer.Option(help="Training steps (default: 2000; labels 1000).")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Tasks per step (default: all).")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Tasks per step (default: all; 256 of stored tasks).")] = None,
     search_time: Annotated[float | None, typer.Option(help="Seconds that choosing alpha may take.")] = None,
     max_tasks: Annotated[
         int | None, typer.Option(min=1, help="Of an environment; more are left out at random.")
@@ -56,18 +58,19 @@ def fit(
 
     What is done is kept beside --out: an interrupted fit, run again, goes on from there to the same result.
     """
-    from metaprior.tasks import as_columns, group_rows
-
     with mistakes_told():
         check_outputs([data], path, plot)
-        columns = as_columns(task=task, x=x, y=y, environment=environment)
-        _check_target(environment, target, alpha)
         labels = None if kind is Kind.auto else kind is Kind.classification
         drops: dict[str, Any] = {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates}
-        with busy(f"reading {data}"):
-            table = group_rows(data, columns, **drops, labels=labels)
-        environments = _environments(table, environment, target, max_tasks, seed)
-        is_text = table.tasks[0].y.dtype.kind not in "fiu" if labels is None else labels
+        named = {"task": task, "x": x, "y": y, "environment": environment}
+        if data.is_dir():
+            told = [*named.values(), *drops.values(), max_tasks]
+            columns, environments = _stored(data, target, alpha, any(told))
+            is_text = bool(labels)
+        else:
+            columns, table = _read(data, named, target, alpha, drops, labels)
+            environments = _environments(table, environment, target, max_tasks, seed)
+            is_text = table.tasks[0].y.dtype.kind not in "fiu" if labels is None else labels
         arguments = {
             "alpha": number_or_word("--alpha", alpha) if target is not None else 0.0,
             "inference": inference,
@@ -82,7 +85,7 @@ def fit(
             "search_time": search_time,
         }
         meta = _fitted(environments, target, arguments, is_text, seed, path)
-        meta.training_["columns"] = columns._asdict()
+        meta.training_["columns"] = columns
         meta.training_["data"] = data.name
         meta.save(path)
         checkpoint_of(path).unlink(missing_ok=True)
@@ -122,6 +125,38 @@ def checkpoint_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.checkpoint")
 
 
+def _read(
+    data: Path, named: dict[str, Any], target: str | None, alpha: str, drops: dict[str, Any], labels: bool | None
+) -> tuple[dict[str, Any], Any]:
+    """The columns of a table, and its tasks."""
+    from metaprior.tasks import as_columns, group_rows
+
+    lacking = [f"--{name}" for name in ("task", "x", "y") if not named[name]]
+    if lacking:
+        raise ValueError(f"{' and '.join(lacking)} must name a column of the table.")
+    columns = as_columns(**named)
+    _check_target(columns.environment, target, alpha)
+    with busy(f"reading {data}"):
+        return columns._asdict(), group_rows(data, columns, **drops, labels=labels)
+
+
+def _stored(folder: Path, target: str | None, alpha: str, told: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The columns that tasks were stored from, and the tasks by environment."""
+    from metaprior.tasks import open_tasks
+    from metaprior.tasks.store import read_header
+
+    stored, columns = open_tasks(folder), read_header(folder)["columns"]
+    if told:
+        raise ValueError(
+            f"{folder} holds stored tasks: what columns say and which rows are left out was said to `metaprior store`. "
+            "Leave out --task, --x, --y, --environment, --drop-missing, --drop-duplicates and --max-tasks."
+        )
+    _check_target(columns["environment"], target, alpha)
+    environments = stored if isinstance(stored, dict) else {"": stored}
+    _check_known(target, environments, columns["environment"])
+    return columns, environments
+
+
 def _check_target(environment: str | None, target: str | None, alpha: str) -> None:
     if (environment is None) != (target is None):
         given, lacking = ("--target", "--environment") if environment is None else ("--environment", "--target")
@@ -137,22 +172,24 @@ def _environments(
     table: Any, environment: str | None, target: str | None, most: int | None, seed: int
 ) -> dict[str, Any]:
     """Tasks by environment, no more than asked for of any."""
-    import difflib
-
     grouped = table.by_environment()
-    if target is not None and target not in grouped:
-        near = difflib.get_close_matches(target, grouped, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        listed = ", ".join(map(repr, list(grouped)[:12]))
-        raise ValueError(
-            f"--target {target!r} does not occur in column {environment!r}, whose values are {listed}.{hint}"
-        )
+    _check_known(target, grouped, environment)
     rng = np.random.default_rng(seed)
     for name, tasks in grouped.items():
         if most is not None and len(tasks) > most:
             note(f"{most} of {len(tasks)} tasks{f' of {name}' if name else ''} are used (--max-tasks).")
             grouped[name] = [tasks[i] for i in np.sort(rng.choice(len(tasks), most, replace=False)).tolist()]
     return grouped
+
+
+def _check_known(target: str | None, environments: dict[str, Any], column: str | None) -> None:
+    import difflib
+
+    if target is not None and target not in environments:
+        near = difflib.get_close_matches(target, environments, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        listed = ", ".join(map(repr, list(environments)[:12]))
+        raise ValueError(f"--target {target!r} does not occur in column {column!r}, whose values are {listed}.{hint}")
 
 
 def number_or_word(option: str, text: str) -> float | str:

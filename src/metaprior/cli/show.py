@@ -20,6 +20,9 @@ out, err = Console(), Console(stderr=True)
 OPTIONS = {
     r"drop_missing=True": "--drop-missing",
     r"drop_duplicates=True": "--drop-duplicates",
+    r"overwrite=True": "--overwrite",
+    r"\bmetaprior\.store_tasks\b": "metaprior store",
+    r"^out must": "--out must",
     r"\bfewer tasks \(": "fewer tasks (--max-tasks; ",
     r"\bn_(steps|particles)\b": r"--\1",
     r"\bnoise_std\b": "--noise",

@@ -3,7 +3,6 @@
 import math
 import os
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
@@ -20,9 +19,11 @@ from metaprior import persistence
 from metaprior.checks import check_bool, check_choice, check_integer, check_positive
 from metaprior.ensemble import Ensemble, Model
 from metaprior.estimators.checkpoints import fingerprint, kept_in
-from metaprior.estimators.environments import Environments
+from metaprior.estimators.environments import Environments, warn_of_few
 from metaprior.estimators.memory import check_memory
+from metaprior.estimators.processes import check_alike
 from metaprior.estimators.record import training_record
+from metaprior.estimators.streaming import Stream, stream_of, streamed_method, train_streamed
 from metaprior.estimators.training import train_members
 from metaprior.gp.prior import check_noise, families, resolve_encoder, resolve_kernel, resolve_mean
 from metaprior.meta.hyperprior import check_prior_mean, check_prior_std
@@ -36,7 +37,7 @@ from metaprior.meta.setup import Run, Settings, draw, empty_scaling, resolve, sc
 from metaprior.meta.steps import OPTIMISERS, SCHEDULES, Recipe
 from metaprior.meta.weights import Weights, alone, resolve_weights
 from metaprior.progress import progress_bar
-from metaprior.tasks import Task, TestTask
+from metaprior.tasks import TestTask
 from metaprior.transfer import TransferReport, make_report
 
 FITTED_NUMBERS = ("alpha_", "family_", "temperature_", "dtype_", "best_step_")
@@ -80,28 +81,40 @@ class MetaGP(BaseEstimator):
         if patience is not None:
             check_integer("patience", patience, least=1)
         names, tasks, target, _ = environments
-        options = resolve_weights(self.alpha, names, environments.counts, target)
+        stream = stream_of(tasks, self.batch_size)
+        counts = environments.counts if stream is None else stream.counts(self.alpha)
+        options = resolve_weights(self.alpha, names, counts, target)
         input_dim = next(t.x.shape[1] for group in tasks for t in group)
-        known = self._families(settings, input_dim)
+        known = self._families(settings, input_dim, stream is not None)
         tests = None if validation is None else validation(input_dim)
-        self._warn(environments)
+        warn_of_few(environments, self._auto(), self.n_steps)
         started = time.monotonic()
-        seed = from_first(int(check_random_state(self.random_state).randint(2**31 - 1)))
         check_alike(tasks, self.search_time)
-        dtype = self._training_dtype(tasks, target, options, settings)
+        seed = from_first(int(check_random_state(self.random_state).randint(2**31 - 1)))
+        dtype = self._training_dtype(environments, stream, options, settings)
         searched = len(options) > 1 or len(known) > 1 or self._auto().temperature or self._auto().prior_std
         largest = max(known.values(), key=lambda each: each.n_particles)
-        check_memory(tasks, largest, self.batch_size, searched, 8 if dtype == "float64" else 4)
+        batch_size = self.batch_size if stream is None else stream.batch_size
+        in_memory = tasks if stream is None else stream.sample(seed)
+        check_memory(in_memory, largest, batch_size, searched, 8 if dtype == "float64" else 4)
         asked = "" if checkpoint is None else self._fingerprint(names, target, seed)
         with jax.enable_x64(dtype == "float64"), kept_in(checkpoint, asked, seed) as (journal, seed):
-            schedules = [self._schedule(each, seed, journal) for each in known.values()]
+            schedules = [self._schedule(each, seed, journal, batch_size) for each in known.values()]
+            tasks = in_memory if stream is None else stream.sample(seed)  # a checkpoint may have another seed
             chosen = choose_family(tasks, target, options, list(known.values()), schedules)
             family, settings = list(known.items())[chosen]
-            recipe = lambda run: self._recipe(run, settings.method)  # noqa: E731
             choice = choose(tasks, target, options, settings, self._auto(), schedules[chosen])
-            plan = (recipe, int(self.n_steps), self.learning_rate, tests, patience, self.progress)
-            self.model_, results, temperatures = train_members(tasks, choice, seed, *plan, journal)
+            plan = (int(self.n_steps), self.learning_rate, tests, patience, self.progress, journal)
+            if stream is None:
+                recipe = lambda run: self._recipe(run, settings.method, batch_size)  # noqa: E731
+                fitted = train_members(tasks, choice, seed, recipe, *plan)
+            else:
+                recipe = Recipe(settings.method, self.optimizer, self.schedule, n_devices=self.n_devices)
+                fitted = train_streamed(stream, tasks, choice, seed, recipe, *plan)
+            self.model_, results, temperatures = fitted
         self.parameters_ = self.get_params(deep=False)  # what `save` writes, whatever is set later
+        if stream is not None and resolve_inference(self.inference) is None:
+            self.parameters_["inference"] = "map"
         self.report_ = make_report(choice, names, target, len(tasks[target]), sum(map(len, tasks)) - len(tasks[target]))
         self.environment_weights_ = choice.weights @ self.report_.environment_weights
         self.alpha_ = float(choice.weights @ self.report_.alpha)
@@ -121,38 +134,24 @@ class MetaGP(BaseEstimator):
         parameters = {k: v for k, v in self.get_params(deep=False).items() if k not in ("progress", "random_state")}
         return fingerprint(parameters, names, target, None if self.random_state is None else seed)
 
-    def _warn(self, environments: Environments) -> None:
-        """Say so where there are too few target tasks to choose by."""
-        auto, n_target = self._auto(), environments.counts[environments.target]
-        name = environments.names[environments.target]
-        if auto.weights and not n_target:
-            warnings.warn(
-                f"There are no tasks of the {name} environment to choose alpha by: alpha is 1. Pass some if there are "
-                "any; alpha=1 or alpha='pooled' says that this is meant.",
-                stacklevel=4,
-            )
-        if (auto.temperature or auto.prior_std) and n_target < 2 and self.n_steps > 0:
-            warnings.warn(
-                f"temperature='auto' and prior_std='auto' need two tasks of the {name} environment at least, one to "
-                f"hold out; there are {n_target}. They are 'bayes' and 1.0 now.",
-                stacklevel=4,
-            )
-
     def _training_dtype(
-        self, tasks: Sequence[Sequence[Task]], target: int, options: Sequence[Weights], settings: Settings
+        self, environments: Environments, stream: Stream | None, options: Sequence[Weights], settings: Settings
     ) -> str:
         """That of the most demanding option, where it is for us to choose."""
         if self.dtype != "auto":
             return self.dtype
-        counts = [len(group) for group in tasks]
+        _, tasks, target, _ = environments
+        counts = environments.counts if stream is None else stream.counts(self.alpha)
         searched = [weights for _, _, weights in alone(counts, target)] if len(options) > 1 else []
+        if stream is not None:
+            return stream.dtype((*options, *searched), settings)
         scaled = ((weights, scaling_of(tasks, weights, settings)) for weights in (*options, *searched))
         return max(training_dtype(tasks, weights, scaling, settings) for weights, scaling in scaled)
 
-    def _schedule(self, settings: Settings, seed: int, journal: Journal | None) -> Schedule:
+    def _schedule(self, settings: Settings, seed: int, journal: Journal | None, batch_size: int | None) -> Schedule:
         """How the runs of a search are trained: like those of the fit, for fewer steps."""
         return Schedule(
-            lambda run: self._recipe(run, stand_in(settings.method)),
+            lambda run: self._recipe(run, stand_in(settings.method), batch_size),
             math.ceil(self.n_steps / STEPS_DIVISOR),
             self.learning_rate,
             seed,
@@ -237,9 +236,10 @@ class MetaGP(BaseEstimator):
         self.n_features_in_ = input_dim
         self.training_ = header["training"]
 
-    def _families(self, settings: Settings, input_dim: int) -> dict[str, Settings]:
+    def _families(self, settings: Settings, input_dim: int, streamed: bool = False) -> dict[str, Settings]:
         """The settings for every kernel there is to choose from, by name."""
         method, labels = resolve_inference(self.inference), self.likelihood == "bernoulli"
+        method = streamed_method(method) if streamed else method
         kernels = families(settings.kernel, input_dim, settings.encoder, labels)
         if isinstance(method, Laplace):  # networks have too many parameters for it
             kernels = dict(list(kernels.items())[:1])
@@ -295,8 +295,8 @@ class MetaGP(BaseEstimator):
     def _check_standardise(self) -> None:
         check_bool("standardise", self.standardise)
 
-    def _recipe(self, run: Run, method: Method) -> Recipe:
+    def _recipe(self, run: Run, method: Method, batch_size: int | None) -> Recipe:
         tasks = run.problem.tasks
-        size = sum(tasks.environment_counts) if self.batch_size is None else int(self.batch_size)
+        size = sum(tasks.environment_counts) if batch_size is None else int(batch_size)
         plan = None if size >= sum(tasks.environment_counts) else batch_plan(tasks, size)
         return Recipe(method, self.optimizer, self.schedule, plan, self.n_devices)

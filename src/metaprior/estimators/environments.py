@@ -1,9 +1,11 @@
 """What `fit` is given: source and target tasks, or any number of named environments."""
 
-from collections.abc import Callable, Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from metaprior.tasks import Task
+from metaprior.meta.selection import Auto
+from metaprior.tasks import StoredTasks, Task
 
 Read = Callable[[Any, str, int | None], list[Task]]  # checks (tasks, what to call them, the number of input columns)
 
@@ -12,7 +14,7 @@ class Environments(NamedTuple):
     """Checked tasks of every environment."""
 
     names: tuple[str, ...]
-    tasks: list[list[Task]]
+    tasks: list[Sequence[Task]]  # lists, or stored tasks
     target: int  # which of them is the one to predict in
     arguments: tuple[str, ...]  # what the user called each, for errors
 
@@ -41,15 +43,44 @@ def read_environments(
     else:
         names = ("source", "target")
         named = [("source_tasks", source_tasks), ("target_tasks", target_tasks)]
-    checked: list[list[Task]] = []
+    checked: list[Sequence[Task]] = []
     for argument, tasks in named:
         known = [task.x.shape[1] for group in checked for task in group[:1]]
-        checked.append(read(tasks, argument, known[0] if known else None))
+        input_dim = known[0] if known else None
+        stored = isinstance(tasks, StoredTasks)
+        checked.append(_stored(tasks, argument, input_dim) if stored else read(tasks, argument, input_dim))
     if not any(checked):
         empty = "source_tasks has no tasks" if len(names) != 2 or isinstance(source_tasks, Mapping) else ""
         raise ValueError(f"{empty or 'source_tasks and target_tasks are both empty'}: expected at least one (X, y).")
     place = names.index(target if isinstance(source_tasks, Mapping) else "target")
     return Environments(names, checked, place, tuple(argument for argument, _ in named))
+
+
+def warn_of_few(environments: Environments, auto: Auto, n_steps: int) -> None:
+    """Say so where there are too few target tasks to choose by."""
+    n_target, name = environments.counts[environments.target], environments.names[environments.target]
+    if auto.weights and not n_target:
+        warnings.warn(
+            f"There are no tasks of the {name} environment to choose alpha by: alpha is 1. Pass some if there are "
+            "any; alpha=1 or alpha='pooled' says that this is meant.",
+            stacklevel=4,
+        )
+    if (auto.temperature or auto.prior_std) and n_target < 2 and n_steps > 0:
+        warnings.warn(
+            f"temperature='auto' and prior_std='auto' need two tasks of the {name} environment at least, one to "
+            f"hold out; there are {n_target}. They are 'bayes' and 1.0 now.",
+            stacklevel=4,
+        )
+
+
+def _stored(tasks: StoredTasks, argument: str, input_dim: int | None) -> StoredTasks:
+    """Stored tasks were checked when they were stored; only now are they seen beside others."""
+    if input_dim is not None and tasks.input_dim != input_dim:
+        raise ValueError(
+            f"{argument} must have {input_dim} input column{'s' * (input_dim != 1)}, like the other tasks; got "
+            f"{tasks.input_dim}."
+        )
+    return tasks
 
 
 def _check_names(environments: Mapping[Any, Any], target_tasks: Any, target: Any) -> None:

@@ -32,6 +32,7 @@ def check_memory(
         advice.append(f"batch_size={int(np.clip(fitting, 1, LARGE_BATCH))}")
     if searched:
         advice.append("a given alpha")
+    advice.append("tasks on disk (metaprior.store_tasks)")
     raise ValueError(
         f"This fit of {n_tasks:,} tasks with {samples:,} readings needs about {needed / 1e9:.0f} GB of memory, and "
         f"{there / 1e9:.0f} GB are free. Take {', or '.join(advice)}."

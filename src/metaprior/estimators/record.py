@@ -1,5 +1,6 @@
 """What a fitted prior knows of its training, for its file and for `metaprior info`."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 from metaprior import persistence
 from metaprior.ensemble import Model
 from metaprior.estimators.environments import Environments
+from metaprior.tasks import StoredTasks, Task
 
 MOST_INPUTS = 100  # whose scales are told; images have thousands
 
@@ -19,8 +21,7 @@ def training_record(environments: Environments, member: Model, loss: np.ndarray,
     spread = [np.std(np.asarray(leaf, float), axis=0).ravel() for leaf in jax.tree.leaves(member.particles)]
     return {
         "environments": {
-            name: {"tasks": len(group), "samples": sum(len(task.y) for task in group)}
-            for name, group in zip(names, tasks, strict=True)
+            name: {"tasks": len(group), "samples": _samples(group)} for name, group in zip(names, tasks, strict=True)
         },
         "target": names[target],
         "scaling": {
@@ -36,3 +37,7 @@ def training_record(environments: Environments, member: Model, loss: np.ndarray,
         "seconds": round(seconds, 1),
         "versions": persistence.versions(),
     }
+
+
+def _samples(tasks: Sequence[Task]) -> int:
+    return tasks.n_samples if isinstance(tasks, StoredTasks) else sum(len(task.y) for task in tasks)

@@ -30,7 +30,8 @@ class MetaGPRegressor(MetaGP):
         shared among them in proportion to their numbers of tasks, and a dict gives every environment its weight.
     inference : "auto", "map", "svgd", "laplace", MAP(...), SVGD(...) or Laplace(...)
         How the Gibbs hyper-posterior is approximated: by its mode, by interacting particles, or by draws from the
-        normal that fits it at its mode. "auto" is "laplace" for priors of up to 2000 parameters, else "map".
+        normal that fits it at its mode. "auto" is "laplace" for priors of up to 2000 parameters, else "map", as it is
+        for stored tasks.
     n_particles : int, optional
         Default 1 for MAP and 10 for the others. Several MAP particles are an ensemble of independent solutions.
     mean : "auto", "inducing", "mlp", "linear", "constant", "zero", MLPMean(...), or a function of one input point
@@ -60,7 +61,7 @@ class MetaGPRegressor(MetaGP):
         Training steps; 0 leaves the prior at its initial parameters, which is the "GP" baseline.
     batch_size : int, optional
         Tasks per step, shared among environments (and size buckets) in proportion to their size, at least one of each.
-        Default: all tasks.
+        Default: all tasks. Stored tasks (`open_tasks`): 256, shared in proportion to weights in the loss.
     standardise : bool
         Learn the scale of inputs and outputs from the tasks; undone in every prediction.
     dtype : "auto", "float32" or "float64"
@@ -155,7 +156,7 @@ class MetaGPRegressor(MetaGP):
         patience: Any = 5,
         checkpoint: str | os.PathLike | None = None,
     ) -> "MetaGPRegressor":
-        """Meta-train on sequences of (X, y), one per task.
+        """Meta-train on sequences of (X, y), one per task, or on stored tasks (`open_tasks`), which may be millions.
 
         For more than two environments pass a dict of them and name the target:
         `fit({"a": tasks, "b": tasks, "c": tasks}, target="c")`.

@@ -46,7 +46,7 @@ def train_members(
     runs = [set_up(tasks, member.weights, scaling, member.settings, seed) for member, scaling in pairs]
     held_out = None
     if validation_tasks is not None:
-        padded = [_padded(validation_tasks, scaling) for scaling in scalings]
+        padded = [padded_validation(validation_tasks, scaling) for scaling in scalings]
         held_out = jax.tree.map(lambda *leaves: np.stack(leaves), *padded)
 
     def run(part: range, _: int) -> list[Result]:
@@ -65,7 +65,7 @@ def train_members(
                 on_chunk,
                 journal=journal,
             )
-        return [_of_run(result, i) for i in range(len(part))]
+        return [of_run(result, i) for i in range(len(part))]
 
     parts = in_parts(run, range(len(runs)), runs_at_once(runs[0]), "runs", RUN_ADVICE)
     results = [result for part in parts for result in part]
@@ -77,13 +77,14 @@ def train_members(
     return Fitted(Ensemble(tuple(models), np.array(averaging)), results, temperatures)
 
 
-def _of_run(result: Result, i: int) -> Result:
+def of_run(result: Result, i: int) -> Result:
     """What training gave one of its runs, without the axis of runs."""
     particles = jax.tree.map(lambda leaf: np.asarray(leaf)[i], result.particles)
     return Result(particles, result.loss[i], result.validation[i], result.best_step[i])
 
 
-def _padded(tasks: Sequence[TestTask], scaling: Scaling) -> Validation:
+def padded_validation(tasks: Sequence[TestTask], scaling: Scaling) -> Validation:
+    """Held-out tasks, scaled and padded."""
     n_context, n_query = (max(len(getattr(task, part)) for task in tasks) for part in ("y_context", "y_query"))
     sizes = (padded_size(n_context), padded_size(n_query))
     return Validation(*pad_queries(tasks, scaling, *sizes, jnp.zeros(()).dtype))

@@ -50,8 +50,13 @@ class Snapshot(NamedTuple):
 class Feed(Protocol):
     """Mini-batches from elsewhere, such as a disk."""
 
+    @property
+    def identity(self) -> str:
+        """A digest of all that the batches depend on: a training is the same if it is fed the same."""
+        ...
+
     def chunk(self, first: int, n_steps: int) -> tuple[WeightedBatch, ...]:
-        """Those of `n_steps` steps from the `first` on: leaves (steps, runs, tasks, ...)."""
+        """Those of `n_steps` steps from the `first` on, maybe beyond the last one: leaves (steps, runs, tasks, ...)."""
         ...
 
 
@@ -82,7 +87,8 @@ def train(
     """
     if journal is not None:
         given = (problem, particles, keys, learning_rate, validation)
-        journal.enter(given, f"{recipe.method} {recipe[1:]} {n_steps} {patience}")
+        source = "" if feed is None else feed.identity
+        journal.enter(given, f"{recipe.method} {recipe[1:]} {n_steps} {patience} {source}")
         nothing = np.empty(0)
         if (result := journal.result(Result(particles, nothing, nothing, nothing))) is not None:
             return result
@@ -101,7 +107,7 @@ def train(
     first = sum(loss.shape[1] for loss in losses)
     while not tracker.finished and first < n_steps:
         done = min(first + recipe.chunk, n_steps)
-        fed = None if feed is None else feed.chunk(first, done - first)
+        fed = None if feed is None else feed.chunk(first, recipe.chunk)
         chunk = Chunk(problem, learning_rate, np.asarray(first, np.int32), np.asarray(n_steps, np.int32), fed)
         with together():
             state, loss = run_chunk((chunk, recipe, devices), state)

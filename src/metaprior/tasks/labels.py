@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from metaprior.tasks.store import StoredTasks
 from metaprior.tasks.types import Task, TestTask, as_test_tasks
 
 KINDS = {"b": "bools", "i": "numbers", "u": "numbers", "f": "numbers", "U": "text"}
@@ -38,11 +39,13 @@ def as_labels(values: Any, name: str) -> np.ndarray:
 
 def encode_environments(
     environments: Sequence[Sequence[Task]], names: Sequence[str], weights: Sequence[float]
-) -> tuple[list[list[Task]], np.ndarray | None]:
+) -> tuple[list[Sequence[Task]], np.ndarray | None]:
     """Meta-training tasks with labels 0.0 and 1.0, and the two labels if all tasks share them.
 
-    Environments of weight zero have no say in that.
+    Environments of weight zero have no say in that. Where some are stored, all have the labels 0 and 1.
     """
+    if any(isinstance(tasks, StoredTasks) for tasks in environments):
+        return [_zero_or_one(tasks, name) for tasks, name in zip(environments, names, strict=True)], np.array([0, 1])
     every = [task.y for tasks, weight in zip(environments, weights, strict=True) if weight > 0 for task in tasks]
     distinct = {label for y in every for label in np.unique(y).tolist()}
     if len(distinct) < 2:
@@ -52,7 +55,7 @@ def encode_environments(
     shared = (
         np.unique(np.concatenate([np.unique(y) for y in every])) if len(distinct) == 2 and _one_kind(every) else None
     )
-    encoded = []
+    encoded: list[Sequence[Task]] = []
     for tasks, name, weight in zip(environments, names, weights, strict=True):
         if weight == 0:
             classes = [np.unique(task.y) for task in tasks]
@@ -131,6 +134,20 @@ def as_labelled_tests(
         y_context = encode(task.y_context, classes)
         encoded.append(task._replace(y_context=y_context, y_query=encode(task.y_query, classes)))
     return encoded
+
+
+def _zero_or_one(tasks: Sequence[Task], name: str) -> Sequence[Task]:
+    """Tasks of which some are stored, as numbers: their labels are checked, a block at a time."""
+    stored = isinstance(tasks, StoredTasks)
+    blocks = (tasks.y[slice(*rows)] for rows in tasks.blocks()) if stored else (task.y for task in tasks)
+    for y in blocks:
+        others = [label for label in np.unique(y).tolist() if label not in (0, 1)]
+        if others:
+            raise ValueError(
+                f"{name}: labels must be 0 and 1 where tasks are stored; got {others[0]!r}. Make 0 and 1 of the two "
+                "labels before store_tasks; where every task has labels of its own, of the first and the second."
+            )
+    return tasks if stored else [Task(task.x, task.y.astype(np.float64)) for task in tasks]
 
 
 def _warn_of_slips(every: Sequence[np.ndarray]) -> None:

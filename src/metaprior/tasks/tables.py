@@ -33,8 +33,8 @@ def read_table(path: str | os.PathLike, columns: Columns) -> "pd.DataFrame":
     """
     return _read(
         path,
-        lambda file, opener, separator: _to_frame(_read_csv(file, opener, separator, columns), file),
-        lambda file: _to_frame(_read_parquet(file, columns), file),
+        lambda file, opener, separator: to_frame(_read_csv(file, opener, separator, columns), file),
+        lambda file: to_frame(_read_parquet(file, columns), file),
     )
 
 
@@ -142,7 +142,7 @@ def _open_parquet(file: Path) -> Any:
         raise ValueError(f"{file} is damaged, or no Parquet file: {str(error)[:200]}.") from None
 
 
-def _to_frame(table: Any, file: Path) -> "pd.DataFrame":
+def to_frame(table: Any, file: Path) -> "pd.DataFrame":
     """Text as categoricals: a distinct value is stored once. Bytes are text that is not UTF-8."""
     import pyarrow as pa
 
