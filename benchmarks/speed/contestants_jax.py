@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_solve, solve_triangular
 
 from speed.problem import LEARNING_RATE, NOISE_STD, OUTPUT_SCALE, Data, Networks
@@ -55,8 +56,8 @@ def loss(networks: Networks, data: Data) -> Any:
 
 def stein_direction(particles: Networks, gradients: Networks) -> Networks:
     """Of descent, with the median heuristic: (k @ gradient - repulsion) / K."""
-    _, unravel = jax.flatten_util.ravel_pytree(jax.tree.map(lambda leaf: leaf[0], particles))
-    rows = jax.vmap(lambda tree: jax.flatten_util.ravel_pytree(tree)[0])
+    _, unravel = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], particles))
+    rows = jax.vmap(lambda tree: ravel_pytree(tree)[0])
     theta, gradient = rows(particles), rows(gradients)
     n_particles = len(theta)
     distances = squared_distances(theta, theta)

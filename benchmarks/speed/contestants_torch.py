@@ -203,11 +203,14 @@ def choose_threads(training: Any, call: Callable[[], Any], n_cores: int, rounds:
     On a busy machine threads that wait for each other can cost a hundredfold: that is not held against torch.
     """
     times: dict[int, list[float]] = {n_threads: [] for n_threads in sorted({1, n_cores})}
-    for _ in range(rounds + 1):
+    medians: dict[int, float] = {}
+    for done in range(rounds):
         for n_threads, of_threads in times.items():
             training.n_threads = n_threads
             of_threads.append(seconds(call))
-    medians = {n_threads: np.median(of_threads[1:]) for n_threads, of_threads in times.items()}  # the first warms up
+        medians = {n_threads: float(np.median(of_threads[1:] or of_threads)) for n_threads, of_threads in times.items()}
+        if done >= 2 and max(medians.values()) > 2.0 * min(medians.values()):
+            break  # it is clear
     training.n_threads = min(medians, key=lambda n_threads: medians[n_threads])
     return training.n_threads
 

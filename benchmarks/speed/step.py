@@ -174,7 +174,7 @@ def _torch_contestants(
             notes.append(f"{name} could not run here: {type(error).__name__}")
             continue
         threads = contestants_torch.choose_threads(
-            training, lambda t=training, n=n_steps: t.steps(max(n // 3, 1)), machine.n_cores()
+            training, lambda t=training, n=n_steps: t.steps(max(n // 8, 1)), machine.n_cores()
         )
         notes.append(f"{name} is faster with {threads} thread{'s' * (threads > 1)}, and has them")
         say(notes[-1])
