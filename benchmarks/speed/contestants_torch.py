@@ -184,8 +184,8 @@ class SteinTraining(TorchTraining):
 
 
 def gpytorch_predict(parts: SharedParts, x: Any, y: Any, x_query: Any, batch: int) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance of new observations at the queries of many tasks, `batch` tasks at once."""
-    means, variances = [], []
+    """Mean and deviation of new observations at the queries of many tasks, `batch` tasks at once."""
+    means, deviations = [], []
     with torch.no_grad(), gpytorch.settings.fast_pred_var(), gpytorch.settings.debug(False):
         for first in range(0, len(x), batch):
             part = slice(first, first + batch)
@@ -193,8 +193,8 @@ def gpytorch_predict(parts: SharedParts, x: Any, y: Any, x_query: Any, batch: in
             parts.likelihood.eval()
             predictive = parts.likelihood(gp(_tensor(x_query[part])))
             means.append(predictive.mean.numpy())
-            variances.append(predictive.variance.numpy())
-    return np.concatenate(means), np.concatenate(variances)
+            deviations.append(predictive.stddev.numpy())
+    return np.concatenate(means), np.concatenate(deviations)
 
 
 def choose_threads(training: Any, call: Callable[[], Any], n_cores: int, rounds: int = 7) -> int:
