@@ -105,6 +105,12 @@ def test_floors_are_as_counted_by_hand():
     assert floor.seconds_at_least(work.times(2), floor.Rates(1.0, 1.0)) == pytest.approx(2 * (work.operations + 12))
 
 
+def test_the_peak_of_memory_is_seen():
+    before = growth_point.held_before()
+    held = np.ones(2**23)  # 64 MB
+    assert growth_point.peak() - before > 0.9 * held.nbytes
+
+
 def test_ragged_tasks_are_padded_less_with_more_buckets():
     sizes = growth_point.ragged_sizes()
     assert (sizes.min(), sizes.max()) == (1, growth_point.LARGEST)

@@ -1,7 +1,6 @@
 """One point of item 5, in a process of its own: `python -m speed.growth_point '{"tasks": 1000}'` prints JSON."""
 
 import json
-import os
 import resource
 import sys
 from pathlib import Path
@@ -23,6 +22,7 @@ from speed.timing import Spread, repeat, seconds, spread
 RAGGED_TASKS, LARGEST = 300, 64
 SIZES = (1, 2, 4, 8, 16, 32, 64)  # where the time of a task is measured, to know what no padding at all would take
 SAME_SIZE = 100
+STATUS = Path("/proc/self/status")
 
 
 def main(asked: dict[str, Any]) -> dict[str, Any]:
@@ -45,15 +45,14 @@ def measure_step(tasks: TaskSet, n_particles: int, budget: float) -> dict[str, A
     stacked = stack_runs([make_problem(tasks, n_particles)])
     recipe = Recipe(_method(n_particles), "adam", "constant", chunk=n_steps)
     rate = jnp.full(1, LEARNING_RATE)
-    before = _resident()
+    before = held_before()
     call = lambda: train(stacked.problem, stacked.particles, stacked.key, recipe, n_steps, rate)  # noqa: E731
     first = seconds(call)
     times = spread([time / n_steps for time in repeat(call, budget, most=20)])
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) - before
     return {
         "seconds": times._asdict(),
         "first_call": first - n_steps * times.median,
-        "peak_bytes": peak,
+        "peak_bytes": peak() - before,
         "padding": padded / samples,
         "steps": n_steps,
         "buckets": len(shapes),
@@ -109,12 +108,27 @@ def _method(n_particles: int) -> MAP | SVGD:
     return MAP() if n_particles == 1 else SVGD()
 
 
-def _resident() -> int:
-    """Bytes this process holds now."""
-    statm = Path("/proc/self/statm")
-    if not statm.exists():
-        return 0
-    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def held_before() -> int:
+    """Bytes this process holds now; the kernel's record of its peak starts again from here.
+
+    On Linux, where what `getrusage` says starts from what the parent process held. Elsewhere the peak so far.
+    """
+    if not STATUS.exists():
+        return peak()
+    Path("/proc/self/clear_refs").write_text("5")
+    return _status("VmRSS")
+
+
+def peak() -> int:
+    """The most bytes this process has held."""
+    if STATUS.exists():
+        return _status("VmHWM")
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _status(name: str) -> int:
+    [line] = [line for line in STATUS.read_text().splitlines() if line.startswith(f"{name}:")]
+    return int(line.split()[1]) * 1024
 
 
 if __name__ == "__main__":
