@@ -103,7 +103,8 @@ def measured_rates(n_rows: int, n_runs: int = 1, budget: float = 1.0) -> Rates:
     Small ones are repeated within one program, each on the result of the last, as the layers of a network are.
     """
     numbers = n_rows * n_runs * 32
-    repeats = max(1, 20_000_000 // numbers)
+    enough = 20_000_000 if jax.default_backend() == "cpu" else 20_000_000_000  # to outlast the call itself
+    repeats = max(1, enough // numbers)
     rng = np.random.default_rng(0)
     rotations = np.linalg.qr(rng.standard_normal((n_runs, 32, 32)))[0].astype(np.float32)  # numbers keep their size
     x = jnp.asarray(rng.standard_normal((n_runs, n_rows, 32)), jnp.float32)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from metaprior.meta.inference import MAP
 from metaprior.meta.loop import Recipe, train
@@ -54,7 +55,7 @@ def measure_ours(n_draws: int, n_steps: int, say: Callable[[str], None], alphas:
     times = repeat(lambda: _train(together, n_steps), budget=30.0, least=2, most=5)
     n_runs = n_draws * len(alphas)
     least, figures = _floor(n_runs)
-    rows = rows_of({OURS: jnp.asarray(times) / n_runs}, OURS, least * n_steps)  # type: ignore[dict-item]
+    rows = rows_of({OURS: np.array(times) / n_runs}, OURS, least * n_steps)
     figures["ms_per_draw"] = 1e3 * rows[0].seconds.median
     notes = [f"{n_runs} runs of {n_steps} steps at once; floor {duration(least * n_steps)} per run"]
     configuration = {"draws": n_draws, "alphas": alphas, "steps": n_steps, "device": jax.devices()[0].device_kind}
