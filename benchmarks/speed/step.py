@@ -48,7 +48,7 @@ class Budget(NamedTuple):
 
 
 QUICK = Budget(rounds=5, our_steps=300, loop_steps=3, compiled=False)
-FULL = Budget(rounds=15, our_steps=1000, loop_steps=8, compiled=True)
+FULL = Budget(rounds=9, our_steps=1000, loop_steps=8, compiled=True)
 
 
 def measure(quick: bool, say: Callable[[str], None]) -> list[Section]:
