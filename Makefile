@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export METAPRIOR_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: run test test-all check format docs clean
+.PHONY: run test test-all bench check format docs clean
 
 run: .venv/.run
 	$(BIN)/metaprior demo --out demo
@@ -19,6 +19,10 @@ test: .venv/.test
 
 test-all: .venv/.test
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m ""
+
+# Speed against others; `make bench BENCH=--quick` takes minutes, `make bench BENCH="--only step,sweep"` some of it.
+bench: .venv/.bench
+	PYTHONPATH=benchmarks $(BIN)/python -m speed --out benchmarks/results/speed.json $(BENCH)
 
 check: .venv/.check
 	$(BIN)/ruff check .
@@ -54,6 +58,13 @@ $(BIN)/python:
 
 .venv/.docs: $(BIN)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[docs]"
+	touch $@
+
+# Torch from its index of CPU builds, or from wherever pip looks: the default wheels for Linux bring gigabytes of CUDA.
+.venv/.bench: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --retries 1 --no-deps torch==2.13.0 \
+		--extra-index-url https://download.pytorch.org/whl/cpu
+	$(BIN)/python -m pip install --quiet --editable ".[bench]"
 	touch $@
 
 clean:

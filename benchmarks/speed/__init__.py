@@ -1,0 +1,1 @@
+"""How fast metaprior is, against others and against the arithmetic: `make bench`."""
