@@ -28,7 +28,7 @@ def kept_in(path: str | os.PathLike | None, asked: str, seed: int) -> Iterator[t
     if path is None:
         yield None, seed
         return
-    stored, seed = from_first(_stored(path, asked, seed) if jax.process_index() == 0 else None)
+    stored, seed = from_first(_stored(path, asked, seed) if jax.process_index() == 0 else ({}, seed))
     if jax.process_index() > 0:  # the first process writes for all
         yield Journal(lambda arrays: None, stored), seed
         return

@@ -79,7 +79,7 @@ def together() -> Iterator[None]:
     """Work that all processes do together: where one of them is lost, the others say so."""
     try:
         yield
-    except (jax.errors.JaxRuntimeError, ValueError) as error:
+    except jax.errors.JaxRuntimeError as error:
         if jax.process_count() == 1 or is_out_of_memory(error):
             raise
         raise ProcessLost(
