@@ -23,9 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 import typer
 
-from metaprior.ensemble import Ensemble, Model, predict_tasks
+from metaprior.ensemble import Ensemble, Model
 from metaprior.environments.sinusoid import Sinusoid
 from metaprior.gp import LinearKernel, MLPKernel
+from metaprior.many_tasks import predict_tasks
 from metaprior.meta import MAP, SVGD, Recipe, train
 from metaprior.meta.hyperprior import check_prior_mean, check_prior_std
 from metaprior.meta.objective import batch_plan

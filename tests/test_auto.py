@@ -12,8 +12,9 @@ from sklearn.base import clone
 
 from metaprior import MetaGPClassifier, MetaGPRegressor, load
 from metaprior.demo.sinusoid import PAPER
-from metaprior.ensemble import Ensemble, predict_tasks
+from metaprior.ensemble import Ensemble
 from metaprior.environments.sinusoid import Sinusoid
+from metaprior.many_tasks import predict_tasks
 from metaprior.meta.setup import Settings
 
 PROBLEM = Sinusoid(0.5)

@@ -151,6 +151,17 @@ def test_similar_sizes_evaluate_without_compiling(compilations):
     assert compilations() > 0
 
 
+def test_as_many_new_tasks_again_compile_nothing(compilations):
+    meta = fit()
+    new = [(*task, task[0]) for task in make_tasks(12, 4)]
+    meta.predict_many(new)
+    compilations()
+    fewer = [(x[: 4 - i % 3], y[: 4 - i % 3], query) for i, (x, y, query) in enumerate(new[:10])]
+    meta.predict_many(fewer, return_std=True, latent=True)
+    fit(data_seed=7).predict_many(new)
+    assert compilations() == 0
+
+
 def test_a_stacked_sweep_compiles_once(compilations):
     environments = [as_tasks(make_tasks(2, 3, seed), "tasks") for seed in (0, 1)]
 

@@ -6,10 +6,10 @@ import optax
 import pytest
 
 from metaprior import MetaGPRegressor
-from metaprior.ensemble import padded_queries
 from metaprior.gp.kernels import MLPKernel, RBFKernel
 from metaprior.gp.means import ConstantMean
 from metaprior.gp.parameters import merge
+from metaprior.meta.adaptation import pad_queries
 from metaprior.meta.hyperprior import check_prior_std
 from metaprior.meta.inference import MAP
 from metaprior.meta.loop import TrainingDiverged, Validation, train
@@ -48,8 +48,9 @@ def train_runs(runs, n_steps, rates, recipe=PLAIN, validation=None, patience=Non
 
 
 def make_validation(scaling):
-    [(_, *padded)] = padded_queries(as_test_tasks(TEST, "tasks", 1), scaling, max_buckets=1)
-    return Validation(*padded)
+    tests = as_test_tasks(TEST, "tasks", 1)
+    sizes = (max(len(test.y_context) for test in tests), max(len(test.y_query) for test in tests))
+    return Validation(*pad_queries(tests, scaling, *sizes, np.float64))
 
 
 def pick(particles, run):

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from metaprior import MetaGPClassifier, MetaGPRegressor, frames, predict_frame
+from metaprior import MetaGPClassifier, MetaGPRegressor, frames, many_tasks, predict_frame
 from metaprior.tasks import TableWarning, as_columns, group_rows
 
 SMALL = {"kernel": "rbf", "mean": "constant", "alpha": "pooled", "n_steps": 4, "random_state": 0}
@@ -80,8 +80,9 @@ def test_every_row_as_adapt_predicts_it(regressor):
 def test_batches_and_pieces_change_nothing(regressor, monkeypatch):
     context, query = make_tables(np.random.default_rng(2))
     whole = predict_frame(regressor, context, query, **NAMES)
-    monkeypatch.setattr(frames, "MAX_TASKS", 2)
-    monkeypatch.setattr(frames, "MAX_QUERIES", 2)
+    monkeypatch.setattr(many_tasks, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(many_tasks, "FEW_CHUNKS", 0)
+    monkeypatch.setattr(many_tasks, "MAX_QUERIES", 2)
     pd.testing.assert_frame_equal(predict_frame(regressor, context, query, **NAMES), whole)
 
 

@@ -8,7 +8,8 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from metaprior import MetaGPRegressor, MLPKernel, MLPMean
-from metaprior.ensemble import padded_queries, padded_size
+from metaprior.ensemble import padded_size
+from metaprior.meta.adaptation import pad_queries
 from metaprior.tasks import Scaling, Task, TestTask, as_inputs, as_task, as_tasks, as_test_tasks, pad_tasks, pad_to
 from metaprior.tasks.batch import bucket_sizes
 from metaprior.tasks.scaling import fit_scaling
@@ -130,17 +131,13 @@ def test_padded_size_is_enough_and_wastes_at_most_half(n):
 def test_padded_queries_hold_every_task_once_in_scaled_units(sizes):
     tasks = random_test_tasks(*zip(*sizes, strict=True))
     scaling = Scaling(np.array([1.0, -1.0]), np.array([2.0, 0.5]), np.asarray(3.0), np.asarray(4.0))
-    batches = padded_queries(tasks, scaling)
-    assert sorted(i for members, *_ in batches for i in members) == list(range(len(tasks)))
-    for members, queries, y_query, query_mask in batches:
-        for row, i in enumerate(members):
-            context_mask = queries.context_mask[row]
-            np.testing.assert_array_equal(
-                queries.x_context[row][context_mask], scaling.inputs(tasks[i].x_context), strict=True
-            )
-            np.testing.assert_array_equal(queries.y_context[row][context_mask], (tasks[i].y_context - 3.0) / 4.0)
-            np.testing.assert_array_equal(queries.x_query[row][query_mask[row]], scaling.inputs(tasks[i].x_query))
-            np.testing.assert_array_equal(y_query[row][query_mask[row]], (tasks[i].y_query - 3.0) / 4.0)
+    queries, y_query, query_mask = pad_queries(tasks, scaling, 9, 5, np.float64)
+    for row, task in enumerate(tasks):
+        context_mask = queries.context_mask[row]
+        np.testing.assert_array_equal(queries.x_context[row][context_mask], scaling.inputs(task.x_context), strict=True)
+        np.testing.assert_array_equal(queries.y_context[row][context_mask], (task.y_context - 3.0) / 4.0)
+        np.testing.assert_array_equal(queries.x_query[row][query_mask[row]], scaling.inputs(task.x_query))
+        np.testing.assert_array_equal(y_query[row][query_mask[row]], (task.y_query - 3.0) / 4.0)
 
 
 @given(seed=st.integers(0, 10**6), y_size=st.sampled_from([1e-200, 1e-6, 1.0, 1e6, 1e200]))

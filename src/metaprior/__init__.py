@@ -1,6 +1,7 @@
 """metaprior: Gaussian-process priors learned from many small tasks, most of them from somewhere else."""
 
 from metaprior.adapted import AdaptedClassifier, AdaptedTask
+from metaprior.adapted_many import AdaptedClassifiers, AdaptedTasks
 from metaprior.estimators import MetaGPClassifier, MetaGPRegressor, load
 from metaprior.frames import predict_frame
 from metaprior.gp import (
@@ -17,7 +18,7 @@ from metaprior.gp import (
     RBFKernel,
     ZeroMean,
 )
-from metaprior.meta import MAP, SVGD, Laplace, TrainingDiverged
+from metaprior.meta import MAP, SVGD, Laplace, OutOfMemoryWarning, TrainingDiverged
 from metaprior.predictive import GaussianMixture
 from metaprior.tasks import StoredTasks, open_tasks, store_tasks, tasks_from_frame
 from metaprior.transfer import TransferReport
@@ -28,7 +29,9 @@ __all__ = [
     "MAP",
     "SVGD",
     "AdaptedClassifier",
+    "AdaptedClassifiers",
     "AdaptedTask",
+    "AdaptedTasks",
     "ConstantMean",
     "ConvEncoder",
     "GaussianMixture",
@@ -43,6 +46,7 @@ __all__ = [
     "MLPMean",
     "MetaGPClassifier",
     "MetaGPRegressor",
+    "OutOfMemoryWarning",
     "RBFKernel",
     "StoredTasks",
     "TrainingDiverged",

@@ -2,16 +2,19 @@
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import expit
 
 from metaprior.checks import check_integer, is_number
-from metaprior.ensemble import Ensemble, is_classifier, predict_labels, predict_tasks
+from metaprior.ensemble import is_classifier
+from metaprior.many_tasks import NewTasks, predict_label_rows, predict_rows
+from metaprior.predictive import GaussianMixture
 from metaprior.tasks import (
     Columns,
+    Ragged,
     TableWarning,
     Task,
     TaskTable,
@@ -24,22 +27,9 @@ from metaprior.tasks import (
     group_rows,
     task_classes,
 )
-from metaprior.tasks.batch import by_size
 
 if TYPE_CHECKING:
     import pandas as pd
-
-MAX_QUERIES = 1024  # of one task at once: more are predicted in pieces
-MAX_TASKS = 4096  # at once
-MAX_NUMBERS = 2**24  # kept at once in covariances, about, over all particles: some hundred megabytes
-
-
-class Piece(NamedTuple):
-    """Queries of one task that are predicted together with those of others."""
-
-    context: Task
-    x: np.ndarray
-    rows: np.ndarray  # their places in the query table
 
 
 def predict_frame(
@@ -164,61 +154,38 @@ def _matched(queries: TaskTable, known: dict[Any, Task], meta: Any) -> list[Task
 
 
 def _columns(meta: Any, queries: TaskTable, contexts: Sequence[Task], coverage: float) -> dict[str, np.ndarray]:
-    result = {name: np.empty(sum(map(len, queries.rows))) for name in ("mean", "std", "lower", "upper")}
-    for pieces, tests in _batches(meta.model_, queries, contexts):
-        predictive, _, mask = predict_tasks(meta.model_, tests, max_buckets=1)
-        rows = np.concatenate([piece.rows for piece in pieces])
-        lower, upper = predictive.interval(coverage)
-        values = {"mean": predictive.mean(), "std": predictive.std(), "lower": lower, "upper": upper}
-        for name, of_batch in values.items():
-            result[name][rows] = of_batch[: len(pieces)][mask[: len(pieces)]]
-    return result
+    def wanted(predictive: GaussianMixture, _: np.ndarray) -> np.ndarray:
+        return np.stack([predictive.mean(), predictive.std(), *predictive.interval(coverage)])
+
+    predicted = predict_rows(meta.model_, _new_tasks(queries, contexts), wanted)
+    return dict(zip(("mean", "std", "lower", "upper"), _in_order(predicted, queries), strict=True))
 
 
 def _label_columns(meta: Any, queries: TaskTable, contexts: Sequence[Task]) -> dict[str, Any]:
     import pandas as pd
 
-    n = sum(map(len, queries.rows))
-    label, odds = np.empty(n, object), np.empty(n)
     classes, encoded = [], []
     for name, context in zip(queries.names, contexts, strict=True):
         where = f"context, task {name!r}"
         y = as_labels(context.y, where)
         classes.append(task_classes(y, where, meta.classes_))
         encoded.append(Task(context.x, encode(y, classes[-1])))
-    for pieces, tests in _batches(meta.model_, queries, encoded):
-        (first, second), _, mask = predict_labels(meta.model_, tests, max_buckets=1)
-        rows = np.concatenate([piece.rows for piece in pieces])
-        odds[rows] = (second - first)[: len(pieces)][mask[: len(pieces)]]
+    first, second = _in_order(predict_label_rows(meta.model_, _new_tasks(queries, encoded)), queries)
+    odds = second - first
+    label = np.empty(len(odds), object)
     for rows, pair in zip(queries.rows, classes, strict=True):
         label[rows] = pair.astype(object)[(odds[rows] > 0).astype(int)]
     return {"label": pd.Series(label).infer_objects().array, "probability": expit(np.abs(odds))}
 
 
-def _batches(
-    model: Ensemble, queries: TaskTable, contexts: Sequence[Task]
-) -> Iterator[tuple[list[Piece], list[TestTask]]]:
-    """Pieces of like sizes, and the tasks to predict for them: filled up, so that few sizes are compiled.
-
-    There are at most three sizes of contexts and for each three of queries.
-    """
-    pieces = _pieces(queries, contexts)
-    n_context = np.array([len(piece.context.y) for piece in pieces])
-    n_query = np.array([len(piece.rows) for piece in pieces])
-    for context_size, of_context in by_size(n_context, 3):
-        for query_size, places in by_size(n_query[of_context], 3):
-            members = of_context[places]
-            per_task = (context_size + query_size) * max(context_size + 64, model.input_dim)
-            at_once = int(np.clip(MAX_NUMBERS // (per_task * len(model.particle_weights)), 1, MAX_TASKS))
-            for start in range(0, len(members), at_once):
-                chosen = [pieces[i] for i in members[start : start + at_once].tolist()]
-                filled = chosen + chosen[:1] * (min(at_once, len(members)) - len(chosen))
-                yield chosen, [TestTask(task.x, task.y, x, np.zeros(len(x))) for task, x, _ in filled]
+def _new_tasks(queries: TaskTable, contexts: Sequence[Task]) -> NewTasks:
+    shape = queries.tasks[0].x.shape[1:]
+    x, y = Ragged.of([context.x for context in contexts], shape), Ragged.of([context.y for context in contexts])
+    return NewTasks(x, y, Ragged.of([of_task.x for of_task in queries.tasks], shape))
 
 
-def _pieces(queries: TaskTable, contexts: Sequence[Task]) -> list[Piece]:
-    return [
-        Piece(context, of_task.x[start : start + MAX_QUERIES], rows[start : start + MAX_QUERIES])
-        for context, of_task, rows in zip(contexts, queries.tasks, queries.rows, strict=True)
-        for start in range(0, len(rows), MAX_QUERIES)
-    ]
+def _in_order(values: np.ndarray, queries: TaskTable) -> np.ndarray:
+    """Values (..., rows), of one task after another, in the order of the query table."""
+    ordered = np.empty_like(values)
+    ordered[..., np.concatenate(queries.rows)] = values
+    return ordered

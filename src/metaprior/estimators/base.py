@@ -64,6 +64,7 @@ class MetaGP(BaseEstimator):
     dtype: Any
     random_state: Any
     search_time: Any
+    n_devices: Any
     progress: Any
 
     def _fit(
@@ -105,7 +106,7 @@ class MetaGP(BaseEstimator):
                 recipe = lambda run: self._recipe(run, settings.method, batch_size)  # noqa: E731
                 fitted = train_members(tasks, choice, seed, recipe, *plan)
             else:
-                recipe = Recipe(settings.method, self.optimizer, self.schedule)
+                recipe = Recipe(settings.method, self.optimizer, self.schedule, n_devices=self.n_devices)
                 fitted = train_streamed(stream, tasks, choice, seed, recipe, *plan)
             self.model_, results, temperatures = fitted
         self.parameters_ = self.get_params(deep=False)  # what `save` writes, whatever is set later
@@ -262,6 +263,8 @@ class MetaGP(BaseEstimator):
         check_integer("n_steps", self.n_steps, least=0)
         if self.batch_size is not None:
             check_integer("batch_size", self.batch_size, least=1)
+        if self.n_devices is not None and check_integer("n_devices", self.n_devices, least=1) > jax.device_count():
+            raise ValueError(f"n_devices must be at most {jax.device_count()}, all there are; got {self.n_devices}.")
         check_positive("learning_rate", self.learning_rate)
         auto = self._auto()
         if not (auto.temperature or (isinstance(self.temperature, str) and self.temperature in TEMPERATURES)):
@@ -293,4 +296,4 @@ class MetaGP(BaseEstimator):
         tasks = run.problem.tasks
         size = sum(tasks.environment_counts) if batch_size is None else int(batch_size)
         plan = None if size >= sum(tasks.environment_counts) else batch_plan(tasks, size)
-        return Recipe(method, self.optimizer, self.schedule, plan)
+        return Recipe(method, self.optimizer, self.schedule, plan, self.n_devices)

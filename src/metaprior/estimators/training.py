@@ -7,9 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaprior.ensemble import Ensemble, Model, padded_queries
+from metaprior.ensemble import Ensemble, Model, padded_size
+from metaprior.meta.adaptation import pad_queries
 from metaprior.meta.journal import Journal
 from metaprior.meta.loop import Result, Validation, train
+from metaprior.meta.memory import RUN_ADVICE, in_parts
 from metaprior.meta.selection import Choice
 from metaprior.meta.setup import Run, runs_at_once, scaling_of, set_up, stack_runs
 from metaprior.meta.steps import Recipe
@@ -46,11 +48,10 @@ def train_members(
     if validation_tasks is not None:
         padded = [padded_validation(validation_tasks, scaling) for scaling in scalings]
         held_out = jax.tree.map(lambda *leaves: np.stack(leaves), *padded)
-    results: list[Result] = []
-    at_once = runs_at_once(runs[0])
-    for first in range(0, len(runs), at_once):
-        part = slice(first, min(first + at_once, len(runs)))
-        stacked = stack_runs(runs[part])
+
+    def run(part: range, _: int) -> list[Result]:
+        chosen = slice(part.start, part.stop)
+        stacked = stack_runs(runs[chosen])
         with progress_bar("meta-training", n_steps, progress) as on_chunk:
             result = train(
                 stacked.problem,
@@ -58,13 +59,16 @@ def train_members(
                 stacked.key,
                 recipe(runs[0]),
                 n_steps,
-                jnp.full(len(runs[part]), learning_rate, jnp.zeros(()).dtype),
-                jax.tree.map(lambda leaf, part=part: leaf[part], held_out),
+                jnp.full(len(part), learning_rate, jnp.zeros(()).dtype),
+                jax.tree.map(lambda leaf: leaf[chosen], held_out),
                 patience,
                 on_chunk,
                 journal=journal,
             )
-        results += [of_run(result, i) for i in range(len(runs[part]))]
+        return [of_run(result, i) for i in range(len(part))]
+
+    parts = in_parts(run, range(len(runs)), runs_at_once(runs[0]), "runs", RUN_ADVICE)
+    results = [result for part in parts for result in part]
     models = [
         Model(result.particles, run.problem.rest, scaling)
         for result, run, scaling in zip(results, runs, scalings, strict=True)
@@ -81,5 +85,6 @@ def of_run(result: Result, i: int) -> Result:
 
 def padded_validation(tasks: Sequence[TestTask], scaling: Scaling) -> Validation:
     """Held-out tasks, scaled and padded."""
-    [(_, queries, y_query, mask)] = padded_queries(tasks, scaling, max_buckets=1, dtype=jnp.zeros(()).dtype)
-    return Validation(queries, y_query, mask)
+    n_context, n_query = (max(len(getattr(task, part)) for task in tasks) for part in ("y_context", "y_query"))
+    sizes = (padded_size(n_context), padded_size(n_query))
+    return Validation(*pad_queries(tasks, scaling, *sizes, jnp.zeros(()).dtype))

@@ -72,19 +72,24 @@ def cholesky(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
 
 def solve_lower(factor: Float[Array, "n n"], right: Float[Array, "n *k"]) -> Float[Array, "n *k"]:
     """factor^-1 right."""
-    return _solve(factor, right[:, None], "N")[:, 0] if right.ndim == 1 else _solve(factor, right, "N")
+    return _solve_any(factor, right, "N")
 
 
 def solve_upper(factor: Float[Array, "n n"], right: Float[Array, "n *k"]) -> Float[Array, "n *k"]:
     """factor^-T right, given the lower factor."""
-    return _solve(factor, right[:, None], "T")[:, 0] if right.ndim == 1 else _solve(factor, right, "T")
+    return _solve_any(factor, right, "T")
+
+
+def _solve_any(factor: Array, right: Array, trans: Literal["N", "T"]) -> Array:
+    solution: Any = _solve(factor, right.reshape(len(right), -1), trans)
+    return solution.reshape(right.shape)
 
 
 def _cholesky_backward(factor: Array, cotangent: Array) -> tuple[Array]:
     """L^-T phi(L^T Lbar) L^-1, symmetrised, where phi keeps the lower triangle and half the diagonal."""
     inner = jnp.tril(product(factor.T, cotangent))
     inner = inner - 0.5 * jnp.diag(jnp.diagonal(inner))
-    outer = _solve(factor, _solve(factor, inner, "T").T, "T").T
+    outer = solve_upper(factor, solve_upper(factor, inner).T).T
     return (0.5 * (outer + outer.T),)
 
 
@@ -100,13 +105,13 @@ def _solve(factor: Array, right: Array, trans: Literal["N", "T"]) -> Array:
 
 def _solve_backward(trans: Literal["N", "T"], saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
     factor, solution = saved
-    right_bar = _solve(factor, cotangent, "T" if trans == "N" else "N")
+    right_bar = _solve_any(factor, cotangent, "T" if trans == "N" else "N")
     outer = product(right_bar, solution.T) if trans == "N" else product(solution, right_bar.T)
     return -jnp.tril(outer), right_bar
 
 
 def _solve_forward(factor: Array, right: Array, trans: Literal["N", "T"]) -> tuple[Array, tuple[Array, Array]]:
-    solution = _solve(factor, right, trans)
+    solution = _solve_any(factor, right, trans)
     return solution, (factor, solution)
 
 

@@ -3,7 +3,19 @@
 from metaprior.meta.hyperprior import HyperPrior
 from metaprior.meta.inference import MAP, SVGD, Laplace
 from metaprior.meta.loop import TrainingDiverged, train
+from metaprior.meta.memory import OutOfMemoryWarning
 from metaprior.meta.objective import Problem, log_gibbs
 from metaprior.meta.steps import Recipe
 
-__all__ = ["MAP", "SVGD", "HyperPrior", "Laplace", "Problem", "Recipe", "TrainingDiverged", "log_gibbs", "train"]
+__all__ = [
+    "MAP",
+    "SVGD",
+    "HyperPrior",
+    "Laplace",
+    "OutOfMemoryWarning",
+    "Problem",
+    "Recipe",
+    "TrainingDiverged",
+    "log_gibbs",
+    "train",
+]

@@ -1,10 +1,12 @@
 """Adaptation to new tasks: the closed-form posterior of every particle, for one task or many."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from metaprior.gp.inference import condition, points_of_tasks
@@ -12,6 +14,7 @@ from metaprior.gp.likelihoods import Likelihood, sampled_probability
 from metaprior.gp.parameters import cast, merge
 from metaprior.gp.posterior import TaskPosterior
 from metaprior.gp.prior import GPPrior, Points
+from metaprior.tasks import Scaling, Task, TestTask, pad_to
 
 
 class Queries(NamedTuple):
@@ -21,6 +24,17 @@ class Queries(NamedTuple):
     y_context: Any  # (tasks, context)
     context_mask: Any  # (tasks, context)
     x_query: Any  # (tasks, queries, input_dim)
+
+
+def pad_queries(
+    tasks: Sequence[TestTask], scaling: Scaling, n_context: int, n_query: int, dtype: Any
+) -> tuple[Queries, np.ndarray, np.ndarray]:
+    """Meta-test tasks scaled and padded to these sizes: queries, y_query, query mask."""
+    contexts = [scaling.task(Task(task.x_context, task.y_context)) for task in tasks]
+    targets = [scaling.task(Task(task.x_query, task.y_query)) for task in tasks]
+    x_context, y_context, context_mask = pad_to(contexts, n_context, dtype)
+    x_query, y_query, mask = pad_to(targets, n_query, dtype)
+    return Queries(x_context, y_context, context_mask, x_query), y_query, mask
 
 
 class Prediction(NamedTuple):

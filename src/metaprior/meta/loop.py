@@ -78,14 +78,12 @@ def train(
     guard: bool = True,
     journal: Journal | None = None,
     feed: Feed | None = None,
-    n_devices: int | None = None,
 ) -> Result:
     """Train all runs. Every array of `problem`, `particles` and `validation` has a leading axis of runs.
 
     Where `deadline` (of `time.monotonic`) would not be met, the schedule is cut to end by then, to the nearest chunk.
     `guard` raises where a run diverges; without it the others go on. With a `journal` that knows of this training it
-    goes on from there. A `feed` gives the mini-batches, in place of the problem's tasks. The first `n_devices` devices
-    share the work (None: all there are).
+    goes on from there. A `feed` gives the mini-batches, in place of the problem's tasks.
     """
     if journal is not None:
         given = (problem, particles, keys, learning_rate, validation)
@@ -101,7 +99,8 @@ def train(
         state, losses, n_steps = snapshot.state, [snapshot.loss], int(snapshot.n_steps)
         tracker.recall(snapshot.memory)
     clock = Clock(n_steps, recipe.chunk, deadline)
-    devices = make_mesh(*jax.tree.leaves(particles)[0].shape[:2], n_devices)
+    n_runs, n_particles = jax.tree.leaves(particles)[0].shape[:2]
+    devices = make_mesh(n_runs, n_particles, recipe.n_devices)
     if devices is not None:  # where there are many processes, what they all have must be NumPy's
         state = spread(state, devices)
         problem, learning_rate = fetch((problem, learning_rate))

@@ -19,7 +19,6 @@ from metaprior.meta.objective import WeightedBatch
 RUNS, PARTICLES, TASKS = AXES = ("runs", "particles", "tasks")
 
 Tree = TypeVar("Tree")
-Batches = TypeVar("Batches", tuple[WeightedBatch, ...], None)
 
 
 def make_mesh(n_runs: int, n_particles: int, n_devices: int | None = None) -> Mesh | None:
@@ -54,7 +53,7 @@ def spread(tree: Tree, mesh: Mesh) -> Tree:
     return jax.tree.map(put_any, tree)
 
 
-def fetch(tree: Tree) -> Tree:
+def fetch(tree: Any) -> Any:
     """A copy of every array as one of NumPy's (random keys: as keys), wherever its parts lie."""
 
     def get(leaf: Any) -> Any:
@@ -88,10 +87,8 @@ def mean_over_particles(values: Array) -> Array:
     return jax.lax.pmean(jnp.mean(values), PARTICLES)
 
 
-def pad_tasks(batches: Batches, n_shares: int, axis: int) -> Batches:
+def pad_tasks(batches: tuple[WeightedBatch, ...], n_shares: int, axis: int) -> tuple[WeightedBatch, ...]:
     """Batches with tasks, along an axis, in a multiple of the devices that share them. What is added has no weight."""
-    if batches is None:
-        return None
     padded = []
     for batch, weights in batches:
         n = -weights.shape[axis] % n_shares

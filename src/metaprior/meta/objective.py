@@ -180,8 +180,9 @@ def temperature(rule: str, tasks: TaskSet, environment_weights: Array) -> Float[
 
 def _batch_loss(prior: GPPrior, batch: TaskBatch, weights: Float[Array, " tasks"]) -> Float[Array, ""]:
     points = points_of_tasks(prior, jnp.asarray(batch.x))
-    evidences = jax.vmap(log_evidence, in_axes=(None, 0, 0, 0))(prior, points, batch.y, batch.mask)
-    sizes = jnp.maximum(jnp.sum(batch.mask, axis=1, dtype=weights.dtype), 1.0)
+    y, mask = jnp.asarray(batch.y), jnp.asarray(batch.mask)
+    evidences = jax.vmap(log_evidence, in_axes=(None, 0, 0, 0))(prior, points, y, mask)
+    sizes = jnp.maximum(jnp.sum(mask, axis=1, dtype=weights.dtype), 1.0)
     return -jnp.sum(weights * evidences / sizes)
 
 

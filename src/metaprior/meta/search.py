@@ -11,14 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import norm
 
-from metaprior.meta.adaptation import Queries
+from metaprior.meta.adaptation import pad_queries
 from metaprior.meta.inference import MAP, Laplace, Method
 from metaprior.meta.journal import Journal
 from metaprior.meta.loop import Validation, query_log_densities, train
+from metaprior.meta.memory import RUN_ADVICE, in_parts
 from metaprior.meta.setup import Run, Settings, runs_at_once, scaling_of, set_up, stack_runs
 from metaprior.meta.steps import Recipe
 from metaprior.meta.weights import Weights
-from metaprior.tasks import Scaling, Task, TestTask, fit_scaling, make_folds, pad_to, split_task
+from metaprior.tasks import Scaling, Task, TestTask, fit_scaling, make_folds, split_task
 
 MOST_PARTICLES = 3
 
@@ -102,31 +103,32 @@ def train_and_score(
     NaN where there is no query, minus infinity where a run diverged. The steps taken come with it: fewer than asked for
     where `deadline` would not be met, and the same for all runs.
     """
-    at_once = runs_at_once(runs[0].run)
-    parts = [runs[first : first + at_once] for first in range(0, len(runs), at_once)]
-    if deadline is not None:
-        deadline = time.monotonic() + (deadline - time.monotonic()) / len(parts)  # that of the first part
-    scores = []
-    for part in parts:
+    n_taken = None  # by the first part, and then by all
+
+    def run(part: Sequence[HeldOutRun], _: int) -> np.ndarray:
+        nonlocal n_taken
         stacked = stack_runs([held_out.run for held_out in part])
         validation = jax.tree.map(lambda *leaves: np.stack(leaves), *(held_out.validation for held_out in part))
+        share, now = len(part) / len(runs), time.monotonic()
         result = train(
             stacked.problem,
             stacked.particles,
             stacked.key,
             recipe,
-            n_steps,
+            n_steps if n_taken is None else n_taken,
             jnp.full(len(part), learning_rate, jnp.zeros(()).dtype),
             on_chunk=on_chunk,
-            deadline=deadline,
+            deadline=None if deadline is None or n_taken is not None else now + share * (deadline - now),
             guard=False,
             journal=journal,
         )
         score = np.asarray(query_log_densities(result.particles, stacked.problem.rest, validation), np.float64)
         score = np.where(np.isfinite(score), score, -np.inf) - np.array([each.log_unit for each in part])[:, None, None]
-        scores.append(np.where(validation.mask, score, np.nan))
-        n_steps, deadline = result.loss.shape[1], None
-    return np.concatenate(scores), n_steps
+        n_taken = result.loss.shape[1]
+        return np.where(validation.mask, score, np.nan)
+
+    scores = list(in_parts(run, runs, runs_at_once(runs[0].run), "runs of a search", RUN_ADVICE))
+    return np.concatenate(scores), n_steps if n_taken is None else n_taken
 
 
 def by_task(log_densities: np.ndarray, runs: Sequence[HeldOutRun], folds: Folds) -> np.ndarray:
@@ -164,11 +166,6 @@ def _pad_rows(splits: Sequence[TestTask], n_rows: int, folds: Folds, scaling: Sc
     dtype = jnp.zeros(()).dtype
     every = [split for task in folds.splits for split in task]
     n_context, n_query = (max(len(getattr(split, part)) for split in every) for part in ("y_context", "y_query"))
-    contexts = [scaling.task(Task(split.x_context, split.y_context)) for split in splits]
-    queries = [scaling.task(Task(split.x_query, split.y_query)) for split in splits]
-    parts = (*pad_to(contexts, n_context, dtype), *pad_to(queries, n_query, dtype))
+    padded = pad_queries(splits, scaling, n_context, n_query, dtype)
     missing = n_rows - len(splits)
-    x_context, y_context, context_mask, x_query, y_query, mask = (
-        np.pad(part, ((0, missing), *((0, 0),) * (part.ndim - 1))) for part in parts
-    )
-    return Validation(Queries(x_context, y_context, context_mask, x_query), y_query, mask)
+    return jax.tree.map(lambda part: np.pad(part, ((0, missing), *((0, 0),) * (part.ndim - 1))), Validation(*padded))

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Key, PyTree
 
 from metaprior.meta import mesh
 from metaprior.meta.inference import Method
@@ -39,6 +39,7 @@ class Recipe(NamedTuple):
     optimiser: Literal["adam", "sgd"] = "adam"
     schedule: Literal["constant", "cosine"] = "cosine"
     plan: Plan | None = None  # tasks per step and stratum; None: all tasks in every step
+    n_devices: int | None = None  # that share the work; None: all there are
     chunk: int = CHUNK
 
 
@@ -54,9 +55,9 @@ class Chunk(NamedTuple):
     """What a chunk of steps is given besides the state."""
 
     problem: Problem
-    learning_rate: Float[Array, " runs"]
-    first: Int[Array, ""]
-    n_steps: Int[Array, ""]  # of the whole training
+    learning_rate: Any  # (runs,)
+    first: Any  # (), as is the next
+    n_steps: Any  # of the whole training
     fed: tuple[WeightedBatch, ...] | None = None  # the mini-batch of every step, (steps, runs, tasks, ...)
 
 
@@ -80,7 +81,8 @@ def run_chunk(given: tuple[Chunk, Recipe, Mesh | None], state: State) -> tuple[S
         state, losses = _steps(chunk._replace(fed=None), fed, batches, recipe, None, state)
         return state, losses.T
     n_shares = devices.shape[mesh.TASKS]
-    fed, batches = mesh.pad_tasks(fed, n_shares, axis=2), mesh.pad_tasks(batches, n_shares, axis=1)
+    fed = fed and mesh.pad_tasks(fed, n_shares, axis=2)
+    batches = batches and mesh.pad_tasks(batches, n_shares, axis=1)
     arrays, static = eqx.partition((chunk._replace(fed=None), fed, batches), eqx.is_array)
     by_run = PartitionSpec(mesh.RUNS)
     specs = (
@@ -91,7 +93,8 @@ def run_chunk(given: tuple[Chunk, Recipe, Mesh | None], state: State) -> tuple[S
     of_state = jax.tree.map(mesh.share_of_state, state)
 
     def local(arrays: Any, state: State) -> tuple[State, Array]:
-        return _steps(*eqx.combine(arrays, static), recipe, n_shares, state)
+        chunk, fed, batches = eqx.combine(arrays, static)
+        return _steps(chunk, fed, batches, recipe, n_shares, state)
 
     shared = jax.shard_map(
         local,

@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 
-from metaprior.ensemble import is_classifier, predict_labels, predict_tasks
+from metaprior.ensemble import is_classifier
 from metaprior.label_metrics import accuracy, confidence_bins, expected_calibration_error
+from metaprior.many_tasks import predict_labels, predict_tasks
 from metaprior.metrics import CALIBRATION_LEVELS, mean_and_standard_error, summarise
 from metaprior.plots.look import BAND, DIAGONAL, LINE, legend, resolve_axes, tidy
 from metaprior.tasks import as_labelled_tests, as_test_tasks

@@ -5,7 +5,15 @@ from metaprior.tasks.batch import TaskBatch, TaskSet, pad_tasks, pad_to
 from metaprior.tasks.columns import Columns, TableWarning, as_columns, as_text
 from metaprior.tasks.folds import make_folds, split_task
 from metaprior.tasks.frames import TaskTable, as_frame, group_rows, tasks_from_frame
-from metaprior.tasks.labels import as_labelled_tests, as_labels, encode, encode_environments, task_classes
+from metaprior.tasks.labels import (
+    as_labelled_tests,
+    as_labels,
+    encode,
+    encode_contexts,
+    encode_environments,
+    task_classes,
+)
+from metaprior.tasks.ragged import Ragged, as_context_rows, as_contexts, as_input_rows, as_new_tasks
 from metaprior.tasks.scaling import Scaling, fit_label_scaling, fit_scaling
 from metaprior.tasks.store import StoredTasks, open_tasks
 from metaprior.tasks.stored_scaling import stored_scaling
@@ -15,6 +23,7 @@ from metaprior.tasks.types import Task, TestTask, as_inputs, as_task, as_tasks, 
 
 __all__ = [
     "Columns",
+    "Ragged",
     "Scaling",
     "StoredTasks",
     "TableWarning",
@@ -24,15 +33,20 @@ __all__ = [
     "TaskTable",
     "TestTask",
     "as_columns",
+    "as_context_rows",
+    "as_contexts",
     "as_frame",
+    "as_input_rows",
     "as_inputs",
     "as_labelled_tests",
     "as_labels",
+    "as_new_tasks",
     "as_task",
     "as_tasks",
     "as_test_tasks",
     "as_text",
     "encode",
+    "encode_contexts",
     "encode_environments",
     "fit_label_scaling",
     "fit_scaling",

@@ -6,6 +6,7 @@ import equinox as eqx
 import numpy as np
 from jax.typing import ArrayLike
 
+from metaprior.tasks.ragged import Ragged
 from metaprior.tasks.types import Task
 
 
@@ -55,15 +56,11 @@ def pad_tasks(
 
 def pad_to(tasks: Sequence[Task], size: int, dtype: np.typing.DTypeLike) -> tuple[np.ndarray, ...]:
     """Stack tasks padded with valid numbers: each task's own first input (zero for an empty one), y = 0."""
-    shape = (len(tasks), size)
-    input_dim = tasks[0].x.shape[1]
-    x, y, mask = np.zeros((*shape, input_dim), dtype), np.zeros(shape, dtype), np.zeros(shape, bool)
-    for i, task in enumerate(tasks):
-        n = len(task.y)
-        with np.errstate(over="ignore"):  # infinite in float32 what lies 1e38 standard deviations off: training says so
-            x[i] = task.x[0] if n else 0.0
-            x[i, :n], y[i, :n], mask[i, :n] = task.x, task.y, True
-    return x, y, mask
+    x = Ragged.of([task.x for task in tasks], tasks[0].x.shape[1:])
+    y = Ragged.of([task.y for task in tasks])
+    padded, places = x.pad(x.starts[:-1], x.sizes, size)
+    with np.errstate(over="ignore"):  # infinite in float32 what lies 1e38 standard deviations off: training says so
+        return padded.astype(dtype), y.rows[places].astype(dtype), places >= 0
 
 
 def by_size(sizes: np.ndarray, max_buckets: int) -> Iterator[tuple[int, np.ndarray]]:

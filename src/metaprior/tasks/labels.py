@@ -107,6 +107,19 @@ def encode(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
     return np.asarray(y != classes[0]).astype(np.float64) if len(y) else np.zeros(0)
 
 
+def encode_contexts(
+    labels: Sequence[np.ndarray], name: str, shared: np.ndarray | None, given: Any = None
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """The two classes of each of many new tasks, as `task_classes` finds them, and all labels as 0.0 and 1.0."""
+    filled = [y for y in labels if len(y)]
+    if shared is not None and given is None and filled and _one_kind([shared, *filled]):
+        every = np.concatenate(filled)
+        if ((every == shared[0]) | (every == shared[1])).all():
+            return [shared] * len(labels), encode(every, shared)
+    classes = [task_classes(y, f"{name}[{i}]", shared, given) for i, y in enumerate(labels)]
+    return classes, np.concatenate([np.zeros(0), *map(encode, labels, classes)])
+
+
 def as_labelled_tests(
     tasks: Iterable[Any] | None, name: str, input_dim: int, shared: np.ndarray | None
 ) -> list[TestTask]:

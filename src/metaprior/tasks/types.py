@@ -38,7 +38,7 @@ def as_tasks(
 ) -> list[Task]:
     """Check a sequence of (X, y) pairs; `name` is the argument named in errors."""
     checked: list[Task] = []
-    for where, parts in _entries(tasks, name, length=2, form="(X, y)"):
+    for where, parts in entries(() if tasks is None else tasks, name, length=2, form="(X, y)"):
         x, y = parts
         task = as_task(x, y, where, input_dim, outputs)
         if len(task.y) == 0:
@@ -54,7 +54,9 @@ def as_test_tasks(
     """Check a sequence of (X_context, y_context, X_query, y_query); an empty context means the prior."""
     checked: list[TestTask] = []
     form = "(X_context, y_context, X_query, y_query)"
-    for where, (x_context, y_context, x_query, y_query) in _entries(tasks, name, length=4, form=form):
+    for where, (x_context, y_context, x_query, y_query) in entries(
+        () if tasks is None else tasks, name, length=4, form=form
+    ):
         context = as_task(x_context, y_context, f"{where} context", input_dim, outputs)
         query = as_task(x_query, y_query, f"{where} query", input_dim, outputs)
         if len(query.y) == 0:
@@ -97,20 +99,18 @@ def as_inputs(x: Any, name: str, input_dim: int | None = None) -> np.ndarray:
     return flat
 
 
-def _entries(tasks: Iterable[Any] | None, name: str, length: int, form: str) -> list[tuple[str, Sequence[Any]]]:
+def entries(tasks: Iterable[Any], name: str, length: int, form: str) -> list[tuple[str, Sequence[Any]]]:
     """Split a sequence of tuples into (where, parts), with `where` naming argument and index."""
-    if tasks is None:
-        return []
     if isinstance(tasks, np.ndarray | str | dict) or not isinstance(tasks, Iterable):
         raise ValueError(f"{name} must be a sequence of {form}; got {type(tasks).__name__}.")
-    entries = []
+    found = []
     for index, parts in enumerate(tasks):
         where = f"{name}[{index}]"
         if not isinstance(parts, tuple | list) or len(parts) != length:
             came = f"{len(parts)} parts" if isinstance(parts, tuple | list) else type(parts).__name__
             raise ValueError(f"{where} must be {form}; got {came}.")
-        entries.append((where, parts))
-    return entries
+        found.append((where, parts))
+    return found
 
 
 def _as_floats(values: Any, name: str) -> np.ndarray:
