@@ -15,12 +15,9 @@ BASE = {"alpha": 0.3, "mean": "constant", "kernel": KERNEL, "inference": "map", 
 FIXED = {"dtype": "float64", "random_state": 0, "progress": False}
 SVGD = {"inference": "svgd", "n_particles": 4}
 FITS = {
-    "tasks": {},
     "particles and tasks": SVGD,
-    "an odd number of particles": {"inference": "svgd", "n_particles": 3},
     "mini-batches": {"batch_size": 5},
-    "runs": {"alpha": [0.0, 0.5]},
-    "laplace": {"kernel": "rbf", "inference": "laplace", "n_particles": 4},
+    "runs": {"alpha": [0.0, 0.5], "kernel": "rbf", "inference": "laplace", "n_particles": 4},
 }
 
 
@@ -53,7 +50,8 @@ def on_many_devices():
     for name, settings in FITS.items():
         print(f"{name}: {difference(fit(1, **settings), fit(**settings)):.1e}", flush=True)
     large = make_tasks(3, 2, largest=24), make_tasks(2, 3, largest=24)
-    print(f"large tasks: {difference(fit(1, tasks=large), fit(tasks=large)):.1e}", flush=True)
+    settings = {"tasks": large, "inference": "svgd", "n_particles": 3}  # with whose number eight has nothing in common
+    print(f"large tasks: {difference(fit(1, **settings), fit(**settings)):.1e}", flush=True)
     labels = [
         MetaGPClassifier(0.5, mean="constant", kernel="rbf", n_steps=5, n_devices=n, **FIXED).fit(
             make_labels(3, 0), make_labels(2, 1)
@@ -76,9 +74,8 @@ def as_process(rank, address, n_chunks, checkpoint, out):
 
     if int(n_chunks) > 0:
         loop.run_chunk = run_chunk
-    meta = fit(checkpoint=checkpoint, random_state=None if rank == "0" else 7, n_steps=500, **SVGD)
-    seed = np.array([left[0]])
-    np.savez(f"{out}.{rank}.npz", seed, meta.loss_trace_, *jax.tree.leaves(meta.particles_))
+    meta = fit(checkpoint=checkpoint, random_state=3 + int(rank), n_steps=500, **SVGD)  # the first process's counts
+    np.savez(f"{out}.{rank}.npz", meta.loss_trace_, *jax.tree.leaves(meta.particles_))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,73 @@
+"""The same fit on one device, on eight, and by two processes over loopback, one of which is lost and comes again."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import many_devices
+
+SCRIPT = Path(many_devices.__file__)
+
+
+def start(*arguments, n_devices=1):
+    flags = f"--xla_force_host_platform_device_count={n_devices}"
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, str(SCRIPT), *map(str, arguments)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_eight_devices_give_what_one_gives():
+    said, _ = start("devices", n_devices=8).communicate(timeout=400)
+    assert "n_devices 8" in said, said
+    differences = dict(re.findall(r"^(.+): (\d\.\de[+-]\d+)$", said, flags=re.MULTILINE))
+    assert set(differences) == {*many_devices.FITS, "large tasks", "labels"}, said
+    assert all(float(value) < 1e-10 for value in differences.values()), differences
+
+
+def free_address():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def run_two(checkpoint, out, n_chunks_of_second=0):
+    """What both said, and how they ended."""
+    address = free_address()
+    both = [
+        start("process", rank, address, n_chunks if rank else 0, checkpoint, out)
+        for rank, n_chunks in ((0, 0), (1, n_chunks_of_second))
+    ]
+    said = [process.communicate(timeout=300)[0] for process in both]
+    return said, [process.returncode for process in both]
+
+
+def test_a_lost_process_ends_all_and_both_go_on_from_the_checkpoint(tmp_path):
+    checkpoint = tmp_path / "checkpoint"
+    said, ended = run_two(checkpoint, tmp_path / "lost", n_chunks_of_second=2)
+    assert ended[0] != 0
+    assert ended[1] == 9
+    assert "This run of 2 processes cannot go on: another of them has ended" in said[0]
+    assert checkpoint.exists()
+    assert not list(tmp_path.glob("lost*.npz"))
+    said, ended = run_two(checkpoint, tmp_path / "again")
+    assert ended == [0, 0], said
+    first, second = (np.load(tmp_path / f"again.{rank}.npz") for rank in (0, 1))
+    for name in first.files:
+        np.testing.assert_array_equal(first[name], second[name])
+    whole, ended = run_two(tmp_path / "whole", tmp_path / "once")
+    assert ended == [0, 0], whole
+    once = np.load(tmp_path / "once.0.npz")
+    for name in first.files:  # the seed was the first process's, and is fixed there
+        np.testing.assert_allclose(first[name], once[name], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("n_devices", [0, 2])
+def test_devices_that_are_not_there(n_devices):
+    with pytest.raises(ValueError, match="n_devices must be"):
+        many_devices.fit(n_devices)
