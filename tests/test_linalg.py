@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.stats import multivariate_normal
 
 from metaprior import MetaGPRegressor
 from metaprior.gp import linalg
@@ -23,14 +24,45 @@ def test_one_by_one_equals_batched_in_value_and_gradient(monkeypatch):
     matrix = jnp.asarray(root @ np.swapaxes(root, 2, 3) + np.eye(6))
     arguments = matrix, jnp.asarray(rng.normal(size=(2, 3, 6, 4))), jnp.asarray(rng.normal(size=(2, 3, 6)))
     results = []
-    for limit in (16, 1):
-        monkeypatch.setattr(linalg, "SMALL", limit)
+    for small, batched in ((6, 6), (1, 6), (1, 1)):  # all at once, by batched LAPACK, one by one
+        monkeypatch.setattr(linalg, "SMALL", small)
+        monkeypatch.setattr(linalg, "BATCHED", batched)
         values = jax.vmap(jax.vmap(jax.value_and_grad(through, argnums=(0, 1, 2))))
         results.append(jax.tree.leaves(jax.jit(values)(*arguments)))
     # A gradient in a symmetric matrix is known up to its antisymmetric part.
-    batched, alone = ([part if part.shape != matrix.shape else part + part.mT for part in parts] for parts in results)
-    for one, other in zip(batched, alone, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
+    first, *others = ([part if part.shape != matrix.shape else part + part.mT for part in parts] for parts in results)
+    for other in others:
+        for one, same in zip(first, other, strict=True):
+            np.testing.assert_allclose(one, same, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [1, 2, linalg.SMALL, linalg.SMALL + 1, linalg.BATCHED + 1])
+@pytest.mark.usefixtures("x64")
+def test_log_normal_equals_scipy_and_its_gradient_the_closed_form(n, dtype):
+    rng = np.random.default_rng(n)
+    root = rng.normal(size=(3, n, n + 2))
+    covariances, residuals = root @ np.swapaxes(root, 1, 2) + np.eye(n), rng.normal(size=(3, n))
+    function = jax.jit(jax.vmap(jax.value_and_grad(linalg.log_normal, (0, 1))))
+    value, (by_covariance, by_residual) = function(jnp.asarray(covariances, dtype), jnp.asarray(residuals, dtype))
+    assert value.dtype == by_covariance.dtype == dtype
+    inverse = np.linalg.inv(covariances)
+    solution = np.einsum("tij,tj->ti", inverse, residuals)
+    expected = [multivariate_normal(np.zeros(n), c).logpdf(r) for c, r in zip(covariances, residuals, strict=True)]
+    tolerance = {"rtol": 1e-4, "atol": 1e-5} if dtype == "float32" else {"rtol": 1e-10, "atol": 1e-12}
+    np.testing.assert_allclose(value, np.array(expected) + 0.5 * n * np.log(2 * np.pi), **tolerance)
+    np.testing.assert_allclose(by_residual, -solution, **tolerance)
+    outer = solution[:, :, None] * solution[:, None]
+    np.testing.assert_allclose(by_covariance, 0.5 * (outer - inverse), **tolerance)
+
+
+@pytest.mark.parametrize("n", [3, linalg.SMALL + 1, linalg.BATCHED + 1])
+def test_what_is_not_positive_definite_is_nan_and_spoils_no_other(n):
+    covariances = jnp.stack([jnp.eye(n), jnp.eye(n).at[0, 0].set(-1.0)])
+    value, gradient = jax.vmap(jax.value_and_grad(linalg.log_normal))(covariances, jnp.ones((2, n)))
+    np.testing.assert_allclose(value[0], -0.5 * n, rtol=1e-6)
+    assert np.isfinite(gradient[0]).all()
+    assert np.isnan(value[1])
 
 
 @pytest.mark.parametrize("sizes", [(60,), (1, 5, 30, 100)])

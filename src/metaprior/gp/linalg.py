@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap, sequential_vmap
 from jaxtyping import Array, Bool, Float
 
-SMALL = 16  # rows up to which all matrices of a batch are factorised at once (measured, benchmarks/crossover.py)
+SMALL = 8  # rows up to which all matrices of a batch are factorised at once (measured, benchmarks/crossover.py)
+BATCHED = 16  # rows up to which LAPACK is given a batch
 
 
 def noisy_covariance(
@@ -100,7 +101,7 @@ cholesky.defvjp(lambda matrix: (factor := _factorise(matrix), factor), _cholesky
 def _solve(factor: Array, right: Array, trans: Literal["N", "T"]) -> Array:
     if len(factor) <= SMALL:
         return _on_last_axes(_forward_substitution if trans == "N" else _back_substitution, 0)(factor, right)
-    return _large(_triangular[trans])(factor, right)
+    return _by_lapack(_triangular[trans], len(factor))(factor, right)
 
 
 def _solve_backward(trans: Literal["N", "T"], saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
@@ -121,7 +122,7 @@ _solve.defvjp(_solve_forward, _solve_backward)
 def _factorise(matrix: Array) -> Array:
     if len(matrix) <= SMALL:
         return _on_last_axes(_factor_of, 0)(matrix)
-    return _large(_lapack_cholesky)(matrix)
+    return _by_lapack(_lapack_cholesky, len(matrix))(matrix)
 
 
 def _lapack_cholesky(matrix: Array) -> Array:
@@ -134,14 +135,14 @@ _triangular: dict[str, Callable[[Array, Array], Array]] = {
 }
 
 
-def _large(function: Callable[..., Array]) -> Callable[..., Array]:
-    """On CPUs one matrix after another.
+def _by_lapack(function: Callable[..., Array], size: int) -> Callable[..., Array]:
+    """On CPUs large matrices come one after another.
 
     jaxlib's batched LAPACK calls share large work among the threads of the pool they run on, and block one of them
-    until it is done: with few cores they can wait for each other for ever (jaxlib 0.10). One by one they do not, and it
-    costs nothing: each is work enough for a call.
+    until it is done: with few cores they can wait for each other for ever (jaxlib 0.10). Small work is not shared. One
+    by one they do not wait, and it costs nothing: each is work enough for a call.
     """
-    return _one_by_one(function) if jax.default_backend() == "cpu" else function
+    return _one_by_one(function) if size > BATCHED and jax.default_backend() == "cpu" else function
 
 
 _one_by_one = cache(sequential_vmap)
