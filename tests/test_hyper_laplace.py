@@ -11,7 +11,7 @@ from metaprior import SVGD, InducingKernel, InducingMean, LinearMean, MetaGPClas
 from metaprior.environments.sinusoid import Sinusoid
 from metaprior.meta import MAP, Laplace
 from metaprior.meta.inference import interaction
-from metaprior.meta.laplace import _axes, _normal, draw_around, loss_curvature
+from metaprior.meta.laplace import _normal, _root, draw_around, loss_curvature
 from metaprior.meta.objective import full_batch, weighted_loss
 from metaprior.meta.setup import Settings, scaling_of, set_up, stack_runs
 from metaprior.tasks import Task
@@ -80,9 +80,9 @@ def test_ten_draws_are_even_and_no_wider_than_the_hyperprior():
     products = normal[:5] @ normal[:5].T
     np.testing.assert_allclose(products - np.diag(np.diag(products)), 0.0, atol=1e-10)
     curvature = np.diag([-3.0, 0.2, 4.0, 100.0])  # a saddle, nothing known, known a little, known well
-    axes = _axes(curvature, np.array([1.0, 1.0, 1.0, 0.5]))
+    axes = _root(curvature, np.array([1.0, 1.0, 1.0, 0.5]))
     np.testing.assert_allclose(np.sqrt(np.diag(axes.T @ axes)), [1.0, 1.0, 0.5, 0.1])
-    assert np.all(_axes(np.full((2, 2), np.nan), np.ones(2)) == 0.0)
+    assert np.all(_root(np.full((2, 2), np.nan), np.ones(2)) == 0.0)
 
 
 def test_what_it_means_for_the_estimator():

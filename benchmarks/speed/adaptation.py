@@ -8,7 +8,6 @@ import jax
 import numpy as np
 
 from metaprior import MetaGPRegressor
-from metaprior.ensemble import predict_tasks
 from metaprior.environments.sinusoid import Sinusoid
 from metaprior.meta.adaptation import Queries, predict_in
 from metaprior.tasks import TestTask
@@ -114,18 +113,11 @@ def stacked(tasks: Sequence[TestTask]) -> Arrays:
 
 
 def our_contestants(meta: Any, tasks: Sequence[TestTask]) -> dict[str, Callable[[], Moments]]:
-    """Ours, from a list of tasks: `predict_many`, or what `evaluate` calls where there is none."""
+    """Ours, from a list of tasks, in both precisions."""
     triples = [tuple(task[:3]) for task in tasks]
-    if hasattr(meta, "predict_many"):
-        names = {OURS: "float32", "metaprior, float64": "float64"}
-        predict = lambda dtype: meta.predict_many(triples, return_std=True, dtype=dtype)  # noqa: E731
-        return {name: lambda dtype=dtype: predict(dtype) for name, dtype in names.items()}
-
-    def evaluated() -> Moments:
-        mixture, _, _ = predict_tasks(meta.model_, tasks)
-        return mixture.means[0], np.sqrt(mixture.variances[0])
-
-    return {OURS: evaluated}
+    names = {OURS: "float32", "metaprior, float64": "float64"}
+    predict = lambda dtype: meta.predict_many(triples, return_std=True, dtype=dtype)  # noqa: E731
+    return {name: lambda dtype=dtype: predict(dtype) for name, dtype in names.items()}
 
 
 def array_contestants(meta: MetaGPRegressor, networks: Networks, arrays: Arrays) -> dict[str, Callable[[], Moments]]:

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaprior import MetaGPClassifier
-from metaprior.ensemble import predict_labels
 from metaprior.gp.kernels import LinearRBFKernel, MLPKernel
 from metaprior.gp.means import LinearMean, MLPMean
 from metaprior.meta.inference import MAP
@@ -171,9 +170,7 @@ def adaptation(n_tasks: int, rounds: int, say: Callable[[str], None]) -> Section
 
 
 def our_probabilities(meta: Any, tasks: Sequence[TestTask]) -> np.ndarray:
-    """p(y = 1) of every query, by `adapt_many`, or what `evaluate` calls where there is none."""
-    if not hasattr(meta, "adapt_many"):
-        return np.exp(predict_labels(meta.model_, tasks)[0][1])
+    """p(y = 1) of every query."""
     adapted = meta.adapt_many([(task.x_context, task.y_context) for task in tasks])
     return np.stack(adapted.predict_proba([task.x_query for task in tasks]))[:, :, 1]
 

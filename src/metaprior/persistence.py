@@ -157,8 +157,8 @@ def decode_parameters(
 ) -> dict[str, Any]:
     """Constructor arguments; `own` holds those that cannot be in a file, or None."""
     stored = header["parameters"]
-    if set(stored) != set(names):
-        raise InvalidFile(f"{path} has parameters {sorted(set(stored) ^ set(names))} that this version does not share.")
+    if unknown := sorted(set(stored) - set(names)):  # what an older version does not say has its default
+        raise InvalidFile(f"{path} has parameters {unknown} that this version does not know.")
     for name, value in own.items():
         expected = stored[name].get("own") if isinstance(stored[name], dict) else None
         if value is not None and expected is None:

@@ -198,7 +198,7 @@ class MetaGP(BaseEstimator):
         check_is_fitted(self, "model_")
         header = {
             "kind": type(self).__name__,
-            "parameters": {name: persistence.encode(value) for name, value in self.parameters_.items()},
+            "parameters": {n: persistence.encode(v) for n, v in self.parameters_.items() if n != "n_devices"},
             "fitted": {name: getattr(self, name) for name in FITTED_NUMBERS} | self._labels_to_json(),
             "input_dim": self.model_.input_dim,
             "n_members": len(self.model_.members),

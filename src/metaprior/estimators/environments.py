@@ -56,7 +56,7 @@ def read_environments(
     return Environments(names, checked, place, tuple(argument for argument, _ in named))
 
 
-def warn_of_few(environments: Environments, auto: Auto, n_steps: int) -> None:
+def warn_of_few(environments: Environments, auto: Auto, n_steps: Any) -> None:
     """Say so where there are too few target tasks to choose by."""
     n_target, name = environments.counts[environments.target], environments.names[environments.target]
     if auto.weights and not n_target:

@@ -23,8 +23,8 @@ def condition(prior: GPPrior, points: Points, y: Float[Array, " n"], mask: Bool[
 
 def points_of_tasks(prior: GPPrior, x: Float[Array, "tasks n d"]) -> Points:
     """What the prior says of the points of many tasks, evaluated in a row: every leaf (tasks, n, ...)."""
-    n_tasks, size, _ = x.shape
-    points = prior.points(x.reshape(n_tasks * size, -1))
+    n_tasks, size, input_dim = x.shape
+    points = prior.points(x.reshape(n_tasks * size, input_dim))
     return jax.tree.map(lambda leaf: leaf.reshape(n_tasks, size, *leaf.shape[1:]), points)
 
 

@@ -13,7 +13,9 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap, sequential_vmap
 from jaxtyping import Array, Bool, Float
 
-SMALL = 8  # rows up to which all matrices of a batch are factorised at once (measured, benchmarks/crossover.py)
+# Rows up to which all matrices of a batch are factorised at once, on CPUs and on accelerators: beyond, LAPACK and cuSOLVER
+# are faster, and quicker to compile (measured by benchmarks/crossover.py).
+SMALL, ACCELERATOR_SMALL = 8, 16
 BATCHED = 16  # rows up to which LAPACK is given a batch
 
 
@@ -49,7 +51,7 @@ def log_normal(covariance: Float[Array, "n n"], residual: Float[Array, " n"]) ->
 
 
 def _log_normal_forward(covariance: Array, residual: Array) -> tuple[Array, tuple[Array, Array]]:
-    if len(covariance) <= SMALL:
+    if _is_small(covariance):
         value, by_covariance, by_residual = _on_last_axes(_differentiated_log_normal, 0)(covariance, residual)
         return value, (by_covariance, by_residual)
     factor = cholesky(covariance)
@@ -99,7 +101,7 @@ cholesky.defvjp(lambda matrix: (factor := _factorise(matrix), factor), _cholesky
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _solve(factor: Array, right: Array, trans: Literal["N", "T"]) -> Array:
-    if len(factor) <= SMALL:
+    if _is_small(factor):
         return _on_last_axes(_forward_substitution if trans == "N" else _back_substitution, 0)(factor, right)
     return _by_lapack(_triangular[trans], len(factor))(factor, right)
 
@@ -119,8 +121,12 @@ def _solve_forward(factor: Array, right: Array, trans: Literal["N", "T"]) -> tup
 _solve.defvjp(_solve_forward, _solve_backward)
 
 
+def _is_small(matrix: Array) -> bool:
+    return len(matrix) <= (SMALL if jax.default_backend() == "cpu" else ACCELERATOR_SMALL)
+
+
 def _factorise(matrix: Array) -> Array:
-    if len(matrix) <= SMALL:
+    if _is_small(matrix):
         return _on_last_axes(_factor_of, 0)(matrix)
     return _by_lapack(_lapack_cholesky, len(matrix))(matrix)
 
@@ -172,6 +178,8 @@ def _eliminate(matrix: Float[Array, "n n *batch"], right: Float[Array, "n k *bat
     n = len(matrix)
     rest = jnp.concatenate([matrix, right], axis=1)  # what is left to eliminate: rows and columns from the j-th on
     columns, solved = [], []
+    if n == 0:
+        return matrix, right
     for j in range(n):
         row = rest[0] / jnp.sqrt(rest[0, 0])[None]
         columns.append(jnp.pad(row[: n - j], ((j, 0), *((0, 0),) * (row.ndim - 1))))
@@ -185,6 +193,8 @@ def _factor_of(matrix: Float[Array, "n n *batch"]) -> Array:
 
 
 def _forward_substitution(factor: Float[Array, "n n *batch"], right: Float[Array, "n k *batch"]) -> Array:
+    if len(factor) == 0:
+        return right
     solved = []
     for j in range(len(factor)):
         row = right[0] / factor[j, j][None]
@@ -194,6 +204,8 @@ def _forward_substitution(factor: Float[Array, "n n *batch"], right: Float[Array
 
 
 def _back_substitution(factor: Float[Array, "n n *batch"], right: Float[Array, "n k *batch"]) -> Array:
+    if len(factor) == 0:
+        return right
     solved = []
     for j in reversed(range(len(factor))):
         row = right[-1] / factor[j, j][None]
@@ -212,8 +224,8 @@ def _differentiated_log_normal(
     right = jnp.concatenate([jnp.broadcast_to(identity, covariance.shape), residual[:, None]], axis=1)
     factor, solved = _eliminate(covariance, right)
     inverse_root, whitened = solved[:, :-1], solved[:, -1]
-    diagonal = jnp.stack([factor[j, j] for j in range(len(factor))])
-    value = -0.5 * jnp.sum(whitened**2, axis=0) - jnp.sum(jnp.log(diagonal), axis=0)
+    diagonal = jnp.diagonal(factor)  # along the last axis
+    value = -0.5 * jnp.sum(whitened**2, axis=0) - jnp.sum(jnp.log(diagonal), axis=-1)
     solution = jnp.sum(inverse_root * whitened[:, None], axis=0)
     inverse = jnp.sum(inverse_root[:, :, None] * inverse_root[:, None], axis=0)
     return value, 0.5 * (solution[:, None] * solution[None] - inverse), -solution
