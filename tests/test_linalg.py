@@ -37,7 +37,7 @@ def test_one_by_one_equals_batched_in_value_and_gradient(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("n", [1, 2, linalg.SMALL, linalg.SMALL + 1, linalg.BATCHED + 1])
+@pytest.mark.parametrize("n", [0, 1, 2, linalg.SMALL, linalg.SMALL + 1, linalg.BATCHED + 1])
 @pytest.mark.usefixtures("x64")
 def test_log_normal_equals_scipy_and_its_gradient_the_closed_form(n, dtype):
     rng = np.random.default_rng(n)
@@ -48,7 +48,9 @@ def test_log_normal_equals_scipy_and_its_gradient_the_closed_form(n, dtype):
     assert value.dtype == by_covariance.dtype == dtype
     inverse = np.linalg.inv(covariances)
     solution = np.einsum("tij,tj->ti", inverse, residuals)
-    expected = [multivariate_normal(np.zeros(n), c).logpdf(r) for c, r in zip(covariances, residuals, strict=True)]
+    expected = [
+        multivariate_normal(np.zeros(n), c).logpdf(r) if n else 0.0 for c, r in zip(covariances, residuals, strict=True)
+    ]
     tolerance = {"rtol": 1e-4, "atol": 1e-5} if dtype == "float32" else {"rtol": 1e-10, "atol": 1e-12}
     np.testing.assert_allclose(value, np.array(expected) + 0.5 * n * np.log(2 * np.pi), **tolerance)
     np.testing.assert_allclose(by_residual, -solution, **tolerance)

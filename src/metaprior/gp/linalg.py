@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap, sequential_vmap
 from jaxtyping import Array, Bool, Float
 
-# Rows up to which all matrices of a batch are factorised at once, on CPUs and on accelerators: beyond, LAPACK and cuSOLVER
-# are faster, and quicker to compile (measured by benchmarks/crossover.py).
+# Rows up to which all matrices of a batch are factorised at once, on CPUs and on accelerators. Beyond, LAPACK and
+# cuSOLVER are faster, and compile sooner (benchmarks/crossover.py).
 SMALL, ACCELERATOR_SMALL = 8, 16
 BATCHED = 16  # rows up to which LAPACK is given a batch
 
@@ -84,7 +84,8 @@ def solve_upper(factor: Float[Array, "n n"], right: Float[Array, "n *k"]) -> Flo
 
 
 def _solve_any(factor: Array, right: Array, trans: Literal["N", "T"]) -> Array:
-    solution: Any = _solve(factor, right.reshape(len(right), -1), trans)
+    columns = right if right.ndim == 2 else right[:, None]
+    solution: Any = _solve(factor, columns, trans)
     return solution.reshape(right.shape)
 
 
