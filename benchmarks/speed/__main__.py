@@ -1,6 +1,7 @@
 """Run the benchmarks: `make bench`, or with benchmarks/ on the path `python -m speed --only step,sweep --quick`."""
 
 import argparse
+import faulthandler
 import importlib
 import sys
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from speed import machine, report
 
+STALLED = 300  # seconds without a word, after which to say where it stands: what waits for ever should be found
 ITEMS = ("step", "sweep", "adaptation", "laplace", "growth", "startup")
 
 
@@ -23,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def say(text: str) -> None:
         print(f"{time.perf_counter() - started:6.0f} s  {text}", file=sys.stderr, flush=True)
+        faulthandler.dump_traceback_later(STALLED)
 
     described, sections = machine.describe(), []
     if not machine.has_torch() and options.draws is None:
@@ -39,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report.write(options.out, vars(options), described, sections)
     print(report.as_markdown(described, sections))
     say(f"written to {options.out} and {options.out.with_suffix('.md')}")
+    faulthandler.cancel_dump_traceback_later()
     return 0
 
 

@@ -20,7 +20,7 @@ from speed.timing import Contestant, alternate
 N_CONTEXT, N_QUERIES = 5, 50
 TOLERANCE = 1e-3  # of the spread of y and of the prior, in float32
 OURS = "metaprior"
-ROWS_IN_CACHE = 1024
+ROWS_IN_CACHE = 16_384  # enough to be shared among the cores, 2 MB
 SUBSET = 300  # tasks that scikit-learn gets, one by one
 GPYTORCH_BATCH = 1000  # faster than all tasks at once, and than 250
 
@@ -47,23 +47,23 @@ def measure(quick: bool, say: Callable[[str], None]) -> list[Section]:
     errors = check_agreement({**of_lists, **{f"{name} of arrays": call for name, call in of_arrays.items()}})
     say(f"predictions agree: {errors}")
     work = floor.adaptation_work(n_tasks, N_CONTEXT, N_QUERIES)
-    rates = floor.measured_rates(n_tasks * (N_CONTEXT + N_QUERIES))
-    in_cache = floor.measured_rates(ROWS_IN_CACHE)
-    least, strictest = floor.seconds_at_least(work, rates), floor.seconds_at_least(work, in_cache)
+    rates, whole = floor.measured_rates(ROWS_IN_CACHE), floor.measured_rates(n_tasks * (N_CONTEXT + N_QUERIES))
+    least, by_layer = floor.seconds_at_least(work, rates), floor.seconds_at_least(work, whole)
     figures = {
         "disagreement": errors,
         "floor_seconds": least,
-        "floor_in_cache_seconds": strictest,
+        "layer_by_layer_seconds": by_layer,
         "work": work._asdict(),
         "rates": rates._asdict(),
-        "rates_in_cache": in_cache._asdict(),
+        "rates_layer_by_layer": whole._asdict(),
     }
     notes += [
         f"floor: {work.operations / 1e9:.3g} G operations at {rates.operations / 1e9:.3g} GFLOP/s and "
-        f"{work.tanhs / 1e6:.3g} million tanhs at {rates.tanhs / 1e9:.3g} G/s, both measured in this run on arrays of "
-        f"this size: {duration(least)}; {work.bytes / 1e6:.3g} MB to read and write",
-        f"a program whose layers stay in the caches attains {in_cache.operations / 1e9:.3g} GFLOP/s and "
-        f"{in_cache.tanhs / 1e9:.3g} G tanhs/s: with these the floor is {duration(strictest)}",
+        f"{work.tanhs / 1e6:.3g} million tanhs at {rates.tanhs / 1e9:.3g} G/s, both measured in this run on "
+        f"{ROWS_IN_CACHE} rows, which stay in the caches: {duration(least)}; {work.bytes / 1e6:.3g} MB in and out",
+        f"one layer of all points after another, through memory, attains {whole.operations / 1e9:.3g} GFLOP/s and "
+        f"{whole.tanhs / 1e9:.3g} G tanhs/s, which would take {duration(by_layer)}: no floor, since fused programs are "
+        "faster",
         "means and deviations of all but scikit-learn, which has no networks, agree",
     ]
     configuration = {"tasks": n_tasks, "context": N_CONTEXT, "queries": N_QUERIES, "networks": "4 x 32 tanh, two"}
@@ -76,18 +76,18 @@ def measure(quick: bool, say: Callable[[str], None]) -> list[Section]:
         f"Adaptation to {n_tasks} tasks, from a list of tasks",
         configuration,
         "call",
-        _with_cache(rows_of(times, OURS, least), strictest),
+        _and_by_layer(rows_of(times, OURS, least), by_layer),
         [*notes, learned],
         figures,
     )
     times = alternate([Contestant(name, call) for name, call in of_arrays.items()], rounds, say)
-    rows = _with_cache(rows_of(times, OURS, least), strictest)
+    rows = _and_by_layer(rows_of(times, OURS, least), by_layer)
     title = f"Adaptation to {n_tasks} tasks, from padded arrays to arrays"
     return [from_list, Section(title, configuration, "call", rows, notes, figures)]
 
 
-def _with_cache(rows: list[Row], strictest: float) -> list[Row]:
-    return [row._replace(columns={"times floor in caches": f"{row.seconds.median / strictest:.3g}"}) for row in rows]
+def _and_by_layer(rows: list[Row], by_layer: float) -> list[Row]:
+    return [row._replace(columns={"times layer by layer": f"{row.seconds.median / by_layer:.3g}"}) for row in rows]
 
 
 def fitted() -> MetaGPRegressor:
