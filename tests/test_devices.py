@@ -7,10 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 import many_devices
+from metaprior.estimators import processes
+from metaprior.estimators.processes import check_alike, check_devices
+from metaprior.meta.mesh import ProcessLost, together
+from metaprior.tasks import Task
 
 SCRIPT = Path(many_devices.__file__)
 
@@ -71,3 +76,34 @@ def test_a_lost_process_ends_all_and_both_go_on_from_the_checkpoint(tmp_path):
 def test_devices_that_are_not_there(n_devices):
     with pytest.raises(ValueError, match="n_devices must be"):
         many_devices.fit(n_devices)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (MemoryError(), "Out of memory on process 0 of 2. All of them end. Take a batch_size"),
+        (ValueError("UNKNOWN: Gloo all-reduce failed"), "another of them has ended"),
+        (jax.errors.JaxRuntimeError("INTERNAL: Connection closed"), "another of them has ended"),
+    ],
+)
+def test_what_ends_one_process_is_said_to_end_all(monkeypatch, error, message):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ProcessLost, match=message), together():
+        raise error
+    with pytest.raises(ValueError, match="mistake"), together():
+        raise ValueError("a mistake of the user's")
+    monkeypatch.setattr(jax, "process_count", lambda: 1)
+    with pytest.raises(type(error)), together():
+        raise error
+
+
+def test_processes_take_part_with_all_devices_and_the_same_tasks(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax, "device_count", lambda: 2)
+    with pytest.raises(ValueError, match="n_devices must be None or 2 where several processes"):
+        check_devices(1)
+    with pytest.raises(ValueError, match="search_time must be None"):
+        check_alike([], 3.0)
+    monkeypatch.setattr(processes, "from_first", lambda value: "another")
+    with pytest.raises(ValueError, match="was given other tasks than the first"):
+        check_alike([[Task(np.zeros((1, 1)), np.zeros(1))]], None)

@@ -9,6 +9,7 @@ from metaprior import MetaGPRegressor
 from metaprior.gp.kernels import MLPKernel, RBFKernel
 from metaprior.gp.means import ConstantMean
 from metaprior.gp.parameters import merge
+from metaprior.meta import steps
 from metaprior.meta.adaptation import pad_queries
 from metaprior.meta.hyperprior import check_prior_std
 from metaprior.meta.inference import MAP
@@ -256,3 +257,16 @@ def test_map_particles_are_independent():
     one, three = (estimator(n_particles=n).fit(SOURCE, TARGET).particles_ for n in (1, 3))
     assert_close(pick(three, 0), pick(one, 0))
     assert not any(np.allclose(leaf[1], leaf[0]) or np.allclose(leaf[1], leaf[2]) for leaf in jax.tree.leaves(three))
+
+
+def test_blocks_of_runs_change_nothing(x64, monkeypatch):
+    runs = [make_run(seed=seed)[0] for seed in range(4)]
+    rates = [0.01, 0.02, 0.03, 0.04]
+    for recipe in (PLAIN, PLAIN._replace(plan=((1, 1),))):
+        whole = train_runs(runs, 3, rates, recipe)
+        monkeypatch.setattr(steps, "BLOCK", 2)
+        blocks = train_runs(runs, 3, rates, recipe._replace(chunk=3))  # another program
+        monkeypatch.undo()
+        assert_close(blocks.loss, whole.loss)
+        for one, other in zip(jax.tree.leaves(blocks.particles), jax.tree.leaves(whole.particles), strict=True):
+            assert_close(one, other)

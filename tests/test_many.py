@@ -305,3 +305,19 @@ def test_ragged_rows(sizes, seed):
         np.testing.assert_array_equal(array.T, arrays[i])
     expected = [start + step for start, n in zip([7, 0, 3], [2, 0, 3], strict=True) for step in range(n)]
     assert ranges(np.array([7, 0, 3]), np.array([2, 0, 3])).tolist() == expected
+
+
+def test_stacked_queries_are_those_of_each_task(regressor):
+    contexts = [(np.zeros((2, 1)) + i, np.ones(2)) for i in range(3)]
+    queries = np.arange(6.0).reshape(3, 2, 1)
+    adapted = regressor.adapt_many(contexts)
+    for one, other in zip(adapted.predict(queries), adapted.predict(list(queries)), strict=True):
+        np.testing.assert_array_equal(one, other)
+    with pytest.raises(IndexError, match="there are 3 tasks; got the index 3"):
+        adapted[3]
+
+
+def test_single_precision_refuses_what_it_cannot_hold(regressor):
+    far = [(np.zeros((1, 1)), np.zeros(1), np.full((1, 1), 1e60))]
+    with pytest.raises(ValueError, match="'float32' cannot hold numbers"):
+        regressor.predict_many(far, dtype="float32")

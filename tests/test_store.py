@@ -227,3 +227,18 @@ def test_arrays_of_ones_own():
     with pytest.raises(IndexError, match="there are 2 tasks; got index 2"):
         stored[2]
     assert StoredTasks.from_arrays([0.0, 1.0, 2.0], [1, 2, 3], [0, 2, 3]).digest != stored.digest
+
+
+def test_folders_are_text_and_no_table_counts_twice(tmp_path):
+    frame = make_frame(6).drop(columns="hospital", errors="ignore")
+    for i, name in enumerate(("1", "2b")):
+        (tmp_path / "in" / f"site={name}").mkdir(parents=True)
+        part = frame.assign(patient=frame.patient.astype(str) + name)
+        part.to_parquet(tmp_path / "in" / f"site={name}" / f"{i}.parquet")
+    columns = {"task": "patient", "x": "hours", "y": "rate"}
+    store_tasks(tmp_path / "in", tmp_path / "out", **columns, environment="site")
+    assert set(open_tasks(tmp_path / "out")) == {"1", "2b"}
+    with pytest.raises(ValueError, match="twice: its rows would count twice"):
+        store_tasks([tmp_path / "in", tmp_path / "in" / "*"], tmp_path / "other", **columns, environment="site")
+    with pytest.raises(ValueError, match="folder must be a path"):
+        open_tasks(5)

@@ -24,6 +24,8 @@ class _AdaptedMany(Sequence):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return self._chosen(np.arange(len(self))[index])
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"there are {len(self)} tasks; got the index {index}.")
         return self._one(range(len(self))[index])
 
     def __repr__(self) -> str:
@@ -42,7 +44,8 @@ class _AdaptedMany(Sequence):
         return NewTasks(self._x, self._y, X)
 
     def _per_task(self, name: str, values: Any) -> list[Any]:
-        if name == "X" and hasattr(values, "__array__"):
+        stacked = np.ndim(values) == 3 and np.shape(values)[::2] == (len(self), self._model.input_dim)
+        if name == "X" and hasattr(values, "__array__") and not stacked:
             return [as_inputs(values, "X for all tasks", self._model.input_dim)] * len(self)
         also = ", or one array for all of them" if name == "X" else ""
         expected = f"{name} must be a list with an array for each of the {len(self)} tasks{also}"
@@ -57,8 +60,10 @@ class _AdaptedMany(Sequence):
 class AdaptedTasks(_AdaptedMany):
     """The prior conditioned on the contexts of many tasks, as `AdaptedTask` is on that of one. Made by `adapt_many`.
 
-    `[i]` is the `AdaptedTask` of task i. The methods predict all tasks at once and give lists with an array for each.
-    Their X is a list with the inputs of each task, of any lengths, or one array for all tasks.
+    `[i]` is the `AdaptedTask` of task i, in double precision. The methods predict all tasks at once and give lists with
+    an array for each.
+    Their X is a list with the inputs of each task, of any lengths, an array (tasks, n, inputs), or one (n, inputs) for
+    all tasks.
 
     Conditioning is in closed form and costs less than predicting, so it is done anew in every call: what is kept are
     the contexts alone.

@@ -22,7 +22,8 @@ MAX_QUERIES = 1024  # of one task at once: more are predicted in pieces
 # the cache of a processor and take twice as long; an accelerator needs many to be busy.
 CHUNK_BYTES = 2**22
 ACCELERATOR_CHUNK_BYTES = 2**28
-FEW_CHUNKS = 8  # take a tenth of the time that compiling for their exact sizes would
+FEW_CHUNKS = 8  # take less time than compiling for their exact sizes would
+MAX_SINGLE = 1e15  # scaled numbers whose squares float32 can add up
 
 
 class NewTasks(NamedTuple):
@@ -148,12 +149,15 @@ def _gather(tasks: NewTasks, pieces: _Pieces, sizes: tuple[int, int]) -> tuple[Q
 
 def _predict_chunk(member: Model, queries: Queries, dtype: Any) -> Prediction:
     scaling = member.scaling
-    scaled = Queries(
-        _scaled(scaling, queries.x_context).astype(dtype),
-        scaling.outputs(queries.y_context).astype(dtype),
-        queries.context_mask,
-        _scaled(scaling, queries.x_query).astype(dtype),
-    )
+    x_context, x_query = _scaled(scaling, queries.x_context), _scaled(scaling, queries.x_query)
+    y_context = scaling.outputs(queries.y_context)
+    largest = max(float(np.max(np.abs(part), initial=0.0)) for part in (x_context, y_context, x_query))
+    if np.dtype(dtype) == np.float32 and largest > MAX_SINGLE:
+        raise ValueError(
+            f"dtype='float32' cannot hold numbers {MAX_SINGLE:g} standard deviations off. Take dtype='float64', the "
+            "default, or check the units of X and y."
+        )
+    scaled = Queries(x_context.astype(dtype), y_context.astype(dtype), queries.context_mask, x_query.astype(dtype))
     with jax.enable_x64(True):
         return predict_in(member.particles, member.rest, scaled)
 

@@ -21,7 +21,7 @@ from metaprior.ensemble import Ensemble, Model
 from metaprior.estimators.checkpoints import fingerprint, kept_in
 from metaprior.estimators.environments import Environments, warn_of_few
 from metaprior.estimators.memory import check_memory
-from metaprior.estimators.processes import check_alike
+from metaprior.estimators.processes import check_alike, check_devices
 from metaprior.estimators.record import training_record
 from metaprior.estimators.streaming import Stream, stream_of, streamed_method, train_streamed
 from metaprior.estimators.training import train_members
@@ -266,8 +266,8 @@ class MetaGP(BaseEstimator):
         check_integer("n_steps", self.n_steps, least=0)
         if self.batch_size is not None:
             check_integer("batch_size", self.batch_size, least=1)
-        if self.n_devices is not None and check_integer("n_devices", self.n_devices, least=1) > jax.device_count():
-            raise ValueError(f"n_devices must be at most {jax.device_count()}, all there are; got {self.n_devices}.")
+        if self.n_devices is not None:
+            check_devices(check_integer("n_devices", self.n_devices, least=1))
         check_positive("learning_rate", self.learning_rate)
         auto = self._auto()
         if not (auto.temperature or (isinstance(self.temperature, str) and self.temperature in TEMPERATURES)):

@@ -28,7 +28,10 @@ def kept_in(path: str | os.PathLike | None, asked: str, seed: int) -> Iterator[t
     if path is None:
         yield None, seed
         return
-    stored, seed = from_first(_stored(path, asked, seed) if jax.process_index() == 0 else ({}, seed))
+    found = from_first(_found(path, asked, seed) if jax.process_index() == 0 else ({}, seed))
+    if isinstance(found, ValueError):
+        raise found
+    stored, seed = found
     if jax.process_index() > 0:  # the first process writes for all
         yield Journal(lambda arrays: None, stored), seed
         return
@@ -43,6 +46,14 @@ def kept_in(path: str | os.PathLike | None, asked: str, seed: int) -> Iterator[t
     except BaseException:
         journal.flush()
         raise
+
+
+def _found(path: str | os.PathLike, asked: str, seed: int) -> tuple[dict[str, np.ndarray], int] | ValueError:
+    """What the file has, or what is wrong with it: all processes are to hear of that."""
+    try:
+        return _stored(path, asked, seed)
+    except ValueError as error:
+        return error
 
 
 def _stored(path: str | os.PathLike, asked: str, seed: int) -> tuple[dict[str, np.ndarray], int]:

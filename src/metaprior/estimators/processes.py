@@ -13,6 +13,15 @@ from metaprior.tasks import Task
 LOOKED_AT = 100  # tasks of each environment
 
 
+def check_devices(n_devices: int) -> None:
+    """Refuse more devices than there are, and fewer where every process takes part."""
+    there = jax.device_count()
+    if n_devices > there:
+        raise ValueError(f"n_devices must be at most {there}, all there are; got {n_devices}.")
+    if jax.process_count() > 1 and n_devices < there:
+        raise ValueError(f"n_devices must be None or {there} where several processes share a fit; got {n_devices}.")
+
+
 def check_alike(environments: Sequence[Sequence[Task]], search_time: Any) -> None:
     """Refuse what would let processes go different ways, and wait for each other for ever."""
     if jax.process_count() == 1:

@@ -100,14 +100,18 @@ class SumKernel(tinygp.kernels.Kernel):
 
 def embed(kernel: Callable[..., Array], X: Float[Array, "n d"]) -> Any:
     """All that a kernel makes of points one by one, such as features, before it compares them."""
-    return kernel.embed(X) if hasattr(kernel, "embed") else X  # type: ignore[attr-defined]
+    return kernel.embed(X) if _embeds(kernel) else X  # type: ignore[attr-defined]
 
 
 def compare(kernel: Callable[..., Array], E1: Any, E2: Any = None) -> Array:
     """The kernel matrix of two sets of embedded points, or the diagonal of one."""
-    if not hasattr(kernel, "compare"):
+    if not _embeds(kernel):
         return kernel(E1) if E2 is None else kernel(E1, E2)
     return kernel.compare(E1, E2)  # type: ignore[attr-defined]
+
+
+def _embeds(kernel: Callable[..., Array]) -> bool:
+    return hasattr(kernel, "embed") and hasattr(kernel, "compare")
 
 
 class PositiveKernel(tinygp.kernels.Kernel):

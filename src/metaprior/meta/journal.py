@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from metaprior.meta.mesh import is_key
+
 Tree = TypeVar("Tree")
 Arrays = dict[str, np.ndarray]
 
@@ -83,16 +85,12 @@ def _arrays(name: str, tree: Any) -> Arrays:
     return {f"{name}.{i}": _plain(leaf) for i, leaf in enumerate(jax.tree.leaves(tree))}
 
 
-def _is_key(leaf: Any) -> bool:
-    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
 def _plain(leaf: Any) -> np.ndarray:
-    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+    return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
 
 
 def _like(array: Any, leaf: Any) -> Any:
     """The stored array as what the template has there: random keys, an array of JAX's, or one of NumPy's."""
-    if _is_key(leaf):
+    if is_key(leaf):
         return jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(leaf))
     return jnp.asarray(array) if isinstance(leaf, jax.Array) else array

@@ -16,7 +16,7 @@ from metaprior.meta.journal import Journal
 from metaprior.meta.laplace import draw_around
 from metaprior.meta.mesh import fetch, make_mesh, spread, together
 from metaprior.meta.objective import Problem, WeightedBatch
-from metaprior.meta.steps import Chunk, Recipe, State, initialise, run_chunk
+from metaprior.meta.steps import CHUNK, Chunk, Recipe, State, initialise, run_chunk
 from metaprior.meta.tracking import Clock, Memory, Tracker
 
 
@@ -114,8 +114,10 @@ def train(
             losses.append(fetch(loss)[:, : done - first])
         if guard:
             _guard(losses[-1], tracker.running, first, "a loss")
-        if validation is not None:
-            scores = fetch(_score(state.particles, problem, validation))
+        looked_at = feed is None or done % CHUNK == 0 or done >= n_steps  # chunks of a feed may be shorter
+        if validation is not None and looked_at:
+            with together():
+                scores = fetch(_score(state.particles, problem, validation))
             _guard(scores[:, None], tracker.running, done - 1, "a validation score")
             tracker.look(state.particles if devices is None else fetch(state.particles), scores, done)
         if on_chunk is not None:
@@ -192,7 +194,8 @@ def _guard(loss: np.ndarray, running: np.ndarray, first: int, what: str) -> None
     if first + step == 0 and what == "a loss":
         raise TrainingDiverged(
             f"The loss is {loss[run, step]} before the first step: at the start the mean or the kernel gives "
-            "numbers that are not finite, or the kernel is not positive definite. Check an own mean or kernel."
+            "numbers that are not finite, or the kernel is not positive definite. Check an own mean or kernel, and "
+            "that stored tasks are as they were written."
         )
     before = loss[run, step - 1] if step > 0 else None
     raise TrainingDiverged(

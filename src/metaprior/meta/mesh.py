@@ -6,6 +6,7 @@ gradient is a sum over tasks. Every process is given all that there is, and keep
 
 import math
 import pickle
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
-from metaprior.meta.memory import is_out_of_memory
+from metaprior.meta.memory import RUN_ADVICE, is_out_of_memory
 from metaprior.meta.objective import WeightedBatch
 
 RUNS, PARTICLES, TASKS = AXES = ("runs", "particles", "tasks")
@@ -26,7 +27,10 @@ Tree = TypeVar("Tree")
 
 
 class ProcessLost(RuntimeError):
-    """Another process of a distributed run has ended."""
+    """A process of a distributed run has ended, or must."""
+
+
+STATUS = re.compile("(UNKNOWN|UNAVAILABLE|INTERNAL|ABORTED|CANCELLED|DEADLINE_EXCEEDED)")  # how XLA's errors begin
 
 
 def make_mesh(n_runs: int, n_particles: int, n_devices: int | None = None) -> Mesh | None:
@@ -68,7 +72,8 @@ def fetch(tree: Any) -> Any:
         if is_key(leaf):
             return jax.random.wrap_key_data(jnp.asarray(get(jax.random.key_data(leaf))), impl=jax.random.key_impl(leaf))
         if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
-            return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
+            with together():
+                return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
         return np.array(leaf) if isinstance(leaf, jax.Array) else leaf
 
     return jax.tree.map(get, tree)
@@ -79,9 +84,12 @@ def together() -> Iterator[None]:
     """Work that all processes do together: where one of them is lost, the others say so."""
     try:
         yield
-    except jax.errors.JaxRuntimeError as error:
-        if jax.process_count() == 1 or is_out_of_memory(error):
+    except (jax.errors.JaxRuntimeError, MemoryError, ValueError) as error:
+        if jax.process_count() == 1 or (isinstance(error, ValueError) and not STATUS.match(str(error))):
             raise
+        if is_out_of_memory(error):  # to try again with less, all would have to
+            which = f"process {jax.process_index()} of {jax.process_count()}"
+            raise ProcessLost(f"Out of memory on {which}. All of them end. {RUN_ADVICE}") from error
         raise ProcessLost(
             f"This run of {jax.process_count()} processes cannot go on: another of them has ended, or cannot be "
             "reached. All of them end; start them again, and a fit with a checkpoint= goes on where it was. "

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaprior.meta.objective import WeightedBatch
+from metaprior.meta.steps import CHUNK
 from metaprior.tasks import Scaling, StoredTasks, Task, TaskBatch
 from metaprior.tasks.batch import by_size
 
 MAX_BYTES = 50e6  # of a chunk of steps while it is prepared; there are two, the other is trained on
-MAX_STEPS = 100  # of a chunk
 PREFETCH = True  # benchmarks turn it off
 
 
@@ -63,9 +63,9 @@ class Feed:
 
     @property
     def chunk_steps(self) -> int:
-        """How many steps to ask for at once."""
+        """How many steps to ask for at once: a part of those between two looks at the validation tasks."""
         numbers = sum(s.sampled * s.size * (self.environments[s.environment].input_dim + 3) for s in self.strata)
-        return int(np.clip(MAX_BYTES / (8 * numbers), 1, MAX_STEPS))
+        return max(n for n in range(1, CHUNK + 1) if CHUNK % n == 0 and (n == 1 or n * 8 * numbers <= MAX_BYTES))
 
     def chunk(self, first: int, n_steps: int) -> tuple[WeightedBatch, ...]:
         """The batches of steps `first` to `first + n_steps`: leaves have axes of steps, of runs (one) and of tasks."""

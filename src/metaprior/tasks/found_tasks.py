@@ -147,7 +147,7 @@ class FoundTasks:
                 kinds = ("text", "numbers") if before else ("numbers", "text")
                 raise ValueError(
                     f"column {name!r} must be of one kind in all tables; it is {kinds[0]} in {where} and {kinds[1]} in "
-                    f"{file}. Write one of them anew."
+                    f"{file} (cells of CSV files are text, as are names of folders). Write one of them anew."
                 )
 
 

@@ -191,12 +191,14 @@ class StoredTasks(Sequence[Task]):
         return np.concatenate([self.x[first:last], self.y[first:last, None]], axis=1, dtype=np.float64)
 
 
-def open_tasks(folder: str | os.PathLike) -> Any:
+def open_tasks(folder: Any) -> Any:
     """The tasks that `store_tasks` has written to a folder, for `fit`. They stay on disk until they are needed.
 
     A dict from the names of environments to `StoredTasks`, for `fit(tasks, target=...)`; one `StoredTasks` where they
     were stored without a column of environments.
     """
+    if not isinstance(folder, str | os.PathLike):
+        raise ValueError(f"folder must be a path that store_tasks has written to; got {type(folder).__name__}.")
     header = read_header(Path(folder))
     arrays = {}
     for name in FILES:

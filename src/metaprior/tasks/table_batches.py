@@ -26,6 +26,11 @@ def table_files(tables: Any) -> list[tuple[Path, Path]]:
             what = "has no Parquet or CSV file in it" if paths else "does not exist"
             raise ValueError(f"{each} {what}: expected a Parquet or CSV file, a folder of them, or a pattern.")
         files += found
+    seen: set[Path] = set()
+    for file, _ in files:
+        if file.resolve() in seen:
+            raise ValueError(f"tables has {file} twice: its rows would count twice.")
+        seen.add(file.resolve())
     return files
 
 
@@ -50,8 +55,10 @@ def table_frames(file: Path, root: Path, columns: Columns, check_kinds: Any) -> 
     csv = SEPARATORS.get(file.suffix.lower())
     kind = dataset.ParquetFileFormat() if csv is None else _csv_format(csv, columns)
     try:
+        named = [part.split("=", 1)[0] for part in file.relative_to(root).parts[:-1] if "=" in part]
+        folders = dataset.HivePartitioning(pa.schema([(name, pa.string()) for name in named]))
         base = str(root.absolute())
-        table = dataset.dataset(str(file.absolute()), format=kind, partitioning="hive", partition_base_dir=base)
+        table = dataset.dataset(str(file.absolute()), format=kind, partitioning=folders, partition_base_dir=base)
         check_known(columns.used, table.schema.names, str(file))
         naming = [*columns.task, *([] if columns.environment is None else [columns.environment])]
         types = {name: table.schema.field(name).type for name in naming}
