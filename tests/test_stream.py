@@ -164,7 +164,7 @@ class Stopped(Exception):
 
 
 def test_a_stopped_stream_goes_on_to_the_same_result(tmp_path, monkeypatch):
-    monkeypatch.setattr(stream, "MAX_STEPS", 50)
+    monkeypatch.setattr(stream, "CHUNK", 50)
     arguments = {**SMALL, "batch_size": 6, "inference": "svgd", "n_particles": 2}
     fit = lambda stores=STORES, **more: MetaGPRegressor(**arguments).fit(stores, target="target", **more)  # noqa: E731
     whole = fit()

@@ -44,7 +44,8 @@ class _AdaptedMany(Sequence):
         return NewTasks(self._x, self._y, X)
 
     def _per_task(self, name: str, values: Any) -> list[Any]:
-        stacked = np.ndim(values) == 3 and np.shape(values)[::2] == (len(self), self._model.input_dim)
+        shape = getattr(values, "shape", ())
+        stacked = len(shape) == 3 and shape[::2] == (len(self), self._model.input_dim)
         if name == "X" and hasattr(values, "__array__") and not stacked:
             return [as_inputs(values, "X for all tasks", self._model.input_dim)] * len(self)
         also = ", or one array for all of them" if name == "X" else ""
