@@ -305,3 +305,13 @@ def test_a_constant_column_scales_to_zero(constant):
     scaling = fit_scaling([tasks], [1.0])
     np.testing.assert_allclose(scaling.inputs(tasks[0].x)[:, 1], 0.0, atol=1e-9)
     np.testing.assert_allclose(scaling.outputs(tasks[0].y), 0.0, atol=1e-9)
+
+
+def test_value_and_score_are_those_of_log_gibbs_in_blocks_of_tasks_too(x64, monkeypatch):
+    theta, problem = set_up(draw_environments([(2, 2, 2, 9, 9), (2, 9, 9)]), (0.3, 0.7))
+    expected = density_and_score(theta, problem)
+    for samples in (5000, 5):  # at once; two tasks of the small and one of the large at a time
+        monkeypatch.setattr(objective, "BLOCK_SAMPLES", samples)
+        batches = objective.full_batch(problem)
+        value, score = jax.jit(lambda theta: objective.value_and_score(theta, problem, batches))(theta)  # noqa: B023
+        assert_close((value, ravel_pytree(score)[0]), expected, rtol=1e-12)

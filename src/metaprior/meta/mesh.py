@@ -19,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
 from metaprior.meta.memory import RUN_ADVICE, is_out_of_memory
-from metaprior.meta.objective import WeightedBatch
+from metaprior.meta.objective import WeightedBatch, pad_batch
 
 RUNS, PARTICLES, TASKS = AXES = ("runs", "particles", "tasks")
 
@@ -129,16 +129,6 @@ def mean_over_particles(values: Array) -> Array:
     return jax.lax.pmean(jnp.mean(values), PARTICLES)
 
 
-def pad_tasks(batches: tuple[WeightedBatch, ...], n_shares: int, axis: int) -> tuple[WeightedBatch, ...]:
-    """Batches with tasks, along an axis, in a multiple of the devices that share them. What is added has no weight."""
-    padded = []
-    for batch, weights in batches:
-        n = -weights.shape[axis] % n_shares
-        batch = jax.tree.map(lambda leaf, n=n: _pad(leaf, n, axis, "edge"), batch)  # inputs that count for something
-        padded.append(WeightedBatch(batch, _pad(weights, n, axis, "constant")))
-    return tuple(padded)
-
-
 def own_tasks(batches: tuple[WeightedBatch, ...], n_shares: int) -> tuple[WeightedBatch, ...]:
     """The tasks that this device has of those of a mini-batch."""
 
@@ -146,14 +136,9 @@ def own_tasks(batches: tuple[WeightedBatch, ...], n_shares: int) -> tuple[Weight
         n = len(leaf) // n_shares
         return jax.lax.dynamic_slice_in_dim(leaf, jax.lax.axis_index(TASKS) * n, n)
 
-    return jax.tree.map(own, pad_tasks(batches, n_shares, axis=0))
+    return jax.tree.map(own, tuple(pad_batch(batch, n_shares) for batch in batches))
 
 
 def is_key(leaf: Any) -> bool:
     """Whether it is an array of random keys."""
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _pad(leaf: Array, n: int, axis: int, mode: str) -> Array:
-    widths = [(0, n if i == axis else 0) for i in range(leaf.ndim)]
-    return jnp.pad(leaf, widths, mode=mode) if n else leaf

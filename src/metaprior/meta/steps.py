@@ -17,6 +17,7 @@ from metaprior.meta.objective import (
     Problem,
     WeightedBatch,
     full_batch,
+    pad_batch,
     sample_indices,
     select_batch,
     value_and_score,
@@ -81,8 +82,8 @@ def run_chunk(given: tuple[Chunk, Recipe, Mesh | None], state: State) -> tuple[S
     if devices is None:
         return _in_blocks(chunk._replace(fed=None), fed, batches, recipe, state)
     n_shares = devices.shape[mesh.TASKS]
-    fed = fed and mesh.pad_tasks(fed, n_shares, axis=2)
-    batches = batches and mesh.pad_tasks(batches, n_shares, axis=1)
+    fed = fed and tuple(pad_batch(batch, n_shares, axis=2) for batch in fed)
+    batches = batches and tuple(pad_batch(batch, n_shares, axis=1) for batch in batches)
     arrays, static = eqx.partition((chunk._replace(fed=None), fed, batches), eqx.is_array)
     by_run = PartitionSpec(mesh.RUNS)
     specs = (
