@@ -18,7 +18,7 @@ from metaprior.gp import (
     RBFKernel,
     ZeroMean,
 )
-from metaprior.meta import MAP, SVGD, Laplace, OutOfMemoryWarning, TrainingDiverged
+from metaprior.meta import MAP, SVGD, Laplace, OutOfMemoryWarning, ProcessLost, TrainingDiverged
 from metaprior.predictive import GaussianMixture
 from metaprior.tasks import StoredTasks, open_tasks, store_tasks, tasks_from_frame
 from metaprior.transfer import TransferReport
@@ -47,6 +47,7 @@ __all__ = [
     "MetaGPClassifier",
     "MetaGPRegressor",
     "OutOfMemoryWarning",
+    "ProcessLost",
     "RBFKernel",
     "StoredTasks",
     "TrainingDiverged",

@@ -4,6 +4,7 @@ from metaprior.meta.hyperprior import HyperPrior
 from metaprior.meta.inference import MAP, SVGD, Laplace
 from metaprior.meta.loop import TrainingDiverged, train
 from metaprior.meta.memory import OutOfMemoryWarning
+from metaprior.meta.mesh import ProcessLost
 from metaprior.meta.objective import Problem, log_gibbs
 from metaprior.meta.steps import Recipe
 
@@ -14,6 +15,7 @@ __all__ = [
     "Laplace",
     "OutOfMemoryWarning",
     "Problem",
+    "ProcessLost",
     "Recipe",
     "TrainingDiverged",
     "log_gibbs",
