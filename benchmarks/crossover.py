@@ -13,11 +13,9 @@ import numpy as np
 from metaprior.gp import linalg
 
 
-def timed(function, arguments, rounds):
-    """Seconds to compile, and a function that times one call."""
-    start = time.perf_counter()
+def timed(function, arguments, rounds=3):
+    """A function that times one call, after a first that does not count."""
     jax.block_until_ready(function(*arguments))
-    compiling = time.perf_counter() - start
 
     def once():
         start = time.perf_counter()
@@ -25,7 +23,7 @@ def timed(function, arguments, rounds):
             jax.block_until_ready(function(*arguments))
         return (time.perf_counter() - start) / rounds
 
-    return compiling, once
+    return once
 
 
 def evidence(limit, covariances, residuals):
@@ -55,7 +53,7 @@ def main():
             started = time.perf_counter()
             at_once = evidence(size, *arguments)
             compiling = time.perf_counter() - started
-            contestants = [timed(f, arguments, 3)[1] for f in (at_once, evidence(size - 1, *arguments))]
+            contestants = [timed(each, arguments) for each in (at_once, evidence(size - 1, *arguments))]
             times = np.median([[once() for once in contestants] for _ in range(9)], axis=0) / n_tasks * 1e6
             ratio = times[1] / times[0]
             print(

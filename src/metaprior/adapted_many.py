@@ -1,5 +1,6 @@
 """A learned prior adapted to many new tasks at once: what `adapt` gives for one, as lists with an entry per task."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -31,11 +32,13 @@ class _AdaptedMany(Sequence):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self)} tasks, dtype={self._dtype!r})"
 
+    @abstractmethod
     def _chosen(self, tasks: np.ndarray) -> Any:
-        raise NotImplementedError
+        """The same for some of the tasks."""
 
+    @abstractmethod
     def _one(self, task: int) -> Any:
-        raise NotImplementedError
+        """What `adapt` gives for one of them."""
 
     def _new_tasks(self, X: Any) -> NewTasks:
         """What to predict: one array of inputs for all tasks, or an iterable with an entry for each."""

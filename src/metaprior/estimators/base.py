@@ -24,7 +24,7 @@ from metaprior.estimators.memory import check_memory
 from metaprior.estimators.processes import check_alike, check_devices
 from metaprior.estimators.record import training_record
 from metaprior.estimators.streaming import Stream, stream_of, streamed_method, train_streamed
-from metaprior.estimators.training import train_members
+from metaprior.estimators.training import Course, train_members
 from metaprior.gp.prior import check_noise, families, resolve_encoder, resolve_kernel, resolve_mean
 from metaprior.meta.hyperprior import check_prior_mean, check_prior_std
 from metaprior.meta.inference import MAP, Interaction, Laplace, Method, interaction, resolve_inference
@@ -104,13 +104,13 @@ class MetaGP(BaseEstimator):
             chosen = choose_family(tasks, target, options, list(known.values()), schedules)
             family, settings = list(known.items())[chosen]
             choice = choose(tasks, target, options, settings, self._auto(), schedules[chosen])
-            plan = (int(self.n_steps), self.learning_rate, tests, patience, self.progress, journal)
+            course = Course(int(self.n_steps), self.learning_rate, tests, patience, self.progress, journal)
             if stream is None:
                 recipe = lambda run: self._recipe(run, settings.method, batch_size)  # noqa: E731
-                fitted = train_members(tasks, choice, seed, recipe, *plan)
+                fitted = train_members(tasks, choice, seed, recipe, course)
             else:
                 recipe = Recipe(settings.method, self.optimizer, self.schedule, n_devices=self.n_devices)
-                fitted = train_streamed(stream, tasks, choice, seed, recipe, *plan)
+                fitted = train_streamed(stream, tasks, choice, seed, recipe, course)
             self.model_, results, temperatures = fitted
         self.parameters_ = self.get_params(deep=False)  # what `save` writes, whatever is set later
         if stream is not None and resolve_inference(self.inference) is None:

@@ -10,9 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaprior.ensemble import Ensemble, Model
-from metaprior.estimators.training import Fitted, of_run, padded_validation
+from metaprior.estimators.training import Course, Fitted, of_run, padded_validation
 from metaprior.meta.inference import MAP, Laplace, Method
-from metaprior.meta.journal import Journal
 from metaprior.meta.loop import Result, train
 from metaprior.meta.search import Candidate
 from metaprior.meta.selection import Choice
@@ -21,7 +20,7 @@ from metaprior.meta.steps import Recipe
 from metaprior.meta.stream import Feed, sample_tasks, stream_temperature
 from metaprior.meta.weights import Weights
 from metaprior.progress import progress_bar
-from metaprior.tasks import Scaling, StoredTasks, Task, TestTask, stored_scaling
+from metaprior.tasks import Scaling, StoredTasks, Task, stored_scaling
 
 SAMPLE = 500  # tasks of each environment by which settings are chosen, and inducing points placed
 BATCH = 256  # tasks a step where `batch_size` says nothing
@@ -88,12 +87,7 @@ def train_streamed(
     choice: Choice,
     seed: int,
     recipe: Recipe,
-    n_steps: int,
-    learning_rate: float,
-    validation_tasks: Sequence[TestTask] | None,
-    patience: int | None,
-    progress: bool | None,
-    journal: Journal | None = None,
+    course: Course,
 ) -> Fitted:
     """Train the members of the choice one after another, each on a stream of its own."""
     results: list[Result] = []
@@ -103,22 +97,23 @@ def train_streamed(
         scaling = stream.scaling(member.weights, member.settings, sample)
         run = stack_runs([set_up_streamed(stream, sample, member, scaling, seed)])
         held_out = None
-        if validation_tasks is not None:
-            held_out = jax.tree.map(lambda leaf: np.asarray(leaf)[None], padded_validation(validation_tasks, scaling))
+        if course.validation_tasks is not None:
+            padded = padded_validation(course.validation_tasks, scaling)
+            held_out = jax.tree.map(lambda leaf: np.asarray(leaf)[None], padded)
         dtype = jnp.zeros(()).dtype
-        feed = Feed(stream.environments, member.weights, scaling, stream.batch_size, seed, n_steps, dtype)
-        with feed, progress_bar("meta-training", n_steps, progress) as on_chunk:
+        feed = Feed(stream.environments, member.weights, scaling, stream.batch_size, seed, course.n_steps, dtype)
+        with feed, progress_bar("meta-training", course.n_steps, course.progress) as on_chunk:
             result = train(
                 run.problem,
                 run.particles,
                 run.key,
                 recipe._replace(plan=None, chunk=feed.chunk_steps),
-                n_steps,
-                jnp.full(1, learning_rate, dtype),
+                course.n_steps,
+                jnp.full(1, course.learning_rate, dtype),
                 held_out,
-                patience,
+                course.patience,
                 on_chunk,
-                journal=journal,
+                journal=course.journal,
                 feed=feed,
             )
         results.append(of_run(result, 0))

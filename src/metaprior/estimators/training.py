@@ -27,17 +27,23 @@ class Fitted(NamedTuple):
     temperatures: np.ndarray
 
 
+class Course(NamedTuple):
+    """How long members are trained, and what is looked at meanwhile."""
+
+    n_steps: int
+    learning_rate: float
+    validation_tasks: Sequence[TestTask] | None
+    patience: int | None
+    progress: bool | None
+    journal: Journal | None
+
+
 def train_members(
     tasks: Sequence[Sequence[Task]],
     choice: Choice,
     seed: int,
     recipe: Callable[[Run], Recipe],
-    n_steps: int,
-    learning_rate: float,
-    validation_tasks: Sequence[TestTask] | None,
-    patience: int | None,
-    progress: bool | None,
-    journal: Journal | None = None,
+    course: Course,
 ) -> Fitted:
     """Train all members of the choice, each with the scaling that its weights give. They start from equal particles."""
     members, averaging = zip(*choice.members, strict=True)
@@ -45,25 +51,25 @@ def train_members(
     pairs = list(zip(members, scalings, strict=True))
     runs = [set_up(tasks, member.weights, scaling, member.settings, seed) for member, scaling in pairs]
     held_out = None
-    if validation_tasks is not None:
-        padded = [padded_validation(validation_tasks, scaling) for scaling in scalings]
+    if course.validation_tasks is not None:
+        padded = [padded_validation(course.validation_tasks, scaling) for scaling in scalings]
         held_out = jax.tree.map(lambda *leaves: np.stack(leaves), *padded)
 
     def run(part: range, _: int) -> list[Result]:
         chosen = slice(part.start, part.stop)
         stacked = stack_runs(runs[chosen])
-        with progress_bar("meta-training", n_steps, progress) as on_chunk:
+        with progress_bar("meta-training", course.n_steps, course.progress) as on_chunk:
             result = train(
                 stacked.problem,
                 stacked.particles,
                 stacked.key,
                 recipe(runs[0]),
-                n_steps,
-                jnp.full(len(part), learning_rate, jnp.zeros(()).dtype),
+                course.n_steps,
+                jnp.full(len(part), course.learning_rate, jnp.zeros(()).dtype),
                 jax.tree.map(lambda leaf: leaf[chosen], held_out),
-                patience,
+                course.patience,
                 on_chunk,
-                journal=journal,
+                journal=course.journal,
             )
         return [of_run(result, i) for i in range(len(part))]
 
