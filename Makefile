@@ -22,7 +22,7 @@ test-all: .venv/.test
 
 # Speed against others; `make bench BENCH=--quick` takes minutes, `make bench BENCH="--only step,sweep"` some of it.
 bench: .venv/.bench
-	PYTHONPATH=benchmarks $(BIN)/python -m speed --out benchmarks/results/speed.json $(BENCH)
+	PYTHONPATH=studies/benchmarks $(BIN)/python -m speed --out studies/results/speed/speed.json $(BENCH)
 
 check: .venv/.check
 	$(BIN)/ruff check .
@@ -44,27 +44,27 @@ $(BIN)/python:
 	$(PYTHON) -m venv .venv 2>/dev/null || { rm -rf .venv && $(PYTHON) -m venv --without-pip .venv; }
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m pip --python $(BIN)/python install --quiet pip
 
-.venv/.run: $(BIN)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable .
+.venv/.run: $(BIN)/python pyproject.toml studies/pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable ".[studies]" --editable studies
 	touch $@
 
-.venv/.test: $(BIN)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable ".[test]"
+.venv/.test: $(BIN)/python pyproject.toml studies/pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable ".[studies,test]" --editable studies
 	touch $@
 
-.venv/.check: $(BIN)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable ".[test,check]"
+.venv/.check: $(BIN)/python pyproject.toml studies/pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable ".[studies,test,check]" --editable studies
 	touch $@
 
-.venv/.docs: $(BIN)/python pyproject.toml
+.venv/.docs: $(BIN)/python pyproject.toml studies/pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[docs]"
 	touch $@
 
 # Torch from its index of CPU builds, or from wherever pip looks: the default wheels for Linux bring gigabytes of CUDA.
-.venv/.bench: $(BIN)/python pyproject.toml
+.venv/.bench: $(BIN)/python pyproject.toml studies/pyproject.toml
 	$(BIN)/python -m pip install --quiet --retries 1 --no-deps torch==2.13.0 \
 		--extra-index-url https://download.pytorch.org/whl/cpu
-	$(BIN)/python -m pip install --quiet --editable ".[bench]"
+	$(BIN)/python -m pip install --quiet --editable ".[studies,bench]" --editable studies
 	touch $@
 
 clean:

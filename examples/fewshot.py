@@ -4,8 +4,8 @@ The data are generated images; `FewShot(mini_imagenet(), cub())` of the same mod
 """
 
 from metaprior import MetaGPClassifier
-from metaprior.environments.fewshot import FewShot
-from metaprior.environments.generated import generated_images
+from metaprior_studies.environments.episodes import FewShot
+from metaprior_studies.environments.generated import generated_images
 
 problem = FewShot(*generated_images(), shots=5, queries=15)
 source_tasks = problem.source_tasks(20, rng=0)  # (X, y): ten images of two classes, y says which

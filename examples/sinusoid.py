@@ -1,7 +1,7 @@
 """Learn a prior from 25 source tasks and 5 target tasks of five samples each, and adapt it to a new target task."""
 
 from metaprior import MetaGPRegressor
-from metaprior.environments.sinusoid import Sinusoid
+from metaprior.datasets.sinusoid import Sinusoid
 
 problem = Sinusoid(deviation=0.25)  # or lists of (X, y) of your own, one pair per task
 source_tasks = problem.source_tasks(25, 5, rng=0)

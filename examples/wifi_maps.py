@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 from metaprior import MetaGPRegressor
-from metaprior.environments.grouped import ujiindoorloc
+from metaprior.estimators.regression_baselines import score_per_task_gp
 from metaprior.plots import plot_prediction
-from metaprior.regression_baselines import score_per_task_gp
+from metaprior_studies.environments.grouped import ujiindoorloc
 
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
 n_steps = int(sys.argv[2]) if len(sys.argv) > 2 else 500

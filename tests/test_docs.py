@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from grouped_files import write_table
 
 import metaprior
-from grouped_files import write_table
 
 ROOT = Path(__file__).parent.parent
 QUICK = {"alpha": 0.3, "n_steps": 0, "kernel": "rbf", "mean": "constant", "inference": "map", "dtype": "float32"}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from metaprior import MetaGPRegressor, StoredTasks
-from metaprior.estimators import memory
+from metaprior.training import capacity as memory
 
 RNG = np.random.default_rng(0)
 TASKS = [(RNG.normal(size=(4, 1)), RNG.normal(size=4)) for _ in range(8)]

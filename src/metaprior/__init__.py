@@ -1,27 +1,24 @@
 """metaprior: Gaussian-process priors learned from many small tasks, most of them from somewhere else."""
 
-from metaprior.adapted import AdaptedClassifier, AdaptedTask
-from metaprior.adapted_many import AdaptedClassifiers, AdaptedTasks
-from metaprior.estimators import MetaGPClassifier, MetaGPRegressor, load
-from metaprior.frames import predict_frame
-from metaprior.gp import (
-    ConstantMean,
-    ConvEncoder,
-    InducingKernel,
-    InducingMean,
-    LinearKernel,
-    LinearMean,
-    LinearRBFKernel,
-    MLPEncoder,
-    MLPKernel,
-    MLPMean,
-    RBFKernel,
-    ZeroMean,
-)
-from metaprior.meta import MAP, SVGD, Laplace, OutOfMemoryWarning, ProcessLost, TrainingDiverged
-from metaprior.predictive import GaussianMixture
-from metaprior.tasks import StoredTasks, open_tasks, store_tasks, tasks_from_frame
-from metaprior.transfer import TransferReport
+from metaprior.estimators.classifier import MetaGPClassifier
+from metaprior.estimators.loading import load
+from metaprior.estimators.regressor import MetaGPRegressor
+from metaprior.gp.encoders import ConvEncoder, MLPEncoder
+from metaprior.gp.inducing import InducingKernel, InducingMean
+from metaprior.gp.kernels import LinearKernel, LinearRBFKernel, MLPKernel, RBFKernel
+from metaprior.gp.means import ConstantMean, LinearMean, MLPMean, ZeroMean
+from metaprior.memory import OutOfMemoryWarning
+from metaprior.meta.methods import MAP, SVGD, Laplace
+from metaprior.prediction.adapted import AdaptedClassifier, AdaptedTask
+from metaprior.prediction.adapted_many import AdaptedClassifiers, AdaptedTasks
+from metaprior.prediction.mixtures import GaussianMixture
+from metaprior.search.report import TransferReport
+from metaprior.storage.stored_tasks import StoredTasks, open_tasks
+from metaprior.storage.writing import store_tasks
+from metaprior.tables.grouping import tasks_from_frame
+from metaprior.tables.prediction_frames import predict_frame
+from metaprior.training.devices import ProcessLost
+from metaprior.training.loop import TrainingDiverged
 
 __version__ = "0.1.0"
 

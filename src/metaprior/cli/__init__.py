@@ -4,16 +4,16 @@ from typing import Annotated
 
 import typer
 
-from metaprior.cli.bench_data import bench_data
-from metaprior.cli.demo import demo
+from metaprior.cli.console import out
 from metaprior.cli.evaluate import evaluate
 from metaprior.cli.example import example
 from metaprior.cli.fit import fit
 from metaprior.cli.info import info
 from metaprior.cli.predict import predict
-from metaprior.cli.reproduce import reproduce
-from metaprior.cli.show import out
 from metaprior.cli.store import store
+from metaprior_studies.commands.bench_data import bench_data
+from metaprior_studies.commands.demo import demo
+from metaprior_studies.commands.reproduce import reproduce
 
 app = typer.Typer(
     help="Learn Gaussian-process priors from many small tasks, most of them from somewhere else.",

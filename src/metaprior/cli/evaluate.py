@@ -6,9 +6,9 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from metaprior.cli.files import check_outputs, write_frame, write_picture
+from metaprior.cli.console import busy, mistakes_told, note, out, print_json, print_table, task_label
 from metaprior.cli.options import AsJson, DropDuplicates, DropMissing, Environment, Prior, Task, X, Y, known_columns
-from metaprior.cli.show import busy, mistakes_told, note, out, print_json, print_table, task_label
+from metaprior.cli.outputs import check_outputs, write_frame, write_picture
 
 SHOWN = 12  # tasks in the terminal; all are in the file
 
@@ -34,8 +34,8 @@ def evaluate(
     Columns are those of the fit unless others are named.
     """
     from metaprior import load
-    from metaprior.frames import split_table
     from metaprior.plots import plot_calibration
+    from metaprior.tables.prediction_frames import split_table
 
     with mistakes_told():
         check_outputs([prior, data], path, plot)
@@ -73,8 +73,8 @@ def _table(
 ) -> Any:
     """The tasks of the table that belong to the environment predicted in, and the columns that are used."""
     from metaprior import MetaGPClassifier
-    from metaprior.tasks import group_rows
-    from metaprior.tasks.tables import column_names
+    from metaprior.tables.grouping import group_rows
+    from metaprior.tables.reading import column_names
 
     columns = known_columns(meta, *given)
     if given[-1] is None and columns.environment is not None and columns.environment not in column_names(data):
@@ -96,10 +96,10 @@ def _table(
 def _baselines(meta: Any, tests: list[Any], context: int) -> dict[str, Any]:
     """What can be had from the context of a task alone."""
     from metaprior import MetaGPClassifier
-    from metaprior.baselines import BASELINES, score
-    from metaprior.estimators import report
-    from metaprior.regression_baselines import score_per_task_gp
-    from metaprior.tasks import as_labelled_tests
+    from metaprior.estimators.classification_baselines import BASELINES, score
+    from metaprior.estimators.regression_baselines import score_per_task_gp
+    from metaprior.metrics.summary import report
+    from metaprior.tasks.labels import as_labelled_tests
 
     if context == 0:
         note("without context there is nothing to compare with.")

@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from metaprior.cli.show import make_folder, out
+from metaprior.cli.console import make_folder, out
 
 TABLES = ("patients.csv", "test.csv", "readings.csv", "hours.csv")
 
 
 def example(folder: Annotated[Path, typer.Option("--out", help="Folder for the tables.")] = Path("example")):
     """Write small tables to try the other commands on: made-up heart rates after surgery in two hospitals."""
-    from metaprior.persistence import write_whole
+    from metaprior.estimators.persistence import write_whole
 
     make_folder(folder)
     for name in TABLES:

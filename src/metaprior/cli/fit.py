@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from metaprior.cli.files import check_outputs
+from metaprior.cli.console import busy, err, mistakes_told, note, out, print_json
 from metaprior.cli.info import environment_rows, plot_compared
 from metaprior.cli.options import AsJson, DropDuplicates, DropMissing, Environment, Task, X
-from metaprior.cli.show import busy, err, mistakes_told, note, out, print_json
+from metaprior.cli.outputs import check_outputs
 
 
 class Kind(StrEnum):
@@ -129,7 +129,8 @@ def _read(
     data: Path, named: dict[str, Any], target: str | None, alpha: str, drops: dict[str, Any], labels: bool | None
 ) -> tuple[dict[str, Any], Any]:
     """The columns of a table, and its tasks."""
-    from metaprior.tasks import as_columns, group_rows
+    from metaprior.tables.columns import as_columns
+    from metaprior.tables.grouping import group_rows
 
     lacking = [f"--{name}" for name in ("task", "x", "y") if not named[name]]
     if lacking:
@@ -142,8 +143,7 @@ def _read(
 
 def _stored(folder: Path, target: str | None, alpha: str, told: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     """The columns that tasks were stored from, and the tasks by environment."""
-    from metaprior.tasks import open_tasks
-    from metaprior.tasks.store import read_header
+    from metaprior.storage.stored_tasks import open_tasks, read_header
 
     stored, columns = open_tasks(folder), read_header(folder)["columns"]
     if told:

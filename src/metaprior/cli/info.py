@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from metaprior.cli.files import check_outputs, write_picture
+from metaprior.cli.console import mistakes_told, note, out, print_json, print_table
 from metaprior.cli.options import AsJson, Prior
-from metaprior.cli.show import mistakes_told, note, out, print_json, print_table
+from metaprior.cli.outputs import check_outputs, write_picture
 
 PARTS = ("kind", "input_dim", "n_members", "fitted", "parameters", "training", "report")
 
@@ -19,8 +19,8 @@ def info(
     as_json: AsJson = False,
 ):
     """Say what a saved prior was trained on and with, what became of it, and whether its source helped."""
-    from metaprior.persistence import InvalidFile, read_prior
-    from metaprior.transfer import TransferReport
+    from metaprior.estimators.persistence import InvalidFile, read_prior
+    from metaprior.search.report import TransferReport
 
     with mistakes_told():
         header, _ = read_prior(prior)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from metaprior.tasks import Columns
+    from metaprior.tables.columns import Columns
 
 Task = Annotated[list[str] | None, typer.Option("--task", help="Column that names the task of a row; may be repeated.")]
 X = Annotated[list[str] | None, typer.Option("--x", help="Input column; repeat it for several.")]
@@ -24,7 +24,7 @@ def known_columns(
     meta: Any, task: list[str] | None, x: list[str] | None, y: str | None, environment: str | None
 ) -> "Columns":
     """Columns as the prior was fitted with, but for those that are given."""
-    from metaprior.tasks import as_columns
+    from metaprior.tables.columns import as_columns
 
     kept = meta.training_.get("columns") or {}
     columns = {"task": task, "x": x, "y": y, "environment": environment}

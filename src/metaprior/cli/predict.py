@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from metaprior.cli.files import check_outputs, write_frame, write_picture
+from metaprior.cli.console import busy, mistakes_told, out, print_json, print_table, task_label
 from metaprior.cli.options import AsJson, DropDuplicates, DropMissing, Prior, Task, X, Y, known_columns
-from metaprior.cli.show import busy, mistakes_told, out, print_json, print_table, task_label
+from metaprior.cli.outputs import check_outputs, write_frame, write_picture
 
 SHOWN, DRAWN = 8, 12  # rows in the terminal, tasks in the picture
 
@@ -35,7 +35,7 @@ def predict(
     Columns are those of the fit unless others are named. A task without context is predicted from the prior.
     """
     from metaprior import load
-    from metaprior.frames import predict_frame
+    from metaprior.tables.prediction_frames import predict_frame
 
     with mistakes_told():
         check_outputs([prior, context, query], path, plot)
@@ -70,9 +70,9 @@ def _draw(meta: Any, context: Path, query: Path, columns: Any, coverage: float, 
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
     from matplotlib.figure import Figure
 
-    from metaprior.frames import contexts_of
     from metaprior.plots import plot_prediction
-    from metaprior.tasks import group_rows
+    from metaprior.tables.grouping import group_rows
+    from metaprior.tables.prediction_frames import contexts_of
 
     with warnings.catch_warnings(record=True) as said:  # not again
         warnings.simplefilter("always")

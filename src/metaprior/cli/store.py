@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from metaprior.cli.console import busy, mistakes_told, out
 from metaprior.cli.options import DropMissing, Environment
-from metaprior.cli.show import busy, mistakes_told, out
 
 
 def store(
@@ -20,7 +20,8 @@ def store(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace tasks that are stored there.")] = False,
 ):
     """Write the tasks of tables of any length to a folder, which `metaprior fit` takes in place of a table."""
-    from metaprior.tasks import open_tasks, store_tasks
+    from metaprior.storage.stored_tasks import open_tasks
+    from metaprior.storage.writing import store_tasks
 
     with mistakes_told():
         columns = {"task": task, "x": x, "y": y, "environment": environment}

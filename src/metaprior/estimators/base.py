@@ -15,30 +15,30 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import Bunch, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from metaprior import persistence
 from metaprior.checks import check_bool, check_choice, check_integer, check_positive
-from metaprior.ensemble import Ensemble, Model
-from metaprior.estimators.checkpoints import fingerprint, kept_in
+from metaprior.estimators import persistence
 from metaprior.estimators.environments import Environments, warn_of_few
-from metaprior.estimators.memory import check_memory
-from metaprior.estimators.processes import check_alike, check_devices
+from metaprior.estimators.members import Course, train_members
 from metaprior.estimators.record import training_record
 from metaprior.estimators.streaming import Stream, stream_of, streamed_method, train_streamed
-from metaprior.estimators.training import Course, train_members
 from metaprior.gp.prior import check_noise, families, resolve_encoder, resolve_kernel, resolve_mean
 from metaprior.meta.hyperprior import check_prior_mean, check_prior_std
-from metaprior.meta.inference import MAP, Interaction, Laplace, Method, interaction, resolve_inference
-from metaprior.meta.journal import Journal
-from metaprior.meta.mesh import from_first
+from metaprior.meta.methods import MAP, Interaction, Laplace, Method, interaction, resolve_inference
 from metaprior.meta.objective import TEMPERATURES, batch_plan
-from metaprior.meta.search import stand_in
-from metaprior.meta.selection import STEPS_DIVISOR, Auto, Schedule, choose, choose_family
-from metaprior.meta.setup import Run, Settings, draw, empty_scaling, resolve, scaling_of, training_dtype
-from metaprior.meta.steps import OPTIMISERS, SCHEDULES, Recipe
-from metaprior.meta.weights import Weights, alone, resolve_weights
-from metaprior.progress import progress_bar
-from metaprior.tasks import TestTask
-from metaprior.transfer import TransferReport, make_report
+from metaprior.meta.runs import Run, Settings, draw, empty_scaling, resolve, scaling_of, training_dtype
+from metaprior.prediction.ensemble import Ensemble, Model
+from metaprior.search.held_out import stand_in
+from metaprior.search.report import TransferReport, make_report
+from metaprior.search.selection import STEPS_DIVISOR, Auto, Schedule, choose, choose_family
+from metaprior.search.weights import Weights, alone, resolve_weights
+from metaprior.tasks.types import TestTask
+from metaprior.training.capacity import check_memory
+from metaprior.training.checkpoint import Journal
+from metaprior.training.checkpoint_file import fingerprint, kept_in
+from metaprior.training.devices import from_first
+from metaprior.training.processes import check_alike, check_devices
+from metaprior.training.progress import progress_bar
+from metaprior.training.steps import OPTIMISERS, SCHEDULES, Recipe
 
 FITTED_NUMBERS = ("alpha_", "family_", "temperature_", "dtype_", "best_step_")
 FITTED_TRACES = ("environment_weights_", "loss_trace_", "validation_trace_")

@@ -10,29 +10,21 @@ from scipy.special import expit
 from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
-from metaprior import persistence
-from metaprior.adapted import AdaptedClassifier
-from metaprior.adapted_many import AdaptedClassifiers
+from metaprior.estimators import persistence
 from metaprior.estimators.base import MetaGP
 from metaprior.estimators.environments import read_environments
-from metaprior.estimators.evaluation import report
-from metaprior.gp import ConstantMean, InducingMean, LinearMean, ZeroMean
-from metaprior.label_metrics import summarise_labels
-from metaprior.many_tasks import check_precision, predict_labels
-from metaprior.meta.setup import Settings
-from metaprior.meta.weights import resolve_weights
-from metaprior.tasks import (
-    Ragged,
-    as_contexts,
-    as_labelled_tests,
-    as_labels,
-    as_new_tasks,
-    as_task,
-    as_tasks,
-    encode_contexts,
-    encode_environments,
-    task_classes,
-)
+from metaprior.gp.inducing import InducingMean
+from metaprior.gp.means import ConstantMean, LinearMean, ZeroMean
+from metaprior.meta.runs import Settings
+from metaprior.metrics.classification import summarise_labels
+from metaprior.metrics.summary import report
+from metaprior.prediction.adapted import AdaptedClassifier
+from metaprior.prediction.adapted_many import AdaptedClassifiers
+from metaprior.prediction.batches import check_precision, predict_labels
+from metaprior.search.weights import resolve_weights
+from metaprior.tasks.labels import as_labelled_tests, as_labels, encode_contexts, encode_environments, task_classes
+from metaprior.tasks.ragged import Ragged, as_contexts, as_new_tasks
+from metaprior.tasks.types import as_task, as_tasks
 
 
 class MetaGPClassifier(MetaGP):

@@ -4,8 +4,9 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from metaprior.meta.selection import Auto
-from metaprior.tasks import StoredTasks, Task
+from metaprior.search.selection import Auto
+from metaprior.storage.stored_tasks import StoredTasks
+from metaprior.tasks.types import Task
 
 Read = Callable[[Any, str, int | None], list[Task]]  # checks (tasks, what to call them, the number of input columns)
 

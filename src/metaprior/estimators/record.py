@@ -6,10 +6,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from metaprior import persistence
-from metaprior.ensemble import Model
+from metaprior.estimators import persistence
 from metaprior.estimators.environments import Environments
-from metaprior.tasks import StoredTasks, Task
+from metaprior.prediction.ensemble import Model
+from metaprior.storage.stored_tasks import StoredTasks
+from metaprior.tasks.types import Task
 
 MOST_INPUTS = 100  # whose scales are told; images have thousands
 

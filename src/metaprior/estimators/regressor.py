@@ -8,14 +8,15 @@ import numpy as np
 from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
-from metaprior.adapted import AdaptedTask
-from metaprior.adapted_many import AdaptedTasks
 from metaprior.estimators.base import MetaGP
 from metaprior.estimators.environments import read_environments
-from metaprior.estimators.evaluation import report
-from metaprior.many_tasks import check_precision, predict_tasks
-from metaprior.metrics import summarise
-from metaprior.tasks import Ragged, as_contexts, as_new_tasks, as_task, as_tasks, as_test_tasks
+from metaprior.metrics.regression import summarise
+from metaprior.metrics.summary import report
+from metaprior.prediction.adapted import AdaptedTask
+from metaprior.prediction.adapted_many import AdaptedTasks
+from metaprior.prediction.batches import check_precision, predict_tasks
+from metaprior.tasks.ragged import Ragged, as_contexts, as_new_tasks
+from metaprior.tasks.types import as_task, as_tasks, as_test_tasks
 
 
 class MetaGPRegressor(MetaGP):

@@ -9,18 +9,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaprior.ensemble import Ensemble, Model
-from metaprior.estimators.training import Course, Fitted, of_run, padded_validation
-from metaprior.meta.inference import MAP, Laplace, Method
-from metaprior.meta.loop import Result, train
-from metaprior.meta.search import Candidate
-from metaprior.meta.selection import Choice
-from metaprior.meta.setup import Run, Settings, scaling_of, set_up, stack_runs, training_dtype
-from metaprior.meta.steps import Recipe
-from metaprior.meta.stream import Feed, sample_tasks, stream_temperature
-from metaprior.meta.weights import Weights
-from metaprior.progress import progress_bar
-from metaprior.tasks import Scaling, StoredTasks, Task, stored_scaling
+from metaprior.estimators.members import Course, Fitted, of_run, padded_validation
+from metaprior.meta.methods import MAP, Laplace, Method
+from metaprior.meta.runs import Run, Settings, scaling_of, set_up, stack_runs, training_dtype
+from metaprior.prediction.ensemble import Ensemble, Model
+from metaprior.search.held_out import Candidate
+from metaprior.search.selection import Choice
+from metaprior.search.weights import Weights
+from metaprior.storage import stored_scaling
+from metaprior.storage.feed import Feed, sample_tasks, stream_temperature
+from metaprior.storage.stored_tasks import StoredTasks
+from metaprior.tasks.scaling import Scaling
+from metaprior.tasks.types import Task
+from metaprior.training.loop import Result, train
+from metaprior.training.progress import progress_bar
+from metaprior.training.steps import Recipe
 
 SAMPLE = 500  # tasks of each environment by which settings are chosen, and inducing points placed
 BATCH = 256  # tasks a step where `batch_size` says nothing

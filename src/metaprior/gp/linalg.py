@@ -14,7 +14,7 @@ from jax.custom_batching import custom_vmap, sequential_vmap
 from jaxtyping import Array, Bool, Float
 
 # Rows up to which all matrices of a batch are factorised at once, on CPUs and on accelerators. Beyond, LAPACK and
-# cuSOLVER are faster, and compile sooner (benchmarks/crossover.py).
+# cuSOLVER are faster, and compile sooner (studies/benchmarks/crossover.py).
 SMALL, ACCELERATOR_SMALL = 8, 16
 BATCHED = 16  # rows up to which LAPACK is given a batch
 

@@ -12,7 +12,7 @@ from metaprior.gp.inducing import InducingBasis
 from metaprior.gp.likelihoods import Gaussian
 from metaprior.gp.parameters import Fixed
 from metaprior.gp.prior import GPPrior
-from metaprior.tasks import TaskSet
+from metaprior.tasks.padding import TaskSet
 
 LENGTH_SCALES = 0.2 * np.sqrt(2.0) ** np.arange(9)  # 0.2 to 3.2, of standardised inputs
 LENGTHENED = 1.25  # the length scale taken over the one of most evidence

@@ -12,15 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 from metaprior.checks import check_positive
 from metaprior.gp.encoders import ConvEncoder, MLPEncoder
 from metaprior.gp.inducing import InducingKernel, InducingMean
-from metaprior.gp.kernels import (
-    LinearKernel,
-    LinearRBFKernel,
-    MLPKernel,
-    RBFKernel,
-    compare,
-    embed,
-    learn_positive,
-)
+from metaprior.gp.kernels import LinearKernel, LinearRBFKernel, MLPKernel, RBFKernel, compare, embed, learn_positive
 from metaprior.gp.likelihoods import Bernoulli, Gaussian, Likelihood
 from metaprior.gp.means import ConstantMean, LinearMean, MLPMean, ZeroMean
 from metaprior.gp.networks import at_points

@@ -14,7 +14,9 @@ from metaprior.gp.likelihoods import Likelihood, sampled_probability
 from metaprior.gp.parameters import cast, merge
 from metaprior.gp.posterior import TaskPosterior
 from metaprior.gp.prior import GPPrior, Points
-from metaprior.tasks import Scaling, Task, TestTask, pad_to
+from metaprior.tasks.padding import pad_to
+from metaprior.tasks.scaling import Scaling
+from metaprior.tasks.types import Task, TestTask
 
 
 class Queries(NamedTuple):

@@ -17,7 +17,7 @@ from metaprior.gp.inference import log_evidence, points_of_tasks
 from metaprior.gp.parameters import merge
 from metaprior.gp.prior import GPPrior
 from metaprior.meta.hyperprior import HyperPrior
-from metaprior.tasks import TaskBatch, TaskSet
+from metaprior.tasks.padding import TaskBatch, TaskSet
 
 BLOCK_SAMPLES = (
     5000  # of networks of 32 units; activations of ten times as many leave the caches and take twice as long

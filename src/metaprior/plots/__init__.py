@@ -4,10 +4,10 @@
 """
 
 from metaprior.plots.calibration import plot_calibration
-from metaprior.plots.look import BAND, LINE, POINTS, TRUTH
-from metaprior.plots.prediction import plot_prediction, plot_prior_samples
-from metaprior.plots.results import plot_candidates, plot_posterior
-from metaprior.plots.training import plot_alpha_path, plot_training
+from metaprior.plots.candidates import plot_candidates, plot_posterior
+from metaprior.plots.predictions import plot_prediction, plot_prior_samples
+from metaprior.plots.style import BAND, LINE, POINTS, TRUTH
+from metaprior.plots.traces import plot_alpha_path, plot_training
 
 __all__ = [
     "BAND",

@@ -5,12 +5,13 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 
-from metaprior.ensemble import is_classifier
-from metaprior.label_metrics import accuracy, confidence_bins, expected_calibration_error
-from metaprior.many_tasks import predict_labels, predict_tasks
-from metaprior.metrics import CALIBRATION_LEVELS, mean_and_standard_error, summarise
-from metaprior.plots.look import BAND, DIAGONAL, LINE, legend, resolve_axes, tidy
-from metaprior.tasks import as_labelled_tests, as_test_tasks
+from metaprior.metrics.classification import accuracy, confidence_bins, expected_calibration_error
+from metaprior.metrics.regression import CALIBRATION_LEVELS, mean_and_standard_error, summarise
+from metaprior.plots.style import BAND, DIAGONAL, LINE, legend, resolve_axes, tidy
+from metaprior.prediction.batches import predict_labels, predict_tasks
+from metaprior.prediction.ensemble import is_classifier
+from metaprior.tasks.labels import as_labelled_tests
+from metaprior.tasks.types import as_test_tasks
 
 N_BOOTSTRAP = 2000
 

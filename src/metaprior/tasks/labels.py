@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.tasks.store import StoredTasks
+from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tasks.types import Task, TestTask, as_test_tasks
 
 KINDS = {"b": "bools", "i": "numbers", "u": "numbers", "f": "numbers", "U": "text"}

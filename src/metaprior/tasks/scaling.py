@@ -81,7 +81,7 @@ def fit_label_scaling(environments: Sequence[Sequence[Task]], weights: Sequence[
     (1 - s) R + s I, after Ledoit and Wolf with tasks in the place of samples: s^2 = variance of the mean of the tasks'
     R_i / ||R - I||^2. So few tasks, or tasks that disagree, leave inputs as they are. Theirs is s, not s^2, for R
     itself. What is used is its inverse, to which small eigenvalues matter most: tasks of one environment do better
-    with the larger s, those of two a little worse (`benchmarks/fewshot.py --study shrinkage`).
+    with the larger s, those of two a little worse (`studies/benchmarks/fewshot.py --study shrinkage`).
     """
     plain = fit_scaling(environments, weights)._replace(y_mean=np.asarray(0.0), y_std=np.asarray(1.0))
     input_dim = len(plain.x_mean)

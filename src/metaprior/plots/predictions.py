@@ -1,0 +1,190 @@
+"""What a fitted prior predicts: for one task given its context, and before any is seen."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from metaprior.checks import check_integer
+from metaprior.plots.candidates import plot_posterior
+from metaprior.plots.style import BAND, DIAGONAL, DOTS, LINE, POINTS, RINGS, legend, resolve_axes, tidy
+from metaprior.prediction.ensemble import is_classifier
+from metaprior.tasks.labels import as_labels, encode, task_classes
+from metaprior.tasks.types import Task, as_inputs, as_numbers, as_task
+
+N_GRID = 201
+MARGIN = 0.05  # of the range of the points, on either side
+RANGE = 2.5  # standard deviations of the meta-training inputs, on either side of their mean
+
+
+def plot_prediction(
+    meta: Any,
+    X_context: Any,
+    y_context: Any,
+    X_query: Any = None,
+    y_query: Any = None,
+    *,
+    coverage: Any = 0.9,
+    names: Sequence[str] | None = None,
+    axes: Any = None,
+) -> Any:
+    """The prediction for one task, given its context, which may be empty; the axes.
+
+    One input column: mean and central band of new observations over a grid (for labels: the probability of the second
+    class), with the context and, hollow, the queries if their y is given. Several columns, numbers only: the predicted
+    mean and interval of every query against the y observed. `names` are those of input and output, for the labels.
+    """
+    labelled = is_classifier(meta)
+    input_dim = meta.n_features_in_
+    outputs = as_labels if labelled else as_numbers
+    context = as_task(X_context, y_context, "context", input_dim, outputs)
+    if X_query is None and y_query is not None:
+        raise ValueError("y_query was given without X_query: pass both, or neither.")
+    x_query = as_inputs([] if X_query is None else X_query, "query", input_dim)
+    queries = None if y_query is None else as_task(X_query, y_query, "query", input_dim, outputs)
+    if names is not None and (isinstance(names, str) or len(names) != 2):
+        raise ValueError(f"names must be two, of the input and of the output; got {names!r}.")
+    if input_dim > 1:
+        _check_several(labelled, input_dim, queries)
+    axes = resolve_axes(axes, (5.2, 4.8) if input_dim > 1 else (6.4, 4.2))
+    if queries is not None and input_dim > 1:
+        _against_observed(axes, meta.adapt(*context), queries, coverage, (names or ("x", "y"))[1])
+    elif labelled:
+        _probability(axes, meta, context, x_query, queries, names)
+    else:
+        _over_grid(axes, meta, context, x_query, queries, coverage, names or ("x", "y"))
+    if not len(context.y) and not axes.get_title():
+        axes.set_title("Without context: what the prior predicts", fontsize=10)
+    tidy(axes)
+    legend(axes, below=labelled, **({"ncols": 3} if labelled else {}))
+    return axes
+
+
+def plot_prior_samples(
+    meta: Any, *, x: Any = None, n_samples: Any = 10, random_state: Any = 0, column: Any = 0, axes: Any = None
+) -> Any:
+    """Functions drawn from the learned prior, with its mean and 90% band; the axes. Regressors only.
+
+    They are drawn without noise. `x` is a grid, by default of where the prior was trained. Of several inputs `column`
+    varies, and the others are at their mean.
+    """
+    if is_classifier(meta):
+        raise ValueError(
+            "plot_prior_samples needs a MetaGPRegressor: labels have probabilities, not values to draw. With one input "
+            "column plot_prediction(meta, [], []) shows those that the prior gives."
+        )
+    column = check_integer("column", column, least=0)
+    if column >= meta.n_features_in_:
+        raise ValueError(f"column must be less than {meta.n_features_in_}, the number of inputs; got {column}.")
+    grid = _prior_range(meta, column) if x is None else np.sort(as_inputs(x, "x", 1)[:, 0])
+    if len(grid) == 0:
+        raise ValueError("x is empty: there is nothing to draw at.")
+    inputs = np.tile(meta.model_.members[0].scaling.x_mean, (len(grid), 1))
+    inputs[:, column] = grid
+    prior = meta.adapt([], [])
+    samples = prior.sample(inputs, n_samples, latent=True, random_state=random_state)
+    axes = resolve_axes(axes)
+    if len(samples):
+        label = "1 sample" if len(samples) == 1 else f"{len(samples)} samples"
+        axes.plot(grid, samples[0], color=POINTS, linewidth=1.0, alpha=0.7, label=label)
+        axes.plot(grid, samples[1:].T, color=POINTS, linewidth=1.0, alpha=0.7)
+    plot_posterior(axes, grid, prior.predictive(inputs, latent=True), np.empty(0), np.empty(0))
+    several = meta.n_features_in_ > 1
+    axes.set_xlabel(f"input column {column} (the others at their mean)" if several else "x")
+    axes.set_ylabel("y, without noise")
+    axes.set_title("The learned prior, before any reading", fontsize=11)
+    axes.margins(x=0)
+    legend(axes)
+    return axes
+
+
+def _over_grid(
+    axes: Any,
+    meta: Any,
+    context: Task,
+    x_query: np.ndarray,
+    queries: Task | None,
+    coverage: Any,
+    names: Sequence[str],
+) -> None:
+    grid = _grid(meta, context.x, x_query)
+    adapted = meta.adapt(*context)
+    plot_posterior(axes, grid, adapted.predictive(grid), context.x[:, 0], context.y, coverage=coverage)
+    if queries is not None and len(queries.y):
+        axes.plot(queries.x[:, 0], queries.y, label="queries", **RINGS)
+        axes.set_title(_score(adapted, queries, coverage), fontsize=10)
+    axes.set_xlabel(names[0])
+    axes.set_ylabel(names[1])
+    axes.margins(x=0)
+
+
+def _against_observed(axes: Any, adapted: Any, queries: Task, coverage: Any, name: str) -> None:
+    predictive = adapted.predictive(queries.x)
+    axes.vlines(queries.y, *predictive.interval(coverage), color=BAND, linewidth=1.6, label=f"{coverage:.0%} interval")
+    axes.plot(queries.y, predictive.mean(), label="mean", **{**DOTS, "color": LINE})
+    middle = float(np.mean(queries.y))
+    axes.axline((middle, middle), slope=1.0, label="predicted = observed", **DIAGONAL)
+    axes.set_xlabel(f"{name}, observed")
+    axes.set_ylabel(f"{name}, predicted")
+    axes.set_title(_score(adapted, queries, coverage), fontsize=10)
+
+
+def _probability(
+    axes: Any, meta: Any, context: Task, x_query: np.ndarray, queries: Task | None, names: Sequence[str] | None
+) -> None:
+    both = [*context.y.tolist(), *(queries.y.tolist() if queries is not None else [])]
+    classes = task_classes(as_labels(both, "context and query: y"), "plot_prediction", meta.classes_)
+    known = None not in classes.tolist()
+    adapted = meta.adapt(*context, classes if known else None)
+    grid = _grid(meta, context.x, x_query)
+    axes.axhline(0.5, **DIAGONAL)
+    axes.plot(grid, adapted.predict_proba(grid)[:, 1], color=LINE, linewidth=1.8, label="probability")
+    if len(context.y):
+        axes.plot(context.x[:, 0], encode(context.y, classes), label="context", **DOTS)
+    if queries is not None and len(queries.y):
+        axes.plot(queries.x[:, 0], encode(queries.y, classes), label="queries", **RINGS)
+    for height, name in enumerate(classes.tolist()):
+        if name is not None:
+            place = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": 9, "color": POINTS}
+            axes.text(1.01, height, str(name), **place)
+    second = "the second class" if classes[1] is None else classes[1]
+    axes.set_xlabel("x" if names is None else names[0])
+    axes.set_ylabel(f"probability of {second}" if names is None else f"probability of {names[1]} = {second}")
+    axes.set_ylim(-0.06, 1.06)
+    axes.margins(x=0)
+
+
+def _check_several(labelled: bool, input_dim: int, queries: Task | None) -> None:
+    if labelled:
+        raise ValueError(
+            f"plot_prediction draws labels over one input column; there are {input_dim}. plot_calibration shows how "
+            "good probabilities are, and adapt(X, y).predict_proba(X_new) gives them."
+        )
+    if queries is None or not len(queries.y):
+        raise ValueError(
+            f"With {input_dim} input columns predictions are drawn against what was observed: pass X_query and y_query."
+        )
+
+
+def _score(adapted: Any, queries: Task, coverage: Any) -> str:
+    predictive = adapted.predictive(queries.x)
+    lower, upper = predictive.interval(coverage)
+    inside = np.mean((lower <= queries.y) & (queries.y <= upper))
+    error = np.sqrt(np.mean((predictive.mean() - queries.y) ** 2))
+    return f"RMSE {error:.3g}, {inside:.0%} of {len(queries.y)} queries inside the {coverage:.0%} interval"
+
+
+def _grid(meta: Any, *inputs: np.ndarray) -> np.ndarray:
+    """A grid that covers all points; without any, where the prior was trained."""
+    points = np.concatenate(inputs)[:, 0]
+    if not len(points):
+        return _prior_range(meta, 0)
+    low, high = float(points.min()), float(points.max())
+    margin = MARGIN * (high - low) or float(meta.model_.members[0].scaling.x_std[0])
+    return np.linspace(low - margin, high + margin, N_GRID)
+
+
+def _prior_range(meta: Any, column: int) -> np.ndarray:
+    scaling = meta.model_.members[0].scaling
+    middle, spread = float(scaling.x_mean[column]), float(scaling.x_std[column])
+    return np.linspace(middle - RANGE * spread, middle + RANGE * spread, N_GRID)

@@ -1,0 +1,88 @@
+"""Fitted priors, alone or averaged."""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+from scipy.special import logsumexp
+from sklearn.utils.validation import check_is_fitted
+
+from metaprior.gp.likelihoods import Gaussian, Likelihood
+from metaprior.gp.prior import GPPrior
+from metaprior.meta.adaptation import Prediction
+from metaprior.tasks.scaling import Scaling
+
+
+class Model(NamedTuple):
+    """A fitted prior: the particles of theta, the rest of the prior, and the scaling of its data."""
+
+    particles: PyTree
+    rest: GPPrior
+    scaling: Scaling
+
+    @property
+    def input_dim(self) -> int:
+        """Number of input columns."""
+        return len(self.scaling.x_mean)
+
+
+def is_classifier(meta: Any) -> bool:
+    """Whether a fitted estimator predicts labels; an error if it is none."""
+    if getattr(meta, "likelihood", None) not in ("gaussian", "bernoulli"):
+        raise ValueError(f"meta must be a fitted MetaGPRegressor or MetaGPClassifier; got {type(meta).__name__}.")
+    check_is_fitted(meta, "model_")
+    return meta.likelihood == "bernoulli"
+
+
+class Ensemble(NamedTuple):
+    """Priors whose predictions are averaged, with weights on the simplex: those fitted with the settings that held-out
+    tasks speak for, or just one."""
+
+    members: tuple[Model, ...]
+    weights: np.ndarray  # (members,)
+
+    @property
+    def input_dim(self) -> int:
+        """Number of input columns."""
+        return self.members[0].input_dim
+
+    @property
+    def n_particles(self) -> int:
+        """Of each member."""
+        return len(jax.tree.leaves(self.members[0].particles)[0])
+
+    @property
+    def particle_weights(self) -> np.ndarray:
+        """(members x particles,): the weights of the particles of all members, one member after another."""
+        return np.repeat(self.weights / self.n_particles, self.n_particles)
+
+
+def average_log(log_probabilities: Any, weights: np.ndarray) -> np.ndarray:
+    """log of the members' average probability, over the first axis. One member's stay exactly as they are."""
+    log_probabilities = np.asarray(log_probabilities)
+    if len(weights) == 1:
+        return log_probabilities[0]
+    return np.asarray(
+        logsumexp(log_probabilities + np.log(weights).reshape(-1, *(1,) * (log_probabilities.ndim - 1)), 0)
+    )
+
+
+def padded_size(n: int) -> int:
+    """The next of 1, 2, 3, 4, 6, 8, 12, 16, 24, ...: few distinct sizes to compile, at most half wasted."""
+    power = 1 << max(n - 1, 0).bit_length()
+    return power * 3 // 4 if power >= 4 and n <= power * 3 // 4 else power
+
+
+def observations(prediction: Prediction, scaling: Scaling, latent: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance of new observations (or of the latent function), in the units of y."""
+    mean, variance = np.asarray(prediction.mean), np.asarray(prediction.variance)
+    if not latent:
+        variance = variance + noise_variance(prediction.likelihood)[:, None, None]
+    return scaling.undo_mean(mean), scaling.undo_variance(variance)
+
+
+def noise_variance(likelihood: Likelihood) -> np.ndarray:
+    """(particles,)."""
+    assert isinstance(likelihood, Gaussian)  # labels have probabilities, not noise
+    return np.exp(2.0 * np.asarray(likelihood.log_noise_std))

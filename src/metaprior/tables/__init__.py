@@ -1,0 +1,1 @@
+"""From CSV, Parquet and pandas tables to tasks, and from predictions back to tables."""

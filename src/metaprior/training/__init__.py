@@ -1,0 +1,1 @@
+"""The training loop: its steps, early stopping, checkpoints, devices and progress."""

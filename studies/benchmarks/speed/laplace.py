@@ -1,0 +1,192 @@
+"""Item 4: labels. The meta-training step against Newton differentiated through; adaptation against scikit-learn."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from metaprior import MetaGPClassifier
+from metaprior.gp.kernels import LinearRBFKernel, MLPKernel
+from metaprior.gp.means import LinearMean, MLPMean
+from metaprior.meta.methods import MAP
+from metaprior.meta.objective import log_gibbs
+from metaprior.meta.runs import Run, Settings
+from metaprior.tasks.types import Task, TestTask
+from speed import contestants_jax
+from speed.contestants_jax import kernel, network, squared_distances, unrolled_log_evidence
+from speed.problem import FEATURES, HIDDEN, OUTPUT_SCALE, data_of, first_particle, make_run, networks_of
+from speed.report import Section, rows_of
+from speed.step import OURS, Disagreement, our_training
+from speed.timing import Contestant, alternate
+
+N_TASKS, N_SAMPLES, INPUT_DIM = 20, 10, 16
+N_NEWTON = 10
+N_QUERIES = 20
+SUBSET = 100
+TOLERANCE = 1e-4
+PROBABILITY_TOLERANCE = 0.02  # scikit-learn integrates the sigmoid approximately
+
+
+def measure(quick: bool, say: Callable[[str], None]) -> list[Section]:
+    """The step with two priors, and adaptation."""
+    rounds, n_steps = (3, 100) if quick else (9, 300)
+    sections = [training_step(name, rounds, n_steps, say) for name in ("linear+rbf", "mlp")[: 1 if quick else 2]]
+    return [*sections, adaptation(200 if quick else 1000, 3 if quick else 7, say)]
+
+
+def make_label_tasks(n_tasks: int, n_samples: int, seed: int = 0) -> list[Task]:
+    """Labels by noisy hyperplanes that have a direction in common, as many ones as zeros or nearly."""
+    rng = np.random.default_rng(seed)
+    normals = rng.standard_normal(INPUT_DIM) + 0.5 * rng.standard_normal((n_tasks, INPUT_DIM))
+    x = rng.standard_normal((n_tasks, n_samples, INPUT_DIM))
+    latent = np.einsum("tsd,td->ts", x, normals) + rng.standard_normal((n_tasks, n_samples))
+    y = (latent > np.median(latent, axis=1, keepdims=True)).astype(float)
+    return list(map(Task, x, y))
+
+
+def label_settings(prior: str, hidden: Sequence[int] = HIDDEN) -> Settings:
+    """The library's default prior for labels, or the paper's networks."""
+    if prior == "linear+rbf":
+        parts: tuple[Any, Any] = (LinearMean(1.0), LinearRBFKernel())
+    else:
+        parts = (MLPMean(hidden), MLPKernel(hidden, n_features=FEATURES, output_scale=OUTPUT_SCALE))
+    return Settings(mean=parts[0], kernel=parts[1], likelihood="bernoulli", standardise=False)
+
+
+def label_run(prior: str, n_tasks: int = N_TASKS, n_samples: int = N_SAMPLES, hidden: Sequence[int] = HIDDEN) -> Run:
+    """A run of the measured problem: a quarter of the tasks are of the target."""
+    tasks, n_target = make_label_tasks(n_tasks, n_samples), max(n_tasks // 4, 1)
+    return make_run(label_settings(prior, hidden), tasks=[tasks[n_target:], tasks[:n_target]])
+
+
+def plain_parameters(prior: str, theta: Any) -> Any:
+    """The library's parameters, or the mean of their hyper-prior, as those of `plain_objective`."""
+    if prior == "mlp":
+        return networks_of(theta)
+    linear, rbf = theta.kernel.first, theta.kernel.second
+    scales = (linear.log_output_scale, rbf.log_output_scale, rbf.log_length_scale)
+    return tuple(np.asarray(leaf) for leaf in (*scales, theta.mean.weight, theta.mean.bias))
+
+
+def plain_objective(prior: str, run: Run, n_newton: int = N_NEWTON) -> Callable[[Any], Any]:
+    """The negative log Gibbs density in plain jax, Newton's steps differentiated through."""
+    data, centre = data_of(run), plain_parameters(prior, run.problem.hyperprior.mean)
+    moments = {"linear+rbf": _linear_rbf, "mlp": _networks}[prior]
+
+    def one_task(parameters: Any, x: Any, y: Any) -> Any:
+        mean, covariance = moments(parameters, x)
+        return unrolled_log_evidence(covariance, mean, y, n_newton)
+
+    def objective(parameters: Any) -> Any:
+        evidences = jax.vmap(one_task, in_axes=(None, 0, 0))(parameters, data.x, data.y)
+        distance = jax.tree.map(lambda value, mean: value - mean, parameters, centre)
+        fit = data.temperature * jnp.sum(data.weights * evidences) / data.y.shape[1]
+        return -fit - contestants_jax.log_hyperprior(distance)
+
+    return objective
+
+
+def _linear_rbf(parameters: Any, x: Any) -> tuple[Any, Any]:
+    log_linear, log_rbf, log_length, weight, bias = parameters
+    scaled = x * jnp.exp(-log_length)
+    covariance = jnp.exp(log_linear) * (x @ x.T) + jnp.exp(log_rbf - 0.5 * squared_distances(scaled, scaled))
+    return x @ weight / math.sqrt(x.shape[1]) + bias, covariance
+
+
+def _networks(parameters: Any, x: Any) -> tuple[Any, Any]:
+    features = network(parameters.features, x)
+    return network(parameters.mean, x)[:, 0], kernel(features, features)
+
+
+def check_agreement(prior: str, run: Run, objective: Callable[[Any], Any]) -> float:
+    """The largest relative difference of losses and gradients; an error where it is large."""
+    theta = first_particle(run.particles)
+    ours = jax.jit(jax.value_and_grad(lambda theta: -log_gibbs(theta, run.problem)))(theta)
+    plain = jax.jit(jax.value_and_grad(objective))(plain_parameters(prior, theta))
+    leaves = [jax.tree.leaves(gradient) for gradient in (plain_parameters(prior, ours[1]), plain[1])]
+    first, second = (np.concatenate([np.asarray(leaf).ravel() for leaf in part]) for part in leaves)
+    of_loss = abs(float(ours[0]) - float(plain[0])) / abs(float(ours[0]))
+    of_gradient = float(np.linalg.norm(first - second) / np.linalg.norm(first))
+    if not max(of_loss, of_gradient) <= TOLERANCE:
+        raise Disagreement(
+            f"Newton differentiated through differs: loss by {of_loss:.1e}, gradient by {of_gradient:.1e}"
+        )
+    return max(of_loss, of_gradient)
+
+
+def training_step(prior: str, rounds: int, n_steps: int, say: Callable[[str], None]) -> Section:
+    """Implicit gradients against Newton's steps differentiated through."""
+    run = label_run(prior)
+    objective = plain_objective(prior, run)
+    agreement = check_agreement(prior, run, objective)
+    say(f"{prior}: losses and gradients agree to {agreement:.1e}")
+    plain = contestants_jax.Training(plain_parameters(prior, first_particle(run.particles)), objective)
+    contestants = [
+        Contestant(OURS, our_training(run, MAP(), n_steps), n_steps),
+        Contestant(f"plain jax, {N_NEWTON} Newton steps", lambda: plain.in_chunks(n_steps // 100), n_steps),
+    ]
+    times = alternate(contestants, rounds, say)
+    configuration = {"prior": prior, "tasks": N_TASKS, "samples": N_SAMPLES, "input_dim": INPUT_DIM}
+    notes = [
+        f"{N_TASKS} tasks of {N_SAMPLES} samples in {INPUT_DIM} dimensions; losses and gradients checked to agree",
+        "ours iterates to convergence, searches along the line, and takes the gradient at the mode; plain jax takes "
+        f"{N_NEWTON} whole Newton steps in a scan and differentiates through them; both in scans of 100 training steps",
+    ]
+    title = f"Meta-training step of the classifier, {prior} prior"
+    return Section(title, configuration, "step", rows_of(times, OURS), notes, {"agreement": agreement})
+
+
+def adaptation(n_tasks: int, rounds: int, say: Callable[[str], None]) -> Section:
+    """Class probabilities of new tasks, by the same GP: the default kernel as it starts, without a mean."""
+    few = make_label_tasks(4, N_SAMPLES)
+    meta = MetaGPClassifier(
+        0.5, inference="map", mean="zero", kernel="linear+rbf", n_steps=0, standardise=False, random_state=0
+    ).fit(few[:2], few[2:])
+    drawn = make_label_tasks(n_tasks, N_SAMPLES + N_QUERIES, seed=1)
+    tasks = [TestTask(x[:N_SAMPLES], y[:N_SAMPLES], x[N_SAMPLES:], y[N_SAMPLES:]) for x, y in drawn]
+    tasks = [task for task in tasks if 0.0 < task.y_context.mean() < 1.0]  # scikit-learn needs both labels
+    subset = tasks[: min(SUBSET, n_tasks // 4)]
+    difference = float(np.abs(our_probabilities(meta, subset) - sklearn_probabilities(subset)).max())
+    if not difference <= PROBABILITY_TOLERANCE:
+        raise Disagreement(f"scikit-learn's probabilities differ by up to {difference:.2g}")
+    say(f"probabilities agree to {difference:.1e}")
+    learned = "scikit-learn, task by task"
+    contestants = [
+        Contestant(OURS, lambda: our_probabilities(meta, tasks), len(tasks)),
+        Contestant(learned, lambda: sklearn_probabilities(subset), len(subset)),
+    ]
+    times = alternate(contestants, rounds, say)
+    configuration = {"tasks": len(tasks), "labelled": N_SAMPLES, "queries": N_QUERIES, "input_dim": INPUT_DIM}
+    notes = [
+        f"{len(tasks)} tasks of {N_SAMPLES} labelled and {N_QUERIES} query points; scikit-learn gets {len(subset)}; "
+        f"the same kernel, probabilities equal up to {difference:.1e} (scikit-learn approximates the integral)",
+        "ours is in float64",
+    ]
+    title = "Adaptation of the classifier, from a list of tasks"
+    return Section(title, configuration, "task", rows_of(times, OURS), notes, {"difference": difference})
+
+
+def our_probabilities(meta: Any, tasks: Sequence[TestTask]) -> np.ndarray:
+    """p(y = 1) of every query."""
+    adapted = meta.adapt_many([(task.x_context, task.y_context) for task in tasks])
+    return np.stack(adapted.predict_proba([task.x_query for task in tasks]))[:, :, 1]
+
+
+def sklearn_probabilities(tasks: Sequence[TestTask]) -> np.ndarray:
+    """p(y = 1) of every query, (tasks, queries)."""
+    from sklearn.gaussian_process import GaussianProcessClassifier
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct
+    from threadpoolctl import threadpool_limits
+
+    linear_scale, length_scale = LinearRBFKernel().linear_scale / INPUT_DIM, math.sqrt(INPUT_DIM)
+    rows = []
+    with threadpool_limits(1):  # threads only cost, with matrices this small
+        for task in tasks:
+            linear = ConstantKernel(linear_scale) * DotProduct(0.0, "fixed")
+            smooth = ConstantKernel(LinearRBFKernel().rbf_scale) * RBF(length_scale)
+            classifier = GaussianProcessClassifier(linear + smooth, optimizer=None)
+            rows.append(classifier.fit(task.x_context, task.y_context).predict_proba(task.x_query)[:, 1])
+    return np.stack(rows)

@@ -1,0 +1,97 @@
+"""The measured problem: N tasks of M samples, the paper's prior of two 4 x 32 tanh networks, and its numbers.
+
+Every contestant gets the same numbers from here: `data_of` a run are its tasks, their weights and the temperature,
+`networks_of` its parameters are weights and biases of the mean and of the feature network.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from metaprior.datasets.sinusoid import Sinusoid
+from metaprior.gp.kernels import MLPKernel
+from metaprior.gp.means import MLPMean
+from metaprior.meta.methods import MAP, Method
+from metaprior.meta.objective import task_weights
+from metaprior.meta.runs import Run, Settings, set_up
+from metaprior.tasks.scaling import identity_scaling
+from metaprior.tasks.types import Task
+
+HIDDEN = (32, 32, 32, 32)
+FEATURES = 8
+OUTPUT_SCALE = 0.5
+NOISE_STD = 0.1
+LEARNING_RATE = 1e-3
+MODE = MAP()
+N_SOURCE, N_TARGET, N_SAMPLES, ALPHA = 25, 5, 5, 0.5
+
+Layers = list[tuple[np.ndarray, np.ndarray]]  # weight (outputs, inputs) and bias (outputs,) of every layer
+
+
+class Data(NamedTuple):
+    """What the loss depends on besides the parameters."""
+
+    x: np.ndarray  # (tasks, samples, input_dim)
+    y: np.ndarray  # (tasks, samples)
+    weights: np.ndarray  # (tasks,), of -log evidence / samples
+    temperature: float
+
+
+class Networks(NamedTuple):
+    """The parameters; for several particles every array has a leading axis of them."""
+
+    mean: Layers
+    features: Layers
+
+
+def make_settings(hidden: tuple[int, ...] = HIDDEN, method: Method = MODE, n_particles: int = 1) -> Settings:
+    """The paper's prior, with noise of fixed standard deviation, for tasks as they are."""
+    return Settings(
+        mean=MLPMean(hidden),
+        kernel=MLPKernel(hidden, n_features=FEATURES, output_scale=OUTPUT_SCALE),
+        noise_std=NOISE_STD,
+        method=method,
+        n_particles=n_particles,
+        standardise=False,
+    )
+
+
+def make_tasks(seed: int = 0, n_source: int = N_SOURCE, n_target: int = N_TARGET) -> list[list[Task]]:
+    """Source and target tasks of one draw."""
+    environment = Sinusoid(0.5)
+    rng = np.random.default_rng(seed)
+    return [environment.source_tasks(n_source, N_SAMPLES, rng), environment.target_tasks(n_target, N_SAMPLES, rng)]
+
+
+def make_run(settings: Settings, alpha: float = ALPHA, seed: int = 0, tasks: list[list[Task]] | None = None) -> Run:
+    """A run of the measured problem, as `fit` sets it up."""
+    tasks = make_tasks(seed) if tasks is None else tasks
+    return set_up(tasks, [alpha, 1.0 - alpha], identity_scaling(tasks[0][0].x.shape[1]), settings, seed)
+
+
+def data_of(run: Run) -> Data:
+    """The tasks of a run whose tasks have one size."""
+    problem = run.problem
+    [bucket], [weights] = problem.tasks.buckets, task_weights(problem.tasks, problem.environment_weights)
+    assert np.all(bucket.mask), "tasks of one size only"
+    return Data(np.asarray(bucket.x), np.asarray(bucket.y), np.asarray(weights), float(problem.temperature))
+
+
+def networks_of(theta: Any) -> Networks:
+    """The parameters of the library's prior, or a gradient by them, as plain arrays."""
+
+    def layers(network: Any) -> Layers:
+        return [(np.asarray(layer.weight), np.asarray(layer.bias)) for layer in network.layers]
+
+    return Networks(layers(theta.mean.network), layers(theta.kernel.features))
+
+
+def first_particle(tree: Any) -> Any:
+    """One particle of a pytree of many."""
+    return jax.tree.map(lambda leaf: leaf[0], tree)
+
+
+def flat(networks: Any) -> np.ndarray:
+    """All numbers of such networks in one order."""
+    return np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(networks)])

@@ -1,0 +1,124 @@
+"""A million tasks, more than is meant to be in memory: peak memory and speed of storing, opening and fitting them.
+
+    python studies/benchmarks/stream.py --folder /tmp/stream
+    python studies/benchmarks/stream.py --folder /tmp/wide --inputs 30 --phases make store fit
+
+Every phase runs in a process of its own, whose peak resident memory is told. Tasks are sinusoids of random height and
+phase in the first input, of 5 to 10 samples, those of the target with another phase; their rows are scattered over the
+files. With 30 inputs the stored tasks take 2 GB themselves.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+PHASES = ("make", "store", "fit", "fit auto")
+ROUNDS = 4  # of fits with and without prefetch, in turn
+
+
+def make(folder, n_tasks, n_inputs):
+    """Parquet files of a thirtieth of the tasks each; every file is shuffled, and a task is in up to two files."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    rng = np.random.default_rng(0)
+    (folder / "tables").mkdir(parents=True)
+    left = None
+    for part, tasks in enumerate(np.array_split(np.arange(n_tasks), 30)):
+        sizes = rng.integers(5, 11, len(tasks))
+        target = tasks % 100 == 0
+        height, phase = rng.uniform(0.5, 2.0, len(tasks)), rng.normal(np.where(target, 0.0, 0.5), 0.3)
+        task, height, phase, target = (np.repeat(each, sizes) for each in (tasks, height, phase, target))
+        x = rng.uniform(-5, 5, len(task))
+        y = height * np.sin(x + phase) + rng.normal(0, 0.1, len(task))
+        rows = {"task": task, "x0": x, "y": y, "target": target}
+        rows |= {f"x{i}": rng.normal(size=len(task)) for i in range(1, n_inputs)}
+        rows = {name: np.concatenate([left[name], each]) if left else each for name, each in rows.items()}
+        order = rng.permutation(len(rows["y"]))
+        here, later = np.split(order, [len(order) * 9 // 10 if part < 29 else len(order)])
+        left = {name: each[later] for name, each in rows.items()}
+        rows = {name: each[here] for name, each in rows.items()}
+        names = pa.array(np.where(rows.pop("target"), "target", "source")).dictionary_encode()
+        parquet.write_table(pa.table({**rows, "environment": names}), folder / "tables" / f"part-{part:02}.parquet")
+    return {"bytes": sum(path.stat().st_size for path in (folder / "tables").iterdir())}
+
+
+def store(folder, n_tasks, n_inputs):
+    from metaprior import open_tasks, store_tasks
+
+    columns = {"task": "task", "x": [f"x{i}" for i in range(n_inputs)], "y": "y", "environment": "environment"}
+    store_tasks(folder / "tables", folder / "tasks", **columns)
+    stored = open_tasks(folder / "tasks")
+    assert sum(map(len, stored.values())) == n_tasks
+    return {"bytes": sum(path.stat().st_size for path in (folder / "tasks").iterdir()), "stored": repr(stored)}
+
+
+def fit(folder, n_steps, batch_size, prefetch=True, **arguments):
+    from metaprior import MetaGPRegressor, open_tasks
+    from metaprior.storage import feed as stream
+
+    stream.PREFETCH = prefetch
+    stored = open_tasks(folder / "tasks")
+    meta = MetaGPRegressor(n_steps=n_steps, batch_size=batch_size, random_state=0, progress=False, **arguments)
+    meta.fit(stored, target="target")
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(100, 15, meta.n_features_in_))
+    x[..., 0] = rng.uniform(-5, 5, x.shape[:2])
+    phase, height = rng.normal(0.0, 0.3, (100, 1)), rng.uniform(0.5, 2.0, (100, 1))
+    y = height * np.sin(x[..., 0] + phase) + rng.normal(0, 0.1, x.shape[:2])
+    rmse = meta.evaluate([(a[:5], b[:5], a[5:], b[5:]) for a, b in zip(x, y, strict=True)]).rmse
+    loss = float(meta.loss_trace_[-100:].mean())
+    return {"rmse": rmse, "alpha": meta.alpha_, "loss": loss, "priors": len(meta.model_.members)}
+
+
+def run_phase(phase, folder, arguments):
+    """In this process: seconds, peak memory and what else there is to tell."""
+    started = time.monotonic()
+    if phase in ("make", "store"):
+        told = {"make": make, "store": store}[phase](folder, arguments.tasks, arguments.inputs)
+    elif phase == "fit auto":
+        told = fit(folder, arguments.steps, None)
+    else:
+        fixed = {"alpha": 0.5, "kernel": "inducing" if arguments.inputs == 1 else "linear+rbf"}
+        given = (folder, arguments.steps, arguments.batch_size)
+        told = fit(*given, **fixed)  # compiles
+        seconds = {True: [], False: []}
+        for prefetch in (True, False) * ROUNDS:
+            again = time.monotonic()
+            fit(*given, prefetch, **fixed)
+            seconds[prefetch].append(time.monotonic() - again)
+        for prefetch, name in ((True, "with"), (False, "without")):
+            told[f"tasks a second {name} prefetch"] = given[1] * given[2] / np.median(seconds[prefetch])
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return {"seconds": time.monotonic() - started, "peak GB": peak, **told}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--tasks", type=int, default=1_000_000)
+    parser.add_argument("--inputs", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--phases", nargs="*", default=PHASES)
+    parser.add_argument("--phase", help="run this one here, and print JSON")
+    arguments = parser.parse_args()
+    if arguments.phase:
+        print(json.dumps(run_phase(arguments.phase, arguments.folder, arguments), default=float))
+        return
+    for phase in arguments.phases:
+        command = [sys.executable, *sys.argv, "--phase", phase]
+        out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        told = json.loads(out.splitlines()[-1])
+        words = [f"{name} {value:,.4g}" if isinstance(value, float | int) else value for name, value in told.items()]
+        print(f"{phase}: {', '.join(words)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The commands `metaprior demo`, `metaprior reproduce` and `metaprior bench-data`."""

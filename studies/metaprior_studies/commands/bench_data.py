@@ -1,0 +1,98 @@
+"""`metaprior bench-data`."""
+
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from metaprior.cli.console import err, make_folder, out, print_json, print_table, progress, refusal, results_kept
+from metaprior.cli.outputs import write
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Environment(StrEnum):
+    """Where tasks come from."""
+
+    colorado = "colorado"
+    physionet_gcs = "physionet-gcs"
+    physionet_hct = "physionet-hct"
+    ujiindoorloc = "ujiindoorloc"
+    intel_berkeley = "intel-berkeley"
+    all = "all"
+
+
+def bench_data(
+    name: Annotated[Environment, typer.Argument(help="A real environment, or all whose data are here.")] = (
+        Environment.all
+    ),
+    draws: Annotated[int, typer.Option(min=1, help="Independent draws of tasks; ten at least for intervals.")] = 10,
+    folder: Annotated[Path, typer.Option("--out", help="Folder for results and pictures.")] = Path("bench-data"),
+    resume: Annotated[bool, typer.Option("--resume", help="Complete what an earlier run has left.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON instead of tables.")] = False,
+):
+    """Compare every scheme and scikit-learn's GP on real data, a minute or two per draw and environment."""
+    from metaprior_studies.runner import run
+
+    started = time.perf_counter()
+    chosen = _with_data(name, draws)
+    make_folder(folder)
+    command = f"metaprior bench-data {name.value} --draws {draws}"
+    with results_kept():
+        with progress(total=draws * len(chosen)) as advance:
+            tables = run(chosen, folder, resume, command, advance)
+        _conclude(tables, folder, as_json)
+    err.print(f"{time.perf_counter() - started:.0f} s.")
+
+
+def _with_data(name: Environment, draws: int) -> list[Any]:
+    """The studies whose data are here; a refusal where one is named that has none, or where there are none at all."""
+    from dataclasses import replace
+
+    from metaprior_studies.environments.images import DataMissing
+    from metaprior_studies.real.real_study import ENVIRONMENTS, STUDIES
+
+    chosen = []
+    for study in STUDIES:
+        if name.value in (study, "all"):
+            try:
+                ENVIRONMENTS[study]()
+            except DataMissing as missing:
+                if name is not Environment.all:
+                    raise refusal(str(missing)) from None
+                err.print(f"Left out: {study}. The data are not here (see `metaprior bench-data {study}`).")
+            except ValueError as damaged:
+                raise refusal(str(damaged)) from None
+            else:
+                chosen.append(replace(STUDIES[study], n_draws=draws))
+    if not chosen:
+        raise refusal("There are no data to compare on: set METAPRIOR_DATA to the folder that has them.")
+    return chosen
+
+
+def _conclude(tables: "dict[str, pd.DataFrame]", folder: Path, as_json: bool) -> None:
+    """A picture of every environment, and a table of it or all as JSON."""
+    from metaprior_studies.real.real_results import (
+        COLUMNS,
+        draw_picture,
+        find,
+        scheme_scores,
+        table_rows,
+        to_json,
+        words,
+    )
+
+    files = []
+    for name, table in tables.items():
+        files.append(folder / f"{name}.png")
+        write(files[-1], draw_picture(name, table))
+        if not as_json:
+            out.print(f"\n{name}: mean ± standard error over draws", highlight=False)
+            print_table(COLUMNS, table_rows(scheme_scores(table)))
+            out.print(words(find(table)), highlight=False, markup=False)
+    if as_json:
+        print_json({name: to_json(table) for name, table in tables.items()})
+    err.print(f"Wrote {', '.join(map(str, files))}.", highlight=False, markup=False)

@@ -1,0 +1,83 @@
+"""`metaprior reproduce`."""
+
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from metaprior.cli.console import err, make_folder, out, print_table, progress, results_kept
+
+
+class Figure(StrEnum):
+    """What can be reproduced."""
+
+    fig1 = "fig1"
+    fig2 = "fig2"
+    fig3 = "fig3"
+    fig4 = "fig4"
+    fig5 = "fig5"
+    regime = "regime"
+    all = "all"
+    settings = "settings"
+
+
+class Profile(StrEnum):
+    """How much of it."""
+
+    quick = "quick"
+    full = "full"
+
+
+def reproduce(
+    figure: Annotated[
+        Figure, typer.Argument(help="A figure of the paper, the regime map, all of these, or the search for settings.")
+    ],
+    profile: Annotated[
+        Profile, typer.Option(help="quick: minutes on a laptop. full: for an accelerator, with intervals that decide.")
+    ] = Profile.quick,
+    draws: Annotated[int | None, typer.Option(min=1, help="Independent draws behind every point.")] = None,
+    folder: Annotated[Path, typer.Option("--out", help="Folder for results, claims, figures and report.")] = Path(
+        "reproduction"
+    ),
+    resume: Annotated[bool, typer.Option("--resume", help="Complete what an earlier run has left.")] = False,
+):
+    """Run the paper's experiments again, and say of each of its claims whether it holds."""
+    from metaprior_studies.reproduction.profiles import studies
+    from metaprior_studies.runner import run
+
+    started = time.perf_counter()
+    make_folder(folder)
+    command = f"metaprior reproduce {figure.value} --profile {profile.value}" + (f" --draws {draws}" if draws else "")
+    missing = lambda data: err.print(f"Left out: {data}. The data are not here (see METAPRIOR_DATA).")  # noqa: E731
+    with results_kept():
+        chosen = studies(figure.value, profile.value, draws, missing)
+        with progress(total=sum(len(list(study.points())) for study in chosen)) as advance:
+            run(chosen, folder, resume, command, advance)
+        if figure is Figure.settings:
+            _print_settings(folder)
+        else:
+            _conclude(folder)
+    out.print(f"{time.perf_counter() - started:.0f} s.")
+
+
+def _conclude(folder: Path) -> None:
+    """Claims, figures and report of all results in the folder."""
+    from metaprior_studies.reproduction.conclusions import conclude
+    from metaprior_studies.reproduction.html_report import claims_rows
+
+    claims, files = conclude(folder)
+    print_table(("claim", "what it says", "verdict", "difference [95% interval]"), claims_rows(claims))
+    out.print(f"Wrote {', '.join(str(file) for file in files)}.", highlight=False, markup=False)
+
+
+def _print_settings(folder: Path) -> None:
+    """What the search would choose."""
+    from metaprior_studies.reproduction.conclusions import read_tables
+    from metaprior_studies.reproduction.settings_search import CANDIDATE, best
+
+    table = read_tables(folder, ["settings"])["settings"]
+    pairs = table[["data", "inference"]].drop_duplicates().itertuples(index=False)
+    rows = [(*pair, *map(str, vars(best(table, *pair)).values())) for pair in pairs]
+    print_table(("data", "inference", *CANDIDATE), rows)

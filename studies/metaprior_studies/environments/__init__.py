@@ -1,0 +1,1 @@
+"""Tasks from public data sets: images, and tables of many small groups."""

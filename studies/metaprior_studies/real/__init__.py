@@ -1,0 +1,1 @@
+"""All schemes compared on real data."""

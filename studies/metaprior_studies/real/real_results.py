@@ -1,0 +1,231 @@
+"""What results on real environments say: a table, a picture, and a sentence per question."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from metaprior.estimators.persistence import without_nan
+from metaprior.metrics.regression import mean_and_standard_error
+from metaprior.plots.style import LINE, POINTS, as_bytes, tidy
+from metaprior_studies.real.real_study import DEFAULT, GP, MANY, PER_TASK, POOLED, TARGET_ONLY
+from metaprior_studies.reproduction.comparisons import (
+    HOLDS,
+    MIN_DRAWS,
+    UNDECIDED,
+    Comparison,
+    below,
+    difference,
+    every,
+    inside,
+    measure,
+    values,
+)
+from metaprior_studies.reproduction.pictures import NLL_TICKS
+
+COMPARED = {"rmse": "RMSE", "nll": "NLL"}
+LEAST_COVERAGE, MOST_COVERAGE = 0.85, 0.95  # of 90% intervals
+COLUMNS = ("scheme", "RMSE", "minus\ntarget-only", "NLL", "calib.\nerror", "coverage")
+
+
+@dataclass(frozen=True)
+class SchemeScores:
+    """A scheme over all draws: means with standard errors, NaN where there is one draw; diverged draws left out."""
+
+    scheme: str
+    n_draws: int
+    rmse: float
+    rmse_se: float
+    minus_target_only: float  # of RMSE, paired by draw
+    minus_target_only_se: float
+    nll: float
+    nll_se: float
+    calibration_error: float
+    coverage: float
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Comparisons over draws: every WFEM minus target-only and pooled, the default minus scikit-learn, coverage."""
+
+    n_draws: int
+    transfer: dict[str, list[Comparison]]  # WFEM's schemes
+    per_task: list[Comparison]
+    coverage: Comparison
+    n_left_out: int = 0  # draws, at most, of a comparison: those in which a fit diverged
+
+    def winners(self, metric: str) -> list[str]:
+        """WFEM's schemes that beat both target-only and pooled by a metric."""
+        return [
+            scheme
+            for scheme, comparisons in self.transfer.items()
+            if every(each.verdict for each in comparisons if each.where == metric) == HOLDS
+        ]
+
+
+def scheme_scores(table: pd.DataFrame) -> list[SchemeScores]:
+    """A row per scheme, in the order of the table, the baselines first."""
+    return [_scores_of(table, scheme) for scheme in _schemes(table)]
+
+
+def find(table: pd.DataFrame) -> Findings:
+    """Every comparison that the words below are about."""
+    transfer = {
+        scheme: [
+            difference(metric, f"{scheme} − {other}", below(0.0), *_pair(table, scheme, other, metric))
+            for metric in COMPARED
+            for other in (TARGET_ONLY, POOLED)
+        ]
+        for scheme in _schemes(table)
+        if scheme.startswith("WFEM")
+    }
+    per_task = [
+        difference(metric, f"{DEFAULT} − {PER_TASK}", below(0.0), *_pair(table, DEFAULT, PER_TASK, metric))
+        for metric in COMPARED
+    ]
+    covered = values(table, DEFAULT, "coverage")
+    coverage = measure("coverage", DEFAULT, np.mean, inside(LEAST_COVERAGE, MOST_COVERAGE), covered)
+    every_one = [coverage, *per_task, *(each for comparisons in transfer.values() for each in comparisons)]
+    n_left_out = len(set(table["draw"])) - min(each.n_draws for each in every_one)
+    return Findings(coverage.n_draws, transfer, per_task, coverage, n_left_out)
+
+
+def words(findings: Findings) -> str:
+    """The findings as sentences."""
+    if findings.n_draws < MIN_DRAWS:
+        return (
+            f"{findings.n_draws} draw{'s' * (findings.n_draws != 1)}: too few for intervals, which need {MIN_DRAWS}. "
+            "Nothing is concluded."
+        )
+    transfer = "; ".join(f"in {label}, {_listed(findings.winners(metric))}" for metric, label in COMPARED.items())
+    per_task = "; ".join(f"{COMPARED[each.where]} {_text(each)}, {_beats(each)}" for each in findings.per_task)
+    cover = findings.coverage
+    within = {HOLDS: "yes", UNDECIDED: "undecided"}.get(str(cover.verdict), "no")
+    return (
+        f"{findings.n_draws} paired draws, 95% bootstrap intervals, each by itself. "
+        f"Better than both target-only and pooled: {transfer}. "
+        f"Default minus scikit-learn's GP: {per_task}. "
+        f"Do the default's 90% intervals cover {LEAST_COVERAGE:.0%} to {MOST_COVERAGE:.0%}: {within} "
+        f"({cover.difference:.1%} [{cover.low:.1%}, {cover.high:.1%}])."
+        + (f" Up to {findings.n_left_out} draws are left out where a fit diverged." if findings.n_left_out else "")
+    )
+
+
+def table_rows(scores: Sequence[SchemeScores]) -> list[tuple[str, ...]]:
+    """Rows of COLUMNS for a terminal of 100 columns."""
+    return [
+        (
+            each.scheme,
+            _with_error(each.rmse, each.rmse_se),
+            "" if each.scheme == TARGET_ONLY else _with_error(each.minus_target_only, each.minus_target_only_se),
+            _with_error(each.nll, each.nll_se),
+            f"{each.calibration_error:.3f}",
+            f"{each.coverage:.1%}",
+        )
+        for each in scores
+    ]
+
+
+def to_json(table: pd.DataFrame) -> dict[str, Any]:
+    """Table, comparisons and words; null where there is no number."""
+    findings = find(table)
+    content = {
+        "schemes": [asdict(each) for each in scheme_scores(table)],
+        "comparisons": [
+            asdict(each)
+            for each in (*(c for row in findings.transfer.values() for c in row), *findings.per_task, findings.coverage)
+        ],
+        "beat_target_only_and_pooled": {metric: findings.winners(metric) for metric in COMPARED},
+        "words": words(findings),
+    }
+    return without_nan(content)
+
+
+def draw_picture(name: str, table: pd.DataFrame) -> bytes:
+    """RMSE and NLL of every scheme with their standard errors, as PNG."""
+    scores = scheme_scores(table)
+    figure = Figure(figsize=(10, 0.9 + 0.38 * len(scores)), layout="constrained")
+    rows = np.arange(len(scores))
+    for axes, (metric, label) in zip(figure.subplots(1, 2, sharey=True), COMPARED.items(), strict=True):
+        mean = np.array([getattr(each, metric) for each in scores])
+        error = np.nan_to_num([getattr(each, f"{metric}_se") for each in scores])
+        colours = [POINTS if each.scheme == DEFAULT else LINE for each in scores]
+        axes.hlines(rows, mean - error, mean + error, colors=colours, linewidth=2)
+        axes.scatter(mean, rows, color=colours, s=30, zorder=3)
+        axes.set_xlabel(f"{label}: mean ± standard error over draws")
+        if metric == "nll" and np.nanmax(mean) > 10 * max(np.nanmedian(mean), 1.0):  # one scheme would hide the others
+            axes.set_xscale("symlog", linthresh=1.0)
+            low, high = axes.get_xlim()
+            ticks = [tick for tick in NLL_TICKS if low <= tick <= high]
+            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        tidy(axes, "x")
+        axes.set_yticks(rows, [each.scheme for each in scores])
+    figure.axes[0].invert_yaxis()
+    figure.suptitle(f"{name} ({table['draw'].nunique()} draws)", fontsize=11)
+    return as_bytes(figure)
+
+
+def _schemes(table: pd.DataFrame) -> list[str]:
+    found = [str(scheme) for scheme in dict.fromkeys(table["scheme"])]
+    baselines = [scheme for scheme in (PER_TASK, GP, TARGET_ONLY, POOLED) if scheme in found]
+    last = [scheme for scheme in (DEFAULT, MANY) if scheme in found]
+    return [*baselines, *(scheme for scheme in found if scheme not in (*baselines, *last)), *last]
+
+
+def _scores_of(table: pd.DataFrame, scheme: str) -> SchemeScores:
+    rmse, nll = (values(table, scheme, metric) for metric in COMPARED)
+    paired = (rmse - values(table, TARGET_ONLY)).dropna()
+    return SchemeScores(
+        scheme,
+        int(rmse.notna().sum()),
+        *_mean(rmse),
+        *_mean(paired),
+        *_mean(nll),
+        float(values(table, scheme, "calibration_error").mean()),
+        float(values(table, scheme, "coverage").mean()),
+    )
+
+
+def _mean(column: pd.Series) -> tuple[float, float]:
+    finite = column.dropna().to_numpy(dtype="float64")
+    return mean_and_standard_error(finite) if len(finite) else (math.nan, math.nan)
+
+
+def _pair(table: pd.DataFrame, first: str, second: str, metric: str) -> tuple[pd.Series, pd.Series]:
+    return values(table, first, metric), values(table, second, metric)
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = [name.removeprefix("WFEM, ") for name in names]
+    return (
+        "none of WFEM's settings"
+        if not shown
+        else " and ".join([", ".join(shown[:-1])] * (len(shown) > 1) + shown[-1:])
+    )
+
+
+def _beats(comparison: Comparison) -> str:
+    return {HOLDS: "better", UNDECIDED: "undecided"}.get(str(comparison.verdict), "worse")
+
+
+def _text(comparison: Comparison) -> str:
+    return f"{_number(comparison.difference)} [{_number(comparison.low)}, {_number(comparison.high)}]"
+
+
+def _with_error(mean: float, error: float) -> str:
+    return _number(mean) if math.isnan(error) else f"{_number(mean)} ± {_number(error)}"
+
+
+def _number(value: float) -> str:
+    """At most six characters and a sign: '1.234', '−12.34', '1234.5', '1.2e5'."""
+    if not math.isfinite(value):
+        return "–"
+    size = abs(value)
+    if size >= 9999.5:
+        digits, power = f"{value:.1e}".split("e")
+        return f"{digits}e{int(power)}".replace("-", "−")
+    return f"{value:.{3 if size < 9.9995 else 2 if size < 99.995 else 1}f}".replace("-", "−")

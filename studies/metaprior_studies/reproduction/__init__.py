@@ -1,0 +1,1 @@
+"""The figures of the paper: experiments, claims and report."""

@@ -1,0 +1,172 @@
+"""Figure 4 of the paper: two-way five-shot classification, mini-ImageNet to CUB, MAP and SVGD, against alpha."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import ClassVar
+
+import numpy as np
+
+from metaprior.gp.kernels import LinearRBFKernel, MLPKernel
+from metaprior.gp.means import MLPMean, ZeroMean
+from metaprior.meta.hyperprior import check_prior_std
+from metaprior.meta.methods import MAP, SVGD
+from metaprior.meta.runs import Settings
+from metaprior.tasks.types import Task, TestTask
+from metaprior_studies.environments.episodes import FewShot
+from metaprior_studies.environments.generated import generated_images
+from metaprior_studies.environments.images import DataMissing, cub, features, mini_imagenet
+from metaprior_studies.open_settings import FEATURES, FEATURES_SVGD, PIXELS, OpenSettings, reporting_seeds
+from metaprior_studies.reproduction.engine import Draw, Training, stack_tests
+from metaprior_studies.reproduction.schemes import OnChunk, Scheme, auto_scheme, paper_schemes, score
+from metaprior_studies.schema import DEFAULT, FEATURE, GENERATED, LABEL_METRICS, PIXEL, WFEM
+from metaprior_studies.study import Point, Rows, make_rows
+
+N_PARTICLES = 10  # K of SVGD
+PIXEL_BLOCK = 5
+
+
+@dataclass(frozen=True)
+class Figure4:
+    """Test accuracy against alpha, N = 20, beta = 0.5, five images a class, fifteen queries a class.
+
+    With the paper's prior on raw pixels and on frozen features of an encoder that has seen ImageNet; and on these with
+    the prior that MetaGPClassifier has by default. `inference` says which of MAP and SVGD each of the data gets.
+    """
+
+    n_draws: int = 60
+    n_pixel_draws: int = 20
+    n_tasks: int = 20  # N
+    n_source: int = 10  # beta N
+    alphas: tuple[float, ...] = tuple(k / 10 for k in range(11))
+    pixel_alphas: tuple[float, ...] = tuple(k / 10 for k in range(11))
+    inference: tuple[tuple[str, tuple[str, ...]], ...] = (
+        (FEATURE, ("map", "svgd")),
+        (DEFAULT, ("map", "svgd")),
+        (PIXEL, ("map", "svgd")),
+    )
+    with_auto: tuple[str, ...] = (FEATURE, DEFAULT, PIXEL, GENERATED)
+    n_test_tasks: int = 100
+    n_pixel_test_tasks: int = 50
+    draws_per_point: int = 10
+    features: OpenSettings = FEATURES
+    features_svgd: OpenSettings = FEATURES_SVGD
+    pixels: OpenSettings = PIXELS
+
+    name: ClassVar[str] = "fig4"
+
+    def points(self) -> Iterator[Point]:
+        """A few draws with every scheme, of one data set by one method, each."""
+        for data, methods in self.inference:
+            for method in methods:
+                for first in range(0, self._n_draws(data), self._block(data)):
+                    name = f"{data.replace(',', '').replace(' ', '-')}-{method}-{first}"
+                    yield Point(name, {"data": data, "method": method, "first": first})
+
+    def run(self, point: Point, on_chunk: OnChunk) -> Rows:
+        """Every scheme on these draws."""
+        data, method, first = (point.values[name] for name in ("data", "method", "first"))
+        seeds = reporting_seeds(self._n_draws(data))[first : first + self._block(data)]
+        schemes = paper_schemes(self.n_tasks, self.n_source, None)
+        n_target = self.n_tasks - self.n_source
+        alphas = self.pixel_alphas if data == PIXEL else self.alphas
+        schemes += [Scheme(WFEM, self.n_source, n_target, alpha) for alpha in alphas]
+        if data in self.with_auto:
+            schemes += auto_scheme(self.n_tasks, self.n_source)
+        draws = self.draws(data, seeds)
+        scores = score(draws, schemes, self.training(data, method), self.n_tasks, on_chunk)
+        return [
+            row
+            for draw, of_draw in zip(draws, scores, strict=True)
+            for scheme, values in of_draw.items()
+            for row in self._rows(data, method, scheme, draw.seed, values)
+        ]
+
+    def draws(self, data: str, seeds: Sequence[int], split: str = "test") -> list[Draw]:
+        """Source, target and test tasks; `split` 'validation' has the queries from validation classes."""
+        episodes = load(data)
+        n_tests = self.n_pixel_test_tasks if data == PIXEL else self.n_test_tasks
+        draws = []
+        for seed in seeds:
+            rng = np.random.default_rng(seed)
+            source = [_ready(task, data) for task in episodes.source_tasks(self.n_source, rng)]
+            target = [_ready(task, data) for task in episodes.target_tasks(self.n_tasks, rng)]
+            tests = (episodes.test_tasks if split == "test" else episodes.validation_tasks)(n_tests, rng)
+            draws.append(Draw(seed, source, target, stack_tests([_ready_test(test, data) for test in tests])))
+        return draws
+
+    def training(self, data: str, method: str) -> Training:
+        """The paper's prior, gamma and hyper-prior, or the default prior of the classifier."""
+        if data == DEFAULT:
+            inference = MAP() if method == "map" else SVGD()
+            settings = Settings(ZeroMean(), LinearRBFKernel(), likelihood="bernoulli", standardise="within-class")
+            return Training(_with(settings, inference), learning_rate=1e-2, n_steps=1000)
+        chosen = self.pixels if data == PIXEL else self.features if method == "map" else self.features_svgd
+        # The paper starts particles of SVGD at draws from the hyper-prior.
+        inference = MAP() if method == "map" else SVGD(chosen.length_scale, start="hyperprior")  # type: ignore[arg-type]
+        settings = Settings(
+            MLPMean(),
+            MLPKernel(),
+            likelihood="bernoulli",
+            temperature="paper",
+            prior_std=check_prior_std(chosen.prior_std),
+            standardise=data != PIXEL,
+        )
+        return Training(_with(settings, inference), chosen.learning_rate, chosen.n_steps)
+
+    def _n_draws(self, data: str) -> int:
+        return min(self.n_draws, self.n_pixel_draws) if data == PIXEL else self.n_draws
+
+    def _block(self, data: str) -> int:
+        """Draws of a point; the images of few are in memory at once."""
+        return min(self.draws_per_point, PIXEL_BLOCK) if data == PIXEL else self.draws_per_point
+
+    def _rows(self, data: str, method: str, scheme: Scheme, draw: int, values: dict[str, float]) -> Rows:
+        setting = {
+            "figure": self.name,
+            "data": data,
+            "inference": method,
+            "deviation": np.nan,
+            "beta": self.n_source / self.n_tasks,
+            "n_target": self.n_tasks - self.n_source,
+            "prior_std": self.training(data, method).settings.prior_std["weights"],
+            "alpha": scheme.alpha if scheme.name == WFEM else np.nan,
+        }
+        return make_rows(setting, draw, scheme.name, {metric: values[metric] for metric in LABEL_METRICS})
+
+
+def available(data: str) -> bool:
+    """Whether the files are here."""
+    try:
+        load(data)
+    except DataMissing:
+        return False
+    return True
+
+
+@lru_cache
+def load(data: str) -> FewShot:
+    """Source and target data sets by name."""
+    if data == GENERATED:
+        return FewShot(*generated_images())
+    if data == PIXEL:
+        return FewShot(mini_imagenet(), cub())
+    return FewShot(features("miniimagenet"), features("cub"))
+
+
+def _with(settings: Settings, inference: MAP | SVGD) -> Settings:
+    return replace(settings, method=inference, n_particles=N_PARTICLES if isinstance(inference, SVGD) else 1)
+
+
+def _ready(task: Task, data: str) -> Task:
+    """Labels as numbers; pixels from -2 to 2, the same for every scheme and not learned."""
+    return Task(_pixels(task.x) if data == PIXEL else task.x, task.y.astype(float))
+
+
+def _ready_test(test: TestTask, data: str) -> TestTask:
+    x_context, x_query = (_pixels(x) if data == PIXEL else x for x in (test.x_context, test.x_query))
+    return TestTask(x_context, test.y_context.astype(float), x_query, test.y_query.astype(float))
+
+
+def _pixels(x: np.ndarray) -> np.ndarray:
+    return ((x - 0.5) * 4.0).astype(np.float32)

@@ -1,0 +1,248 @@
+"""The report: one HTML file that opens offline, with the claims, the figures, and how to make them again."""
+
+import base64
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from metaprior.plots.style import as_bytes
+from metaprior_studies.reproduction.claims import Claim
+from metaprior_studies.reproduction.comparisons import FAILS, HOLDS, MIN_DRAWS, UNDECIDED, Comparison, signed
+from metaprior_studies.reproduction.pictures import PICTURES
+from metaprior_studies.reproduction.tables import auto_table
+from metaprior_studies.results_store import write_whole
+from metaprior_studies.schema import AUTO
+
+CAPTIONS = {
+    "fig1": "Figure 1. Test error against the deviation of the target from the source, alpha = beta = 0.5.",
+    "fig2": "Figure 2. Predictions on one test task of the first draw, deviation 0.5, alpha = beta = 0.2.",
+    "fig3": "Figure 3. Test error against the share of source tasks, alpha = beta, deviation 0.75.",
+    "fig4": "Figure 4. Few-shot accuracy against alpha, beta = 0.5. MAP is dashed, SVGD solid.",
+    "fig5": "Figure 5. Test error against the weight of the source tasks, beta = 0.4, deviation 0.75.",
+    "regime": "Left, the best weight of the source tasks; right, what it gains over training on the target tasks "
+    "alone, in percent of RMSE. A dot: the 95% interval of the gain includes zero.",
+}
+BANDS = "Lines are means over draws, bands their 95% intervals."
+TITLE = "The paper's five figures, run again"
+INTRODUCTION = (
+    "The paper says that a prior for small tasks, learned from many tasks of another environment and a few of the "
+    "right one, is better than a prior learned from the few alone. We ran its five experiments again. Each of its "
+    "claims was turned into a rule; below stands whether it holds, by how much, and where. Schemes are "
+    "compared on the same tasks, draw by draw; the brackets are 95% bootstrap intervals over draws."
+)
+CHOSEN = (
+    "WFEM with alpha chosen by itself, minus the scheme at the head of the column. A lower RMSE and a higher accuracy "
+    "are better: a green edge where the whole interval says better, a red one where it says worse. The best alpha in "
+    "hindsight is chosen on the draws it is measured on: a bar that no rule is expected to pass."
+)
+SHORT = {  # the claims for a terminal, in 26 characters
+    "C1": "better than target-only",
+    "C2": "close to N target tasks",
+    "C3": "comparable predictions",
+    "C4": "equal at beta 0 and 1",
+    "C5": "gap grows, better anyway",
+    "C6": "best alpha about 0.2",
+    "C7": "SVGD beats MAP",
+    "C8": "bridges part of the gap",
+}
+BADGES = {HOLDS: "yes", FAILS: "no", UNDECIDED: "open"}
+
+STYLE = """
+:root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--paper:#fff;--line:#d0d7de;--card:#f6f8fa}
+@media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9aa4af;--paper:#0d1117;--line:#30363d;--card:#161b22}}
+*{box-sizing:border-box}
+body{margin:0 auto;max-width:68rem;padding:1rem;color:var(--ink);background:var(--paper);
+font:1rem/1.55 system-ui,sans-serif;overflow-wrap:anywhere}
+h1{font-size:1.6rem;line-height:1.2}h2{font-size:1.2rem;margin-top:2.2rem}
+figure{margin:1rem 0;padding:.6rem;background:#fff;color:#333;border:1px solid var(--line);border-radius:8px}
+figure img{width:100%;height:auto;display:block}figcaption{font-size:.9rem;margin-top:.4rem}
+.scroll{overflow-x:auto;border:1px solid var(--line);border-radius:8px;margin:.8rem 0}
+table{border-collapse:collapse;width:100%;font-size:.88rem;overflow-wrap:normal}
+th,td{padding:.45rem .6rem;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}
+th{background:var(--card)}td.wide{min-width:15rem}td.middle{min-width:9rem}td.number{white-space:nowrap;font-variant-numeric:tabular-nums}
+.badge{display:inline-block;padding:.1rem .5rem;border-radius:.8rem;white-space:nowrap;font-weight:600;color:#fff}
+.yes{background:#116329}.no{background:#a40e26}.open{background:#57606a}
+td.better{box-shadow:inset 4px 0 #1a7f37}td.worse{box-shadow:inset 4px 0 #cf222e}
+code,pre{font-family:ui-monospace,monospace;font-size:.88rem}
+pre{overflow-x:auto;padding:.6rem;background:var(--card);border-radius:8px}
+@media(max-width:34rem){td.wide{min-width:11rem}.badge{white-space:normal}}
+summary{cursor:pointer;font-weight:600}.soft{color:var(--soft);font-size:.9rem}
+"""
+
+
+def make_report(
+    frames: dict[str, pd.DataFrame],
+    claims: Sequence[Claim],
+    provenance: Mapping[str, Mapping[str, Any]],
+    pictures: Mapping[str, bytes],
+    path: Path,
+) -> None:
+    """Write report.html: every image inside it, nothing fetched from elsewhere, the file there whole or not at all."""
+    body = [
+        f"<h1>{escape(TITLE)}</h1>",
+        f"<p>{escape(INTRODUCTION)}</p>",
+        _claims_section(claims),
+        "<h2>The figures</h2>",
+        *(_figure(study, pictures[study], provenance) for study in CAPTIONS if study in pictures and study != "regime"),
+        _auto_section(auto_table(frames)),
+        _regime_section(pictures, provenance),
+        _details_section(claims),
+        _provenance_section(provenance),
+    ]
+    head = (
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(TITLE)}</title><style>{STYLE}</style>"
+    )
+    page = f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n' + "\n".join(body) + "\n</body></html>\n"
+    write_whole(path, page.encode())
+
+
+def render(frames: dict[str, pd.DataFrame]) -> dict[str, bytes]:
+    """The picture of every study there is, as PNG."""
+    return {study: as_bytes(draw(frames[study])) for study, draw in PICTURES.items() if study in frames}
+
+
+def claims_rows(claims: Sequence[Claim]) -> list[tuple[str, ...]]:
+    """Rows for a terminal of 80 columns: id, claim, verdict, and the first difference that speaks for the verdict."""
+    rows = []
+    for claim in claims:
+        number = "".join(map(difference_text, _speaking(claim)[:1]))
+        rows.append((claim.id, SHORT.get(claim.id, claim.statement[:26]), claim.verdict, number))
+    return rows
+
+
+def _speaking(claim: Claim) -> list[Comparison]:
+    return [row for row in claim.comparisons if row.verdict == claim.verdict]
+
+
+def difference_text(row: Comparison) -> str:
+    """'−0.031 [−0.044, −0.019]', or the number alone where it has no interval."""
+    if math.isnan(row.low):
+        return signed(row.difference)
+    return f"{signed(row.difference)} [{signed(row.low)}, {signed(row.high)}]"
+
+
+def _claims_section(claims: Sequence[Claim]) -> str:
+    lines = []
+    for claim in claims:
+        speaking = _speaking(claim)
+        place, number, draws = "", "", ""
+        if speaking:
+            more = f" (and {len(speaking) - 1} more)" if len(speaking) > 1 else ""
+            place, number = f"{speaking[0].where}: {speaking[0].what}{more}", difference_text(speaking[0])
+            draws = str(speaking[0].n_draws)
+        words = f'{escape(claim.statement)}<div class="soft">{escape(claim.summary)}</div>'
+        lines.append((escape(claim.id), words, _badge(claim.verdict), *map(escape, (place, number, draws))))
+    head = ("", "claim", "verdict", "where", "difference [95%]", "draws")
+    table = _table(head, lines, ("", "wide", "", "wide", "number", ""))
+    least = min((row.n_draws for claim in claims for row in claim.comparisons), default=MIN_DRAWS)
+    if least >= MIN_DRAWS:
+        return f"<h2>The claims</h2>{table}"
+    note = f"Comparisons of fewer than {MIN_DRAWS} draws, of which there are some, have no interval and stay open."
+    return f'<h2>The claims</h2>{table}<p class="soft">{note}</p>'
+
+
+def _figure(study: str, picture: bytes, provenance: Mapping[str, Mapping[str, Any]]) -> str:
+    image = base64.b64encode(picture).decode()
+    facts = provenance.get(study, {})
+    draws = f" {facts['draws']} draws." if "draws" in facts and study != "fig4" else ""  # whose panels have their own
+    caption = CAPTIONS[study] + ("" if study in ("fig2", "regime") else f" {BANDS}") + draws
+    text = escape(caption)
+    return f'<figure><img alt="{text}" src="data:image/png;base64,{image}"><figcaption>{text}</figcaption></figure>'
+
+
+def _auto_section(rows: Sequence[Comparison]) -> str:
+    """A table with a line per setting and a column per scheme that the chosen alpha is compared with."""
+    if not rows:
+        return ""
+    named = [(row, *row.what.removeprefix(f"{AUTO} − ").rsplit(", ", 1)) for row in rows]
+    others = list(dict.fromkeys(other for _, other, _ in named))
+    lines, looks = [], []
+    for where in dict.fromkeys(row.where for row in rows):
+        found = {other: row for row, other, _ in named if row.where == where}
+        metric = next(metric for row, _, metric in named if row.where == where)
+        numbers = [difference_text(found[other]) if other in found else "" for other in others]
+        lines.append([escape(text) for text in (where, metric, *numbers)])
+        looks.append(
+            ["", "", *(f"number {_sense(found[other], metric)}" if other in found else "" for other in others)]
+        )
+    head = ("setting", "metric", *(f"− {other}" for other in others))
+    return f"<h2>What a chosen alpha is worth</h2><p>{escape(CHOSEN)}</p>" + _table(head, lines, looks)
+
+
+def _regime_section(pictures: Mapping[str, bytes], provenance: Mapping[str, Mapping[str, Any]]) -> str:
+    if "regime" not in pictures:
+        return ""
+    text = (
+        "Where do source tasks help? The gain is measured on other draws than those that chose the weight; where there "
+        "is nothing to gain, that shows a small loss, the price of choosing."
+    )
+    return f"<h2>The regime map</h2><p>{escape(text)}</p>" + _figure("regime", pictures["regime"], provenance)
+
+
+def _details_section(claims: Sequence[Claim]) -> str:
+    head = ("where", "what", "difference [95%]", "draws", "verdict")
+    parts = ["<h2>All comparisons</h2>"]
+    for claim in claims:
+        if claim.comparisons:
+            lines = [
+                (*map(escape, (row.where, row.what, difference_text(row), str(row.n_draws))), _badge(row.verdict))
+                for row in claim.comparisons
+            ]
+            table = _table(head, lines, ("middle", "wide", "number", "", ""))
+            parts.append(f"<details><summary>{escape(claim.id)}: {len(lines)} comparisons</summary>{table}</details>")
+    return "\n".join(parts)
+
+
+def _provenance_section(provenance: Mapping[str, Mapping[str, Any]]) -> str:
+    """How long every study took, on what, from which commit, and the commands to make it again."""
+    head = ("study", "draws", "time", "on", "commit", "versions", "settings")
+    lines = []
+    for study, facts in provenance.items():
+        plain = (study, facts.get("draws", ""), _duration(facts.get("seconds")), facts.get("device", ""))
+        versions, settings = (_mapping(facts.get(key, {})) for key in ("versions", "settings"))
+        lines.append([escape(str(value)) for value in (*plain, facts.get("commit", ""), versions, settings)])
+    commands = dict.fromkeys(str(facts["command"]) for facts in provenance.values() if "command" in facts)
+    again = f"<p>To make it again:</p><pre>{escape(chr(10).join(commands))}</pre>" if commands else ""
+    return "<h2>How it was made</h2>" + again + _table(head, lines, ("", "", "number", "", "", "wide", "wide"))
+
+
+def _table(head: Iterable[str], lines: Iterable[Iterable[str]], classes: Sequence[Any]) -> str:
+    """A table that scrolls in its own box. Cells come escaped; `classes` is for a line, or a list of them for each."""
+    shown = [list(line) for line in lines]
+    looks = classes if classes and not isinstance(classes[0], str) else [classes] * len(shown)
+    rows = [
+        "<tr>" + "".join(f'<td class="{look}">{cell}</td>' for cell, look in zip(line, kind, strict=True)) + "</tr>"
+        for line, kind in zip(shown, looks, strict=True)
+    ]
+    titles = "".join(f"<th>{escape(title)}</th>" for title in head)
+    return f'<div class="scroll"><table><thead><tr>{titles}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+
+
+def _badge(verdict: str | None) -> str:
+    return "" if verdict is None else f'<span class="badge {BADGES[verdict]}">{escape(verdict)}</span>'
+
+
+def _sense(row: Comparison, metric: str) -> str:
+    lower, higher = ("worse", "better") if metric == "accuracy" else ("better", "worse")
+    return lower if row.high < 0.0 else higher if row.low > 0.0 else ""
+
+
+def _mapping(entries: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in entries.items())
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 120
+        else f"{seconds / 60:.1f} min"
+        if seconds < 7200
+        else f"{seconds / 3600:.1f} h"
+    )

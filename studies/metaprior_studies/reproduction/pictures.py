@@ -1,0 +1,249 @@
+"""The paper's five figures and the regime map, drawn from the tidy results: means over draws with 95% bands."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from metaprior.plots.style import BAND, LINE, POINTS, TRUTH, tidy
+from metaprior_studies.reproduction.tables import regime_table
+from metaprior_studies.schema import ALL, AUTO, FEW, GP, ORACLE_BAYES, ORACLE_GP, POOLED, SCHEMES, WFEM
+
+# Okabe and Ito's colours, which colour-blind readers tell apart; a scheme has the same one in every figure.
+COLOURS = {
+    GP: "#7f7f7f",
+    FEW: "#E69F00",
+    POOLED: "#CC79A7",
+    WFEM: "#0072B2",
+    AUTO: "#009E73",
+    ALL: "#D55E00",
+    ORACLE_GP: "#333333",
+    ORACLE_BAYES: "#333333",
+}
+ORACLES = {ORACLE_GP: (0, (1, 1.5)), ORACLE_BAYES: (0, (4, 1.5, 1, 1.5))}  # dotted, and dots with dashes
+METRICS = {"rmse": "test RMSE", "nll": "negative log likelihood per sample", "accuracy": "test accuracy"}
+STYLES = {"map": (0, (4, 2)), "svgd": "-"}
+NLL_TICKS = (-2, -1, -0.5, 0, 0.5, 1, 2, 5, 10, 20, 50, 100)
+
+
+def draw_fig1(frame: pd.DataFrame) -> Figure:
+    """RMSE and negative log likelihood against the deviation between source and target."""
+    return _two_panels(frame, "deviation", "deviation of the target from the source")
+
+
+def draw_fig2(frame: pd.DataFrame) -> Figure:
+    """Predictions of four schemes on one test task, with the 90% band of observations."""
+    figure = Figure(figsize=(9.5, 6.6), layout="constrained")
+    panels = figure.subplots(2, 2, sharex=True, sharey=True)
+    task = frame[frame["scheme"] == "task"]
+    for axes, scheme in zip(panels.flat, (GP, FEW, WFEM, ALL), strict=True):
+        x, mean, lower, upper = _curves(frame[frame["scheme"] == scheme])
+        axes.fill_between(x, lower, upper, color=BAND, alpha=0.6, linewidth=0, label="90% band of observations")
+        axes.plot(x, mean, color=LINE, linewidth=1.8, label="mean")
+        for metric, style in (("truth", {"color": TRUTH, "linestyle": "--", "linewidth": 1.2}), ("context", _DOTS)):
+            found: Any = task[task["metric"] == metric]
+            found = found.sort_values("x")
+            axes.plot(found["x"], found["value"], label=metric, **style)
+        scores = frame.loc[(frame["scheme"] == scheme) & (frame["metric"] == "rmse"), "value"]
+        axes.set_title(f"{scheme} (mean RMSE of all draws {scores.mean():.3f})" if len(scores) else scheme, fontsize=10)
+        tidy(axes)
+    for axes in panels[1]:
+        axes.set_xlabel("x")
+    _legend(figure, panels[0, 0])
+    return figure
+
+
+def draw_fig3(frame: pd.DataFrame) -> Figure:
+    """RMSE and negative log likelihood against the share of source tasks."""
+    return _two_panels(frame, "beta", "beta, the share of source tasks (alpha = beta)")
+
+
+def draw_fig4(frame: pd.DataFrame) -> Figure:
+    """Accuracy against alpha, a panel per data; MAP dashed, SVGD solid."""
+    names = list(dict.fromkeys(str(name) for name in frame["data"]))
+    figure = Figure(figsize=(4.6 * max(len(names), 2), 5.2), layout="constrained")
+    for axes, name in zip(figure.subplots(1, len(names), squeeze=False).flat, names, strict=True):
+        for inference, style in STYLES.items():
+            part = frame[(frame["data"] == name) & frame["inference"].isin([inference, "none"])]
+            _against_alpha(axes, part, "accuracy", style)
+        n_draws = frame.loc[frame["data"] == name, "draw"].nunique()
+        axes.set_title(f"{name} ({n_draws} draws)", fontsize=10)
+        axes.set_xlabel("alpha, the weight of the source tasks")
+        _scale(axes, "accuracy")
+        tidy(axes)
+    shown = [scheme for scheme in SCHEMES if scheme in set(frame["scheme"])]
+    handles = [Line2D([], [], color=COLOURS[scheme], label=scheme) for scheme in shown]
+    handles += [Line2D([], [], color="black", linestyle=style, label=key.upper()) for key, style in STYLES.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
+    return figure
+
+
+def draw_fig5(frame: pd.DataFrame) -> Figure:
+    """RMSE and negative log likelihood of WFEM against alpha, the other schemes as horizontal lines."""
+    figure = Figure(figsize=(11, 5.2), layout="constrained")
+    panels = figure.subplots(1, 2)
+    for axes, metric in zip(panels, ("rmse", "nll"), strict=True):
+        _against_alpha(axes, frame, metric, "-")
+        axes.set_xlabel("alpha, the weight of the source tasks")
+        _scale(axes, metric)
+        tidy(axes)
+    _legend(figure, panels[0])
+    return figure
+
+
+def draw_regime(frame: pd.DataFrame) -> Figure:
+    """Heat maps over deviation and number of target tasks: best alpha (left), gain over target-only (right)."""
+    table: Any = regime_table(frame)
+    scales = sorted(table["prior_std"].unique())
+    most = max(1.0, float(np.nanmax(table["gain"].to_numpy(), initial=1.0)))
+    figure = Figure(figsize=(11, 0.9 + 2.9 * len(scales)), layout="constrained")
+    panels = figure.subplots(len(scales), 2, squeeze=False)
+    for (left, right), prior_std in zip(panels, scales, strict=True):
+        cells = table[table["prior_std"] == prior_std]
+        shown = [
+            (left, "best_alpha", (0.0, 1.0), "cividis", "best alpha"),
+            (right, "gain", (0.0, most), "YlGnBu", "gain of WFEM over target-only, % of RMSE"),
+        ]
+        for axes, column, limits, colours, title in shown:
+            image = _heat(axes, cells, column, limits, colours)
+            axes.set_title(f"{title} (sigma_P = {prior_std:g})", fontsize=10)
+            figure.colorbar(image, ax=axes, shrink=0.9)
+    figure.supxlabel("deviation of the target from the source", fontsize=10)
+    figure.supylabel("number of target tasks", fontsize=10)
+    return figure
+
+
+PICTURES: dict[str, Callable[[pd.DataFrame], Figure]] = {
+    "fig1": draw_fig1,
+    "fig2": draw_fig2,
+    "fig3": draw_fig3,
+    "fig4": draw_fig4,
+    "fig5": draw_fig5,
+    "regime": draw_regime,
+}
+_RING = {"marker": "o", "markersize": 8, "markerfacecolor": "none", "markeredgewidth": 1.6}
+_DOTS = {"color": POINTS, "linestyle": "", "marker": "o", "markersize": 6, "markeredgecolor": "white", "zorder": 5}
+
+
+def _two_panels(frame: Any, column: str, label: str) -> Figure:
+    figure = Figure(figsize=(11, 5.2), layout="constrained")
+    panels = figure.subplots(1, 2)
+    for axes, metric in zip(panels, ("rmse", "nll"), strict=True):
+        rows = _finite(frame, metric)
+        for scheme in SCHEMES:
+            found = rows[rows["scheme"] == scheme]
+            if found.empty:
+                continue
+            x, mean, half = _means(found, column)
+            if scheme in ORACLES and len(x) == 1:  # it does not depend on the column, and was run once
+                x, mean = np.array([rows[column].min(), rows[column].max()]), np.repeat(mean, 2)
+            _line(axes, x, mean, half, scheme)
+        axes.set_xlabel(label)
+        _scale(axes, metric)
+        tidy(axes)
+    _legend(figure, panels[0])
+    return figure
+
+
+def _line(axes: Any, x: np.ndarray, mean: np.ndarray, half: np.ndarray, scheme: str) -> None:
+    colour = COLOURS[scheme]
+    if scheme in ORACLES:
+        axes.plot(x, mean, color=colour, linestyle=ORACLES[scheme], linewidth=1.2, label=scheme)
+    elif scheme == POOLED:
+        # It coincides with WFEM where alpha = beta: open markers on top leave WFEM's line in sight.
+        axes.errorbar(x, mean, yerr=half, color=colour, linestyle="", linewidth=1.2, label=scheme, zorder=4, **_RING)
+    else:
+        axes.plot(x, mean, color=colour, linewidth=1.8, marker=".", label=scheme)
+        axes.fill_between(x, mean - half, mean + half, color=colour, alpha=0.18, linewidth=0)
+
+
+def _against_alpha(axes: Any, frame: Any, metric: str, style: Any) -> None:
+    """WFEM as a line over alpha; schemes without an alpha are the same at all of them."""
+    rows = _finite(frame, metric)
+    for scheme in SCHEMES:
+        found = rows[rows["scheme"] == scheme]
+        if found.empty:
+            continue
+        if scheme == WFEM:
+            x, mean, half = _means(found, "alpha")
+        else:
+            _, mean, half = _means(found.assign(alpha=0.0), "alpha")
+            x, mean, half = np.array([0.0, 1.0]), np.repeat(mean, 2), np.repeat(half, 2)
+        if scheme == POOLED:  # it is WFEM at alpha = beta
+            axes.plot(found["beta"].iloc[0], mean[0], color=COLOURS[scheme], zorder=4, **_RING)
+        line = ORACLES.get(scheme, style)
+        width, order = 1.2 if scheme in ORACLES else 2.4 if scheme == WFEM else 1.5, 3 if scheme == WFEM else 2
+        marker = "o" if scheme == WFEM else ""
+        look = {"color": COLOURS[scheme], "linestyle": line, "linewidth": width, "zorder": order}
+        axes.plot(x, mean, marker=marker, markersize=4, label=scheme, **look)
+        if scheme not in ORACLES:
+            opacity = 0.2 if scheme == WFEM else 0.08  # many bands lie on one another
+            axes.fill_between(x, mean - half, mean + half, color=COLOURS[scheme], alpha=opacity, linewidth=0)
+
+
+def _finite(frame: Any, metric: str) -> Any:
+    """Rows of a metric without the runs that diverged."""
+    return frame[(frame["metric"] == metric) & np.isfinite(frame["value"])]
+
+
+def _means(rows: Any, column: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Levels of a column, and the mean over draws with half its 95% interval at each; one draw has no width."""
+    groups = rows.groupby(rows[column].round(9))["value"]
+    half = 1.96 * groups.sem().fillna(0.0)
+    return groups.mean().index.to_numpy(), groups.mean().to_numpy(), half.to_numpy()
+
+
+def _scale(axes: Any, metric: str) -> None:
+    """Axes on which schemes that are far apart can be told from each other, and so can those that are close."""
+    axes.set_ylabel(METRICS[metric])
+    if metric == "rmse":
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)))
+    elif metric == "nll":  # may be negative: even up to 1, logarithmic beyond
+        axes.set_yscale("symlog", linthresh=1.0)
+        low, high = axes.get_ylim()
+        axes.set_yticks([tick for tick in NLL_TICKS if low <= tick <= high])
+    else:
+        return
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _legend(figure: Figure, axes: Any) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    order = sorted(
+        range(len(labels)), key=lambda index: SCHEMES.index(labels[index]) if labels[index] in SCHEMES else 0
+    )
+    handles, labels = [handles[index] for index in order], [labels[index] for index in order]
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+
+
+def _curves(rows: Any) -> Sequence[np.ndarray]:
+    mean, lower, upper = (rows[rows["metric"] == metric].sort_values("x") for metric in ("mean", "lower", "upper"))
+    return [part.to_numpy() for part in (mean["x"], mean["value"], lower["value"], upper["value"])]
+
+
+def _heat(axes: Any, cells: Any, column: str, limits: tuple[float, float], colours: str) -> Any:
+    """Numbers on colours; a dot where the interval of the gain includes zero."""
+    grid = cells.pivot(index="n_target", columns="deviation", values=column).sort_index()
+    image = axes.imshow(grid, cmap=colours, vmin=limits[0], vmax=limits[1], aspect="auto", origin="lower")
+    axes.set_xticks(range(len(grid.columns)), [f"{deviation:g}" for deviation in grid.columns])
+    axes.set_yticks(range(len(grid.index)), [f"{count:g}" for count in grid.index])
+    axes.spines[:].set_visible(False)
+    for cell in cells.itertuples():
+        value = getattr(cell, column)
+        sure = cell.low > 0.0 or cell.high < 0.0
+        text = (
+            "" if math.isnan(value) else f"{value:.2g}" if column == "best_alpha" else f"{value:+.0f}" if sure else "·"
+        )
+        place = (grid.columns.get_loc(cell.deviation), grid.index.get_loc(cell.n_target))
+        red, green, blue, _ = image.cmap(image.norm(value))
+        dark = 0.3 * red + 0.59 * green + 0.11 * blue < 0.5
+        size, colour = 18 if text == "·" else 9, "white" if dark else "black"
+        axes.text(*place, text, ha="center", va="center", fontsize=size, color=colour)
+    return image

@@ -1,0 +1,266 @@
+"""Figures 1, 2, 3 and 5 of the paper and the regime map: the sinusoid problem with the paper's prior under MAP."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from metaprior.datasets.sinusoid import Sinusoid
+from metaprior.meta.hyperprior import check_prior_std
+from metaprior.meta.runs import Settings
+from metaprior.prediction.mixtures import GaussianMixture
+from metaprior.tasks.types import TestTask
+from metaprior_studies.open_settings import SINUSOID, OpenSettings, reporting_seeds
+from metaprior_studies.reproduction.engine import Draw, Spec, Training, predictions, stack_tests
+from metaprior_studies.reproduction.schemes import (
+    OnChunk,
+    Scheme,
+    auto_scheme,
+    mixture,
+    paper_schemes,
+    score,
+    score_mixture,
+)
+from metaprior_studies.schema import ALL, FEW, GP, ORACLE_BAYES, ORACLE_GP, REGRESSION_METRICS, WFEM
+from metaprior_studies.study import Point, Rows, make_rows
+
+TRUTH = "task"  # the scheme under which figure 2 has the true function and the context
+N_CURVE = 201
+
+
+@dataclass(frozen=True)
+class SinusoidStudy:
+    """What the figures share. All schemes of a draw see the same tasks, and so do all points of a figure."""
+
+    n_draws: int = 100
+    n_tasks: int = 30  # N
+    n_samples: int = 5  # M
+    noise_std: float = 0.1  # sigma
+    n_test_tasks: int = 100
+    n_queries: int = 50
+    open: OpenSettings = SINUSOID
+
+    name: ClassVar[str]
+
+    @property
+    def training(self) -> Training:
+        """The paper's prior, gamma and hyper-prior."""
+        prior_std = check_prior_std(self.open.prior_std)
+        settings = Settings(noise_std=self.noise_std, temperature="paper", prior_std=prior_std)
+        return Training(settings, self.open.learning_rate, self.open.n_steps)
+
+    def draws(self, deviation: float, seeds: Sequence[int] | None = None) -> list[Draw]:
+        """N source, N target and the test tasks of every draw; at other deviations only the phases move."""
+        environment = Sinusoid(deviation, noise_std=self.noise_std)
+        draws = []
+        for seed in reporting_seeds(self.n_draws) if seeds is None else seeds:
+            rng = np.random.default_rng(seed)
+            source = environment.source_tasks(self.n_tasks, self.n_samples, rng)
+            target = environment.target_tasks(self.n_tasks, self.n_samples, rng)
+            test = environment.test_tasks(self.n_test_tasks, self.n_samples, self.n_queries, rng)
+            draws.append(Draw(seed, source, target, stack_tests(test)))
+        return draws
+
+    def measure(self, deviation: float, n_source: int, schemes: list[Scheme], on_chunk: OnChunk) -> Rows:
+        """Rows of all schemes on all draws."""
+        draws = self.draws(deviation)
+        scores = score(draws, schemes, self.training, self.n_tasks, on_chunk)
+        return [
+            row
+            for draw, of_draw in zip(draws, scores, strict=True)
+            for scheme, values in of_draw.items()
+            for row in self._rows(deviation, n_source, scheme, draw.seed, values)
+        ]
+
+    def oracles(self, deviation: float, n_source: int, on_chunk: OnChunk) -> Rows:
+        """Rows of the two oracles, which know the target environment and bound what can be learned."""
+        environment, rows = Sinusoid(deviation, noise_std=self.noise_std), []
+        for draw in self.draws(deviation):
+            on_chunk("oracles")
+            test = draw.test
+            for name, oracle in ((ORACLE_GP, environment.gp_oracle), (ORACLE_BAYES, environment.bayes_oracle)):
+                weights, mean, variance = oracle(test.x_context[..., 0], test.y_context, test.x_query[..., 0])
+                values = score_mixture(GaussianMixture(mean, variance + self.noise_std**2, weights), test.y_query)
+                scheme = Scheme(name, 0, 0, 0.0)
+                rows += self._rows(deviation, n_source, scheme, draw.seed, values, inference="none")
+        return rows
+
+    def _rows(
+        self, deviation: float, n_source: int, scheme: Scheme, draw: int, values: dict[str, float], **others: Any
+    ) -> Rows:
+        alpha = scheme.alpha if scheme.name == WFEM else np.nan
+        prior_std = self.open.prior_std * scheme.prior_std
+        setting = {**self._setting(deviation, n_source), "alpha": alpha, "prior_std": prior_std, **others}
+        return make_rows(setting, draw, scheme.name, {metric: values[metric] for metric in REGRESSION_METRICS})
+
+    def _setting(self, deviation: float, n_source: int) -> dict[str, Any]:
+        return {
+            "figure": self.name,
+            "data": "sinusoid",
+            "inference": "map",
+            "deviation": deviation,
+            "beta": n_source / self.n_tasks,
+            "n_target": self.n_tasks - n_source,
+            "prior_std": self.open.prior_std,
+            "alpha": np.nan,
+        }
+
+
+@dataclass(frozen=True)
+class Figure1(SinusoidStudy):
+    """Test RMSE against the deviation of the target from the source, alpha = beta = 0.5."""
+
+    deviations: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
+    n_source: int = 15  # beta N
+    alpha: float = 0.5
+
+    name: ClassVar[str] = "fig1"
+
+    def points(self) -> Iterator[Point]:
+        """A deviation each, for what is trained and for the oracles."""
+        for deviation in self.deviations:
+            yield Point(f"deviation-{deviation:g}", {"deviation": deviation})
+            yield Point(f"oracles-deviation-{deviation:g}", {"deviation": deviation, "oracles": True})
+
+    def run(self, point: Point, on_chunk: OnChunk) -> Rows:
+        """Every scheme on every draw."""
+        deviation = point.values["deviation"]
+        if point.values.get("oracles"):
+            return self.oracles(deviation, self.n_source, on_chunk)
+        schemes = paper_schemes(self.n_tasks, self.n_source, self.alpha) + auto_scheme(self.n_tasks, self.n_source)
+        return self.measure(deviation, self.n_source, schemes, on_chunk)
+
+
+@dataclass(frozen=True)
+class Figure2(SinusoidStudy):
+    """Posterior predictions on a new target task at deviation 0.5, alpha = beta = 0.2; and their scores on many."""
+
+    deviation: float = 0.5
+    n_source: int = 6  # beta N
+    alpha: float = 0.2
+
+    name: ClassVar[str] = "fig2"
+
+    def points(self) -> Iterator[Point]:
+        """Scores, oracles, and the curves of one task."""
+        for kind in ("schemes", "oracles", "curves"):
+            yield Point(kind, {"kind": kind})
+
+    def run(self, point: Point, on_chunk: OnChunk) -> Rows:
+        """Every scheme on every draw, or the curves."""
+        schemes = paper_schemes(self.n_tasks, self.n_source, self.alpha)
+        if point.name == "curves":
+            return self._curves([scheme for scheme in schemes if scheme.name in (GP, FEW, WFEM, ALL)])
+        if point.name == "oracles":
+            return self.oracles(self.deviation, self.n_source, on_chunk)
+        return self.measure(self.deviation, self.n_source, schemes, on_chunk)
+
+    def _curves(self, schemes: list[Scheme]) -> Rows:
+        """Mean and 90% band of each scheme along x on a new task, meta-trained on the tasks of the first draw."""
+        [draw] = self.draws(self.deviation, reporting_seeds(1))
+        environment, rng = Sinusoid(self.deviation, noise_std=self.noise_std), np.random.default_rng([draw.seed, 1])
+        function = environment.target_functions(1, rng)
+        x_context, y_context = environment.observe(function, self.n_samples, rng)
+        x = np.linspace(-5.0, 5.0, N_CURVE)
+        test = TestTask(x_context[..., None], y_context, x[None, :, None], function(x))
+        rows: Rows = []
+        for scheme in schemes:
+            seen = range(scheme.n_source), range(scheme.n_target)
+            spec = Spec(draw, *seen, scheme.alpha or 0.0, test, trained=scheme.trained)
+            predictive = mixture([(1.0, predictions([spec], self.training, self.n_tasks)[0])])
+            lower, upper = predictive.interval(0.9)
+            for metric, values in (("mean", predictive.mean()), ("lower", lower), ("upper", upper)):
+                rows += self._curve(scheme.name, metric, x, values[0])
+        return (
+            rows
+            + self._curve(TRUTH, "truth", x, function(x)[0])
+            + self._curve(TRUTH, "context", x_context[0], y_context[0])
+        )
+
+    def _curve(self, scheme: str, metric: str, x: np.ndarray, values: np.ndarray) -> Rows:
+        setting = self._setting(self.deviation, self.n_source)
+        pairs = zip(x.tolist(), values.tolist(), strict=True)
+        return [row for at, value in pairs for row in make_rows({**setting, "x": at}, 0, scheme, {metric: value})]
+
+
+@dataclass(frozen=True)
+class Figure3(SinusoidStudy):
+    """Test RMSE against the share beta of source tasks, alpha = beta, deviation 0.75."""
+
+    deviation: float = 0.75
+    n_source: tuple[int, ...] = tuple(range(0, 31, 3))  # beta N
+
+    name: ClassVar[str] = "fig3"
+
+    def points(self) -> Iterator[Point]:
+        """A share each; the oracles see none of it."""
+        for n_source in self.n_source:
+            yield Point(f"sources-{n_source}", {"n_source": n_source})
+        yield Point("oracles", {"oracles": True})
+
+    def run(self, point: Point, on_chunk: OnChunk) -> Rows:
+        """Every scheme on every draw."""
+        if point.values.get("oracles"):
+            return self.oracles(self.deviation, 0, on_chunk)
+        n_source = point.values["n_source"]
+        schemes = paper_schemes(self.n_tasks, n_source, n_source / self.n_tasks) + auto_scheme(self.n_tasks, n_source)
+        return self.measure(self.deviation, n_source, schemes, on_chunk)
+
+
+@dataclass(frozen=True)
+class Figure5(SinusoidStudy):
+    """Test RMSE against alpha, beta = 0.4, deviation 0.75."""
+
+    deviation: float = 0.75
+    n_source: int = 12  # beta N
+    alphas: tuple[float, ...] = tuple(k / 10 for k in range(11))
+
+    name: ClassVar[str] = "fig5"
+
+    def points(self) -> Iterator[Point]:
+        """An alpha each, the schemes without one, and the oracles."""
+        yield Point("others", {"kind": "others"})
+        for alpha in self.alphas:
+            yield Point(f"alpha-{alpha:g}", {"alpha": alpha})
+        yield Point("oracles", {"kind": "oracles"})
+
+    def run(self, point: Point, on_chunk: OnChunk) -> Rows:
+        """Every scheme on every draw."""
+        n_target = self.n_tasks - self.n_source
+        if point.values.get("kind") == "oracles":
+            return self.oracles(self.deviation, self.n_source, on_chunk)
+        if point.values.get("kind") == "others":
+            schemes = paper_schemes(self.n_tasks, self.n_source, None) + auto_scheme(self.n_tasks, self.n_source)
+        else:
+            schemes = [Scheme(WFEM, self.n_source, n_target, point.values["alpha"])]
+        return self.measure(self.deviation, self.n_source, schemes, on_chunk)
+
+
+@dataclass(frozen=True)
+class RegimeMap(SinusoidStudy):
+    """Where transfer pays: WFEM over alpha against PACOH on the target tasks alone, N = 30 tasks in all."""
+
+    n_draws: int = 50
+    deviations: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
+    n_target: tuple[int, ...] = (3, 5, 10, 15, 20)
+    strengths: tuple[float, ...] = (0.5, 1.0, 2.0)  # of sigma_P, times the chosen one
+    alphas: tuple[float, ...] = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9)
+
+    name: ClassVar[str] = "regime"
+
+    def points(self) -> Iterator[Point]:
+        """A number of target tasks, a strength of the hyper-prior and a deviation each."""
+        for n_target in self.n_target:
+            for strength in self.strengths:
+                for deviation in self.deviations:
+                    values = {"n_target": n_target, "strength": strength, "deviation": deviation}
+                    yield Point(f"targets-{n_target}-strength-{strength:g}-deviation-{deviation:g}", values)
+
+    def run(self, point: Point, on_chunk: OnChunk) -> Rows:
+        """Target-only and every alpha on every draw."""
+        n_target, strength = point.values["n_target"], point.values["strength"]
+        n_source = self.n_tasks - n_target
+        schemes = [Scheme(WFEM, n_source, n_target, alpha, prior_std=strength) for alpha in self.alphas]
+        schemes.append(Scheme(FEW, 0, n_target, 0.0, prior_std=strength))
+        return self.measure(point.values["deviation"], n_source, schemes, on_chunk)

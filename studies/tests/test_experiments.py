@@ -1,0 +1,206 @@
+"""The engine of the experiments against the estimators, the paper's identities, and the draws that are used."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from metaprior import MetaGPClassifier, MetaGPRegressor
+from metaprior.datasets.sinusoid import Sinusoid
+from metaprior.meta.hyperprior import check_prior_std
+from metaprior.meta.runs import Settings
+from metaprior.tasks.types import TestTask
+from metaprior_studies.environments.episodes import FewShot
+from metaprior_studies.environments.generated import generated_images
+from metaprior_studies.open_settings import OpenSettings, reporting_seeds, validation_seeds
+from metaprior_studies.reproduction.engine import Draw, Spec, Training, predictions, stack_tests
+from metaprior_studies.reproduction.fewshot_figure import Figure4
+from metaprior_studies.reproduction.schemes import Scheme, auto_scheme, choose_alpha, metrics, paper_schemes, score
+from metaprior_studies.reproduction.settings_search import Grid, SettingsSearch
+from metaprior_studies.reproduction.sinusoid_figures import Figure1, Figure2, Figure3, Figure5, RegimeMap
+from metaprior_studies.schema import ALL, AUTO, COLUMNS, DEFAULT, FEW, GP, POOLED, SCHEMES, WFEM
+
+STATE = 5
+SEED = int(np.random.RandomState(STATE).randint(2**31 - 1))  # what an estimator makes of its random_state
+SHORT = OpenSettings(prior_std=6.0, learning_rate=1e-2, n_steps=40)
+TINY = {"n_draws": 2, "n_test_tasks": 4, "n_queries": 6, "open": SHORT}
+PAPER = {
+    "mean": "mlp", "kernel": "mlp", "inference": "map", "temperature": "paper", "prior_std": 6.0, "n_steps": 40,
+    "random_state": STATE, "progress": False,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _few_lanes(monkeypatch):
+    """Whatever a test trains goes through one compiled program of two lanes."""
+    monkeypatch.setattr("metaprior_studies.reproduction.engine.LANES_CPU", 2)
+
+
+def quiet(what):
+    pass
+
+
+@pytest.fixture(scope="module")
+def draw():
+    rng, environment = np.random.default_rng(0), Sinusoid(0.5)
+    source, target = environment.source_tasks(10, 5, rng), environment.target_tasks(10, 5, rng)
+    return Draw(SEED, source, target, stack_tests(environment.test_tasks(6, 5, 7, rng)))
+
+
+@pytest.fixture(scope="module")
+def training():
+    return Training(Settings(temperature="paper", prior_std=check_prior_std(6.0)), 1e-2, 40)
+
+
+def unstack(test):
+    return [TestTask(*parts) for parts in zip(*test, strict=True)]
+
+
+@pytest.mark.parametrize(("n_source", "n_target", "alpha"), [(6, 4, 0.2), (0, 7, 0.0)])
+def test_a_run_in_slots_predicts_as_the_estimator_does(draw, training, n_source, n_target, alpha):
+    spec = Spec(draw, range(n_source), range(n_target), alpha, draw.test)
+    [prediction] = predictions([spec], training, n_slots=12)
+    meta = MetaGPRegressor(alpha=alpha, **PAPER, noise_std=0.1).fit(draw.source[:n_source], draw.target[:n_target])
+    for i, test in enumerate(unstack(draw.test)):
+        mean, std = meta.adapt(test.x_context, test.y_context).predict(test.x_query, return_std=True)
+        assert_allclose(prediction.mean[0, i], mean, rtol=2e-3, atol=2e-3)
+        assert_allclose(np.sqrt(prediction.variance[0, i]), std, rtol=1e-2)
+    scores, expected = metrics([(1.0, prediction)], draw.test.y_query), meta.evaluate(unstack(draw.test))
+    for name in ("rmse", "nll", "calibration_error", "coverage"):
+        assert_allclose(scores[name], expected[name], rtol=2e-2, atol=2e-3)
+
+
+def test_runs_of_other_sizes_and_draws_side_by_side_do_not_touch(draw, training, monkeypatch):
+    other = draw._replace(seed=7)
+    specs = [
+        Spec(draw, range(6), range(4), 0.2, draw.test),
+        Spec(other, (), range(9), 0.0, draw.test),
+        Spec(draw, range(2), range(3), 0.9, TestTask(*(part[:2] for part in draw.test)), prior_std=0.5),
+    ]
+    together = predictions(specs, training, n_slots=12)
+    monkeypatch.setattr("metaprior_studies.reproduction.engine.CALL_NUMBERS", 1)
+    alone = [predictions([spec], training, n_slots=12)[0] for spec in specs]
+    for one, two, spec in zip(together, alone, specs, strict=True):
+        assert one.mean.shape == (1, *spec.test.y_query.shape)
+        assert_allclose(one.mean, two.mean, rtol=2e-3, atol=2e-3)
+    assert not np.allclose(together[0].mean[0, 0], together[1].mean[0, 0], rtol=1e-2)
+
+
+def test_tasks_that_a_run_does_not_see_leave_no_trace(draw, training):
+    spoiled = draw._replace(source=[task._replace(y=np.full_like(task.y, 1e9)) for task in draw.source])
+    spoiled.target[9:] = [task._replace(y=np.full_like(task.y, 1e9)) for task in draw.target[9:]]
+    first, second = (
+        predictions([Spec(tasks, (), range(5), 0.0, draw.test)], training, 10)[0].mean for tasks in (draw, spoiled)
+    )
+    assert_array_equal(first, second)
+
+
+def test_alpha_is_chosen_as_the_estimator_chooses_it(draw, training):
+    weights, alphas = choose_alpha([draw], Scheme("auto", 6, 4, None), training, n_slots=12)
+    meta = MetaGPRegressor(alpha="auto", **PAPER, noise_std=0.1).fit(draw.source[:6], draw.target[:4])
+    assert_allclose(alphas, meta.alpha_path_.alpha, atol=1e-12)
+    assert_allclose(weights[0], meta.alpha_path_.weight, atol=5e-3)
+    scheme = Scheme("auto", 6, 4, None)
+    [scores] = score([draw], [scheme], training, 12)
+    assert_allclose(scores[scheme]["rmse"], meta.evaluate(unstack(draw.test)).rmse, rtol=2e-2)
+
+
+def test_labels_are_predicted_as_the_classifier_does():
+    """The classifier's default prior, on generated images, with interacting particles."""
+    episodes, rng = FewShot(*generated_images(), queries=4), np.random.default_rng(1)
+    source, target, tests = (
+        episodes.source_tasks(3, rng), episodes.target_tasks(4, rng), episodes.test_tasks(3, rng)
+    )  # fmt: skip
+    figure = Figure4()
+    training = replace(figure.training(DEFAULT, "svgd"), n_steps=20)
+    draw = Draw(SEED, source, target, stack_tests(tests))
+    [prediction] = predictions([Spec(draw, range(3), range(4), 0.3, draw.test)], training, n_slots=8)
+    meta = MetaGPClassifier(0.3, inference="svgd", n_steps=20, random_state=STATE, progress=False).fit(source, target)
+    scores, expected = metrics([(1.0, prediction)], draw.test.y_query), meta.evaluate(tests)
+    for name in ("accuracy", "probability_accuracy", "log_loss"):
+        assert_allclose(scores[name], expected[name], rtol=5e-3, atol=5e-3)
+    for i, test in enumerate(tests):
+        probability = meta.adapt(test.x_context, test.y_context).predict_proba(test.x_query)[:, 1]
+        assert_allclose(np.exp(prediction.log_probability[1, i]), probability, atol=5e-3)
+
+
+def test_c4_the_two_identities_hold_exactly():
+    """beta = 0: WFEM is PACOH on N target tasks; beta = 1: PACOH on no target task is the GP. Same tasks and seed."""
+    figure = Figure3(n_source=(0, 30), **TINY)
+    for n_source, (first, second) in ((0, (WFEM, ALL)), (30, (FEW, GP))):
+        schemes = paper_schemes(figure.n_tasks, n_source, n_source / figure.n_tasks)
+        for scores in score(figure.draws(0.75), schemes, figure.training, figure.n_tasks):
+            by_name = {scheme.name: values for scheme, values in scores.items()}
+            assert by_name[first] == by_name[second]
+            assert by_name[WFEM] == by_name[POOLED]  # alpha = beta weighs all tasks alike
+            assert by_name[ALL] != by_name[GP]
+
+
+def test_the_gp_is_the_same_at_every_point_and_sees_no_task():
+    figure = Figure1(deviations=(0.5,), **TINY)
+    draws = figure.draws(0.5)
+    emptied = [draw._replace(source=draw.source[::-1], target=draw.target[::-1]) for draw in draws]
+    gp = paper_schemes(30, 15, None)[:1]
+    assert score(draws, gp, figure.training, 30) == score(emptied, gp, figure.training, 30)
+
+
+@pytest.mark.parametrize("study", [
+    Figure1(deviations=(0.5,), **TINY), Figure2(**TINY), Figure3(n_source=(0, 30), **TINY),
+    Figure5(alphas=(0.4,), **TINY),
+    RegimeMap(deviations=(1.0,), n_target=(5,), strengths=(2.0,), alphas=(0.2,), **TINY),
+], ids=lambda study: study.name)  # fmt: skip
+def test_every_point_of_a_study_gives_tidy_rows(study):
+    points = list(study.points())
+    assert len({point.name for point in points}) == len(points)
+    seen, rows_seen = set(), 0
+    for point in points:
+        rows = study.run(point, quiet)
+        assert rows
+        for row in rows:
+            assert list(row) == list(COLUMNS)
+            assert row["figure"] == study.name
+            assert row["scheme"] in (*SCHEMES, "task")
+            assert np.isfinite(row["value"])
+            assert (row["scheme"] == WFEM) == np.isfinite(row["alpha"]) or row["metric"] in ("mean", "lower", "upper")
+            assert_allclose(row["beta"] * study.n_tasks, study.n_tasks - row["n_target"])
+            seen.add((row["deviation"], row["beta"], str(row["alpha"]), row["prior_std"], row["draw"], row["scheme"],
+                      row["metric"], str(row["x"])))  # fmt: skip
+            rows_seen += 1
+        assert {row["draw"] for row in rows} <= set(reporting_seeds(study.n_draws))
+    assert len(seen) == rows_seen, "no row comes twice"
+
+
+def test_draws_share_tasks_across_points_and_differ_from_each_other():
+    figure = Figure1(**TINY)
+    near, far = figure.draws(0.0), figure.draws(1.0)
+    assert_array_equal(near[0].source[3].x, far[0].source[3].x)
+    assert_array_equal(near[0].source[3].y, far[0].source[3].y)  # only the target moves
+    assert_array_equal(near[0].target[3].x, far[0].target[3].x)
+    assert not np.allclose(near[0].target[3].y, far[0].target[3].y)
+    assert not np.allclose(near[0].source[0].x, near[1].source[0].x)
+
+
+def test_settings_are_chosen_on_draws_that_no_figure_uses():
+    assert not set(reporting_seeds(1_000_000)) & set(validation_seeds(10_000))
+    with pytest.raises(ValueError, match="at most 1000000"):
+        reporting_seeds(1_000_001)
+    grid = Grid("sinusoid", "map", 2, (1e-2,), (20,), (2.0, 6.0))
+    search = SettingsSearch((grid,))
+    [point] = search.points()
+    rows = search.run(point, quiet)
+    assert {row["draw"] for row in rows} == set(validation_seeds(2))
+    assert {row["prior_std"] for row in rows} == {2.0, 6.0}
+    assert {row["scheme"] for row in rows} == {ALL}
+
+
+def test_alpha_is_left_to_choose_only_where_there_is_a_choice():
+    assert auto_scheme(30, 0) == auto_scheme(30, 30) == auto_scheme(30, 29) == []
+    assert [scheme.n_target for scheme in auto_scheme(30, 28)] == [2]
+
+
+def test_a_run_that_diverges_is_nan_and_alone(draw, training):
+    wild = replace(training, learning_rate=1e38)
+    schemes = [Scheme(WFEM, 6, 4, 0.2), Scheme(AUTO, 6, 4, None), Scheme(GP, 0, 0, 0.0, trained=False)]
+    [scores] = score([draw], schemes, wild, 12)
+    assert [np.isnan(scores[scheme]["rmse"]) for scheme in schemes] == [True, True, False]

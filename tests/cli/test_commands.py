@@ -1,0 +1,370 @@
+"""fit, evaluate, predict and info on tables, as they are typed."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from make_example import tables
+from typer.testing import CliRunner
+
+from metaprior import MetaGPRegressor, load, predict_frame, tasks_from_frame
+from metaprior.cli import app
+from metaprior.cli.example import TABLES
+from metaprior.estimators.persistence import read
+
+QUICK = ["--kernel", "rbf", "--mean", "constant", "--inference", "map", "--alpha", "0.5", "--steps", "20"]
+COLUMNS = ["--task", "patient", "--x", "hours", "--y", "heart_rate", "--environment", "hospital", "--target", "south"]
+
+
+def call(*arguments, code=0):
+    """Run a command; its words, lines joined again."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    return result
+
+
+def words(result):
+    return " ".join((result.stdout + result.stderr).split())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The example, and a prior of it."""
+    folder = tmp_path_factory.mktemp("example")
+    call("example", "--out", folder)
+    call("fit", folder / "patients.csv", *COLUMNS, *QUICK, "--out", folder / "prior.safetensors")
+    return folder
+
+
+def test_the_example_ships_and_is_what_its_script_makes(folder):
+    made = tables()
+    assert set(made) == set(TABLES)
+    for name, rows in made.items():
+        assert (folder / name).read_text() == "".join(",".join(row) + "\n" for row in rows)
+
+
+def test_fit_is_that_of_the_library(folder):
+    tasks = tasks_from_frame(folder / "patients.csv", task="patient", x="hours", y="heart_rate", environment="hospital")
+    arguments = {"kernel": "rbf", "mean": "constant", "inference": "map", "n_steps": 20, "random_state": 0}
+    meta = MetaGPRegressor(0.5, **arguments).fit(tasks, target="south")
+    loaded = load(folder / "prior.safetensors")
+    np.testing.assert_array_equal(loaded.loss_trace_, meta.loss_trace_)
+    assert loaded.training_["columns"] == {
+        "task": ["patient"],
+        "x": ["hours"],
+        "y": "heart_rate",
+        "environment": "hospital",
+    }
+    assert not list(folder.glob(".*checkpoint"))
+
+
+def test_predict_knows_the_columns_and_writes_what_predict_frame_gives(folder, tmp_path):
+    out, picture = tmp_path / "predictions.csv", tmp_path / "predictions.png"
+    files = (folder / "readings.csv", folder / "hours.csv")
+    result = call("predict", folder / "prior.safetensors", *files, "--out", out, "--plot", picture)
+    expected = predict_frame(load(folder / "prior.safetensors"), *files, task="patient", x="hours", y="heart_rate")
+    written = pd.read_csv(out)
+    assert list(written) == ["patient", "hours", "mean", "std", "lower", "upper"]
+    np.testing.assert_allclose(written[["mean", "lower"]], expected[["mean", "lower"]], rtol=1e-12)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "first 8 of 75 rows" in words(result)
+    parsed = json.loads(call("predict", folder / "prior.safetensors", *files, "--out", out, "--json").stdout)
+    assert len(parsed["rows"]) == 75
+    assert parsed["rows"][0]["mean"] == pytest.approx(expected["mean"].iloc[0])
+
+
+def test_a_query_without_context_is_predicted_from_the_prior(folder, tmp_path):
+    empty = tmp_path / "nothing.csv"
+    empty.write_text("patient,hours,heart_rate\n")
+    result = call("predict", folder / "prior.safetensors", empty, folder / "hours.csv", "--out", tmp_path / "p.parquet")
+    assert "Note: 3 of 3 query tasks have no context" in words(result)
+    predicted = pd.read_parquet(tmp_path / "p.parquet")
+    call(
+        "predict",
+        folder / "prior.safetensors",
+        empty,
+        folder / "hours.csv",
+        "--out",
+        tmp_path / "q.csv",
+        "--plot",
+        tmp_path / "p.png",
+    )
+    assert (tmp_path / "p.png").exists()
+    mean = load(folder / "prior.safetensors").adapt(np.empty((0, 1)), []).predict([[0.0]])[0]
+    np.testing.assert_allclose(predicted["mean"].iloc[::25], mean)
+
+
+def test_one_task_needs_no_column(folder, tmp_path):
+    for name in ("readings", "hours"):
+        table = pd.read_csv(folder / f"{name}.csv")
+        table[table["patient"] == "new1"].drop(columns="patient").to_csv(tmp_path / f"{name}.csv", index=False)
+    arguments = ("predict", folder / "prior.safetensors", tmp_path / "readings.csv", tmp_path / "hours.csv")
+    assert "no column 'patient'" in words(call(*arguments, "--out", tmp_path / "p.csv", code=2))
+    call(*arguments, "--out", tmp_path / "p.csv", "--one-task")
+    assert list(pd.read_csv(tmp_path / "p.csv")) == ["hours", "mean", "std", "lower", "upper"]
+
+
+def test_evaluate_compares_with_the_baseline(folder, tmp_path):
+    out, picture = tmp_path / "metrics.csv", tmp_path / "calibration.png"
+    result = call("evaluate", folder / "prior.safetensors", folder / "test.csv", "--out", out, "--plot", picture)
+    assert "scikit-learn GP" in words(result)
+    assert "30 tasks, 5 readings of each as context" in words(result)
+    per_task = pd.read_csv(out)
+    assert len(per_task) == 30
+    parsed = json.loads(call("evaluate", folder / "prior.safetensors", folder / "test.csv", "--json").stdout)
+    assert parsed["overall"]["metaprior"]["rmse"] == pytest.approx(per_task["rmse"].mean())
+    assert [row["patient"] for row in parsed["per_task"]] == list(per_task["patient"])
+    assert picture.exists()
+
+
+def test_evaluate_takes_the_target_tasks_or_all_where_there_is_no_such_column(folder, tmp_path):
+    prior, table = folder / "prior.safetensors", pd.read_csv(folder / "patients.csv")
+    assert json.loads(call("evaluate", prior, folder / "patients.csv", "--json").stdout)["tasks"] == 8
+    result = call("evaluate", prior, folder / "patients.csv", "--target", "north", "--context", 9, "--json")
+    assert 20 < json.loads(result.stdout)["tasks"] < 40
+    assert "readings are left out" in words(result)
+    table.drop(columns="hospital").to_csv(tmp_path / "plain.csv", index=False)
+    result = call("evaluate", prior, tmp_path / "plain.csv", "--json")
+    assert json.loads(result.stdout)["tasks"] == 48
+    assert "no column 'hospital': all its tasks are taken as 'south'" in words(result)
+    assert "no task of 'west'" in words(call("evaluate", prior, folder / "test.csv", "--target", "west", code=2))
+    assert "smaller --context" in words(call("evaluate", prior, folder / "test.csv", "--context", 99, code=2))
+
+
+def test_info_tells_the_story(folder):
+    result = words(call("info", folder / "prior.safetensors"))
+    for part in (
+        "patients.csv",
+        "hours",
+        "heart_rate",
+        "40 tasks, 445 readings",
+        "free energy",
+        "particle spread",
+        "jax",
+    ):
+        assert part in result
+    parsed = json.loads(call("info", folder / "prior.safetensors", "--json").stdout)
+    assert parsed["training"]["target"] == "south"
+    assert parsed["training"]["versions"]["python"] == sys.version.split()[0]
+
+
+def test_a_picture_that_is_not_drawn_is_not_said_to_be(folder, tmp_path):
+    picture = tmp_path / "alpha.png"
+    fit = call("fit", folder / "patients.csv", *COLUMNS, *QUICK, "--out", tmp_path / "prior", "--plot", picture)
+    info = call("info", folder / "prior.safetensors", "--plot", picture)
+    for result in (fit, info):
+        assert "nothing was compared to choose alpha: there is no picture" in words(result)
+        assert picture.name not in result.stdout
+    assert not picture.exists()
+
+
+def test_labels_make_a_classifier(folder, tmp_path):
+    table = pd.read_csv(folder / "patients.csv")
+    table["state"] = np.where(table["heart_rate"] > 85, "fast", "calm")
+    table.to_csv(tmp_path / "labels.csv", index=False)
+    columns = [{"heart_rate": "state"}.get(column, column) for column in COLUMNS]
+    quick = ["--alpha", "pooled", "--steps", "5", "--out", tmp_path / "prior", "--json"]
+    fitted = json.loads(call("fit", tmp_path / "labels.csv", *columns, *quick).stdout)
+    assert fitted["environments"]["south"]["tasks"] == 8
+    call("predict", tmp_path / "prior", tmp_path / "labels.csv", folder / "hours.csv", "--out", tmp_path / "p.csv")
+    assert set(pd.read_csv(tmp_path / "p.csv")["label"]) <= {"fast", "calm"}
+    scores = json.loads(call("evaluate", tmp_path / "prior", tmp_path / "labels.csv", "--json").stdout)
+    assert set(scores["overall"]) == {"metaprior", "nearest class mean", "logistic regression"}
+
+
+def edited(folder, tmp_path, change):
+    table = pd.read_csv(folder / "patients.csv")
+    change(table).to_csv(tmp_path / "table.csv", index=False)
+    return tmp_path / "table.csv"
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        (None, ["--y", "heart_rat"], "no column 'heart_rat'; did you mean 'heart_rate'?"),
+        (
+            None,
+            ["--target", "souht"],
+            "whose values are 'north', 'south'. Did you mean 'south'?",
+        ),
+        (None, ["--alpha", "0,5"], "--alpha must be a number or one of its words; got '0,5'"),
+        (None, ["--alpha", "2"], "alpha must"),
+        (None, ["--kernel", "rfb"], "kernel must"),
+        (None, ["--noise", "-1"], "--noise must be a positive number"),
+        (None, ["--out", "{tmp}"], "is a folder"),
+        (None, ["--plot", "{tmp}/a.xyz"], "--plot must end in one of .png"),
+        (None, ["--out", "{tmp}/a.png", "--plot", "{tmp}/a.png"], "must be two files"),
+        (None, ["--x", "nowhere"], "no column 'nowhere'"),
+        (lambda t: t.assign(hours=t["hours"].astype(str).replace("1.0", "one")), [], "row 1, column hours"),
+        (
+            lambda t: t.assign(hospital=np.where(t.index == 0, "south", t["hospital"])),
+            [],
+            "task 'N01' is in two environments",
+        ),
+        (lambda t: t.assign(heart_rate=t["heart_rate"].where(t.index != 3)), [], "1 in heart_rate"),
+        (lambda t: t.iloc[:0], [], "at least one row"),
+    ],
+)
+def test_mistakes_are_told_in_words(folder, tmp_path, change, options, message):
+    data = folder / "patients.csv" if change is None else edited(folder, tmp_path, change)
+    options = [option.format(tmp=tmp_path) for option in options]
+    result = call("fit", data, *COLUMNS, *QUICK, "--out", tmp_path / "prior", *options, code=2)
+    assert message in words(result)
+    assert not (tmp_path / "prior").exists()
+
+
+def test_no_input_is_overwritten(folder, tmp_path):
+    prior, table = tmp_path / "prior.safetensors", tmp_path / "table.csv"
+    prior.write_bytes((folder / "prior.safetensors").read_bytes())
+    table.write_bytes((folder / "test.csv").read_bytes())
+    (tmp_path / "link.csv").symlink_to(table)
+    for command in (
+        ("fit", table, *COLUMNS, *QUICK, "--out", tmp_path / "link.csv"),
+        ("evaluate", prior, table, "--out", table),
+        ("predict", prior, table, folder / "hours.csv", "--out", table),
+        ("info", prior, "--plot", prior),
+    ):
+        assert "is a file that this command reads" in words(call(*command, code=2))
+    assert table.read_bytes() == (folder / "test.csv").read_bytes()
+    assert prior.read_bytes() == (folder / "prior.safetensors").read_bytes()
+
+
+def test_the_checkpoint_outlives_a_prior_that_cannot_be_saved(folder, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    command = ("fit", folder / "patients.csv", *COLUMNS, *QUICK, "--out", tmp_path / "new" / "prior")
+    with monkeypatch.context() as patch:
+        patch.setattr(MetaGPRegressor, "save", full)
+        assert "No space left" in words(call(*command, code=2))
+    assert [path.name for path in (tmp_path / "new").iterdir()] == [".prior.checkpoint"]
+    call(*command)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["prior"]
+
+
+def test_names_that_look_like_markup_are_shown_as_they_are(folder, tmp_path):
+    table = pd.read_csv(folder / "test.csv")
+    table["patient"] = table["patient"].replace({"T01": "[/x]", "T02": "[b]T2"})
+    table.to_csv(tmp_path / "table.csv", index=False)
+    result = words(call("evaluate", folder / "prior.safetensors", tmp_path / "table.csv"))
+    assert "[/x]" in result
+    assert "[b]T2" in result
+
+
+def test_several_columns_name_a_task(folder, tmp_path):
+    both = [*COLUMNS, "--task", "hospital"]
+    call("fit", folder / "patients.csv", *both, *QUICK, "--out", tmp_path / "prior")
+    call("evaluate", tmp_path / "prior", folder / "test.csv", "--out", tmp_path / "metrics.csv")
+    assert list(pd.read_csv(tmp_path / "metrics.csv"))[:3] == ["patient", "hospital", "rmse"]
+    files = folder / "readings.csv", folder / "readings.csv"
+    call("predict", tmp_path / "prior", *files, "--out", tmp_path / "p.csv", "--plot", tmp_path / "p.png")
+    assert list(pd.read_csv(tmp_path / "p.csv"))[:3] == ["patient", "hospital", "hours"]
+
+
+def test_environment_and_target_go_together(folder, tmp_path):
+    data = ("fit", folder / "patients.csv", *COLUMNS[:6], *QUICK, "--out", tmp_path / "prior")
+    assert "--environment needs --target" in words(call(*data, "--environment", "hospital", code=2))
+    assert "--target needs --environment" in words(call(*data, "--target", "south", code=2))
+    assert "--alpha weighs other environments" in words(call(*data, code=2))
+    call(*(part for part in data if part not in ("--alpha", "0.5")))
+    assert load(tmp_path / "prior").alpha_ == 0.0
+
+
+def test_notes_of_what_is_strange_but_can_be_used(folder, tmp_path):
+    twice = edited(folder, tmp_path, lambda t: pd.concat([t, t.iloc[:2]]))
+    result = call("fit", twice, *COLUMNS, *QUICK, "--out", tmp_path / "prior", "--max-tasks", 6)
+    assert "Note:" in result.stderr
+    assert "2 row(s) that repeat an earlier row exactly" in words(result)
+    assert "6 of 40 tasks of north are used" in words(result)
+    dated = edited(
+        folder, tmp_path, lambda t: t.assign(hours=pd.Timestamp("2026-01-01") + pd.to_timedelta(t["hours"], "h"))
+    )
+    result = call("fit", dated, *COLUMNS, *QUICK, "--out", tmp_path / "prior", "--max-tasks", 6)
+    assert "days since 1970-01-01" in words(result)
+    tables = dated, dated, "--out", tmp_path / "p.csv"
+    parsed = json.loads(call("predict", tmp_path / "prior", *tables, "--plot", tmp_path / "p.png", "--json").stdout)
+    assert parsed["rows"][0]["hours"].startswith("2026-01-01")
+
+
+@pytest.mark.parametrize("command", ["info", "evaluate", "predict"])
+def test_what_is_no_prior_is_refused(folder, tmp_path, command):
+    more = {"info": [], "evaluate": [folder / "test.csv"], "predict": [folder / "readings.csv", folder / "hours.csv"]}
+    result = call(command, folder / "patients.csv", *more[command], code=2)
+    assert "not a file saved by metaprior" in words(result)
+    assert "No such file" in words(call(command, tmp_path / "nowhere", *more[command], code=2))
+
+
+FIT = """
+import sys
+import metaprior.training.checkpoint
+from metaprior.cli import app
+metaprior.training.checkpoint.INTERVAL = 0.2
+app()
+"""
+
+
+def test_a_killed_fit_goes_on_and_leaves_no_half_file(folder, tmp_path):
+    """SIGKILL after some steps; the same command then gives the same prior as one that was never stopped."""
+    arguments = ["fit", folder / "patients.csv", *COLUMNS, *QUICK[:-1], "20000", "--out"]
+    whole, killed = tmp_path / "whole.safetensors", tmp_path / "killed.safetensors"
+    process = subprocess.Popen([sys.executable, "-c", FIT, *arguments, killed], stdout=subprocess.DEVNULL)
+    checkpoint = tmp_path / ".killed.safetensors.checkpoint"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.02)
+        if checkpoint.exists() and read(checkpoint)[1]:  # it is empty until there are some steps
+            break
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    steps = read(checkpoint)[1]
+    assert 0 < max(array.size for array in steps.values()) < 20000  # the loss so far
+    assert not killed.exists()
+    result = call(*arguments, killed)
+    assert "goes on from there" in words(result)
+    call(*arguments, whole)
+    first, second = load(whole), load(killed)
+    np.testing.assert_array_equal(first.loss_trace_, second.loss_trace_)
+    predictions = [meta.adapt([[1.0]], [90.0]).predict([[5.0]]) for meta in (first, second)]
+    np.testing.assert_array_equal(*predictions)
+    assert {path.name for path in tmp_path.iterdir()} == {"killed.safetensors", "whole.safetensors"}
+
+
+def test_the_walk_through_in_the_readme_works(tmp_path, monkeypatch):
+    """As typed, but for a quicker prior."""
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    block = readme[readme.index(". .venv/bin/activate\n") :].split("```")[0]
+    commands = [line.split("#")[0].split()[1:] for line in block.splitlines() if line.startswith("metaprior")]
+    assert [command[0] for command in commands] == ["example", "fit", "evaluate", "predict", "info"]
+    monkeypatch.chdir(tmp_path)
+    for command in commands:
+        call(*command, *(QUICK if command[0] == "fit" else []))
+    assert {"predictions.csv", "predictions.png", "prior.safetensors"} <= {
+        path.name for path in Path("example").iterdir()
+    }
+
+
+def test_a_fit_on_stored_tasks(folder, tmp_path):
+    stored, prior = tmp_path / "stored", tmp_path / "prior.safetensors"
+    columns = COLUMNS[: COLUMNS.index("--target")]
+    result = call("store", folder / "patients.csv", *columns, "--out", stored)
+    expected = load(folder / "prior.safetensors")
+    assert f"south: {expected.report_.n_target_tasks} tasks" in words(result)
+    call("fit", stored, "--target", "south", *QUICK, "--batch-size", "10000", "--out", prior)
+    np.testing.assert_allclose(load(prior).loss_trace_, expected.loss_trace_, atol=1e-3)
+    assert load(prior).training_["columns"] == expected.training_["columns"]
+    for arguments, problem in (
+        (["store", folder / "patients.csv", *columns, "--out", stored], "--overwrite"),
+        (["fit", stored, "--target", "suoth"], "Did you mean 'south'?"),
+        (["fit", stored, *COLUMNS], "Leave out --task"),
+        (["fit", stored], "--environment needs --target"),
+        (["fit", tmp_path, "--target", "south"], "has no tasks.json"),
+        (["fit", folder / "patients.csv", "--x", "hours"], "--task and --y must name a column"),
+    ):
+        assert problem in words(call(*arguments, code=2)), problem

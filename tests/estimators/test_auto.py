@@ -1,0 +1,335 @@
+"""alpha="auto" as a user meets it: chosen, averaged, reported, saved; with many environments; and never a surprise."""
+
+import re
+import time
+
+import choosing_alpha
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import logsumexp
+from sklearn.base import clone
+
+from metaprior import MetaGPClassifier, MetaGPRegressor, load
+from metaprior.datasets.sinusoid import Sinusoid
+from metaprior.meta.runs import Settings
+from metaprior.prediction.batches import predict_tasks
+from metaprior.prediction.ensemble import Ensemble
+from metaprior_studies.demo.sinusoid_demo import PAPER
+
+PROBLEM = Sinusoid(0.5)
+SOURCE, TARGET = PROBLEM.source_tasks(6, 5, 0), PROBLEM.target_tasks(4, 5, 1)
+TEST = PROBLEM.test_tasks(3, 4, 6, 2)
+SMALL = {"mean": "linear", "kernel": "rbf", "inference": "map", "n_steps": 40, "random_state": 0}
+X, Y, X_NEW, Y_NEW = TEST[0]
+
+
+@pytest.fixture(scope="module")
+def auto():
+    return MetaGPRegressor(**SMALL).fit(SOURCE, TARGET)
+
+
+def alone(meta, i):
+    """The i-th member by itself, as an estimator."""
+    single = clone(meta)
+    single.__dict__.update(vars(meta))
+    single.model_ = Ensemble((meta.model_.members[i],), np.ones(1))
+    return single
+
+
+def test_it_is_the_default_of_both_estimators():
+    assert MetaGPRegressor().alpha == MetaGPClassifier().alpha == "auto"
+
+
+def test_what_is_kept(auto):
+    path = auto.alpha_path_
+    assert path.alpha.shape == path.score.shape == path.standard_error.shape == path.weight.shape == (6,)
+    assert {0.0, 1.0} <= set(path.alpha.tolist())
+    assert_allclose(path.weight.sum(), 1.0)
+    assert_allclose(auto.alpha_, path.weight @ path.alpha)
+    assert_allclose(auto.environment_weights_, [auto.alpha_, 1.0 - auto.alpha_])
+    members = np.count_nonzero(path.weight)
+    assert len(auto.model_.members) == len(auto.particle_weights_) == members > 1
+    assert_allclose(auto.particle_weights_, path.weight[path.weight > 0])
+    assert len(auto.loss_trace_) == SMALL["n_steps"]
+    assert auto.best_step_ == SMALL["n_steps"]
+
+
+def test_predictions_are_the_average_of_the_members(auto):
+    weights = auto.model_.weights
+    singles = [alone(auto, i).adapt(X, Y) for i in range(len(weights))]
+    task = auto.adapt(X, Y)
+    means, stds = np.array([single.predict(X_NEW, return_std=True) for single in singles]).swapaxes(0, 1)
+    mean, std = task.predict(X_NEW, return_std=True)
+    assert_allclose(mean, weights @ means)
+    assert_allclose(std**2, weights @ (stds**2 + (means - mean) ** 2))
+    logs = [single.log_density(X_NEW, Y_NEW) for single in singles]
+    assert_allclose(task.log_density(X_NEW, Y_NEW), logsumexp(logs, axis=0, b=weights[:, None]))
+    joint_mean, covariance = task.predict(X_NEW, return_cov=True)
+    assert_allclose(joint_mean, mean)
+    assert_allclose(np.diag(covariance), std**2)
+    assert task.sample(X_NEW, 7, random_state=0).shape == (7, 6)
+    predictive, y, mask = predict_tasks(auto.model_, TEST)
+    assert_allclose(predictive.mean()[0], mean)
+    assert_allclose(y[mask], np.concatenate([t.y_query for t in TEST]))
+
+
+def test_members_are_fits_of_their_own_alpha(auto):
+    """Each member is what a fit with that alpha gives: the average adds nothing of its own."""
+    path = auto.alpha_path_
+    alphas = path.alpha[path.weight > 0]
+    for i, alpha in enumerate(alphas.tolist()):
+        fixed = MetaGPRegressor(**{**SMALL, "alpha": alpha}).fit(SOURCE, TARGET)
+        assert_allclose(alone(auto, i).adapt(X, Y).predict(X_NEW), fixed.adapt(X, Y).predict(X_NEW), rtol=1e-3)
+
+
+def test_it_is_repeatable_and_depends_on_the_seed(auto):
+    again = MetaGPRegressor(**SMALL).fit(SOURCE, TARGET)
+    assert_array_equal(again.alpha_path_.weight, auto.alpha_path_.weight)
+    other = MetaGPRegressor(**{**SMALL, "random_state": 1}).fit(SOURCE, TARGET)
+    assert (other.alpha_path_.weight != auto.alpha_path_.weight).any()
+
+
+def test_units_do_not_matter(auto):
+    def scale(tasks):
+        return [(x, 1000.0 * y + 7.0) for x, y in tasks]
+
+    scaled = MetaGPRegressor(**SMALL).fit(scale(SOURCE), scale(TARGET))
+    assert_allclose(scaled.alpha_path_.weight, auto.alpha_path_.weight, rtol=1e-3, atol=1e-6)
+    assert_allclose(scaled.alpha_path_.score, auto.alpha_path_.score - np.log(1000.0), rtol=1e-3)
+
+
+def test_files_hold_all_of_it(auto, tmp_path):
+    auto.save(tmp_path / "prior")
+    loaded = load(tmp_path / "prior")
+    assert_array_equal(loaded.adapt(X, Y).predict(X_NEW), auto.adapt(X, Y).predict(X_NEW))
+    assert str(loaded.transfer_report()) == str(auto.transfer_report())
+    assert loaded.get_params() == auto.get_params()
+    for name in ("alpha_", "temperature_", "environment_weights_", "particle_weights_"):
+        assert_array_equal(getattr(loaded, name), getattr(auto, name))
+
+
+def test_the_report_says_it_in_words(auto):
+    text = " ".join(str(auto.transfer_report()).splitlines())
+    assert re.search(r"source.*(helps|help|told): [+-]\d\.\d{3} ± \d\.\d{3} per reading", text)
+    assert "4 held-out target tasks" in text
+    assert "alpha = 0 (target-only)" in text
+    assert max(map(len, str(auto.transfer_report()).splitlines())) <= 80
+
+
+def test_a_given_alpha_is_reported_too():
+    meta = MetaGPRegressor(**{**SMALL, "alpha": 0.25}).fit(SOURCE, TARGET)
+    assert meta.transfer_report().verdict == "Nothing was compared: alpha = 0.25."
+    assert meta.alpha_path_.score is None
+    assert meta.alpha_ == 0.25
+
+
+def test_no_target_tasks_is_alpha_one_with_a_warning():
+    with pytest.warns(UserWarning, match=r"no tasks of the target environment.*alpha is 1"):
+        meta = MetaGPRegressor(**SMALL).fit(SOURCE)
+    assert meta.alpha_ == 1.0
+    with pytest.warns(UserWarning, match=r"need two tasks of the target environment.*there are 1"):
+        MetaGPRegressor(**SMALL, temperature="auto").fit(SOURCE, TARGET[:1])
+
+
+def test_target_tasks_alone_leave_nothing_to_choose():
+    meta = MetaGPRegressor(**SMALL).fit(target_tasks=TARGET)
+    assert (meta.alpha_, len(meta.model_.members)) == (0.0, 1)
+
+
+def test_one_target_task_is_averaged_with_caution():
+    meta = MetaGPRegressor(**SMALL).fit(SOURCE, TARGET[:1])
+    assert_allclose(meta.alpha_path_.alpha, [0.6 / 1.6, 2.4 / 3.4, 6 / 7])
+    assert_allclose(meta.alpha_path_.weight, 1 / 3)
+    assert "nothing could be held out" in meta.transfer_report().verdict
+
+
+def test_target_tasks_of_one_sample_are_predicted_from_the_prior():
+    singles = [(x[:1], y[:1]) for x, y in TARGET]
+    meta = MetaGPRegressor(**SMALL).fit(SOURCE, singles)
+    assert np.isfinite(meta.alpha_path_.score).all()
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e100])
+def test_extreme_units_and_constant_targets_raise_no_warning(scale):
+    meta = MetaGPRegressor(**SMALL, noise_std=0.1 * scale)
+    meta.fit([(x, scale * y) for x, y in SOURCE], [(x, scale * y) for x, y in TARGET])
+    assert np.isfinite(meta.adapt(X, scale * Y).predict(X_NEW)).all()
+    meta = MetaGPRegressor(**SMALL).fit(SOURCE, [(x, np.full_like(y, 0.1)) for x, y in TARGET])
+    assert meta.alpha_path_.weight[-1] < 0.05  # source-only knows nothing of the constant
+
+
+def test_mini_batches_and_more_particles_than_are_searched_with():
+    meta = MetaGPRegressor(**SMALL, batch_size=3, n_particles=5).fit(SOURCE, TARGET)
+    n_members = len(meta.model_.members)
+    assert meta.particle_weights_.shape == (5 * n_members,)
+    assert_allclose(meta.particle_weights_.sum(), 1.0)
+
+
+def test_samples_are_of_the_average(auto):
+    task = auto.adapt(X, Y)
+    mean, std = task.predict(X_NEW, return_std=True)
+    drawn = task.sample(X_NEW, 4000, random_state=0)
+    assert_allclose(drawn.mean(axis=0), mean, atol=5 * std.max() / np.sqrt(4000))
+    assert_allclose(drawn.std(axis=0), std, rtol=0.1)
+
+
+def test_members_are_trained_in_parts_where_memory_is_short(auto, monkeypatch):
+    monkeypatch.setattr("metaprior.meta.runs.MAX_NUMBERS", 1)
+    parts = MetaGPRegressor(**SMALL).fit(SOURCE, TARGET, validation_tasks=TEST)
+    assert len(parts.model_.members) > 1
+    assert_allclose(parts.adapt(X, Y).predict(X_NEW), auto.adapt(X, Y).predict(X_NEW), rtol=0.05)
+
+
+def test_a_grid_of_ones_own():
+    meta = MetaGPRegressor(**{**SMALL, "alpha": [0.0, 0.3]}).fit(SOURCE, TARGET)
+    assert_array_equal(meta.alpha_path_.alpha, [0.0, 0.3])
+    assert 0.0 <= meta.alpha_ <= 0.3
+
+
+def test_temperature_and_prior_std_can_be_chosen_too():
+    meta = MetaGPRegressor(**{**SMALL, "alpha": 0.3}, temperature="auto", prior_std="auto").fit(SOURCE, TARGET)
+    report = meta.transfer_report()
+    assert report.temperature.tolist() == [1.0, 0.25, 4.0, 1.0, 1.0]
+    assert report.prior_std.tolist() == [1.0, 1.0, 1.0, 0.5, 2.0]
+    assert meta.alpha_ == pytest.approx(0.3)
+    bayes = MetaGPRegressor(**{**SMALL, "alpha": 0.3}).fit(SOURCE, TARGET).temperature_
+    assert_allclose(meta.temperature_, bayes * report.weight @ report.temperature, rtol=1e-5)
+
+
+def test_named_environments_are_the_same_as_source_and_target(auto):
+    named = MetaGPRegressor(**SMALL).fit({"target": TARGET, "source": SOURCE}, target="target")
+    assert_allclose(named.alpha_path_.weight, auto.alpha_path_.weight, atol=0.02)
+    assert_allclose(named.environment_weights_[::-1], auto.environment_weights_, atol=0.02)
+
+
+def test_many_environments():
+    noise = [(x, np.random.default_rng(i).normal(5.0, 2.0, len(y))) for i, (x, y) in enumerate(SOURCE)]
+    environments = {"a": SOURCE, "noise": noise, "b": PROBLEM.target_tasks(5, 5, 7), "mine": TARGET}
+    meta = MetaGPRegressor(**SMALL).fit(environments, target="mine")
+    assert meta.environment_weights_.shape == (4,)
+    assert_allclose(meta.environment_weights_.sum(), 1.0)
+    assert_allclose(meta.alpha_, 1.0 - meta.environment_weights_[3])
+    assert len(meta.alpha_path_.alpha) >= 6 + 9
+    assert "a 0.29, noise 0.29, b 0.24" in str(meta.transfer_report())  # pooled
+    assert max(map(len, str(meta.transfer_report()).splitlines())) <= 90
+    given = MetaGPRegressor(**{**SMALL, "alpha": {"b": 0.4, "mine": 0.6}}).fit(environments, target="mine")
+    assert_allclose(given.environment_weights_, [0.0, 0.0, 0.4, 0.6])
+    number = MetaGPRegressor(**{**SMALL, "alpha": 0.5}).fit(environments, target="mine")
+    assert_allclose(number.environment_weights_, [0.5 * 6 / 17, 0.5 * 6 / 17, 0.5 * 5 / 17, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("environments", "arguments", "parts"),
+    [
+        ({"a": SOURCE, "b": TARGET}, {"target": "c"}, ("target must be one of the environments, 'a', 'b'", "'c'")),
+        ({"a": SOURCE, "b": TARGET}, {}, ("target must say which environment", "'a', 'b'")),
+        ({"a": SOURCE}, {"target": "a", "target_tasks": TARGET}, ("target_tasks must be left out",)),
+        ({1: SOURCE}, {"target": 1}, ("keys must be strings", "1")),
+        ({}, {"target": "a"}, ("without any environment",)),
+        ({"a": [], "b": []}, {"target": "a"}, ("no tasks",)),
+        ({"a": SOURCE, "b": "tasks"}, {"target": "a"}, ("source_tasks['b']", "sequence of (X, y)")),
+        (SOURCE, {"target": "a"}, ("target='a' names one of several environments",)),
+    ],
+)
+def test_bad_environments(environments, arguments, parts):
+    with pytest.raises(ValueError, match=r"task|target") as raised:
+        MetaGPRegressor(**SMALL).fit(environments, **arguments)
+    assert all(part in str(raised.value) for part in parts), str(raised.value)
+
+
+@pytest.mark.parametrize("value", [0, -1.0, "long", True, np.nan])
+def test_bad_search_time(value):
+    with pytest.raises(ValueError, match="search_time must be a positive number of seconds, or None"):
+        MetaGPRegressor(**SMALL, search_time=value).fit(SOURCE, TARGET)
+
+
+def test_bad_validation_tasks_are_found_before_the_search(monkeypatch):
+    monkeypatch.setattr("metaprior.estimators.base.choose", lambda *_: pytest.fail("searched"))
+    with pytest.raises(ValueError, match="validation_tasks"):
+        MetaGPRegressor(**SMALL).fit(SOURCE, TARGET, validation_tasks=[(X, Y)])
+
+
+def test_search_time_bounds_the_search(monkeypatch):
+    class Searched(Exception):
+        pass
+
+    def stop(tasks, choice, *_):  # what follows the search is not bounded
+        assert np.isfinite(choice.scores).all()
+        raise Searched
+
+    monkeypatch.setattr("metaprior.estimators.base.train_members", stop)
+    meta = MetaGPRegressor(**{**SMALL, "n_steps": 4_000_000}, search_time=2.0)
+    started = time.monotonic()
+    with pytest.raises(Searched):
+        meta.fit(SOURCE, TARGET)
+    assert time.monotonic() - started < 40.0  # a million steps would take minutes
+
+
+def test_validation_tasks_stop_every_member():
+    meta = MetaGPRegressor(**{**SMALL, "n_steps": 300}).fit(SOURCE, TARGET, validation_tasks=TEST, patience=1)
+    assert len(meta.model_.members) > 1
+    assert meta.best_step_ in (100, 200, 300)
+    assert len(meta.validation_trace_) >= 1
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["shared labels", "own labels"])
+def test_classifier(shared, tmp_path):
+    rng = np.random.default_rng(0)
+
+    def tasks(n, shift):
+        inputs = [rng.normal(size=(8, 2)) for _ in range(n)]
+        return [
+            (x, np.where(x[:, 0] + shift * x[:, 1] > 0, "ill" if shared else f"{i}a", "well" if shared else f"{i}b"))
+            for i, x in enumerate(inputs)
+        ]
+
+    meta = MetaGPClassifier(n_steps=20, random_state=0).fit(tasks(5, 0.0), tasks(4, 0.3))
+    assert 0.0 <= meta.alpha_ <= 1.0
+    assert np.isfinite(meta.alpha_path_.score).all()
+    task = meta.adapt(*tasks(1, 0.3)[0])
+    probabilities = task.predict_proba(rng.normal(size=(5, 2)))
+    assert_allclose(probabilities.sum(axis=1), 1.0)
+    singles = [Ensemble((member,), np.ones(1)) for member in meta.model_.members]
+    x, y = tasks(1, 0.3)[0]
+    expected = sum(
+        weight * type(task)(single, x, y, np.unique(y)).predict_proba(x)
+        for weight, single in zip(meta.model_.weights, singles, strict=True)
+    )
+    assert_allclose(meta.adapt(x, y).predict_proba(x), expected, rtol=1e-9)
+    assert_allclose(meta.adapt(x, y).predict_proba(x, n_samples=4000, random_state=0), expected, atol=0.05)
+    evaluated = meta.evaluate([(x, y, x, y)])
+    right = np.where(y == np.unique(y)[1], expected[:, 1], expected[:, 0])
+    assert_allclose(evaluated.log_loss, -np.log(right).mean(), rtol=1e-6)
+    meta.save(tmp_path / "prior")
+    assert_array_equal(load(tmp_path / "prior").adapt(x, y).predict_proba(x), meta.adapt(x, y).predict_proba(x))
+
+
+def test_the_benchmark_chooses_as_the_estimator_does():
+    """studies/benchmarks/choosing_alpha.py trains all draws at once; its weights are those of `fit` on one."""
+    n_steps, state = 40, 5
+    seed = int(np.random.RandomState(state).randint(2**31 - 1))
+    draw = choosing_alpha.prepare(0.5, 5, seed, Settings())
+    [weights] = choosing_alpha.choose([draw], Settings(), n_steps // 4)
+    rng = np.random.default_rng([seed, 5, 50])
+    source, target = PROBLEM.source_tasks(25, 5, rng), PROBLEM.target_tasks(5, 5, rng)
+    meta = MetaGPRegressor(**PAPER, noise_std=0.1, n_steps=n_steps, random_state=state).fit(source, target)
+    assert_allclose(weights, meta.alpha_path_.weight, atol=1e-3)
+
+
+def test_transfer_helps_where_it_should_and_does_not_hurt_where_it_should_not():
+    """Five target tasks, three draws each: far better than target-only from a copy, not worse from a far source."""
+    ratios = {}
+    for deviation in (0.0, 1.0):
+        problem, errors = Sinusoid(deviation), {"auto": [], 0.0: []}
+        for draw in range(3):
+            rng = np.random.default_rng(draw)
+            source, target, tests = (
+                problem.source_tasks(25, 5, rng), problem.target_tasks(5, 5, rng), problem.test_tasks(60, 5, 20, rng)
+            )  # fmt: skip
+            for alpha, of_alpha in errors.items():
+                meta = MetaGPRegressor(alpha, **PAPER, n_steps=800, random_state=draw).fit(source, target)
+                of_alpha.append(meta.evaluate(tests).rmse)
+        ratios[deviation] = np.mean(errors["auto"]) / np.mean(errors[0.0])
+    assert ratios[0.0] < 0.6
+    assert ratios[1.0] < 1.1

@@ -1,0 +1,356 @@
+"""The classifier's contract: labels, probabilities against outside computations, scikit-learn habits, files."""
+
+import copy
+import pickle
+
+import jax
+import numpy as np
+import pytest
+from scipy import integrate, stats
+from scipy.special import expit
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.gaussian_process import GaussianProcessClassifier
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+from sklearn.metrics import accuracy_score, brier_score_loss, log_loss
+
+from metaprior import SVGD, MetaGPClassifier, MLPEncoder, MLPKernel, MLPMean, RBFKernel, load
+from metaprior.estimators import persistence
+from metaprior.estimators.persistence import InvalidFile
+
+
+def make_tasks(seed, sizes, names=(0, 1)):
+    """Two inputs; the first tells the classes apart, the other way round in every second task."""
+    rng = np.random.default_rng(seed)
+    tasks = []
+    for i, n in enumerate(sizes):
+        y = np.arange(n) % 2
+        side = (2 * y - 1) * (1 if i % 2 == 0 else -1)
+        x = np.column_stack([side + 0.5 * rng.normal(size=n), 3.0 * rng.normal(size=n)])
+        tasks.append((x, np.array(names)[y]))
+    return tasks
+
+
+def make_tests(seed, sizes, n_query=7, names=(0, 1)):
+    whole = make_tasks(seed, [n + n_query for n in sizes], names)
+    return [(x[:n], y[:n], x[n:], y[n:]) for n, (x, y) in zip(sizes, whole, strict=True)]
+
+
+RAGGED = make_tasks(0, [6, 4, 6]), make_tasks(1, [6, 5])
+SOURCE, TARGET = make_tasks(0, [6, 6, 6]), make_tasks(1, [6, 6])  # of one size, which compiles quickly
+TESTS = make_tests(2, [4, 6, 1, 2])
+X_CONTEXT, Y_CONTEXT, X_QUERY, Y_QUERY = TESTS[1]
+QUICK = {"alpha": "pooled", "n_steps": 20, "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def meta():
+    return MetaGPClassifier(**{**QUICK, "alpha": 0.3}, inference="svgd", n_particles=3).fit(*RAGGED)
+
+
+def test_the_contract(meta):
+    task = meta.adapt(X_CONTEXT, Y_CONTEXT)
+    probabilities, odds = task.predict_proba(X_QUERY), task.decision_function(X_QUERY)
+    assert probabilities.shape == (7, 2)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, rtol=1e-12)
+    np.testing.assert_allclose(odds, np.log(probabilities[:, 1] / probabilities[:, 0]), rtol=1e-9)
+    np.testing.assert_array_equal(task.predict(X_QUERY), task.classes_[(odds > 0).astype(int)])
+    assert task.predict_proba(np.zeros((0, 2))).shape == (0, 2)
+    assert meta.classes_.tolist() == task.classes_.tolist() == [0, 1]
+    assert (meta.alpha_, meta.n_features_in_, meta.dtype_) == (0.3, 2, "float32")
+    assert meta.loss_trace_.shape == (20,)
+    assert {len(leaf) for leaf in jax.tree.leaves(meta.particles_)} == {3}
+
+
+def test_evaluate_against_scikit_learn_and_one_task_at_a_time(meta):
+    report = meta.evaluate(TESTS)
+    assert report.n_tasks == 4
+    for i, (x, y, x_query, y_query) in enumerate(TESTS):
+        p = meta.adapt(x, y).predict_proba(x_query)[:, 1]
+        expected = {
+            "accuracy": accuracy_score(y_query, p > 0.5),
+            "probability_accuracy": 1.0 - np.mean(np.abs(p - y_query)),
+            "log_loss": log_loss(y_query, p, labels=[0, 1]),
+            "brier": brier_score_loss(y_query, p),
+        }
+        for name, value in expected.items():
+            assert report.per_task[name][i] == pytest.approx(value, rel=1e-9), name
+    for name, values in report.per_task.items():
+        assert report[name] == pytest.approx(np.mean(values))
+        assert report[f"{name}_se"] == pytest.approx(np.std(values, ddof=1) / 2.0)
+    assert 0.0 <= report.calibration_error <= 0.5
+
+
+def test_fixed_kernel_equals_scikit_learn():
+    plain = {"mean": "zero", "kernel": RBFKernel(1.3, 2.0), "standardise": False, "n_steps": 0}
+    task = MetaGPClassifier(**plain).fit(SOURCE, TARGET).adapt(X_CONTEXT, Y_CONTEXT)
+    kernel = ConstantKernel(2.0, "fixed") * RBF(1.3, "fixed")
+    reference = GaussianProcessClassifier(kernel, optimizer=None, max_iter_predict=1000).fit(X_CONTEXT, Y_CONTEXT)
+    ours, theirs = task.predict_proba(X_QUERY), reference.predict_proba(X_QUERY)
+    np.testing.assert_allclose(ours, theirs, atol=0.01)  # its integral is an approximation
+    np.testing.assert_array_equal(task.predict(X_QUERY), reference.predict(X_QUERY))
+    one, sampled = task.predict_proba(X_QUERY), task.predict_proba(X_QUERY, n_samples=40_000, random_state=1)
+    np.testing.assert_allclose(sampled, one, atol=4.0 * 0.5 / np.sqrt(40_000))
+    np.testing.assert_array_equal(sampled, task.predict_proba(X_QUERY, n_samples=40_000, random_state=1))
+
+
+def test_probabilities_are_averages_over_particles_of_integrals_over_the_latent_function(meta):
+    task = meta.adapt(X_CONTEXT, Y_CONTEXT)
+    from metaprior.meta.adaptation import marginals
+
+    with jax.enable_x64(True):
+        [member], [posteriors] = meta.model_.members, task._posteriors
+        latent = marginals(posteriors, jax.numpy.asarray(member.scaling.inputs(X_QUERY)))
+    means, variances = np.asarray(latent.mean)[:, 0], np.asarray(latent.variance)[:, 0]
+    for j in range(3):
+        integrals = []
+        for m, s in zip(means[:, j], np.sqrt(variances[:, j]), strict=True):
+            integrand = lambda t, m=m, s=s: expit(t) * stats.norm.pdf(t, m, s)  # noqa: E731
+            integrals.append(integrate.quad(integrand, m - 12 * s, m + 12 * s, points=[0.0, m], limit=500)[0])
+        assert task.predict_proba(X_QUERY)[j, 1] == pytest.approx(np.mean(integrals), abs=1e-6)
+
+
+def test_it_learns_what_tells_classes_apart():
+    """Of ten inputs one matters and nine are loud: tasks of the source tell which, a context of four does not."""
+    rng = np.random.default_rng(0)
+
+    def draw(n):
+        y = np.arange(n) % 2
+        return np.column_stack(
+            [(2 * y - 1) * rng.choice([-1, 1]) + 0.4 * rng.normal(size=n), 4 * rng.normal(size=(n, 9))]
+        ), y
+
+    source, tests = (
+        [draw(10) for _ in range(20)],
+        [(x[:4], y[:4], x[4:], y[4:]) for x, y in (draw(24) for _ in range(50))],
+    )
+    learned = MetaGPClassifier("pooled", random_state=0, n_steps=50).fit(source).evaluate(tests)
+    plain = MetaGPClassifier("pooled", standardise=True, n_steps=0).fit(source).evaluate(tests)
+    differences = learned.per_task.accuracy - plain.per_task.accuracy
+    assert differences.mean() > 5.0 * differences.std(ddof=1) / np.sqrt(len(differences)) > 0.0
+    assert learned.log_loss < plain.log_loss
+
+
+def test_a_linear_mean_learns_a_rule_that_all_tasks_share(tmp_path):
+    rng = np.random.default_rng(0)
+
+    def draw(n):
+        x = rng.normal(size=(n, 6))
+        return x, np.where(3.0 * (x[:, 0] - x[:, 1]) + rng.logistic(size=n) > 0, "yes", "no")
+
+    tasks, tests = (
+        [draw(10) for _ in range(15)],
+        [(x[:4], y[:4], x[4:], y[4:]) for x, y in (draw(44) for _ in range(20))],
+    )
+    linear, constant = (
+        MetaGPClassifier("pooled", mean=mean, random_state=0, n_steps=300).fit(tasks) for mean in ("linear", "constant")
+    )
+    ours, theirs = linear.evaluate(tests), constant.evaluate(tests)
+    differences = ours.per_task.accuracy - theirs.per_task.accuracy
+    assert differences.mean() > 4.0 * differences.std(ddof=1) / np.sqrt(len(differences)) > 0.0
+    assert ours.log_loss < theirs.log_loss
+    linear.save(tmp_path / "linear.safetensors")
+    assert load(tmp_path / "linear.safetensors").evaluate(tests).accuracy == ours.accuracy
+
+
+def test_pickled_tasks_keep_their_precision(meta):
+    task = meta.adapt(X_CONTEXT, Y_CONTEXT)
+    for copied in (pickle.loads(pickle.dumps(task)), copy.deepcopy(task)):
+        np.testing.assert_array_equal(copied.predict_proba(X_QUERY), task.predict_proba(X_QUERY))
+    np.testing.assert_allclose(np.exp(task.predict_log_proba(X_QUERY)), task.predict_proba(X_QUERY), rtol=1e-9)
+    assert "classes_=[0, 1]" in repr(task)
+
+
+def test_one_svgd_particle_is_map():
+    arguments = {"mean": MLPMean((3,)), "kernel": MLPKernel((3,)), "standardise": True, **QUICK, "alpha": 0.4}
+    one = MetaGPClassifier(inference=SVGD(), n_particles=1, **arguments).fit(SOURCE, TARGET)
+    mode = MetaGPClassifier(inference="map", **arguments).fit(SOURCE, TARGET)
+    for leaf, other in zip(jax.tree.leaves(one.particles_), jax.tree.leaves(mode.particles_), strict=True):
+        np.testing.assert_array_equal(leaf, other)
+    assert mode.loss_trace_[-1] < mode.loss_trace_[0]
+
+
+def test_alpha_zero_is_target_only_and_pooling_weighs_tasks_alike():
+    probabilities = [
+        MetaGPClassifier(**{**QUICK, "alpha": alpha}, dtype="float64")
+        .fit(source, TARGET)
+        .adapt(X_CONTEXT, Y_CONTEXT)
+        .predict_proba(X_QUERY)
+        for alpha, source in ((0.0, SOURCE), (0.0, None), (0.6, SOURCE), ("pooled", SOURCE))
+    ]
+    np.testing.assert_allclose(probabilities[0], probabilities[1], atol=1e-9)
+    np.testing.assert_allclose(probabilities[2], probabilities[3], atol=1e-9)
+    assert np.abs(probabilities[0] - probabilities[2]).max() > 1e-3
+
+
+def test_alpha_zero_is_target_only_whatever_the_source():
+    strange = [(np.zeros((130, 2)), ["owl"] * 130), (X_CONTEXT, list("abcdef"))]
+    settings = {**QUICK, "alpha": 0.0}
+    both = MetaGPClassifier(**settings).fit(strange, TARGET)
+    alone = MetaGPClassifier(**settings).fit(target_tasks=TARGET)
+    assert (both.dtype_, both.classes_.tolist()) == (alone.dtype_, alone.classes_.tolist()) == ("float32", [0, 1])
+    ours, theirs = (m.adapt(X_CONTEXT, Y_CONTEXT).predict_proba(X_QUERY) for m in (both, alone))
+    np.testing.assert_allclose(ours, theirs, atol=1e-4)
+
+
+def test_neither_label_is_favoured_by_chance():
+    """Without a context and with a zero mean nothing tells classes apart: accuracy is one half, whatever the labels."""
+    meta = MetaGPClassifier(mean="zero", **QUICK).fit(SOURCE, TARGET)
+    x = np.random.default_rng(0).normal(size=(40, 2))
+    assert meta.evaluate([([], [], x, [0] * 30 + [1] * 10)]).accuracy == 0.5
+
+
+@pytest.mark.parametrize("mean", ["constant", "auto"])
+def test_the_order_of_labels_of_their_own_teaches_nothing(mean):
+    rng = np.random.default_rng(0)
+    tasks = [(rng.normal(size=(10, 2)), [f"b{i}"] * 8 + [f"a{i}"] * 2) for i in range(6)]
+    meta = MetaGPClassifier(mean=mean, **QUICK).fit(tasks)
+    np.testing.assert_allclose(meta.adapt([], []).predict_proba(X_QUERY), 0.5, atol=1e-12)
+    first, second = (meta.adapt(X_CONTEXT[:3], ["m"] * 3, classes=("m", other)) for other in "az")
+    ours = first.predict_proba(X_QUERY)[:, list(first.classes_).index("m")]
+    np.testing.assert_allclose(ours, second.predict_proba(X_QUERY)[:, 0], rtol=1e-9)
+
+
+@pytest.mark.parametrize("names", [("ill", "well"), (False, True), (-1, 1), (2.0, 5.0)], ids=str)
+def test_labels_come_back_as_they_were(names):
+    tasks, tests = make_tasks(0, [6, 6], names), make_tests(2, [4, 6], names=names)
+    meta = MetaGPClassifier(**QUICK).fit(tasks)
+    assert meta.classes_.tolist() == list(names)
+    predicted = meta.adapt(*tests[1][:2]).predict(X_QUERY)
+    assert set(predicted.tolist()) <= set(names)
+    assert predicted.dtype.kind == np.array(names).dtype.kind
+    numbers = MetaGPClassifier(**QUICK).fit(make_tasks(0, [6, 6])).adapt(X_CONTEXT, Y_CONTEXT)
+    np.testing.assert_array_equal(predicted == names[1], numbers.predict(X_QUERY) == 1)
+    assert meta.evaluate(tests).accuracy > 0.5
+
+
+def test_tasks_with_labels_of_their_own(tmp_path):
+    tasks = [(x, np.where(y == 0, f"a{i}", f"b{i}")) for i, (x, y) in enumerate(SOURCE)]
+    meta = MetaGPClassifier(**QUICK).fit(tasks)
+    assert meta.classes_ is None
+    assert meta.adapt(X_CONTEXT, np.where(Y_CONTEXT == 0, "owl", "wren")).classes_.tolist() == ["owl", "wren"]
+    assert meta.adapt(X_CONTEXT, Y_CONTEXT).classes_.tolist() == [0, 1]
+    meta.save(tmp_path / "own.safetensors")
+    assert load(tmp_path / "own.safetensors").classes_ is None
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_context_of_one_class_leans_to_it_nearby_and_less_far_away(meta, kept):
+    x, y = X_CONTEXT[kept == Y_CONTEXT], Y_CONTEXT[kept == Y_CONTEXT]
+    task = meta.adapt(x, y)
+    other_side = x * np.array([-1.0, 1.0])
+    near, far = task.predict_proba(x)[:, kept].mean(), task.predict_proba(other_side)[:, kept].mean()
+    assert 0.5 < near < 1.0
+    assert far < near
+    named = meta.adapt(x, ["finch"] * len(x), classes=("finch", "wren"))
+    np.testing.assert_allclose(named.predict_proba(x)[:, 0].mean(), near, atol=0.1)
+    assert meta.adapt(x, ["finch"] * len(x)).predict(x).tolist() == ["finch"] * len(x)
+
+
+def test_an_empty_context_predicts_from_the_prior(meta):
+    np.testing.assert_allclose(meta.adapt([], []).predict_proba(X_QUERY), 0.5, atol=0.1)
+    assert np.isfinite(meta.evaluate([([], [], X_QUERY, Y_QUERY)]).log_loss)
+
+
+def test_meta_training_tasks_of_one_class_or_one_sample_are_fine_where_labels_are_shared():
+    lonely = [(X_CONTEXT[:1], [1]), (X_CONTEXT, np.zeros(6, int)), (X_CONTEXT, Y_CONTEXT)]
+    for arguments in ({}, {"mean": "mlp", "kernel": "mlp", "standardise": True}):
+        meta = MetaGPClassifier(**arguments, **QUICK).fit(lonely)
+        assert np.isfinite(meta.loss_trace_).all()
+        assert np.isfinite(meta.adapt(X_CONTEXT, Y_CONTEXT).decision_function(X_QUERY)).all()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"inference": "map", "n_particles": 2},
+        {"mean": "mlp", "kernel": "mlp", "standardise": True, "batch_size": 3},
+        {"encoder": MLPEncoder((4,), residual=True), "prior_std": {"weights": 0.1}, "dtype": "float64"},
+        {"kernel": "rbf", "mean": "zero", "standardise": False, "optimizer": "sgd"},
+        {"kernel": "linear", "temperature": "paper", "prior_mean": "initial"},
+    ],
+    ids=["ensemble", "paper", "residual encoder", "rbf", "linear"],
+)
+def test_saved_priors_predict_as_before(arguments, tmp_path):
+    meta = MetaGPClassifier(0.3, **arguments, n_steps=3, random_state=0).fit(SOURCE, TARGET)
+    meta.save(tmp_path / "prior.safetensors")
+    loaded = load(tmp_path / "prior.safetensors")
+    assert isinstance(loaded, MetaGPClassifier)
+    assert loaded.classes_.tolist() == [0, 1]
+    before, after = (m.adapt(X_CONTEXT, Y_CONTEXT).predict_proba(X_QUERY) for m in (meta, loaded))
+    np.testing.assert_array_equal(before, after, strict=True)
+    assert clone(loaded).get_params().keys() == meta.get_params().keys()
+
+
+def test_a_damaged_file_is_refused(tmp_path, meta):
+    import json
+
+    from safetensors import safe_open
+    from safetensors.numpy import load_file, save_file
+
+    path = tmp_path / "prior.safetensors"
+    meta.save(path)
+    with safe_open(path, framework="numpy") as file:
+        metadata = file.metadata()
+    header = json.loads(metadata["header"])
+    header["fitted"]["classes_"] = [0, 1, 2]
+    words, tensors = json.dumps(header), load_file(path)
+    save_file(tensors, path, metadata | {"header": words, "sha256": persistence._digest(words, tensors)})
+    with pytest.raises(InvalidFile, match="two labels"):
+        load(path)
+
+
+def test_validation_tasks_stop_early_and_are_scored_by_log_loss():
+    meta = MetaGPClassifier(**{**QUICK, "n_steps": 300}).fit(SOURCE, TARGET, validation_tasks=TESTS, patience=None)
+    assert meta.validation_trace_.shape == (3,)
+    assert meta.best_step_ == 100 * (1 + int(np.argmin(meta.validation_trace_)))
+    assert meta.validation_trace_.min() == pytest.approx(meta.evaluate(TESTS).log_loss, rel=1e-4)
+
+
+def test_images_are_flattened():
+    rng = np.random.default_rng(0)
+    images = [(rng.normal(size=(6, 3, 4, 2)), np.arange(6) % 2) for _ in range(3)]
+    flat = [(x.reshape(6, 24), y) for x, y in images]
+    as_images, as_rows = (MetaGPClassifier(**QUICK).fit(tasks[:2]) for tasks in (images, flat))
+    x, y = images[2]
+    np.testing.assert_array_equal(as_images.adapt(x, y).predict_proba(x), as_rows.adapt(*flat[2]).predict_proba(x))
+
+
+BAD = [
+    (lambda m: m.adapt(X_CONTEXT, [0, 1, 2, 0, 1, 2]), ["adapt", "two labels", "0, 1, 2"]),
+    (lambda m: m.adapt(X_CONTEXT, Y_CONTEXT[:3]), ["same number of samples", "6", "3"]),
+    (lambda m: m.adapt(X_CONTEXT[:, :1], Y_CONTEXT), ["2 columns", "got 1"]),
+    (lambda m: m.adapt(X_CONTEXT * np.nan, Y_CONTEXT), ["X must be finite"]),
+    (lambda m: m.adapt(X_CONTEXT, Y_CONTEXT).predict_proba(X_QUERY * 1e300), ["standard deviations", "units"]),
+    (lambda m: m.adapt(X_CONTEXT * 1e200, Y_CONTEXT), ["standard deviations", "units"]),
+    (lambda m: m.adapt(X_CONTEXT, Y_CONTEXT + 1), ["y has 1, 2", "labels 0, 1"]),
+    (lambda m: m.adapt(X_CONTEXT, Y_CONTEXT, classes=["a", "b"]), ["label 0", "classes"]),
+    (lambda m: m.adapt(X_CONTEXT, Y_CONTEXT).predict_proba(X_QUERY, n_samples=0), ["n_samples", "at least 1"]),
+    (lambda m: m.adapt(X_CONTEXT, Y_CONTEXT).predict(np.zeros((2, 3, 4))), ["2 columns", "12", "(3, 4)"]),
+    (lambda m: m.evaluate([(X_CONTEXT, Y_CONTEXT, X_QUERY, [7] * 7)]), ["test_tasks[0]", "two labels"]),
+    (lambda m: m.evaluate([]), ["test_tasks is empty"]),
+    (lambda m: MetaGPClassifier().fit([(X_CONTEXT, ["a"] * 6)], TARGET), ["source_tasks[0]", "one label only"]),
+    (lambda m: MetaGPClassifier().fit([(X_CONTEXT, [1] * 6)]), ["two labels", "every task"]),
+    (lambda m: MetaGPClassifier().fit([(X_CONTEXT, np.arange(6))]), ["source_tasks[0]", "two labels", "got 6"]),
+    (lambda m: MetaGPClassifier().fit(), ["both empty"]),
+    (lambda m: MetaGPClassifier(standardise="classes").fit(SOURCE), ["standardise", "within-class"]),
+    (lambda m: MetaGPClassifier(kernel="cosine").fit(SOURCE), ["kernel must be one of", "linear+rbf"]),
+    (lambda m: MetaGPClassifier(encoder="resnet").fit(SOURCE), ["encoder must be one of", "conv"]),
+    (lambda m: MetaGPClassifier("pooled", encoder="conv").fit(SOURCE), ["encoder", "square images"]),
+]
+
+
+@pytest.mark.parametrize(("call", "parts"), BAD)
+def test_bad_input(meta, call, parts):
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        call(meta)
+    assert all(part in str(error.value) for part in parts), error.value
+
+
+def test_scikit_learn_habits():
+    meta = MetaGPClassifier(0.2, prior_std={"weights": 0.5})
+    assert clone(meta).get_params() == meta.get_params()
+    with pytest.raises(NotFittedError):
+        meta.adapt(X_CONTEXT, Y_CONTEXT)
+    first, second = (MetaGPClassifier(**QUICK).fit(SOURCE, TARGET) for _ in range(2))
+    np.testing.assert_array_equal(first.loss_trace_, second.loss_trace_)

@@ -1,0 +1,260 @@
+"""Saved priors predict as before, bit for bit; anything else is refused."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tinygp
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+from sklearn.base import clone
+
+from metaprior import SVGD, LinearKernel, MetaGPRegressor, MLPKernel, MLPMean, RBFKernel, load
+from metaprior.estimators import persistence
+from metaprior.estimators.persistence import InvalidFile
+
+RNG = np.random.default_rng(0)
+TASKS = [(x, np.sin(x[:, 0])) for x in RNG.normal(size=(3, 4, 1))]
+POOLED = {"alpha": "pooled", "n_steps": 0, "random_state": 0}
+SMALL = {**POOLED, "mean": MLPMean((4,)), "kernel": MLPKernel((4,), n_features=2)}
+FITTED = ["alpha_", "temperature_", "best_step_", "n_features_in_", "environment_weights_", "loss_trace_"]
+
+
+@pytest.fixture(scope="module")
+def trained():
+    meta = MetaGPRegressor(**{**SMALL, "alpha": 0.25, "n_steps": 5}, inference=SVGD(length_scale=2.0), n_particles=2)
+    return meta.fit(TASKS[:2], TASKS[2:], validation_tasks=[(*TASKS[0], *TASKS[1])])
+
+
+@pytest.fixture
+def path(trained, tmp_path):
+    trained.save(tmp_path / "prior.safetensors")
+    return tmp_path / "prior.safetensors"
+
+
+def own_kernel():
+    return 2.0 * tinygp.kernels.Matern32(0.5) + tinygp.kernels.ExpSquared(1.5)
+
+
+def own_mean(x):
+    return 0.5 * x[0]
+
+
+def assert_predicts_the_same(meta, loaded):
+    before, after = (estimator.adapt(*TASKS[0]).predictive(TASKS[1][0]) for estimator in (meta, loaded))
+    np.testing.assert_array_equal(before.means, after.means, strict=True)
+    np.testing.assert_array_equal(before.variances, after.variances, strict=True)
+
+
+def rewrite(path, change):
+    """Save the file again with `change(metadata, tensors)` made, and a digest that fits."""
+    with safe_open(path, framework="numpy") as file:
+        metadata = file.metadata()
+    tensors = load_file(path)
+    change(metadata, tensors)
+    if "header" in metadata:
+        metadata["sha256"] = persistence._digest(metadata["header"], tensors)
+    save_file(tensors, path, metadata)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"inference": "svgd", "n_particles": 3},
+        {"dtype": "float64", "noise_std": "learned"},
+        {"kernel": RBFKernel(length_scale=0.5), "mean": "constant", "prior_std": {"scales": 0.5}},
+        {"kernel": LinearKernel((4,), n_features=2), "mean": "zero", "prior_mean": {"weights": "initial"}},
+        {"kernel": MLPKernel((3,), residual=True, learn_output_scale=True), "standardise": False},
+        {"kernel": "rbf", "mean": "constant", "random_state": np.random.RandomState(1)},
+    ],
+    ids=["map", "svgd", "float64", "rbf", "linear", "residual", "names"],
+)
+def test_loaded_prior_predicts_the_same_bits(arguments, tmp_path):
+    meta = MetaGPRegressor(**{**SMALL, **arguments}).fit(TASKS)
+    meta.save(str(tmp_path / "prior"))
+    loaded = load(str(tmp_path / "prior"))
+    assert_predicts_the_same(meta, loaded)
+    expected = {name: value for name, value in meta.get_params().items() if name != "random_state"}
+    assert {name: value for name, value in loaded.get_params().items() if name != "random_state"} == expected
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_own_kernel_and_mean_are_passed_again(dtype, tmp_path):
+    meta = MetaGPRegressor(**{**POOLED, "n_steps": 2}, mean=own_mean, kernel=own_kernel(), dtype=dtype).fit(TASKS)
+    meta.save(tmp_path / "prior")
+    assert_predicts_the_same(meta, load(tmp_path / "prior", kernel=own_kernel(), mean=own_mean))
+    with pytest.raises(ValueError, match=r"own mean, own_mean.* load\(path, mean=\.\.\.\)"):
+        load(tmp_path / "prior", kernel=own_kernel())
+    with pytest.raises(ValueError, match=r"own kernel, Sum\(.* load\(path, kernel=\.\.\.\)"):
+        load(tmp_path / "prior", mean=own_mean)
+    with pytest.raises(ValueError, match="kernel"):
+        load(tmp_path / "prior", mean=own_mean, kernel=tinygp.kernels.ExpSquared(1.0))
+
+
+def test_another_own_kernel_is_refused_although_its_parameters_fit(tmp_path):
+    meta = MetaGPRegressor(**POOLED, mean="zero", kernel=tinygp.kernels.ExpSquared(1.0)).fit(TASKS)
+    meta.save(tmp_path / "prior")
+    with pytest.raises(ValueError, match=r"kernel.*ExpSquared.*Matern32"):
+        load(tmp_path / "prior", kernel=tinygp.kernels.Matern32(1.0))
+
+
+@pytest.mark.parametrize("own", [{"kernl": "rbf"}, {"kernel": "rbf"}, {"alpha": 0.5}], ids=str)
+def test_load_ignores_no_argument(path, own):
+    with pytest.raises((ValueError, TypeError), match=next(iter(own))):
+        load(path, **own)
+
+
+def test_fitted_attributes_travel(trained, path):
+    loaded = load(path)
+    for name in [*FITTED, "validation_trace_"]:
+        before, after = getattr(trained, name), getattr(loaded, name)
+        assert type(before) is type(after), name
+        np.testing.assert_array_equal(before, after, strict=True)
+    assert len(trained.loss_trace_) == 5
+    assert len(trained.validation_trace_) == 1
+    np.testing.assert_array_equal(loaded.environment_weights_, [0.25, 0.75])
+
+
+def test_header_is_json_and_holds_no_code(path, tmp_path):
+    with safe_open(path, framework="numpy") as file:
+        metadata = file.metadata()
+    header = json.loads(metadata["header"])
+    assert (metadata["format"], metadata["version"]) == ("metaprior", "3")
+    assert (header["kind"], header["n_members"]) == ("MetaGPRegressor", 1)
+    assert header["parameters"]["alpha"] == 0.25
+    assert header["parameters"]["kernel"]["description"] == "MLPKernel"
+    own = MetaGPRegressor(**POOLED, mean="constant", kernel=own_kernel()).fit(TASKS)
+    own.save(tmp_path / "own")
+    with safe_open(tmp_path / "own", framework="numpy") as file:
+        assert json.loads(file.metadata()["header"])["parameters"]["kernel"] == {
+            "own": "Sum(Product(Constant, Matern32(L1Distance)), ExpSquared(L2Distance))"
+        }
+    assert b"pickle" not in path.read_bytes()
+
+
+def test_numpy_numbers_in_arguments_can_be_saved(tmp_path):
+    kernel = MLPKernel((4,), n_features=2)
+    object.__setattr__(kernel, "output_scale", np.float32(0.5))  # past the type checks of this test run
+    meta = MetaGPRegressor(**POOLED, mean="constant", kernel=kernel, prior_std={"weights": np.float32(0.5)})
+    meta.set_params(n_steps=np.int64(0), noise_std=np.float32(0.1)).fit(TASKS).save(tmp_path / "prior")
+    assert_predicts_the_same(meta, load(tmp_path / "prior"))
+
+
+def with_header(**changes):
+    def change(metadata, tensors):
+        metadata["header"] = json.dumps({**json.loads(metadata["header"]), **changes})
+
+    return change
+
+
+def with_metadata(name, edit):
+    def change(metadata, tensors):
+        metadata[name] = edit(metadata[name])
+
+    return change
+
+
+def with_tensor(part, edit):
+    def change(metadata, tensors):
+        name = next(name for name in sorted(tensors) if part in name)
+        edited = edit(tensors.pop(name))
+        tensors.update({} if edited is None else {name: edited})
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (with_metadata("version", lambda _: "4"), "format version '4'; this metaprior reads 3. Update metaprior"),
+        (with_metadata("version", lambda _: "2"), "format version '2'; this metaprior reads 3.*save the prior again"),
+        (with_metadata("format", lambda _: "other"), "not one written by metaprior"),
+        (lambda metadata, _: metadata.clear(), "not one written by metaprior"),
+        (with_header(kind="MetaGPRanker"), "MetaGPRanker"),
+        (with_metadata("header", lambda header: header[:-5]), "not a file saved by metaprior, or it is damaged"),
+        (with_metadata("header", lambda _: "{}"), "damaged"),
+        (with_header(parameters={"colour": "red"}), "colour"),
+        (with_metadata("header", lambda header: header.replace('"MLPKernel"', '"Other"')), "kernel is a 'Other'"),
+        (with_tensor("particles", np.float64), r"must be float32\[2, .*the file has float64\[2, "),
+        (with_tensor("particles", lambda tensor: tensor[:1]), r"must be float32\[2, .*the file has float32\[1, "),
+        (with_tensor("particles", lambda _: None), r"must be float32\[2, .*the file has nothing"),
+        (with_tensor("loss_trace_", lambda _: None), "loss_trace_"),
+        (with_header(training=None), "training"),
+        (with_metadata("header", lambda _: "[" * 100_000), "damaged"),
+    ],
+    ids=[
+        "newer",
+        "older",
+        "format",
+        "foreign",
+        "kind",
+        "json",
+        "empty",
+        "parameter",
+        "kernel",
+        "dtype",
+        "shape",
+        "gone",
+        "trace",
+        "training",
+        "nested",
+    ],
+)
+def test_a_file_that_is_not_ours_is_refused(path, change, message):
+    rewrite(path, change)
+    with pytest.raises(InvalidFile, match=message):
+        load(path)
+
+
+@pytest.mark.parametrize("keep", [0, 4, 100, -1])
+def test_a_truncated_file_is_refused(path, keep):
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(InvalidFile, match=r"prior\.safetensors is not a file saved by metaprior, or"):
+        load(path)
+
+
+def test_a_missing_file_and_a_folder_are_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.safetensors"):
+        load(tmp_path / "nowhere.safetensors")
+    with pytest.raises((OSError, ValueError), match=tmp_path.name):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("failing", ["replace", "fsync", "fdopen"])
+def test_a_failed_save_leaves_the_old_file(trained, path, monkeypatch, failing):
+    def fail(*arguments, **options):
+        raise OSError(28, "No space left on device")
+
+    path.write_bytes(b"the old file")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, failing, fail)
+        with pytest.raises(OSError, match="No space left"):
+            trained.save(path)
+    assert path.read_bytes() == b"the old file"
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+def test_saving_again_replaces_the_file_and_keeps_to_the_umask(trained, path):
+    retrained = clone(trained).set_params(n_steps=0, random_state=5).fit(TASKS[:2], TASKS[2:])
+    retrained.save(path)
+    assert_predicts_the_same(retrained, load(path))
+    path.with_name("reference").touch()
+    assert oct(path.stat().st_mode) == oct(path.with_name("reference").stat().st_mode)
+
+
+def test_a_loaded_estimator_is_cloned_and_fitted_again(trained, path):
+    again = clone(load(path)).fit(TASKS[:2], TASKS[2:], validation_tasks=[(*TASKS[0], *TASKS[1])])
+    assert_predicts_the_same(trained, again)
+    np.testing.assert_array_equal(trained.loss_trace_, again.loss_trace_)
+
+
+def test_a_prior_of_another_python_and_jax_predicts_the_same():
+    """Saved with JAX 0.10 on Python 3.11; read with whatever runs this."""
+    kept = Path(__file__).parent / "data" / "jax-0.10-python-3.11"
+    meta, expected = load(kept.with_suffix(".11.safetensors")), json.loads(kept.with_suffix(".11.json").read_text())
+    assert meta.training_["versions"]["jax"].startswith("0.10.")
+    mean, std = meta.adapt(expected["x_context"], expected["y_context"]).predict(expected["x"], return_std=True)
+    np.testing.assert_allclose([mean, std], [expected["mean"], expected["std"]], rtol=1e-9)

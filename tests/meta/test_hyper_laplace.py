@@ -1,0 +1,151 @@
+"""Laplace's approximation of the hyper-posterior: its curvature, its draws, and whether particles interact."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from metaprior import SVGD, InducingKernel, InducingMean, LinearMean, MetaGPClassifier, MetaGPRegressor, RBFKernel
+from metaprior.datasets.sinusoid import Sinusoid
+from metaprior.meta.hyper_laplace import _normal, _root, draw_around, loss_curvature
+from metaprior.meta.methods import MAP, Laplace, interaction
+from metaprior.meta.objective import full_batch, weighted_loss
+from metaprior.meta.runs import Settings, scaling_of, set_up, stack_runs
+from metaprior.tasks.types import Task
+
+PRIORS = {
+    "inducing, noise learned": Settings(mean=InducingMean(5), kernel=InducingKernel(5, 2), noise_std=None),
+    "rbf": Settings(mean=LinearMean(), kernel=RBFKernel(), prior_std={"weights": 2.0, "biases": 0.5, "scales": 0.7}),
+}
+
+
+def set_up_ragged(settings, weights=(0.3, 0.7)):
+    rng = np.random.default_rng(0)
+    groups = [
+        [Task(x := rng.normal(size=(size, 1)), np.sin(x[:, 0]) + rng.normal(scale=0.1, size=size)) for size in sizes]
+        for sizes in ((3, 5, 2), (4, 6, 1, 9, 17))
+    ]
+    run = set_up(groups, weights, scaling_of(groups, weights, settings), settings, 0)
+    move = jax.tree.map(lambda leaf: leaf[0] + 0.3 * jax.random.normal(jax.random.key(1), leaf[0].shape), run.particles)
+    return run.problem, move
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", PRIORS)
+@pytest.mark.parametrize("weights", [(0.3, 0.7), (0.0, 1.0)])
+def test_curvature_is_that_of_the_weighted_loss(name, weights):
+    """Against central differences of its gradient; ragged tasks in several buckets, weights that differ."""
+    problem, theta = set_up_ragged(PRIORS[name], weights)
+    flat, unravel = ravel_pytree(theta)
+    loss_of = lambda flat: weighted_loss(unravel(flat), problem.rest, full_batch(problem))  # noqa: E731
+    gradient = eqx.filter_jit(lambda flat: problem.temperature * jax.grad(loss_of)(flat))
+    step = 1e-5
+    expected = np.stack(
+        [(gradient(flat + step * e) - gradient(flat - step * e)) / (2 * step) for e in jnp.eye(len(flat))]
+    )
+    curvature = np.asarray(eqx.filter_jit(loss_curvature)(theta, problem))
+    np.testing.assert_allclose(curvature, expected, atol=2e-6 * np.abs(expected).max())
+    np.testing.assert_allclose(curvature, curvature.T, atol=1e-10 * np.abs(curvature).max())
+
+
+@pytest.mark.usefixtures("x64")
+def test_draws_have_the_covariance_of_the_conjugate_posterior():
+    """A linear mean under a fixed covariance has a normal hyper-posterior, and draws are from it exactly."""
+    rng = np.random.default_rng(0)
+    tasks = [Task(x := rng.normal(size=(4, 2)), x @ [0.5, -0.2] + rng.normal(scale=0.3, size=4)) for _ in range(6)]
+    narrow = {"weights": 2.0, "biases": 2.0, "scales": 1e-6}  # holds the kernel where it is
+    settings = Settings(mean=LinearMean(1.0), kernel=RBFKernel(), noise_std=0.3, standardise=False, prior_std=narrow)
+    run = set_up([tasks], (1.0,), scaling_of([tasks], (1.0,), settings), settings, 0)
+    precision = np.eye(3) / 4.0
+    for task in tasks:
+        features = np.concatenate([task.x / np.sqrt(2.0), np.ones((4, 1))], axis=1)
+        distance = np.sum((task.x[:, None] - task.x[None]) ** 2, axis=2)
+        precision += features.T @ np.linalg.solve(np.exp(-0.5 * distance) + 0.09 * np.eye(4), features)
+    stacked = stack_runs([run])
+    draws = draw_around(stacked.particles, stacked.problem, stacked.key, 4000)
+    sample = np.concatenate([draws.mean.weight[0], draws.mean.bias[0][:, None]], axis=1)
+    np.testing.assert_allclose(sample.mean(axis=0), 0.0, atol=1e-12)  # pairs around the (initial) parameters
+    covariance = np.linalg.inv(precision)
+    error = np.sqrt((np.outer(np.diag(covariance), np.diag(covariance)) + covariance**2) / 2000)  # of 2000 pairs
+    assert np.all(np.abs(np.cov(sample.T) - covariance) < 4.0 * error)
+
+
+def test_ten_draws_are_even_and_no_wider_than_the_hyperprior():
+    normal = _normal(40, 11, 0)
+    np.testing.assert_allclose(normal.sum(axis=0), 0.0, atol=1e-12)
+    assert np.all(normal[-1] == 0.0)
+    products = normal[:5] @ normal[:5].T
+    np.testing.assert_allclose(products - np.diag(np.diag(products)), 0.0, atol=1e-10)
+    curvature = np.diag([-3.0, 0.2, 4.0, 100.0])  # a saddle, nothing known, known a little, known well
+    axes = _root(curvature, np.array([1.0, 1.0, 1.0, 0.5]))
+    np.testing.assert_allclose(np.sqrt(np.diag(axes.T @ axes)), [1.0, 1.0, 0.5, 0.1])
+    assert np.all(_root(np.full((2, 2), np.nan), np.ones(2)) == 0.0)
+
+
+def test_what_it_means_for_the_estimator():
+    environment = Sinusoid(0.5)
+    tasks = environment.target_tasks(6, 5, 0)
+    quick = {"n_steps": 30, "random_state": 0, "progress": False}
+    meta = MetaGPRegressor(0.0, kernel="inducing", **quick).fit(target_tasks=tasks)
+    assert len(meta.particle_weights_) == 10
+    again = MetaGPRegressor(0.0, kernel="inducing", **quick).fit(target_tasks=tasks)
+    np.testing.assert_array_equal(meta.adapt(*tasks[0]).predict([[1.0]]), again.adapt(*tasks[0]).predict([[1.0]]))
+    mode = MetaGPRegressor(0.0, kernel="inducing", inference=Laplace(n_draws=1), **quick).fit(target_tasks=tasks)
+    plain = MetaGPRegressor(0.0, kernel="inducing", inference="map", **quick).fit(target_tasks=tasks)
+    np.testing.assert_allclose(mode.adapt(*tasks[0]).predict([[1.0]]), plain.adapt(*tasks[0]).predict([[1.0]]))
+    untrained = MetaGPRegressor(0.0, kernel="inducing", **{**quick, "n_steps": 0}).fit(target_tasks=tasks)
+    weights = np.asarray(untrained.particles_.kernel.weight)
+    assert np.all(weights == weights[:1])
+    with pytest.raises(ValueError, match=r"up to 2000 parameters; this one has \d+\. Take inference='map'"):
+        MetaGPRegressor(0.0, kernel="mlp", inference="laplace", **quick).fit(target_tasks=tasks)
+    with pytest.raises(ValueError, match="inference='laplace' is for regression"):
+        MetaGPClassifier(0.0, inference="laplace").fit(target_tasks=[([[0.0], [1.0]], ["a", "b"])] * 3)
+
+
+def test_many_runs_and_tasks_come_to_an_end():
+    """Differentiating twice through batched LAPACK calls does not, on two cores."""
+    environment = Sinusoid(0.5)
+    settings = Settings(mean=InducingMean(), kernel=InducingKernel())
+    tasks = environment.target_tasks(300, 5, 0)
+    run = set_up([tasks], (1.0,), scaling_of([tasks], (1.0,), settings), settings, 0)
+    stacked = stack_runs([run] * 4)
+    draws = draw_around(stacked.particles, stacked.problem, stacked.key, 4)
+    assert all(np.isfinite(leaf).all() and leaf.shape[:2] == (4, 4) for leaf in jax.tree.leaves(draws))
+
+
+def test_whether_particles_interact():
+    rng = np.random.default_rng(0)
+    apart = {"a": jnp.asarray(rng.normal(size=(5, 400)), jnp.float32), "b": jnp.zeros((5, 3))}
+    median = interaction(apart, SVGD())
+    np.testing.assert_allclose(np.diag(median.kernel), 1.0)
+    # l = median / (2 log(K + 1)) makes the kernel at the median distance 1 / (K + 1), whatever the dimension
+    assert 0.3 < median.neighbours < 1.2
+    flat = np.concatenate([np.asarray(apart["a"]), np.zeros((5, 3))], axis=1)
+    length = np.median([np.sum((flat[i] - flat[j]) ** 2) for i in range(5) for j in range(i)]) / (2 * np.log(6.0))
+    force = [
+        np.linalg.norm(sum(median.kernel[i, j] * (flat[i] - flat[j]) for j in range(5)) / length) for i in range(5)
+    ]
+    assert median.repulsion == pytest.approx(np.median(force) / np.sqrt(403), rel=1e-3)
+    assert "too weak" in str(median)
+    alone = interaction(apart, SVGD(length_scale=1.0))
+    assert alone.neighbours < 1e-10
+    assert "act alone" in str(alone)
+    assert interaction(apart, MAP()).neighbours == interaction(apart, Laplace()).neighbours == 0.0
+    assert "nothing to interact" in str(interaction({"a": jnp.zeros((1, 3))}, SVGD()))
+    meta = MetaGPRegressor(
+        0.0, kernel="rbf", mean="linear", inference="svgd", n_particles=4, n_steps=20, random_state=0
+    )
+    fitted = meta.fit(target_tasks=Sinusoid(0.5).target_tasks(4, 5, 0))
+    assert fitted.particle_interaction().kernel.shape == (4, 4)
+
+
+def test_a_task_without_weight_that_overflows_leaves_the_draws_as_they_are():
+    tasks = Sinusoid(0.5).target_tasks(4, 5, 0)
+    far = [(1e25 * task.x, task.y) for task in tasks]
+    settings = {"kernel": "linear+rbf", "inference": "laplace", "n_steps": 5, "random_state": 0, "progress": False}
+    alone = MetaGPRegressor(0.0, **settings).fit(target_tasks=tasks).particles_
+    beside = MetaGPRegressor(0.0, **settings).fit(far, tasks).particles_
+    np.testing.assert_allclose(alone.mean.weight, beside.mean.weight, rtol=1e-3, atol=1e-4)
+    assert alone.mean.weight.std() > 0.01

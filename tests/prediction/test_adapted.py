@@ -1,0 +1,324 @@
+"""Many new tasks at once are predicted as each of them alone, whatever their sizes, in chunks that fit into memory."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tinygp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metaprior import (
+    SVGD,
+    LinearKernel,
+    MetaGPClassifier,
+    MetaGPRegressor,
+    MLPKernel,
+    MLPMean,
+    OutOfMemoryWarning,
+    memory,
+)
+from metaprior.prediction import batches as many_tasks
+from metaprior.search import held_out as search
+from metaprior.tasks.ragged import Ragged, ranges
+
+SMALL = {"alpha": 0.5, "inference": "map", "n_steps": 2, "random_state": 0}
+SIZES = [(0, 3), (1, 0), (3, 1), (3, 3)]  # of contexts and queries
+NET = {"hidden_sizes": (4,)}
+
+
+def make_tasks(sizes, input_dim=1, seed=0):
+    rng = np.random.default_rng(seed)
+    draw = lambda n: rng.uniform(-2, 2, (n, input_dim))  # noqa: E731
+    return [(x := draw(n), np.sin(x.sum(axis=1)) + rng.normal(0, 0.3, n), draw(q)) for n, q in sizes]
+
+
+def make_labelled(sizes, seed=0, labels=("ill", "well")):
+    return [(x, np.array(labels)[(y > 0).astype(int)], new) for x, y, new in make_tasks(sizes, 2, seed)]
+
+
+def fit(tasks, estimator=MetaGPRegressor, **arguments):
+    pairs = [(x, y) for x, y, _ in tasks]
+    return estimator(**{**SMALL, **arguments}).fit(pairs[:3], pairs[3:])
+
+
+TRAINING = make_tasks([(5, 0), (4, 0), (5, 0), (6, 0), (5, 0)], seed=1)
+LABELLED = make_labelled([(6, 0), (6, 0), (6, 0), (6, 0), (6, 0)], seed=1)
+
+
+@pytest.fixture(scope="module")
+def regressor():
+    return fit(TRAINING, kernel="rbf", mean="linear")
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    return fit(LABELLED, MetaGPClassifier)
+
+
+def assert_as_adapt(meta, tasks, **arguments):
+    means, stds = meta.predict_many(tasks, return_std=True, **arguments)
+    assert len(means) == len(stds) == len(tasks)
+    for (x, y, new), mean, std in zip(tasks, means, stds, strict=True):
+        expected = meta.adapt(x, y).predict(new, return_std=True, **arguments)
+        np.testing.assert_allclose(mean, expected[0], rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(std, expected[1], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"kernel": "inducing", "n_particles": 2},
+        {"kernel": MLPKernel(**NET, n_features=2), "mean": MLPMean(**NET), "inference": SVGD(), "n_particles": 2},
+        {"kernel": LinearKernel(**NET), "mean": "linear"},
+        {"kernel": "linear+rbf", "mean": "constant"},
+        {
+            "kernel": "rbf",
+            "mean": "zero",
+            "alpha": [0.0, 0.5],
+            "n_steps": 2,
+        },  # several members, each with a scaling of its own
+        {"kernel": tinygp.kernels.Matern32(), "mean": "zero"},
+        {"kernel": "linear+rbf", "encoder": "mlp", "mean": "linear"},
+    ],
+    ids=lambda arguments: str(type(arguments["kernel"]).__name__ if "encoder" not in arguments else "encoder"),
+)
+def test_every_family_predicts_as_adapt(arguments):
+    assert_as_adapt(fit(TRAINING, **{"n_steps": 0, **arguments}), make_tasks([(0, 3), (3, 3), (1, 3)]))
+
+
+SIZE = st.sampled_from([0, 1, 3])  # few, since each is compiled
+
+
+@settings(max_examples=20)
+@given(sizes=st.lists(st.tuples(SIZE, SIZE), max_size=4), latent=st.booleans())
+def test_any_sizes(regressor, sizes, latent):
+    if not sizes:
+        assert regressor.predict_many([]) == []
+        assert regressor.predict_many([], return_std=True) == ([], [])
+        return
+    assert_as_adapt(regressor, make_tasks(sizes, seed=len(sizes)), latent=latent)
+
+
+def test_chunks_and_pieces_change_nothing(regressor, monkeypatch):
+    """More tasks than fit into the few chunks of one size, a filled last chunk, and queries in pieces."""
+    tasks = make_tasks([(3 * (n % 2), n % 4 + n // 20) for n in range(23)])
+    monkeypatch.setattr(many_tasks, "FEW_CHUNKS", 0)
+    monkeypatch.setattr(many_tasks, "MAX_QUERIES", 2)
+    monkeypatch.setattr(many_tasks, "CHUNK_BYTES", 2**12)
+    assert_as_adapt(regressor, tasks)
+
+
+def test_what_adapt_many_gives(regressor):
+    tasks = make_tasks(SIZES)
+    queries = [new for *_, new in tasks]
+    y = [np.linspace(-1, 1, len(new)) for new in queries]
+    adapted = regressor.adapt_many((x, y) for x, y, _ in tasks)
+    assert len(adapted) == len(tasks)
+    assert repr(adapted) == "AdaptedTasks(4 tasks, dtype='float64')"
+    singles = [regressor.adapt(x, y) for x, y, _ in tasks]
+    assert [type(one) for one in adapted] == [type(one) for one in singles]
+    found = {
+        "predict": adapted.predict(queries),
+        "interval": list(zip(*adapted.interval(queries, 0.8), strict=True)),
+        "quantile": list(zip(*adapted.quantile(queries, [0.2, 0.7]), strict=True)),
+        "log_density": adapted.log_density(queries, y),
+        "predictive": [predictive.cdf(0.3) for predictive in adapted.predictive(queries)],
+    }
+    for i, (single, new) in enumerate(zip(singles, queries, strict=True)):
+        expected = {
+            "predict": single.predict(new),
+            "interval": single.interval(new, 0.8),
+            "quantile": single.quantile(new, [0.2, 0.7]),
+            "log_density": single.log_density(new, y[i]),
+            "predictive": single.predictive(new).cdf(0.3),
+        }
+        np.testing.assert_allclose(adapted[i].predict(new), single.predict(new), rtol=1e-12)
+        for name, values in expected.items():
+            np.testing.assert_allclose(found[name][i], values, rtol=1e-9, atol=1e-9, err_msg=name)
+    shared = adapted[1::-1].predict(queries[0])  # one array for all tasks
+    np.testing.assert_allclose(shared[0], singles[1].predict(queries[0]), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(adapted[-1].predict(queries[0]), singles[-1].predict(queries[0]))
+    with pytest.raises(IndexError):
+        adapted[4]
+
+
+@pytest.mark.parametrize("labels", [("ill", "well"), (3, 7)], ids=["shared labels", "labels of its own"])
+def test_labels(classifier, labels):
+    tasks = [*make_labelled([(6, 3), (6, 3)], labels=labels), *make_labelled([(0, 3)])]
+    queries = [new for *_, new in tasks]
+    adapted = classifier.adapt_many([(x, y) for x, y, _ in tasks])
+    assert repr(adapted) == "AdaptedClassifiers(3 tasks, dtype='float64')"
+    predicted = classifier.predict_many(tasks)
+    for i, (x, y, new) in enumerate(tasks):
+        single = classifier.adapt(x, y)
+        assert adapted.classes_[i].tolist() == adapted[i].classes_.tolist() == single.classes_.tolist()
+        np.testing.assert_array_equal(predicted[i], single.predict(new))
+        np.testing.assert_array_equal(adapted[i].predict(new), single.predict(new))
+        for name in ("predict_proba", "predict_log_proba", "decision_function"):
+            found, expected = getattr(adapted, name)(queries)[i], getattr(single, name)(new)
+            np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
+    assert len(adapted[1:].predict(queries[1:])) == 2
+    assert classifier.predict_many([]) == []
+
+
+def test_single_precision_is_close_and_refused_where_it_would_not_be(regressor, classifier):
+    tasks = make_tasks([(3, 3)] * 3)
+    means, stds = regressor.predict_many(tasks, return_std=True)
+    coarse_means, coarse_stds = regressor.predict_many(tasks, return_std=True, dtype="float32")
+    np.testing.assert_allclose(coarse_means, means, atol=1e-4)
+    np.testing.assert_allclose(coarse_stds, stds, atol=1e-4)
+    assert np.max(np.abs(np.subtract(coarse_means, means))) > 0  # it was used
+    assert coarse_means[0].dtype == np.float64
+    labelled = make_labelled([(6, 3)] * 3)
+    contexts, queries = [(x, y) for x, y, _ in labelled], [new for *_, new in labelled]
+    fine, coarse = (classifier.adapt_many(contexts, dtype=dtype).predict_proba(queries) for dtype in FLOATS)
+    np.testing.assert_allclose(coarse, fine, atol=1e-4)
+    exact = fit(TRAINING, kernel="rbf", mean="linear", noise_std=1e-3, n_steps=0)
+    with pytest.raises(ValueError, match=r"dtype='float32' is too coarse for noise of 0\.00\d of the spread"):
+        exact.predict_many(tasks, dtype="float32")
+    with pytest.raises(ValueError, match="contexts of over 100 samples"):
+        classifier.adapt_many([task[:2] for task in make_labelled([(101, 0)])], dtype="float32")
+    with pytest.raises(ValueError, match="dtype must be one of float64, float32; got 'half'"):
+        regressor.predict_many(tasks, dtype="half")
+
+
+FLOATS = ("float64", "float32")
+X, Y = np.zeros((2, 1)), np.zeros(2)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "message"),
+    [
+        ("text", "tasks must be a sequence of"),
+        (np.zeros((3, 2)), "tasks must be a sequence of"),
+        ([(X, Y, X), (X, Y)], r"tasks\[1\] must be \(X_context, y_context, X_query\); got 2 parts"),
+        ([(X, Y, X), (X, Y[:1], X)], r"tasks\[1\] context: X and y must have the same number of samples"),
+        ([(X, Y, X), (X, [0.0, np.nan], X)], r"tasks\[1\] context: y must be finite; 1 value is NaN"),
+        ([(X, Y, X), (X, np.array([0.0, np.inf]), X)], r"tasks\[1\] context: y must be finite"),
+        ([(X, Y, X), (X * np.nan, Y, X)], r"tasks\[1\] context: X must be finite; 2 values"),
+        ([(X, Y, X), (X, Y, X + np.inf)], r"tasks\[1\] query: X must be finite"),
+        ([(X, Y, X), (X, Y, np.zeros((2, 3)))], r"tasks\[1\] query: X must have 1 column, .*; got 3"),
+        ([(X, Y, X), (X, ["a", "b"], X)], r"tasks\[1\] context: y must be an array of numbers"),
+        ([(X, Y, X), (X, Y, X + 1e200)], "standard deviations from the meta-training inputs"),
+    ],
+)
+def test_what_is_wrong_is_named(regressor, tasks, message):
+    with pytest.raises(ValueError, match=message):
+        regressor.predict_many(tasks)
+
+
+def test_wrong_queries_are_named(regressor):
+    adapted = regressor.adapt_many([(X, Y), ([0.0, 1.0], [[1.0], [2.0]])])  # of any form that `adapt` takes
+    with pytest.raises(ValueError, match=r"each of the 2 tasks, or one array for all of them; got 1\."):
+        adapted.predict([X])
+    with pytest.raises(ValueError, match=r"X must be a list with an array for each of the 2 tasks, .*; got int"):
+        adapted.predict(3)
+    with pytest.raises(ValueError, match=r"X\[1\]: X must be finite"):
+        adapted.predict([X, X * np.nan])
+    with pytest.raises(ValueError, match="X for all tasks: X must have 1 column"):
+        adapted.predict(np.zeros((2, 2)))
+    with pytest.raises(ValueError, match=r"log_density\[1\]: X and y must have the same number"):
+        adapted.log_density([X, X], [Y, Y[:1]])
+    with pytest.raises(ValueError, match=r"contexts\[1\] must be \(X, y\)"):
+        regressor.adapt_many([(X, Y), X])
+    with pytest.raises(ValueError, match="coverage must lie strictly between 0 and 1"):
+        adapted.interval([X, X], 1.5)
+
+
+def out_of_memory(size, most):
+    if size > most:
+        raise jax.errors.JaxRuntimeError(f"RESOURCE_EXHAUSTED: Out of memory allocating {size} bytes.")
+
+
+def test_a_chunk_that_does_not_fit_is_halved_with_a_note(regressor, monkeypatch):
+    tasks = make_tasks([(3, 3)] * 16)
+    expected, tried = regressor.predict_many(tasks), []
+    predict_in = many_tasks.predict_in
+
+    def short(particles, rest, queries):
+        tried.append(len(queries.x_query))
+        out_of_memory(tried[-1], 5)
+        return predict_in(particles, rest, queries)
+
+    monkeypatch.setattr(many_tasks, "predict_in", short)
+    with pytest.warns(OutOfMemoryWarning, match="with 16 of the new tasks at once: tried again with 8") as noted:
+        found = regressor.predict_many(tasks)
+    assert len(noted) == 1
+    assert tried == [16, 8, 4, 4, 4, 4]
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
+    monkeypatch.setattr(many_tasks, "predict_in", lambda *_: out_of_memory(1, 0))
+    with (
+        pytest.warns(OutOfMemoryWarning),
+        pytest.raises(MemoryError, match=r"one of the new tasks at a time\. Adapt to"),
+    ):
+        regressor.predict_many(tasks)
+
+
+def test_runs_that_do_not_fit_are_halved_too(regressor, monkeypatch):
+    """Those of a search and those of the members of a fit."""
+    expected = fit(TRAINING, kernel="rbf", mean="linear", alpha=[0.0, 0.5])
+    train, tried = search.train, []
+
+    def short(problem, particles, keys, *arguments, **keywords):
+        tried.append(len(keys))
+        out_of_memory(tried[-1], 1)
+        return train(problem, particles, keys, *arguments, **keywords)
+
+    monkeypatch.setattr("metaprior.search.held_out.train", short)
+    monkeypatch.setattr("metaprior.estimators.members.train", short)
+    with pytest.warns(OutOfMemoryWarning, match="of the runs"):
+        found = fit(TRAINING, kernel="rbf", mean="linear", alpha=[0.0, 0.5])
+    assert max(tried) > 1
+    assert tried.count(1) > 2
+    np.testing.assert_allclose(found.alpha_path_.score, expected.alpha_path_.score, rtol=1e-4)
+
+
+def test_parts_of_memory():
+    assert list(memory.in_parts(lambda part, at_once: (list(part), at_once), range(5), 2, "", "")) == [
+        ([0, 1], 2),
+        ([2, 3], 2),
+        ([4], 2),
+    ]
+
+    def allocate(part, _):
+        """More than any address space for two, and little for one."""
+        return jnp.zeros(2 ** (50 if len(part) > 1 else 5), jnp.int8).sum()
+
+    with pytest.warns(OutOfMemoryWarning, match="with 3 of the arrays at once: tried again with 2"):
+        assert len(list(memory.in_parts(allocate, range(3), 3, "arrays", ""))) == 3
+    with pytest.raises(ZeroDivisionError):
+        list(memory.in_parts(lambda part, _: 1 / 0, range(3), 3, "arrays", ""))
+    assert memory.is_out_of_memory(MemoryError("Unable to allocate"))
+    assert not memory.is_out_of_memory(ValueError("RESOURCE_EXHAUSTED"))
+
+
+@given(sizes=st.lists(st.integers(0, 4), max_size=6), seed=st.integers(0, 99))
+def test_ragged_rows(sizes, seed):
+    rng = np.random.default_rng(seed)
+    arrays = [rng.normal(size=(n, 2)) for n in sizes]
+    ragged = Ragged.of(arrays, (2,))
+    assert ragged.n_rows == sum(sizes)
+    for i, array in enumerate(arrays):
+        np.testing.assert_array_equal(ragged[i], array)
+    order = rng.permutation(len(sizes))
+    for i, array in zip(order, ragged.take(order).split(ragged.take(order).rows.T), strict=True):
+        np.testing.assert_array_equal(array.T, arrays[i])
+    expected = [start + step for start, n in zip([7, 0, 3], [2, 0, 3], strict=True) for step in range(n)]
+    assert ranges(np.array([7, 0, 3]), np.array([2, 0, 3])).tolist() == expected
+
+
+def test_stacked_queries_are_those_of_each_task(regressor):
+    contexts = [(np.zeros((2, 1)) + i, np.ones(2)) for i in range(3)]
+    queries = np.arange(6.0).reshape(3, 2, 1)
+    adapted = regressor.adapt_many(contexts)
+    for one, other in zip(adapted.predict(queries), adapted.predict(list(queries)), strict=True):
+        np.testing.assert_array_equal(one, other)
+    with pytest.raises(IndexError, match="there are 3 tasks; got the index 3"):
+        adapted[3]
+
+
+def test_single_precision_refuses_what_it_cannot_hold(regressor):
+    far = [(np.zeros((1, 1)), np.zeros(1), np.full((1, 1), 1e60))]
+    with pytest.raises(ValueError, match="'float32' cannot hold numbers"):
+        regressor.predict_many(far, dtype="float32")

@@ -1,0 +1,92 @@
+"""Weights of candidates from their scores on held-out tasks."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.special import softmax
+from scipy.stats import norm
+
+from metaprior.search.averaging import averaging_weights, clearly_worse, contaminated, without_negligible
+
+SCORES = st.tuples(st.integers(1, 6), st.integers(1, 9)).flatmap(
+    lambda shape: arrays(float, shape, elements=st.floats(-20, 5))
+)
+
+
+@given(SCORES)
+def test_weights_are_on_the_simplex_and_do_not_depend_on_order(scores):
+    weights = averaging_weights(scores)
+    assert (weights >= 0).all()
+    np.testing.assert_allclose(weights.sum(), 1.0, rtol=1e-12)
+    np.testing.assert_allclose(averaging_weights(scores[::-1]), weights[::-1], rtol=1e-9, atol=1e-12)
+    shifted = scores + np.linspace(-3, 3, scores.shape[1])  # a hard task is hard for all
+    np.testing.assert_allclose(averaging_weights(shifted), weights, rtol=1e-6, atol=1e-9)
+
+
+@given(st.lists(st.floats(-3, 3), min_size=1, max_size=5), st.integers(1, 12))
+def test_where_tasks_agree_the_bootstrap_changes_nothing(means, n_tasks):
+    scores = np.repeat(np.array(means)[:, None], n_tasks, axis=1)
+    np.testing.assert_allclose(averaging_weights(scores), softmax(n_tasks * np.array(means)), rtol=1e-9)
+
+
+def test_two_tasks_by_quadrature():
+    """With two tasks the bootstrap weight of the first is uniform on (0, 1)."""
+    scores = np.array([[0.7, -1.2], [0.1, 0.3], [-0.5, 0.9]])
+    u = (np.arange(20000) + 0.5) / 20000
+    expected = softmax(2 * (u[:, None] * scores[:, 0] + (1 - u[:, None]) * scores[:, 1]), axis=1).mean(axis=0)
+    np.testing.assert_allclose(averaging_weights(scores), expected, atol=4 * 0.3 / np.sqrt(2000))
+
+
+def test_noise_makes_candidates_share():
+    rng = np.random.default_rng(0)
+    difference = rng.normal(size=10)
+    difference -= difference.mean()
+    certain, doubtful = (averaging_weights(np.stack([np.zeros(10), 0.3 + s * difference])) for s in (0.1, 3.0))
+    assert 0.5 < doubtful[1] < certain[1] - 0.1
+
+
+def test_more_tasks_decide():
+    weights = [averaging_weights(np.stack([np.zeros(n), np.full(n, 0.5)]))[1] for n in (2, 5, 20, 60)]
+    assert np.all(np.diff(weights) > 0)
+    assert weights[-1] > 0.999
+
+
+def test_a_candidate_that_diverged_gets_nothing():
+    weights = averaging_weights(np.array([[0.0, 1.0], [5.0, -np.inf], [0.0, 1.0]]))
+    np.testing.assert_allclose(weights, [0.5, 0.0, 0.5])
+
+
+def test_a_loss_that_is_small_but_certain_is_seen():
+    gains = np.array(
+        [[0.0] * 4, [-0.07, -0.06, -0.08, -0.07], [-0.5, 0.4, -0.3, 0.1], [0.1, 0.1, 0.2, 0.1], [-np.inf] * 4]
+    )
+    scores = gains + np.array([1.0, -2.0, 0.5, 3.0])
+    assert clearly_worse(scores, 0).tolist()[:4] == [False, True, False, False]
+    assert averaging_weights(scores)[1] > 0.1  # which averaging alone would not
+
+
+@given(arrays(float, 5, elements=st.floats(-1e4, 10)), st.floats(0.1, 10))
+def test_contamination_against_scipy_and_its_floor(log_density, spread):
+    reference = norm.logpdf(np.linspace(-2, 2, 5), 0.5, spread)
+    robust = contaminated(log_density, reference)
+    with np.errstate(under="ignore"):
+        direct = np.log(0.9 * np.exp(log_density) + 0.1 * norm.pdf(np.linspace(-2, 2, 5), 0.5, spread))
+    np.testing.assert_allclose(robust, direct, rtol=1e-9)
+    assert (robust >= np.log(0.1) + reference - 1e-12).all()
+    assert np.isnan(contaminated(np.array([np.nan]), np.array([0.0]))).all()
+
+
+@pytest.mark.parametrize(
+    ("given_", "expected"),
+    [
+        ([0.5, 0.485, 0.015], [0.5 / 0.985, 0.485 / 0.985, 0.0]),
+        ([1.0], [1.0]),
+        ([0.98, 0.02], [0.98, 0.02]),
+        ([0.01] * 100, [1 / 6] * 6 + [0.0] * 94),
+        ([0.05] + [0.1] * 8 + [0.15], [0.0] + [0.1 / 0.65] * 5 + [0.0] * 3 + [0.15 / 0.65]),
+    ],
+)
+def test_negligible_weights_and_more_than_six_are_dropped(given_, expected):
+    np.testing.assert_allclose(without_negligible(np.array(given_)), expected, rtol=1e-12)

@@ -1,0 +1,210 @@
+"""What is searched, and what is not: candidates, rounds, fall-backs, and the report of it all."""
+
+import contextlib
+import time
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from metaprior.meta.methods import MAP
+from metaprior.meta.runs import Settings
+from metaprior.search import selection as module
+from metaprior.search.held_out import Candidate
+from metaprior.search.report import TransferReport, make_report
+from metaprior.search.selection import Auto, Choice, Schedule, choose
+from metaprior.search.weights import discounted, resolve_weights
+from metaprior.tasks.types import Task
+from metaprior.training.loop import TrainingDiverged
+from metaprior.training.steps import Recipe
+
+SETTINGS = Settings()
+NAMES = ("source", "target")
+
+
+class FakeRun(NamedTuple):
+    run: None
+    candidate: Candidate
+
+
+def tasks_of(*counts):
+    return [[Task(np.zeros((2, 1)), np.array([0.0, 1.0]))] * count for count in counts]
+
+
+def schedule(n_steps=100, deadline=None):
+    return Schedule(lambda run: Recipe(MAP()), n_steps, 1e-2, 0, deadline, lambda *_: contextlib.nullcontext())
+
+
+@pytest.fixture
+def scored(monkeypatch):
+    """Scores by a formula in place of training: `score(candidate)`, the same for every query of every task."""
+    rounds = []
+
+    def use(score):
+        def held_out(environments, target, candidate, folds, seed):
+            return [FakeRun(None, candidate) for _ in folds.members]
+
+        def trained(runs, *_):
+            rounds.append(len(runs))
+            return np.array([score(each.candidate) for each in runs]), 100
+
+        def gathered(values, runs, folds):
+            of_candidates = values[:: len(folds.members)]
+            return np.broadcast_to(of_candidates[:, None, None], (len(of_candidates), len(folds.splits), 4)).copy()
+
+        monkeypatch.setattr(module, "held_out_runs", held_out)
+        monkeypatch.setattr(module, "train_and_score", trained)
+        monkeypatch.setattr(module, "by_task", gathered)
+        monkeypatch.setattr(module, "reference_log_densities", lambda tasks, folds, labels: np.zeros((len(tasks), 4)))
+        return rounds
+
+    return use
+
+
+def test_nothing_to_choose_is_not_searched(scored):
+    rounds = scored(lambda candidate: 0.0)
+    choice = choose(tasks_of(3, 3), 1, [(0.3, 0.7)], SETTINGS, Auto(), schedule())
+    assert (choice.weights.tolist(), choice.scores, rounds) == ([1.0], None, [])
+    [(candidate, weight)] = choice.members
+    assert (candidate.weights, weight) == ((0.3, 0.7), 1.0)
+
+
+@pytest.mark.parametrize(("n_target", "n_steps", "discounts"), [(1, 100, (0.1, 0.4, 1.0)), (5, 0, (1.0,))])
+def test_without_held_out_tasks_the_rule_is_cautious(scored, n_target, n_steps, discounts):
+    rounds = scored(lambda candidate: 0.0)
+    counts = (6, n_target)
+    options = resolve_weights("auto", NAMES, counts, 1)
+    choice = choose(tasks_of(*counts), 1, options, SETTINGS, Auto(weights=True), schedule(n_steps))
+    assert rounds == []
+    assert choice.scores is None
+    assert [c.weights for c in choice.candidates] == [discounted(counts, 1, r) for r in discounts]
+    np.testing.assert_allclose(choice.weights, 1 / len(discounts))
+
+
+@pytest.mark.parametrize("n_target", [2, 5, 9])
+def test_all_folds_and_alphas_are_one_round(scored, n_target):
+    rounds = scored(lambda candidate: -abs(candidate.weights[0] - 0.5))
+    options = resolve_weights([0.0, 0.25, 0.5, 1.0], NAMES, (6, n_target), 1)
+    choice = choose(tasks_of(6, n_target), 1, options, SETTINGS, Auto(), schedule())
+    assert rounds == [4 * min(n_target, 5 if n_target >= 8 else n_target)]
+    assert choice.weights.argmax() == 2
+    np.testing.assert_allclose(choice.weights.sum(), 1.0)
+    assert choice.scores.shape == (4, n_target)
+
+
+def test_a_source_that_hurts_is_left_out(scored):
+    scored(lambda candidate: -20.0 * candidate.weights[0])
+    options = resolve_weights("auto", NAMES, (20, 10), 1)
+    choice = choose(tasks_of(20, 10), 1, options, SETTINGS, Auto(weights=True), schedule())
+    assert choice.weights[0] > 0.95
+    report = make_report(choice, NAMES, 1, 10)
+    assert report.verdict.startswith("The source does not help: -")
+    assert float(report.weight @ report.alpha) < 0.02
+
+
+def test_several_sources_are_tried_alone_and_together(scored):
+    gain = {0: 3.0, 1: -20.0, 2: 2.0}
+    rounds = scored(lambda candidate: sum(gain[e] * candidate.weights[e] for e in gain))
+    counts, names = (10, 10, 10, 10), ("a", "noise", "b", "target")
+    choice = choose(
+        tasks_of(*counts), 3, resolve_weights("auto", names, counts, 3), SETTINGS, Auto(weights=True), schedule()
+    )
+    assert len(rounds) == 3
+    assert choice.candidates[-1].weights == (1 / 3, 0.0, 1 / 3, 1 / 3)
+    average = choice.weights @ np.array([c.weights for c in choice.candidates])
+    assert average[1] < 0.02
+    assert min(average[0], average[2]) > 0.1
+
+
+def test_temperature_and_prior_std_are_varied_around_the_best(scored):
+    def score(candidate):
+        s = candidate.settings
+        return -((candidate.weights[0] - 0.5) ** 2) - abs(np.log(s.temperature_factor * s.prior_std["weights"] / 8.0))
+
+    rounds = scored(score)
+    options = resolve_weights([0.0, 0.5], NAMES, (6, 9), 1)
+    choice = choose(tasks_of(6, 9), 1, options, SETTINGS, Auto(temperature=True, prior_std=True), schedule())
+    assert rounds == [2 * 5, 4 * 5]
+    best = choice.candidates[choice.weights.argmax()]
+    assert (best.weights[0], best.settings.temperature_factor) == (0.5, 4.0)
+    report = make_report(choice, NAMES, 1, 9)
+    assert "alpha = 0.5, temperature x 4" in str(report)
+    assert "alpha = 0.5, prior_std x 2" in str(report)
+
+
+def test_rounds_after_the_deadline_are_left_out(scored):
+    rounds = scored(lambda candidate: 0.0)
+    counts, names = (10, 10, 10), ("a", "b", "target")
+    choice = choose(
+        tasks_of(*counts), 2, resolve_weights("auto", names, counts, 2), SETTINGS, Auto(True, True, True),
+        schedule(deadline=time.monotonic() - 1.0),
+    )  # fmt: skip
+    assert len(rounds) == 1
+    assert len(choice.candidates) == 6
+
+
+@pytest.mark.parametrize("auto", [Auto(), Auto(temperature=True, prior_std=True)], ids=["alpha", "all"])
+def test_if_all_diverge_that_is_said(scored, auto):
+    scored(lambda candidate: -np.inf)
+    with pytest.raises(TrainingDiverged, match="smaller learning_rate"):
+        choose(tasks_of(3, 3), 1, [(0.0, 1.0), (0.5, 0.5)], SETTINGS, auto, schedule())
+
+
+def test_a_source_that_is_a_little_but_surely_worse_goes(scored):
+    scored(lambda candidate: -0.05 * candidate.weights[0])
+    options = resolve_weights("auto", NAMES, (20, 10), 1)
+    choice = choose(tasks_of(20, 10), 1, options, SETTINGS, Auto(weights=True), schedule())
+    assert choice.weights.tolist() == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+
+
+def test_what_temperature_gains_is_not_the_sources():
+    settings = [Settings(), Settings(temperature_factor=4.0)]
+    weighed = [Candidate((alpha, 1.0 - alpha), s) for s in settings for alpha in (0.0, 0.5)]
+    scores = np.array([[0.01, 0.0], [-0.17, -0.18], [1.01, 1.0], [0.83, 0.84]])
+    report = make_report(Choice(weighed, np.array([0.1, 0.1, 0.7, 0.1]), scores), NAMES, 1, 2)
+    assert report.verdict.startswith("The source does not help: -0.180")
+
+
+def candidates(*alphas):
+    return [Candidate((alpha, 1.0 - alpha), SETTINGS) for alpha in alphas]
+
+
+@pytest.mark.parametrize(
+    ("gains", "starts"),
+    [
+        ([0.5, 0.6, 0.4, 0.5], "The source helps: +0.500"),
+        ([0.5, -0.3, 0.4, -0.2], "Whether the source helps cannot be told: +0.100"),
+        ([0.5, -0.1, 0.4, 0.0], "The source probably helps: +0.200"),
+        ([-0.5, -0.6, -0.4, -0.5], "The source does not help: -0.500"),
+    ],
+)
+def test_verdicts(gains, starts):
+    scores = np.stack([np.zeros(4), np.array(gains)])
+    report = make_report(Choice(candidates(0.0, 0.5), np.array([0.5, 0.5]), scores), NAMES, 1, 4)
+    assert report.verdict.startswith(starts), report.verdict
+    assert "4 held-out target tasks" in report.verdict
+    assert report.gain[1] == pytest.approx(np.mean(gains))
+    assert report.gain_standard_error[1] == pytest.approx(np.std(gains, ddof=1) / 2)
+
+
+def test_a_report_fits_the_terminal_and_travels_as_json():
+    scores = np.array([[0.0, 1.0], [0.5, -np.inf], [2.0, 2.0]])
+    choice = Choice(candidates(0.0, 0.5, 1.0), np.array([0.25, 0.0, 0.75]), scores)
+    report = make_report(choice, NAMES, 1, 2)
+    text = str(report)
+    table = text.split("\n\n")[1]
+    assert max(map(len, table.splitlines())) <= 80
+    assert "diverged" in table
+    assert "alpha = 1 (source-only)" in table
+    again = TransferReport.from_json(report.to_json())
+    assert str(again) == text
+    np.testing.assert_array_equal(again.alpha, [0.0, 0.5, 1.0])
+
+
+@pytest.mark.parametrize("scores", [None, np.array([[0.0, 1.0], [0.5, 0.2]])], ids=["given", "searched"])
+@pytest.mark.parametrize("alphas", [(0.0, 0.5), (0.2, 0.5)], ids=["with target-only", "without"])
+def test_every_report_can_be_printed_and_drawn(scores, alphas, tmp_path):
+    report = make_report(Choice(candidates(*alphas), np.array([0.5, 0.5]), scores), NAMES, 1, 2)
+    assert "alpha" in repr(report)
+    report.plot().savefig(tmp_path / "report.png")
+    assert (tmp_path / "report.png").stat().st_size > 5000

@@ -1,0 +1,231 @@
+"""Training on a stream of stored tasks is training on all of them."""
+
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+from metaprior import InducingKernel, MetaGPClassifier, MetaGPRegressor, StoredTasks, load
+from metaprior.estimators import streaming
+from metaprior.gp.kernels import RBFKernel
+from metaprior.gp.means import ConstantMean
+from metaprior.meta.objective import full_batch, temperature, weighted_loss
+from metaprior.meta.runs import Settings, set_up
+from metaprior.storage import feed as stream
+from metaprior.storage.feed import Feed, make_strata, sample_tasks, shared, stream_temperature
+from metaprior.tasks.scaling import fit_scaling
+from metaprior.tasks.types import Task
+
+WEIGHTS = (0.25, 0.0, 0.75)
+
+
+def draw_tasks(sizes, rng):
+    rng = np.random.default_rng(rng)
+    return [Task(rng.normal(size=(m, 2)), 3 + rng.normal(size=m)) for m in sizes]
+
+
+ENVIRONMENTS = [draw_tasks([2, 2, 9, 9, 2, 2, 9, 9], 0), draw_tasks([3], 1), draw_tasks([2, 9, 2, 9], 2)]
+STORED = [StoredTasks.from_tasks(tasks, 2) for tasks in ENVIRONMENTS]
+SCALING = fit_scaling(ENVIRONMENTS, WEIGHTS)
+
+
+def make_feed(batch_size=6, seed=0, n_steps=20, **more):
+    return Feed(STORED, WEIGHTS, SCALING, batch_size, seed, n_steps, **more)
+
+
+def of_step(batches, step):
+    return jax.tree.map(lambda leaf: leaf[step, 0], batches)
+
+
+def test_an_epoch_of_mini_batches_averages_to_the_loss_of_all_tasks(x64):
+    run = set_up(ENVIRONMENTS, WEIGHTS, SCALING, Settings(ConstantMean(), RBFKernel()), 0)
+    theta = jax.tree.map(lambda leaf: leaf[0], run.particles)
+    loss = jax.jit(lambda batches: weighted_loss(theta, run.problem.rest, batches))
+    with make_feed(dtype=np.float64) as feed:
+        assert sorted((s.environment, s.size, len(s.tasks), s.sampled) for s in feed.strata) == [
+            (0, 2, 4, 1),
+            (0, 9, 4, 1),
+            (2, 2, 2, 2),
+            (2, 9, 2, 2),
+        ]
+        batches = feed.chunk(4, 4)  # an epoch of every stratum
+        losses = [float(loss(of_step(batches, step))) for step in range(4)]
+    assert np.std(losses) > 1e-3
+    np.testing.assert_allclose(np.mean(losses), float(loss(full_batch(run.problem))), rtol=1e-12)
+
+
+def test_every_task_comes_once_an_epoch_in_another_order():
+    tasks = StoredTasks.from_arrays(np.arange(10.0), np.arange(10.0), np.arange(11))
+    feed = Feed([tasks], [1.0], SCALING._replace(x_mean=0.0, x_std=1.0), 3, 0, 20)
+    drawn = feed._indices(0, 0, 20).ravel()
+    epochs = drawn.reshape(6, 10)
+    assert all(sorted(epoch) == list(range(10)) for epoch in epochs.tolist())
+    assert len({tuple(epoch) for epoch in epochs.tolist()}) == 6
+    np.testing.assert_array_equal(feed._indices(0, 7, 4).ravel(), drawn[21:33])
+
+
+@pytest.mark.parametrize("prefetch", [True, False])
+def test_batches_depend_on_the_step_alone(prefetch):
+    with make_feed(prefetch=prefetch) as feed, make_feed(prefetch=False) as other:
+        whole = other.chunk(0, 12)
+        for first, n in ((0, 4), (4, 4), (8, 4), (3, 5), (8, 2), (10, 2)):
+            part = jax.tree.map(lambda leaf, first=first, n=n: leaf[first : first + n], whole)
+            for one, two in zip(jax.tree.leaves(feed.chunk(first, n)), jax.tree.leaves(part), strict=True):
+                np.testing.assert_array_equal(one, two)
+        assert feed.identity == other.identity
+    with make_feed(seed=1) as other:
+        assert other.identity != feed.identity
+        assert not np.array_equal(other.chunk(0, 12)[0].batch.y, whole[0].batch.y)
+
+
+def test_a_batch_in_double_precision_is_so_from_the_thread_too(x64):
+    with make_feed(dtype=np.float64) as feed:
+        assert [feed.chunk(first, 2)[0].batch.x.dtype for first in (0, 2)] == [jnp.float64] * 2
+
+
+def test_what_fails_in_the_thread_is_raised_and_the_thread_ends(monkeypatch):
+    gather = StoredTasks.gather
+    here = threading.current_thread()
+    failing = lambda *given: gather(*given) if threading.current_thread() is here else 1 / 0  # noqa: E731
+    monkeypatch.setattr(StoredTasks, "gather", failing)
+    with make_feed() as feed:
+        feed.chunk(0, 2)
+        assert any("metaprior-feed" in thread.name for thread in threading.enumerate())
+        with pytest.raises(ZeroDivisionError):
+            feed.chunk(2, 2)
+    assert not any("metaprior-feed" in thread.name for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("rule", ["paper", "effective", "bayes"])
+def test_the_temperature_is_that_of_all_tasks(rule, x64):
+    run = set_up(ENVIRONMENTS, WEIGHTS, SCALING, Settings(ConstantMean(), RBFKernel()), 0)
+    expected = temperature(rule, run.problem.tasks, run.problem.environment_weights)
+    np.testing.assert_allclose(stream_temperature(rule, STORED, WEIGHTS), float(expected), rtol=1e-12)
+
+
+def test_strata_are_sampled_by_their_weight():
+    np.testing.assert_array_equal(shared(np.array([0.5, 0.5]), np.array([10**6, 100]), 256), [156, 100])
+    np.testing.assert_array_equal(shared(np.array([0.5, 0.5]), np.array([10**6, 1000]), 256), [128, 128])
+    np.testing.assert_array_equal(shared(np.array([1.0, 1e-9]), np.array([50, 50]), 20), [19, 1])
+    np.testing.assert_array_equal(shared(np.array([1.0, 1e-9]), np.array([50, 50]), 1), [1, 1])
+    for batch_size in (4, 7, 100):
+        strata = make_strata(STORED, WEIGHTS, batch_size)
+        assert sum(s.sampled for s in strata) == min(batch_size, 12)
+        np.testing.assert_allclose(sum(s.sampled * s.weight for s in strata), 1.0, rtol=1e-12)
+
+
+def test_chunks_are_bounded():
+    assert make_feed().chunk_steps == 100
+    large = StoredTasks.from_arrays(np.zeros((4, 100_000)), np.zeros(4), np.arange(5))
+    scaling = SCALING._replace(x_mean=np.zeros(100_000), x_std=np.ones(100_000))
+    assert Feed([large], [1.0], scaling, 4, 0, 10).chunk_steps == 10  # of 15 that fit, what goes into 100
+
+
+def test_a_sample_is_drawn_from_every_environment():
+    some = sample_tasks(STORED, 3, 0)
+    assert [len(tasks) for tasks in some] == [3, 1, 3]
+    for tasks, every in zip(some, ENVIRONMENTS, strict=True):
+        assert all(any(np.array_equal(task.x, other.x) for other in every) for task in tasks)
+    assert len(sample_tasks(STORED, 100, 0)[0]) == 8
+
+
+SMALL = {"kernel": "rbf", "mean": "constant", "n_steps": 300, "random_state": 3, "alpha": 0.25, "inference": "map"}
+STORES = {"source": STORED[0], "target": STORED[2]}
+EVEN = draw_tasks([4] * 8, 5)  # one size compiles once
+QUERIES = np.linspace(-1, 1, 8).reshape(4, 2)
+
+
+def predict(meta):
+    return meta.adapt(*ENVIRONMENTS[0][2]).predict(QUERIES, return_std=True)
+
+
+@pytest.mark.parametrize(("mixed", "prior"), [(True, {}), (False, {"kernel": InducingKernel(5)})])
+def test_a_stream_of_all_tasks_in_every_step_is_the_fit_in_memory(mixed, prior):
+    arguments = {**SMALL, **prior, "n_steps": 150}
+    whole = MetaGPRegressor(**arguments).fit(ENVIRONMENTS[0], ENVIRONMENTS[2])
+    streamed = MetaGPRegressor(**arguments).fit(STORED[0], ENVIRONMENTS[2] if mixed else STORED[2])
+    np.testing.assert_allclose(streamed.loss_trace_, whole.loss_trace_, atol=1e-4)
+    np.testing.assert_allclose(predict(streamed), predict(whole), atol=1e-3)
+    np.testing.assert_allclose(streamed.temperature_, whole.temperature_, rtol=1e-5)
+    assert streamed.training_["environments"] == whole.training_["environments"]
+
+
+def test_a_stream_of_a_few_tasks_a_step_comes_near_the_fit_in_memory():
+    arguments = {**SMALL, "n_steps": 1000, "learning_rate": 0.02}
+    whole = MetaGPRegressor(**arguments).fit(ENVIRONMENTS[0], ENVIRONMENTS[2])
+    streamed = MetaGPRegressor(**arguments, batch_size=6).fit(STORES, target="target")
+    assert np.std(streamed.loss_trace_[-50:]) > 0.01
+    np.testing.assert_allclose(predict(streamed), predict(whole), atol=0.1)
+
+
+class Stopped(Exception):
+    pass
+
+
+def test_a_stopped_stream_goes_on_to_the_same_result(tmp_path, monkeypatch):
+    monkeypatch.setattr(stream, "CHUNK", 50)
+    arguments = {**SMALL, "batch_size": 6, "inference": "svgd", "n_particles": 2}
+    fit = lambda stores=STORES, **more: MetaGPRegressor(**arguments).fit(stores, target="target", **more)  # noqa: E731
+    whole = fit()
+    path = tmp_path / "checkpoint"
+    chunk = Feed.chunk
+    asked = []
+
+    def stopping(feed, first, n_steps):
+        asked.append(first)
+        if len(asked) == 4:
+            raise Stopped
+        return chunk(feed, first, n_steps)
+
+    monkeypatch.setattr(Feed, "chunk", stopping)
+    with pytest.raises(Stopped):
+        fit(checkpoint=path)
+    assert not any("metaprior-feed" in thread.name for thread in threading.enumerate())
+    resumed = fit(checkpoint=path)
+    assert asked == [0, 50, 100, 150, 150, 200, 250]
+    np.testing.assert_array_equal(resumed.loss_trace_, whole.loss_trace_)
+    np.testing.assert_array_equal(predict(resumed), predict(whole))
+    moved = [Task(task.x, task.y + 1e-9) for task in ENVIRONMENTS[0]]
+    fit({**STORES, "source": StoredTasks.from_tasks(moved, 2)}, checkpoint=path)
+    assert asked[7] == 0
+
+
+def test_alpha_and_kernel_are_chosen_on_a_sample(tmp_path, monkeypatch):
+    monkeypatch.setattr(streaming, "SAMPLE", 6)
+    arguments = {**SMALL, "alpha": "auto", "inference": "auto", "n_steps": 20}
+    even = StoredTasks.from_tasks(EVEN, 2)
+    meta = MetaGPRegressor(**arguments).fit(even, even[4:])
+    assert meta.report_.n_target_tasks == 4
+    np.testing.assert_allclose(sorted(meta.alpha_path_.alpha)[-2], 6 / 10)  # r = 1, of six source tasks
+    assert meta.inference == "auto"
+    meta.save(tmp_path / "prior")
+    loaded = load(tmp_path / "prior")
+    np.testing.assert_array_equal(predict(loaded), predict(meta))
+    assert (loaded.inference, meta.model_.n_particles) == ("map", 1)
+
+
+def test_labels_of_a_stream_are_zero_and_one():
+    labelled = [[Task(task.x, (task.y > 3).astype(int)) for task in tasks] for tasks in (EVEN, [], EVEN[4:])]
+    stored = [StoredTasks.from_tasks(tasks, 2) for tasks in labelled]
+    meta = MetaGPClassifier(0.25, kernel="rbf", n_steps=100, random_state=3)
+    whole = clone(meta).fit(labelled[0], labelled[2])
+    streamed = clone(meta).fit(stored[0], labelled[2])
+    np.testing.assert_allclose(streamed.loss_trace_, whole.loss_trace_, atol=1e-4)
+    assert streamed.classes_.tolist() == [0, 1]
+    with pytest.raises(ValueError, match="source_tasks: labels must be 0 and 1 where tasks are stored; got "):
+        meta.fit(STORED[0], labelled[2])
+
+
+def test_what_a_stream_cannot_do_is_said():
+    narrow = StoredTasks.from_arrays(np.zeros((3, 1)), np.zeros(3), [0, 3])
+    for arguments, tasks, match in (
+        ({"inference": "laplace"}, STORES, "inference='laplace' needs all tasks in memory"),
+        ({}, {"source": narrow, "target": STORED[2]}, r"source_tasks\['target'\] must have 1 input column, .*; got 2"),
+        ({}, {"source": STORED[0][:0], "target": STORED[2][:0]}, "has no tasks"),
+        ({}, {"source": STORED[0], "target": STORED[2][:0]}, "to the target environment, which has no tasks"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            MetaGPRegressor(**{**SMALL, **arguments}).fit(tasks, target="target")

@@ -1,0 +1,109 @@
+"""The same fit on one device, on eight, and by two processes over loopback, one of which is lost and comes again."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import many_devices
+import numpy as np
+import pytest
+
+from metaprior.tasks.types import Task
+from metaprior.training import processes
+from metaprior.training.devices import ProcessLost, together
+from metaprior.training.processes import check_alike, check_devices
+
+SCRIPT = Path(many_devices.__file__)
+
+
+def start(*arguments, n_devices=1):
+    flags = f"--xla_force_host_platform_device_count={n_devices}"
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, str(SCRIPT), *map(str, arguments)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_eight_devices_give_what_one_gives():
+    said, _ = start("devices", n_devices=8).communicate(timeout=400)
+    assert "n_devices 8" in said, said
+    differences = dict(re.findall(r"^(.+): (\d\.\de[+-]\d+)$", said, flags=re.MULTILINE))
+    assert set(differences) == {*many_devices.FITS, "large tasks", "labels"}, said
+    assert all(float(value) < 1e-10 for value in differences.values()), differences
+
+
+def free_address():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def run_two(checkpoint, out, n_chunks_of_second=0):
+    """What both said, and how they ended."""
+    address = free_address()
+    both = [
+        start("process", rank, address, n_chunks if rank else 0, checkpoint, out)
+        for rank, n_chunks in ((0, 0), (1, n_chunks_of_second))
+    ]
+    said = [process.communicate(timeout=300)[0] for process in both]
+    return said, [process.returncode for process in both]
+
+
+def test_a_lost_process_ends_all_and_both_go_on_from_the_checkpoint(tmp_path):
+    checkpoint = tmp_path / "checkpoint"
+    said, ended = run_two(checkpoint, tmp_path / "lost", n_chunks_of_second=2)
+    assert ended[0] != 0
+    assert ended[1] == 9
+    assert "This run of 2 processes cannot go on: another of them has ended" in said[0]
+    assert checkpoint.exists()
+    assert not list(tmp_path.glob("lost*.npz"))
+    said, ended = run_two(checkpoint, tmp_path / "again")
+    assert ended == [0, 0], said
+    first, second = (np.load(tmp_path / f"again.{rank}.npz") for rank in (0, 1))
+    for name in first.files:
+        np.testing.assert_array_equal(first[name], second[name])
+    whole, ended = run_two(tmp_path / "whole", tmp_path / "once")
+    assert ended == [0, 0], whole
+    once = np.load(tmp_path / "once.0.npz")
+    for name in first.files:  # the seed was the first process's, and is fixed there
+        np.testing.assert_allclose(first[name], once[name], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("n_devices", [0, 2])
+def test_devices_that_are_not_there(n_devices):
+    with pytest.raises(ValueError, match="n_devices must be"):
+        many_devices.fit(n_devices)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (MemoryError(), "Out of memory on process 0 of 2. All of them end. Take a batch_size"),
+        (ValueError("UNKNOWN: Gloo all-reduce failed"), "another of them has ended"),
+        (jax.errors.JaxRuntimeError("INTERNAL: Connection closed"), "another of them has ended"),
+    ],
+)
+def test_what_ends_one_process_is_said_to_end_all(monkeypatch, error, message):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ProcessLost, match=message), together():
+        raise error
+    with pytest.raises(ValueError, match="mistake"), together():
+        raise ValueError("a mistake of the user's")
+    monkeypatch.setattr(jax, "process_count", lambda: 1)
+    with pytest.raises(type(error)), together():
+        raise error
+
+
+def test_processes_take_part_with_all_devices_and_the_same_tasks(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax, "device_count", lambda: 2)
+    with pytest.raises(ValueError, match="n_devices must be None or 2 where several processes"):
+        check_devices(1)
+    with pytest.raises(ValueError, match="search_time must be None"):
+        check_alike([], 3.0)
+    monkeypatch.setattr(processes, "from_first", lambda value: "another")
+    with pytest.raises(ValueError, match="was given other tasks than the first"):
+        check_alike([[Task(np.zeros((1, 1)), np.zeros(1))]], None)
