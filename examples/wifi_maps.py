@@ -26,7 +26,7 @@ print(f"{len(source)} transmitters in building 0, {len(target)} in building 1; {
 meta = MetaGPRegressor(n_steps=n_steps, random_state=0).fit(source, target)
 print(meta.transfer_report())
 
-X, y, X_new, y_new = test[0]  # a new transmitter: (x, y) in metres and the floor; dBm
+X, y, X_new, y_new = test[0]  # a new transmitter: (x, y) in meters and the floor; dBm
 task = meta.adapt(X, y)
 mean, (lower, upper) = task.predict(X_new), task.interval(X_new, coverage=0.9)
 inside = ((lower <= y_new) & (y_new <= upper)).mean()

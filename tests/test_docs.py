@@ -27,7 +27,7 @@ def quick(monkeypatch):
 def tables(tmp_path, monkeypatch):
     """The tables of `metaprior example` in the working folder."""
     (tmp_path / "example").mkdir()
-    for table in resources.files("metaprior").joinpath("data").iterdir():
+    for table in resources.files("metaprior").joinpath("datasets", "example").iterdir():
         if table.name.endswith(".csv"):
             (tmp_path / "example" / table.name).write_bytes(table.read_bytes())
     monkeypatch.chdir(tmp_path)

@@ -15,7 +15,7 @@ class OutOfMemoryWarning(UserWarning):
     """Less was done at once than planned, since memory was short. Results are the same."""
 
 
-def in_parts(
+def in_chunks(
     run: Callable[[Any, int], Result], items: Sequence[Any] | Any, at_once: int, what: str, advice: str
 ) -> Iterator[Result]:
     """`run(part, at_once)` for the items in parts of `at_once`, each for the next time it is asked.

@@ -29,11 +29,11 @@ from metaprior.meta.hyperprior import check_prior_mean, check_prior_std
 from metaprior.meta.methods import MAP, SVGD
 from metaprior.meta.objective import batch_plan
 from metaprior.meta.runs import Settings, scaling_of, set_up, stack_runs
-from metaprior.metrics.regression import mean_and_standard_error, summarise
+from metaprior.metrics.regression import mean_and_standard_error, summarize
 from metaprior.prediction.batches import predict_tasks
 from metaprior.prediction.ensemble import Ensemble, Model
 from metaprior.training.loop import train
-from metaprior.training.steps import Recipe
+from metaprior.training.steps import TrainConfig
 
 VALIDATION_SEED = 1_000_000  # the seeds of tests, demo and figures are below
 
@@ -64,16 +64,16 @@ def evaluate(
     stacked = stack_runs(runs)
     size = candidate.batch_size
     plan = None if size is None else batch_plan(runs[0].problem.tasks, size)
-    recipe = Recipe(candidate.settings.method, schedule=candidate.schedule, plan=plan)
+    train_config = TrainConfig(candidate.settings.method, schedule=candidate.schedule, plan=plan)
     rates = jnp.full(n_draws, candidate.learning_rate)
     started = time.perf_counter()
-    result = train(stacked.problem, stacked.particles, stacked.key, recipe, candidate.n_steps, rates)
+    result = train(stacked.problem, stacked.particles, stacked.key, train_config, candidate.n_steps, rates)
     seconds = time.perf_counter() - started
     scores = {"rmse": [], "nll": [], "calibration_error": [], "coverage": []}
     for i, (run, scaling, tasks) in enumerate(zip(runs, scalings, tests, strict=True)):
         particles = jax.tree.map(lambda leaf, i=i: leaf[i], result.particles)
         model = Model(particles, run.problem.rest, scaling)
-        summary = summarise(*predict_tasks(Ensemble((model,), np.ones(1)), tasks))
+        summary = summarize(*predict_tasks(Ensemble((model,), np.ones(1)), tasks))
         for name, values in scores.items():
             values.append(np.mean(summary[name]))
     row: dict[str, Any] = {}

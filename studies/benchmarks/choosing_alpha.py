@@ -37,14 +37,14 @@ from metaprior.search.held_out import (
     held_out_runs,
     hold_out,
     reference_log_densities,
-    stand_in,
+    search_method,
     train_and_score,
 )
 from metaprior.search.selection import STEPS_DIVISOR
 from metaprior.search.weights import DISCOUNTS, discounted
 from metaprior.tasks.types import Task
 from metaprior.training.loop import train
-from metaprior.training.steps import Recipe
+from metaprior.training.steps import TrainConfig
 
 DEVIATIONS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 N_TARGET = (5, 15, 25)
@@ -112,7 +112,7 @@ def prepare(deviation: float, n_target: int, seed: int, settings: Settings) -> P
 def choose(draws: Sequence[Prepared], settings: Settings, n_steps: int) -> np.ndarray:
     """The weights of `alpha="auto"` over DISCOUNTS, (draws, alphas)."""
     runs = [held_out._replace(run=_with_key(held_out.run)) for draw in draws for held_out in draw.held_out]
-    scores, _ = train_and_score(runs, Recipe(stand_in(settings.method)), n_steps, LEARNING_RATE)
+    scores, _ = train_and_score(runs, TrainConfig(search_method(settings.method)), n_steps, LEARNING_RATE)
     weights = []
     per_draw = len(draws[0].held_out)
     for i, draw in enumerate(draws):
@@ -198,8 +198,8 @@ def _train(runs: Sequence[Any], settings: Settings, n_steps: int) -> tuple[Any, 
     for first in range(0, n_runs, at_once):
         batch = _with_key(jax.tree.map(_to_jax, _take(stacked, np.arange(first, first + at_once) % n_runs)))
         rates = jnp.full(at_once, LEARNING_RATE)
-        recipe = Recipe(settings.method)
-        result = train(batch.problem, batch.particles, batch.key, recipe, n_steps, rates, guard=False)
+        train_config = TrainConfig(settings.method)
+        result = train(batch.problem, batch.particles, batch.key, train_config, n_steps, rates, check_divergence=False)
         trained.append(jax.tree.map(np.asarray, result.particles))
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *trained), stacked.problem.rest
 

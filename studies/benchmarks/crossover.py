@@ -1,4 +1,4 @@
-"""Up to which size all covariances of a batch are factorised at once: the evidence and its gradient, both ways in turn.
+"""Up to which size all covariances of a batch are factorized at once: the evidence and its gradient, both ways in turn.
 
 python studies/benchmarks/crossover.py [--tasks 30,1000] [--sizes 2,5,8,12,16,20,24,32,48]
 """

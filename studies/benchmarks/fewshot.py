@@ -34,8 +34,8 @@ MIXES = ((10, 10), (0, 20), (0, 10), (15, 5), (0, 5), (20, 0))  # source and tar
 def candidates() -> Iterator[tuple[str, dict[str, Any]]]:
     """The default, and one setting varied at a time."""
     yield "defaults", {}
-    yield "standardise=True", {"standardise": True}
-    yield "standardise=False", {"standardise": False}
+    yield "standardize=True", {"standardize": True}
+    yield "standardize=False", {"standardize": False}
     yield "n_steps=0", {"n_steps": 0}
     yield "n_steps=4000", {"n_steps": 4000}
     for std in (0.1, 0.3, 3.0):

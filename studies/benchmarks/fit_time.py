@@ -19,7 +19,7 @@ def main(n_repeats: int = 5):
     for inference in ("map", "svgd"):
         seconds: dict[float | str, list[float]] = {0.5: [], "auto": []}
         for _ in range(n_repeats + 1):
-            for alpha, of_alpha in seconds.items():  # in turn, so that a busy machine slows both
+            for alpha, of_alpha in seconds.items():  # in turn, so that a status machine slows both
                 meta = MetaGPRegressor(
                     alpha,
                     inference=inference,

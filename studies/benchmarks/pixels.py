@@ -31,17 +31,17 @@ from metaprior.meta.hyperprior import check_prior_std
 from metaprior.meta.methods import MAP, SVGD
 from metaprior.meta.objective import batch_plan
 from metaprior.meta.runs import Settings, identity_scaling, set_up, stack_runs
-from metaprior.metrics.classification import summarise_labels
+from metaprior.metrics.classification import summarize_labels
 from metaprior.metrics.regression import mean_and_standard_error
 from metaprior.tasks.types import Task, TestTask
 from metaprior.training.loop import train
-from metaprior.training.steps import Recipe
+from metaprior.training.steps import TrainConfig
 from metaprior_studies.environments.episodes import FewShot
 from metaprior_studies.environments.images import cub, mini_imagenet
 
 VALIDATION_SEED = 1_000_000
 N_TASKS, FEW = 20, 10
-PAPER = Settings(mean=MLPMean(), kernel=MLPKernel(), likelihood="bernoulli", standardise=False)
+PAPER = Settings(mean=MLPMean(), kernel=MLPKernel(), likelihood="bernoulli", standardize=False)
 CONV = replace(
     PAPER,
     mean=ConstantMean(),
@@ -97,14 +97,14 @@ def evaluate(
     plan = None if size is None or size >= n_source + n_target else batch_plan(runs[0].problem.tasks, size)
     rates = jnp.full(len(draws), training.learning_rate)
     started = time.perf_counter()
-    recipe = Recipe(settings.method, plan=plan)
-    result = train(stacked.problem, stacked.particles, stacked.key, recipe, training.n_steps, rates)
+    train_config = TrainConfig(settings.method, plan=plan)
+    result = train(stacked.problem, stacked.particles, stacked.key, train_config, training.n_steps, rates)
     seconds = time.perf_counter() - started
     scores: dict[str, list[float]] = {}
     for i, (run, draw) in enumerate(zip(runs, draws, strict=True)):
         particles = jax.tree.map(lambda leaf, i=i: leaf[i], result.particles)
         first, second = np.asarray(_log_probabilities(particles, run.problem.rest, draw.queries), np.float64)
-        summary = summarise_labels(draw.y_query, np.exp(second), np.where(draw.y_query > 0.5, second, first))
+        summary = summarize_labels(draw.y_query, np.exp(second), np.where(draw.y_query > 0.5, second, first))
         for name, values in summary.items():
             scores.setdefault(name, []).append(float(np.mean(values)))
     row: dict[str, Any] = {}

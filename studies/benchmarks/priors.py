@@ -29,7 +29,7 @@ from metaprior.meta.runs import Settings, scaling_of, set_up, stack_runs
 from metaprior.metrics.regression import CALIBRATION_LEVELS
 from metaprior.tasks.types import Task
 from metaprior.training.loop import train
-from metaprior.training.steps import Recipe
+from metaprior.training.steps import TrainConfig
 
 DEVIATION, N_SAMPLES, N_TEST, N_QUERIES, LEARNING_RATE = 0.75, 5, 100, 50, 1e-2
 N_TASKS = (5, 10, 15, 30, 100, 300, 1000)
@@ -108,7 +108,7 @@ def measure_cell(prior: str, method: str, n_tasks: int, seeds: range, n_steps: i
     draws = [prepare(settings, n_tasks, seed) for seed in seeds]
     runs = stack_runs([draw.run for draw in draws])
     rates = jnp.full(len(draws), LEARNING_RATE)
-    result = train(runs.problem, runs.particles, runs.key, Recipe(chosen), n_steps, rates, guard=False)
+    result = train(runs.problem, runs.particles, runs.key, TrainConfig(chosen), n_steps, rates, check_divergence=False)
     queries = jax.tree.map(lambda *leaves: np.stack(leaves), *(draw.queries for draw in draws))
     means, stds = (np.asarray(m, float) for m in _moments(result.particles, runs.problem.rest, queries))
     values = [

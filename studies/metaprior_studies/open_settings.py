@@ -12,7 +12,7 @@ FIRST_VALIDATION_SEED = 1_000_000
 
 @dataclass(frozen=True)
 class OpenSettings:
-    """Not stated in the paper. Besides: a cosine schedule, all tasks in every step, standardised data."""
+    """Not stated in the paper. Besides: a cosine schedule, all tasks in every step, standardized data."""
 
     prior_std: float  # sigma_P
     learning_rate: float

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from metaprior.estimators import persistence
+from metaprior import files
 from metaprior_studies.study import Point, Rows, Study
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def write_whole(path: Path, content: bytes) -> None:
     """Write a whole file or none, in a folder that is made where it is missing; errors say what to do."""
     with _readable_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        persistence.write_whole(path, content)
+        files.write_atomically(path, content)
 
 
 class _readable_errors:

@@ -145,8 +145,8 @@ def made_up(n_draws=12, **better):
     rows = []
     for scheme in SCHEMES:
         for metric in METRICS:
-            centre = 0.9 if metric == "coverage" else level
-            values = centre - better.get(scheme, {}).get(metric, 0.0) + rng.normal(0, 0.01, n_draws)
+            center = 0.9 if metric == "coverage" else level
+            values = center - better.get(scheme, {}).get(metric, 0.0) + rng.normal(0, 0.01, n_draws)
             rows += [{"scheme": scheme, "metric": metric, "draw": i, "value": v} for i, v in enumerate(values)]
     return pd.DataFrame(rows)
 

@@ -16,7 +16,7 @@ from metaprior_studies.demo.fewshot_demo import FewShotConfig, find_data, run
 from metaprior_studies.demo.rows import by_scheme
 from metaprior_studies.demo.sinusoid_demo import METRICS, DemoConfig, make_draw, schemes
 
-SHARED = Path(os.environ.get("METAPRIOR_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
+SHARED = Path(os.environ.get("METAPRIOR_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 SCHEMES = [
     "GP, not meta-trained",
     "PACOH, 24 target tasks",

@@ -11,8 +11,8 @@ from metaprior.tasks.types import Task, TestTask, as_tasks, as_test_tasks
 from metaprior_studies.environments.episodes import FewShot
 from metaprior_studies.environments.images import DataMissing, cub, data_root, features, from_arrays, mini_imagenet
 
-SHARED = Path(os.environ.get("METAPRIOR_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
-CLASS_STEP, SAMPLE_STEP = 20, 12  # grey levels: the colour of a generated image says its class and its number
+SHARED = Path(os.environ.get("METAPRIOR_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
+CLASS_STEP, SAMPLE_STEP = 20, 12  # gray levels: the color of a generated image says its class and its number
 IN_TURN, BY_INDEX = ([0, 1, 2, 3], [4, 5], [6, 7, 8]), ([0, 2, 4, 6, 8, 10], [1, 5, 9], [3, 7, 11])
 
 
@@ -21,7 +21,7 @@ def write_image(path, label, sample, size=(84, 84)):
     Image.new("RGB", size, (CLASS_STEP * label, SAMPLE_STEP * sample, 0)).save(path, quality=95)
 
 
-def read_colours(x):
+def read_colors(x):
     assert np.all(np.ptp(x, axis=(1, 2)) < 0.02)
     red, green = 255 * x.mean(axis=(1, 2))[:, :2].T
     return np.rint(red / CLASS_STEP).astype(int), np.rint(green / SAMPLE_STEP).astype(int)
@@ -73,7 +73,7 @@ def test_readers_give_the_classes_and_images_of_the_layout(reader, expected, gen
             x = data.images(indices)
             assert (x.shape, x.dtype) == ((20, 84, 84, 3), np.float32)
             assert 0 <= x.min() <= x.max() <= 1
-            np.testing.assert_array_equal(read_colours(x), [np.full(20, label), np.arange(20)])
+            np.testing.assert_array_equal(read_colors(x), [np.full(20, label), np.arange(20)])
     np.testing.assert_array_equal(data.images([3, 7], flatten=True), data.images([3, 7]).reshape(2, -1))
     assert data.images([], flatten=True).shape == (0, 84 * 84 * 3)
 
@@ -111,7 +111,7 @@ def test_odd_images_are_converted_and_damaged_ones_named(tmp_path):
     Image.new("L", (84, 84), 255).save(folder / "n0x1.jpg")
     Image.new("CMYK", (30, 30), (0, 255, 255, 0)).save(folder / "n0x2.jpg")
     x = mini_imagenet(tmp_path).images([0, 1, 2])
-    np.testing.assert_array_equal(read_colours(x[:1]), [[3], [4]])
+    np.testing.assert_array_equal(read_colors(x[:1]), [[3], [4]])
     np.testing.assert_allclose(x[1:].mean((1, 2)), [[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]], atol=0.003)
     path, whole = folder / "n1x2.jpg", (folder / "n1x2.jpg").read_bytes()
     for damaged in (whole[:-60], whole[:200], b"", b"no"):
@@ -173,7 +173,7 @@ def test_classes_keep_to_their_split_and_samples_to_one_place(generated):
     for kind, classes in zip(("source", "target", "validation", "test"), (IN_TURN[0], *BY_INDEX), strict=True):
         seen = set()
         for task in getattr(environment, f"{kind}_tasks")(12, 3):
-            labels, samples = read_colours(np.concatenate(task[::2]))
+            labels, samples = read_colors(np.concatenate(task[::2]))
             assert len(set(zip(labels, samples, strict=True))) == (10 if isinstance(task, Task) else 30)
             assert len(set(zip(labels, np.concatenate(task[1::2]), strict=True))) == 2  # a class has one label
             assert all(np.array_equal(y, np.arange(len(y)) % 2) for y in task[1::2])

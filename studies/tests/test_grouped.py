@@ -19,7 +19,7 @@ from metaprior_studies.environments.grouped import (
 )
 from metaprior_studies.environments.images import DataMissing
 
-SHARED = Path(os.environ.get("METAPRIOR_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
+SHARED = Path(os.environ.get("METAPRIOR_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 
 
 def test_colorado_keeps_long_years_on_both_sides_of_the_thresholds(tmp_path, monkeypatch):

@@ -27,7 +27,7 @@ from metaprior_studies.reproduction.pictures import (
 from metaprior_studies.results_store import ResultsError
 from metaprior_studies.schema import FIGURES, GP, ORACLE_BAYES, POOLED, SCHEMES, WFEM
 
-PANELS = {"fig1": 2, "fig2": 4, "fig3": 2, "fig4": 2, "fig5": 2, "regime": 8}  # the regime's with a colour bar each
+PANELS = {"fig1": 2, "fig2": 4, "fig3": 2, "fig4": 2, "fig5": 2, "regime": 8}  # the regime's with a color bar each
 FACTS = {
     "command": "metaprior reproduce all --draws 12",
     "seconds": 345.0,

@@ -31,7 +31,7 @@ from metaprior_studies.runner import run
 from metaprior_studies.schema import ALL, COLUMNS, CURVES, FEW, FIGURES, GENERATED, WFEM
 from metaprior_studies.study import Point, make_rows
 
-COMMITTED = Path(__file__).resolve().parents[1] / "docs" / "reproduction"
+COMMITTED = Path(__file__).resolve().parents[1] / "results" / "reproduction"
 SHORT = OpenSettings(prior_std=6.0, learning_rate=1e-2, n_steps=10)
 TINY = {"n_draws": 2, "n_test_tasks": 3, "n_queries": 4, "open": SHORT}
 

@@ -338,7 +338,7 @@ def test_a_killed_fit_goes_on_and_leaves_no_half_file(folder, tmp_path):
 
 def test_the_walk_through_in_the_readme_works(tmp_path, monkeypatch):
     """As typed, but for a quicker prior."""
-    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
     block = readme[readme.index(". .venv/bin/activate\n") :].split("```")[0]
     commands = [line.split("#")[0].split()[1:] for line in block.splitlines() if line.startswith("metaprior")]
     assert [command[0] for command in commands] == ["example", "fit", "evaluate", "predict", "info"]

@@ -38,9 +38,9 @@ def test_task_parameters_follow_the_paper(kind):
     for parameter, (mean, variance) in zip(functions, expected, strict=True):
         assert_mean(parameter, mean)
         assert_mean((parameter - mean) ** 2, variance)
-    standardised = (np.array(functions) - np.mean(functions, 1)[:, None]) / np.std(functions, 1)[:, None]
+    standardized = (np.array(functions) - np.mean(functions, 1)[:, None]) / np.std(functions, 1)[:, None]
     for i, j in zip(*np.triu_indices(4, 1), strict=True):
-        assert_mean(standardised[i] * standardised[j], 0.0)
+        assert_mean(standardized[i] * standardized[j], 0.0)
 
 
 def test_the_deviation_moves_only_the_phase():
@@ -107,9 +107,9 @@ def test_mean_and_covariance_functions_match_monte_carlo():
     x = np.array([-4.3, -1.0, 0.2, 0.75, 3.1])
     values = environment.target_functions(200_000, 8)(x)
     assert_mean(values, environment.target_mean(x))
-    centred = values - environment.target_mean(x)
+    centered = values - environment.target_mean(x)
     expected = environment.target_covariance(x[:, None], x)
-    assert_mean(centred[:, :, None] * centred[:, None, :], expected)
+    assert_mean(centered[:, :, None] * centered[:, None, :], expected)
     np.testing.assert_allclose(expected, expected.T)
 
 
@@ -152,7 +152,7 @@ def test_bayes_oracle_matches_importance_sampling(n_context):
         values = Functions(*(p[likely] for p in functions))(x_query[i])
         assert 1 / np.sum(weight**2) > 1000  # effective samples: enough for the normal theory below
         for statistic, expected in (values, mean[i]), (values**2, second_moment[i]):
-            # The delta-method standard error of a self-normalised estimate.
+            # The delta-method standard error of a self-normalized estimate.
             estimate = np.sum(weight * statistic, 0)
             error = np.sqrt(np.sum((weight * (statistic - estimate)) ** 2, 0))
             np.testing.assert_array_less(np.abs(estimate - expected), STANDARD_ERRORS * error)
@@ -186,7 +186,7 @@ def test_without_context_the_oracles_predict_the_prior():
 
 
 @pytest.mark.parametrize("n_context", [0, 5, 20])
-def test_predictions_are_normalised_mixtures(n_context):
+def test_predictions_are_normalized_mixtures(n_context):
     environment = Sinusoid()
     x_context, y_context, x_query, _ = draw(environment, 6, n_context, 3, 13)
     for oracle in environment.gp_oracle, environment.bayes_oracle:

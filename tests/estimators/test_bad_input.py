@@ -77,7 +77,7 @@ BAD_ARGUMENTS = {
         ["other", None, 3.0, min, tinygp.kernels.Exp, MLPKernel, RBFKernel],
     ),
     "mean": ("one of auto, mlp, inducing, linear, constant, zero", ["other", None, 3.0, MLPMean]),
-    "standardise": ("True or False", ["no", None, 2]),
+    "standardize": ("True or False", ["no", None, 2]),
 }
 
 
@@ -247,7 +247,7 @@ BAD_CALLS = [
     (lambda *_: MLPKernel(n_features=0), "n_features must be an integer of at least 1", "got 0"),
     (lambda *_: RBFKernel(length_scale=-1.0), "length_scale must be a positive number", "got -1.0"),
     (lambda *_: SVGD(length_scale=np.ones(2)), "length_scale must be a positive number, or 'median'", "array"),
-    (lambda *_: MAP(start="random"), "start must be one of initialiser, hyperprior", "'random'"),
+    (lambda *_: MAP(start="random"), "start must be one of initializer, hyperprior", "'random'"),
 ]
 
 

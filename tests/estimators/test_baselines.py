@@ -14,12 +14,12 @@ from metaprior.estimators.classification_baselines import (
     nearest_class_mean,
     score,
 )
-from metaprior.metrics.classification import accuracy, summarise_labels
+from metaprior.metrics.classification import accuracy, summarize_labels
 from metaprior.tasks.types import TestTask
 from metaprior_studies.environments.episodes import FewShot
 from metaprior_studies.environments.images import features
 
-SHARED = Path(os.environ.get("METAPRIOR_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
+SHARED = Path(os.environ.get("METAPRIOR_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 
 
 def draw_task(rng, n_context=10, n_query=8, input_dim=3):
@@ -92,12 +92,12 @@ class TestEveryBaseline:
         scores = score(baseline, tasks)
         probabilities = [baseline(*task[:3]) for task in tasks]
         for index, (task, p) in enumerate(zip(tasks, probabilities, strict=True)):
-            alone = summarise_labels(task.y_query, p, np.log(np.where(task.y_query == 1, p, 1 - p)))
+            alone = summarize_labels(task.y_query, p, np.log(np.where(task.y_query == 1, p, 1 - p)))
             for name in ("accuracy", "probability_accuracy", "log_loss", "brier"):
                 assert scores[name].shape == (4,)
                 assert scores[name][index] == pytest.approx(float(alone[name]), rel=1e-9), name
         y, p = np.concatenate([task.y_query for task in tasks]), np.concatenate(probabilities)
-        assert scores["calibration_error"] == pytest.approx(summarise_labels(y, p, np.zeros(13))["calibration_error"])
+        assert scores["calibration_error"] == pytest.approx(summarize_labels(y, p, np.zeros(13))["calibration_error"])
 
     def test_strange_labels_are_named(self, baseline):
         with pytest.raises(ValueError, match="y_context must hold labels 0 and 1; got 2"):

@@ -82,7 +82,7 @@ def test_evaluate_against_scikit_learn_and_one_task_at_a_time(meta):
 
 
 def test_fixed_kernel_equals_scikit_learn():
-    plain = {"mean": "zero", "kernel": RBFKernel(1.3, 2.0), "standardise": False, "n_steps": 0}
+    plain = {"mean": "zero", "kernel": RBFKernel(1.3, 2.0), "standardize": False, "n_steps": 0}
     task = MetaGPClassifier(**plain).fit(SOURCE, TARGET).adapt(X_CONTEXT, Y_CONTEXT)
     kernel = ConstantKernel(2.0, "fixed") * RBF(1.3, "fixed")
     reference = GaussianProcessClassifier(kernel, optimizer=None, max_iter_predict=1000).fit(X_CONTEXT, Y_CONTEXT)
@@ -125,7 +125,7 @@ def test_it_learns_what_tells_classes_apart():
         [(x[:4], y[:4], x[4:], y[4:]) for x, y in (draw(24) for _ in range(50))],
     )
     learned = MetaGPClassifier("pooled", random_state=0, n_steps=50).fit(source).evaluate(tests)
-    plain = MetaGPClassifier("pooled", standardise=True, n_steps=0).fit(source).evaluate(tests)
+    plain = MetaGPClassifier("pooled", standardize=True, n_steps=0).fit(source).evaluate(tests)
     differences = learned.per_task.accuracy - plain.per_task.accuracy
     assert differences.mean() > 5.0 * differences.std(ddof=1) / np.sqrt(len(differences)) > 0.0
     assert learned.log_loss < plain.log_loss
@@ -162,7 +162,7 @@ def test_pickled_tasks_keep_their_precision(meta):
 
 
 def test_one_svgd_particle_is_map():
-    arguments = {"mean": MLPMean((3,)), "kernel": MLPKernel((3,)), "standardise": True, **QUICK, "alpha": 0.4}
+    arguments = {"mean": MLPMean((3,)), "kernel": MLPKernel((3,)), "standardize": True, **QUICK, "alpha": 0.4}
     one = MetaGPClassifier(inference=SVGD(), n_particles=1, **arguments).fit(SOURCE, TARGET)
     mode = MetaGPClassifier(inference="map", **arguments).fit(SOURCE, TARGET)
     for leaf, other in zip(jax.tree.leaves(one.particles_), jax.tree.leaves(mode.particles_), strict=True):
@@ -193,7 +193,7 @@ def test_alpha_zero_is_target_only_whatever_the_source():
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
 
 
-def test_neither_label_is_favoured_by_chance():
+def test_neither_label_is_favored_by_chance():
     """Without a context and with a zero mean nothing tells classes apart: accuracy is one half, whatever the labels."""
     meta = MetaGPClassifier(mean="zero", **QUICK).fit(SOURCE, TARGET)
     x = np.random.default_rng(0).normal(size=(40, 2))
@@ -254,7 +254,7 @@ def test_an_empty_context_predicts_from_the_prior(meta):
 
 def test_meta_training_tasks_of_one_class_or_one_sample_are_fine_where_labels_are_shared():
     lonely = [(X_CONTEXT[:1], [1]), (X_CONTEXT, np.zeros(6, int)), (X_CONTEXT, Y_CONTEXT)]
-    for arguments in ({}, {"mean": "mlp", "kernel": "mlp", "standardise": True}):
+    for arguments in ({}, {"mean": "mlp", "kernel": "mlp", "standardize": True}):
         meta = MetaGPClassifier(**arguments, **QUICK).fit(lonely)
         assert np.isfinite(meta.loss_trace_).all()
         assert np.isfinite(meta.adapt(X_CONTEXT, Y_CONTEXT).decision_function(X_QUERY)).all()
@@ -264,9 +264,9 @@ def test_meta_training_tasks_of_one_class_or_one_sample_are_fine_where_labels_ar
     "arguments",
     [
         {"inference": "map", "n_particles": 2},
-        {"mean": "mlp", "kernel": "mlp", "standardise": True, "batch_size": 3},
+        {"mean": "mlp", "kernel": "mlp", "standardize": True, "batch_size": 3},
         {"encoder": MLPEncoder((4,), residual=True), "prior_std": {"weights": 0.1}, "dtype": "float64"},
-        {"kernel": "rbf", "mean": "zero", "standardise": False, "optimizer": "sgd"},
+        {"kernel": "rbf", "mean": "zero", "standardize": False, "optimizer": "sgd"},
         {"kernel": "linear", "temperature": "paper", "prior_mean": "initial"},
     ],
     ids=["ensemble", "paper", "residual encoder", "rbf", "linear"],
@@ -333,7 +333,7 @@ BAD = [
     (lambda m: MetaGPClassifier().fit([(X_CONTEXT, [1] * 6)]), ["two labels", "every task"]),
     (lambda m: MetaGPClassifier().fit([(X_CONTEXT, np.arange(6))]), ["source_tasks[0]", "two labels", "got 6"]),
     (lambda m: MetaGPClassifier().fit(), ["both empty"]),
-    (lambda m: MetaGPClassifier(standardise="classes").fit(SOURCE), ["standardise", "within-class"]),
+    (lambda m: MetaGPClassifier(standardize="classes").fit(SOURCE), ["standardize", "within-class"]),
     (lambda m: MetaGPClassifier(kernel="cosine").fit(SOURCE), ["kernel must be one of", "linear+rbf"]),
     (lambda m: MetaGPClassifier(encoder="resnet").fit(SOURCE), ["encoder must be one of", "conv"]),
     (lambda m: MetaGPClassifier("pooled", encoder="conv").fit(SOURCE), ["encoder", "square images"]),

@@ -152,7 +152,7 @@ def test_the_first_family_is_left_only_for_one_that_is_clearly_better(gains, exp
             return base + (np.array(gains) if self.schedule.seed == 1 else 0.0)
 
     monkeypatch.setattr(selection, "_Search", Search)
-    schedules = [selection.Schedule(print, 10, 0.1, seed, None, print) for seed in (0, 1)]  # type: ignore[arg-type]
+    schedules = [selection.SearchOptions(print, 10, 0.1, seed, None, print) for seed in (0, 1)]  # type: ignore[arg-type]
     task = Task(np.zeros((1, 1)), np.zeros(1))
     tasks = [[task] * 3, [task] * 10]
     weights = [(0.0, 1.0), (0.5, 0.5)]

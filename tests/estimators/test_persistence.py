@@ -38,7 +38,7 @@ def own_kernel():
     return 2.0 * tinygp.kernels.Matern32(0.5) + tinygp.kernels.ExpSquared(1.5)
 
 
-def own_mean(x):
+def default_mean(x):
     return 0.5 * x[0]
 
 
@@ -67,7 +67,7 @@ def rewrite(path, change):
         {"dtype": "float64", "noise_std": "learned"},
         {"kernel": RBFKernel(length_scale=0.5), "mean": "constant", "prior_std": {"scales": 0.5}},
         {"kernel": LinearKernel((4,), n_features=2), "mean": "zero", "prior_mean": {"weights": "initial"}},
-        {"kernel": MLPKernel((3,), residual=True, learn_output_scale=True), "standardise": False},
+        {"kernel": MLPKernel((3,), residual=True, learn_output_scale=True), "standardize": False},
         {"kernel": "rbf", "mean": "constant", "random_state": np.random.RandomState(1)},
     ],
     ids=["map", "svgd", "float64", "rbf", "linear", "residual", "names"],
@@ -83,15 +83,15 @@ def test_loaded_prior_predicts_the_same_bits(arguments, tmp_path):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_own_kernel_and_mean_are_passed_again(dtype, tmp_path):
-    meta = MetaGPRegressor(**{**POOLED, "n_steps": 2}, mean=own_mean, kernel=own_kernel(), dtype=dtype).fit(TASKS)
+    meta = MetaGPRegressor(**{**POOLED, "n_steps": 2}, mean=default_mean, kernel=own_kernel(), dtype=dtype).fit(TASKS)
     meta.save(tmp_path / "prior")
-    assert_predicts_the_same(meta, load(tmp_path / "prior", kernel=own_kernel(), mean=own_mean))
-    with pytest.raises(ValueError, match=r"own mean, own_mean.* load\(path, mean=\.\.\.\)"):
+    assert_predicts_the_same(meta, load(tmp_path / "prior", kernel=own_kernel(), mean=default_mean))
+    with pytest.raises(ValueError, match=r"own mean, default_mean.* load\(path, mean=\.\.\.\)"):
         load(tmp_path / "prior", kernel=own_kernel())
     with pytest.raises(ValueError, match=r"own kernel, Sum\(.* load\(path, kernel=\.\.\.\)"):
-        load(tmp_path / "prior", mean=own_mean)
+        load(tmp_path / "prior", mean=default_mean)
     with pytest.raises(ValueError, match="kernel"):
-        load(tmp_path / "prior", mean=own_mean, kernel=tinygp.kernels.ExpSquared(1.0))
+        load(tmp_path / "prior", mean=default_mean, kernel=tinygp.kernels.ExpSquared(1.0))
 
 
 def test_another_own_kernel_is_refused_although_its_parameters_fit(tmp_path):
@@ -176,7 +176,7 @@ def with_tensor(part, edit):
         (with_header(kind="MetaGPRanker"), "MetaGPRanker"),
         (with_metadata("header", lambda header: header[:-5]), "not a file saved by metaprior, or it is damaged"),
         (with_metadata("header", lambda _: "{}"), "damaged"),
-        (with_header(parameters={"colour": "red"}), "colour"),
+        (with_header(parameters={"color": "red"}), "color"),
         (with_metadata("header", lambda header: header.replace('"MLPKernel"', '"Other"')), "kernel is a 'Other'"),
         (with_tensor("particles", np.float64), r"must be float32\[2, .*the file has float64\[2, "),
         (with_tensor("particles", lambda tensor: tensor[:1]), r"must be float32\[2, .*the file has float32\[1, "),

@@ -123,7 +123,7 @@ def test_random_state_decides_everything(task):
     [
         {"alpha": 0.9}, {"alpha": "pooled"}, {"noise_std": 0.3}, {"noise_std": 0.1}, {"temperature": 1.0},
         {"temperature": "paper"}, {"prior_std": 0.1}, {"prior_mean": {"scales": 1.0}}, {"learning_rate": 0.1},
-        {"schedule": "constant"}, {"optimizer": "sgd"}, {"batch_size": 2}, {"standardise": False}, {"n_particles": 2},
+        {"schedule": "constant"}, {"optimizer": "sgd"}, {"batch_size": 2}, {"standardize": False}, {"n_particles": 2},
         {"inference": MAP(start="hyperprior")}, {"dtype": "float64"},
     ],
     ids=lambda change: "=".join(map(str, *change.items())),

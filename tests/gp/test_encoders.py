@@ -136,7 +136,7 @@ def images(seed, n_tasks, side=8):
 def test_a_convolutional_encoder_learns_what_pixels_do_not_show(tmp_path):
     train, tests = images(0, 4), [(x[:4], y[:4], x[4:], y[4:]) for x, y in images(1, 20)]
     prior_std = {"weights": 0.3, "biases": 0.3, "scales": 0.3}
-    arguments = {"alpha": "pooled", "standardise": True, "random_state": 0, "prior_std": prior_std}
+    arguments = {"alpha": "pooled", "standardize": True, "random_state": 0, "prior_std": prior_std}
     conv = MetaGPClassifier(encoder=ConvEncoder((4, 4)), n_steps=40, **arguments).fit(train)
     pixels = MetaGPClassifier(n_steps=40, **arguments).fit(train)
     accuracy = conv.evaluate(tests).accuracy

@@ -38,7 +38,7 @@ SMALL = InducingKernel(6, 2)
 
 def prior_of(tasks, kernel=SMALL, seed=0, move=0.0):
     """The prior set up for the tasks, its parameters at the hyper-prior's mode or `move` standard deviations off."""
-    chosen = Settings(mean=kernel.own_mean, kernel=kernel)
+    chosen = Settings(mean=kernel.default_mean, kernel=kernel)
     run = set_up([tasks], (1.0,), scaling_of([tasks], (1.0,), chosen), chosen, seed)
     hyperprior = run.problem.hyperprior
     drawn = hyperprior.sample(jax.random.key(seed))
@@ -239,7 +239,7 @@ def test_the_target_is_looked_at_however_many_sources_there_are():
     rng = np.random.default_rng(0)
     draw = lambda n, shift: [Task(x := rng.uniform(-2, 2, (4, 1)) + shift, np.sin(3 * x[:, 0])) for _ in range(n)]  # noqa: E731
     groups, weights = [draw(203, 0.0), draw(3, 10.0), draw(200, 0.0)], (0.05, 0.9, 0.05)
-    settings = Settings(mean=InducingMean(), kernel=InducingKernel(), standardise=False)
+    settings = Settings(mean=InducingMean(), kernel=InducingKernel(), standardize=False)
     scales = []
     for order in ((0, 1, 2), (0, 2, 1)):
         mixed, shares = [groups[i] for i in order], [weights[i] for i in order]

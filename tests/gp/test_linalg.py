@@ -1,4 +1,4 @@
-"""Factorisations one by one (large matrices) equal the batched ones (small matrices), with their derivatives."""
+"""Factorizations one by one (large matrices) equal the batched ones (small matrices), with their derivatives."""
 
 import jax
 import jax.numpy as jnp

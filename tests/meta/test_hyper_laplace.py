@@ -9,7 +9,7 @@ from jax.flatten_util import ravel_pytree
 
 from metaprior import SVGD, InducingKernel, InducingMean, LinearMean, MetaGPClassifier, MetaGPRegressor, RBFKernel
 from metaprior.datasets.sinusoid import Sinusoid
-from metaprior.meta.hyper_laplace import _normal, _root, draw_around, loss_curvature
+from metaprior.meta.hyper_laplace import _normal, _root, loss_curvature, sample_around_mode
 from metaprior.meta.methods import MAP, Laplace, interaction
 from metaprior.meta.objective import full_batch, weighted_loss
 from metaprior.meta.runs import Settings, scaling_of, set_up, stack_runs
@@ -56,7 +56,7 @@ def test_draws_have_the_covariance_of_the_conjugate_posterior():
     rng = np.random.default_rng(0)
     tasks = [Task(x := rng.normal(size=(4, 2)), x @ [0.5, -0.2] + rng.normal(scale=0.3, size=4)) for _ in range(6)]
     narrow = {"weights": 2.0, "biases": 2.0, "scales": 1e-6}  # holds the kernel where it is
-    settings = Settings(mean=LinearMean(1.0), kernel=RBFKernel(), noise_std=0.3, standardise=False, prior_std=narrow)
+    settings = Settings(mean=LinearMean(1.0), kernel=RBFKernel(), noise_std=0.3, standardize=False, prior_std=narrow)
     run = set_up([tasks], (1.0,), scaling_of([tasks], (1.0,), settings), settings, 0)
     precision = np.eye(3) / 4.0
     for task in tasks:
@@ -64,7 +64,7 @@ def test_draws_have_the_covariance_of_the_conjugate_posterior():
         distance = np.sum((task.x[:, None] - task.x[None]) ** 2, axis=2)
         precision += features.T @ np.linalg.solve(np.exp(-0.5 * distance) + 0.09 * np.eye(4), features)
     stacked = stack_runs([run])
-    draws = draw_around(stacked.particles, stacked.problem, stacked.key, 4000)
+    draws = sample_around_mode(stacked.particles, stacked.problem, stacked.key, 4000)
     sample = np.concatenate([draws.mean.weight[0], draws.mean.bias[0][:, None]], axis=1)
     np.testing.assert_allclose(sample.mean(axis=0), 0.0, atol=1e-12)  # pairs around the (initial) parameters
     covariance = np.linalg.inv(precision)
@@ -111,7 +111,7 @@ def test_many_runs_and_tasks_come_to_an_end():
     tasks = environment.target_tasks(300, 5, 0)
     run = set_up([tasks], (1.0,), scaling_of([tasks], (1.0,), settings), settings, 0)
     stacked = stack_runs([run] * 4)
-    draws = draw_around(stacked.particles, stacked.problem, stacked.key, 4)
+    draws = sample_around_mode(stacked.particles, stacked.problem, stacked.key, 4)
     assert all(np.isfinite(leaf).all() and leaf.shape[:2] == (4, 4) for leaf in jax.tree.leaves(draws))
 
 
@@ -121,7 +121,7 @@ def test_whether_particles_interact():
     median = interaction(apart, SVGD())
     np.testing.assert_allclose(np.diag(median.kernel), 1.0)
     # l = median / (2 log(K + 1)) makes the kernel at the median distance 1 / (K + 1), whatever the dimension
-    assert 0.3 < median.neighbours < 1.2
+    assert 0.3 < median.neighbors < 1.2
     flat = np.concatenate([np.asarray(apart["a"]), np.zeros((5, 3))], axis=1)
     length = np.median([np.sum((flat[i] - flat[j]) ** 2) for i in range(5) for j in range(i)]) / (2 * np.log(6.0))
     force = [
@@ -130,9 +130,9 @@ def test_whether_particles_interact():
     assert median.repulsion == pytest.approx(np.median(force) / np.sqrt(403), rel=1e-3)
     assert "too weak" in str(median)
     alone = interaction(apart, SVGD(length_scale=1.0))
-    assert alone.neighbours < 1e-10
+    assert alone.neighbors < 1e-10
     assert "act alone" in str(alone)
-    assert interaction(apart, MAP()).neighbours == interaction(apart, Laplace()).neighbours == 0.0
+    assert interaction(apart, MAP()).neighbors == interaction(apart, Laplace()).neighbors == 0.0
     assert "nothing to interact" in str(interaction({"a": jnp.zeros((1, 3))}, SVGD()))
     meta = MetaGPRegressor(
         0.0, kernel="rbf", mean="linear", inference="svgd", n_particles=4, n_steps=20, random_state=0

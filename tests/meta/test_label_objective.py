@@ -1,4 +1,4 @@
-"""The weighted free energy of labelled tasks: against scikit-learn and finite differences, ragged and weighted."""
+"""The weighted free energy of labeled tasks: against scikit-learn and finite differences, ragged and weighted."""
 
 import equinox as eqx
 import jax

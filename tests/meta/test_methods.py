@@ -101,9 +101,9 @@ def test_one_step_equals_blackjax(x64, length_scale):
     def log_density(theta):
         return -0.5 * jnp.sum((ravel_pytree(theta)[0] - 0.3) ** 2) + jnp.sum(jnp.sin(theta["weight"])) * theta["scale"]
 
-    optimiser = optax.sgd(0.1)
-    state = blackjax_svgd.init(particles, {"length_scale": 2 * used}, optimiser)  # theirs is exp(-d^2 / length_scale)
-    step = blackjax_svgd.build_kernel(optimiser)
+    optimizer = optax.sgd(0.1)
+    state = blackjax_svgd.init(particles, {"length_scale": 2 * used}, optimizer)  # theirs is exp(-d^2 / length_scale)
+    step = blackjax_svgd.build_kernel(optimizer)
     theirs = jax.jit(lambda state: step(state, jax.grad(log_density), blackjax_svgd.rbf_kernel).particles)(state)
     moves = direction(length_scale, particles, jax.jit(jax.vmap(jax.grad(log_density)))(particles))
     ours = jax.tree.map(lambda value, move: value + 0.1 * move, particles, moves)
@@ -212,7 +212,7 @@ class OwnKernel(eqx.Module):
 
 
 def test_particles_of_an_own_mean_and_kernel_differ_too():
-    """Own networks come finished: the initialiser does not randomise them, and particles that coincide never part."""
+    """Own networks come finished: the initializer does not randomize them, and particles that coincide never part."""
     own = {"mean": eqx.nn.MLP(2, "scalar", 2, 1, key=jax.random.key(7)), "noise_std": 0.1}
     own["kernel"] = OwnKernel(eqx.nn.Linear(2, 2, key=jax.random.key(8)))
     particles, _ = drawn(3, method=SVGD(), **own)
@@ -224,11 +224,11 @@ def test_a_start_from_the_hyperprior_has_its_moments(method):
     mean, std = {"weights": 0.5, "biases": -1.0, "scales": "initial"}, {"weights": 2.0, "biases": 0.1, "scales": 0.7}
     settings = {"prior_mean": check_prior_mean(mean), "prior_std": check_prior_std(std)}
     particles, hyperprior = drawn(2000, method=method, **settings)
-    for name, leaf, centre in zip(*map(jax.tree.leaves, (groups(particles), particles, hyperprior.mean)), strict=True):
-        standardised = np.asarray((leaf - centre[None]) / std[name], float).reshape(2000, -1)
-        assert np.abs(standardised.mean(0)).max() < (STANDARD_ERRORS + 1) / np.sqrt(2000)
-        assert np.abs(standardised.var(0) - 1).max() < (STANDARD_ERRORS + 1) * np.sqrt(2 / 2000)
-        assert name == "scales" or np.asarray(centre == mean[name]).all()
+    for name, leaf, center in zip(*map(jax.tree.leaves, (groups(particles), particles, hyperprior.mean)), strict=True):
+        standardized = np.asarray((leaf - center[None]) / std[name], float).reshape(2000, -1)
+        assert np.abs(standardized.mean(0)).max() < (STANDARD_ERRORS + 1) / np.sqrt(2000)
+        assert np.abs(standardized.var(0) - 1).max() < (STANDARD_ERRORS + 1) * np.sqrt(2 / 2000)
+        assert name == "scales" or np.asarray(center == mean[name]).all()
 
 
 @pytest.mark.parametrize("length_scale", [0.0, -1.0, float("nan"), float("inf"), True, "mean"])
@@ -237,7 +237,7 @@ def test_bad_arguments_are_named(length_scale, monkeypatch):
     with pytest.raises(ValueError, match="length_scale must be a positive number, or 'median'; got"):
         SVGD(length_scale=length_scale)
     for method in (MAP, SVGD, Laplace):
-        with pytest.raises(ValueError, match="start must be one of initialiser, hyperprior; got 'random'"):
+        with pytest.raises(ValueError, match="start must be one of initializer, hyperprior; got 'random'"):
             method(start="random")
 
 

@@ -249,11 +249,11 @@ def test_hyperprior_per_group():
     samples = jax.tree.leaves(jax.jit(jax.vmap(hyperprior.sample))(jax.random.split(jax.random.key(0), 4000)))
     expected = 0.0
     for leaf, group, mean, std, drawn in zip(*leaves, samples, strict=True):
-        centre = np.broadcast_to(leaf if group == "scales" else means[group], leaf.shape)
-        np.testing.assert_array_equal(mean, centre.astype(np.float32))
+        center = np.broadcast_to(leaf if group == "scales" else means[group], leaf.shape)
+        np.testing.assert_array_equal(mean, center.astype(np.float32))
         np.testing.assert_array_equal(std, np.float32(stds[group]))
-        expected += stats.norm(centre, stds[group]).logpdf(leaf).sum()
-        standard = (np.asarray(drawn, np.float64) - centre) / stds[group]
+        expected += stats.norm(center, stds[group]).logpdf(leaf).sum()
+        standard = (np.asarray(drawn, np.float64) - center) / stds[group]
         assert np.abs(standard.mean(axis=0)).max() < 4.5 / np.sqrt(4000)
         assert np.abs(standard.var(axis=0) - 1).max() < 4.5 * np.sqrt(2 / 4000)
     np.testing.assert_allclose(hyperprior.log_density(theta), expected, rtol=1e-5)
@@ -293,9 +293,9 @@ def test_scaling_is_the_weighted_mean_and_spread(size, offset):
     x_mean, x_std, y_mean, y_std, _ = fit_scaling(moved, weights)
     for part, mean, std in [("x", x_mean / size - offset, x_std / size), ("y", y_mean / size, y_std / size)]:
         values = np.concatenate([getattr(task, part) for group in units for task in group])
-        centre = np.average(values, axis=0, weights=share)
-        spread = np.sqrt(np.average((values - centre) ** 2, axis=0, weights=share))
-        np.testing.assert_allclose(mean, centre, rtol=1e-12, atol=1e-9 if offset else 0.0)
+        center = np.average(values, axis=0, weights=share)
+        spread = np.sqrt(np.average((values - center) ** 2, axis=0, weights=share))
+        np.testing.assert_allclose(mean, center, rtol=1e-12, atol=1e-9 if offset else 0.0)
         np.testing.assert_allclose(std, spread, rtol=1e-8 if offset else 1e-12)
     assert_close(identity_scaling(1).task(units[0][0]), units[0][0])
 

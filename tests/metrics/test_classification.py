@@ -50,7 +50,7 @@ def test_metrics_by_hand():
     np.testing.assert_array_equal(label_metrics.accuracy(y.astype(int), np.float32(probability)), [0.5, 0.25])
 
 
-def test_a_tie_favours_neither_class():
+def test_a_tie_favors_neither_class():
     y = np.array([[1, 1, 1, 0], [0, 0, 0, 1]])
     np.testing.assert_array_equal(label_metrics.accuracy(y, np.full((2, 4), 0.5)), [0.5, 0.5])
     assert label_metrics.expected_calibration_error(y[0], np.full(4, 0.5)) == 0.0
@@ -58,7 +58,7 @@ def test_a_tie_favours_neither_class():
 
 def test_metrics_agree_with_scikit_learn():
     y, probability = draw_tasks(np.random.default_rng(0), 20, 30)
-    summary = label_metrics.summarise_labels(y, probability, log_of_observed(y, probability))
+    summary = label_metrics.summarize_labels(y, probability, log_of_observed(y, probability))
     for task in range(20):
         labels, p = y[task], probability[task]
         assert summary["accuracy"][task] == pytest.approx(accuracy_score(labels, p > 0.5))
@@ -94,7 +94,7 @@ def test_calibration_error_equals_loops(n_bins, seed):
 
 def test_the_true_probabilities_are_calibrated():
     y, p = draw_tasks(np.random.default_rng(1), 400, 50)
-    summary = label_metrics.summarise_labels(y, p, log_of_observed(y, p))
+    summary = label_metrics.summarize_labels(y, p, log_of_observed(y, p))
     assert all(summary[name].shape == (400,) for name in PER_TASK)
     expected = {
         "accuracy": np.maximum(p, 1 - p),
@@ -117,11 +117,11 @@ def test_over_confidence_shows():
     y, p = draw_tasks(np.random.default_rng(2), 400, 50)
     odds = (p / (1 - p)) ** 3
     sharp = odds / (1 + odds)
-    honest = label_metrics.summarise_labels(y, p, log_of_observed(y, p))
+    honest = label_metrics.summarize_labels(y, p, log_of_observed(y, p))
     # log p^3/(p^3 + (1 − p)^3) with the probability of the label observed, which 1 − sharp may round to zero.
     observed = np.where(y == 1, p, 1 - p)
     log_sharp = 3 * np.log(observed) - np.log(observed**3 + (1 - observed) ** 3)
-    summary = label_metrics.summarise_labels(y, sharp, log_sharp)
+    summary = label_metrics.summarize_labels(y, sharp, log_sharp)
     np.testing.assert_array_equal(summary["accuracy"], honest["accuracy"])
     # Within a bin the gap has one sign, so the error is the mean gap up to the noise of the labels.
     gap = np.maximum(sharp, 1 - sharp) - np.maximum(p, 1 - p)
@@ -144,9 +144,9 @@ def test_padding_influences_nothing(sizes, filler, seed):
     mask = rng.permuted(np.arange(shape[1]) < np.array(sizes)[:, None], axis=1)
     y, probability = draw_tasks(rng, *shape)
     arrays = (y, probability, log_of_observed(y, probability))
-    summary = label_metrics.summarise_labels(*(np.where(mask, array, filler) for array in arrays), mask)
+    summary = label_metrics.summarize_labels(*(np.where(mask, array, filler) for array in arrays), mask)
     for task, valid in enumerate(mask):
-        alone = label_metrics.summarise_labels(*(array[task, valid] for array in arrays))
+        alone = label_metrics.summarize_labels(*(array[task, valid] for array in arrays))
         for name in PER_TASK:
             np.testing.assert_allclose(summary[name][task], alone[name], rtol=1e-12, err_msg=name)
     pooled = label_metrics.expected_calibration_error(y[mask], probability[mask])

@@ -62,7 +62,7 @@ def draw_tasks(rng: np.random.Generator, tasks: int, queries: int) -> tuple[Gaus
 def test_the_true_model_is_calibrated_and_covers():
     tasks, queries = 200, 50
     mixture, y = draw_tasks(np.random.default_rng(1), tasks, queries)
-    summary = metrics.summarise(mixture, y)
+    summary = metrics.summarize(mixture, y)
     assert all(summary[name].shape == (tasks,) for name in ["rmse", "nll", "coverage", "width"])
     # E|F̂(p) − p| is sqrt(2/π) standard errors sqrt(p (1 − p) / n); 2.5 times that is far in its tail.
     levels = metrics.CALIBRATION_LEVELS
@@ -76,16 +76,16 @@ def test_the_true_model_is_calibrated_and_covers():
     assert abs(errors.mean()) < 3 * errors.std() / np.sqrt(y.size)
     np.testing.assert_allclose(summary["rmse"] ** 2, np.mean((y - mixture.mean()) ** 2, axis=1), rtol=1e-12)
     moment_matched = GaussianMixture(mixture.mean()[None], mixture.variance()[None])
-    gain = metrics.summarise(moment_matched, y)["nll"] - summary["nll"]
+    gain = metrics.summarize(moment_matched, y)["nll"] - summary["nll"]
     assert gain.mean() > 3 * gain.std() / np.sqrt(tasks)
-    half, _ = metrics.mean_and_standard_error(metrics.summarise(mixture, y, coverage=0.5)["coverage"])
+    half, _ = metrics.mean_and_standard_error(metrics.summarize(mixture, y, coverage=0.5)["coverage"])
     assert abs(half - 0.5) < 3 * np.sqrt(0.25 / y.size)
 
 
 def test_over_confidence_shows():
     mixture, y = draw_tasks(np.random.default_rng(2), 50, 40)
     narrow = GaussianMixture(mixture.mean()[None], mixture.variance()[None] / 100.0)
-    summary, honest = metrics.summarise(narrow, y), metrics.summarise(mixture, y)
+    summary, honest = metrics.summarize(narrow, y), metrics.summarize(mixture, y)
     assert summary["calibration_error"] > 0.15 > 5 * honest["calibration_error"]
     assert summary["coverage"].mean() < 0.3
     assert np.all(summary["width"] < honest["width"])
@@ -105,13 +105,13 @@ def test_padding_influences_nothing(sizes, filler, seed):
     mixture, y = draw_tasks(rng, *shape)
     means, variances = np.where(mask, mixture.means, filler), np.where(mask, mixture.variances, abs(filler))
     padded = GaussianMixture(means, variances, mixture.log_weights)
-    summary = metrics.summarise(padded, np.where(mask, y, filler), mask, coverage=0.8)
+    summary = metrics.summarize(padded, np.where(mask, y, filler), mask, coverage=0.8)
     transforms = []
     for task, valid in enumerate(mask):
         clean = GaussianMixture(
             mixture.means[:, task, valid], mixture.variances[:, task, valid], mixture.log_weights[:, task]
         )
-        alone = metrics.summarise(clean, y[task, valid], coverage=0.8)
+        alone = metrics.summarize(clean, y[task, valid], coverage=0.8)
         transforms.append(clean.cdf(y[task, valid]))
         for name in ["rmse", "nll", "coverage", "width"]:
             np.testing.assert_allclose(summary[name][task], alone[name], rtol=1e-9, err_msg=name)
@@ -161,8 +161,8 @@ EMPTY_TASK = np.array([[True, True], [False, False]])
         (lambda: metrics.calibration_error(np.array([0.5, np.nan])), "probability_integral_transform.*nan"),
         (lambda: metrics.mean_and_standard_error(np.zeros((2, 2))), r"values.*\(2, 2\)"),
         (lambda: metrics.mean_and_standard_error(np.zeros(0)), r"values.*\(0,\)"),
-        (lambda: metrics.summarise(MIXTURE, np.zeros(4)), r"y must.*\(3, 4\).*\(4,\)"),
-        (lambda: metrics.summarise(MIXTURE, np.zeros((3, 4)), coverage=1.5), "coverage.*1.5"),
+        (lambda: metrics.summarize(MIXTURE, np.zeros(4)), r"y must.*\(3, 4\).*\(4,\)"),
+        (lambda: metrics.summarize(MIXTURE, np.zeros((3, 4)), coverage=1.5), "coverage.*1.5"),
     ],
 )
 def test_bad_input_is_named(call, message):

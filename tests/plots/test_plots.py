@@ -39,13 +39,13 @@ def make_tests(seed, n_tasks, input_dim=1):
     return [(x[:4], y[:4], x[4:], y[4:]) for x, y in whole]
 
 
-def labelled(tasks, names=("ill", "well")):
+def labeled(tasks, names=("ill", "well")):
     return [(x, np.array(names)[(x[:, 0] > 0.3 * np.sin(i)).astype(int)]) for i, (x, _) in enumerate(tasks)]
 
 
 TESTS = make_tests(10, 5)
 X, Y, X_QUERY, Y_QUERY = TESTS[1]
-LABELLED_TESTS = [(x[:4], y[:4], x[4:], y[4:]) for x, y in labelled(make_tasks(5, 6, 12))]
+LABELLED_TESTS = [(x[:4], y[:4], x[4:], y[4:]) for x, y in labeled(make_tasks(5, 6, 12))]
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def several():
 
 @pytest.fixture(scope="module")
 def classifier():
-    return MetaGPClassifier(alpha=0.5, **QUICK).fit(labelled(make_tasks(0, 4)), labelled(make_tasks(1, 3)))
+    return MetaGPClassifier(alpha=0.5, **QUICK).fit(labeled(make_tasks(0, 4)), labeled(make_tasks(1, 3)))
 
 
 @pytest.fixture(autouse=True)
@@ -341,7 +341,7 @@ def test_errors_name_the_argument(meta, classifier, several, call, message):
 
 
 def test_labels_over_several_inputs_are_refused():
-    tasks = [labelled(make_tasks(seed, 2, input_dim=2)) for seed in (0, 1)]
+    tasks = [labeled(make_tasks(seed, 2, input_dim=2)) for seed in (0, 1)]
     fitted = MetaGPClassifier(alpha=0.5, **{**QUICK, "n_steps": 0}).fit(*tasks)
     with pytest.raises(ValueError, match=r"one input column; there are 2. plot_calibration"):
         plot_prediction(fitted, *tasks[0][0])

@@ -33,7 +33,7 @@ def make_tasks(sizes, input_dim=1, seed=0):
     return [(x := draw(n), np.sin(x.sum(axis=1)) + rng.normal(0, 0.3, n), draw(q)) for n, q in sizes]
 
 
-def make_labelled(sizes, seed=0, labels=("ill", "well")):
+def make_labeled(sizes, seed=0, labels=("ill", "well")):
     return [(x, np.array(labels)[(y > 0).astype(int)], new) for x, y, new in make_tasks(sizes, 2, seed)]
 
 
@@ -43,7 +43,7 @@ def fit(tasks, estimator=MetaGPRegressor, **arguments):
 
 
 TRAINING = make_tasks([(5, 0), (4, 0), (5, 0), (6, 0), (5, 0)], seed=1)
-LABELLED = make_labelled([(6, 0), (6, 0), (6, 0), (6, 0), (6, 0)], seed=1)
+LABELLED = make_labeled([(6, 0), (6, 0), (6, 0), (6, 0), (6, 0)], seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ def test_what_adapt_many_gives(regressor):
 
 @pytest.mark.parametrize("labels", [("ill", "well"), (3, 7)], ids=["shared labels", "labels of its own"])
 def test_labels(classifier, labels):
-    tasks = [*make_labelled([(6, 3), (6, 3)], labels=labels), *make_labelled([(0, 3)])]
+    tasks = [*make_labeled([(6, 3), (6, 3)], labels=labels), *make_labeled([(0, 3)])]
     queries = [new for *_, new in tasks]
     adapted = classifier.adapt_many([(x, y) for x, y, _ in tasks])
     assert repr(adapted) == "AdaptedClassifiers(3 tasks, dtype='float64')"
@@ -170,15 +170,15 @@ def test_single_precision_is_close_and_refused_where_it_would_not_be(regressor, 
     np.testing.assert_allclose(coarse_stds, stds, atol=1e-4)
     assert np.max(np.abs(np.subtract(coarse_means, means))) > 0  # it was used
     assert coarse_means[0].dtype == np.float64
-    labelled = make_labelled([(6, 3)] * 3)
-    contexts, queries = [(x, y) for x, y, _ in labelled], [new for *_, new in labelled]
+    labeled = make_labeled([(6, 3)] * 3)
+    contexts, queries = [(x, y) for x, y, _ in labeled], [new for *_, new in labeled]
     fine, coarse = (classifier.adapt_many(contexts, dtype=dtype).predict_proba(queries) for dtype in FLOATS)
     np.testing.assert_allclose(coarse, fine, atol=1e-4)
     exact = fit(TRAINING, kernel="rbf", mean="linear", noise_std=1e-3, n_steps=0)
     with pytest.raises(ValueError, match=r"dtype='float32' is too coarse for noise of 0\.00\d of the spread"):
         exact.predict_many(tasks, dtype="float32")
     with pytest.raises(ValueError, match="contexts of over 100 samples"):
-        classifier.adapt_many([task[:2] for task in make_labelled([(101, 0)])], dtype="float32")
+        classifier.adapt_many([task[:2] for task in make_labeled([(101, 0)])], dtype="float32")
     with pytest.raises(ValueError, match="dtype must be one of float64, float32; got 'half'"):
         regressor.predict_many(tasks, dtype="half")
 
@@ -275,7 +275,7 @@ def test_runs_that_do_not_fit_are_halved_too(regressor, monkeypatch):
 
 
 def test_parts_of_memory():
-    assert list(memory.in_parts(lambda part, at_once: (list(part), at_once), range(5), 2, "", "")) == [
+    assert list(memory.in_chunks(lambda part, at_once: (list(part), at_once), range(5), 2, "", "")) == [
         ([0, 1], 2),
         ([2, 3], 2),
         ([4], 2),
@@ -286,9 +286,9 @@ def test_parts_of_memory():
         return jnp.zeros(2 ** (50 if len(part) > 1 else 5), jnp.int8).sum()
 
     with pytest.warns(OutOfMemoryWarning, match="with 3 of the arrays at once: tried again with 2"):
-        assert len(list(memory.in_parts(allocate, range(3), 3, "arrays", ""))) == 3
+        assert len(list(memory.in_chunks(allocate, range(3), 3, "arrays", ""))) == 3
     with pytest.raises(ZeroDivisionError):
-        list(memory.in_parts(lambda part, _: 1 / 0, range(3), 3, "arrays", ""))
+        list(memory.in_chunks(lambda part, _: 1 / 0, range(3), 3, "arrays", ""))
     assert memory.is_out_of_memory(MemoryError("Unable to allocate"))
     assert not memory.is_out_of_memory(ValueError("RESOURCE_EXHAUSTED"))
 

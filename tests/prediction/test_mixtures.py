@@ -11,7 +11,7 @@ from metaprior.prediction.mixtures import GaussianMixture, JointMixture
 
 MEANS = np.array([-1.5, 0.2, 4.0])
 VARIANCES = np.array([0.3, 2.0, 0.05])
-LOG_WEIGHTS = np.log([0.5, 1.5, 2.0])  # Not normalised: 1/8, 3/8, 1/2.
+LOG_WEIGHTS = np.log([0.5, 1.5, 2.0])  # Not normalized: 1/8, 3/8, 1/2.
 WEIGHTS = np.array([0.125, 0.375, 0.5])
 
 
@@ -167,8 +167,8 @@ def test_total_mean_and_covariance_against_samples():
     mixture = joint_mixture(rng)
     samples = mixture.sample(n_samples, rng)
     assert np.all(np.abs(samples.mean(axis=0) - mixture.mean()) < 4 * samples.std(axis=0) / np.sqrt(n_samples))
-    centred = samples - mixture.mean()
-    products = centred[:, :, None] * centred[:, None, :]
+    centered = samples - mixture.mean()
+    products = centered[:, :, None] * centered[:, None, :]
     standard_errors = products.std(axis=0) / np.sqrt(n_samples)
     assert np.all(np.abs(products.mean(axis=0) - mixture.covariance()) < 4 * standard_errors)
     np.testing.assert_allclose(mixture.marginal().variance(), np.diagonal(mixture.covariance()), rtol=1e-12)

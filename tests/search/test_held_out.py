@@ -22,9 +22,9 @@ from metaprior.search.held_out import (
 )
 from metaprior.tasks.padding import pad_tasks
 from metaprior.tasks.types import Task
-from metaprior.training.early_stopping import Clock
+from metaprior.training.early_stopping import Deadline
 from metaprior.training.loop import train
-from metaprior.training.steps import Recipe
+from metaprior.training.steps import TrainConfig
 
 SETTINGS = Settings(mean=MLPMean((4,)), kernel=RBFKernel(), noise_std=0.2)
 WEIGHTS = (0.3, 0.7)
@@ -75,7 +75,7 @@ def test_scores_are_those_of_a_fit_without_the_fold(method):
     with jax.enable_x64(True):
         folds = hold_out(TARGET, seed, labels=False)
         runs = held_out_runs(ENVIRONMENTS, 1, Candidate(WEIGHTS, settings), folds, seed)
-        scores, taken = train_and_score(runs, Recipe(MAP()), n_steps, 1e-2)
+        scores, taken = train_and_score(runs, TrainConfig(MAP()), n_steps, 1e-2)
         scored = by_task(scores, runs, folds)
     assert taken == n_steps
     assert scored.shape[:2] == (1, 3)
@@ -98,10 +98,10 @@ def test_a_run_that_diverges_is_minus_infinity_and_alone(x64):
         held_out_runs(ENVIRONMENTS, 1, Candidate(WEIGHTS, Settings(**settings)), folds, 0)
         for settings in ({"temperature": 1.0}, {"temperature": 1e300})
     )
-    recipe = Recipe(MAP(), optimiser="sgd")
-    together, _ = train_and_score([*good, *bad], recipe, 3, 1e-2)
+    train_config = TrainConfig(MAP(), optimizer="sgd")
+    together, _ = train_and_score([*good, *bad], train_config, 3, 1e-2)
     assert np.isneginf(together[len(good) :][~np.isnan(together[len(good) :])]).all()
-    np.testing.assert_allclose(together[: len(good)], train_and_score(good, recipe, 3, 1e-2)[0], rtol=1e-9)
+    np.testing.assert_allclose(together[: len(good)], train_and_score(good, train_config, 3, 1e-2)[0], rtol=1e-9)
 
 
 def test_reference_densities_lie_where_queries_do():
@@ -127,9 +127,9 @@ def test_reference_densities_lie_where_queries_do():
 def test_memory_is_bounded_by_training_in_parts(monkeypatch, x64):
     folds = hold_out(TARGET, 0, labels=False)
     runs = held_out_runs(ENVIRONMENTS, 1, Candidate(WEIGHTS, SETTINGS), folds, 0)
-    whole, _ = train_and_score(runs, Recipe(MAP()), 4, 1e-2)
+    whole, _ = train_and_score(runs, TrainConfig(MAP()), 4, 1e-2)
     monkeypatch.setattr("metaprior.meta.runs.MAX_NUMBERS", 1)
-    parts, _ = train_and_score(runs, Recipe(MAP()), 4, 1e-2)
+    parts, _ = train_and_score(runs, TrainConfig(MAP()), 4, 1e-2)
     np.testing.assert_allclose(parts, whole, rtol=1e-9)
 
 
@@ -145,7 +145,7 @@ def test_parts_take_the_same_steps_although_time_runs_out(monkeypatch):
         return result
 
     monkeypatch.setattr("metaprior.search.held_out.train", count)
-    _, n_steps = train_and_score(runs, Recipe(MAP(), chunk=2), 10, 1e-2, deadline=time.monotonic() - 1.0)
+    _, n_steps = train_and_score(runs, TrainConfig(MAP(), chunk=2), 10, 1e-2, deadline=time.monotonic() - 1.0)
     assert taken == [2, 2, 2]
     assert n_steps == 2
 
@@ -153,7 +153,7 @@ def test_parts_take_the_same_steps_although_time_runs_out(monkeypatch):
 def test_the_clock_cuts_the_schedule_to_the_deadline(monkeypatch):
     now = [0.0]
     monkeypatch.setattr("metaprior.training.early_stopping.time.monotonic", lambda: now[0])
-    clock = Clock(1000, 100, deadline=10.0)
+    clock = Deadline(1000, 100, deadline=10.0)
     now[0] = 4.0  # the first chunk compiles
     assert clock.affordable_steps(100) == 1000
     now[0] = 6.0  # two seconds a chunk: two more fit
@@ -162,13 +162,13 @@ def test_the_clock_cuts_the_schedule_to_the_deadline(monkeypatch):
     assert clock.affordable_steps(300) == 1000
     now[0] = 10.5
     assert clock.affordable_steps(400) == 400
-    assert Clock(1000, 100, None).affordable_steps(400) == 1000
+    assert Deadline(1000, 100, None).affordable_steps(400) == 1000
 
 
 def test_a_cut_schedule_is_annealed_to_its_end(monkeypatch):
     """Training that is told to end early takes the steps of a shorter schedule from there on."""
     run = stack_runs([set_up(ENVIRONMENTS, WEIGHTS, scaling_of(ENVIRONMENTS, WEIGHTS, SETTINGS), SETTINGS, 0)])
-    monkeypatch.setattr(Clock, "affordable_steps", lambda self, done: 6)
-    recipe = Recipe(MAP(), chunk=3)
-    result = train(run.problem, run.particles, run.key, recipe, 100, jnp.full(1, 1e-2), deadline=0.0)
+    monkeypatch.setattr(Deadline, "affordable_steps", lambda self, done: 6)
+    train_config = TrainConfig(MAP(), chunk=3)
+    result = train(run.problem, run.particles, run.key, train_config, 100, jnp.full(1, 1e-2), deadline=0.0)
     assert result.loss.shape == (1, 6)

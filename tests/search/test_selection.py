@@ -12,11 +12,11 @@ from metaprior.meta.runs import Settings
 from metaprior.search import selection as module
 from metaprior.search.held_out import Candidate
 from metaprior.search.report import TransferReport, make_report
-from metaprior.search.selection import Auto, Choice, Schedule, choose
+from metaprior.search.selection import AutoSettings, Choice, SearchOptions, choose
 from metaprior.search.weights import discounted, resolve_weights
 from metaprior.tasks.types import Task
 from metaprior.training.loop import TrainingDiverged
-from metaprior.training.steps import Recipe
+from metaprior.training.steps import TrainConfig
 
 SETTINGS = Settings()
 NAMES = ("source", "target")
@@ -32,7 +32,9 @@ def tasks_of(*counts):
 
 
 def schedule(n_steps=100, deadline=None):
-    return Schedule(lambda run: Recipe(MAP()), n_steps, 1e-2, 0, deadline, lambda *_: contextlib.nullcontext())
+    return SearchOptions(
+        lambda run: TrainConfig(MAP()), n_steps, 1e-2, 0, deadline, lambda *_: contextlib.nullcontext()
+    )
 
 
 @pytest.fixture
@@ -63,7 +65,7 @@ def scored(monkeypatch):
 
 def test_nothing_to_choose_is_not_searched(scored):
     rounds = scored(lambda candidate: 0.0)
-    choice = choose(tasks_of(3, 3), 1, [(0.3, 0.7)], SETTINGS, Auto(), schedule())
+    choice = choose(tasks_of(3, 3), 1, [(0.3, 0.7)], SETTINGS, AutoSettings(), schedule())
     assert (choice.weights.tolist(), choice.scores, rounds) == ([1.0], None, [])
     [(candidate, weight)] = choice.members
     assert (candidate.weights, weight) == ((0.3, 0.7), 1.0)
@@ -74,7 +76,7 @@ def test_without_held_out_tasks_the_rule_is_cautious(scored, n_target, n_steps, 
     rounds = scored(lambda candidate: 0.0)
     counts = (6, n_target)
     options = resolve_weights("auto", NAMES, counts, 1)
-    choice = choose(tasks_of(*counts), 1, options, SETTINGS, Auto(weights=True), schedule(n_steps))
+    choice = choose(tasks_of(*counts), 1, options, SETTINGS, AutoSettings(weights=True), schedule(n_steps))
     assert rounds == []
     assert choice.scores is None
     assert [c.weights for c in choice.candidates] == [discounted(counts, 1, r) for r in discounts]
@@ -85,7 +87,7 @@ def test_without_held_out_tasks_the_rule_is_cautious(scored, n_target, n_steps, 
 def test_all_folds_and_alphas_are_one_round(scored, n_target):
     rounds = scored(lambda candidate: -abs(candidate.weights[0] - 0.5))
     options = resolve_weights([0.0, 0.25, 0.5, 1.0], NAMES, (6, n_target), 1)
-    choice = choose(tasks_of(6, n_target), 1, options, SETTINGS, Auto(), schedule())
+    choice = choose(tasks_of(6, n_target), 1, options, SETTINGS, AutoSettings(), schedule())
     assert rounds == [4 * min(n_target, 5 if n_target >= 8 else n_target)]
     assert choice.weights.argmax() == 2
     np.testing.assert_allclose(choice.weights.sum(), 1.0)
@@ -95,7 +97,7 @@ def test_all_folds_and_alphas_are_one_round(scored, n_target):
 def test_a_source_that_hurts_is_left_out(scored):
     scored(lambda candidate: -20.0 * candidate.weights[0])
     options = resolve_weights("auto", NAMES, (20, 10), 1)
-    choice = choose(tasks_of(20, 10), 1, options, SETTINGS, Auto(weights=True), schedule())
+    choice = choose(tasks_of(20, 10), 1, options, SETTINGS, AutoSettings(weights=True), schedule())
     assert choice.weights[0] > 0.95
     report = make_report(choice, NAMES, 1, 10)
     assert report.verdict.startswith("The source does not help: -")
@@ -107,7 +109,12 @@ def test_several_sources_are_tried_alone_and_together(scored):
     rounds = scored(lambda candidate: sum(gain[e] * candidate.weights[e] for e in gain))
     counts, names = (10, 10, 10, 10), ("a", "noise", "b", "target")
     choice = choose(
-        tasks_of(*counts), 3, resolve_weights("auto", names, counts, 3), SETTINGS, Auto(weights=True), schedule()
+        tasks_of(*counts),
+        3,
+        resolve_weights("auto", names, counts, 3),
+        SETTINGS,
+        AutoSettings(weights=True),
+        schedule(),
     )
     assert len(rounds) == 3
     assert choice.candidates[-1].weights == (1 / 3, 0.0, 1 / 3, 1 / 3)
@@ -123,7 +130,7 @@ def test_temperature_and_prior_std_are_varied_around_the_best(scored):
 
     rounds = scored(score)
     options = resolve_weights([0.0, 0.5], NAMES, (6, 9), 1)
-    choice = choose(tasks_of(6, 9), 1, options, SETTINGS, Auto(temperature=True, prior_std=True), schedule())
+    choice = choose(tasks_of(6, 9), 1, options, SETTINGS, AutoSettings(temperature=True, prior_std=True), schedule())
     assert rounds == [2 * 5, 4 * 5]
     best = choice.candidates[choice.weights.argmax()]
     assert (best.weights[0], best.settings.temperature_factor) == (0.5, 4.0)
@@ -136,14 +143,14 @@ def test_rounds_after_the_deadline_are_left_out(scored):
     rounds = scored(lambda candidate: 0.0)
     counts, names = (10, 10, 10), ("a", "b", "target")
     choice = choose(
-        tasks_of(*counts), 2, resolve_weights("auto", names, counts, 2), SETTINGS, Auto(True, True, True),
+        tasks_of(*counts), 2, resolve_weights("auto", names, counts, 2), SETTINGS, AutoSettings(True, True, True),
         schedule(deadline=time.monotonic() - 1.0),
     )  # fmt: skip
     assert len(rounds) == 1
     assert len(choice.candidates) == 6
 
 
-@pytest.mark.parametrize("auto", [Auto(), Auto(temperature=True, prior_std=True)], ids=["alpha", "all"])
+@pytest.mark.parametrize("auto", [AutoSettings(), AutoSettings(temperature=True, prior_std=True)], ids=["alpha", "all"])
 def test_if_all_diverge_that_is_said(scored, auto):
     scored(lambda candidate: -np.inf)
     with pytest.raises(TrainingDiverged, match="smaller learning_rate"):
@@ -153,7 +160,7 @@ def test_if_all_diverge_that_is_said(scored, auto):
 def test_a_source_that_is_a_little_but_surely_worse_goes(scored):
     scored(lambda candidate: -0.05 * candidate.weights[0])
     options = resolve_weights("auto", NAMES, (20, 10), 1)
-    choice = choose(tasks_of(20, 10), 1, options, SETTINGS, Auto(weights=True), schedule())
+    choice = choose(tasks_of(20, 10), 1, options, SETTINGS, AutoSettings(weights=True), schedule())
     assert choice.weights.tolist() == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
 
 

@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaprior.search.weights import DISCOUNTS, alone, combined, discounted, resolve_weights
+from metaprior.search.weights import (
+    DISCOUNTS,
+    combined_source_weights,
+    discounted,
+    resolve_weights,
+    single_source_weights,
+)
 
 PAIR = ("source", "target")
 THREE = ("a", "b", "c")
@@ -86,11 +92,11 @@ def test_errors(alpha, names, counts, parts):
 
 def test_each_source_alone_then_together():
     counts = (4, 2, 0, 6)  # the third has no tasks
-    assert {source for source, _, _ in alone(counts, 1)} == {0, 3}
-    for source, discount, weights in alone(counts, 1):
+    assert {source for source, _, _ in single_source_weights(counts, 1)} == {0, 3}
+    for source, discount, weights in single_source_weights(counts, 1):
         assert weights[source] / counts[source] == pytest.approx(discount * weights[1] / counts[1])
         assert sum(weight > 0 for weight in weights) == 2
     assert alone((4, 2), 1) == []
     scores = [(0, 0.1, 0.5), (0, 1.0, 0.7), (3, 0.1, 0.9), (3, 1.0, 0.2)]
-    assert combined(counts, 1, 0.4, scores) == [discounted(counts, 1, [1.0, 0.0, 0.0, 0.1])]
-    assert combined(counts, 1, 0.8, scores) == []  # only one of them is better than target-only
+    assert combined_source_weights(counts, 1, 0.4, scores) == [discounted(counts, 1, [1.0, 0.0, 0.0, 0.1])]
+    assert combined_source_weights(counts, 1, 0.8, scores) == []  # only one of them is better than target-only

@@ -138,7 +138,7 @@ def test_a_sample_per_class_or_a_constant_column_is_no_trouble():
 
 
 @pytest.mark.parametrize(("within_", "input_dim"), [(False, 3), (True, MAX_DECORRELATED + 1)])
-def test_otherwise_it_is_plain_standardisation(within_, input_dim):
+def test_otherwise_it_is_plain_standardization(within_, input_dim):
     rng = np.random.default_rng(0)
     tasks = [Task(rng.normal(size=(4, input_dim)), np.array([0.0, 1.0, 0.0, 1.0]))] * 2
     scaling = fit_label_scaling([tasks, []], (1.0, 0.0), within=within_)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaprior.tasks.labels import as_labelled_tests, as_labels, encode, encode_environments, task_classes
+from metaprior.tasks.labels import as_labeled_tests, as_labels, encode, encode_environments, task_classes
 from metaprior.tasks.types import Task
 
 
@@ -105,11 +105,11 @@ def test_classes_of_a_new_task(y, shared, given_, expected):
         (lambda: as_labels([1j, 2j], "y"), ["complex"]),
         (lambda: as_labels(np.ma.masked_array([0, 1], [True, False]), "y"), ["masked"]),
         (
-            lambda: as_labelled_tests([([[0.0]], ["a"], [[0.0]], [1])], "test_tasks", 1, None),
+            lambda: as_labeled_tests([([[0.0]], ["a"], [[0.0]], [1])], "test_tasks", 1, None),
             ["test_tasks[0]", "context and query", "one kind"],
         ),
         (
-            lambda: as_labelled_tests([([[0.0]] * 2, [0, 1], [[0.0]], [2])], "test_tasks", 1, np.array([0, 1])),
+            lambda: as_labeled_tests([([[0.0]] * 2, [0, 1], [[0.0]], [2])], "test_tasks", 1, np.array([0, 1])),
             ["test_tasks[0]", "two labels", "0, 1, 2"],
         ),
     ],
@@ -138,9 +138,9 @@ def test_an_environment_of_weight_zero_has_no_say():
 
 def test_test_tasks_take_their_classes_from_context_and_queries():
     x = np.zeros((2, 1))
-    [own] = as_labelled_tests([(x, ["b", "b"], x, ["a", "b"])], "test_tasks", 1, None)
+    [own] = as_labeled_tests([(x, ["b", "b"], x, ["a", "b"])], "test_tasks", 1, None)
     assert (own.y_context.tolist(), own.y_query.tolist()) == ([1.0, 1.0], [0.0, 1.0])
-    [empty] = as_labelled_tests([([], [], x, ["a", "b"])], "test_tasks", 1, None)
+    [empty] = as_labeled_tests([([], [], x, ["a", "b"])], "test_tasks", 1, None)
     assert (empty.y_context.tolist(), empty.y_query.tolist()) == ([], [0.0, 1.0])
-    [shared] = as_labelled_tests([(x, [1, 1], x, [1, 1])], "test_tasks", 1, np.array([0, 1]))
+    [shared] = as_labeled_tests([(x, [1, 1], x, [1, 1])], "test_tasks", 1, np.array([0, 1]))
     assert shared.y_query.tolist() == [1.0, 1.0]

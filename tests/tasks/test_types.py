@@ -141,7 +141,7 @@ def test_padded_queries_hold_every_task_once_in_scaled_units(sizes):
 
 
 @given(seed=st.integers(0, 10**6), y_size=st.sampled_from([1e-200, 1e-6, 1.0, 1e6, 1e200]))
-def test_scaling_standardises_and_is_undone(seed, y_size):
+def test_scaling_standardizes_and_is_undone(seed, y_size):
     tasks = [Task(1e6 + x, y_size * y) for x, y in random_tasks([3, 4], seed=seed)]
     scaling = fit_scaling([tasks], [1.0])
     scaled = [scaling.task(task) for task in tasks]

@@ -9,7 +9,7 @@ from metaprior import MetaGPClassifier, MetaGPRegressor, RBFKernel, load
 from metaprior.estimators.persistence import InvalidFile, read
 from metaprior.search.selection import _Search
 from metaprior.training import loop
-from metaprior.training.checkpoint import Journal
+from metaprior.training.checkpoint import Checkpoint
 
 RNG = np.random.default_rng(0)
 TASKS = [(RNG.normal(size=(4, 1)), RNG.normal(size=4)) for _ in range(8)]
@@ -144,7 +144,7 @@ def test_without_a_random_state_the_seed_is_kept(tmp_path, monkeypatch):
 def test_a_checkpoint_is_written_in_time_and_is_no_prior(tmp_path, monkeypatch):
     path = tmp_path / "checkpoint"
     monkeypatch.setattr(journal_module, "INTERVAL", 0.0)
-    monkeypatch.setattr(Journal, "flush", counting(Journal.flush, counted := []))
+    monkeypatch.setattr(Checkpoint, "flush", counting(Checkpoint.flush, counted := []))
     stop_after(monkeypatch, 3)
     with pytest.raises(Stopped):
         MetaGPRegressor(**SMALL, alpha=0.3, inference="map").fit(TASKS[:4], TASKS[4:], checkpoint=path)

@@ -11,7 +11,7 @@ from metaprior.meta.methods import SVGD
 from metaprior.meta.runs import Settings, scaling_of, set_up, stack_runs
 from metaprior.tasks.types import as_tasks
 from metaprior.training.loop import train
-from metaprior.training.steps import Recipe
+from metaprior.training.steps import TrainConfig
 
 EVENT = "/jax/core/compile/backend_compile_duration"
 KERNEL = MLPKernel(hidden_sizes=(2,), n_features=2)
@@ -174,7 +174,7 @@ def test_a_stacked_sweep_compiles_once(compilations):
         ]
         stacked = stack_runs(runs)
         rates = jax.numpy.full(len(runs), 0.01)
-        return train(stacked.problem, stacked.particles, stacked.key, Recipe(SVGD()), 4, rates)
+        return train(stacked.problem, stacked.particles, stacked.key, TrainConfig(SVGD()), 4, rates)
 
     sweep((0.0, 0.5), (0, 1))
     compilations()

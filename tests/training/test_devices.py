@@ -14,8 +14,8 @@ import pytest
 
 from metaprior.tasks.types import Task
 from metaprior.training import processes
-from metaprior.training.devices import ProcessLost, together
-from metaprior.training.processes import check_alike, check_devices
+from metaprior.training.devices import ProcessLost, detect_lost_process
+from metaprior.training.processes import check_devices, check_same_tasks
 
 SCRIPT = Path(many_devices.__file__)
 
@@ -88,12 +88,12 @@ def test_devices_that_are_not_there(n_devices):
 )
 def test_what_ends_one_process_is_said_to_end_all(monkeypatch, error, message):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    with pytest.raises(ProcessLost, match=message), together():
+    with pytest.raises(ProcessLost, match=message), detect_lost_process():
         raise error
-    with pytest.raises(ValueError, match="mistake"), together():
+    with pytest.raises(ValueError, match="mistake"), detect_lost_process():
         raise ValueError("a mistake of the user's")
     monkeypatch.setattr(jax, "process_count", lambda: 1)
-    with pytest.raises(type(error)), together():
+    with pytest.raises(type(error)), detect_lost_process():
         raise error
 
 
@@ -103,7 +103,7 @@ def test_processes_take_part_with_all_devices_and_the_same_tasks(monkeypatch):
     with pytest.raises(ValueError, match="n_devices must be None or 2 where several processes"):
         check_devices(1)
     with pytest.raises(ValueError, match="search_time must be None"):
-        check_alike([], 3.0)
-    monkeypatch.setattr(processes, "from_first", lambda value: "another")
+        check_same_tasks([], 3.0)
+    monkeypatch.setattr(processes, "broadcast_from_first", lambda value: "another")
     with pytest.raises(ValueError, match="was given other tasks than the first"):
-        check_alike([[Task(np.zeros((1, 1)), np.zeros(1))]], None)
+        check_same_tasks([[Task(np.zeros((1, 1)), np.zeros(1))]], None)

@@ -17,10 +17,10 @@ from metaprior.meta.runs import Settings, scaling_of, set_up, stack_runs
 from metaprior.tasks.types import as_tasks, as_test_tasks
 from metaprior.training import steps
 from metaprior.training.loop import TrainingDiverged, Validation, train
-from metaprior.training.steps import Recipe
+from metaprior.training.steps import TrainConfig
 
 SMALL = {"mean": ConstantMean(), "kernel": MLPKernel((3,), n_features=2), "noise_std": 0.1, "temperature": "bayes"}
-PLAIN = Recipe(MAP(), "sgd", "constant")
+PLAIN = TrainConfig(MAP(), "sgd", "constant")
 
 
 def make_tasks(n_tasks, seed, shift=0.0, sizes=(4,)):
@@ -41,10 +41,10 @@ def make_run(alpha=0.3, seed=0, environments=(SOURCE, TARGET), **settings):
     return set_up(checked, (alpha, 1 - alpha), scaling, made, seed), scaling
 
 
-def train_runs(runs, n_steps, rates, recipe=PLAIN, validation=None, patience=None):
+def train_runs(runs, n_steps, rates, train_config=PLAIN, validation=None, patience=None):
     stacked = stack_runs(runs)
     validation = jax.tree.map(lambda leaf: np.stack([leaf] * len(runs)), validation)
-    loop = (recipe, n_steps, jnp.asarray(rates), validation, patience)
+    loop = (train_config, n_steps, jnp.asarray(rates), validation, patience)
     return train(stacked.problem, stacked.particles, stacked.key, *loop)
 
 
@@ -94,26 +94,26 @@ def test_one_map_step_follows_the_gradient_of_the_log_gibbs_density(x64, alpha, 
     np.testing.assert_allclose(result.loss, [[loss]], rtol=1e-10)
 
 
-@pytest.mark.parametrize("optimiser", ["adam", "sgd"])
-def test_optimisers_and_cosine_schedule_equal_optax(x64, optimiser):
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_optimizers_and_cosine_schedule_equal_optax(x64, optimizer):
     run, scaling = make_run()
     theta = pick(run.particles, 0)
-    outside = getattr(optax, optimiser)(optax.cosine_decay_schedule(0.02, decay_steps=6))
+    outside = getattr(optax, optimizer)(optax.cosine_decay_schedule(0.02, decay_steps=6))
     gradient = jax.jit(jax.grad(lambda theta: -hand_log_gibbs(theta, run, scaling, 0.3, (SOURCE, TARGET))))
     update, state = jax.jit(outside.update), outside.init(theta)
     with jax.numpy_dtype_promotion("standard"):
         for _ in range(6):
             updates, state = update(gradient(theta), state)
             theta = optax.apply_updates(theta, updates)
-    result = train_runs([run], 6, [0.02], Recipe(MAP(), optimiser, "cosine"))
+    result = train_runs([run], 6, [0.02], TrainConfig(MAP(), optimizer, "cosine"))
     assert_close(pick(pick(result.particles, 0), 0), theta)
 
 
 @pytest.mark.parametrize("n_steps", [10, 12])
 def test_chunks_change_nothing(x64, n_steps):
     run, _ = make_run()
-    recipe = Recipe(MAP(), plan=batch_plan(run.problem.tasks, 2))
-    small, large = (train_runs([run], n_steps, [0.01], recipe._replace(chunk=chunk)) for chunk in (4, 100))
+    train_config = TrainConfig(MAP(), plan=batch_plan(run.problem.tasks, 2))
+    small, large = (train_runs([run], n_steps, [0.01], train_config._replace(chunk=chunk)) for chunk in (4, 100))
     assert (small.loss.shape, small.best_step.tolist()) == ((1, n_steps), [n_steps])
     assert_close(small[:2], large[:2], rtol=1e-13, atol=1e-14)
 
@@ -124,22 +124,22 @@ def test_stacked_runs_equal_the_runs_alone(x64):
         make_run(alpha, seed, noise_std=noise, temperature=gamma, prior_std=check_prior_std(std))[0]
         for alpha, seed, noise, gamma, std in varied
     ]
-    rates, recipe = [0.01, 0.03, 0.02], Recipe(MAP(), plan=batch_plan(runs[0].problem.tasks, 2))
-    together = train_runs(runs, 30, rates, recipe)
+    rates, train_config = [0.01, 0.03, 0.02], TrainConfig(MAP(), plan=batch_plan(runs[0].problem.tasks, 2))
+    together = train_runs(runs, 30, rates, train_config)
     for index, (run, rate) in enumerate(zip(runs, rates, strict=True)):
-        alone = train_runs([run], 30, [rate], recipe)
+        alone = train_runs([run], 30, [rate], train_config)
         assert_close(pick(together[:2], index), pick(alone[:2], 0))
 
 
 @pytest.mark.parametrize("rate", [0.2, 1.5], ids=["would improve later", "would diverge later"])
 def test_a_stacked_run_is_frozen_where_it_would_have_stopped_alone(x64, rate):
     run, scaling = make_run(kernel=RBFKernel(length_scale=3.0))
-    validation, recipe = make_validation(scaling), PLAIN._replace(chunk=1)
-    alone = [train_runs([run], 30, [each], recipe, validation, 1) for each in (rate, 0.001)]
+    validation, train_config = make_validation(scaling), PLAIN._replace(chunk=1)
+    alone = [train_runs([run], 30, [each], train_config, validation, 1) for each in (rate, 0.001)]
     assert alone[0].loss.shape[1] == alone[0].best_step[0] + 1 < alone[1].loss.shape[1] == 30
     if rate < 1:  # so that to freeze it makes a difference
-        assert train_runs([run], 30, [rate], recipe, validation).best_step[0] > alone[0].best_step[0]
-    together = train_runs([run, run], 30, [rate, 0.001], recipe, validation, patience=1)
+        assert train_runs([run], 30, [rate], train_config, validation).best_step[0] > alone[0].best_step[0]
+    together = train_runs([run, run], 30, [rate, 0.001], train_config, validation, patience=1)
     for index, result in enumerate(alone):
         assert together.best_step[index] == result.best_step[0]
         assert_close(pick(together.particles, index), pick(result.particles, 0))
@@ -262,10 +262,10 @@ def test_map_particles_are_independent():
 def test_blocks_of_runs_change_nothing(x64, monkeypatch):
     runs = [make_run(seed=seed)[0] for seed in range(4)]
     rates = [0.01, 0.02, 0.03, 0.04]
-    for recipe in (PLAIN, PLAIN._replace(plan=((1, 1),))):
-        whole = train_runs(runs, 3, rates, recipe)
+    for train_config in (PLAIN, PLAIN._replace(plan=((1, 1),))):
+        whole = train_runs(runs, 3, rates, train_config)
         monkeypatch.setattr(steps, "BLOCK", 2)
-        blocks = train_runs(runs, 3, rates, recipe._replace(chunk=3))  # another program
+        blocks = train_runs(runs, 3, rates, train_config._replace(chunk=3))  # another program
         monkeypatch.undo()
         assert_close(blocks.loss, whole.loss)
         for one, other in zip(jax.tree.leaves(blocks.particles), jax.tree.leaves(whole.particles), strict=True):

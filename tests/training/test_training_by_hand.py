@@ -15,7 +15,7 @@ from metaprior.meta.objective import batch_plan, log_gibbs, sample_indices, sele
 from metaprior.meta.runs import Settings, scaling_of, set_up, stack_runs
 from metaprior.tasks.types import Task
 from metaprior.training.loop import train
-from metaprior.training.steps import Recipe
+from metaprior.training.steps import TrainConfig
 
 PROBLEM = Sinusoid(0.5)
 SOURCE, TARGET = PROBLEM.source_tasks(4, 5, 0), PROBLEM.target_tasks(3, 5, 1)
@@ -30,9 +30,9 @@ def prepare(method, n_particles):
     return run, stack_runs([run])
 
 
-def trained(stacked, recipe, n_steps, rate):
+def trained(stacked, train_config, n_steps, rate):
     rates = jnp.full(1, rate)
-    return train(stacked.problem, stacked.particles, stacked.key, recipe, n_steps, rates).particles
+    return train(stacked.problem, stacked.particles, stacked.key, train_config, n_steps, rates).particles
 
 
 def rows(particles):
@@ -42,7 +42,7 @@ def rows(particles):
 @pytest.mark.usefixtures("x64")
 def test_svgd_training_equals_its_steps_by_hand():
     run, stacked = prepare(SVGD(length_scale=2.0), 3)
-    result = trained(stacked, Recipe(SVGD(length_scale=2.0), "sgd", "constant"), 5, 0.01)
+    result = trained(stacked, TrainConfig(SVGD(length_scale=2.0), "sgd", "constant"), 5, 0.01)
     theta = np.asarray(rows(run.particles))
     _, unravel = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], run.particles))
     score = jax.jit(jax.grad(lambda flat: log_gibbs(unravel(flat), run.problem)))
@@ -58,7 +58,7 @@ def test_svgd_training_equals_its_steps_by_hand():
 def test_mini_batch_training_draws_a_new_batch_for_every_step():
     run, stacked = prepare(MAP(), 1)
     plan = batch_plan(run.problem.tasks, 3)
-    result = trained(stacked, Recipe(MAP(), "sgd", "constant", plan), 4, 0.01)
+    result = trained(stacked, TrainConfig(MAP(), "sgd", "constant", plan), 4, 0.01)
     theta, key, drawn = jax.tree.map(lambda leaf: leaf[0], run.particles), run.key, []
     for _ in range(4):
         key, step_key = jax.random.split(key)
@@ -111,7 +111,7 @@ def test_padding_and_weight_zero_evaluate_an_own_mean_only_at_inputs_that_are_th
     rng = np.random.default_rng(0)
     tasks = [Task(x := rng.uniform(1, 5, (n, 1)), np.log(x[:, 0])) for n in (5, 4, 5, 5, 4)]
     below = [Task(np.full((n, 1), -1.0), np.ones(n)) for n in (5, 4)] if alpha == 0 else tasks
-    meta = MetaGPRegressor(alpha, mean=Logarithm(jnp.ones(())), kernel="rbf", standardise=False, n_steps=20)
+    meta = MetaGPRegressor(alpha, mean=Logarithm(jnp.ones(())), kernel="rbf", standardize=False, n_steps=20)
     assert np.isfinite(meta.fit(below, tasks).loss_trace_).all()
 
 

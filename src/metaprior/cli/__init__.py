@@ -11,22 +11,21 @@ from metaprior.cli.fit import fit
 from metaprior.cli.info import info
 from metaprior.cli.predict import predict
 from metaprior.cli.store import store
-from metaprior_studies.commands.bench_data import bench_data
-from metaprior_studies.commands.demo import demo
-from metaprior_studies.commands.reproduce import reproduce
+from metaprior.cli.studies import add_studies
 
 app = typer.Typer(
-    help="Learn Gaussian-process priors from many small tasks, most of them from somewhere else.",
+    help="Learn Gaussian-process priors from many small tasks, most of them from another environment.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (fit, evaluate, predict, info, store, example, demo, bench_data, reproduce):
+for command in (fit, evaluate, predict, info, store, example):
     app.command()(command)
+add_studies(app)
 
 
 @app.callback(invoke_without_command=True)
 def main(version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False):
-    """Set up what all commands share."""
+    """Learn Gaussian-process priors from many small tasks, most of them from another environment."""
     if version:
         from metaprior import __version__
 

@@ -60,11 +60,11 @@ def make_folder(folder: Path) -> None:
         probe.unlink()
     except OSError as error:
         reason = error.strerror or error
-        raise refusal(f"--out {folder}: cannot write there ({reason}). Choose another folder.") from None
+        raise exit_error(f"--out {folder}: cannot write there ({reason}). Choose another folder.") from None
 
 
 @contextmanager
-def mistakes_told() -> Iterator[None]:
+def report_errors() -> Iterator[None]:
     """What is wrong with arguments or data is said in words, and ends the command with 2; warnings become notes.
 
     METAPRIOR_TRACEBACK=1 shows where it was found, for what turns out to be no mistake of the user's.
@@ -73,13 +73,13 @@ def mistakes_told() -> Iterator[None]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = lambda message, *_, **__: note(_with_options(str(message)))
+        warnings.showwarning = lambda message, *_, **__: print_note(_with_options(str(message)))
         try:
             yield
         except (ValueError, OSError) as error:  # an InvalidFile is a ValueError
             if os.environ.get("METAPRIOR_TRACEBACK"):
                 raise
-            raise refusal(_with_options(str(error))) from None
+            raise exit_error(_with_options(str(error))) from None
         except TrainingDiverged as error:
             err.print(_with_options(str(error)), style="red", markup=False, highlight=False)
             raise typer.Exit(1) from None
@@ -97,22 +97,22 @@ def _with_options(text: str) -> str:
 
 
 @contextmanager
-def busy(what: str) -> Iterator[None]:
+def status(what: str) -> Iterator[None]:
     """Says what is being done, on a terminal, while it takes."""
     with err.status(what):
         yield
 
 
-def note(message: str) -> None:
+def print_note(message: str) -> None:
     """Something to know, that stops nothing."""
     err.print(f"Note: {message}", style="yellow", markup=False, highlight=False)
 
 
 def print_json(value: Any) -> None:
     """One line for machines."""
-    from metaprior.estimators.persistence import without_nan
+    from metaprior.files import nan_to_none
 
-    print(json.dumps(without_nan(value), default=str))
+    print(json.dumps(nan_to_none(value), default=str))
 
 
 def task_label(name: Any) -> str:
@@ -120,21 +120,7 @@ def task_label(name: Any) -> str:
     return " ".join(map(str, name)) if isinstance(name, tuple) else str(name)
 
 
-@contextmanager
-def results_kept() -> Iterator[None]:
-    """What all studies do when they are stopped, or when what they find in their folder is not theirs."""
-    from metaprior_studies.results_store import ResultsError
-
-    try:
-        yield
-    except ResultsError as error:
-        raise refusal(str(error)) from None
-    except KeyboardInterrupt:
-        err.print("Stopped. What was finished is kept: run the same command with --resume.")
-        raise typer.Exit(130) from None
-
-
-def refusal(message: str) -> typer.Exit:
+def exit_error(message: str) -> typer.Exit:
     """Say what is wrong, as it is: a file name may look like markup."""
     err.print(message, style="red", markup=False, highlight=False)
     return typer.Exit(2)

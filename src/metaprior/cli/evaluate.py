@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from metaprior.cli.console import busy, mistakes_told, note, out, print_json, print_table, task_label
+from metaprior.cli.console import out, print_json, print_note, print_table, report_errors, status, task_label
 from metaprior.cli.options import AsJson, DropDuplicates, DropMissing, Environment, Prior, Task, X, Y, known_columns
 from metaprior.cli.outputs import check_outputs, write_frame, write_picture
 
@@ -37,17 +37,19 @@ def evaluate(
     from metaprior.plots import plot_calibration
     from metaprior.tables.prediction_frames import split_table
 
-    with mistakes_told():
+    with report_errors():
         check_outputs([prior, data], path, plot)
         meta = load(prior)
-        with busy(f"reading {data}"):
+        with status(f"reading {data}"):
             table, columns = _table(meta, data, (task, x, y, environment), target, drop_missing, drop_duplicates)
         tests, names, skipped = split_table(table, context, np.random.default_rng(seed))
         if skipped:
-            note(f"{len(skipped)} task(s) with no more than {context} readings are left out, {skipped[0]!r} first.")
+            print_note(
+                f"{len(skipped)} task(s) with no more than {context} readings are left out, {skipped[0]!r} first."
+            )
         if not tests:
             raise ValueError(f"{data} has no task with more than {context} readings. Take a smaller --context.")
-        with busy(f"predicting {len(tests)} tasks"):
+        with status(f"predicting {len(tests)} tasks"):
             scores = {"metaprior": meta.evaluate(tests), **_baselines(meta, tests, context)}
         per_task = dict(scores["metaprior"].per_task)
         if path is not None:
@@ -78,7 +80,9 @@ def _table(
 
     columns = known_columns(meta, *given)
     if given[-1] is None and columns.environment is not None and columns.environment not in column_names(data):
-        note(f"{data} has no column {columns.environment!r}: all its tasks are taken as {meta.training_['target']!r}.")
+        print_note(
+            f"{data} has no column {columns.environment!r}: all its tasks are taken as {meta.training_['target']!r}."
+        )
         columns = columns._replace(environment=None)
     labels = isinstance(meta, MetaGPClassifier)
     table = group_rows(data, columns, drop_missing=drop_missing, drop_duplicates=drop_duplicates, labels=labels)
@@ -99,14 +103,14 @@ def _baselines(meta: Any, tests: list[Any], context: int) -> dict[str, Any]:
     from metaprior.estimators.classification_baselines import BASELINES, score
     from metaprior.estimators.regression_baselines import score_per_task_gp
     from metaprior.metrics.summary import report
-    from metaprior.tasks.labels import as_labelled_tests
+    from metaprior.tasks.labels import as_labeled_tests
 
     if context == 0:
-        note("without context there is nothing to compare with.")
+        print_note("without context there is nothing to compare with.")
         return {}
     if not isinstance(meta, MetaGPClassifier):
         return {"scikit-learn GP": score_per_task_gp(tests)}
-    encoded = as_labelled_tests(tests, "tasks", meta.model_.input_dim, meta.classes_)
+    encoded = as_labeled_tests(tests, "tasks", meta.model_.input_dim, meta.classes_)
     return {name: report(score(baseline, encoded)) for name, baseline in BASELINES.items()}
 
 

@@ -14,11 +14,11 @@ TABLES = ("patients.csv", "test.csv", "readings.csv", "hours.csv")
 
 def example(folder: Annotated[Path, typer.Option("--out", help="Folder for the tables.")] = Path("example")):
     """Write small tables to try the other commands on: made-up heart rates after surgery in two hospitals."""
-    from metaprior.estimators.persistence import write_whole
+    from metaprior.files import write_atomically
 
     make_folder(folder)
     for name in TABLES:
-        write_whole(folder / name, resources.files("metaprior").joinpath("data", name).read_bytes())
+        write_atomically(folder / name, resources.files("metaprior").joinpath("datasets", "example", name).read_bytes())
     place = lambda name: shlex.quote(str(folder / name))  # noqa: E731
     out.print(
         f"Wrote {', '.join(TABLES)} to {folder}. To learn a prior, see what it is worth, and predict with it:\n"

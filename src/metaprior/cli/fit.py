@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from metaprior.cli.console import busy, err, mistakes_told, note, out, print_json
+from metaprior.cli.console import err, out, print_json, print_note, report_errors, status
 from metaprior.cli.info import environment_rows, plot_compared
 from metaprior.cli.options import AsJson, DropDuplicates, DropMissing, Environment, Task, X
 from metaprior.cli.outputs import check_outputs
@@ -58,7 +58,7 @@ def fit(
 
     What is done is kept beside --out: an interrupted fit, run again, goes on from there to the same result.
     """
-    with mistakes_told():
+    with report_errors():
         check_outputs([data], path, plot)
         labels = None if kind is Kind.auto else kind is Kind.classification
         drops: dict[str, Any] = {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates}
@@ -110,7 +110,7 @@ def _fitted(
     checkpoint = checkpoint_of(path)
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     if checkpoint.exists():
-        note(f"{checkpoint} is of a fit that was interrupted: if it was this one, it goes on from there.")
+        print_note(f"{checkpoint} is of a fit that was interrupted: if it was this one, it goes on from there.")
     try:
         if target is None:
             return meta.fit(target_tasks=environments[""], checkpoint=checkpoint)
@@ -137,7 +137,7 @@ def _read(
         raise ValueError(f"{' and '.join(lacking)} must name a column of the table.")
     columns = as_columns(**named)
     _check_target(columns.environment, target, alpha)
-    with busy(f"reading {data}"):
+    with status(f"reading {data}"):
         return columns._asdict(), group_rows(data, columns, **drops, labels=labels)
 
 
@@ -177,7 +177,7 @@ def _environments(
     rng = np.random.default_rng(seed)
     for name, tasks in grouped.items():
         if most is not None and len(tasks) > most:
-            note(f"{most} of {len(tasks)} tasks{f' of {name}' if name else ''} are used (--max-tasks).")
+            print_note(f"{most} of {len(tasks)} tasks{f' of {name}' if name else ''} are used (--max-tasks).")
             grouped[name] = [tasks[i] for i in np.sort(rng.choice(len(tasks), most, replace=False)).tolist()]
     return grouped
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from metaprior.cli.console import mistakes_told, note, out, print_json, print_table
+from metaprior.cli.console import out, print_json, print_note, print_table, report_errors
 from metaprior.cli.options import AsJson, Prior
 from metaprior.cli.outputs import check_outputs, write_picture
 
@@ -19,10 +19,11 @@ def info(
     as_json: AsJson = False,
 ):
     """Say what a saved prior was trained on and with, what became of it, and whether its source helped."""
-    from metaprior.estimators.persistence import InvalidFile, read_prior
+    from metaprior.estimators.persistence import read_prior
+    from metaprior.files import InvalidFile
     from metaprior.search.report import TransferReport
 
-    with mistakes_told():
+    with report_errors():
         header, _ = read_prior(prior)
         try:
             report = TransferReport.from_json(header["report"])
@@ -44,7 +45,7 @@ def info(
 def plot_compared(report: Any, path: Path) -> bool:
     """The picture of what was compared, if anything was; whether there is one."""
     if report.score is None:
-        note(f"nothing was compared to choose alpha: there is no picture for {path}.")
+        print_note(f"nothing was compared to choose alpha: there is no picture for {path}.")
         return False
     write_picture(path, report.plot())
     return True

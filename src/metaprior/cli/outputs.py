@@ -27,10 +27,10 @@ def check_outputs(inputs: list[Path], out: Path | None, plot: Path | None = None
 
 def write(path: Path, content: bytes) -> None:
     """The whole file or none."""
-    from metaprior.estimators.persistence import write_whole
+    from metaprior.files import write_atomically
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, content)
+    write_atomically(path, content)
 
 
 def write_picture(path: Path, figure: Any) -> None:

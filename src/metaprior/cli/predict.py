@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from metaprior.cli.console import busy, mistakes_told, out, print_json, print_table, task_label
+from metaprior.cli.console import out, print_json, print_table, report_errors, status, task_label
 from metaprior.cli.options import AsJson, DropDuplicates, DropMissing, Prior, Task, X, Y, known_columns
 from metaprior.cli.outputs import check_outputs, write_frame, write_picture
 
@@ -37,7 +37,7 @@ def predict(
     from metaprior import load
     from metaprior.tables.prediction_frames import predict_frame
 
-    with mistakes_told():
+    with report_errors():
         check_outputs([prior, context, query], path, plot)
         if path.suffix not in (".csv", ".parquet"):
             raise ValueError(f"--out must end in .csv or .parquet; got {path}.")
@@ -48,7 +48,7 @@ def predict(
             raise ValueError(f"--plot draws predictions along one input; these have {len(columns.x)}. Leave it out.")
         arguments: dict[str, Any] = {"task": columns.task or None, "x": columns.x, "y": columns.y}
         drops: dict[str, Any] = {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates}
-        with busy(f"predicting {query}"):
+        with status(f"predicting {query}"):
             frame = predict_frame(meta, context, query, **arguments, coverage=coverage, **drops)
         write_frame(path, frame)
         if plot is not None:

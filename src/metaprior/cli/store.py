@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from metaprior.cli.console import busy, mistakes_told, out
+from metaprior.cli.console import out, report_errors, status
 from metaprior.cli.options import DropMissing, Environment
 
 
@@ -23,9 +23,9 @@ def store(
     from metaprior.storage.stored_tasks import open_tasks
     from metaprior.storage.writing import store_tasks
 
-    with mistakes_told():
+    with report_errors():
         columns = {"task": task, "x": x, "y": y, "environment": environment}
-        with busy(f"reading {tables[0]}" + (" and others" if len(tables) > 1 else "")):
+        with status(f"reading {tables[0]}" + (" and others" if len(tables) > 1 else "")):
             store_tasks(tables, folder, **columns, drop_missing=drop_missing, overwrite=overwrite)
         stored = open_tasks(folder)
     for name, tasks in stored.items() if isinstance(stored, dict) else [("all", stored)]:

@@ -17,35 +17,36 @@ from sklearn.utils.validation import check_is_fitted
 
 from metaprior.checks import check_bool, check_choice, check_integer, check_positive
 from metaprior.estimators import persistence
-from metaprior.estimators.environments import Environments, warn_of_few
-from metaprior.estimators.members import Course, train_members
+from metaprior.estimators.environments import Environments, warn_if_few_target_tasks
+from metaprior.estimators.members import TrainingOptions, train_members
 from metaprior.estimators.record import training_record
 from metaprior.estimators.streaming import Stream, stream_of, streamed_method, train_streamed
+from metaprior.files import InvalidFile, write_tensors
 from metaprior.gp.prior import check_noise, families, resolve_encoder, resolve_kernel, resolve_mean
 from metaprior.meta.hyperprior import check_prior_mean, check_prior_std
 from metaprior.meta.methods import MAP, Interaction, Laplace, Method, interaction, resolve_inference
 from metaprior.meta.objective import TEMPERATURES, batch_plan
 from metaprior.meta.runs import Run, Settings, draw, empty_scaling, resolve, scaling_of, training_dtype
 from metaprior.prediction.ensemble import Ensemble, Model
-from metaprior.search.held_out import stand_in
+from metaprior.search.held_out import search_method
 from metaprior.search.report import TransferReport, make_report
-from metaprior.search.selection import STEPS_DIVISOR, Auto, Schedule, choose, choose_family
-from metaprior.search.weights import Weights, alone, resolve_weights
+from metaprior.search.selection import STEPS_DIVISOR, AutoSettings, SearchOptions, choose, choose_family
+from metaprior.search.weights import Weights, resolve_weights, single_source_weights
 from metaprior.tasks.types import TestTask
 from metaprior.training.capacity import check_memory
-from metaprior.training.checkpoint import Journal
-from metaprior.training.checkpoint_file import fingerprint, kept_in
-from metaprior.training.devices import from_first
-from metaprior.training.processes import check_alike, check_devices
+from metaprior.training.checkpoint import Checkpoint
+from metaprior.training.checkpoint_file import fingerprint, open_checkpoint
+from metaprior.training.devices import broadcast_from_first
+from metaprior.training.processes import check_devices, check_same_tasks
 from metaprior.training.progress import progress_bar
-from metaprior.training.steps import OPTIMISERS, SCHEDULES, Recipe
+from metaprior.training.steps import OPTIMISERS, SCHEDULES, TrainConfig
 
 FITTED_NUMBERS = ("alpha_", "family_", "temperature_", "dtype_", "best_step_")
 FITTED_TRACES = ("environment_weights_", "loss_trace_", "validation_trace_")
 
 
 class MetaGP(BaseEstimator):
-    """Meta-training by weighted free energy minimisation. Constructor arguments are those of the estimators."""
+    """Meta-training by weighted free energy minimization. Constructor arguments are those of the estimators."""
 
     likelihood: ClassVar[Literal["gaussian", "bernoulli"]]
     alpha: Any
@@ -62,7 +63,7 @@ class MetaGP(BaseEstimator):
     schedule: Any
     n_steps: Any
     batch_size: Any
-    standardise: Any
+    standardize: Any
     dtype: Any
     random_state: Any
     search_time: Any
@@ -87,10 +88,10 @@ class MetaGP(BaseEstimator):
         input_dim = next(t.x.shape[1] for group in tasks for t in group)
         known = self._families(settings, input_dim, stream is not None)
         tests = None if validation is None else validation(input_dim)
-        warn_of_few(environments, self._auto(), self.n_steps)
+        warn_if_few_target_tasks(environments, self._auto(), self.n_steps)
         started = time.monotonic()
-        check_alike(tasks, self.search_time)
-        seed = from_first(int(check_random_state(self.random_state).randint(2**31 - 1)))
+        check_same_tasks(tasks, self.search_time)
+        seed = broadcast_from_first(int(check_random_state(self.random_state).randint(2**31 - 1)))
         dtype = self._training_dtype(environments, stream, options, settings)
         searched = len(options) > 1 or len(known) > 1 or self._auto().temperature or self._auto().prior_std
         largest = max(known.values(), key=lambda each: each.n_particles)
@@ -98,19 +99,21 @@ class MetaGP(BaseEstimator):
         in_memory = tasks if stream is None else stream.sample(seed)
         check_memory(in_memory, largest, batch_size, searched, 8 if dtype == "float64" else 4)
         asked = "" if checkpoint is None else self._fingerprint(names, target, seed)
-        with jax.enable_x64(dtype == "float64"), kept_in(checkpoint, asked, seed) as (journal, seed):
+        with jax.enable_x64(dtype == "float64"), open_checkpoint(checkpoint, asked, seed) as (journal, seed):
             schedules = [self._schedule(each, seed, journal, batch_size) for each in known.values()]
             tasks = in_memory if stream is None else stream.sample(seed)  # a checkpoint may have another seed
             chosen = choose_family(tasks, target, options, list(known.values()), schedules)
             family, settings = list(known.items())[chosen]
             choice = choose(tasks, target, options, settings, self._auto(), schedules[chosen])
-            course = Course(int(self.n_steps), self.learning_rate, tests, patience, self.progress, journal)
+            training_options = TrainingOptions(
+                int(self.n_steps), self.learning_rate, tests, patience, self.progress, journal
+            )
             if stream is None:
-                recipe = lambda run: self._recipe(run, settings.method, batch_size)  # noqa: E731
-                fitted = train_members(tasks, choice, seed, recipe, course)
+                train_config = lambda run: self._train_config(run, settings.method, batch_size)  # noqa: E731
+                fitted = train_members(tasks, choice, seed, train_config, training_options)
             else:
-                recipe = Recipe(settings.method, self.optimizer, self.schedule, n_devices=self.n_devices)
-                fitted = train_streamed(stream, tasks, choice, seed, recipe, course)
+                train_config = TrainConfig(settings.method, self.optimizer, self.schedule, n_devices=self.n_devices)
+                fitted = train_streamed(stream, tasks, choice, seed, train_config, training_options)
             self.model_, results, temperatures = fitted
         self.parameters_ = self.get_params(deep=False)  # what `save` writes, whatever is set later
         if stream is not None and resolve_inference(self.inference) is None:
@@ -142,16 +145,18 @@ class MetaGP(BaseEstimator):
             return self.dtype
         _, tasks, target, _ = environments
         counts = environments.counts if stream is None else stream.counts(self.alpha)
-        searched = [weights for _, _, weights in alone(counts, target)] if len(options) > 1 else []
+        searched = [weights for _, _, weights in single_source_weights(counts, target)] if len(options) > 1 else []
         if stream is not None:
             return stream.dtype((*options, *searched), settings)
         scaled = ((weights, scaling_of(tasks, weights, settings)) for weights in (*options, *searched))
         return max(training_dtype(tasks, weights, scaling, settings) for weights, scaling in scaled)
 
-    def _schedule(self, settings: Settings, seed: int, journal: Journal | None, batch_size: int | None) -> Schedule:
+    def _schedule(
+        self, settings: Settings, seed: int, journal: Checkpoint | None, batch_size: int | None
+    ) -> SearchOptions:
         """How the runs of a search are trained: like those of the fit, for fewer steps."""
-        return Schedule(
-            lambda run: self._recipe(run, stand_in(settings.method), batch_size),
+        return SearchOptions(
+            lambda run: self._train_config(run, search_method(settings.method), batch_size),
             math.ceil(self.n_steps / STEPS_DIVISOR),
             self.learning_rate,
             seed,
@@ -160,8 +165,10 @@ class MetaGP(BaseEstimator):
             journal,
         )
 
-    def _auto(self) -> Auto:
-        return Auto(*(isinstance(v, str) and v == "auto" for v in (self.alpha, self.temperature, self.prior_std)))
+    def _auto(self) -> AutoSettings:
+        return AutoSettings(
+            *(isinstance(v, str) and v == "auto" for v in (self.alpha, self.temperature, self.prior_std))
+        )
 
     def transfer_report(self) -> TransferReport:
         """Does the source help, by how much, how sure? `print` it for a table, call its `plot` for a picture."""
@@ -206,7 +213,7 @@ class MetaGP(BaseEstimator):
             "training": self.training_,
         }
         traces = {name: getattr(self, name) for name in FITTED_TRACES}
-        persistence.write(path, header, {**persistence.flatten(self.model_), **traces})
+        write_tensors(path, header, {**persistence.flatten(self.model_), **traces})
 
     def _restore(self, path: str | os.PathLike, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
         """Take up what `save` wrote."""
@@ -214,7 +221,7 @@ class MetaGP(BaseEstimator):
         known = self._families(self._fitted_settings(), input_dim)
         family = header["fitted"].setdefault("family_", next(iter(known)))
         if family not in known:
-            raise persistence.InvalidFile(f"{path} is damaged: there is no kernel {family!r} for it.")
+            raise InvalidFile(f"{path} is damaged: there is no kernel {family!r} for it.")
         settings = known[family]
         if isinstance(settings.method, Laplace):  # what is saved are its draws
             settings = replace(settings, method=MAP(), n_particles=settings.method.n_draws)
@@ -227,7 +234,7 @@ class MetaGP(BaseEstimator):
         try:
             self.report_ = TransferReport.from_json(header["report"])
         except (KeyError, TypeError, ValueError) as error:
-            raise persistence.InvalidFile(f"{path} is damaged: its report cannot be read ({error!r}).") from None
+            raise InvalidFile(f"{path} is damaged: its report cannot be read ({error!r}).") from None
         self.parameters_ = self.get_params(deep=False)
         for name in FITTED_NUMBERS:
             setattr(self, name, header["fitted"][name])
@@ -277,7 +284,7 @@ class MetaGP(BaseEstimator):
         check_choice("optimizer", self.optimizer, OPTIMISERS)
         check_choice("schedule", self.schedule, SCHEDULES)
         check_choice("dtype", self.dtype, ("auto", "float32", "float64"))
-        self._check_standardise()
+        self._check_standardize()
         if self.progress is not None:
             check_bool("progress", self.progress)
         return Settings(
@@ -289,14 +296,14 @@ class MetaGP(BaseEstimator):
             temperature="bayes" if auto.temperature else self.temperature,
             prior_mean=check_prior_mean(self.prior_mean),
             prior_std=check_prior_std(1.0 if auto.prior_std else self.prior_std),
-            standardise=self.standardise,
+            standardize=self.standardize,
         )
 
-    def _check_standardise(self) -> None:
-        check_bool("standardise", self.standardise)
+    def _check_standardize(self) -> None:
+        check_bool("standardize", self.standardize)
 
-    def _recipe(self, run: Run, method: Method, batch_size: int | None) -> Recipe:
+    def _train_config(self, run: Run, method: Method, batch_size: int | None) -> TrainConfig:
         tasks = run.problem.tasks
         size = sum(tasks.environment_counts) if batch_size is None else int(batch_size)
         plan = None if size >= sum(tasks.environment_counts) else batch_plan(tasks, size)
-        return Recipe(method, self.optimizer, self.schedule, plan, self.n_devices)
+        return TrainConfig(method, self.optimizer, self.schedule, plan, self.n_devices)

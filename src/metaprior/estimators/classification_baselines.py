@@ -9,8 +9,8 @@ import numpy as np
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
-from metaprior.metrics.classification import check_labels, summarise_labels
-from metaprior.tasks.labels import as_labelled_tests
+from metaprior.metrics.classification import check_labels, summarize_labels
+from metaprior.tasks.labels import as_labeled_tests
 from metaprior.tasks.types import TestTask, as_inputs
 
 Baseline = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
@@ -49,14 +49,14 @@ BASELINES: dict[str, Baseline] = {
 
 
 def score(baseline: Baseline, tasks: Sequence[TestTask]) -> dict[str, np.ndarray | float]:
-    """How well a baseline predicts the queries of every task, by `summarise_labels`.
+    """How well a baseline predicts the queries of every task, by `summarize_labels`.
 
     The log loss takes an observed label to have a probability of at least `LEAST_PROBABILITY`: baselines give
     probabilities, not their logarithms, so one may be rounded to zero.
     """
     if len(tasks) == 0:
         raise ValueError("tasks is empty: there is nothing to score")
-    tasks = as_labelled_tests(tasks, "tasks", as_inputs(tasks[0][2], "tasks[0] query").shape[1], np.array([0, 1]))
+    tasks = as_labeled_tests(tasks, "tasks", as_inputs(tasks[0][2], "tasks[0] query").shape[1], np.array([0, 1]))
     predictions = [baseline(task.x_context, task.y_context, task.x_query) for task in tasks]
     for index, (task, prediction) in enumerate(zip(tasks, predictions, strict=True)):
         if prediction.shape != task.y_query.shape:
@@ -68,7 +68,7 @@ def score(baseline: Baseline, tasks: Sequence[TestTask]) -> dict[str, np.ndarray
     probability, y = np.zeros(mask.shape), np.zeros(mask.shape)
     probability[mask], y[mask] = np.concatenate(predictions), np.concatenate([task.y_query for task in tasks])
     of_observed = np.where(y == 1, probability, 1.0 - probability)
-    return summarise_labels(y, probability, np.log(np.maximum(of_observed, LEAST_PROBABILITY)), mask)
+    return summarize_labels(y, probability, np.log(np.maximum(of_observed, LEAST_PROBABILITY)), mask)
 
 
 def _lacks_a_class(y_context: np.ndarray) -> bool:

@@ -10,19 +10,20 @@ from scipy.special import expit
 from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
-from metaprior.estimators import persistence
 from metaprior.estimators.base import MetaGP
 from metaprior.estimators.environments import read_environments
+from metaprior.files import InvalidFile
 from metaprior.gp.inducing import InducingMean
 from metaprior.gp.means import ConstantMean, LinearMean, ZeroMean
 from metaprior.meta.runs import Settings
-from metaprior.metrics.classification import summarise_labels
+from metaprior.metrics.classification import summarize_labels
 from metaprior.metrics.summary import report
 from metaprior.prediction.adapted import AdaptedClassifier
 from metaprior.prediction.adapted_many import AdaptedClassifiers
 from metaprior.prediction.batches import check_precision, predict_labels
 from metaprior.search.weights import resolve_weights
-from metaprior.tasks.labels import as_labelled_tests, as_labels, encode_contexts, encode_environments, task_classes
+from metaprior.storage.stored_tasks import StoredTasks, check_stored_labels
+from metaprior.tasks.labels import as_labeled_tests, as_labels, encode_contexts, encode_environments, task_classes
 from metaprior.tasks.ragged import Ragged, as_contexts, as_new_tasks
 from metaprior.tasks.types import as_task, as_tasks
 
@@ -46,13 +47,13 @@ class MetaGPClassifier(MetaGP):
         Prior covariance of the log odds. "auto" is "linear+rbf". "mlp" with mean="mlp" is the paper's.
     encoder : None, "mlp", "conv", MLPEncoder(...), ConvEncoder(...), or a function of one input point
         What mean and kernel see in place of the inputs, and so share. An equinox module is learned.
-    standardise : "within-class", True or False
+    standardize : "within-class", True or False
         True learns the mean and the spread of every input column from the tasks. "within-class" divides by the spread
         within the classes of a task instead, and removes correlations found there: a metric for all tasks. (As True
         for over 1024 columns, and before a ConvEncoder.) False leaves inputs as they are.
     dtype : "auto", "float32" or "float64"
         Precision of training. "auto" takes float64 for tasks of over 100 samples and for inputs that are not
-        standardised. Adaptation is in float64, unless asked otherwise.
+        standardized. Adaptation is in float64, unless asked otherwise.
 
     Attributes
     ----------
@@ -79,7 +80,7 @@ class MetaGPClassifier(MetaGP):
         schedule: str = "cosine",
         n_steps: int = 1000,
         batch_size: int | None = None,
-        standardise: bool | str = "within-class",
+        standardize: bool | str = "within-class",
         dtype: str = "auto",
         random_state: Any = None,
         search_time: Any = None,
@@ -100,7 +101,7 @@ class MetaGPClassifier(MetaGP):
         self.schedule = schedule
         self.n_steps = n_steps
         self.batch_size = batch_size
-        self.standardise = standardise
+        self.standardize = standardize
         self.dtype = dtype
         self.random_state = random_state
         self.search_time = search_time
@@ -131,18 +132,22 @@ class MetaGPClassifier(MetaGP):
         environments = read_environments(source_tasks, target_tasks, target, read)
         options = resolve_weights(self.alpha, environments.names, environments.counts, environments.target)
         counted = np.max(options, axis=0).tolist()  # labels of environments without weight do not matter
-        encoded, classes = encode_environments(environments.tasks, environments.arguments, counted)
+        if any(isinstance(tasks, StoredTasks) for tasks in environments.tasks):
+            named = zip(environments.tasks, environments.arguments, strict=True)
+            encoded, classes = [check_stored_labels(tasks, name) for tasks, name in named], np.array([0, 1])
+        else:
+            encoded, classes = encode_environments(environments.tasks, environments.arguments, counted)
         environments = environments._replace(tasks=encoded)
         settings = self._of_labels(settings, classes)
         held_out = None
         if validation_tasks is not None:
-            held_out = lambda dim: as_labelled_tests(validation_tasks, "validation_tasks", dim, classes)  # noqa: E731
+            held_out = lambda dim: as_labeled_tests(validation_tasks, "validation_tasks", dim, classes)  # noqa: E731
         self._fit(settings, environments, held_out, patience, checkpoint)
         self.classes_ = classes
         return self
 
     def adapt(self, X: Any, y: Any, classes: Any = None) -> AdaptedClassifier:
-        """Condition on a new task's labelled context. An empty context predicts from the prior.
+        """Condition on a new task's labeled context. An empty context predicts from the prior.
 
         `classes` names the two classes where the context does not have both, and nothing else tells: all tasks sharing
         two labels, or labels that are 0 and 1 or bools. Left out then, the other class is None.
@@ -152,7 +157,7 @@ class MetaGPClassifier(MetaGP):
         return AdaptedClassifier(self.model_, *task, task_classes(task.y, "adapt", self.classes_, classes))
 
     def adapt_many(self, contexts: Iterable[Any], classes: Any = None, *, dtype: str = "float64") -> AdaptedClassifiers:
-        """Condition on the labelled contexts (X, y) of many new tasks, of any sizes, at once.
+        """Condition on the labeled contexts (X, y) of many new tasks, of any sizes, at once.
 
         As `adapt` for each of them, and much faster; `classes` is for all of them. `dtype="float32"` is faster still.
         """
@@ -170,7 +175,7 @@ class MetaGPClassifier(MetaGP):
         return self._adapted(x, y, "tasks", classes, dtype).predict(queries)
 
     def _adapted(self, x: Ragged, y: list[np.ndarray], name: str, classes: Any, dtype: str) -> AdaptedClassifiers:
-        check_precision(dtype, self.model_, x, standardised=bool(self.parameters_["standardise"]))
+        check_precision(dtype, self.model_, x, standardized=bool(self.parameters_["standardize"]))
         pairs, encoded = encode_contexts(y, name, self.classes_, classes)
         return AdaptedClassifiers(self.model_, x, Ragged.of_rows(encoded, x.sizes), pairs, dtype)
 
@@ -182,10 +187,10 @@ class MetaGPClassifier(MetaGP):
         all queries; `per_task` holds the values of every task.
         """
         check_is_fitted(self, "model_")
-        tasks = as_labelled_tests(test_tasks, "test_tasks", self.model_.input_dim, self.classes_)
+        tasks = as_labeled_tests(test_tasks, "test_tasks", self.model_.input_dim, self.classes_)
         (first, second), y, mask = predict_labels(self.model_, tasks)
         probability = expit(second - first)  # exactly one half where neither is more probable
-        return report(summarise_labels(y, probability, np.where(y > 0.5, second, first), mask))
+        return report(summarize_labels(y, probability, np.where(y > 0.5, second, first), mask))
 
     def _of_labels(self, settings: Settings, classes: np.ndarray | None) -> Settings:
         """Which of a task's own labels comes first means nothing: a mean could only learn noise from it."""
@@ -193,9 +198,9 @@ class MetaGPClassifier(MetaGP):
             return replace(settings, mean=ZeroMean())
         return settings
 
-    def _check_standardise(self) -> None:
-        if not (isinstance(self.standardise, bool | np.bool_) or self.standardise == "within-class"):
-            raise ValueError(f"standardise must be 'within-class', True or False; got {self.standardise!r}.")
+    def _check_standardize(self) -> None:
+        if not (isinstance(self.standardize, bool | np.bool_) or self.standardize == "within-class"):
+            raise ValueError(f"standardize must be 'within-class', True or False; got {self.standardize!r}.")
 
     def _fitted_settings(self) -> Settings:
         return self._of_labels(self._settings(), self.classes_)
@@ -206,6 +211,6 @@ class MetaGPClassifier(MetaGP):
     def _restore(self, path: str | os.PathLike, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
         classes = header["fitted"].get("classes_")
         if classes is not None and not (isinstance(classes, list) and len(classes) == 2):
-            raise persistence.InvalidFile(f"{path} is damaged: classes_ must be two labels; the file has {classes!r}.")
+            raise InvalidFile(f"{path} is damaged: classes_ must be two labels; the file has {classes!r}.")
         self.classes_ = None if classes is None else as_labels(classes, f"{path}: classes_")
         super()._restore(path, header, tensors)

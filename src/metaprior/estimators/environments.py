@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from metaprior.search.selection import Auto
+from metaprior.search.selection import AutoSettings
 from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tasks.types import Task
 
@@ -57,7 +57,7 @@ def read_environments(
     return Environments(names, checked, place, tuple(argument for argument, _ in named))
 
 
-def warn_of_few(environments: Environments, auto: Auto, n_steps: Any) -> None:
+def warn_if_few_target_tasks(environments: Environments, auto: AutoSettings, n_steps: Any) -> None:
     """Say so where there are too few target tasks to choose by."""
     n_target, name = environments.counts[environments.target], environments.names[environments.target]
     if auto.weights and not n_target:

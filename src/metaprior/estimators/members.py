@@ -7,20 +7,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaprior.memory import RUN_ADVICE, in_parts
+from metaprior.memory import RUN_ADVICE, in_chunks
 from metaprior.meta.adaptation import pad_queries
 from metaprior.meta.runs import Run, runs_at_once, scaling_of, set_up, stack_runs
 from metaprior.prediction.ensemble import Ensemble, Model, padded_size
 from metaprior.search.selection import Choice
 from metaprior.tasks.scaling import Scaling
 from metaprior.tasks.types import Task, TestTask
-from metaprior.training.checkpoint import Journal
+from metaprior.training.checkpoint import Checkpoint
 from metaprior.training.loop import Result, Validation, train
 from metaprior.training.progress import progress_bar
-from metaprior.training.steps import Recipe
+from metaprior.training.steps import TrainConfig
 
 
-class Fitted(NamedTuple):
+class FittedMembers(NamedTuple):
     """The priors, and what their training showed, one entry per member."""
 
     ensemble: Ensemble
@@ -28,7 +28,7 @@ class Fitted(NamedTuple):
     temperatures: np.ndarray
 
 
-class Course(NamedTuple):
+class TrainingOptions(NamedTuple):
     """How long members are trained, and what is looked at meanwhile."""
 
     n_steps: int
@@ -36,55 +36,55 @@ class Course(NamedTuple):
     validation_tasks: Sequence[TestTask] | None
     patience: int | None
     progress: bool | None
-    journal: Journal | None
+    checkpoint: Checkpoint | None
 
 
 def train_members(
     tasks: Sequence[Sequence[Task]],
     choice: Choice,
     seed: int,
-    recipe: Callable[[Run], Recipe],
-    course: Course,
-) -> Fitted:
+    train_config: Callable[[Run], TrainConfig],
+    training_options: TrainingOptions,
+) -> FittedMembers:
     """Train all members of the choice, each with the scaling that its weights give. They start from equal particles."""
     members, averaging = zip(*choice.members, strict=True)
     scalings = [scaling_of(tasks, member.weights, member.settings) for member in members]
     pairs = list(zip(members, scalings, strict=True))
     runs = [set_up(tasks, member.weights, scaling, member.settings, seed) for member, scaling in pairs]
     held_out = None
-    if course.validation_tasks is not None:
-        padded = [padded_validation(course.validation_tasks, scaling) for scaling in scalings]
+    if training_options.validation_tasks is not None:
+        padded = [padded_validation(training_options.validation_tasks, scaling) for scaling in scalings]
         held_out = jax.tree.map(lambda *leaves: np.stack(leaves), *padded)
 
     def run(part: range, _: int) -> list[Result]:
         chosen = slice(part.start, part.stop)
         stacked = stack_runs(runs[chosen])
-        with progress_bar("meta-training", course.n_steps, course.progress) as on_chunk:
+        with progress_bar("meta-training", training_options.n_steps, training_options.progress) as on_chunk:
             result = train(
                 stacked.problem,
                 stacked.particles,
                 stacked.key,
-                recipe(runs[0]),
-                course.n_steps,
-                jnp.full(len(part), course.learning_rate, jnp.zeros(()).dtype),
+                train_config(runs[0]),
+                training_options.n_steps,
+                jnp.full(len(part), training_options.learning_rate, jnp.zeros(()).dtype),
                 jax.tree.map(lambda leaf: leaf[chosen], held_out),
-                course.patience,
+                training_options.patience,
                 on_chunk,
-                journal=course.journal,
+                checkpoint=training_options.checkpoint,
             )
-        return [of_run(result, i) for i in range(len(part))]
+        return [select_run(result, i) for i in range(len(part))]
 
-    parts = in_parts(run, range(len(runs)), runs_at_once(runs[0]), "runs", RUN_ADVICE)
+    parts = in_chunks(run, range(len(runs)), runs_at_once(runs[0]), "runs", RUN_ADVICE)
     results = [result for part in parts for result in part]
     models = [
         Model(result.particles, run.problem.rest, scaling)
         for result, run, scaling in zip(results, runs, scalings, strict=True)
     ]
     temperatures = np.array([float(run.problem.temperature) for run in runs])
-    return Fitted(Ensemble(tuple(models), np.array(averaging)), results, temperatures)
+    return FittedMembers(Ensemble(tuple(models), np.array(averaging)), results, temperatures)
 
 
-def of_run(result: Result, i: int) -> Result:
+def select_run(result: Result, i: int) -> Result:
     """What training gave one of its runs, without the axis of runs."""
     particles = jax.tree.map(lambda leaf: np.asarray(leaf)[i], result.particles)
     return Result(particles, result.loss[i], result.validation[i], result.best_step[i])

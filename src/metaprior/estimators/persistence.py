@@ -1,98 +1,26 @@
 """One file for a fitted model: named tensors and a versioned JSON header, in the safetensors format. No pickle."""
 
-import hashlib
-import json
-import math
 import os
-import platform
-import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
-from pathlib import Path
 from typing import Any
 
 import equinox as eqx
 import jax
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
+from metaprior.files import CHECKPOINT, InvalidFile, read_tensors
 from metaprior.gp.prior import ENCODERS, KERNELS, MEANS
 from metaprior.meta.methods import METHODS
 
-FORMAT, CHECKPOINT = "metaprior", "checkpoint"
-FORMAT_VERSION = 3  # 2: several priors averaged; 3: a digest of all content, and what the prior was trained on
 DESCRIPTIONS = {kind.__name__: kind for named in (MEANS, KERNELS, ENCODERS, METHODS) for kind in named.values()}
-
-
-class InvalidFile(ValueError):
-    """A file that is not one this version can read."""
-
-
-def write(path: str | os.PathLike, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
-    """Write atomically: the final name only ever holds a whole file."""
-    arrays = {name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}
-    metadata = {"format": FORMAT, "version": str(FORMAT_VERSION), "header": json.dumps(header)}
-    metadata["sha256"] = _digest(metadata["header"], arrays)
-    write_whole(Path(path), save(arrays, metadata))
-
-
-def _digest(header: str, arrays: dict[str, np.ndarray]) -> str:
-    """Of everything in a file: whatever is changed in it, by decay or by hand, is noticed."""
-    digest = hashlib.sha256(f"{FORMAT_VERSION} {header}".encode())
-    for name in sorted(arrays):
-        digest.update(f"\n{name} {arrays[name].dtype.str} {arrays[name].shape}\n".encode())
-        digest.update(arrays[name].data)
-    return digest.hexdigest()
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write under another name, then rename: under its own name there is the whole file or none."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.umask(umask := os.umask(0))  # mkstemp makes files private; these are as readable as any other
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def read(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Header and tensors of a file that `write` wrote, once all of it is known to be as it was. Nothing is executed."""
-    if Path(path).is_dir():
-        raise IsADirectoryError(f"{path} is a folder; expected a file saved by metaprior.")
-    try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != FORMAT:
-                raise InvalidFile(f"{path} is a safetensors file, but not one written by metaprior.")
-            if metadata.get("version") != str(FORMAT_VERSION):
-                raise InvalidFile(
-                    f"{path} has format version {metadata.get('version')!r}; this metaprior reads "
-                    f"{FORMAT_VERSION}. Update metaprior, or save the prior again."
-                )
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
-        if _digest(metadata["header"], arrays) != metadata["sha256"]:
-            raise InvalidFile(f"{path} is damaged: its content does not match its checksum. Take another copy of it.")
-        return json.loads(metadata["header"]), arrays
-    except InvalidFile:
-        raise
-    # A damaged file may name shapes, types or sizes of any kind; what safetensors and NumPy say of them varies.
-    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError, MemoryError) as error:
-        raise InvalidFile(f"{path} is not a file saved by metaprior, or it is damaged: {error}") from None
 
 
 def read_prior(
     path: str | os.PathLike, tensors: Sequence[str] = (), numbers: Sequence[str] = ()
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Header and tensors of a prior, with those that are named."""
-    header, arrays = read(path)
+    header, arrays = read_tensors(path)
     if isinstance(header, dict) and header.get("kind") == CHECKPOINT:
         raise InvalidFile(
             f"{path} is the checkpoint of a fit that was interrupted, not a prior. Run the same fit again: it goes on "
@@ -115,25 +43,6 @@ def read_prior(
     if missing:
         raise InvalidFile(f"{path} is damaged: it lacks {', '.join(sorted(missing))}.")
     return header, arrays
-
-
-def versions() -> dict[str, str]:
-    """Of what computes."""
-    return {
-        "metaprior": sys.modules["metaprior"].__version__,  # an import would go against the layers
-        "jax": jax.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-    }
-
-
-def without_nan(value: Any) -> Any:
-    """What is not a finite number is null in JSON, which has no word for it."""
-    if isinstance(value, dict):
-        return {str(key): without_nan(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_nan(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def encode(value: Any) -> Any:

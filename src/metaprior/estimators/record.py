@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from metaprior.estimators import persistence
 from metaprior.estimators.environments import Environments
+from metaprior.files import package_versions
 from metaprior.prediction.ensemble import Model
 from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tasks.types import Task
@@ -36,7 +36,7 @@ def training_record(environments: Environments, member: Model, loss: np.ndarray,
         "parameters": int(sum(len(values) for values in spread)),
         "particle_spread": float(np.sqrt(np.mean(np.concatenate(spread) ** 2))),
         "seconds": round(seconds, 1),
-        "versions": persistence.versions(),
+        "versions": package_versions(),
     }
 
 

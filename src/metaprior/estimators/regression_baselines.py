@@ -12,12 +12,12 @@ from sklearn.utils import Bunch
 from threadpoolctl import threadpool_limits
 
 from metaprior.checks import check_positive
-from metaprior.metrics.regression import summarise
+from metaprior.metrics.regression import summarize
 from metaprior.metrics.summary import report
 from metaprior.prediction.mixtures import GaussianMixture
 from metaprior.tasks.types import TestTask, as_inputs, as_test_tasks
 
-# In units of the spread of the context, in x and in y. The least noise, a tenth of that spread, favours this baseline:
+# In units of the spread of the context, in x and in y. The least noise, a tenth of that spread, favors this baseline:
 # of a few readings the likelihood is often highest without noise, and a deviation of next to nothing costs dearly. With
 # scikit-learn's own 1e-5 its RMSE is much the same, but its negative log likelihood many times as large.
 KERNEL = ConstantKernel(1.0, (1e-3, 1e3)) * RBF(1.0, (1e-2, 1e2)) + WhiteKernel(0.1, (1e-2, 1e1))
@@ -29,15 +29,15 @@ def per_task_gp(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation of new readings by scikit-learn's GP, fitted to one context by maximum likelihood.
 
-    Inputs are standardised by the context. Of readings that are all the same the likelihood has no maximum: it grows
+    Inputs are standardized by the context. Of readings that are all the same the likelihood has no maximum: it grows
     as the predicted deviation goes to zero. The kernel then stays as it starts, in units of `spread`.
     """
     if len(y_context) == 0:
         raise ValueError("y_context is empty: a GP of one task needs a reading of it")
     check_positive("spread", spread)
     scale = x_context.std(axis=0)
-    centre, scale = x_context.mean(axis=0), np.where(scale > 0, scale, 1.0)
-    x, x_new = (x_context - centre) / scale, (x_query - centre) / scale
+    center, scale = x_context.mean(axis=0), np.where(scale > 0, scale, 1.0)
+    x, x_new = (x_context - center) / scale, (x_query - center) / scale
     if np.ptp(y_context) == 0:
         as_it_starts: Any = GaussianProcessRegressor(KERNEL, optimizer=None)  # type: ignore[arg-type]
         _, std = as_it_starts.fit(x, np.zeros(len(x))).predict(x_new, return_std=True)
@@ -68,4 +68,4 @@ def score_per_task_gp(tasks: Sequence[TestTask], coverage: float = 0.9) -> Bunch
             n = len(task.y_query)
             predicted, std = per_task_gp(task.x_context, task.y_context, task.x_query, spread)
             y[i, :n], mean[i, :n], variance[i, :n], mask[i, :n] = task.y_query, predicted, std**2, True
-    return report(summarise(GaussianMixture(mean[None], variance[None]), y, mask, coverage))
+    return report(summarize(GaussianMixture(mean[None], variance[None]), y, mask, coverage))

@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from metaprior.estimators.base import MetaGP
 from metaprior.estimators.environments import read_environments
-from metaprior.metrics.regression import summarise
+from metaprior.metrics.regression import summarize
 from metaprior.metrics.summary import report
 from metaprior.prediction.adapted import AdaptedTask
 from metaprior.prediction.adapted_many import AdaptedTasks
@@ -20,7 +20,7 @@ from metaprior.tasks.types import as_task, as_tasks, as_test_tasks
 
 
 class MetaGPRegressor(MetaGP):
-    """A Gaussian-process prior meta-learned from source and target tasks by weighted free energy minimisation.
+    """A Gaussian-process prior meta-learned from source and target tasks by weighted free energy minimization.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class MetaGPRegressor(MetaGP):
     kernel : "auto", "inducing", "mlp", "linear", "linear+rbf", "rbf", InducingKernel(...), a tinygp kernel, or a module
         Prior covariance. "auto" is "inducing" in up to three input dimensions, else "linear+rbf", unless "mlp", the
         paper's, predicts ten or more held-out target tasks clearly better (see docs/priors.md). Own means and kernels
-        see standardised inputs and outputs (see `standardise`).
+        see standardized inputs and outputs (see `standardize`).
     encoder : None, "mlp", "conv", MLPEncoder(...), ConvEncoder(...), or a function of one input point
         What mean and kernel see in place of the inputs, and so share. An equinox module is learned.
     noise_std : float or "learned"
@@ -63,7 +63,7 @@ class MetaGPRegressor(MetaGP):
     batch_size : int, optional
         Tasks per step, shared among environments (and size buckets) in proportion to their size, at least one of each.
         Default: all tasks. Stored tasks (`open_tasks`): 256, shared in proportion to weights in the loss.
-    standardise : bool
+    standardize : bool
         Learn the scale of inputs and outputs from the tasks; undone in every prediction.
     dtype : "auto", "float32" or "float64"
         Precision of training. "auto" takes float64 where float32 could not resolve the noise: when it is small against
@@ -118,7 +118,7 @@ class MetaGPRegressor(MetaGP):
         schedule: str = "cosine",
         n_steps: int = 2000,
         batch_size: int | None = None,
-        standardise: bool = True,
+        standardize: bool = True,
         dtype: str = "auto",
         random_state: Any = None,
         search_time: Any = None,
@@ -140,7 +140,7 @@ class MetaGPRegressor(MetaGP):
         self.schedule = schedule
         self.n_steps = n_steps
         self.batch_size = batch_size
-        self.standardise = standardise
+        self.standardize = standardize
         self.dtype = dtype
         self.random_state = random_state
         self.search_time = search_time
@@ -218,4 +218,4 @@ class MetaGPRegressor(MetaGP):
         check_is_fitted(self, "model_")
         tasks = as_test_tasks(test_tasks, "test_tasks", self.model_.input_dim)
         predictive, y, mask = predict_tasks(self.model_, tasks)
-        return report(summarise(predictive, y, mask, coverage))
+        return report(summarize(predictive, y, mask, coverage))

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaprior.estimators.members import Course, Fitted, of_run, padded_validation
+from metaprior.estimators.members import FittedMembers, TrainingOptions, padded_validation, select_run
 from metaprior.meta.methods import MAP, Laplace, Method
 from metaprior.meta.runs import Run, Settings, scaling_of, set_up, stack_runs, training_dtype
 from metaprior.prediction.ensemble import Ensemble, Model
@@ -23,7 +23,7 @@ from metaprior.tasks.scaling import Scaling
 from metaprior.tasks.types import Task
 from metaprior.training.loop import Result, train
 from metaprior.training.progress import progress_bar
-from metaprior.training.steps import Recipe
+from metaprior.training.steps import TrainConfig
 
 SAMPLE = 500  # tasks of each environment by which settings are chosen, and inducing points placed
 BATCH = 256  # tasks a step where `batch_size` says nothing
@@ -51,7 +51,7 @@ class Stream(NamedTuple):
 
     def scaling(self, weights: Weights, settings: Settings, sample: Sequence[Sequence[Task]]) -> Scaling:
         """That of all tasks; correlations within the classes of tasks are those of the sample."""
-        if settings.likelihood == "bernoulli" or not settings.standardise:
+        if settings.likelihood == "bernoulli" or not settings.standardize:
             return scaling_of(sample, weights, settings)
         return stored_scaling(self.environments, weights)
 
@@ -89,9 +89,9 @@ def train_streamed(
     sample: Sequence[Sequence[Task]],
     choice: Choice,
     seed: int,
-    recipe: Recipe,
-    course: Course,
-) -> Fitted:
+    train_config: TrainConfig,
+    training_options: TrainingOptions,
+) -> FittedMembers:
     """Train the members of the choice one after another, each on a stream of its own."""
     results: list[Result] = []
     models: list[Model] = []
@@ -100,31 +100,33 @@ def train_streamed(
         scaling = stream.scaling(member.weights, member.settings, sample)
         run = stack_runs([set_up_streamed(stream, sample, member, scaling, seed)])
         held_out = None
-        if course.validation_tasks is not None:
-            padded = padded_validation(course.validation_tasks, scaling)
+        if training_options.validation_tasks is not None:
+            padded = padded_validation(training_options.validation_tasks, scaling)
             held_out = jax.tree.map(lambda leaf: np.asarray(leaf)[None], padded)
         dtype = jnp.zeros(()).dtype
-        feed = Feed(stream.environments, member.weights, scaling, stream.batch_size, seed, course.n_steps, dtype)
-        with feed, progress_bar("meta-training", course.n_steps, course.progress) as on_chunk:
+        feed = Feed(
+            stream.environments, member.weights, scaling, stream.batch_size, seed, training_options.n_steps, dtype
+        )
+        with feed, progress_bar("meta-training", training_options.n_steps, training_options.progress) as on_chunk:
             result = train(
                 run.problem,
                 run.particles,
                 run.key,
-                recipe._replace(plan=None, chunk=feed.chunk_steps),
-                course.n_steps,
-                jnp.full(1, course.learning_rate, dtype),
+                train_config._replace(plan=None, chunk=feed.chunk_steps),
+                training_options.n_steps,
+                jnp.full(1, training_options.learning_rate, dtype),
                 held_out,
-                course.patience,
+                training_options.patience,
                 on_chunk,
-                journal=course.journal,
+                checkpoint=training_options.checkpoint,
                 feed=feed,
             )
-        results.append(of_run(result, 0))
+        results.append(select_run(result, 0))
         rest = jax.tree.map(lambda leaf: np.asarray(leaf)[0] if eqx.is_array(leaf) else leaf, run.problem.rest)
         models.append(Model(results[-1].particles, rest, scaling))
         temperatures.append(float(run.problem.temperature[0]))
     averaging = np.array([weight for _, weight in choice.members])
-    return Fitted(Ensemble(tuple(models), averaging), results, np.array(temperatures))
+    return FittedMembers(Ensemble(tuple(models), averaging), results, np.array(temperatures))
 
 
 def set_up_streamed(

@@ -17,7 +17,7 @@ KERNEL_SIZE, POOLING = 3, 2
 
 
 class Conv(eqx.Module):
-    """Blocks of convolution, normalisation, ReLU and pooling on an image that comes as a flat vector."""
+    """Blocks of convolution, normalization, ReLU and pooling on an image that comes as a flat vector."""
 
     blocks: tuple[eqx.nn.Conv2d, ...]
     image_shape: tuple[int, int, int] = eqx.field(static=True)  # height, width, channels
@@ -26,7 +26,7 @@ class Conv(eqx.Module):
         """Evaluate at one point."""
         image = jnp.transpose(x.reshape(self.image_shape), (2, 0, 1))
         for convolution in self.blocks:
-            image = _pool(jax.nn.relu(_normalise(_convolve(convolution, image))))
+            image = _pool(jax.nn.relu(_normalize(_convolve(convolution, image))))
         return image.ravel()
 
 
@@ -58,8 +58,8 @@ class MLPEncoder:
 class ConvEncoder:
     """Conv-4, the usual encoder of few-shot learning: per block a 3x3 convolution, ReLU and 2x2 max-pooling.
 
-    An image is normalised on its own after every convolution (layer normalisation without parameters), where Conv-4
-    has batch normalisation: an image's features, and so a prior, must not depend on its neighbours. `image_shape` is
+    An image is normalized on its own after every convolution (layer normalization without parameters), where Conv-4
+    has batch normalization: an image's features, and so a prior, must not depend on its neighbors. `image_shape` is
     (height, width, channels); left out, inputs are square images of one or three channels.
     """
 
@@ -122,9 +122,9 @@ def _convolve(
     return features.reshape(-1, height, width) + jnp.asarray(convolution.bias)
 
 
-def _normalise(image: Float[Array, "channels height width"]) -> Float[Array, "channels height width"]:
-    centred = image - jnp.mean(image)
-    return centred * jax.lax.rsqrt(jnp.mean(centred**2) + 1e-5)
+def _normalize(image: Float[Array, "channels height width"]) -> Float[Array, "channels height width"]:
+    centered = image - jnp.mean(image)
+    return centered * jax.lax.rsqrt(jnp.mean(centered**2) + 1e-5)
 
 
 def _pool(image: Float[Array, "channels height width"]) -> Float[Array, "channels rows columns"]:

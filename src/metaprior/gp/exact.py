@@ -15,7 +15,7 @@ from metaprior.gp.prior import GPPrior, Points
 def log_evidence(prior: GPPrior, points: Points, y: Float[Array, " n"], mask: Bool[Array, " n"]) -> Float[Array, ""]:
     """ln p_theta(Y | X), equation (evidence), of the samples where `mask` is True."""
     n_samples = jnp.sum(mask, dtype=y.dtype)
-    return log_normal(*_centred(prior, points, y, mask)) - 0.5 * math.log(2.0 * math.pi) * n_samples
+    return log_normal(*_centered(prior, points, y, mask)) - 0.5 * math.log(2.0 * math.pi) * n_samples
 
 
 class Posterior(TaskPosterior):
@@ -33,7 +33,7 @@ class Posterior(TaskPosterior):
 
 def condition(prior: GPPrior, points: Points, y: Float[Array, " n"], mask: Bool[Array, " n"]) -> Posterior:
     """Adapt to one task, in closed form."""
-    covariance, residual = _centred(prior, points, y, mask)
+    covariance, residual = _centered(prior, points, y, mask)
     factor = cholesky(covariance)
     coefficients = solve_upper(factor, solve_lower(factor, residual))
     return Posterior(prior, points, mask, factor, coefficients)
@@ -51,7 +51,7 @@ def moments(
     return mean, noisy_covariance(prior.kernel(x, x), _noise_variance(prior), mask)
 
 
-def _centred(
+def _centered(
     prior: GPPrior, points: Points, y: Float[Array, " n"], mask: Bool[Array, " n"]
 ) -> tuple[Float[Array, "n n"], Float[Array, " n"]]:
     """K + sigma^2 I, and Y - mu(X)."""

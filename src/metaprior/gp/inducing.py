@@ -21,7 +21,7 @@ from metaprior.gp.means import Linear
 from metaprior.gp.parameters import Fixed, Parameter
 
 MAX_INPUTS = 8  # dimensions that points can cover
-MAX_POINTS = 1024  # their covariance is factorised, and kept for every run
+MAX_POINTS = 1024  # their covariance is factorized, and kept for every run
 DEFAULT_POINTS = (24, 48, 64)  # in one, two and more dimensions
 START_STD = 0.1  # of the low-rank part: it would not leave zero, where its gradient is zero
 
@@ -65,7 +65,7 @@ class BasisMean(eqx.Module):
         return self.scale * jnp.sum(self.weight[None] * self.basis(X), axis=1) + jax.vmap(self.line)(X)
 
 
-class Spanned(NamedTuple):
+class BasisPoints(NamedTuple):
     """Points as the inducing prior sees them."""
 
     x: Float[Array, "n d"]
@@ -99,13 +99,13 @@ class BasisKernel(tinygp.kernels.Kernel):
             return self.compare(embedded)
         return self.compare(embedded, embedded if X2 is X1 else self.embed(X2))
 
-    def embed(self, X: Float[Array, "n d"]) -> "Spanned":
+    def embed(self, X: Float[Array, "n d"]) -> "BasisPoints":
         """What `compare` takes in the place of points."""
         phi = self.basis(X)
         line = jnp.concatenate([jnp.ones_like(X[:, :1]), X], axis=1) * jnp.exp(self.log_line_std)[None]
-        return Spanned(X, phi, jnp.concatenate([product(phi, self.factor_scale * self.weight), line], axis=1))
+        return BasisPoints(X, phi, jnp.concatenate([product(phi, self.factor_scale * self.weight), line], axis=1))
 
-    def compare(self, E1: "Spanned", E2: "Spanned | None" = None) -> Array:
+    def compare(self, E1: "BasisPoints", E2: "BasisPoints | None" = None) -> Array:
         """The kernel matrix of two sets of embedded points, or the diagonal of one."""
         residual_scale = jnp.exp(self.log_residual_scale)
         within = jnp.exp(self.log_scale + 2.0 * self.log_std) - residual_scale
@@ -147,7 +147,7 @@ class InducingKernel:
     The directions are spanned by a base kernel, an RBF, at `n_points` inputs spread over those of the tasks (24 in one
     dimension, 48 in two, 64 in more). In them the covariance is diagonal plus `rank` learned directions; intercept and
     slopes vary on their own; around and beyond the points the base kernel is left as it is. `length_scale` is the
-    base's, in standardised inputs; None chooses it by the evidence of the tasks. Hyper-priors are centred on the base
+    base's, in standardized inputs; None chooses it by the evidence of the tasks. Hyper-priors are centered on the base
     GP, of variance `output_scale` plus a line of standard deviations `line_std`: the fewer the tasks, the nearer to it.
     """
 
@@ -167,7 +167,7 @@ class InducingKernel:
         check_positive("line_std", self.line_std)
 
     @property
-    def own_mean(self) -> InducingMean:
+    def default_mean(self) -> InducingMean:
         """The mean that goes with it, in the same functions."""
         return InducingMean(self.n_points, self.length_scale)
 
@@ -198,7 +198,7 @@ def _empty_basis(n_points: int | None, length_scale: float | None, input_dim: in
 def _check_basis(n_points: int | None, length_scale: float | None) -> None:
     if n_points is not None and check_integer("n_points", n_points, least=1) > MAX_POINTS:
         raise ValueError(
-            f"n_points must be at most {MAX_POINTS}: the covariance of the points is factorised and kept in memory for "
+            f"n_points must be at most {MAX_POINTS}: the covariance of the points is factorized and kept in memory for "
             f"every candidate of a search; got {n_points}."
         )
     if length_scale is not None:

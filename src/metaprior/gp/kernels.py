@@ -201,7 +201,7 @@ class MLPKernel:
 class LinearRBFKernel:
     """linear_scale * x . x' / d + rbf_scale * exp(-||x - x'||^2 / (2 d length_scale^2)), three learned numbers.
 
-    Linear functions and smooth deviations from them, for standardised (or encoded) inputs of any dimension d: divided
+    Linear functions and smooth deviations from them, for standardized (or encoded) inputs of any dimension d: divided
     by d, the scales mean the same in two dimensions as in a thousand.
     """
 
@@ -214,7 +214,7 @@ class LinearRBFKernel:
             check_positive(name, getattr(self, name))
 
     @property
-    def own_mean(self) -> LinearMean:
+    def default_mean(self) -> LinearMean:
         """The mean that goes with it."""
         return LinearMean(1.0)
 

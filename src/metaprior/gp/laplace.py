@@ -48,7 +48,7 @@ def condition(prior: GPPrior, points: Points, y: Float[Array, " n"], mask: Bool[
     """Adapt to one task: find the mode, and the curvature there."""
     task = _Task.of(prior, points, y, mask)
     mode = _find_mode(task)
-    factor, root = task.factorise(mode.t)
+    factor, root = task.factorize(mode.t)
     return LaplacePosterior(prior, points, mask, mode.t, factor, root, mode.a, mode.n_steps, mode.converged)
 
 
@@ -90,7 +90,7 @@ class _Task(NamedTuple):
         """Log p(Y|t) - (t - mu)^T K^-1 (t - mu) / 2."""
         return self.log_likelihood(t) - 0.5 * jnp.sum(a * (t - self.mean))
 
-    def factorise(self, t: Float[Array, " n"]) -> tuple[Float[Array, "n n"], Float[Array, " n"]]:
+    def factorize(self, t: Float[Array, " n"]) -> tuple[Float[Array, "n n"], Float[Array, " n"]]:
         """The lower Cholesky factor of B, and W^1/2."""
         curvature, root = self.curvature(t)
         return cholesky(curvature), root
@@ -154,7 +154,7 @@ def _iterate(task: _Task) -> _Iterate:
 
     def arrive(a: Float[Array, " n"], n_steps: Int[Array, ""], stalled: Bool[Array, ""]) -> _Iterate:
         t = task.latent(a)
-        factor, root = task.factorise(t)
+        factor, root = task.factorize(t)
         residual = task.residual(a, t)
         direction = task.newton(factor, root, residual)
         move = task.times_covariance(direction)

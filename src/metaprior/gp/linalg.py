@@ -1,6 +1,6 @@
 """Small dense linear algebra for masked tasks.
 
-Functions are for one task. Under vmap small matrices are factorised all at once, column by column, with the tasks along
+Functions are for one task. Under vmap small matrices are factorized all at once, column by column, with the tasks along
 the last axis, where processors take many numbers at a time; larger ones by LAPACK or cuSOLVER (`docs/performance.md`).
 """
 
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap, sequential_vmap
 from jaxtyping import Array, Bool, Float
 
-# Rows up to which all matrices of a batch are factorised at once, on CPUs and on accelerators. Beyond, LAPACK and
+# Rows up to which all matrices of a batch are factorized at once, on CPUs and on accelerators. Beyond, LAPACK and
 # cuSOLVER are faster, and compile sooner (studies/benchmarks/crossover.py).
 SMALL, ACCELERATOR_SMALL = 8, 16
 BATCHED = 16  # rows up to which LAPACK is given a batch
@@ -26,7 +26,7 @@ def noisy_covariance(
 
     Then padding adds nothing to the determinant, to a solve or to a gradient. The noise variance is floored, not
     jittered: a task with noise above the floor is computed exactly as written, and one below it stays
-    factorisable. The floor is what rounding does to the smallest eigenvalue, about eps * n * largest diagonal.
+    factorizable. The floor is what rounding does to the smallest eigenvalue, about eps * n * largest diagonal.
     """
     n_samples = jnp.sum(mask, dtype=covariance.dtype)  # not the padded size: padding changes nothing
     both = mask[:, None] & mask[None, :]
@@ -69,8 +69,8 @@ log_normal.defvjp(_log_normal_forward, lambda saved, cotangent: (cotangent * sav
 
 @jax.custom_vjp
 def cholesky(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """Lower factor; the matrix is symmetric by construction, so it is not symmetrised again."""
-    return _factorise(matrix)
+    """Lower factor; the matrix is symmetric by construction, so it is not symmetrized again."""
+    return _factorize(matrix)
 
 
 def solve_lower(factor: Float[Array, "n n"], right: Float[Array, "n *k"]) -> Float[Array, "n *k"]:
@@ -90,14 +90,14 @@ def _solve_any(factor: Array, right: Array, trans: Literal["N", "T"]) -> Array:
 
 
 def _cholesky_backward(factor: Array, cotangent: Array) -> tuple[Array]:
-    """L^-T phi(L^T Lbar) L^-1, symmetrised, where phi keeps the lower triangle and half the diagonal."""
+    """L^-T phi(L^T Lbar) L^-1, symmetrized, where phi keeps the lower triangle and half the diagonal."""
     inner = jnp.tril(product(factor.T, cotangent))
     inner = inner - 0.5 * jnp.diag(jnp.diagonal(inner))
     outer = solve_upper(factor, solve_upper(factor, inner).T).T
     return (0.5 * (outer + outer.T),)
 
 
-cholesky.defvjp(lambda matrix: (factor := _factorise(matrix), factor), _cholesky_backward)
+cholesky.defvjp(lambda matrix: (factor := _factorize(matrix), factor), _cholesky_backward)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -126,7 +126,7 @@ def _is_small(matrix: Array) -> bool:
     return len(matrix) <= (SMALL if jax.default_backend() == "cpu" else ACCELERATOR_SMALL)
 
 
-def _factorise(matrix: Array) -> Array:
+def _factorize(matrix: Array) -> Array:
     if _is_small(matrix):
         return _on_last_axes(_factor_of, 0)(matrix)
     return _by_lapack(_lapack_cholesky, len(matrix))(matrix)

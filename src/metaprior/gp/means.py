@@ -58,7 +58,7 @@ class NetworkMean(eqx.Module):
 
 @dataclass(frozen=True)
 class ZeroMean:
-    """The prior mean is zero in standardised units, the mean of the meta-training data in the units of y."""
+    """The prior mean is zero in standardized units, the mean of the meta-training data in the units of y."""
 
     def build(self, key: PRNGKeyArray, input_dim: int) -> Zero:
         """Draw the module."""
@@ -79,7 +79,7 @@ class LinearMean:
     """The prior mean is linear in the inputs: a rule that all tasks have in common. Without one it learns noise.
 
     It is scale * weight . x / sqrt(d) + bias in d dimensions, so that under a hyper-prior of unit weights it varies by
-    about `scale` over standardised inputs, whatever d.
+    about `scale` over standardized inputs, whatever d.
     """
 
     scale: float = 4.0

@@ -14,7 +14,7 @@ from metaprior.gp.parameters import Fixed
 from metaprior.gp.prior import GPPrior
 from metaprior.tasks.padding import TaskSet
 
-LENGTH_SCALES = 0.2 * np.sqrt(2.0) ** np.arange(9)  # 0.2 to 3.2, of standardised inputs
+LENGTH_SCALES = 0.2 * np.sqrt(2.0) ** np.arange(9)  # 0.2 to 3.2, of standardized inputs
 LENGTHENED = 1.25  # the length scale taken over the one of most evidence
 DEVIATION_VARIANCES = (0.003, 0.03, 0.3)  # of tasks from their mean, along every function
 LINE_VARIANCE, MEAN_STD = 0.1, 2.0

@@ -161,7 +161,7 @@ def families(kernel: Any, input_dim: int, encoder: Any, labels: bool) -> dict[st
 
 def choose_mean(mean: Any, kernel: Any) -> Any:
     """The mean where it is left to us: the one that goes with the kernel, a network where none does."""
-    return getattr(kernel, "own_mean", MLPMean()) if _is_auto(mean) else mean
+    return getattr(kernel, "default_mean", MLPMean()) if _is_auto(mean) else mean
 
 
 def check_encoded(mean: Any, kernel: Any, encoder: Any) -> None:

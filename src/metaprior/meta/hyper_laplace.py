@@ -20,7 +20,7 @@ TANGENTS = 8  # columns of it at once
 RUNS_AT_ONCE = 64  # on accelerators; CPUs gain nothing from more than one
 
 
-def draw_around(modes: PyTree, problem: Problem, keys: Key[Array, " runs"], n_draws: int) -> PyTree:
+def sample_around_mode(modes: PyTree, problem: Problem, keys: Key[Array, " runs"], n_draws: int) -> PyTree:
     """Particles from N(mode, H^-1) for every run, at its first particle; H is the curvature of -log Gibbs there.
 
     No direction is given more variance than the hyper-prior has: where H says otherwise (at a saddle, or where tasks

@@ -49,7 +49,7 @@ def make_hyperprior(theta: PyTree, mean: Mapping[str, Any], std: Mapping[str, An
 
 
 def check_prior_mean(prior_mean: Any) -> dict[str, Any]:
-    """A mean per group. 'zero' (the paper) speaks of networks: scales are centred on their initial value."""
+    """A mean per group. 'zero' (the paper) speaks of networks: scales are centered on their initial value."""
     if isinstance(prior_mean, str) and prior_mean == "zero":
         return {"weights": 0.0, "biases": 0.0, "scales": "initial"}
     if isinstance(prior_mean, str) and prior_mean == "initial":

@@ -1,7 +1,7 @@
 """Approximations of the Gibbs hyper-posterior by particles: MAP, Stein variational gradient descent, Laplace.
 
 A method is a direction of ascent for a set of particles, given the score of the Gibbs density at each. Everything
-else (optimiser, mini-batches, loop) is shared. One SVGD particle moves along its own score: that is MAP.
+else (optimizer, mini-batches, loop) is shared. One SVGD particle moves along its own score: that is MAP.
 """
 
 import math
@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from metaprior.checks import check_choice, check_integer, check_positive
 from metaprior.meta.hyperprior import HyperPrior
 
-Start = Literal["initialiser", "hyperprior"]
+Start = Literal["initializer", "hyperprior"]
 SCATTER = 0.1
 
 
@@ -26,11 +26,11 @@ SCATTER = 0.1
 class MAP:
     """The mode of the Gibbs hyper-posterior. Several particles are independent solutions: an ensemble."""
 
-    start: Start = "initialiser"
+    start: Start = "initializer"
     interacts: ClassVar[bool] = False  # whether the direction of a particle depends on the others
 
     def __post_init__(self):
-        check_choice("start", self.start, ("initialiser", "hyperprior"))
+        check_choice("start", self.start, ("initializer", "hyperprior"))
 
     def direction(self, particles: PyTree, scores: PyTree) -> PyTree:
         """Each particle climbs on its own."""
@@ -46,11 +46,11 @@ class SVGD:
     """
 
     length_scale: float | Literal["median"] = "median"
-    start: Start = "initialiser"
+    start: Start = "initializer"
     interacts: ClassVar[bool] = True
 
     def __post_init__(self):
-        check_choice("start", self.start, ("initialiser", "hyperprior"))
+        check_choice("start", self.start, ("initializer", "hyperprior"))
         if not (isinstance(self.length_scale, str) and self.length_scale == "median"):
             check_positive("length_scale", self.length_scale, ", or 'median'")
 
@@ -88,12 +88,12 @@ class Laplace:
     Training finds the mode, as for MAP; `meta.laplace` draws the particles. For priors of up to 2000 parameters.
     """
 
-    start: Start = "initialiser"
+    start: Start = "initializer"
     n_draws: int = 10
     interacts: ClassVar[bool] = False
 
     def __post_init__(self):
-        check_choice("start", self.start, ("initialiser", "hyperprior"))
+        check_choice("start", self.start, ("initializer", "hyperprior"))
         check_integer("n_draws", self.n_draws, least=1)
 
     def direction(self, particles: PyTree, scores: PyTree) -> PyTree:
@@ -124,17 +124,17 @@ class Interaction(NamedTuple):
     """How much particles of SVGD have to do with each other."""
 
     kernel: np.ndarray  # (particles, particles), values of the SVGD kernel
-    neighbours: float  # what those with the others sum to, for a typical particle: 0 alone, K - 1 all as one
+    neighbors: float  # what those with the others sum to, for a typical particle: 0 alone, K - 1 all as one
     repulsion: float  # what drives a typical particle from the others, in units of the pull of its own score at one
     # hyper-prior standard deviation from the mode, sqrt(parameters): below one they cannot fill the hyper-posterior
 
     def __str__(self) -> str:
         if len(self.kernel) == 1:
             return "One particle: nothing to interact with."
-        if self.neighbours < 0.01:
-            return f"Particles act alone (kernel values between them sum to {self.neighbours:.2g}), as those of MAP do."
+        if self.neighbors < 0.01:
+            return f"Particles act alone (kernel values between them sum to {self.neighbors:.2g}), as those of MAP do."
         weak = "too weak to spread them over the hyper-posterior" if self.repulsion < 1.0 else "enough to spread them"
-        return f"Particles share {self.neighbours:.2g} neighbours each; repulsion is {self.repulsion:.2g}, {weak}."
+        return f"Particles share {self.neighbors:.2g} neighbors each; repulsion is {self.repulsion:.2g}, {weak}."
 
 
 def interaction(particles: PyTree, method: "Method") -> Interaction:
@@ -151,13 +151,13 @@ def interaction(particles: PyTree, method: "Method") -> Interaction:
 
 
 def place_particles(key: PRNGKeyArray, initial: PyTree, hyperprior: HyperPrior, start: Start) -> PyTree:
-    """Where K particles start, given K draws from the initialiser: there, or at draws from the hyper-prior.
+    """Where K particles start, given K draws from the initializer: there, or at draws from the hyper-prior.
 
-    What the initialiser does not randomise (scales, own finished modules) is scattered around its value by a tenth
+    What the initializer does not randomize (scales, own finished modules) is scattered around its value by a tenth
     of the hyper-prior's standard deviation: particles that coincide would never part. The first is where MAP starts.
     """
     n_particles = len(jax.tree.leaves(initial)[0])
-    if n_particles == 1 and start == "initialiser":
+    if n_particles == 1 and start == "initializer":
         return initial
     draws = jax.vmap(hyperprior.sample)(jax.random.split(key, n_particles))
     if start == "hyperprior":

@@ -167,7 +167,7 @@ def pad_batch(batch: WeightedBatch, multiple: int, axis: int = 0) -> WeightedBat
 
 
 def log_gibbs(theta: PyTree, problem: Problem, batches: tuple[WeightedBatch, ...] | None = None) -> Float[Array, ""]:
-    """log p(theta) - gamma Lbar(theta): the log Gibbs density, equation (transfer_gibbshyperposterior), unnormalised.
+    """log p(theta) - gamma Lbar(theta): the log Gibbs density, equation (transfer_gibbshyperposterior), unnormalized.
 
     Its negative is the MAP objective; given a mini-batch it is an unbiased estimate.
     """

@@ -43,7 +43,7 @@ class Settings:
     prior_std: dict[str, float] = field(default_factory=lambda: check_prior_std(1.0))
     method: Method = MAP()
     n_particles: int = 1  # that are trained
-    standardise: bool | Literal["within-class"] = True
+    standardize: bool | Literal["within-class"] = True
 
 
 class Run(NamedTuple):
@@ -78,7 +78,7 @@ def resolve(settings: Settings, input_dim: int, method: Method | None, n_particl
 
 def scaling_of(environments: Sequence[Sequence[Task]], weights: Sequence[float], settings: Settings) -> Scaling:
     """The scaling of the tasks, learned or none."""
-    if not settings.standardise:
+    if not settings.standardize:
         return identity_scaling(next(task.x.shape[1] for tasks in environments for task in tasks))
     if settings.likelihood == "bernoulli":
         return fit_label_scaling(environments, weights, within=_within_classes(settings))
@@ -92,8 +92,8 @@ def empty_scaling(input_dim: int, settings: Settings) -> Scaling:
 
 
 def _within_classes(settings: Settings) -> bool:
-    """Convolutions need pixels as they are: decorrelated ones have no neighbours."""
-    return settings.standardise == "within-class" and not isinstance(settings.encoder, ConvEncoder)
+    """Convolutions need pixels as they are: decorrelated ones have no neighbors."""
+    return settings.standardize == "within-class" and not isinstance(settings.encoder, ConvEncoder)
 
 
 def training_dtype(
@@ -102,13 +102,13 @@ def training_dtype(
     """float64 where the noise of the scaled y is so small, or a task so large, that float32 would blur it.
 
     `gp.linalg` floors the noise variance at 4 eps n; it should stay well above that. Laplace's B has eigenvalues from
-    one to about the size of a task times the scale of the kernel, which is moderate for standardised inputs.
+    one to about the size of a task times the scale of the kernel, which is moderate for standardized inputs.
     Environments of weight zero do not count.
     """
     counted = (tasks for tasks, weight in zip(environments, weights, strict=True) if weight > 0)
     largest = max(len(task.y) for tasks in counted for task in tasks)
     if settings.likelihood == "bernoulli":
-        return "float32" if largest <= 100 and settings.standardise else "float64"
+        return "float32" if largest <= 100 and settings.standardize else "float64"
     noise = LEARNED_NOISE_START if settings.noise_std is None else settings.noise_std / float(scaling.y_std)
     return "float32" if noise**2 > 100 * np.finfo(np.float32).eps * largest else "float64"
 
@@ -149,12 +149,12 @@ def runs_at_once(run: Run) -> int:
     """How many such runs to train at once, one at least: what their networks remember for the gradient must fit."""
     samples = sum(np.size(bucket.y) for bucket in run.problem.tasks.buckets)
     input_dim = run.problem.tasks.buckets[0].x.shape[-1]  # type: ignore[union-attr]
-    of_sample = remembered(input_dim, run.problem.rest.encoder is not None)
+    of_sample = activations_per_sample(input_dim, run.problem.rest.encoder is not None)
     n_particles = len(jax.tree.leaves(run.particles)[0])
     return max(MAX_NUMBERS // (samples * of_sample * n_particles), 1)
 
 
-def remembered(input_dim: int, encoded: bool) -> int:
+def activations_per_sample(input_dim: int, encoded: bool) -> int:
     """Numbers that are kept of a sample for the gradient, about (measured).
 
     Networks on the inputs keep a thousand; convolutions, several hundred a pixel.
@@ -222,7 +222,7 @@ def _count_parameters(settings: Settings, input_dim: int) -> int:
 
 @eqx.filter_jit
 def _draw(key, input_dim, parts, likelihood, noise_std, learn_noise, prior_mean, prior_std, n_particles, start):
-    def initialise(key: PRNGKeyArray) -> tuple[PyTree, GPPrior]:
+    def initialize(key: PRNGKeyArray) -> tuple[PyTree, GPPrior]:
         mean, kernel, encoder = parts
         observed = make_likelihood(likelihood, noise_std, learn_noise)
         prior = make_prior(key, input_dim, mean, kernel, observed, encoder)
@@ -231,7 +231,7 @@ def _draw(key, input_dim, parts, likelihood, noise_std, learn_noise, prior_mean,
     initial_key, start_key = jax.random.split(key)
     # Folded in, so that the first particle does not depend on how many there are.
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(initial_key, jnp.arange(n_particles))
-    initial, rests = eqx.filter_vmap(initialise)(keys)
+    initial, rests = eqx.filter_vmap(initialize)(keys)
     theta, rest = jax.tree.map(lambda leaf: leaf[0] if eqx.is_array(leaf) else leaf, (initial, rests))
     if not jax.tree.leaves(theta):
         raise ValueError("mean, kernel and noise_std leave nothing to learn: give at least one of them a parameter.")

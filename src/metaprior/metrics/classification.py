@@ -73,7 +73,7 @@ def confidence_bins(
     return np.bincount(bins, minlength=n_bins), np.bincount(bins, confidence, n_bins), right
 
 
-def summarise_labels(
+def summarize_labels(
     y: np.ndarray, probability: np.ndarray, log_probability: np.ndarray, mask: np.ndarray | None = None
 ) -> dict[str, np.ndarray | float]:
     """All of the above for one set of predictions.

@@ -5,9 +5,10 @@ boolean `mask` of the same shape, True where a query is real; None means that al
 anything else and influences nothing. Per-task results are reported by `mean_and_standard_error`.
 """
 
-import numpy as np
+import dataclasses
+from typing import Any
 
-from metaprior.prediction.mixtures import GaussianMixture
+import numpy as np
 
 CALIBRATION_LEVELS = np.arange(1, 20) / 20
 
@@ -65,8 +66,8 @@ def mean_and_standard_error(values: np.ndarray) -> tuple[float, float]:
     return float(np.mean(values)), float(standard_error)
 
 
-def summarise(
-    mixture: GaussianMixture, y: np.ndarray, mask: np.ndarray | None = None, coverage: float = 0.9
+def summarize(
+    mixture: Any, y: np.ndarray, mask: np.ndarray | None = None, coverage: float = 0.9
 ) -> dict[str, np.ndarray | float]:
     """All of the above for one set of predictions.
 
@@ -78,8 +79,8 @@ def summarise(
     mask = check_mask(mask, {"y": y})
     # A standard normal in place of padding, where an infinity would warn.
     y = np.where(mask, y, 0.0)
-    mixture = GaussianMixture(
-        np.where(mask, mixture.means, 0.0), np.where(mask, mixture.variances, 1.0), mixture.log_weights
+    mixture = dataclasses.replace(
+        mixture, means=np.where(mask, mixture.means, 0.0), variances=np.where(mask, mixture.variances, 1.0)
     )
     lower, upper = mixture.interval(coverage)
     return {

@@ -8,7 +8,7 @@ from metaprior.metrics.regression import mean_and_standard_error
 
 
 def report(summary: dict[str, Any]) -> Bunch:
-    """Means and standard errors over tasks of what `summarise` gives per task."""
+    """Means and standard errors over tasks of what `summarize` gives per task."""
     per_task = {name: values for name, values in summary.items() if name != "calibration_error"}
     figures: dict[str, Any] = {}
     for name, values in per_task.items():

@@ -6,11 +6,11 @@ import numpy as np
 from scipy.special import expit
 
 from metaprior.metrics.classification import accuracy, confidence_bins, expected_calibration_error
-from metaprior.metrics.regression import CALIBRATION_LEVELS, mean_and_standard_error, summarise
+from metaprior.metrics.regression import CALIBRATION_LEVELS, mean_and_standard_error, summarize
 from metaprior.plots.style import BAND, DIAGONAL, LINE, legend, resolve_axes, tidy
 from metaprior.prediction.batches import predict_labels, predict_tasks
 from metaprior.prediction.ensemble import is_classifier
-from metaprior.tasks.labels import as_labelled_tests
+from metaprior.tasks.labels import as_labeled_tests
 from metaprior.tasks.types import as_test_tasks
 
 N_BOOTSTRAP = 2000
@@ -23,9 +23,9 @@ def plot_calibration(meta: Any, test_tasks: Any, *, axes: Any = None) -> Any:
     choice of tasks (bootstrap). Above the diagonal y is lower than predicted. Labels: how often the more probable class
     was right against its probability, in bins, and how many queries each bin has.
     """
-    labelled = is_classifier(meta)
-    if labelled:
-        tasks = as_labelled_tests(test_tasks, "test_tasks", meta.n_features_in_, meta.classes_)
+    labeled = is_classifier(meta)
+    if labeled:
+        tasks = as_labeled_tests(test_tasks, "test_tasks", meta.n_features_in_, meta.classes_)
         axes = resolve_axes(axes, (5.6, 4.8))
         _reliability(axes, meta.model_, tasks)
     else:
@@ -38,7 +38,7 @@ def plot_calibration(meta: Any, test_tasks: Any, *, axes: Any = None) -> Any:
 
 def _quantiles(axes: Any, model: Any, tasks: list[Any]) -> None:
     predictive, y, mask = predict_tasks(model, tasks)
-    summary = summarise(predictive, y, mask)
+    summary = summarize(predictive, y, mask)
     transform = predictive.cdf(y)
     # As `calibration_error` counts: padding is NaN, which is below nothing.
     below = np.stack([np.sum(transform <= level, axis=1) for level in CALIBRATION_LEVELS], axis=1)

@@ -34,9 +34,9 @@ def plot_prediction(
     class), with the context and, hollow, the queries if their y is given. Several columns, numbers only: the predicted
     mean and interval of every query against the y observed. `names` are those of input and output, for the labels.
     """
-    labelled = is_classifier(meta)
+    labeled = is_classifier(meta)
     input_dim = meta.n_features_in_
-    outputs = as_labels if labelled else as_numbers
+    outputs = as_labels if labeled else as_numbers
     context = as_task(X_context, y_context, "context", input_dim, outputs)
     if X_query is None and y_query is not None:
         raise ValueError("y_query was given without X_query: pass both, or neither.")
@@ -45,18 +45,18 @@ def plot_prediction(
     if names is not None and (isinstance(names, str) or len(names) != 2):
         raise ValueError(f"names must be two, of the input and of the output; got {names!r}.")
     if input_dim > 1:
-        _check_several(labelled, input_dim, queries)
+        _check_several(labeled, input_dim, queries)
     axes = resolve_axes(axes, (5.2, 4.8) if input_dim > 1 else (6.4, 4.2))
     if queries is not None and input_dim > 1:
         _against_observed(axes, meta.adapt(*context), queries, coverage, (names or ("x", "y"))[1])
-    elif labelled:
+    elif labeled:
         _probability(axes, meta, context, x_query, queries, names)
     else:
         _over_grid(axes, meta, context, x_query, queries, coverage, names or ("x", "y"))
     if not len(context.y) and not axes.get_title():
         axes.set_title("Without context: what the prior predicts", fontsize=10)
     tidy(axes)
-    legend(axes, below=labelled, **({"ncols": 3} if labelled else {}))
+    legend(axes, below=labeled, **({"ncols": 3} if labeled else {}))
     return axes
 
 
@@ -154,8 +154,8 @@ def _probability(
     axes.margins(x=0)
 
 
-def _check_several(labelled: bool, input_dim: int, queries: Task | None) -> None:
-    if labelled:
+def _check_several(labeled: bool, input_dim: int, queries: Task | None) -> None:
+    if labeled:
         raise ValueError(
             f"plot_prediction draws labels over one input column; there are {input_dim}. plot_calibration shows how "
             "good probabilities are, and adapt(X, y).predict_proba(X_new) gives them."

@@ -1,4 +1,4 @@
-"""What all plots share: colours, a figure where none was brought, and the look of axes."""
+"""What all plots share: colors, a figure where none was brought, and the look of axes."""
 
 import io
 from typing import Any

@@ -15,7 +15,7 @@ def plot_training(meta: Any, *, axes: Any = None) -> Any:
 
     Where several priors are averaged, of the one with the most weight.
     """
-    labelled = is_classifier(meta)
+    labeled = is_classifier(meta)
     axes = resolve_axes(axes)
     axes.set_xlabel("step")
     axes.set_ylabel("loss")
@@ -33,7 +33,7 @@ def plot_training(meta: Any, *, axes: Any = None) -> Any:
         looks = np.minimum(CHUNK * np.arange(1, len(meta.validation_trace_) + 1), steps)
         other = axes.twinx()
         other.plot(looks, meta.validation_trace_, color=POINTS, linewidth=1.4, marker="o", ms=4, label="validation")
-        other.set_ylabel("validation: " + ("log loss" if labelled else "negative log density"))
+        other.set_ylabel("validation: " + ("log loss" if labeled else "negative log density"))
         other.yaxis.label.set_color(POINTS)
         other.tick_params(axis="y", colors=POINTS)
         other.spines[["top", "left"]].set_visible(False)
@@ -49,11 +49,11 @@ def plot_alpha_path(meta: Any, *, axes: Any = None) -> Any:
     predicts. Errors are mostly those of the tasks, common to every alpha; `meta.transfer_report().plot()` shows the
     paired differences.
     """
-    labelled = is_classifier(meta)
+    labeled = is_classifier(meta)
     report = meta.transfer_report()
     axes = resolve_axes(axes)
     axes.set_xlabel("alpha, the weight of the source" + "s together" * (len(report.names) > 2))
-    axes.set_ylabel(f"score: log {'probability of a label' if labelled else 'density of a reading'}")
+    axes.set_ylabel(f"score: log {'probability of a label' if labeled else 'density of a reading'}")
     tidy(axes)
     if report.score is None:
         note(axes, textwrap.fill(report.verdict, 44))
@@ -77,9 +77,9 @@ def _candidates(axes: Any, report: Any) -> None:
     )
     groups = [(finite & plain, LINE, "held-out score (area: weight)")]
     groups.append((finite & ~plain, "white", "with another temperature or prior_std"))
-    for kept, colour, label in groups:
+    for kept, color, label in groups:
         if kept.any():
-            axes.scatter(alpha[kept], score[kept], sizes[kept], color=colour, edgecolor=LINE, zorder=3, label=label)
+            axes.scatter(alpha[kept], score[kept], sizes[kept], color=color, edgecolor=LINE, zorder=3, label=label)
     kept = np.flatnonzero(finite & plain)
     if len(report.names) == 2:  # of several sources, the same alpha may be shared in many ways
         kept = kept[np.argsort(alpha[kept])]

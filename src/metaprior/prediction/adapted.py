@@ -42,7 +42,7 @@ class _Adapted:
 
 
 class AdaptedClassifier(_Adapted):
-    """The prior conditioned on one task's labelled context by Laplace's approximation.
+    """The prior conditioned on one task's labeled context by Laplace's approximation.
 
     `classes_` holds the two classes; columns of probabilities are in their order.
     """

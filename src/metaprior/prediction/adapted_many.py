@@ -116,7 +116,7 @@ class AdaptedTasks(_AdaptedMany):
 
 
 class AdaptedClassifiers(_AdaptedMany):
-    """The prior conditioned on the labelled contexts of many tasks, as `AdaptedClassifier` is on that of one.
+    """The prior conditioned on the labeled contexts of many tasks, as `AdaptedClassifier` is on that of one.
 
     `[i]` is the `AdaptedClassifier` of task i, and `classes_` a list with the two classes of each. The rest is as for
     `AdaptedTasks`.

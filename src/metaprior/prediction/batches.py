@@ -9,18 +9,18 @@ import numpy as np
 from metaprior.checks import check_choice
 from metaprior.gp.likelihoods import Gaussian
 from metaprior.gp.parameters import merge
-from metaprior.memory import in_parts
+from metaprior.memory import in_chunks
 from metaprior.meta.adaptation import Prediction, Queries, label_log_probabilities, predict_in
 from metaprior.prediction.ensemble import Ensemble, Model, average_log, observations, padded_size
 from metaprior.prediction.mixtures import GaussianMixture
-from metaprior.tasks.padding import by_size
+from metaprior.tasks.padding import group_by_size
 from metaprior.tasks.ragged import Ragged, ranges
 from metaprior.tasks.scaling import Scaling
 from metaprior.tasks.types import TestTask
 
 MAX_QUERIES = 1024  # of one task at once: more are predicted in pieces
 # What is adapted to at once: bytes of one layer of the networks, for all tasks. Four times as many no longer stay in
-# the cache of a processor and take twice as long; an accelerator needs many to be busy.
+# the cache of a processor and take twice as long; an accelerator needs many to be status.
 CHUNK_BYTES = 2**22
 ACCELERATOR_CHUNK_BYTES = 2**28
 FEW_CHUNKS = 8  # take less time than compiling for their exact sizes would
@@ -137,7 +137,7 @@ def _predicted(
             values = (observed(member, _predict_chunk(member, queries, dtype)) for member in model.members)
             return places.ravel()[every], [value.reshape(*value.shape[:-2], -1)[..., every] for value in values]
 
-        yield from in_parts(run, chosen, at_once, "new tasks", "Adapt to fewer context points, or in float32.")
+        yield from in_chunks(run, chosen, at_once, "new tasks", "Adapt to fewer context points, or in float32.")
 
 
 def _gather(tasks: NewTasks, pieces: _Pieces, sizes: tuple[int, int]) -> tuple[Queries, np.ndarray]:
@@ -190,8 +190,8 @@ def _batches(
     if len(pieces.task) <= FEW_CHUNKS * at_once:
         yield np.arange(len(pieces.task)), sizes, min(at_once, padded_size(len(pieces.task)))
         return
-    for context_size, of_context in by_size(n_context, 3):
-        for query_size, chosen in by_size(n_query[of_context], 3):
+    for context_size, of_context in group_by_size(n_context, 3):
+        for query_size, chosen in group_by_size(n_query[of_context], 3):
             sizes = (max(context_size, 1), query_size)
             at_once = _tasks_at_once(model, sizes, itemsize)
             yield of_context[chosen], sizes, min(at_once, padded_size(len(chosen)))
@@ -205,7 +205,7 @@ def _tasks_at_once(model: Ensemble, sizes: tuple[int, int], itemsize: int) -> in
     return max(most // (numbers * itemsize), 1)
 
 
-def check_precision(dtype: str, model: Ensemble, contexts: Ragged, standardised: bool = True) -> None:
+def check_precision(dtype: str, model: Ensemble, contexts: Ragged, standardized: bool = True) -> None:
     """Refuse float32 where it could not resolve the noise: the rule by which training chooses its precision.
 
     `gp.linalg` floors the noise variance at 4 eps n, and it should stay well above that. Labels have no noise: what
@@ -221,6 +221,6 @@ def check_precision(dtype: str, model: Ensemble, contexts: Ragged, standardised:
             possible = noise_std**2 > 100 * eps * largest
             why = f"noise of {noise_std:.1g} of the spread of y and contexts of {largest} samples"
         else:
-            possible, why = largest <= 100 and standardised, "contexts of over 100 samples, or inputs as they came"
+            possible, why = largest <= 100 and standardized, "contexts of over 100 samples, or inputs as they came"
         if not possible:
             raise ValueError(f"dtype='float32' is too coarse for {why}. Take dtype='float64', the default.")

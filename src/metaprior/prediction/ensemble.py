@@ -1,4 +1,4 @@
-"""Fitted priors, alone or averaged."""
+"""FittedMembers priors, alone or averaged."""
 
 from typing import Any, NamedTuple
 

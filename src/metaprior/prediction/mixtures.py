@@ -25,7 +25,7 @@ class GaussianMixture:
     `means` and `variances` have shape (components, *points); results have shape `points`. The axes of
     `log_weights` are the leading axes of `means`, and missing trailing axes are added: (components,) is for
     all points, (components, tasks) gives tasks their own when points are (tasks, queries). None is equal.
-    Weights are normalised over components. A point with a nan in any component has nan results.
+    Weights are normalized over components. A point with a nan in any component has nan results.
     """
 
     means: np.ndarray
@@ -44,14 +44,14 @@ class GaussianMixture:
 
     @cached_property
     def _log_weights(self) -> np.ndarray:
-        """Normalised over components, with trailing axes of length one up to the rank of the means."""
+        """Normalized over components, with trailing axes of length one up to the rank of the means."""
         given = np.zeros(self.means.shape[0]) if self.log_weights is None else self.log_weights
         _require_shape("log_weights", given, self.means.shape[: max(given.ndim, 1)])
         if not (given < np.inf).all() or not np.isfinite(given).any(axis=0).all():
             raise ValueError("log_weights must be finite or -inf, one of them finite; got nan, inf or all -inf")
         total = np.asarray(logsumexp(given.astype(np.float64), axis=0, keepdims=True))
-        normalised = given.astype(np.float64) - total
-        return normalised.reshape(given.shape + (1,) * (self.means.ndim - given.ndim))
+        normalized = given.astype(np.float64) - total
+        return normalized.reshape(given.shape + (1,) * (self.means.ndim - given.ndim))
 
     @cached_property
     def _weights(self) -> np.ndarray:
@@ -62,7 +62,7 @@ class GaussianMixture:
         largest = np.max(self.variances, initial=0.0, where=np.isfinite(self.variances))
         return np.sqrt(np.maximum(self.variances, VARIANCE_FLOOR * (largest if largest > 0 else 1.0)))
 
-    def _standardise(self, y: np.ndarray | float | int) -> np.ndarray:
+    def _standardize(self, y: np.ndarray | float | int) -> np.ndarray:
         y = np.asarray(y, dtype=np.float64)
         _require_shape("y", y, self.means.shape[1:] if y.ndim else ())  # A scalar stands for every point.
         return (y - self.means) / self._scales
@@ -81,12 +81,12 @@ class GaussianMixture:
 
     def log_density(self, y: np.ndarray | float | int) -> np.ndarray:
         """log p(y) = logsumexp_k (log w_k + log N(y; m_k, v_k)), finite far in the tails."""
-        log_normal = -0.5 * self._standardise(y) ** 2 - np.log(self._scales) - 0.5 * np.log(2.0 * np.pi)
+        log_normal = -0.5 * self._standardize(y) ** 2 - np.log(self._scales) - 0.5 * np.log(2.0 * np.pi)
         return np.asarray(logsumexp(self._log_weights + log_normal, axis=0))
 
     def cdf(self, y: np.ndarray | float | int) -> np.ndarray:
         """P(Y <= y) = Σ_k w_k Φ((y − m_k) / √v_k), at most one although weights are rounded."""
-        return np.asarray(np.minimum(np.sum(self._weights * ndtr(self._standardise(y)), axis=0), 1.0))
+        return np.asarray(np.minimum(np.sum(self._weights * ndtr(self._standardize(y)), axis=0), 1.0))
 
     def quantile(self, probability: Any) -> np.ndarray:
         """The y with cdf(y) = p, of shape `points`; for a vector of p, of shape (len(p), *points)."""
@@ -198,9 +198,9 @@ def _solve_quantile(means: np.ndarray, scales: np.ndarray, weights: np.ndarray, 
     y = np.clip(mean + np.sqrt(variance) * target, lower, upper)
     previous, pending, roots = np.full(y.shape, np.inf), np.arange(y.size), np.empty(y.size)
     for _ in range(QUANTILE_MAXIMUM_ITERATIONS):
-        standardised = (y - means) / scales
-        score = ndtri(np.minimum(np.sum(weights * ndtr(standardised), axis=0), 1.0))
-        density = np.sum(weights * np.exp(-0.5 * standardised**2) / scales, axis=0)
+        standardized = (y - means) / scales
+        score = ndtri(np.minimum(np.sum(weights * ndtr(standardized), axis=0), 1.0))
+        density = np.sum(weights * np.exp(-0.5 * standardized**2) / scales, axis=0)
         residual = score - target
         lower, upper = np.where(residual < 0, y, lower), np.where(residual > 0, y, upper)
         resolution = np.spacing(np.abs(y))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import norm
 
-from metaprior.memory import RUN_ADVICE, in_parts
+from metaprior.memory import RUN_ADVICE, in_chunks
 from metaprior.meta.adaptation import pad_queries
 from metaprior.meta.methods import MAP, Laplace, Method
 from metaprior.meta.runs import Run, Settings, runs_at_once, scaling_of, set_up, stack_runs
@@ -19,9 +19,9 @@ from metaprior.search.folds import make_folds, split_task
 from metaprior.search.weights import Weights
 from metaprior.tasks.scaling import Scaling, fit_scaling
 from metaprior.tasks.types import Task, TestTask
-from metaprior.training.checkpoint import Journal
+from metaprior.training.checkpoint import Checkpoint
 from metaprior.training.loop import Validation, query_log_densities, train
-from metaprior.training.steps import Recipe
+from metaprior.training.steps import TrainConfig
 
 MOST_PARTICLES = 3
 
@@ -70,7 +70,7 @@ def held_out_runs(
     """
     settings = candidate.settings
     n_particles = min(settings.n_particles, MOST_PARTICLES)
-    settings = replace(settings, method=stand_in(settings.method), n_particles=n_particles)
+    settings = replace(settings, method=search_method(settings.method), n_particles=n_particles)
     n_rows = max(sum(len(folds.splits[i]) for i in members.tolist()) for members in folds.members)
     runs = []
     for members in folds.members:
@@ -86,19 +86,19 @@ def held_out_runs(
     return runs
 
 
-def stand_in(method: Method) -> Method:
+def search_method(method: Method) -> Method:
     """What a search trains by in place of the method."""
     return method if isinstance(method, Laplace) else MAP(method.start)
 
 
 def train_and_score(
     runs: Sequence[HeldOutRun],
-    recipe: Recipe,
+    train_config: TrainConfig,
     n_steps: int,
     learning_rate: float,
     on_chunk: Callable[[int, float], None] | None = None,
     deadline: float | None = None,
-    journal: Journal | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> tuple[np.ndarray, int]:
     """Train all runs and give the log density of every query of their folds, (runs, rows, queries), in the units of y.
 
@@ -116,20 +116,20 @@ def train_and_score(
             stacked.problem,
             stacked.particles,
             stacked.key,
-            recipe,
+            train_config,
             n_steps if n_taken is None else n_taken,
             jnp.full(len(part), learning_rate, jnp.zeros(()).dtype),
             on_chunk=on_chunk,
             deadline=None if deadline is None or n_taken is not None else now + share * (deadline - now),
-            guard=False,
-            journal=journal,
+            check_divergence=False,
+            checkpoint=checkpoint,
         )
         score = np.asarray(query_log_densities(result.particles, stacked.problem.rest, validation), np.float64)
         score = np.where(np.isfinite(score), score, -np.inf) - np.array([each.log_unit for each in part])[:, None, None]
         n_taken = result.loss.shape[1]
         return np.where(validation.mask, score, np.nan)
 
-    scores = list(in_parts(run, runs, runs_at_once(runs[0].run), "runs of a search", RUN_ADVICE))
+    scores = list(in_chunks(run, runs, runs_at_once(runs[0].run), "runs of a search", RUN_ADVICE))
     return np.concatenate(scores), n_steps if n_taken is None else n_taken
 
 

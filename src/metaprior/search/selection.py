@@ -17,11 +17,17 @@ from metaprior.search.held_out import (
     reference_log_densities,
     train_and_score,
 )
-from metaprior.search.weights import DISCOUNTS_UNTRIED, Weights, alone, combined, discounted
+from metaprior.search.weights import (
+    DISCOUNTS_UNTRIED,
+    Weights,
+    combined_source_weights,
+    discounted,
+    single_source_weights,
+)
 from metaprior.tasks.types import Task
-from metaprior.training.checkpoint import Journal
+from metaprior.training.checkpoint import Checkpoint
 from metaprior.training.loop import TrainingDiverged
-from metaprior.training.steps import Recipe
+from metaprior.training.steps import TrainConfig
 
 TEMPERATURE_FACTORS = (0.25, 4.0)  # besides the temperature 'bayes' itself
 PRIOR_STD_FACTORS = (0.5, 2.0)  # besides 1
@@ -31,7 +37,7 @@ STEPS_DIVISOR = 4  # a run of the search takes a quarter of the steps
 
 
 @dataclass(frozen=True)
-class Auto:
+class AutoSettings:
     """What is to be chosen by held-out tasks."""
 
     weights: bool = False
@@ -55,16 +61,16 @@ class Choice(NamedTuple):
         return [(candidate, weight) for candidate, weight in pairs if weight > 0]
 
 
-class Schedule(NamedTuple):
+class SearchOptions(NamedTuple):
     """How runs of the search are trained."""
 
-    recipe: Callable[[Run], Recipe]
+    train_config: Callable[[Run], TrainConfig]
     n_steps: int
     learning_rate: float
     seed: int
     deadline: float | None  # of time.monotonic
     progress: Callable[[str, int], Any]  # a context manager that yields the loop's `on_chunk`
-    journal: Journal | None = None
+    checkpoint: Checkpoint | None = None
 
 
 def choose_family(
@@ -72,7 +78,7 @@ def choose_family(
     target: int,
     options: Sequence[Weights],
     families: Sequence[Settings],
-    schedules: Sequence[Schedule],
+    schedules: Sequence[SearchOptions],
 ) -> int:
     """Which of several priors to take: the first, unless another predicts held-out target tasks clearly better.
 
@@ -105,8 +111,8 @@ def choose(
     target: int,
     options: Sequence[Weights],
     settings: Settings,
-    auto: Auto,
-    schedule: Schedule,
+    auto: AutoSettings,
+    schedule: SearchOptions,
 ) -> Choice:
     """Weigh the options, and variations of the settings where asked, by how they predict held-out target tasks.
 
@@ -132,18 +138,18 @@ def choose(
 
 def _weigh_sources(search: "_Search", counts: list[int], target: int, settings: Settings) -> None:
     """With several sources: each alone with the target, then those that help together."""
-    sources = alone(counts, target)
+    sources = single_source_weights(counts, target)
     first = len(search.candidates)
     if not sources or not search.add([Candidate(weights, settings) for _, _, weights in sources]):
         return
     means = search.scores().mean(axis=1)
     scores = [(source, r, score) for (source, r, _), score in zip(sources, means[first:].tolist(), strict=True)]
-    together = combined(counts, target, float(means[0]), scores)
+    together = combined_source_weights(counts, target, float(means[0]), scores)
     if together:
         search.add([Candidate(weights, settings) for weights in together])
 
 
-def _variations(candidate: Candidate, auto: Auto) -> list[Candidate]:
+def _variations(candidate: Candidate, auto: AutoSettings) -> list[Candidate]:
     """The candidate with other temperatures, and with other scales of the hyper-prior."""
     settings = candidate.settings
     varied = [replace(settings, temperature_factor=factor) for factor in TEMPERATURE_FACTORS if auto.temperature]
@@ -156,7 +162,7 @@ def _variations(candidate: Candidate, auto: Auto) -> list[Candidate]:
 class _Search:
     """Candidates scored so far, all on the same folds, splits and initial particles."""
 
-    def __init__(self, environments: Sequence[Sequence[Task]], target: int, schedule: Schedule, labels: bool):
+    def __init__(self, environments: Sequence[Sequence[Task]], target: int, schedule: SearchOptions, labels: bool):
         self.environments, self.target, self.schedule = environments, target, schedule
         self.folds = hold_out(environments[target], schedule.seed, labels)
         self.reference = reference_log_densities(environments[target], self.folds, labels)
@@ -167,7 +173,7 @@ class _Search:
 
     def add(self, candidates: Sequence[Candidate]) -> bool:
         """Train and score candidates, unless they would take longer than there is time for. The first are cut short."""
-        recipe, _, learning_rate, seed, deadline, progress, journal = self.schedule
+        train_config, _, learning_rate, seed, deadline, progress, checkpoint = self.schedule
         runs = [
             run
             for candidate in candidates
@@ -180,7 +186,7 @@ class _Search:
             deadline = None  # candidates of all rounds take the same steps, or comparing them would mean nothing
         with progress(f"choosing among {len(candidates)} settings", self.n_steps) as on_chunk:
             scored, self.n_steps = train_and_score(
-                runs, recipe(runs[0].run), self.n_steps, learning_rate, on_chunk, deadline, journal
+                runs, train_config(runs[0].run), self.n_steps, learning_rate, on_chunk, deadline, checkpoint
             )
         self.seconds_per_run = (time.monotonic() - started) / len(runs)
         gathered = by_task(scored, runs, self.folds)

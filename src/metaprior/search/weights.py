@@ -57,7 +57,7 @@ def resolve_weights(alpha: Any, names: Sequence[str], counts: Sequence[int], tar
     return list(options.values())
 
 
-def alone(counts: Sequence[int], target: int) -> list[tuple[int, float, Weights]]:
+def single_source_weights(counts: Sequence[int], target: int) -> list[tuple[int, float, Weights]]:
     """For several sources, each of them with the target and without the others: (source, discount, weights)."""
     sources = [e for e, count in enumerate(counts) if e != target and count]
     if len(sources) < 2:
@@ -68,7 +68,7 @@ def alone(counts: Sequence[int], target: int) -> list[tuple[int, float, Weights]
     return [(e, r, discounted(counts, target, discounts)) for e, r, discounts in only]
 
 
-def combined(
+def combined_source_weights(
     counts: Sequence[int], target: int, of_target: float, scores: Sequence[tuple[int, float, float]]
 ) -> list[Weights]:
     """The best two sources that help, the best three, and so on, each at the discount that suits it best alone.

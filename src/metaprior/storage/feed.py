@@ -11,7 +11,7 @@ import numpy as np
 
 from metaprior.meta.objective import WeightedBatch
 from metaprior.storage.stored_tasks import StoredTasks
-from metaprior.tasks.padding import TaskBatch, by_size
+from metaprior.tasks.padding import TaskBatch, group_by_size
 from metaprior.tasks.scaling import Scaling
 from metaprior.tasks.types import Task
 from metaprior.training.steps import CHUNK
@@ -151,7 +151,7 @@ def make_strata(environments: Sequence[StoredTasks], weights: Sequence[float], b
     of_environment = np.repeat(counted, [len(environments[e]) for e in counted])
     starts = np.cumsum([0, *(len(environments[e]) for e in counted)])
     groups = []
-    for size, members in by_size(sizes, 3):
+    for size, members in group_by_size(sizes, 3):
         for place, e in enumerate(counted):
             tasks = members[of_environment[members] == e] - starts[place]
             if len(tasks):

@@ -251,3 +251,17 @@ def read_header(folder: Path) -> dict[str, Any]:
 
 def _damaged(folder: Any, why: str) -> ValueError:
     return ValueError(f"{folder} is damaged: {why}. Store the tasks again, or take another copy.")
+
+
+def check_stored_labels(tasks: Sequence[Task], name: str) -> Sequence[Task]:
+    """Tasks of which some are stored, as numbers: their labels are checked, a block at a time."""
+    stored = isinstance(tasks, StoredTasks)
+    blocks = (tasks.y[slice(*rows)] for rows in tasks.blocks()) if stored else (task.y for task in tasks)
+    for y in blocks:
+        others = [label for label in np.unique(y).tolist() if label not in (0, 1)]
+        if others:
+            raise ValueError(
+                f"{name}: labels must be 0 and 1 where tasks are stored; got {others[0]!r}. Make 0 and 1 of the two "
+                "labels before store_tasks; where every task has labels of its own, of the first and the second."
+            )
+    return tasks if stored else [Task(task.x, task.y.astype(np.float64)) for task in tasks]

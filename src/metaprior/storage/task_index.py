@@ -14,7 +14,7 @@ from metaprior.tables.columns import Columns, TableWarning, as_text
 Batch = tuple[np.ndarray, np.ndarray]  # the number of each row's task; inputs and output, (rows, inputs + 1)
 
 
-class FoundTasks:
+class TaskIndex:
     """The tasks found so far, numbered in the order of their first rows."""
 
     def __init__(self, columns: Columns, drop_missing: bool):

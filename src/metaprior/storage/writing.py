@@ -15,7 +15,7 @@ import numpy as np
 
 from metaprior.checks import check_bool
 from metaprior.storage.stored_tasks import FILES, FORMAT, FORMAT_VERSION, HEADER, read_header
-from metaprior.storage.task_index import FoundTasks
+from metaprior.storage.task_index import TaskIndex
 from metaprior.tables.batch_reading import table_files
 from metaprior.tables.columns import as_columns
 
@@ -53,7 +53,7 @@ def store_tasks(
     _check_free(folder, overwrite)
     files = table_files(tables)
     with _new_folder(folder) as new:
-        tasks = FoundTasks(columns, drop_missing)
+        tasks = TaskIndex(columns, drop_missing)
         digest = hashlib.sha256()
         with open(new / "rows", "wb") as rows, open(new / "codes", "wb") as codes, _once():
             for file, root in files:

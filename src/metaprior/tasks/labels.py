@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tasks.types import Task, TestTask, as_test_tasks
 
 KINDS = {"b": "bools", "i": "numbers", "u": "numbers", "f": "numbers", "U": "text"}
@@ -42,10 +41,8 @@ def encode_environments(
 ) -> tuple[list[Sequence[Task]], np.ndarray | None]:
     """Meta-training tasks with labels 0.0 and 1.0, and the two labels if all tasks share them.
 
-    Environments of weight zero have no say in that. Where some are stored, all have the labels 0 and 1.
+    Environments of weight zero have no say in that.
     """
-    if any(isinstance(tasks, StoredTasks) for tasks in environments):
-        return [_zero_or_one(tasks, name) for tasks, name in zip(environments, names, strict=True)], np.array([0, 1])
     every = [task.y for tasks, weight in zip(environments, weights, strict=True) if weight > 0 for task in tasks]
     distinct = {label for y in every for label in np.unique(y).tolist()}
     if len(distinct) < 2:
@@ -120,7 +117,7 @@ def encode_contexts(
     return classes, np.concatenate([np.zeros(0), *map(encode, labels, classes)])
 
 
-def as_labelled_tests(
+def as_labeled_tests(
     tasks: Iterable[Any] | None, name: str, input_dim: int, shared: np.ndarray | None
 ) -> list[TestTask]:
     """Check meta-test tasks and encode their labels; the classes of a task are those of context and queries."""
@@ -134,20 +131,6 @@ def as_labelled_tests(
         y_context = encode(task.y_context, classes)
         encoded.append(task._replace(y_context=y_context, y_query=encode(task.y_query, classes)))
     return encoded
-
-
-def _zero_or_one(tasks: Sequence[Task], name: str) -> Sequence[Task]:
-    """Tasks of which some are stored, as numbers: their labels are checked, a block at a time."""
-    stored = isinstance(tasks, StoredTasks)
-    blocks = (tasks.y[slice(*rows)] for rows in tasks.blocks()) if stored else (task.y for task in tasks)
-    for y in blocks:
-        others = [label for label in np.unique(y).tolist() if label not in (0, 1)]
-        if others:
-            raise ValueError(
-                f"{name}: labels must be 0 and 1 where tasks are stored; got {others[0]!r}. Make 0 and 1 of the two "
-                "labels before store_tasks; where every task has labels of its own, of the first and the second."
-            )
-    return tasks if stored else [Task(task.x, task.y.astype(np.float64)) for task in tasks]
 
 
 def _warn_of_slips(every: Sequence[np.ndarray]) -> None:

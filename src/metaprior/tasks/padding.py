@@ -47,7 +47,7 @@ def pad_tasks(
     environment = np.repeat(np.arange(len(environments)), [len(tasks) for tasks in environments])
     flat = [task for tasks in environments for task in tasks]
     buckets = []
-    for upper, members in by_size(sizes, max_buckets):
+    for upper, members in group_by_size(sizes, max_buckets):
         x, y, mask = pad_to([flat[i] for i in members.tolist()], upper, dtype)
         counts = np.bincount(environment[members], minlength=len(environments))
         buckets.append(TaskBatch(x, y, mask, counted[members], tuple(counts.tolist())))
@@ -63,7 +63,7 @@ def pad_to(tasks: Sequence[Task], size: int, dtype: np.typing.DTypeLike) -> tupl
         return padded.astype(dtype), y.rows[places].astype(dtype), places >= 0
 
 
-def by_size(sizes: np.ndarray, max_buckets: int) -> Iterator[tuple[int, np.ndarray]]:
+def group_by_size(sizes: np.ndarray, max_buckets: int) -> Iterator[tuple[int, np.ndarray]]:
     """Buckets of like sizes: the largest size of each, and the places of those in it."""
     lower = -1
     for upper in bucket_sizes(sizes, max_buckets):
@@ -72,13 +72,13 @@ def by_size(sizes: np.ndarray, max_buckets: int) -> Iterator[tuple[int, np.ndarr
 
 
 def bucket_sizes(sizes: np.ndarray, max_buckets: int) -> list[int]:
-    """Bucket sizes that minimise the padded work, sum over tasks of (padded size)^2.
+    """Bucket sizes that minimize the padded work, sum over tasks of (padded size)^2.
 
     Exact, by dynamic programming over the distinct sizes. A further bucket costs compilation and one more pass
     over small arrays, so it must save a fifth of the work to be opened.
     """
     distinct, counts = np.unique(sizes, return_counts=True)
-    if len(distinct) > 256:  # merge neighbours: the program below is quadratic in the number of sizes
+    if len(distinct) > 256:  # merge neighbors: the program below is quadratic in the number of sizes
         edges = np.unique(np.quantile(sizes, np.linspace(0, 1, 256), method="higher"))
         counts = np.diff(np.searchsorted(np.sort(sizes), edges, side="right"), prepend=0)
         distinct = edges

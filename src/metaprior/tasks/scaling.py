@@ -1,4 +1,4 @@
-"""Standardisation learned from the meta-training tasks and undone in every prediction and density."""
+"""Standardization learned from the meta-training tasks and undone in every prediction and density."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple

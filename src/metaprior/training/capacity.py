@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from metaprior.meta.runs import Settings, remembered
+from metaprior.meta.runs import Settings, activations_per_sample
 from metaprior.tasks.types import Task
 
 LARGE_BATCH = 1000  # tasks, from which on more only take longer
@@ -21,7 +21,7 @@ def check_memory(
     samples = sum(len(task.y) for group in environments for task in group)
     input_dim = next(task.x.shape[1] for group in environments for task in group)
     at_once = samples if batch_size is None else samples * min(batch_size / n_tasks, 1.0)
-    gradient = at_once * remembered(input_dim, settings.encoder is not None) * settings.n_particles
+    gradient = at_once * activations_per_sample(input_dim, settings.encoder is not None) * settings.n_particles
     kept = samples * (input_dim + 2) * (COPIES if searched else 2)
     needed, there = itemsize * (gradient + kept), available_memory()
     if there is None or needed <= there:

@@ -21,7 +21,7 @@ Arrays = dict[str, np.ndarray]
 INTERVAL = 10.0  # seconds between two writings of an unfinished training
 
 
-class Journal:
+class Checkpoint:
     """Finished trainings and the last state of the present one, written every few seconds by `write`."""
 
     def __init__(self, write: Callable[[Arrays], None], stored: Mapping[str, np.ndarray]):

@@ -13,13 +13,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from metaprior.estimators import persistence
-from metaprior.training.checkpoint import Journal
-from metaprior.training.devices import from_first
+from metaprior import files
+from metaprior.training.checkpoint import Checkpoint
+from metaprior.training.devices import broadcast_from_first
 
 
 @contextmanager
-def kept_in(path: str | os.PathLike | None, asked: str, seed: int) -> Iterator[tuple[Journal | None, int]]:
+def open_checkpoint(path: str | os.PathLike | None, asked: str, seed: int) -> Iterator[tuple[Checkpoint | None, int]]:
     """A journal that lives in the file, and the seed; None where there is to be no file.
 
     What an equal fit has left there is taken up, its seed too. What another has left is overwritten. When the fit is
@@ -28,15 +28,15 @@ def kept_in(path: str | os.PathLike | None, asked: str, seed: int) -> Iterator[t
     if path is None:
         yield None, seed
         return
-    found = from_first(_found(path, asked, seed) if jax.process_index() == 0 else ({}, seed))
+    found = broadcast_from_first(_found(path, asked, seed) if jax.process_index() == 0 else ({}, seed))
     if isinstance(found, ValueError):
         raise found
     stored, seed = found
     if jax.process_index() > 0:  # the first process writes for all
-        yield Journal(lambda arrays: None, stored), seed
+        yield Checkpoint(lambda arrays: None, stored), seed
         return
-    header = {"kind": persistence.CHECKPOINT, "asked": asked, "seed": seed}
-    journal = Journal(lambda arrays: persistence.write(path, header, arrays), stored)
+    header = {"kind": files.CHECKPOINT, "asked": asked, "seed": seed}
+    journal = Checkpoint(lambda arrays: files.write_tensors(path, header, arrays), stored)
     try:
         journal.flush()
     except OSError as error:
@@ -61,17 +61,17 @@ def _stored(path: str | os.PathLike, asked: str, seed: int) -> tuple[dict[str, n
     if not Path(path).exists():
         return {}, seed
     try:
-        header, arrays = persistence.read(path)
-    except (OSError, persistence.InvalidFile) as error:
+        header, arrays = files.read_tensors(path)
+    except (OSError, files.InvalidFile) as error:
         raise ValueError(f"checkpoint: {error} Remove that file, or name another.") from None
-    if header.get("kind") != persistence.CHECKPOINT:
+    if header.get("kind") != files.CHECKPOINT:
         raise ValueError(f"checkpoint: {path} is a prior, not a checkpoint. Name another file.")
     return (arrays, int(header["seed"])) if header.get("asked") == asked else ({}, seed)
 
 
 def fingerprint(parameters: dict[str, Any], names: tuple[str, ...], target: int, seed: int | None) -> str:
     """A digest of what was asked for, but for the data, which each training knows of; None: the seed was left open."""
-    words = [_description(parameters), names, target, seed, persistence.versions(), jax.devices()[0].device_kind]
+    words = [_description(parameters), names, target, seed, files.package_versions(), jax.devices()[0].device_kind]
     return hashlib.sha256(repr(words).encode()).hexdigest()
 
 

@@ -49,7 +49,7 @@ def share_of_state(leaf: Any) -> PartitionSpec:
     return PartitionSpec(RUNS, PARTICLES) if leaf.ndim > 1 else PartitionSpec(RUNS)
 
 
-def spread(tree: Tree, mesh: Mesh) -> Tree:
+def shard_state(tree: Tree, mesh: Mesh) -> Tree:
     """A training state on its devices."""
 
     def put(leaf: Any, spec: PartitionSpec) -> Array:
@@ -65,14 +65,14 @@ def spread(tree: Tree, mesh: Mesh) -> Tree:
     return jax.tree.map(put_any, tree)
 
 
-def fetch(tree: Any) -> Any:
+def to_host(tree: Any) -> Any:
     """A copy of every array as one of NumPy's (random keys: as keys), wherever its parts lie."""
 
     def get(leaf: Any) -> Any:
         if is_key(leaf):
             return jax.random.wrap_key_data(jnp.asarray(get(jax.random.key_data(leaf))), impl=jax.random.key_impl(leaf))
         if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
-            with together():
+            with detect_lost_process():
                 return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
         return np.array(leaf) if isinstance(leaf, jax.Array) else leaf
 
@@ -80,7 +80,7 @@ def fetch(tree: Any) -> Any:
 
 
 @contextmanager
-def together() -> Iterator[None]:
+def detect_lost_process() -> Iterator[None]:
     """Work that all processes do together: where one of them is lost, the others say so."""
     try:
         yield
@@ -97,11 +97,11 @@ def together() -> Iterator[None]:
         ) from error
 
 
-def from_first(value: Tree) -> Tree:
+def broadcast_from_first(value: Tree) -> Tree:
     """What the first process has, on all of them: anything that can be pickled."""
     if jax.process_count() == 1:
         return value
-    with together():
+    with detect_lost_process():
         content = np.frombuffer(pickle.dumps(value), np.uint8)
         size = int(multihost_utils.broadcast_one_to_all(np.asarray(len(content), np.int32)))
         content = content if jax.process_index() == 0 else np.zeros(size, np.uint8)

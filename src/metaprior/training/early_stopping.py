@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 
-class Memory(NamedTuple):
-    """What a tracker knows."""
+class EarlyStoppingState(NamedTuple):
+    """What a stopping knows."""
 
     best: PyTree
     best_score: np.ndarray  # (runs,), as are the next two
@@ -20,7 +20,7 @@ class Memory(NamedTuple):
     scores: np.ndarray  # (chunks, runs)
 
 
-class Clock:
+class Deadline:
     """How many steps can be taken before the deadline, at the speed of the last chunk."""
 
     def __init__(self, n_steps: int, chunk: int, deadline: float | None):
@@ -38,7 +38,7 @@ class Clock:
         return done if left <= 0 else int(min(self.n_steps, done + np.floor(chunks) * self.chunk))
 
 
-class Tracker:
+class EarlyStopping:
     """The best particles of every run so far, and whether to go on."""
 
     def __init__(self, particles: PyTree, patience: int | None):
@@ -50,7 +50,7 @@ class Tracker:
         self.scores: list[np.ndarray] = []
         self.patience = np.inf if patience is None else patience
 
-    def look(self, particles: PyTree, scores: np.ndarray, step: int) -> None:
+    def update(self, particles: PyTree, scores: np.ndarray, step: int) -> None:
         """Take note of the scores after a step."""
         running = self.running
         better = running & (scores < self.best_score)
@@ -60,12 +60,12 @@ class Tracker:
         self.waited = np.where(better, 0, self.waited + running)
         self.scores.append(scores)
 
-    def memory(self) -> Memory:
+    def state(self) -> EarlyStoppingState:
         """All that it knows, as arrays."""
         scores = np.stack(self.scores) if self.scores else np.empty((0, len(self.waited)))
-        return Memory(self.best, self.best_score, self.best_step, self.waited, scores)
+        return EarlyStoppingState(self.best, self.best_score, self.best_step, self.waited, scores)
 
-    def recall(self, memory: Memory) -> None:
+    def restore(self, memory: EarlyStoppingState) -> None:
         """Know what was known then."""
         self.best, self.best_score, self.best_step, self.waited, scores = memory
         self.scores = list(scores)

@@ -11,13 +11,13 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from metaprior.gp.prior import GPPrior
 from metaprior.meta.adaptation import Queries, mixture_log_density, predict
-from metaprior.meta.hyper_laplace import draw_around
+from metaprior.meta.hyper_laplace import sample_around_mode
 from metaprior.meta.methods import Laplace, Method
 from metaprior.meta.objective import Problem, WeightedBatch
-from metaprior.training.checkpoint import Journal
-from metaprior.training.devices import fetch, make_mesh, spread, together
-from metaprior.training.early_stopping import Clock, Memory, Tracker
-from metaprior.training.steps import CHUNK, Chunk, Recipe, State, initialise, run_chunk
+from metaprior.training.checkpoint import Checkpoint
+from metaprior.training.devices import detect_lost_process, make_mesh, shard_state, to_host
+from metaprior.training.early_stopping import Deadline, EarlyStopping, EarlyStoppingState
+from metaprior.training.steps import CHUNK, Chunk, State, TrainConfig, initialize, run_chunk
 
 
 class Validation(NamedTuple):
@@ -41,13 +41,13 @@ class Snapshot(NamedTuple):
     """Where training stands between two chunks, with all that the rest of it depends on."""
 
     state: State
-    memory: Memory
+    memory: EarlyStoppingState
     loss: np.ndarray  # (runs, steps)
     n_steps: np.ndarray  # (): fewer than asked for where a deadline has cut them
 
 
 @runtime_checkable
-class Feed(Protocol):
+class BatchSource(Protocol):
     """Mini-batches from elsewhere, such as a disk."""
 
     @property
@@ -68,88 +68,93 @@ def train(
     problem: Problem,
     particles: PyTree,
     keys: Key[Array, " runs"],
-    recipe: Recipe,
+    train_config: TrainConfig,
     n_steps: int,
     learning_rate: Float[Array, " runs"],
     validation: Validation | None = None,
     patience: int | None = None,
     on_chunk: Callable[[int, float], None] | None = None,
     deadline: float | None = None,
-    guard: bool = True,
-    journal: Journal | None = None,
-    feed: Feed | None = None,
+    check_divergence: bool = True,
+    checkpoint: Checkpoint | None = None,
+    feed: BatchSource | None = None,
 ) -> Result:
     """Train all runs. Every array of `problem`, `particles` and `validation` has a leading axis of runs.
 
     Where `deadline` (of `time.monotonic`) would not be met, the schedule is cut to end by then, to the nearest chunk.
-    `guard` raises where a run diverges; without it the others go on. With a `journal` that knows of this training it
+    `check_divergence` raises where a run diverges; without it the others go on. With a `checkpoint` that knows of this training it
     goes on from there. A `feed` gives the mini-batches, in place of the problem's tasks.
     """
-    if journal is not None:
+    if checkpoint is not None:
         given = (problem, particles, keys, learning_rate, validation)
         source = "" if feed is None else feed.identity
-        journal.enter(given, f"{recipe.method} {recipe[1:]} {n_steps} {patience} {source}")
+        checkpoint.enter(given, f"{train_config.method} {train_config[1:]} {n_steps} {patience} {source}")
         nothing = np.empty(0)
-        if (result := journal.result(Result(particles, nothing, nothing, nothing))) is not None:
+        if (result := checkpoint.result(Result(particles, nothing, nothing, nothing))) is not None:
             return result
-    state = State(jax.tree.map(jnp.copy, particles), initialise(particles, recipe), jnp.copy(keys))  # steps use it up
-    tracker = Tracker(particles, patience)
+    state = State(
+        jax.tree.map(jnp.copy, particles), initialize(particles, train_config), jnp.copy(keys)
+    )  # steps use it up
+    stopping = EarlyStopping(particles, patience)
     losses: list[np.ndarray] = []
-    if journal is not None and (snapshot := journal.state(_snapshot(state, tracker, losses, n_steps))) is not None:
+    if (
+        checkpoint is not None
+        and (snapshot := checkpoint.state(_snapshot(state, stopping, losses, n_steps))) is not None
+    ):
         state, losses, n_steps = snapshot.state, [snapshot.loss], int(snapshot.n_steps)
-        tracker.recall(snapshot.memory)
-    clock = Clock(n_steps, recipe.chunk, deadline)
+        stopping.restore(snapshot.memory)
+    clock = Deadline(n_steps, train_config.chunk, deadline)
     n_runs, n_particles = jax.tree.leaves(particles)[0].shape[:2]
-    devices = make_mesh(n_runs, n_particles, recipe.n_devices)
+    devices = make_mesh(n_runs, n_particles, train_config.n_devices)
     if devices is not None:  # where there are many processes, what they all have must be NumPy's
-        state = spread(state, devices)
-        problem, learning_rate = fetch((problem, learning_rate))
+        state = shard_state(state, devices)
+        problem, learning_rate = to_host((problem, learning_rate))
     first = sum(loss.shape[1] for loss in losses)
-    while not tracker.finished and first < n_steps:
-        done = min(first + recipe.chunk, n_steps)
-        fed = None if feed is None else feed.chunk(first, recipe.chunk)
+    while not stopping.finished and first < n_steps:
+        done = min(first + train_config.chunk, n_steps)
+        fed = None if feed is None else feed.chunk(first, train_config.chunk)
         chunk = Chunk(problem, learning_rate, np.asarray(first, np.int32), np.asarray(n_steps, np.int32), fed)
-        with together():
-            state, loss = run_chunk((chunk, recipe, devices), state)
-            losses.append(fetch(loss)[:, : done - first])
-        if guard:
-            _guard(losses[-1], tracker.running, first, "a loss")
+        with detect_lost_process():
+            state, loss = run_chunk((chunk, train_config, devices), state)
+            losses.append(to_host(loss)[:, : done - first])
+        if check_divergence:
+            _check_finite(losses[-1], stopping.running, first, "a loss")
         looked_at = feed is None or done % CHUNK == 0 or done >= n_steps  # chunks of a feed may be shorter
         if validation is not None and looked_at:
-            with together():
-                scores = fetch(_score(state.particles, problem, validation))
-            _guard(scores[:, None], tracker.running, done - 1, "a validation score")
-            tracker.look(state.particles if devices is None else fetch(state.particles), scores, done)
+            with detect_lost_process():
+                scores = to_host(_score(state.particles, problem, validation))
+            _check_finite(scores[:, None], stopping.running, done - 1, "a validation score")
+            stopping.update(state.particles if devices is None else to_host(state.particles), scores, done)
         if on_chunk is not None:
             on_chunk(done, float(losses[-1][:, -1].mean()))
         first, n_steps = done, clock.affordable_steps(done)
-        if journal is not None:
-            journal.keep(_snapshot(fetch(state), tracker, losses, n_steps))
-    result = _result(fetch(state), tracker, losses, problem, recipe.method, n_steps, guard)
-    if journal is not None:
-        journal.finish(result)
+        if checkpoint is not None:
+            checkpoint.keep(_snapshot(to_host(state), stopping, losses, n_steps))
+    result = _result(to_host(state), stopping, losses, problem, train_config.method, n_steps, check_divergence)
+    if checkpoint is not None:
+        checkpoint.finish(result)
     return result
 
 
 def _result(
     state: State,
-    tracker: Tracker,
+    stopping: EarlyStopping,
     losses: list[np.ndarray],
     problem: Problem,
     method: Method,
     n_steps: int,
-    guard: bool,
+    check_divergence: bool,
 ) -> Result:
     """What comes of a training that has ended."""
-    n_runs = len(tracker.waited)
+    n_runs = len(stopping.waited)
     loss = np.concatenate(losses, axis=1) if losses else np.empty((n_runs, 0))
-    if tracker.scores:
-        particles = _finished(tracker.best, problem, state.keys, method, n_steps > 0)
-        return Result(particles, loss, np.stack(tracker.scores, axis=1), tracker.best_step)
+    if stopping.scores:
+        particles = _finished(stopping.best, problem, state.keys, method, n_steps > 0)
+        return Result(particles, loss, np.stack(stopping.scores, axis=1), stopping.best_step)
     # The loss is that before each step: what the last step did is seen only in the particles.
     sizes = [np.abs(np.asarray(leaf)).reshape(n_runs, -1).max(axis=1) for leaf in jax.tree.leaves(state.particles)]
-    if guard:
-        _guard(np.max(sizes, axis=0)[:, None], tracker.running, n_steps - 1, "a parameter")
+    if check_divergence:
+        _check_finite(np.max(sizes, axis=0)[:, None], stopping.running, n_steps - 1, "a parameter")
     particles = _finished(state.particles, problem, state.keys, method, n_steps > 0)
     return Result(particles, loss, np.empty((n_runs, 0)), np.full(n_runs, loss.shape[1]))
 
@@ -160,12 +165,12 @@ def _finished(particles: PyTree, problem: Problem, keys: Key[Array, " runs"], me
         return particles
     if not trained:
         return jax.tree.map(lambda leaf: jnp.repeat(leaf, method.n_draws, axis=1), particles)
-    return draw_around(particles, problem, keys, method.n_draws)
+    return sample_around_mode(particles, problem, keys, method.n_draws)
 
 
-def _snapshot(state: State, tracker: Tracker, losses: list[np.ndarray], n_steps: int) -> Snapshot:
-    loss = np.concatenate(losses, axis=1) if losses else np.empty((len(tracker.waited), 0))
-    return Snapshot(state, tracker.memory(), loss, np.asarray(n_steps))
+def _snapshot(state: State, stopping: EarlyStopping, losses: list[np.ndarray], n_steps: int) -> Snapshot:
+    loss = np.concatenate(losses, axis=1) if losses else np.empty((len(stopping.waited), 0))
+    return Snapshot(state, stopping.state(), loss, np.asarray(n_steps))
 
 
 @eqx.filter_jit
@@ -186,7 +191,7 @@ def query_log_densities(particles: PyTree, rest: GPPrior, validation: Validation
     return eqx.filter_vmap(one_run)(particles, rest, validation)
 
 
-def _guard(loss: np.ndarray, running: np.ndarray, first: int, what: str) -> None:
+def _check_finite(loss: np.ndarray, running: np.ndarray, first: int, what: str) -> None:
     bad = ~np.isfinite(loss) & running[:, None]
     if not bad.any():
         return

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from metaprior.tasks.types import Task
-from metaprior.training.devices import from_first
+from metaprior.training.devices import broadcast_from_first
 
 LOOKED_AT = 100  # tasks of each environment
 
@@ -22,7 +22,7 @@ def check_devices(n_devices: int) -> None:
         raise ValueError(f"n_devices must be None or {there} where several processes share a fit; got {n_devices}.")
 
 
-def check_alike(environments: Sequence[Sequence[Task]], search_time: Any) -> None:
+def check_same_tasks(environments: Sequence[Sequence[Task]], search_time: Any) -> None:
     """Refuse what would let processes go different ways, and wait for each other for ever."""
     if jax.process_count() == 1:
         return
@@ -33,7 +33,7 @@ def check_alike(environments: Sequence[Sequence[Task]], search_time: Any) -> Non
         digest.update(f"{len(tasks)};".encode())
         for i in np.unique(np.linspace(0, len(tasks) - 1, min(LOOKED_AT, len(tasks))).astype(int)).tolist():
             digest.update(np.ascontiguousarray(tasks[i].x).tobytes() + np.ascontiguousarray(tasks[i].y).tobytes())
-    if digest.hexdigest() != from_first(digest.hexdigest()):
+    if digest.hexdigest() != broadcast_from_first(digest.hexdigest()):
         raise ValueError(
             f"Process {jax.process_index()} was given other tasks than the first: where several processes share a fit, "
             "all are given the same, in the same order."

@@ -71,7 +71,7 @@ def measure(quick: bool, say: Callable[[str], None]) -> list[Section]:
     subset = tasks[:SUBSET]
     contestants.append(Contestant("scikit-learn, task by task", lambda: sklearn_loop(subset), len(subset) / n_tasks))
     times = alternate(contestants, rounds, say)
-    learned = f"scikit-learn fits and predicts {len(subset)} tasks, scaled to {n_tasks}; RBF kernel, no optimiser"
+    learned = f"scikit-learn fits and predicts {len(subset)} tasks, scaled to {n_tasks}; RBF kernel, no optimizer"
     from_list = Section(
         f"Adaptation to {n_tasks} tasks, from a list of tasks",
         configuration,
@@ -98,7 +98,7 @@ def fitted() -> MetaGPRegressor:
         mean="mlp",
         kernel="mlp",
         noise_std=NOISE_STD,
-        standardise=False,
+        standardize=False,
         n_steps=200,
         random_state=0,
         progress=False,

@@ -81,14 +81,14 @@ class Training:
     """Adam on an objective; `gradient` is that of MAP or of SVGD. One scan of 100 steps, or one step per call."""
 
     def __init__(self, parameters: Any, objective: Callable[[Any], Any], gradient: Callable[..., Any] = map_gradient):
-        optimiser = optax.adam(LEARNING_RATE)
+        optimizer = optax.adam(LEARNING_RATE)
 
         def step(state: Any, _: Any = None) -> Any:
-            parameters, optimiser_state = state
-            updates, optimiser_state = optimiser.update(gradient(parameters, objective), optimiser_state)
-            return (optax.apply_updates(parameters, updates), optimiser_state), None
+            parameters, optimizer_state = state
+            updates, optimizer_state = optimizer.update(gradient(parameters, objective), optimizer_state)
+            return (optax.apply_updates(parameters, updates), optimizer_state), None
 
-        self.state = jax.device_put((parameters, optimiser.init(parameters)))
+        self.state = jax.device_put((parameters, optimizer.init(parameters)))
         self._step = jax.jit(lambda state: step(state)[0], donate_argnums=0)
         self._chunk = jax.jit(lambda state: jax.lax.scan(step, state, None, CHUNK)[0], donate_argnums=0)
 
@@ -128,19 +128,19 @@ def unrolled_log_evidence(covariance: Any, mean: Any, y: Any, n_newton: int = 10
     extreme, which `check_agreement` would show.
     """
 
-    def factorise(t: Any) -> Any:
+    def factorize(t: Any) -> Any:
         probability = jax.nn.sigmoid(t)
         root = jnp.sqrt(probability * (1.0 - probability))
         return probability, root, jnp.linalg.cholesky(jnp.eye(len(y)) + root[:, None] * covariance * root[None, :])
 
     def newton(state: Any, _: None) -> Any:
         _, t = state
-        probability, root, factor = factorise(t)
+        probability, root, factor = factorize(t)
         right = root**2 * (t - mean) + y - probability
         a = right - root * cho_solve((factor, True), root * (covariance @ right))
         return (a, mean + covariance @ a), None
 
     (a, t), _ = jax.lax.scan(newton, (jnp.zeros_like(mean), mean), None, n_newton)
-    factor = factorise(t)[2]
+    factor = factorize(t)[2]
     log_likelihood = jnp.sum(y * jax.nn.log_sigmoid(t) + (1.0 - y) * jax.nn.log_sigmoid(-t))
     return log_likelihood - 0.5 * jnp.sum(a * (t - mean)) - jnp.sum(jnp.log(jnp.diagonal(factor)))

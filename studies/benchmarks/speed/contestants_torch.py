@@ -26,16 +26,16 @@ class TorchTraining:
     def __init__(self, parameters: Sequence[nn.Parameter], data_loss: Callable[[], torch.Tensor]):
         self.parameters = list(parameters)
         self.data_loss = data_loss
-        self.optimiser = torch.optim.Adam(self.parameters, lr=LEARNING_RATE, weight_decay=1.0, fused=True)
+        self.optimizer = torch.optim.Adam(self.parameters, lr=LEARNING_RATE, weight_decay=1.0, fused=True)
         self.n_threads = 1
 
     def steps(self, n_steps: int) -> None:
         """Train."""
         torch.set_num_threads(self.n_threads)
         for _ in range(n_steps):
-            self.optimiser.zero_grad()
+            self.optimizer.zero_grad()
             self.data_loss().backward()
-            self.optimiser.step()
+            self.optimizer.step()
 
     def loss_and_gradient(self) -> tuple[float, np.ndarray]:
         """The negative log Gibbs density and its gradient, flat."""
@@ -106,7 +106,7 @@ def gpytorch_loop(networks: Networks, data: Data) -> TorchTraining:
 
 
 def gpytorch_batched(networks: Networks, data: Data) -> TorchTraining:
-    """One ExactGP of a batch of tasks. Matrices of this size are factorised by Cholesky at any settings."""
+    """One ExactGP of a batch of tasks. Matrices of this size are factorized by Cholesky at any settings."""
     parts = SharedParts(networks)
     x, y, weights = _tensor(data.x), _tensor(data.y), data.temperature * _tensor(data.weights)
     gp = parts.task_gp(x, y).train()
@@ -144,7 +144,7 @@ class SteinTraining(TorchTraining):
         self.weights = data.temperature / self.shape[1] * _tensor(data.weights)
         self.noise = NOISE_STD**2 * torch.eye(self.shape[1])
         super().__init__([*self.mean_leaves, *self.feature_leaves], self._data_loss)
-        self.optimiser.param_groups[0]["weight_decay"] = 0.0  # the hyper-prior is in the scores
+        self.optimizer.param_groups[0]["weight_decay"] = 0.0  # the hyper-prior is in the scores
 
     def steps(self, n_steps: int) -> None:
         """Train."""
@@ -153,7 +153,7 @@ class SteinTraining(TorchTraining):
             direction = self.direction().split([leaf[0].numel() for leaf in self.parameters], dim=1)
             for parameter, part in zip(self.parameters, direction, strict=True):
                 parameter.grad = part.reshape(parameter.shape)
-            self.optimiser.step()
+            self.optimizer.step()
 
     def direction(self) -> torch.Tensor:
         """Of descent, (particles, numbers): (k @ gradient - repulsion) / K."""
@@ -200,7 +200,7 @@ def gpytorch_predict(parts: SharedParts, x: Any, y: Any, x_query: Any, batch: in
 def choose_threads(training: Any, call: Callable[[], Any], n_cores: int, rounds: int = 7) -> int:
     """Set and return the number of threads, one or all cores, with which a call is faster (medians of calls in turn).
 
-    On a busy machine threads that wait for each other can cost a hundredfold: that is not held against torch.
+    On a status machine threads that wait for each other can cost a hundredfold: that is not held against torch.
     """
     times: dict[int, list[float]] = {n_threads: [] for n_threads in sorted({1, n_cores})}
     medians: dict[int, float] = {}

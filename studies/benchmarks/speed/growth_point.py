@@ -15,7 +15,7 @@ from metaprior.meta.objective import Problem, temperature
 from metaprior.meta.runs import Run, draw, stack_runs
 from metaprior.tasks.padding import TaskBatch, TaskSet, pad_tasks
 from metaprior.tasks.types import Task
-from metaprior.training.loop import Recipe, train
+from metaprior.training.loop import TrainConfig, train
 from speed.problem import LEARNING_RATE, make_settings
 from speed.timing import Spread, repeat, seconds, spread
 
@@ -43,10 +43,10 @@ def measure_step(tasks: TaskSet, n_particles: int, budget: float) -> dict[str, A
     effort = n_particles * (padded * 2e4 + 4 * sum(n * m**3 for n, m in shapes))
     n_steps = int(np.clip(6e8 / effort, 1, 100))
     stacked = stack_runs([make_problem(tasks, n_particles)])
-    recipe = Recipe(_method(n_particles), "adam", "constant", chunk=n_steps)
+    train_config = TrainConfig(_method(n_particles), "adam", "constant", chunk=n_steps)
     rate = jnp.full(1, LEARNING_RATE)
     before = held_before()
-    call = lambda: train(stacked.problem, stacked.particles, stacked.key, recipe, n_steps, rate)  # noqa: E731
+    call = lambda: train(stacked.problem, stacked.particles, stacked.key, train_config, n_steps, rate)  # noqa: E731
     first = seconds(call)
     times = spread([time / n_steps for time in repeat(call, budget, most=20)])
     return {

@@ -53,7 +53,7 @@ def label_settings(prior: str, hidden: Sequence[int] = HIDDEN) -> Settings:
         parts: tuple[Any, Any] = (LinearMean(1.0), LinearRBFKernel())
     else:
         parts = (MLPMean(hidden), MLPKernel(hidden, n_features=FEATURES, output_scale=OUTPUT_SCALE))
-    return Settings(mean=parts[0], kernel=parts[1], likelihood="bernoulli", standardise=False)
+    return Settings(mean=parts[0], kernel=parts[1], likelihood="bernoulli", standardize=False)
 
 
 def label_run(prior: str, n_tasks: int = N_TASKS, n_samples: int = N_SAMPLES, hidden: Sequence[int] = HIDDEN) -> Run:
@@ -73,7 +73,7 @@ def plain_parameters(prior: str, theta: Any) -> Any:
 
 def plain_objective(prior: str, run: Run, n_newton: int = N_NEWTON) -> Callable[[Any], Any]:
     """The negative log Gibbs density in plain jax, Newton's steps differentiated through."""
-    data, centre = data_of(run), plain_parameters(prior, run.problem.hyperprior.mean)
+    data, center = data_of(run), plain_parameters(prior, run.problem.hyperprior.mean)
     moments = {"linear+rbf": _linear_rbf, "mlp": _networks}[prior]
 
     def one_task(parameters: Any, x: Any, y: Any) -> Any:
@@ -82,7 +82,7 @@ def plain_objective(prior: str, run: Run, n_newton: int = N_NEWTON) -> Callable[
 
     def objective(parameters: Any) -> Any:
         evidences = jax.vmap(one_task, in_axes=(None, 0, 0))(parameters, data.x, data.y)
-        distance = jax.tree.map(lambda value, mean: value - mean, parameters, centre)
+        distance = jax.tree.map(lambda value, mean: value - mean, parameters, center)
         fit = data.temperature * jnp.sum(data.weights * evidences) / data.y.shape[1]
         return -fit - contestants_jax.log_hyperprior(distance)
 
@@ -143,7 +143,7 @@ def adaptation(n_tasks: int, rounds: int, say: Callable[[str], None]) -> Section
     """Class probabilities of new tasks, by the same GP: the default kernel as it starts, without a mean."""
     few = make_label_tasks(4, N_SAMPLES)
     meta = MetaGPClassifier(
-        0.5, inference="map", mean="zero", kernel="linear+rbf", n_steps=0, standardise=False, random_state=0
+        0.5, inference="map", mean="zero", kernel="linear+rbf", n_steps=0, standardize=False, random_state=0
     ).fit(few[:2], few[2:])
     drawn = make_label_tasks(n_tasks, N_SAMPLES + N_QUERIES, seed=1)
     tasks = [TestTask(x[:N_SAMPLES], y[:N_SAMPLES], x[N_SAMPLES:], y[N_SAMPLES:]) for x, y in drawn]
@@ -159,9 +159,9 @@ def adaptation(n_tasks: int, rounds: int, say: Callable[[str], None]) -> Section
         Contestant(learned, lambda: sklearn_probabilities(subset), len(subset)),
     ]
     times = alternate(contestants, rounds, say)
-    configuration = {"tasks": len(tasks), "labelled": N_SAMPLES, "queries": N_QUERIES, "input_dim": INPUT_DIM}
+    configuration = {"tasks": len(tasks), "labeled": N_SAMPLES, "queries": N_QUERIES, "input_dim": INPUT_DIM}
     notes = [
-        f"{len(tasks)} tasks of {N_SAMPLES} labelled and {N_QUERIES} query points; scikit-learn gets {len(subset)}; "
+        f"{len(tasks)} tasks of {N_SAMPLES} labeled and {N_QUERIES} query points; scikit-learn gets {len(subset)}; "
         f"the same kernel, probabilities equal up to {difference:.1e} (scikit-learn approximates the integral)",
         "ours is in float64",
     ]

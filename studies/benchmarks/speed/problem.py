@@ -53,7 +53,7 @@ def make_settings(hidden: tuple[int, ...] = HIDDEN, method: Method = MODE, n_par
         noise_std=NOISE_STD,
         method=method,
         n_particles=n_particles,
-        standardise=False,
+        standardize=False,
     )
 
 

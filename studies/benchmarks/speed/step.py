@@ -10,7 +10,7 @@ import numpy as np
 from metaprior.meta.methods import MAP, SVGD, Method
 from metaprior.meta.objective import log_gibbs
 from metaprior.meta.runs import Run, stack_runs
-from metaprior.training.loop import Recipe, train
+from metaprior.training.loop import TrainConfig, train
 from speed import contestants_jax, floor, machine
 from speed.problem import (
     LEARNING_RATE,
@@ -59,9 +59,9 @@ def measure(quick: bool, say: Callable[[str], None]) -> list[Section]:
 
 def our_training(run: Run, method: Method, n_steps: int) -> Callable[[], Any]:
     """`train`, as `fit` calls it."""
-    stacked, recipe = stack_runs([run]), Recipe(method, "adam", "constant")
+    stacked, train_config = stack_runs([run]), TrainConfig(method, "adam", "constant")
     rate = jnp.full(1, LEARNING_RATE)
-    return lambda: train(stacked.problem, stacked.particles, stacked.key, recipe, n_steps, rate)
+    return lambda: train(stacked.problem, stacked.particles, stacked.key, train_config, n_steps, rate)
 
 
 def our_loss_and_gradient(run: Run) -> tuple[float, np.ndarray]:

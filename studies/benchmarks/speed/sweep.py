@@ -8,14 +8,14 @@ import numpy as np
 
 from metaprior.meta.methods import MAP
 from metaprior.meta.runs import Run, stack_runs
-from metaprior.training.loop import Recipe, train
+from metaprior.training.loop import TrainConfig, train
 from speed import floor
 from speed.problem import LEARNING_RATE, N_SAMPLES, N_SOURCE, N_TARGET, make_run, make_settings, make_tasks
 from speed.report import Section, duration, rows_of
 from speed.timing import Contestant, alternate, repeat
 
 ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)
-RECIPE = Recipe(MAP(), "adam", "constant")
+RECIPE = TrainConfig(MAP(), "adam", "constant")
 OURS, LANES = "metaprior, one program", 32
 FULL_STEPS = 4000  # of a run in the paper's study
 

@@ -1,4 +1,4 @@
-"""Contestants timed in turn, so that a busy machine slows them all; medians, quartiles and paired ratios."""
+"""Contestants timed in turn, so that a status machine slows them all; medians, quartiles and paired ratios."""
 
 import time
 from collections.abc import Callable, Sequence

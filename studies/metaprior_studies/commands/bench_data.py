@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from metaprior.cli.console import err, make_folder, out, print_json, print_table, progress, refusal, results_kept
+from metaprior.cli.console import err, exit_error, make_folder, out, print_json, print_table, progress
 from metaprior.cli.outputs import write
+from metaprior_studies.commands.results import keep_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,7 +42,7 @@ def bench_data(
     chosen = _with_data(name, draws)
     make_folder(folder)
     command = f"metaprior bench-data {name.value} --draws {draws}"
-    with results_kept():
+    with keep_results():
         with progress(total=draws * len(chosen)) as advance:
             tables = run(chosen, folder, resume, command, advance)
         _conclude(tables, folder, as_json)
@@ -49,7 +50,7 @@ def bench_data(
 
 
 def _with_data(name: Environment, draws: int) -> list[Any]:
-    """The studies whose data are here; a refusal where one is named that has none, or where there are none at all."""
+    """The studies whose data are here; a exit_error where one is named that has none, or where there are none at all."""
     from dataclasses import replace
 
     from metaprior_studies.environments.images import DataMissing
@@ -62,14 +63,14 @@ def _with_data(name: Environment, draws: int) -> list[Any]:
                 ENVIRONMENTS[study]()
             except DataMissing as missing:
                 if name is not Environment.all:
-                    raise refusal(str(missing)) from None
+                    raise exit_error(str(missing)) from None
                 err.print(f"Left out: {study}. The data are not here (see `metaprior bench-data {study}`).")
             except ValueError as damaged:
-                raise refusal(str(damaged)) from None
+                raise exit_error(str(damaged)) from None
             else:
                 chosen.append(replace(STUDIES[study], n_draws=draws))
     if not chosen:
-        raise refusal("There are no data to compare on: set METAPRIOR_DATA to the folder that has them.")
+        raise exit_error("There are no data to compare on: set METAPRIOR_DATA to the folder that has them.")
     return chosen
 
 

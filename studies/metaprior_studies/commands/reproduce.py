@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from metaprior.cli.console import err, make_folder, out, print_table, progress, results_kept
+from metaprior.cli.console import err, make_folder, out, print_table, progress
+from metaprior_studies.commands.results import keep_results
 
 
 class Figure(StrEnum):
@@ -51,7 +52,7 @@ def reproduce(
     make_folder(folder)
     command = f"metaprior reproduce {figure.value} --profile {profile.value}" + (f" --draws {draws}" if draws else "")
     missing = lambda data: err.print(f"Left out: {data}. The data are not here (see METAPRIOR_DATA).")  # noqa: E731
-    with results_kept():
+    with keep_results():
         chosen = studies(figure.value, profile.value, draws, missing)
         with progress(total=sum(len(list(study.points())) for study in chosen)) as advance:
             run(chosen, folder, resume, command, advance)

@@ -60,10 +60,10 @@ def schemes(config: FewShotConfig, input_dim: int) -> list[Scheme]:
     few = round((1 - config.beta) * config.n_tasks)
     rest = config.n_tasks - few
     rbf = RBFKernel(length_scale=float(np.sqrt(input_dim)), output_scale=4.0)
-    plain = {"mean": "zero", "kernel": rbf, "standardise": False, "n_steps": 0}
+    plain = {"mean": "zero", "kernel": rbf, "standardize": False, "n_steps": 0}
     return [
         Scheme(PLAIN, rest, few, {**plain, "alpha": "pooled"}),
-        Scheme("GP, not meta-trained", rest, few, {"standardise": True, "n_steps": 0, "alpha": "pooled"}),
+        Scheme("GP, not meta-trained", rest, few, {"standardize": True, "n_steps": 0, "alpha": "pooled"}),
         Scheme(f"PACOH, {few} target tasks", 0, few, {"alpha": 0.0}),
         Scheme(f"PACOH, {rest} source + {few}", rest, few, {"alpha": "pooled"}),
         Scheme(f"WFEM, alpha = {config.small_alpha:g}", rest, few, {"alpha": config.small_alpha}),

@@ -10,7 +10,7 @@ import numpy as np
 
 from metaprior.datasets.sinusoid import Functions, OraclePrediction, Sinusoid
 from metaprior.estimators.regressor import MetaGPRegressor
-from metaprior.metrics.regression import summarise
+from metaprior.metrics.regression import summarize
 from metaprior.metrics.summary import report
 from metaprior.plots import plot_posterior
 from metaprior.prediction.mixtures import GaussianMixture
@@ -23,7 +23,7 @@ PAPER: dict[str, Any] = {"mean": "mlp", "kernel": "mlp", "inference": "map"}
 
 @dataclass(frozen=True)
 class DemoConfig:
-    """The setting of the paper's figure 2. Draws are independent: new tasks, new test tasks, new initialisation."""
+    """The setting of the paper's figure 2. Draws are independent: new tasks, new test tasks, new initialization."""
 
     seed: int = 0
     n_draws: int = 8
@@ -159,4 +159,4 @@ def _score_oracle(config: DemoConfig, oracle: Callable[..., OraclePrediction], t
     x_query, y_query = np.stack([t.x_query[:, 0] for t in tasks]), np.stack([t.y_query for t in tasks])
     log_weights, mean, variance = oracle(x_context, y_context, x_query)
     noise = Sinusoid(config.deviation).noise_std ** 2
-    return report(summarise(GaussianMixture(mean, variance + noise, log_weights), y_query))
+    return report(summarize(GaussianMixture(mean, variance + noise, log_weights), y_query))

@@ -17,7 +17,7 @@ PATTERN, NUISANCE, NOISE = 0.35, 0.5, 0.15
 
 
 def generated_images(seed: int = 0) -> tuple[ClassData, ClassData]:
-    """A source and a target data set of 8x8 colour images."""
+    """A source and a target data set of 8x8 color images."""
     rng = np.random.default_rng(seed)
     nuisances = _smooth(N_NUISANCES + N_NUISANCES // 4, rng)
     source = _data_set("generated source images", nuisances[:N_NUISANCES], rng)

@@ -21,12 +21,12 @@ from metaprior.checks import check_integer
 from metaprior.tasks.types import Task, TestTask
 from metaprior_studies.environments.images import find_folder
 
-PLAINS, MOUNTAINS = 1600.0, 2200.0  # metres: below is the source, from there on the target
+PLAINS, MOUNTAINS = 1600.0, 2200.0  # meters: below is the source, from there on the target
 MEDICAL, CARDIAC_SURGERY = 3, 2  # types of intensive care unit
 LEAST_MONTHS, LEAST_READINGS, LEAST_POSITIONS, LEAST_HALF_HOURS = 10, 8, 15, 24  # of a task of each kind
 NOT_HEARD = -105.0  # dBm, just below the weakest reading
 SAME_RADIO = 0.85  # correlation of two radio maps from which on they must not be in target and test at once
-WARM_SIDE = 24.0  # metres: the y from which on a sensor is in the target
+WARM_SIDE = 24.0  # meters: the y from which on a sensor is in the target
 COLDEST, HOTTEST = 10.0, 45.0  # degrees Celsius: a sensor indoors that says less or more has failed
 MINUTES = 1441  # of a day, as its first and its last are both midnight
 
@@ -46,7 +46,7 @@ where it was heard, a row of radiomap_tasks.csv.gz: building, wap, x_m, y_m, flo
 INTEL_BERKELEY = """\
 The code at https://github.com/jonasrothfuss/pacoh_nn downloads berkeley_data.mat; or make it from
 https://db.csail.mit.edu/labdata/labdata.html: a struct berkeley_data of data (degrees Celsius, 1441 rows per day for
-the minutes from midnight to midnight, a column per sensor), coords (metres, a row per sensor) and usedDays."""
+the minutes from midnight to midnight, a column per sensor), coords (meters, a row per sensor) and usedDays."""
 
 
 class GroupedDraw(NamedTuple):
@@ -174,7 +174,7 @@ def ujiindoorloc(root: Path | str | None = None, target_building: int = 1, n_con
     building, point, *x, rssi = _table(path, columns, may_miss="rssi_dbm")
     x, heard = np.stack(x, axis=1), np.isfinite(rssi)
     source, target = (
-        _centred(_tasks(f"{path}, building {b}", heard & (building == b), (point,), x, rssi, LEAST_POSITIONS)[0])
+        _centered(_tasks(f"{path}, building {b}", heard & (building == b), (point,), x, rssi, LEAST_POSITIONS)[0])
         for b in (0, target_building)
     )
     return GroupedTasks(f"UJIIndoorLoc building {target_building}", source, target, n_context, _radios(target))
@@ -223,15 +223,15 @@ def _physionet(measure: str, root: Path | str | None, n_context: int) -> Grouped
     return GroupedTasks(f"PhysioNet {measure}", source[0], target[0], n_context)
 
 
-def _centred(tasks: Sequence[Task]) -> tuple[Task, ...]:
+def _centered(tasks: Sequence[Task]) -> tuple[Task, ...]:
     """Radio maps of a building with x_m and y_m from the middle of it.
 
     The table has one frame for the whole campus, in which buildings lie side by side: what a prior learns about places
     in one would say nothing about places in another. Floors count from the ground in every building.
     """
     places = np.concatenate([task.x for task in tasks])
-    centre = (places.min(axis=0) + places.max(axis=0)) / 2 * [1, 1, 0]
-    return tuple(Task(task.x - centre, task.y) for task in tasks)
+    center = (places.min(axis=0) + places.max(axis=0)) / 2 * [1, 1, 0]
+    return tuple(Task(task.x - center, task.y) for task in tasks)
 
 
 def _radios(tasks: Sequence[Task]) -> tuple[int, ...]:

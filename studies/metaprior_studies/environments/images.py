@@ -38,7 +38,7 @@ class DataMissing(FileNotFoundError):
 
 @dataclass(frozen=True, eq=False)
 class ClassData:
-    """Labelled samples; a class belongs to one split. Samples are read only when asked for."""
+    """Labeled samples; a class belongs to one split. Samples are read only when asked for."""
 
     name: str
     n_samples: int
@@ -219,9 +219,9 @@ def _read_image(path: Path) -> Array:
 
     try:
         with Image.open(path) as image:
-            colours = image.convert("RGB")
-        if colours.size != (SIDE, SIDE):
-            colours = colours.resize((SIDE, SIDE), Image.Resampling.BILINEAR)
-        return np.asarray(colours)
+            colors = image.convert("RGB")
+        if colors.size != (SIDE, SIDE):
+            colors = colors.resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+        return np.asarray(colors)
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
         raise ValueError(f"cannot read the image {path}: {error}. Is the file damaged or cut short?") from error

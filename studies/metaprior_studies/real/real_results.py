@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from metaprior.estimators.persistence import without_nan
+from metaprior.files import nan_to_none
 from metaprior.metrics.regression import mean_and_standard_error
 from metaprior.plots.style import LINE, POINTS, as_bytes, tidy
 from metaprior_studies.real.real_study import DEFAULT, GP, MANY, PER_TASK, POOLED, TARGET_ONLY
@@ -142,7 +142,7 @@ def to_json(table: pd.DataFrame) -> dict[str, Any]:
         "beat_target_only_and_pooled": {metric: findings.winners(metric) for metric in COMPARED},
         "words": words(findings),
     }
-    return without_nan(content)
+    return nan_to_none(content)
 
 
 def draw_picture(name: str, table: pd.DataFrame) -> bytes:
@@ -153,9 +153,9 @@ def draw_picture(name: str, table: pd.DataFrame) -> bytes:
     for axes, (metric, label) in zip(figure.subplots(1, 2, sharey=True), COMPARED.items(), strict=True):
         mean = np.array([getattr(each, metric) for each in scores])
         error = np.nan_to_num([getattr(each, f"{metric}_se") for each in scores])
-        colours = [POINTS if each.scheme == DEFAULT else LINE for each in scores]
-        axes.hlines(rows, mean - error, mean + error, colors=colours, linewidth=2)
-        axes.scatter(mean, rows, color=colours, s=30, zorder=3)
+        colors = [POINTS if each.scheme == DEFAULT else LINE for each in scores]
+        axes.hlines(rows, mean - error, mean + error, colors=colors, linewidth=2)
+        axes.scatter(mean, rows, color=colors, s=30, zorder=3)
         axes.set_xlabel(f"{label}: mean ± standard error over draws")
         if metric == "nll" and np.nanmax(mean) > 10 * max(np.nanmedian(mean), 1.0):  # one scheme would hide the others
             axes.set_xscale("symlog", linthresh=1.0)

@@ -162,8 +162,8 @@ def _c5(frame: Table) -> Iterator[Comparison]:
     betas = np.array(levels(frame, "beta"))
     gaps = {beta: values(frame, WFEM, beta=beta) - values(frame, ALL, beta=beta) for beta in betas.tolist()}
     if len(betas) > 1:  # one share of source tasks has no slope
-        centred = betas - betas.mean()
-        slopes = pd.DataFrame(gaps).dropna() @ (centred / (centred @ centred))
+        centered = betas - betas.mean()
+        slopes = pd.DataFrame(gaps).dropna() @ (centered / (centered @ centered))
         what = "slope over beta of WFEM − PACOH on N, RMSE"
         yield measure(f"beta {betas[0]:g} to {betas[-1]:g}", what, np.mean, above(0.0), slopes)
     for beta in betas[betas > SAME].tolist():  # at beta 0 all three are one scheme

@@ -22,7 +22,7 @@ from metaprior.tasks.padding import TaskBatch, TaskSet
 from metaprior.tasks.scaling import Scaling, identity_scaling
 from metaprior.tasks.types import Task, TestTask
 from metaprior.training.loop import train
-from metaprior.training.steps import Recipe
+from metaprior.training.steps import TrainConfig
 
 LANES_CPU = 32  # runs trained at once: more do not fit the caches of a processor
 NUMBERS_CPU, NUMBERS = 2**28, 2**32  # kept for the gradients of all lanes: 1 GB, and 16 GB on an accelerator
@@ -132,8 +132,10 @@ def _fit(
     problem = _problems(tasks, rest, hyperprior, weights, settings.temperature)
     rates = jnp.full(len(specs), training.learning_rate, dtype)
     report = None if on_chunk is None else lambda step, loss: on_chunk(step)
-    recipe = Recipe(settings.method)
-    result = train(problem, particles, train_keys, recipe, training.n_steps, rates, on_chunk=report, guard=False)
+    train_config = TrainConfig(settings.method)
+    result = train(
+        problem, particles, train_keys, train_config, training.n_steps, rates, on_chunk=report, check_divergence=False
+    )
     return result.particles, rest
 
 
@@ -157,8 +159,8 @@ def _predict(
     particles: Any, rest: Any, specs: Sequence[Spec], scalings: Sequence[Scaling], settings: Settings
 ) -> list[Prediction]:
     """Predictions of every run; as many runs in one call as fit."""
-    of_run = max(spec.test.x_context.size + spec.test.x_query.size for spec in specs)
-    at_once = int(np.clip(CALL_NUMBERS // of_run, 1, len(specs)))
+    select_run = max(spec.test.x_context.size + spec.test.x_query.size for spec in specs)
+    at_once = int(np.clip(CALL_NUMBERS // select_run, 1, len(specs)))
     n_tasks = max(len(spec.test.y_query) for spec in specs)
     predicted: list[Prediction] = []
     for first in range(0, len(specs), at_once):
@@ -207,10 +209,10 @@ def _scaling(spec: Spec, settings: Settings) -> Scaling:
 
 
 def _lanes(spec: Spec, settings: Settings, n_slots: int) -> int:
-    of_run = n_slots * len(spec.draw.target[0].y) * (1000 + spec.test.x_query.shape[-1]) * settings.n_particles
+    select_run = n_slots * len(spec.draw.target[0].y) * (1000 + spec.test.x_query.shape[-1]) * settings.n_particles
     if jax.default_backend() == "cpu":
-        return min(LANES_CPU, max(NUMBERS_CPU // of_run, 1))
-    return max(NUMBERS // of_run, 1)
+        return min(LANES_CPU, max(NUMBERS_CPU // select_run, 1))
+    return max(NUMBERS // select_run, 1)
 
 
 def _keys(specs: Sequence[Spec]) -> Any:

@@ -99,7 +99,7 @@ class Figure4:
         """The paper's prior, gamma and hyper-prior, or the default prior of the classifier."""
         if data == DEFAULT:
             inference = MAP() if method == "map" else SVGD()
-            settings = Settings(ZeroMean(), LinearRBFKernel(), likelihood="bernoulli", standardise="within-class")
+            settings = Settings(ZeroMean(), LinearRBFKernel(), likelihood="bernoulli", standardize="within-class")
             return Training(_with(settings, inference), learning_rate=1e-2, n_steps=1000)
         chosen = self.pixels if data == PIXEL else self.features if method == "map" else self.features_svgd
         # The paper starts particles of SVGD at draws from the hyper-prior.
@@ -110,7 +110,7 @@ class Figure4:
             likelihood="bernoulli",
             temperature="paper",
             prior_std=check_prior_std(chosen.prior_std),
-            standardise=data != PIXEL,
+            standardize=data != PIXEL,
         )
         return Training(_with(settings, inference), chosen.learning_rate, chosen.n_steps)
 

@@ -14,7 +14,7 @@ from metaprior.plots.style import BAND, LINE, POINTS, TRUTH, tidy
 from metaprior_studies.reproduction.tables import regime_table
 from metaprior_studies.schema import ALL, AUTO, FEW, GP, ORACLE_BAYES, ORACLE_GP, POOLED, SCHEMES, WFEM
 
-# Okabe and Ito's colours, which colour-blind readers tell apart; a scheme has the same one in every figure.
+# Okabe and Ito's colors, which color-blind readers tell apart; a scheme has the same one in every figure.
 COLOURS = {
     GP: "#7f7f7f",
     FEW: "#E69F00",
@@ -109,8 +109,8 @@ def draw_regime(frame: pd.DataFrame) -> Figure:
             (left, "best_alpha", (0.0, 1.0), "cividis", "best alpha"),
             (right, "gain", (0.0, most), "YlGnBu", "gain of WFEM over target-only, % of RMSE"),
         ]
-        for axes, column, limits, colours, title in shown:
-            image = _heat(axes, cells, column, limits, colours)
+        for axes, column, limits, colors, title in shown:
+            image = _heat(axes, cells, column, limits, colors)
             axes.set_title(f"{title} (sigma_P = {prior_std:g})", fontsize=10)
             figure.colorbar(image, ax=axes, shrink=0.9)
     figure.supxlabel("deviation of the target from the source", fontsize=10)
@@ -151,15 +151,15 @@ def _two_panels(frame: Any, column: str, label: str) -> Figure:
 
 
 def _line(axes: Any, x: np.ndarray, mean: np.ndarray, half: np.ndarray, scheme: str) -> None:
-    colour = COLOURS[scheme]
+    color = COLOURS[scheme]
     if scheme in ORACLES:
-        axes.plot(x, mean, color=colour, linestyle=ORACLES[scheme], linewidth=1.2, label=scheme)
+        axes.plot(x, mean, color=color, linestyle=ORACLES[scheme], linewidth=1.2, label=scheme)
     elif scheme == POOLED:
         # It coincides with WFEM where alpha = beta: open markers on top leave WFEM's line in sight.
-        axes.errorbar(x, mean, yerr=half, color=colour, linestyle="", linewidth=1.2, label=scheme, zorder=4, **_RING)
+        axes.errorbar(x, mean, yerr=half, color=color, linestyle="", linewidth=1.2, label=scheme, zorder=4, **_RING)
     else:
-        axes.plot(x, mean, color=colour, linewidth=1.8, marker=".", label=scheme)
-        axes.fill_between(x, mean - half, mean + half, color=colour, alpha=0.18, linewidth=0)
+        axes.plot(x, mean, color=color, linewidth=1.8, marker=".", label=scheme)
+        axes.fill_between(x, mean - half, mean + half, color=color, alpha=0.18, linewidth=0)
 
 
 def _against_alpha(axes: Any, frame: Any, metric: str, style: Any) -> None:
@@ -228,10 +228,10 @@ def _curves(rows: Any) -> Sequence[np.ndarray]:
     return [part.to_numpy() for part in (mean["x"], mean["value"], lower["value"], upper["value"])]
 
 
-def _heat(axes: Any, cells: Any, column: str, limits: tuple[float, float], colours: str) -> Any:
-    """Numbers on colours; a dot where the interval of the gain includes zero."""
+def _heat(axes: Any, cells: Any, column: str, limits: tuple[float, float], colors: str) -> Any:
+    """Numbers on colors; a dot where the interval of the gain includes zero."""
     grid = cells.pivot(index="n_target", columns="deviation", values=column).sort_index()
-    image = axes.imshow(grid, cmap=colours, vmin=limits[0], vmax=limits[1], aspect="auto", origin="lower")
+    image = axes.imshow(grid, cmap=colors, vmin=limits[0], vmax=limits[1], aspect="auto", origin="lower")
     axes.set_xticks(range(len(grid.columns)), [f"{deviation:g}" for deviation in grid.columns])
     axes.set_yticks(range(len(grid.index)), [f"{count:g}" for count in grid.index])
     axes.spines[:].set_visible(False)
@@ -244,6 +244,6 @@ def _heat(axes: Any, cells: Any, column: str, limits: tuple[float, float], colou
         place = (grid.columns.get_loc(cell.deviation), grid.index.get_loc(cell.n_target))
         red, green, blue, _ = image.cmap(image.norm(value))
         dark = 0.3 * red + 0.59 * green + 0.11 * blue < 0.5
-        size, colour = 18 if text == "·" else 9, "white" if dark else "black"
-        axes.text(*place, text, ha="center", va="center", fontsize=size, color=colour)
+        size, color = 18 if text == "·" else 9, "white" if dark else "black"
+        axes.text(*place, text, ha="center", va="center", fontsize=size, color=color)
     return image

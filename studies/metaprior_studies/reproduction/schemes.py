@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit
 
-from metaprior.metrics.classification import summarise_labels
+from metaprior.metrics.classification import summarize_labels
 from metaprior.metrics.regression import calibration_error, negative_log_likelihood, root_mean_square_error
 from metaprior.prediction.ensemble import average_log
 from metaprior.prediction.mixtures import GaussianMixture
 from metaprior.search.averaging import choose_weights, contaminated
-from metaprior.search.held_out import MOST_PARTICLES, hold_out, reference_log_densities, stand_in
+from metaprior.search.held_out import MOST_PARTICLES, hold_out, reference_log_densities, search_method
 from metaprior.search.selection import STEPS_DIVISOR
 from metaprior.search.weights import DISCOUNTS, discounted
 from metaprior.tasks.types import TestTask
@@ -98,7 +98,7 @@ def choose_alpha(
     n_particles = min(settings.n_particles, MOST_PARTICLES)
     shorter = replace(
         training,
-        settings=replace(settings, method=stand_in(settings.method), n_particles=n_particles),
+        settings=replace(settings, method=search_method(settings.method), n_particles=n_particles),
         n_steps=-(-training.n_steps // STEPS_DIVISOR),
     )
     folds = [hold_out(draw.target[: scheme.n_target], draw.seed, labels) for draw in draws]
@@ -142,7 +142,7 @@ def metrics(parts: Sequence[tuple[float, Prediction]], y: np.ndarray) -> dict[st
             return dict.fromkeys(LABEL_METRICS, np.nan)
         first, second = log_probability
         probability = expit(second - first)  # exactly one half where neither is more probable
-        return _means(summarise_labels(y, probability, np.where(y > 0.5, second, first)))
+        return _means(summarize_labels(y, probability, np.where(y > 0.5, second, first)))
     predictive = mixture(parts)
     if not np.isfinite(predictive.means).all():
         return dict.fromkeys(REGRESSION_METRICS, np.nan)

@@ -35,10 +35,10 @@ def auto_table(frames: Frames) -> list[Comparison]:
         frame = frames.get(study)
         for point in [] if frame is None else levels(frame, column, AUTO):
             rows += _auto_rows(frame, f"figure {study[3]} · {column} {point:g}", "rmse", **{column: point})
-    labelled = frames.get("fig4")
-    for data, inference in [] if labelled is None else pairs(labelled):
+    labeled = frames.get("fig4")
+    for data, inference in [] if labeled is None else pairs(labeled):
         where = f"figure 4 · {data} · {inference.upper()}"
-        rows += _auto_rows(labelled, where, "accuracy", data=data, inference=inference)
+        rows += _auto_rows(labeled, where, "accuracy", data=data, inference=inference)
     return rows
 
 
