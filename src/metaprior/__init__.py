@@ -9,8 +9,8 @@ from metaprior.gp.kernels import LinearKernel, LinearRBFKernel, MLPKernel, RBFKe
 from metaprior.gp.means import ConstantMean, LinearMean, MLPMean, ZeroMean
 from metaprior.memory import OutOfMemoryWarning
 from metaprior.meta.methods import MAP, SVGD, Laplace
-from metaprior.prediction.adapted import AdaptedClassifier, AdaptedTask
-from metaprior.prediction.adapted_many import AdaptedClassifiers, AdaptedTasks
+from metaprior.prediction.adapted import AdaptedClassifier, AdaptedRegressor
+from metaprior.prediction.adapted_many import AdaptedClassifiers, AdaptedRegressors
 from metaprior.prediction.mixtures import GaussianMixture
 from metaprior.search.report import TransferReport
 from metaprior.storage.stored_tasks import StoredTasks, open_tasks
@@ -27,8 +27,8 @@ __all__ = [
     "SVGD",
     "AdaptedClassifier",
     "AdaptedClassifiers",
-    "AdaptedTask",
-    "AdaptedTasks",
+    "AdaptedRegressor",
+    "AdaptedRegressors",
     "ConstantMean",
     "ConvEncoder",
     "GaussianMixture",

@@ -115,7 +115,7 @@ def test_what_adapt_many_gives(regressor):
     y = [np.linspace(-1, 1, len(new)) for new in queries]
     adapted = regressor.adapt_many((x, y) for x, y, _ in tasks)
     assert len(adapted) == len(tasks)
-    assert repr(adapted) == "AdaptedTasks(4 tasks, dtype='float64')"
+    assert repr(adapted) == "AdaptedRegressors(4 tasks, dtype='float64')"
     singles = [regressor.adapt(x, y) for x, y, _ in tasks]
     assert [type(one) for one in adapted] == [type(one) for one in singles]
     found = {

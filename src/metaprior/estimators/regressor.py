@@ -12,8 +12,8 @@ from metaprior.estimators.base import MetaGP
 from metaprior.estimators.environments import read_environments
 from metaprior.metrics.regression import summarize
 from metaprior.metrics.summary import report
-from metaprior.prediction.adapted import AdaptedTask
-from metaprior.prediction.adapted_many import AdaptedTasks
+from metaprior.prediction.adapted import AdaptedRegressor
+from metaprior.prediction.adapted_many import AdaptedRegressors
 from metaprior.prediction.batches import check_precision, predict_tasks
 from metaprior.tasks.ragged import Ragged, as_contexts, as_new_tasks
 from metaprior.tasks.types import as_task, as_tasks, as_test_tasks
@@ -177,13 +177,13 @@ class MetaGPRegressor(MetaGP):
         self._fit(settings, environments, held_out, patience, checkpoint)
         return self
 
-    def adapt(self, X: Any, y: Any) -> AdaptedTask:
+    def adapt(self, X: Any, y: Any) -> AdaptedRegressor:
         """Condition on a new task's context, in closed form. An empty context predicts from the prior."""
         check_is_fitted(self, "model_")
         task = as_task(X, y, "adapt", self.model_.input_dim)
-        return AdaptedTask(self.model_, task.x, task.y)
+        return AdaptedRegressor(self.model_, task.x, task.y)
 
-    def adapt_many(self, contexts: Iterable[Any], *, dtype: str = "float64") -> AdaptedTasks:
+    def adapt_many(self, contexts: Iterable[Any], *, dtype: str = "float64") -> AdaptedRegressors:
         """Condition on the contexts (X, y) of many new tasks, of any sizes, at once.
 
         As `adapt` for each of them, and much faster. `dtype="float32"` is faster still, and good to about 1e-4 of the
@@ -205,9 +205,9 @@ class MetaGPRegressor(MetaGP):
         x, y, queries = as_new_tasks(tasks, "tasks", self.model_.input_dim)
         return self._adapted(x, y, dtype).predict(queries, return_std, latent)
 
-    def _adapted(self, x: Ragged, y: list[np.ndarray], dtype: str) -> AdaptedTasks:
+    def _adapted(self, x: Ragged, y: list[np.ndarray], dtype: str) -> AdaptedRegressors:
         check_precision(dtype, self.model_, x)
-        return AdaptedTasks(self.model_, x, Ragged.of(y), dtype)
+        return AdaptedRegressors(self.model_, x, Ragged.of(y), dtype)
 
     def evaluate(self, test_tasks: Iterable[Any], coverage: Any = 0.9) -> Bunch:
         """Adapt to and score every (X_context, y_context, X_query, y_query).

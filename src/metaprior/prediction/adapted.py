@@ -88,7 +88,7 @@ class AdaptedClassifier(_Adapted):
         return average_log([np.asarray(of_member)[:, 0, :n] for _, of_member in predicted], self._model.weights)
 
 
-class AdaptedTask(_Adapted):
+class AdaptedRegressor(_Adapted):
     """The prior conditioned on one task's context. Adaptation is exact and in double precision.
 
     Predictions are of a new observation y; `latent=True` asks for the noise-free function instead.

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.prediction.adapted import AdaptedClassifier, AdaptedTask
+from metaprior.prediction.adapted import AdaptedClassifier, AdaptedRegressor
 from metaprior.prediction.batches import NewTasks, components, predict_label_rows, predict_rows
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.prediction.mixtures import GaussianMixture
@@ -62,10 +62,10 @@ class _AdaptedMany(Sequence):
         return entries
 
 
-class AdaptedTasks(_AdaptedMany):
-    """The prior conditioned on the contexts of many tasks, as `AdaptedTask` is on that of one. Made by `adapt_many`.
+class AdaptedRegressors(_AdaptedMany):
+    """The prior conditioned on the contexts of many tasks, as `AdaptedRegressor` is on that of one. Made by `adapt_many`.
 
-    `[i]` is the `AdaptedTask` of task i, in double precision. The methods predict all tasks at once and give lists with
+    `[i]` is the `AdaptedRegressor` of task i, in double precision. The methods predict all tasks at once and give lists with
     an array for each.
     Their X is a list with the inputs of each task, of any lengths, an array (tasks, n, inputs), or one (n, inputs) for
     all tasks.
@@ -108,18 +108,18 @@ class AdaptedTasks(_AdaptedMany):
         rows = predict_rows(self._model, new, wanted, latent, self._dtype)
         return new.x_query.split(rows) if rows.ndim == 1 else tuple(new.x_query.split(row) for row in rows)
 
-    def _chosen(self, tasks: np.ndarray) -> "AdaptedTasks":
-        return AdaptedTasks(self._model, self._x.take(tasks), self._y.take(tasks), self._dtype)
+    def _chosen(self, tasks: np.ndarray) -> "AdaptedRegressors":
+        return AdaptedRegressors(self._model, self._x.take(tasks), self._y.take(tasks), self._dtype)
 
-    def _one(self, task: int) -> AdaptedTask:
-        return AdaptedTask(self._model, self._x[task], self._y[task])
+    def _one(self, task: int) -> AdaptedRegressor:
+        return AdaptedRegressor(self._model, self._x[task], self._y[task])
 
 
 class AdaptedClassifiers(_AdaptedMany):
     """The prior conditioned on the labeled contexts of many tasks, as `AdaptedClassifier` is on that of one.
 
     `[i]` is the `AdaptedClassifier` of task i, and `classes_` a list with the two classes of each. The rest is as for
-    `AdaptedTasks`.
+    `AdaptedRegressors`.
     """
 
     def __init__(self, model: Ensemble, x: Ragged, y: Ragged, classes: list[np.ndarray], dtype: str):
