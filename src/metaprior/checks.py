@@ -1,40 +1,77 @@
-"""Checks of arguments, with errors that name the argument, what was expected and what came."""
+"""Checks of arguments, and messages that name arguments: in Python's spelling, or as options of the command line."""
 
 import math
-from collections.abc import Iterable
-from typing import Any, TypeGuard
+from collections.abc import Callable, Iterable
+from importlib.util import find_spec
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
 
+class Argument(NamedTuple):
+    """An argument that a message names: `n_steps`, or with a value `inference='map'`."""
+
+    name: str
+    value: Any = None
+
+    def __str__(self) -> str:
+        return self.name if self.value is None else f"{self.name}={self.value!r}"
+
+
+class Message(str):
+    """Text for an error or a warning that keeps the arguments it names.
+
+    As a string it is what users of Python read. The command line calls `spell` to name its options instead:
+    `ValueError(Message("Pass ", Argument("drop_missing", True), " to leave them out."))`.
+    """
+
+    parts: tuple[str | Argument, ...]
+
+    def __new__(cls, *parts: str | Argument) -> "Message":
+        """Join text, arguments and other messages."""
+        message = super().__new__(cls, "".join(map(str, parts)))
+        message.parts = tuple(part for each in parts for part in (each.parts if isinstance(each, Message) else (each,)))
+        return message
+
+    def spell(self, argument: Callable[[Argument], str]) -> str:
+        """Return the text with every argument as the function spells it."""
+        return "".join(argument(part) if isinstance(part, Argument) else part for part in self.parts)
+
+
 def is_number(value: Any) -> TypeGuard[float]:
-    """A finite real number, and not a bool."""
+    """Return whether a value is a finite real number, and not a bool."""
     is_real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     return is_real and math.isfinite(value)
 
 
 def check_positive(name: str, value: Any, also: str = "") -> float:
-    """A positive number; `also` says what else would do."""
+    """Return a positive number as a float; `also` completes the error, as in " or 'auto'"."""
     if not (is_number(value) and value > 0):
-        raise ValueError(f"{name} must be a positive number{also}; got {value!r}.")
+        raise ValueError(Message(Argument(name), f" must be a positive number{also}; got {value!r}."))
     return float(value)
 
 
 def check_integer(name: str, value: Any, least: int) -> int:
-    """An integer of at least `least`."""
+    """Return an integer of at least `least`."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be an integer of at least {least}; got {value!r}.")
+        raise ValueError(Message(Argument(name), f" must be an integer of at least {least}; got {value!r}."))
     return int(value)
 
 
 def check_bool(name: str, value: Any) -> None:
-    """True or False."""
+    """Raise unless a value is True or False."""
     if not isinstance(value, bool | np.bool_):
-        raise ValueError(f"{name} must be True or False; got {value!r}.")
+        raise ValueError(Message(Argument(name), f" must be True or False; got {value!r}."))
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
-    """One of a few names."""
+    """Return a value that is one of the given choices."""
     if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}.")
+        raise ValueError(Message(Argument(name), f" must be one of {', '.join(choices)}; got {value!r}."))
     return value
+
+
+def require_matplotlib() -> None:
+    """Raise an ImportError that says how to install matplotlib, if it is not installed."""
+    if find_spec("matplotlib") is None:
+        raise ImportError("Plots need matplotlib, which is not installed: run pip install 'metaprior[plots]'.")
