@@ -7,6 +7,7 @@ import numpy as np
 
 from metaprior.datasets.sinusoid import Sinusoid
 from metaprior.metrics.regression import mean_and_standard_error, root_mean_square_error
+from metaprior_studies.environments.sinusoid_oracles import bayes_oracle, gp_oracle, target_mean
 
 
 def main(n_chunks: int = 200, chunk: int = 1000):
@@ -17,11 +18,11 @@ def main(n_chunks: int = 200, chunk: int = 1000):
         functions = environment.target_functions(chunk, rng)
         x_context, y_context = environment.observe(functions, 5, rng)
         x_query, y_query = environment.observe(functions, 50, rng)
-        bayes = environment.bayes_oracle(x_context, y_context, x_query)
+        bayes = bayes_oracle(environment, x_context, y_context, x_query)
         means = {
             "Bayes-optimal": np.einsum("kt,ktq->tq", np.exp(bayes.log_weights), bayes.mean),
-            "true GP prior": environment.gp_oracle(x_context, y_context, x_query).mean[0],
-            "true prior mean": environment.target_mean(x_query),
+            "true GP prior": gp_oracle(environment, x_context, y_context, x_query).mean[0],
+            "true prior mean": target_mean(environment, x_query),
         }
         for name, mean in means.items():
             errors[name].append(root_mean_square_error(y_query, mean))

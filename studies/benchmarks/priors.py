@@ -30,6 +30,7 @@ from metaprior.metrics.regression import CALIBRATION_LEVELS
 from metaprior.tasks.types import Task
 from metaprior.training.loop import train
 from metaprior.training.steps import TrainConfig
+from metaprior_studies.environments.sinusoid_oracles import gp_oracle
 
 DEVIATION, N_SAMPLES, N_TEST, N_QUERIES, LEARNING_RATE = 0.75, 5, 100, 50, 1e-2
 N_TASKS = (5, 10, 15, 30, 100, 300, 1000)
@@ -179,7 +180,7 @@ def oracle_scores(n_tasks: int = 5000) -> np.ndarray:
     environment = Sinusoid(DEVIATION)
     tests = environment.test_tasks(n_tasks, N_SAMPLES, N_QUERIES, 0)
     x, y, x_query = (np.stack([getattr(t, part) for t in tests]) for part in ("x_context", "y_context", "x_query"))
-    prediction = environment.gp_oracle(x[..., 0], y, x_query[..., 0])
+    prediction = gp_oracle(environment, x[..., 0], y, x_query[..., 0])
     std = np.sqrt(prediction.variance + environment.noise_std**2)
     return scores(prediction.mean, std, np.stack([t.y_query for t in tests]))
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaprior.datasets.sinusoid import Functions, OraclePrediction, Sinusoid
+from metaprior.datasets.sinusoid import Functions, Sinusoid
 from metaprior.estimators.regressor import MetaGPRegressor
 from metaprior.metrics.regression import summarize
 from metaprior.metrics.summary import report
@@ -16,9 +16,11 @@ from metaprior.plots import plot_posterior
 from metaprior.prediction.mixtures import GaussianMixture
 from metaprior.tasks.types import TestTask
 from metaprior_studies.demo.rows import Draw, Rows, by_scheme, make_row, with_error
+from metaprior_studies.environments.sinusoid_oracles import OraclePrediction, bayes_oracle, gp_oracle
 
 METRICS = ("rmse", "nll", "calibration_error", "coverage", "width")
 PAPER: dict[str, Any] = {"mean": "mlp", "kernel": "mlp", "inference": "map"}
+ORACLES = {"oracle: true GP prior": gp_oracle, "oracle: Bayes-optimal": bayes_oracle}
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def run(config: DemoConfig, on_fit: Callable[[str], None] = lambda name: None) -
             meta = fit(config, scheme, draw)
             seconds = time.perf_counter() - started
             rows.append(make_row(scheme.name, index, meta.evaluate(draw.test), METRICS, seconds))
-        for name, oracle in _oracles(config).items():
+        for name, oracle in ORACLES.items():
             on_fit(name)
             started = time.perf_counter()
             scores = _score_oracle(config, oracle, draw.test)
@@ -149,14 +151,9 @@ def draw_figure(config: DemoConfig, path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def _oracles(config: DemoConfig) -> dict[str, Callable[..., OraclePrediction]]:
-    environment = Sinusoid(config.deviation)
-    return {"oracle: true GP prior": environment.gp_oracle, "oracle: Bayes-optimal": environment.bayes_oracle}
-
-
 def _score_oracle(config: DemoConfig, oracle: Callable[..., OraclePrediction], tasks: list[TestTask]) -> Any:
     x_context, y_context = np.stack([t.x_context[:, 0] for t in tasks]), np.stack([t.y_context for t in tasks])
     x_query, y_query = np.stack([t.x_query[:, 0] for t in tasks]), np.stack([t.y_query for t in tasks])
-    log_weights, mean, variance = oracle(x_context, y_context, x_query)
-    noise = Sinusoid(config.deviation).noise_std ** 2
-    return report(summarize(GaussianMixture(mean, variance + noise, log_weights), y_query))
+    environment = Sinusoid(config.deviation)
+    log_weights, mean, variance = oracle(environment, x_context, y_context, x_query)
+    return report(summarize(GaussianMixture(mean, variance + environment.noise_std**2, log_weights), y_query))

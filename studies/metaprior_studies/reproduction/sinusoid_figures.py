@@ -11,6 +11,7 @@ from metaprior.meta.hyperprior import check_prior_std
 from metaprior.meta.runs import Settings
 from metaprior.prediction.mixtures import GaussianMixture
 from metaprior.tasks.types import TestTask
+from metaprior_studies.environments.sinusoid_oracles import bayes_oracle, gp_oracle
 from metaprior_studies.open_settings import SINUSOID, OpenSettings, reporting_seeds
 from metaprior_studies.reproduction.engine import Draw, Spec, Training, predictions, stack_tests
 from metaprior_studies.reproduction.schemes import (
@@ -79,8 +80,10 @@ class SinusoidStudy:
         for draw in self.draws(deviation):
             on_chunk("oracles")
             test = draw.test
-            for name, oracle in ((ORACLE_GP, environment.gp_oracle), (ORACLE_BAYES, environment.bayes_oracle)):
-                weights, mean, variance = oracle(test.x_context[..., 0], test.y_context, test.x_query[..., 0])
+            for name, oracle in ((ORACLE_GP, gp_oracle), (ORACLE_BAYES, bayes_oracle)):
+                weights, mean, variance = oracle(
+                    environment, test.x_context[..., 0], test.y_context, test.x_query[..., 0]
+                )
                 values = score_mixture(GaussianMixture(mean, variance + self.noise_std**2, weights), test.y_query)
                 scheme = Scheme(name, 0, 0, 0.0)
                 rows += self._rows(deviation, n_source, scheme, draw.seed, values, inference="none")
