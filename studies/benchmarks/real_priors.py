@@ -15,7 +15,13 @@ import numpy as np
 import typer
 
 from metaprior import MetaGPRegressor
-from metaprior_studies.environments.grouped import colorado, intel_berkeley, physionet_gcs, physionet_hct, ujiindoorloc
+from metaprior_studies.environments.real_tables import (
+    colorado,
+    intel_berkeley,
+    physionet_gcs,
+    physionet_hct,
+    ujiindoorloc,
+)
 
 METRICS = ("rmse", "nll", "calibration_error", "coverage")
 PRIORS: dict[str, dict[str, Any]] = {

@@ -16,7 +16,7 @@ import typer
 
 from metaprior import MetaGPRegressor
 from metaprior.search.weights import DISCOUNTS, discounted
-from metaprior_studies.environments.grouped import colorado, physionet_gcs, ujiindoorloc
+from metaprior_studies.environments.real_tables import colorado, physionet_gcs, ujiindoorloc
 
 METRICS = ("rmse", "nll", "calibration_error", "coverage")
 

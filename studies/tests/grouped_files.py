@@ -1,4 +1,4 @@
-"""Small data sets in the published layouts of `metaprior_studies.environments.grouped`."""
+"""Small data sets in the published layouts of `metaprior_studies.environments.real_tables`."""
 
 import csv
 import gzip

@@ -20,7 +20,7 @@ from metaprior.estimators.regression_baselines import KERNEL, per_task_gp, score
 from metaprior.tasks.types import TestTask
 from metaprior.training.loop import TrainingDiverged
 from metaprior_studies.commands.bench_data import Environment
-from metaprior_studies.environments.grouped import colorado
+from metaprior_studies.environments.real_tables import colorado
 from metaprior_studies.real import real_study as real
 from metaprior_studies.real.real_results import COLUMNS, draw_picture, find, scheme_scores, table_rows, to_json, words
 from metaprior_studies.real.real_study import (

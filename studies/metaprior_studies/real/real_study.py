@@ -11,9 +11,9 @@ from metaprior.estimators.regressor import MetaGPRegressor
 from metaprior.gp.prior import AUTO, families
 from metaprior.tasks.types import Task
 from metaprior.training.loop import TrainingDiverged
-from metaprior_studies.environments.grouped import (
-    GroupedDraw,
-    GroupedTasks,
+from metaprior_studies.drawn_tasks import DrawnTasks
+from metaprior_studies.environments.grouped_tasks import GroupedTasks
+from metaprior_studies.environments.real_tables import (
     colorado,
     intel_berkeley,
     physionet_gcs,
@@ -73,7 +73,7 @@ class RealStudy:
         for draw in reporting_seeds(self.n_draws):
             yield Point(f"draw-{draw}", {"draw": draw})
 
-    def draw(self, seed: int, data: GroupedTasks) -> GroupedDraw:
+    def draw(self, seed: int, data: GroupedTasks) -> DrawnTasks:
         """The tasks of a draw: the target's are all that any scheme sees, and the test's are the same for all."""
         return data.draw(self.n_source, self.n_many, self.n_test, seed, self.max_samples)
 

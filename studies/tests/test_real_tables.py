@@ -1,3 +1,5 @@
+"""Readers of the real environments, on small files in their layouts and on the real files where they are present."""
+
 import gzip
 import os
 from functools import partial
@@ -8,16 +10,15 @@ import pytest
 from grouped_files import make_colorado, make_intel_berkeley, make_physionet, make_ujiindoorloc, write_table
 from scipy.io import savemat
 
-from metaprior.tasks.types import Task, TestTask, as_tasks, as_test_tasks
-from metaprior_studies.environments.grouped import (
-    GroupedTasks,
+from metaprior.tasks.types import as_tasks, as_test_tasks
+from metaprior_studies.environments.images import DataMissing
+from metaprior_studies.environments.real_tables import (
     colorado,
     intel_berkeley,
     physionet_gcs,
     physionet_hct,
     ujiindoorloc,
 )
-from metaprior_studies.environments.images import DataMissing
 
 SHARED = Path(os.environ.get("METAPRIOR_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 
@@ -111,7 +112,7 @@ def test_a_damaged_or_other_matlab_file_is_named(tmp_path):
     whole = path.read_bytes()
     for damaged in (whole[:-60], whole[:150], whole[:100], b"no", b"", b"\0" * 200):
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"cannot read .*berkeley_data\.mat: .*damaged or cut"):
+        with pytest.raises(ValueError, match=r"cannot read .*berkeley_data\.mat: .*damaged or truncated"):
             intel_berkeley(tmp_path)
     savemat(path, {"data": np.zeros(3)})
     with pytest.raises(ValueError, match=r"berkeley_data\.mat must have a struct berkeley_data"):
@@ -149,12 +150,26 @@ def test_missing_data_is_one_message(read, parts, tmp_path, monkeypatch):
     ("make", "read", "table", "old", "new", "message"),
     [
         (make_colorado, colorado, "monthly.csv.gz", "tmax", "high", r"must have the columns .*; tmax is not in \['sta"),
-        (make_colorado, colorado, "monthly.csv.gz", "\r\n0,1901,1,,,", "\r\n0,1901,1,", r"row 3 must have 6 entries"),
+        (
+            make_colorado,
+            colorado,
+            "monthly.csv.gz",
+            "\r\n0,1901,1,,,",
+            "\r\n0,1901,1,",
+            r"Expected 6 columns, got 4: 0,1901,1,",
+        ),
         (make_colorado, colorado, "monthly.csv.gz", "1,1900,1,,10", "1,,1,,10", r"row 4: year must be .*; got ''"),
-        (make_colorado, colorado, "monthly.csv.gz", "\r\n5,1900,", "\r\n7,1900,", r"7 is not in .*stations\.csv \(1 "),
-        (make_colorado, colorado, "stations.csv", "\r\n1,", "\r\n0,", r"must have one row per entity; 1 are there"),
+        (
+            make_colorado,
+            colorado,
+            "monthly.csv.gz",
+            "\r\n5,1900,",
+            "\r\n7,1900,",
+            r"station 7 is not in .*stations\.csv \(1 ",
+        ),
+        (make_colorado, colorado, "stations.csv", "\r\n1,", "\r\n0,", r"must have one row per station; 1 rows repeat"),
         (make_colorado, colorado, "stations.csv", "1599.9", "high", r"row 2: elev_m must be .*; got 'high'"),
-        (make_colorado, colorado, "stations.csv", "A, B", "A\xff", r"cannot read the table .*utf-8.* damaged"),
+        (make_colorado, colorado, "stations.csv", "A, B", "A\xff", r"cannot read the table .*UTF8.* damaged"),
         (make_physionet, physionet_gcs, "GCS.csv.gz", "30,0.5,30.1", "30,0.5,nan", r"row 3: y must be .*; got 'nan'"),
         (make_physionet, physionet_gcs, "patients.csv", "3.0", "4.0", r"ICU type 3: .* at least 8 readings; got none"),
         (make_ujiindoorloc, ujiindoorloc, "radiomap_tasks.csv.gz", "1,1,110.0,", "1,1,inf,", "x_m must be .*'inf'"),
@@ -177,103 +192,16 @@ def test_a_damaged_or_empty_file_is_named(tmp_path):
     whole = path.read_bytes()
     for damaged in (whole[:-60], whole[:60] + b"\0" * 60 + whole[120:], b"no", b"", gzip.compress(b"")):
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"cannot read the table .*radiomap_tasks\.csv\.gz: .*damaged or cut"):
+        with pytest.raises(
+            ValueError, match=r"cannot read the table .*radiomap_tasks\.csv\.gz: .*damaged or truncated"
+        ):
             ujiindoorloc(tmp_path)
     write_table(path, "building,wap,x_m,y_m,floor,rssi_dbm", [])
-    with pytest.raises(ValueError, match=r"building 0: there must be a task of at least 15 readings; got none"):
+    with pytest.raises(ValueError, match=r"building 0: expected a task of at least 15 readings; got none"):
         ujiindoorloc(tmp_path)
 
 
-def numbered(groups=None, n_target=12, n_context=3, n_source=6):
-    """y // 100 is the number of the task, y % 100 that of the reading; x is the same."""
-    source, target = (
-        tuple(Task((y := 100.0 * i + np.arange(8 + i % 3))[:, None], y) for i in range(first, first + n))
-        for first, n in ((0, n_source), (50, n_target))
-    )
-    return GroupedTasks("numbers", source, target, n_context, groups)
-
-
-def numbers(tasks):
-    """The number of each task, after a look that it has the readings of no other."""
-    whole = [np.concatenate(task[1::2]) // 100 for task in tasks]
-    assert all(len(set(task)) == 1 for task in whole)
-    return [int(task[0]) for task in whole]
-
-
-GROUPS = (0, 0, 0, 0, 1, 1, 2, 3, 3, 4, 5, 5)
-
-
-@pytest.mark.parametrize(("groups", "sizes"), [(None, (6, 4, 8)), (None, (0, 12, 0)), (GROUPS, (3, 2, 6))])
-def test_no_task_comes_twice_and_no_group_on_both_sides(groups, sizes):
-    data, seen = numbered(groups), set()
-    for seed in range(40):
-        drawn = data.draw(*sizes, seed)
-        source, target, test = map(numbers, drawn)
-        assert tuple(map(len, (source, target, test))) == sizes
-        assert [len(set(tasks)) for tasks in (source, target, test)] == list(sizes)
-        assert set(source) <= set(range(6))
-        group_of = dict(zip(range(50, 62), groups or range(12), strict=True))
-        assert not {group_of[i] for i in target} & {group_of[i] for i in test}
-        seen |= {("target", i) for i in target} | {("test", i) for i in test}
-        for task in drawn.test:
-            assert isinstance(task, TestTask)
-            assert len(task.y_context) == 3
-            np.testing.assert_array_equal(np.concatenate(task[::2])[:, 0], np.concatenate(task[1::2]))
-            whole = data.target[numbers([task])[0] - 50]
-            np.testing.assert_array_equal(np.sort(np.concatenate(task[1::2])), whole.y)
-    kinds = [kind for kind, size in (("target", sizes[1]), ("test", sizes[2])) if size]
-    assert seen == {(kind, i) for kind in kinds for i in range(50, 62)}  # every task has its turn
-
-
-def test_max_samples_keeps_readings_at_random_and_test_tasks_whole():
-    data, kept = numbered(), set()
-    for seed in range(30):
-        drawn = data.draw(6, 4, 4, seed, max_samples=2)
-        for x, y in drawn.source + drawn.target:
-            np.testing.assert_array_equal(x[:, 0], y)
-            assert len(y) == 2
-            assert y[0] < y[1]
-            kept |= set(y % 100)
-        np.testing.assert_equal(drawn.test, data.draw(6, 4, 4, seed).test)
-    assert kept == set(range(10))
-    np.testing.assert_equal(data.draw(6, 4, 4, 0, max_samples=10), data.draw(6, 4, 4, 0))
-
-
-@pytest.mark.parametrize("groups", [None, GROUPS])
-def test_draws_are_those_of_their_seed_and_begin_alike(groups):
-    data = numbered(groups)
-    drawn = data.draw(6, 4, 4, 0, max_samples=5)
-    fewer = data.draw(2, 1, 3, np.random.default_rng(0), max_samples=5)
-    np.testing.assert_equal(tuple(fewer), (drawn.source[:2], drawn.target[:1], drawn.test[:3]))
-    rng = np.random.default_rng(0)
-    again = [data.draw(6, 4, 4, rng, max_samples=5) for _ in range(2)]
-    np.testing.assert_equal(again[0], drawn)
-    assert numbers(again[1].source) != numbers(drawn.source)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "message"),
-    [
-        ((7, 1, 1), r"n_source must be at most 6, the source tasks of numbers; got 7"),
-        ((1, 6, 7), r"n_target \+ n_test must be at most 12, .* 6 groups; got 6 \+ 7"),
-        ((1, 13, 0), r"n_target \+ n_test must be at most 12, .* got 13 \+ 0"),
-        ((1, 11, 1), r"less where that would split one of their 6 groups; got 11 \+ 1"),
-        ((1, -1, 1), "n_target must be an integer of at least 0; got -1"),
-    ],
-)
-def test_more_tasks_than_there_are_is_an_error(sizes, message):
-    groups = (0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5)
-    with pytest.raises(ValueError, match=message):
-        numbered(groups).draw(*sizes, 0)
-
-
-def test_impossible_settings_are_an_error(tmp_path):
-    with pytest.raises(ValueError, match="max_samples must be an integer of at least 1; got 0"):
-        numbered().draw(1, 1, 1, 0, max_samples=0)
-    with pytest.raises(ValueError, match=r"n_context must leave a reading .* of numbers, .* has 8; got 8"):
-        numbered(n_context=8)
-    with pytest.raises(ValueError, match="target_groups must have one group per target task, 12; got 2"):
-        numbered(groups=(0, 1))
+def test_the_source_building_is_refused_as_target(tmp_path):
     with pytest.raises(ValueError, match="target_building must be 1 or 2, as building 0 is the source; got 0"):
         ujiindoorloc(tmp_path, target_building=0)
 
@@ -302,7 +230,7 @@ def test_real_data(read, folder, n_tasks, n_groups, shortest, low, high):
     as_test_tasks(drawn.test, "tasks", data.source[0].x.shape[1])
 
 
-@pytest.mark.skipif(not (SHARED / "ujiindoorloc").exists(), reason="the radio maps are not here")
+@pytest.mark.skipif(not (SHARED / "ujiindoorloc").exists(), reason="the radio maps are not installed")
 def test_a_radio_of_the_real_data_is_not_in_target_and_test():
     """Without groups most test tasks have a twin among the others: its readings are theirs within about 1 dB."""
     data = ujiindoorloc(SHARED)
