@@ -1,7 +1,7 @@
-"""Predict the haematocrit of patients after cardiac surgery from five readings of each.
+"""Predict the hematocrit of patients after cardiac surgery from five readings of each.
 
-Most patients that the prior learns from are of another unit, the medical one. Data: PhysioNet 2012, in the folder that
-METAPRIOR_DATA names; without them the program says what to download.
+Most patients in the training data are from another unit, the medical one. The data are PhysioNet 2012, in the folder
+named by METAPRIOR_DATA; if they are missing, the program says what to download.
 
     python examples/icu_patients.py [folder for the picture] [training steps]
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from metaprior import MetaGPRegressor
 from metaprior.estimators.regression_baselines import score_per_task_gp
 from metaprior.plots import plot_prediction
-from metaprior_studies.environments.grouped import physionet_hct
+from metaprior_studies.environments.real_tables import physionet_hct
 
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
 n_steps = int(sys.argv[2]) if len(sys.argv) > 2 else 1000
@@ -22,12 +22,12 @@ try:
 except FileNotFoundError as missing:
     sys.exit(str(missing))
 source, target, test = patients.draw(n_source=40, n_target=5, n_test=20, rng=0, max_samples=12)
-print(f"{len(source)} medical patients, {len(target)} after cardiac surgery; {len(test)} others to test on")
+print(f"{len(source)} medical patients, {len(target)} after cardiac surgery, {len(test)} test patients")
 
 meta = MetaGPRegressor(n_steps=n_steps, random_state=0).fit(source, target)
 print(meta.transfer_report())
 
-X, y, X_new, y_new = test[0]  # a new patient: hours since admission, per cent
+X, y, X_new, y_new = test[0]  # a new patient: hours since admission, percent
 task = meta.adapt(X, y)
 mean, (lower, upper) = task.predict(X_new), task.interval(X_new, coverage=0.9)
 print("\nhours  predicted  90% interval  measured")
@@ -39,5 +39,5 @@ for name, scores in (("metaprior", meta.evaluate(test)), ("scikit-learn GP of ea
     rmse, nll = f"{scores.rmse:.2f} ± {scores.rmse_se:.2f}", f"{scores.nll:.2f} ± {scores.nll_se:.2f}"
     print(f"{name:23}  {rmse:12}  {nll:12}  {scores.coverage:.2f}")
 
-axes = plot_prediction(meta, X, y, X_new, y_new, names=("hours since admission", "haematocrit (%)"))
+axes = plot_prediction(meta, X, y, X_new, y_new, names=("hours since admission", "hematocrit (%)"))
 axes.figure.savefig(folder / "icu_patients.png", dpi=120)

@@ -1,6 +1,6 @@
 """Map the signal of a WiFi transmitter in one building from ten readings, with a prior learned mostly in another.
 
-Data: UJIIndoorLoc, in the folder that METAPRIOR_DATA names; without them the program says what to download.
+The data are UJIIndoorLoc, in the folder named by METAPRIOR_DATA; if they are missing, the program says what to download.
 
     python examples/wifi_maps.py [folder for the picture] [training steps]
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 from metaprior import MetaGPRegressor
 from metaprior.estimators.regression_baselines import score_per_task_gp
 from metaprior.plots import plot_prediction
-from metaprior_studies.environments.grouped import ujiindoorloc
+from metaprior_studies.environments.real_tables import ujiindoorloc
 
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
 n_steps = int(sys.argv[2]) if len(sys.argv) > 2 else 500
@@ -21,7 +21,7 @@ try:
 except FileNotFoundError as missing:
     sys.exit(str(missing))
 source, target, test = buildings.draw(n_source=40, n_target=5, n_test=20, rng=0, max_samples=12)
-print(f"{len(source)} transmitters in building 0, {len(target)} in building 1; {len(test)} others to test on")
+print(f"{len(source)} transmitters in building 0, {len(target)} in building 1, {len(test)} test transmitters")
 
 meta = MetaGPRegressor(n_steps=n_steps, random_state=0).fit(source, target)
 print(meta.transfer_report())
@@ -30,9 +30,9 @@ X, y, X_new, y_new = test[0]  # a new transmitter: (x, y) in meters and the floo
 task = meta.adapt(X, y)
 mean, (lower, upper) = task.predict(X_new), task.interval(X_new, coverage=0.9)
 inside = ((lower <= y_new) & (y_new <= upper)).mean()
-print(f"\nthe first of them, from {len(y)} readings: {inside:.0%} of {len(y_new)} others inside the 90% interval")
+print(f"\nfirst test transmitter, {len(y)} readings: {inside:.0%} of {len(y_new)} others in the 90% interval")
 i = mean.argmax()
-print("heard best at x = {:.0f} m, y = {:.0f} m, floor {:.0f}:".format(*X_new[i]), end=" ")
+print("strongest at x = {:.0f} m, y = {:.0f} m, floor {:.0f}:".format(*X_new[i]), end=" ")
 print(f"{mean[i]:.0f} dBm ({lower[i]:.0f} to {upper[i]:.0f}), measured {y_new[i]:.0f}")
 
 print("\non all test transmitters  RMSE          NLL           90% coverage")

@@ -1,4 +1,4 @@
-"""What the pages of the site show is what happens, and the examples on real data run on data like them."""
+"""The code on the documentation pages runs, links work, and the examples on real data run on generated copies."""
 
 import re
 import runpy
@@ -18,14 +18,14 @@ QUICK = {"alpha": 0.3, "n_steps": 0, "kernel": "rbf", "mean": "constant", "infer
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Untrained unless asked for, and of one small prior where none is asked for: what is tested is the page."""
+    """Replace the defaults by a small untrained prior, so that the pages run in seconds."""
     regressor = metaprior.MetaGPRegressor
     monkeypatch.setattr(metaprior, "MetaGPRegressor", lambda **given: regressor(**{**QUICK, **given}))
 
 
 @pytest.fixture
 def tables(tmp_path, monkeypatch):
-    """The tables of `metaprior example` in the working folder."""
+    """Write the tables of `metaprior example` to the working folder."""
     (tmp_path / "example").mkdir()
     for table in resources.files("metaprior").joinpath("datasets", "example").iterdir():
         if table.name.endswith(".csv"):
@@ -34,10 +34,10 @@ def tables(tmp_path, monkeypatch):
     monkeypatch.setenv("METAPRIOR_DATA", str(tmp_path / "nowhere"))
 
 
-@pytest.mark.parametrize("page", ["index.md", "own.md"])
+@pytest.mark.parametrize("page", ["index.md", "data.md", "custom.md"])
 @pytest.mark.filterwarnings("ignore::metaprior.tasks.TableWarning")
 @pytest.mark.usefixtures("quick", "tables")
-def test_the_code_of_a_page_runs(page, capsys):
+def test_the_code_on_a_page_runs(page, capsys):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), flags=re.DOTALL)
     namespace = {"__name__": page}
     exec(compile("\n".join(blocks), page, "exec"), namespace)
@@ -66,7 +66,7 @@ def make_transmitters(root):
 
 @pytest.mark.parametrize(("name", "make"), [("icu_patients", make_patients), ("wifi_maps", make_transmitters)])
 @pytest.mark.usefixtures("quick")
-def test_an_example_on_real_data_runs_on_data_like_them(name, make, tmp_path, monkeypatch, capsys):
+def test_an_example_on_real_data_runs_on_generated_data(name, make, tmp_path, monkeypatch, capsys):
     make(tmp_path)
     monkeypatch.setenv("METAPRIOR_DATA", str(tmp_path))
     monkeypatch.setattr(sys, "argv", [name, str(tmp_path), "0"])
@@ -83,6 +83,18 @@ def test_an_example_without_its_data_says_what_to_download(name, tmp_path, monke
         runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
 
 
-def test_the_navigation_and_the_pages_are_the_same_files():
+def test_the_navigation_lists_every_page():
     listed = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.MULTILINE)
     assert sorted(listed) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+
+
+def test_every_file_named_in_the_docs_exists():
+    """Scripts, results and modules are named as paths from the root of the repository."""
+    for page in (ROOT / "docs").glob("*.md"):
+        for path in re.findall(r"(?:studies|examples|docs/images)/[\w/.-]*\w/?", page.read_text()):
+            assert (ROOT / path).exists(), f"{page.name}: {path}"
+
+
+def test_the_reference_lists_every_public_name():
+    listed = set(re.findall(r"^::: metaprior\.(\w+)$", (ROOT / "docs" / "api.md").read_text(), flags=re.MULTILINE))
+    assert set(metaprior.__all__) <= listed

@@ -1,4 +1,4 @@
-"""What the README says is what happens."""
+"""The README's code runs, and the commands and files it names exist."""
 
 import re
 import runpy
@@ -15,19 +15,31 @@ def test_the_example_in_the_readme_runs():
     exec(compile(code, "README.md", "exec"), {})
 
 
-# Those on real data are in test_docs.py; few-shot learning on generated images is in the demo, too.
+# The examples on real data are tested in test_docs.py; the demo also covers few-shot learning on generated images.
 @pytest.mark.parametrize("name", [pytest.param("fewshot.py", marks=pytest.mark.slow), "sinusoid.py"])
 def test_examples_run(name, capsys):
     runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
     assert " ± " in capsys.readouterr().out
 
 
-def test_every_target_and_file_named_in_the_readme_exists():
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 110
+
+
+def test_every_target_and_link_in_the_readme_exists():
     readme = (ROOT / "README.md").read_text()
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"`?make (\w+)", readme))
     assert {"run", "test"} <= targets
     assert all(f"\n{target}:" in makefile for target in targets)
-    links = re.findall(r"\]\(([^)#h][^)#]*)\)", readme)
+    links = re.findall(r"\]\(([^)#]+)(?:#([^)]+))?\)", readme)
     assert links
-    assert all((ROOT / link).exists() for link in links)
+    for path, anchor in links:
+        assert (ROOT / path).exists(), path
+        assert not anchor or anchor in anchors(ROOT / path), f"{path}#{anchor}"
+
+
+def anchors(page):
+    """Anchors of a page's headings, as GitHub and mkdocs make them."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in titles}
