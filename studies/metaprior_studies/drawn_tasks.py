@@ -9,5 +9,5 @@ class DrawnTasks(NamedTuple):
     """Source and target tasks to meta-learn from, and target tasks to test on."""
 
     source: list[Task]
-    target: list[Task]  # a scheme with fewer target tasks sees the first ones
+    target: list[Task]  # a scheme with fewer target tasks uses the first ones
     test: list[TestTask]

@@ -1,10 +1,11 @@
-"""Few-shot classification with source and target classes from two data sets: every scheme and the baselines."""
+"""Few-shot classification with source and target classes from two data sets: every scheme, and baselines."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -13,10 +14,12 @@ from metaprior.estimators.classifier import MetaGPClassifier
 from metaprior.gp.kernels import RBFKernel
 from metaprior.metrics.summary import report
 from metaprior.plots.style import tidy
-from metaprior_studies.demo.rows import Draw, Rows, by_scheme, make_row, with_error
+from metaprior_studies.demo.rows import OnFit, Rows, Scorer, by_scheme, score_draws, with_error
+from metaprior_studies.drawn_tasks import DrawnTasks
 from metaprior_studies.environments.episodes import FewShot
 from metaprior_studies.environments.generated import generated_images
 from metaprior_studies.environments.images import DataMissing, features
+from metaprior_studies.estimator_schemes import EstimatorScheme, fit_and_score
 
 METRICS = ("accuracy", "probability_accuracy", "log_loss", "brier", "calibration_error")
 PLAIN = "GP, RBF on the inputs"
@@ -24,12 +27,12 @@ PLAIN = "GP, RBF on the inputs"
 
 @dataclass(frozen=True)
 class FewShotConfig:
-    """The setting of the paper's figure 4. Draws are independent: new tasks, new test tasks."""
+    """The setting of the paper's figure 4. Every draw has new tasks and test tasks."""
 
     seed: int = 0
     n_draws: int = 8
     beta: float = 0.5  # share of source tasks
-    small_alpha: float = 0.2  # a second weight, to see that the weight matters
+    small_alpha: float = 0.2  # a second weight, to show that the weight matters
     n_tasks: int = 20  # N
     shots: int = 5
     queries: int = 15
@@ -37,78 +40,65 @@ class FewShotConfig:
     n_steps: int = 1000
 
 
-class Scheme(NamedTuple):
-    """A row of the table: the classifier's arguments and the tasks it sees."""
-
-    name: str
-    n_source: int
-    n_target: int
-    arguments: dict[str, Any]
-
-
 def find_data() -> tuple[FewShot, str]:
-    """Features of mini-ImageNet and CUB, or generated images where they are absent; and what to call them."""
+    """Return features of mini-ImageNet and CUB, or generated images if those are missing, and a title."""
     try:
         source, target = features("miniimagenet"), features("cub")
     except DataMissing:
-        return FewShot(*generated_images()), "generated images (the features of mini-ImageNet and CUB are not here)"
-    return FewShot(source, target), "mini-ImageNet to CUB, frozen features of an encoder that has seen ImageNet"
+        return FewShot(*generated_images()), "generated images (features of mini-ImageNet and CUB not found)"
+    return FewShot(source, target), "mini-ImageNet to CUB, frozen features of an encoder trained on ImageNet"
 
 
-def schemes(config: FewShotConfig, input_dim: int) -> list[Scheme]:
-    """GPs, PACOH on few, pooled and all target tasks, and WFEM: the same estimator with other arguments."""
+def schemes(config: FewShotConfig, input_dim: int) -> list[EstimatorScheme]:
+    """Return GPs, PACOH on few, pooled and all target tasks, and WFEM: one estimator with different arguments."""
     few = round((1 - config.beta) * config.n_tasks)
     rest = config.n_tasks - few
     rbf = RBFKernel(length_scale=float(np.sqrt(input_dim)), output_scale=4.0)
     plain = {"mean": "zero", "kernel": rbf, "standardize": False, "n_steps": 0}
     return [
-        Scheme(PLAIN, rest, few, {**plain, "alpha": "pooled"}),
-        Scheme("GP, not meta-trained", rest, few, {"standardize": True, "n_steps": 0, "alpha": "pooled"}),
-        Scheme(f"PACOH, {few} target tasks", 0, few, {"alpha": 0.0}),
-        Scheme(f"PACOH, {rest} source + {few}", rest, few, {"alpha": "pooled"}),
-        Scheme(f"WFEM, alpha = {config.small_alpha:g}", rest, few, {"alpha": config.small_alpha}),
-        Scheme("WFEM, alpha chosen", rest, few, {}),
-        Scheme(f"PACOH, {config.n_tasks} target tasks", 0, config.n_tasks, {"alpha": 0.0}),
+        EstimatorScheme(PLAIN, rest, few, {**plain, "alpha": "pooled"}),
+        EstimatorScheme("GP, not meta-trained", rest, few, {"standardize": True, "n_steps": 0, "alpha": "pooled"}),
+        EstimatorScheme(f"PACOH, {few} target tasks", 0, few, {"alpha": 0.0}),
+        EstimatorScheme(f"PACOH, {rest} source + {few}", rest, few, {"alpha": "pooled"}),
+        EstimatorScheme(f"WFEM, alpha = {config.small_alpha:g}", rest, few, {"alpha": config.small_alpha}),
+        EstimatorScheme("WFEM, alpha chosen", rest, few, {}),
+        EstimatorScheme(f"PACOH, {config.n_tasks} target tasks", 0, config.n_tasks, {"alpha": 0.0}),
     ]
 
 
-def run(config: FewShotConfig, problem: FewShot, on_fit: Callable[[str], None] = lambda name: None) -> Rows:
-    """Fit and score every scheme and baseline on every draw: one row each. `on_fit` is told what comes next."""
-    rows = []
-    for index in range(config.n_draws):
-        draw = make_draw(config, problem, index)
-        for name, baseline in BASELINES.items():
-            on_fit(name)
-            rows.append(make_row(name, index, report(score(baseline, draw.test)), METRICS, 0.0))
-        for scheme in schemes(config, int(np.prod(problem.target.shape))):
-            on_fit(scheme.name)
-            started = time.perf_counter()
-            meta = fit(config, scheme, draw)
-            seconds = time.perf_counter() - started
-            rows.append(make_row(scheme.name, index, meta.evaluate(draw.test), METRICS, seconds))
-    return rows
+def run(config: FewShotConfig, problem: FewShot, on_fit: OnFit = lambda name: None) -> Rows:
+    """Score the baselines and fit and score every scheme on every draw: one row each."""
+    scorers: dict[str, Scorer] = {name: partial(_score_baseline, baseline) for name, baseline in BASELINES.items()}
+    for scheme in schemes(config, int(np.prod(problem.target.shape))):
+        scorers[scheme.name] = partial(_score_scheme, config, scheme)
+    return score_draws(config.n_draws, partial(make_draw, config, problem), scorers, METRICS, on_fit)
 
 
-def make_draw(config: FewShotConfig, problem: FewShot, index: int) -> Draw:
-    """Draw tasks."""
-    rng = np.random.default_rng([config.seed, index])
+def make_draw(config: FewShotConfig, problem: FewShot, number: int) -> DrawnTasks:
+    """Draw beta N source tasks, N target tasks and the test tasks."""
+    rng = np.random.default_rng([config.seed, number])
     few = round((1 - config.beta) * config.n_tasks)
-    return Draw(
-        index,
+    return DrawnTasks(
         problem.source_tasks(config.n_tasks - few, rng),
         problem.target_tasks(config.n_tasks, rng),
         problem.test_tasks(config.n_test_tasks, rng),
     )
 
 
-def fit(config: FewShotConfig, scheme: Scheme, draw: Draw) -> MetaGPClassifier:
-    """Meta-train one scheme on one draw."""
-    arguments = {"n_steps": config.n_steps, "random_state": draw.number, "progress": False, **scheme.arguments}
-    return MetaGPClassifier(**arguments).fit(draw.source[: scheme.n_source], draw.target[: scheme.n_target])
+def _score_scheme(
+    config: FewShotConfig, scheme: EstimatorScheme, number: int, draw: DrawnTasks
+) -> tuple[Mapping[str, Any], float]:
+    meta = scheme.estimator(MetaGPClassifier, n_steps=config.n_steps, random_state=number)
+    return fit_and_score(meta, scheme.tasks(draw))
+
+
+def _score_baseline(baseline: Any, number: int, draw: DrawnTasks) -> tuple[Mapping[str, Any], float]:
+    started = time.perf_counter()
+    return report(score(baseline, draw.test)), time.perf_counter() - started
 
 
 def summary(rows: Rows) -> list[tuple[str, ...]]:
-    """The table: accuracy, its paired difference to the plain GP, log loss and calibration error."""
+    """Return the table: accuracy, its paired difference from the plain GP, log loss and calibration error."""
     schemes = by_scheme(rows)
     plain = schemes[PLAIN]["accuracy"]
     return [
@@ -124,7 +114,7 @@ def summary(rows: Rows) -> list[tuple[str, ...]]:
 
 
 def draw_figure(rows: Rows, title: str, path: Path) -> None:
-    """Accuracy, log loss and calibration error: every draw a dot, the mean a bar with its 95% interval."""
+    """Plot accuracy, log loss and calibration error: a dot per draw, and the mean with its 95% interval."""
     from matplotlib.figure import Figure
 
     schemes = by_scheme(rows)

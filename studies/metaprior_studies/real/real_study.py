@@ -1,8 +1,8 @@
-"""Real environments: every scheme on new source, target and test tasks in every draw."""
+"""Compare all schemes on real environments; every draw has new source, target and test tasks."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,14 +20,15 @@ from metaprior_studies.environments.real_tables import (
     physionet_hct,
     ujiindoorloc,
 )
+from metaprior_studies.estimator_schemes import EstimatorScheme, fit_and_score
 from metaprior_studies.open_settings import reporting_seeds
 from metaprior_studies.study import Point, Rows
 
-GP = "GP"  # the prior at its initial theta: the target tasks are used to scale it alone
+GP = "GP"  # the prior at its initial theta; the target tasks only set its scale
 PER_TASK = "scikit-learn GP per task"
 TARGET_ONLY = "PACOH, target-only"
 POOLED = "PACOH, pooled"
-DEFAULT = "WFEM, default"  # alpha and the kernel chosen by held-out target tasks
+DEFAULT = "WFEM, default"  # alpha and the kernel chosen by cross-validation over target tasks
 MANY = "PACOH, many target tasks"
 METRICS = ("rmse", "nll", "calibration_error", "coverage", "width")
 
@@ -41,90 +42,78 @@ ENVIRONMENTS: dict[str, Callable[[], GroupedTasks]] = {
 
 
 def wfem(alpha: float) -> str:
-    """The name of WFEM at a fixed alpha."""
+    """Return the name of WFEM at a fixed alpha."""
     return f"WFEM, alpha = {alpha:g}"
-
-
-class Scheme(NamedTuple):
-    """A way to learn from a draw: the tasks it sees, and what differs from the estimator's defaults."""
-
-    name: str
-    n_source: int
-    n_target: int
-    arguments: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class RealStudy:
-    """All schemes on one environment. A row per draw, scheme and metric: the metric's mean over test tasks."""
+    """All schemes on one environment. A row is the mean of a metric over the test tasks of a draw and scheme."""
 
     name: str  # of the environment
     n_draws: int = 10
     n_source: int = 40
     n_target: int = 5
-    n_many: int = 40  # target tasks of the last scheme: the others see the first n_target of them
+    n_many: int = 40  # target tasks of the last scheme; the others use the first n_target of them
     n_test: int = 60
     max_samples: int | None = None  # of a meta-training task
     alphas: tuple[float, ...] = (0.1, 0.2, 0.5, 0.8)
     n_steps: int = 2000
 
     def points(self) -> Iterator[Point]:
-        """A draw each."""
+        """Yield a point per draw."""
         for draw in reporting_seeds(self.n_draws):
             yield Point(f"draw-{draw}", {"draw": draw})
 
     def draw(self, seed: int, data: GroupedTasks) -> DrawnTasks:
-        """The tasks of a draw: the target's are all that any scheme sees, and the test's are the same for all."""
+        """Draw the tasks of all schemes, which share the test tasks."""
         return data.draw(self.n_source, self.n_many, self.n_test, seed, self.max_samples)
 
-    def schemes(self, kernel: str) -> list[Scheme]:
-        """What is meta-trained; all but the default with one kernel, the one that the default tries first."""
+    def schemes(self, kernel: str) -> list[EstimatorScheme]:
+        """Return the meta-trained schemes; all but the default use the kernel that the default tries first."""
         few, alone = (self.n_source, self.n_target), (0, self.n_target)
         return [
-            Scheme(GP, *alone, {"alpha": 0.0, "kernel": kernel, "n_steps": 0}),
-            Scheme(TARGET_ONLY, *alone, {"alpha": 0.0, "kernel": kernel}),
-            Scheme(POOLED, *few, {"alpha": "pooled", "kernel": kernel}),
-            *(Scheme(wfem(alpha), *few, {"alpha": alpha, "kernel": kernel}) for alpha in self.alphas),
-            Scheme(DEFAULT, *few, {}),
-            Scheme(MANY, 0, self.n_many, {"alpha": 0.0, "kernel": kernel}),
+            EstimatorScheme(GP, *alone, {"alpha": 0.0, "kernel": kernel, "n_steps": 0}),
+            EstimatorScheme(TARGET_ONLY, *alone, {"alpha": 0.0, "kernel": kernel}),
+            EstimatorScheme(POOLED, *few, {"alpha": "pooled", "kernel": kernel}),
+            *(EstimatorScheme(wfem(alpha), *few, {"alpha": alpha, "kernel": kernel}) for alpha in self.alphas),
+            EstimatorScheme(DEFAULT, *few, {}),
+            EstimatorScheme(MANY, 0, self.n_many, {"alpha": 0.0, "kernel": kernel}),
         ]
 
     def run(self, point: Point, on_chunk: Callable[[str], None]) -> Rows:
-        """Every scheme on one draw."""
+        """Return the rows of every scheme on one draw."""
         seed = point.values["draw"]
         tasks = self.draw(seed, ENVIRONMENTS[self.name]())
         on_chunk(PER_TASK)
-        rows = self._rows(seed, Scheme(PER_TASK, 0, 0, {}), score_per_task_gp(tasks.test), "rbf", np.nan)
+        rows = self._rows(seed, EstimatorScheme(PER_TASK, 0, 0, {}), score_per_task_gp(tasks.test), "rbf", np.nan)
         for scheme in self.schemes(first_kernel(tasks.target)):
             on_chunk(scheme.name)
-            meta = MetaGPRegressor(
-                **{"noise_std": "learned", "n_steps": self.n_steps, **scheme.arguments},
-                random_state=seed,
-                progress=False,
-            )
+            defaults = {"noise_std": "learned", "n_steps": self.n_steps, "random_state": seed}
+            meta = scheme.estimator(MetaGPRegressor, **defaults)
             try:
-                meta.fit(tasks.source[: scheme.n_source] or None, tasks.target[: scheme.n_target])
+                scores, _ = fit_and_score(meta, scheme.tasks(tasks))
             except TrainingDiverged:
                 rows += self._rows(seed, scheme, dict.fromkeys(METRICS, np.nan), "", np.nan)
             else:
-                rows += self._rows(seed, scheme, meta.evaluate(tasks.test), meta.family_, meta.alpha_)
+                rows += self._rows(seed, scheme, scores, meta.family_, meta.alpha_)
         return rows
 
-    def _rows(self, draw: int, scheme: Scheme, scores: dict[str, Any], kernel: str, alpha: float) -> Rows:
+    def _rows(self, draw: int, scheme: EstimatorScheme, scores: Mapping[str, Any], kernel: str, alpha: float) -> Rows:
         shared = {
             "data": self.name,
             "scheme": scheme.name,
             "n_source": scheme.n_source,
             "n_target": scheme.n_target,
-            "kernel": kernel,  # the one that was used
-            "alpha": alpha,  # that was used, on average where predictions are averaged
+            "kernel": kernel,
+            "alpha": alpha,  # the mean, if predictions are averaged over alpha
             "draw": draw,
         }
         return [{**shared, "metric": metric, "value": float(scores[metric])} for metric in METRICS]
 
 
 def first_kernel(tasks: list[Task]) -> str:
-    """The kernel that kernel="auto" tries first."""
+    """Return the kernel that kernel="auto" tries first."""
     return next(iter(families(AUTO, tasks[0].x.shape[1], None, labels=False)))
 
 
