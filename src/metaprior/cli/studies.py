@@ -1,6 +1,8 @@
 """`metaprior demo`, `reproduce` and `bench-data`: commands of the package in studies/, imported when called."""
 
+from collections.abc import Callable
 from importlib import import_module
+from typing import Annotated
 
 import typer
 
@@ -11,21 +13,24 @@ STUDIES = {
     "reproduce": "Run the experiments of the paper again and check its claims.",
     "bench-data": "Compare every scheme on real data.",
 }
-FORWARD = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+FORWARD = {"ignore_unknown_options": True, "help_option_names": []}
 
 
 def add_studies(app: typer.Typer) -> None:
     """Register a command for every study that passes its arguments on."""
     for name, summary in STUDIES.items():
-        app.command(name, help=summary, context_settings=FORWARD)(_run_study)
+        app.command(name, help=summary, context_settings=FORWARD)(_forward(name))
 
 
-def _run_study(context: typer.Context) -> None:
-    try:
-        studies = import_module("metaprior_studies.commands")
-    except ModuleNotFoundError as error:
-        raise exit_error(
-            f"metaprior {context.info_name} needs the studies, which are not part of the package ({error.name} is not "
-            "installed): run `pip install ./studies` in a checkout of metaprior."
-        ) from None
-    studies.app([str(context.info_name), *context.args], prog_name="metaprior")
+def _forward(name: str) -> Callable[..., None]:
+    def run_study(arguments: Annotated[list[str] | None, typer.Argument(show_default=False)] = None) -> None:
+        try:
+            studies = import_module("metaprior_studies.commands")
+        except ModuleNotFoundError as error:
+            raise exit_error(
+                f"metaprior {name} needs the studies, which are not part of the package ({error.name} is not "
+                "installed): run `pip install ./studies` in a checkout of metaprior."
+            ) from None
+        studies.app([name, *(arguments or [])], prog_name="metaprior")
+
+    return run_study
