@@ -1,5 +1,6 @@
 """The code on the documentation pages runs, links work, and the examples on real data run on generated copies."""
 
+import pkgutil
 import re
 import runpy
 import sys
@@ -93,6 +94,20 @@ def test_every_file_named_in_the_docs_exists():
     for page in (ROOT / "docs").glob("*.md"):
         for path in re.findall(r"(?:studies|examples|docs/images)/[\w/.-]*\w/?", page.read_text()):
             assert (ROOT / path).exists(), f"{page.name}: {path}"
+
+
+def test_every_name_in_the_notation_table_exists():
+    """Names such as `gp.exact.condition` are modules, functions or classes of the package."""
+    names = re.findall(r"`((?:tasks|gp|meta|search|prediction)\.[\w.]+)", (ROOT / "docs" / "notation.md").read_text())
+    assert len(names) > 10
+    for name in names:
+        pkgutil.resolve_name(f"metaprior.{name}")
+
+
+def test_every_file_named_for_contributors_exists():
+    paths = re.findall(r"`((?:src|studies|tests|docs|examples)/[\w/.-]*)`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert len(paths) > 10
+    assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
 def test_the_reference_lists_every_public_name():
