@@ -28,12 +28,12 @@ def timed(function, arguments, rounds=3):
 
 def evidence(limit, covariances, residuals):
     """The gradient of the sum of all evidences, compiled with the given cross-over."""
-    linalg.SMALL, before = limit, linalg.SMALL
+    linalg.MAX_UNROLLED, before = limit, linalg.MAX_UNROLLED
     try:
         total = lambda covariances, residuals: jnp.sum(jax.vmap(linalg.log_normal)(covariances, residuals))  # noqa: E731
         return jax.jit(jax.value_and_grad(total, (0, 1))).lower(covariances, residuals).compile()
     finally:
-        linalg.SMALL = before
+        linalg.MAX_UNROLLED = before
 
 
 def main():

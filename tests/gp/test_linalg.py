@@ -1,4 +1,4 @@
-"""Factorizations one by one (large matrices) equal the batched ones (small matrices), with their derivatives."""
+"""Factorizations, solves and their gradients, unrolled (small matrices) or by LAPACK (large ones)."""
 
 import jax
 import jax.numpy as jnp
@@ -10,34 +10,41 @@ from metaprior import MetaGPRegressor
 from metaprior.gp import linalg
 from metaprior.gp.linalg import cholesky, solve_lower, solve_upper
 
+PATHS = {"unrolled": (6, 6), "batched LAPACK": (1, 6), "one by one": (1, 1)}  # MAX_UNROLLED, MAX_BATCHED_LAPACK
 
-def through(matrix, right, vector):
-    factor = cholesky(matrix)
-    forward, back = solve_lower(factor, right), solve_upper(factor, vector)
-    return jnp.sum(jnp.log(jnp.diagonal(factor))) + jnp.sum(jnp.sin(forward)) + jnp.sum(jnp.cos(back))
+
+def jax_solve_lower(factor, right):
+    return jax.scipy.linalg.solve_triangular(factor, right, lower=True)
+
+
+def jax_solve_upper(factor, right):
+    return jax.scipy.linalg.solve_triangular(factor, right, lower=True, trans="T")
 
 
 @pytest.mark.usefixtures("x64")
-def test_one_by_one_equals_batched_in_value_and_gradient(monkeypatch):
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("shape", [(6,), (6, 4)])
+def test_factors_and_solves_equal_those_of_jax_with_their_gradients(path, shape, monkeypatch):
+    """The gradients of a solve by the factor and by the right-hand side, under two vmaps."""
+    for name, size in zip(("MAX_UNROLLED", "MAX_BATCHED_LAPACK"), PATHS[path], strict=True):
+        monkeypatch.setattr(linalg, name, size)
     rng = np.random.default_rng(0)
-    root = rng.normal(size=(2, 3, 6, 6))
+    root, right = rng.normal(size=(2, 3, 6, 6)), jnp.asarray(rng.normal(size=(2, 3, *shape)))
     matrix = jnp.asarray(root @ np.swapaxes(root, 2, 3) + np.eye(6))
-    arguments = matrix, jnp.asarray(rng.normal(size=(2, 3, 6, 4))), jnp.asarray(rng.normal(size=(2, 3, 6)))
-    results = []
-    for small, batched in ((6, 6), (1, 6), (1, 1)):  # all at once, by batched LAPACK, one by one
-        monkeypatch.setattr(linalg, "SMALL", small)
-        monkeypatch.setattr(linalg, "BATCHED", batched)
-        values = jax.vmap(jax.vmap(jax.value_and_grad(through, argnums=(0, 1, 2))))
-        results.append(jax.tree.leaves(jax.jit(values)(*arguments)))
-    # A gradient in a symmetric matrix is known up to its antisymmetric part.
-    first, *others = ([part if part.shape != matrix.shape else part + part.mT for part in parts] for parts in results)
-    for other in others:
-        for one, same in zip(first, other, strict=True):
+    factor = jax.jit(jax.vmap(jax.vmap(cholesky)))(matrix)
+    np.testing.assert_allclose(factor, np.linalg.cholesky(matrix), rtol=1e-10, atol=1e-12)
+    for ours, expected in ((solve_lower, jax_solve_lower), (solve_upper, jax_solve_upper)):
+        results = []
+        for solve in (ours, expected):
+            total = lambda factor, right, solve=solve: jnp.sum(jnp.sin(solve(factor, right)))  # noqa: E731
+            values = jax.jit(jax.vmap(jax.vmap(jax.value_and_grad(total, argnums=(0, 1)))))
+            results.append(jax.tree.leaves(values(factor, right)))
+        for one, same in zip(*results, strict=True):
             np.testing.assert_allclose(one, same, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("n", [0, 1, 2, linalg.SMALL, linalg.SMALL + 1, linalg.BATCHED + 1])
+@pytest.mark.parametrize("n", [0, 1, 2, linalg.MAX_UNROLLED, linalg.MAX_UNROLLED + 1, linalg.MAX_BATCHED_LAPACK + 1])
 @pytest.mark.usefixtures("x64")
 def test_log_normal_equals_scipy_and_its_gradient_the_closed_form(n, dtype):
     rng = np.random.default_rng(n)
@@ -58,8 +65,8 @@ def test_log_normal_equals_scipy_and_its_gradient_the_closed_form(n, dtype):
     np.testing.assert_allclose(by_covariance, 0.5 * (outer - inverse), **tolerance)
 
 
-@pytest.mark.parametrize("n", [3, linalg.SMALL + 1, linalg.BATCHED + 1])
-def test_what_is_not_positive_definite_is_nan_and_spoils_no_other(n):
+@pytest.mark.parametrize("n", [3, linalg.MAX_UNROLLED + 1, linalg.MAX_BATCHED_LAPACK + 1])
+def test_a_matrix_that_is_not_positive_definite_gives_nan_and_affects_no_other(n):
     covariances = jnp.stack([jnp.eye(n), jnp.eye(n).at[0, 0].set(-1.0)])
     value, gradient = jax.vmap(jax.value_and_grad(linalg.log_normal))(covariances, jnp.ones((2, n)))
     np.testing.assert_allclose(value[0], -0.5 * n, rtol=1e-6)
@@ -69,7 +76,7 @@ def test_what_is_not_positive_definite_is_nan_and_spoils_no_other(n):
 
 @pytest.mark.parametrize("sizes", [(60,), (1, 5, 30, 100)])
 def test_many_large_ragged_tasks_train_and_predict_to_the_end(sizes):
-    """jaxlib's batched LAPACK calls wait for each other for ever here, on two cores."""
+    """jaxlib's batched LAPACK calls deadlock here, on two cores."""
     rng = np.random.default_rng(0)
     tasks = [(x := rng.normal(size=(sizes[i % len(sizes)], 1)), np.sin(x[:, 0])) for i in range(20)]
     meta = MetaGPRegressor("pooled", inference="svgd", n_steps=10, random_state=0, progress=False).fit(tasks)
