@@ -1,7 +1,7 @@
 """metaprior: Gaussian-process priors learned from many small tasks, most of them from somewhere else."""
 
 from metaprior.estimators.classifier import MetaGPClassifier
-from metaprior.estimators.loading import load
+from metaprior.estimators.persistence import load
 from metaprior.estimators.regressor import MetaGPRegressor
 from metaprior.gp.encoders import ConvEncoder, MLPEncoder
 from metaprior.gp.inducing import InducingKernel, InducingMean

@@ -10,13 +10,23 @@ from metaprior import MetaGPClassifier, MetaGPRegressor
 from metaprior.datasets.sinusoid import Sinusoid
 from metaprior.meta.hyperprior import check_prior_std
 from metaprior.meta.runs import Settings
-from metaprior.tasks.types import TestTask
+from metaprior.prediction.batches import predict_tasks
 from metaprior_studies.environments.episodes import FewShot
 from metaprior_studies.environments.generated import generated_images
 from metaprior_studies.open_settings import OpenSettings, reporting_seeds, validation_seeds
-from metaprior_studies.reproduction.engine import Draw, Spec, Training, predictions, stack_tests
 from metaprior_studies.reproduction.fewshot_figure import Figure4
-from metaprior_studies.reproduction.schemes import Scheme, auto_scheme, choose_alpha, metrics, paper_schemes, score
+from metaprior_studies.reproduction.schemes import (
+    Draw,
+    Scheme,
+    Training,
+    auto_scheme,
+    fit_scheme,
+    metrics,
+    paper_schemes,
+    score,
+    stack_tests,
+    unstack_tests,
+)
 from metaprior_studies.reproduction.settings_search import Grid, SettingsSearch
 from metaprior_studies.reproduction.sinusoid_figures import Figure1, Figure2, Figure3, Figure5, RegimeMap
 from metaprior_studies.schema import ALL, AUTO, COLUMNS, DEFAULT, FEW, GP, POOLED, SCHEMES, WFEM
@@ -29,12 +39,6 @@ PAPER = {
     "mean": "mlp", "kernel": "mlp", "inference": "map", "temperature": "paper", "prior_std": 6.0, "n_steps": 40,
     "random_state": STATE, "progress": False,
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _few_lanes(monkeypatch):
-    """Whatever a test trains goes through one compiled program of two lanes."""
-    monkeypatch.setattr("metaprior_studies.reproduction.engine.LANES_CPU", 2)
 
 
 def quiet(what):
@@ -53,57 +57,47 @@ def training():
     return Training(Settings(temperature="paper", prior_std=check_prior_std(6.0)), 1e-2, 40)
 
 
-def unstack(test):
-    return [TestTask(*parts) for parts in zip(*test, strict=True)]
-
-
 @pytest.mark.parametrize(("n_source", "n_target", "alpha"), [(6, 4, 0.2), (0, 7, 0.0)])
-def test_a_run_in_slots_predicts_as_the_estimator_does(draw, training, n_source, n_target, alpha):
-    spec = Spec(draw, range(n_source), range(n_target), alpha, draw.test)
-    [prediction] = predictions([spec], training, n_slots=12)
+def test_a_scheme_predicts_as_the_estimator_does(draw, training, n_source, n_target, alpha):
+    [ensemble] = fit_scheme([draw], Scheme(WFEM, n_source, n_target, alpha), training)
     meta = MetaGPRegressor(alpha=alpha, **PAPER, noise_std=0.1).fit(draw.source[:n_source], draw.target[:n_target])
-    for i, test in enumerate(unstack(draw.test)):
+    tests = unstack_tests(draw.test)
+    predictive, _, _ = predict_tasks(ensemble, tests)
+    for i, test in enumerate(tests):
         mean, std = meta.adapt(test.x_context, test.y_context).predict(test.x_query, return_std=True)
-        assert_allclose(prediction.mean[0, i], mean, rtol=2e-3, atol=2e-3)
-        assert_allclose(np.sqrt(prediction.variance[0, i]), std, rtol=1e-2)
-    scores, expected = metrics([(1.0, prediction)], draw.test.y_query), meta.evaluate(unstack(draw.test))
+        assert_allclose(predictive.mean()[i], mean, rtol=1e-9)
+        assert_allclose(predictive.std()[i], std, rtol=1e-9)
+    scores, expected = metrics(ensemble, draw.test, "gaussian"), meta.evaluate(tests)
     for name in ("rmse", "nll", "calibration_error", "coverage"):
-        assert_allclose(scores[name], expected[name], rtol=2e-2, atol=2e-3)
+        assert_allclose(scores[name], expected[name], rtol=1e-9)
 
 
-def test_runs_of_other_sizes_and_draws_side_by_side_do_not_touch(draw, training, monkeypatch):
-    other = draw._replace(seed=7)
-    specs = [
-        Spec(draw, range(6), range(4), 0.2, draw.test),
-        Spec(other, (), range(9), 0.0, draw.test),
-        Spec(draw, range(2), range(3), 0.9, TestTask(*(part[:2] for part in draw.test)), prior_std=0.5),
-    ]
-    together = predictions(specs, training, n_slots=12)
-    monkeypatch.setattr("metaprior_studies.reproduction.engine.CALL_NUMBERS", 1)
-    alone = [predictions([spec], training, n_slots=12)[0] for spec in specs]
-    for one, two, spec in zip(together, alone, specs, strict=True):
-        assert one.mean.shape == (1, *spec.test.y_query.shape)
-        assert_allclose(one.mean, two.mean, rtol=2e-3, atol=2e-3)
-    assert not np.allclose(together[0].mean[0, 0], together[1].mean[0, 0], rtol=1e-2)
+def test_draws_trained_together_are_those_trained_alone(draw, training):
+    draws, scheme = [draw, draw._replace(seed=7, source=draw.source[::-1])], Scheme(WFEM, 6, 4, 0.2, prior_std=0.5)
+    together = score(draws, [scheme], training)
+    alone = [score([each], [scheme], training)[0] for each in draws]
+    for one, two in zip(together, alone, strict=True):
+        assert_allclose(one[scheme]["rmse"], two[scheme]["rmse"], rtol=2e-3)
+    assert abs(together[0][scheme]["rmse"] - together[1][scheme]["rmse"]) > 1e-3
 
 
-def test_tasks_that_a_run_does_not_see_leave_no_trace(draw, training):
-    spoiled = draw._replace(source=[task._replace(y=np.full_like(task.y, 1e9)) for task in draw.source])
-    spoiled.target[9:] = [task._replace(y=np.full_like(task.y, 1e9)) for task in draw.target[9:]]
-    first, second = (
-        predictions([Spec(tasks, (), range(5), 0.0, draw.test)], training, 10)[0].mean for tasks in (draw, spoiled)
+def test_tasks_that_a_scheme_does_not_see_leave_no_trace(draw, training):
+    spoiled = draw._replace(
+        source=[task._replace(y=np.full_like(task.y, 1e9)) for task in draw.source],
+        target=[*draw.target[:5], *(task._replace(y=np.full_like(task.y, 1e9)) for task in draw.target[5:])],
     )
-    assert_array_equal(first, second)
+    scheme = Scheme(FEW, 0, 5, 0.0)
+    assert score([draw], [scheme], training) == score([spoiled], [scheme], training)
 
 
 def test_alpha_is_chosen_as_the_estimator_chooses_it(draw, training):
-    weights, alphas = choose_alpha([draw], Scheme("auto", 6, 4, None), training, n_slots=12)
+    """One search: the scheme's ensemble is the estimator's, weight by weight."""
+    [ensemble] = fit_scheme([draw], Scheme(AUTO, 6, 4, None), training)
     meta = MetaGPRegressor(alpha="auto", **PAPER, noise_std=0.1).fit(draw.source[:6], draw.target[:4])
-    assert_allclose(alphas, meta.alpha_path_.alpha, atol=1e-12)
-    assert_allclose(weights[0], meta.alpha_path_.weight, atol=5e-3)
-    scheme = Scheme("auto", 6, 4, None)
-    [scores] = score([draw], [scheme], training, 12)
-    assert_allclose(scores[scheme]["rmse"], meta.evaluate(unstack(draw.test)).rmse, rtol=2e-2)
+    weights = meta.alpha_path_.weight
+    assert_allclose(ensemble.weights, weights[weights > 0], rtol=1e-9)
+    expected = meta.evaluate(unstack_tests(draw.test))
+    assert_allclose(metrics(ensemble, draw.test, "gaussian")["rmse"], expected.rmse, rtol=1e-9)
 
 
 def test_labels_are_predicted_as_the_classifier_does():
@@ -115,14 +109,11 @@ def test_labels_are_predicted_as_the_classifier_does():
     figure = Figure4()
     training = replace(figure.training(DEFAULT, "svgd"), n_steps=20)
     draw = Draw(SEED, source, target, stack_tests(tests))
-    [prediction] = predictions([Spec(draw, range(3), range(4), 0.3, draw.test)], training, n_slots=8)
+    [ensemble] = fit_scheme([draw], Scheme(WFEM, 3, 4, 0.3), training)
     meta = MetaGPClassifier(0.3, inference="svgd", n_steps=20, random_state=STATE, progress=False).fit(source, target)
-    scores, expected = metrics([(1.0, prediction)], draw.test.y_query), meta.evaluate(tests)
+    scores, expected = metrics(ensemble, draw.test, "bernoulli"), meta.evaluate(tests)
     for name in ("accuracy", "probability_accuracy", "log_loss"):
-        assert_allclose(scores[name], expected[name], rtol=5e-3, atol=5e-3)
-    for i, test in enumerate(tests):
-        probability = meta.adapt(test.x_context, test.y_context).predict_proba(test.x_query)[:, 1]
-        assert_allclose(np.exp(prediction.log_probability[1, i]), probability, atol=5e-3)
+        assert_allclose(scores[name], expected[name], rtol=1e-9)
 
 
 def test_c4_the_two_identities_hold_exactly():
@@ -130,7 +121,7 @@ def test_c4_the_two_identities_hold_exactly():
     figure = Figure3(n_source=(0, 30), **TINY)
     for n_source, (first, second) in ((0, (WFEM, ALL)), (30, (FEW, GP))):
         schemes = paper_schemes(figure.n_tasks, n_source, n_source / figure.n_tasks)
-        for scores in score(figure.draws(0.75), schemes, figure.training, figure.n_tasks):
+        for scores in score(figure.draws(0.75), schemes, figure.training):
             by_name = {scheme.name: values for scheme, values in scores.items()}
             assert by_name[first] == by_name[second]
             assert by_name[WFEM] == by_name[POOLED]  # alpha = beta weighs all tasks alike
@@ -142,7 +133,7 @@ def test_the_gp_is_the_same_at_every_point_and_sees_no_task():
     draws = figure.draws(0.5)
     emptied = [draw._replace(source=draw.source[::-1], target=draw.target[::-1]) for draw in draws]
     gp = paper_schemes(30, 15, None)[:1]
-    assert score(draws, gp, figure.training, 30) == score(emptied, gp, figure.training, 30)
+    assert score(draws, gp, figure.training) == score(emptied, gp, figure.training)
 
 
 @pytest.mark.parametrize("study", [
@@ -202,5 +193,5 @@ def test_alpha_is_left_to_choose_only_where_there_is_a_choice():
 def test_a_run_that_diverges_is_nan_and_alone(draw, training):
     wild = replace(training, learning_rate=1e38)
     schemes = [Scheme(WFEM, 6, 4, 0.2), Scheme(AUTO, 6, 4, None), Scheme(GP, 0, 0, 0.0, trained=False)]
-    [scores] = score([draw], schemes, wild, 12)
+    [scores] = score([draw], schemes, wild)
     assert [np.isnan(scores[scheme]["rmse"]) for scheme in schemes] == [True, True, False]

@@ -228,7 +228,6 @@ def tiny(monkeypatch):
         "regime": RegimeMap(n_target=(5,), deviations=(0.0, 1.0), strengths=(1.0,), alphas=(0.5,), **TINY),
     }
     monkeypatch.setitem(profiles.PROFILES, "quick", studies)
-    monkeypatch.setattr("metaprior_studies.reproduction.engine.LANES_CPU", 2)  # one program for all points
 
 
 def test_reproduce_all_ends_with_the_claims_and_can_be_resumed(tiny, tmp_path):

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
-from metaprior.estimators.classification_baselines import (
+from metaprior.estimators.baselines import (
     BASELINES,
-    LEAST_PROBABILITY,
+    MIN_PROBABILITY,
     logistic_regression,
     nearest_class_mean,
-    score,
+    score_baseline,
 )
 from metaprior.metrics.classification import accuracy, summarize_labels
 from metaprior.tasks.types import TestTask
@@ -89,7 +89,7 @@ class TestEveryBaseline:
         sizes = [(2, 1), (9, 7), (4, 3)]
         tasks = [draw_task(rng, *size) for size in sizes]
         tasks.append(TestTask(np.empty((0, 3)), np.empty(0), np.ones((2, 3)), np.array([0.0, 1.0])))
-        scores = score(baseline, tasks)
+        scores = score_baseline(baseline, tasks)
         probabilities = [baseline(*task[:3]) for task in tasks]
         for index, (task, p) in enumerate(zip(tasks, probabilities, strict=True)):
             alone = summarize_labels(task.y_query, p, np.log(np.where(task.y_query == 1, p, 1 - p)))
@@ -107,7 +107,7 @@ class TestEveryBaseline:
 @pytest.mark.skipif(not (SHARED / "features").exists(), reason="the features are not here")
 def test_real_features():
     tasks = FewShot(features("miniimagenet", SHARED), features("cub", SHARED)).test_tasks(100, 0)
-    scores = {name: score(baseline, tasks) for name, baseline in BASELINES.items()}
+    scores = {name: score_baseline(baseline, tasks) for name, baseline in BASELINES.items()}
     means, regression = scores["nearest class mean"], scores["logistic regression"]
     assert 0.80 < np.mean(means["accuracy"]) < 0.85
     # About as often right, but unit covariance is far too sure of itself in 64 dimensions.
@@ -118,8 +118,8 @@ def test_real_features():
 
 def test_certainty_that_is_wrong_costs_what_the_floor_says():
     task = TestTask(np.array([[0.0], [1e3]]), np.array([0, 1]), np.array([[1e3], [1e3]]), np.array([0, 1]))
-    scores = score(nearest_class_mean, [task])
-    np.testing.assert_allclose(scores["log_loss"], [-np.log(LEAST_PROBABILITY) / 2], rtol=1e-12)
+    scores = score_baseline(nearest_class_mean, [task])
+    np.testing.assert_allclose(scores["log_loss"], [-np.log(MIN_PROBABILITY) / 2], rtol=1e-12)
     np.testing.assert_array_equal(scores["accuracy"], [0.5])
 
 
@@ -143,4 +143,4 @@ def test_certainty_that_is_wrong_costs_what_the_floor_says():
 )
 def test_what_cannot_be_scored_is_an_error(baseline, tasks, message):
     with pytest.raises(ValueError, match=message):
-        score(baseline, tasks)
+        score_baseline(baseline, tasks)

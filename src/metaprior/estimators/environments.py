@@ -1,4 +1,4 @@
-"""What `fit` is given: source and target tasks, or any number of named environments."""
+"""The tasks given to `fit`: of a source and a target environment, or of any number of named environments."""
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,21 +8,26 @@ from metaprior.search.selection import AutoSettings
 from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tasks.types import Task
 
-Read = Callable[[Any, str, int | None], list[Task]]  # checks (tasks, what to call them, the number of input columns)
+Read = Callable[[Any, str, int | None], list[Task]]  # checks tasks, given their name in errors and the input dimension
 
 
-class Environments(NamedTuple):
+class NamedEnvironments(NamedTuple):
     """Checked tasks of every environment."""
 
     names: tuple[str, ...]
     tasks: list[Sequence[Task]]  # lists, or stored tasks
-    target: int  # which of them is the one to predict in
-    arguments: tuple[str, ...]  # what the user called each, for errors
+    target: int  # index of the target environment
+    arguments: tuple[str, ...]  # the name of each in errors
 
     @property
     def counts(self) -> list[int]:
-        """Tasks per environment."""
+        """The number of tasks of each environment."""
         return [len(tasks) for tasks in self.tasks]
+
+    @property
+    def input_dim(self) -> int:
+        """The number of input columns."""
+        return next(task.x.shape[1] for tasks in self.tasks for task in tasks[:1])
 
 
 def read_environments(
@@ -30,8 +35,8 @@ def read_environments(
     target_tasks: Iterable[Any] | None,
     target: Any,
     read: Read,
-) -> Environments:
-    """Source and target tasks, or a mapping from names to tasks of which `target` names one."""
+) -> NamedEnvironments:
+    """Check source and target tasks, or a mapping from names to tasks that `target` names one of."""
     if isinstance(source_tasks, Mapping):
         _check_names(source_tasks, target_tasks, target)
         names = tuple(source_tasks)
@@ -39,7 +44,7 @@ def read_environments(
     elif target is not None:
         raise ValueError(
             f"target={target!r} names one of several environments, as in fit({{'a': tasks, 'b': tasks}}, target='b'); "
-            "with source_tasks and target_tasks leave it out."
+            "leave it out with source_tasks and target_tasks."
         )
     else:
         names = ("source", "target")
@@ -54,28 +59,28 @@ def read_environments(
         empty = "source_tasks has no tasks" if len(names) != 2 or isinstance(source_tasks, Mapping) else ""
         raise ValueError(f"{empty or 'source_tasks and target_tasks are both empty'}: expected at least one (X, y).")
     place = names.index(target if isinstance(source_tasks, Mapping) else "target")
-    return Environments(names, checked, place, tuple(argument for argument, _ in named))
+    return NamedEnvironments(names, checked, place, tuple(argument for argument, _ in named))
 
 
-def warn_if_few_target_tasks(environments: Environments, auto: AutoSettings, n_steps: Any) -> None:
-    """Say so where there are too few target tasks to choose by."""
+def warn_if_few_target_tasks(environments: NamedEnvironments, auto: AutoSettings, n_steps: Any) -> None:
+    """Warn if there are too few target tasks for cross-validation."""
     n_target, name = environments.counts[environments.target], environments.names[environments.target]
     if auto.weights and not n_target:
         warnings.warn(
-            f"There are no tasks of the {name} environment to choose alpha by: alpha is 1. Pass some if there are "
-            "any; alpha=1 or alpha='pooled' says that this is meant.",
+            f"There are no tasks of the {name} environment to choose alpha by, so alpha is 1. Pass some if you have "
+            "any; alpha=1 or alpha='pooled' silences this warning.",
             stacklevel=4,
         )
     if (auto.temperature or auto.prior_std) and n_target < 2 and n_steps > 0:
         warnings.warn(
-            f"temperature='auto' and prior_std='auto' need two tasks of the {name} environment at least, one to "
-            f"hold out; there are {n_target}. They are 'bayes' and 1.0 now.",
+            f"temperature='auto' and prior_std='auto' need at least two tasks of the {name} environment, one of them "
+            f"to hold out; there are {n_target}. Using 'bayes' and 1.0 instead.",
             stacklevel=4,
         )
 
 
 def _stored(tasks: StoredTasks, argument: str, input_dim: int | None) -> StoredTasks:
-    """Stored tasks were checked when they were stored; only now are they seen beside others."""
+    """Check that stored tasks, which were checked when they were written, go with the others."""
     if input_dim is not None and tasks.input_dim != input_dim:
         raise ValueError(
             f"{argument} must have {input_dim} input column{'s' * (input_dim != 1)}, like the other tasks; got "
@@ -86,15 +91,15 @@ def _stored(tasks: StoredTasks, argument: str, input_dim: int | None) -> StoredT
 
 def _check_names(environments: Mapping[Any, Any], target_tasks: Any, target: Any) -> None:
     if not environments:
-        raise ValueError("source_tasks is a mapping without any environment: expected names and their tasks.")
+        raise ValueError("source_tasks is an empty mapping: expected environment names and their tasks.")
     listed = ", ".join(map(repr, environments))
     if not all(isinstance(name, str) for name in environments):
         raise ValueError(f"source_tasks must map names to tasks; its keys must be strings, got {listed}.")
     if target_tasks is not None:
         raise ValueError(
-            "target_tasks must be left out where source_tasks maps names to tasks: target='...' names one."
+            "target_tasks must be left out if source_tasks maps names to tasks: name the target by target='...'."
         )
     if target is None:
-        raise ValueError(f"target must say which environment to predict in; pass target= one of {listed}.")
+        raise ValueError(f"target must name the environment to predict in; pass target= one of {listed}.")
     if not (isinstance(target, str) and target in environments):
         raise ValueError(f"target must be one of the environments, {listed}; got {target!r}.")

@@ -1,42 +1,101 @@
-"""One file for a fitted model: named tensors and a versioned JSON header, in the safetensors format. No pickle."""
+"""Saved priors: one file with named tensors and a JSON header. Nothing in a file is executed."""
 
 import os
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from metaprior.files import CHECKPOINT, InvalidFile, read_tensors
+from metaprior.estimators.parameters import RENAMED, check_parameters, resolve_families
+from metaprior.files import CHECKPOINT, InvalidFile, read_tensors, write_tensors
 from metaprior.gp.prior import ENCODERS, KERNELS, MEANS
-from metaprior.meta.methods import METHODS
+from metaprior.meta.methods import MAP, METHODS, Laplace, resolve_inference
+from metaprior.meta.runs import draw_prior, scaling_template
+from metaprior.prediction.ensemble import Ensemble, Model
+from metaprior.search.report import TransferReport
+from metaprior.tasks.labels import as_labels
 
 DESCRIPTIONS = {kind.__name__: kind for named in (MEANS, KERNELS, ENCODERS, METHODS) for kind in named.values()}
+HEADER = {
+    "kind": str,
+    "parameters": dict,
+    "fitted": dict,
+    "input_dim": int,
+    "n_members": int,
+    "report": dict,
+    "training": dict,
+}
+FITTED_NUMBERS = ("alpha_", "family_", "temperature_", "dtype_", "best_step_")
+FITTED_TRACES = ("environment_weights_", "loss_trace_", "validation_trace_")
+
+
+def load(path: str | os.PathLike, *, mean: Any = None, kernel: Any = None, encoder: Any = None) -> Any:
+    """Load a saved prior.
+
+    Parameters
+    ----------
+    path : path-like
+        A file written by `save` or by `metaprior fit`.
+    mean, kernel, encoder : optional
+        The custom mean, kernel or encoder that the prior was fitted with, if any. Its parameters come from the file.
+
+    Returns
+    -------
+    MetaGPRegressor or MetaGPClassifier
+
+    Raises
+    ------
+    InvalidFile
+        If the file is damaged or was not written by metaprior.
+    """
+    from metaprior.estimators.classifier import MetaGPClassifier
+    from metaprior.estimators.regressor import MetaGPRegressor
+
+    header, tensors = read_prior(path, tensors=FITTED_TRACES, numbers=FITTED_NUMBERS)
+    kinds = {kind.__name__: kind for kind in (MetaGPRegressor, MetaGPClassifier)}
+    if header["kind"] not in kinds:
+        raise InvalidFile(f"{path} holds a {header['kind']!r}, which this version does not know.")
+    kind = kinds[header["kind"]]
+    custom = {"mean": mean, "kernel": kernel, "encoder": encoder}
+    meta = kind(**_decode_parameters(path, header, kind._get_param_names(), custom))
+    _restore_fitted(meta, path, header, tensors)
+    return meta
+
+
+def write_prior(meta: Any, path: str | os.PathLike) -> None:
+    """Write a fitted estimator to a file."""
+    fitted = {name: getattr(meta, name) for name in FITTED_NUMBERS}
+    if meta.likelihood == "bernoulli":
+        fitted["classes_"] = None if meta.classes_ is None else meta.classes_.tolist()
+    header = {
+        "kind": type(meta).__name__,
+        "parameters": {name: _encode(value) for name, value in meta.parameters_.items() if name != "n_devices"},
+        "fitted": fitted,
+        "input_dim": meta.model_.input_dim,
+        "n_members": len(meta.model_.members),
+        "report": meta.report_.to_json(),
+        "training": meta.training_,
+    }
+    leaves = jax.tree_util.tree_flatten_with_path(meta.model_)[0]
+    tensors = {_tensor_name(where): np.asarray(leaf) for where, leaf in leaves if hasattr(leaf, "shape")}
+    write_tensors(path, header, {**tensors, **{name: getattr(meta, name) for name in FITTED_TRACES}})
 
 
 def read_prior(
     path: str | os.PathLike, tensors: Sequence[str] = (), numbers: Sequence[str] = ()
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Header and tensors of a prior, with those that are named."""
+    """Read the header and the tensors of a prior; raise if any that are named here are missing."""
     header, arrays = read_tensors(path)
     if isinstance(header, dict) and header.get("kind") == CHECKPOINT:
         raise InvalidFile(
-            f"{path} is the checkpoint of a fit that was interrupted, not a prior. Run the same fit again: it goes on "
-            "from there."
+            f"{path} is the checkpoint of an interrupted fit, not a prior. Re-run the same fit to resume it."
         )
-    kinds = {
-        "kind": str,
-        "parameters": dict,
-        "fitted": dict,
-        "input_dim": int,
-        "n_members": int,
-        "report": dict,
-        "training": dict,
-    }
-    if not (isinstance(header, dict) and all(isinstance(header.get(key), kind) for key, kind in kinds.items())):
-        raise InvalidFile(f"{path} is damaged: its header lacks one of {', '.join(kinds)}.")
+    if not (isinstance(header, dict) and all(isinstance(header.get(key), kind) for key, kind in HEADER.items())):
+        raise InvalidFile(f"{path} is damaged: its header lacks one of {', '.join(HEADER)}.")
     if isinstance(header["n_members"], bool) or header["n_members"] < 1:
         raise InvalidFile(f"{path} is damaged: it has {header['n_members']} priors.")
     missing = [*(set(tensors) - set(arrays)), *(set(numbers) - set(header["fitted"]))]
@@ -45,65 +104,47 @@ def read_prior(
     return header, arrays
 
 
-def encode(value: Any) -> Any:
-    """A constructor argument as JSON; an own mean or kernel leaves only its signature."""
-    if is_dataclass(value) and type(value).__name__ in DESCRIPTIONS:
-        fields_ = {field.name: encode(getattr(value, field.name)) for field in fields(value)}
-        return {"description": type(value).__name__, "fields": fields_}
-    if isinstance(value, dict):
-        return {"mapping": {str(key): encode(item) for key, item in value.items()}}
-    if isinstance(value, tuple | list | np.ndarray):
-        return [encode(item) for item in value]
-    if isinstance(value, np.generic):
-        return value.item()
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return {"own": signature(value)}
+def _restore_fitted(meta: Any, path: Any, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
+    """Set the fitted attributes of an estimator from a file."""
+    fitted, input_dim, n_members = header["fitted"], header["input_dim"], header["n_members"]
+    settings = check_parameters(meta)
+    if meta.likelihood == "bernoulli":
+        classes = fitted.get("classes_")
+        if classes is not None and not (isinstance(classes, list) and len(classes) == 2):
+            raise InvalidFile(f"{path} is damaged: classes_ must be two labels; the file has {classes!r}.")
+        meta.classes_ = None if classes is None else as_labels(classes, f"{path}: classes_")
+        settings = meta._adjust_mean(settings)
+    known = resolve_families(meta, settings, input_dim, resolve_inference(meta.inference))
+    family = fitted.setdefault("family_", next(iter(known)))
+    if family not in known:
+        raise InvalidFile(f"{path} is damaged: it names a kernel {family!r} that its parameters do not allow.")
+    settings = known[family]
+    if isinstance(settings.method, Laplace):  # its draws are saved
+        settings = replace(settings, method=MAP(), n_particles=settings.method.n_draws)
+    with jax.enable_x64(fitted["dtype_"] == "float64"):
+        dtype = jnp.zeros(()).dtype
+        particles, rest, _ = eqx.filter_eval_shape(draw_prior, jax.random.key(0), input_dim, settings, 1.0, dtype)
+        member = Model(particles, rest, scaling_template(input_dim, settings))
+        meta.model_ = _restore_model(path, Ensemble((member,) * n_members, np.zeros(n_members)), tensors)
+    try:
+        meta.report_ = TransferReport.from_json(header["report"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidFile(f"{path} is damaged: its report cannot be read ({error!r}).") from None
+    meta.parameters_ = meta.get_params(deep=False)
+    for name in FITTED_NUMBERS:
+        setattr(meta, name, fitted[name])
+    for name in FITTED_TRACES:
+        setattr(meta, name, tensors[name])
+    meta.n_features_in_, meta.training_ = input_dim, header["training"]
 
 
-def decode_parameters(
-    path: str | os.PathLike, header: dict[str, Any], names: Sequence[str], own: dict[str, Any]
-) -> dict[str, Any]:
-    """Constructor arguments; `own` holds those that cannot be in a file, or None."""
-    stored = header["parameters"]
-    if unknown := sorted(set(stored) - set(names)):  # what an older version does not say has its default
-        raise InvalidFile(f"{path} has parameters {unknown} that this version does not know.")
-    for name, value in own.items():
-        expected = stored[name].get("own") if isinstance(stored[name], dict) else None
-        if value is not None and expected is None:
-            raise ValueError(f"{name} is in the file already: this prior was not fitted with an own {name}.")
-        if value is None and expected is not None:
-            raise ValueError(
-                f"This prior was fitted with an own {name}, {expected}: pass it again as load(path, {name}=...)."
-            )
-        if value is not None and signature(value) != expected:
-            raise ValueError(f"{name} must be {expected}, as this prior was fitted with; got {signature(value)}.")
-    return {name: _decode(name, value) if own.get(name) is None else own[name] for name, value in stored.items()}
-
-
-def signature(value: Any) -> str:
-    """The class of an own module and of the modules inside it, as in Product(Matern32, Constant)."""
-    name = getattr(value, "__name__", type(value).__name__)
-    if not isinstance(value, eqx.Module):
-        return name
-    parts = [getattr(value, field.name) for field in fields(value)]
-    inner = [signature(part) for part in parts if isinstance(part, eqx.Module)]
-    return f"{name}({', '.join(inner)})" if inner else name
-
-
-def flatten(model: Any) -> dict[str, np.ndarray]:
-    """Every array of a model under the name of its place."""
-    leaves = jax.tree_util.tree_flatten_with_path(model)[0]
-    return {f"model{jax.tree_util.keystr(path)}": np.asarray(leaf) for path, leaf in leaves if hasattr(leaf, "shape")}
-
-
-def restore(path: str | os.PathLike, template: Any, tensors: dict[str, np.ndarray]) -> Any:
-    """A model of the template's structure with the file's arrays, refused if any shape or precision differs."""
+def _restore_model(path: Any, template: Ensemble, tensors: dict[str, np.ndarray]) -> Any:
+    """Fill the template with the file's arrays; raise if any shape or precision differs."""
 
     def place(where: Any, leaf: Any) -> Any:
         if not hasattr(leaf, "shape"):
             return leaf
-        name = f"model{jax.tree_util.keystr(where)}"
+        name = _tensor_name(where)
         tensor = tensors.get(name)
         if tensor is None or tensor.shape != leaf.shape or tensor.dtype != leaf.dtype:
             came = "nothing" if tensor is None else f"{tensor.dtype}{list(tensor.shape)}"
@@ -113,13 +154,61 @@ def restore(path: str | os.PathLike, template: Any, tensors: dict[str, np.ndarra
     return jax.tree_util.tree_map_with_path(place, template)
 
 
+def _tensor_name(where: Any) -> str:
+    return f"model{jax.tree_util.keystr(where)}"
+
+
+def _encode(value: Any) -> Any:
+    """Encode a constructor parameter as JSON; of a custom mean or kernel only the signature is stored."""
+    if is_dataclass(value) and type(value).__name__ in DESCRIPTIONS:
+        encoded = {field.name: _encode(getattr(value, field.name)) for field in fields(value)}
+        return {"description": type(value).__name__, "fields": encoded}
+    if isinstance(value, dict):
+        return {"mapping": {str(key): _encode(item) for key, item in value.items()}}
+    if isinstance(value, tuple | list | np.ndarray):
+        return [_encode(item) for item in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return {"own": _signature(value)}  # the key that files have had from the first
+
+
+def _decode_parameters(
+    path: Any, header: dict[str, Any], names: Sequence[str], custom: dict[str, Any]
+) -> dict[str, Any]:
+    """Decode constructor parameters; `custom` holds those that a file cannot, or None."""
+    stored = {RENAMED.get(name, name): value for name, value in header["parameters"].items()}
+    if unknown := sorted(set(stored) - set(names)):  # parameters that an older file lacks have their defaults
+        raise InvalidFile(f"{path} has parameters {unknown} that this version does not know.")
+    for name, value in custom.items():
+        expected = stored[name].get("own") if isinstance(stored[name], dict) else None
+        if value is not None and expected is None:
+            raise ValueError(f"{name} is stored in the file: this prior was not fitted with a custom {name}.")
+        if value is None and expected is not None:
+            raise ValueError(f"This prior was fitted with a custom {name}, {expected}: pass load(path, {name}=...).")
+        if value is not None and _signature(value) != expected:
+            raise ValueError(f"{name} must be {expected}, as this prior was fitted with; got {_signature(value)}.")
+    return {name: _decode(name, value) if custom.get(name) is None else custom[name] for name, value in stored.items()}
+
+
+def _signature(value: Any) -> str:
+    """Return the class of a custom module and of the modules inside it, as in Product(Matern32, Constant)."""
+    name = getattr(value, "__name__", type(value).__name__)
+    if not isinstance(value, eqx.Module):
+        return name
+    parts = [getattr(value, field.name) for field in fields(value)]
+    inner = [_signature(part) for part in parts if isinstance(part, eqx.Module)]
+    return f"{name}({', '.join(inner)})" if inner else name
+
+
 def _decode(name: str, value: Any) -> Any:
     if isinstance(value, list):
         return tuple(_decode(name, item) for item in value)
     if not isinstance(value, dict):
         return value
     if "own" in value:
-        return None  # a random generator: its state is not part of a fitted prior
+        return None  # a random generator, whose state is not part of a fitted prior
     if isinstance(value.get("mapping"), dict):
         return {key: _decode(name, item) for key, item in value["mapping"].items()}
     if value.get("description") not in DESCRIPTIONS or not isinstance(value.get("fields"), dict):

@@ -1,105 +1,120 @@
-"""`MetaGPRegressor`: what most users touch. NumPy in, NumPy out."""
+"""`MetaGPRegressor`: a meta-learned Gaussian-process prior for regression tasks."""
 
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from sklearn.base import RegressorMixin
 from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
+from metaprior.checks import check_bool
 from metaprior.estimators.base import MetaGP
-from metaprior.estimators.environments import read_environments
+from metaprior.estimators.environments import NamedEnvironments, read_environments
+from metaprior.estimators.parameters import reject_renamed
+from metaprior.meta.runs import Settings
 from metaprior.metrics.regression import summarize
 from metaprior.metrics.summary import report
 from metaprior.prediction.adapted import AdaptedRegressor
 from metaprior.prediction.adapted_many import AdaptedRegressors
 from metaprior.prediction.batches import check_precision, predict_tasks
 from metaprior.tasks.ragged import Ragged, as_contexts, as_new_tasks
-from metaprior.tasks.types import as_task, as_tasks, as_test_tasks
+from metaprior.tasks.types import TestTask, as_task, as_tasks, as_test_tasks
 
 
-class MetaGPRegressor(MetaGP):
-    """A Gaussian-process prior meta-learned from source and target tasks by weighted free energy minimization.
+class MetaGPRegressor(RegressorMixin, MetaGP):
+    """A Gaussian-process prior, meta-learned from source and target tasks by weighted free energy minimization.
+
+    `fit` learns the prior from many tasks. `adapt` conditions it on a few readings of a new task, in closed form.
 
     Parameters
     ----------
-    alpha : "auto", "pooled", float in [0, 1], sequence of floats, or dict
-        Weight of the source environment; the target has 1 - alpha. "pooled" weighs every task the same. "auto" holds
-        out target tasks, scores a grid of alpha on them, and averages predictions over those that do well, target-only
-        among them (see docs/choosing-alpha.md). A sequence is a grid of one's own. With several sources, a number is
-        shared among them in proportion to their numbers of tasks, and a dict gives every environment its weight.
-    inference : "auto", "map", "svgd", "laplace", MAP(...), SVGD(...) or Laplace(...)
-        How the Gibbs hyper-posterior is approximated: by its mode, by interacting particles, or by draws from the
-        normal that fits it at its mode. "auto" is "laplace" for priors of up to 2000 parameters, else "map", as it is
-        for stored tasks.
+    alpha : "auto", "pooled", float in [0, 1], sequence of floats, or dict, default="auto"
+        Weight of the source environment; the target has 1 - alpha. "auto" chooses it by cross-validation over target
+        tasks: predictions are averaged over the values that do well, target-only included. A sequence is a custom grid
+        to choose from. "pooled" weights every task equally. Several sources share a number in proportion to their
+        numbers of tasks; a dict gives every environment its weight.
+    inference : "auto", "map", "svgd", "laplace", MAP(...), SVGD(...) or Laplace(...), default="auto"
+        Approximation of the Gibbs hyper-posterior: its mode, interacting particles, or draws from a normal around the
+        mode. "auto" is "laplace" for priors of up to 2000 parameters, else "map"; for stored tasks it is "map".
     n_particles : int, optional
         Default 1 for MAP and 10 for the others. Several MAP particles are an ensemble of independent solutions.
-    mean : "auto", "inducing", "mlp", "linear", "constant", "zero", MLPMean(...), or a function of one input point
-        Prior mean. "auto" is the one that goes with the kernel, "mlp" where none does. An equinox module is learned.
+    mean : "auto", "inducing", "mlp", "linear", "constant", "zero", MLPMean(...), or a callable, default="auto"
+        Prior mean. "auto" is the one that goes with the kernel, or "mlp". A callable takes one input point; the
+        parameters of an Equinox module are learned.
     kernel : "auto", "inducing", "mlp", "linear", "linear+rbf", "rbf", InducingKernel(...), a tinygp kernel, or a module
-        Prior covariance. "auto" is "inducing" in up to three input dimensions, else "linear+rbf", unless "mlp", the
-        paper's, predicts ten or more held-out target tasks clearly better (see docs/priors.md). Own means and kernels
-        see standardized inputs and outputs (see `standardize`).
-    encoder : None, "mlp", "conv", MLPEncoder(...), ConvEncoder(...), or a function of one input point
-        What mean and kernel see in place of the inputs, and so share. An equinox module is learned.
-    noise_std : float or "learned"
+        Prior covariance. "auto" is "inducing" for up to three inputs, else "linear+rbf", unless "mlp" (the paper's)
+        predicts ten or more held-out target tasks clearly better. Custom kernels see standardized inputs and outputs.
+    encoder : None, "mlp", "conv", MLPEncoder(...), ConvEncoder(...), or a callable, default=None
+        Map from inputs to the features that mean and kernel see. The parameters of an Equinox module are learned.
+    noise_std : float or "learned", default="learned"
         Standard deviation of the observation noise, in the units of y.
-    temperature : "bayes", "effective", "paper", "auto" or float
-        gamma, the weight of the evidence against the hyper-prior; the rules are in `metaprior.meta.objective`. "auto"
-        weighs a quarter and four times "bayes" too, as alpha="auto" does alphas.
-    prior_mean : "zero", "initial" or dict
+    temperature : "bayes", "effective", "paper", "auto" or float, default="bayes"
+        gamma, the weight of the evidence against the hyper-prior. "auto" also tries a quarter and four times "bayes".
+    prior_mean : "zero", "initial" or dict, default="zero"
         Mean of the hyper-prior, for all parameters or per group (weights, biases, scales).
-    prior_std : float, dict or "auto"
-        Standard deviation of the hyper-prior, for all parameters or per group. "auto" weighs 0.5, 1 and 2.
-    optimizer : "adam" or "sgd"
-        What makes steps of gradients.
-    learning_rate : float
-        Size of the first steps.
-    schedule : "cosine" or "constant"
-        How the learning rate falls over the steps.
-    n_steps : int
-        Training steps; 0 leaves the prior at its initial parameters, which is the "GP" baseline.
+    prior_std : float, dict or "auto", default=1.0
+        Standard deviation of the hyper-prior, for all parameters or per group. "auto" tries 0.5, 1 and 2.
+    optimizer : "adam" or "sgd", default="adam"
+        Gradient-based optimizer.
+    learning_rate : float, default=0.01
+        Initial learning rate.
+    schedule : "cosine" or "constant", default="cosine"
+        Learning-rate schedule.
+    n_steps : int, optional
+        Training steps, by default 2000. 0 leaves the prior at its initial parameters (the paper's "GP" baseline).
     batch_size : int, optional
-        Tasks per step, shared among environments (and size buckets) in proportion to their size, at least one of each.
-        Default: all tasks. Stored tasks (`open_tasks`): 256, shared in proportion to weights in the loss.
-    standardize : bool
-        Learn the scale of inputs and outputs from the tasks; undone in every prediction.
-    dtype : "auto", "float32" or "float64"
-        Precision of training. "auto" takes float64 where float32 could not resolve the noise: when it is small against
-        the spread of y, or tasks are large. Adaptation and prediction are in double precision, unless asked otherwise.
-    random_state : int, RandomState or None
-        The same number gives the same prior.
+        Tasks per training step, shared among environments in proportion to their weight in the loss. By default all
+        tasks, and 256 for stored tasks.
+    standardize : bool, default=True
+        Standardize inputs and outputs by the meta-training tasks. Predictions are in the units of y.
+    dtype : "auto", "float32" or "float64", default="auto"
+        Training precision. "auto" is float64 if the noise is small against the spread of y or tasks are large.
+        Adaptation and prediction are in float64 unless asked otherwise.
+    random_state : int, RandomState or None, default=None
+        Seed for reproducible results.
     search_time : float, optional
-        Seconds that choosing kernel, alpha, temperature and prior_std may take, compilation and the last 100 steps
-        aside: its runs are cut short where they would take longer. Default: as long as it takes.
+        Seconds that the search may take, compilation excluded; its runs are shortened to meet it. By default unlimited.
     n_devices : int, optional
-        Devices that share the training (see docs/performance.md). Default: all that JAX sees, of all processes.
+        Devices that share the training, by default all that JAX sees, in all processes.
     progress : bool, optional
-        Show a progress bar. Default: if standard error is a terminal.
+        Show a progress bar, by default if standard error is a terminal.
 
     Attributes
     ----------
     family_ : str
-        The name of the kernel that was used.
+        The kernel that was used.
     alpha_, environment_weights_, temperature_, dtype_
-        What was used, on average where predictions are averaged.
-    alpha_path_
-        What was compared to choose it; `transfer_report()` says it in words, a table and a plot.
+        The values that were used, averaged over the members of the ensemble.
+    alpha_path_ : Bunch
+        What was compared to choose alpha; see also `transfer_report`.
     particles_, particle_weights_
         The learned parameters, a pytree with a leading axis of particles, and their weights.
-    loss_trace_ : (steps,)
-        Weighted loss plus hyper-prior penalty / temperature, averaged over particles.
-    validation_trace_
+    loss_trace_ : ndarray of shape (n_steps,)
+        Weighted loss plus hyper-prior penalty / temperature, averaged over particles, of the member of largest weight.
+    validation_trace_ : ndarray
         Negative log density of the validation queries, every 100 steps.
     best_step_ : int
-        The step whose parameters were kept (traces and step of the prior with the most weight).
+        The step whose parameters were kept.
     n_features_in_ : int
         Number of input columns.
+
+    Examples
+    --------
+    >>> from metaprior import MetaGPRegressor
+    >>> from metaprior.datasets import Sinusoid
+    >>> problem = Sinusoid(deviation=0.25)
+    >>> source, target = problem.source_tasks(25, 5, rng=0), problem.target_tasks(5, 5, rng=1)
+    >>> meta = MetaGPRegressor(alpha=0.3, kernel="rbf", mean="linear", n_steps=50, random_state=0)
+    >>> task = meta.fit(source, target).adapt(*target[0])
+    >>> mean, std = task.predict([[0.0], [1.0]], return_std=True)
+    >>> mean.shape
+    (2,)
     """
 
     likelihood = "gaussian"
 
+    @reject_renamed
     def __init__(
         self,
         alpha: Any = "auto",
@@ -116,7 +131,7 @@ class MetaGPRegressor(MetaGP):
         optimizer: str = "adam",
         learning_rate: float = 1e-2,
         schedule: str = "cosine",
-        n_steps: int = 2000,
+        n_steps: int | None = None,
         batch_size: int | None = None,
         standardize: bool = True,
         dtype: str = "auto",
@@ -147,75 +162,105 @@ class MetaGPRegressor(MetaGP):
         self.n_devices = n_devices
         self.progress = progress
 
-    def fit(
-        self,
-        source_tasks: Iterable[Any] | Mapping[Any, Any] | None = None,
-        target_tasks: Iterable[Any] | None = None,
-        *,
-        target: Any = None,
-        validation_tasks: Iterable[Any] | None = None,
-        patience: Any = 5,
-        checkpoint: str | os.PathLike | None = None,
-    ) -> "MetaGPRegressor":
-        """Meta-train on sequences of (X, y), one per task, or on stored tasks (`open_tasks`), which may be millions.
-
-        For more than two environments pass a dict of them and name the target:
-        `fit({"a": tasks, "b": tasks, "c": tasks}, target="c")`.
-
-        Given `validation_tasks` (as for `evaluate`), they are scored every 100 steps, the best parameters are kept,
-        and training stops after `patience` scores without a new best (None: never).
-
-        Given `checkpoint`, a path, what is done is kept in that file every ten seconds, and when the fit is stopped.
-        The same fit, run again, goes on from there to the same result (to a like one with `search_time`, which goes by
-        the clock). Remove the file once the prior is saved.
-        """
-        settings = self._settings()
-        environments = read_environments(source_tasks, target_tasks, target, as_tasks)
-        held_out = None
-        if validation_tasks is not None:
-            held_out = lambda input_dim: as_test_tasks(validation_tasks, "validation_tasks", input_dim)  # noqa: E731
-        self._fit(settings, environments, held_out, patience, checkpoint)
-        return self
-
     def adapt(self, X: Any, y: Any) -> AdaptedRegressor:
-        """Condition on a new task's context, in closed form. An empty context predicts from the prior."""
+        """Condition the prior on the readings of a new task, in closed form.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_context, n_features)
+            Inputs of the context. An empty context predicts from the prior.
+        y : array-like of shape (n_context,)
+            Readings.
+
+        Returns
+        -------
+        AdaptedRegressor
+        """
         check_is_fitted(self, "model_")
         task = as_task(X, y, "adapt", self.model_.input_dim)
-        return AdaptedRegressor(self.model_, task.x, task.y)
+        x = Ragged.of([task.x], (self.model_.input_dim,))
+        return AdaptedRegressors(self.model_, x, Ragged.of([task.y]), "float64")[0]
 
     def adapt_many(self, contexts: Iterable[Any], *, dtype: str = "float64") -> AdaptedRegressors:
-        """Condition on the contexts (X, y) of many new tasks, of any sizes, at once.
+        """Condition the prior on the contexts of many new tasks at once: `adapt` for each of them, much faster.
 
-        As `adapt` for each of them, and much faster. `dtype="float32"` is faster still, and good to about 1e-4 of the
-        spread of y; where the noise is too small for it there is an error.
+        Parameters
+        ----------
+        contexts : iterable of (X, y)
+            Contexts of any sizes.
+        dtype : "float64" or "float32", default="float64"
+            float32 is faster and accurate to about 1e-4 of the spread of y; it is refused if the noise is too small.
+
+        Returns
+        -------
+        AdaptedRegressors
         """
         check_is_fitted(self, "model_")
         x, y = as_contexts(contexts, "contexts", self.model_.input_dim)
-        return self._adapted(x, y, dtype)
+        check_precision(dtype, self.model_, x)
+        return AdaptedRegressors(self.model_, x, Ragged.of(y), dtype)
 
     def predict_many(
         self, tasks: Iterable[Any], *, return_std: bool = False, latent: bool = False, dtype: str = "float64"
     ) -> Any:
-        """Adapt to and predict every (X_context, y_context, X_query): means, a list with an array for each task.
+        """Adapt to many tasks and predict their queries.
 
-        With `return_std` a list of standard deviations as well. `latent` as for `adapt(...).predict`, `dtype` as for
-        `adapt_many`.
+        Parameters
+        ----------
+        tasks : iterable of (X_context, y_context, X_query)
+            Tasks of any sizes.
+        return_std : bool, default=False
+            Also return standard deviations.
+        latent : bool, default=False
+            Predict the noise-free function instead of new observations.
+        dtype : "float64" or "float32", default="float64"
+            As for `adapt_many`.
+
+        Returns
+        -------
+        list of ndarray, or a tuple of two lists
+            Means, and standard deviations if asked for, of every task.
         """
         check_is_fitted(self, "model_")
         x, y, queries = as_new_tasks(tasks, "tasks", self.model_.input_dim)
-        return self._adapted(x, y, dtype).predict(queries, return_std, latent)
-
-    def _adapted(self, x: Ragged, y: list[np.ndarray], dtype: str) -> AdaptedRegressors:
         check_precision(dtype, self.model_, x)
-        return AdaptedRegressors(self.model_, x, Ragged.of(y), dtype)
+        return AdaptedRegressors(self.model_, x, Ragged.of(y), dtype).predict(queries, return_std, latent)
 
     def evaluate(self, test_tasks: Iterable[Any], coverage: Any = 0.9) -> Bunch:
-        """Adapt to and score every (X_context, y_context, X_query, y_query).
+        """Adapt to the contexts of test tasks and score the predictions of their queries.
 
-        Means over tasks of `rmse`, `nll`, `coverage` and `width` (of the central interval), each with its standard
-        error `..._se`; `calibration_error` over all queries; `per_task` holds the values of every task.
+        Parameters
+        ----------
+        test_tasks : sequence of (X_context, y_context, X_query, y_query)
+            Tasks that were not meta-trained on.
+        coverage : float, default=0.9
+            Nominal coverage of the central interval.
+
+        Returns
+        -------
+        Bunch
+            Means over tasks of `rmse`, `nll` (nats per reading), `coverage` and `width` of the interval, each with its
+            standard error `..._se`; `calibration_error` over all queries; `n_tasks`; `per_task`, the values per task.
         """
-        check_is_fitted(self, "model_")
-        tasks = as_test_tasks(test_tasks, "test_tasks", self.model_.input_dim)
+        tasks = self._read_tests(test_tasks, "test_tasks")
         predictive, y, mask = predict_tasks(self.model_, tasks)
         return report(summarize(predictive, y, mask, coverage))
+
+    def score(self, test_tasks: Iterable[Any]) -> float:
+        """Return the coefficient of determination R^2 over the queries of all test tasks (as for `evaluate`)."""
+        tasks = self._read_tests(test_tasks, "test_tasks")
+        predictive, observed, mask = predict_tasks(self.model_, tasks)
+        residual = (observed - predictive.mean())[mask]
+        total = np.sum((observed[mask] - np.mean(observed[mask])) ** 2)
+        return float(1.0 - np.sum(residual**2) / total) if total > 0 else float(np.all(residual == 0.0))
+
+    def _read_environments(
+        self, source_tasks: Any, target_tasks: Any, target: Any, settings: Settings
+    ) -> tuple[NamedEnvironments, Settings]:
+        return read_environments(source_tasks, target_tasks, target, as_tasks), settings
+
+    def _check_tests(self, tasks: Any, name: str, input_dim: int) -> list[TestTask]:
+        return as_test_tasks(tasks, name, input_dim)
+
+    def _check_standardize(self) -> None:
+        check_bool("standardize", self.standardize)

@@ -1,7 +1,7 @@
-"""The weighted free energy: environment weights, temperature, log Gibbs density and its mini-batch estimates.
+"""The weighted free energy: task weights, temperature, log Gibbs density and its mini-batch estimates.
 
-PACOH is one environment, transfer is two with weights (alpha, 1 - alpha), pooling is weights in proportion to the
-number of tasks: all are arguments of `log_gibbs`.
+PACOH has one environment, transfer two with weights (alpha, 1 - alpha), and pooling weights in proportion to the number
+of tasks: all are arguments of `log_gibbs`.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,13 +20,13 @@ from metaprior.meta.hyperprior import HyperPrior
 from metaprior.tasks.padding import TaskBatch, TaskSet
 
 BLOCK_SAMPLES = (
-    5000  # of networks of 32 units; activations of ten times as many leave the caches and take twice as long
+    5000  # whose activations, for networks of 32 units, stay in a CPU's cache; ten times as many take twice as long
 )
 TEMPERATURES = ("paper", "effective", "bayes")
 
 
 class Problem(eqx.Module):
-    """Everything the Gibbs hyper-posterior depends on. All numbers are traced: a sweep stacks problems."""
+    """Everything that the Gibbs hyper-posterior depends on. All numbers are traced: a sweep stacks problems."""
 
     tasks: TaskSet
     rest: GPPrior  # the prior less theta
@@ -43,16 +43,16 @@ class WeightedBatch(NamedTuple):
 
 
 def task_weights(tasks: TaskSet, environment_weights: Array) -> tuple[Float[Array, " tasks"], ...]:
-    """w_e / N_e for every task of every bucket, where e is the task's environment and N_e its number of tasks.
+    """Return w_e / N_e for every task of every bucket, where N_e is the number of tasks of its environment e.
 
-    Tasks held out have no weight, and do not count.
+    Held-out tasks have no weight and do not count.
     """
     per_task = environment_weights / jnp.maximum(_included_counts(tasks, environment_weights.dtype), 1.0)
     return tuple(jnp.where(b.included, per_task[_environments(b)], 0.0) for b in tasks.buckets)  # type: ignore[arg-type]
 
 
 def full_batch(problem: Problem) -> tuple[WeightedBatch, ...]:
-    """All tasks, weighted."""
+    """Return all tasks, weighted."""
     weights = task_weights(problem.tasks, problem.environment_weights)
     return blank_weightless(WeightedBatch(b, w) for b, w in zip(problem.tasks.buckets, weights, strict=True))
 
@@ -60,11 +60,11 @@ def full_batch(problem: Problem) -> tuple[WeightedBatch, ...]:
 def select_batch(
     problem: Problem, indices: tuple[Int[Array, " sampled"], ...], plan: "Plan"
 ) -> tuple[WeightedBatch, ...]:
-    """The mini-batch of given tasks, weighted so that its expectation over uniform draws is the full batch.
+    """Return the mini-batch of given tasks, weighted so that its expectation over uniform draws is the full batch.
 
-    Every stratum (an environment within a size bucket) is sampled on its own, so its tasks are weighted up by
-    the stratum's size over its sample: with one bucket this is alpha * (mean over the sampled source tasks) +
-    (1 - alpha) * (mean over the sampled target tasks).
+    Every stratum (an environment within a size bucket) is sampled separately, so its tasks are weighted up by the
+    stratum's size over its sample. With one bucket this is alpha * (mean over the sampled source tasks) + (1 - alpha) *
+    (mean over the sampled target tasks).
     """
     batches = []
     all_weights = task_weights(problem.tasks, problem.environment_weights)
@@ -78,9 +78,9 @@ def select_batch(
 
 
 def blank_weightless(batches: Iterable[WeightedBatch]) -> tuple[WeightedBatch, ...]:
-    """Make of a task of weight zero all padding, at an input that counts: the first of the task of most weight.
+    """Turn tasks of weight zero into padding, at the first input of the task of most weight.
 
-    So not even an overflow or a singularity in it can reach the gradient.
+    Then not even an overflow or a singularity in such a task can reach the gradient.
     """
     batches = tuple(batches)
     heaviest = jnp.argmax(jnp.concatenate([weights for _, weights in batches]))
@@ -98,18 +98,27 @@ def blank_weightless(batches: Iterable[WeightedBatch]) -> tuple[WeightedBatch, .
 Plan = tuple[tuple[int, ...], ...]  # tasks to sample per bucket and environment
 
 
-def batch_plan(tasks: TaskSet, batch_size: int) -> Plan:
-    """Share `batch_size` tasks among the strata in proportion to their size, at least one each (even if too many)."""
+def batch_plan(tasks: TaskSet, weights: np.ndarray, batch_size: int) -> Plan:
+    """Share `batch_size` tasks among the strata in proportion to their weight in the loss."""
     counts = np.array([bucket.counts for bucket in tasks.buckets])
-    ideal = batch_size * counts / counts.sum()
-    sampled = np.minimum(np.maximum(np.floor(ideal), counts > 0), counts).astype(int)
-    total = max(min(batch_size, counts.sum()), np.count_nonzero(counts))
-    while sampled.sum() != total:  # give what is left to the largest remainders, or take it where most is too much
-        change = np.sign(total - sampled.sum())
-        possible = sampled < counts if change > 0 else sampled > 1
-        remainder = np.where(possible, change * (ideal - sampled), -np.inf)
-        sampled[np.unravel_index(remainder.argmax(), counts.shape)] += change
-    return tuple(tuple(int(n) for n in row) for row in sampled)
+    shares = counts * (np.asarray(weights) / np.maximum(counts.sum(axis=0), 1))
+    sampled = allocate(shares.ravel(), counts.ravel(), batch_size).reshape(counts.shape)
+    return tuple(tuple(row) for row in sampled.tolist())
+
+
+def allocate(shares: np.ndarray, counts: np.ndarray, total: int) -> np.ndarray:
+    """Share `total` samples among strata of `counts` tasks in proportion to `shares`.
+
+    Every stratum with a positive share gets at least one (even if the total is smaller) and at most all of its tasks.
+    If tasks vary equally, no other plan has a smaller variance. In proportion to their numbers, a hundred target tasks
+    beside a million others would be sampled one at a time, with most of the weight.
+    """
+    possible = (shares > 0) & (counts > 0)
+    sampled = possible.astype(int)
+    for _ in range(min(total, int(counts[possible].sum())) - int(sampled.sum())):
+        quotient = np.where(possible & (sampled < counts), shares / np.maximum(sampled, 1), -np.inf)
+        sampled[quotient.argmax()] += 1
+    return sampled
 
 
 def sample_indices(key: PRNGKeyArray, tasks: TaskSet, plan: Plan) -> tuple[Int[Array, " sampled"], ...]:
@@ -125,18 +134,18 @@ def sample_indices(key: PRNGKeyArray, tasks: TaskSet, plan: Plan) -> tuple[Int[A
 
 
 def weighted_loss(theta: PyTree, rest: GPPrior, batches: tuple[WeightedBatch, ...]) -> Float[Array, ""]:
-    """Lbar, equation (metatrainingloss): the sum over tasks of weight * (-log evidence / M_i)."""
+    """Return Lbar, equation (metatrainingloss): the sum over tasks of weight * (-log evidence / M_i)."""
     loss = _batch_loss(merge(theta, rest), *batches[0])
     for batch, weights in batches[1:]:
-        # Adding nothing makes a bucket wait for the one before, forwards and backwards: batched LAPACK calls that run
-        # at once can wait for each other for ever (see gp.linalg), and XLA drops an optimization_barrier.
+        # Adding zero makes a bucket wait for the one before, forwards and backwards: batched LAPACK calls that run at
+        # the same time can deadlock (see gp.linalg), and XLA drops an optimization_barrier.
         theta = jax.tree.map(lambda leaf, loss=loss: leaf + 0.0 * loss, theta)
         loss = loss + _batch_loss(merge(theta, rest), batch, weights)
     return loss
 
 
 def loss_and_slope(theta: PyTree, rest: GPPrior, batches: tuple[WeightedBatch, ...]) -> tuple[Float[Array, ""], PyTree]:
-    """Lbar and its gradient: on CPUs summed over blocks of tasks, whose activations stay in the cache."""
+    """Return Lbar and its gradient; on CPUs summed over blocks of tasks whose activations stay in the cache."""
     of_block = jax.value_and_grad(weighted_loss)
     sizes = [max(BLOCK_SAMPLES // max(jnp.shape(batch.y)[1], 1), 1) for batch, _ in batches]
     if jax.default_backend() != "cpu" or all(len(w) <= n for (_, w), n in zip(batches, sizes, strict=True)):
@@ -155,7 +164,7 @@ def loss_and_slope(theta: PyTree, rest: GPPrior, batches: tuple[WeightedBatch, .
 
 
 def pad_batch(batch: WeightedBatch, multiple: int, axis: int = 0) -> WeightedBatch:
-    """A batch with tasks, along an axis, in a multiple. What is added has no weight, and inputs that count."""
+    """Pad the tasks of a batch to a multiple along an axis, by tasks of weight zero with valid inputs."""
     n = -batch.weights.shape[axis] % multiple
     if n == 0:
         return batch
@@ -167,9 +176,9 @@ def pad_batch(batch: WeightedBatch, multiple: int, axis: int = 0) -> WeightedBat
 
 
 def log_gibbs(theta: PyTree, problem: Problem, batches: tuple[WeightedBatch, ...] | None = None) -> Float[Array, ""]:
-    """log p(theta) - gamma Lbar(theta): the log Gibbs density, equation (transfer_gibbshyperposterior), unnormalized.
+    """Return the unnormalized log Gibbs density log p(theta) - gamma Lbar(theta), eq. (transfer_gibbshyperposterior).
 
-    Its negative is the MAP objective; given a mini-batch it is an unbiased estimate.
+    Its negative is the MAP objective. For a mini-batch it is an unbiased estimate.
     """
     loss = weighted_loss(theta, problem.rest, full_batch(problem) if batches is None else batches)
     return problem.hyperprior.log_density(theta) - problem.temperature * loss
@@ -178,7 +187,7 @@ def log_gibbs(theta: PyTree, problem: Problem, batches: tuple[WeightedBatch, ...
 def value_and_score(
     theta: PyTree, problem: Problem, batches: tuple[WeightedBatch, ...], total: Callable[[PyTree], PyTree] = lambda x: x
 ) -> tuple[Float[Array, ""], PyTree]:
-    """`log_gibbs` and its gradient. `total` sums losses and their gradients over devices that share the tasks."""
+    """Return `log_gibbs` and its gradient. `total` sums over the devices that share the tasks."""
     loss, slope = total(loss_and_slope(theta, problem.rest, batches))
     log_density, pull = jax.value_and_grad(problem.hyperprior.log_density)(theta)
     score = jax.tree.map(lambda pull, slope: pull - problem.temperature * slope, pull, slope)
@@ -186,16 +195,16 @@ def value_and_score(
 
 
 def effective_tasks(tasks: TaskSet, environment_weights: Array) -> Float[Array, ""]:
-    """1 / sum of squared task weights: N when all tasks weigh the same, N_e when only environment e counts."""
+    """Return 1 / sum of squared task weights: N if all tasks weigh the same, N_e if only environment e counts."""
     return 1.0 / jnp.sum(jnp.concatenate(task_weights(tasks, environment_weights)) ** 2)
 
 
 def temperature(rule: str, tasks: TaskSet, environment_weights: Array) -> Float[Array, ""]:
-    """gamma by a rule.
+    """Return gamma by a rule.
 
     'paper': 1/gamma = 1/N + 1/Mtilde with all N tasks and the harmonic mean Mtilde of their sizes.
     'effective': the same with the effective number of tasks and the weighted harmonic mean, so that an environment
-    of weight zero is as good as absent. 'bayes': gamma = N_eff * Mtilde, which makes the Gibbs density the ordinary
+    of weight zero has no effect. 'bayes': gamma = N_eff * Mtilde, which makes the Gibbs density the ordinary
     Bayesian posterior of theta (every sample counts once) when all tasks are of one size and weigh the same.
     """
     dtype = environment_weights.dtype
@@ -221,7 +230,7 @@ def _batch_loss(prior: GPPrior, batch: TaskBatch, weights: Float[Array, " tasks"
 
 
 def _included_counts(tasks: TaskSet, dtype: Any) -> Float[Array, " environments"]:
-    """N_e: the tasks of each environment that are not held out."""
+    """Return N_e, the number of tasks of each environment that are not held out."""
     one_hot = [np.eye(len(bucket.counts))[_environments(bucket)] for bucket in tasks.buckets]
     parts = zip(tasks.buckets, one_hot, strict=True)
     return sum(jnp.asarray(bucket.included, dtype) @ jnp.asarray(rows, dtype) for bucket, rows in parts)  # type: ignore

@@ -1,4 +1,4 @@
-"""Does the source help? What the search for alpha found, in words, as a table and as a plot."""
+"""The transfer report: does the source help? The result of the search in words, as a table and as a plot."""
 
 import dataclasses
 import textwrap
@@ -13,62 +13,80 @@ from metaprior.search.selection import Choice
 
 @dataclass(frozen=True, eq=False)
 class TransferReport:
-    """The settings that were compared on held-out target tasks. `print` it, or call `plot`.
+    """The settings that were compared by cross-validation over target tasks. Print it, or call `plot`.
 
-    Scores are log densities per reading (of a label: log probabilities), averaged over target tasks; higher is better.
-    A gain is a score less that of target-only, and its standard error is that of the paired difference. Without a
-    search there are weights, but no scores.
+    Scores are log densities per reading (log probabilities of labels), averaged over target tasks; higher is better. A
+    gain is a score minus that of target-only, with the standard error of the paired difference. Without a search there
+    are weights but no scores.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The environments.
+    target : str
+        The target environment.
+    environment_weights : ndarray of shape (n_candidates, n_environments)
+        Weights of the environments in the meta-training loss.
+    temperature, prior_std : ndarray of shape (n_candidates,)
+        Relative to those of the first candidate.
+    weight : ndarray of shape (n_candidates,)
+        Weights in the average that predicts.
+    score, standard_error, gain, gain_standard_error : ndarray of shape (n_candidates,) or None
+        Scores and gains with their standard errors over target tasks.
+    source_gain : tuple of (gain, standard error) or None
+        Gain of the candidates with a source, averaged by their weights.
     """
 
-    names: tuple[str, ...]  # of the environments
+    names: tuple[str, ...]
     target: str
     n_target_tasks: int
-    environment_weights: np.ndarray  # (candidates, environments)
-    temperature: np.ndarray  # (candidates,), as a multiple of that of the first
-    prior_std: np.ndarray  # (candidates,), as a multiple of that of the first
-    weight: np.ndarray  # (candidates,): in the average that predicts
+    environment_weights: np.ndarray
+    temperature: np.ndarray
+    prior_std: np.ndarray
+    weight: np.ndarray
     score: np.ndarray | None = None
     standard_error: np.ndarray | None = None
-    gain: np.ndarray | None = None  # None also where target-only was not among the candidates
+    gain: np.ndarray | None = None  # None also if target-only was not a candidate
     gain_standard_error: np.ndarray | None = None
-    source_gain: tuple[float, float] | None = None  # of those with a source, averaged by weight; and its standard error
-    n_source_tasks: int | None = None  # of all sources together; None in files that do not say
+    source_gain: tuple[float, float] | None = None
+    n_source_tasks: int | None = None  # None in files written before it was recorded
 
     @property
     def alpha(self) -> np.ndarray:
-        """(candidates,): the weight of all sources together."""
+        """(n_candidates,): the total weight of the sources."""
         return np.delete(self.environment_weights, self.names.index(self.target), axis=1).sum(axis=1)
 
     @property
     def pooled_alpha(self) -> float | None:
-        """The alpha at which every task weighs the same; None where it is not known."""
+        """The alpha at which every task weighs the same, or None if it is not known."""
         return (
             None if self.n_source_tasks is None else self.n_source_tasks / (self.n_source_tasks + self.n_target_tasks)
         )
 
     @property
     def verdict(self) -> str:
-        """One or two sentences: does the source help, by how much, how sure."""
+        """One or two sentences: does the source help, by how much, and how certain is that."""
         alpha = float(self.weight @ self.alpha)
         if self.score is None:
-            return f"Nothing was compared: alpha = {alpha:.2g}{self._why()}."
+            why = " on average, because no target task could be held out" if len(self.weight) > 1 else ""
+            return f"Nothing was compared: alpha = {alpha:.2g}{why}."
         if not self.alpha.any():
             return "There was no source to compare: alpha = 0."
         if self.source_gain is None:
-            return f"alpha = {alpha:.2g} on average. Target-only (alpha = 0) was not among what was compared."
+            return f"alpha = {alpha:.2g} on average. Target-only (alpha = 0) was not among the candidates."
         gain, error = self.source_gain
-        sure = abs(gain) / error if error > 0 else np.inf
+        certainty = abs(gain) / error if error > 0 else np.inf
         found = (
-            f"{gain:+.3f} ± {error:.3f} per reading against target-only, on {self.n_target_tasks} held-out target tasks"
+            f"{gain:+.3f} ± {error:.3f} per reading over target-only, on {self.n_target_tasks} held-out target tasks"
         )
-        if sure < 1:
-            return f"Whether the source helps cannot be told: {found}. alpha = {alpha:.2g} on average."
+        if certainty < 1:
+            return f"It is unclear whether the source helps: {found}. alpha = {alpha:.2g} on average."
         helps = "helps" if gain > 0 else "does not help"
-        surely = "" if sure > 2 else "probably "
-        return f"The source {surely}{helps}: {found}. alpha = {alpha:.2g} on average."
+        probably = "" if certainty > 2 else "probably "
+        return f"The source {probably}{helps}: {found}. alpha = {alpha:.2g} on average."
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Table of candidates: description, score, gain over target-only, weight in the average."""
+        """Return a row for every candidate: description, score, gain over target-only, weight."""
         nothing = ["-"] * len(self.weight)
         scores = nothing if self.score is None else _with_errors(self.score, self.standard_error)
         gains = nothing if self.gain is None else _with_errors(self.gain, self.gain_standard_error, sign="+")
@@ -76,7 +94,7 @@ class TransferReport:
         return list(zip(map(self.describe, range(len(self.weight))), scores, gains, weights, strict=True))
 
     def describe(self, candidate: int) -> str:
-        """What a candidate is, in a few words."""
+        """Describe a candidate in a few words."""
         weights = self.environment_weights[candidate]
         text = f"alpha = {self.alpha[candidate]:.2g}"
         if len(self.names) > 2 and self.alpha[candidate] > 0.0:
@@ -109,7 +127,12 @@ class TransferReport:
     __repr__ = __str__
 
     def plot(self) -> Any:
-        """Gain of every candidate over target-only and its weight in the average, as a matplotlib figure."""
+        """Plot the gain of every candidate over target-only and its weight.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+        """
         from matplotlib.figure import Figure
 
         from metaprior.plots import plot_candidates
@@ -126,12 +149,12 @@ class TransferReport:
         return figure
 
     def to_json(self) -> dict[str, Any]:
-        """The report as plain lists and numbers."""
+        """Return the report as a dict of lists and numbers."""
         return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(self).items()}
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> "TransferReport":
-        """What `to_json` gave, as a report again."""
+        """Make a report from what `to_json` returned."""
         stored = {"n_source_tasks": None, **stored}
         given = {field.name: stored[field.name] for field in dataclasses.fields(cls)}
         tuples = {name: given[name] and tuple(given[name]) for name in ("names", "source_gain")}
@@ -142,16 +165,11 @@ class TransferReport:
         }
         return cls(**{**given, **arrays, **tuples})
 
-    def _why(self) -> str:
-        if len(self.weight) > 1:
-            return " on average, as nothing could be held out"
-        return ""
-
 
 def make_report(
     choice: Choice, names: tuple[str, ...], target: int, n_target_tasks: int, n_source_tasks: int | None = None
 ) -> TransferReport:
-    """The report of a choice."""
+    """Make the report of a choice."""
     candidates, base = choice.candidates, choice.candidates[0].settings
     weights = np.array([candidate.weights for candidate in candidates])
     report = TransferReport(
@@ -178,9 +196,9 @@ def make_report(
 
 
 def _source_gain(gains: np.ndarray, report: TransferReport) -> tuple[float, float] | None:
-    """What settings with a source gain per task, averaged by their weights; by all alike if none has any.
+    """Return the gain of candidates with a source, averaged by their weights (equally if all are zero).
 
-    At the temperature and hyper-prior of target-only: what others gain is not the source's.
+    Only candidates at target-only's temperature and hyper-prior count: the gain of others is not due to the source.
     """
     plain = (report.temperature == 1.0) & (report.prior_std == 1.0)
     comparable = plain & (report.alpha > 0.0) & np.isfinite(gains).all(axis=1)
@@ -192,7 +210,7 @@ def _source_gain(gains: np.ndarray, report: TransferReport) -> tuple[float, floa
 
 
 def _over_tasks(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean over tasks and its standard error, minus infinity and NaN for what diverged."""
+    """Return means over tasks and their standard errors; minus infinity and NaN for candidates that diverged."""
     finite = np.isfinite(scores).all(axis=1)
     means, errors = np.full(len(scores), -np.inf), np.full(len(scores), np.nan)
     pairs = [mean_and_standard_error(row) for row in scores[finite]]

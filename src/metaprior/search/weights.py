@@ -1,6 +1,6 @@
 """Weights of the environments, on the simplex: as given, or as candidates to choose from.
 
-Candidates are spoken of by the discount r of a source task: it weighs r times as much as a target task. With N_e tasks,
+Candidates are described by the discount r of a source task: it weighs r times as much as a target task. With N_e tasks,
 environment e weighs w_e = r_e N_e / sum of r N. r = 0 is target-only, r = 1 is pooled, r -> infinity is source-only.
 """
 
@@ -15,12 +15,12 @@ from metaprior.checks import is_number
 Weights = tuple[float, ...]
 
 DISCOUNTS = (0.0, 0.02, 0.1, 0.4, 1.0, math.inf)
-DISCOUNTS_ALONE = (0.1, 0.4, 1.0)  # of one source among several
-DISCOUNTS_UNTRIED = (0.1, 0.4, 1.0)  # averaged over where nothing can be held out
+DISCOUNTS_SINGLE = (0.1, 0.4, 1.0)  # of one source among several
+DISCOUNTS_UNTRIED = (0.1, 0.4, 1.0)  # averaged over if nothing can be held out
 
 
 def discounted(counts: Sequence[int], target: int, discounts: float | Sequence[float]) -> Weights:
-    """Environment weights in which a task of environment e weighs r_e times as much as a target task."""
+    """Return the weights with which a task of environment e weighs r_e times as much as a target task."""
     of_task = np.broadcast_to(np.asarray(discounts, float), len(counts)).copy()
     of_task = np.where(np.isinf(of_task), 1.0, of_task)
     of_task[target] = 0.0 if np.isinf(discounts).any() else 1.0
@@ -29,10 +29,10 @@ def discounted(counts: Sequence[int], target: int, discounts: float | Sequence[f
 
 
 def resolve_weights(alpha: Any, names: Sequence[str], counts: Sequence[int], target: int) -> list[Weights]:
-    """The environment weights to choose from: one, if `alpha` says which.
+    """Return the environment weights to choose from; only one if `alpha` determines them.
 
-    alpha is a number (the sources share it in proportion to their numbers of tasks), 'pooled', a mapping from the names
-    of environments to weights, 'auto', or a sequence of numbers to choose from.
+    alpha is a number (sources share it in proportion to their numbers of tasks), 'pooled', a mapping from environments
+    to weights, 'auto', or a sequence of numbers to choose from.
     """
     has_source = sum(counts) > counts[target]
     if isinstance(alpha, str) and alpha == "auto":
@@ -58,12 +58,12 @@ def resolve_weights(alpha: Any, names: Sequence[str], counts: Sequence[int], tar
 
 
 def single_source_weights(counts: Sequence[int], target: int) -> list[tuple[int, float, Weights]]:
-    """For several sources, each of them with the target and without the others: (source, discount, weights)."""
+    """With several sources, return (source, discount, weights) for each source alone with the target."""
     sources = [e for e, count in enumerate(counts) if e != target and count]
     if len(sources) < 2:
         return []
     only = [
-        (e, r, [r if other == e else 0.0 for other in range(len(counts))]) for e in sources for r in DISCOUNTS_ALONE
+        (e, r, [r if other == e else 0.0 for other in range(len(counts))]) for e in sources for r in DISCOUNTS_SINGLE
     ]
     return [(e, r, discounted(counts, target, discounts)) for e, r, discounts in only]
 
@@ -71,29 +71,27 @@ def single_source_weights(counts: Sequence[int], target: int) -> list[tuple[int,
 def combined_source_weights(
     counts: Sequence[int], target: int, of_target: float, scores: Sequence[tuple[int, float, float]]
 ) -> list[Weights]:
-    """The best two sources that help, the best three, and so on, each at the discount that suits it best alone.
+    """Combine the best two helpful sources, the best three, and so on, each at its best discount alone.
 
-    Given are the score of target-only, and those of each source alone: (source, discount, score).
+    `of_target` is the score of target-only; `scores` are (source, discount, score) of each source alone.
     """
     best: dict[int, tuple[float, float]] = {}
     for source, discount, score in scores:
         if score > max(of_target, best.get(source, (-math.inf, 0.0))[0]):
             best[source] = (score, discount)
     ranked = sorted(best, key=lambda source: -best[source][0])
-    together = []
+    several = []
     for n_sources in range(2, len(ranked) + 1):
         discounts = [best[e][1] if e in ranked[:n_sources] else 0.0 for e in range(len(counts))]
-        together.append(discounted(counts, target, discounts))
-    return together
+        several.append(discounted(counts, target, discounts))
+    return several
 
 
 def _of_alpha(alpha: float, counts: Sequence[int], target: int) -> Weights:
-    """1 - alpha for the target; the sources share alpha, every task alike."""
+    """Give the target 1 - alpha; all source tasks share alpha equally."""
     n_source = sum(counts) - counts[target]
     if alpha > 0 and len(counts) == 1:
-        raise ValueError(
-            f"alpha must be 0, 'pooled' or 'auto' where the target is the only environment; got {alpha:g}."
-        )
+        raise ValueError(f"alpha must be 0, 'pooled' or 'auto' if the target is the only environment; got {alpha:g}.")
     shares = [alpha * (count / n_source) if n_source else alpha / max(len(counts) - 1, 1) for count in counts]
     return tuple(1.0 - alpha if e == target else share for e, share in enumerate(shares))
 
@@ -115,7 +113,7 @@ def _of_names(alpha: Mapping[str, Any], names: Sequence[str], counts: Sequence[i
 def _check_counts(
     alpha: str, weights: Weights, names: Sequence[str], counts: Sequence[int], instead: Sequence[str]
 ) -> None:
-    """`alpha` is what gave the weights; `instead` says for each environment what would give it none."""
+    """Raise if an environment without tasks has weight; `instead` is the advice for each environment."""
     for name, weight, count, other in zip(names, weights, counts, instead, strict=True):
         if weight > 0 and count == 0:
             tasks = f"{name}_tasks" if tuple(names) == ("source", "target") else "tasks of it"

@@ -1,4 +1,4 @@
-"""Mini-batches of stored tasks for the training loop, prepared while it trains on those before."""
+"""Mini-batches of stored tasks for the training loop, prepared while it trains on the previous ones."""
 
 import hashlib
 from collections.abc import Sequence
@@ -9,32 +9,32 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaprior.meta.objective import WeightedBatch
+from metaprior.meta.objective import WeightedBatch, allocate
 from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tasks.padding import TaskBatch, group_by_size
 from metaprior.tasks.scaling import Scaling
 from metaprior.tasks.types import Task
 from metaprior.training.steps import CHUNK
 
-MAX_BYTES = 50e6  # of a chunk of steps while it is prepared; there are two, the other is trained on
+MAX_BYTES = 50e6  # per chunk of steps; two chunks are in memory, one of them being prepared
 PREFETCH = True  # benchmarks turn it off
 
 
 class Stratum(NamedTuple):
-    """Tasks of one environment and of like sizes, which are sampled on their own."""
+    """Tasks of one environment and of similar sizes, which are sampled separately."""
 
     environment: int
-    tasks: np.ndarray  # places among those of the environment
-    size: int  # to which they are padded
-    sampled: int  # in every step
-    weight: float  # in the loss, of each that is sampled: the expectation is that of all tasks
+    tasks: np.ndarray  # indices within the environment
+    size: int  # that tasks are padded to
+    sampled: int  # tasks per step
+    weight: float  # of each sampled task in the loss; in expectation the loss is that of all tasks
 
 
 class Feed:
-    """The mini-batch of every step, a function of the seed and of the step alone.
+    """The mini-batch of every step, which depends on the seed and the step only.
 
-    A stratum is gone through in random order, and then in another: in as many steps as it takes, every task comes once.
-    Batches of the next chunk of steps are made in a thread of their own. Use it in a `with` statement, which ends that.
+    Every stratum is visited in random order, epoch after epoch. A thread prepares the batches of the next chunk of
+    steps; use the feed in a `with` statement, which ends the thread.
     """
 
     def __init__(
@@ -65,19 +65,19 @@ class Feed:
 
     @property
     def chunk_steps(self) -> int:
-        """How many steps to ask for at once: a part of those between two looks at the validation tasks."""
+        """Return how many steps to ask for at once, a divisor of the steps between two validations."""
         numbers = sum(s.sampled * s.size * (self.environments[s.environment].input_dim + 3) for s in self.strata)
         return max(n for n in range(1, CHUNK + 1) if CHUNK % n == 0 and (n == 1 or n * 8 * numbers <= MAX_BYTES))
 
     def chunk(self, first: int, n_steps: int) -> tuple[WeightedBatch, ...]:
-        """The batches of steps `first` to `first + n_steps`: leaves have axes of steps, of runs (one) and of tasks."""
+        """Return the batches of steps `first` to `first + n_steps`: leaves (steps, 1, tasks, ...)."""
         asked, ready = (first, n_steps), self._next
         if ready is not None and ready[0] != asked:
-            wait([ready[1]])  # what it does is not meant to be done twice at once
+            wait([ready[1]])  # batches must not be prepared twice at the same time
         batches = ready[1].result() if ready is not None and ready[0] == asked else self._prepare(*asked)
         following = (first + n_steps, n_steps)
         if self._pool is not None and following[0] < self.n_steps:
-            x64 = jnp.zeros(()).dtype == jnp.float64  # a switch of this thread alone
+            x64 = jnp.zeros(()).dtype == jnp.float64  # the switch is local to a thread
             self._next = (following, self._pool.submit(self._prepare_in, x64, *following))
         return batches
 
@@ -97,19 +97,19 @@ class Feed:
                 counts[stratum.environment] = stratum.sampled
             batch = TaskBatch(x, y, mask, np.ones(mask.shape[:3], bool), tuple(counts))
             batches.append(WeightedBatch(batch, np.broadcast_to(weights, mask.shape[:3])))  # type: ignore[arg-type]
-        # Several devices take their shares themselves.
+        # Several devices take their shares from the host.
         return tuple(batches) if jax.device_count() > 1 else jax.device_put(tuple(batches))
 
     def _gather(self, number: int, first: int, n_steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Scaled in double precision, before they become less precise."""
+        """Return the tasks of a stratum, scaled in double precision before they are cast."""
         stratum = self.strata[number]
         x, y, mask = self.environments[stratum.environment].gather(self._indices(number, first, n_steps), stratum.size)
-        with np.errstate(over="ignore"):  # as in `pad_to`: training says so
+        with np.errstate(over="ignore"):  # training reports it
             y = np.where(mask, self.scaling.outputs(y), 0.0).astype(self.dtype)
             return self.scaling.inputs(x).astype(self.dtype), y, mask
 
     def _indices(self, number: int, first: int, n_steps: int) -> np.ndarray:
-        """(steps, sampled): the tasks of a stratum in every step, from one order of all of them after another."""
+        """Return the tasks of a stratum in every step, (steps, sampled), from one random order after another."""
         _, tasks, _, sampled, _ = self.strata[number]
         if sampled == len(tasks):
             return np.broadcast_to(tasks, (n_steps, sampled))
@@ -121,7 +121,7 @@ class Feed:
         return tasks[np.concatenate(chosen)].reshape(n_steps, sampled)
 
     def _order(self, number: int, epoch: int) -> np.ndarray:
-        """The last one is kept: of a million tasks it takes longer to find than all the rest."""
+        """Return the order of an epoch; the last one is cached, since a million tasks take longer than all the rest."""
         if (number, epoch) not in self._orders:
             self._orders = {key: order for key, order in self._orders.items() if key[0] != number}
             rng = np.random.default_rng([self.seed, number, epoch])
@@ -130,7 +130,7 @@ class Feed:
 
     @property
     def identity(self) -> str:
-        """A digest of all that batches depend on."""
+        """Return a digest of everything that the batches depend on."""
         plan = [(s.environment, s.size, s.sampled, s.weight) for s in self.strata]
         scaling = [None if part is None else np.asarray(part).tolist() for part in self.scaling]
         counted = zip(self.environments, self.weights, strict=True)
@@ -140,44 +140,27 @@ class Feed:
 
 
 def make_strata(environments: Sequence[StoredTasks], weights: Sequence[float], batch_size: int) -> list[Stratum]:
-    """Environments by sizes, with the share of each in a mini-batch.
-
-    Tasks that weigh w_e / N_e in the loss, times the tasks of the stratum, is what a stratum weighs, and it is sampled
-    in proportion: where tasks vary alike no other plan has a smaller variance. In proportion to their numbers, a
-    hundred target tasks beside a million others would come one at a time, with most of the weight.
-    """
+    """Group environments by task size, and share a mini-batch among the groups in proportion to their weights."""
     counted = [e for e, weight in enumerate(weights) if weight > 0]
     sizes = np.concatenate([environments[e].sizes for e in counted])
-    of_environment = np.repeat(counted, [len(environments[e]) for e in counted])
+    owner = np.repeat(counted, [len(environments[e]) for e in counted])
     starts = np.cumsum([0, *(len(environments[e]) for e in counted)])
     groups = []
     for size, members in group_by_size(sizes, 3):
         for place, e in enumerate(counted):
-            tasks = members[of_environment[members] == e] - starts[place]
+            tasks = members[owner[members] == e] - starts[place]
             if len(tasks):
                 groups.append((e, tasks.astype(np.int64), size, weights[e] / len(environments[e])))
     counts = np.array([len(tasks) for _, tasks, _, _ in groups])
-    sampled = shared(counts * np.array([weight for *_, weight in groups]), counts, batch_size).tolist()
+    sampled = allocate(counts * np.array([weight for *_, weight in groups]), counts, batch_size).tolist()
     return [
         Stratum(e, tasks, size, n, weight * len(tasks) / n)
         for (e, tasks, size, weight), n in zip(groups, sampled, strict=True)
     ]
 
 
-def shared(shares: np.ndarray, counts: np.ndarray, batch_size: int) -> np.ndarray:
-    """Tasks to sample of each stratum: in proportion to its share, one at least and all at most.
-
-    What is more than all of a stratum goes to the others.
-    """
-    sampled = np.ones(len(counts), int)
-    for _ in range(min(batch_size, int(counts.sum())) - len(counts)):
-        wanting = np.where(sampled < counts, shares / sampled, -np.inf)
-        sampled[wanting.argmax()] += 1
-    return sampled
-
-
 def stream_temperature(rule: str, environments: Sequence[StoredTasks], weights: Sequence[float]) -> float:
-    """gamma by a rule, as `objective.temperature` has it."""
+    """Return gamma by a rule, as `objective.temperature` does."""
     counts = np.array([len(stored) for stored in environments], float)
     if rule == "paper":
         n_tasks, share = counts.sum(), counts / counts.sum()
@@ -190,7 +173,7 @@ def stream_temperature(rule: str, environments: Sequence[StoredTasks], weights: 
 
 
 def sample_tasks(environments: Sequence[StoredTasks], most: int, seed: int) -> list[list[Task]]:
-    """Some tasks of each environment, in their order: all where there are no more than `most`."""
+    """Return up to `most` random tasks of each environment, in their order."""
     drawn = []
     for e, stored in enumerate(environments):
         rng = np.random.default_rng([seed, e])

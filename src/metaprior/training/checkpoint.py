@@ -1,78 +1,85 @@
-"""What a fit has trained so far, so that a later one of the same goes on from there to the same result.
+"""Checkpoints of a fit: finished trainings and the state of the current one, in a file that a later fit resumes from.
 
-A training is the same whenever it is given the same, and is known by a digest of that. So a fit that begins again
-takes the results of those that were finished, and the state of the one that was not, in whatever order they come.
+A training is identified by a digest of everything it is given. Re-running an interrupted fit therefore finds the
+results of the trainings that had finished and the state of the one that had not, in whatever order they come.
 """
 
+import functools
 import hashlib
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from types import CodeType
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaprior.training.devices import is_key
+from metaprior.files import CHECKPOINT, InvalidFile, package_versions, read_tensors, write_tensors
+from metaprior.training.devices import broadcast_from_first, is_key
 
 Tree = TypeVar("Tree")
 Arrays = dict[str, np.ndarray]
 
-INTERVAL = 10.0  # seconds between two writings of an unfinished training
+INTERVAL = 10.0  # seconds between two writes during a training
 
 
 class Checkpoint:
-    """Finished trainings and the last state of the present one, written every few seconds by `write`."""
+    """Results of finished trainings and the latest state of the current one; `write` saves them."""
 
     def __init__(self, write: Callable[[Arrays], None], stored: Mapping[str, np.ndarray]):
         self._write = write
         self._arrays = dict(stored)
-        self._latest: Callable[[], Arrays] | None = None  # the state of the present training
+        self._latest: Callable[[], Arrays] | None = None  # the state of the current training
         self._written = time.monotonic()
         self._training = ""
 
-    def enter(self, given: Any, words: str) -> None:
-        """A training begins, given arrays (a tree of them) and what words say."""
-        digest = hashlib.sha256(words.encode())
-        for leaf in jax.tree.leaves(given):
+    def start(self, inputs: Any, description: str) -> None:
+        """Start a training, identified by its input arrays (a pytree) and a description of the rest."""
+        digest = hashlib.sha256(description.encode())
+        for leaf in jax.tree.leaves(inputs):
             if hasattr(leaf, "shape"):
-                array = np.ascontiguousarray(_plain(leaf))
+                array = np.ascontiguousarray(_as_numpy(leaf))
                 digest.update(f"{array.dtype.str} {array.shape}".encode())
                 digest.update(array.tobytes())
         self._training, self._latest = digest.hexdigest(), None
 
     def result(self, template: Tree) -> Tree | None:
-        """The result of this training, if it was finished before: a tree like the template."""
-        return self._found("result", template)
+        """Return the result of the current training if an earlier fit finished it, as a pytree like `template`."""
+        return self._find("result", template)
 
     def state(self, template: Tree) -> Tree | None:
-        """Where this training stood when it was stopped, if it was."""
-        return self._found("state", template)
+        """Return the state in which the current training was interrupted, if it was."""
+        return self._find("state", template)
 
-    def keep(self, state: Any) -> None:
-        """This training stands here now. It is written if the last writing is some time ago."""
+    def update(self, state: Any) -> None:
+        """Set the state of the current training, and write it if the last write was `INTERVAL` seconds ago."""
         name = self._name("state")
-        self._latest = lambda: _arrays(name, state)
+        self._latest = lambda: _named_leaves(name, state)
         if time.monotonic() - self._written >= INTERVAL:
             self.flush()
 
     def finish(self, result: Any) -> None:
-        """This training is done."""
+        """Replace the state of the current training by its result, and write."""
         state = f"{self._name('state')}."
         kept = {name: array for name, array in self._arrays.items() if not name.startswith(state)}
-        self._arrays = kept | _arrays(self._name("result"), result)
+        self._arrays = kept | _named_leaves(self._name("result"), result)
         self._latest = None
         self.flush()
 
     def flush(self) -> None:
-        """Write what there is."""
+        """Write everything now."""
         self._write(self._arrays | ({} if self._latest is None else self._latest()))
         self._written = time.monotonic()
 
     def _name(self, part: str) -> str:
         return f"{self._training}.{part}"
 
-    def _found(self, part: str, template: Any) -> Any:
+    def _find(self, part: str, template: Any) -> Any:
         leaves, structure = jax.tree.flatten(template)
         names = [f"{self._name(part)}.{i}" for i in range(len(leaves))]
         if not all(name in self._arrays for name in names):
@@ -81,16 +88,99 @@ class Checkpoint:
         return jax.tree.unflatten(structure, restored)
 
 
-def _arrays(name: str, tree: Any) -> Arrays:
-    return {f"{name}.{i}": _plain(leaf) for i, leaf in enumerate(jax.tree.leaves(tree))}
+@contextmanager
+def open_checkpoint(path: str | os.PathLike | None, fingerprint: str, seed: int) -> Iterator[tuple[Any, int]]:
+    """Yield the checkpoint in a file and the seed to use; None and the given seed without a path.
+
+    The file is resumed, with its seed, if its fingerprint is the same, and overwritten if not. If the fit is
+    interrupted or fails, everything done so far is written.
+    """
+    if path is None:
+        yield None, seed
+        return
+    found = broadcast_from_first(_try_read(path, fingerprint, seed) if jax.process_index() == 0 else ({}, seed))
+    if isinstance(found, ValueError):
+        raise found
+    stored, seed = found
+    if jax.process_index() > 0:  # the first process writes for all
+        yield Checkpoint(lambda arrays: None, stored), seed
+        return
+    header = {"kind": CHECKPOINT, "asked": fingerprint, "seed": seed}
+    checkpoint = Checkpoint(lambda arrays: write_tensors(path, header, arrays), stored)
+    try:
+        checkpoint.flush()
+    except OSError as error:
+        raise ValueError(f"checkpoint must be a writable file; {path}: {error.strerror or error}.") from None
+    try:
+        yield checkpoint, seed
+    except BaseException:
+        checkpoint.flush()
+        raise
 
 
-def _plain(leaf: Any) -> np.ndarray:
+def fingerprint(parameters: dict[str, Any], names: tuple[str, ...], target: int, seed: int | None) -> str:
+    """Return a digest of what a fit was asked to do, except for the data, which every training's digest covers."""
+    described = [_describe(parameters), names, target, seed, package_versions(), jax.devices()[0].device_kind]
+    return hashlib.sha256(repr(described).encode()).hexdigest()
+
+
+def _try_read(path: str | os.PathLike, fingerprint: str, seed: int) -> tuple[Arrays, int] | ValueError:
+    """Read the file, or return the error, which has to reach all processes."""
+    try:
+        return _read(path, fingerprint, seed)
+    except ValueError as error:
+        return error
+
+
+def _read(path: str | os.PathLike, fingerprint: str, seed: int) -> tuple[Arrays, int]:
+    """Return what the file holds for this fit, and the seed. Refuse to overwrite anything but a checkpoint."""
+    if not Path(path).exists():
+        return {}, seed
+    try:
+        header, arrays = read_tensors(path)
+    except (OSError, InvalidFile) as error:
+        raise ValueError(f"checkpoint: {error} Remove that file or choose another path.") from None
+    if header.get("kind") != CHECKPOINT:
+        raise ValueError(f"checkpoint: {path} is a prior, not a checkpoint. Choose another path.")
+    return (arrays, int(header["seed"])) if header.get("asked") == fingerprint else ({}, seed)
+
+
+def _describe(value: Any) -> Any:
+    """Describe an argument: the same text in another process, another text if the argument would act differently."""
+    if isinstance(value, np.ndarray | jax.Array):
+        array = np.asarray(value)
+        return array.dtype.str, array.shape, hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+    if isinstance(value, dict):
+        return {str(key): _describe(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_describe(item) for item in value]
+    if is_dataclass(value):
+        parts = {field.name: _describe(getattr(value, field.name, None)) for field in fields(value)}
+        return type(value).__qualname__, parts
+    if isinstance(value, functools.partial):
+        return "partial", _describe(value.func), _describe(value.args), _describe(value.keywords)
+    if isinstance(code := getattr(value, "__code__", None), CodeType):
+        closed = [cell.cell_contents for cell in getattr(value, "__closure__", None) or ()]
+        return value.__qualname__, _describe_code(code), _describe(closed), _describe(value.__defaults__)
+    simple = value is None or isinstance(value, str | bytes | bool | int | float | np.generic)
+    return repr(value) if simple else type(value).__qualname__
+
+
+def _describe_code(code: CodeType) -> Any:
+    constants = [_describe_code(item) if isinstance(item, CodeType) else repr(item) for item in code.co_consts]
+    return code.co_code.hex(), constants, code.co_names
+
+
+def _named_leaves(name: str, tree: Any) -> Arrays:
+    return {f"{name}.{i}": _as_numpy(leaf) for i, leaf in enumerate(jax.tree.leaves(tree))}
+
+
+def _as_numpy(leaf: Any) -> np.ndarray:
     return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
 
 
 def _like(array: Any, leaf: Any) -> Any:
-    """The stored array as what the template has there: random keys, an array of JAX's, or one of NumPy's."""
+    """Convert a stored array to the type of the template's leaf: random keys, a JAX array or a NumPy array."""
     if is_key(leaf):
         return jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(leaf))
     return jnp.asarray(array) if isinstance(leaf, jax.Array) else array

@@ -1,13 +1,14 @@
-"""Several devices, of this process or of many: who computes what, and how it is brought together.
+"""Several devices, in this process or in many: what each computes, and how results are gathered.
 
-Runs are shared first, then particles, then tasks: runs have nothing to do with each other, particles little, and the
-gradient is a sum over tasks. Every process is given all that there is, and keeps on its devices what they compute with.
+Runs are distributed first, then particles, then tasks: runs are independent, particles nearly so, and the gradient is a
+sum over tasks. Every process holds all inputs, and keeps on its devices only what they compute with.
 """
 
+import hashlib
 import math
 import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -20,37 +21,37 @@ from jaxtyping import Array, PyTree
 
 from metaprior.memory import RUN_ADVICE, is_out_of_memory
 from metaprior.meta.objective import WeightedBatch, pad_batch
+from metaprior.tasks.types import Task
 
 RUNS, PARTICLES, TASKS = AXES = ("runs", "particles", "tasks")
+XLA_STATUS = re.compile("(UNKNOWN|UNAVAILABLE|INTERNAL|ABORTED|CANCELLED|DEADLINE_EXCEEDED)")  # how XLA errors begin
+DIGESTED_TASKS = 100  # tasks of each environment that processes compare
 
 Tree = TypeVar("Tree")
 
 
 class ProcessLost(RuntimeError):
-    """A process of a distributed run has ended, or must."""
-
-
-STATUS = re.compile("(UNKNOWN|UNAVAILABLE|INTERNAL|ABORTED|CANCELLED|DEADLINE_EXCEEDED)")  # how XLA's errors begin
+    """Another process of a distributed fit has ended, or this one has to."""
 
 
 def make_mesh(n_runs: int, n_particles: int, n_devices: int | None = None) -> Mesh | None:
-    """The devices as runs x particles x tasks; None where there is just one. They are the first `n_devices` of all."""
+    """Arrange the first `n_devices` devices as runs x particles x tasks; return None if there is only one."""
     devices = jax.devices()[:n_devices]
     if len(devices) == 1 and jax.process_count() == 1:
         return None
-    of_runs = math.gcd(len(devices), n_runs)
-    of_particles = math.gcd(len(devices) // of_runs, n_particles)
-    shape = (of_runs, of_particles, len(devices) // (of_runs * of_particles))
+    over_runs = math.gcd(len(devices), n_runs)
+    over_particles = math.gcd(len(devices) // over_runs, n_particles)
+    shape = (over_runs, over_particles, len(devices) // (over_runs * over_particles))
     return Mesh(np.array(devices).reshape(shape), AXES)
 
 
-def share_of_state(leaf: Any) -> PartitionSpec:
-    """Where a part of the training state lies: (runs, particles, ...), or one thing per run."""
+def state_spec(leaf: Any) -> PartitionSpec:
+    """Return how a leaf of the training state is sharded: (runs, particles, ...), or one value per run."""
     return PartitionSpec(RUNS, PARTICLES) if leaf.ndim > 1 else PartitionSpec(RUNS)
 
 
-def shard_state(tree: Tree, mesh: Mesh) -> Tree:
-    """A training state on its devices."""
+def shard_state(state: Tree, mesh: Mesh) -> Tree:
+    """Place a training state on its devices."""
 
     def put(leaf: Any, spec: PartitionSpec) -> Array:
         array = np.asarray(leaf)
@@ -60,13 +61,13 @@ def shard_state(tree: Tree, mesh: Mesh) -> Tree:
         if is_key(leaf):
             data = put(jax.random.key_data(leaf), PartitionSpec(RUNS))
             return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
-        return put(leaf, share_of_state(leaf))
+        return put(leaf, state_spec(leaf))
 
-    return jax.tree.map(put_any, tree)
+    return jax.tree.map(put_any, state)
 
 
 def to_host(tree: Any) -> Any:
-    """A copy of every array as one of NumPy's (random keys: as keys), wherever its parts lie."""
+    """Copy every array to NumPy (random keys stay keys), gathering the shards of other processes."""
 
     def get(leaf: Any) -> Any:
         if is_key(leaf):
@@ -81,24 +82,24 @@ def to_host(tree: Any) -> Any:
 
 @contextmanager
 def detect_lost_process() -> Iterator[None]:
-    """Work that all processes do together: where one of them is lost, the others say so."""
+    """Turn the errors that collective work meets when a process is lost into `ProcessLost`."""
     try:
         yield
     except (jax.errors.JaxRuntimeError, MemoryError, ValueError) as error:
-        if jax.process_count() == 1 or (isinstance(error, ValueError) and not STATUS.match(str(error))):
+        if jax.process_count() == 1 or (isinstance(error, ValueError) and not XLA_STATUS.match(str(error))):
             raise
-        if is_out_of_memory(error):  # to try again with less, all would have to
+        if is_out_of_memory(error):  # retrying with less would need all processes to do so
             which = f"process {jax.process_index()} of {jax.process_count()}"
-            raise ProcessLost(f"Out of memory on {which}. All of them end. {RUN_ADVICE}") from error
+            raise ProcessLost(f"Out of memory on {which}. All processes stop. {RUN_ADVICE}") from error
         raise ProcessLost(
-            f"This run of {jax.process_count()} processes cannot go on: another of them has ended, or cannot be "
-            "reached. All of them end; start them again, and a fit with a checkpoint= goes on where it was. "
-            f"(Process {jax.process_index()} was told: {str(error).splitlines()[0][:200]})"
+            f"This run of {jax.process_count()} processes cannot continue: another process has ended or cannot be "
+            "reached. All processes stop. Start them again; a fit with checkpoint= resumes where it stopped. "
+            f"(Process {jax.process_index()} got: {str(error).splitlines()[0][:200]})"
         ) from error
 
 
 def broadcast_from_first(value: Tree) -> Tree:
-    """What the first process has, on all of them: anything that can be pickled."""
+    """Return the first process's value on all processes; it must be picklable."""
     if jax.process_count() == 1:
         return value
     with detect_lost_process():
@@ -108,37 +109,64 @@ def broadcast_from_first(value: Tree) -> Tree:
         return pickle.loads(np.asarray(multihost_utils.broadcast_one_to_all(content)).tobytes())
 
 
-def total_over_tasks(tree: PyTree) -> PyTree:
-    """The sum over the devices that share the tasks."""
+def sum_over_tasks(tree: PyTree) -> PyTree:
+    """Sum over the devices that share the tasks."""
     return jax.lax.psum(tree, TASKS)
 
 
 def gather_particles(tree: PyTree) -> PyTree:
-    """The particles of all devices that share them."""
+    """Gather the particles of all devices that share them."""
     return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, PARTICLES, tiled=True), tree)
 
 
-def own_particles(tree: PyTree, n: int) -> PyTree:
-    """Those of the n that this device has."""
+def local_particles(tree: PyTree, n: int) -> PyTree:
+    """Select the n particles of this device."""
     first = jax.lax.axis_index(PARTICLES) * n
     return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, n), tree)
 
 
 def mean_over_particles(values: Array) -> Array:
-    """The mean over the particles of all devices."""
+    """Average over the particles of all devices."""
     return jax.lax.pmean(jnp.mean(values), PARTICLES)
 
 
-def own_tasks(batches: tuple[WeightedBatch, ...], n_shares: int) -> tuple[WeightedBatch, ...]:
-    """The tasks that this device has of those of a mini-batch."""
+def local_tasks(batches: tuple[WeightedBatch, ...], n_shares: int) -> tuple[WeightedBatch, ...]:
+    """Select the tasks of a mini-batch that this device computes."""
 
-    def own(leaf: Array) -> Array:
+    def select(leaf: Array) -> Array:
         n = len(leaf) // n_shares
         return jax.lax.dynamic_slice_in_dim(leaf, jax.lax.axis_index(TASKS) * n, n)
 
-    return jax.tree.map(own, tuple(pad_batch(batch, n_shares) for batch in batches))
+    return jax.tree.map(select, tuple(pad_batch(batch, n_shares) for batch in batches))
 
 
 def is_key(leaf: Any) -> bool:
-    """Whether it is an array of random keys."""
+    """Return whether a leaf is an array of random keys."""
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def check_n_devices(n_devices: int) -> None:
+    """Raise if there are fewer devices, or if a multi-process fit would not use all of them."""
+    available = jax.device_count()
+    if n_devices > available:
+        raise ValueError(f"n_devices must be at most {available}, the number of devices; got {n_devices}.")
+    if jax.process_count() > 1 and n_devices < available:
+        raise ValueError(f"n_devices must be None or {available} if several processes share a fit; got {n_devices}.")
+
+
+def check_same_tasks(environments: Sequence[Sequence[Task]], search_time: Any) -> None:
+    """Raise if the processes of a distributed fit could diverge, and so wait for each other forever."""
+    if jax.process_count() == 1:
+        return
+    if search_time is not None:
+        raise ValueError("search_time must be None if several processes share a fit: their clocks differ.")
+    digest = hashlib.sha256()
+    for tasks in environments:
+        digest.update(f"{len(tasks)};".encode())
+        for i in np.unique(np.linspace(0, len(tasks) - 1, min(DIGESTED_TASKS, len(tasks))).astype(int)).tolist():
+            digest.update(np.ascontiguousarray(tasks[i].x).tobytes() + np.ascontiguousarray(tasks[i].y).tobytes())
+    if digest.hexdigest() != broadcast_from_first(digest.hexdigest()):
+        raise ValueError(
+            f"Process {jax.process_index()} was given different tasks than the first process. If several processes "
+            "share a fit, all of them must be given the same tasks in the same order."
+        )

@@ -1,4 +1,4 @@
-"""Steps of training as compiled programs: a chunk of them at once, for all runs, on one device or on many."""
+"""Training steps as compiled programs: a chunk of steps at once, for all runs, on one device or on many."""
 
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -22,12 +22,21 @@ from metaprior.meta.objective import (
     value_and_score,
 )
 from metaprior.tasks.padding import TaskSet
-from metaprior.training import devices as mesh
+from metaprior.training.devices import (
+    RUNS,
+    TASKS,
+    gather_particles,
+    local_particles,
+    local_tasks,
+    mean_over_particles,
+    state_spec,
+    sum_over_tasks,
+)
 
-BLOCK = 32  # runs whose activations stay in the cache of a processor (of 30 tasks of 5 samples: 10 MB)
-CHUNK = 100  # steps between looks from the host: progress, early stop, NaN check_divergence
+BLOCK = 32  # runs whose activations stay in a CPU's cache (30 tasks of 5 samples each: 10 MB)
+CHUNK = 100  # steps between two returns to the host, for progress, early stopping and divergence checks
 
-OPTIMISERS = {"adam": optax.scale_by_adam, "sgd": optax.identity}
+OPTIMIZERS = {"adam": optax.scale_by_adam, "sgd": optax.identity}
 SCHEDULES: dict[str, Callable[[Array], Array]] = {
     "constant": jnp.ones_like,
     "cosine": lambda progress: 0.5 * (1.0 + jnp.cos(jnp.pi * progress)),
@@ -35,18 +44,18 @@ SCHEDULES: dict[str, Callable[[Array], Array]] = {
 
 
 class TrainConfig(NamedTuple):
-    """How to train: what is compiled in. What a sweep varies is in `Problem` and in the learning rate."""
+    """What a training program is compiled for. Whatever a sweep varies is traced: the problem and the learning rate."""
 
     method: Method
     optimizer: Literal["adam", "sgd"] = "adam"
     schedule: Literal["constant", "cosine"] = "cosine"
     plan: Plan | None = None  # tasks per step and stratum; None: all tasks in every step
-    n_devices: int | None = None  # that share the work; None: all there are
+    n_devices: int | None = None  # None: all
     chunk: int = CHUNK
 
 
 class State(NamedTuple):
-    """Where training stands, for all runs."""
+    """The training state of all runs."""
 
     particles: PyTree  # (runs, particles, ...)
     optimizer_state: PyTree
@@ -54,7 +63,7 @@ class State(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """What a chunk of steps is given besides the state."""
+    """The inputs of a chunk of steps besides the state."""
 
     problem: Problem
     learning_rate: Any  # (runs,)
@@ -64,44 +73,44 @@ class Chunk(NamedTuple):
 
 
 @eqx.filter_jit
-def initialize(particles: PyTree, train_config: TrainConfig) -> PyTree:
-    """The optimizer's first state."""
-    return jax.vmap(OPTIMISERS[train_config.optimizer]().init)(particles)
+def initialize(particles: PyTree, config: TrainConfig) -> PyTree:
+    """Return the optimizer's initial state."""
+    return jax.vmap(OPTIMIZERS[config.optimizer]().init)(particles)
 
 
-# The state's memory is used again for the new one.
+# The state is donated: its memory is reused for the new one.
 @eqx.filter_jit(donate="all-except-first")
 def run_chunk(given: tuple[Chunk, TrainConfig, Mesh | None], state: State) -> tuple[State, Float[Array, "runs chunk"]]:
-    """The next steps, up to the last one there is; losses beyond it are zero."""
-    chunk, train_config, devices = given
+    """Run the next steps, up to the last one; losses beyond it are zero."""
+    chunk, config, devices = given
     fed, batches = chunk.fed, None
-    if fed is None and train_config.plan is None:
+    if fed is None and config.plan is None:
         batches = eqx.filter_vmap(full_batch)(chunk.problem)  # once, not in every step
-    if train_config.plan is None:
+    if config.plan is None:
         chunk = chunk._replace(problem=eqx.tree_at(lambda problem: problem.tasks, chunk.problem, TaskSet(())))
     if devices is None:
-        return _in_blocks(chunk._replace(fed=None), fed, batches, train_config, state)
-    n_shares = devices.shape[mesh.TASKS]
+        return _in_blocks(chunk._replace(fed=None), fed, batches, config, state)
+    n_shares = devices.shape[TASKS]
     fed = fed and tuple(pad_batch(batch, n_shares, axis=2) for batch in fed)
     batches = batches and tuple(pad_batch(batch, n_shares, axis=1) for batch in batches)
     arrays, static = eqx.partition((chunk._replace(fed=None), fed, batches), eqx.is_array)
-    by_run = PartitionSpec(mesh.RUNS)
+    by_run = PartitionSpec(RUNS)
     specs = (
         Chunk(jax.tree.map(lambda _: by_run, arrays[0].problem), by_run, PartitionSpec(), PartitionSpec()),
-        jax.tree.map(lambda _: PartitionSpec(None, mesh.RUNS, mesh.TASKS), arrays[1]),
-        jax.tree.map(lambda _: PartitionSpec(mesh.RUNS, mesh.TASKS), arrays[2]),
+        jax.tree.map(lambda _: PartitionSpec(None, RUNS, TASKS), arrays[1]),
+        jax.tree.map(lambda _: PartitionSpec(RUNS, TASKS), arrays[2]),
     )
-    of_state = jax.tree.map(mesh.share_of_state, state)
+    specs_of_state = jax.tree.map(state_spec, state)
 
     def local(arrays: Any, state: State) -> tuple[State, Array]:
         chunk, fed, batches = eqx.combine(arrays, static)
-        return _steps(chunk, fed, batches, train_config, n_shares, state)
+        return _steps(chunk, fed, batches, config, n_shares, state)
 
     shared = jax.shard_map(
         local,
         mesh=devices,
-        in_specs=(specs, of_state),
-        out_specs=(of_state, PartitionSpec(None, mesh.RUNS)),
+        in_specs=(specs, specs_of_state),
+        out_specs=(specs_of_state, PartitionSpec(None, RUNS)),
         check_vma=False,
     )
     state, losses = shared(arrays, state)
@@ -112,23 +121,21 @@ def _in_blocks(
     chunk: Chunk,
     fed: tuple[WeightedBatch, ...] | None,
     batches: tuple[WeightedBatch, ...] | None,
-    train_config: TrainConfig,
+    config: TrainConfig,
     state: State,
 ) -> tuple[State, Float[Array, "runs chunk"]]:
-    """All runs on one device: on CPUs a block of them after another, whose activations stay in the cache."""
+    """Run all steps on one device: on CPUs in blocks of runs whose activations stay in the cache."""
     n_runs = len(chunk.learning_rate)
     size = max(n for n in range(1, BLOCK + 1) if n_runs % n == 0)
     if jax.default_backend() != "cpu" or n_runs <= BLOCK or 4 * size < BLOCK or fed is not None:
-        state, losses = _steps(chunk, fed, batches, train_config, None, state)
+        state, losses = _steps(chunk, fed, batches, config, None, state)
         return state, losses.T
     arrays, static = eqx.partition((chunk.problem, chunk.learning_rate, batches, state), eqx.is_array)
     blocks = jax.tree.map(lambda leaf: leaf.reshape(n_runs // size, size, *leaf.shape[1:]), arrays)
 
     def block(arrays: Any) -> tuple[State, Array]:
         problem, rate, batches, state = eqx.combine(arrays, static)
-        state, losses = _steps(
-            chunk._replace(problem=problem, learning_rate=rate), None, batches, train_config, None, state
-        )
+        state, losses = _steps(chunk._replace(problem=problem, learning_rate=rate), None, batches, config, None, state)
         return state, losses.T
 
     done = jax.lax.map(block, blocks)
@@ -139,7 +146,7 @@ def _steps(
     chunk: Chunk,
     fed: tuple[WeightedBatch, ...] | None,
     batches: tuple[WeightedBatch, ...] | None,
-    train_config: TrainConfig,
+    config: TrainConfig,
     n_shares: int | None,
     state: State,
 ) -> tuple[State, Float[Array, "chunk runs"]]:
@@ -151,12 +158,12 @@ def _steps(
         now = batches if fed is None else jax.tree.map(lambda leaf: leaf[i], fed)
         select_run = eqx.filter_vmap(_step, in_axes=(eqx.if_array(0), eqx.if_array(0), 0, eqx.if_array(0), None, None))
         state, loss = select_run(
-            state, chunk.problem, rate * SCHEDULES[train_config.schedule](progress), now, train_config, n_shares
+            state, chunk.problem, rate * SCHEDULES[config.schedule](progress), now, config, n_shares
         )
         return state, losses.at[i].set(loss)
 
-    n_steps = jnp.clip(chunk.n_steps - chunk.first, 0, train_config.chunk)
-    losses = jnp.zeros((train_config.chunk, len(rate)), rate.dtype)
+    n_steps = jnp.clip(chunk.n_steps - chunk.first, 0, config.chunk)
+    losses = jnp.zeros((config.chunk, len(rate)), rate.dtype)
     return jax.lax.fori_loop(0, n_steps, step, (state, losses))
 
 
@@ -165,36 +172,36 @@ def _step(
     problem: Problem,
     rate: Array,
     batches: tuple[WeightedBatch, ...] | None,
-    train_config: TrainConfig,
+    config: TrainConfig,
     n_shares: int | None,
 ) -> tuple[State, Array]:
-    """One step of one run: scores of all particles, the method's direction, the optimizer's move.
+    """Take one step of one run: score all particles, combine the scores by the method, and update by the optimizer.
 
-    `n_shares` devices share the tasks, and others the particles; None: there is one.
+    `n_shares` is the number of devices that share the tasks; None on a single device.
     """
     keys = state.keys
     if batches is None:
-        assert train_config.plan is not None
+        assert config.plan is not None
         keys, key = jax.random.split(keys)
-        batches = select_batch(problem, sample_indices(key, problem.tasks, train_config.plan), train_config.plan)
+        batches = select_batch(problem, sample_indices(key, problem.tasks, config.plan), config.plan)
         if n_shares is not None:
-            batches = mesh.own_tasks(batches, n_shares)
-    total = mesh.total_over_tasks if n_shares is not None else lambda tree: tree
+            batches = local_tasks(batches, n_shares)
+    total = sum_over_tasks if n_shares is not None else lambda tree: tree
     values, scores = jax.vmap(lambda theta: value_and_score(theta, problem, batches, total))(state.particles)
-    descent = jax.tree.map(jnp.negative, _direction(train_config.method, state.particles, scores, n_shares is not None))
+    descent = jax.tree.map(jnp.negative, _direction(config.method, state.particles, scores, n_shares is not None))
     with jax.numpy_dtype_promotion("standard"):  # optax raises a float to the power of its integer step count
-        updates, optimizer_state = OPTIMISERS[train_config.optimizer]().update(descent, state.optimizer_state)
+        updates, optimizer_state = OPTIMIZERS[config.optimizer]().update(descent, state.optimizer_state)
     particles = jax.tree.map(lambda value, update: value - rate * update, state.particles, updates)
-    value = jnp.mean(values) if n_shares is None else mesh.mean_over_particles(values)
-    # Relative to the hyper-prior's mode, whose log density is a large constant that says nothing of progress.
+    value = jnp.mean(values) if n_shares is None else mean_over_particles(values)
+    # Relative to the log density of the hyper-prior's mode, a large constant.
     constant = problem.hyperprior.log_density(problem.hyperprior.mean)
     return State(particles, optimizer_state, keys), (constant - value) / problem.temperature
 
 
 def _direction(method: Method, particles: PyTree, scores: PyTree, shared: bool) -> PyTree:
-    """The method's direction, for which all particles come together where devices share them."""
+    """Return the method's direction; interacting particles that devices share are gathered for it."""
     if not shared or not method.interacts:
         return method.direction(particles, scores)
-    n_own = len(jax.tree.leaves(particles)[0])
-    every = method.direction(mesh.gather_particles(particles), mesh.gather_particles(scores))
-    return mesh.own_particles(every, n_own)
+    n_local = len(jax.tree.leaves(particles)[0])
+    every = method.direction(gather_particles(particles), gather_particles(scores))
+    return local_particles(every, n_local)

@@ -17,8 +17,16 @@ from metaprior_studies.environments.episodes import FewShot
 from metaprior_studies.environments.generated import generated_images
 from metaprior_studies.environments.images import DataMissing, cub, features, mini_imagenet
 from metaprior_studies.open_settings import FEATURES, FEATURES_SVGD, PIXELS, OpenSettings, reporting_seeds
-from metaprior_studies.reproduction.engine import Draw, Training, stack_tests
-from metaprior_studies.reproduction.schemes import OnChunk, Scheme, auto_scheme, paper_schemes, score
+from metaprior_studies.reproduction.schemes import (
+    Draw,
+    OnChunk,
+    Scheme,
+    Training,
+    auto_scheme,
+    paper_schemes,
+    score,
+    stack_tests,
+)
 from metaprior_studies.schema import DEFAULT, FEATURE, GENERATED, LABEL_METRICS, PIXEL, WFEM
 from metaprior_studies.study import Point, Rows, make_rows
 
@@ -74,7 +82,7 @@ class Figure4:
         if data in self.with_auto:
             schemes += auto_scheme(self.n_tasks, self.n_source)
         draws = self.draws(data, seeds)
-        scores = score(draws, schemes, self.training(data, method), self.n_tasks, on_chunk)
+        scores = score(draws, schemes, self.training(data, method), on_chunk)
         return [
             row
             for draw, of_draw in zip(draws, scores, strict=True)

@@ -1,42 +1,74 @@
-"""What is compared: schemes, each a choice of tasks and weights of one objective, and their scores on every draw."""
+"""The schemes that are compared, and their scores on every draw.
+
+A scheme is a choice of tasks and weights of one objective. Search, training and adaptation are those of the estimators:
+the draws of a scheme are trained as one program, by the functions that `fit` calls for one data set.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy.special import expit
 
+from metaprior.meta.runs import Settings, draw_prior, make_run, make_scaling
 from metaprior.metrics.classification import summarize_labels
 from metaprior.metrics.regression import calibration_error, negative_log_likelihood, root_mean_square_error
-from metaprior.prediction.ensemble import average_log
+from metaprior.prediction.batches import predict_labels, predict_tasks
+from metaprior.prediction.ensemble import Ensemble, Model
 from metaprior.prediction.mixtures import GaussianMixture
-from metaprior.search.averaging import choose_weights, contaminated
-from metaprior.search.held_out import MOST_PARTICLES, hold_out, reference_log_densities, search_method
-from metaprior.search.selection import STEPS_DIVISOR
+from metaprior.search.cross_validation import Candidate, CrossValidation, score_candidates
+from metaprior.search.selection import STEPS_DIVISOR, Choice, choice_of
 from metaprior.search.weights import DISCOUNTS, discounted
-from metaprior.tasks.types import TestTask
-from metaprior_studies.reproduction.engine import Draw, Prediction, Spec, Training, predictions, stack_tests
+from metaprior.tasks.scaling import identity_scaling
+from metaprior.tasks.types import Task, TestTask
+from metaprior.training.loop import TrainingDiverged
+from metaprior.training.many_runs import TrainingOptions, train_runs
 from metaprior_studies.schema import ALL, AUTO, FEW, GP, LABEL_METRICS, POOLED, REGRESSION_METRICS, WFEM
 
-OnChunk = Callable[[str], None]  # told what is being done, often
+OnChunk = Callable[[str], None]  # called often with a description of the current work
+
+
+class Draw(NamedTuple):
+    """The tasks of one draw, shared by all schemes. All tasks have equally many samples."""
+
+    seed: int
+    source: list[Task]
+    target: list[Task]
+    test: TestTask  # stacked arrays: (tasks, samples, ...)
 
 
 class Scheme(NamedTuple):
-    """A way to learn from the first so many source and target tasks of a draw."""
+    """A way to learn from the first source and target tasks of a draw."""
 
     name: str
     n_source: int
     n_target: int
-    alpha: float | None  # weight of the source; None: chosen by held-out target tasks
+    alpha: float | None  # weight of the source; None: chosen by cross-validation over target tasks
     trained: bool = True
     prior_std: float = 1.0  # times that of the settings
 
 
-def paper_schemes(n_tasks: int, n_source: int, alpha: float | None) -> list[Scheme]:
-    """The schemes of the paper's figures at beta = n_source / N; alpha None leaves WFEM out.
+@dataclass(frozen=True)
+class Training:
+    """The prior and how it is trained."""
 
-    GP sees no task at all, not even to scale its inputs by; so does PACOH where there are no target tasks.
+    settings: Settings
+    learning_rate: float
+    n_steps: int
+
+    @property
+    def options(self) -> TrainingOptions:
+        """The options of the library's training."""
+        return TrainingOptions(self.n_steps, self.learning_rate, progress=False)
+
+
+def paper_schemes(n_tasks: int, n_source: int, alpha: float | None) -> list[Scheme]:
+    """Return the schemes of the paper's figures at beta = n_source / N; alpha None leaves WFEM out.
+
+    GP sees no task at all, not even to standardize by; nor does PACOH without target tasks.
     """
     n_target = n_tasks - n_source
     schemes = [
@@ -49,116 +81,115 @@ def paper_schemes(n_tasks: int, n_source: int, alpha: float | None) -> list[Sche
 
 
 def auto_scheme(n_tasks: int, n_source: int) -> list[Scheme]:
-    """WFEM with alpha chosen, where there are target tasks to choose it by and source tasks to weigh."""
+    """Return WFEM with alpha chosen, if there are target tasks to hold out and source tasks to weight."""
     n_target = n_tasks - n_source
     return [Scheme(AUTO, n_source, n_target, None)] if n_target >= 2 and n_source else []
 
 
+def stack_tests(tasks: Sequence[TestTask]) -> TestTask:
+    """Stack test tasks of equal sizes into one."""
+    return TestTask(*(np.stack(parts) for parts in zip(*tasks, strict=True)))
+
+
+def unstack_tests(test: TestTask) -> list[TestTask]:
+    """Undo `stack_tests`."""
+    return [TestTask(*parts) for parts in zip(*test, strict=True)]
+
+
 def score(
-    draws: Sequence[Draw],
-    schemes: Sequence[Scheme],
-    training: Training,
-    n_slots: int,
-    on_chunk: OnChunk = lambda what: None,
+    draws: Sequence[Draw], schemes: Sequence[Scheme], training: Training, on_chunk: OnChunk = lambda what: None
 ) -> list[dict[Scheme, dict[str, float]]]:
-    """The metrics of every scheme on every draw. Everything that is trained, is trained in one program."""
-    members: list[tuple[int, Scheme, float, Spec]] = []  # draw, scheme, weight in its average, run
+    """Return the metrics of every scheme on every draw."""
+    scores: list[dict[Scheme, dict[str, float]]] = [{} for _ in draws]
     for scheme in schemes:
-        if scheme.alpha is None:
-            weights, alphas = choose_alpha(draws, scheme, training, n_slots, on_chunk)
-        else:
-            weights, alphas = np.ones((len(draws), 1)), [scheme.alpha]
-        for i, draw in enumerate(draws):
-            for weight, alpha in zip(weights[i].tolist(), alphas, strict=True):
-                members.append((i, scheme, weight, _spec(draw, scheme, alpha, draw.test)))
-    specs = [spec for *_, spec in members]
-    predicted = predictions(specs, training, n_slots, lambda step: on_chunk("training every scheme"))
-    gathered: list[dict[Scheme, list[tuple[float, Prediction]]]] = [{} for _ in draws]
-    for (i, scheme, weight, _), prediction in zip(members, predicted, strict=True):
-        if weight > 0:
-            gathered[i].setdefault(scheme, []).append((weight, prediction))
-    return [
-        {scheme: metrics(of_draw.get(scheme, []), draw.test.y_query) for scheme in schemes}
-        for draw, of_draw in zip(draws, gathered, strict=True)
-    ]
+        for draw, of_draw, ensemble in zip(draws, scores, fit_scheme(draws, scheme, training, on_chunk), strict=True):
+            of_draw[scheme] = metrics(ensemble, draw.test, training.settings.likelihood)
+    return scores
 
 
-def choose_alpha(
-    draws: Sequence[Draw], scheme: Scheme, training: Training, n_slots: int, on_chunk: OnChunk = lambda what: None
-) -> tuple[np.ndarray, list[float]]:
-    """Weights (draws, candidates) of the candidates for alpha, and these: what `alpha="auto"` does, for all draws.
+def fit_scheme(
+    draws: Sequence[Draw], scheme: Scheme, training: Training, on_chunk: OnChunk = lambda what: None
+) -> list[Ensemble | None]:
+    """Meta-train a scheme on every draw; None for a draw on which every candidate for alpha diverged."""
+    prior_std = {name: scheme.prior_std * std for name, std in training.settings.prior_std.items()}
+    training = replace(training, settings=replace(training.settings, prior_std=prior_std))
+    if not scheme.trained or scheme.n_source + scheme.n_target == 0:
+        return [_untrained(draw, training.settings) for draw in draws]
+    data = [[draw.source[: scheme.n_source], draw.target[: scheme.n_target]] for draw in draws]
+    if scheme.alpha is None:
+        on_chunk("choosing alpha")
+        choices = choose_alpha(draws, data, training)
+    else:
+        candidate = Candidate((scheme.alpha, 1.0 - scheme.alpha), training.settings)
+        choices = [Choice([candidate], np.ones(1), None)] * len(draws)
+    on_chunk(f"training {scheme.name}")
+    return _train(draws, data, choices, training)
 
-    All zero where every candidate diverged. Runs of the search take a quarter of the steps and up to three particles
-    that do not interact, as in `fit`.
-    """
-    counts = (scheme.n_source, scheme.n_target)
-    alphas = [1.0 - discounted(counts, 1, r)[1] for r in DISCOUNTS]
-    settings = training.settings
-    labels = settings.likelihood == "bernoulli"
-    n_particles = min(settings.n_particles, MOST_PARTICLES)
-    shorter = replace(
-        training,
-        settings=replace(settings, method=search_method(settings.method), n_particles=n_particles),
-        n_steps=-(-training.n_steps // STEPS_DIVISOR),
+
+def choose_alpha(draws: Sequence[Draw], data: Sequence[list[list[Task]]], training: Training) -> list[Choice | None]:
+    """Return the choice of alpha="auto" for every draw; None if every candidate diverged."""
+    settings, labels = training.settings, training.settings.likelihood == "bernoulli"
+    counts = [len(tasks) for tasks in data[0]]
+    candidates = [Candidate(discounted(counts, 1, discount), settings) for discount in DISCOUNTS]
+    pairs = zip(draws, data, strict=True)
+    validations = [CrossValidation(environments, 1, draw.seed, labels) for draw, environments in pairs]
+    shorter = training.options._replace(n_steps=-(-training.n_steps // STEPS_DIVISOR))
+    score_candidates(validations, candidates, shorter)
+    choices: list[Choice | None] = []
+    for validation in validations:
+        try:
+            choices.append(choice_of(validation, candidates))
+        except TrainingDiverged:
+            choices.append(None)
+    return choices
+
+
+def _train(
+    draws: Sequence[Draw], data: Sequence[list[list[Task]]], choices: Sequence[Choice | None], training: Training
+) -> list[Ensemble | None]:
+    """Train the members of every draw's choice, all in one program."""
+    members = [[] if choice is None else choice.members for choice in choices]
+    scalings, runs = [], []
+    for draw, environments, of_draw in zip(draws, data, members, strict=True):
+        for candidate, _ in of_draw:
+            scalings.append(make_scaling(environments, candidate.weights, candidate.settings))
+            runs.append(make_run(environments, candidate.weights, scalings[-1], candidate.settings, draw.seed))
+    results = train_runs(runs, training.settings.method, training.options, check_divergence=False) if runs else []
+    models = iter(
+        Model(result.particles, run.problem.rest, scaling)
+        for result, run, scaling in zip(results, runs, scalings, strict=True)
     )
-    folds = [hold_out(draw.target[: scheme.n_target], draw.seed, labels) for draw in draws]
-    runs: list[tuple[int, int, np.ndarray, Spec]] = []  # draw, candidate, tasks held out, run
-    for i, (draw, of_draw) in enumerate(zip(draws, folds, strict=True)):
-        for c, alpha in enumerate(alphas):
-            for members in of_draw.members:
-                test = stack_tests([split for task in members.tolist() for split in of_draw.splits[task]])
-                kept = np.setdiff1d(np.arange(scheme.n_target), members).tolist()
-                spec = Spec(draw, range(scheme.n_source), kept, alpha, test, scheme.prior_std)
-                runs.append((i, c, members, spec))
-    predicted = predictions([spec for *_, spec in runs], shorter, n_slots, lambda step: on_chunk("choosing alpha"))
-    references = [
-        reference_log_densities(draw.target[: scheme.n_target], of_draw, labels)
-        for draw, of_draw in zip(draws, folds, strict=True)
-    ]
-    scores = np.full((len(draws), len(alphas), *references[0].shape), np.nan)
-    for (i, c, members, spec), prediction in zip(runs, predicted, strict=True):
-        scores[i, c, members] = _log_density(prediction, spec.test.y_query).reshape(len(members), -1)
-    scores = np.where(np.isnan(scores), -np.inf, scores)  # of what diverged
-    weights = []
-    for of_draw, reference in zip(scores, references, strict=True):
-        robust = np.where(np.isneginf(of_draw), -np.inf, contaminated(of_draw, reference)).mean(axis=2)
-        diverged = not np.isfinite(robust).all(axis=1).any()
-        weights.append(np.zeros(len(alphas)) if diverged else choose_weights(robust, 0))
-    return np.stack(weights), alphas
+    ensembles = []
+    for of_draw in members:
+        weights = np.array([weight for _, weight in of_draw])
+        ensembles.append(Ensemble(tuple(next(models) for _ in of_draw), weights) if of_draw else None)
+    return ensembles
 
 
-def metrics(parts: Sequence[tuple[float, Prediction]], y: np.ndarray) -> dict[str, float]:
-    """Metrics of the average of some predictions, from (weight, prediction) and the true y (tasks, queries).
+def _untrained(draw: Draw, settings: Settings) -> Ensemble:
+    """Return the prior at its initial parameters, for inputs and outputs as they are."""
+    input_dim = draw.test.x_query.shape[-1]
+    key, _ = jax.random.split(jax.random.key(draw.seed))
+    particles, rest, _ = draw_prior(key, input_dim, settings, 1.0, jnp.zeros(()).dtype)
+    return Ensemble((Model(particles, rest, identity_scaling(input_dim)),), np.ones(1))
 
-    NaN where a run diverged, or every candidate of a search did, so that there is none.
-    """
-    if not parts:
-        return dict.fromkeys((*REGRESSION_METRICS, *LABEL_METRICS), np.nan)
-    weights = np.array([weight for weight, _ in parts])
-    if parts[0][1].log_probability is not None:
-        logs = [part.log_probability for _, part in parts if part.log_probability is not None]
-        log_probability = average_log(np.stack(logs), weights / weights.sum())
-        if np.isnan(log_probability).any():
-            return dict.fromkeys(LABEL_METRICS, np.nan)
-        first, second = log_probability
-        probability = expit(second - first)  # exactly one half where neither is more probable
+
+def metrics(ensemble: Ensemble | None, test: TestTask, likelihood: str) -> dict[str, float]:
+    """Return the metrics of an ensemble on test tasks; NaN if a run diverged."""
+    names = LABEL_METRICS if likelihood == "bernoulli" else REGRESSION_METRICS
+    if ensemble is None or not all(_is_finite(member) for member in ensemble.members):
+        return dict.fromkeys(names, np.nan)
+    tasks = unstack_tests(test)
+    if likelihood == "bernoulli":
+        (first, second), y, _ = predict_labels(ensemble, tasks)
+        probability = expit(second - first)  # exactly one half where neither class is more probable
         return _means(summarize_labels(y, probability, np.where(y > 0.5, second, first)))
-    predictive = mixture(parts)
-    if not np.isfinite(predictive.means).all():
-        return dict.fromkeys(REGRESSION_METRICS, np.nan)
+    predictive, y, _ = predict_tasks(ensemble, tasks)
     return score_mixture(predictive, y)
 
 
-def mixture(parts: Sequence[tuple[float, Prediction]]) -> GaussianMixture:
-    """The average of predictions of observations, particles and all."""
-    weights = np.array([weight for weight, _ in parts]) / sum(weight for weight, _ in parts)
-    means, variances = (np.concatenate([getattr(part, name) for _, part in parts]) for name in ("mean", "variance"))
-    n_particles = len(means) // len(parts)
-    return GaussianMixture(means, variances, np.log(np.repeat(weights / n_particles, n_particles)))
-
-
 def score_mixture(predictive: GaussianMixture, y: np.ndarray) -> dict[str, float]:
-    """RMSE, NLL, calibration error and coverage of the central 90% of predictions."""
+    """Return RMSE, NLL, calibration error and the coverage of the central 90% interval."""
     transform = np.clip(predictive.cdf(y), 0.0, 1.0)
     return _means(
         {
@@ -170,15 +201,8 @@ def score_mixture(predictive: GaussianMixture, y: np.ndarray) -> dict[str, float
     )
 
 
-def _spec(draw: Draw, scheme: Scheme, alpha: float, test: TestTask) -> Spec:
-    seen = range(scheme.n_source), range(scheme.n_target)
-    return Spec(draw, *seen, alpha, test, scheme.prior_std, scheme.trained)
-
-
-def _log_density(prediction: Prediction, y: np.ndarray) -> np.ndarray:
-    if prediction.log_probability is not None:
-        return np.where(y > 0.5, prediction.log_probability[1], prediction.log_probability[0])
-    return mixture([(1.0, prediction)]).log_density(y)
+def _is_finite(member: Model) -> bool:
+    return all(np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves(member.particles))
 
 
 def _means(values: Mapping[str, np.ndarray | float]) -> dict[str, float]:

@@ -69,7 +69,7 @@ class SettingsSearch:
             draws, training = study.draws(grid.data, seeds, "validation"), study.training(grid.data, grid.method)
             n_tasks = study.n_tasks
         schemes = [Scheme(ALL, 0, n_tasks, 0.0, prior_std=std) for std in grid.prior_std]
-        scores = score(draws, schemes, training, n_tasks, on_chunk)
+        scores = score(draws, schemes, training, on_chunk)
         metric = "rmse" if grid.data == "sinusoid" else "accuracy"
         return [
             row

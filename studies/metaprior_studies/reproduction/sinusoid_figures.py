@@ -9,19 +9,23 @@ import numpy as np
 from metaprior.datasets.sinusoid import Sinusoid
 from metaprior.meta.hyperprior import check_prior_std
 from metaprior.meta.runs import Settings
+from metaprior.prediction.batches import predict_tasks
 from metaprior.prediction.mixtures import GaussianMixture
 from metaprior.tasks.types import TestTask
 from metaprior_studies.environments.sinusoid_oracles import bayes_oracle, gp_oracle
 from metaprior_studies.open_settings import SINUSOID, OpenSettings, reporting_seeds
-from metaprior_studies.reproduction.engine import Draw, Spec, Training, predictions, stack_tests
 from metaprior_studies.reproduction.schemes import (
+    Draw,
     OnChunk,
     Scheme,
+    Training,
     auto_scheme,
-    mixture,
+    fit_scheme,
     paper_schemes,
     score,
     score_mixture,
+    stack_tests,
+    unstack_tests,
 )
 from metaprior_studies.schema import ALL, FEW, GP, ORACLE_BAYES, ORACLE_GP, REGRESSION_METRICS, WFEM
 from metaprior_studies.study import Point, Rows, make_rows
@@ -66,7 +70,7 @@ class SinusoidStudy:
     def measure(self, deviation: float, n_source: int, schemes: list[Scheme], on_chunk: OnChunk) -> Rows:
         """Rows of all schemes on all draws."""
         draws = self.draws(deviation)
-        scores = score(draws, schemes, self.training, self.n_tasks, on_chunk)
+        scores = score(draws, schemes, self.training, on_chunk)
         return [
             row
             for draw, of_draw in zip(draws, scores, strict=True)
@@ -169,9 +173,9 @@ class Figure2(SinusoidStudy):
         test = TestTask(x_context[..., None], y_context, x[None, :, None], function(x))
         rows: Rows = []
         for scheme in schemes:
-            seen = range(scheme.n_source), range(scheme.n_target)
-            spec = Spec(draw, *seen, scheme.alpha or 0.0, test, trained=scheme.trained)
-            predictive = mixture([(1.0, predictions([spec], self.training, self.n_tasks)[0])])
+            [ensemble] = fit_scheme([draw], scheme, self.training)
+            assert ensemble is not None  # alpha is given, so no search can diverge
+            predictive, _, _ = predict_tasks(ensemble, unstack_tests(test))
             lower, upper = predictive.interval(0.9)
             for metric, values in (("mean", predictive.mean()), ("lower", lower), ("upper", upper)):
                 rows += self._curve(scheme.name, metric, x, values[0])

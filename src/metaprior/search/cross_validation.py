@@ -1,0 +1,250 @@
+"""Cross-validation over target tasks: every candidate is trained without each fold, and scored on that fold."""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.stats import norm
+
+from metaprior.memory import RUN_ADVICE, in_chunks
+from metaprior.meta.adaptation import pad_queries
+from metaprior.meta.methods import MAP, Laplace, Method
+from metaprior.meta.runs import Run, Settings, make_run, make_scaling, stack_runs
+from metaprior.search.averaging import contaminated
+from metaprior.search.weights import Weights
+from metaprior.tasks.scaling import Scaling, fit_scaling
+from metaprior.tasks.types import Task, TestTask
+from metaprior.training.loop import Validation, query_log_densities
+from metaprior.training.many_runs import TrainingOptions, runs_at_once, stack_validation, train_runs
+
+N_FOLDS, LEAVE_ONE_OUT_BELOW = 5, 8  # with fewer than eight target tasks every task is a fold
+N_SPLITS = 5  # of a held-out task into context and queries
+MAX_PARTICLES = 3  # per run of the search
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Environment weights and settings. Candidates that are trained together differ in numbers only."""
+
+    weights: Weights
+    settings: Settings
+
+
+class Folds(NamedTuple):
+    """The target tasks of each fold, and the splits of every target task into context and queries."""
+
+    members: list[np.ndarray]
+    splits: list[list[TestTask]]
+
+
+class HeldOutRun(NamedTuple):
+    """A run without one fold of the target tasks, and that fold to score it on."""
+
+    run: Run
+    validation: Validation  # a row for every split of every task of the fold
+    tasks: np.ndarray  # (rows,): the target task of each row, -1 for padding
+    log_unit: float  # log y_std: converts log densities to the units of y
+
+
+class CrossValidation:
+    """The scores of candidates on the held-out target tasks of one data set.
+
+    All candidates share the folds, the splits into context and queries, and the initial particles.
+    """
+
+    def __init__(self, environments: Sequence[Sequence[Task]], target: int, seed: int, labels: bool):
+        self.environments, self.target, self.seed = environments, target, seed
+        self.folds = make_folds(environments[target], seed, labels)
+        self.reference = reference_log_densities(environments[target], self.folds, labels)
+        self.candidates: list[Candidate] = []
+        self.log_densities = np.empty((0, *self.reference.shape))  # (candidates, target tasks, queries), contaminated
+        self.n_steps: int | None = None  # that every candidate is trained for
+        self.seconds_per_run: float | None = None
+
+    def scores(self, candidates: Sequence[Candidate]) -> np.ndarray:
+        """Return the mean log density per query of every held-out task, (candidates, target tasks)."""
+        return np.nanmean(self.log_densities[[self._index(candidate) for candidate in candidates]], axis=2)
+
+    def unscored(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return the candidates that have no score yet."""
+        return [candidate for candidate in candidates if self._index(candidate) is None]
+
+    def add(self, candidates: Sequence[Candidate], runs: Sequence[HeldOutRun], log_densities: np.ndarray) -> None:
+        """Add the candidates whose runs gave these log densities (runs, rows, queries)."""
+        by_task = gather_by_task(log_densities, runs, self.folds)
+        robust = np.where(np.isneginf(by_task), -np.inf, contaminated(by_task, self.reference))
+        self.candidates += candidates
+        self.log_densities = np.concatenate([self.log_densities, robust])
+
+    def _index(self, wanted: Candidate) -> int | None:
+        pairs = enumerate(self.candidates)
+        return next((i for i, c in pairs if c.settings is wanted.settings and c.weights == wanted.weights), None)
+
+
+def score_candidates(
+    validations: Sequence[CrossValidation],
+    candidates: Sequence[Candidate],
+    options: TrainingOptions,
+    deadline: float | None = None,
+) -> bool:
+    """Train and score candidates on every data set, all runs in one program, and return whether there was time for it.
+
+    The data sets must have equal shapes; an estimator has one. Candidates that are scored already are skipped. Only the
+    first call may be shortened to meet the deadline (of `time.monotonic`): scores can be compared only between
+    candidates that are trained for the same number of steps.
+    """
+    first = validations[0]
+    candidates = first.unscored(candidates)
+    if not candidates:
+        return True
+    runs = [[run for c in candidates for run in held_out_runs(validation, c)] for validation in validations]
+    flat, started = [run for of_validation in runs for run in of_validation], time.monotonic()
+    if first.n_steps is not None and deadline is not None:
+        if started + len(flat) * (first.seconds_per_run or 0.0) > deadline:
+            return False
+        deadline = None
+    options = options._replace(n_steps=first.n_steps if first.n_steps is not None else options.n_steps)
+    method = search_method(candidates[0].settings.method)
+    description = f"cross-validating {len(candidates)} settings"
+    results = train_runs(
+        [run.run for run in flat], method, options, description=description, deadline=deadline, check_divergence=False
+    )
+    log_densities = _score([result.particles for result in results], flat)
+    seconds = (time.monotonic() - started) / len(flat)
+    n_each = len(runs[0])
+    for i, (validation, of_validation) in enumerate(zip(validations, runs, strict=True)):
+        validation.add(candidates, of_validation, log_densities[i * n_each : (i + 1) * n_each])
+        validation.n_steps, validation.seconds_per_run = len(results[0].loss), seconds
+    return True
+
+
+def make_folds(target_tasks: Sequence[Task], seed: int, labels: bool) -> Folds:
+    """Deal the target tasks into folds, and split each into context and queries."""
+    rng, n_tasks = np.random.default_rng(seed), len(target_tasks)
+    n_folds = n_tasks if n_tasks < LEAVE_ONE_OUT_BELOW else N_FOLDS
+    members = [np.sort(fold) for fold in np.array_split(rng.permutation(n_tasks), n_folds)]
+    return Folds(members, [split_task(task, rng, labels) for task in target_tasks])
+
+
+def split_task(task: Task, rng: np.random.Generator, labels: bool = False) -> list[TestTask]:
+    """Split a held-out task into context (half of the samples, rounded down) and queries, in up to five ways.
+
+    The contexts are spread evenly over the samples in random order. With `labels` the two classes alternate in that
+    order, so that contexts have both. A task of one sample has no context: it is predicted from the prior.
+    """
+    n = len(task.y)
+    order = rng.permutation(n)
+    if labels:
+        order = _alternate_classes(order, task.y)
+    splits = []
+    n_splits = min(n, N_SPLITS)
+    for first in (np.arange(n_splits) * n // n_splits).tolist():
+        rolled = np.roll(order, -first)
+        context, query = np.sort(rolled[: n // 2]), np.sort(rolled[n // 2 :])
+        splits.append(TestTask(task.x[context], task.y[context], task.x[query], task.y[query]))
+    return splits
+
+
+def held_out_runs(validation: CrossValidation, candidate: Candidate) -> list[HeldOutRun]:
+    """Return the candidate's runs, one per fold, each standardized by the tasks it sees.
+
+    The environments keep their weights: without a fold, the other target tasks weigh a little more. Up to three
+    independent particles stand in for many, or for interacting ones. One would not do: averaging particles makes up for
+    overconfidence, and so moves the best alpha towards zero.
+    """
+    environments, folds = validation.environments, validation.folds
+    settings = candidate.settings
+    n_particles = min(settings.n_particles, MAX_PARTICLES)
+    settings = replace(settings, method=search_method(settings.method), n_particles=n_particles)
+    n_rows = max(sum(len(folds.splits[i]) for i in members.tolist()) for members in folds.members)
+    runs = []
+    for members in folds.members:
+        included = [np.ones(len(tasks), bool) for tasks in environments]
+        included[validation.target][members] = False
+        kept = [[t for t, keep in zip(*pair, strict=True) if keep] for pair in zip(environments, included, strict=True)]
+        scaling = make_scaling(kept, candidate.weights, settings)
+        run = make_run(environments, candidate.weights, scaling, settings, validation.seed, included)
+        rows = [(i, split) for i in members.tolist() for split in folds.splits[i]]
+        padded = _pad_rows([split for _, split in rows], n_rows, folds, scaling)
+        owners = np.array([i for i, _ in rows] + [-1] * (n_rows - len(rows)))
+        runs.append(HeldOutRun(run, padded, owners, math.log(scaling.y_std)))
+    return runs
+
+
+def search_method(method: Method) -> Method:
+    """Return the method that the search trains by: independent MAP particles in place of SVGD's."""
+    return method if isinstance(method, Laplace) else MAP(method.start)
+
+
+def gather_by_task(log_densities: np.ndarray, runs: Sequence[HeldOutRun], folds: Folds) -> np.ndarray:
+    """Rearrange the log densities of all runs as (candidates, target tasks, queries), NaN where there is no query.
+
+    The queries of all splits of a task lie side by side.
+    """
+    n_folds, n_queries = len(folds.members), log_densities.shape[2]
+    n_splits = max(len(splits) for splits in folds.splits)
+    gathered = np.full((len(runs) // n_folds, len(folds.splits), n_splits, n_queries), np.nan)
+    for i, held_out in enumerate(runs):
+        for task in np.unique(held_out.tasks[held_out.tasks >= 0]).tolist():
+            rows = np.flatnonzero(held_out.tasks == task)
+            gathered[i // n_folds, task, : len(rows)] = log_densities[i, rows]
+    return gathered.reshape(*gathered.shape[:2], -1)
+
+
+def reference_log_densities(target_tasks: Sequence[Task], folds: Folds, labels: bool) -> np.ndarray:
+    """Return the log density p_0 of `averaging.contaminated` at every query: what can be said without a model.
+
+    Both labels are equally likely; readings are normal with the mean and standard deviation of all target readings.
+    """
+    units = fit_scaling([target_tasks], [1.0])  # handles constant and very large readings
+    shape = (max(map(len, folds.splits)), max(len(split.y_query) for splits in folds.splits for split in splits))
+    reference = np.full((len(folds.splits), *shape), np.nan)
+    for i, splits in enumerate(folds.splits):
+        for j, split in enumerate(splits):
+            normal = norm.logpdf(units.outputs(split.y_query)) - np.log(units.y_std)
+            reference[i, j, : len(split.y_query)] = math.log(0.5) if labels else normal
+    return reference.reshape(len(folds.splits), -1)
+
+
+def _score(particles: Sequence[object], runs: Sequence[HeldOutRun]) -> np.ndarray:
+    """Return the log density of every query, (runs, rows, queries), in the units of y.
+
+    It is NaN where there is no query, and minus infinity where a run diverged.
+    """
+
+    def score_part(part: range, _: int) -> np.ndarray:
+        chosen = slice(part.start, part.stop)
+        rest = stack_runs([held_out.run for held_out in runs[chosen]]).problem.rest
+        validation = stack_validation([held_out.validation for held_out in runs[chosen]])
+        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *particles[chosen])
+        score = np.asarray(query_log_densities(stacked, rest, validation), np.float64)
+        units = np.array([held_out.log_unit for held_out in runs[chosen]])
+        score = np.where(np.isfinite(score), score, -np.inf) - units[:, None, None]
+        return np.where(validation.mask, score, np.nan)
+
+    at_once = runs_at_once(runs[0].run)
+    return np.concatenate(list(in_chunks(score_part, range(len(runs)), at_once, "runs", RUN_ADVICE)))
+
+
+def _alternate_classes(order: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Reorder samples so that the two labels are mixed as evenly as their numbers allow."""
+    place = np.empty(len(order))
+    for label in (0.0, 1.0):
+        of_label = np.flatnonzero(y[order] == label)
+        place[of_label] = (np.arange(len(of_label)) + 0.5) / max(len(of_label), 1)
+    return order[np.argsort(place, kind="stable")]
+
+
+def _pad_rows(splits: Sequence[TestTask], n_rows: int, folds: Folds, scaling: Scaling) -> Validation:
+    """Standardize rows and pad them to the sizes that all folds share."""
+    dtype = jnp.zeros(()).dtype
+    every = [split for task in folds.splits for split in task]
+    n_context, n_query = (max(len(getattr(split, part)) for split in every) for part in ("y_context", "y_query"))
+    padded = pad_queries(splits, scaling, n_context, n_query, dtype)
+    missing = n_rows - len(splits)
+    return jax.tree.map(lambda part: np.pad(part, ((0, missing), *((0, 0),) * (part.ndim - 1))), Validation(*padded))
