@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from metaprior import MetaGPRegressor
-from metaprior.estimators.regression_baselines import score_per_task_gp
+from metaprior.estimators.baselines import score_per_task_gp
 from metaprior.plots import plot_prediction
 from metaprior_studies.environments.real_tables import ujiindoorloc
 

@@ -36,7 +36,7 @@ def tables(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("page", ["index.md", "data.md", "custom.md"])
-@pytest.mark.filterwarnings("ignore::metaprior.tasks.TableWarning")
+@pytest.mark.filterwarnings("ignore::metaprior.tables.columns.TableWarning")
 @pytest.mark.usefixtures("quick", "tables")
 def test_the_code_on_a_page_runs(page, capsys):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), flags=re.DOTALL)
