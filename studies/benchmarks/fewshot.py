@@ -1,38 +1,42 @@
 """Choose the classifier's defaults on validation classes, mini-ImageNet to CUB features, and compare what they reach.
 
-    python studies/benchmarks/fewshot.py --out studies/results/tables/fewshot_defaults.csv
+    python studies/benchmarks/fewshot.py --draws 8 --out studies/results/tables/fewshot_defaults.csv
 
-varies one setting at a time around the defaults and scores each on episodes of CUB's validation classes (draws that
-no test, demo or figure uses). `--study shrinkage` asks how much to shrink the correlations within classes, for several
-mixes of source and target tasks. And
+varies one argument of MetaGPClassifier at a time around the defaults and scores each on tasks of CUB's validation
+classes, on draws that no test, demo or figure uses. `--study shrinkage` varies how much the correlations within classes
+are shrunk, for several mixes of source and target tasks (studies/results/tables/fewshot_shrinkage.csv, 16 draws). And
 
     metaprior demo --problem fewshot --draws 32 --out fewshot
     python studies/benchmarks/fewshot.py --compare fewshot/fewshot.csv
 
-gives paired differences on test classes with 95% bootstrap intervals.
+prints paired differences on test classes with 95% bootstrap intervals (the committed fewshot.csv is that of the demo).
+The committed tables were made by earlier versions of this script.
 """
 
-import csv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import pandas as pd
 import typer
+from draw_loop import ResultTable, Resume, draws_file, summarize, write_csv
 from scipy import stats
 
 import metaprior.tasks.scaling as scaling
 from metaprior import LinearRBFKernel, MetaGPClassifier, MLPEncoder, RBFKernel
-from metaprior.metrics.regression import mean_and_standard_error
+from metaprior_studies.drawn_tasks import DrawnTasks
 from metaprior_studies.environments.episodes import FewShot
 from metaprior_studies.environments.images import features
+from metaprior_studies.open_settings import validation_seeds
 
-VALIDATION_SEED = 1_000_000
+METRICS = ("accuracy", "log_loss", "calibration_error")
+COMPARED = ("accuracy", "accuracy_minus_base")
 MIXES = ((10, 10), (0, 20), (0, 10), (15, 5), (0, 5), (20, 0))  # source and target tasks
 
 
 def candidates() -> Iterator[tuple[str, dict[str, Any]]]:
-    """The default, and one setting varied at a time."""
+    """Yield the defaults, and one argument varied at a time."""
     yield "defaults", {}
     yield "standardize=True", {"standardize": True}
     yield "standardize=False", {"standardize": False}
@@ -57,54 +61,38 @@ def candidates() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "svgd, 10 particles", {"inference": "svgd"}
 
 
-def evaluate(arguments: dict[str, Any], n_draws: int, n_source: int = 10, n_target: int = 10) -> dict[str, np.ndarray]:
-    """Accuracy and log loss of every draw."""
+def measure(
+    table: ResultTable, name: str, arguments: dict[str, Any], n_draws: int, n_source: int = 10, n_target: int = 10
+) -> None:
+    """Add a row per draw of one candidate."""
     episodes = FewShot(features("miniimagenet"), features("cub"))
-    scores: dict[str, list[float]] = {"accuracy": [], "log_loss": [], "calibration_error": []}
-    for seed in range(VALIDATION_SEED, VALIDATION_SEED + n_draws):
+    for seed in validation_seeds(n_draws):
         rng = np.random.default_rng(seed)
         source, target = episodes.source_tasks(20, rng)[:n_source], episodes.target_tasks(20, rng)[:n_target]
+        tasks = DrawnTasks(source, target, episodes.validation_tasks(100, rng))
         base = {"alpha": "pooled", "random_state": seed % 1000, "progress": False}
-        meta = MetaGPClassifier(**{**base, **arguments}).fit(source, target)
-        report = meta.evaluate(episodes.validation_tasks(100, rng))
-        for name, values in scores.items():
-            values.append(report[name])
-    return {name: np.array(values) for name, values in scores.items()}
+        table.measure({"candidate": name, "draw": seed}, MetaGPClassifier(**{**base, **arguments}), tasks, METRICS)
 
 
-def row_of(name: str, scores: dict[str, np.ndarray], base: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Means, and the paired difference to the base."""
-    row: dict[str, Any] = {"candidate": name, "draws": len(scores["accuracy"])}
-    for metric, values in scores.items():
-        row[metric], row[f"{metric}_se"] = mean_and_standard_error(values)
-    row["accuracy_minus_base"], row["accuracy_minus_base_se"] = mean_and_standard_error(
-        scores["accuracy"] - base["accuracy"]
-    )
-    rounded = {key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()}
-    print(
-        "{candidate:44s} accuracy {accuracy:.4f} ± {accuracy_se:.4f} ({accuracy_minus_base:+.4f} ± "
-        "{accuracy_minus_base_se:.4f})  log loss {log_loss:.4f}  ECE {calibration_error:.3f}".format(**rounded),
-        flush=True,
-    )
-    return rounded
-
-
-def study_shrinkage(n_draws: int) -> list[dict[str, Any]]:
-    """The rule against fixed amounts, without training, so that nothing else moves."""
+def measure_shrinkage(table: ResultTable, n_draws: int) -> list[dict[str, Any]]:
+    """Compare the rule with fixed amounts of shrinkage, without training, so that nothing else changes."""
     rule, rows = scaling._shrunk_correlations, []
     for n_source, n_target in MIXES:
-        name = f"{n_source} source, {n_target} target"
-        base = evaluate({"n_steps": 0}, n_draws, n_source, n_target)
-        rows.append(row_of(f"{name}: the rule", base, base))
-        for power in (1.0, 0.0):  # s itself in place of its root, and s = 1
-            scaling._shrunk_correlations = lambda tasks, share, power=power: _other_power(rule, tasks, share, power)
-            label = "Ledoit-Wolf's s" if power else "no correlations"
-            rows.append(row_of(f"{name}: {label}", evaluate({"n_steps": 0}, n_draws, n_source, n_target), base))
-        scaling._shrunk_correlations = rule
+        mix = f"{n_source} source, {n_target} target"
+        for label, power in (("the rule", None), ("Ledoit-Wolf's s", 1.0), ("no correlations", 0.0)):
+            if power is not None:
+                scaling._shrunk_correlations = lambda tasks, share, power=power: _other_power(rule, tasks, share, power)
+            try:
+                measure(table, f"{mix}: {label}", {"n_steps": 0}, n_draws, n_source, n_target)
+            finally:
+                scaling._shrunk_correlations = rule
+        frame = table.frame()
+        rows += summarize(frame[frame["candidate"].str.startswith(mix)], "candidate", METRICS, *COMPARED)
     return rows
 
 
 def _other_power(rule: Any, tasks: Any, share: np.ndarray, power: float) -> np.ndarray:
+    """Return correlations shrunk by s (power 1) in place of its root, which is the rule, or wholly (power 0)."""
     shrunk, identity = rule(tasks, share), np.eye(tasks[0].shape[1])
     mean = sum(w / len(rows) * (rows.T @ rows) for rows, w in zip(tasks, share, strict=True))
     s = 1.0 - np.sum((shrunk - identity) * (mean - identity)) / np.sum((mean - identity) ** 2)
@@ -113,15 +101,12 @@ def _other_power(rule: Any, tasks: Any, share: np.ndarray, power: float) -> np.n
 
 
 def compare(path: Path) -> None:
-    """Paired differences in accuracy of the pooled and the small-alpha scheme to the baselines."""
-    with path.open() as file:
-        rows = list(csv.DictReader(file))
-    accuracy: dict[str, np.ndarray] = {}
-    for name in dict.fromkeys(row["scheme"] for row in rows):
-        accuracy[name] = np.array([float(row["accuracy"]) for row in rows if row["scheme"] == name])
-    for scheme in (name for name in accuracy if "source +" in name or "WFEM" in name or "20 target" in name):
-        for baseline in list(accuracy)[:5]:
-            difference = accuracy[scheme] - accuracy[baseline]
+    """Print paired differences in accuracy of the meta-trained schemes from the first five rows of the demo."""
+    accuracy = pd.read_csv(path).pivot(index="draw", columns="scheme", values="accuracy")
+    order = pd.read_csv(path)["scheme"].unique()
+    for scheme in (name for name in order if "source +" in name or "WFEM" in name or "20 target" in name):
+        for baseline in order[:5]:
+            difference = (accuracy[scheme] - accuracy[baseline]).to_numpy()
             interval = stats.bootstrap((difference,), np.mean, rng=0).confidence_interval
             print(
                 f"{scheme:24s} minus {baseline:24s} {difference.mean():+.4f} "
@@ -133,25 +118,27 @@ def main(
     draws: Annotated[int, typer.Option(help="Draws per candidate.")] = 16,
     study: Annotated[str, typer.Option(help="defaults or shrinkage.")] = "defaults",
     comparison: Annotated[Path | None, typer.Option("--compare", help="A fewshot.csv of the demo.")] = None,
-    out: Annotated[Path | None, typer.Option(help="CSV file to write.")] = None,
+    out: Annotated[Path | None, typer.Option(help="CSV file to write; single draws go beside it.")] = None,
+    resume: Resume = False,
 ):
-    """Evaluate the candidates and print a line for each."""
+    """Score the candidates and print a line for each; differences from the first are paired by draw."""
     if comparison is not None:
         compare(comparison)
         return
+    table = ResultTable(draws_file(out), ("candidate", "draw"), resume)
     if study == "shrinkage":
-        rows = study_shrinkage(draws)
+        rows = measure_shrinkage(table, draws)
     else:
-        rows, base = [], None
         for name, arguments in candidates():
-            scores = evaluate(arguments, draws)
-            base = scores if base is None else base
-            rows.append(row_of(name, scores, base))
+            measure(table, name, arguments, draws)
+        rows = summarize(table.frame(), "candidate", METRICS, *COMPARED)
+    for row in rows:
+        print(
+            "{candidate:44s} accuracy {accuracy:.4f} ± {accuracy_se:.4f} ({accuracy_minus_base:+.4f} ± "
+            "{accuracy_minus_base_se:.4f})  log loss {log_loss:.4f}  ECE {calibration_error:.3f}".format(**row)
+        )
     if out is not None:
-        with out.open("w", newline="") as file:
-            writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+        write_csv(rows, out)
 
 
 if __name__ == "__main__":

@@ -1,48 +1,46 @@
-"""The default and scikit-learn's GP per task on draws of real environments that nothing was chosen by.
+"""The default estimator and scikit-learn's GP per task, on draws of real environments that nothing was chosen by.
 
-METAPRIOR_DATA=... python studies/benchmarks/real_default.py studies/results/tables/real_default.csv
+    METAPRIOR_DATA=... python studies/benchmarks/real_default.py studies/results/tables/real_default.csv
+
+20 minutes on 2 cores. `metaprior bench-data` compares more schemes, on draws from 0. The committed table was made by an
+earlier version of this script.
 """
 
-import csv
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
+from draw_loop import Draws, FirstSeed, Only, ResultTable, Resume, real_draw, rounded
 
 from metaprior import MetaGPRegressor
-from metaprior.estimators.regression_baselines import score_per_task_gp
-from metaprior_studies.real.real_study import ENVIRONMENTS, METRICS, STUDIES
+from metaprior.estimators.baselines import score_per_task_gp
+from metaprior_studies.demo.rows import with_error
+from metaprior_studies.real.real_study import METRICS, STUDIES
 
 NAMES = ("physionet-gcs", "physionet-hct", "intel-berkeley")
 
 
-def main(out: Path, first_seed: int = 100, draws: int = 10, only: Annotated[str, typer.Option()] = ""):
-    rows = []
+def main(
+    out: Annotated[Path, typer.Argument(help="CSV file to write.")],
+    first_seed: FirstSeed = 100,
+    draws: Draws = 10,
+    only: Only = "",
+    resume: Resume = False,
+):
+    """Score both on every draw, and print paired differences."""
+    table = ResultTable(out, ("data", "draw", "model"), resume)
     for name in (name for name in NAMES if only in name):
-        study, data = STUDIES[name], ENVIRONMENTS[name]()
         for seed in range(first_seed, first_seed + draws):
-            tasks = study.draw(seed, data)
+            tasks = real_draw(name, STUDIES[name].n_target, seed)
+            labels = {"data": name, "draw": seed}
             meta = MetaGPRegressor(random_state=seed, progress=False)
-            meta.fit(tasks.source[: study.n_source], tasks.target[: study.n_target])
-            for model, scores in (
-                ("default", meta.evaluate(tasks.test)),
-                ("scikit-learn", score_per_task_gp(tasks.test)),
-            ):
-                values = {metric: round(float(scores[metric]), 4) for metric in METRICS}
-                rows.append({"data": name, "draw": seed, "model": model, **values})
-            with out.open("w", newline="") as file:
-                writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-                writer.writeheader()
-                writer.writerows(rows)
+            table.measure({**labels, "model": "default"}, meta, tasks, METRICS)
+            if {**labels, "model": "scikit-learn"} not in table:
+                table.add({**labels, "model": "scikit-learn", **rounded(score_per_task_gp(tasks.test), METRICS)})
+        wide = table.frame().query("data == @name").pivot(index="draw", columns="model", values=list(METRICS))
         for metric in METRICS:
-            default, other = (
-                np.array([row[metric] for row in rows if (row["data"], row["model"]) == (name, model)])
-                for model in ("default", "scikit-learn")
-            )
-            difference = default - other
-            error = difference.std(ddof=1) / np.sqrt(draws)
-            print(f"{name} {metric}: {default.mean():.3f}, minus scikit-learn {difference.mean():+.3f} ± {error:.3f}")
+            default, other = (wide[metric][model].to_numpy() for model in ("default", "scikit-learn"))
+            print(f"{name} {metric}: {default.mean():.3f}, minus scikit-learn {with_error(default - other, '+')}")
 
 
 if __name__ == "__main__":

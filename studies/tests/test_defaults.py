@@ -1,35 +1,51 @@
-"""What the default settings reach on the sinusoid, on draws that were not used to choose them."""
+"""What the paper's prior reaches on the sinusoid with default settings, on draws that were not used to choose them."""
 
-from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
-from choose_defaults import Candidate, evaluate
+from choose_defaults import BASE, candidates, measure
+from draw_loop import ResultTable
 
-from metaprior import SVGD, MetaGPRegressor
-from metaprior.meta.runs import Settings
+from metaprior import MetaGPRegressor
 
-N_DRAWS = 8
+SEEDS = range(8)
+REACHED = Path(__file__).resolve().parents[1] / "results" / "tables" / "reached.csv"
 
 
-def test_the_search_for_defaults_starts_from_the_defaults_of_the_estimator():
-    meta, base = MetaGPRegressor(mean="mlp", kernel="mlp", inference="map", noise_std=0.1), Candidate()  # the paper's
-    assert meta._families(meta._settings(), 1)["mlp"] == base.settings == Settings()
-    assert (meta.learning_rate, meta.n_steps, meta.schedule) == (base.learning_rate, base.n_steps, base.schedule)
-    assert (meta.batch_size, meta.optimizer, meta.dtype) == (None, "adam", "auto")
+def score_draws(arguments):
+    table = ResultTable(None, ("candidate", "draw"))
+    measure(table, "tested", arguments, SEEDS)
+    return table.frame()
+
+
+def test_the_search_for_defaults_starts_from_the_defaults_and_names_arguments_of_the_estimator():
+    named = dict(candidates())
+    assert next(iter(named)) == "base"
+    assert named["base"] == {}
+    assert set(BASE) == {"mean", "kernel", "inference", "noise_std"}  # the paper's prior, its noise known
+    known = MetaGPRegressor().get_params(deep=False)
+    for name, arguments in named.items():
+        assert set(arguments) <= set(known), name
+        assert name == "base" or any(BASE.get(key, known[key]) != value for key, value in arguments.items())
 
 
 @pytest.fixture(scope="module")
 def map_scores():
-    return evaluate(Candidate(), N_DRAWS, first_seed=0)
+    return score_draws({})
 
 
 def test_pacoh_on_thirty_target_tasks_reaches_030_with_map(map_scores):
-    assert map_scores["rmse"] <= 0.30
+    """About one fit in fifty ends in a poor local optimum: the mean is held against the committed one of 128 draws."""
+    rmse, committed = map_scores["rmse"], pd.read_csv(REACHED).set_index("candidate").loc["base"]
+    assert rmse.median() <= 0.30
+    assert abs(rmse.mean() - committed["rmse"]) <= 3 * np.hypot(rmse.sem(), committed["rmse_se"])
 
 
 @pytest.mark.slow
 def test_ten_svgd_particles_are_better_than_map(map_scores):
     """On 128 draws the difference in RMSE is -0.015 ± 0.004 (studies/results/tables/reached.csv)."""
-    svgd = evaluate(replace(Candidate(), settings=Settings(method=SVGD(), n_particles=10)), N_DRAWS, first_seed=0)
+    svgd = score_draws(dict(candidates())["10 particles, svgd"])
     for metric in ("rmse", "nll", "calibration_error"):
-        assert svgd[metric] < map_scores[metric]
+        assert svgd[metric].mean() < map_scores[metric].mean()

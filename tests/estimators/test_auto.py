@@ -3,7 +3,6 @@
 import re
 import time
 
-import choosing_alpha
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -12,7 +11,6 @@ from sklearn.base import clone
 
 from metaprior import MetaGPClassifier, MetaGPRegressor, load
 from metaprior.datasets.sinusoid import Sinusoid
-from metaprior.meta.runs import Settings
 from metaprior.prediction.batches import predict_tasks
 from metaprior.prediction.ensemble import Ensemble
 from metaprior_studies.demo.sinusoid_demo import PAPER
@@ -303,18 +301,6 @@ def test_classifier(shared, tmp_path):
     assert_allclose(evaluated.log_loss, -np.log(right).mean(), rtol=1e-6)
     meta.save(tmp_path / "prior")
     assert_array_equal(load(tmp_path / "prior").adapt(x, y).predict_proba(x), meta.adapt(x, y).predict_proba(x))
-
-
-def test_the_benchmark_chooses_as_the_estimator_does():
-    """studies/benchmarks/choosing_alpha.py trains all draws at once; its weights are those of `fit` on one."""
-    n_steps, state = 40, 5
-    seed = int(np.random.RandomState(state).randint(2**31 - 1))
-    draw = choosing_alpha.prepare(0.5, 5, seed, Settings())
-    [weights] = choosing_alpha.choose([draw], Settings(), n_steps // 4)
-    rng = np.random.default_rng([seed, 5, 50])
-    source, target = PROBLEM.source_tasks(25, 5, rng), PROBLEM.target_tasks(5, 5, rng)
-    meta = MetaGPRegressor(**PAPER, noise_std=0.1, n_steps=n_steps, random_state=state).fit(source, target)
-    assert_allclose(weights, meta.alpha_path_.weight, atol=1e-3)
 
 
 def test_transfer_helps_where_it_should_and_does_not_hurt_where_it_should_not():

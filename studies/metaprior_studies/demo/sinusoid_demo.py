@@ -11,13 +11,10 @@ import numpy as np
 
 from metaprior.datasets.sinusoid import Functions, Sinusoid
 from metaprior.estimators.regressor import MetaGPRegressor
-from metaprior.metrics.regression import summarize
-from metaprior.metrics.summary import report
 from metaprior.plots import plot_posterior
-from metaprior.prediction.mixtures import GaussianMixture
 from metaprior_studies.demo.rows import OnFit, Rows, Scorer, by_scheme, score_draws, with_error
 from metaprior_studies.drawn_tasks import DrawnTasks
-from metaprior_studies.environments.sinusoid_oracles import OraclePrediction, bayes_oracle, gp_oracle
+from metaprior_studies.environments.sinusoid_oracles import OraclePrediction, bayes_oracle, gp_oracle, score_oracle
 from metaprior_studies.estimator_schemes import EstimatorScheme, fit_and_score
 
 METRICS = ("rmse", "nll", "calibration_error", "coverage", "width")
@@ -136,8 +133,5 @@ def _score_scheme(
 def _score_oracle(
     config: DemoConfig, oracle: Callable[..., OraclePrediction], number: int, draw: DrawnTasks
 ) -> tuple[Mapping[str, Any], float]:
-    started, environment = time.perf_counter(), Sinusoid(config.deviation)
-    x_context, y_context, x_query, y_query = (np.stack(parts) for parts in zip(*draw.test, strict=True))
-    log_weights, mean, variance = oracle(environment, x_context[..., 0], y_context, x_query[..., 0])
-    predictive = GaussianMixture(mean, variance + environment.noise_std**2, log_weights)
-    return report(summarize(predictive, y_query)), time.perf_counter() - started
+    started = time.perf_counter()
+    return score_oracle(oracle, Sinusoid(config.deviation), draw.test), time.perf_counter() - started

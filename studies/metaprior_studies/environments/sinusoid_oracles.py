@@ -4,10 +4,12 @@ In the paper's symbols, mu'_c is `source_phase + deviation` and sigma is `noise_
 """
 
 import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import logsumexp
+from sklearn.utils import Bunch
 
 from metaprior.datasets.sinusoid import (
     AMPLITUDE_HALF_WIDTH,
@@ -20,6 +22,10 @@ from metaprior.datasets.sinusoid import (
     SLOPE_STD,
     Sinusoid,
 )
+from metaprior.metrics.regression import summarize
+from metaprior.metrics.summary import report
+from metaprior.prediction.mixtures import GaussianMixture
+from metaprior.tasks.types import TestTask
 
 # The quadrature over (b, c) of `bayes_oracle`: about the coarsest that keeps the predictive mean within 1e-3
 # of a fine grid's in each of 5000 tasks of 5 to 20 points. Sizes are for 20 points at noise_std 0.1, where
@@ -102,6 +108,14 @@ def bayes_oracle(environment: Sinusoid, x_context: Array, y_context: Array, x_qu
     slope = sine_query - np.einsum("tmq,ctm->ctq", gain, sine)
     mean = (intercept + b[:, None, None, None] * slope).reshape(log_prior.size, *x_query.shape)
     return OraclePrediction(log_weights, mean, np.broadcast_to(variance, mean.shape))
+
+
+def score_oracle(oracle: Callable[..., OraclePrediction], environment: Sinusoid, tests: Sequence[TestTask]) -> Bunch:
+    """Return what `evaluate` of an estimator returns, for an oracle on test tasks of one size."""
+    x_context, y_context, x_query, y_query = (np.stack(parts) for parts in zip(*tests, strict=True))
+    log_weights, mean, variance = oracle(environment, x_context[..., 0], y_context, x_query[..., 0])
+    predictive = GaussianMixture(mean, variance + environment.noise_std**2, log_weights)
+    return report(summarize(predictive, y_query))
 
 
 def _target_phase(environment: Sinusoid) -> float:
