@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 from speed import contestants_jax, floor, growth_point, laplace, step
-from speed.problem import data_of, first_particle, make_run, make_settings, make_tasks, networks_of
+from speed.problem import data_of, first_particle, make_settings, make_tasks, measured_run, networks_of
 from speed.report import Row, Section, as_json, as_markdown, duration, rows_of
 from speed.timing import Contestant, Spread, alternate, ratio, repeat, spread
 
@@ -58,7 +58,7 @@ def test_a_table_and_a_file():
 
 @pytest.mark.usefixtures("_as_users_write")
 def test_plain_jax_has_the_librarys_loss_and_gradient():
-    run = make_run(make_settings(hidden=(3,)), tasks=make_tasks(n_source=2, n_target=1))
+    run = measured_run(make_settings(hidden=(3,)), tasks=make_tasks(n_source=2, n_target=1))
     networks, data = networks_of(first_particle(run.particles)), data_of(run)
     results = {
         "ours": step.our_loss_and_gradient(run),
@@ -84,7 +84,7 @@ def test_newton_differentiated_through_has_the_librarys_loss_and_gradient():
 @pytest.mark.usefixtures("_as_users_write")
 def test_stein_direction_is_the_librarys():
     method = step.SVGD()
-    run = make_run(make_settings((3,), method, n_particles=3), tasks=make_tasks(n_source=2, n_target=1))
+    run = measured_run(make_settings((3,), method, n_particles=3), tasks=make_tasks(n_source=2, n_target=1))
     data = data_of(run)
     ours = step.our_direction(run, method)
     plain = step.plain_direction(networks_of(run.particles), lambda networks: contestants_jax.loss(networks, data))
@@ -125,7 +125,7 @@ def test_torch_contestants_have_the_same_loss_and_gradient():
     pytest.importorskip("gpytorch")
     from speed import contestants_torch
 
-    run = make_run(make_settings(hidden=(3,)), tasks=make_tasks(n_source=2, n_target=1))
+    run = measured_run(make_settings(hidden=(3,)), tasks=make_tasks(n_source=2, n_target=1))
     networks, data = networks_of(first_particle(run.particles)), data_of(run)
     results = {"ours": step.our_loss_and_gradient(run)}
     for make in (contestants_torch.gpytorch_loop, contestants_torch.gpytorch_batched, contestants_torch.plain):

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from metaprior.cli import app
 from metaprior.cli import console as show
-from metaprior.estimators.regression_baselines import KERNEL, per_task_gp, score_per_task_gp
+from metaprior.estimators.baselines import KERNEL, per_task_gp, score_per_task_gp
 from metaprior.tasks.types import TestTask
 from metaprior.training.loop import TrainingDiverged
 from metaprior_studies.commands.bench_data import Environment

@@ -17,7 +17,7 @@ from metaprior.meta.runs import Run, Settings
 from metaprior.tasks.types import Task, TestTask
 from speed import contestants_jax
 from speed.contestants_jax import kernel, network, squared_distances, unrolled_log_evidence
-from speed.problem import FEATURES, HIDDEN, OUTPUT_SCALE, data_of, first_particle, make_run, networks_of
+from speed.problem import FEATURES, HIDDEN, OUTPUT_SCALE, data_of, first_particle, measured_run, networks_of
 from speed.report import Section, rows_of
 from speed.step import OURS, Disagreement, our_training
 from speed.timing import Contestant, alternate
@@ -59,7 +59,7 @@ def label_settings(prior: str, hidden: Sequence[int] = HIDDEN) -> Settings:
 def label_run(prior: str, n_tasks: int = N_TASKS, n_samples: int = N_SAMPLES, hidden: Sequence[int] = HIDDEN) -> Run:
     """A run of the measured problem: a quarter of the tasks are of the target."""
     tasks, n_target = make_label_tasks(n_tasks, n_samples), max(n_tasks // 4, 1)
-    return make_run(label_settings(prior, hidden), tasks=[tasks[n_target:], tasks[:n_target]])
+    return measured_run(label_settings(prior, hidden), tasks=[tasks[n_target:], tasks[:n_target]])
 
 
 def plain_parameters(prior: str, theta: Any) -> Any:

@@ -14,7 +14,7 @@ from metaprior.gp.kernels import MLPKernel
 from metaprior.gp.means import MLPMean
 from metaprior.meta.methods import MAP, Method
 from metaprior.meta.objective import task_weights
-from metaprior.meta.runs import Run, Settings, set_up
+from metaprior.meta.runs import Run, Settings, make_run
 from metaprior.tasks.scaling import identity_scaling
 from metaprior.tasks.types import Task
 
@@ -64,10 +64,10 @@ def make_tasks(seed: int = 0, n_source: int = N_SOURCE, n_target: int = N_TARGET
     return [environment.source_tasks(n_source, N_SAMPLES, rng), environment.target_tasks(n_target, N_SAMPLES, rng)]
 
 
-def make_run(settings: Settings, alpha: float = ALPHA, seed: int = 0, tasks: list[list[Task]] | None = None) -> Run:
+def measured_run(settings: Settings, alpha: float = ALPHA, seed: int = 0, tasks: list[list[Task]] | None = None) -> Run:
     """A run of the measured problem, as `fit` sets it up."""
     tasks = make_tasks(seed) if tasks is None else tasks
-    return set_up(tasks, [alpha, 1.0 - alpha], identity_scaling(tasks[0][0].x.shape[1]), settings, seed)
+    return make_run(tasks, [alpha, 1.0 - alpha], identity_scaling(tasks[0][0].x.shape[1]), settings, seed)
 
 
 def data_of(run: Run) -> Data:

@@ -20,10 +20,10 @@ print(meta.adapt([[0.0], [1.0], [2.0]], [0.0, 1.0, 0.5]).predict([[0.5], [1.5]])
 """
 COMPILE = """
 import json, time
-from metaprior.meta.inference import MAP
-from speed.problem import make_run, make_settings
+from metaprior.meta.methods import MAP
+from speed.problem import measured_run, make_settings
 from speed.step import our_training
-train = our_training(make_run(make_settings()), MAP(), 100)
+train = our_training(measured_run(make_settings()), MAP(), 100)
 times = []
 for _ in range(2):
     started = time.perf_counter()

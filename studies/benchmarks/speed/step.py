@@ -22,7 +22,7 @@ from speed.problem import (
     data_of,
     first_particle,
     flat,
-    make_run,
+    measured_run,
     make_settings,
     networks_of,
 )
@@ -95,7 +95,7 @@ def check_agreement(results: dict[str, tuple[float, np.ndarray]], tolerance: flo
 
 def map_step(budget: Budget, say: Callable[[str], None]) -> Section:
     """MAP."""
-    run = make_run(make_settings())
+    run = measured_run(make_settings())
     data, networks = data_of(run), networks_of(first_particle(run.particles))
     objective = lambda networks: contestants_jax.loss(networks, data)  # noqa: E731
     scanned, stepped = (contestants_jax.Training(networks, objective) for _ in range(2))
@@ -120,7 +120,7 @@ def map_step(budget: Budget, say: Callable[[str], None]) -> Section:
 def stein_step(budget: Budget, say: Callable[[str], None]) -> Section:
     """SVGD."""
     method = SVGD()
-    run = make_run(make_settings(method=method, n_particles=N_PARTICLES))
+    run = measured_run(make_settings(method=method, n_particles=N_PARTICLES))
     data, networks = data_of(run), networks_of(run.particles)
     objective = lambda networks: contestants_jax.loss(networks, data)  # noqa: E731
     plain = contestants_jax.Training(networks, objective, contestants_jax.stein_gradient)

@@ -10,7 +10,7 @@ from metaprior.meta.methods import MAP
 from metaprior.meta.runs import Run, stack_runs
 from metaprior.training.loop import TrainConfig, train
 from speed import floor
-from speed.problem import LEARNING_RATE, N_SAMPLES, N_SOURCE, N_TARGET, make_run, make_settings, make_tasks
+from speed.problem import LEARNING_RATE, N_SAMPLES, N_SOURCE, N_TARGET, measured_run, make_settings, make_tasks
 from speed.report import Section, duration, rows_of
 from speed.timing import Contestant, alternate, repeat
 
@@ -66,7 +66,7 @@ def make_runs(n_draws: int, alphas: Sequence[float]) -> list[Run]:
     """Every draw of tasks with every alpha, from equal parameters."""
     settings = make_settings()
     draws = [(seed, make_tasks(seed)) for seed in range(n_draws)]
-    return [make_run(settings, alpha, seed, tasks) for seed, tasks in draws for alpha in alphas]
+    return [measured_run(settings, alpha, seed, tasks) for seed, tasks in draws for alpha in alphas]
 
 
 def _train_all(runs: Sequence[Run], n_steps: int) -> None:

@@ -61,7 +61,7 @@ def _sinusoid(folder: Path, seed: int, draws: int, steps: int | None) -> tuple[P
 
 def _fewshot(folder: Path, seed: int, draws: int, steps: int | None) -> tuple[Path, Path]:
     """Two-way few-shot classification with a change of data set."""
-    from metaprior.estimators.classification_baselines import BASELINES
+    from metaprior.estimators.baselines import BASELINES
     from metaprior_studies.demo.fewshot_demo import FewShotConfig, draw_figure, find_data, run, schemes, summary
     from metaprior_studies.demo.rows import write_results
 

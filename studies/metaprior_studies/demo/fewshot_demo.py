@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.estimators.classification_baselines import BASELINES, score
+from metaprior.estimators.baselines import BASELINES, score_baseline
 from metaprior.estimators.classifier import MetaGPClassifier
 from metaprior.gp.kernels import RBFKernel
 from metaprior.metrics.summary import report
@@ -94,7 +94,7 @@ def _score_scheme(
 
 def _score_baseline(baseline: Any, number: int, draw: DrawnTasks) -> tuple[Mapping[str, Any], float]:
     started = time.perf_counter()
-    return report(score(baseline, draw.test)), time.perf_counter() - started
+    return report(score_baseline(baseline, draw.test)), time.perf_counter() - started
 
 
 def summary(rows: Rows) -> list[tuple[str, ...]]:

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.estimators.regression_baselines import score_per_task_gp
+from metaprior.estimators.baselines import score_per_task_gp
 from metaprior.estimators.regressor import MetaGPRegressor
-from metaprior.gp.prior import AUTO, families
+from metaprior.gp.choices import AUTO, families
 from metaprior.tasks.types import Task
 from metaprior.training.loop import TrainingDiverged
 from metaprior_studies.drawn_tasks import DrawnTasks
