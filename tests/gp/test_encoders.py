@@ -1,4 +1,4 @@
-"""Encoders: what they compute, that mean and kernel share them, and that they learn."""
+"""Encoders: what they compute, that mean and kernel share them, and that they are trained."""
 
 import equinox as eqx
 import jax
@@ -9,11 +9,12 @@ from scipy.signal import correlate
 
 from metaprior import ConvEncoder, MetaGPClassifier, MetaGPRegressor, MLPEncoder, load
 from metaprior.gp import inference
+from metaprior.gp.choices import resolve_encoder
 from metaprior.gp.kernels import LinearRBFKernel, MLPKernel, RBFKernel
 from metaprior.gp.likelihoods import Bernoulli, Gaussian
 from metaprior.gp.means import ConstantMean, MLPMean
 from metaprior.gp.parameters import groups, merge, split
-from metaprior.gp.prior import GPPrior, check_prior, make_likelihood, make_prior, resolve_encoder
+from metaprior.gp.prior import GPPrior, check_prior, make_likelihood, make_prior
 
 KEY = jax.random.key(3)
 RNG = np.random.default_rng(0)
@@ -112,7 +113,7 @@ def test_parameters_of_encoders_are_weights_and_biases():
 
 
 class Projection(eqx.Module):
-    """An own encoder."""
+    """A custom encoder."""
 
     weight: jax.Array
 
@@ -146,19 +147,19 @@ def test_a_convolutional_encoder_learns_what_pixels_do_not_show(tmp_path):
     assert load(tmp_path / "conv.safetensors").evaluate(tests).accuracy == accuracy
 
 
-def test_own_encoders_work_in_regression_and_are_passed_again(tmp_path):
+def test_custom_encoders_work_in_regression_and_are_passed_again(tmp_path):
     rng = np.random.default_rng(0)
     tasks = [(x, np.sin(x[:, 0])) for x in rng.normal(size=(4, 6, 3))]
-    own = Projection(np.eye(2, 3))
-    meta = MetaGPRegressor("pooled", encoder=own, kernel="rbf", mean="zero", n_steps=5, random_state=0).fit(tasks)
+    custom = Projection(np.eye(2, 3))
+    meta = MetaGPRegressor("pooled", encoder=custom, kernel="rbf", mean="zero", n_steps=5, random_state=0).fit(tasks)
     assert np.abs(meta.particles_.encoder.weight[0] - np.eye(2, 3)).max() > 1e-3
-    meta.save(tmp_path / "own.safetensors")
-    loaded = load(tmp_path / "own.safetensors", encoder=own)
+    meta.save(tmp_path / "custom.safetensors")
+    loaded = load(tmp_path / "custom.safetensors", encoder=custom)
     np.testing.assert_array_equal(
         loaded.adapt(*tasks[0]).predict(tasks[1][0]), meta.adapt(*tasks[0]).predict(tasks[1][0])
     )
-    with pytest.raises(ValueError, match="own encoder"):
-        load(tmp_path / "own.safetensors")
+    with pytest.raises(ValueError, match="custom encoder"):
+        load(tmp_path / "custom.safetensors")
     plain = MetaGPRegressor("pooled", encoder=lambda x: x[:1], kernel="rbf", n_steps=1).fit(tasks)
     assert plain.adapt([], []).predict(tasks[0][0]).shape == (6,)
 
@@ -169,7 +170,7 @@ def test_own_encoders_work_in_regression_and_are_passed_again(tmp_path):
         (lambda: ConvEncoder(channels=()), ["channels", "sequence of integers"]),
         (lambda: ConvEncoder(channels=(4, 0)), ["channels[1]", "at least 1"]),
         (lambda: ConvEncoder(image_shape=(8, 8)), ["image_shape", "(height, width, channels)"]),
-        (lambda: build(ConvEncoder(), 50), ["50 numbers", "square images", "image_shape"]),
+        (lambda: build(ConvEncoder(), 50), ["50 inputs", "square image", "image_shape"]),
         (lambda: build(ConvEncoder(image_shape=(20, 20, 1)), 401), ["(20, 20, 1)", "400", "401"]),
         (lambda: build(ConvEncoder(), 64), ["16x16", "8x8", "fewer channels"]),
         (lambda: MLPEncoder(residual=True, n_features=3), ["n_features", "residual"]),

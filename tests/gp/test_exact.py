@@ -12,12 +12,13 @@ from jax.flatten_util import ravel_pytree
 from scipy import stats
 
 from metaprior.gp import exact
+from metaprior.gp.choices import resolve_kernel, resolve_mean
 from metaprior.gp.kernels import LinearKernel, MLPKernel, RBFKernel
 from metaprior.gp.likelihoods import Gaussian
 from metaprior.gp.linalg import noisy_covariance
 from metaprior.gp.means import MLPMean
 from metaprior.gp.parameters import merge, split
-from metaprior.gp.prior import GPPrior, make_likelihood, make_prior, resolve_kernel, resolve_mean
+from metaprior.gp.prior import GPPrior, make_likelihood, make_prior
 
 MLP_KERNEL = MLPKernel((4,), n_features=3, learn_output_scale=True)
 

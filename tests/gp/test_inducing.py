@@ -14,16 +14,16 @@ from metaprior.datasets.sinusoid import Sinusoid
 from metaprior.gp.parameters import merge
 from metaprior.gp.placement import (
     DEVIATION_VARIANCES,
+    LENGTH_SCALE_FACTOR,
     LENGTH_SCALES,
-    LENGTHENED,
     LINE_VARIANCE,
     MEAN_STD,
-    Sample,
+    TaskSample,
     choose_length_scale,
-    spread_points,
-    whitening_of,
+    farthest_points,
+    whitening_matrix,
 )
-from metaprior.meta.runs import Settings, scaling_of, set_up
+from metaprior.meta.runs import Settings, make_run, make_scaling
 from metaprior.tasks.types import Task
 
 
@@ -39,7 +39,7 @@ SMALL = InducingKernel(6, 2)
 def prior_of(tasks, kernel=SMALL, seed=0, move=0.0):
     """The prior set up for the tasks, its parameters at the hyper-prior's mode or `move` standard deviations off."""
     chosen = Settings(mean=kernel.default_mean, kernel=kernel)
-    run = set_up([tasks], (1.0,), scaling_of([tasks], (1.0,), chosen), chosen, seed)
+    run = make_run([tasks], (1.0,), make_scaling([tasks], (1.0,), chosen), chosen, seed)
     hyperprior = run.problem.hyperprior
     drawn = hyperprior.sample(jax.random.key(seed))
     return merge(jax.tree.map(lambda m, d: m + move * (d - m), hyperprior.mean, drawn), run.problem.rest)
@@ -99,8 +99,8 @@ def test_far_away_the_base_gp_returns():
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("length_scale", [0.2, 1.0, 3.0])
 def test_functions_are_independent_with_unit_variance_under_the_base_kernel(length_scale):
-    points = spread_points(np.random.default_rng(0).uniform(-2, 2, size=(100, 1)), 24)
-    whitening = whitening_of(points, length_scale)
+    points = farthest_points(np.random.default_rng(0).uniform(-2, 2, size=(100, 1)), 24)
+    whitening = whitening_matrix(points, length_scale)
     covariance = whitening @ rbf(points, points, length_scale) @ whitening.T
     rank = np.count_nonzero(np.any(whitening != 0, axis=1))
     np.testing.assert_allclose(covariance[:rank, :rank], np.eye(rank), atol=1e-8)
@@ -111,14 +111,14 @@ def test_functions_are_independent_with_unit_variance_under_the_base_kernel(leng
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 3), st.integers(0, 100))
 def test_points_are_inputs_and_spread(n_inputs, n_points, input_dim, seed):
     inputs = np.random.default_rng(seed).normal(size=(n_inputs, input_dim))
-    points = spread_points(inputs, n_points)
+    points = farthest_points(inputs, n_points)
     assert points.shape == (n_points, input_dim)
     assert all((point == inputs).all(axis=1).any() for point in points)
     assert len(np.unique(points, axis=0)) == min(n_inputs, n_points)
 
 
 def test_points_cover_the_range_evenly():
-    points = np.sort(spread_points(np.random.default_rng(0).uniform(-1, 1, size=(2000, 1)), 17)[:, 0])
+    points = np.sort(farthest_points(np.random.default_rng(0).uniform(-1, 1, size=(2000, 1)), 17)[:, 0])
     gaps = np.diff(points)
     assert gaps.max() < 2.5 * gaps.min()
     assert (np.abs(points[[0, -1]]) > 0.99).all()
@@ -130,10 +130,10 @@ def test_the_length_scale_of_most_evidence_is_that_of_the_joint_normal():
     x, y = rng.uniform(-2, 2, size=(5, 4, 1)), rng.normal(size=(5, 4))
     mask = rng.uniform(size=(5, 4)) < 0.8
     mask[:, 0] = True
-    points = spread_points(x.reshape(-1, 1), 8)
+    points = farthest_points(x.reshape(-1, 1), 8)
     evidence = []
     for length_scale in LENGTH_SCALES:
-        whitening, of_sizes = whitening_of(points, length_scale), []
+        whitening, of_sizes = whitening_matrix(points, length_scale), []
         flat, owner, readings = x[mask], np.nonzero(mask)[0], y[mask]
         phi = rbf(flat, points, length_scale) @ whitening.T
         line = np.concatenate([np.ones_like(flat), flat], axis=1)
@@ -142,10 +142,10 @@ def test_the_length_scale_of_most_evidence_is_that_of_the_joint_normal():
             covariance = MEAN_STD**2 * phi @ phi.T + line @ line.T + own + 0.3**2 * np.eye(len(flat))
             of_sizes.append(multivariate_normal(cov=covariance).logpdf(readings))
         evidence.append(max(of_sizes))
-    chosen = choose_length_scale(points, [Sample(x, y, mask, np.ones(5))], [0.3])
-    assert chosen == pytest.approx(LENGTHENED * LENGTH_SCALES[np.argmax(evidence)])
-    twice = Sample(*(np.concatenate([part, part]) for part in (x, y, mask)), np.ones(10))
-    weighted = Sample(x, y, mask, np.full(5, 2.0))
+    chosen = choose_length_scale(points, [TaskSample(x, y, mask, np.ones(5))], [0.3])
+    assert chosen == pytest.approx(LENGTH_SCALE_FACTOR * LENGTH_SCALES[np.argmax(evidence)])
+    twice = TaskSample(*(np.concatenate([part, part]) for part in (x, y, mask)), np.ones(10))
+    weighted = TaskSample(x, y, mask, np.full(5, 2.0))
     assert choose_length_scale(points, [twice], [0.3]) == choose_length_scale(points, [weighted], [0.3])
 
 
@@ -165,10 +165,10 @@ def test_the_length_scale_follows_the_data(frequency, expected):
 def test_tasks_without_weight_leave_no_trace():
     target, other = tasks_of(6, 1), tasks_of(6, 1, seed=1)
     settings = Settings(mean=InducingMean(6), kernel=InducingKernel(6, 2))
-    scaling = scaling_of([target], (1.0,), settings)
-    alone = set_up([target], (1.0,), scaling, settings, 0).problem.rest
+    scaling = make_scaling([target], (1.0,), settings)
+    alone = make_run([target], (1.0,), scaling, settings, 0).problem.rest
     shifted = [Task(task.x + 100.0, task.y) for task in other]
-    both = set_up([shifted, target], (0.0, 1.0), scaling, settings, 0).problem.rest
+    both = make_run([shifted, target], (0.0, 1.0), scaling, settings, 0).problem.rest
     for one, two in zip(jax.tree.leaves(alone), jax.tree.leaves(both), strict=True):
         np.testing.assert_array_equal(one, two)
 
@@ -205,15 +205,15 @@ def test_one_task_of_one_sample():
 def test_what_is_refused():
     wide = [(np.random.default_rng(0).normal(size=(4, 9)), np.arange(4.0))] * 3
     with pytest.raises(
-        ValueError, match=r"kernel='inducing' is for at most 8 input dimensions.*have 9\. Take kernel='linear\+rbf'"
+        ValueError, match=r"kernel='inducing' supports at most 8 input dimensions.*have 9\. Use kernel='linear\+rbf'"
     ):
         MetaGPRegressor(0.0, kernel="inducing", mean="zero", n_steps=0).fit(target_tasks=wide)
     images = [(np.random.default_rng(0).normal(size=(4, 16, 16, 1)), ["a", "b"] * 2)] * 3
-    with pytest.raises(ValueError, match="kernel='inducing' cannot stand behind an encoder"):
+    with pytest.raises(ValueError, match="kernel='inducing' cannot be combined with an encoder"):
         MetaGPClassifier(0.0, kernel="inducing", encoder=ConvEncoder((4,)), n_steps=0).fit(target_tasks=images)
     with pytest.raises(ValueError, match="at most 8 input dimensions"):
         MetaGPClassifier(0.0, kernel="inducing", n_steps=0).fit(target_tasks=images)
-    with pytest.raises(ValueError, match="mean='inducing' cannot stand behind an encoder"):
+    with pytest.raises(ValueError, match="mean='inducing' cannot be combined with an encoder"):
         MetaGPRegressor(0.0, mean="inducing", encoder="mlp", n_steps=0).fit(target_tasks=wide)
     with pytest.raises(ValueError, match=r"n_points must be at most 1024.*got 5000"):
         InducingKernel(n_points=5000)
@@ -243,7 +243,7 @@ def test_the_target_is_looked_at_however_many_sources_there_are():
     scales = []
     for order in ((0, 1, 2), (0, 2, 1)):
         mixed, shares = [groups[i] for i in order], [weights[i] for i in order]
-        basis = set_up(mixed, shares, scaling_of(mixed, shares, settings), settings, 0).problem.rest.kernel.basis
+        basis = make_run(mixed, shares, make_scaling(mixed, shares, settings), settings, 0).problem.rest.kernel.basis
         assert (np.asarray(basis.points.value) > 8).sum() >= 3
         scales.append(float(basis.log_length_scale.value))
     assert scales[0] == pytest.approx(scales[1])

@@ -1,4 +1,4 @@
-"""One contract for every kernel and every mean, what of them is learned, and errors for bad ones."""
+"""One contract for every kernel and every mean, which parameters are learned, and errors for bad ones."""
 
 from collections.abc import Callable
 from functools import cache
@@ -12,16 +12,17 @@ import pytest
 import tinygp
 from jaxtyping import Array
 
+from metaprior.gp.choices import check_noise, resolve_kernel, resolve_mean
 from metaprior.gp.kernels import LinearKernel, MLPKernel, RBFKernel
 from metaprior.gp.means import MLPMean, ZeroMean
 from metaprior.gp.parameters import Fixed, groups, merge, split
-from metaprior.gp.prior import check_noise, check_prior, make_likelihood, make_prior, resolve_kernel, resolve_mean
+from metaprior.gp.prior import check_prior, make_likelihood, make_prior
 
 KEY = jax.random.key(0)
 MATERN = tinygp.kernels.Matern32(scale=0.7)
 
 
-class OwnKernel(eqx.Module):
+class CustomKernel(eqx.Module):
     """Not a tinygp kernel: only called as kernel(X1, X2) and kernel(X)."""
 
     scales: Array
@@ -32,7 +33,7 @@ class OwnKernel(eqx.Module):
         return (X1 * self.scales[None]) @ (X2 * self.scales[None]).T
 
 
-class OwnMean(eqx.Module):
+class CustomMean(eqx.Module):
     slope: Array
 
     def __call__(self, x):
@@ -66,14 +67,14 @@ KERNELS = {
     "matern": lambda: MATERN,
     "tinygp sum": lambda: 1.5 * MATERN + tinygp.kernels.DotProduct(),
     "tinygp custom": lambda: tinygp.kernels.Custom(lambda a, b: jnp.exp(-jnp.sum((a - b) ** 2))),
-    "own with tinygp": lambda: raw(RBFKernel()) * MATERN + raw(MLPKernel((4,))),
-    "own module": lambda: OwnKernel(jnp.asarray([0.5, 2.0])),
+    "ours with tinygp": lambda: raw(RBFKernel()) * MATERN + raw(MLPKernel((4,))),
+    "custom module": lambda: CustomKernel(jnp.asarray([0.5, 2.0])),
 }
 MEANS = {
     **{name: lambda name=name: name for name in ("mlp", "linear", "constant", "zero")},
     "mlp description": lambda: MLPMean((3,), "relu"),
-    "own function": lambda: lambda x: jnp.sin(x[0]),
-    "own module": lambda: OwnMean(jnp.asarray(2.0)),
+    "custom function": lambda: lambda x: jnp.sin(x[0]),
+    "custom module": lambda: CustomMean(jnp.asarray(2.0)),
 }
 
 
@@ -116,7 +117,7 @@ def test_mean_contract(mean):
     x = draw_inputs(5)
     values = evaluate(jax.vmap(merge(*split(prior)).mean), x)
     assert (values.shape, values.dtype) == ((5,), jnp.float32)
-    expected = {"zero": 0.0 * values, "own function": np.sin(x[:, 0]), "own module": 2.0 * x.sum(axis=1)}
+    expected = {"zero": 0.0 * values, "custom function": np.sin(x[:, 0]), "custom module": 2.0 * x.sum(axis=1)}
     np.testing.assert_allclose(values, expected.get(mean, values), rtol=1e-6)
 
 
@@ -202,12 +203,12 @@ def test_noise_is_learned_or_fixed(learned):
     np.testing.assert_allclose(merge(theta, rest).likelihood.variance, 0.04, rtol=1e-6)
 
 
-def test_brought_kernels_keep_their_positive_numbers_positive():
+def test_custom_kernels_keep_their_positive_numbers_positive():
     kernel = 1.5 * tinygp.kernels.Polynomial(order=2, scale=0.7, sigma=-0.3) + tinygp.kernels.Matern32(scale=3)
-    brought = resolve_kernel(kernel)
+    custom = resolve_kernel(kernel)
     x = draw_inputs(4)
-    np.testing.assert_allclose(evaluate(merge(*split(brought)), x), evaluate(kernel, x), rtol=1e-5)
-    theta, rest = split(brought)
+    np.testing.assert_allclose(evaluate(merge(*split(custom)), x), evaluate(kernel, x), rtol=1e-5)
+    theta, rest = split(custom)
     learned = sorted(float(leaf) for leaf in jax.tree.leaves(theta))
     np.testing.assert_allclose(learned, sorted([np.log(1.5), np.log(0.7), -0.3]), rtol=1e-6)  # not the integers
     far = merge(jax.tree.map(lambda leaf: leaf - 5.0, theta), rest).kernel()
@@ -218,12 +219,12 @@ def test_brought_kernels_keep_their_positive_numbers_positive():
 
 
 @pytest.mark.parametrize("scale", [np.float32(0.7), np.asarray(0.7), 0.7, jnp.asarray(0.7)], ids=lambda s: type(s))
-def test_brought_kernels_take_any_kind_of_float(scale):
+def test_custom_kernels_take_any_kind_of_float(scale):
     theta, _ = split(resolve_kernel(tinygp.kernels.Matern32(scale=scale)))
     np.testing.assert_allclose(jax.tree.leaves(theta), [np.log(0.7)], rtol=1e-6)
 
 
-def test_own_kernels_combined_with_tinygp_are_the_same_function():
+def test_our_kernels_combined_with_tinygp_are_the_same_function():
     x = draw_inputs(4)
     description = MLPKernel((4,), output_scale=0.3)
     combined = resolve_kernel(raw(description) + MATERN)
@@ -239,14 +240,14 @@ def test_own_kernels_combined_with_tinygp_are_the_same_function():
         ({"kernel": Wrong(lambda a, b: b @ a.T)}, r"kernel: .*\(2, 3\).*got \(3, 2\)"),
         ({"kernel": Wrong(lambda a, b: a @ b.T)}, r"kernel: .*\(2,\).*got \(2, 2\)"),
         ({"kernel": Wrong(lambda a, b: 1 / 0)}, "kernel: .*ZeroDivisionError"),
-        ({"kernel": OwnKernel(jnp.ones(3))}, "kernel: .*2 input dimensions failed"),
+        ({"kernel": CustomKernel(jnp.ones(3))}, "kernel: .*2 input dimensions failed"),
         ({"mean": lambda x: x}, r"mean: .*got \(2,\)"),
         ({"mean": lambda: 0.0}, "mean: .*TypeError"),
         ({"mean": "Mlp"}, "mean must be one of auto, mlp, inducing, linear, constant, zero.*'Mlp'"),
         ({"mean": 0.0}, "mean must be .*got float"),
         ({"mean": MLPMean}, "mean"),
         ({"kernel": "matern"}, "kernel must be one of auto, mlp, inducing, linear.*'matern'"),
-        ({"kernel": lambda a, b: 1.0}, "kernel must be .*got function.*Custom"),
+        ({"kernel": lambda a, b: 1.0}, "kernel must be .*Custom.*got function"),
         ({"kernel": tinygp.kernels.Matern32}, "kernel must be "),
         ({"kernel": None}, "kernel must be .*got NoneType"),
         ({"kernel": MLPKernel}, "kernel"),

@@ -1,33 +1,32 @@
-"""Kernels k_theta as tinygp kernels: written for one pair of points, so sums and products with any other work."""
+"""Kernels k_theta: tinygp kernels for one pair of points, and the descriptions they are built from."""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import tinygp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from metaprior.checks import check_bool, check_integer, check_positive
+from metaprior.checks import check_bool, check_positive
 from metaprior.gp.linalg import product
 from metaprior.gp.means import LinearMean
-from metaprior.gp.networks import MLP, Residual, at_points, check_network, make_mlp, make_residual
-from metaprior.gp.parameters import Fixed, Parameter, as_arrays, groups, split
+from metaprior.gp.networks import MLP, Residual, at_points, check_features, make_features
+from metaprior.gp.parameters import Fixed, Parameter
 
 DEFAULT_FEATURES = 8
 
 
 class RBF(tinygp.kernels.Kernel):
-    """output_scale * exp(-||(x - x') / length_scale||^2 / 2), length scales shared or one per input."""
+    """output_scale * exp(-||(x - x') / length_scale||^2 / 2), with a shared length scale or one per input."""
 
     log_length_scale: Parameter
     log_output_scale: Parameter
 
     def evaluate(self, X1: Array, X2: Array) -> Array:
-        """The kernel at one pair of points."""
+        """Evaluate at one pair of points."""
         difference = (X1 - X2) * jnp.exp(-self.log_length_scale)
         return jnp.exp(self.log_output_scale - 0.5 * jnp.sum(difference**2))
 
@@ -38,124 +37,93 @@ class Linear(tinygp.kernels.Kernel):
     log_output_scale: Parameter
 
     def evaluate(self, X1: Array, X2: Array) -> Array:
-        """The kernel at one pair of points."""
+        """Evaluate at one pair of points."""
         return jnp.exp(self.log_output_scale) * jnp.sum(X1 * X2)
 
     def __call__(self, X1: Array, X2: Array | None = None) -> Array:
-        """The kernel matrix of two sets of points as one product, or the diagonal of one."""
-        if X2 is None:
-            return jnp.exp(self.log_output_scale) * jnp.sum(X1**2, axis=1)
-        return jnp.exp(self.log_output_scale) * product(X1, X2.T)
+        """Return the kernel matrix as one product, or its diagonal."""
+        return jnp.exp(self.log_output_scale) * (jnp.sum(X1**2, axis=1) if X2 is None else product(X1, X2.T))
 
 
 class FeatureKernel(tinygp.kernels.Kernel):
-    """base(Phi(x), Phi(x')) with a learned feature map Phi, evaluated once per point and not once per pair."""
+    """base(Phi(x), Phi(x')) with a learned feature map Phi, evaluated once per point, not once per pair."""
 
     features: MLP | Residual
     base: tinygp.kernels.Kernel
 
     def evaluate(self, X1: Array, X2: Array) -> Array:
-        """The kernel at one pair of points."""
+        """Evaluate at one pair of points."""
         return self.base.evaluate(self.features(X1), self.features(X2))
 
     def __call__(self, X1: Array, X2: Array | None = None) -> Array:
-        """The kernel matrix of two sets of points, or the diagonal of one."""
+        """Return the kernel matrix, or its diagonal; differentiable any number of times."""
         features1 = jax.vmap(self.features)(X1)
         if X2 is None:
             return self.base(features1)
         return self.base(features1, features1 if X2 is X1 else jax.vmap(self.features)(X2))
 
     def embed(self, X: Array) -> Array:
-        """What `compare` takes in the place of points."""
+        """Return the features of every point."""
         return at_points(self.features, X)
 
     def compare(self, E1: Array, E2: Array | None = None) -> Array:
-        """The kernel matrix of two sets of embedded points, or the diagonal of one."""
+        """Return the kernel matrix of embedded points, or its diagonal."""
         return self.base(E1, E2)
 
 
 class SumKernel(tinygp.kernels.Kernel):
-    """first + second, each evaluated in its own best way (tinygp's Sum would evaluate features per pair)."""
+    """first + second. Unlike in tinygp's Sum, features are evaluated once per point."""
 
     first: tinygp.kernels.Kernel
     second: tinygp.kernels.Kernel
 
     def evaluate(self, X1: Array, X2: Array) -> Array:
-        """The kernel at one pair of points."""
+        """Evaluate at one pair of points."""
         return self.first.evaluate(X1, X2) + self.second.evaluate(X1, X2)
 
     def __call__(self, X1: Array, X2: Array | None = None) -> Array:
-        """The kernel matrix of two sets of points, or the diagonal of one."""
+        """Return the kernel matrix, or its diagonal."""
         return self.first(X1, X2) + self.second(X1, X2)
 
     def embed(self, X: Array) -> tuple[Any, Any]:
-        """What `compare` takes in the place of points."""
+        """Return the embeddings of both kernels."""
         return embed(self.first, X), embed(self.second, X)
 
     def compare(self, E1: tuple[Any, Any], E2: tuple[Any, Any] | None = None) -> Array:
-        """The kernel matrix of two sets of embedded points, or the diagonal of one."""
+        """Return the kernel matrix of embedded points, or its diagonal."""
         first2, second2 = (None, None) if E2 is None else E2
         return compare(self.first, E1[0], first2) + compare(self.second, E1[1], second2)
 
 
 def embed(kernel: Callable[..., Array], X: Float[Array, "n d"]) -> Any:
-    """All that a kernel makes of points one by one, such as features, before it compares them."""
+    """Return all that a kernel computes per point, such as features; X itself for a kernel without `embed`."""
     return kernel.embed(X) if _embeds(kernel) else X  # type: ignore[attr-defined]
 
 
 def compare(kernel: Callable[..., Array], E1: Any, E2: Any = None) -> Array:
-    """The kernel matrix of two sets of embedded points, or the diagonal of one."""
-    if not _embeds(kernel):
-        return kernel(E1) if E2 is None else kernel(E1, E2)
-    return kernel.compare(E1, E2)  # type: ignore[attr-defined]
+    """Return the kernel matrix of two sets of embedded points, or the diagonal for one set."""
+    if _embeds(kernel):
+        return kernel.compare(E1, E2)  # type: ignore[attr-defined]
+    return kernel(E1) if E2 is None else kernel(E1, E2)
 
 
 def _embeds(kernel: Callable[..., Array]) -> bool:
     return hasattr(kernel, "embed") and hasattr(kernel, "compare")
 
 
-class PositiveKernel(tinygp.kernels.Kernel):
-    """A kernel somebody brought, its positive numbers learned as logarithms so that they stay positive."""
-
-    parameters: tinygp.kernels.Kernel  # logarithms where `positive`, as they are elsewhere
-    positive: tinygp.kernels.Kernel = eqx.field(static=True)
-    rest: tinygp.kernels.Kernel
-
-    def kernel(self) -> tinygp.kernels.Kernel:
-        """The kernel in its own parameters."""
-        values = jax.tree.map(
-            lambda value, positive: jnp.exp(value) if positive else value, self.parameters, self.positive
-        )
-        return eqx.combine(values, self.rest)
-
-    def evaluate(self, X1: Array, X2: Array) -> Array:
-        """The kernel at one pair of points."""
-        return self.kernel().evaluate(X1, X2)
-
-    def __call__(self, X1: Array, X2: Array | None = None) -> Array:
-        """The kernel matrix of two sets of points, or the diagonal of one."""
-        return self.kernel()(X1, X2)
-
-
-def learn_positive(kernel: tinygp.kernels.Kernel) -> tinygp.kernels.Kernel:
-    """Make every float of a brought kernel learnable: as a logarithm if it starts positive.
-
-    Network weights and biases, and names that begin with log_, are learned as they are. Integers stay fixed.
-    """
-    parameters, rest = split(as_arrays(kernel))  # what is `Fixed` inside a brought kernel stays so
-
-    def starts_positive(path: tuple, leaf: Array, group: str) -> bool:
-        log_already = any(str(getattr(key, "name", "")).startswith("log_") for key in path)
-        return group == "scales" and not log_already and bool(jnp.all(leaf > 0))
-
-    positive = jax.tree_util.tree_map_with_path(starts_positive, parameters, groups(parameters))
-    logs = jax.tree.map(lambda leaf, is_positive: jnp.log(leaf) if is_positive else leaf, parameters, positive)
-    return PositiveKernel(logs, positive, rest)
-
-
 @dataclass(frozen=True)
 class RBFKernel:
-    """output_scale * exp(-||(x - x') / length_scale||^2 / 2), with one learned length scale per input."""
+    """RBF kernel, `k(x, x') = output_scale * exp(-||(x - x') / length_scale||^2 / 2)`.
+
+    Parameters
+    ----------
+    length_scale : float
+        Initial value of the length scales, one per input, which are learned.
+    output_scale : float
+        Variance, or its initial value if `learn_output_scale`.
+    learn_output_scale : bool
+        Whether the variance is learned.
+    """
 
     length_scale: float = 1.0
     output_scale: float = 1.0
@@ -167,16 +135,27 @@ class RBFKernel:
         check_bool("learn_output_scale", self.learn_output_scale)
 
     def build(self, key: PRNGKeyArray, input_dim: int) -> RBF:
-        """Draw the module."""
+        """Return the module."""
         log_length_scale = jnp.full((input_dim,), math.log(self.length_scale))
         return RBF(log_length_scale, _log(self.output_scale, self.learn_output_scale))
 
 
 @dataclass(frozen=True)
 class MLPKernel:
-    """The paper's kernel, output_scale * exp(-||Phi(x) - Phi(x')||^2), with a network Phi.
+    """RBF kernel of learned features, `k(x, x') = output_scale * exp(-||Phi(x) - Phi(x')||^2)`: the paper's kernel.
 
-    Phi has `n_features` outputs, by default 8; `residual=True` makes it x + network(x), with as many as inputs.
+    Parameters
+    ----------
+    hidden_sizes : sequence of int
+        Width of every hidden layer of the network Phi.
+    activation : {'tanh', 'relu', 'elu', 'gelu', 'silu', 'softplus'}
+        Activation of the hidden layers.
+    n_features : int, optional
+        Number of outputs of Phi, 8 by default.
+    residual : bool
+        Whether Phi(x) = x + network(x), which has as many features as inputs.
+    output_scale, learn_output_scale : float, bool
+        As for `RBFKernel`.
     """
 
     hidden_sizes: Sequence[int] = (32, 32, 32, 32)
@@ -187,22 +166,28 @@ class MLPKernel:
     learn_output_scale: bool = False
 
     def __post_init__(self):
-        _check_features(self)
+        check_features(self)
+        check_positive("output_scale", self.output_scale)
+        check_bool("learn_output_scale", self.learn_output_scale)
 
     def build(self, key: PRNGKeyArray, input_dim: int) -> FeatureKernel:
-        """Draw the module."""
-        # exp(-d^2) is the RBF of length scale 1/sqrt(2)
-        log_length_scale = Fixed(jnp.asarray(-0.5 * math.log(2.0)))
+        """Draw the initial network."""
+        log_length_scale = Fixed(jnp.asarray(-0.5 * math.log(2.0)))  # exp(-d^2) has length scale 1/sqrt(2)
         base = RBF(log_length_scale, _log(self.output_scale, self.learn_output_scale))
-        return FeatureKernel(_feature_map(self, key, input_dim), base)
+        return FeatureKernel(make_features(self, key, input_dim, DEFAULT_FEATURES), base)
 
 
 @dataclass(frozen=True)
 class LinearRBFKernel:
-    """linear_scale * x . x' / d + rbf_scale * exp(-||x - x'||^2 / (2 d length_scale^2)), three learned numbers.
+    """Linear plus RBF, `linear_scale * x . x' / d + rbf_scale * exp(-||x - x'||^2 / (2 d length_scale^2))`.
 
-    Linear functions and smooth deviations from them, for standardized (or encoded) inputs of any dimension d: divided
-    by d, the scales mean the same in two dimensions as in a thousand.
+    Linear functions with smooth deviations, for standardized or encoded inputs. Dividing by the dimension d gives the
+    scales the same meaning in any dimension.
+
+    Parameters
+    ----------
+    linear_scale, rbf_scale, length_scale : float
+        Initial values of the three learned parameters.
     """
 
     linear_scale: float = 16.0
@@ -215,11 +200,11 @@ class LinearRBFKernel:
 
     @property
     def default_mean(self) -> LinearMean:
-        """The mean that goes with it."""
+        """The mean used with this kernel by default."""
         return LinearMean(1.0)
 
     def build(self, key: PRNGKeyArray, input_dim: int) -> SumKernel:
-        """Draw the module."""
+        """Return the module."""
         log_linear_scale = jnp.asarray(math.log(self.linear_scale / input_dim))
         log_length_scale = jnp.asarray(math.log(self.length_scale * math.sqrt(input_dim)))
         return SumKernel(Linear(log_linear_scale), RBF(log_length_scale, jnp.asarray(math.log(self.rbf_scale))))
@@ -227,9 +212,16 @@ class LinearRBFKernel:
 
 @dataclass(frozen=True)
 class LinearKernel:
-    """output_scale * Phi(x) . Phi(x') + rbf_scale * RBF(x, x'): linear in learned features plus a small RBF.
+    """Linear kernel of learned features plus a small RBF, `k(x, x') = output_scale * Phi(x) . Phi(x') + RBF(x, x')`.
 
-    The RBF, with learned scales, keeps the prior from being certain outside the span of the features.
+    The RBF, whose scales are learned, keeps the prior from being certain outside the span of the features.
+
+    Parameters
+    ----------
+    hidden_sizes, activation, n_features, residual, output_scale, learn_output_scale
+        As for `MLPKernel`.
+    rbf_scale, rbf_length_scale : float
+        Initial variance and length scale of the RBF.
     """
 
     hidden_sizes: Sequence[int] = (32, 32, 32, 32)
@@ -242,34 +234,17 @@ class LinearKernel:
     rbf_length_scale: float = 0.5
 
     def __post_init__(self):
-        _check_features(self)
+        MLPKernel.__post_init__(self)  # type: ignore[arg-type]
         check_positive("rbf_scale", self.rbf_scale)
         check_positive("rbf_length_scale", self.rbf_length_scale)
 
     def build(self, key: PRNGKeyArray, input_dim: int) -> SumKernel:
-        """Draw the module."""
+        """Draw the initial network."""
         linear = Linear(_log(self.output_scale, self.learn_output_scale))
         rbf = RBFKernel(self.rbf_length_scale, self.rbf_scale).build(key, input_dim)
-        return SumKernel(FeatureKernel(_feature_map(self, key, input_dim), linear), rbf)
+        return SumKernel(FeatureKernel(make_features(self, key, input_dim, DEFAULT_FEATURES), linear), rbf)
 
 
-def _feature_map(spec: MLPKernel | LinearKernel, key: PRNGKeyArray, input_dim: int) -> MLP | Residual:
-    if spec.residual:
-        return make_residual(key, input_dim, spec.hidden_sizes, spec.activation)
-    return make_mlp(key, input_dim, spec.n_features or DEFAULT_FEATURES, spec.hidden_sizes, spec.activation)
-
-
-def _log(value: Any, learned: bool) -> Parameter:
+def _log(value: float, learned: bool) -> Parameter:
     log = jnp.asarray(math.log(value))
     return log if learned else Fixed(log)
-
-
-def _check_features(spec: MLPKernel | LinearKernel) -> None:
-    object.__setattr__(spec, "hidden_sizes", check_network(spec.hidden_sizes, spec.activation))
-    check_positive("output_scale", spec.output_scale)
-    check_bool("residual", spec.residual)
-    check_bool("learn_output_scale", spec.learn_output_scale)
-    if spec.n_features is not None:
-        check_integer("n_features", spec.n_features, least=1)
-        if spec.residual:
-            raise ValueError("n_features must be left out with residual=True: x + network(x) has as many as x.")

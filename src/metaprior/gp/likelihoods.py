@@ -1,4 +1,4 @@
-"""Observation models p(y | t), and what they make of a Gaussian belief about t."""
+"""Likelihoods p(y | t), and predictive probabilities for a Gaussian t."""
 
 import math
 
@@ -11,50 +11,51 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from metaprior.gp.parameters import Parameter
 
-WIDE = math.pi  # the variance from which a latent is integrated over as a wide one, about that of the logistic
+# Variance from which the roles of t and the logistic are swapped in the quadrature; about the variance of the logistic.
+MAX_NARROW_VARIANCE = math.pi
 
 
 class Gaussian(eqx.Module):
-    """y ~ N(t, noise_std^2), the noise fixed or learned, in the units of the scaled y."""
+    """y ~ N(t, noise_std^2), in the units of the scaled y."""
 
     log_noise_std: Parameter
 
     @property
     def variance(self) -> Float[Array, ""]:
-        """sigma^2."""
+        """Return sigma^2."""
         return jnp.exp(2.0 * self.log_noise_std)
 
     def log_predictive(
         self, y: Float[Array, "*n"], mean: Float[Array, "*n"], variance: Float[Array, "*n"]
     ) -> Float[Array, "*n"]:
-        """Log of the integral of p(y | t) over t ~ N(mean, variance)."""
+        """Return the log of the integral of p(y | t) over t ~ N(mean, variance)."""
         return jax.scipy.stats.norm.logpdf(y, mean, jnp.sqrt(variance + self.variance))
 
 
 class Bernoulli(eqx.Module):
-    """y in {0, 1} with p(y = 1 | t) = sigmoid(t); for any array of t, each in the tail as accurate as at zero."""
+    """y in {0, 1} with p(y = 1 | t) = sigmoid(t), accurate in the tails."""
 
     def log_density(self, y: Float[Array, "*n"], t: Float[Array, "*n"]) -> Float[Array, "*n"]:
-        """log p(y | t)."""
+        """Return log p(y | t)."""
         return y * jax.nn.log_sigmoid(t) + (1.0 - y) * jax.nn.log_sigmoid(-t)
 
     def gradient(self, y: Float[Array, "*n"], t: Float[Array, "*n"]) -> Float[Array, "*n"]:
-        """d log p(y | t) / dt = y - sigmoid(t), without its cancellation."""
+        """Return d log p(y | t) / dt = y - sigmoid(t), without cancellation."""
         return y * jax.nn.sigmoid(-t) - (1.0 - y) * jax.nn.sigmoid(t)
 
     def root_curvature(self, t: Float[Array, "*n"]) -> Float[Array, "*n"]:
-        """The square root of W = -d^2 log p(y | t) / dt^2, which is the same for either y.
+        """Return the square root of W = -d^2 log p(y | t) / dt^2, which does not depend on y.
 
-        Taken of the logarithm of W, so that its derivative is finite where W underflows.
+        Computed from log W, so that its derivative is finite where W underflows.
         """
         return jnp.exp(0.5 * (jax.nn.log_sigmoid(t) + jax.nn.log_sigmoid(-t)))
 
     def log_predictive(
         self, y: Float[Array, "*n"], mean: Float[Array, "*n"], variance: Float[Array, "*n"]
     ) -> Float[Array, "*n"]:
-        """Log of the integral of p(y | t) over t ~ N(mean, variance), of a small probability as of a large one.
+        """Return the log of the integral of p(y | t) over t ~ N(mean, variance).
 
-        Quadrature has an absolute error, so far in the tail a lower bound takes over that is exact there.
+        Quadrature has an absolute error. Far in the tail a lower bound that is exact there replaces it.
         """
         mean = jnp.where(y > 0.5, mean, -mean)
         probability = jnp.maximum(predictive_probability(mean, variance), jnp.finfo(mean.dtype).tiny)
@@ -67,16 +68,16 @@ Likelihood = Gaussian | Bernoulli
 def predictive_probability(
     mean: Float[Array, "*q"], variance: Float[Array, "*q"], n_nodes: int = 32
 ) -> Float[Array, "*q"]:
-    """p(y = 1), the integral of sigmoid(t) over t ~ N(mean, variance), by Gauss-Hermite quadrature.
+    """Return p(y = 1), the integral of sigmoid(t) over t ~ N(mean, variance), by Gauss-Hermite quadrature.
 
-    With t narrow the nodes are those of t. With t wide the sigmoid is a step to them and they miss it (32 of them by
-    0.06 at variance 1000), so the roles are swapped: sigmoid(t) = p(l < t) of a logistic l, whose nodes come from
-    N(0, pi), and t is integrated out in closed form. The largest error, for any mean and variance, is 2e-5 with 16
-    nodes, 8e-8 with 32 and 3e-11 with 64; it is at the variance where the two meet.
+    For a narrow t the nodes are those of t. For a wide t they are too coarse for the sigmoid (32 nodes err by 0.06 at
+    variance 1000), so the roles are swapped: sigmoid(t) = p(l < t) for a logistic l, whose nodes come from N(0, pi),
+    and t is integrated out in closed form. The largest error, for any mean and variance, is 2e-5 with 16 nodes, 8e-8
+    with 32 and 3e-11 with 64, at the variance where the roles are swapped.
     """
     nodes, weights = np.polynomial.hermite.hermgauss(n_nodes)
-    of_logistic = math.sqrt(2.0 * WIDE) * nodes
-    ratio = np.exp(np.log(weights) + nodes**2 - np.logaddexp(0.0, of_logistic) - np.logaddexp(0.0, -of_logistic))
+    logistic = math.sqrt(2.0 * MAX_NARROW_VARIANCE) * nodes
+    ratio = np.exp(np.log(weights) + nodes**2 - np.logaddexp(0.0, logistic) - np.logaddexp(0.0, -logistic))
 
     def average(values: Float[Array, "*q nodes"], weights: np.ndarray) -> Float[Array, "*q"]:
         return jnp.sum(values * _last_axis(weights / weights.sum(), mean), axis=-1)
@@ -84,29 +85,29 @@ def predictive_probability(
     deviation = jnp.sqrt(jnp.maximum(variance, jnp.finfo(variance.dtype).tiny))[..., None]
     t = mean[..., None] + math.sqrt(2.0) * deviation * _last_axis(nodes, mean)
     narrow = average(jax.nn.sigmoid(t), weights)
-    score = (mean[..., None] - _last_axis(of_logistic, mean)) / jnp.maximum(deviation, 1.0)
+    score = (mean[..., None] - _last_axis(logistic, mean)) / jnp.maximum(deviation, 1.0)
     wide = average(jax.scipy.special.ndtr(score), ratio)
-    return jnp.clip(jnp.where(variance < WIDE, narrow, wide), 0.0, 1.0)
+    return jnp.clip(jnp.where(variance < MAX_NARROW_VARIANCE, narrow, wide), 0.0, 1.0)
 
 
 def sampled_probability(
     key: PRNGKeyArray, mean: Float[Array, "*q"], variance: Float[Array, "*q"], n_samples: int
 ) -> Float[Array, "*q"]:
-    """p(y = 1) as in the paper: the average of sigmoid(t) over draws of t ~ N(mean, variance)."""
+    """Return p(y = 1) as in the paper: the average of sigmoid(t) over draws of t ~ N(mean, variance)."""
     noise = jax.random.normal(key, (*mean.shape, n_samples), mean.dtype)
     return jnp.mean(jax.nn.sigmoid(mean[..., None] + jnp.sqrt(variance)[..., None] * noise), axis=-1)
 
 
 def _log_lower_bound(mean: Float[Array, "*q"], variance: Float[Array, "*q"]) -> Float[Array, "*q"]:
-    """Log of a lower bound of E[sigmoid(t)]: e^t - e^2t below zero and 1/2 above, integrated over N(mean, variance).
+    """Return the log of a lower bound of E[sigmoid(t)]: e^t - e^2t below zero and 1/2 above, over N(mean, variance).
 
-    For a positive mean that of zero, which is lower still and has no terms that overflow where the variance vanishes.
+    A positive mean is replaced by zero, which lowers the bound and avoids overflow where the variance vanishes.
     """
     mean = jnp.minimum(mean, 0.0)
     deviation = jnp.sqrt(jnp.maximum(variance, jnp.finfo(variance.dtype).tiny))
 
     def log_partial(k: float) -> Float[Array, "*q"]:
-        """Log E[e^kt; t < 0]."""
+        """Return log E[e^kt; t < 0]."""
         return k * mean + 0.5 * k**2 * variance + log_ndtr(-(mean + k * variance) / deviation)
 
     first, second = log_partial(1.0), log_partial(2.0)

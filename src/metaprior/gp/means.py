@@ -1,4 +1,4 @@
-"""Mean functions mu_theta: modules for one point, and the descriptions they are built from."""
+"""Mean functions mu_theta: modules for one input point, and the descriptions they are built from."""
 
 import math
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class Zero(eqx.Module):
 
 
 class Constant(eqx.Module):
-    """mu(x) = bias, learned."""
+    """mu(x) = bias."""
 
     bias: Float[Array, ""]
 
@@ -31,7 +31,7 @@ class Constant(eqx.Module):
 
 
 class Linear(eqx.Module):
-    """mu(x) = scale * weight . x / sqrt(d) + bias, learned but for the scale."""
+    """mu(x) = scale * weight . x / sqrt(d) + bias, with a fixed scale."""
 
     weight: Float[Array, " inputs"]
     bias: Float[Array, ""]
@@ -58,28 +58,32 @@ class NetworkMean(eqx.Module):
 
 @dataclass(frozen=True)
 class ZeroMean:
-    """The prior mean is zero in standardized units, the mean of the meta-training data in the units of y."""
+    """Zero mean, `mu(x) = 0` in standardized units: the average of the meta-training outputs in the units of y."""
 
     def build(self, key: PRNGKeyArray, input_dim: int) -> Zero:
-        """Draw the module."""
+        """Return the module."""
         return Zero()
 
 
 @dataclass(frozen=True)
 class ConstantMean:
-    """The prior mean is one learned number."""
+    """Constant mean, `mu(x) = b` with a learned number b."""
 
     def build(self, key: PRNGKeyArray, input_dim: int) -> Constant:
-        """Draw the module."""
+        """Return the module."""
         return Constant(jnp.zeros(()))
 
 
 @dataclass(frozen=True)
 class LinearMean:
-    """The prior mean is linear in the inputs: a rule that all tasks have in common. Without one it learns noise.
+    """Linear mean, `mu(x) = scale * w . x / sqrt(d) + b` in d dimensions with learned w and b.
 
-    It is scale * weight . x / sqrt(d) + bias in d dimensions, so that under a hyper-prior of unit weights it varies by
-    about `scale` over standardized inputs, whatever d.
+    Use it if all tasks share a linear trend; otherwise it fits noise.
+
+    Parameters
+    ----------
+    scale : float
+        Typical size of the trend over standardized inputs, in any dimension, for weights of size one.
     """
 
     scale: float = 4.0
@@ -88,13 +92,21 @@ class LinearMean:
         check_positive("scale", self.scale)
 
     def build(self, key: PRNGKeyArray, input_dim: int) -> Linear:
-        """Draw the module."""
+        """Return the module."""
         return Linear(jnp.zeros(input_dim), jnp.zeros(()), float(self.scale))
 
 
 @dataclass(frozen=True)
 class MLPMean:
-    """The prior mean is a network: four tanh layers of 32 in the paper."""
+    """Network mean, `mu(x) = network(x)`; the defaults are the paper's.
+
+    Parameters
+    ----------
+    hidden_sizes : sequence of int
+        Width of every hidden layer.
+    activation : {'tanh', 'relu', 'elu', 'gelu', 'silu', 'softplus'}
+        Activation of the hidden layers.
+    """
 
     hidden_sizes: Sequence[int] = (32, 32, 32, 32)
     activation: str = "tanh"
@@ -103,5 +115,5 @@ class MLPMean:
         object.__setattr__(self, "hidden_sizes", check_network(self.hidden_sizes, self.activation))
 
     def build(self, key: PRNGKeyArray, input_dim: int) -> NetworkMean:
-        """Draw the module."""
+        """Draw the initial network."""
         return NetworkMean(make_mlp(key, input_dim, 1, self.hidden_sizes, self.activation))

@@ -1,4 +1,4 @@
-"""Feed-forward networks for mean functions and feature maps."""
+"""Networks for means, feature maps and encoders, evaluated at one input point or at many."""
 
 import itertools
 import math
@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from metaprior.checks import check_choice, check_integer
+from metaprior.checks import check_bool, check_choice, check_integer
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "tanh": jnp.tanh,
@@ -20,7 +20,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "silu": jax.nn.silu,
     "softplus": jax.nn.softplus,
 }
-ALIGNMENT = 16  # numbers that a processor takes at once: rows of activations are padded to a multiple
+ALIGNMENT = 16  # rows of activations are padded to a multiple of this, for vector instructions
 
 
 class Layer(eqx.Module):
@@ -29,13 +29,9 @@ class Layer(eqx.Module):
     weight: Float[Array, "outputs inputs"]
     bias: Float[Array, " outputs"]
 
-    def __call__(self, x: Float[Array, " inputs"]) -> Float[Array, " outputs"]:
-        """Evaluate at one point."""
-        return self.weight @ x + self.bias
-
 
 class MLP(eqx.Module):
-    """A fully connected network: hidden layers with an activation, a linear layer at the end."""
+    """Fully connected network: hidden layers with an activation, and a linear output layer."""
 
     layers: tuple[Layer, ...]
     activation: str = eqx.field(static=True)
@@ -43,14 +39,14 @@ class MLP(eqx.Module):
     def __call__(self, x: Float[Array, " inputs"]) -> Float[Array, " outputs"]:
         """Evaluate at one point."""
         for layer in self.layers[:-1]:
-            x = ACTIVATIONS[self.activation](layer(x))
-        return self.layers[-1](x)
+            x = ACTIVATIONS[self.activation](layer.weight @ x + layer.bias)
+        return self.layers[-1].weight @ x + self.layers[-1].bias
 
     def at_points(self, X: Float[Array, "n inputs"]) -> Float[Array, "n outputs"]:
         """Evaluate at many points at once, as columns.
 
-        Activations then lie in long rows, which processors go through many numbers at a time: on CPUs this is twice as
-        fast as a row for each point. Only first derivatives, taken backwards, pass.
+        Long rows of activations vectorize well: on CPUs this is twice as fast as a row per point. It supports first
+        derivatives in reverse mode only.
         """
         x = jnp.pad(X.T, ((0, 0), (0, -len(X) % ALIGNMENT)))
         for layer in self.layers[:-1]:
@@ -59,10 +55,7 @@ class MLP(eqx.Module):
 
 
 class Residual(eqx.Module):
-    """x + network(x): a feature map that starts from the inputs themselves, and under a zero-mean hyper-prior tends to.
-
-    Made by `make_residual`, its network is zero at first.
-    """
+    """x + network(x): a feature map that a zero-mean hyper-prior pulls towards the identity."""
 
     network: MLP
 
@@ -76,7 +69,7 @@ class Residual(eqx.Module):
 
 
 def at_points(function: Callable[..., Array], X: Float[Array, "n inputs"]) -> Float[Array, "n *outputs"]:
-    """A function of one point at every row of X, in its own best way if it has one."""
+    """Evaluate a function of one point at every row of X, by its `at_points` if it has one."""
     return function.at_points(X) if hasattr(function, "at_points") else jax.vmap(function)(X)  # type: ignore[attr-defined]
 
 
@@ -88,9 +81,9 @@ def _affine(
 
 
 def _affine_backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array, Array]:
-    """As JAX would, but for the gradient by x, of which JAX makes rows, and turns them.
+    """Return the gradients that JAX would, without its transposes, which copy the activations.
 
-    What has one row or column is no matrix product: XLA is slow there. Nor are matrices turned, which would copy them.
+    With a single row or column, sums replace the matrix products, which XLA is slow at.
     """
     weight, x = saved
     by_bias = jnp.sum(cotangent, axis=1)
@@ -106,9 +99,9 @@ _affine.defvjp(lambda weight, bias, x: (_affine(weight, bias, x), (weight, x)), 
 
 
 def make_mlp(key: PRNGKeyArray, n_inputs: int, n_outputs: int, hidden_sizes: Sequence[int], activation: str) -> MLP:
-    """Draw a network: weights and biases uniform in +-1/sqrt(fan-in).
+    """Draw a network with weights and biases uniform in +-1/sqrt(fan-in).
 
-    All in one draw: a draw per array would take longer to compile than the training step.
+    All numbers come from one draw: a draw per array would take longer to compile than the training step.
     """
     sizes = [(fan_out, fan_in) for fan_in, fan_out in itertools.pairwise((n_inputs, *hidden_sizes, n_outputs))]
     numbers = jax.random.uniform(key, (sum(out * (fan_in + 1) for out, fan_in in sizes),), minval=-1.0, maxval=1.0)
@@ -120,16 +113,37 @@ def make_mlp(key: PRNGKeyArray, n_inputs: int, n_outputs: int, hidden_sizes: Seq
     return MLP(tuple(layers), activation)
 
 
-def make_residual(key: PRNGKeyArray, n_inputs: int, hidden_sizes: Sequence[int], activation: str) -> Residual:
-    """Draw the hidden layers of a residual map; its last layer is zero, so that it is the identity."""
-    network = make_mlp(key, n_inputs, n_inputs, hidden_sizes, activation)
+def make_features(spec: Any, key: PRNGKeyArray, n_inputs: int, n_features: int) -> MLP | Residual:
+    """Draw the feature map of a description, with `n_features` outputs unless it says otherwise.
+
+    A residual map starts as the identity: its output layer is zero.
+    """
+    n_outputs = n_inputs if spec.residual else spec.n_features or n_features
+    network = make_mlp(key, n_inputs, n_outputs, spec.hidden_sizes, spec.activation)
+    if not spec.residual:
+        return network
     last = lambda network: (network.layers[-1].weight, network.layers[-1].bias)  # noqa: E731
     return Residual(eqx.tree_at(last, network, replace_fn=jnp.zeros_like))
 
 
 def check_network(hidden_sizes: Any, activation: Any) -> tuple[int, ...]:
-    """The sizes as plain integers, or a clear error for a network that cannot be built."""
-    if isinstance(hidden_sizes, str) or not isinstance(hidden_sizes, Sequence):
-        raise ValueError(f"hidden_sizes must be a sequence of integers, one per hidden layer; got {hidden_sizes!r}.")
+    """Return the hidden sizes as plain integers; raise if the network cannot be built."""
     check_choice("activation", activation, ACTIVATIONS)
-    return tuple(check_integer(f"hidden_sizes[{layer}]", size, least=1) for layer, size in enumerate(hidden_sizes))
+    return check_sizes("hidden_sizes", hidden_sizes)
+
+
+def check_sizes(name: str, sizes: Any) -> tuple[int, ...]:
+    """Return a sequence of positive integers as a tuple."""
+    if isinstance(sizes, str) or not isinstance(sizes, Sequence):
+        raise ValueError(f"{name} must be a sequence of integers; got {sizes!r}.")
+    return tuple(check_integer(f"{name}[{i}]", size, least=1) for i, size in enumerate(sizes))
+
+
+def check_features(spec: Any) -> None:
+    """Check hidden_sizes, activation, n_features and residual of a description."""
+    object.__setattr__(spec, "hidden_sizes", check_network(spec.hidden_sizes, spec.activation))
+    check_bool("residual", spec.residual)
+    if spec.n_features is not None:
+        check_integer("n_features", spec.n_features, least=1)
+        if spec.residual:
+            raise ValueError("n_features must be None with residual=True: x + network(x) has as many features as x.")

@@ -1,4 +1,4 @@
-"""Where the inducing prior's points lie and how smooth its base kernel is: found from the tasks, before training."""
+"""Inducing points and base length scale of the inducing prior, chosen from the tasks before training."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -14,106 +14,103 @@ from metaprior.gp.parameters import Fixed
 from metaprior.gp.prior import GPPrior
 from metaprior.tasks.padding import TaskSet
 
-LENGTH_SCALES = 0.2 * np.sqrt(2.0) ** np.arange(9)  # 0.2 to 3.2, of standardized inputs
-LENGTHENED = 1.25  # the length scale taken over the one of most evidence
+LENGTH_SCALES = 0.2 * np.sqrt(2.0) ** np.arange(9)  # candidates, 0.2 to 3.2 in standardized inputs
+LENGTH_SCALE_FACTOR = 1.25  # times the candidate with the largest evidence
 DEVIATION_VARIANCES = (0.003, 0.03, 0.3)  # of tasks from their mean, along every function
 LINE_VARIANCE, MEAN_STD = 0.1, 2.0
-LEARNED_NOISES = (0.1, 0.3, 0.6)  # of the spread of y
-LEAST_NOISE = 1e-3  # with less, rounding decides whether a covariance has a Cholesky factor
-LABEL_NOISE = 1.0  # of labels read as -1 and 1
-RANK_TOLERANCE = 1e-6  # eigenvalues this much smaller than the largest are rounding
-MOST_INPUTS, MOST_TASKS, MOST_SAMPLES = 5000, 40, 20  # looked at
+LEARNED_NOISE_STDS = (0.1, 0.3, 0.6)  # candidates where the noise is learned, relative to the spread of y
+MIN_NOISE_STD = 1e-3  # below, rounding decides whether a covariance has a Cholesky factor
+LABEL_NOISE_STD = 1.0  # for labels treated as outputs -1 and 1
+RANK_TOLERANCE = 1e-6  # eigenvalues smaller than this, relative to the largest, are rounding errors
+MAX_INPUTS, MAX_TASKS, MAX_SAMPLES = 5000, 40, 20  # subsample sizes: inputs in all, tasks, and samples per task
 
 
-class Sample(NamedTuple):
+class TaskSample(NamedTuple):
     """Tasks padded to one size."""
 
     x: np.ndarray  # (tasks, samples, d)
     y: np.ndarray  # (tasks, samples)
     mask: np.ndarray  # (tasks, samples)
-    counts: np.ndarray  # (tasks,): how often each task counts
+    counts: np.ndarray  # (tasks,): the exponent of each task's likelihood, gamma w_i / M_i
 
 
 def has_basis(rest: GPPrior) -> bool:
-    """Whether there is anything to place."""
+    """Return whether the prior has inducing points to place."""
     return bool(_bases(rest))
 
 
-def place(rest: GPPrior, tasks: TaskSet, counts: Sequence[Any]) -> GPPrior:
-    """The prior with every basis in it filled in. `counts`, gamma w_i / M_i, say how often a task counts.
+def place_points(rest: GPPrior, tasks: TaskSet, counts: Sequence[Any]) -> GPPrior:
+    """Return the prior with every inducing basis filled in.
 
-    Tasks that do not count (held out, or of an environment of weight zero) leave no trace.
+    `counts` are the exponents gamma w_i / M_i of the tasks' likelihoods. Tasks with count zero (held out, or of an
+    environment with weight zero) have no effect.
     """
-    samples = list(_samples(tasks, counts))
+    samples = list(_subsample(tasks, counts))
     if not isinstance(rest.likelihood, Gaussian):  # labels
         samples = [sample._replace(y=2.0 * sample.y - 1.0) for sample in samples]
-    inputs = np.concatenate(
-        [
-            np.asarray(b.x, float)[count > 0][np.asarray(b.mask)[count > 0]]
-            for b, count in zip(tasks.buckets, counts, strict=True)
-        ]
-    )
-    chosen: dict[tuple[int, float | None], InducingBasis] = {}
+    buckets = zip(tasks.buckets, counts, strict=True)
+    inputs = [np.asarray(b.x, float)[count > 0][np.asarray(b.mask)[count > 0]] for b, count in buckets]
+    filled: dict[tuple[int, float | None], InducingBasis] = {}
     for basis in _bases(rest):
-        n_points = len(basis.points.value)
-        if (n_points, basis.length_scale) not in chosen:
-            points = spread_points(inputs, n_points)
-            length_scale = basis.length_scale or choose_length_scale(points, samples, _noises(rest))
-            chosen[n_points, basis.length_scale] = _filled(basis, points, length_scale)
-    fill = lambda node: chosen[len(node.points.value), node.length_scale] if _is_basis(node) else node  # noqa: E731
-    return jax.tree.map(fill, rest, is_leaf=_is_basis)
+        if (key := _key(basis)) not in filled:
+            points = farthest_points(np.concatenate(inputs), key[0])
+            length_scale = basis.length_scale or choose_length_scale(points, samples, _noise_stds(rest))
+            filled[key] = _fill(basis, points, length_scale)
+    return jax.tree.map(lambda node: filled[_key(node)] if _is_basis(node) else node, rest, is_leaf=_is_basis)
 
 
-def spread_points(inputs: np.ndarray, n_points: int) -> np.ndarray:
-    """Inputs far from each other: the one nearest to the middle, then always the farthest from those taken.
+def farthest_points(inputs: np.ndarray, n_points: int) -> np.ndarray:
+    """Return `n_points` inputs by farthest-point sampling, starting with the one closest to the mean.
 
-    Where there are fewer different inputs than points, the last is repeated, which adds no function.
+    With fewer distinct inputs than points the last is repeated, which adds no function to the basis.
     """
-    if len(inputs) > MOST_INPUTS:
-        inputs = inputs[np.linspace(0, len(inputs) - 1, MOST_INPUTS).astype(int)]
-    distance = np.sum((inputs - inputs.mean(axis=0)) ** 2, axis=1)
-    taken = [int(distance.argmin())]
+    if len(inputs) > MAX_INPUTS:
+        inputs = inputs[np.linspace(0, len(inputs) - 1, MAX_INPUTS).astype(int)]
+    chosen = [int(np.sum((inputs - inputs.mean(axis=0)) ** 2, axis=1).argmin())]
     distance = np.full(len(inputs), np.inf)
     for _ in range(n_points - 1):
-        distance = np.minimum(distance, np.sum((inputs - inputs[taken[-1]]) ** 2, axis=1))
-        taken.append(int(distance.argmax()))
-    return inputs[taken]
+        distance = np.minimum(distance, np.sum((inputs - inputs[chosen[-1]]) ** 2, axis=1))
+        chosen.append(int(distance.argmax()))
+    return inputs[chosen]
 
 
-def whitening_of(points: np.ndarray, length_scale: float) -> np.ndarray:
-    """W of `InducingBasis`."""
-    eigenvalues, vectors = np.linalg.eigh(_base(points, points, length_scale))
+def whitening_matrix(points: np.ndarray, length_scale: float) -> np.ndarray:
+    """Return W of `InducingBasis`."""
+    eigenvalues, vectors = np.linalg.eigh(_rbf(points, points, length_scale))
     eigenvalues, vectors = eigenvalues[::-1], vectors[:, ::-1]
-    counted = eigenvalues > RANK_TOLERANCE * eigenvalues[0]
-    return np.where(counted, 1.0 / np.sqrt(np.where(counted, eigenvalues, 1.0)), 0.0)[:, None] * vectors.T
+    kept = eigenvalues > RANK_TOLERANCE * eigenvalues[0]
+    return np.where(kept, 1.0 / np.sqrt(np.where(kept, eigenvalues, 1.0)), 0.0)[:, None] * vectors.T
 
 
-def choose_length_scale(points: np.ndarray, samples: Sequence[Sample], noises: Sequence[float]) -> float:
-    """A little above the length scale of most evidence, when every task is one smooth mean plus its own deviation.
+def choose_length_scale(points: np.ndarray, samples: Sequence[TaskSample], noise_stds: Sequence[float]) -> float:
+    """Return a length scale slightly above the one with the largest evidence.
 
-    Mean and deviations are draws of the base GP, of several sizes; all of it is Gaussian, and the mean is integrated
-    out in closed form. Longer than that is better: training can make single functions larger, but not fewer.
+    The model of a task is a common mean plus a deviation, both draws of the base GP at several scales; the mean is
+    integrated out in closed form. A longer length scale trains better: training can rescale the functions of the basis,
+    but not reduce their number.
     """
     evidence = []
     for length_scale in LENGTH_SCALES.tolist():
-        whitening = whitening_of(points, length_scale)
-        phi = [_base(s.x, points, length_scale) @ whitening.T * s.mask[..., None] for s in samples]
-        sizes = itertools.product(DEVIATION_VARIANCES, noises)
-        evidence.append(max(_log_evidence(samples, phi, variance, noise) for variance, noise in sizes))
-    return float(LENGTHENED * LENGTH_SCALES[int(np.argmax(evidence))])
+        whitening = whitening_matrix(points, length_scale)
+        phi = [_rbf(s.x, points, length_scale) @ whitening.T * s.mask[..., None] for s in samples]
+        grid = itertools.product(DEVIATION_VARIANCES, noise_stds)
+        evidence.append(max(_log_evidence(samples, phi, variance, noise_std) for variance, noise_std in grid))
+    return float(LENGTH_SCALE_FACTOR * LENGTH_SCALES[int(np.argmax(evidence))])
 
 
-def _log_evidence(samples: Sequence[Sample], functions: Sequence[np.ndarray], variance: float, noise: float) -> float:
-    """log of the integral over m of N(m | 0, I) prod_i N(y_i | F_i m, C_i)^count_i, less constants.
+def _log_evidence(
+    samples: Sequence[TaskSample], functions: Sequence[np.ndarray], variance: float, noise_std: float
+) -> float:
+    """Return the log of the integral over m of N(m | 0, I) prod_i N(y_i | F_i m, C_i)^count_i, up to constants.
 
-    C_i is the covariance of deviations and noise, F_i the functions at the inputs times the size of the mean.
+    C_i is the covariance of deviations and noise, F_i the functions at the inputs times the scale of the mean.
     """
     n_functions = functions[0].shape[2] + samples[0].x.shape[2] + 1
     precision, projected, total = np.eye(n_functions), np.zeros(n_functions), 0.0
     for (x, y, mask, counts), phi in zip(samples, functions, strict=True):
         line = np.concatenate([np.ones_like(x[..., :1]), x], axis=2) * mask[..., None]
         covariance = LINE_VARIANCE * line @ line.mT + variance * phi @ phi.mT
-        covariance = covariance + np.where(mask, noise**2, 1.0)[..., None] * np.eye(x.shape[1])
+        covariance = covariance + np.where(mask, noise_std**2, 1.0)[..., None] * np.eye(x.shape[1])
         factor = np.linalg.cholesky(covariance)
         right = np.concatenate([line, MEAN_STD * phi, (y * mask)[..., None]], axis=2)
         whitened = np.linalg.solve(factor, right) * np.sqrt(counts)[:, None, None]
@@ -125,38 +122,36 @@ def _log_evidence(samples: Sequence[Sample], functions: Sequence[np.ndarray], va
     return float(total + 0.5 * projected @ np.linalg.solve(precision, projected) - 0.5 * log_determinant)
 
 
-def _samples(tasks: TaskSet, counts: Sequence[Any]) -> Iterator[Sample]:
-    """Some of the tasks that count, the likelier the more they do, and some of the samples of each, evenly taken."""
+def _subsample(tasks: TaskSet, counts: Sequence[Any]) -> Iterator[TaskSample]:
+    """Yield tasks taken systematically in proportion to their counts, and evenly spaced samples of each."""
     every = np.concatenate([np.asarray(count, float) for count in counts])
-    taken = every > 0
-    if np.count_nonzero(taken) > MOST_TASKS:
-        places = np.searchsorted(np.cumsum(every) / every.sum(), (np.arange(MOST_TASKS) + 0.5) / MOST_TASKS)
-        taken = np.isin(np.arange(len(every)), places)
-    of_bucket = np.split(taken, np.cumsum([len(count) for count in counts])[:-1])
-    for bucket, count, chosen in zip(tasks.buckets, counts, of_bucket, strict=True):
-        rows = np.flatnonzero(chosen)
-        size = np.shape(bucket.y)[1]
-        columns = np.unique(np.linspace(0, size - 1, min(size, MOST_SAMPLES)).astype(int))
+    chosen = every > 0
+    if np.count_nonzero(chosen) > MAX_TASKS:
+        quantiles = (np.arange(MAX_TASKS) + 0.5) / MAX_TASKS
+        chosen = np.isin(np.arange(len(every)), np.searchsorted(np.cumsum(every) / every.sum(), quantiles))
+    by_bucket = np.split(chosen, np.cumsum([len(count) for count in counts])[:-1])
+    for bucket, count, of_bucket in zip(tasks.buckets, counts, by_bucket, strict=True):
+        rows, size = np.flatnonzero(of_bucket), np.shape(bucket.y)[1]
+        columns = np.unique(np.linspace(0, size - 1, min(size, MAX_SAMPLES)).astype(int))
         if len(rows):
             x, y, mask = (np.asarray(leaf)[rows][:, columns] for leaf in (bucket.x, bucket.y, bucket.mask))
-            yield Sample(x.astype(float), y.astype(float), mask, np.asarray(count, float)[rows])
+            yield TaskSample(x.astype(float), y.astype(float), mask, np.asarray(count, float)[rows])
 
 
-def _noises(rest: GPPrior) -> tuple[float, ...]:
-    """Standard deviations of the noise to reckon with."""
+def _noise_stds(rest: GPPrior) -> tuple[float, ...]:
+    """Return the candidates for the noise."""
     if not isinstance(rest.likelihood, Gaussian):
-        return (LABEL_NOISE,)
+        return (LABEL_NOISE_STD,)
     log_noise_std = rest.likelihood.log_noise_std
     if not isinstance(log_noise_std, Fixed):
-        return LEARNED_NOISES
-    return (max(float(np.exp(log_noise_std.value)), LEAST_NOISE),)
+        return LEARNED_NOISE_STDS
+    return (max(float(np.exp(log_noise_std.value)), MIN_NOISE_STD),)
 
 
-def _filled(basis: InducingBasis, points: np.ndarray, length_scale: float) -> InducingBasis:
+def _fill(basis: InducingBasis, points: np.ndarray, length_scale: float) -> InducingBasis:
     dtype = jnp.asarray(basis.points.value).dtype
-    values = (points, whitening_of(points, length_scale), np.log(length_scale))
-    z, whitening, log_length_scale = (Fixed(jnp.asarray(value, dtype)) for value in values)
-    return InducingBasis(z, whitening, log_length_scale, basis.length_scale)
+    values = (points, whitening_matrix(points, length_scale), np.log(length_scale))
+    return InducingBasis(*(Fixed(jnp.asarray(value, dtype)) for value in values), basis.length_scale)
 
 
 def _bases(rest: GPPrior) -> list[InducingBasis]:
@@ -167,5 +162,9 @@ def _is_basis(node: Any) -> TypeGuard[InducingBasis]:
     return isinstance(node, InducingBasis)
 
 
-def _base(x: np.ndarray, points: np.ndarray, length_scale: float) -> np.ndarray:
+def _key(basis: InducingBasis) -> tuple[int, float | None]:
+    return len(basis.points.value), basis.length_scale
+
+
+def _rbf(x: np.ndarray, points: np.ndarray, length_scale: float) -> np.ndarray:
     return np.exp(-0.5 * np.sum((x[..., None, :] - points) ** 2, axis=-1) / length_scale**2)

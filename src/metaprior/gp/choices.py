@@ -1,0 +1,166 @@
+"""From what users pass as `mean`, `kernel`, `encoder` and `noise_std` to descriptions, modules and numbers."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tinygp
+from jaxtyping import Array
+
+from metaprior.checks import check_positive
+from metaprior.gp.encoders import ConvEncoder, MLPEncoder
+from metaprior.gp.inducing import InducingKernel, InducingMean
+from metaprior.gp.kernels import LinearKernel, LinearRBFKernel, MLPKernel, RBFKernel
+from metaprior.gp.means import ConstantMean, LinearMean, MLPMean, ZeroMean
+from metaprior.gp.parameters import groups, split
+
+MEANS = {
+    "mlp": MLPMean,
+    "inducing": InducingMean,
+    "linear": LinearMean,
+    "constant": ConstantMean,
+    "zero": ZeroMean,
+}
+ENCODERS = {"mlp": MLPEncoder, "conv": ConvEncoder}
+KERNELS = {
+    "mlp": MLPKernel,
+    "inducing": InducingKernel,
+    "linear": LinearKernel,
+    "linear+rbf": LinearRBFKernel,
+    "rbf": RBFKernel,
+}
+AUTO = "auto"
+MAX_INDUCING_DIM = 3  # input dimensions up to which 'auto' tries the inducing prior
+
+
+def resolve_encoder(encoder: Any) -> Any:
+    """Return None, a description or a module."""
+    expected = f"None, {', '.join(ENCODERS)}, a description such as MLPEncoder(...), or a function of one input point"
+    return None if encoder is None else _resolve("encoder", encoder, ENCODERS, expected, callable(encoder))
+
+
+def resolve_mean(mean: Any) -> Any:
+    """Return AUTO, a description or a module."""
+    names = f"one of auto, {', '.join(MEANS)}"
+    expected = f"{names}, a description such as MLPMean(...), or a function of one input point"
+    return AUTO if _is_auto(mean) else _resolve("mean", mean, MEANS, expected, callable(mean))
+
+
+def resolve_kernel(kernel: Any) -> Any:
+    """Return AUTO, a description or a module."""
+    if _is_auto(kernel):
+        return AUTO
+    if isinstance(kernel, tinygp.kernels.Kernel):
+        return _learn_positive(kernel)
+    expected = (
+        f"one of auto, {', '.join(KERNELS)}, a description such as MLPKernel(...), a tinygp kernel (for a function of "
+        "two points: tinygp.kernels.Custom), or an equinox module called as kernel(X1, X2) and kernel(X)"
+    )
+    return _resolve("kernel", kernel, KERNELS, expected, isinstance(kernel, eqx.Module) and callable(kernel))
+
+
+def check_noise(noise_std: Any) -> float | None:
+    """Return the fixed noise standard deviation, or None for 'learned'."""
+    if isinstance(noise_std, str) and noise_std == "learned":
+        return None
+    advice = " in the units of y, or 'learned' (for noiseless data: a thousandth of the spread of y)"
+    return check_positive("noise_std", noise_std, advice)
+
+
+def families(kernel: Any, input_dim: int, encoder: Any, labels: bool) -> dict[str, Any]:
+    """Return the kernels to choose from by name: the given one, or for AUTO the first to try and the others.
+
+    The first learns much from few tasks: the inducing prior for regression in up to three dimensions, otherwise linear
+    plus RBF. For regression, networks are the alternative (see docs/priors.md).
+    """
+    if not _is_auto(kernel):
+        name = next((name for name, known in KERNELS.items() if isinstance(kernel, known)), type(kernel).__name__)
+        return {name: kernel}
+    if labels:
+        return {"linear+rbf": LinearRBFKernel()}
+    if input_dim <= MAX_INDUCING_DIM and encoder is None:
+        return {"inducing": InducingKernel(), "mlp": MLPKernel()}
+    return {"linear+rbf": LinearRBFKernel(), "mlp": MLPKernel()}
+
+
+def choose_mean(mean: Any, kernel: Any) -> Any:
+    """Return the given mean, or for AUTO the kernel's default mean, a network if it has none."""
+    return getattr(kernel, "default_mean", MLPMean()) if _is_auto(mean) else mean
+
+
+def check_encoded(mean: Any, kernel: Any, encoder: Any) -> None:
+    """Raise if the inducing prior is combined with an encoder."""
+    for argument, value, inducing in (("kernel", kernel, InducingKernel), ("mean", mean, InducingMean)):
+        if encoder is not None and isinstance(value, inducing):
+            raise ValueError(
+                f"{argument}='inducing' cannot be combined with an encoder: its points are placed among the inputs "
+                "before training, and training changes what the encoder makes of them. Use kernel='linear+rbf', or "
+                "kernel='linear' (in learned features), and mean='linear' or 'mlp'."
+            )
+
+
+class PositiveKernel(tinygp.kernels.Kernel):
+    """A custom kernel whose positive parameters are learned as logarithms, so that they stay positive."""
+
+    parameters: tinygp.kernels.Kernel  # logarithms where `positive`
+    positive: tinygp.kernels.Kernel = eqx.field(static=True)
+    rest: tinygp.kernels.Kernel
+
+    def kernel(self) -> tinygp.kernels.Kernel:
+        """Return the custom kernel with its current parameters."""
+        values = jax.tree.map(
+            lambda value, positive: jnp.exp(value) if positive else value, self.parameters, self.positive
+        )
+        return eqx.combine(values, self.rest)
+
+    def evaluate(self, X1: Array, X2: Array) -> Array:
+        """Evaluate at one pair of points."""
+        return self.kernel().evaluate(X1, X2)
+
+    def __call__(self, X1: Array, X2: Array | None = None) -> Array:
+        """Return the kernel matrix, or its diagonal."""
+        return self.kernel()(X1, X2)
+
+
+def _learn_positive(kernel: tinygp.kernels.Kernel) -> PositiveKernel:
+    """Make every float of a custom kernel learnable, as a logarithm if it starts positive.
+
+    Network weights and biases, and parameters named log_..., are learned as they are. Integers and `Fixed` numbers stay
+    fixed.
+    """
+    parameters, rest = split(_as_arrays(kernel))
+
+    def starts_positive(path: tuple, leaf: Array, group: str) -> bool:
+        is_log = any(str(getattr(key, "name", "")).startswith("log_") for key in path)
+        return group == "scales" and not is_log and bool(jnp.all(leaf > 0))
+
+    positive = jax.tree_util.tree_map_with_path(starts_positive, parameters, groups(parameters))
+    logs = jax.tree.map(lambda leaf, is_positive: jnp.log(leaf) if is_positive else leaf, parameters, positive)
+    return PositiveKernel(logs, positive, rest)
+
+
+def _resolve(argument: str, value: Any, registry: dict[str, Any], expected: str, is_custom: bool) -> Any:
+    """Return a new description by its name, a given description, or a custom function or module."""
+    if isinstance(value, str) and value in registry:
+        return registry[value]()
+    if not isinstance(value, type) and hasattr(value, "build"):
+        return value
+    if not isinstance(value, type) and is_custom:
+        return _as_arrays(value)
+    kind = f"the class {value.__name__}, not an instance" if isinstance(value, type) else type(value).__name__
+    raise ValueError(f"{argument} must be {expected}; got {repr(value) if isinstance(value, str) else kind}.")
+
+
+def _as_arrays(module: Any) -> Any:
+    """Convert Python and NumPy floats to arrays, so that they are learned; integers stay as they are."""
+
+    def is_float(leaf: Any) -> bool:
+        return isinstance(leaf, float | np.floating) or (isinstance(leaf, np.ndarray) and leaf.dtype.kind == "f")
+
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf) if is_float(leaf) else leaf, module)
+
+
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == AUTO
