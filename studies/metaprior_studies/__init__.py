@@ -1,1 +1,1 @@
-"""Studies built on metaprior: the figures of the paper, demos, real data and benchmarks. Not part of the package."""
+"""Studies built on metaprior: the paper's figures, demos and real data. Not part of the metaprior package."""

@@ -1,8 +1,8 @@
-"""What the paper leaves open, and the draws that it may be chosen on.
+"""Settings that the paper leaves open, and the draws that they are chosen on.
 
 The paper states the networks, the noise, gamma, Adam and the numbers of tasks and samples. The values below were chosen
-by `metaprior reproduce settings`, by how well PACOH on N target tasks does on validation draws, which no figure uses. A
-test holds them against the committed table of that search.
+by `metaprior reproduce settings`: the scores of PACOH on N target tasks, on validation draws that no figure uses. A
+test compares them with the committed table of that search.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ FIRST_VALIDATION_SEED = 1_000_000
 
 @dataclass(frozen=True)
 class OpenSettings:
-    """Not stated in the paper. Besides: a cosine schedule, all tasks in every step, standardized data."""
+    """Settings not stated in the paper. We also use a cosine schedule, all tasks in every step, standardized data."""
 
     prior_std: float  # sigma_P
     learning_rate: float
@@ -23,16 +23,18 @@ class OpenSettings:
 SINUSOID = OpenSettings(prior_std=8.0, learning_rate=1e-2, n_steps=1000)
 FEATURES = OpenSettings(prior_std=10.0, learning_rate=1e-3, n_steps=30)
 FEATURES_SVGD = OpenSettings(prior_std=0.3, learning_rate=1e-2, n_steps=100, length_scale=1e3)
-PIXELS = OpenSettings(prior_std=1.0, learning_rate=1e-4, n_steps=50)  # of MAP, and kept for SVGD
+PIXELS = OpenSettings(prior_std=1.0, learning_rate=1e-4, n_steps=50)  # chosen for MAP, also used for SVGD
 
 
 def reporting_seeds(n_draws: int) -> range:
-    """Seeds of the draws that figures show."""
+    """Return the seeds of the draws that figures show."""
     if n_draws > FIRST_VALIDATION_SEED:
-        raise ValueError(f"n_draws must be at most {FIRST_VALIDATION_SEED}: validation draws follow; got {n_draws}.")
+        raise ValueError(
+            f"n_draws must be at most {FIRST_VALIDATION_SEED}, the seed of the first validation draw; got {n_draws}."
+        )
     return range(n_draws)
 
 
 def validation_seeds(n_draws: int) -> range:
-    """Seeds of the draws that settings are chosen on."""
+    """Return the seeds of the draws that settings are chosen on."""
     return range(FIRST_VALIDATION_SEED, FIRST_VALIDATION_SEED + n_draws)

@@ -1,4 +1,4 @@
-"""Results on disk: a file per point, written whole or not at all, and one tidy table of them."""
+"""Results on disk: a file per point, written atomically, and one tidy table of all points."""
 
 import dataclasses
 import hashlib
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FORMAT = 1
-RECORDED = {"points", "seconds", "command", "device", "versions", "commit"}  # of every run, in provenance.json
+RECORDED = {"points", "seconds", "command", "device", "versions", "commit"}  # keys of every run in provenance.json
 
 
 class ResultsError(Exception):
-    """Results that cannot be read, written or continued; the message says which file and what to do."""
+    """Results cannot be read, written or resumed; the message names the file and says what to do."""
 
 
 class Store:
@@ -29,10 +29,10 @@ class Store:
         self.config = {"format": FORMAT, "study": study.name, **json.loads(json.dumps(dataclasses.asdict(study)))}  # type: ignore[call-overload]
 
     def check(self, resume: bool) -> None:
-        """Refuse a folder that holds anything but results of this configuration; those with `resume` alone."""
+        """Raise if the folder has results of another configuration, or has results and `resume` is False."""
         computed = [point for point in self.points if self.has(point)]
         for point in computed:
-            self.rows(point)  # a damaged file is found before hours of work, not after
+            self.rows(point)  # find damaged files before hours of work
         table = self.folder / "results.parquet"
         if table.exists() and not computed:
             raise ResultsError(f"{self.folder} holds results.parquet but none of the points it was made of. Choose "
@@ -43,30 +43,30 @@ class Store:
             raise ResultsError(f"{self.folder} holds results of another configuration ({differences}). "
                 "Choose another --out, or the options it was made with.")  # fmt: skip
         if found is None and any(self._record(point).get("config") != self._config_digest for point in computed):
-            raise ResultsError(f"{self.folder} holds results but no whole config.json, and they are not of this "
+            raise ResultsError(f"{self.folder} holds results but no complete config.json, and they are not of this "
                 "configuration. Choose another --out.")  # fmt: skip
         if computed and not resume:
             raise ResultsError(f"{self.folder} already holds results. Add --resume to complete them, or choose "
                 "another --out; nothing is overwritten.")  # fmt: skip
 
     def claim(self) -> None:
-        """Keep the configuration."""
+        """Write the configuration."""
         if self._found_config() != self.config:
             write_whole(self.folder / "config.json", _json(self.config))
 
     def has(self, point: Point) -> bool:
-        """Whether the point has been computed."""
+        """Return whether the point has been computed."""
         return self._path(point).exists()
 
     def add(self, point: Point, rows: Rows) -> None:
-        """Keep the rows of a point."""
+        """Store the rows of a point."""
         columns = {name: [row[name] for row in rows] for name in rows[0]}
         content = json.dumps(columns)
         record = {"config": self._config_digest, "sha256": _digest(content), "columns": content}
         write_whole(self._path(point), _json(record))
 
     def rows(self, point: Point) -> dict[str, list[Any]]:
-        """The columns of a point."""
+        """Return the columns of a point."""
         return json.loads(self._record(point)["columns"])
 
     def _record(self, point: Point) -> dict[str, Any]:
@@ -74,13 +74,13 @@ class Store:
         record = read_json(path)
         try:
             if _digest(record["columns"]) != record["sha256"]:
-                raise ValueError("its checksum is wrong")
+                raise ValueError("wrong checksum")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise _damaged(path, error) from None
         return record
 
     def table(self) -> "pd.DataFrame":
-        """The rows of all points computed so far, in the order of the points."""
+        """Return the rows of all points computed so far, in the order of the points."""
         import pandas as pd
 
         parts = [pd.DataFrame(self.rows(point)) for point in self.points if self.has(point)]
@@ -88,13 +88,13 @@ class Store:
         return table.astype({name: "string" for name in table if isinstance(table[name].iloc[0], str)})
 
     def write_table(self) -> "pd.DataFrame":
-        """results.parquet, which depends on the results alone: not on when or in how many runs they were made."""
+        """Write results.parquet, whose bytes depend only on the results, not on the number of runs that made them."""
         table = self.table()
         write_whole(self.folder / "results.parquet", table.to_parquet(index=False, compression="zstd"))
         return table
 
     def note(self, provenance: dict[str, Any]) -> None:
-        """Keep what is to be known of a computed point beside the results; points made alike add up."""
+        """Add a computed point to provenance.json; points made in the same way are added up."""
         runs = read_runs(self.folder)
         counted = ("points", "seconds")
         if runs and all(runs[-1].get(key) == value for key, value in provenance.items() if key not in counted):
@@ -103,7 +103,7 @@ class Store:
         write_whole(self.folder / "provenance.json", _json({"runs": [*runs, provenance]}))
 
     def _found_config(self) -> Any:
-        """What config.json holds; None where it is missing or damaged: the points know their configuration, too."""
+        """Return the content of config.json; None if it is missing or damaged (points record their configuration)."""
         try:
             return json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -118,14 +118,14 @@ class Store:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a whole file or none, in a folder that is made where it is missing; errors say what to do."""
+    """Write a file atomically, and make its folder if necessary; errors say what to do."""
     with _readable_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         files.write_atomically(path, content)
 
 
 class _readable_errors:
-    """An OSError, such as that of a full disk, as a message."""
+    """Turn an OSError, such as that of a full disk, into a ResultsError."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -136,8 +136,8 @@ class _readable_errors:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, OSError):
             raise ResultsError(
-                f"{self.path} cannot be written ({error.strerror or error}). What was computed before is kept: make "
-                "room or mend the folder, then run again with --resume."
+                f"{self.path} cannot be written ({error.strerror or error}). Finished points are kept: free some disk "
+                "space or fix the folder, then run again with --resume."
             ) from None
 
 
@@ -146,7 +146,7 @@ def _json(value: Any) -> bytes:
 
 
 def read_runs(folder: Path) -> list[dict[str, Any]]:
-    """What is known of how the results in a folder were made: nothing, where the file is missing or damaged."""
+    """Return the recorded runs that made the results in a folder; none if the file is missing or damaged."""
     try:
         runs = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))["runs"]
         return [run for run in runs if set(run) >= RECORDED]
@@ -155,7 +155,7 @@ def read_runs(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a file, or an error that says what to do about it."""
+    """Return the content of a JSON file, or raise an error that says what to do."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
@@ -163,8 +163,8 @@ def read_json(path: Path) -> Any:
 
 
 def _damaged(path: Path, error: Exception) -> ResultsError:
-    return ResultsError(f"{path} is damaged ({error}). Remove that file, then run again with --resume: only what it "
-        "held is computed anew.")  # fmt: skip
+    return ResultsError(f"{path} is damaged ({error}). Remove that file, then run again with --resume: only its "
+        "content is computed again.")  # fmt: skip
 
 
 def _digest(content: str) -> str:
@@ -173,6 +173,6 @@ def _digest(content: str) -> str:
 
 def _differences(found: Any, wanted: dict[str, Any]) -> str:
     if not isinstance(found, dict):
-        return "its config.json is not one"
+        return "its config.json is not a configuration"
     names = [name for name in {**found, **wanted} if found.get(name) != wanted.get(name)]
-    return ", ".join(f"{name}: {found.get(name)} there, {wanted.get(name)} asked for" for name in names)
+    return ", ".join(f"{name}: {found.get(name)} there, {wanted.get(name)} requested" for name in names)

@@ -1,4 +1,4 @@
-"""The one runner of all studies: points that are missing are computed and kept, one after another."""
+"""Run studies: compute the missing points one after another and store each."""
 
 import importlib.metadata
 import platform
@@ -14,14 +14,14 @@ from metaprior_studies.study import Study
 if TYPE_CHECKING:
     import pandas as pd
 
-Progress = Callable[[str, int], None]  # told what is being done, often, and how many points are done with it
+Progress = Callable[[str, int], None]  # called often with a description and the number of points just finished
 PACKAGES = ("metaprior", "jax", "jaxlib", "equinox", "optax", "numpy", "scipy", "scikit-learn")
 
 
 def run(
     studies: Sequence[Study], folder: Path, resume: bool, command: str, progress: Progress = lambda what, done: None
 ) -> dict[str, "pd.DataFrame"]:
-    """Complete the studies in `folder` and give their tables."""
+    """Complete the studies in `folder` and return their tables."""
     stores = [Store(folder / study.name, study) for study in studies]
     for store in stores:
         store.check(resume)
@@ -33,21 +33,21 @@ def run(
 
 
 def compute(store: Store, command: str, progress: Progress = lambda what, done: None) -> None:
-    """Compute the points that are missing. Whatever stops it, those done are kept, with the time they took."""
+    """Compute and store the missing points. Finished points survive an interruption."""
     store.claim()
-    around = surroundings(command)
+    environment = describe_environment(command)
     for point in store.points:
         name = f"{store.study.name}, {point.name}"
         if not store.has(point):
             progress(name, 0)
             started = time.perf_counter()
             store.add(point, store.study.run(point, lambda what, name=name: progress(f"{name}: {what}", 0)))
-            store.note({"points": 1, "seconds": round(time.perf_counter() - started, 1), **around})
+            store.note({"points": 1, "seconds": round(time.perf_counter() - started, 1), **environment})
         progress(name, 1)
 
 
-def surroundings(command: str) -> dict[str, Any]:
-    """What results may depend on besides their configuration."""
+def describe_environment(command: str) -> dict[str, Any]:
+    """Return what results may depend on besides the configuration: command, device, versions, commit and date."""
     import jax
 
     device = jax.devices()[0]
@@ -62,17 +62,17 @@ def surroundings(command: str) -> dict[str, Any]:
 
 
 def commit() -> str:
-    """The commit of the code, with a plus where it has been changed since; 'unknown' outside a checkout of it."""
+    """Return the commit of the code, with a plus if files differ from it; 'unknown' outside a checkout."""
     here = Path(__file__).parent
-    asked = (
-        ["ls-files", "--error-unmatch", __file__],  # fails in a checkout of something else
+    commands = (
+        ["ls-files", "--error-unmatch", __file__],  # fails outside a checkout of this code
         ["rev-parse", "--short=12", "HEAD"],
-        ["status", "--porcelain", "--untracked-files=no", ".."],
+        ["status", "--porcelain", "--untracked-files=no", ".", "../../src"],
     )
     try:
         _, head, changed = (
             subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, timeout=10, check=True).stdout
-            for words in asked
+            for words in commands
         )
     except (OSError, subprocess.SubprocessError):
         return "unknown"

@@ -4,7 +4,7 @@ from typing import Any
 
 FIGURES = ("fig1", "fig2", "fig3", "fig4", "fig5", "regime")
 
-GP = "GP"  # the prior at its initial theta: not meta-trained
+GP = "GP"  # the prior at its initial theta, not meta-trained
 FEW = "PACOH, (1-beta)N target tasks"
 POOLED = "PACOH, pooled tasks"
 WFEM = "WFEM"
@@ -20,12 +20,12 @@ COLUMNS: dict[str, Any] = {
     "figure": "string",
     "data": "string",  # 'sinusoid' or one of the above
     "inference": "string",  # 'map' or 'svgd'; 'none' for oracles
-    "deviation": "float64",  # mu'_c - mu_c; NaN where there is none
+    "deviation": "float64",  # mu'_c - mu_c; NaN if the data have none
     "beta": "float64",  # share of source tasks
-    "n_target": "int64",  # (1 - beta) N: target tasks besides the source's
+    "n_target": "int64",  # (1 - beta) N, the number of target tasks
     "prior_std": "float64",  # sigma_P
     "alpha": "float64",  # weight of the source of WFEM; NaN for schemes without one
-    "x": "float64",  # input of a curve (figure 2 alone), else NaN
+    "x": "float64",  # input of a curve in figure 2, else NaN
     "draw": "int64",
     "scheme": "string",
     "metric": "string",

@@ -1,4 +1,4 @@
-"""What a study is to the runner: a frozen configuration, points, and the rows of each."""
+"""The interface of a study: a frozen configuration, its points, and the rows of each point."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -9,9 +9,9 @@ Rows = list[dict[str, Any]]
 
 
 class Point(NamedTuple):
-    """What is computed and stored as one: a run that is killed loses no more than one of them."""
+    """The unit of work that is computed and stored at once; a killed run loses at most one."""
 
-    name: str  # of its file
+    name: str  # of the file with its rows
     values: dict[str, Any]
 
 
@@ -21,20 +21,20 @@ class Study(Protocol):
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """The name of the folder with its results."""
         ...
 
     def points(self) -> Iterator[Point]:
-        """In the order in which they are computed, and their rows stored."""
+        """Return the points in the order in which they are computed and stored."""
         ...
 
     def run(self, point: Point, on_chunk: Callable[[str], None]) -> Rows:
-        """The rows of a point, which depend on the configuration and the point alone."""
+        """Return the rows of a point, which depend only on the configuration and the point."""
         ...
 
 
 def make_rows(setting: Mapping[str, Any], draw: int, scheme: str, values: Mapping[str, float]) -> Rows:
-    """A row for each metric."""
+    """Return a row per metric."""
     shared = {"x": float("nan"), **setting, "draw": draw, "scheme": scheme}
     rows = [{**shared, "metric": metric, "value": float(value)} for metric, value in values.items()]
     return [{name: row[name] for name in [*COLUMNS, *(name for name in row if name not in COLUMNS)]} for row in rows]

@@ -165,7 +165,7 @@ def test_words_say_what_the_rules_say():
     assert f"RMSE {rmse} [−0." in said
     assert f"], better; NLL {nll} [" in said
     assert "], worse. " in said
-    assert f"cover 85% to 95%: yes ({found.coverage.difference:.1%} [" in said
+    assert f"is between 85% and 95%: yes ({found.coverage.difference:.1%} [" in said
 
 
 def test_words_say_where_nothing_is_better_or_sure():
@@ -181,7 +181,7 @@ def test_words_say_where_nothing_is_better_or_sure():
     assert "95%: undecided" in words(find(unsure))
     few = find(made_up(n_draws=9, **{DEFAULT: {"rmse": 1.0, "nll": 1.0}}))
     assert few.winners("rmse") == []
-    assert words(few) == "9 draws: too few for intervals, which need 10. Nothing is concluded."
+    assert words(few) == "9 draws: too few for intervals, which need 10. No conclusions."
 
 
 def test_scores_are_means_over_draws_that_did_not_diverge():
@@ -193,7 +193,7 @@ def test_scores_are_means_over_draws_that_did_not_diverge():
     gain = (wide[DEFAULT] - wide[TARGET_ONLY]).dropna()
     default = scores[DEFAULT]
     assert default.n_draws == len(gain) == 11
-    assert "Up to 1 draws are left out where a fit diverged" in words(find(table))
+    assert "Up to 1 draws are left out because a fit diverged" in words(find(table))
     assert "left out" not in words(find(made_up()))
     np.testing.assert_allclose([default.minus_target_only, default.minus_target_only_se], [gain.mean(), gain.sem()])
     np.testing.assert_allclose([default.rmse, default.rmse_se], [wide[DEFAULT].mean(), wide[DEFAULT].sem()])
@@ -236,7 +236,7 @@ def test_the_command_tells_and_keeps_the_results(quick, tmp_path):
     assert [row["scheme"] for row in json.loads(as_json.stdout)["colorado"]["schemes"]] == SCHEMES
     other = CliRunner().invoke(app, ["bench-data", "all", "--draws", "3", "--out", str(out), "--resume"])
     assert other.exit_code == 2
-    assert "Left out: ujiindoorloc" in other.stderr
+    assert "Skipped ujiindoorloc" in other.stderr
 
 
 def test_an_interrupt_says_how_to_go_on(quick, tmp_path, monkeypatch):

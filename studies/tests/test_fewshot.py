@@ -118,7 +118,7 @@ def test_odd_images_are_converted_and_damaged_ones_named(tmp_path):
         path.write_bytes(damaged)
         data = mini_imagenet(tmp_path)
         assert data.images([0, 6]).shape == (2, 84, 84, 3)  # an image is not read before it is asked for
-        with pytest.raises(ValueError, match=r"n1x2\.jpg.*damaged or cut short"):
+        with pytest.raises(ValueError, match=r"n1x2\.jpg.*damaged or truncated"):
             data.images([4, 5])
 
 
@@ -139,7 +139,7 @@ def test_odd_images_are_converted_and_damaged_ones_named(tmp_path):
             "1 001.Bird/B_1.jpg",
             r"row 2 must be a new number and its entry; got '1 001",
         ),
-        ("images.txt", "12 004.Bird", "13 004.Bird", r"same images; 2 are in one only, such as image 12"),
+        ("images.txt", "12 004.Bird", "13 004.Bird", r"same images; 2 are in only one of them, such as image 12"),
         ("image_class_labels.txt", "4 2\n", "4 77\n", r"row 4: class '77' of image 4 is not in .*classes\.txt"),
     ],
 )

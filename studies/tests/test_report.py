@@ -16,7 +16,7 @@ from metaprior_studies.reproduction.claims import judge
 from metaprior_studies.reproduction.comparisons import HOLDS, UNDECIDED
 from metaprior_studies.reproduction.html_report import CAPTIONS, claims_rows, make_report, render
 from metaprior_studies.reproduction.pictures import (
-    COLOURS,
+    COLORS,
     PICTURES,
     draw_fig1,
     draw_fig3,
@@ -111,10 +111,10 @@ def test_pictures_of_one_draw_with_a_diverged_run(study, frames):
 
 
 def test_schemes_look_the_same_everywhere(frames):
-    assert set(COLOURS) == set(SCHEMES)
+    assert set(COLORS) == set(SCHEMES)
     for draw, study in ((draw_fig1, "fig1"), (draw_fig5, "fig5")):
         lines = {line.get_label(): line for line in draw(frames[study]).axes[0].get_lines()}
-        assert lines[WFEM].get_color() == COLOURS[WFEM]
+        assert lines[WFEM].get_color() == COLORS[WFEM]
     pooled = [c for c in draw_fig1(frames["fig1"]).axes[0].containers if c.get_label() == POOLED]
     assert pooled[0].lines[0].get_marker() == "o"
 
@@ -176,7 +176,7 @@ def test_report_is_whole(whole, claims):
     for fact in ("metaprior reproduce all --draws 12", "5.8 min", "2 cores <of a laptop>", "4139a74", "jax 0.11.1"):
         assert fact in text
     assert text.count("C7: 20 comparisons") == 1
-    assert "What a chosen alpha is worth" in text
+    assert "Alpha chosen by cross-validation" in text
 
 
 def test_report_fetches_nothing_and_fits_a_phone(whole):

@@ -85,7 +85,7 @@ def test_nothing_is_overwritten_without_being_asked(counting, tmp_path):
     with pytest.raises(ResultsError, match=r"already holds results. Add --resume"):
         run([Counting()], tmp_path, False, "command")
     other = Counting(broken="nothing")
-    with pytest.raises(ResultsError, match=r"another configuration \(broken: False there, True asked for\)"):
+    with pytest.raises(ResultsError, match=r"another configuration \(broken: False there, True requested\)"):
         run([other], tmp_path, True, "command")
     assert not other.computed
 
@@ -96,7 +96,7 @@ def test_a_lost_configuration_is_known_by_the_points(counting, tmp_path):
     content = config.read_bytes()
     for damage in (config.unlink, lambda: config.write_text("{")):
         damage()
-        with pytest.raises(ResultsError, match=r"no whole config.json"):
+        with pytest.raises(ResultsError, match=r"no complete config.json"):
             run([Counting(broken="nothing")], tmp_path, True, "command")
         again = Counting()
         run([again], tmp_path, True, "command")
@@ -179,9 +179,9 @@ STUDY = """RegimeMap(
 SCRIPT = f"""
 import sys
 from pathlib import Path
-from metaprior.experiments.runner import run
-from metaprior.experiments.sinusoid import RegimeMap
-from metaprior.experiments.open_settings import OpenSettings
+from metaprior_studies.runner import run
+from metaprior_studies.reproduction.sinusoid_figures import RegimeMap
+from metaprior_studies.open_settings import OpenSettings
 run([{STUDY}], Path(sys.argv[1]), True, "test")
 """
 
@@ -252,7 +252,7 @@ def test_reproduce_all_ends_with_the_claims_and_can_be_resumed(tiny, tmp_path):
     assert {path: path.read_bytes() for path in before} == before
     other = CliRunner().invoke(app, ["reproduce", "fig1", "--out", str(out), "--resume", "--draws", "3"])
     assert other.exit_code == 2
-    assert "n_draws: 2 there, 3 asked for" in " ".join(other.output.split())
+    assert "n_draws: 2 there, 3 requested" in " ".join(other.output.split())
     (out / "fig5" / "results.parquet").write_bytes(b"PAR1 nonsense")
     damaged = CliRunner().invoke(app, ["reproduce", "fig2", "--out", str(out), "--resume"])
     assert damaged.exit_code == 2
@@ -293,7 +293,7 @@ def test_the_profiles_show_what_the_paper_states():
 
 # What was run: the full profile, but for the last five draws of SVGD on pixels.
 RUN, N_SVGD_PIXELS = profiles.FULL, 15
-committed = pytest.mark.skipif(not (COMMITTED / "claims.json").exists(), reason="the full results are not here")
+committed = pytest.mark.skipif(not (COMMITTED / "claims.json").exists(), reason="the full results are missing")
 
 
 @committed

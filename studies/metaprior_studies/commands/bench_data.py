@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Environment(StrEnum):
-    """Where tasks come from."""
+    """Real environments."""
 
     colorado = "colorado"
     physionet_gcs = "physionet-gcs"
@@ -27,15 +27,15 @@ class Environment(StrEnum):
 
 
 def bench_data(
-    name: Annotated[Environment, typer.Argument(help="A real environment, or all whose data are here.")] = (
+    name: Annotated[Environment, typer.Argument(help="A real environment, or all whose data are present.")] = (
         Environment.all
     ),
-    draws: Annotated[int, typer.Option(min=1, help="Independent draws of tasks; ten at least for intervals.")] = 10,
+    draws: Annotated[int, typer.Option(min=1, help="Independent draws of tasks; intervals need at least ten.")] = 10,
     folder: Annotated[Path, typer.Option("--out", help="Folder for results and pictures.")] = Path("bench-data"),
-    resume: Annotated[bool, typer.Option("--resume", help="Complete what an earlier run has left.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Complete the results of an interrupted run.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON instead of tables.")] = False,
 ):
-    """Compare every scheme and scikit-learn's GP on real data, a minute or two per draw and environment."""
+    """Compare all schemes and scikit-learn's GP on real data. A draw of an environment takes a minute or two."""
     from metaprior_studies.runner import run
 
     started = time.perf_counter()
@@ -50,7 +50,7 @@ def bench_data(
 
 
 def _with_data(name: Environment, draws: int) -> list[Any]:
-    """The studies whose data are here; a exit_error where one is named that has none, or where there are none at all."""
+    """Return the studies whose data are present; exit if the named one has none, or if none has."""
     from dataclasses import replace
 
     from metaprior_studies.environments.images import DataMissing
@@ -64,18 +64,20 @@ def _with_data(name: Environment, draws: int) -> list[Any]:
             except DataMissing as missing:
                 if name is not Environment.all:
                     raise exit_error(str(missing)) from None
-                err.print(f"Left out: {study}. The data are not here (see `metaprior bench-data {study}`).")
+                err.print(
+                    f"Skipped {study}: its data are missing (`metaprior bench-data {study}` says where to get them)."
+                )
             except ValueError as damaged:
                 raise exit_error(str(damaged)) from None
             else:
                 chosen.append(replace(STUDIES[study], n_draws=draws))
     if not chosen:
-        raise exit_error("There are no data to compare on: set METAPRIOR_DATA to the folder that has them.")
+        raise exit_error("No data were found: set METAPRIOR_DATA to the folder that has them.")
     return chosen
 
 
 def _conclude(tables: "dict[str, pd.DataFrame]", folder: Path, as_json: bool) -> None:
-    """A picture of every environment, and a table of it or all as JSON."""
+    """Draw a figure per environment, and print the results as tables or JSON."""
     from metaprior_studies.real.real_results import (
         COLUMNS,
         draw_picture,

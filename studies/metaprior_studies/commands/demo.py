@@ -11,7 +11,7 @@ from metaprior.cli.console import err, make_folder, out, print_table, progress
 
 
 class Problem(StrEnum):
-    """What the demo can show."""
+    """Problems of the demo."""
 
     sinusoid = "sinusoid"
     fewshot = "fewshot"
@@ -22,13 +22,13 @@ def demo(
         Problem, typer.Option(help="Regression (sinusoid) or classification (fewshot).")
     ] = Problem.sinusoid,
     folder: Annotated[Path, typer.Option("--out", help="Folder for the results and the figure.")] = Path("demo"),
-    seed: Annotated[int, typer.Option(min=0, help="Other seeds give other tasks.")] = 0,
-    draws: Annotated[int, typer.Option(min=1, help="Independent draws of tasks behind every row.")] = 8,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random tasks.")] = 0,
+    draws: Annotated[int, typer.Option(min=1, help="Independent draws of tasks; results are means over them.")] = 8,
     steps: Annotated[
         int | None, typer.Option(min=0, help="Training steps of every fit (default: 2000 sinusoid, 1000 fewshot).")
     ] = None,
 ):
-    """Meta-train every scheme on one problem and compare them, in about four minutes."""
+    """Meta-train all schemes on one problem and compare them. Takes about four minutes."""
     started = time.perf_counter()
     make_folder(folder)
     files = (_sinusoid if problem is Problem.sinusoid else _fewshot)(folder, seed, draws, steps)
@@ -36,7 +36,7 @@ def demo(
 
 
 def _sinusoid(folder: Path, seed: int, draws: int, steps: int | None) -> tuple[Path, Path]:
-    """The paper's sinusoid problem."""
+    """Run the paper's sinusoid problem."""
     from metaprior_studies.demo.rows import write_results
     from metaprior_studies.demo.sinusoid_demo import DemoConfig, draw_figure, run, schemes, summary
 
@@ -53,14 +53,14 @@ def _sinusoid(folder: Path, seed: int, draws: int, steps: int | None) -> tuple[P
         draw_figure(config, files[1])
     print_table(("scheme", "RMSE", "NLL", "calibration error", "seconds"), summary(rows))
     out.print(
-        f"RMSE: mean ± standard error over {draws} draws. Seconds: of a fit (median; compilation comes once). "
-        f"WFEM with alpha = beta = {config.beta:g} weighs all tasks alike: it is PACOH on source and target pooled."
+        f"RMSE: mean ± standard error over {draws} draws. Seconds: median of the fits, the first of which compiles. "
+        f"WFEM with alpha = beta = {config.beta:g} weights all tasks equally, as PACOH on pooled tasks does."
     )
     return files
 
 
 def _fewshot(folder: Path, seed: int, draws: int, steps: int | None) -> tuple[Path, Path]:
-    """Two-way few-shot classification with a change of data set."""
+    """Run two-way few-shot classification, with source and target classes from two data sets."""
     from metaprior.estimators.baselines import BASELINES
     from metaprior_studies.demo.fewshot_demo import FewShotConfig, draw_figure, find_data, run, schemes, summary
     from metaprior_studies.demo.rows import write_results
@@ -81,6 +81,6 @@ def _fewshot(folder: Path, seed: int, draws: int, steps: int | None) -> tuple[Pa
     print_table(("scheme", "accuracy", "minus RBF GP", "log loss", "ECE"), summary(rows))
     out.print(
         f"Mean ± standard error over {draws} draws; differences are paired. "
-        f"alpha = beta = {config.beta:g} would be the pooled row. ECE: expected calibration error."
+        f"WFEM at alpha = beta = {config.beta:g} is the pooled row. ECE: expected calibration error."
     )
     return files

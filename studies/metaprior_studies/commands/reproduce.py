@@ -12,7 +12,7 @@ from metaprior_studies.commands.results import keep_results
 
 
 class Figure(StrEnum):
-    """What can be reproduced."""
+    """Figures and studies that can be reproduced."""
 
     fig1 = "fig1"
     fig2 = "fig2"
@@ -25,7 +25,7 @@ class Figure(StrEnum):
 
 
 class Profile(StrEnum):
-    """How much of it."""
+    """Numbers of draws and points."""
 
     quick = "quick"
     full = "full"
@@ -33,25 +33,31 @@ class Profile(StrEnum):
 
 def reproduce(
     figure: Annotated[
-        Figure, typer.Argument(help="A figure of the paper, the regime map, all of these, or the search for settings.")
+        Figure,
+        typer.Argument(help="A figure of the paper, the regime map, all of these, or the search for open settings."),
     ],
     profile: Annotated[
-        Profile, typer.Option(help="quick: minutes on a laptop. full: for an accelerator, with intervals that decide.")
+        Profile,
+        typer.Option(
+            help="quick: minutes on a laptop. full: enough draws for conclusive intervals, on an accelerator."
+        ),
     ] = Profile.quick,
-    draws: Annotated[int | None, typer.Option(min=1, help="Independent draws behind every point.")] = None,
+    draws: Annotated[
+        int | None, typer.Option(min=1, help="Independent draws of every point; default: that of the profile.")
+    ] = None,
     folder: Annotated[Path, typer.Option("--out", help="Folder for results, claims, figures and report.")] = Path(
         "reproduction"
     ),
-    resume: Annotated[bool, typer.Option("--resume", help="Complete what an earlier run has left.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Complete the results of an interrupted run.")] = False,
 ):
-    """Run the paper's experiments again, and say of each of its claims whether it holds."""
+    """Reproduce the paper's experiments and judge its claims."""
     from metaprior_studies.reproduction.profiles import studies
     from metaprior_studies.runner import run
 
     started = time.perf_counter()
     make_folder(folder)
     command = f"metaprior reproduce {figure.value} --profile {profile.value}" + (f" --draws {draws}" if draws else "")
-    missing = lambda data: err.print(f"Left out: {data}. The data are not here (see METAPRIOR_DATA).")  # noqa: E731
+    missing = lambda data: err.print(f"Skipped {data}: the data are missing (set METAPRIOR_DATA to their folder).")  # noqa: E731
     with keep_results():
         chosen = studies(figure.value, profile.value, draws, missing)
         with progress(total=sum(len(list(study.points())) for study in chosen)) as advance:
@@ -64,17 +70,17 @@ def reproduce(
 
 
 def _conclude(folder: Path) -> None:
-    """Claims, figures and report of all results in the folder."""
+    """Judge the claims, and write figures and report of all results in the folder."""
     from metaprior_studies.reproduction.conclusions import conclude
     from metaprior_studies.reproduction.html_report import claims_rows
 
     claims, files = conclude(folder)
-    print_table(("claim", "what it says", "verdict", "difference [95% interval]"), claims_rows(claims))
+    print_table(("claim", "statement", "verdict", "difference [95% interval]"), claims_rows(claims))
     out.print(f"Wrote {', '.join(str(file) for file in files)}.", highlight=False, markup=False)
 
 
 def _print_settings(folder: Path) -> None:
-    """What the search would choose."""
+    """Print the settings that the search chooses."""
     from metaprior_studies.reproduction.conclusions import read_tables
     from metaprior_studies.reproduction.settings_search import CANDIDATE, best
 

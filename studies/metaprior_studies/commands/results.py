@@ -1,4 +1,4 @@
-"""What the commands share when a study is stopped."""
+"""How the commands end when a study is interrupted or its folder cannot be used."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from metaprior.cli.console import err, exit_error
 
 @contextmanager
 def keep_results() -> Iterator[None]:
-    """What all studies do when they are stopped, or when what they find in their folder is not theirs."""
+    """Turn unusable results and interruptions into a message and an exit code."""
     from metaprior_studies.results_store import ResultsError
 
     try:
@@ -18,5 +18,5 @@ def keep_results() -> Iterator[None]:
     except ResultsError as error:
         raise exit_error(str(error)) from None
     except KeyboardInterrupt:
-        err.print("Stopped. What was finished is kept: run the same command with --resume.")
+        err.print("Interrupted. Finished points are kept: run the same command with --resume to continue.")
         raise typer.Exit(130) from None

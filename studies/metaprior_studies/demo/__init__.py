@@ -1,1 +1,1 @@
-"""`metaprior demo`: every scheme on one problem, as a table and a picture."""
+"""`metaprior demo`: all schemes on one problem, as a table and a figure."""

@@ -14,15 +14,15 @@ Seed = int | np.random.Generator
 
 @dataclass(frozen=True)
 class FewShot:
-    """Tasks that tell apart `ways` classes, drawn at random; the environments are two data sets.
+    """Random classification tasks of `ways` classes; source and target environment are two data sets.
 
-    Meta-training tasks have `shots` samples per class of the source's or the target's train classes. Test tasks
-    have `shots` context samples and `queries` others per class of the target's test classes, validation tasks
-    the same of its validation classes. No sample comes twice in a task. Labels are 0, ..., ways - 1 and come in
-    turn, so every prefix of a task is as balanced as can be.
+    Meta-training tasks have `shots` samples per class, of the train classes of source or target. Test tasks have
+    `shots` context samples and `queries` query samples per class, of the target's test classes; validation tasks are
+    of its validation classes. No sample occurs twice in a task. Labels are 0, ..., ways - 1 in turn, so that every
+    prefix of a task is as balanced as possible.
 
-    Tasks are drawn one after another: the first n of more tasks are the n tasks of the same seed, and a generator
-    goes on where it stopped. So pixels of many tasks, 85 kB an image, need not be in memory at once.
+    Tasks are drawn one after another. With the same seed, asking for fewer tasks gives the first of them, and passing
+    a generator continues its sequence. So the images of many tasks, 85 kB each, need not be in memory at once.
     """
 
     source: ClassData
@@ -30,7 +30,7 @@ class FewShot:
     ways: int = 2
     shots: int = 5
     queries: int = 15
-    flatten: bool = True  # x is (n, input_dim), as everywhere; False keeps images as they are
+    flatten: bool = True  # x is (n, input_dim); False keeps the shape of images
 
     def __post_init__(self):
         for name, least in (("ways", 2), ("shots", 1), ("queries", 1)):
@@ -41,7 +41,7 @@ class FewShot:
                 raise ValueError(f"{name} must be a data set such as images.cub(); got {type(data).__name__}.")
         if self.source.shape != self.target.shape:
             raise ValueError(
-                f"source and target must have samples of one shape; "
+                f"source and target must have samples of the same shape; "
                 f"got {self.source.shape} ({self.source.name}) and {self.target.shape} ({self.target.name})."
             )
         self._check(self.source, "train", self.shots)
@@ -50,19 +50,19 @@ class FewShot:
         self._check(self.target, "test", self.shots + self.queries)
 
     def source_tasks(self, n_tasks: int, rng: Seed) -> list[Task]:
-        """Meta-training tasks from the source's train classes."""
+        """Draw meta-training tasks from the source's train classes."""
         return list(self._episodes(self.source, "train", n_tasks, self.shots, rng))
 
     def target_tasks(self, n_tasks: int, rng: Seed) -> list[Task]:
-        """Meta-training tasks from the target's train classes."""
+        """Draw meta-training tasks from the target's train classes."""
         return list(self._episodes(self.target, "train", n_tasks, self.shots, rng))
 
     def validation_tasks(self, n_tasks: int, rng: Seed) -> list[TestTask]:
-        """Tasks to choose settings on, from the target's validation classes."""
+        """Draw tasks from the target's validation classes, to choose settings on."""
         return self._with_queries("validation", n_tasks, rng)
 
     def test_tasks(self, n_tasks: int, rng: Seed) -> list[TestTask]:
-        """Meta-test tasks, from the target's test classes."""
+        """Draw meta-test tasks from the target's test classes."""
         return self._with_queries("test", n_tasks, rng)
 
     def _with_queries(self, split, n_tasks, rng) -> list[TestTask]:
@@ -81,7 +81,7 @@ class FewShot:
             yield Task(x, np.tile(np.arange(self.ways), per_class))
 
     def _check(self, data, split, needed):
-        """Every class of the split can serve in an episode, and there are enough classes for one."""
+        """Raise if the split has too few classes for an episode, or a class has too few samples."""
         classes = data.splits[split]
         if len(classes) < self.ways:
             raise ValueError(f"{data.name} has {len(classes)} {split} classes, but ways is {self.ways}.")
@@ -90,5 +90,5 @@ class FewShot:
                 asked = "shots" if needed == self.shots else "shots + queries"
                 raise ValueError(
                     f"{data.name}: {split} class {name} has {len(members)} samples, but {asked} is {needed}. "
-                    f"Leave the class out or ask for fewer."
+                    f"Remove the class or ask for fewer samples."
                 )

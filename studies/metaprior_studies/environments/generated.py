@@ -1,8 +1,8 @@
-"""Generated images in classes: a stand-in for real few-shot data where that is absent, with the same kind of shift.
+"""Generated images in classes, used if real few-shot data are missing, with the same kind of shift.
 
-An image is its class' pattern, plus nuisances that all classes of a data set share (as lighting and background do),
-plus noise. The nuisances are the larger part: whoever has seen other classes can tell them from what matters. Source
-and target have other patterns, and share three quarters of their nuisances.
+An image is the pattern of its class, plus nuisances that all classes of a data set share (like lighting and
+background), plus noise. The nuisances dominate, so that it helps to have seen other classes. Source and target have
+different patterns and share three quarters of their nuisances.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ PATTERN, NUISANCE, NOISE = 0.35, 0.5, 0.15
 
 
 def generated_images(seed: int = 0) -> tuple[ClassData, ClassData]:
-    """A source and a target data set of 8x8 color images."""
+    """Return a source and a target data set of 8x8 color images."""
     rng = np.random.default_rng(seed)
     nuisances = _smooth(N_NUISANCES + N_NUISANCES // 4, rng)
     source = _data_set("generated source images", nuisances[:N_NUISANCES], rng)
@@ -34,7 +34,7 @@ def _data_set(name: str, nuisances: np.ndarray, rng: np.random.Generator) -> Cla
 
 
 def _smooth(n: int, rng: np.random.Generator) -> np.ndarray:
-    """Random smooth images (n, side, side, 3) of unit variance: a few waves of low frequency."""
+    """Return random smooth images (n, side, side, 3) of unit variance: a few waves of low frequency."""
     axis = np.arange(SIDE) / SIDE
     waves = np.stack([np.cos(np.pi * k * (axis + 0.5 / SIDE)) for k in range(4)])  # (4, side)
     weights = rng.standard_normal((n, 4, 4, 3)) / (1.0 + np.arange(4)[:, None, None] + np.arange(4)[:, None])

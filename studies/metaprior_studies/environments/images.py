@@ -1,6 +1,6 @@
 """Readers of mini-ImageNet, CUB_200_2011 and their frozen features, as classes in three splits.
 
-The data lie under the folder named by METAPRIOR_DATA, or else under `metaprior` in the user's cache folder.
+The data are looked for under METAPRIOR_DATA, or else under `metaprior` in the user's cache folder.
 """
 
 import csv
@@ -17,7 +17,7 @@ from platformdirs import user_cache_path
 from metaprior.checks import check_choice
 
 SPLITS = ("train", "validation", "test")
-SIDE = 84  # pixels; images of another size are resized
+SIDE = 84  # pixels; images of other sizes are resized
 
 Array = np.ndarray
 
@@ -28,17 +28,17 @@ https://github.com/twitter-research/meta-learning-lstm/tree/master/data/miniImag
 folder images."""
 CUB = "Download https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz and unpack it."
 FEATURES = """\
-These features are not published: ask for the file, or write your own with numpy.savez: X (n, d) of numbers, y (n,) the
+These features are not published. Ask for the file, or write one with numpy.savez: X (n, d) of numbers, y (n,) the
 class index, split (n,) with 0/1/2 = train/validation/test."""
 
 
 class DataMissing(FileNotFoundError):
-    """A data set is not where it should be; the message says what to download and where to put it."""
+    """A data set is missing; the message says what to download and where to put it."""
 
 
 @dataclass(frozen=True, eq=False)
 class ClassData:
-    """Labeled samples; a class belongs to one split. Samples are read only when asked for."""
+    """Labeled samples of classes in three splits. Samples are read when they are needed."""
 
     name: str
     n_samples: int
@@ -47,7 +47,7 @@ class ClassData:
     read: Callable[[Array], Array] = field(repr=False)  # indices (n,) -> samples (n, *shape)
 
     def images(self, indices: Sequence[int] | Array, flatten: bool = False) -> Array:
-        """Samples (n, *shape) in float32, pixels in [0, 1]; flattened, (n, product of shape)."""
+        """Return samples (n, *shape) in float32, pixels in [0, 1]; flattened, (n, product of shape)."""
         wanted = np.asarray(indices)
         if wanted.ndim != 1 or (wanted.size and wanted.dtype.kind not in "iu"):
             raise ValueError(f"indices must be integers (n,); got {wanted.dtype} of shape {wanted.shape}.")
@@ -59,13 +59,13 @@ class ClassData:
 
 
 def data_root() -> Path:
-    """Where the data are: METAPRIOR_DATA, or else `metaprior` in the user's cache folder."""
+    """Return the folder of the data: METAPRIOR_DATA, or else `metaprior` in the user's cache folder."""
     chosen = os.environ.get("METAPRIOR_DATA")
     return Path(chosen).expanduser() if chosen else user_cache_path("metaprior")
 
 
 def mini_imagenet(root: Path | str | None = None) -> ClassData:
-    """mini-ImageNet as published: miniimagenet/images/*.jpg, and a csv file of filename,label per split."""
+    """Return mini-ImageNet, from miniimagenet/images/*.jpg and a CSV file of filename,label per split."""
     tables = {"train": "train.csv", "validation": "val.csv", "test": "test.csv"}
     folder = find_folder("mini-ImageNet", root, "miniimagenet", ["images", *tables.values()], MINI_IMAGENET)
     rows = [
@@ -77,15 +77,15 @@ def mini_imagenet(root: Path | str | None = None) -> ClassData:
 
 
 def cub(root: Path | str | None = None) -> ClassData:
-    """CUB_200_2011 in its official layout. Of the classes i = 0, 1, ...
+    """Return CUB_200_2011, from its official layout.
 
-    i % 2 == 0 are for training, i % 4 == 1 for validation, i % 4 == 3 for test (the data README).
+    Classes i = 0, 1, ... with i % 2 == 0 are for training, i % 4 == 1 for validation and i % 4 == 3 for test.
     """
     tables = ["images.txt", "classes.txt", "image_class_labels.txt"]
     folder = find_folder("CUB_200_2011", root, "CUB_200_2011", ["images", *tables], CUB)
     names, classes, labels = ({key: (where, value) for where, key, value in _lines(folder / name)} for name in tables)
     if unpaired := names.keys() ^ labels.keys():
-        among = f"{len(unpaired)} are in one only, such as image {min(unpaired)}"
+        among = f"{len(unpaired)} are in only one of them, such as image {min(unpaired)}"
         raise ValueError(f"{folder}: {tables[0]} and {tables[2]} must list the same images; {among}.")
     rows = []
     for image, (where, name) in names.items():
@@ -98,22 +98,22 @@ def cub(root: Path | str | None = None) -> ClassData:
 
 
 def features(name: str, root: Path | str | None = None) -> ClassData:
-    """Frozen features of "miniimagenet" or "cub", from features/effnetlite0_pca64/*.npz.
+    """Return frozen features of "miniimagenet" or "cub", from features/effnetlite0_pca64/*.npz.
 
-    The encoder, an EfficientNet-Lite0, has seen the 1000 classes of ImageNet: say so beside every result.
+    The encoder, an EfficientNet-Lite0, was trained on the 1000 classes of ImageNet: say so beside every result.
     """
     file = f"{check_choice('name', name, ('miniimagenet', 'cub'))}.npz"
     path = find_folder(f"The feature file of {name}", root, "features/effnetlite0_pca64", [file], FEATURES) / file
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
             x, y, split = (arrays[key] for key in ("X", "y", "split"))
-    except Exception as error:  # a damaged archive fails in many ways
+    except Exception as error:  # a damaged archive raises many kinds of errors
         raise ValueError(f"{path} must be an npz file of arrays X, y and split; reading it failed: {error}.") from error
     return from_arrays(str(path), x, y, split)
 
 
 def from_arrays(name: str, x: Array, y: Array, split: Array) -> ClassData:
-    """Samples x (n, ...) in memory, their classes y (n,) and their splits (n,), 0/1/2 = train/validation/test."""
+    """Return a data set of samples x (n, ...), classes y (n,) and splits (n,), 0/1/2 = train/validation/test."""
     if x.ndim < 2 or y.shape != x.shape[:1] or split.shape != y.shape:
         raise ValueError(f"{name}: X must be (n, d), y and split (n,); got {x.shape}, {y.shape} and {split.shape}.")
     if x.dtype.kind not in "fiu" or y.dtype.kind not in "iu" or split.dtype.kind not in "iu":
@@ -131,7 +131,7 @@ def from_arrays(name: str, x: Array, y: Array, split: Array) -> ClassData:
 
 
 def find_folder(name: str, root: Path | str | None, folder: str, needed: Sequence[str], advice: str) -> Path:
-    """The folder of a data set, or one error that says what is missing, what to download and where to put it."""
+    """Return the folder of a data set, or raise an error that says what to download and where to put it."""
     place = (data_root() if root is None else Path(root)) / folder
     if missing := [part for part in needed if not (place / part).exists()]:
         chosen = "root" if root is not None else "METAPRIOR_DATA"
@@ -143,7 +143,7 @@ def find_folder(name: str, root: Path | str | None, folder: str, needed: Sequenc
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[str, str, str]]:
-    """(where, filename, label) of each row."""
+    """Yield (where, filename, label) of each row."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.reader(file, strict=True)
@@ -154,12 +154,12 @@ def _csv_rows(path: Path) -> Iterator[tuple[str, str, str]]:
                 if len(row) != 2 or not all(row):
                     raise ValueError(f"row {rows.line_num} must be filename,label; got {','.join(row)!r}")
                 yield f"{path} row {rows.line_num}", row[0], row[1]
-    except (csv.Error, ValueError) as error:  # bytes that are no text are a ValueError too
+    except (csv.Error, ValueError) as error:  # UnicodeDecodeError is a ValueError
         raise ValueError(f"{path}: {error}.") from error
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str, str]]:
-    """(where, key, value) of each line of one of CUB's tables."""
+    """Yield (where, key, value) of each line of one of CUB's tables."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
@@ -174,7 +174,7 @@ def _lines(path: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def _from_files(name: str, rows: Sequence[tuple[str, Path, str, str]]) -> ClassData:
-    """A data set of image files from (where, path, class, split), after a look that every file is there, once."""
+    """Return a data set of image files from (where, path, class, split), after checking that each exists once."""
     seen = {}
     for where, path, _, _ in rows:
         if path in seen:
@@ -189,7 +189,7 @@ def _from_files(name: str, rows: Sequence[tuple[str, Path, str, str]]) -> ClassD
 
 
 def _group(rows: Iterable[tuple[str, str, str]]) -> dict[str, dict[str, Array]]:
-    """split -> class -> indices, from (where, class, split) of each sample; a class must keep to one split."""
+    """Return split -> class -> indices from (where, class, split) of each sample; a class must be in one split."""
     members: dict[str, list[int]] = {}
     split_of: dict[str, str] = {}
     for index, (where, label, split) in enumerate(rows):
@@ -215,7 +215,7 @@ def _read_images(paths: Sequence[Path], indices: Array) -> Array:
 
 
 def _read_image(path: Path) -> Array:
-    from PIL import Image  # only who reads images needs Pillow
+    from PIL import Image  # only needed to read images
 
     try:
         with Image.open(path) as image:
@@ -224,4 +224,4 @@ def _read_image(path: Path) -> Array:
             colors = colors.resize((SIDE, SIDE), Image.Resampling.BILINEAR)
         return np.asarray(colors)
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
-        raise ValueError(f"cannot read the image {path}: {error}. Is the file damaged or cut short?") from error
+        raise ValueError(f"cannot read the image {path}: {error}. Is the file damaged or truncated?") from error

@@ -1,1 +1,1 @@
-"""All schemes compared on real data."""
+"""`metaprior bench-data`: all schemes on real data."""

@@ -1,4 +1,4 @@
-"""What results on real environments say: a table, a picture, and a sentence per question."""
+"""Results on real environments: a table, a figure, and sentences that answer the main questions."""
 
 import math
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ COLUMNS = ("scheme", "RMSE", "minus\ntarget-only", "NLL", "calib.\nerror", "cove
 
 @dataclass(frozen=True)
 class SchemeScores:
-    """A scheme over all draws: means with standard errors, NaN where there is one draw; diverged draws left out."""
+    """Means of a scheme over draws that did not diverge, with standard errors (NaN for a single draw)."""
 
     scheme: str
     n_draws: int
@@ -50,16 +50,16 @@ class SchemeScores:
 
 @dataclass(frozen=True)
 class Findings:
-    """Comparisons over draws: every WFEM minus target-only and pooled, the default minus scikit-learn, coverage."""
+    """Comparisons over draws: WFEM with target-only and pooled, the default with scikit-learn, and coverage."""
 
     n_draws: int
-    transfer: dict[str, list[Comparison]]  # WFEM's schemes
+    transfer: dict[str, list[Comparison]]  # by scheme of WFEM
     per_task: list[Comparison]
     coverage: Comparison
-    n_left_out: int = 0  # draws, at most, of a comparison: those in which a fit diverged
+    n_left_out: int = 0  # largest number of draws that a comparison leaves out because a fit diverged
 
     def winners(self, metric: str) -> list[str]:
-        """WFEM's schemes that beat both target-only and pooled by a metric."""
+        """Return the schemes of WFEM that are better than both target-only and pooled in a metric."""
         return [
             scheme
             for scheme, comparisons in self.transfer.items()
@@ -68,12 +68,12 @@ class Findings:
 
 
 def scheme_scores(table: pd.DataFrame) -> list[SchemeScores]:
-    """A row per scheme, in the order of the table, the baselines first."""
+    """Return the scores of every scheme, baselines first."""
     return [_scores_of(table, scheme) for scheme in _schemes(table)]
 
 
 def find(table: pd.DataFrame) -> Findings:
-    """Every comparison that the words below are about."""
+    """Compute all comparisons that `words` describes."""
     transfer = {
         scheme: [
             difference(metric, f"{scheme} − {other}", below(0.0), *_pair(table, scheme, other, metric))
@@ -95,28 +95,28 @@ def find(table: pd.DataFrame) -> Findings:
 
 
 def words(findings: Findings) -> str:
-    """The findings as sentences."""
+    """Describe the findings in sentences."""
     if findings.n_draws < MIN_DRAWS:
         return (
             f"{findings.n_draws} draw{'s' * (findings.n_draws != 1)}: too few for intervals, which need {MIN_DRAWS}. "
-            "Nothing is concluded."
+            "No conclusions."
         )
     transfer = "; ".join(f"in {label}, {_listed(findings.winners(metric))}" for metric, label in COMPARED.items())
     per_task = "; ".join(f"{COMPARED[each.where]} {_text(each)}, {_beats(each)}" for each in findings.per_task)
     cover = findings.coverage
     within = {HOLDS: "yes", UNDECIDED: "undecided"}.get(str(cover.verdict), "no")
     return (
-        f"{findings.n_draws} paired draws, 95% bootstrap intervals, each by itself. "
+        f"{findings.n_draws} paired draws, 95% bootstrap intervals without correction for multiple comparisons. "
         f"Better than both target-only and pooled: {transfer}. "
         f"Default minus scikit-learn's GP: {per_task}. "
-        f"Do the default's 90% intervals cover {LEAST_COVERAGE:.0%} to {MOST_COVERAGE:.0%}: {within} "
+        f"Coverage of the default's 90% intervals is between {LEAST_COVERAGE:.0%} and {MOST_COVERAGE:.0%}: {within} "
         f"({cover.difference:.1%} [{cover.low:.1%}, {cover.high:.1%}])."
-        + (f" Up to {findings.n_left_out} draws are left out where a fit diverged." if findings.n_left_out else "")
+        + (f" Up to {findings.n_left_out} draws are left out because a fit diverged." if findings.n_left_out else "")
     )
 
 
 def table_rows(scores: Sequence[SchemeScores]) -> list[tuple[str, ...]]:
-    """Rows of COLUMNS for a terminal of 100 columns."""
+    """Return rows of COLUMNS for a terminal of 100 columns."""
     return [
         (
             each.scheme,
@@ -131,7 +131,7 @@ def table_rows(scores: Sequence[SchemeScores]) -> list[tuple[str, ...]]:
 
 
 def to_json(table: pd.DataFrame) -> dict[str, Any]:
-    """Table, comparisons and words; null where there is no number."""
+    """Return table, comparisons and words as JSON values; NaN becomes null."""
     findings = find(table)
     content = {
         "schemes": [asdict(each) for each in scheme_scores(table)],
@@ -146,7 +146,7 @@ def to_json(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def draw_picture(name: str, table: pd.DataFrame) -> bytes:
-    """RMSE and NLL of every scheme with their standard errors, as PNG."""
+    """Plot RMSE and NLL of every scheme with their standard errors, as PNG."""
     scores = scheme_scores(table)
     figure = Figure(figsize=(10, 0.9 + 0.38 * len(scores)), layout="constrained")
     rows = np.arange(len(scores))
@@ -157,7 +157,7 @@ def draw_picture(name: str, table: pd.DataFrame) -> bytes:
         axes.hlines(rows, mean - error, mean + error, colors=colors, linewidth=2)
         axes.scatter(mean, rows, color=colors, s=30, zorder=3)
         axes.set_xlabel(f"{label}: mean ± standard error over draws")
-        if metric == "nll" and np.nanmax(mean) > 10 * max(np.nanmedian(mean), 1.0):  # one scheme would hide the others
+        if metric == "nll" and np.nanmax(mean) > 10 * max(np.nanmedian(mean), 1.0):  # else one hides the others
             axes.set_xscale("symlog", linthresh=1.0)
             low, high = axes.get_xlim()
             ticks = [tick for tick in NLL_TICKS if low <= tick <= high]
@@ -221,7 +221,7 @@ def _with_error(mean: float, error: float) -> str:
 
 
 def _number(value: float) -> str:
-    """At most six characters and a sign: '1.234', '−12.34', '1234.5', '1.2e5'."""
+    """Format in at most six characters and a sign: '1.234', '−12.34', '1234.5', '1.2e5'."""
     if not math.isfinite(value):
         return "–"
     size = abs(value)

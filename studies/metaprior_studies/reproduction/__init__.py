@@ -1,1 +1,1 @@
-"""The figures of the paper: experiments, claims and report."""
+"""`metaprior reproduce`: the paper's figures, claims and report."""

@@ -1,4 +1,4 @@
-"""What follows from results: claims, figures and the report, of all studies that a folder holds."""
+"""Claims, figures and the report of all studies in a folder."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from metaprior_studies.schema import COLUMNS, FIGURES
 
 
 def conclude(folder: Path) -> tuple[list[Claim], list[Path]]:
-    """Judge the claims; write claims.json, a PNG of every figure and report.html beside the results."""
+    """Judge the claims, and write claims.json, a PNG file per figure and report.html beside the results."""
     tables = read_tables(folder)
     claims = judge(tables)
     pictures = render(tables)
@@ -28,7 +28,7 @@ def conclude(folder: Path) -> tuple[list[Claim], list[Path]]:
 
 
 def read_tables(folder: Path, names: Sequence[str] = FIGURES) -> dict[str, pd.DataFrame]:
-    """The tables of the studies that are there."""
+    """Return the tables of the studies that have results in the folder."""
     tables = {}
     for name in names:
         path = folder / name / "results.parquet"
@@ -36,17 +36,17 @@ def read_tables(folder: Path, names: Sequence[str] = FIGURES) -> dict[str, pd.Da
             try:
                 tables[name] = pd.read_parquet(path)
                 if missing := set(COLUMNS) - set(tables[name]):
-                    raise ValueError(f"it lacks {', '.join(sorted(missing))}")
-            except (OSError, ValueError) as error:  # pyarrow's errors are one or the other
+                    raise ValueError(f"missing columns: {', '.join(sorted(missing))}")
+            except (OSError, ValueError) as error:  # pyarrow raises one or the other
                 raise ResultsError(
                     f"{path} is damaged ({error}). Remove that file, then run `metaprior reproduce {name}` again with "
-                    "--resume: it is made anew from the files of the points."
+                    "--resume, which makes it again from the files of the points."
                 ) from None
     return tables
 
 
 def provenance(folder: Path) -> dict[str, Any]:
-    """What the report says of a study: how long, on what, how to make it again."""
+    """Return how a study was made, for the report: command, time, device, versions, commit and settings."""
     runs = read_runs(folder)
     config = read_json(folder / "config.json")
     versions = {name: None for run in runs for name in run["versions"]}

@@ -38,8 +38,8 @@ PIXEL_BLOCK = 5
 class Figure4:
     """Test accuracy against alpha, N = 20, beta = 0.5, five images a class, fifteen queries a class.
 
-    With the paper's prior on raw pixels and on frozen features of an encoder that has seen ImageNet; and on these with
-    the prior that MetaGPClassifier has by default. `inference` says which of MAP and SVGD each of the data gets.
+    The paper's prior is used on raw pixels and on frozen features of an encoder trained on ImageNet; on features also
+    the default prior of MetaGPClassifier. `inference` lists the inference methods of each data set.
     """
 
     n_draws: int = 60
@@ -64,7 +64,7 @@ class Figure4:
     name: ClassVar[str] = "fig4"
 
     def points(self) -> Iterator[Point]:
-        """A few draws with every scheme, of one data set by one method, each."""
+        """Yield a point per block of draws, data set and inference method."""
         for data, methods in self.inference:
             for method in methods:
                 for first in range(0, self._n_draws(data), self._block(data)):
@@ -72,7 +72,7 @@ class Figure4:
                     yield Point(name, {"data": data, "method": method, "first": first})
 
     def run(self, point: Point, on_chunk: OnChunk) -> Rows:
-        """Every scheme on these draws."""
+        """Return the rows of every scheme on the draws of a point."""
         data, method, first = (point.values[name] for name in ("data", "method", "first"))
         seeds = reporting_seeds(self._n_draws(data))[first : first + self._block(data)]
         schemes = paper_schemes(self.n_tasks, self.n_source, None)
@@ -91,7 +91,7 @@ class Figure4:
         ]
 
     def draws(self, data: str, seeds: Sequence[int], split: str = "test") -> list[Draw]:
-        """Source, target and test tasks; `split` 'validation' has the queries from validation classes."""
+        """Draw source, target and test tasks; with split 'validation' test tasks are of validation classes."""
         episodes = load(data)
         n_tests = self.n_pixel_test_tasks if data == PIXEL else self.n_test_tasks
         draws = []
@@ -104,13 +104,13 @@ class Figure4:
         return draws
 
     def training(self, data: str, method: str) -> Training:
-        """The paper's prior, gamma and hyper-prior, or the default prior of the classifier."""
+        """Return the paper's prior, temperature gamma and hyper-prior, or the default prior of the classifier."""
         if data == DEFAULT:
             inference = MAP() if method == "map" else SVGD()
             settings = Settings(ZeroMean(), LinearRBFKernel(), likelihood="bernoulli", standardize="within-class")
             return Training(_with(settings, inference), learning_rate=1e-2, n_steps=1000)
         chosen = self.pixels if data == PIXEL else self.features if method == "map" else self.features_svgd
-        # The paper starts particles of SVGD at draws from the hyper-prior.
+        # The paper draws the initial particles of SVGD from the hyper-prior.
         inference = MAP() if method == "map" else SVGD(chosen.length_scale, start="hyperprior")  # type: ignore[arg-type]
         settings = Settings(
             MLPMean(),
@@ -126,7 +126,7 @@ class Figure4:
         return min(self.n_draws, self.n_pixel_draws) if data == PIXEL else self.n_draws
 
     def _block(self, data: str) -> int:
-        """Draws of a point; the images of few are in memory at once."""
+        """Return the number of draws in a point, small for pixels so that their images fit in memory."""
         return min(self.draws_per_point, PIXEL_BLOCK) if data == PIXEL else self.draws_per_point
 
     def _rows(self, data: str, method: str, scheme: Scheme, draw: int, values: dict[str, float]) -> Rows:
@@ -144,7 +144,7 @@ class Figure4:
 
 
 def available(data: str) -> bool:
-    """Whether the files are here."""
+    """Return whether the files of a data set are present."""
     try:
         load(data)
     except DataMissing:
@@ -154,7 +154,7 @@ def available(data: str) -> bool:
 
 @lru_cache
 def load(data: str) -> FewShot:
-    """Source and target data sets by name."""
+    """Return source and target of a data set by name."""
     if data == GENERATED:
         return FewShot(*generated_images())
     if data == PIXEL:
@@ -167,7 +167,7 @@ def _with(settings: Settings, inference: MAP | SVGD) -> Settings:
 
 
 def _ready(task: Task, data: str) -> Task:
-    """Labels as numbers; pixels from -2 to 2, the same for every scheme and not learned."""
+    """Return a task with labels as numbers and pixels scaled to [-2, 2], the same for every scheme."""
     return Task(_pixels(task.x) if data == PIXEL else task.x, task.y.astype(float))
 
 

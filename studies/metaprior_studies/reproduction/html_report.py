@@ -1,4 +1,4 @@
-"""The report: one HTML file that opens offline, with the claims, the figures, and how to make them again."""
+"""The report: one HTML file that opens offline, with claims, figures and the commands that made them."""
 
 import base64
 import math
@@ -23,23 +23,23 @@ CAPTIONS = {
     "fig3": "Figure 3. Test error against the share of source tasks, alpha = beta, deviation 0.75.",
     "fig4": "Figure 4. Few-shot accuracy against alpha, beta = 0.5. MAP is dashed, SVGD solid.",
     "fig5": "Figure 5. Test error against the weight of the source tasks, beta = 0.4, deviation 0.75.",
-    "regime": "Left, the best weight of the source tasks; right, what it gains over training on the target tasks "
-    "alone, in percent of RMSE. A dot: the 95% interval of the gain includes zero.",
+    "regime": "Left: the best weight of the source tasks. Right: its gain over training on the target tasks alone, in "
+    "percent of RMSE. A dot means that the 95% interval of the gain includes zero.",
 }
-BANDS = "Lines are means over draws, bands their 95% intervals."
-TITLE = "The paper's five figures, run again"
+BANDS = "Lines are means over draws, bands are their 95% intervals."
+TITLE = "Reproduction of the paper's five figures"
 INTRODUCTION = (
-    "The paper says that a prior for small tasks, learned from many tasks of another environment and a few of the "
-    "right one, is better than a prior learned from the few alone. We ran its five experiments again. Each of its "
-    "claims was turned into a rule; below stands whether it holds, by how much, and where. Schemes are "
-    "compared on the same tasks, draw by draw; the brackets are 95% bootstrap intervals over draws."
+    "The paper claims that a prior for small tasks is better if it is learned from many tasks of another environment "
+    "and a few of the target environment than if it is learned from the few alone. This report reproduces its five "
+    "experiments and judges each of its claims by a rule: whether it holds, by how much, and where. Schemes are "
+    "compared on the same tasks, draw by draw. Brackets are 95% bootstrap intervals over draws."
 )
 CHOSEN = (
-    "WFEM with alpha chosen by itself, minus the scheme at the head of the column. A lower RMSE and a higher accuracy "
-    "are better: a green edge where the whole interval says better, a red one where it says worse. The best alpha in "
-    "hindsight is chosen on the draws it is measured on: a bar that no rule is expected to pass."
+    "WFEM with alpha chosen by cross-validation, minus the scheme in the column header. Lower RMSE and higher accuracy "
+    "are better. A green edge marks intervals that are entirely better, a red edge those that are entirely worse. The "
+    "best alpha in hindsight is chosen on the same draws that measure it, so no rule is expected to reach it."
 )
-SHORT = {  # the claims for a terminal, in 26 characters
+SHORT = {  # the claims in at most 26 characters, for a terminal
     "C1": "better than target-only",
     "C2": "close to N target tasks",
     "C3": "comparable predictions",
@@ -81,7 +81,7 @@ def make_report(
     pictures: Mapping[str, bytes],
     path: Path,
 ) -> None:
-    """Write report.html: every image inside it, nothing fetched from elsewhere, the file there whole or not at all."""
+    """Write report.html, atomically, with all images embedded."""
     body = [
         f"<h1>{escape(TITLE)}</h1>",
         f"<p>{escape(INTRODUCTION)}</p>",
@@ -102,12 +102,12 @@ def make_report(
 
 
 def render(frames: dict[str, pd.DataFrame]) -> dict[str, bytes]:
-    """The picture of every study there is, as PNG."""
+    """Draw the figure of every study that has results, as PNG."""
     return {study: as_bytes(draw(frames[study])) for study, draw in PICTURES.items() if study in frames}
 
 
 def claims_rows(claims: Sequence[Claim]) -> list[tuple[str, ...]]:
-    """Rows for a terminal of 80 columns: id, claim, verdict, and the first difference that speaks for the verdict."""
+    """Return rows for a terminal of 80 columns: id, claim, verdict, and the first difference behind the verdict."""
     rows = []
     for claim in claims:
         number = "".join(map(difference_text, _speaking(claim)[:1]))
@@ -120,7 +120,7 @@ def _speaking(claim: Claim) -> list[Comparison]:
 
 
 def difference_text(row: Comparison) -> str:
-    """'−0.031 [−0.044, −0.019]', or the number alone where it has no interval."""
+    """Format as '−0.031 [−0.044, −0.019]', or the number alone if it has no interval."""
     if math.isnan(row.low):
         return signed(row.difference)
     return f"{signed(row.difference)} [{signed(row.low)}, {signed(row.high)}]"
@@ -142,21 +142,23 @@ def _claims_section(claims: Sequence[Claim]) -> str:
     least = min((row.n_draws for claim in claims for row in claim.comparisons), default=MIN_DRAWS)
     if least >= MIN_DRAWS:
         return f"<h2>The claims</h2>{table}"
-    note = f"Comparisons of fewer than {MIN_DRAWS} draws, of which there are some, have no interval and stay open."
+    note = f"Comparisons of fewer than {MIN_DRAWS} draws have no interval and are inconclusive."
     return f'<h2>The claims</h2>{table}<p class="soft">{note}</p>'
 
 
 def _figure(study: str, picture: bytes, provenance: Mapping[str, Mapping[str, Any]]) -> str:
     image = base64.b64encode(picture).decode()
     facts = provenance.get(study, {})
-    draws = f" {facts['draws']} draws." if "draws" in facts and study != "fig4" else ""  # whose panels have their own
+    draws = (
+        f" {facts['draws']} draws." if "draws" in facts and study != "fig4" else ""
+    )  # its panels have different numbers of draws
     caption = CAPTIONS[study] + ("" if study in ("fig2", "regime") else f" {BANDS}") + draws
     text = escape(caption)
     return f'<figure><img alt="{text}" src="data:image/png;base64,{image}"><figcaption>{text}</figcaption></figure>'
 
 
 def _auto_section(rows: Sequence[Comparison]) -> str:
-    """A table with a line per setting and a column per scheme that the chosen alpha is compared with."""
+    """Return a table with a row per setting and a column per scheme that the chosen alpha is compared with."""
     if not rows:
         return ""
     named = [(row, *row.what.removeprefix(f"{AUTO} − ").rsplit(", ", 1)) for row in rows]
@@ -171,15 +173,15 @@ def _auto_section(rows: Sequence[Comparison]) -> str:
             ["", "", *(f"number {_sense(found[other], metric)}" if other in found else "" for other in others)]
         )
     head = ("setting", "metric", *(f"− {other}" for other in others))
-    return f"<h2>What a chosen alpha is worth</h2><p>{escape(CHOSEN)}</p>" + _table(head, lines, looks)
+    return f"<h2>Alpha chosen by cross-validation</h2><p>{escape(CHOSEN)}</p>" + _table(head, lines, looks)
 
 
 def _regime_section(pictures: Mapping[str, bytes], provenance: Mapping[str, Mapping[str, Any]]) -> str:
     if "regime" not in pictures:
         return ""
     text = (
-        "Where do source tasks help? The gain is measured on other draws than those that chose the weight; where there "
-        "is nothing to gain, that shows a small loss, the price of choosing."
+        "Where do source tasks help? The weight is chosen on one half of the draws and its gain is measured on the "
+        "other half. If there is nothing to gain, the result is a small loss: the cost of choosing."
     )
     return f"<h2>The regime map</h2><p>{escape(text)}</p>" + _figure("regime", pictures["regime"], provenance)
 
@@ -199,7 +201,7 @@ def _details_section(claims: Sequence[Claim]) -> str:
 
 
 def _provenance_section(provenance: Mapping[str, Mapping[str, Any]]) -> str:
-    """How long every study took, on what, from which commit, and the commands to make it again."""
+    """Return the time, device, commit and settings of every study, and the commands to run it again."""
     head = ("study", "draws", "time", "on", "commit", "versions", "settings")
     lines = []
     for study, facts in provenance.items():
@@ -207,12 +209,12 @@ def _provenance_section(provenance: Mapping[str, Mapping[str, Any]]) -> str:
         versions, settings = (_mapping(facts.get(key, {})) for key in ("versions", "settings"))
         lines.append([escape(str(value)) for value in (*plain, facts.get("commit", ""), versions, settings)])
     commands = dict.fromkeys(str(facts["command"]) for facts in provenance.values() if "command" in facts)
-    again = f"<p>To make it again:</p><pre>{escape(chr(10).join(commands))}</pre>" if commands else ""
+    again = f"<p>To reproduce:</p><pre>{escape(chr(10).join(commands))}</pre>" if commands else ""
     return "<h2>How it was made</h2>" + again + _table(head, lines, ("", "", "number", "", "", "wide", "wide"))
 
 
 def _table(head: Iterable[str], lines: Iterable[Iterable[str]], classes: Sequence[Any]) -> str:
-    """A table that scrolls in its own box. Cells come escaped; `classes` is for a line, or a list of them for each."""
+    """Return a scrolling table. Cells are escaped already; `classes` are the CSS classes of a row, or of each row."""
     shown = [list(line) for line in lines]
     looks = classes if classes and not isinstance(classes[0], str) else [classes] * len(shown)
     rows = [

@@ -1,4 +1,4 @@
-"""The paper's five figures and the regime map, drawn from the tidy results: means over draws with 95% bands."""
+"""Draw the paper's five figures and the regime map from tidy results: means over draws with 95% bands."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,8 +14,8 @@ from metaprior.plots.style import BAND, LINE, POINTS, TRUTH, tidy
 from metaprior_studies.reproduction.tables import regime_table
 from metaprior_studies.schema import ALL, AUTO, FEW, GP, ORACLE_BAYES, ORACLE_GP, POOLED, SCHEMES, WFEM
 
-# Okabe and Ito's colors, which color-blind readers tell apart; a scheme has the same one in every figure.
-COLOURS = {
+# Okabe and Ito's color-blind-safe palette; a scheme has the same color in every figure.
+COLORS = {
     GP: "#7f7f7f",
     FEW: "#E69F00",
     POOLED: "#CC79A7",
@@ -25,19 +25,19 @@ COLOURS = {
     ORACLE_GP: "#333333",
     ORACLE_BAYES: "#333333",
 }
-ORACLES = {ORACLE_GP: (0, (1, 1.5)), ORACLE_BAYES: (0, (4, 1.5, 1, 1.5))}  # dotted, and dots with dashes
+ORACLES = {ORACLE_GP: (0, (1, 1.5)), ORACLE_BAYES: (0, (4, 1.5, 1, 1.5))}  # dotted and dash-dotted
 METRICS = {"rmse": "test RMSE", "nll": "negative log likelihood per sample", "accuracy": "test accuracy"}
 STYLES = {"map": (0, (4, 2)), "svgd": "-"}
 NLL_TICKS = (-2, -1, -0.5, 0, 0.5, 1, 2, 5, 10, 20, 50, 100)
 
 
 def draw_fig1(frame: pd.DataFrame) -> Figure:
-    """RMSE and negative log likelihood against the deviation between source and target."""
+    """Plot RMSE and negative log likelihood against the deviation between source and target."""
     return _two_panels(frame, "deviation", "deviation of the target from the source")
 
 
 def draw_fig2(frame: pd.DataFrame) -> Figure:
-    """Predictions of four schemes on one test task, with the 90% band of observations."""
+    """Plot predictions of four schemes on one test task, with the 90% band of observations."""
     figure = Figure(figsize=(9.5, 6.6), layout="constrained")
     panels = figure.subplots(2, 2, sharex=True, sharey=True)
     task = frame[frame["scheme"] == "task"]
@@ -59,12 +59,12 @@ def draw_fig2(frame: pd.DataFrame) -> Figure:
 
 
 def draw_fig3(frame: pd.DataFrame) -> Figure:
-    """RMSE and negative log likelihood against the share of source tasks."""
+    """Plot RMSE and negative log likelihood against the share of source tasks."""
     return _two_panels(frame, "beta", "beta, the share of source tasks (alpha = beta)")
 
 
 def draw_fig4(frame: pd.DataFrame) -> Figure:
-    """Accuracy against alpha, a panel per data; MAP dashed, SVGD solid."""
+    """Plot accuracy against alpha, a panel per data set; MAP dashed, SVGD solid."""
     names = list(dict.fromkeys(str(name) for name in frame["data"]))
     figure = Figure(figsize=(4.6 * max(len(names), 2), 5.2), layout="constrained")
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False).flat, names, strict=True):
@@ -77,14 +77,14 @@ def draw_fig4(frame: pd.DataFrame) -> Figure:
         _scale(axes, "accuracy")
         tidy(axes)
     shown = [scheme for scheme in SCHEMES if scheme in set(frame["scheme"])]
-    handles = [Line2D([], [], color=COLOURS[scheme], label=scheme) for scheme in shown]
+    handles = [Line2D([], [], color=COLORS[scheme], label=scheme) for scheme in shown]
     handles += [Line2D([], [], color="black", linestyle=style, label=key.upper()) for key, style in STYLES.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
     return figure
 
 
 def draw_fig5(frame: pd.DataFrame) -> Figure:
-    """RMSE and negative log likelihood of WFEM against alpha, the other schemes as horizontal lines."""
+    """Plot RMSE and negative log likelihood of WFEM against alpha; other schemes are horizontal lines."""
     figure = Figure(figsize=(11, 5.2), layout="constrained")
     panels = figure.subplots(1, 2)
     for axes, metric in zip(panels, ("rmse", "nll"), strict=True):
@@ -97,7 +97,7 @@ def draw_fig5(frame: pd.DataFrame) -> Figure:
 
 
 def draw_regime(frame: pd.DataFrame) -> Figure:
-    """Heat maps over deviation and number of target tasks: best alpha (left), gain over target-only (right)."""
+    """Draw heat maps over deviation and number of target tasks: best alpha (left), gain over target-only (right)."""
     table: Any = regime_table(frame)
     scales = sorted(table["prior_std"].unique())
     most = max(1.0, float(np.nanmax(table["gain"].to_numpy(), initial=1.0)))
@@ -140,7 +140,7 @@ def _two_panels(frame: Any, column: str, label: str) -> Figure:
             if found.empty:
                 continue
             x, mean, half = _means(found, column)
-            if scheme in ORACLES and len(x) == 1:  # it does not depend on the column, and was run once
+            if scheme in ORACLES and len(x) == 1:  # the oracle does not depend on the column and was run once
                 x, mean = np.array([rows[column].min(), rows[column].max()]), np.repeat(mean, 2)
             _line(axes, x, mean, half, scheme)
         axes.set_xlabel(label)
@@ -151,11 +151,11 @@ def _two_panels(frame: Any, column: str, label: str) -> Figure:
 
 
 def _line(axes: Any, x: np.ndarray, mean: np.ndarray, half: np.ndarray, scheme: str) -> None:
-    color = COLOURS[scheme]
+    color = COLORS[scheme]
     if scheme in ORACLES:
         axes.plot(x, mean, color=color, linestyle=ORACLES[scheme], linewidth=1.2, label=scheme)
     elif scheme == POOLED:
-        # It coincides with WFEM where alpha = beta: open markers on top leave WFEM's line in sight.
+        # Pooled coincides with WFEM if alpha = beta: open markers on top keep WFEM's line visible.
         axes.errorbar(x, mean, yerr=half, color=color, linestyle="", linewidth=1.2, label=scheme, zorder=4, **_RING)
     else:
         axes.plot(x, mean, color=color, linewidth=1.8, marker=".", label=scheme)
@@ -163,7 +163,7 @@ def _line(axes: Any, x: np.ndarray, mean: np.ndarray, half: np.ndarray, scheme: 
 
 
 def _against_alpha(axes: Any, frame: Any, metric: str, style: Any) -> None:
-    """WFEM as a line over alpha; schemes without an alpha are the same at all of them."""
+    """Plot WFEM as a line over alpha, and schemes without alpha as horizontal lines."""
     rows = _finite(frame, metric)
     for scheme in SCHEMES:
         found = rows[rows["scheme"] == scheme]
@@ -174,37 +174,37 @@ def _against_alpha(axes: Any, frame: Any, metric: str, style: Any) -> None:
         else:
             _, mean, half = _means(found.assign(alpha=0.0), "alpha")
             x, mean, half = np.array([0.0, 1.0]), np.repeat(mean, 2), np.repeat(half, 2)
-        if scheme == POOLED:  # it is WFEM at alpha = beta
-            axes.plot(found["beta"].iloc[0], mean[0], color=COLOURS[scheme], zorder=4, **_RING)
+        if scheme == POOLED:  # pooled is WFEM at alpha = beta
+            axes.plot(found["beta"].iloc[0], mean[0], color=COLORS[scheme], zorder=4, **_RING)
         line = ORACLES.get(scheme, style)
         width, order = 1.2 if scheme in ORACLES else 2.4 if scheme == WFEM else 1.5, 3 if scheme == WFEM else 2
         marker = "o" if scheme == WFEM else ""
-        look = {"color": COLOURS[scheme], "linestyle": line, "linewidth": width, "zorder": order}
-        axes.plot(x, mean, marker=marker, markersize=4, label=scheme, **look)
+        style_of_line = {"color": COLORS[scheme], "linestyle": line, "linewidth": width, "zorder": order}
+        axes.plot(x, mean, marker=marker, markersize=4, label=scheme, **style_of_line)
         if scheme not in ORACLES:
-            opacity = 0.2 if scheme == WFEM else 0.08  # many bands lie on one another
-            axes.fill_between(x, mean - half, mean + half, color=COLOURS[scheme], alpha=opacity, linewidth=0)
+            opacity = 0.2 if scheme == WFEM else 0.08  # many bands overlap
+            axes.fill_between(x, mean - half, mean + half, color=COLORS[scheme], alpha=opacity, linewidth=0)
 
 
 def _finite(frame: Any, metric: str) -> Any:
-    """Rows of a metric without the runs that diverged."""
+    """Return the rows of a metric, without runs that diverged."""
     return frame[(frame["metric"] == metric) & np.isfinite(frame["value"])]
 
 
 def _means(rows: Any, column: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Levels of a column, and the mean over draws with half its 95% interval at each; one draw has no width."""
+    """Return the levels of a column, and the mean over draws and the half-width of its 95% interval at each."""
     groups = rows.groupby(rows[column].round(9))["value"]
     half = 1.96 * groups.sem().fillna(0.0)
     return groups.mean().index.to_numpy(), groups.mean().to_numpy(), half.to_numpy()
 
 
 def _scale(axes: Any, metric: str) -> None:
-    """Axes on which schemes that are far apart can be told from each other, and so can those that are close."""
+    """Scale the y axis so that both distant and similar schemes can be distinguished."""
     axes.set_ylabel(METRICS[metric])
     if metric == "rmse":
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)))
-    elif metric == "nll":  # may be negative: even up to 1, logarithmic beyond
+    elif metric == "nll":  # may be negative: linear up to 1, logarithmic above
         axes.set_yscale("symlog", linthresh=1.0)
         low, high = axes.get_ylim()
         axes.set_yticks([tick for tick in NLL_TICKS if low <= tick <= high])
@@ -229,7 +229,7 @@ def _curves(rows: Any) -> Sequence[np.ndarray]:
 
 
 def _heat(axes: Any, cells: Any, column: str, limits: tuple[float, float], colors: str) -> Any:
-    """Numbers on colors; a dot where the interval of the gain includes zero."""
+    """Draw a heat map with numbers; a dot if the interval of the gain includes zero."""
     grid = cells.pivot(index="n_target", columns="deviation", values=column).sort_index()
     image = axes.imshow(grid, cmap=colors, vmin=limits[0], vmax=limits[1], aspect="auto", origin="lower")
     axes.set_xticks(range(len(grid.columns)), [f"{deviation:g}" for deviation in grid.columns])

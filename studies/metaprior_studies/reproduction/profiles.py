@@ -1,4 +1,4 @@
-"""The studies of each profile, by name."""
+"""The studies of the quick and the full profile, by name."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +18,7 @@ FULL: dict[str, Any] = {
     "regime": RegimeMap(),
 }
 
-# The same settings and the first draws of FULL, fewer of them and at fewer points.
+# The settings of FULL with fewer draws (the first ones) and fewer points.
 QUICK: dict[str, Any] = {
     "fig1": Figure1(n_draws=10, deviations=(0.0, 0.5, 1.0)),
     "fig2": Figure2(n_draws=10),
@@ -42,7 +42,7 @@ PROFILES = {"quick": QUICK, "full": FULL}
 
 
 def studies(name: str, profile: str, n_draws: int | None, on_missing: Callable[[str], None]) -> list[Any]:
-    """What a name of the command line stands for. Data that are not here are left out of figure 4, with a word."""
+    """Return the studies that a name of the command line stands for; figure 4 leaves out missing data sets."""
     if name == "settings":
         search = SettingsSearch()
         at_hand = {grid.data for grid in search.grids if grid.data == "sinusoid" or available(grid.data)}

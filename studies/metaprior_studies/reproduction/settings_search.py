@@ -1,4 +1,4 @@
-"""The search for what the paper leaves open: PACOH on N target tasks, on validation draws that no figure uses."""
+"""The search for settings that the paper leaves open: PACOH on N target tasks, on draws that no figure uses."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ LENGTHS = ("median", 1e3, 1e4, 1e5)  # l of SVGD
 
 @dataclass(frozen=True)
 class Grid:
-    """The candidates for one problem and method: all combinations."""
+    """The candidates for one problem and inference method: all combinations of these values."""
 
     data: str
     method: str
@@ -35,7 +35,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class SettingsSearch:
-    """Every candidate as PACOH on N target tasks: the sinusoid at deviation 0.75, CUB's validation classes."""
+    """Score candidates as PACOH on N target tasks: the sinusoid at deviation 0.75, and CUB's validation classes."""
 
     grids: tuple[Grid, ...] = (
         Grid("sinusoid", "map", 128, (1e-3, 3e-3, 1e-2), (1000, 2000, 4000), (1.0, 2.0, 4.0, 6.0, 8.0, 11.0, 16.0)),
@@ -47,7 +47,7 @@ class SettingsSearch:
     name: ClassVar[str] = "settings"
 
     def points(self) -> Iterator[Point]:
-        """A learning rate, a number of steps and a length scale each."""
+        """Yield a point per learning rate, number of steps and length scale."""
         for place, grid in enumerate(self.grids):
             for rate in grid.learning_rates:
                 for n_steps in grid.n_steps:
@@ -57,7 +57,7 @@ class SettingsSearch:
                         yield Point(name, values)
 
     def run(self, point: Point, on_chunk: OnChunk) -> Rows:
-        """Every scale of the hyper-prior on every draw."""
+        """Return the rows of every hyper-prior scale on every draw."""
         grid, values = self.grids[point.values["grid"]], point.values
         seeds = validation_seeds(grid.n_draws)
         if grid.data == "sinusoid":
@@ -98,15 +98,15 @@ CANDIDATE = ["prior_std", "learning_rate", "n_steps", "length_scale"]
 
 
 def best(table: "pd.DataFrame", data: str, method: str) -> OpenSettings:
-    """Of the candidates within a standard error of the best one, those of the fewest steps, and the best of these.
+    """Return the best of the candidates with the fewest steps among those within a standard error of the best.
 
-    The standard error is that of the paired difference to the best. A candidate that diverged on any draw is out.
+    The standard error is that of the paired difference from the best. Candidates that diverged on a draw are excluded.
     """
     of_grid = table[(table["data"] == data) & (table["inference"] == method)]
     values: Any = of_grid.pivot(index="draw", columns=CANDIDATE, values="value").dropna(axis="columns")
     loss = values if data == "sinusoid" else -values
     behind = loss.sub(loss[loss.mean().idxmin()], axis="index")
-    close = loss.mean()[behind.mean() <= behind.sem().fillna(0.0)]  # one draw has no standard error
+    close = loss.mean()[behind.mean() <= behind.sem().fillna(0.0)]  # a single draw has no standard error
     n_steps = close.index.get_level_values("n_steps")
     prior_std, learning_rate, steps, length_scale = close[n_steps == n_steps.min()].idxmin()
     scale = length_scale if length_scale == "median" else float(length_scale)

@@ -1,117 +1,29 @@
-"""Figures 1, 2, 3 and 5 of the paper and the regime map: the sinusoid problem with the paper's prior under MAP."""
+"""Figures 1, 2, 3 and 5 of the paper and the regime map: the sinusoid problem with the paper's prior and MAP."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from metaprior.datasets.sinusoid import Sinusoid
-from metaprior.meta.hyperprior import check_prior_std
-from metaprior.meta.runs import Settings
 from metaprior.prediction.batches import predict_tasks
-from metaprior.prediction.mixtures import GaussianMixture
 from metaprior.tasks.types import TestTask
-from metaprior_studies.environments.sinusoid_oracles import bayes_oracle, gp_oracle
-from metaprior_studies.open_settings import SINUSOID, OpenSettings, reporting_seeds
+from metaprior_studies.open_settings import reporting_seeds
 from metaprior_studies.reproduction.schemes import (
-    Draw,
     OnChunk,
     Scheme,
-    Training,
     auto_scheme,
     fit_scheme,
     paper_schemes,
-    score,
-    score_mixture,
-    stack_tests,
     unstack_tests,
 )
-from metaprior_studies.schema import ALL, FEW, GP, ORACLE_BAYES, ORACLE_GP, REGRESSION_METRICS, WFEM
+from metaprior_studies.reproduction.sinusoid_study import SinusoidStudy
+from metaprior_studies.schema import ALL, FEW, GP, WFEM
 from metaprior_studies.study import Point, Rows, make_rows
 
-TRUTH = "task"  # the scheme under which figure 2 has the true function and the context
+TRUTH = "task"  # the scheme name of the true function and the context in figure 2
 N_CURVE = 201
-
-
-@dataclass(frozen=True)
-class SinusoidStudy:
-    """What the figures share. All schemes of a draw see the same tasks, and so do all points of a figure."""
-
-    n_draws: int = 100
-    n_tasks: int = 30  # N
-    n_samples: int = 5  # M
-    noise_std: float = 0.1  # sigma
-    n_test_tasks: int = 100
-    n_queries: int = 50
-    open: OpenSettings = SINUSOID
-
-    name: ClassVar[str]
-
-    @property
-    def training(self) -> Training:
-        """The paper's prior, gamma and hyper-prior."""
-        prior_std = check_prior_std(self.open.prior_std)
-        settings = Settings(noise_std=self.noise_std, temperature="paper", prior_std=prior_std)
-        return Training(settings, self.open.learning_rate, self.open.n_steps)
-
-    def draws(self, deviation: float, seeds: Sequence[int] | None = None) -> list[Draw]:
-        """N source, N target and the test tasks of every draw; at other deviations only the phases move."""
-        environment = Sinusoid(deviation, noise_std=self.noise_std)
-        draws = []
-        for seed in reporting_seeds(self.n_draws) if seeds is None else seeds:
-            rng = np.random.default_rng(seed)
-            source = environment.source_tasks(self.n_tasks, self.n_samples, rng)
-            target = environment.target_tasks(self.n_tasks, self.n_samples, rng)
-            test = environment.test_tasks(self.n_test_tasks, self.n_samples, self.n_queries, rng)
-            draws.append(Draw(seed, source, target, stack_tests(test)))
-        return draws
-
-    def measure(self, deviation: float, n_source: int, schemes: list[Scheme], on_chunk: OnChunk) -> Rows:
-        """Rows of all schemes on all draws."""
-        draws = self.draws(deviation)
-        scores = score(draws, schemes, self.training, on_chunk)
-        return [
-            row
-            for draw, of_draw in zip(draws, scores, strict=True)
-            for scheme, values in of_draw.items()
-            for row in self._rows(deviation, n_source, scheme, draw.seed, values)
-        ]
-
-    def oracles(self, deviation: float, n_source: int, on_chunk: OnChunk) -> Rows:
-        """Rows of the two oracles, which know the target environment and bound what can be learned."""
-        environment, rows = Sinusoid(deviation, noise_std=self.noise_std), []
-        for draw in self.draws(deviation):
-            on_chunk("oracles")
-            test = draw.test
-            for name, oracle in ((ORACLE_GP, gp_oracle), (ORACLE_BAYES, bayes_oracle)):
-                weights, mean, variance = oracle(
-                    environment, test.x_context[..., 0], test.y_context, test.x_query[..., 0]
-                )
-                values = score_mixture(GaussianMixture(mean, variance + self.noise_std**2, weights), test.y_query)
-                scheme = Scheme(name, 0, 0, 0.0)
-                rows += self._rows(deviation, n_source, scheme, draw.seed, values, inference="none")
-        return rows
-
-    def _rows(
-        self, deviation: float, n_source: int, scheme: Scheme, draw: int, values: dict[str, float], **others: Any
-    ) -> Rows:
-        alpha = scheme.alpha if scheme.name == WFEM else np.nan
-        prior_std = self.open.prior_std * scheme.prior_std
-        setting = {**self._setting(deviation, n_source), "alpha": alpha, "prior_std": prior_std, **others}
-        return make_rows(setting, draw, scheme.name, {metric: values[metric] for metric in REGRESSION_METRICS})
-
-    def _setting(self, deviation: float, n_source: int) -> dict[str, Any]:
-        return {
-            "figure": self.name,
-            "data": "sinusoid",
-            "inference": "map",
-            "deviation": deviation,
-            "beta": n_source / self.n_tasks,
-            "n_target": self.n_tasks - n_source,
-            "prior_std": self.open.prior_std,
-            "alpha": np.nan,
-        }
 
 
 @dataclass(frozen=True)
@@ -125,13 +37,13 @@ class Figure1(SinusoidStudy):
     name: ClassVar[str] = "fig1"
 
     def points(self) -> Iterator[Point]:
-        """A deviation each, for what is trained and for the oracles."""
+        """Yield two points per deviation: trained schemes, and oracles."""
         for deviation in self.deviations:
             yield Point(f"deviation-{deviation:g}", {"deviation": deviation})
             yield Point(f"oracles-deviation-{deviation:g}", {"deviation": deviation, "oracles": True})
 
     def run(self, point: Point, on_chunk: OnChunk) -> Rows:
-        """Every scheme on every draw."""
+        """Return the rows of every scheme on every draw."""
         deviation = point.values["deviation"]
         if point.values.get("oracles"):
             return self.oracles(deviation, self.n_source, on_chunk)
@@ -141,7 +53,7 @@ class Figure1(SinusoidStudy):
 
 @dataclass(frozen=True)
 class Figure2(SinusoidStudy):
-    """Posterior predictions on a new target task at deviation 0.5, alpha = beta = 0.2; and their scores on many."""
+    """Predictions on a new target task at deviation 0.5, alpha = beta = 0.2, and their scores on many tasks."""
 
     deviation: float = 0.5
     n_source: int = 6  # beta N
@@ -150,12 +62,12 @@ class Figure2(SinusoidStudy):
     name: ClassVar[str] = "fig2"
 
     def points(self) -> Iterator[Point]:
-        """Scores, oracles, and the curves of one task."""
+        """Yield points for trained schemes, oracles, and the curves of one task."""
         for kind in ("schemes", "oracles", "curves"):
             yield Point(kind, {"kind": kind})
 
     def run(self, point: Point, on_chunk: OnChunk) -> Rows:
-        """Every scheme on every draw, or the curves."""
+        """Return the rows of a point: every scheme on every draw, or the curves."""
         schemes = paper_schemes(self.n_tasks, self.n_source, self.alpha)
         if point.name == "curves":
             return self._curves([scheme for scheme in schemes if scheme.name in (GP, FEW, WFEM, ALL)])
@@ -164,7 +76,7 @@ class Figure2(SinusoidStudy):
         return self.measure(self.deviation, self.n_source, schemes, on_chunk)
 
     def _curves(self, schemes: list[Scheme]) -> Rows:
-        """Mean and 90% band of each scheme along x on a new task, meta-trained on the tasks of the first draw."""
+        """Return mean and 90% band of each scheme on a new task, after meta-training on the tasks of the first draw."""
         [draw] = self.draws(self.deviation, reporting_seeds(1))
         environment, rng = Sinusoid(self.deviation, noise_std=self.noise_std), np.random.default_rng([draw.seed, 1])
         function = environment.target_functions(1, rng)
@@ -186,7 +98,7 @@ class Figure2(SinusoidStudy):
         )
 
     def _curve(self, scheme: str, metric: str, x: np.ndarray, values: np.ndarray) -> Rows:
-        setting = self._setting(self.deviation, self.n_source)
+        setting = self.setting(self.deviation, self.n_source)
         pairs = zip(x.tolist(), values.tolist(), strict=True)
         return [row for at, value in pairs for row in make_rows({**setting, "x": at}, 0, scheme, {metric: value})]
 
@@ -201,13 +113,13 @@ class Figure3(SinusoidStudy):
     name: ClassVar[str] = "fig3"
 
     def points(self) -> Iterator[Point]:
-        """A share each; the oracles see none of it."""
+        """Yield a point per share, and one for the oracles, which do not depend on it."""
         for n_source in self.n_source:
             yield Point(f"sources-{n_source}", {"n_source": n_source})
         yield Point("oracles", {"oracles": True})
 
     def run(self, point: Point, on_chunk: OnChunk) -> Rows:
-        """Every scheme on every draw."""
+        """Return the rows of every scheme on every draw."""
         if point.values.get("oracles"):
             return self.oracles(self.deviation, 0, on_chunk)
         n_source = point.values["n_source"]
@@ -226,14 +138,14 @@ class Figure5(SinusoidStudy):
     name: ClassVar[str] = "fig5"
 
     def points(self) -> Iterator[Point]:
-        """An alpha each, the schemes without one, and the oracles."""
+        """Yield points for the schemes without alpha, for every alpha, and for the oracles."""
         yield Point("others", {"kind": "others"})
         for alpha in self.alphas:
             yield Point(f"alpha-{alpha:g}", {"alpha": alpha})
         yield Point("oracles", {"kind": "oracles"})
 
     def run(self, point: Point, on_chunk: OnChunk) -> Rows:
-        """Every scheme on every draw."""
+        """Return the rows of every scheme on every draw."""
         n_target = self.n_tasks - self.n_source
         if point.values.get("kind") == "oracles":
             return self.oracles(self.deviation, self.n_source, on_chunk)
@@ -246,18 +158,18 @@ class Figure5(SinusoidStudy):
 
 @dataclass(frozen=True)
 class RegimeMap(SinusoidStudy):
-    """Where transfer pays: WFEM over alpha against PACOH on the target tasks alone, N = 30 tasks in all."""
+    """Where transfer helps: WFEM over alpha against PACOH on the target tasks alone, N = 30 tasks in all."""
 
     n_draws: int = 50
     deviations: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
     n_target: tuple[int, ...] = (3, 5, 10, 15, 20)
-    strengths: tuple[float, ...] = (0.5, 1.0, 2.0)  # of sigma_P, times the chosen one
+    strengths: tuple[float, ...] = (0.5, 1.0, 2.0)  # multiples of the chosen sigma_P
     alphas: tuple[float, ...] = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9)
 
     name: ClassVar[str] = "regime"
 
     def points(self) -> Iterator[Point]:
-        """A number of target tasks, a strength of the hyper-prior and a deviation each."""
+        """Yield a point per number of target tasks, scale of the hyper-prior and deviation."""
         for n_target in self.n_target:
             for strength in self.strengths:
                 for deviation in self.deviations:
@@ -265,7 +177,7 @@ class RegimeMap(SinusoidStudy):
                     yield Point(f"targets-{n_target}-strength-{strength:g}-deviation-{deviation:g}", values)
 
     def run(self, point: Point, on_chunk: OnChunk) -> Rows:
-        """Target-only and every alpha on every draw."""
+        """Return the rows of target-only and of every alpha on every draw."""
         n_target, strength = point.values["n_target"], point.values["strength"]
         n_source = self.n_tasks - n_target
         schemes = [Scheme(WFEM, n_source, n_target, alpha, prior_std=strength) for alpha in self.alphas]

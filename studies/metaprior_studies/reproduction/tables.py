@@ -1,4 +1,4 @@
-"""What a chosen alpha is worth everywhere, and where transfer pays."""
+"""Tables of the report: alpha chosen by cross-validation against other schemes, and where transfer helps."""
 
 import math
 from typing import Any
@@ -26,9 +26,9 @@ Frames = dict[str, pd.DataFrame]
 
 
 def auto_table(frames: Frames) -> list[Comparison]:
-    """WFEM with alpha chosen by itself minus every other scheme, by setting: what tuned WFEM is worth everywhere.
+    """Compare WFEM with alpha chosen by cross-validation with every other scheme, in every setting.
 
-    The best alpha in hindsight is chosen on the very draws it is measured on: a bar that no rule is expected to pass.
+    The best alpha in hindsight is chosen on the same draws that measure it, so no rule is expected to reach it.
     """
     rows: list[Comparison] = []
     for study, column in (("fig1", "deviation"), ("fig3", "beta"), ("fig5", "beta")):
@@ -43,12 +43,12 @@ def auto_table(frames: Frames) -> list[Comparison]:
 
 
 def regime_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Best alpha and gain of WFEM over target-only: a row per hyper-prior scale, number of target tasks and deviation.
+    """Return best alpha and gain of WFEM over target-only by hyper-prior scale, number of target tasks and deviation.
 
-    `best_alpha` has the lowest mean RMSE of all draws, where PACOH on the target tasks counts as alpha 0. The gain in
-    percent is of mean RMSE; were alpha chosen on the draws that measure it, noise alone would show a gain. So alpha is
-    chosen on one half of the draws and measured on the other, both ways, averaged over many random halves. Where
-    nothing is to be gained that shows a small loss, the price of choosing.
+    `best_alpha` has the lowest mean RMSE over all draws; PACOH on the target tasks counts as alpha 0. The gain is in
+    percent of mean RMSE. Alpha is chosen on one half of the draws and measured on the other, both ways, averaged over
+    many random halves: chosen on the draws that measure it, noise alone would show a gain. If there is nothing to gain,
+    the result is a small loss, the cost of choosing.
     """
     rows = []
     cells: Any = frame.groupby(["prior_std", "n_target", "deviation"])
