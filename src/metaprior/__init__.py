@@ -13,10 +13,10 @@ from metaprior.prediction.adapted import AdaptedClassifier, AdaptedRegressor
 from metaprior.prediction.adapted_many import AdaptedClassifiers, AdaptedRegressors
 from metaprior.prediction.mixtures import GaussianMixture
 from metaprior.search.report import TransferReport
-from metaprior.storage.stored_tasks import StoredTasks, open_tasks
+from metaprior.storage.opening import open_tasks
+from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.storage.writing import store_tasks
-from metaprior.tables.grouping import tasks_from_frame
-from metaprior.tables.prediction_frames import predict_frame
+from metaprior.tables.frames import predict_frame, tasks_from_frame
 from metaprior.training.devices import ProcessLost
 from metaprior.training.loop import TrainingDiverged
 

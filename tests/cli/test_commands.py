@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from metaprior import MetaGPRegressor, load, predict_frame, tasks_from_frame
 from metaprior.cli import app
 from metaprior.cli.example import TABLES
-from metaprior.estimators.persistence import read
+from metaprior.files import read_tensors
 
 QUICK = ["--kernel", "rbf", "--mean", "constant", "--inference", "map", "--alpha", "0.5", "--steps", "20"]
 COLUMNS = ["--task", "patient", "--x", "hours", "--y", "heart_rate", "--environment", "hospital", "--target", "south"]
@@ -129,12 +129,13 @@ def test_evaluate_takes_the_target_tasks_or_all_where_there_is_no_such_column(fo
     assert json.loads(call("evaluate", prior, folder / "patients.csv", "--json").stdout)["tasks"] == 8
     result = call("evaluate", prior, folder / "patients.csv", "--target", "north", "--context", 9, "--json")
     assert 20 < json.loads(result.stdout)["tasks"] < 40
-    assert "readings are left out" in words(result)
+    assert "with at most 9 readings; the first is" in words(result)
     table.drop(columns="hospital").to_csv(tmp_path / "plain.csv", index=False)
     result = call("evaluate", prior, tmp_path / "plain.csv", "--json")
     assert json.loads(result.stdout)["tasks"] == 48
-    assert "no column 'hospital': all its tasks are taken as 'south'" in words(result)
-    assert "no task of 'west'" in words(call("evaluate", prior, folder / "test.csv", "--target", "west", code=2))
+    assert "no column 'hospital': all its tasks are evaluated as 'south'" in words(result)
+    result = call("evaluate", prior, folder / "test.csv", "--target", "west", code=2)
+    assert "--target 'west' does not occur in column 'hospital', whose values are 'south'" in words(result)
     assert "smaller --context" in words(call("evaluate", prior, folder / "test.csv", "--context", 99, code=2))
 
 
@@ -160,7 +161,7 @@ def test_a_picture_that_is_not_drawn_is_not_said_to_be(folder, tmp_path):
     fit = call("fit", folder / "patients.csv", *COLUMNS, *QUICK, "--out", tmp_path / "prior", "--plot", picture)
     info = call("info", folder / "prior.safetensors", "--plot", picture)
     for result in (fit, info):
-        assert "nothing was compared to choose alpha: there is no picture" in words(result)
+        assert "no settings were compared to choose alpha" in words(result)
         assert picture.name not in result.stdout
     assert not picture.exists()
 
@@ -272,7 +273,7 @@ def test_environment_and_target_go_together(folder, tmp_path):
     data = ("fit", folder / "patients.csv", *COLUMNS[:6], *QUICK, "--out", tmp_path / "prior")
     assert "--environment needs --target" in words(call(*data, "--environment", "hospital", code=2))
     assert "--target needs --environment" in words(call(*data, "--target", "south", code=2))
-    assert "--alpha weighs other environments" in words(call(*data, code=2))
+    assert "--alpha weights other environments" in words(call(*data, code=2))
     call(*(part for part in data if part not in ("--alpha", "0.5")))
     assert load(tmp_path / "prior").alpha_ == 0.0
 
@@ -282,7 +283,7 @@ def test_notes_of_what_is_strange_but_can_be_used(folder, tmp_path):
     result = call("fit", twice, *COLUMNS, *QUICK, "--out", tmp_path / "prior", "--max-tasks", 6)
     assert "Note:" in result.stderr
     assert "2 row(s) that repeat an earlier row exactly" in words(result)
-    assert "6 of 40 tasks of north are used" in words(result)
+    assert "using 6 of 40 tasks of north" in words(result)
     dated = edited(
         folder, tmp_path, lambda t: t.assign(hours=pd.Timestamp("2026-01-01") + pd.to_timedelta(t["hours"], "h"))
     )
@@ -319,15 +320,15 @@ def test_a_killed_fit_goes_on_and_leaves_no_half_file(folder, tmp_path):
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.02)
-        if checkpoint.exists() and read(checkpoint)[1]:  # it is empty until there are some steps
+        if checkpoint.exists() and read_tensors(checkpoint)[1]:  # it is empty until there are some steps
             break
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    steps = read(checkpoint)[1]
+    steps = read_tensors(checkpoint)[1]
     assert 0 < max(array.size for array in steps.values()) < 20000  # the loss so far
     assert not killed.exists()
     result = call(*arguments, killed)
-    assert "goes on from there" in words(result)
+    assert "found a checkpoint of an interrupted fit" in words(result)
     call(*arguments, whole)
     first, second = load(whole), load(killed)
     np.testing.assert_array_equal(first.loss_trace_, second.loss_trace_)

@@ -8,10 +8,9 @@ import pandas as pd
 import pytest
 
 from metaprior import StoredTasks, open_tasks, store_tasks, tasks_from_frame
-from metaprior.storage import stored_scaling
-from metaprior.storage import stored_tasks as store_module
-from metaprior.storage import writing as storing
-from metaprior.tables import batch_reading as table_batches
+from metaprior.storage import stored_tasks, writing
+from metaprior.storage.stored_tasks import stored_scaling
+from metaprior.tables import reading
 from metaprior.tables.columns import TableWarning
 from metaprior.tasks.padding import pad_to
 from metaprior.tasks.scaling import fit_scaling
@@ -40,11 +39,11 @@ def same_tasks(stored, expected):
 
 @pytest.fixture
 def small_batches(monkeypatch):
-    monkeypatch.setattr(table_batches, "ROWS", 7)
-    monkeypatch.setattr(storing, "BLOCK", 50)
-    monkeypatch.setattr(store_module, "BLOCK", 12)
-    monkeypatch.setattr(store_module, "GATHERED", 4)
-    monkeypatch.setattr(store_module, "KEPT", 0)
+    monkeypatch.setattr(reading, "ROWS", 7)
+    monkeypatch.setattr(writing, "BLOCK", 50)
+    monkeypatch.setattr(stored_tasks, "BLOCK", 12)
+    monkeypatch.setattr(stored_tasks, "GATHERED", 4)
+    monkeypatch.setattr(stored_tasks, "KEPT", 0)
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -126,13 +125,16 @@ def test_what_is_in_tables_is_checked(tmp_path):
     frame = make_frame()
     refused(frame, "no column 'heart_rate'", y="heart_rate")
     refused(frame, "did you mean 'hours'", x="hour")
-    refused(frame.assign(rate=frame["rate"].where(frame.index != 4)), r"missing value \(in rate\); the first is row 5")
+    refused(
+        frame.assign(rate=frame["rate"].where(frame.index != 4)),
+        r"missing values in 1 of 96 rows read \(1 in rate\); the first is row 5",
+    )
     refused(frame.assign(dose=frame["dose"].where(frame.index != 4, np.inf)), "row 5, column dose: inf is not finite")
     refused(frame.assign(rate="high"), 'row 1, column rate: "high" is not a number')
     refused(frame.assign(patient=frame["patient"] % 8), "is in two environments")
     refused(frame[:0], "at least one row without missing values; got none")
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 but no more")
-    with pytest.raises(ValueError, match="damaged, or no Parquet file"):
+    with pytest.raises(ValueError, match="damaged, or not a Parquet file"):
         store_tasks(tmp_path / "bad.parquet", out, **COLUMNS)
     for tables, match in (
         (tmp_path / "none.parquet", "does not exist"),

@@ -49,7 +49,7 @@ def test_environments_are_a_dict_for_fit():
 
 def test_a_task_in_two_environments():
     table = changed(hospital=["a", "b", "a", "b", "b", "b"])
-    with pytest.raises(ValueError, match=r"'p1' is in two environments, 'a' \(row 1\) and 'b' \(row 6\)") as raised:
+    with pytest.raises(ValueError, match="'p1' is in two environments, 'a' before and 'b' in row 6") as raised:
         tasks_from_frame(table, environment="hospital", **NAMES)
     assert "task=['hospital', 'patient']" in str(raised.value)
     tasks = tasks_from_frame(table, environment="hospital", **{**NAMES, "task": ["hospital", "patient"]})
@@ -200,7 +200,7 @@ def test_labels_or_numbers_when_told():
         ({}, {"y": "zzzzz"}, ("frame has no column 'zzzzz'; its columns are",)),
         ({}, {"x": []}, ("x must name",)),
         ({}, {"x": 3}, ("x must be the name of a column", "3")),
-        ({}, {"x": ["hours", ""]}, ("x must be the name of a column, text that is not empty", "''")),
+        ({}, {"x": ["hours", ""]}, ("x must be the name of a column, a nonempty string", "''")),
         ({}, {"x": ["hours", "hours"]}, ("'hours' is named twice in x",)),
         ({}, {"x": "gcs"}, ("'gcs' is named as x and as y",)),
         ({}, {"environment": "gcs"}, ("'gcs' is named as y and as environment",)),
@@ -216,9 +216,9 @@ def test_labels_or_numbers_when_told():
         ({"hours": [*["2020-01-01"] * 5, "soon"]}, {}, ('row 6, column hours: "soon" is not a date',)),
         ({"hours": np.arange(6).astype("timedelta64[s]")}, {}, ("column hours holds durations",)),
         ({"hours": np.arange(6) * 1j}, {}, ("row 1, column hours: 0j is not a number",)),
-        ({"hours": np.zeros(5)}, {}, ("columns of one length", "5")),
+        ({"hours": np.zeros(5)}, {}, ("columns of shape (rows,) and of one length", "(5,)")),
         ({"hours": pd.Series([[1], [2, 3]] * 3)}, {}, ("column hours must hold one value per cell",)),
-        ({"hours": np.zeros((6, 2))}, {}, ("'hours' must have shape (rows,)", "(6, 2)")),
+        ({"hours": np.zeros((6, 2))}, {}, ("columns of shape (rows,) and of one length", "'hours': (6, 2)")),
         ({"patient": np.array(["p", None, "p", "p", "p", "p"], object)}, {}, ("1 in patient", "row 2")),
         ({}, {"drop_missing": "yes"}, ("drop_missing must be True or False",)),
         ({}, {"drop_duplicates": 1}, ("drop_duplicates must be True or False",)),
@@ -233,10 +233,7 @@ def test_mistakes(changes, arguments, parts):
 
 def test_rows_are_counted_in_the_table_with_the_dropped_ones():
     table = changed(hours=np.array([None, "1", None, "2", "x", "3"], object))
-    with (
-        pytest.raises(ValueError, match="row 5, column hours"),
-        pytest.warns(TableWarning, match="dropped 2 of 6"),
-    ):
+    with pytest.raises(ValueError, match="row 5, column hours"):
         tasks_from_frame(table, drop_missing=True, **NAMES)
 
 
@@ -260,7 +257,7 @@ def test_tables_of_arrow():
 
 
 def test_columns_of_several_lengths():
-    with pytest.raises(ValueError, match=r"column 'hours' must have shape \(rows,\); got lists of several lengths"):
+    with pytest.raises(ValueError, match=r"column hours must hold one value per cell; got \[1\]"):
         tasks_from_frame({**TABLE, "hours": [[1], [2, 3], [4], [5], [6], [7]]}, **NAMES)
 
 
@@ -309,7 +306,7 @@ GOOD = b"patient,hours,gcs\na,1,2\nb,2,3\n"
         ("t.csv", b"", ("is empty",)),
         ("t.csv", b"\n\n", ("is empty",)),
         ("t.csv", b"patient,hours,gcs\n", ("must have at least one row", "got none")),
-        ("t.csv", GOOD + b"c,3\n", ("row 3 has 2 cell(s), and there are 3 columns: 'c,3'",)),
+        ("t.csv", GOOD + b"c,3\n", ("row 3 has 2 cell(s), but there are 3 columns: 'c,3'",)),
         ("t.csv", GOOD + b"\nc,3,4,5\n", ("row 3 has 4 cell(s)",)),
         ("t.csv", GOOD + b'c,"3,4\n', ("row 3 has 2 cell(s)",)),
         ("t.csv", GOOD + b"c\xff,3,4\n", ("is not UTF-8 text",)),
@@ -331,7 +328,7 @@ GOOD = b"patient,hours,gcs\na,1,2\nb,2,3\n"
         ("t.csv.xz", GOOD, ("is damaged or cannot be read",)),
         ("t.csv.zst", GOOD, ("is damaged or cannot be read",)),
         ("t.csv.zip", GOOD, ("is damaged or cannot be read",)),
-        ("t.parquet", GOOD, ("is damaged, or no Parquet file",)),
+        ("t.parquet", GOOD, ("is damaged, or not a Parquet file",)),
         ("t.xlsx", GOOD, ("must be named .csv, .tsv",)),
     ],
 )

@@ -13,7 +13,7 @@ TABLES = ("patients.csv", "test.csv", "readings.csv", "hours.csv")
 
 
 def example(folder: Annotated[Path, typer.Option("--out", help="Folder for the tables.")] = Path("example")):
-    """Write small tables to try the other commands on: made-up heart rates after surgery in two hospitals."""
+    """Write small tables to try the other commands on: simulated heart rates after surgery in two hospitals."""
     from metaprior.files import write_atomically
 
     make_folder(folder)
@@ -21,13 +21,11 @@ def example(folder: Annotated[Path, typer.Option("--out", help="Folder for the t
         write_atomically(folder / name, resources.files("metaprior").joinpath("datasets", "example", name).read_bytes())
     place = lambda name: shlex.quote(str(folder / name))  # noqa: E731
     out.print(
-        f"Wrote {', '.join(TABLES)} to {folder}. To learn a prior, see what it is worth, and predict with it:\n"
+        f"Wrote {', '.join(TABLES)} to {folder}. To learn a prior, evaluate it and predict with it:\n"
         f"  metaprior fit {place('patients.csv')} --task patient --x hours --y heart_rate "
         f"--environment hospital --target south --out {place('prior.safetensors')}\n"
         f"  metaprior evaluate {place('prior.safetensors')} {place('test.csv')}\n"
         f"  metaprior predict {place('prior.safetensors')} {place('readings.csv')} {place('hours.csv')} "
         f"--out {place('predictions.csv')} --plot {place('predictions.png')}",
-        highlight=False,
-        markup=False,
         soft_wrap=True,
     )

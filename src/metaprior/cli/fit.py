@@ -2,23 +2,31 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
 
-from metaprior.cli.console import err, out, print_json, print_note, report_errors, status
-from metaprior.cli.info import environment_rows, plot_compared
+from metaprior.cli.console import check_target, err, out, print_json, print_note, report_errors
+from metaprior.cli.info import environment_rows, plot_report
 from metaprior.cli.options import AsJson, DropDuplicates, DropMissing, Environment, Task, X
 from metaprior.cli.outputs import check_outputs
 
 
 class Kind(StrEnum):
-    """What y is."""
+    """What y holds."""
 
     auto = "auto"
     regression = "regression"
     classification = "classification"
+
+
+class TrainingData(NamedTuple):
+    """Tasks to fit to, and where they come from."""
+
+    environments: dict[str, Any]  # {"": tasks} without a column of environments
+    columns: dict[str, Any]
+    labels: bool
 
 
 def fit(
@@ -30,105 +38,100 @@ def fit(
     y: Annotated[str | None, typer.Option("--y", help="Output column: numbers, or two labels.")] = None,
     path: Annotated[Path, typer.Option("--out", help="File for the prior.")] = Path("prior.safetensors"),
     environment: Environment = None,
-    target: Annotated[str | None, typer.Option(help="The environment to predict in: a value of that column.")] = None,
-    kind: Annotated[Kind, typer.Option(help="What y is; auto: labels if it is text, else numbers.")] = Kind.auto,
+    target: Annotated[str | None, typer.Option(help="Environment to predict in: a value of that column.")] = None,
+    kind: Annotated[Kind, typer.Option(help="What y holds; auto: labels if it is text, else numbers.")] = Kind.auto,
     alpha: Annotated[str, typer.Option(help="Weight of the other environments: auto, pooled, or 0 to 1.")] = "auto",
     inference: Annotated[str, typer.Option(help="auto, map, svgd or laplace.")] = "auto",
-    particles: Annotated[int | None, typer.Option(help="How many (default: 1 for map, 10 for the others).")] = None,
+    particles: Annotated[int | None, typer.Option(help="Number of them (default: 1 for map, else 10).")] = None,
     kernel: Annotated[str | None, typer.Option(help="auto, inducing, mlp, linear, linear+rbf or rbf.")] = None,
     mean: Annotated[str | None, typer.Option(help="auto, inducing, mlp, linear, constant or zero.")] = None,
-    noise: Annotated[
-        str, typer.Option(help="Standard deviation of the noise in the units of y, or learned.")
-    ] = "learned",
+    noise: Annotated[str, typer.Option(help="Noise standard deviation in the units of y, or learned.")] = "learned",
     temperature: Annotated[str, typer.Option(help="bayes, effective, paper, auto, or a number.")] = "bayes",
     prior_std: Annotated[str, typer.Option(help="Scale of the hyper-prior: a number, or auto.")] = "1",
-    steps: Annotated[int | None, typer.Option(help="Training steps (default: 2000; labels 1000).")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Tasks per step (default: all; 256 of stored tasks).")] = None,
-    search_time: Annotated[float | None, typer.Option(help="Seconds that choosing alpha may take.")] = None,
-    max_tasks: Annotated[
-        int | None, typer.Option(min=1, help="Of an environment; more are left out at random.")
-    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Training steps (default: 2000; for labels 1000).")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Tasks per step (default: all; 256 if stored).")] = None,
+    search_time: Annotated[float | None, typer.Option(help="Time limit for choosing alpha, in seconds.")] = None,
+    max_tasks: Annotated[int | None, typer.Option(min=1, help="Use at most this many tasks per environment.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same prior.")] = 0,
     drop_missing: DropMissing = False,
     drop_duplicates: DropDuplicates = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw what was compared to choose alpha into this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Plot the comparison that chose alpha to this file.")] = None,
     as_json: AsJson = False,
 ):
     """Learn a prior from the tasks of a table and save it.
 
-    What is done is kept beside --out: an interrupted fit, run again, goes on from there to the same result.
+    A checkpoint is kept beside --out. Re-running an interrupted fit resumes it, with the same result.
     """
     with report_errors():
         check_outputs([data], path, plot)
-        labels = None if kind is Kind.auto else kind is Kind.classification
-        drops: dict[str, Any] = {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates}
+        if environment is None and target is None and alpha != "auto":
+            raise ValueError("--alpha weights other environments: it needs --environment and --target.")
         named = {"task": task, "x": x, "y": y, "environment": environment}
+        drops = {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates}
+        labels = None if kind is Kind.auto else kind is Kind.classification
         if data.is_dir():
-            told = [*named.values(), *drops.values(), max_tasks]
-            columns, environments = _stored(data, target, alpha, any(told))
-            is_text = bool(labels)
+            training = _open(data, target, bool(labels), any([*named.values(), *drops.values(), max_tasks]))
         else:
-            columns, table = _read(data, named, target, alpha, drops, labels)
-            environments = _environments(table, environment, target, max_tasks, seed)
-            is_text = table.tasks[0].y.dtype.kind not in "fiu" if labels is None else labels
-        arguments = {
-            "alpha": number_or_word("--alpha", alpha) if target is not None else 0.0,
+            training = _read(data, named, target, drops, labels, max_tasks, seed)
+        settings = {
+            "alpha": _number_or_word("--alpha", alpha) if target is not None else 0.0,
             "inference": inference,
             "n_particles": particles,
             "kernel": kernel,
             "mean": mean,
-            "noise_std": None if is_text else number_or_word("--noise", noise),
-            "temperature": number_or_word("--temperature", temperature),
-            "prior_std": number_or_word("--prior-std", prior_std),
+            "noise_std": None if training.labels else _number_or_word("--noise", noise),
+            "temperature": _number_or_word("--temperature", temperature),
+            "prior_std": _number_or_word("--prior-std", prior_std),
             "n_steps": steps,
             "batch_size": batch_size,
             "search_time": search_time,
         }
-        meta = _fitted(environments, target, arguments, is_text, seed, path)
-        meta.training_["columns"] = columns
-        meta.training_["data"] = data.name
+        meta = _train(training, target, settings, seed, path)
+        meta.training_.update(columns=training.columns, data=data.name)
         meta.save(path)
-        checkpoint_of(path).unlink(missing_ok=True)
-        drawn = plot is not None and plot_compared(meta.transfer_report(), plot)
+        checkpoint_path(path).unlink(missing_ok=True)
+        plotted = plot is not None and plot_report(meta.transfer_report(), plot)
     if as_json:
         print_json({"prior": str(path), "alpha": meta.alpha_, "kernel": meta.family_, **meta.training_})
         return
-    for name, counts in environment_rows(meta.training_):
-        out.print(f"{name}: {counts}", highlight=False, markup=False)
-    out.print(str(meta.transfer_report()), highlight=False, markup=False)
-    out.print(f"Wrote {path}" + (f" and {plot}." if drawn else "."), highlight=False, markup=False)
+    rows = [f"{name}: {counts}" for name, counts in environment_rows(meta.training_)]
+    out.print(*rows, str(meta.transfer_report()), f"Wrote {path}{f' and {plot}' if plotted else ''}.", sep="\n")
 
 
-def _fitted(
-    environments: dict[str, Any], target: str | None, arguments: dict[str, Any], labels: bool, seed: int, path: Path
-) -> Any:
-    """The estimator, trained; its checkpoint lies beside the file to be."""
+def _train(training: TrainingData, target: str | None, settings: dict[str, Any], seed: int, path: Path) -> Any:
+    """Return the fitted estimator; its checkpoint lies beside the file to be written."""
     from metaprior import MetaGPClassifier, MetaGPRegressor
 
-    chosen = {name: value for name, value in arguments.items() if value is not None}
-    meta = (MetaGPClassifier if labels else MetaGPRegressor)(**chosen, random_state=seed)
-    checkpoint = checkpoint_of(path)
+    given = {name: value for name, value in settings.items() if value is not None}
+    meta = (MetaGPClassifier if training.labels else MetaGPRegressor)(**given, random_state=seed)
+    checkpoint = checkpoint_path(path)
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     if checkpoint.exists():
-        print_note(f"{checkpoint} is of a fit that was interrupted: if it was this one, it goes on from there.")
+        print_note(f"found a checkpoint of an interrupted fit, {checkpoint}; resuming if it is of this fit.")
     try:
         if target is None:
-            return meta.fit(target_tasks=environments[""], checkpoint=checkpoint)
-        return meta.fit(environments, target=target, checkpoint=checkpoint)
+            return meta.fit(target_tasks=training.environments[""], checkpoint=checkpoint)
+        return meta.fit(training.environments, target=target, checkpoint=checkpoint)
     except KeyboardInterrupt:
-        err.print("What was done is kept: run the same command again.")
+        err.print("The checkpoint is kept: run the same command again to resume.")
         raise
 
 
-def checkpoint_of(path: Path) -> Path:
-    """Where a fit to be written to `path` keeps what it has done."""
+def checkpoint_path(path: Path) -> Path:
+    """Return the checkpoint of a fit that is to be written to `path`."""
     return path.with_name(f".{path.name}.checkpoint")
 
 
 def _read(
-    data: Path, named: dict[str, Any], target: str | None, alpha: str, drops: dict[str, Any], labels: bool | None
-) -> tuple[dict[str, Any], Any]:
-    """The columns of a table, and its tasks."""
+    data: Path,
+    named: dict[str, Any],
+    target: str | None,
+    drops: dict[str, Any],
+    labels: bool | None,
+    max_tasks: int | None,
+    seed: int,
+) -> TrainingData:
+    """Read the tasks of a table, at most `max_tasks` of each environment."""
     from metaprior.tables.columns import as_columns
     from metaprior.tables.grouping import group_rows
 
@@ -136,64 +139,48 @@ def _read(
     if lacking:
         raise ValueError(f"{' and '.join(lacking)} must name a column of the table.")
     columns = as_columns(**named)
-    _check_target(columns.environment, target, alpha)
-    with status(f"reading {data}"):
-        return columns._asdict(), group_rows(data, columns, **drops, labels=labels)
+    _check_both(columns.environment, target)
+    with err.status(f"reading {data}"):
+        table = group_rows(data, columns, **drops, labels=labels)
+    environments, rng = table.by_environment(), np.random.default_rng(seed)
+    if target is not None:
+        check_target(target, environments, columns.environment)
+    for name, tasks in environments.items():
+        if max_tasks is not None and len(tasks) > max_tasks:
+            print_note(f"using {max_tasks} of {len(tasks)} tasks{f' of {name}' if name else ''} (--max-tasks).")
+            environments[name] = [tasks[i] for i in np.sort(rng.choice(len(tasks), max_tasks, replace=False)).tolist()]
+    is_text = table.tasks[0].y.dtype.kind not in "fiu"
+    return TrainingData(environments, columns._asdict(), is_text if labels is None else labels)
 
 
-def _stored(folder: Path, target: str | None, alpha: str, told: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The columns that tasks were stored from, and the tasks by environment."""
-    from metaprior.storage.stored_tasks import open_tasks, read_header
+def _open(folder: Path, target: str | None, labels: bool, has_table_options: bool) -> TrainingData:
+    """Open stored tasks."""
+    from metaprior.storage.opening import open_tasks, read_header
 
     stored, columns = open_tasks(folder), read_header(folder)["columns"]
-    if told:
+    if has_table_options:
         raise ValueError(
-            f"{folder} holds stored tasks: what columns say and which rows are left out was said to `metaprior store`. "
+            f"{folder} holds stored tasks, for which `metaprior store` took these options. "
             "Leave out --task, --x, --y, --environment, --drop-missing, --drop-duplicates and --max-tasks."
         )
-    _check_target(columns["environment"], target, alpha)
+    _check_both(columns["environment"], target)
     environments = stored if isinstance(stored, dict) else {"": stored}
-    _check_known(target, environments, columns["environment"])
-    return columns, environments
+    if target is not None:
+        check_target(target, environments, columns["environment"])
+    return TrainingData(environments, columns, labels)
 
 
-def _check_target(environment: str | None, target: str | None, alpha: str) -> None:
+def _check_both(environment: str | None, target: str | None) -> None:
     if (environment is None) != (target is None):
         given, lacking = ("--target", "--environment") if environment is None else ("--environment", "--target")
         raise ValueError(
-            f"{given} needs {lacking}: the column that says where a task comes from, and the one of its values that "
-            "you want to predict in."
+            f"{given} needs {lacking}: --environment is the column that names where a task comes from, --target the "
+            "value of it to predict in."
         )
-    if environment is None and alpha != "auto":
-        raise ValueError("--alpha weighs other environments: it needs --environment and --target.")
 
 
-def _environments(
-    table: Any, environment: str | None, target: str | None, most: int | None, seed: int
-) -> dict[str, Any]:
-    """Tasks by environment, no more than asked for of any."""
-    grouped = table.by_environment()
-    _check_known(target, grouped, environment)
-    rng = np.random.default_rng(seed)
-    for name, tasks in grouped.items():
-        if most is not None and len(tasks) > most:
-            print_note(f"{most} of {len(tasks)} tasks{f' of {name}' if name else ''} are used (--max-tasks).")
-            grouped[name] = [tasks[i] for i in np.sort(rng.choice(len(tasks), most, replace=False)).tolist()]
-    return grouped
-
-
-def _check_known(target: str | None, environments: dict[str, Any], column: str | None) -> None:
-    import difflib
-
-    if target is not None and target not in environments:
-        near = difflib.get_close_matches(target, environments, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        listed = ", ".join(map(repr, list(environments)[:12]))
-        raise ValueError(f"--target {target!r} does not occur in column {column!r}, whose values are {listed}.{hint}")
-
-
-def number_or_word(option: str, text: str) -> float | str:
-    """A number where it reads as one; which words are known is for the estimator to say."""
+def _number_or_word(option: str, text: str) -> float | str:
+    """Return a number if the text reads as one; the estimator checks the words."""
     try:
         return float(text)
     except ValueError:

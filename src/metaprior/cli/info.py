@@ -15,56 +15,56 @@ PARTS = ("kind", "input_dim", "n_members", "fitted", "parameters", "training", "
 
 def info(
     prior: Prior,
-    plot: Annotated[Path | None, typer.Option(help="Draw what was compared to choose alpha into this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Plot the comparison that chose alpha to this file.")] = None,
     as_json: AsJson = False,
 ):
-    """Say what a saved prior was trained on and with, what became of it, and whether its source helped."""
+    """Show what a saved prior was fitted to, with which settings, and whether its source helped."""
     from metaprior.estimators.persistence import read_prior
     from metaprior.files import InvalidFile
     from metaprior.search.report import TransferReport
 
     with report_errors():
+        check_outputs([prior], None, plot)
         header, _ = read_prior(prior)
         try:
             report = TransferReport.from_json(header["report"])
             facts = _facts(header)
         except (KeyError, TypeError, AttributeError) as error:
             raise InvalidFile(f"{prior} is damaged: {error!r} in its header.") from None
-        check_outputs([prior], None, plot)
-        drawn = plot is not None and plot_compared(report, plot)
+        plotted = plot is not None and plot_report(report, plot)
     if as_json:
         print_json({name: header[name] for name in PARTS})
         return
-    print_table(("what it is", "value"), facts)
+    print_table(("property", "value"), facts)
     print_table(("argument", "value"), [(name, json.dumps(value)) for name, value in header["parameters"].items()])
-    out.print(str(report), highlight=False, markup=False)
-    if drawn:
-        out.print(f"Wrote {plot}.", highlight=False, markup=False)
+    out.print(str(report))
+    if plotted:
+        out.print(f"Wrote {plot}.")
 
 
-def plot_compared(report: Any, path: Path) -> bool:
-    """The picture of what was compared, if anything was; whether there is one."""
+def plot_report(report: Any, path: Path) -> bool:
+    """Write the plot of the settings that were compared; return whether there were any."""
     if report.score is None:
-        print_note(f"nothing was compared to choose alpha: there is no picture for {path}.")
+        print_note(f"no settings were compared to choose alpha: {path} is not written.")
         return False
     write_picture(path, report.plot())
     return True
 
 
 def environment_rows(training: dict[str, Any]) -> list[tuple[str, str]]:
-    """Every environment of a training, and how much there was of it."""
+    """Return every environment with the number of its tasks and readings."""
     return [
-        (name + " (target)" * (name == training["target"]), f"{of['tasks']} tasks, {of['samples']} readings")
-        for name, of in training["environments"].items()
+        (name + " (target)" * (name == training["target"]), f"{counts['tasks']} tasks, {counts['samples']} readings")
+        for name, counts in training["environments"].items()
     ]
 
 
 def _facts(header: dict[str, Any]) -> list[tuple[str, str]]:
-    """Names and values, in the order of a story: data, scaling, result, versions."""
+    """Return names and values: of the data, the scaling, the result, and the versions of packages."""
     training, fitted = header["training"], header["fitted"]
     scaling, columns = training["scaling"], training.get("columns") or {}
     inputs = columns.get("x") or [f"input {i + 1}" for i in range(header["input_dim"])]
-    rows = [("kind", header["kind"]), ("table", training.get("data") or "none: fitted from arrays")]
+    rows = [("kind", header["kind"]), ("table", training.get("data") or "none (fitted from arrays)")]
     rows += [(f"column {name}", _listed(value)) for name, value in columns.items() if value]
     rows += [(f"environment {name}", counts) for name, counts in environment_rows(training)]
     rows += [

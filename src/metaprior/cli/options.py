@@ -1,4 +1,4 @@
-"""Options that commands on tables share, and how columns are found: as told, or as the prior was fitted."""
+"""Options that commands on tables share, and the columns they name: as given, or as the prior was fitted with."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,25 +12,23 @@ Task = Annotated[list[str] | None, typer.Option("--task", help="Column that name
 X = Annotated[list[str] | None, typer.Option("--x", help="Input column; repeat it for several.")]
 Y = Annotated[str | None, typer.Option("--y", help="Output column.")]
 Environment = Annotated[
-    str | None, typer.Option("--environment", help="Column that says where a task comes from (hospital, building).")
+    str | None, typer.Option("--environment", help="Column that names the environment of a task (hospital, building).")
 ]
-DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows in which a value is missing.")]
-DropDuplicates = Annotated[bool, typer.Option("--drop-duplicates", help="Leave out exact repetitions of a row.")]
+DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Drop rows with a missing value.")]
+DropDuplicates = Annotated[bool, typer.Option("--drop-duplicates", help="Drop exact repetitions of a row.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of tables.")]
-Prior = Annotated[Path, typer.Argument(help="A prior saved by `metaprior fit`, or by `save`.")]
+Prior = Annotated[Path, typer.Argument(help="A prior saved by `metaprior fit`, or by `save` in Python.")]
 
 
-def known_columns(
+def fitted_columns(
     meta: Any, task: list[str] | None, x: list[str] | None, y: str | None, environment: str | None
 ) -> "Columns":
-    """Columns as the prior was fitted with, but for those that are given."""
+    """Return the given columns, and for the others those that the prior was fitted with."""
     from metaprior.tables.columns import as_columns
 
-    kept = meta.training_.get("columns") or {}
+    stored = meta.training_.get("columns") or {}
     columns = {"task": task, "x": x, "y": y, "environment": environment}
-    columns = {name: value or kept.get(name) for name, value in columns.items()}
+    columns = {name: value or stored.get(name) for name, value in columns.items()}
     if not (columns["x"] and columns["y"]):
-        raise ValueError(
-            "--x and --y must name columns: this prior was not fitted from a table, and has none of its own."
-        )
+        raise ValueError("--x and --y must name columns: this prior was not fitted from a table.")
     return as_columns(**columns)

@@ -1,17 +1,20 @@
-"""Files that commands write: nothing that was given is overwritten, and nothing is found out after the work."""
+"""Files that commands write: checked before any work is done, never over an input, and complete or not at all."""
 
 import os
 from pathlib import Path
 from typing import Any
 
+from metaprior.checks import require_matplotlib
+
 PICTURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg")
 
 
 def check_outputs(inputs: list[Path], out: Path | None, plot: Path | None = None) -> None:
-    """Refuse outputs that are inputs or each other, that are folders, or that cannot be written."""
+    """Raise if an output is an input, the other output or a folder, or cannot be written."""
     given = {"--out": out, "--plot": plot}
-    outputs = {option: path for option, path in given.items() if path is not None}
-    for option, path in outputs.items():
+    for option, path in given.items():
+        if path is None:
+            continue
         if path.is_dir():
             raise ValueError(f"{option} {path} is a folder. Name a file.")
         if any(_same(path, read) for read in inputs):
@@ -19,14 +22,20 @@ def check_outputs(inputs: list[Path], out: Path | None, plot: Path | None = None
         above = next(folder for folder in path.absolute().parents if folder.exists())
         if not (above.is_dir() and os.access(above, os.W_OK)):
             raise ValueError(f"{option} {path}: cannot write to {above}. Name a file elsewhere.")
-    if plot is not None and plot.suffix.lower() not in PICTURES:
+    if plot is None:
+        return
+    if plot.suffix.lower() not in PICTURES:
         raise ValueError(f"--plot must end in one of {', '.join(PICTURES)}; got {plot}.")
-    if out is not None and plot is not None and _same(out, plot):
+    if out is not None and _same(out, plot):
         raise ValueError(f"--out and --plot must be two files; got {out} for both.")
+    try:
+        require_matplotlib()
+    except ImportError as error:
+        raise ValueError(f"--plot {plot}: {error}") from None
 
 
 def write(path: Path, content: bytes) -> None:
-    """The whole file or none."""
+    """Write a file, and the folders above it, completely or not at all."""
     from metaprior.files import write_atomically
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -34,14 +43,14 @@ def write(path: Path, content: bytes) -> None:
 
 
 def write_picture(path: Path, figure: Any) -> None:
-    """A matplotlib figure, in the format that the name asks for."""
+    """Write a matplotlib figure in the format that the file's name says."""
     from metaprior.plots.style import as_bytes
 
     write(path, as_bytes(figure, path.suffix[1:].lower()))
 
 
 def write_frame(path: Path, frame: Any) -> None:
-    """A data frame as CSV, or as Parquet where the name asks for that."""
+    """Write a data frame as Parquet if the file's name says so, else as CSV."""
     content = frame.to_parquet(index=False) if path.suffix == ".parquet" else frame.to_csv(index=False).encode()
     write(path, content)
 

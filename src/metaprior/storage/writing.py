@@ -1,23 +1,23 @@
-"""Tables of any length as stored tasks: rows are read a batch at a time, and may come in any order."""
+"""Tables of any length as a folder of stored tasks: rows are read in batches and may come in any order."""
 
+import glob
 import hashlib
 import json
 import os
 import shutil
 import tempfile
-import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from metaprior.checks import check_bool
-from metaprior.storage.stored_tasks import FILES, FORMAT, FORMAT_VERSION, HEADER, read_header
-from metaprior.storage.task_index import TaskIndex
-from metaprior.tables.batch_reading import table_files
+from metaprior.checks import Argument, Message, check_bool
+from metaprior.storage.opening import FILES, FORMAT, FORMAT_VERSION, HEADER, read_header
 from metaprior.tables.columns import as_columns
+from metaprior.tables.grouping import TaskIndex
+from metaprior.tables.reading import ENDINGS, OPENERS, find_table, read_batches
 
 BLOCK = 2**20  # numbers moved at once
 
@@ -35,35 +35,46 @@ def store_tasks(
 ) -> None:
     """Write the tasks of tables of any length to a folder, for `open_tasks` and `fit`.
 
-    `tables` is a Parquet or CSV file, a folder of them (`hospital=south/part-0.parquet` gives a column `hospital`), a
-    pattern such as "readings/*.parquet", or a sequence of these. Columns are named as for `tasks_from_frame`, with one
-    row per sample; the rows of a task may be anywhere in the tables, and keep their order. y must be numbers; labels of
-    two classes are stored as 0 and 1. `drop_missing` leaves out rows in which a value is missing.
+    The rows of a task may be anywhere in the tables; they keep their order. Memory is needed for a batch of rows and
+    for the names of the tasks, about 200 bytes each. The folder takes eight bytes a number, and twice that while it is
+    written. It appears under its name once it is complete.
 
-    Memory is needed for the names of the tasks, about 200 bytes each, and for a batch of rows. The folder takes eight
-    bytes a number, and twice that while it is written. It appears under its name once it is whole; one that is there
-    already is refused, unless it holds stored tasks and `overwrite=True`.
+    Parameters
+    ----------
+    tables : path or sequence of paths
+        CSV or Parquet files with one row per sample, patterns such as "readings/*.parquet", or folders. A file
+        `hospital=south/part-0.parquet` in a folder has a column `hospital`.
+    out : path
+        The new folder.
+    task, x, y, environment : str or list of str
+        Columns, as for `tasks_from_frame`. y must be numbers; store two classes as 0 and 1.
+    drop_missing : bool, default=False
+        Drop rows with a missing value, instead of raising an error.
+    overwrite : bool, default=False
+        Replace stored tasks in `out`. A folder that holds anything else is never replaced.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from metaprior import open_tasks, store_tasks
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> _ = (folder / "readings.csv").write_text("patient,hours,rate\\na,0,80\\na,1,82\\nb,0,95\\n")
+    >>> store_tasks(folder / "readings.csv", folder / "stored", task="patient", x="hours", y="rate")
+    >>> open_tasks(folder / "stored")
+    StoredTasks(2 tasks, 3 samples, 1 input column)
     """
-    check_bool("drop_missing", drop_missing)
     check_bool("overwrite", overwrite)
     columns = as_columns(task=task, x=x, y=y, environment=environment)
     if columns.y is None or not columns.task:
-        raise ValueError(f"{'y' if columns.y is None else 'task'} must be the name of a column; got None.")
-    folder = Path(out)
-    _check_free(folder, overwrite)
+        lacking = Argument("y" if columns.y is None else "task")
+        raise ValueError(Message(lacking, " must be the name of a column; got None."))
+    index = TaskIndex(columns, drop_missing, labels=False)
+    _check_free(Path(out), overwrite)
     files = table_files(tables)
-    with _new_folder(folder) as new:
-        tasks = TaskIndex(columns, drop_missing)
-        digest = hashlib.sha256()
-        with open(new / "rows", "wb") as rows, open(new / "codes", "wb") as codes, _once():
-            for file, root in files:
-                for numbers, values in tasks.read(file, root):
-                    for stream, array in ((codes, numbers), (rows, values)):
-                        stream.write(array.data)
-                        digest.update(array.data)
-        tasks.check(files)
-        environments, order = tasks.grouped()
-        _place_rows(new, order, tasks.counts[: len(tasks)], len(columns.x) + 1)
+    with _new_folder(Path(out)) as new:
+        digest = _write_rows(new, files, index)
+        environments, order = _by_environment(index)
+        _place_rows(new, order, index.counts, len(columns.x) + 1)
         digest.update(repr(environments).encode())
         header = {
             "format": FORMAT,
@@ -76,57 +87,107 @@ def store_tasks(
         (new / HEADER).write_text(json.dumps(header, indent=1) + "\n", encoding="utf-8")
 
 
+def table_files(tables: Any) -> list[tuple[Path, Path]]:
+    """Return the files of paths, folders and patterns, each with the folder below which folders are columns."""
+    given = [tables] if isinstance(tables, str | os.PathLike) else tables
+    if not isinstance(given, Sequence) or not all(isinstance(each, str | os.PathLike) for each in given) or not given:
+        raise ValueError(f"tables must be a path, a pattern, or a sequence of them; got {repr(tables)[:100]}.")
+    files: dict[Path, tuple[Path, Path]] = {}
+    for each in map(Path, given):
+        paths = [each] if each.exists() else [Path(path) for path in sorted(glob.glob(str(each), recursive=True))]
+        found = [file for path in paths for file in (_inside(path) if path.is_dir() else [(path, path.parent)])]
+        if not found:
+            what = "has no Parquet or CSV file in it" if paths else "does not exist"
+            raise ValueError(f"{each} {what}: expected a Parquet or CSV file, a folder of them, or a pattern.")
+        for path, root in found:
+            whole = path.resolve().with_suffix("") if path.suffix.lower() in OPENERS else path.resolve()
+            if whole in files:  # t.csv and t.csv.gz are one table too
+                raise ValueError(f"tables has {path} twice: its rows would count twice. Leave one out.")
+            files[whole] = (find_table(path).path, root)
+    return list(files.values())
+
+
+def _inside(folder: Path) -> list[tuple[Path, Path]]:
+    """Return the tables in a folder and below; names that begin with a dot or an underscore belong to other tools."""
+    hidden = lambda path: any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)  # noqa: E731
+    files = sorted(path for path in folder.rglob("*") if path.name.lower().endswith(ENDINGS) and path.is_file())
+    return [(path, folder) for path in files if not hidden(path)]
+
+
+def _write_rows(folder: Path, files: list[tuple[Path, Path]], index: TaskIndex) -> Any:
+    """Write the numbers of all rows and of their tasks as they come; return a checksum of them."""
+    digest = hashlib.sha256()
+    with open(folder / "rows", "wb") as rows, open(folder / "tasks", "wb") as tasks:
+        for path, root in files:
+            first = 0
+            for frame in read_batches(path, root, index.columns):
+                batch = index.add(frame, str(path), first)
+                first += len(frame)
+                for stream, array in ((tasks, batch.tasks), (rows, np.column_stack([batch.x, batch.y]))):
+                    stream.write(array.data)
+                    digest.update(array.data)
+    index.finish(str(files[0][0]) if len(files) == 1 else f"tables ({len(files)} files)")
+    return digest
+
+
+def _by_environment(index: TaskIndex) -> tuple[list[dict[str, Any]], np.ndarray]:
+    """Return the environments, and the tasks in their order, environment after environment."""
+    names, of_task = list(index.environments), index.task_environments
+    if index.columns.environment is None:
+        names, of_task = [None], np.zeros_like(of_task)
+    counted = zip(names, np.bincount(of_task).tolist(), np.bincount(of_task, index.counts).tolist(), strict=True)
+    listed = [{"name": name, "tasks": tasks, "samples": int(samples)} for name, tasks, samples in counted]
+    return listed, np.argsort(of_task, kind="stable")
+
+
 def _place_rows(folder: Path, order: np.ndarray, counts: np.ndarray, width: int) -> None:
     """Move every row to its task: from the order of the tables to that of the tasks."""
     offsets = np.concatenate([[0], np.cumsum(counts[order])])
     free = np.empty(len(order), np.int64)  # where the next row of each task goes
     free[order] = offsets[:-1]
-    n_rows = int(offsets[-1])
     np.save(folder / "offsets.npy", offsets)
-    shapes = {"x.npy": (n_rows, width - 1), "y.npy": (n_rows,)}
-    block = max(BLOCK // width, 1)
-    with open(folder / "rows", "rb") as rows, open(folder / "codes", "rb") as codes:
+    n_rows, block = int(offsets[-1]), max(BLOCK // width, 1)
+    for name, shape in {"x.npy": (n_rows, width - 1), "y.npy": (n_rows,)}.items():
+        np.lib.format.open_memmap(folder / name, "w+", np.float64, shape)
+    with open(folder / "rows", "rb") as rows, open(folder / "tasks", "rb") as tasks:
         for _ in range(0, n_rows, block):
-            numbers = np.fromfile(codes, np.int64, block)
+            numbers = np.fromfile(tasks, np.int64, block)
             values = np.fromfile(rows, np.float64, width * len(numbers)).reshape(-1, width)
             # Mapped anew for every block: pages that were written stay with the system, not with us.
-            x, y = (_mapped(folder / name, shape) for name, shape in shapes.items())
+            x, y = (np.load(folder / name, mmap_mode="r+") for name in ("x.npy", "y.npy"))
             by_task = np.argsort(numbers, kind="stable")
-            tasks, first, of_task = np.unique(numbers[by_task], return_index=True, return_counts=True)
-            place = np.repeat(free[tasks] - first, of_task) + np.arange(len(numbers))
+            found, first, of_task = np.unique(numbers[by_task], return_index=True, return_counts=True)
+            place = np.repeat(free[found] - first, of_task) + np.arange(len(numbers))
             x[place], y[place] = values[by_task, :-1], values[by_task, -1]
-            free[tasks] += of_task
+            free[found] += of_task
             del x, y
-    for name in ("rows", "codes"):
+    for name in ("rows", "tasks"):
         (folder / name).unlink()
 
 
-def _mapped(path: Path, shape: tuple[int, ...]) -> np.ndarray:
-    if not path.exists():
-        return np.lib.format.open_memmap(path, "w+", np.float64, shape)
-    return np.load(path, mmap_mode="r+")
-
-
 def _check_free(folder: Path, overwrite: bool) -> None:
-    """The folder may be written, as it is not there or holds stored tasks that are not needed."""
+    """Raise if the folder exists, unless it holds stored tasks that may be replaced."""
     if not folder.exists():
         return
+    found = Message(Argument("out"), f" must be a new folder; {folder} ")
     try:
         read_header(folder)
     except ValueError:
-        raise ValueError(f"out must be a new folder; {folder} is there, and holds no stored tasks.") from None
+        raise ValueError(Message(found, "exists, and holds no stored tasks.")) from None
     if not overwrite:
-        raise ValueError(f"out must be a new folder; {folder} holds stored tasks. Pass overwrite=True to replace them.")
+        replace = Argument("overwrite", True)
+        raise ValueError(Message(found, "holds stored tasks. Pass ", replace, " to replace them."))
 
 
 @contextmanager
 def _new_folder(folder: Path) -> Iterator[Path]:
-    """A folder that gets its name once all is written; nothing is left of it otherwise."""
+    """Yield a temporary folder that gets its name once all is written, and is removed after an error."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         new = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".part"))
     except OSError as error:
-        raise ValueError(f"out must be a folder that can be written; {folder}: {error.strerror or error}.") from None
+        reason = f" must be a folder that can be written; {folder}: {error.strerror or error}."
+        raise ValueError(Message(Argument("out"), reason)) from None
     try:
         yield new
         os.umask(umask := os.umask(0))  # mkdtemp makes private folders
@@ -139,13 +200,3 @@ def _new_folder(folder: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
-
-
-@contextmanager
-def _once() -> Iterator[None]:
-    """Tell every warning once, not once a batch."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    for message in {str(warning.message): warning.category for warning in caught}.items():
-        warnings.warn(*message, stacklevel=4)

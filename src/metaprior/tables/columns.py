@@ -1,12 +1,14 @@
-"""Which columns of a table say what, and the words for a column that is not there."""
+"""The columns of a table by their roles, and errors for columns that do not exist."""
 
 import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from metaprior.checks import Argument, Message
+
 
 class TableWarning(UserWarning):
-    """Something in a table that was dealt with, and that the user should know of."""
+    """Warning about rows or columns of a table that were dropped or converted."""
 
 
 class Columns(NamedTuple):
@@ -18,10 +20,14 @@ class Columns(NamedTuple):
     environment: str | None = None
 
     @property
+    def naming(self) -> list[str]:
+        """The columns that hold names; the environment may also be one of those that name the task."""
+        return list(dict.fromkeys([*self.task, *([] if self.environment is None else [self.environment])]))
+
+    @property
     def used(self) -> list[str]:
-        """Every column once: the environment may also be one of those that name the task."""
-        last = [name for name in (self.y, self.environment) if name is not None]
-        return list(dict.fromkeys([*self.task, *self.x, *last]))
+        """Every column once."""
+        return [*self.task, *self.x, *(name for name in (self.y, *self.naming) if name and name not in self.task)]
 
 
 def as_columns(*, task: Any = None, x: Any, y: Any = None, environment: Any = None) -> Columns:
@@ -33,7 +39,7 @@ def as_columns(*, task: Any = None, x: Any, y: Any = None, environment: Any = No
         environment=None if environment is None else _name(environment, "environment"),
     )
     if not columns.x:
-        raise ValueError("x must name one column or more; got none.")
+        raise ValueError(Message(Argument("x"), " must name one column or more; got none."))
     roles = [("task", name) for name in columns.task] + [("x", name) for name in columns.x]
     roles += [("y", columns.y)] if columns.y is not None else []
     if columns.environment is not None and columns.environment not in columns.task:
@@ -42,30 +48,30 @@ def as_columns(*, task: Any = None, x: Any, y: Any = None, environment: Any = No
     for role, name in roles:
         if name in first:
             both = f"twice in {role}" if first[name] == role else f"as {first[name]} and as {role}"
-            raise ValueError(f"column {name!r} is named {both}: every column has one part to play. Leave one out.")
+            raise ValueError(f"column {name!r} is named {both}. A column has one role only: leave one out.")
         first[name] = role
     return columns
 
 
 def as_text(name: Any) -> Any:
-    """The name of a task or environment as text: 7, 7.0 (a column of integers with gaps) and "7" are one."""
+    """Return the name of a task or environment as text: 7, 7.0 (integers with missing values) and "7" are the same."""
     if isinstance(name, tuple):
         return tuple(as_text(part) for part in name)
     return str(int(name)) if isinstance(name, float) and name.is_integer() else str(name)
 
 
 def check_known(wanted: Iterable[str], known: Sequence[Any], source: str, index: Iterable[Any] = ()) -> None:
-    """Every wanted column is there, once; `source` is the file or argument to name, `index` what its index is named."""
+    """Raise unless every wanted column exists once; `source` is what errors call the table, `index` names its index."""
     for name in wanted:
         if name in index and name not in known:
             raise ValueError(f"{source} has no column {name!r}: that is its index. Pass it with .reset_index().")
         if name not in known:
-            raise ValueError(f"{source} has no column {name!r}{_nearest(name, known)}")
+            raise ValueError(f"{source} has no column {name!r}{_suggestion(name, known)}")
         if list(known).count(name) > 1:
             raise ValueError(f"{source} has {list(known).count(name)} columns named {name!r}. Rename all but one.")
 
 
-def _nearest(name: str, known: Sequence[Any]) -> str:
+def _suggestion(name: str, known: Sequence[Any]) -> str:
     if not len(known):
         return ": it has no columns."
     texts = [str(column) for column in known]
@@ -74,7 +80,7 @@ def _nearest(name: str, known: Sequence[Any]) -> str:
     guess = f"; did you mean {lower[close[0]]!r}? Its" if close else "; its"
     shown = ", ".join(map(repr, texts[:12])) + (f" and {len(texts) - 12} more" if len(texts) > 12 else "")
     separator = next((mark for mark in (";", "\t", "|") if len(texts) == 1 and mark in texts[0]), None)
-    advice = "" if separator is None else f" Columns seem to be separated by {separator!r}: they must be by commas."
+    advice = "" if separator is None else f" Columns seem to be separated by {separator!r}; use commas."
     return f"{guess} columns are {shown}.{advice}"
 
 
@@ -82,11 +88,11 @@ def _names(value: Any, role: str) -> tuple[str, ...]:
     if isinstance(value, str):
         return (_name(value, role),)
     if isinstance(value, dict | set | frozenset) or not isinstance(value, Iterable):  # inputs have an order
-        raise ValueError(f"{role} must be the name of a column, or several; got {value!r}.")
+        raise ValueError(Message(Argument(role), f" must be the name of a column, or several; got {value!r}."))
     return tuple(_name(item, role) for item in value)
 
 
 def _name(value: Any, role: str) -> str:
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{role} must be the name of a column, text that is not empty; got {value!r}.")
+        raise ValueError(Message(Argument(role), f" must be the name of a column, a nonempty string; got {value!r}."))
     return value

@@ -1,20 +1,18 @@
-"""Tables in long format, one row per sample, as tasks."""
+"""Rows of a table in long format, one per sample, grouped into tasks: at once, or batch by batch."""
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaprior.checks import check_bool
-from metaprior.tables.cells import Column, as_inputs, as_outputs, read_names, read_values
-from metaprior.tables.columns import Columns, TableWarning, as_columns, as_text, check_known
-from metaprior.tables.reading import read_table
+from metaprior.checks import Argument, Message, check_bool
+from metaprior.tables.cells import as_inputs, as_names, as_outputs, as_values
+from metaprior.tables.columns import Columns, TableWarning, as_text
+from metaprior.tables.reading import Frame, as_frame
 from metaprior.tasks.types import Task
-
-Frame = Any  # a data frame: pandas annotates every selection from one as perhaps a series
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,44 +23,14 @@ class TaskTable:
     environments: list[str] | None  # of each task
     rows: list[np.ndarray]  # of each task, in their order
     tasks: list[Task]  # y is zero where the table has no column y
+    dates: list[str]  # input columns that hold dates, here as days since 1970
 
     def by_environment(self) -> dict[str, list[Task]]:
-        """The tasks of each environment; of one without a name where the table has none."""
+        """Return the tasks of each environment, {"": tasks} where the table names none."""
         grouped: dict[str, list[Task]] = {}
         for name, of_task in zip(self.environments or [""] * len(self.tasks), self.tasks, strict=True):
             grouped.setdefault(name, []).append(of_task)
         return grouped
-
-    def of_environment(self, name: str) -> "TaskTable":
-        """The tasks of one environment alone."""
-        kept = [i for i, place in enumerate(self.environments or []) if place == name]
-        pick: Any = lambda values: [values[i] for i in kept]  # noqa: E731
-        return TaskTable(pick(self.names), None, pick(self.rows), pick(self.tasks))
-
-
-def tasks_from_frame(
-    frame: Any,
-    *,
-    task: Any,
-    x: Any,
-    y: Any,
-    environment: Any = None,
-    drop_missing: Any = False,
-    drop_duplicates: Any = False,
-) -> Any:
-    """The tasks of a table with one row per sample.
-
-    `frame` is a pandas DataFrame, a mapping from column names to arrays, or the path of a CSV or Parquet file. Rows
-    with the same value in column `task` (or in all of several) are one task (X, y), with inputs from the columns `x`
-    and outputs from column `y`, in the order of the rows. With `environment`, a column, the result is a dict from its
-    values, as strings, to lists of tasks, for `fit(tasks, target=...)`; without it the result is a list.
-    `drop_missing` leaves out rows in which a value is missing, `drop_duplicates` exact repetitions of a row.
-    """
-    columns = as_columns(task=task, x=x, y=y, environment=environment)
-    if columns.y is None:
-        raise ValueError("y must be the name of a column; got None.")
-    table = group_rows(frame, columns, drop_missing=drop_missing, drop_duplicates=drop_duplicates)
-    return table.tasks if table.environments is None else table.by_environment()
 
 
 def group_rows(
@@ -74,151 +42,171 @@ def group_rows(
     labels: bool | None = None,
     source: str = "frame",
 ) -> TaskTable:
-    """Check a table and gather the rows of every task.
+    """Check a table and collect the rows of every task.
 
-    `labels` says whether y are labels or numbers (None: see which its cells are), `source` what errors call the table.
+    `labels` says whether y holds labels or numbers (None: infer it); `source` is what errors call the table.
     """
-    check_bool("drop_missing", drop_missing)
     check_bool("drop_duplicates", drop_duplicates)
     source = str(frame) if isinstance(frame, str | os.PathLike) else source
-    frame = as_frame(frame, columns, source)
-    naming = [read_names(frame[name], name, source) for name in columns.task]
-    places = None if columns.environment is None else _as_text(frame, columns.environment, source)
-    inputs = [read_values(frame[name], name, source) for name in columns.x]
-    outputs = None if columns.y is None else read_values(frame[columns.y], columns.y, source)
-    every = [*naming, *([] if places is None else [places]), *inputs, *([] if outputs is None else [outputs])]
-    rows = _present(every, len(frame), drop_missing, source, queries=outputs is None)
-
-    points = np.stack([as_inputs(column.at(rows), rows) for column in inputs], axis=1)
-    y = np.zeros(len(rows)) if outputs is None else as_outputs(outputs.at(rows), rows, labels)
-    tasks = _codes([column.at(rows) for column in naming], len(rows))
-    if outputs is not None:
-        keep = _distinct([tasks, *points.T, y], rows, drop_duplicates, source)
-        rows, points, y, tasks = rows[keep], points[keep], y[keep], tasks[keep]
-    order = np.argsort(tasks, kind="stable")
-    ends = np.cumsum(np.bincount(tasks))
-    first = order[ends - np.bincount(tasks)]
-    environments = None
-    if places is not None:
-        places = places.at(rows)
-        _check_environments(places, tasks, first, naming, rows, source)
-        environments = places.cells(first)
-    names = [column.cells(rows[first]) for column in naming]
-    return TaskTable(
-        names=names[0] if len(names) == 1 else list(zip(*names, strict=True)) or [()],
-        environments=environments,
-        rows=_split(rows[order], ends),
-        tasks=[Task(*pair) for pair in zip(_split(points[order], ends), _split(y[order], ends), strict=True)],
-    )
+    index = TaskIndex(columns, drop_missing, labels)
+    batch = index.add(as_frame(frame, columns, source), source)
+    index.finish(source)
+    if columns.y is not None:
+        batch = _distinct(batch, drop_duplicates, source)
+    order = np.argsort(batch.tasks, kind="stable")
+    ends = np.cumsum(np.bincount(batch.tasks))
+    rows, x, y = (_split(values[order], ends) for values in (batch.rows, batch.x, batch.y))
+    tasks = [Task(*pair) for pair in zip(x, y, strict=True)]
+    known = list(index.environments)
+    environments = None if columns.environment is None else [known[e] for e in index.task_environments.tolist()]
+    return TaskTable(list(index.names), environments, rows, tasks, index.dates)
 
 
-def as_frame(table: Any, columns: Columns, source: str) -> Frame:
-    """The columns that are used, of a data frame, a mapping from names to arrays, or a file."""
+class Batch(NamedTuple):
+    """Checked rows of a table."""
+
+    rows: np.ndarray  # places in the table
+    tasks: np.ndarray  # the number of each row's task
+    x: np.ndarray  # (rows, inputs)
+    y: np.ndarray  # zero where the table has no column y
+
+
+class TaskIndex:
+    """The tasks of tables that come in one batch of rows or many, numbered in the order of their first rows."""
+
+    def __init__(self, columns: Columns, drop_missing: Any, labels: bool | None = None):
+        check_bool("drop_missing", drop_missing)
+        self.columns, self.drop_missing, self.labels = columns, drop_missing, labels
+        self.names: dict[Any, int] = {}
+        self.environments: dict[str, int] = {}
+        self.task_environments = np.zeros(0, np.int64)
+        self.counts = np.zeros(0, np.int64)  # rows of each task
+        self.kinds: dict[str, tuple[str, str]] = {}  # text, numbers or dates in a column, and the table that says so
+        self.dates: list[str] = []  # input columns that hold dates
+        self.missing = dict.fromkeys(columns.used, 0)  # cells
+        self.n_rows = self.n_missing = 0
+
+    def add(self, frame: Frame, source: str, first: int = 0) -> Batch:
+        """Check the rows of a batch, before which the table has `first` others, and number their tasks."""
+        import pandas as pd
+
+        columns, naming, kinds = self.columns, self.columns.naming, {}
+        read = {name: (as_names if name in naming else as_values)(frame[name], source) for name in columns.used}
+        table = self._present(pd.DataFrame(read).set_index(pd.RangeIndex(first, first + len(frame))), source)
+        x = np.empty((len(table), len(columns.x)))
+        for i, name in enumerate(columns.x):
+            x[:, i], dates = as_inputs(table[name], source)
+            kinds[name] = "dates" if dates else "numbers"
+        y = np.zeros(len(table)) if columns.y is None else as_outputs(table[columns.y], source, self.labels)
+        for name in naming:
+            kinds[name] = "text" if len(table) and isinstance(table[name].iloc[0], str) else "numbers"
+        if len(table):
+            self._check_kinds(kinds, source)
+        tasks = self._number(table)
+        if columns.environment is not None:
+            self._place(table[columns.environment], tasks, source)
+        return Batch(table.index.to_numpy(), tasks, x, y)
+
+    def finish(self, source: str) -> None:
+        """Raise if no row is left; warn about dropped rows and about dates."""
+        found = f"{self.n_missing} of {self.n_rows} rows with a missing value ({self._missing_cells()})"
+        if not self.names:
+            found = found if self.n_rows else "none"
+            raise ValueError(f"{source} must have at least one row without missing values; got {found}.")
+        if self.n_missing:
+            warnings.warn(f"{source}: dropped {found}.", TableWarning, stacklevel=4)
+        for name in self.dates:
+            advice = "If the time since each task's first row matters, add a column of that, such as hours."
+            message = f"{source}: column {name} holds dates, which become days since 1970-01-01 (UTC). {advice}"
+            warnings.warn(message, TableWarning, stacklevel=4)
+
+    def _missing_cells(self) -> str:
+        return ", ".join(f"{count} in {name}" for name, count in self.missing.items() if count)
+
+    def _present(self, table: Frame, source: str) -> Frame:
+        """Return the rows without missing values; raise if there are others, unless they may be dropped."""
+        missing = table.isna()
+        some = missing.any(axis=1)
+        self.n_rows, self.n_missing = self.n_rows + len(table), self.n_missing + int(some.sum())
+        for name in missing:
+            self.missing[name] += int(missing[name].sum())
+        if not some.any():
+            return table
+        if not self.drop_missing:
+            rows = f"{self.n_missing} of {table.index[-1] + 1} rows read ({self._missing_cells()})"
+            advice: Any = ("pass ", Argument("drop_missing", True), " to ") if self.columns.y is not None else ()
+            message = f"{source} has missing values in {rows}; the first is row {some.idxmax() + 1}. Fill them in, or "
+            raise ValueError(Message(message, *advice, "leave them out."))
+        return table[~some]
+
+    def _check_kinds(self, kinds: dict[str, str], source: str) -> None:
+        """Raise if a column is of one kind in a table and of another in the next: "7" and 7 would be two tasks."""
+        for name, kind in kinds.items():
+            before, where = self.kinds.setdefault(name, (kind, source))
+            if before != kind:
+                advice = "Convert one of them (names in CSV files and of folders are text)."
+                found = f"column {name!r} must be of one kind in all tables; it is {before} in {where}"
+                raise ValueError(f"{found} and {kind} in {source}. {advice}")
+        self.dates = [name for name in self.columns.x if self.kinds[name][0] == "dates"]
+
+    def _number(self, table: Frame) -> np.ndarray:
+        """Return the number of each row's task, and count its rows."""
+        import pandas as pd
+
+        codes, naming = np.zeros(len(table), np.int64), [table[name] for name in self.columns.task]
+        for column in naming:
+            codes = pd.factorize(codes * len(column.cat.categories) + column.cat.codes.to_numpy())[0]
+        first = np.empty(codes.max(initial=-1) + 1, np.int64)
+        first[codes[::-1]] = np.arange(len(codes))[::-1]  # of repeated indices the last assignment counts
+        cells = [column.iloc[first].tolist() for column in naming]
+        names = cells[0] if len(cells) == 1 else list(zip(*cells, strict=True)) or [()] * len(first)
+        tasks = _numbered(names, self.names)[codes]
+        new = len(self.names) - len(self.counts)
+        self.counts = np.pad(self.counts, (0, new)) + np.bincount(tasks, minlength=len(self.names))
+        self.task_environments = np.pad(self.task_environments, (0, new), constant_values=-1)
+        return tasks
+
+    def _place(self, column: Any, tasks: np.ndarray, source: str) -> None:
+        """Record the environment of every task; raise if a task has rows in two."""
+        column = column.cat.remove_unused_categories()
+        texts = [as_text(value) for value in column.cat.categories.tolist()]
+        found, known = _numbered(texts, self.environments)[column.cat.codes.to_numpy()], self.task_environments
+        new = known[tasks] < 0
+        known[tasks[new][::-1]] = found[new][::-1]  # that of the first row
+        other = known[tasks] != found
+        if other.any():
+            row, names = int(other.argmax()), list(self.names)
+            here, there = (list(self.environments)[e] for e in (known[tasks[row]], found[row]))
+            where = f"{here!r} before and {there!r} in row {column.index[row] + 1}"
+            problem = (
+                f"{source}: task {names[tasks[row]]!r} is in two environments, {where}. If these are different tasks, "
+            )
+            both = Argument("task", [column.name, *(name for name in self.columns.task if name != column.name)])
+            raise ValueError(Message(problem, "name tasks by both columns: ", both, ". If not, fix the environment."))
+
+
+def _numbered(values: Sequence[Any], known: dict[Any, int]) -> np.ndarray:
+    """Return the numbers of values, new ones in the order in which they come."""
+    return np.fromiter((known.setdefault(value, len(known)) for value in values), np.int64, len(values))
+
+
+def _distinct(batch: Batch, drop: bool, source: str) -> Batch:
+    """Warn about rows that repeat an earlier one exactly, and drop them if asked."""
     import pandas as pd
 
-    if isinstance(table, str | os.PathLike):
-        return read_table(table, columns)
-    if isinstance(table, pd.DataFrame):
-        check_known(columns.used, list(table.columns), source, [name for name in table.index.names if name])
-        return table[columns.used]
-    if hasattr(table, "to_pandas"):  # of Arrow, or polars
-        return as_frame(table.to_pandas(), columns, source)
-    known = list(table) if isinstance(table, Mapping) else list(getattr(table, "columns", []))
-    if not known:
-        raise ValueError(
-            f"{source} must be a DataFrame, a mapping from column names to arrays, or the path of a CSV or Parquet "
-            f"file; got {type(table).__name__}."
-        )
-    check_known(columns.used, known, source)
-    arrays = {name: table[name] for name in columns.used}
-    for name, values in arrays.items():
-        try:
-            shape = np.shape(values)
-        except ValueError:  # lists of unequal lengths
-            shape = "lists of several lengths"
-        if len(shape) != 1:
-            raise ValueError(f"{source}: column {name!r} must have shape (rows,); got {shape}.")
-    sizes = {name: len(values) for name, values in arrays.items()}
-    if len(set(sizes.values())) > 1:
-        raise ValueError(f"{source} must have columns of one length; got {sizes}.")
-    return pd.DataFrame({name: pd.Series(values).reset_index(drop=True) for name, values in arrays.items()})
-
-
-def _as_text(frame: Frame, name: str, source: str) -> Column:
-    """A column of names as text, each stored once."""
-    column = read_names(frame[name], name, source)
-    assert column.codes is not None
-    distinct, places = np.unique(np.array([as_text(value) for value in column.values], object), return_inverse=True)
-    return column._replace(values=distinct, codes=np.append(places, -1)[column.codes])
-
-
-def _present(columns: Sequence[Column], n: int, drop_missing: bool, source: str, queries: bool) -> np.ndarray:
-    """Rows without missing values. Others are an error unless dropping them was asked for."""
-    missing = np.zeros(n, bool)
-    counts = []
-    for column in columns:
-        of_column = column.missing()
-        missing |= of_column
-        if of_column.any():
-            counts.append(f"{int(of_column.sum())} in {column.name}")
-    if not missing.any() and n:
-        return np.arange(n)
-    found = f"{int(missing.sum())} of {n} rows with a missing value ({', '.join(counts)})"
-    if missing.all():
-        raise ValueError(f"{source} must have at least one row without missing values; got {found if n else 'none'}.")
-    if not drop_missing:
-        advice = "leave them out" if queries else "pass drop_missing=True to leave them out"
-        raise ValueError(f"{source} has {found}; the first is row {missing.argmax() + 1}. Fill them in, or {advice}.")
-    warnings.warn(f"{source}: dropped {found}.", TableWarning, stacklevel=4)
-    return np.flatnonzero(~missing)
-
-
-def _distinct(parts: Sequence[np.ndarray], rows: np.ndarray, drop: bool, source: str) -> np.ndarray | slice:
-    """Rows that do not repeat an earlier one exactly, if they are to be dropped; a warning of them either way."""
-    import pandas as pd
-
-    repeated = pd.DataFrame(dict(enumerate(parts)), copy=False).duplicated().to_numpy()
+    repeated = pd.DataFrame(dict(enumerate([batch.tasks, *batch.x.T, batch.y]))).duplicated().to_numpy()
     if not repeated.any():
-        return slice(None)
-    found = f"{int(repeated.sum())} row(s) that repeat an earlier row exactly, the first is row"
-    found = f"{found} {rows[repeated.argmax()] + 1}"
-    advice = "Each counts as a sample of its own; if they are copies, pass drop_duplicates=True."
-    message = f"{source}: dropped {found}." if drop else f"{source} has {found}. {advice}"
-    warnings.warn(message, TableWarning, stacklevel=4)
-    return ~repeated if drop else slice(None)
-
-
-def _codes(naming: Sequence[Column], n: int) -> np.ndarray:
-    """The number of each row's task, in the order of first rows; one task if no column names them."""
-    import pandas as pd
-
-    codes = np.zeros(n, np.int64)
-    for column in naming:
-        assert column.codes is not None
-        codes = pd.factorize(codes * len(column.values) + column.codes)[0]
-    return codes
-
-
-def _check_environments(
-    places: Column, tasks: np.ndarray, first: np.ndarray, naming: Sequence[Column], rows: np.ndarray, source: str
-) -> None:
-    """No task has rows in two environments."""
-    assert places.codes is not None
-    other = places.codes != places.codes[first][tasks]
-    if not other.any():
-        return
-    row = int(other.argmax())
-    here, there = places.cells(np.array([first[tasks[row]], row]))
-    name = ", ".join(repr(column.cells(rows[[row]])[0]) for column in naming) or "of all rows"
-    columns = [places.name, *(column.name for column in naming if column.name != places.name)]
-    raise ValueError(
-        f"{source}: task {name} is in two environments, {here!r} (row {rows[first[tasks[row]]] + 1}) and {there!r} "
-        f"(row {rows[row] + 1}). If these are different tasks, name tasks by both columns: task={columns}. "
-        "If they are one, mend the environment."
+        return batch
+    found = f"{repeated.sum()} row(s) that repeat an earlier row exactly; the first is row"
+    found = f"{found} {batch.rows[repeated.argmax()] + 1}."
+    keep: Any = ("Each counts as a sample; if they are copies, pass ", Argument("drop_duplicates", True), ".")
+    warnings.warn(
+        f"{source}: dropped {found}" if drop else Message(f"{source} has {found} ", *keep), TableWarning, stacklevel=4
     )
+    return Batch(*(values[~repeated] for values in batch)) if drop else batch
 
 
 def _split(values: np.ndarray, ends: np.ndarray) -> list[np.ndarray]:
-    """Views of the rows of each task; `np.split` takes three times as long."""
+    """Return views of the rows of each task; `np.split` takes three times as long."""
     starts = [0, *ends[:-1].tolist()]
     return [values[start:end] for start, end in zip(starts, ends.tolist(), strict=True)]

@@ -10,7 +10,7 @@ import pytest
 
 from metaprior import MetaGPClassifier, MetaGPRegressor, predict_frame
 from metaprior.prediction import batches as many_tasks
-from metaprior.tables import prediction_frames as frames
+from metaprior.tables import frames
 from metaprior.tables.columns import TableWarning, as_columns
 from metaprior.tables.grouping import group_rows
 
@@ -162,7 +162,7 @@ def test_classes_of_each_task(own_labels):
     found = predict_frame(own_labels, context, query, **NAMES)
     assert_as_adapted_labels(own_labels, context, query, found)
     with pytest.raises(
-        ValueError, match=r"1 of 2 query tasks have no context \(the first is 1\), and tasks have labels"
+        ValueError, match=r"1 of 2 query tasks have no context \(the first is 1\), and every task has its own labels"
     ):
         predict_frame(own_labels, context[context["patient"] != 1], query, **NAMES)
 

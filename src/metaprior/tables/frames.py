@@ -1,0 +1,255 @@
+"""From tables to tasks, and from tables to predictions: for many tasks at once."""
+
+import os
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from scipy.special import expit
+
+from metaprior.checks import Argument, Message, check_integer, is_number
+from metaprior.prediction.batches import NewTasks, predict_label_rows, predict_rows
+from metaprior.prediction.ensemble import is_classifier
+from metaprior.prediction.mixtures import GaussianMixture
+from metaprior.tables.columns import Columns, TableWarning, as_columns, as_text
+from metaprior.tables.grouping import TaskTable, group_rows
+from metaprior.tables.reading import as_frame
+from metaprior.tasks.labels import as_labels, encode, task_classes
+from metaprior.tasks.ragged import Ragged
+from metaprior.tasks.types import Task, TestTask
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def tasks_from_frame(
+    frame: Any,
+    *,
+    task: Any,
+    x: Any,
+    y: Any,
+    environment: Any = None,
+    drop_missing: Any = False,
+    drop_duplicates: Any = False,
+) -> Any:
+    """Group the rows of a table into tasks.
+
+    Parameters
+    ----------
+    frame : DataFrame, mapping of names to arrays, or path of a CSV or Parquet file
+        Table with one row per sample.
+    task : str or list of str
+        Columns that name the task of a row. Rows with the same values are one task, in their order.
+    x : str or list of str
+        Input columns: numbers, or dates, which become days since 1970-01-01 (UTC).
+    y : str
+        Output column: numbers, or labels.
+    environment : str, optional
+        Column that names the environment of a task, such as a hospital.
+    drop_missing, drop_duplicates : bool, default=False
+        Drop rows with a missing value, which otherwise is an error, or exact repetitions of a row.
+
+    Returns
+    -------
+    list of (X, y), or dict from environment to such a list
+        The dict, for `fit(tasks, target=...)`, if `environment` is given.
+
+    Examples
+    --------
+    >>> from metaprior import tasks_from_frame
+    >>> table = {"patient": ["a", "a", "b"], "hours": [0, 1, 0], "rate": [80, 82, 95]}
+    >>> [task.y.tolist() for task in tasks_from_frame(table, task="patient", x="hours", y="rate")]
+    [[80, 82], [95]]
+    """
+    columns = as_columns(task=task, x=x, y=y, environment=environment)
+    if columns.y is None:
+        raise ValueError(Message(Argument("y"), " must be the name of a column; got None."))
+    table = group_rows(frame, columns, drop_missing=drop_missing, drop_duplicates=drop_duplicates)
+    return table.tasks if table.environments is None else table.by_environment()
+
+
+def predict_frame(
+    meta: Any,
+    context: Any,
+    query: Any,
+    *,
+    task: Any = None,
+    x: Any,
+    y: Any,
+    coverage: Any = 0.9,
+    drop_missing: Any = False,
+    drop_duplicates: Any = False,
+) -> "pd.DataFrame":
+    """Predict every row of a table, given the rows of the same task in another.
+
+    Parameters
+    ----------
+    meta : MetaGPRegressor or MetaGPClassifier
+        The fitted prior.
+    context : DataFrame, mapping of names to arrays, path of a CSV or Parquet file, or None
+        Observations of the new tasks. A task without any is predicted from the prior.
+    query : DataFrame, mapping of names to arrays, or path of a CSV or Parquet file
+        Inputs to predict at.
+    task, x, y : str or list of str
+        Columns, as for `tasks_from_frame`. Without `task` all rows are one task. Tasks of the two tables match if their
+        names read the same: 7 in a data frame is "7" in a CSV file.
+    coverage : float, default=0.9
+        Probability of the interval from `lower` to `upper`.
+    drop_missing, drop_duplicates : bool, default=False
+        Drop rows of the context with a missing value, or exact repetitions of a row.
+
+    Returns
+    -------
+    DataFrame
+        The task and x columns of the query, with its rows and index, and `mean`, `std`, `lower` and `upper` of a new
+        observation. For labels: `label`, the more probable class, and its `probability`; a label of None is the class
+        that the task's context does not show.
+
+    Examples
+    --------
+    >>> from metaprior import MetaGPRegressor, predict_frame
+    >>> meta = MetaGPRegressor(kernel="rbf", mean="constant", alpha=0.0, n_steps=0)
+    >>> meta = meta.fit(target_tasks=[([[0.0], [1.0]], [80.0, 82.0])])
+    >>> context, query = {"hours": [0.0, 1.0], "rate": [90.0, 91.0]}, {"hours": [2.0, 3.0]}
+    >>> predict_frame(meta, context, query, x="hours", y="rate").columns.tolist()
+    ['hours', 'mean', 'std', 'lower', 'upper']
+    """
+    columns, drops = as_columns(task=task, x=x, y=y), {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates}
+    return predict_tables(meta, context, query, columns, coverage, **drops).frame
+
+
+class TablePrediction(NamedTuple):
+    """Predictions for a table of queries, and the tasks that they were made from."""
+
+    frame: Any  # a data frame: the rows of the query table and their predictions
+    queries: TaskTable
+    contexts: list[Task]  # of each query task
+
+
+def predict_tables(
+    meta: Any, context: Any, query: Any, columns: Columns, coverage: Any = 0.9, **drops: Any
+) -> TablePrediction:
+    """Predict as `predict_frame`, and return the grouped tasks too."""
+    labels = is_classifier(meta)
+    if not (is_number(coverage) and 0 < coverage < 1):
+        raise ValueError(Message(Argument("coverage"), f" must lie strictly between 0 and 1; got {coverage!r}."))
+    if columns.y is None:
+        raise ValueError(Message(Argument("y"), " must be the name of a column of context; got None."))
+    n_inputs = meta.model_.input_dim
+    if len(columns.x) != n_inputs:
+        message = f" must name {n_inputs} column(s), as many as the prior was fitted with; got {len(columns.x)}."
+        raise ValueError(Message(Argument("x"), message))
+    wanted, source = columns._replace(y=None), _source(query, "query")
+    added = ("label", "probability") if labels else ("mean", "std", "lower", "upper")
+    for name in added:
+        if name in wanted.used:
+            raise ValueError(f"column {name!r} has the name of a column of the result ({', '.join(added)}). Rename it.")
+    rows = as_frame(query, wanted, "query")
+    if not len(rows):
+        raise ValueError(f"{source} has no rows: there is nothing to predict.")
+    queries = group_rows(rows, wanted, source=source)
+    contexts = _matched(queries, _contexts(context, columns, queries, labels, drops), meta)
+    predicted = _label_columns(meta, queries, contexts) if labels else _columns(meta, queries, contexts, coverage)
+    return TablePrediction(rows.assign(**predicted), queries, contexts)
+
+
+def split_table(
+    table: TaskTable, n_context: Any, rng: np.random.Generator, environment: str | None = None
+) -> tuple[list[TestTask], list[Any], list[Any]]:
+    """Return tasks to evaluate on, their names, and the names of those with too few rows.
+
+    `n_context` rows of each task, drawn at random, are context and the others are queries. Tasks of other environments
+    than the given one are left out, if the table names any.
+    """
+    n_context = check_integer("n_context", n_context, least=0)
+    tests, names, skipped = [], [], []
+    places = table.environments or [environment] * len(table.names)
+    for name, place, of_task in zip(table.names, places, table.tasks, strict=True):
+        if place != environment:
+            continue
+        if len(of_task.y) <= n_context:
+            skipped.append(name)
+            continue
+        order = rng.permutation(len(of_task.y))
+        context, query = np.sort(order[:n_context]), np.sort(order[n_context:])
+        tests.append(TestTask(of_task.x[context], of_task.y[context], of_task.x[query], of_task.y[query]))
+        names.append(name)
+    return tests, names, skipped
+
+
+def _source(table: Any, name: str) -> str:
+    return str(table) if isinstance(table, str | os.PathLike) else name
+
+
+def _contexts(
+    context: Any, columns: Columns, queries: TaskTable, labels: bool, drops: dict[str, Any]
+) -> dict[Any, Task]:
+    """Return the context of each task by its name as text."""
+    if context is None:
+        return {}
+    source, rows = _source(context, "context"), as_frame(context, columns, "context")
+    if not len(rows) or (drops.get("drop_missing") is True and rows.isna().any(axis=1).all()):
+        return {}
+    table = group_rows(rows, columns, labels=labels, source=source, **drops)
+    if table.dates != queries.dates:
+        name = next(name for name in columns.x if (name in table.dates) != (name in queries.dates))
+        raise ValueError(f"column {name!r} must hold dates in both tables or in none; fix {source} or the queries.")
+    known: dict[Any, Task] = {}
+    for name, of_task in zip(table.names, table.tasks, strict=True):
+        if as_text(name) in known:
+            raise ValueError(f"{source}: two tasks are named {as_text(name)}, as text and as a number. Rename one.")
+        known[as_text(name)] = of_task
+    return known
+
+
+def _matched(queries: TaskTable, known: dict[Any, Task], meta: Any) -> list[Task]:
+    """Return the context of each query task, empty if there is none."""
+    empty = Task(np.zeros((0, meta.model_.input_dim)), np.zeros(0))
+    contexts = [known.get(as_text(name), empty) for name in queries.names]
+    without = [name for name, context in zip(queries.names, contexts, strict=True) if not len(context.y)]
+    if without:
+        found = f"{len(without)} of {len(contexts)} query tasks have no context (the first is {without[0]!r})"
+        if is_classifier(meta) and meta.classes_ is None:
+            advice = "Add rows of each to the context, or leave these tasks out of the queries."
+            raise ValueError(f"{found}, and every task has its own labels, so theirs are unknown. {advice}")
+        warnings.warn(f"{found}: they are predicted from the prior.", TableWarning, stacklevel=4)
+    return contexts
+
+
+def _columns(meta: Any, queries: TaskTable, contexts: Sequence[Task], coverage: float) -> dict[str, np.ndarray]:
+    def wanted(predictive: GaussianMixture, _: np.ndarray) -> np.ndarray:
+        return np.stack([predictive.mean(), predictive.std(), *predictive.interval(coverage)])
+
+    predicted = predict_rows(meta.model_, _new_tasks(queries, contexts), wanted)
+    return dict(zip(("mean", "std", "lower", "upper"), _in_order(predicted, queries), strict=True))
+
+
+def _label_columns(meta: Any, queries: TaskTable, contexts: Sequence[Task]) -> dict[str, Any]:
+    import pandas as pd
+
+    classes, encoded = [], []
+    for name, context in zip(queries.names, contexts, strict=True):
+        where = f"context, task {name!r}"
+        y = as_labels(context.y, where)
+        classes.append(task_classes(y, where, meta.classes_))
+        encoded.append(Task(context.x, encode(y, classes[-1])))
+    first, second = _in_order(predict_label_rows(meta.model_, _new_tasks(queries, encoded)), queries)
+    odds = second - first
+    label = np.empty(len(odds), object)
+    for rows, pair in zip(queries.rows, classes, strict=True):
+        label[rows] = pair.astype(object)[(odds[rows] > 0).astype(int)]
+    return {"label": pd.Series(label).infer_objects().array, "probability": expit(np.abs(odds))}
+
+
+def _new_tasks(queries: TaskTable, contexts: Sequence[Task]) -> NewTasks:
+    shape = queries.tasks[0].x.shape[1:]
+    x, y = Ragged.of([context.x for context in contexts], shape), Ragged.of([context.y for context in contexts])
+    return NewTasks(x, y, Ragged.of([of_task.x for of_task in queries.tasks], shape))
+
+
+def _in_order(values: np.ndarray, queries: TaskTable) -> np.ndarray:
+    """Return values (..., rows), which come task after task, in the order of the query table."""
+    ordered = np.empty_like(values)
+    ordered[..., np.concatenate(queries.rows)] = values
+    return ordered
