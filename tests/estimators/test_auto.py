@@ -126,7 +126,7 @@ def test_no_target_tasks_is_alpha_one_with_a_warning():
     with pytest.warns(UserWarning, match=r"no tasks of the target environment.*alpha is 1"):
         meta = MetaGPRegressor(**SMALL).fit(SOURCE)
     assert meta.alpha_ == 1.0
-    with pytest.warns(UserWarning, match=r"need two tasks of the target environment.*there are 1"):
+    with pytest.warns(UserWarning, match=r"need at least two tasks of the target environment.*there are 1"):
         MetaGPRegressor(**SMALL, temperature="auto").fit(SOURCE, TARGET[:1])
 
 
@@ -139,7 +139,7 @@ def test_one_target_task_is_averaged_with_caution():
     meta = MetaGPRegressor(**SMALL).fit(SOURCE, TARGET[:1])
     assert_allclose(meta.alpha_path_.alpha, [0.6 / 1.6, 2.4 / 3.4, 6 / 7])
     assert_allclose(meta.alpha_path_.weight, 1 / 3)
-    assert "nothing could be held out" in meta.transfer_report().verdict
+    assert "no target task could be held out" in meta.transfer_report().verdict
 
 
 def test_target_tasks_of_one_sample_are_predicted_from_the_prior():
@@ -173,7 +173,7 @@ def test_samples_are_of_the_average(auto):
 
 
 def test_members_are_trained_in_parts_where_memory_is_short(auto, monkeypatch):
-    monkeypatch.setattr("metaprior.meta.runs.MAX_NUMBERS", 1)
+    monkeypatch.setattr("metaprior.training.many_runs.MAX_NUMBERS", 1)
     parts = MetaGPRegressor(**SMALL).fit(SOURCE, TARGET, validation_tasks=TEST)
     assert len(parts.model_.members) > 1
     assert_allclose(parts.adapt(X, Y).predict(X_NEW), auto.adapt(X, Y).predict(X_NEW), rtol=0.05)
@@ -221,10 +221,10 @@ def test_many_environments():
     ("environments", "arguments", "parts"),
     [
         ({"a": SOURCE, "b": TARGET}, {"target": "c"}, ("target must be one of the environments, 'a', 'b'", "'c'")),
-        ({"a": SOURCE, "b": TARGET}, {}, ("target must say which environment", "'a', 'b'")),
+        ({"a": SOURCE, "b": TARGET}, {}, ("target must name the environment", "'a', 'b'")),
         ({"a": SOURCE}, {"target": "a", "target_tasks": TARGET}, ("target_tasks must be left out",)),
         ({1: SOURCE}, {"target": 1}, ("keys must be strings", "1")),
-        ({}, {"target": "a"}, ("without any environment",)),
+        ({}, {"target": "a"}, ("empty mapping",)),
         ({"a": [], "b": []}, {"target": "a"}, ("no tasks",)),
         ({"a": SOURCE, "b": "tasks"}, {"target": "a"}, ("source_tasks['b']", "sequence of (X, y)")),
         (SOURCE, {"target": "a"}, ("target='a' names one of several environments",)),
@@ -243,7 +243,7 @@ def test_bad_search_time(value):
 
 
 def test_bad_validation_tasks_are_found_before_the_search(monkeypatch):
-    monkeypatch.setattr("metaprior.estimators.base.choose", lambda *_: pytest.fail("searched"))
+    monkeypatch.setattr("metaprior.estimators.fitting.choose", lambda *_: pytest.fail("searched"))
     with pytest.raises(ValueError, match="validation_tasks"):
         MetaGPRegressor(**SMALL).fit(SOURCE, TARGET, validation_tasks=[(X, Y)])
 
@@ -252,11 +252,11 @@ def test_search_time_bounds_the_search(monkeypatch):
     class Searched(Exception):
         pass
 
-    def stop(tasks, choice, *_):  # what follows the search is not bounded
+    def stop(source, sample, choice, *_):  # what follows the search is not bounded
         assert np.isfinite(choice.scores).all()
         raise Searched
 
-    monkeypatch.setattr("metaprior.estimators.base.train_members", stop)
+    monkeypatch.setattr("metaprior.estimators.fitting.train_members", stop)
     meta = MetaGPRegressor(**{**SMALL, "n_steps": 4_000_000}, search_time=2.0)
     started = time.monotonic()
     with pytest.raises(Searched):

@@ -65,7 +65,7 @@ BAD_ARGUMENTS = {
         "'zero', 'initial', or a mapping from group",
         ["one", 0.0, None, NAN, {"weights": NAN}, {"biases": "x"}, {"weights": np.zeros(2)}],
     ),
-    "n_steps": ("an integer of at least 0", [*NO_COUNT, None]),
+    "n_steps": ("an integer of at least 0", NO_COUNT),
     "n_particles": ("an integer of at least 1", [*NO_COUNT, 0]),
     "batch_size": ("an integer of at least 1", [*NO_COUNT, 0]),
     "optimizer": ("one of adam, sgd", NO_NAME),

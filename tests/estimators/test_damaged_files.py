@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from metaprior import MetaGPRegressor, load
-from metaprior.estimators.persistence import InvalidFile, read, write
+from metaprior.files import InvalidFile, read_tensors, write_tensors
 
 RNG = np.random.default_rng(0)
 TASKS = [(x, np.sin(x[:, 0])) for x in RNG.normal(size=(4, 4, 1))]
@@ -100,18 +100,18 @@ def test_of_5000_damaged_files_each_is_refused_or_as_good_as_before(priors, tmp_
 SAVER = """
 import sys
 import numpy as np
-from metaprior.persistence import write
+from metaprior.files import write_tensors
 print("ready", flush=True)
 number = 0
 while True:
     number += 1
-    write(sys.argv[1], {"number": number}, {"tensor": np.full(500_000, float(number))})
+    write_tensors(sys.argv[1], {"number": number}, {"tensor": np.full(500_000, float(number))})
 """
 
 
 def test_a_save_that_is_killed_leaves_a_whole_file(tmp_path):
     path, rng, numbers = tmp_path / "prior", np.random.default_rng(2), []
-    write(path, {"number": 0}, {"tensor": np.zeros(500_000)})
+    write_tensors(path, {"number": 0}, {"tensor": np.zeros(500_000)})
     for _ in range(5):
         process = subprocess.Popen([sys.executable, "-c", SAVER, str(path)], stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
@@ -120,7 +120,7 @@ def test_a_save_that_is_killed_leaves_a_whole_file(tmp_path):
         process.send_signal(signal.SIGKILL)
         process.wait()
         process.stdout.close()
-        header, tensors = read(path)
+        header, tensors = read_tensors(path)
         assert (tensors["tensor"] == header["number"]).all()
         numbers.append(header["number"])
     assert max(numbers) > 1

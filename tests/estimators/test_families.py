@@ -16,10 +16,14 @@ from metaprior import (
     RBFKernel,
 )
 from metaprior.datasets.sinusoid import Sinusoid
-from metaprior.meta.methods import MAP, Laplace
+from metaprior.estimators import fitting
+from metaprior.estimators.parameters import check_parameters, resolve_families
+from metaprior.meta.methods import MAP, Laplace, resolve_inference
 from metaprior.meta.runs import Settings
 from metaprior.search import selection
+from metaprior.search.selection import choose
 from metaprior.tasks.types import Task
+from metaprior.training.many_runs import TrainingOptions
 from metaprior_studies.demo.sinusoid_demo import PAPER
 
 NET = (6,)
@@ -99,8 +103,11 @@ def test_a_source_of_no_weight_leaves_no_trace(family):
 
 
 def test_auto_takes_the_family_that_fits_the_inputs():
+    def known(meta, input_dim):
+        return resolve_families(meta, check_parameters(meta), input_dim, resolve_inference(meta.inference))
+
     def names(meta, input_dim):
-        return list(meta._families(meta._settings(), input_dim))
+        return list(known(meta, input_dim))
 
     assert names(MetaGPRegressor(), 3) == ["inducing", "mlp"]
     assert names(MetaGPRegressor(), 4) == ["linear+rbf", "mlp"]
@@ -108,7 +115,7 @@ def test_auto_takes_the_family_that_fits_the_inputs():
     assert names(MetaGPRegressor(inference="laplace"), 1) == ["inducing"]
     assert names(MetaGPRegressor(kernel="rbf", mean="zero"), 1) == ["rbf"]
     assert names(MetaGPClassifier(), 1) == names(MetaGPClassifier(), 64) == ["linear+rbf"]
-    methods = [settings.method for settings in MetaGPRegressor()._families(MetaGPRegressor()._settings(), 1).values()]
+    methods = [settings.method for settings in known(MetaGPRegressor(), 1).values()]
     assert methods == [Laplace(), MAP()]
 
 
@@ -116,7 +123,7 @@ def test_the_family_that_was_chosen_is_used_and_saved(tmp_path):
     tasks = ragged(6, 0)
     meta = MetaGPRegressor(0.0, **QUICK)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("metaprior.estimators.base.choose_family", lambda *_: 1)
+        patch.setattr(fitting, "choose", lambda *given: (1, choose(*given[:3], given[3][1:], *given[4:])[1]))
         meta.fit(target_tasks=tasks)
     assert meta.family_ == "mlp"
     assert len(meta.particle_weights_) == 1  # too many parameters for Laplace's approximation
@@ -139,27 +146,35 @@ def test_the_family_that_was_chosen_is_used_and_saved(tmp_path):
     ],
 )
 def test_the_first_family_is_left_only_for_one_that_is_clearly_better(gains, expected, monkeypatch):
-    class Search:
-        def __init__(self, environments, target, schedule, labels):
-            self.schedule = schedule
-
-        def add(self, candidates):
-            self.n_candidates = len(candidates)
-
-        def scores(self):
-            base = np.zeros((self.n_candidates, 10))
-            base[0] = -5.0  # the better of two discounts counts
-            return base + (np.array(gains) if self.schedule.seed == 1 else 0.0)
-
-    monkeypatch.setattr(selection, "_Search", Search)
-    schedules = [selection.SearchOptions(print, 10, 0.1, seed, None, print) for seed in (0, 1)]  # type: ignore[arg-type]
-    task = Task(np.zeros((1, 1)), np.zeros(1))
-    tasks = [[task] * 3, [task] * 10]
-    weights = [(0.0, 1.0), (0.5, 0.5)]
     families = [Settings(), Settings()]
-    assert selection.choose_family(tasks, 1, weights, families, schedules) == expected
-    assert selection.choose_family([[task] * 3, [task] * 9], 1, weights, families, schedules) == 0
-    assert selection.choose_family(tasks, 1, weights, families[:1], schedules[:1]) == 0
+
+    def score(validations, candidates, *_):
+        [validation] = validations
+        new = validation.unscored(candidates)
+        scores = np.zeros((len(new), len(validation.folds.splits)))
+        scores[0] = -5.0  # the better of two discounts counts
+        scores += np.resize(gains, scores.shape[1]) if new[0].settings is families[1] else 0.0
+        validation.candidates += new
+        queries = np.broadcast_to(scores[:, :, None], (*scores.shape, validation.reference.shape[1]))
+        validation.log_densities = np.concatenate([validation.log_densities, queries])
+        return True
+
+    monkeypatch.setattr(selection, "score_candidates", score)
+    search = selection.SearchOptions(TrainingOptions(10, 0.1), 0)
+    task = Task(np.zeros((1, 1)), np.zeros(1))
+
+    def family(n_target, families):
+        tasks = [[task] * 3, [task] * n_target]
+        return choose(tasks, 1, [(0.0, 1.0)], families, selection.AutoSettings(), search)[0]
+
+    def family_of_two_discounts(n_target):
+        tasks = [[task] * 3, [task] * n_target]
+        weights = [(0.0, 1.0), (0.5, 0.5)]
+        return selection._choose_family(tasks, 1, weights, families, search)[0]
+
+    assert family_of_two_discounts(10) == expected
+    assert family(9, families) == 0
+    assert family(10, families[:1]) == 0
 
 
 def test_the_default_learns_more_from_few_tasks_than_the_paper_s_prior():

@@ -11,9 +11,8 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from sklearn.base import clone
 
-from metaprior import SVGD, LinearKernel, MetaGPRegressor, MLPKernel, MLPMean, RBFKernel, load
-from metaprior.estimators import persistence
-from metaprior.estimators.persistence import InvalidFile
+from metaprior import SVGD, LinearKernel, MetaGPRegressor, MLPKernel, MLPMean, RBFKernel, files, load
+from metaprior.files import InvalidFile
 
 RNG = np.random.default_rng(0)
 TASKS = [(x, np.sin(x[:, 0])) for x in RNG.normal(size=(3, 4, 1))]
@@ -55,7 +54,7 @@ def rewrite(path, change):
     tensors = load_file(path)
     change(metadata, tensors)
     if "header" in metadata:
-        metadata["sha256"] = persistence._digest(metadata["header"], tensors)
+        metadata["sha256"] = files._digest(metadata["header"], tensors)
     save_file(tensors, path, metadata)
 
 
@@ -86,9 +85,9 @@ def test_own_kernel_and_mean_are_passed_again(dtype, tmp_path):
     meta = MetaGPRegressor(**{**POOLED, "n_steps": 2}, mean=default_mean, kernel=own_kernel(), dtype=dtype).fit(TASKS)
     meta.save(tmp_path / "prior")
     assert_predicts_the_same(meta, load(tmp_path / "prior", kernel=own_kernel(), mean=default_mean))
-    with pytest.raises(ValueError, match=r"own mean, default_mean.* load\(path, mean=\.\.\.\)"):
+    with pytest.raises(ValueError, match=r"custom mean, default_mean.* load\(path, mean=\.\.\.\)"):
         load(tmp_path / "prior", kernel=own_kernel())
-    with pytest.raises(ValueError, match=r"own kernel, Sum\(.* load\(path, kernel=\.\.\.\)"):
+    with pytest.raises(ValueError, match=r"custom kernel, Sum\(.* load\(path, kernel=\.\.\.\)"):
         load(tmp_path / "prior", mean=default_mean)
     with pytest.raises(ValueError, match="kernel"):
         load(tmp_path / "prior", mean=default_mean, kernel=tinygp.kernels.ExpSquared(1.0))
@@ -253,7 +252,7 @@ def test_a_loaded_estimator_is_cloned_and_fitted_again(trained, path):
 
 def test_a_prior_of_another_python_and_jax_predicts_the_same():
     """Saved with JAX 0.10 on Python 3.11; read with whatever runs this."""
-    kept = Path(__file__).parent / "data" / "jax-0.10-python-3.11"
+    kept = Path(__file__).parents[1] / "data" / "jax-0.10-python-3.11"
     meta, expected = load(kept.with_suffix(".11.safetensors")), json.loads(kept.with_suffix(".11.json").read_text())
     assert meta.training_["versions"]["jax"].startswith("0.10.")
     mean, std = meta.adapt(expected["x_context"], expected["y_context"]).predict(expected["x"], return_std=True)

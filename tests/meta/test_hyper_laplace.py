@@ -12,7 +12,7 @@ from metaprior.datasets.sinusoid import Sinusoid
 from metaprior.meta.hyper_laplace import _normal, _root, loss_curvature, sample_around_mode
 from metaprior.meta.methods import MAP, Laplace, interaction
 from metaprior.meta.objective import full_batch, weighted_loss
-from metaprior.meta.runs import Settings, scaling_of, set_up, stack_runs
+from metaprior.meta.runs import Settings, make_run, make_scaling, stack_runs
 from metaprior.tasks.types import Task
 
 PRIORS = {
@@ -27,7 +27,7 @@ def set_up_ragged(settings, weights=(0.3, 0.7)):
         [Task(x := rng.normal(size=(size, 1)), np.sin(x[:, 0]) + rng.normal(scale=0.1, size=size)) for size in sizes]
         for sizes in ((3, 5, 2), (4, 6, 1, 9, 17))
     ]
-    run = set_up(groups, weights, scaling_of(groups, weights, settings), settings, 0)
+    run = make_run(groups, weights, make_scaling(groups, weights, settings), settings, 0)
     move = jax.tree.map(lambda leaf: leaf[0] + 0.3 * jax.random.normal(jax.random.key(1), leaf[0].shape), run.particles)
     return run.problem, move
 
@@ -57,7 +57,7 @@ def test_draws_have_the_covariance_of_the_conjugate_posterior():
     tasks = [Task(x := rng.normal(size=(4, 2)), x @ [0.5, -0.2] + rng.normal(scale=0.3, size=4)) for _ in range(6)]
     narrow = {"weights": 2.0, "biases": 2.0, "scales": 1e-6}  # holds the kernel where it is
     settings = Settings(mean=LinearMean(1.0), kernel=RBFKernel(), noise_std=0.3, standardize=False, prior_std=narrow)
-    run = set_up([tasks], (1.0,), scaling_of([tasks], (1.0,), settings), settings, 0)
+    run = make_run([tasks], (1.0,), make_scaling([tasks], (1.0,), settings), settings, 0)
     precision = np.eye(3) / 4.0
     for task in tasks:
         features = np.concatenate([task.x / np.sqrt(2.0), np.ones((4, 1))], axis=1)
@@ -98,7 +98,7 @@ def test_what_it_means_for_the_estimator():
     untrained = MetaGPRegressor(0.0, kernel="inducing", **{**quick, "n_steps": 0}).fit(target_tasks=tasks)
     weights = np.asarray(untrained.particles_.kernel.weight)
     assert np.all(weights == weights[:1])
-    with pytest.raises(ValueError, match=r"up to 2000 parameters; this one has \d+\. Take inference='map'"):
+    with pytest.raises(ValueError, match=r"up to 2000 parameters; this one has \d+\. Use inference='map'"):
         MetaGPRegressor(0.0, kernel="mlp", inference="laplace", **quick).fit(target_tasks=tasks)
     with pytest.raises(ValueError, match="inference='laplace' is for regression"):
         MetaGPClassifier(0.0, inference="laplace").fit(target_tasks=[([[0.0], [1.0]], ["a", "b"])] * 3)
@@ -109,7 +109,7 @@ def test_many_runs_and_tasks_come_to_an_end():
     environment = Sinusoid(0.5)
     settings = Settings(mean=InducingMean(), kernel=InducingKernel())
     tasks = environment.target_tasks(300, 5, 0)
-    run = set_up([tasks], (1.0,), scaling_of([tasks], (1.0,), settings), settings, 0)
+    run = make_run([tasks], (1.0,), make_scaling([tasks], (1.0,), settings), settings, 0)
     stacked = stack_runs([run] * 4)
     draws = sample_around_mode(stacked.particles, stacked.problem, stacked.key, 4)
     assert all(np.isfinite(leaf).all() and leaf.shape[:2] == (4, 4) for leaf in jax.tree.leaves(draws))

@@ -29,7 +29,7 @@ def draw_environments(sizes, seed=0):
     return [[Task(rng.normal(size=(n, 1)), (np.arange(n) % 2).astype(float)) for n in group] for group in sizes]
 
 
-def set_up(environments, weights, gamma=2.5):
+def make_problem(environments, weights, gamma=2.5):
     dtype = jnp.zeros(()).dtype
     theta, rest = split(make_prior(jax.random.key(0), 1, ZeroMean(), RBFKernel(), Bernoulli()))
     theta = ravel_pytree(theta)[1](jnp.asarray(FLAT, dtype))
@@ -57,7 +57,7 @@ def by_hand(flat, environments, weights, gamma=2.5):
 
 def test_density_and_score_equal_a_loop_over_tasks(x64):
     environments = draw_environments(RAGGED)
-    value, score = density_and_score(*set_up(environments, WEIGHTS))
+    value, score = density_and_score(*make_problem(environments, WEIGHTS))
     assert value == pytest.approx(by_hand(FLAT, environments, WEIGHTS), rel=1e-8)
     for slope, step in zip(score, 1e-3 * np.eye(2), strict=True):  # scikit-learn stops its Newton steps at 1e-10
         after, before = (by_hand(FLAT + move, environments, WEIGHTS) for move in (step, -step))
@@ -67,15 +67,15 @@ def test_density_and_score_equal_a_loop_over_tasks(x64):
 def test_an_environment_of_weight_zero_leaves_no_trace():
     environments = draw_environments(RAGGED)
     wild = [[Task(1e30 * np.sign(x), y) for x, y in environments[0]], environments[1]]
-    got = density_and_score(*set_up(wild, (0.0, 1.0)))
-    for part, other in zip(got, density_and_score(*set_up(environments, (0.0, 1.0))), strict=True):
+    got = density_and_score(*make_problem(wild, (0.0, 1.0)))
+    for part, other in zip(got, density_and_score(*make_problem(environments, (0.0, 1.0))), strict=True):
         np.testing.assert_array_equal(part, other)
 
 
 def test_mini_batches_are_unbiased(x64):
     """The mean over all mini-batches of one task per environment is the full batch."""
     environments = draw_environments([[4, 4, 4], [4, 4]])
-    theta, problem = set_up(environments, WEIGHTS)
+    theta, problem = make_problem(environments, WEIGHTS)
     plan = ((1, 1),)
     values = [
         density_and_score(theta, problem, objective.select_batch(problem, (jnp.asarray([i, j]),), plan))

@@ -18,7 +18,7 @@ from metaprior.gp.means import ConstantMean
 from metaprior.gp.parameters import groups
 from metaprior.meta.hyperprior import check_prior_mean, check_prior_std
 from metaprior.meta.methods import MAP, SVGD, Laplace, resolve_inference, squared_distances
-from metaprior.meta.runs import Settings, draw
+from metaprior.meta.runs import Settings, draw_prior
 
 STANDARD_ERRORS = 4  # a correct implementation passes a comparison for 99.99 % of all seeds
 LENGTH_SCALES = ["median", 0.7]
@@ -191,7 +191,7 @@ def test_squared_distances_equal_scipy(offset):
 def drawn(n_particles, seed=0, **settings):
     small = {"mean": ConstantMean(), "kernel": MLPKernel(hidden_sizes=(2,)), "noise_std": None}
     settings = Settings(n_particles=n_particles, **{**small, **settings})
-    particles, _, hyperprior = draw(jax.random.key(seed), 2, settings, 1.0, jnp.zeros(()).dtype)
+    particles, _, hyperprior = draw_prior(jax.random.key(seed), 2, settings, 1.0, jnp.zeros(()).dtype)
     return particles, hyperprior
 
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 from scipy import stats
@@ -37,7 +37,7 @@ def assert_close(got, wanted, rtol=0.0, atol=0.0):
         np.testing.assert_allclose(one, other, rtol=rtol, atol=atol)
 
 
-def set_up(environments, weights, gamma=2.5):
+def make_problem(environments, weights, gamma=2.5):
     """Theta at FLAT_THETA and a problem, in the precision of the test."""
     dtype = jnp.zeros(()).dtype
     theta, rest = split(
@@ -74,7 +74,7 @@ def test_loss_density_and_score_equal_a_loop_over_tasks(x64, n_environments):
     environments = draw_environments(RAGGED[:n_environments])
     weights = np.array([0.1, 0.4, 0.2, 0.3])[:n_environments]
     weights /= weights.sum()
-    theta, problem = set_up(environments, weights)
+    theta, problem = make_problem(environments, weights)
     assert len(problem.tasks.buckets) > 1
 
     @eqx.filter_jit
@@ -128,8 +128,8 @@ def test_temperature_limits(x64):
 
 def test_weights_in_proportion_to_tasks_are_pooling(x64):
     environments = draw_environments(RAGGED[:2])
-    separate = density_and_score(*set_up(environments, [4 / 7, 3 / 7]))
-    pooled = density_and_score(*set_up([environments[0] + environments[1]], [1.0]))
+    separate = density_and_score(*make_problem(environments, [4 / 7, 3 / 7]))
+    pooled = density_and_score(*make_problem([environments[0] + environments[1]], [1.0]))
     assert_close(separate, pooled, rtol=1e-12)
 
 
@@ -137,9 +137,9 @@ def test_weights_in_proportion_to_tasks_are_pooling(x64):
 def test_an_environment_of_weight_zero_leaves_no_trace(absurd):
     environments = draw_environments([[3, 6, 5], [6, 2]])
     wild = [[Task(absurd * np.sign(x), absurd * np.sign(y)) for x, y in environments[0]], environments[1]]
-    got = density_and_score(*set_up(wild, [0.0, 1.0]))
-    assert_close(got, density_and_score(*set_up(environments, [0.0, 1.0])))  # to the last digit
-    assert_close(got, density_and_score(*set_up(environments[1:], [1.0])), rtol=1e-5)
+    got = density_and_score(*make_problem(wild, [0.0, 1.0]))
+    assert_close(got, density_and_score(*make_problem(environments, [0.0, 1.0])))  # to the last digit
+    assert_close(got, density_and_score(*make_problem(environments[1:], [1.0])), rtol=1e-5)
     assert_close(fit_scaling(wild, [0.0, 1.0])[:4], fit_scaling(environments[1:], [1.0])[:4])
 
 
@@ -149,7 +149,7 @@ ONE_BUCKET = [([[3] * 5], [1.0], 2), ([[3] * 4, [3] * 3], [0.2, 0.8], 3)]
 
 @pytest.mark.parametrize(("sizes", "weights", "batch_size"), [*ONE_BUCKET, SEVERAL_BUCKETS])
 def test_mini_batches_average_to_the_full_score(x64, sizes, weights, batch_size):
-    theta, problem = set_up(draw_environments(sizes), weights)
+    theta, problem = make_problem(draw_environments(sizes), weights)
     plan = objective.batch_plan(problem.tasks, batch_size)
     assert sum(map(sum, plan)) == batch_size
     choices = []  # per bucket: all index arrays
@@ -199,8 +199,13 @@ def test_batch_plan_shares_the_batch(counts, batch_size):
     counts = np.array(counts)
     assert (plan <= counts).all()
     assert (plan[counts > 0] >= 1).all()
-    assert (plan <= np.maximum(np.ceil(batch_size * counts / counts.sum()), 1)).all()
     assert plan.sum() == max(min(batch_size, counts.sum()), np.sum(counts > 0))
+
+
+def test_batch_plan_splits_evenly_among_environments_and_by_size_within_them():
+    assert objective.batch_plan(task_set([(100, 20)]), 10) == ((5, 5),)
+    assert objective.batch_plan(task_set([(100, 2)]), 10) == ((8, 2),)
+    assert objective.batch_plan(task_set([(60, 4), (40, 6)]), 20) == ((6, 4), (4, 6))
 
 
 def padded_work(sizes, chosen) -> float:
@@ -309,7 +314,7 @@ def test_a_constant_column_scales_to_zero(constant):
 
 
 def test_value_and_score_are_those_of_log_gibbs_in_blocks_of_tasks_too(x64, monkeypatch):
-    theta, problem = set_up(draw_environments([(2, 2, 2, 9, 9), (2, 9, 9)]), (0.3, 0.7))
+    theta, problem = make_problem(draw_environments([(2, 2, 2, 9, 9), (2, 9, 9)]), (0.3, 0.7))
     expected = density_and_score(theta, problem)
     for samples in (5000, 5):  # at once; two tasks of the small and one of the large at a time
         monkeypatch.setattr(objective, "BLOCK_SAMPLES", samples)

@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.special import softmax
 from scipy.stats import norm
 
-from metaprior.search.averaging import averaging_weights, clearly_worse, contaminated, without_negligible
+from metaprior.search.averaging import averaging_weights, clearly_worse, contaminated, drop_negligible
 
 SCORES = st.tuples(st.integers(1, 6), st.integers(1, 9)).flatmap(
     lambda shape: arrays(float, shape, elements=st.floats(-20, 5))
@@ -89,4 +89,4 @@ def test_contamination_against_scipy_and_its_floor(log_density, spread):
     ],
 )
 def test_negligible_weights_and_more_than_six_are_dropped(given_, expected):
-    np.testing.assert_allclose(without_negligible(np.array(given_)), expected, rtol=1e-12)
+    np.testing.assert_allclose(drop_negligible(np.array(given_)), expected, rtol=1e-12)

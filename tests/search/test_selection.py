@@ -1,40 +1,36 @@
 """What is searched, and what is not: candidates, rounds, fall-backs, and the report of it all."""
 
-import contextlib
 import time
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from metaprior.meta.methods import MAP
 from metaprior.meta.runs import Settings
-from metaprior.search import selection as module
-from metaprior.search.held_out import Candidate
+from metaprior.search import cross_validation as module
+from metaprior.search.cross_validation import Candidate, HeldOutRun
 from metaprior.search.report import TransferReport, make_report
 from metaprior.search.selection import AutoSettings, Choice, SearchOptions, choose
 from metaprior.search.weights import discounted, resolve_weights
 from metaprior.tasks.types import Task
 from metaprior.training.loop import TrainingDiverged
-from metaprior.training.steps import TrainConfig
+from metaprior.training.many_runs import TrainingOptions
 
 SETTINGS = Settings()
 NAMES = ("source", "target")
-
-
-class FakeRun(NamedTuple):
-    run: None
-    candidate: Candidate
 
 
 def tasks_of(*counts):
     return [[Task(np.zeros((2, 1)), np.array([0.0, 1.0]))] * count for count in counts]
 
 
-def schedule(n_steps=100, deadline=None):
-    return SearchOptions(
-        lambda run: TrainConfig(MAP()), n_steps, 1e-2, 0, deadline, lambda *_: contextlib.nullcontext()
-    )
+def options(n_steps=100, deadline=None):
+    return SearchOptions(TrainingOptions(n_steps, 1e-2, progress=False), 0, deadline)
+
+
+class FakeResult(NamedTuple):
+    particles: None
+    loss: np.ndarray
 
 
 @pytest.fixture
@@ -43,29 +39,38 @@ def scored(monkeypatch):
     rounds = []
 
     def use(score):
-        def held_out(environments, target, candidate, folds, seed):
-            return [FakeRun(None, candidate) for _ in folds.members]
-
-        def trained(runs, *_):
+        def trained(runs, method, options, **_):
             rounds.append(len(runs))
-            return np.array([score(each.candidate) for each in runs]), 100
+            return [FakeResult(None, np.zeros(options.n_steps))] * len(runs)
 
         def gathered(values, runs, folds):
             of_candidates = values[:: len(folds.members)]
             return np.broadcast_to(of_candidates[:, None, None], (len(of_candidates), len(folds.splits), 4)).copy()
 
-        monkeypatch.setattr(module, "held_out_runs", held_out)
-        monkeypatch.setattr(module, "train_and_score", trained)
-        monkeypatch.setattr(module, "by_task", gathered)
+        def held_out(validation, candidate):
+            return [HeldOutRun(candidate, None, np.empty(0, int), 0.0) for _ in validation.folds.members]
+
+        monkeypatch.setattr(module, "held_out_runs", held_out)  # the candidate in place of its run
+        monkeypatch.setattr(module, "train_runs", trained)
+        monkeypatch.setattr(module, "_score", lambda _, runs: np.array([score(held_out.run) for held_out in runs]))
+        monkeypatch.setattr(module, "gather_by_task", gathered)
         monkeypatch.setattr(module, "reference_log_densities", lambda tasks, folds, labels: np.zeros((len(tasks), 4)))
         return rounds
 
     return use
 
 
+def chosen(*arguments):
+    """Return the choice for one family."""
+    environments, target, weights, settings, auto, search = arguments
+    family, choice = choose(environments, target, weights, [settings], auto, search)
+    assert family == 0
+    return choice
+
+
 def test_nothing_to_choose_is_not_searched(scored):
     rounds = scored(lambda candidate: 0.0)
-    choice = choose(tasks_of(3, 3), 1, [(0.3, 0.7)], SETTINGS, AutoSettings(), schedule())
+    choice = chosen(tasks_of(3, 3), 1, [(0.3, 0.7)], SETTINGS, AutoSettings(), options())
     assert (choice.weights.tolist(), choice.scores, rounds) == ([1.0], None, [])
     [(candidate, weight)] = choice.members
     assert (candidate.weights, weight) == ((0.3, 0.7), 1.0)
@@ -75,8 +80,8 @@ def test_nothing_to_choose_is_not_searched(scored):
 def test_without_held_out_tasks_the_rule_is_cautious(scored, n_target, n_steps, discounts):
     rounds = scored(lambda candidate: 0.0)
     counts = (6, n_target)
-    options = resolve_weights("auto", NAMES, counts, 1)
-    choice = choose(tasks_of(*counts), 1, options, SETTINGS, AutoSettings(weights=True), schedule(n_steps))
+    grid = resolve_weights("auto", NAMES, counts, 1)
+    choice = chosen(tasks_of(*counts), 1, grid, SETTINGS, AutoSettings(weights=True), options(n_steps))
     assert rounds == []
     assert choice.scores is None
     assert [c.weights for c in choice.candidates] == [discounted(counts, 1, r) for r in discounts]
@@ -86,8 +91,8 @@ def test_without_held_out_tasks_the_rule_is_cautious(scored, n_target, n_steps, 
 @pytest.mark.parametrize("n_target", [2, 5, 9])
 def test_all_folds_and_alphas_are_one_round(scored, n_target):
     rounds = scored(lambda candidate: -abs(candidate.weights[0] - 0.5))
-    options = resolve_weights([0.0, 0.25, 0.5, 1.0], NAMES, (6, n_target), 1)
-    choice = choose(tasks_of(6, n_target), 1, options, SETTINGS, AutoSettings(), schedule())
+    grid = resolve_weights([0.0, 0.25, 0.5, 1.0], NAMES, (6, n_target), 1)
+    choice = chosen(tasks_of(6, n_target), 1, grid, SETTINGS, AutoSettings(), options())
     assert rounds == [4 * min(n_target, 5 if n_target >= 8 else n_target)]
     assert choice.weights.argmax() == 2
     np.testing.assert_allclose(choice.weights.sum(), 1.0)
@@ -96,8 +101,8 @@ def test_all_folds_and_alphas_are_one_round(scored, n_target):
 
 def test_a_source_that_hurts_is_left_out(scored):
     scored(lambda candidate: -20.0 * candidate.weights[0])
-    options = resolve_weights("auto", NAMES, (20, 10), 1)
-    choice = choose(tasks_of(20, 10), 1, options, SETTINGS, AutoSettings(weights=True), schedule())
+    grid = resolve_weights("auto", NAMES, (20, 10), 1)
+    choice = chosen(tasks_of(20, 10), 1, grid, SETTINGS, AutoSettings(weights=True), options())
     assert choice.weights[0] > 0.95
     report = make_report(choice, NAMES, 1, 10)
     assert report.verdict.startswith("The source does not help: -")
@@ -108,13 +113,13 @@ def test_several_sources_are_tried_alone_and_together(scored):
     gain = {0: 3.0, 1: -20.0, 2: 2.0}
     rounds = scored(lambda candidate: sum(gain[e] * candidate.weights[e] for e in gain))
     counts, names = (10, 10, 10, 10), ("a", "noise", "b", "target")
-    choice = choose(
+    choice = chosen(
         tasks_of(*counts),
         3,
         resolve_weights("auto", names, counts, 3),
         SETTINGS,
         AutoSettings(weights=True),
-        schedule(),
+        options(),
     )
     assert len(rounds) == 3
     assert choice.candidates[-1].weights == (1 / 3, 0.0, 1 / 3, 1 / 3)
@@ -123,14 +128,26 @@ def test_several_sources_are_tried_alone_and_together(scored):
     assert min(average[0], average[2]) > 0.1
 
 
+def test_the_runs_that_compare_families_are_not_trained_again(scored):
+    """Two discounts of each family are compared; of the winner only the four other discounts are trained then."""
+    other = Settings()
+    rounds = scored(lambda candidate: float(candidate.settings is other))
+    grid = resolve_weights("auto", NAMES, (20, 12), 1)
+    family, choice = choose(tasks_of(20, 12), 1, grid, [SETTINGS, other], AutoSettings(weights=True), options())
+    assert family == 1
+    assert rounds == [2 * 5, 2 * 5, 4 * 5]
+    assert [candidate.weights for candidate in choice.candidates] == grid
+    assert all(candidate.settings is other for candidate in choice.candidates)
+
+
 def test_temperature_and_prior_std_are_varied_around_the_best(scored):
     def score(candidate):
         s = candidate.settings
         return -((candidate.weights[0] - 0.5) ** 2) - abs(np.log(s.temperature_factor * s.prior_std["weights"] / 8.0))
 
     rounds = scored(score)
-    options = resolve_weights([0.0, 0.5], NAMES, (6, 9), 1)
-    choice = choose(tasks_of(6, 9), 1, options, SETTINGS, AutoSettings(temperature=True, prior_std=True), schedule())
+    grid = resolve_weights([0.0, 0.5], NAMES, (6, 9), 1)
+    choice = chosen(tasks_of(6, 9), 1, grid, SETTINGS, AutoSettings(temperature=True, prior_std=True), options())
     assert rounds == [2 * 5, 4 * 5]
     best = choice.candidates[choice.weights.argmax()]
     assert (best.weights[0], best.settings.temperature_factor) == (0.5, 4.0)
@@ -142,9 +159,9 @@ def test_temperature_and_prior_std_are_varied_around_the_best(scored):
 def test_rounds_after_the_deadline_are_left_out(scored):
     rounds = scored(lambda candidate: 0.0)
     counts, names = (10, 10, 10), ("a", "b", "target")
-    choice = choose(
+    choice = chosen(
         tasks_of(*counts), 2, resolve_weights("auto", names, counts, 2), SETTINGS, AutoSettings(True, True, True),
-        schedule(deadline=time.monotonic() - 1.0),
+        options(deadline=time.monotonic() - 1.0),
     )  # fmt: skip
     assert len(rounds) == 1
     assert len(choice.candidates) == 6
@@ -154,13 +171,13 @@ def test_rounds_after_the_deadline_are_left_out(scored):
 def test_if_all_diverge_that_is_said(scored, auto):
     scored(lambda candidate: -np.inf)
     with pytest.raises(TrainingDiverged, match="smaller learning_rate"):
-        choose(tasks_of(3, 3), 1, [(0.0, 1.0), (0.5, 0.5)], SETTINGS, auto, schedule())
+        chosen(tasks_of(3, 3), 1, [(0.0, 1.0), (0.5, 0.5)], SETTINGS, auto, options())
 
 
 def test_a_source_that_is_a_little_but_surely_worse_goes(scored):
     scored(lambda candidate: -0.05 * candidate.weights[0])
-    options = resolve_weights("auto", NAMES, (20, 10), 1)
-    choice = choose(tasks_of(20, 10), 1, options, SETTINGS, AutoSettings(weights=True), schedule())
+    grid = resolve_weights("auto", NAMES, (20, 10), 1)
+    choice = chosen(tasks_of(20, 10), 1, grid, SETTINGS, AutoSettings(weights=True), options())
     assert choice.weights.tolist() == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
 
 
@@ -180,7 +197,7 @@ def candidates(*alphas):
     ("gains", "starts"),
     [
         ([0.5, 0.6, 0.4, 0.5], "The source helps: +0.500"),
-        ([0.5, -0.3, 0.4, -0.2], "Whether the source helps cannot be told: +0.100"),
+        ([0.5, -0.3, 0.4, -0.2], "It is unclear whether the source helps: +0.100"),
         ([0.5, -0.1, 0.4, 0.0], "The source probably helps: +0.200"),
         ([-0.5, -0.6, -0.4, -0.5], "The source does not help: -0.500"),
     ],

@@ -96,7 +96,7 @@ def test_each_source_alone_then_together():
     for source, discount, weights in single_source_weights(counts, 1):
         assert weights[source] / counts[source] == pytest.approx(discount * weights[1] / counts[1])
         assert sum(weight > 0 for weight in weights) == 2
-    assert alone((4, 2), 1) == []
+    assert single_source_weights((4, 2), 1) == []
     scores = [(0, 0.1, 0.5), (0, 1.0, 0.7), (3, 0.1, 0.9), (3, 1.0, 0.2)]
     assert combined_source_weights(counts, 1, 0.4, scores) == [discounted(counts, 1, [1.0, 0.0, 0.0, 0.1])]
     assert combined_source_weights(counts, 1, 0.8, scores) == []  # only one of them is better than target-only

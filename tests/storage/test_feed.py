@@ -9,13 +9,13 @@ import pytest
 from sklearn.base import clone
 
 from metaprior import InducingKernel, MetaGPClassifier, MetaGPRegressor, StoredTasks, load
-from metaprior.estimators import streaming
+from metaprior.estimators import task_sources
 from metaprior.gp.kernels import RBFKernel
 from metaprior.gp.means import ConstantMean
-from metaprior.meta.objective import full_batch, temperature, weighted_loss
-from metaprior.meta.runs import Settings, set_up
+from metaprior.meta.objective import allocate, full_batch, temperature, weighted_loss
+from metaprior.meta.runs import Settings, make_run
 from metaprior.storage import feed as stream
-from metaprior.storage.feed import Feed, make_strata, sample_tasks, shared, stream_temperature
+from metaprior.storage.feed import Feed, make_strata, sample_tasks, stream_temperature
 from metaprior.tasks.scaling import fit_scaling
 from metaprior.tasks.types import Task
 
@@ -41,15 +41,15 @@ def of_step(batches, step):
 
 
 def test_an_epoch_of_mini_batches_averages_to_the_loss_of_all_tasks(x64):
-    run = set_up(ENVIRONMENTS, WEIGHTS, SCALING, Settings(ConstantMean(), RBFKernel()), 0)
+    run = make_run(ENVIRONMENTS, WEIGHTS, SCALING, Settings(ConstantMean(), RBFKernel()), 0)
     theta = jax.tree.map(lambda leaf: leaf[0], run.particles)
     loss = jax.jit(lambda batches: weighted_loss(theta, run.problem.rest, batches))
     with make_feed(dtype=np.float64) as feed:
         assert sorted((s.environment, s.size, len(s.tasks), s.sampled) for s in feed.strata) == [
-            (0, 2, 4, 1),
+            (0, 2, 4, 2),
             (0, 9, 4, 1),
             (2, 2, 2, 2),
-            (2, 9, 2, 2),
+            (2, 9, 2, 1),
         ]
         batches = feed.chunk(4, 4)  # an epoch of every stratum
         losses = [float(loss(of_step(batches, step))) for step in range(4)]
@@ -101,16 +101,16 @@ def test_what_fails_in_the_thread_is_raised_and_the_thread_ends(monkeypatch):
 
 @pytest.mark.parametrize("rule", ["paper", "effective", "bayes"])
 def test_the_temperature_is_that_of_all_tasks(rule, x64):
-    run = set_up(ENVIRONMENTS, WEIGHTS, SCALING, Settings(ConstantMean(), RBFKernel()), 0)
+    run = make_run(ENVIRONMENTS, WEIGHTS, SCALING, Settings(ConstantMean(), RBFKernel()), 0)
     expected = temperature(rule, run.problem.tasks, run.problem.environment_weights)
     np.testing.assert_allclose(stream_temperature(rule, STORED, WEIGHTS), float(expected), rtol=1e-12)
 
 
-def test_strata_are_sampled_by_their_weight():
-    np.testing.assert_array_equal(shared(np.array([0.5, 0.5]), np.array([10**6, 100]), 256), [156, 100])
-    np.testing.assert_array_equal(shared(np.array([0.5, 0.5]), np.array([10**6, 1000]), 256), [128, 128])
-    np.testing.assert_array_equal(shared(np.array([1.0, 1e-9]), np.array([50, 50]), 20), [19, 1])
-    np.testing.assert_array_equal(shared(np.array([1.0, 1e-9]), np.array([50, 50]), 1), [1, 1])
+def test_a_batch_is_split_evenly_among_environments():
+    np.testing.assert_array_equal(allocate(np.array([0.5, 0.5]), np.array([10**6, 100]), 256), [156, 100])
+    np.testing.assert_array_equal(allocate(np.array([0.5, 0.5]), np.array([10**6, 1000]), 256), [128, 128])
+    np.testing.assert_array_equal(allocate(np.array([1.0, 1e-9]), np.array([50, 50]), 20), [19, 1])
+    np.testing.assert_array_equal(allocate(np.array([1.0, 1e-9]), np.array([50, 50]), 1), [1, 1])
     for batch_size in (4, 7, 100):
         strata = make_strata(STORED, WEIGHTS, batch_size)
         assert sum(s.sampled for s in strata) == min(batch_size, 12)
@@ -194,7 +194,7 @@ def test_a_stopped_stream_goes_on_to_the_same_result(tmp_path, monkeypatch):
 
 
 def test_alpha_and_kernel_are_chosen_on_a_sample(tmp_path, monkeypatch):
-    monkeypatch.setattr(streaming, "SAMPLE", 6)
+    monkeypatch.setattr(task_sources, "SAMPLE_SIZE", 6)
     arguments = {**SMALL, "alpha": "auto", "inference": "auto", "n_steps": 20}
     even = StoredTasks.from_tasks(EVEN, 2)
     meta = MetaGPRegressor(**arguments).fit(even, even[4:])

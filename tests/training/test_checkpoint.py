@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import tinygp
 
-import metaprior.training.checkpoint as journal_module
 from metaprior import MetaGPClassifier, MetaGPRegressor, RBFKernel, load
-from metaprior.estimators.persistence import InvalidFile, read
-from metaprior.search.selection import _Search
-from metaprior.training import loop
+from metaprior.files import InvalidFile, read_tensors
+from metaprior.search import selection
+from metaprior.training import checkpoint, loop
 from metaprior.training.checkpoint import Checkpoint
 
 RNG = np.random.default_rng(0)
@@ -125,7 +124,7 @@ def test_without_a_random_state_the_seed_is_kept(tmp_path, monkeypatch):
         stop_after(patch, 2)
         with pytest.raises(Stopped):
             meta.fit(TASKS[:4], TASKS[4:], checkpoint=path)
-    seed = read(path)[0]["seed"]
+    seed = read_tensors(path)[0]["seed"]
     with monkeypatch.context() as patch:
         left = stop_after(patch, 100)
         meta.fit(TASKS[:4], TASKS[4:], checkpoint=path)
@@ -143,24 +142,24 @@ def test_without_a_random_state_the_seed_is_kept(tmp_path, monkeypatch):
 
 def test_a_checkpoint_is_written_in_time_and_is_no_prior(tmp_path, monkeypatch):
     path = tmp_path / "checkpoint"
-    monkeypatch.setattr(journal_module, "INTERVAL", 0.0)
+    monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)
     monkeypatch.setattr(Checkpoint, "flush", counting(Checkpoint.flush, counted := []))
     stop_after(monkeypatch, 3)
     with pytest.raises(Stopped):
         MetaGPRegressor(**SMALL, alpha=0.3, inference="map").fit(TASKS[:4], TASKS[4:], checkpoint=path)
     assert len(counted) == 5  # at the start, after every chunk, at the end
-    with pytest.raises(InvalidFile, match=r"checkpoint of a fit that was interrupted.*Run the same fit again"):
+    with pytest.raises(InvalidFile, match=r"checkpoint of an interrupted fit.*Re-run the same fit to resume it"):
         load(path)
 
 
 def test_what_is_no_checkpoint_is_not_overwritten(tmp_path):
     path, meta = tmp_path / "checkpoint", MetaGPRegressor(**{**SMALL, "n_steps": 0}, alpha=0.3, inference="map")
     path.write_bytes(b"a table of somebody's")
-    with pytest.raises(ValueError, match=r"checkpoint: .* is not a file saved by metaprior.*Remove that file, or name"):
+    with pytest.raises(ValueError, match=r"checkpoint: .* is not a file saved by metaprior.*Remove that file or"):
         meta.fit(TASKS[:4], TASKS[4:], checkpoint=path)
     assert path.read_bytes() == b"a table of somebody's"
     meta.fit(TASKS[:4], TASKS[4:]).save(path)
-    with pytest.raises(ValueError, match=r"is a prior, not a checkpoint. Name another file"):
+    with pytest.raises(ValueError, match=r"is a prior, not a checkpoint. Choose another path"):
         meta.fit(TASKS[:4], TASKS[4:], checkpoint=path)
 
 
@@ -188,7 +187,7 @@ other.__name__ = other.__qualname__ = made(2.0).__qualname__
     ],
     ids=["closure", "body", "tinygp", "description"],
 )
-def test_own_parts_that_act_otherwise_start_anew(first, second, tmp_path, monkeypatch):
+def test_custom_parts_that_act_differently_start_anew(first, second, tmp_path, monkeypatch):
     path = tmp_path / "checkpoint"
     for arguments, expected in ((first, 2), (second, 5), (second, 0)):
         meta = MetaGPRegressor(**{**SMALL, **arguments}, alpha=0.3, inference="map")
@@ -207,7 +206,7 @@ def test_a_search_cut_by_the_clock_is_never_taken_for_another(tmp_path, monkeypa
     path = tmp_path / "checkpoint"
     arguments = {**SMALL, "n_steps": 1600, "alpha": "auto", "temperature": "auto", "inference": "map"}
     with monkeypatch.context() as patch:
-        patch.setattr("metaprior.search.selection._Search.add", skipping_rounds_after_the_first(_Search.add))
+        patch.setattr(selection, "score_candidates", first_round_only)
         stop_after(patch, 6)
         with pytest.raises(Stopped):
             MetaGPRegressor(**arguments, search_time=1e4).fit(TASKS[:4], TASKS[4:], checkpoint=path)
@@ -215,15 +214,12 @@ def test_a_search_cut_by_the_clock_is_never_taken_for_another(tmp_path, monkeypa
     same(resumed, MetaGPRegressor(**arguments).fit(TASKS[:4], TASKS[4:]))
 
 
-def skipping_rounds_after_the_first(add):
-    def first_only(self, candidates):
-        return False if self.candidates else add(self, candidates)
-
-    return first_only
+def first_round_only(validations, *arguments, score=selection.score_candidates):
+    return not validations[0].candidates and score(validations, *arguments)
 
 
 def test_a_checkpoint_that_cannot_be_written_is_refused_at_once(tmp_path):
-    with pytest.raises(ValueError, match="checkpoint must be a file that can be written"):
+    with pytest.raises(ValueError, match="checkpoint must be a writable file"):
         MetaGPRegressor(**SMALL, alpha="pooled").fit(TASKS, checkpoint=tmp_path / "nowhere" / "checkpoint")
 
 

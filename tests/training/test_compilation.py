@@ -8,7 +8,7 @@ from metaprior import MetaGPRegressor
 from metaprior.gp.kernels import MLPKernel
 from metaprior.gp.means import ConstantMean
 from metaprior.meta.methods import SVGD
-from metaprior.meta.runs import Settings, scaling_of, set_up, stack_runs
+from metaprior.meta.runs import Settings, make_run, make_scaling, stack_runs
 from metaprior.tasks.types import as_tasks
 from metaprior.training.loop import train
 from metaprior.training.steps import TrainConfig
@@ -168,7 +168,7 @@ def test_a_stacked_sweep_compiles_once(compilations):
     def sweep(alphas, seeds):
         settings = Settings(mean=ConstantMean(), kernel=KERNEL, method=SVGD(), n_particles=2)
         runs = [
-            set_up(environments, (a, 1.0 - a), scaling_of(environments, (a, 1.0 - a), settings), settings, seed)
+            make_run(environments, (a, 1.0 - a), make_scaling(environments, (a, 1.0 - a), settings), settings, seed)
             for a in alphas
             for seed in seeds
         ]

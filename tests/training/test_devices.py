@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from metaprior.tasks.types import Task
-from metaprior.training import processes
-from metaprior.training.devices import ProcessLost, detect_lost_process
-from metaprior.training.processes import check_devices, check_same_tasks
+from metaprior.training import devices
+from metaprior.training.devices import ProcessLost, check_n_devices, check_same_tasks, detect_lost_process
 
 SCRIPT = Path(many_devices.__file__)
 
@@ -57,7 +56,7 @@ def test_a_lost_process_ends_all_and_both_go_on_from_the_checkpoint(tmp_path):
     said, ended = run_two(checkpoint, tmp_path / "lost", n_chunks_of_second=2)
     assert ended[0] != 0
     assert ended[1] == 9
-    assert "This run of 2 processes cannot go on: another of them has ended" in said[0]
+    assert "This run of 2 processes cannot continue: another process has ended" in said[0]
     assert checkpoint.exists()
     assert not list(tmp_path.glob("lost*.npz"))
     said, ended = run_two(checkpoint, tmp_path / "again")
@@ -81,9 +80,9 @@ def test_devices_that_are_not_there(n_devices):
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (MemoryError(), "Out of memory on process 0 of 2. All of them end. Take a batch_size"),
-        (ValueError("UNKNOWN: Gloo all-reduce failed"), "another of them has ended"),
-        (jax.errors.JaxRuntimeError("INTERNAL: Connection closed"), "another of them has ended"),
+        (MemoryError(), "Out of memory on process 0 of 2. All processes stop. "),
+        (ValueError("UNKNOWN: Gloo all-reduce failed"), "another process has ended"),
+        (jax.errors.JaxRuntimeError("INTERNAL: Connection closed"), "another process has ended"),
     ],
 )
 def test_what_ends_one_process_is_said_to_end_all(monkeypatch, error, message):
@@ -100,10 +99,10 @@ def test_what_ends_one_process_is_said_to_end_all(monkeypatch, error, message):
 def test_processes_take_part_with_all_devices_and_the_same_tasks(monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     monkeypatch.setattr(jax, "device_count", lambda: 2)
-    with pytest.raises(ValueError, match="n_devices must be None or 2 where several processes"):
-        check_devices(1)
+    with pytest.raises(ValueError, match="n_devices must be None or 2 if several processes"):
+        check_n_devices(1)
     with pytest.raises(ValueError, match="search_time must be None"):
         check_same_tasks([], 3.0)
-    monkeypatch.setattr(processes, "broadcast_from_first", lambda value: "another")
-    with pytest.raises(ValueError, match="was given other tasks than the first"):
+    monkeypatch.setattr(devices, "broadcast_from_first", lambda value: "another")
+    with pytest.raises(ValueError, match="was given different tasks than the first"):
         check_same_tasks([[Task(np.zeros((1, 1)), np.zeros(1))]], None)

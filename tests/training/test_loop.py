@@ -9,11 +9,12 @@ from metaprior import MetaGPRegressor
 from metaprior.gp.kernels import MLPKernel, RBFKernel
 from metaprior.gp.means import ConstantMean
 from metaprior.gp.parameters import merge
+from metaprior.meta import runs as library
 from metaprior.meta.adaptation import pad_queries
 from metaprior.meta.hyperprior import check_prior_std
 from metaprior.meta.methods import MAP
 from metaprior.meta.objective import batch_plan
-from metaprior.meta.runs import Settings, scaling_of, set_up, stack_runs
+from metaprior.meta.runs import Settings, make_scaling, stack_runs
 from metaprior.tasks.types import as_tasks, as_test_tasks
 from metaprior.training import steps
 from metaprior.training.loop import TrainingDiverged, Validation, train
@@ -37,8 +38,8 @@ RAGGED_TEST = [(x, y, x_query[:n], y_query[:n]) for n, (x, y, x_query, y_query) 
 def make_run(alpha=0.3, seed=0, environments=(SOURCE, TARGET), **settings):
     checked = [as_tasks(tasks, "tasks") for tasks in environments]
     made = Settings(**{**SMALL, **settings})
-    scaling = scaling_of(checked, (alpha, 1 - alpha), made)
-    return set_up(checked, (alpha, 1 - alpha), scaling, made, seed), scaling
+    scaling = make_scaling(checked, (alpha, 1 - alpha), made)
+    return library.make_run(checked, (alpha, 1 - alpha), scaling, made, seed), scaling
 
 
 def train_runs(runs, n_steps, rates, train_config=PLAIN, validation=None, patience=None):
@@ -213,7 +214,7 @@ ADVICE = r"at step \d+.*Try.* a smaller learning_rate"
     ("settings", "advice"),
     [
         ({"optimizer": "sgd", "learning_rate": 1e12}, ADVICE),
-        ({"kernel": NaNKernel(np.ones(()))}, "nan before the first step.*Check an own mean or kernel"),
+        ({"kernel": NaNKernel(np.ones(()))}, "nan before the first step.*Check a custom mean or kernel"),
         ({"optimizer": "sgd", "learning_rate": 1e308, "n_steps": 1}, ADVICE),  # the last step has no loss after it
     ],
 )

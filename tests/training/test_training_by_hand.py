@@ -12,7 +12,7 @@ from metaprior import SVGD, ConstantMean, MetaGPRegressor, MLPKernel
 from metaprior.datasets.sinusoid import Sinusoid
 from metaprior.meta.methods import MAP
 from metaprior.meta.objective import batch_plan, log_gibbs, sample_indices, select_batch
-from metaprior.meta.runs import Settings, scaling_of, set_up, stack_runs
+from metaprior.meta.runs import Settings, make_run, make_scaling, stack_runs
 from metaprior.tasks.types import Task
 from metaprior.training.loop import train
 from metaprior.training.steps import TrainConfig
@@ -26,7 +26,7 @@ def prepare(method, n_particles):
         mean=ConstantMean(), kernel=MLPKernel((3,), n_features=2), method=method, n_particles=n_particles
     )
     environments = [SOURCE, TARGET]
-    run = set_up(environments, (0.3, 0.7), scaling_of(environments, (0.3, 0.7), settings), settings, 0)
+    run = make_run(environments, (0.3, 0.7), make_scaling(environments, (0.3, 0.7), settings), settings, 0)
     return run, stack_runs([run])
 
 

@@ -5,7 +5,7 @@ import os
 import time
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, TypeVar
 
 import jax
 import numpy as np
@@ -24,6 +24,8 @@ from metaprior.meta.runs import Settings
 from metaprior.search.report import TransferReport, make_report
 from metaprior.tasks.types import TestTask
 from metaprior.training.checkpoint import fingerprint
+
+Estimator = TypeVar("Estimator", bound="MetaGP")
 
 
 class MetaGP(BaseEstimator):
@@ -52,7 +54,7 @@ class MetaGP(BaseEstimator):
     progress: Any
 
     def fit(
-        self,
+        self: Estimator,
         source_tasks: Iterable[Any] | Mapping[Any, Any] | None = None,
         target_tasks: Iterable[Any] | None = None,
         *,
@@ -60,7 +62,7 @@ class MetaGP(BaseEstimator):
         validation_tasks: Iterable[Any] | None = None,
         patience: Any = 5,
         checkpoint: str | os.PathLike | None = None,
-    ) -> Self:
+    ) -> Estimator:
         """Meta-train the prior.
 
         Parameters
@@ -88,7 +90,7 @@ class MetaGP(BaseEstimator):
             check_integer("patience", patience, least=1)
         if isinstance(source_tasks, np.ndarray):
             raise ValueError(
-                "source_tasks must be a sequence of (X, y), one pair per task; got one array. To fit a single task, "
+                "source_tasks must be a sequence of (X, y), one pair per task; got ndarray. To fit a single task, "
                 "pass fit([(X, y)]); to predict, call adapt(X_context, y_context).predict(X) afterwards."
             )
         environments, settings = self._read_environments(source_tasks, target_tasks, target, settings)

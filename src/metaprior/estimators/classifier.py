@@ -31,7 +31,7 @@ from metaprior.tasks.labels import (
     encode_environments,
     task_classes,
 )
-from metaprior.tasks.ragged import Ragged, as_contexts, as_new_tasks
+from metaprior.tasks.padding import Ragged, as_contexts, as_new_tasks
 from metaprior.tasks.types import TestTask, as_task, as_tasks
 
 

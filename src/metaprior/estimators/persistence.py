@@ -12,7 +12,7 @@ import numpy as np
 
 from metaprior.estimators.parameters import RENAMED, check_parameters, resolve_families
 from metaprior.files import CHECKPOINT, InvalidFile, read_tensors, write_tensors
-from metaprior.gp.prior import ENCODERS, KERNELS, MEANS
+from metaprior.gp.choices import ENCODERS, KERNELS, MEANS
 from metaprior.meta.methods import MAP, METHODS, Laplace, resolve_inference
 from metaprior.meta.runs import draw_prior, scaling_template
 from metaprior.prediction.ensemble import Ensemble, Model

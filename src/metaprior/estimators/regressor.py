@@ -18,7 +18,7 @@ from metaprior.metrics.summary import report
 from metaprior.prediction.adapted import AdaptedRegressor
 from metaprior.prediction.adapted_many import AdaptedRegressors
 from metaprior.prediction.batches import check_precision, predict_tasks
-from metaprior.tasks.ragged import Ragged, as_contexts, as_new_tasks
+from metaprior.tasks.padding import Ragged, as_contexts, as_new_tasks
 from metaprior.tasks.types import TestTask, as_task, as_tasks, as_test_tasks
 
 
@@ -64,8 +64,7 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
     n_steps : int, optional
         Training steps, by default 2000. 0 leaves the prior at its initial parameters (the paper's "GP" baseline).
     batch_size : int, optional
-        Tasks per training step, shared among environments in proportion to their weight in the loss. By default all
-        tasks, and 256 for stored tasks.
+        Tasks per training step, split evenly among the environments. By default all tasks, and 256 for stored tasks.
     standardize : bool, default=True
         Standardize inputs and outputs by the meta-training tasks. Predictions are in the units of y.
     dtype : "auto", "float32" or "float64", default="auto"

@@ -98,25 +98,24 @@ def blank_weightless(batches: Iterable[WeightedBatch]) -> tuple[WeightedBatch, .
 Plan = tuple[tuple[int, ...], ...]  # tasks to sample per bucket and environment
 
 
-def batch_plan(tasks: TaskSet, weights: np.ndarray, batch_size: int) -> Plan:
-    """Share `batch_size` tasks among the strata in proportion to their weight in the loss."""
+def batch_plan(tasks: TaskSet, batch_size: int) -> Plan:
+    """Split `batch_size` tasks evenly among the environments, and within each in proportion to its size buckets.
+
+    The plan is compiled in, so it does not depend on the weights: a sweep over alpha compiles once.
+    """
     counts = np.array([bucket.counts for bucket in tasks.buckets])
-    shares = counts * (np.asarray(weights) / np.maximum(counts.sum(axis=0), 1))
-    sampled = allocate(shares.ravel(), counts.ravel(), batch_size).reshape(counts.shape)
-    return tuple(tuple(row) for row in sampled.tolist())
+    sampled = allocate((counts / np.maximum(counts.sum(axis=0), 1)).ravel(), counts.ravel(), batch_size)
+    return tuple(tuple(row) for row in sampled.reshape(counts.shape).tolist())
 
 
 def allocate(shares: np.ndarray, counts: np.ndarray, total: int) -> np.ndarray:
     """Share `total` samples among strata of `counts` tasks in proportion to `shares`.
 
-    Every stratum with a positive share gets at least one (even if the total is smaller) and at most all of its tasks.
-    If tasks vary equally, no other plan has a smaller variance. In proportion to their numbers, a hundred target tasks
-    beside a million others would be sampled one at a time, with most of the weight.
+    Every stratum gets at least one of its tasks (even if the total is smaller) and at most all of them.
     """
-    possible = (shares > 0) & (counts > 0)
-    sampled = possible.astype(int)
-    for _ in range(min(total, int(counts[possible].sum())) - int(sampled.sum())):
-        quotient = np.where(possible & (sampled < counts), shares / np.maximum(sampled, 1), -np.inf)
+    sampled = (counts > 0).astype(int)
+    for _ in range(min(total, int(counts.sum())) - int(sampled.sum())):
+        quotient = np.where(sampled < counts, shares / np.maximum(sampled, 1), -np.inf)
         sampled[quotient.argmax()] += 1
     return sampled
 

@@ -10,12 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key, PRNGKeyArray, PyTree
 
+from metaprior.gp.choices import check_encoded, choose_mean
 from metaprior.gp.encoders import ConvEncoder
 from metaprior.gp.kernels import MLPKernel
 from metaprior.gp.means import MLPMean
 from metaprior.gp.parameters import cast, split
-from metaprior.gp.placement import has_basis, place
-from metaprior.gp.prior import GPPrior, check_encoded, check_prior, choose_mean, make_likelihood, make_prior
+from metaprior.gp.placement import has_basis, place_points
+from metaprior.gp.prior import GPPrior, check_prior, make_likelihood, make_prior
 from metaprior.meta.hyper_laplace import MAX_PARAMETERS
 from metaprior.meta.hyperprior import HyperPrior, check_prior_mean, check_prior_std, make_hyperprior
 from metaprior.meta.methods import MAP, Laplace, Method, place_particles
@@ -128,7 +129,7 @@ def make_run(
         gamma = jnp.asarray(settings.temperature, dtype)
     problem = Problem(tasks, rest, hyperprior, environment_weights, gamma * settings.temperature_factor)
     if has_basis(rest):
-        problem = eqx.tree_at(lambda p: p.rest, problem, place(rest, tasks, _sample_counts(problem)))
+        problem = eqx.tree_at(lambda p: p.rest, problem, place_points(rest, tasks, _sample_counts(problem)))
     return Run(problem, particles, train_key)
 
 

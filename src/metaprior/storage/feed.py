@@ -140,7 +140,7 @@ class Feed:
 
 
 def make_strata(environments: Sequence[StoredTasks], weights: Sequence[float], batch_size: int) -> list[Stratum]:
-    """Group environments by task size, and share a mini-batch among the groups in proportion to their weights."""
+    """Group tasks by environment and size, and split a mini-batch evenly among the environments of positive weight."""
     counted = [e for e, weight in enumerate(weights) if weight > 0]
     sizes = np.concatenate([environments[e].sizes for e in counted])
     owner = np.repeat(counted, [len(environments[e]) for e in counted])
@@ -152,7 +152,8 @@ def make_strata(environments: Sequence[StoredTasks], weights: Sequence[float], b
             if len(tasks):
                 groups.append((e, tasks.astype(np.int64), size, weights[e] / len(environments[e])))
     counts = np.array([len(tasks) for _, tasks, _, _ in groups])
-    sampled = allocate(counts * np.array([weight for *_, weight in groups]), counts, batch_size).tolist()
+    shares = counts / np.array([len(environments[e]) for e, *_ in groups])
+    sampled = allocate(shares, counts, batch_size).tolist()
     return [
         Stratum(e, tasks, size, n, weight * len(tasks) / n)
         for (e, tasks, size, weight), n in zip(groups, sampled, strict=True)

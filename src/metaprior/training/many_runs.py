@@ -37,12 +37,11 @@ class TrainingOptions(NamedTuple):
     progress: bool | None = None  # None: a progress bar if standard error is a terminal
     checkpoint: Checkpoint | None = None
 
-    def config(self, method: Method, runs: Sequence[Run], streamed: bool = False) -> TrainConfig:
-        """Return what is compiled for these runs. Runs trained together share one plan of mini-batches."""
-        tasks, plan = runs[0].problem.tasks, None
+    def config(self, method: Method, run: Run, streamed: bool = False) -> TrainConfig:
+        """Return what is compiled for runs of these shapes."""
+        tasks, plan = run.problem.tasks, None
         if not streamed and self.batch_size is not None and self.batch_size < sum(tasks.environment_counts):
-            weights = np.mean([np.asarray(run.problem.environment_weights) for run in runs], axis=0)
-            plan = batch_plan(tasks, weights, self.batch_size)
+            plan = batch_plan(tasks, self.batch_size)
         return TrainConfig(method, self.optimizer, self.schedule, plan, self.n_devices)  # type: ignore[arg-type]
 
 
@@ -63,7 +62,7 @@ def train_runs(
 
     If a `deadline` shortens the first runs that are trained together, all runs take as many steps as these.
     """
-    config = options.config(method, runs, batches is not None)._replace(chunk=chunk)
+    config = options.config(method, runs[0], batches is not None)._replace(chunk=chunk)
     n_steps, rate_dtype = options.n_steps, jnp.zeros(()).dtype
 
     def train_part(part: range, _: int) -> list[Result]:

@@ -1,0 +1,144 @@
+"""A fit in three steps: resolve what was asked for, search by cross-validation, and train the members chosen."""
+
+import math
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from metaprior.estimators.environments import NamedEnvironments
+from metaprior.estimators.task_sources import Environments, TaskSource
+from metaprior.files import package_versions
+from metaprior.meta.adaptation import pad_queries
+from metaprior.meta.runs import Settings
+from metaprior.prediction.ensemble import Ensemble, Model, padded_size
+from metaprior.search.selection import STEPS_DIVISOR, AutoSettings, Choice, SearchOptions, choose
+from metaprior.search.weights import Weights
+from metaprior.storage.stored_tasks import StoredTasks
+from metaprior.tasks.scaling import Scaling
+from metaprior.tasks.types import Task, TestTask
+from metaprior.training.checkpoint import open_checkpoint
+from metaprior.training.loop import Result, Validation
+from metaprior.training.many_runs import TrainingOptions, check_memory
+
+MAX_RECORDED_INPUTS = 100  # whose scaling is recorded; images have thousands
+
+
+@dataclass(frozen=True)
+class FitPlan:
+    """Everything that a fit was asked to do, resolved and checked."""
+
+    source: TaskSource
+    target: int
+    options: list[Weights]  # environment weights to choose from
+    families: dict[str, Settings]  # priors to choose from
+    auto: AutoSettings
+    training: TrainingOptions
+    search_time: float | None
+    dtype: str
+    seed: int
+    tests: Sequence[TestTask] | None
+    patience: int | None
+
+    @property
+    def searched(self) -> bool:
+        """Whether anything is chosen by cross-validation."""
+        several = len(self.options) > 1 or len(self.families) > 1
+        return several or self.auto.temperature or self.auto.prior_std
+
+
+class FittedMembers(NamedTuple):
+    """The ensemble, and the training result and temperature of every member."""
+
+    ensemble: Ensemble
+    results: list[Result]
+    temperatures: np.ndarray
+
+
+class Fitted(NamedTuple):
+    """The result of a fit."""
+
+    family: str
+    choice: Choice
+    counts: list[int]  # tasks of each environment that settings were chosen by
+    members: FittedMembers
+
+
+def run_fit(plan: FitPlan, checkpoint: str | os.PathLike | None, fingerprint: str) -> Fitted:
+    """Search, then train. With a checkpoint, resume what an interrupted fit has left there."""
+    itemsize = 8 if plan.dtype == "float64" else 4
+    largest = max(plan.families.values(), key=lambda settings: settings.n_particles)
+    check_memory(plan.source.sample(plan.seed), largest, plan.source.batch_size, plan.searched, itemsize)
+    with jax.enable_x64(plan.dtype == "float64"), open_checkpoint(checkpoint, fingerprint, plan.seed) as (saved, seed):
+        training = plan.training._replace(checkpoint=saved)
+        sample = plan.source.sample(seed)  # a checkpoint may have another seed
+        deadline = None if plan.search_time is None else time.monotonic() + plan.search_time
+        shorter = training._replace(n_steps=math.ceil(training.n_steps / STEPS_DIVISOR))
+        families = list(plan.families.values())
+        search = SearchOptions(shorter, seed, deadline)
+        family, choice = choose(sample, plan.target, plan.options, families, plan.auto, search)
+        members = train_members(plan.source, sample, choice, seed, training, plan.tests, plan.patience)
+    return Fitted(list(plan.families)[family], choice, [len(tasks) for tasks in sample], members)
+
+
+def train_members(
+    source: TaskSource,
+    sample: Environments,
+    choice: Choice,
+    seed: int,
+    options: TrainingOptions,
+    tests: Sequence[TestTask] | None = None,
+    patience: int | None = None,
+) -> FittedMembers:
+    """Train all members of a choice, each with the scaling of its weights, from equal initial particles."""
+    members, averaging = zip(*choice.members, strict=True)
+    scalings = [source.scaling(member.weights, member.settings, sample) for member in members]
+    pairs = zip(members, scalings, strict=True)
+    runs = [source.make_run(sample, member, scaling, seed) for member, scaling in pairs]
+    validation = None if tests is None else [pad_validation(tests, scaling) for scaling in scalings]
+    results = source.train(members, runs, scalings, options, validation, patience, seed)
+    models = [
+        Model(result.particles, run.problem.rest, scaling)
+        for result, run, scaling in zip(results, runs, scalings, strict=True)
+    ]
+    temperatures = np.array([float(run.problem.temperature) for run in runs])
+    return FittedMembers(Ensemble(tuple(models), np.array(averaging)), results, temperatures)
+
+
+def pad_validation(tasks: Sequence[TestTask], scaling: Scaling) -> Validation:
+    """Scale and pad validation tasks."""
+    n_context, n_query = (max(len(getattr(task, part)) for task in tasks) for part in ("y_context", "y_query"))
+    sizes = (padded_size(n_context), padded_size(n_query))
+    return Validation(*pad_queries(tasks, scaling, *sizes, jnp.zeros(()).dtype))
+
+
+def training_record(environments: NamedEnvironments, member: Model, loss: np.ndarray, seconds: float) -> dict[str, Any]:
+    """Describe the training for the saved file and `metaprior info`; `member` is the one of largest weight."""
+    scaling = member.scaling
+    spread = [np.std(np.asarray(leaf, float), axis=0).ravel() for leaf in jax.tree.leaves(member.particles)]
+    named = zip(environments.names, environments.tasks, strict=True)
+    return {
+        "environments": {name: {"tasks": len(tasks), "samples": _count_samples(tasks)} for name, tasks in named},
+        "target": environments.names[environments.target],
+        "scaling": {
+            "x_mean": np.asarray(scaling.x_mean[:MAX_RECORDED_INPUTS], float).tolist(),
+            "x_std": np.asarray(scaling.x_std[:MAX_RECORDED_INPUTS], float).tolist(),
+            "y_mean": float(scaling.y_mean),
+            "y_std": float(scaling.y_std),
+        },
+        "free_energy": float(loss[-1]) if len(loss) else None,
+        "particles": len(jax.tree.leaves(member.particles)[0]),
+        "parameters": int(sum(len(values) for values in spread)),
+        "particle_spread": float(np.sqrt(np.mean(np.concatenate(spread) ** 2))),
+        "seconds": round(seconds, 1),
+        "versions": package_versions(),
+    }
+
+
+def _count_samples(tasks: Sequence[Task]) -> int:
+    return tasks.n_samples if isinstance(tasks, StoredTasks) else sum(len(task.y) for task in tasks)

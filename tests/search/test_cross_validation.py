@@ -1,0 +1,265 @@
+"""Cross-validation: folds and splits; a fold leaves no trace in training, and is scored as `fit` and `adapt` would."""
+
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metaprior import MetaGPRegressor, MLPMean, RBFKernel
+from metaprior.meta.methods import MAP, SVGD
+from metaprior.meta.objective import log_gibbs, task_weights, temperature
+from metaprior.meta.runs import Settings, make_run, make_scaling, stack_runs
+from metaprior.search import cross_validation as module
+from metaprior.search.averaging import contaminated
+from metaprior.search.cross_validation import (
+    Candidate,
+    CrossValidation,
+    make_folds,
+    reference_log_densities,
+    score_candidates,
+    split_task,
+)
+from metaprior.tasks.padding import pad_tasks
+from metaprior.tasks.types import Task
+from metaprior.training import many_runs
+from metaprior.training.loop import train
+from metaprior.training.many_runs import TrainingOptions
+from metaprior.training.monitoring import Deadline
+from metaprior.training.steps import TrainConfig
+
+SETTINGS = Settings(mean=MLPMean((4,)), kernel=RBFKernel(), noise_std=0.2)
+WEIGHTS = (0.3, 0.7)
+
+
+def make_tasks(seed, sizes):
+    rng = np.random.default_rng(seed)
+    return [Task(x, 2.0 + np.sin(2.0 * x[:, 0]) + 0.1 * rng.normal(size=len(x))) for x in _inputs(rng, sizes)]
+
+
+def _inputs(rng, sizes):
+    return [rng.uniform(-2.0, 2.0, (n, 1)) for n in sizes]
+
+
+SOURCE, TARGET = make_tasks(0, [5, 3, 5]), make_tasks(1, [5, 4, 1])
+ENVIRONMENTS = [SOURCE, TARGET]
+INCLUDED = [np.ones(3, bool), np.array([True, False, True])]
+KEPT = [SOURCE, [TARGET[0], TARGET[2]]]
+
+
+@pytest.fixture
+def log_densities(monkeypatch):
+    """Cross-validate candidates and return their log densities, not contaminated, and the validation."""
+    monkeypatch.setattr(module, "contaminated", lambda log_density, reference: log_density)
+
+    def validate(candidates, n_steps, seed=0, deadline=None, optimizer="adam"):
+        validation = CrossValidation(ENVIRONMENTS, 1, seed, labels=False)
+        options = TrainingOptions(n_steps, 1e-2, optimizer, progress=False)
+        assert score_candidates([validation], candidates, options, deadline)
+        return validation.log_densities, validation
+
+    return validate
+
+
+def test_a_task_held_out_is_as_good_as_absent(x64):
+    scaling = make_scaling(KEPT, WEIGHTS, SETTINGS)
+    held_out = make_run(ENVIRONMENTS, WEIGHTS, scaling, SETTINGS, 0, INCLUDED)
+    absent = make_run(KEPT, WEIGHTS, scaling, SETTINGS, 0)
+    theta = jax.tree.map(lambda leaf: leaf[0], held_out.particles)
+    for rule in ("paper", "effective", "bayes"):
+        gammas = [temperature(rule, run.problem.tasks, jnp.asarray(WEIGHTS)) for run in (held_out, absent)]
+        np.testing.assert_allclose(*gammas, rtol=1e-12)
+    values = [jax.value_and_grad(log_gibbs)(theta, run.problem) for run in (held_out, absent)]
+    np.testing.assert_allclose(values[0][0], values[1][0], rtol=1e-12)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12), values[0][1], values[1][1])
+
+
+def test_weights_of_what_is_left_sum_to_one():
+    tasks = pad_tasks(ENVIRONMENTS, included=INCLUDED)
+    weights = task_weights(tasks, jnp.asarray(WEIGHTS, jnp.float32))
+    np.testing.assert_allclose(sum(float(w.sum()) for w in weights), 1.0, rtol=1e-6)
+    flat = sorted(float(value) for bucket in weights for value in bucket)
+    np.testing.assert_allclose(flat, [0.0, 0.1, 0.1, 0.1, 0.35, 0.35], rtol=1e-6)
+
+
+@pytest.mark.parametrize("method", [MAP(), SVGD()], ids=["map", "svgd"])
+def test_scores_are_those_of_a_fit_without_the_fold(method, log_densities):
+    """Against the estimator: fitted on the tasks that are left, adapted to each split, its log density."""
+    n_particles = 1 if isinstance(method, MAP) else 2
+    settings = Settings(mean=MLPMean((4,)), kernel=RBFKernel(), noise_std=0.2, method=method, n_particles=n_particles)
+    n_steps, seed = 7, int(np.random.RandomState(3).randint(2**31 - 1))
+    with jax.enable_x64(True):
+        scored, validation = log_densities([Candidate(WEIGHTS, settings)], n_steps, seed)
+    folds = validation.folds
+    assert validation.n_steps == n_steps
+    assert scored.shape[:2] == (1, 3)
+    for members in folds.members:
+        [left_out] = members.tolist()
+        meta = MetaGPRegressor(
+            WEIGHTS[0], mean=MLPMean((4,)), kernel=RBFKernel(), noise_std=0.2, n_steps=n_steps,
+            n_particles=n_particles, dtype="float64", inference="map", random_state=3,
+        )  # fmt: skip
+        meta.fit(SOURCE, [task for i, task in enumerate(TARGET) if i != left_out])
+        splits = folds.splits[left_out]
+        expected = [meta.adapt(s.x_context, s.y_context).log_density(s.x_query, s.y_query) for s in splits]
+        mine = scored[0, left_out]
+        np.testing.assert_allclose(mine[~np.isnan(mine)], np.concatenate(expected), rtol=1e-6)
+
+
+def test_a_run_that_diverges_is_minus_infinity_and_does_not_touch_the_others(x64, log_densities):
+    good, bad = (
+        Candidate(WEIGHTS, Settings(**settings)) for settings in ({"temperature": 1.0}, {"temperature": 1e300})
+    )
+    together, _ = log_densities([good, bad], 3, optimizer="sgd")
+    assert np.isneginf(together[1][~np.isnan(together[1])]).all()
+    alone, _ = log_densities([good], 3, optimizer="sgd")
+    np.testing.assert_allclose(together[:1], alone, rtol=1e-9)
+
+
+def test_candidates_are_trained_once(monkeypatch):
+    trained = []
+    original = module.train_runs
+
+    def count(runs, *arguments, **keywords):
+        trained.append(len(runs))
+        return original(runs, *arguments, **keywords)
+
+    monkeypatch.setattr(module, "train_runs", count)
+    validation, options = CrossValidation(ENVIRONMENTS, 1, 0, labels=False), TrainingOptions(2, 1e-2, progress=False)
+    first, second = Candidate(WEIGHTS, SETTINGS), Candidate((0.0, 1.0), SETTINGS)
+    assert score_candidates([validation], [first], options)
+    before = validation.scores([first])
+    assert score_candidates([validation], [second, first], options)
+    assert trained == [3, 3]
+    np.testing.assert_array_equal(validation.scores([second, first])[1:], before)
+
+
+def test_several_data_sets_are_scored_as_each_alone(x64):
+    options, candidates = TrainingOptions(3, 1e-2, progress=False), [Candidate(WEIGHTS, SETTINGS)]
+    data = [ENVIRONMENTS, [make_tasks(5, [5, 3, 5]), make_tasks(6, [5, 4, 1])]]
+    together = [CrossValidation(environments, 1, 0, labels=False) for environments in data]
+    score_candidates(together, candidates, options)
+    for environments, validation in zip(data, together, strict=True):
+        alone = CrossValidation(environments, 1, 0, labels=False)
+        score_candidates([alone], candidates, options)
+        np.testing.assert_allclose(validation.log_densities, alone.log_densities, rtol=1e-9)
+
+
+def test_reference_densities_lie_where_queries_do():
+    folds = make_folds(TARGET, 0, labels=False)
+    reference = reference_log_densities(TARGET, folds, labels=False)
+    mean = np.mean([task.y.mean() for task in TARGET])  # every task counts the same
+    spread = np.sqrt(np.mean([np.mean((task.y - mean) ** 2) for task in TARGET]))
+    counts = [sum(len(split.y_query) for split in splits) for splits in folds.splits]
+    np.testing.assert_array_equal((~np.isnan(reference)).sum(axis=1), counts)
+    first = folds.splits[0][0].y_query[0]
+    expected = -0.5 * ((first - mean) / spread) ** 2 - np.log(spread) - 0.5 * np.log(2 * np.pi)
+    np.testing.assert_allclose(reference[0, 0], expected)
+    constant = [Task(task.x, np.full_like(task.y, 0.1)) for task in TARGET]  # whose std is not quite zero
+    of_constant = reference_log_densities(constant, make_folds(constant, 0, labels=False), labels=False)
+    np.testing.assert_allclose(of_constant[~np.isnan(of_constant)], -0.5 * np.log(2 * np.pi))
+    huge = [Task(task.x, 1e200 * task.y) for task in TARGET]
+    assert np.nanmax(reference_log_densities(huge, folds, labels=False)) < -400.0
+    labels = reference_log_densities(TARGET, folds, labels=True)
+    np.testing.assert_allclose(labels[~np.isnan(labels)], np.log(0.5))
+    assert contaminated(np.array([-np.inf]), np.array([0.0]))[0] == pytest.approx(np.log(0.1))
+
+
+def test_memory_is_bounded_by_training_in_parts(monkeypatch, x64, log_densities):
+    whole, _ = log_densities([Candidate(WEIGHTS, SETTINGS)], 4)
+    monkeypatch.setattr(many_runs, "MAX_NUMBERS", 1)
+    parts, _ = log_densities([Candidate(WEIGHTS, SETTINGS)], 4)
+    np.testing.assert_allclose(parts, whole, rtol=1e-9)
+
+
+def test_parts_take_the_same_steps_although_time_runs_out(monkeypatch, log_densities):
+    taken = []
+
+    def count(*arguments, **keywords):
+        result = train(*arguments, **keywords)
+        taken.append(result.loss.shape[1])
+        return result
+
+    monkeypatch.setattr(many_runs, "MAX_NUMBERS", 1)
+    monkeypatch.setattr(many_runs, "train", count)
+    _, validation = log_densities([Candidate(WEIGHTS, SETTINGS)], 250, deadline=time.monotonic() - 1.0)
+    assert taken == [100, 100, 100]  # a chunk of steps each
+    assert validation.n_steps == 100
+
+
+def test_the_clock_cuts_the_schedule_to_the_deadline(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("metaprior.training.monitoring.time.monotonic", lambda: now[0])
+    clock = Deadline(1000, 100, deadline=10.0)
+    now[0] = 4.0  # the first chunk compiles
+    assert clock.affordable_steps(100) == 1000
+    now[0] = 6.0  # two seconds a chunk: two more fit
+    assert clock.affordable_steps(200) == 400
+    now[0] = 6.5  # faster after all
+    assert clock.affordable_steps(300) == 1000
+    now[0] = 10.5
+    assert clock.affordable_steps(400) == 400
+    assert Deadline(1000, 100, None).affordable_steps(400) == 1000
+
+
+def test_a_cut_schedule_is_annealed_to_its_end(monkeypatch):
+    """Training that is told to end early takes the steps of a shorter schedule from there on."""
+    run = stack_runs([make_run(ENVIRONMENTS, WEIGHTS, make_scaling(ENVIRONMENTS, WEIGHTS, SETTINGS), SETTINGS, 0)])
+    monkeypatch.setattr(Deadline, "affordable_steps", lambda self, done: 6)
+    train_config = TrainConfig(MAP(), chunk=3)
+    result = train(run.problem, run.particles, run.key, train_config, 100, jnp.full(1, 1e-2), deadline=0.0)
+    assert result.loss.shape == (1, 6)
+
+
+SEEDS = st.integers(0, 2**31 - 1)
+
+
+@given(n_tasks=st.integers(2, 60), seed=SEEDS)
+def test_every_task_is_held_out_once(n_tasks, seed):
+    folds = make_folds([a_task(2)] * n_tasks, seed, labels=False).members
+    np.testing.assert_array_equal(np.sort(np.concatenate(folds)), np.arange(n_tasks))
+    sizes = [len(fold) for fold in folds]
+    assert len(folds) == (n_tasks if n_tasks < 8 else 5)
+    assert max(sizes) - min(sizes) <= 1
+
+
+def a_task(n: int, y=None) -> Task:
+    return Task(np.arange(n, dtype=float)[:, None], np.arange(n) % 2.0 if y is None else np.asarray(y, float))
+
+
+@given(n=st.integers(1, 40), seed=SEEDS, labels=st.booleans())
+def test_splits_share_out_the_samples(n, seed, labels):
+    task = a_task(n)
+    splits = split_task(task, np.random.default_rng(seed), labels)
+    assert len(splits) == min(n, 5)
+    for split in splits:
+        assert len(split.y_context) == n // 2
+        together = np.concatenate([split.x_context, split.x_query])[:, 0]
+        np.testing.assert_array_equal(np.sort(together), np.arange(n))
+        np.testing.assert_array_equal(split.y_query, task.y[split.x_query[:, 0].astype(int)])
+        np.testing.assert_array_equal(split.y_context, task.y[split.x_context[:, 0].astype(int)])
+    asked = np.unique(np.concatenate([split.x_query[:, 0] for split in splits]))
+    assert len(asked) == n, "every sample is a query at least once"
+
+
+@given(ones=st.integers(2, 12), zeros=st.integers(2, 12), seed=SEEDS)
+def test_contexts_of_labels_mix_the_classes(ones, zeros, seed):
+    y = np.random.default_rng(seed).permutation(np.repeat([0.0, 1.0], [zeros, ones]))
+    for split in split_task(a_task(len(y), y), np.random.default_rng(seed), labels=True):
+        share = len(split.y_context) * ones / (ones + zeros)
+        assert abs(split.y_context.sum() - share) <= 1.5
+
+
+def test_a_task_of_one_sample_is_predicted_from_the_prior():
+    [split] = split_task(a_task(1), np.random.default_rng(0))
+    assert (len(split.y_context), len(split.y_query)) == (0, 1)
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_splits_depend_on_the_generator_alone(labels):
+    first, second, other = (split_task(a_task(9), np.random.default_rng(seed), labels) for seed in (3, 3, 4))
+    np.testing.assert_array_equal(first[0].x_query, second[0].x_query)
+    assert any((a.x_query != b.x_query).any() for a, b in zip(first, other, strict=True))
