@@ -1,4 +1,4 @@
-"""The scaling of classification inputs: units of the spread within classes, shrunk where tasks say little."""
+"""The scaling of classification inputs: by the spread within classes, shrunk for few tasks."""
 
 import numpy as np
 import pytest
@@ -103,7 +103,7 @@ def test_few_tasks_and_tasks_that_disagree_keep_columns_apart():
     np.testing.assert_allclose(disagree, np.diag(np.diag(disagree)), atol=1e-12)
 
 
-def test_an_environment_of_weight_zero_leaves_no_trace():
+def test_an_environment_with_weight_zero_has_no_effect():
     tasks, others = make_tasks(4, 6), make_tasks(5, 3, covariance=np.eye(3))
     both = fit_label_scaling([others, tasks], (0.0, 1.0), within=True)
     alone = fit_label_scaling([[], tasks], (0.0, 1.0), within=True)
@@ -122,7 +122,7 @@ def test_units_and_offsets_of_columns_do_not_matter(seed, n_tasks, per_class):
         np.testing.assert_allclose(task.x, other.x, rtol=1e-5, atol=1e-5)
 
 
-def test_a_sample_per_class_or_a_constant_column_is_no_trouble():
+def test_one_sample_per_class_and_constant_columns():
     single = make_tasks(6, 5, per_class=1)
     scaling = fit_label_scaling([single, []], (1.0, 0.0), within=True)
     np.testing.assert_array_equal(scaling.x_map, np.eye(3))

@@ -1,4 +1,4 @@
-"""Labels of any kind become 0 and 1, and mistakes become errors that say what to do."""
+"""Labels of any kind become 0 and 1, and errors say what to do."""
 
 import numpy as np
 import pytest
@@ -87,7 +87,7 @@ def test_classes_of_a_new_task(y, shared, given_, expected):
     ("call", "parts"),
     [
         (lambda: encoded([1, 1], [1]), ["two labels", "1", "every task"]),
-        (lambda: encoded([1, 2], [3, 3]), ["tasks[1]", "one label only", "3", "Leave the task out"]),
+        (lambda: encoded([1, 2], [3, 3]), ["tasks[1]", "one label only", "3", "Drop the task"]),
         (lambda: encoded([1, 2, 3]), ["tasks[0]", "two labels", "got 3", "1, 2, 3"]),
         (lambda: encoded(list("abcdefgh")), ["got 8", "'a', 'b', 'c', 'd', ..."]),
         (lambda: task_classes(np.array([0, 1, 2]), "adapt", np.array([0, 1])), ["adapt", "two labels", "0, 1, 2"]),
@@ -120,13 +120,14 @@ def test_bad_labels(call, parts):
     assert all(part in str(error.value) for part in parts), error.value
 
 
-def test_a_slip_in_a_label_is_pointed_out():
-    with pytest.warns(UserWarning, match=r"3 of 4 tasks have the labels \('no', 'yes'\), another has \('Yes', 'no'\)"):
+def test_a_misspelled_label_gives_a_warning():
+    message = r"3 of 4 tasks have the labels \('no', 'yes'\), another has \('Yes', 'no'\).*misspelled"
+    with pytest.warns(UserWarning, match=message):
         _, shared = encoded(["no", "yes"], ["yes", "no"], ["no", "yes"], ["no", "Yes"])
     assert shared is None
 
 
-def test_an_environment_of_weight_zero_has_no_say():
+def test_an_environment_with_weight_zero_does_not_decide_on_shared_labels():
     own, shared = tasks(["wren", "finch"], ["owl", "owl"]), tasks([0, 1], [1, 1])
     encoded, classes = encode_environments([own, shared], ["source_tasks", "target_tasks"], [0.0, 1.0])
     assert classes.tolist() == [0, 1]

@@ -1,4 +1,4 @@
-"""Tasks as users bring them, padding, and ragged evaluation against one task at a time."""
+"""Tasks as users pass them, padding, and ragged evaluation against one task at a time."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=12)
 
 
 class Frame:
-    """What a data frame is to NumPy: an object with __array__."""
+    """A data frame as NumPy sees it: an object with __array__."""
 
     def __init__(self, values):
         self.values = np.asarray(values)
@@ -153,7 +153,7 @@ def test_scaling_standardizes_and_is_undone(seed, y_size):
         np.testing.assert_allclose(scaling.undo_mean(back.y), task.y, rtol=1e-12, atol=1e-14 * y_size)
 
 
-def test_constant_columns_are_centred_and_not_blown_up():
+def test_constant_columns_are_centered_and_not_amplified():
     tasks = [Task(np.full((3, 1), 1e6), np.full(3, 0.1 + 0.2))]
     scaling = fit_scaling([tasks], [1.0])
     np.testing.assert_allclose(scaling.x_std, 1.0)

@@ -1,7 +1,7 @@
-"""Labels of classification tasks: any two strings, integers or bools, as 0 and 1.
+"""Labels of classification tasks: any two strings, integers or bools, encoded as 0 and 1.
 
 Either all tasks share two labels (healthy and ill), which then mean the same everywhere and may be missing in a task,
-or every task has two of its own (wren and finch), of which nothing is known beforehand.
+or every task has its own two (wren and finch), which mean nothing in other tasks.
 """
 
 import warnings
@@ -16,61 +16,60 @@ KINDS = {"b": "bools", "i": "numbers", "u": "numbers", "f": "numbers", "U": "tex
 
 
 def as_labels(values: Any, name: str) -> np.ndarray:
-    """Check the y of a classification task: an array of labels of one kind."""
+    """Check y of a classification task; return an array of labels of one kind."""
     if np.ma.is_masked(values):
-        raise ValueError(f"{name} must not have masked values. Drop such samples.")
-    # A list as it is: NumPy would make text of a mix of text and numbers.
+        raise ValueError(f"{name} must not have masked values. Drop these samples.")
+    # Lists as objects: NumPy would convert a mix of text and numbers to text.
     labels = np.asarray(values, dtype=object if isinstance(values, list | tuple) else None)
-    if labels.dtype.kind in "OT" and labels.size:  # or of pandas
+    if labels.dtype.kind in "OT" and labels.size:  # T: strings of NumPy and pandas
         if any(item is None or item != item for item in labels.flat):  # NaN is not equal to itself
-            raise ValueError(f"{name} must not have missing labels, None or NaN. Drop such samples.")
+            raise ValueError(f"{name} must not have missing labels, None or NaN. Drop these samples.")
         kinds = {_kind(np.asarray(item).dtype, type(item).__name__) for item in labels.flat}
         if len(kinds) > 1:
             raise ValueError(f"{name} must be labels of one kind; got a mix of {' and '.join(sorted(kinds))}.")
         labels = np.array(labels.tolist())
     if labels.size and labels.dtype.kind not in KINDS:
-        came = _kind(labels.dtype, str(labels.dtype))
-        raise ValueError(f"{name} must be labels: text, integers or bools; got {came}.")
+        raise ValueError(f"{name} must be labels: text, integers or bools; got {labels.dtype}.")
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
-        raise ValueError(f"{name} must not have NaN or infinite labels. Drop such samples.")
+        raise ValueError(f"{name} must not have NaN or infinite labels. Drop these samples.")
     return labels
 
 
 def encode_environments(
     environments: Sequence[Sequence[Task]], names: Sequence[str], weights: Sequence[float]
 ) -> tuple[list[Sequence[Task]], np.ndarray | None]:
-    """Meta-training tasks with labels 0.0 and 1.0, and the two labels if all tasks share them.
+    """Return meta-training tasks with labels 0.0 and 1.0, and the two labels if all tasks share them.
 
-    Environments of weight zero have no say in that.
+    Environments with weight zero do not affect whether labels are shared.
     """
-    every = [task.y for tasks, weight in zip(environments, weights, strict=True) if weight > 0 for task in tasks]
-    distinct = {label for y in every for label in np.unique(y).tolist()}
+    labels = [task.y for tasks, weight in zip(environments, weights, strict=True) if weight > 0 for task in tasks]
+    distinct = {label for y in labels for label in np.unique(y).tolist()}
     if len(distinct) < 2:
         raise ValueError(
             f"y must have two labels; got {distinct.pop()!r} for every sample of every task. There is nothing to learn."
         )
-    shared = (
-        np.unique(np.concatenate([np.unique(y) for y in every])) if len(distinct) == 2 and _one_kind(every) else None
-    )
+    is_shared = len(distinct) == 2 and _same_kind(labels)
+    shared = np.unique(np.concatenate([np.unique(y) for y in labels])) if is_shared else None
     encoded: list[Sequence[Task]] = []
     for tasks, name, weight in zip(environments, names, weights, strict=True):
         if weight == 0:
             classes = [np.unique(task.y) for task in tasks]
         elif shared is None:
-            classes = [_own_classes(task.y, f"{name}[{i}]") for i, task in enumerate(tasks)]
+            classes = [_two_classes(task.y, f"{name}[{i}]") for i, task in enumerate(tasks)]
         else:
             classes = [shared] * len(tasks)
         encoded.append([Task(task.x, encode(task.y, pair)) for task, pair in zip(tasks, classes, strict=True)])
     if shared is None:
-        _warn_of_slips(every)
+        _warn_if_misspelled(labels)
     return encoded, shared
 
 
 def task_classes(y: np.ndarray, name: str, shared: np.ndarray | None, given: Any = None) -> np.ndarray:
-    """The two classes of a new task, in the order 0, 1.
+    """Return the two classes of a new task, in the order 0, 1.
 
-    Those given; else those all meta-training tasks share, if they are the task's; else the two labels of the task. Of a
-    task with one label the other class is called True or 1 beside False or 0, and None beside anything else.
+    They are the given ones; otherwise those shared by all meta-training tasks, if the task has no others; otherwise the
+    two labels of the task. If it has a single label, the other class is 1 or True beside 0 or False (and vice versa),
+    and None beside any other label.
     """
     labels = np.unique(y)
     if given is not None:
@@ -80,17 +79,17 @@ def task_classes(y: np.ndarray, name: str, shared: np.ndarray | None, given: Any
         if extra := [label for label in labels.tolist() if label not in classes.tolist()]:
             raise ValueError(f"{name}: y has the label {extra[0]!r}, which is not one of classes {classes.tolist()}.")
         return classes
-    if shared is not None and set(labels.tolist()) <= set(shared.tolist()) and (not len(y) or _one_kind([shared, y])):
+    if shared is not None and set(labels.tolist()) <= set(shared.tolist()) and (not len(y) or _same_kind([shared, y])):
         return shared
     if len(labels) > 2:
-        raise ValueError(f"{name}: y must have two labels; got {len(labels)}, {_some(labels)}. Two classes per task.")
-    # Of another kind, or two others: clearly labels of its own. One other is more likely a slip.
-    if shared is not None and len(labels) and _one_kind([shared, labels]):
+        raise ValueError(f"{name}: y must have two labels; got {len(labels)}: {_preview(labels)}.")
+    # Labels of another kind, or two new ones, are clearly the task's own. A single new one is more likely a mistake.
+    if shared is not None and len(labels) and _same_kind([shared, labels]):
         known = [label for label in labels.tolist() if label in shared.tolist()]
-        if len(known) + (len(labels) == 1):
+        if known or len(labels) == 1:
             raise ValueError(
-                f"{name}: y has {_some(labels)}, and all meta-training tasks have the labels {_some(shared)}. If this "
-                "task has classes of its own, name both by classes=...; otherwise mend its labels."
+                f"{name}: y has {_preview(labels)}, but all meta-training tasks have the labels {_preview(shared)}. If "
+                "this task has its own classes, pass both as classes=...; otherwise correct its labels."
             )
     if len(labels) == 2:
         return labels
@@ -100,16 +99,16 @@ def task_classes(y: np.ndarray, name: str, shared: np.ndarray | None, given: Any
 
 
 def encode(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """0.0 for the first of the classes, 1.0 for the second."""
+    """Return 0.0 for the first of the classes, 1.0 for the second."""
     return np.asarray(y != classes[0]).astype(np.float64) if len(y) else np.zeros(0)
 
 
 def encode_contexts(
     labels: Sequence[np.ndarray], name: str, shared: np.ndarray | None, given: Any = None
 ) -> tuple[list[np.ndarray], np.ndarray]:
-    """The two classes of each of many new tasks, as `task_classes` finds them, and all labels as 0.0 and 1.0."""
+    """Return the classes of many new tasks, as by `task_classes`, and all labels as 0.0 and 1.0."""
     filled = [y for y in labels if len(y)]
-    if shared is not None and given is None and filled and _one_kind([shared, *filled]):
+    if shared is not None and given is None and filled and _same_kind([shared, *filled]):  # fast path
         every = np.concatenate(filled)
         if ((every == shared[0]) | (every == shared[1])).all():
             return [shared] * len(labels), encode(every, shared)
@@ -120,45 +119,44 @@ def encode_contexts(
 def as_labeled_tests(
     tasks: Iterable[Any] | None, name: str, input_dim: int, shared: np.ndarray | None
 ) -> list[TestTask]:
-    """Check meta-test tasks and encode their labels; the classes of a task are those of context and queries."""
+    """Check test tasks and encode their labels; the classes of a task are those of context and queries."""
     encoded = []
     for i, task in enumerate(as_test_tasks(tasks, name, input_dim, as_labels)):
         where = f"{name}[{i}]"
-        if len(task.y_context) and not _one_kind([task.y_context, task.y_query]):
+        if len(task.y_context) and not _same_kind([task.y_context, task.y_query]):
             raise ValueError(f"{where}: the labels of context and query must be of one kind.")
         both = np.concatenate([task.y_context, task.y_query]) if len(task.y_context) else task.y_query
         classes = task_classes(both, where, shared)
-        y_context = encode(task.y_context, classes)
-        encoded.append(task._replace(y_context=y_context, y_query=encode(task.y_query, classes)))
+        y_context, y_query = encode(task.y_context, classes), encode(task.y_query, classes)
+        encoded.append(task._replace(y_context=y_context, y_query=y_query))
     return encoded
 
 
-def _warn_of_slips(every: Sequence[np.ndarray]) -> None:
-    """Most tasks have the same two labels, and some have others: a slip such as Yes for yes looks like that."""
-    pairs = [tuple(np.unique(y).tolist()) for y in every]
+def _warn_if_misspelled(labels: Sequence[np.ndarray]) -> None:
+    """Warn if most tasks have the same two labels and some have others, as after writing Yes for yes."""
+    pairs = [tuple(np.unique(y).tolist()) for y in labels]
     common = max(set(pairs), key=pairs.count)
     odd = next((pair for pair in pairs if pair != common), None)
     if len(common) == 2 and pairs.count(common) > len(pairs) / 2 and len(pairs) > 2 and odd is not None:
         warnings.warn(
-            f"{pairs.count(common)} of {len(pairs)} tasks have the labels {common}, another has {odd}: so labels are "
-            "taken to be every task's own, and to mean nothing across tasks. Is one of them misspelt?",
+            f"{pairs.count(common)} of {len(pairs)} tasks have the labels {common}, another has {odd}. Labels are "
+            "therefore treated as specific to each task, with no meaning across tasks. Is one of them misspelled?",
             stacklevel=4,
         )
 
 
-def _own_classes(y: np.ndarray, name: str) -> np.ndarray:
+def _two_classes(y: np.ndarray, name: str) -> np.ndarray:
+    """Return the two labels of a task whose labels are its own."""
     classes = np.unique(y)
     if len(classes) == 1:
         raise ValueError(
-            f"{name}: y has one label only, {classes.tolist()[0]!r}, and not all tasks share two labels, so nothing "
-            "tells what the other class is. Leave the task out, or mend the labels of the others."
+            f"{name}: y has one label only, {classes.tolist()[0]!r}, and the tasks do not all share two labels, so the "
+            "other class is unknown. Drop the task, or correct the labels of the others."
         )
     if len(classes) > 2:
         continuous = classes.dtype.kind == "f" and (classes != np.round(classes)).any()
-        raise ValueError(
-            f"{name}: y must have two labels; got {len(classes)}, {_some(classes)}. "
-            + ("For numbers to predict use MetaGPRegressor." if continuous else "Make a task for two of them.")
-        )
+        advice = "For real-valued y use MetaGPRegressor." if continuous else "Make one task per pair of labels."
+        raise ValueError(f"{name}: y must have two labels; got {len(classes)}: {_preview(classes)}. {advice}")
     return classes
 
 
@@ -166,10 +164,9 @@ def _kind(dtype: np.dtype, otherwise: str) -> str:
     return KINDS.get(dtype.kind, otherwise)
 
 
-def _one_kind(labels: Iterable[np.ndarray]) -> bool:
+def _same_kind(labels: Iterable[np.ndarray]) -> bool:
     return len({_kind(y.dtype, y.dtype.kind) for y in labels}) == 1
 
 
-def _some(labels: np.ndarray) -> str:
-    shown = ", ".join(repr(label) for label in labels.tolist()[:4])
-    return shown + (", ..." if len(labels) > 4 else "")
+def _preview(labels: np.ndarray) -> str:
+    return ", ".join([repr(label) for label in labels.tolist()[:4]] + ["..."] * (len(labels) > 4))

@@ -1,13 +1,18 @@
-"""Ragged tasks as padded, masked arrays in a few size buckets."""
+"""Tasks of different sizes: concatenated rows, and padded, masked arrays in a few size buckets."""
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import equinox as eqx
 import numpy as np
 from jax.typing import ArrayLike
 
-from metaprior.tasks.ragged import Ragged
-from metaprior.tasks.types import Task
+from metaprior.tasks.types import CheckOutputs, Task, as_inputs, as_numbers, as_task, as_tuples
+
+MIN_BUCKET_SAVING = 0.2  # of the work: a further bucket costs compilation and another pass over small arrays
 
 
 class TaskBatch(eqx.Module):
@@ -16,12 +21,12 @@ class TaskBatch(eqx.Module):
     x: ArrayLike  # (tasks, samples, input_dim)
     y: ArrayLike  # (tasks, samples)
     mask: ArrayLike  # (tasks, samples), True where there is a sample
-    included: ArrayLike  # (tasks,), False for a task that is held out: it has no weight
+    included: ArrayLike  # (tasks,), False for a held-out task: it has no weight
     counts: tuple[int, ...] = eqx.field(static=True)  # tasks per environment, held out or not
 
 
 class TaskSet(eqx.Module):
-    """All meta-training tasks: one batch per size bucket, the same environments in each."""
+    """All meta-training tasks: one batch per size bucket, with the same environments in each."""
 
     buckets: tuple[TaskBatch, ...]
 
@@ -31,21 +36,81 @@ class TaskSet(eqx.Module):
         return tuple(sum(counts) for counts in zip(*(bucket.counts for bucket in self.buckets), strict=True))
 
 
+@dataclass(frozen=True, eq=False)
+class Ragged:
+    """Arrays of different lengths, concatenated, followed by a row of zeros for padding."""
+
+    rows: np.ndarray  # (all rows + 1, ...)
+    sizes: np.ndarray  # (tasks,)
+
+    @classmethod
+    def of(cls, arrays: Sequence[np.ndarray], shape: tuple[int, ...] = ()) -> "Ragged":
+        """Concatenate arrays of rows with the given shape."""
+        sizes = np.fromiter(map(len, arrays), np.int64, len(arrays))
+        return cls.of_rows(np.concatenate([np.zeros((0, *shape)), *arrays]), sizes)
+
+    @classmethod
+    def of_rows(cls, rows: np.ndarray, sizes: np.ndarray) -> "Ragged":
+        """Take rows that are already concatenated."""
+        return cls(np.concatenate([rows, np.zeros((1, *rows.shape[1:]))], dtype=np.float64), sizes)
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """First row of each task, and the end of the last, (tasks + 1,)."""
+        return np.concatenate([[0], np.cumsum(self.sizes)])
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows of all tasks."""
+        return len(self.rows) - 1
+
+    def __getitem__(self, task: int) -> np.ndarray:
+        return self.rows[self.starts[task] : self.starts[task + 1]]
+
+    def take(self, tasks: np.ndarray) -> "Ragged":
+        """Return the tasks with the given indices."""
+        sizes = self.sizes[tasks]
+        return Ragged(self.rows[np.append(ranges(self.starts[:-1][tasks], sizes), self.n_rows)], sizes)
+
+    def split(self, values: np.ndarray) -> list[np.ndarray]:
+        """Split values (..., all rows) by task."""
+        return [values[..., start:end] for start, end in itertools.pairwise(self.starts.tolist())]
+
+    def pad(self, starts: np.ndarray, sizes: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return ranges of rows padded to one size, and their row numbers, -1 for padding.
+
+        The padding repeats the first row of a range (zeros for an empty one), so that kernels of it are finite.
+        """
+        steps = np.arange(size)
+        indices = starts[:, None] + steps
+        if (sizes == size).all():
+            return self.rows[indices], indices
+        is_sample = steps < sizes[:, None]
+        first = np.where(sizes > 0, starts, self.n_rows)
+        return self.rows[np.where(is_sample, indices, first[:, None])], np.where(is_sample, indices, -1)
+
+
+def ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Concatenate the ranges that begin at `starts` and have `sizes` numbers."""
+    ends = np.cumsum(sizes)
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - sizes), sizes)
+
+
 def pad_tasks(
     environments: Sequence[Sequence[Task]],
     dtype: np.typing.DTypeLike = np.float32,
     max_buckets: int = 3,
     included: Sequence[np.ndarray] | None = None,
 ) -> TaskSet:
-    """Pad the tasks of each environment into at most `max_buckets` sizes.
+    """Pad the tasks of all environments into at most `max_buckets` sizes.
 
-    `included` says for each environment which of its tasks are not held out (None: all). Held-out tasks keep their
-    place, so that the folds of a cross-validation have equal shapes.
+    `included` marks the tasks of each environment that are not held out (None: all). Held-out tasks stay in the arrays,
+    so that all folds of a cross-validation have the same shapes.
     """
-    sizes = np.array([len(task.y) for tasks in environments for task in tasks])
+    flat = [task for tasks in environments for task in tasks]
+    sizes = np.array([len(task.y) for task in flat])
     counted = np.concatenate([np.ones(len(tasks), bool) for tasks in environments] if included is None else included)
     environment = np.repeat(np.arange(len(environments)), [len(tasks) for tasks in environments])
-    flat = [task for tasks in environments for task in tasks]
     buckets = []
     for upper, members in group_by_size(sizes, max_buckets):
         x, y, mask = pad_to([flat[i] for i in members.tolist()], upper, dtype)
@@ -55,16 +120,16 @@ def pad_tasks(
 
 
 def pad_to(tasks: Sequence[Task], size: int, dtype: np.typing.DTypeLike) -> tuple[np.ndarray, ...]:
-    """Stack tasks padded with valid numbers: each task's own first input (zero for an empty one), y = 0."""
+    """Return x, y and mask of tasks padded to one size: x by its first row, y by zeros."""
     x = Ragged.of([task.x for task in tasks], tasks[0].x.shape[1:])
     y = Ragged.of([task.y for task in tasks])
-    padded, places = x.pad(x.starts[:-1], x.sizes, size)
-    with np.errstate(over="ignore"):  # infinite in float32 what lies 1e38 standard deviations off: training says so
-        return padded.astype(dtype), y.rows[places].astype(dtype), places >= 0
+    padded, indices = x.pad(x.starts[:-1], x.sizes, size)
+    with np.errstate(over="ignore"):  # inputs 1e38 standard deviations away overflow float32: training reports it
+        return padded.astype(dtype), y.rows[indices].astype(dtype), indices >= 0
 
 
 def group_by_size(sizes: np.ndarray, max_buckets: int) -> Iterator[tuple[int, np.ndarray]]:
-    """Buckets of like sizes: the largest size of each, and the places of those in it."""
+    """Yield buckets of similar sizes: the largest size of each, and the indices of its members."""
     lower = -1
     for upper in bucket_sizes(sizes, max_buckets):
         yield upper, np.flatnonzero((lower < sizes) & (sizes <= upper))
@@ -72,13 +137,12 @@ def group_by_size(sizes: np.ndarray, max_buckets: int) -> Iterator[tuple[int, np
 
 
 def bucket_sizes(sizes: np.ndarray, max_buckets: int) -> list[int]:
-    """Bucket sizes that minimize the padded work, sum over tasks of (padded size)^2.
+    """Return the bucket sizes that minimize the padded work, the sum over tasks of (padded size)^2.
 
-    Exact, by dynamic programming over the distinct sizes. A further bucket costs compilation and one more pass
-    over small arrays, so it must save a fifth of the work to be opened.
+    Exact, by dynamic programming over the distinct sizes. A further bucket must save `MIN_BUCKET_SAVING` of the work.
     """
     distinct, counts = np.unique(sizes, return_counts=True)
-    if len(distinct) > 256:  # merge neighbors: the program below is quadratic in the number of sizes
+    if len(distinct) > 256:  # merge neighbors: the dynamic program is quadratic in the number of sizes
         edges = np.unique(np.quantile(sizes, np.linspace(0, 1, 256), method="higher"))
         counts = np.diff(np.searchsorted(np.sort(sizes), edges, side="right"), prepend=0)
         distinct = edges
@@ -89,11 +153,11 @@ def bucket_sizes(sizes: np.ndarray, max_buckets: int) -> list[int]:
     best, previous = cost[0], []
     chosen = [int(distinct[-1])]
     for _ in range(1, min(max_buckets, len(distinct))):
-        # best[j] with one bucket more: the last bucket is i..j and the rest ends at i - 1
+        # best[j] with one more bucket: the last bucket is i..j and the others end at i - 1
         candidates = np.concatenate([[np.inf], best[:-1]])[:, None] + cost
         previous.append(candidates.argmin(axis=0))
         new = candidates.min(axis=0)
-        if new[-1] > 0.8 * best[-1]:
+        if new[-1] > (1.0 - MIN_BUCKET_SAVING) * best[-1]:
             break
         best = new
         chosen, last = [int(distinct[-1])], len(distinct) - 1
@@ -101,3 +165,56 @@ def bucket_sizes(sizes: np.ndarray, max_buckets: int) -> list[int]:
             last = int(starts[last]) - 1
             chosen.insert(0, int(distinct[last]))
     return chosen
+
+
+def as_contexts(
+    contexts: Iterable[Any], name: str, input_dim: int, outputs: CheckOutputs = as_numbers
+) -> tuple[Ragged, list[np.ndarray]]:
+    """Check pairs (X, y) of many tasks; return all inputs, and y of each task."""
+    pairs = [parts for _, parts in as_tuples(contexts, name, length=2, form="(X, y)")]
+    return as_context_rows(pairs, f"{name}[{{}}]".format, input_dim, outputs)
+
+
+def as_new_tasks(
+    tasks: Iterable[Any], name: str, input_dim: int, outputs: CheckOutputs = as_numbers
+) -> tuple[Ragged, list[np.ndarray], Ragged]:
+    """Check (X_context, y_context, X_query) of many tasks; return all inputs, y of each task, and all queries."""
+    parts = [parts for _, parts in as_tuples(tasks, name, length=3, form="(X_context, y_context, X_query)")]
+    contexts = as_context_rows([(x, y) for x, y, _ in parts], f"{name}[{{}}] context".format, input_dim, outputs)
+    return *contexts, as_input_rows([x for _, _, x in parts], f"{name}[{{}}] query".format, input_dim)
+
+
+def as_input_rows(values: Sequence[Any], name: Callable[[int], str], input_dim: int) -> Ragged:
+    """Check the inputs of many tasks as `as_inputs` does; `name` gives the name of a task in errors."""
+    if (rows := _rows_of_arrays(values, input_dim)) is not None:
+        return rows
+    return Ragged.of([as_inputs(x, name(i), input_dim) for i, x in enumerate(values)], (input_dim,))
+
+
+def as_context_rows(
+    pairs: Sequence[Sequence[Any]], name: Callable[[int], str], input_dim: int, outputs: CheckOutputs = as_numbers
+) -> tuple[Ragged, list[np.ndarray]]:
+    """Check pairs (X, y) of many tasks as `as_task` does; return all inputs, and y of each task."""
+    inputs, observed = [x for x, _ in pairs], [y for _, y in pairs]
+    x, y = _rows_of_arrays(inputs, input_dim), _rows_of_arrays(observed)
+    if x is not None and y is not None and np.array_equal(x.sizes, y.sizes):
+        return x, observed
+    tasks = [as_task(x, y, name(i), input_dim, outputs) for i, (x, y) in enumerate(pairs)]
+    return Ragged.of([task.x for task in tasks], (input_dim,)), [task.y for task in tasks]
+
+
+def _rows_of_arrays(values: Sequence[Any], input_dim: int | None = None) -> Ragged | None:
+    """Check numeric arrays of one shape all at once; return None if they must be checked one by one."""
+    if set(map(type, values)) != {np.ndarray}:
+        return None
+    try:
+        rows = np.concatenate(values)
+    except ValueError:  # of different shapes
+        return None
+    if rows.dtype.kind not in "biuf" or not np.isfinite(rows).all():
+        return None
+    if input_dim == 1 and rows.ndim == 1:
+        rows = rows[:, None]
+    if rows.shape[1:] != (() if input_dim is None else (input_dim,)):
+        return None
+    return Ragged.of_rows(rows, np.fromiter(map(len, values), np.int64, len(values)))

@@ -1,10 +1,13 @@
-"""Tasks as users bring them, and the checks that turn a mistake into one clear error."""
+"""Tasks as users pass them, checked with errors that name the argument and the task."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
+NUMERIC = set("biuf")  # dtype kinds
+OTHER_KINDS = {"U": "text", "S": "bytes", "c": "complex numbers", "M": "datetime64", "m": "timedelta64"}
 
 
 class Task(NamedTuple):
@@ -15,59 +18,60 @@ class Task(NamedTuple):
 
 
 class TestTask(NamedTuple):
-    """One meta-test task: a context set to adapt on and a query set to predict."""
+    """One test task: a context set to adapt to and a query set to predict."""
 
     x_context: np.ndarray  # (n_context, input_dim)
     y_context: np.ndarray  # (n_context,)
     x_query: np.ndarray  # (n_query, input_dim)
     y_query: np.ndarray  # (n_query,)
 
-    __test__ = False  # not a test class, whatever pytest makes of the name
+    __test__ = False  # pytest would take it for a test class
 
 
-Outputs = Callable[[Any, str], np.ndarray]  # checks y, given what to call it: as numbers, or as labels
+CheckOutputs = Callable[[Any, str], np.ndarray]  # checks y, named in errors as given: `as_numbers` or `as_labels`
 
 
 def as_numbers(values: Any, name: str) -> np.ndarray:
-    """Check the y of a regression task."""
-    return _as_floats(values, name)
+    """Return the values as an array of finite floats."""
+    if np.ma.is_masked(values):
+        raise ValueError(f"{name} must not have masked values. Drop or impute these samples.")
+    try:
+        array = np.asarray(values)
+        kinds = {np.asarray(item).dtype.kind for item in array.flat} if array.dtype.kind == "O" else {array.dtype.kind}
+        if others := kinds - NUMERIC - {"O"}:
+            raise TypeError(" and ".join(OTHER_KINDS.get(kind, kind) for kind in sorted(others)))
+        array = array.astype(np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"{name} must be an array of numbers; got {type(values).__name__} ({error}).") from None
+    bad = ~np.isfinite(array)
+    if bad.any():
+        first = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise ValueError(
+            f"{name} must be finite; {int(bad.sum())} value{'s are' if bad.sum() > 1 else ' is'} NaN or infinite, "
+            f"the first at {first if len(first) > 1 else (first[0] if first else 0)}. Drop or impute these samples."
+        )
+    return array
 
 
-def as_tasks(
-    tasks: Iterable[Any] | None, name: str, input_dim: int | None = None, outputs: Outputs = as_numbers
-) -> list[Task]:
-    """Check a sequence of (X, y) pairs; `name` is the argument named in errors."""
-    checked: list[Task] = []
-    for where, parts in entries(() if tasks is None else tasks, name, length=2, form="(X, y)"):
-        x, y = parts
-        task = as_task(x, y, where, input_dim, outputs)
-        if len(task.y) == 0:
-            raise ValueError(f"{where} is empty: a meta-training task needs at least one sample; leave it out.")
-        input_dim = task.x.shape[1]
-        checked.append(task)
-    return checked
+def as_inputs(x: Any, name: str, input_dim: int | None = None) -> np.ndarray:
+    """Return inputs as floats of shape (n, d); images become rows of pixels."""
+    inputs = as_numbers(x, f"{name}: X")
+    if inputs.ndim == 1:
+        # An empty list does not show its dimension; any other flat X is n inputs of one dimension.
+        inputs = inputs.reshape(0, input_dim or 1) if inputs.size == 0 else inputs[:, None]
+    if inputs.ndim < 2 or 0 in inputs.shape[1:]:
+        raise ValueError(f"{name}: X must have shape (n, d), (n,) or (n, height, width, ...); got {inputs.shape}.")
+    flat = inputs.reshape(len(inputs), math.prod(inputs.shape[1:]))
+    if input_dim is not None and flat.shape[1] != input_dim:
+        samples = f" in samples of shape {inputs.shape[1:]}" if inputs.ndim > 2 else ""
+        raise ValueError(
+            f"{name}: X must have {input_dim} column{'s' * (input_dim != 1)}, like the other tasks; "
+            f"got {flat.shape[1]}{samples}."
+        )
+    return flat
 
 
-def as_test_tasks(
-    tasks: Iterable[Any] | None, name: str, input_dim: int, outputs: Outputs = as_numbers
-) -> list[TestTask]:
-    """Check a sequence of (X_context, y_context, X_query, y_query); an empty context means the prior."""
-    checked: list[TestTask] = []
-    form = "(X_context, y_context, X_query, y_query)"
-    for where, (x_context, y_context, x_query, y_query) in entries(
-        () if tasks is None else tasks, name, length=4, form=form
-    ):
-        context = as_task(x_context, y_context, f"{where} context", input_dim, outputs)
-        query = as_task(x_query, y_query, f"{where} query", input_dim, outputs)
-        if len(query.y) == 0:
-            raise ValueError(f"{where} query is empty: there is nothing to predict; leave the task out.")
-        checked.append(TestTask(*context, *query))
-    if not checked:
-        raise ValueError(f"{name} is empty: expected at least one {form}.")
-    return checked
-
-
-def as_task(x: Any, y: Any, name: str, input_dim: int | None = None, outputs: Outputs = as_numbers) -> Task:
+def as_task(x: Any, y: Any, name: str, input_dim: int | None = None, outputs: CheckOutputs = as_numbers) -> Task:
     """Check one (X, y) pair. X may be (n, d), (n,) or (n, height, width, ...), y may be (n,) or (n, 1)."""
     observed = outputs(y, f"{name}: y")
     if observed.ndim == 2 and observed.shape[1] == 1:
@@ -82,54 +86,47 @@ def as_task(x: Any, y: Any, name: str, input_dim: int | None = None, outputs: Ou
     return Task(inputs, observed)
 
 
-def as_inputs(x: Any, name: str, input_dim: int | None = None) -> np.ndarray:
-    """Check inputs and return them as (n, d) floats; images become rows of pixels."""
-    inputs = _as_floats(x, f"{name}: X")
-    if inputs.ndim == 1:
-        # [] says nothing of its dimension; otherwise a flat X is n inputs of one dimension.
-        inputs = inputs.reshape(0, input_dim or 1) if inputs.size == 0 else inputs[:, None]
-    if inputs.ndim < 2 or 0 in inputs.shape[1:]:
-        raise ValueError(f"{name}: X must have shape (n, d), (n,) or (n, height, width, ...); got {inputs.shape}.")
-    flat = inputs.reshape(len(inputs), math.prod(inputs.shape[1:]))
-    if input_dim is not None and flat.shape[1] != input_dim:
-        came = f"{flat.shape[1]}" + (f" in samples of shape {inputs.shape[1:]}" if inputs.ndim > 2 else "")
-        raise ValueError(
-            f"{name}: X must have {input_dim} column{'s' * (input_dim != 1)}, like the other tasks; got {came}."
-        )
-    return flat
+def as_tasks(
+    tasks: Iterable[Any] | None, name: str, input_dim: int | None = None, outputs: CheckOutputs = as_numbers
+) -> list[Task]:
+    """Check a sequence of (X, y) pairs; `name` is the argument to name in errors."""
+    checked: list[Task] = []
+    for where, (x, y) in as_tuples(() if tasks is None else tasks, name, length=2, form="(X, y)"):
+        task = as_task(x, y, where, input_dim, outputs)
+        if len(task.y) == 0:
+            raise ValueError(f"{where} is empty: a meta-training task needs at least one sample. Drop the task.")
+        input_dim = task.x.shape[1]
+        checked.append(task)
+    return checked
 
 
-def entries(tasks: Iterable[Any], name: str, length: int, form: str) -> list[tuple[str, Sequence[Any]]]:
-    """Split a sequence of tuples into (where, parts), with `where` naming argument and index."""
+def as_test_tasks(
+    tasks: Iterable[Any] | None, name: str, input_dim: int, outputs: CheckOutputs = as_numbers
+) -> list[TestTask]:
+    """Check a sequence of (X_context, y_context, X_query, y_query). An empty context stands for the prior."""
+    checked: list[TestTask] = []
+    form = "(X_context, y_context, X_query, y_query)"
+    tuples = as_tuples(() if tasks is None else tasks, name, length=4, form=form)
+    for where, (x_context, y_context, x_query, y_query) in tuples:
+        context = as_task(x_context, y_context, f"{where} context", input_dim, outputs)
+        query = as_task(x_query, y_query, f"{where} query", input_dim, outputs)
+        if len(query.y) == 0:
+            raise ValueError(f"{where} query is empty: there is nothing to predict. Drop the task.")
+        checked.append(TestTask(*context, *query))
+    if not checked:
+        raise ValueError(f"{name} is empty: expected at least one {form}.")
+    return checked
+
+
+def as_tuples(tasks: Iterable[Any], name: str, length: int, form: str) -> list[tuple[str, Sequence[Any]]]:
+    """Return (name[index], parts) for every tuple of a sequence, which must have the given length."""
     if isinstance(tasks, np.ndarray | str | dict) or not isinstance(tasks, Iterable):
         raise ValueError(f"{name} must be a sequence of {form}; got {type(tasks).__name__}.")
-    found = []
+    checked = []
     for index, parts in enumerate(tasks):
         where = f"{name}[{index}]"
         if not isinstance(parts, tuple | list) or len(parts) != length:
-            came = f"{len(parts)} parts" if isinstance(parts, tuple | list) else type(parts).__name__
-            raise ValueError(f"{where} must be {form}; got {came}.")
-        found.append((where, parts))
-    return found
-
-
-def _as_floats(values: Any, name: str) -> np.ndarray:
-    if np.ma.is_masked(values):
-        raise ValueError(f"{name} must not have masked values. Drop or impute such samples.")
-    try:
-        array = np.asarray(values)
-        kinds = {np.asarray(item).dtype.kind for item in array.flat} if array.dtype.kind == "O" else {array.dtype.kind}
-        if not kinds <= set("biufO"):
-            found = {"U": "text", "S": "bytes", "c": "complex numbers", "M": "datetime64", "m": "timedelta64"}
-            raise TypeError(" and ".join(found.get(kind, kind) for kind in sorted(kinds - set("biufO"))))
-        array = array.astype(np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"{name} must be an array of numbers; got {type(values).__name__} ({error}).") from None
-    bad = ~np.isfinite(array)
-    if bad.any():
-        first = tuple(int(i) for i in np.argwhere(bad)[0])
-        raise ValueError(
-            f"{name} must be finite; {int(bad.sum())} value{'s are' if bad.sum() > 1 else ' is'} NaN or infinite, "
-            f"the first at {first if len(first) > 1 else (first[0] if first else 0)}. Drop or impute such samples."
-        )
-    return array
+            found = f"{len(parts)} parts" if isinstance(parts, tuple | list) else type(parts).__name__
+            raise ValueError(f"{where} must be {form}; got {found}.")
+        checked.append((where, parts))
+    return checked
