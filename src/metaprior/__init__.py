@@ -1,8 +1,9 @@
-"""metaprior: Gaussian-process priors learned from many small tasks, most of them from somewhere else."""
+"""metaprior: Gaussian-process priors learned from many small tasks, most of them from another environment."""
 
 from metaprior.estimators.classifier import MetaGPClassifier
 from metaprior.estimators.persistence import load
 from metaprior.estimators.regressor import MetaGPRegressor
+from metaprior.files import InvalidFile
 from metaprior.gp.encoders import ConvEncoder, MLPEncoder
 from metaprior.gp.inducing import InducingKernel, InducingMean
 from metaprior.gp.kernels import LinearKernel, LinearRBFKernel, MLPKernel, RBFKernel
@@ -16,6 +17,7 @@ from metaprior.search.report import TransferReport
 from metaprior.storage.opening import open_tasks
 from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.storage.writing import store_tasks
+from metaprior.tables.columns import TableWarning
 from metaprior.tables.frames import predict_frame, tasks_from_frame
 from metaprior.training.devices import ProcessLost
 from metaprior.training.loop import TrainingDiverged
@@ -34,6 +36,7 @@ __all__ = [
     "GaussianMixture",
     "InducingKernel",
     "InducingMean",
+    "InvalidFile",
     "Laplace",
     "LinearKernel",
     "LinearMean",
@@ -47,6 +50,7 @@ __all__ = [
     "ProcessLost",
     "RBFKernel",
     "StoredTasks",
+    "TableWarning",
     "TrainingDiverged",
     "TransferReport",
     "ZeroMean",

@@ -9,7 +9,7 @@ from jax.flatten_util import ravel_pytree
 
 from metaprior import SVGD, InducingKernel, InducingMean, LinearMean, MetaGPClassifier, MetaGPRegressor, RBFKernel
 from metaprior.datasets.sinusoid import Sinusoid
-from metaprior.meta.hyper_laplace import _normal, _root, loss_curvature, sample_around_mode
+from metaprior.meta.hyper_laplace import _covariance_root, _paired_normal, loss_curvature, sample_around_mode
 from metaprior.meta.methods import MAP, Laplace, interaction
 from metaprior.meta.objective import full_batch, weighted_loss
 from metaprior.meta.runs import Settings, make_run, make_scaling, stack_runs
@@ -73,15 +73,15 @@ def test_draws_have_the_covariance_of_the_conjugate_posterior():
 
 
 def test_ten_draws_are_even_and_no_wider_than_the_hyperprior():
-    normal = _normal(40, 11, 0)
+    normal = _paired_normal(40, 11, 0)
     np.testing.assert_allclose(normal.sum(axis=0), 0.0, atol=1e-12)
     assert np.all(normal[-1] == 0.0)
     products = normal[:5] @ normal[:5].T
     np.testing.assert_allclose(products - np.diag(np.diag(products)), 0.0, atol=1e-10)
     curvature = np.diag([-3.0, 0.2, 4.0, 100.0])  # a saddle, nothing known, known a little, known well
-    axes = _root(curvature, np.array([1.0, 1.0, 1.0, 0.5]))
+    axes = _covariance_root(curvature, np.array([1.0, 1.0, 1.0, 0.5]))
     np.testing.assert_allclose(np.sqrt(np.diag(axes.T @ axes)), [1.0, 1.0, 0.5, 0.1])
-    assert np.all(_root(np.full((2, 2), np.nan), np.ones(2)) == 0.0)
+    assert np.all(_covariance_root(np.full((2, 2), np.nan), np.ones(2)) == 0.0)
 
 
 def test_what_it_means_for_the_estimator():
@@ -131,7 +131,7 @@ def test_whether_particles_interact():
     assert "too weak" in str(median)
     alone = interaction(apart, SVGD(length_scale=1.0))
     assert alone.neighbors < 1e-10
-    assert "act alone" in str(alone)
+    assert "do not interact" in str(alone)
     assert interaction(apart, MAP()).neighbors == interaction(apart, Laplace()).neighbors == 0.0
     assert "nothing to interact" in str(interaction({"a": jnp.zeros((1, 3))}, SVGD()))
     meta = MetaGPRegressor(

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 from scipy import stats
@@ -98,7 +98,6 @@ def test_task_weights_and_temperatures_by_hand(x64, weights):
         np.testing.assert_allclose(got, np.repeat(np.divide(weights, [4, 3, 1, 2]), bucket.counts), rtol=1e-14)
     w, sizes = np.repeat(np.divide(weights, [4, 3, 1, 2]), [4, 3, 1, 2]), np.concatenate(RAGGED)
     n_effective = 1 / np.sum(w**2)
-    np.testing.assert_allclose(objective.effective_tasks(tasks, jnp.asarray(weights)), n_effective, rtol=1e-13)
     expected = {
         "paper": 1 / (1 / len(sizes) + np.mean(1 / sizes)),
         "effective": 1 / (1 / n_effective + np.sum(w / sizes)),
@@ -106,23 +105,25 @@ def test_task_weights_and_temperatures_by_hand(x64, weights):
     }
     assert set(expected) == set(objective.TEMPERATURES)
     for rule, gamma in expected.items():
-        np.testing.assert_allclose(objective.temperature(rule, tasks, jnp.asarray(weights)), gamma, rtol=1e-13)
+        of_environments = [np.array(sizes, float) for sizes in RAGGED]
+        np.testing.assert_allclose(objective.temperature(rule, of_environments, weights), gamma, rtol=1e-13)
 
 
-def test_temperature_limits(x64):
-    environments = draw_environments([[2, 3, 9], [5, 4]])
-    both, target = pad_tasks(environments, np.float64), pad_tasks(environments[1:], np.float64)
+def test_temperature_limits():
+    source, target = np.array([2.0, 3.0, 9.0]), np.array([5.0, 4.0])
 
-    def gamma(rule, tasks, *weights):
-        return float(objective.temperature(rule, tasks, jnp.asarray(weights)))
+    def gamma(rule, sizes, *weights):
+        return objective.temperature(rule, sizes, weights)
 
     for rule in ("effective", "bayes"):
-        assert gamma(rule, both, 0.0, 1.0) == pytest.approx(gamma(rule, target, 1.0), rel=1e-14)
-        assert gamma(rule, both, 1e-9, 1 - 1e-9) == pytest.approx(gamma(rule, both, 0.0, 1.0), rel=1e-8)
+        assert gamma(rule, [source, target], 0.0, 1.0) == pytest.approx(gamma(rule, [target], 1.0), rel=1e-14)
+        near = gamma(rule, [source, target], 1e-9, 1 - 1e-9)
+        assert near == pytest.approx(gamma(rule, [source, target], 0.0, 1.0), rel=1e-8)
     for rule in objective.TEMPERATURES:  # alpha = beta is the pooled tasks
-        pooled = pad_tasks([environments[0] + environments[1]], np.float64)
-        assert gamma(rule, both, 0.6, 0.4) == pytest.approx(gamma(rule, pooled, 1.0), rel=1e-14)
-    equal = pad_tasks(draw_environments([[4, 4, 4]]), np.float64)
+        pooled = gamma(rule, [np.concatenate([source, target])], 1.0)
+        assert gamma(rule, [source, target], 0.6, 0.4) == pytest.approx(pooled, rel=1e-14)
+        assert gamma(rule, [source, np.empty(0)], 1.0, 0.0) == pytest.approx(gamma(rule, [source], 1.0), rel=1e-14)
+    equal = [np.array([4.0, 4.0, 4.0])]
     assert gamma("bayes", equal, 1.0) == pytest.approx(12.0)  # every sample counts once
 
 

@@ -12,10 +12,11 @@ from metaprior import InducingKernel, MetaGPClassifier, MetaGPRegressor, StoredT
 from metaprior.estimators import task_sources
 from metaprior.gp.kernels import RBFKernel
 from metaprior.gp.means import ConstantMean
-from metaprior.meta.objective import allocate, full_batch, temperature, weighted_loss
+from metaprior.meta.objective import allocate, full_batch, weighted_loss
 from metaprior.meta.runs import Settings, make_run
+from metaprior.search.cross_validation import Candidate
 from metaprior.storage import feed as stream
-from metaprior.storage.feed import Feed, make_strata, sample_tasks, stream_temperature
+from metaprior.storage.feed import Feed, make_strata, sample_tasks
 from metaprior.tasks.scaling import fit_scaling
 from metaprior.tasks.types import Task
 
@@ -100,10 +101,13 @@ def test_what_fails_in_the_thread_is_raised_and_the_thread_ends(monkeypatch):
 
 
 @pytest.mark.parametrize("rule", ["paper", "effective", "bayes"])
-def test_the_temperature_is_that_of_all_tasks(rule, x64):
-    run = make_run(ENVIRONMENTS, WEIGHTS, SCALING, Settings(ConstantMean(), RBFKernel()), 0)
-    expected = temperature(rule, run.problem.tasks, run.problem.environment_weights)
-    np.testing.assert_allclose(stream_temperature(rule, STORED, WEIGHTS), float(expected), rtol=1e-12)
+def test_the_temperature_is_that_of_all_tasks_not_of_the_sample(rule, x64):
+    settings = Settings(ConstantMean(), RBFKernel(), temperature=rule)
+    whole = make_run(ENVIRONMENTS, WEIGHTS, SCALING, settings, 0)
+    sample = [tasks[:1] for tasks in ENVIRONMENTS]
+    source = task_sources.StreamedTasks(STORED, 6)
+    streamed = source.make_run(sample, Candidate(WEIGHTS, settings), SCALING, 0)
+    np.testing.assert_allclose(streamed.problem.temperature, whole.problem.temperature, rtol=1e-12)
 
 
 def test_a_batch_is_split_evenly_among_environments():

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaprior.meta.methods import MAP, Laplace, Method
+from metaprior.meta.objective import temperature
 from metaprior.meta.runs import Run, Settings, make_run, make_scaling, training_dtype
 from metaprior.search.cross_validation import Candidate
 from metaprior.search.weights import Weights
-from metaprior.storage.feed import Feed, sample_tasks, stream_temperature
+from metaprior.storage.feed import Feed, sample_tasks
 from metaprior.storage.stored_tasks import StoredTasks, stored_scaling
 from metaprior.tasks.scaling import Scaling
 from metaprior.tasks.types import Task
@@ -121,7 +122,8 @@ class StreamedTasks:
         rule = member.settings.temperature
         if not isinstance(rule, str):
             return run
-        gamma = stream_temperature(rule, self.environments, member.weights) * member.settings.temperature_factor
+        sizes = [stored.sizes for stored in self.environments]
+        gamma = temperature(rule, sizes, member.weights) * member.settings.temperature_factor
         problem = replace(run.problem, temperature=jnp.asarray(gamma, run.problem.temperature.dtype))
         return run._replace(problem=problem)
 

@@ -4,7 +4,7 @@ PACOH has one environment, transfer two with weights (alpha, 1 - alpha), and poo
 of tasks: all are arguments of `log_gibbs`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -193,31 +193,22 @@ def value_and_score(
     return log_density - problem.temperature * loss, score
 
 
-def effective_tasks(tasks: TaskSet, environment_weights: Array) -> Float[Array, ""]:
-    """Return 1 / sum of squared task weights: N if all tasks weigh the same, N_e if only environment e counts."""
-    return 1.0 / jnp.sum(jnp.concatenate(task_weights(tasks, environment_weights)) ** 2)
+def temperature(rule: str, sizes: Sequence[np.ndarray], weights: Sequence[float]) -> float:
+    """Return gamma by a rule, from the sizes of the tasks and the weight of every environment.
 
-
-def temperature(rule: str, tasks: TaskSet, environment_weights: Array) -> Float[Array, ""]:
-    """Return gamma by a rule.
-
-    'paper': 1/gamma = 1/N + 1/Mtilde with all N tasks and the harmonic mean Mtilde of their sizes.
-    'effective': the same with the effective number of tasks and the weighted harmonic mean, so that an environment
-    of weight zero has no effect. 'bayes': gamma = N_eff * Mtilde, which makes the Gibbs density the ordinary
-    Bayesian posterior of theta (every sample counts once) when all tasks are of one size and weigh the same.
+    'paper': 1/gamma = 1/N + 1/Mtilde with all N tasks and the harmonic mean Mtilde of their sizes. 'effective': the
+    same with the effective number of tasks, 1 / sum of squared task weights, and the weighted harmonic mean, so that an
+    environment of weight zero has no effect. 'bayes': gamma = N_eff * Mtilde, which makes the Gibbs density the
+    ordinary Bayesian posterior of theta (every sample counts once) if all tasks have one size and weigh the same.
     """
-    dtype = environment_weights.dtype
-    counts = _included_counts(tasks, dtype)
-    if rule == "paper":
-        n_tasks, environment_weights = jnp.sum(counts), counts / jnp.sum(counts)
-    else:
-        n_tasks = effective_tasks(tasks, environment_weights)
-    weights = task_weights(tasks, environment_weights)
-    sizes = [jnp.sum(bucket.mask, axis=1, dtype=dtype) for bucket in tasks.buckets]
-    harmonic_mean = 1.0 / sum(jnp.sum(w / m) for w, m in zip(weights, sizes, strict=True))
-    if rule == "bayes":
-        return n_tasks * harmonic_mean
-    return 1.0 / (1.0 / n_tasks + 1.0 / harmonic_mean)
+    counts = np.array([len(of_each) for of_each in sizes], float)
+    shares = counts / counts.sum() if rule == "paper" else np.asarray(weights, float)
+    inverse_sizes = np.array(
+        [np.mean(1.0 / of_environment) if len(of_environment) else 0.0 for of_environment in sizes]
+    )
+    harmonic_mean = 1.0 / (shares @ inverse_sizes)
+    n_tasks = 1.0 / np.sum(shares**2 / np.maximum(counts, 1.0))
+    return float(n_tasks * harmonic_mean if rule == "bayes" else 1.0 / (1.0 / n_tasks + 1.0 / harmonic_mean))
 
 
 def _batch_loss(prior: GPPrior, batch: TaskBatch, weights: Float[Array, " tasks"]) -> Float[Array, ""]:

@@ -123,11 +123,14 @@ def make_run(
     environment_weights = jnp.asarray(weights, dtype)
     draw_key, train_key = jax.random.split(jax.random.key(seed))
     particles, rest, hyperprior = draw_prior(draw_key, input_dim, settings, float(scaling.y_std), dtype)
-    if isinstance(settings.temperature, str):
-        gamma = _temperature(settings.temperature, tasks, environment_weights)
-    else:
-        gamma = jnp.asarray(settings.temperature, dtype)
-    problem = Problem(tasks, rest, hyperprior, environment_weights, gamma * settings.temperature_factor)
+    gamma = settings.temperature
+    if isinstance(gamma, str):
+        kept = included or [np.ones(len(group), bool) for group in environments]
+        pairs = zip(environments, kept, strict=True)
+        sizes = [np.array([len(task.y) for task in group], float)[of_group] for group, of_group in pairs]
+        gamma = temperature(gamma, sizes, weights)
+    gamma = jnp.asarray(gamma * settings.temperature_factor, dtype)
+    problem = Problem(tasks, rest, hyperprior, environment_weights, gamma)
     if has_basis(rest):
         problem = eqx.tree_at(lambda p: p.rest, problem, place_points(rest, tasks, _sample_counts(problem)))
     return Run(problem, particles, train_key)
@@ -193,9 +196,6 @@ def _count_parameters(settings: Settings, input_dim: int) -> int:
 def _within_classes(settings: Settings) -> bool:
     """Convolutions need the pixels as they are: decorrelated ones have no neighbors."""
     return settings.standardize == "within-class" and not isinstance(settings.encoder, ConvEncoder)
-
-
-_temperature = eqx.filter_jit(temperature)
 
 
 def _stack(leaves: Sequence[Any]) -> Any:

@@ -160,19 +160,6 @@ def make_strata(environments: Sequence[StoredTasks], weights: Sequence[float], b
     ]
 
 
-def stream_temperature(rule: str, environments: Sequence[StoredTasks], weights: Sequence[float]) -> float:
-    """Return gamma by a rule, as `objective.temperature` does."""
-    counts = np.array([len(stored) for stored in environments], float)
-    if rule == "paper":
-        n_tasks, share = counts.sum(), counts / counts.sum()
-    else:
-        share = np.asarray(weights, float)
-        n_tasks = 1.0 / np.sum(share**2 / np.maximum(counts, 1.0))
-    inverse = [np.mean(1.0 / stored.sizes) if len(stored) else 0.0 for stored in environments]
-    harmonic_mean = 1.0 / (share @ np.array(inverse))
-    return float(n_tasks * harmonic_mean if rule == "bayes" else 1.0 / (1.0 / n_tasks + 1.0 / harmonic_mean))
-
-
 def sample_tasks(environments: Sequence[StoredTasks], most: int, seed: int) -> list[list[Task]]:
     """Return up to `most` random tasks of each environment, in their order."""
     drawn = []

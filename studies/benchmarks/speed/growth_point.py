@@ -12,7 +12,7 @@ import numpy as np
 
 from metaprior.meta.methods import MAP, SVGD
 from metaprior.meta.objective import Problem, temperature
-from metaprior.meta.runs import Run, draw, stack_runs
+from metaprior.meta.runs import Run, draw_prior, stack_runs
 from metaprior.tasks.padding import TaskBatch, TaskSet, pad_tasks
 from metaprior.tasks.types import Task
 from metaprior.training.loop import TrainConfig, train
@@ -94,13 +94,15 @@ def ragged_tasks(n_buckets: int) -> TaskSet:
 
 
 def make_problem(tasks: TaskSet, n_particles: int) -> Run:
-    """The paper's prior for such tasks, without the padding and scaling that `set_up` does task by task."""
+    """The paper's prior for such tasks, without the padding and scaling that `make_run` does task by task."""
     settings = make_settings(method=_method(n_particles), n_particles=n_particles)
     input_dim = tasks.buckets[0].x.shape[2]  # type: ignore[union-attr]
-    particles, rest, hyperprior = draw(jax.random.key(0), input_dim, settings, 1.0, np.float32)
+    particles, rest, hyperprior = draw_prior(jax.random.key(0), input_dim, settings, 1.0, np.float32)
     n_environments = len(tasks.environment_counts)
     weights = jnp.full(n_environments, 1.0 / n_environments)
-    problem = Problem(tasks, rest, hyperprior, weights, temperature("bayes", tasks, weights))
+    sizes = [np.concatenate([np.sum(bucket.mask, axis=1, dtype=float) for bucket in tasks.buckets])]  # of all, alike
+    gamma = jnp.asarray(temperature("bayes", sizes, [1.0]), jnp.float32)
+    problem = Problem(tasks, rest, hyperprior, weights, gamma)
     return Run(problem, particles, jax.random.key(1))
 
 

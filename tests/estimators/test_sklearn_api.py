@@ -1,0 +1,88 @@
+"""The habits of scikit-learn: tags, clone, score, and sentences where the usual calls mean something else here."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone, is_classifier, is_regressor
+from sklearn.model_selection import GridSearchCV, ParameterGrid
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import metaprior
+from metaprior import MetaGPClassifier, MetaGPRegressor
+
+RNG = np.random.default_rng(0)
+QUICK = {"alpha": "pooled", "kernel": "rbf", "mean": "constant", "n_steps": 5, "random_state": 0, "progress": False}
+TASKS = [(x, np.sin(x[:, 0])) for x in RNG.normal(size=(6, 5, 1))]
+TESTS = [(x[:3], y[:3], x[3:], y[3:]) for x, y in TASKS]
+LABELS = [(x, np.array([0, 1, 0, 1, 1])) for x, _ in TASKS]
+LABEL_TESTS = [(x[:3], y[:3], x[3:], y[3:]) for x, y in LABELS]
+
+
+def test_estimators_know_what_they_are():
+    assert is_regressor(MetaGPRegressor())
+    assert not is_classifier(MetaGPRegressor())
+    assert is_classifier(MetaGPClassifier())
+    assert not is_regressor(MetaGPClassifier())
+    assert MetaGPRegressor().__sklearn_tags__().input_tags.two_d_array is False
+
+
+def test_a_clone_has_the_same_parameters_and_is_not_fitted():
+    meta = MetaGPRegressor(**QUICK).fit(TASKS)
+    copy = clone(meta)
+    assert copy.get_params() == meta.get_params()
+    assert not hasattr(copy, "model_")
+
+
+def test_score_is_r2_over_all_queries_and_accuracy():
+    meta = MetaGPRegressor(**QUICK).fit(TASKS)
+    predicted = meta.predict_many([test[:3] for test in TESTS])
+    y = np.concatenate([test[3] for test in TESTS])
+    expected = 1 - np.sum((y - np.concatenate(predicted)) ** 2) / np.sum((y - y.mean()) ** 2)
+    assert meta.score(TESTS) == pytest.approx(expected, rel=1e-12)
+    classifier = MetaGPClassifier(**QUICK).fit(LABELS)
+    assert classifier.score(LABEL_TESTS) == pytest.approx(float(classifier.evaluate(LABEL_TESTS).accuracy))
+
+
+def test_a_loop_over_a_grid_works():
+    scores = [
+        MetaGPRegressor(**QUICK).set_params(**parameters).fit(TASKS[:4]).score(TESTS[4:])
+        for parameters in ParameterGrid({"noise_std": [0.1, 0.5]})
+    ]
+    assert len(set(scores)) == 2
+
+
+def test_tools_that_pass_arrays_fail_with_a_sentence():
+    x, y = np.zeros((6, 1)), np.zeros(6)
+    with pytest.raises(ValueError, match=r"source_tasks must be a sequence of \(X, y\), one pair per task"):
+        MetaGPRegressor(**QUICK).fit(x, y)
+    with pytest.raises(ValueError, match=r"source_tasks must be a sequence of \(X, y\), one pair per task"):
+        make_pipeline(StandardScaler(), MetaGPRegressor(**QUICK)).fit(x, y)
+    search = GridSearchCV(MetaGPRegressor(**QUICK), {"noise_std": [0.1]}, cv=2, error_score="raise")
+    with pytest.raises(ValueError, match=r"test_tasks\[0\] must be \(X_context, y_context, X_query, y_query\)"):
+        search.fit(TASKS)
+
+
+@pytest.mark.parametrize("kind", [MetaGPRegressor, MetaGPClassifier])
+def test_predict_says_to_adapt_first(kind):
+    with pytest.raises(TypeError, match=r"adapt\(X_context, y_context\).predict\(X\)"):
+        kind().predict([[0.0]])
+
+
+@pytest.mark.parametrize("kind", [MetaGPRegressor, MetaGPClassifier])
+def test_a_renamed_parameter_is_an_error_that_names_the_new_one(kind):
+    with pytest.raises(TypeError, match="standardise has been renamed: pass standardize=False"):
+        kind(standardise=False)
+    assert "standardize" in kind().get_params()
+
+
+def test_both_estimators_share_their_defaults():
+    regressor, classifier = MetaGPRegressor().get_params(), MetaGPClassifier().get_params()
+    assert set(regressor) - set(classifier) == {"noise_std"}
+    differing = {name for name in classifier if regressor[name] != classifier[name]}
+    assert differing == {"standardize"}  # the classifier has a choice that means nothing for readings
+
+
+def test_errors_and_warnings_that_users_meet_are_exported():
+    for name in ("InvalidFile", "OutOfMemoryWarning", "ProcessLost", "TableWarning", "TrainingDiverged"):
+        assert issubclass(getattr(metaprior, name), Exception)
+        assert name in metaprior.__all__
