@@ -17,6 +17,7 @@ from metaprior import MetaGPRegressor, load, predict_frame, tasks_from_frame
 from metaprior.cli import app
 from metaprior.cli.example import TABLES
 from metaprior.files import read_tensors
+from metaprior.tables import reading
 
 QUICK = ["--kernel", "rbf", "--mean", "constant", "--inference", "map", "--alpha", "0.5", "--steps", "20"]
 COLUMNS = ["--task", "patient", "--x", "hours", "--y", "heart_rate", "--environment", "hospital", "--target", "south"]
@@ -219,6 +220,59 @@ def test_mistakes_are_told_in_words(folder, tmp_path, change, options, message):
     result = call("fit", data, *COLUMNS, *QUICK, "--out", tmp_path / "prior", *options, code=2)
     assert message in words(result)
     assert not (tmp_path / "prior").exists()
+
+
+def test_messages_name_options_and_not_arguments(folder, tmp_path):
+    """What Python calls drop_missing=True is --drop-missing here."""
+    fit = ("fit", "{table}", *COLUMNS, *QUICK, "--out", tmp_path / "prior")
+    store = ("store", "{table}", *COLUMNS[:-2], "--out", tmp_path / "stored")
+    hole = lambda t: t.assign(heart_rate=t["heart_rate"].where(t.index != 3))  # noqa: E731
+    moved = lambda t: t.assign(hospital=np.where(t.index == 0, "south", t["hospital"]))  # noqa: E731
+    for change, command, message in (
+        (hole, fit, "Fill them in, or pass --drop-missing to leave them out."),
+        (hole, store, "Fill them in, or pass --drop-missing to leave them out."),
+        (moved, fit, "name tasks by both columns: --task hospital --task patient. If not,"),
+        (moved, store, "name tasks by both columns: --task hospital --task patient. If not,"),
+        (None, (*fit, "--x", ""), "--x must be the name of a column"),
+        (None, (*fit, "--steps", "-1"), "--steps must be an integer of at least 0; got -1."),
+        (None, (*fit, "--particles", "0"), "--particles must be an integer of at least 1; got 0."),
+        (None, (*fit, "--batch-size", "0"), "--batch-size must be an integer of at least 1; got 0."),
+        (None, (*fit, "--search-time", "-1"), "--search-time must be a positive number of seconds"),
+        (None, ("fit", tmp_path, "--target", "south"), "expected a folder that metaprior store has written."),
+        (None, (*store[:-1], tmp_path), "--out must be a new folder"),
+    ):
+        table = folder / "patients.csv" if change is None else edited(folder, tmp_path, change)
+        result = words(call(*(table if part == "{table}" else part for part in command), code=2))
+        assert message in result
+        assert "=True" not in result
+    twice = edited(folder, tmp_path, lambda t: pd.concat([t, t.iloc[:2]]))
+    command = (twice if part == "{table}" else part for part in fit)
+    assert "if they are copies, pass --drop-duplicates." in words(call(*command))
+
+
+@pytest.mark.parametrize("command", ["fit", "evaluate", "predict", "info"])
+def test_a_plot_without_matplotlib_is_refused_before_any_work(folder, tmp_path, monkeypatch, command):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    prior = folder / "prior.safetensors"
+    arguments = {
+        "fit": (folder / "patients.csv", *COLUMNS, "--out", tmp_path / "prior"),
+        "evaluate": (prior, folder / "test.csv", "--out", tmp_path / "metrics.csv"),
+        "predict": (prior, folder / "readings.csv", folder / "hours.csv", "--out", tmp_path / "predictions.csv"),
+        "info": (prior,),
+    }[command]
+    result = call(command, *arguments, "--plot", tmp_path / "plot.png", code=2)
+    assert "Plots need matplotlib, which is not installed: run pip install 'metaprior[plots]'." in words(result)
+    assert not list(tmp_path.iterdir())
+
+
+def test_predict_reads_every_table_once(folder, tmp_path, monkeypatch):
+    opened = []
+    read = reading.read_table
+    monkeypatch.setattr(reading, "read_table", lambda path, columns: (opened.append(path), read(path, columns))[1])
+    tables = folder / "readings.csv", folder / "hours.csv"
+    out = ("--out", tmp_path / "p.csv", "--plot", tmp_path / "p.png")
+    call("predict", folder / "prior.safetensors", *tables, *out)
+    assert sorted(opened) == sorted(tables)
 
 
 def test_no_input_is_overwritten(folder, tmp_path):

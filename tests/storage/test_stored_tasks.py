@@ -250,3 +250,37 @@ def test_folders_are_text_and_no_table_counts_twice(tmp_path):
         store_tasks([tmp_path / "in", tmp_path / "in" / "*"], tmp_path / "other", **columns, environment="site")
     with pytest.raises(ValueError, match="folder must be a path"):
         open_tasks(5)
+
+
+def test_compressed_tables_are_stored_and_not_taken_twice(tmp_path):
+    frame = make_frame(6)
+    frame.to_csv(tmp_path / "all.csv.gz", index=False)
+    store_tasks(tmp_path / "all.csv.gz", tmp_path / "out", **COLUMNS)
+    same_tasks(open_tasks(tmp_path / "out")["south"], tasks_from_frame(frame, **COLUMNS)["south"])
+    frame.to_csv(tmp_path / "all.csv", index=False)
+    with pytest.raises(ValueError, match=r"all\.csv(\.gz)? twice: its rows would count twice"):
+        store_tasks(tmp_path, tmp_path / "other", **COLUMNS)
+
+
+def test_a_column_of_dates_in_one_table_and_numbers_in_the_next(tmp_path):
+    frame = make_frame(6)
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    frame.assign(hours="2026-03-01").to_csv(tmp_path / "b.csv", index=False)
+    with pytest.raises(
+        ValueError, match=r"'hours' must be of one kind in all tables; it is numbers in .*a\.csv and dates"
+    ):
+        store_tasks(tmp_path / "*.csv", tmp_path / "out", **COLUMNS)
+
+
+def test_names_of_folders_are_decoded(tmp_path):
+    frame = make_frame(6).drop(columns="hospital")
+    for name in ("St%20Mary", "__HIVE_DEFAULT_PARTITION__"):
+        (tmp_path / "in" / f"site={name}").mkdir(parents=True)
+        part = frame.assign(patient=frame.patient.astype(str) + name)
+        part.to_csv(tmp_path / "in" / f"site={name}" / "part.csv", index=False)
+    columns = {"task": "patient", "x": "hours", "y": "rate", "environment": "site"}
+    with pytest.raises(ValueError, match=rf"{len(frame)} in site"):
+        store_tasks(tmp_path / "in", tmp_path / "out", **columns)
+    with pytest.warns(TableWarning, match=rf"dropped {len(frame)} of {2 * len(frame)} rows"):
+        store_tasks(tmp_path / "in", tmp_path / "out", **columns, drop_missing=True)
+    assert list(open_tasks(tmp_path / "out")) == ["St Mary"]

@@ -167,6 +167,7 @@ def test_classes_of_each_task(own_labels):
         predict_frame(own_labels, context[context["patient"] != 1], query, **NAMES)
 
 
+@pytest.mark.filterwarnings("ignore:context. column hours holds dates")
 @pytest.mark.parametrize(
     ("changes", "parts"),
     [
@@ -180,6 +181,10 @@ def test_classes_of_each_task(own_labels):
         ({"context": {"patient": [1], "hours": [1], "dose": [1]}}, ("context has no column 'gcs'",)),
         ({"context": {"patient": [1], "hours": [1], "dose": [1], "gcs": ["a"]}}, ('context: row 1, column gcs: "a"',)),
         ({"query": {"patient": [1], "hours": [None], "dose": [1]}}, ("query", "1 in hours")),
+        (
+            {"context": {"patient": [1], "hours": ["2026-01-01"], "dose": [1], "gcs": [1]}},
+            ("column 'hours' must hold dates in both tables or in none",),
+        ),
         (
             {"context": {"patient": [1, "1"], "hours": [1, 2], "dose": [1, 2], "gcs": [1, 2]}},
             ("two tasks are named 1",),
@@ -250,3 +255,18 @@ def test_a_context_of_missing_values_alone_is_none(regressor):
     with pytest.warns(TableWarning, match="predicted from the prior"):
         found = predict_frame(regressor, context.assign(gcs=np.nan), query, drop_missing=True, **NAMES)
     np.testing.assert_array_equal(found["mean"], expected["mean"])
+
+
+def test_grouped_tasks_come_with_the_predictions_and_say_which_inputs_are_dates(regressor):
+    context, query = make_tables(np.random.default_rng(12))
+    columns = as_columns(**NAMES)
+    predicted = frames.predict_tables(regressor, context, query, columns)
+    pd.testing.assert_frame_equal(predicted.frame, predict_frame(regressor, context, query, **NAMES))
+    assert predicted.queries.dates == []
+    for name, task in zip(predicted.queries.names, predicted.contexts, strict=True):
+        np.testing.assert_array_equal(task.y, of_task(context, name)["gcs"])
+    for table in (context, query):
+        table["dose"] = pd.Timestamp("2026-03-01") + pd.to_timedelta(table["dose"], unit="h")
+    with pytest.warns(TableWarning, match="column dose holds dates"):
+        predicted = frames.predict_tables(regressor, context, query, columns)
+    assert predicted.queries.dates == ["dose"]

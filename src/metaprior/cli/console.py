@@ -82,13 +82,13 @@ def check_target(target: str, environments: Iterable[str], column: str | None) -
 
 def exit_error(message: str, code: int = 2) -> typer.Exit:
     """Print what is wrong; return the exception to raise."""
-    err.print(message, style="red")
+    err.print(message, style="red", soft_wrap=True)
     return typer.Exit(code)
 
 
 def print_note(message: str) -> None:
     """Print something that the user should know but that does not stop the command."""
-    err.print(f"Note: {message}", style="yellow")
+    err.print(f"Note: {message}", style="yellow", soft_wrap=True)
 
 
 def print_json(value: Any) -> None:

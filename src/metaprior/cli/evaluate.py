@@ -34,7 +34,6 @@ def evaluate(
     The columns are those of the fit unless others are named.
     """
     from metaprior import load
-    from metaprior.plots import plot_calibration
 
     with report_errors():
         check_outputs([prior, data], path, plot)
@@ -49,6 +48,8 @@ def evaluate(
         if path is not None:
             write_frame(path, per_task)
         if plot is not None:
+            from metaprior.plots import plot_calibration
+
             write_picture(plot, plot_calibration(meta, tests).figure)
     if as_json:
         metrics = (*_metrics(scores), "calibration_error")

@@ -10,14 +10,14 @@ from metaprior.cli.console import exit_error
 
 STUDIES = {
     "demo": "Compare every scheme on one problem.",
-    "reproduce": "Run the experiments of the paper again and check its claims.",
+    "reproduce": "Reproduce the paper's experiments and check its claims.",
     "bench-data": "Compare every scheme on real data.",
 }
 FORWARD = {"ignore_unknown_options": True, "help_option_names": []}
 
 
 def add_studies(app: typer.Typer) -> None:
-    """Register a command for every study that passes its arguments on."""
+    """Register a command for every study, which forwards its arguments."""
     for name, summary in STUDIES.items():
         app.command(name, help=summary, context_settings=FORWARD)(_forward(name))
 
@@ -27,10 +27,9 @@ def _forward(name: str) -> Callable[..., None]:
         try:
             studies = import_module("metaprior_studies.commands")
         except ModuleNotFoundError as error:
-            raise exit_error(
-                f"metaprior {name} needs the studies, which are not part of the package ({error.name} is not "
-                "installed): run `pip install ./studies` in a checkout of metaprior."
-            ) from None
+            missing = str(error.name).partition(".")[0]
+            advice = "run `pip install ./studies` in a checkout of metaprior."
+            raise exit_error(f"metaprior {name} needs the package {missing}: {advice}") from None
         studies.app([name, *(arguments or [])], prog_name="metaprior")
 
     return run_study

@@ -1,0 +1,65 @@
+"""Messages that keep the arguments they name, and checks of arguments."""
+
+import pickle
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+from metaprior.checks import (
+    Argument,
+    Message,
+    check_bool,
+    check_choice,
+    check_integer,
+    check_positive,
+    require_matplotlib,
+)
+
+
+def test_a_message_is_text_that_keeps_its_arguments():
+    advice = Message("pass ", Argument("drop_missing", True), " or ", Argument("task", ["a", "b"]))
+    message = Message("row {1} is empty: ", advice, "; see ", Argument("n_steps"), ".")
+    assert message == "row {1} is empty: pass drop_missing=True or task=['a', 'b']; see n_steps."
+    assert str(ValueError(message)) == message
+    assert message.spell(lambda argument: f"<{argument.name}>") == (
+        "row {1} is empty: pass <drop_missing> or <task>; see <n_steps>."
+    )
+    assert pickle.loads(pickle.dumps(message)).parts == message.parts
+    with pytest.warns(UserWarning, match="see n_steps") as caught:
+        warnings.warn(message, stacklevel=1)
+    assert caught[0].message.args[0].parts == message.parts
+
+
+@pytest.mark.parametrize(
+    ("check", "bad", "expected"),
+    [
+        (lambda value: check_positive("noise_std", value), [0, -1.0, np.nan, True, "1"], "must be a positive number"),
+        (lambda value: check_integer("n_steps", value, 2), [1, 2.0, True, "3"], "must be an integer of at least 2"),
+        (lambda value: check_bool("progress", value), [1, "yes", None], "must be True or False"),
+        (lambda value: check_choice("kernel", value, ("a", "b")), ["c", 1, None], "must be one of a, b"),
+    ],
+)
+def test_checks_name_the_argument_and_what_came(check, bad, expected):
+    for value in bad:
+        with pytest.raises(ValueError, match=expected) as raised:
+            check(value)
+        message = raised.value.args[0]
+        assert repr(value) in message
+        assert isinstance(message.parts[0], Argument)
+        assert message.startswith(f"{message.parts[0].name} must be")
+
+
+def test_what_passes_comes_back():
+    assert check_positive("noise_std", np.float32(0.5)) == 0.5
+    assert check_integer("n_steps", np.int64(3), 3) == 3
+    assert check_choice("kernel", "a", ("a", "b")) == "a"
+    check_bool("progress", np.True_)
+
+
+def test_matplotlib_is_optional(monkeypatch):
+    require_matplotlib()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r"pip install 'metaprior\[plots\]'"):
+        require_matplotlib()
