@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from metaprior.checks import Argument, Message
 from metaprior.search.selection import AutoSettings
 from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tasks.types import Task
@@ -67,14 +68,18 @@ def warn_if_few_target_tasks(environments: NamedEnvironments, auto: AutoSettings
     n_target, name = environments.counts[environments.target], environments.names[environments.target]
     if auto.weights and not n_target:
         warnings.warn(
-            f"There are no tasks of the {name} environment to choose alpha by, so alpha is 1. Pass some if you have "
-            "any; alpha=1 or alpha='pooled' silences this warning.",
+            Message(
+                f"There are no tasks of the {name} environment to choose alpha by, so alpha is 1. Pass some, or ",
+                *(Argument("alpha", 1), " or ", Argument("alpha", "pooled"), " to silence this warning."),
+            ),
             stacklevel=4,
         )
     if (auto.temperature or auto.prior_std) and n_target < 2 and n_steps > 0:
         warnings.warn(
-            f"temperature='auto' and prior_std='auto' need at least two tasks of the {name} environment, one of them "
-            f"to hold out; there are {n_target}. Using 'bayes' and 1.0 instead.",
+            Message(
+                *(Argument("temperature", "auto"), " and ", Argument("prior_std", "auto"), " need at least two tasks "),
+                f"of the {name} environment, one of them to hold out; there are {n_target}. Using 'bayes' and 1.0.",
+            ),
             stacklevel=4,
         )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from sklearn.utils import check_random_state
 
-from metaprior.checks import check_bool, check_choice, check_integer, check_positive
+from metaprior.checks import Argument, Message, check_bool, check_choice, check_integer, check_positive
 from metaprior.estimators.environments import NamedEnvironments, warn_if_few_target_tasks
 from metaprior.estimators.fitting import FitPlan
 from metaprior.estimators.task_sources import TaskSource, make_source
@@ -42,7 +42,8 @@ def reject_renamed(init: Callable[..., None]) -> Callable[..., None]:
 def check_parameters(meta: Any) -> Settings:
     """Check every parameter that can be checked without data."""
     if isinstance(resolve_inference(meta.inference), Laplace) and meta.likelihood == "bernoulli":
-        raise ValueError("inference='laplace' is for regression; use 'map' or 'svgd' for labels.")
+        laplace, default = Argument("inference", "laplace"), Argument("inference", "map")
+        raise ValueError(Message(laplace, " is for regression; for labels use ", default, " or 'svgd'."))
     for name, least in (("n_particles", 1), ("n_steps", 0), ("batch_size", 1), ("n_devices", 1)):
         if getattr(meta, name) is not None:
             check_integer(name, getattr(meta, name), least=least)

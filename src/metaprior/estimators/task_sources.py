@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from metaprior.checks import Argument, Message
 from metaprior.meta.methods import MAP, Laplace, Method
 from metaprior.meta.objective import temperature
 from metaprior.meta.runs import Run, Settings, make_run, make_scaling, training_dtype
@@ -111,8 +112,12 @@ class StreamedTasks:
         """
         if isinstance(method, Laplace):
             raise ValueError(
-                "inference='laplace' needs all tasks in memory, but stored tasks are streamed. Use inference='map' "
-                "(the default for stored tasks), 'svgd', or a list of some of the tasks: list(tasks[:1000])."
+                Message(
+                    Argument("inference", "laplace"),
+                    " needs all tasks in memory, but stored tasks are streamed. Use ",
+                    Argument("inference", "map"),
+                    " (the default for stored tasks), 'svgd', or a list of some of the tasks: list(tasks[:1000]).",
+                )
             )
         return MAP() if method is None else method
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key, PRNGKeyArray, PyTree
 
+from metaprior.checks import Argument, Message
 from metaprior.gp.choices import check_encoded, choose_mean
 from metaprior.gp.encoders import ConvEncoder
 from metaprior.gp.kernels import MLPKernel
@@ -66,8 +67,12 @@ def resolve_settings(settings: Settings, input_dim: int, method: Method | None, 
         small = n_parameters <= MAX_PARAMETERS
         if isinstance(method, Laplace) and not small:
             raise ValueError(
-                f"inference='laplace' is for priors of up to {MAX_PARAMETERS} parameters; this one has {n_parameters}. "
-                "Use inference='map' with n_particles=10, or kernel='inducing'."
+                Message(
+                    Argument("inference", "laplace"),
+                    f" is for priors of up to {MAX_PARAMETERS} parameters; this one has {n_parameters}. Use ",
+                    *(Argument("inference", "map"), " with ", Argument("n_particles", 10), ", or "),
+                    *(Argument("kernel", "inducing"), "."),
+                )
             )
         if method is None:
             method = Laplace() if small and settings.likelihood == "gaussian" else MAP()

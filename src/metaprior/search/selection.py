@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from metaprior.checks import Message
 from metaprior.meta.runs import Settings
 from metaprior.search.averaging import averaging_weights, select_weights
 from metaprior.search.cross_validation import Candidate, CrossValidation, score_candidates
@@ -18,7 +19,7 @@ from metaprior.search.weights import (
     single_source_weights,
 )
 from metaprior.tasks.types import Task
-from metaprior.training.loop import TrainingDiverged
+from metaprior.training.loop import DIVERGENCE_ADVICE, TrainingDiverged
 from metaprior.training.many_runs import TrainingOptions
 
 TEMPERATURE_FACTORS = (0.25, 4.0)  # besides the temperature 'bayes' itself
@@ -107,8 +108,7 @@ def choice_of(validation: CrossValidation, candidates: list[Candidate]) -> Choic
     scores = validation.scores(candidates)
     if not np.isfinite(scores).all(axis=1).any():
         raise TrainingDiverged(
-            "Every candidate diverged while alpha, temperature or prior_std was chosen. Try a smaller learning_rate, a "
-            "larger noise_std, or dtype='float64'."
+            Message("Every candidate diverged in the search. Try, in this order: ", *DIVERGENCE_ADVICE)
         )
     target_only = [i for i, candidate in enumerate(candidates) if candidate.weights[validation.target] == 1.0]
     weights = select_weights(averaging_weights(scores), scores, target_only[0] if target_only else None)

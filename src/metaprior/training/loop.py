@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Key, PyTree
 
+from metaprior.checks import Argument, Message
 from metaprior.gp.prior import GPPrior
 from metaprior.meta.adaptation import Queries, mixture_log_density, predict
 from metaprior.meta.hyper_laplace import sample_around_mode
@@ -59,6 +60,14 @@ class BatchSource(Protocol):
     def chunk(self, first: int, n_steps: int) -> tuple[WeightedBatch, ...]:
         """Return the batches of `n_steps` steps from step `first` on: leaves (steps, runs, tasks, ...)."""
         ...
+
+
+# In the order to try it in.
+DIVERGENCE_ADVICE = (
+    *("a smaller ", Argument("learning_rate"), "; a larger ", Argument("noise_std"), ", or "),
+    *(Argument("noise_std", "learned"), "; a smaller ", Argument("prior_std"), " or ", Argument("temperature"), "; "),
+    *(Argument("dtype", "float64"), "."),
+)
 
 
 class TrainingDiverged(ArithmeticError):
@@ -220,10 +229,7 @@ def _check_finite(values: np.ndarray, running: np.ndarray, first: int, what: str
             "have not changed since they were written."
         )
     before = values[run, step - 1] if step > 0 else None
-    raise TrainingDiverged(
-        f"Training met {what} of {values[run, step]} at step {first + step}"
-        + (f" of run {run}" if len(values) > 1 else "")
-        + (f" (it was {before:.4g} one step earlier)" if before is not None else "")
-        + ". Try, in this order: a smaller learning_rate; a larger noise_std, or noise_std='learned'; "
-        "a smaller prior_std or temperature; dtype='float64'."
-    )
+    met = f"Training met {what} of {values[run, step]} at step {first + step}"
+    met += f" of run {run}" if len(values) > 1 else ""
+    met += f" (it was {before:.4g} one step earlier)" if before is not None else ""
+    raise TrainingDiverged(Message(met, ". Try, in this order: ", *DIVERGENCE_ADVICE))

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from metaprior.checks import Argument, Message
 from metaprior.memory import RUN_ADVICE, in_chunks
 from metaprior.meta.methods import Method
 from metaprior.meta.objective import batch_plan
@@ -128,16 +129,19 @@ def check_memory(
     needed, available = itemsize * (gradient + kept), available_memory()
     if available is None or needed <= available:
         return
-    advice = ["fewer tasks (a few thousand per environment are plenty for most priors)"]
+    advice: list[Argument | str] = [Argument("fewer tasks")]
     if itemsize * kept < available:
         fitting = n_tasks * (available / itemsize - kept) / 2 / gradient * at_once / samples
-        advice.append(f"batch_size={int(np.clip(fitting, 1, MAX_ADVISED_BATCH))}")
+        advice.append(Argument("batch_size", int(np.clip(fitting, 1, MAX_ADVISED_BATCH))))
     if searched:
         advice.append("a given alpha")
-    advice.append("tasks on disk (metaprior.store_tasks)")
+    use = [part for each in advice for part in (each, ", or ")]
     raise ValueError(
-        f"This fit of {n_tasks:,} tasks with {samples:,} readings needs about {needed / 1e9:.0f} GB of memory; "
-        f"{available / 1e9:.0f} GB are free. Use {', or '.join(advice)}."
+        Message(
+            f"This fit of {n_tasks:,} tasks with {samples:,} readings needs about {needed / 1e9:.0f} GB of memory; "
+            f"{available / 1e9:.0f} GB are free. Use ",
+            *(*use, "tasks on disk (", Argument("metaprior.store_tasks"), ")."),
+        )
     )
 
 
