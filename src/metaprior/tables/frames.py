@@ -16,7 +16,7 @@ from metaprior.tables.columns import Columns, TableWarning, as_columns, as_text
 from metaprior.tables.grouping import TaskTable, group_rows
 from metaprior.tables.reading import as_frame
 from metaprior.tasks.labels import as_labels, encode, task_classes
-from metaprior.tasks.ragged import Ragged
+from metaprior.tasks.padding import Ragged
 from metaprior.tasks.types import Task, TestTask
 
 if TYPE_CHECKING:
