@@ -84,7 +84,7 @@ def test_ten_draws_are_even_and_no_wider_than_the_hyperprior():
     assert np.all(_covariance_root(np.full((2, 2), np.nan), np.ones(2)) == 0.0)
 
 
-def test_what_it_means_for_the_estimator():
+def test_laplace_in_the_estimator():
     environment = Sinusoid(0.5)
     tasks = environment.target_tasks(6, 5, 0)
     quick = {"n_steps": 30, "random_state": 0, "progress": False}
@@ -104,8 +104,8 @@ def test_what_it_means_for_the_estimator():
         MetaGPClassifier(0.0, inference="laplace").fit(target_tasks=[([[0.0], [1.0]], ["a", "b"])] * 3)
 
 
-def test_many_runs_and_tasks_come_to_an_end():
-    """Differentiating twice through batched LAPACK calls does not, on two cores."""
+def test_many_runs_and_tasks_do_not_deadlock():
+    """Differentiating twice through batched LAPACK calls would, on two cores."""
     environment = Sinusoid(0.5)
     settings = Settings(mean=InducingMean(), kernel=InducingKernel())
     tasks = environment.target_tasks(300, 5, 0)
@@ -115,7 +115,7 @@ def test_many_runs_and_tasks_come_to_an_end():
     assert all(np.isfinite(leaf).all() and leaf.shape[:2] == (4, 4) for leaf in jax.tree.leaves(draws))
 
 
-def test_whether_particles_interact():
+def test_particle_interaction():
     rng = np.random.default_rng(0)
     apart = {"a": jnp.asarray(rng.normal(size=(5, 400)), jnp.float32), "b": jnp.zeros((5, 3))}
     median = interaction(apart, SVGD())
@@ -141,7 +141,7 @@ def test_whether_particles_interact():
     assert fitted.particle_interaction().kernel.shape == (4, 4)
 
 
-def test_a_task_without_weight_that_overflows_leaves_the_draws_as_they_are():
+def test_a_task_without_weight_that_overflows_does_not_change_the_draws():
     tasks = Sinusoid(0.5).target_tasks(4, 5, 0)
     far = [(1e25 * task.x, task.y) for task in tasks]
     settings = {"kernel": "linear+rbf", "inference": "laplace", "n_steps": 5, "random_state": 0, "progress": False}

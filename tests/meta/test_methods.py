@@ -1,3 +1,5 @@
+"""SVGD against BlackJAX, closed forms and Gaussian targets; MAP; and where particles start."""
+
 import functools
 
 import equinox as eqx
@@ -203,7 +205,7 @@ def test_the_first_particle_is_where_map_starts_and_no_leaf_is_shared():
         assert len(np.unique(np.asarray(leaf).reshape(4, -1), axis=0)) == 4
 
 
-class OwnKernel(eqx.Module):
+class CustomKernel(eqx.Module):
     features: eqx.nn.Linear
 
     def __call__(self, first, second=None):
@@ -211,11 +213,11 @@ class OwnKernel(eqx.Module):
         return jnp.sum(first**2, 1) if second is None else first @ jax.vmap(self.features)(second).T
 
 
-def test_particles_of_an_own_mean_and_kernel_differ_too():
-    """Own networks come finished: the initializer does not randomize them, and particles that coincide never part."""
-    own = {"mean": eqx.nn.MLP(2, "scalar", 2, 1, key=jax.random.key(7)), "noise_std": 0.1}
-    own["kernel"] = OwnKernel(eqx.nn.Linear(2, 2, key=jax.random.key(8)))
-    particles, _ = drawn(3, method=SVGD(), **own)
+def test_particles_of_a_custom_mean_and_kernel_differ_too():
+    """The initializer does not randomize custom networks, and particles that coincide would never separate."""
+    custom = {"mean": eqx.nn.MLP(2, "scalar", 2, 1, key=jax.random.key(7)), "noise_std": 0.1}
+    custom["kernel"] = CustomKernel(eqx.nn.Linear(2, 2, key=jax.random.key(8)))
+    particles, _ = drawn(3, method=SVGD(), **custom)
     assert len(np.unique(flat(particles), axis=0)) == 3
 
 

@@ -1,4 +1,4 @@
-"""The hyper-prior p(theta): independent normals, with a mean and a standard deviation per group of parameters."""
+"""The hyper-prior p(theta): independent normals with a mean and a standard deviation per group of parameters."""
 
 import math
 from collections.abc import Mapping
@@ -17,13 +17,13 @@ GROUPS = ("weights", "biases", "scales")
 
 
 class HyperPrior(eqx.Module):
-    """p(theta) = prod_j N(theta_j | mean_j, std_j^2); `std` holds one number per leaf of theta."""
+    """p(theta) = prod_j N(theta_j | mean_j, std_j^2), with one `std` per leaf of theta."""
 
     mean: PyTree
     std: PyTree
 
     def log_density(self, theta: PyTree) -> Float[Array, ""]:
-        """log p(theta)."""
+        """Return log p(theta)."""
 
         def leaf_log_density(value: Array, mean: Array, std: Array) -> Array:
             constant = jnp.log(std) + 0.5 * math.log(2.0 * math.pi)
@@ -34,12 +34,12 @@ class HyperPrior(eqx.Module):
     def sample(self, key: PRNGKeyArray) -> PyTree:
         """Draw theta ~ p(theta)."""
         flat, unravel = jax.flatten_util.ravel_pytree(self.mean)
-        noise = unravel(jax.random.normal(key, flat.shape, flat.dtype))  # in one draw, which compiles quickly
+        noise = unravel(jax.random.normal(key, flat.shape, flat.dtype))  # one draw compiles quickly
         return jax.tree.map(lambda mean, std, draw: mean + std * draw, self.mean, self.std, noise)
 
 
 def make_hyperprior(theta: PyTree, mean: Mapping[str, Any], std: Mapping[str, Any]) -> HyperPrior:
-    """Build p(theta) from a mean ('initial' or a number) and a standard deviation for each group."""
+    """Return p(theta) with the mean ('initial' or a number) and the standard deviation of each group."""
     names = groups(theta)
     means = jax.tree.map(
         lambda leaf, name: leaf if mean[name] == "initial" else jnp.full_like(leaf, mean[name]), theta, names
@@ -49,7 +49,7 @@ def make_hyperprior(theta: PyTree, mean: Mapping[str, Any], std: Mapping[str, An
 
 
 def check_prior_mean(prior_mean: Any) -> dict[str, Any]:
-    """A mean per group. 'zero' (the paper) speaks of networks: scales are centered on their initial value."""
+    """Return the mean of each group. 'zero' (the paper) is for networks: scales are centered on their initial value."""
     if isinstance(prior_mean, str) and prior_mean == "zero":
         return {"weights": 0.0, "biases": 0.0, "scales": "initial"}
     if isinstance(prior_mean, str) and prior_mean == "initial":
@@ -67,7 +67,7 @@ def check_prior_mean(prior_mean: Any) -> dict[str, Any]:
 
 
 def check_prior_std(prior_std: Any) -> dict[str, float]:
-    """A standard deviation per group: one number for all, or a mapping (groups left out get 1)."""
+    """Return the standard deviation of each group, from one number or a mapping (1 for groups that it lacks)."""
     stds: dict[str, Any] = dict.fromkeys(GROUPS, 1.0 if isinstance(prior_std, Mapping) else prior_std)
     if isinstance(prior_std, Mapping):
         stds |= _known_groups(prior_std, "prior_std")
@@ -82,5 +82,5 @@ def check_prior_std(prior_std: Any) -> dict[str, float]:
 def _known_groups(given: Mapping[str, Any], argument: str) -> dict[str, Any]:
     unknown = set(given) - set(GROUPS)
     if unknown:
-        raise ValueError(f"{argument} has groups weights, biases and scales; got {sorted(map(str, unknown))}.")
+        raise ValueError(f"{argument} must have groups weights, biases, scales; got {sorted(map(str, unknown))}.")
     return dict(given)
