@@ -1,6 +1,6 @@
 """Map the signal of a WiFi transmitter in one building from ten readings, with a prior learned mostly in another.
 
-The data are UJIIndoorLoc, in the folder named by METAPRIOR_DATA; if they are missing, the program says what to download.
+The data are UJIIndoorLoc, in the folder named by METAPRIOR_DATA; if they are missing, the program says what to get.
 
     python examples/wifi_maps.py [folder for the picture] [training steps]
 """

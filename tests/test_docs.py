@@ -36,7 +36,7 @@ def tables(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("page", ["index.md", "data.md", "custom.md"])
-@pytest.mark.filterwarnings("ignore::metaprior.tables.columns.TableWarning")
+@pytest.mark.filterwarnings("ignore::metaprior.TableWarning")
 @pytest.mark.usefixtures("quick", "tables")
 def test_the_code_on_a_page_runs(page, capsys):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), flags=re.DOTALL)
@@ -104,10 +104,15 @@ def test_every_name_in_the_notation_table_exists():
         pkgutil.resolve_name(f"metaprior.{name}")
 
 
-def test_every_file_named_for_contributors_exists():
-    paths = re.findall(r"`((?:src|studies|tests|docs|examples)/[\w/.-]*)`", (ROOT / "CONTRIBUTING.md").read_text())
-    assert len(paths) > 10
+def test_every_file_and_function_named_for_contributors_exists():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    paths = re.findall(r"`((?:src|studies|tests|docs|examples)/[\w/.-]*)`", text)
     assert [path for path in paths if not (ROOT / path).exists()] == []
+    rows = re.findall(r"^\|.*\| `(src/metaprior/[\w/]+)\.py` \| (.*) \|$", text, flags=re.MULTILINE)
+    assert len(rows) > 10
+    for module, names in rows:
+        for name in re.findall(r"`([\w.]+)`", names):
+            pkgutil.resolve_name(f"{module.removeprefix('src/').replace('/', '.')}:{name}")
 
 
 def test_the_reference_lists_every_public_name():
