@@ -210,7 +210,7 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         probability = expit(second - first)  # exactly one half where neither class is more probable
         return report(summarize_labels(y, probability, np.where(y > 0.5, second, first), mask))
 
-    def score(self, test_tasks: Iterable[Any]) -> float:
+    def score(self, test_tasks: Iterable[Any]) -> float:  # type: ignore[override]
         """Return the accuracy on the queries of test tasks (as for `evaluate`), averaged over tasks."""
         return float(self.evaluate(test_tasks).accuracy)
 

@@ -245,7 +245,7 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         predictive, y, mask = predict_tasks(self.model_, tasks)
         return report(summarize(predictive, y, mask, coverage))
 
-    def score(self, test_tasks: Iterable[Any]) -> float:
+    def score(self, test_tasks: Iterable[Any]) -> float:  # type: ignore[override]
         """Return the coefficient of determination R^2 over the queries of all test tasks (as for `evaluate`)."""
         tasks = self._read_tests(test_tasks, "test_tasks")
         predictive, observed, mask = predict_tasks(self.model_, tasks)

@@ -68,7 +68,9 @@ class CrossValidation:
 
     def scores(self, candidates: Sequence[Candidate]) -> np.ndarray:
         """Return the mean log density per query of every held-out task, (candidates, target tasks)."""
-        return np.nanmean(self.log_densities[[self._index(candidate) for candidate in candidates]], axis=2)
+        rows = [self._index(candidate) for candidate in candidates]
+        assert all(row is not None for row in rows), "a candidate has no score"
+        return np.nanmean(self.log_densities[np.array(rows, int)], axis=2)
 
     def unscored(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Return the candidates that have no score yet."""

@@ -107,7 +107,8 @@ def train(
         state, losses, n_steps = snapshot.state, [snapshot.loss], int(snapshot.n_steps)
         stopping.restore(snapshot.stopping)
     limit = Deadline(n_steps, config.chunk, deadline)
-    mesh = make_mesh(*jax.tree.leaves(particles)[0].shape[:2], config.n_devices)
+    n_runs, n_particles = jax.tree.leaves(particles)[0].shape[:2]
+    mesh = make_mesh(n_runs, n_particles, config.n_devices)
     if mesh is not None:  # with several processes, what all of them hold must be NumPy arrays
         state = shard_state(state, mesh)
         problem, learning_rate = to_host((problem, learning_rate))
