@@ -17,7 +17,7 @@ from metaprior import (
 )
 from metaprior.datasets.sinusoid import Sinusoid
 from metaprior.estimators import fitting
-from metaprior.estimators.parameters import check_parameters, resolve_families
+from metaprior.estimators.arguments import check_parameters, resolve_families
 from metaprior.meta.methods import MAP, Laplace, resolve_inference
 from metaprior.meta.runs import Settings
 from metaprior.search import selection

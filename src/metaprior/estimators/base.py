@@ -14,9 +14,8 @@ from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
 from metaprior.checks import check_integer
-from metaprior.estimators.environments import NamedEnvironments
-from metaprior.estimators.fitting import run_fit, training_record
-from metaprior.estimators.parameters import check_parameters, make_plan
+from metaprior.estimators.arguments import NamedEnvironments, check_parameters, make_plan
+from metaprior.estimators.fitting import FitPlan, Fitted, run_fit, training_record
 from metaprior.estimators.persistence import write_prior
 from metaprior.estimators.task_sources import StreamedTasks
 from metaprior.meta.methods import MAP, Interaction, interaction, resolve_inference
@@ -100,25 +99,7 @@ class MetaGP(BaseEstimator):
         plan = make_plan(self, settings, environments, tests, patience)
         asked = "" if checkpoint is None else self._fingerprint(environments, plan.seed)
         fitted = run_fit(plan, checkpoint, asked)
-        self.model_, results, temperatures = fitted.members
-        self.parameters_ = self.get_params(deep=False)  # what `save` writes, whatever is set later
-        if isinstance(plan.source, StreamedTasks) and resolve_inference(self.inference) is None:
-            self.parameters_["inference"] = "map"
-        n_target = fitted.counts[environments.target]
-        names, choice = environments.names, fitted.choice
-        self.report_ = make_report(choice, names, environments.target, n_target, sum(fitted.counts) - n_target)
-        self.environment_weights_ = choice.weights @ self.report_.environment_weights
-        self.alpha_ = float(choice.weights @ self.report_.alpha)
-        self.dtype_, self.family_ = plan.dtype, fitted.family
-        self.temperature_ = float(self.model_.weights @ temperatures)
-        heaviest = int(np.argmax(self.model_.weights))
-        member, result = self.model_.members[heaviest], results[heaviest]
-        self.loss_trace_ = result.loss
-        self.validation_trace_ = result.validation + math.log(member.scaling.y_std)  # a density in the units of y
-        self.best_step_ = int(result.best_step)
-        self.n_features_in_ = self.model_.input_dim
-        loss = self.loss_trace_[: self.best_step_ or None]
-        self.training_ = training_record(environments, member, loss, time.monotonic() - started)
+        self._record(plan, fitted, environments, time.monotonic() - started)
         return self
 
     def predict(self, X: Any) -> Any:
@@ -180,6 +161,28 @@ class MetaGP(BaseEstimator):
         """
         check_is_fitted(self, "model_")
         write_prior(self, path)
+
+    def _record(self, plan: FitPlan, fitted: Fitted, environments: NamedEnvironments, seconds: float) -> None:
+        """Set the fitted attributes."""
+        names, tasks, target, _ = environments
+        self.model_, results, temperatures = fitted.members
+        self.parameters_ = self.get_params(deep=False)  # what `save` writes, whatever is set later
+        if isinstance(plan.source, StreamedTasks) and resolve_inference(self.inference) is None:
+            self.parameters_["inference"] = "map"
+        n_target, choice = fitted.counts[target], fitted.choice
+        self.report_ = make_report(choice, names, target, n_target, sum(fitted.counts) - n_target)
+        self.environment_weights_ = choice.weights @ self.report_.environment_weights
+        self.alpha_ = float(choice.weights @ self.report_.alpha)
+        self.dtype_, self.family_ = plan.dtype, fitted.family
+        self.temperature_ = float(self.model_.weights @ temperatures)
+        heaviest = int(np.argmax(self.model_.weights))
+        member, result = self.model_.members[heaviest], results[heaviest]
+        self.loss_trace_ = result.loss
+        self.validation_trace_ = result.validation + math.log(member.scaling.y_std)  # a density in the units of y
+        self.best_step_ = int(result.best_step)
+        self.n_features_in_ = self.model_.input_dim
+        loss = self.loss_trace_[: self.best_step_ or None]
+        self.training_ = training_record(names, tasks, target, member, loss, seconds)
 
     @abstractmethod
     def _read_environments(

@@ -10,9 +10,8 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
+from metaprior.estimators.arguments import NamedEnvironments, read_environments, reject_renamed
 from metaprior.estimators.base import MetaGP
-from metaprior.estimators.environments import NamedEnvironments, read_environments
-from metaprior.estimators.parameters import reject_renamed
 from metaprior.gp.inducing import InducingMean
 from metaprior.gp.means import ConstantMean, LinearMean, ZeroMean
 from metaprior.meta.runs import Settings

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaprior.estimators.environments import NamedEnvironments
 from metaprior.estimators.task_sources import Environments, TaskSource
 from metaprior.files import package_versions
 from metaprior.meta.adaptation import pad_queries
@@ -117,14 +116,16 @@ def pad_validation(tasks: Sequence[TestTask], scaling: Scaling) -> Validation:
     return Validation(*pad_queries(tasks, scaling, *sizes, jnp.zeros(()).dtype))
 
 
-def training_record(environments: NamedEnvironments, member: Model, loss: np.ndarray, seconds: float) -> dict[str, Any]:
+def training_record(
+    names: Sequence[str], tasks: Environments, target: int, member: Model, loss: np.ndarray, seconds: float
+) -> dict[str, Any]:
     """Describe the training for the saved file and `metaprior info`; `member` is the one of largest weight."""
     scaling = member.scaling
     spread = [np.std(np.asarray(leaf, float), axis=0).ravel() for leaf in jax.tree.leaves(member.particles)]
-    named = zip(environments.names, environments.tasks, strict=True)
+    named = zip(names, tasks, strict=True)
     return {
-        "environments": {name: {"tasks": len(tasks), "samples": _count_samples(tasks)} for name, tasks in named},
-        "target": environments.names[environments.target],
+        "environments": {name: {"tasks": len(group), "samples": _count_samples(group)} for name, group in named},
+        "target": names[target],
         "scaling": {
             "x_mean": np.asarray(scaling.x_mean[:MAX_RECORDED_INPUTS], float).tolist(),
             "x_std": np.asarray(scaling.x_std[:MAX_RECORDED_INPUTS], float).tolist(),

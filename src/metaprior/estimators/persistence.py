@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaprior.estimators.parameters import RENAMED, check_parameters, resolve_families
+from metaprior.estimators.arguments import RENAMED, check_parameters, resolve_families
 from metaprior.files import CHECKPOINT, InvalidFile, read_tensors, write_tensors
 from metaprior.gp.choices import ENCODERS, KERNELS, MEANS
 from metaprior.meta.methods import MAP, METHODS, Laplace, resolve_inference

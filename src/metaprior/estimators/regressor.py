@@ -9,9 +9,8 @@ from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
 from metaprior.checks import check_bool
+from metaprior.estimators.arguments import NamedEnvironments, read_environments, reject_renamed
 from metaprior.estimators.base import MetaGP
-from metaprior.estimators.environments import NamedEnvironments, read_environments
-from metaprior.estimators.parameters import reject_renamed
 from metaprior.meta.runs import Settings
 from metaprior.metrics.regression import summarize
 from metaprior.metrics.summary import report

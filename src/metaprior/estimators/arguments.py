@@ -1,14 +1,14 @@
-"""Parameters of the estimators: checked, and resolved together with the data into the plan of a fit."""
+"""What users pass to the constructor and to `fit`: checked, and resolved into the plan of a fit."""
 
 import functools
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from sklearn.utils import check_random_state
 
 from metaprior.checks import Argument, Message, check_bool, check_choice, check_integer, check_positive
-from metaprior.estimators.environments import NamedEnvironments, warn_if_few_target_tasks
 from metaprior.estimators.fitting import FitPlan
 from metaprior.estimators.task_sources import TaskSource, make_source
 from metaprior.gp.choices import check_noise, families, resolve_encoder, resolve_kernel, resolve_mean
@@ -18,13 +18,34 @@ from metaprior.meta.objective import TEMPERATURES
 from metaprior.meta.runs import Settings, resolve_settings
 from metaprior.search.selection import AutoSettings
 from metaprior.search.weights import Weights, resolve_weights, single_source_weights
-from metaprior.tasks.types import TestTask
+from metaprior.storage.stored_tasks import StoredTasks
+from metaprior.tasks.types import Task, TestTask
 from metaprior.training.devices import broadcast_from_first, check_n_devices, check_same_tasks
 from metaprior.training.many_runs import TrainingOptions
 from metaprior.training.steps import OPTIMIZERS, SCHEDULES
 
 DEFAULT_STEPS = {"gaussian": 2000, "bernoulli": 1000}
 RENAMED = {"standardise": "standardize"}
+Read = Callable[[Any, str, int | None], list[Task]]  # checks tasks, given their name in errors and the input dimension
+
+
+class NamedEnvironments(NamedTuple):
+    """Checked tasks of every environment."""
+
+    names: tuple[str, ...]
+    tasks: list[Sequence[Task]]  # lists, or stored tasks
+    target: int  # index of the target environment
+    arguments: tuple[str, ...]  # the name of each in errors
+
+    @property
+    def counts(self) -> list[int]:
+        """The number of tasks of each environment."""
+        return [len(tasks) for tasks in self.tasks]
+
+    @property
+    def input_dim(self) -> int:
+        """The number of input columns."""
+        return next(task.x.shape[1] for tasks in self.tasks for task in tasks[:1])
 
 
 def reject_renamed(init: Callable[..., None]) -> Callable[..., None]:
@@ -121,3 +142,82 @@ def _resolve_dtype(meta: Any, source: TaskSource, options: Sequence[Weights], ta
         return meta.dtype
     single = single_source_weights(source.counts(meta.alpha), target) if len(options) > 1 else []
     return source.dtype((*options, *(weights for _, _, weights in single)), settings)
+
+
+def read_environments(
+    source_tasks: Iterable[Any] | Mapping[Any, Any] | None,
+    target_tasks: Iterable[Any] | None,
+    target: Any,
+    read: Read,
+) -> NamedEnvironments:
+    """Check source and target tasks, or a mapping from names to tasks that `target` names one of."""
+    if isinstance(source_tasks, Mapping):
+        _check_names(source_tasks, target_tasks, target)
+        names = tuple(source_tasks)
+        named = [(f"source_tasks[{name!r}]", tasks) for name, tasks in source_tasks.items()]
+    elif target is not None:
+        raise ValueError(
+            f"target={target!r} names one of several environments, as in fit({{'a': tasks, 'b': tasks}}, target='b'); "
+            "leave it out with source_tasks and target_tasks."
+        )
+    else:
+        names = ("source", "target")
+        named = [("source_tasks", source_tasks), ("target_tasks", target_tasks)]
+    checked: list[Sequence[Task]] = []
+    for argument, tasks in named:
+        known = [task.x.shape[1] for group in checked for task in group[:1]]
+        input_dim = known[0] if known else None
+        stored = isinstance(tasks, StoredTasks)
+        checked.append(_stored(tasks, argument, input_dim) if stored else read(tasks, argument, input_dim))
+    if not any(checked):
+        empty = "source_tasks has no tasks" if len(names) != 2 or isinstance(source_tasks, Mapping) else ""
+        raise ValueError(f"{empty or 'source_tasks and target_tasks are both empty'}: expected at least one (X, y).")
+    place = names.index(target if isinstance(source_tasks, Mapping) else "target")
+    return NamedEnvironments(names, checked, place, tuple(argument for argument, _ in named))
+
+
+def warn_if_few_target_tasks(environments: NamedEnvironments, auto: AutoSettings, n_steps: Any) -> None:
+    """Warn if there are too few target tasks for cross-validation."""
+    n_target, name = environments.counts[environments.target], environments.names[environments.target]
+    if auto.weights and not n_target:
+        warnings.warn(
+            Message(
+                f"There are no tasks of the {name} environment to choose alpha by, so alpha is 1. Pass some, or ",
+                *(Argument("alpha", 1), " or ", Argument("alpha", "pooled"), " to silence this warning."),
+            ),
+            stacklevel=4,
+        )
+    if (auto.temperature or auto.prior_std) and n_target < 2 and n_steps > 0:
+        warnings.warn(
+            Message(
+                *(Argument("temperature", "auto"), " and ", Argument("prior_std", "auto"), " need at least two tasks "),
+                f"of the {name} environment, one of them to hold out; there are {n_target}. Using 'bayes' and 1.0.",
+            ),
+            stacklevel=4,
+        )
+
+
+def _stored(tasks: StoredTasks, argument: str, input_dim: int | None) -> StoredTasks:
+    """Check that stored tasks, which were checked when they were written, go with the others."""
+    if input_dim is not None and tasks.input_dim != input_dim:
+        raise ValueError(
+            f"{argument} must have {input_dim} input column{'s' * (input_dim != 1)}, like the other tasks; got "
+            f"{tasks.input_dim}."
+        )
+    return tasks
+
+
+def _check_names(environments: Mapping[Any, Any], target_tasks: Any, target: Any) -> None:
+    if not environments:
+        raise ValueError("source_tasks is an empty mapping: expected environment names and their tasks.")
+    listed = ", ".join(map(repr, environments))
+    if not all(isinstance(name, str) for name in environments):
+        raise ValueError(f"source_tasks must map names to tasks; its keys must be strings, got {listed}.")
+    if target_tasks is not None:
+        raise ValueError(
+            "target_tasks must be left out if source_tasks maps names to tasks: name the target by target='...'."
+        )
+    if target is None:
+        raise ValueError(f"target must name the environment to predict in; pass target= one of {listed}.")
+    if not (isinstance(target, str) and target in environments):
+        raise ValueError(f"target must be one of the environments, {listed}; got {target!r}.")

@@ -1,0 +1,47 @@
+"""The rules of the house that no linter holds: names of modules, lengths of functions, imports when used."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+MODULES = sorted((ROOT / "src" / "metaprior").rglob("*.py"))
+MAX_FUNCTION_LINES = 60
+# Command functions are long by their options, constructors by their parameters.
+LONG_BY_SIGNATURE = {"fit"}
+
+
+def test_no_two_modules_share_a_name():
+    counts = Counter(path.stem for path in MODULES if path.stem != "__init__")
+    assert [name for name, count in counts.items() if count > 1] == []
+
+
+def test_functions_fit_on_a_screen():
+    long = []
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and node.name not in LONG_BY_SIGNATURE | {"__init__"}:
+                n_lines = node.end_lineno - node.lineno + 1
+                if n_lines > MAX_FUNCTION_LINES:
+                    long.append((str(path.relative_to(ROOT)), node.name, n_lines))
+    assert long == []
+
+
+def test_there_are_at_most_nine_layers():
+    [contract] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    assert contract["exhaustive"]
+    assert len(contract["layers"]) <= 9
+
+
+def test_there_are_at_most_twelve_hard_dependencies():
+    assert len(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]) <= 12
+
+
+def test_matplotlib_and_the_studies_are_imported_when_used():
+    code = "import sys, metaprior, metaprior.cli; print([m for m in sys.modules if m.split('.')[0] in NOT_YET])"
+    code = code.replace("NOT_YET", "('matplotlib', 'metaprior_studies', 'PIL')")
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.strip() == "[]"
