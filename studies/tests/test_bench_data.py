@@ -304,12 +304,12 @@ def test_per_task_gp_is_scikit_learns():
 
 def test_equal_readings_are_predicted_in_units_of_the_spread():
     x, x_new = np.array([[1.0], [2.0]]), np.array([[2.0], [50.0]])
-    mean, std = per_task_gp(x, np.array([15.0, 15.0]), x_new, spread=4.0)
+    mean, std = per_task_gp(x, np.array([15.0, 15.0]), x_new, y_scale=4.0)
     np.testing.assert_array_equal(mean, [15.0, 15.0])
     # Of a kernel 1 + 0.1: all of it far away, and little more than the noise at a reading.
     np.testing.assert_allclose(std[1], 4.0 * np.sqrt(1.1), rtol=1e-6)
     assert 4.0 * np.sqrt(0.1) < std[0] < 4.0 * np.sqrt(0.3)
-    alone = per_task_gp(x[:1], np.array([15.0]), x_new, spread=4.0)
+    alone = per_task_gp(x[:1], np.array([15.0]), x_new, y_scale=4.0)
     assert np.isfinite(alone).all()
     flat, other = (TestTask(x, np.array(y), x_new, np.array([1.0, 2.0])) for y in ([15.0, 15.0], [7.0, 15.0]))
     expected = 2 * 1.645 * np.mean(std) / 4.0 * np.std([15.0, 15.0, 7.0, 15.0])

@@ -209,9 +209,10 @@ def test_killed_at_three_random_moments_and_resumed_gives_the_same_bytes(tmp_pat
 
 @pytest.fixture
 def tiny(monkeypatch):
+    """Few draws and points, with the same numbers of tasks in all figures, so that programs are compiled once."""
     studies = {
         "fig1": Figure1(deviations=(0.0, 1.0), **TINY),
-        "fig2": Figure2(**TINY),
+        "fig2": Figure2(n_source=15, **TINY),
         "fig3": Figure3(n_source=(0, 15, 30), **TINY),
         "fig4": Figure4(
             n_draws=2,
@@ -224,8 +225,8 @@ def tiny(monkeypatch):
             features=SHORT,
             features_svgd=SHORT,
         ),
-        "fig5": Figure5(alphas=(0.0, 0.4), **TINY),
-        "regime": RegimeMap(n_target=(5,), deviations=(0.0, 1.0), strengths=(1.0,), alphas=(0.5,), **TINY),
+        "fig5": Figure5(n_source=15, alphas=(0.0, 0.4), **TINY),
+        "regime": RegimeMap(n_target=(15,), deviations=(0.0, 1.0), strengths=(1.0,), alphas=(0.5,), **TINY),
     }
     monkeypatch.setitem(profiles.PROFILES, "quick", studies)
 
@@ -338,7 +339,7 @@ def test_points_of_the_committed_results_are_reproduced(name, deviation, alpha):
     """
     study, n_draws = replace(profiles.FULL[name], n_draws=8), 8
     schemes = [s for s in paper_schemes(30, study.n_source, alpha) if s.name in (FEW, WFEM, ALL)]
-    scores = score(study.draws(deviation), schemes, study.training, 30)
+    scores = score(study.draws(deviation), schemes, study.training)
     table, means = read_tables(COMMITTED, [name])[name], []
     for scheme in schemes:
         rows = table[(table["scheme"] == scheme.name) & (table["metric"] == "rmse") & (table["deviation"] == deviation)]
