@@ -10,8 +10,8 @@ from metaprior.gp.kernels import LinearKernel, LinearRBFKernel, MLPKernel, RBFKe
 from metaprior.gp.means import ConstantMean, LinearMean, MLPMean, ZeroMean
 from metaprior.memory import OutOfMemoryWarning
 from metaprior.meta.methods import MAP, SVGD, Laplace
-from metaprior.prediction.adapted import AdaptedClassifier, AdaptedRegressor
-from metaprior.prediction.adapted_many import AdaptedClassifiers, AdaptedRegressors
+from metaprior.prediction.adapted import AdaptedRegressor, AdaptedRegressors
+from metaprior.prediction.adapted_labels import AdaptedClassifier, AdaptedClassifiers
 from metaprior.prediction.mixtures import GaussianMixture
 from metaprior.search.report import TransferReport
 from metaprior.storage.opening import open_tasks

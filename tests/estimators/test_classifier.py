@@ -16,6 +16,7 @@ from sklearn.metrics import accuracy_score, brier_score_loss, log_loss
 
 from metaprior import SVGD, MetaGPClassifier, MLPEncoder, MLPKernel, MLPMean, RBFKernel, files, load
 from metaprior.files import InvalidFile
+from metaprior.prediction.batches import marginals
 
 
 def make_tasks(seed, sizes, names=(0, 1)):
@@ -95,12 +96,8 @@ def test_fixed_kernel_equals_scikit_learn():
 
 def test_probabilities_are_averages_over_particles_of_integrals_over_the_latent_function(meta):
     task = meta.adapt(X_CONTEXT, Y_CONTEXT)
-    from metaprior.meta.adaptation import marginals
-
-    with jax.enable_x64(True):
-        [member], [posteriors] = meta.model_.members, task._posteriors
-        latent = marginals(posteriors, jax.numpy.asarray(member.scaling.inputs(X_QUERY)))
-    means, variances = np.asarray(latent.mean)[:, 0], np.asarray(latent.variance)[:, 0]
+    latent = task._posteriors.evaluate(marginals, np.zeros(1, int), X_QUERY[None])
+    [(means, variances)] = [(np.asarray(found.mean)[:, 0], np.asarray(found.variance)[:, 0]) for _, found in latent]
     for j in range(3):
         integrals = []
         for m, s in zip(means[:, j], np.sqrt(variances[:, j]), strict=True):

@@ -83,8 +83,9 @@ def evidence_and_gradients(theta, rest, x, y, mask):
 
 @eqx.filter_jit
 def predict(theta, rest, x, y, mask, query):
-    posterior = condition(merge(theta, rest), x, y, mask)
-    return *posterior.marginals(posterior.prior.points(query)), *posterior.joint(posterior.prior.points(query))
+    prior = merge(theta, rest)
+    posterior, points = condition(prior, x, y, mask), prior.points(query)
+    return *posterior.marginals(prior, points), *posterior.joint(prior, points)
 
 
 @eqx.filter_jit
@@ -94,11 +95,8 @@ def with_tinygp(x, y, query):
     prior = GPPrior(lambda x: 0.5 * jnp.sum(x), kernel, Gaussian(jnp.log(jnp.asarray(0.3))))
     posterior = condition(prior, x, y, jnp.ones(y.shape, bool))
     evidence = log_evidence(prior, x, y, jnp.ones(y.shape, bool))
-    ours = (
-        evidence,
-        *posterior.joint(posterior.prior.points(query)),
-        *posterior.marginals(posterior.prior.points(query)),
-    )
+    points = prior.points(query)
+    ours = evidence, *posterior.joint(prior, points), *posterior.marginals(prior, points)
     everywhere = jnp.concatenate([x, query])
     noise = jnp.full(y.shape, prior.likelihood.variance)
     process = tinygp.GaussianProcess(kernel, x, diag=noise, mean=prior.mean)

@@ -34,6 +34,10 @@ def condition(prior, x, y, mask):
     return laplace.condition(prior, prior.points(x), y, mask)
 
 
+def find_mode(prior, x, y, mask):
+    return laplace.find_mode(prior, prior.points(x), y, mask)
+
+
 def rbf_prior(scale, slope=0.0, offset=0.0) -> GPPrior:
     """Mean offset + slope * sum(x), kernel scale * exp(-||x - x'||^2 / 2)."""
     mean = NetworkMean(MLP((Layer(jnp.full((1, 2), slope), jnp.full(1, offset)),), "tanh"))
@@ -54,25 +58,21 @@ def draw_task(rng: np.random.Generator, n: int):
 
 @eqx.filter_jit
 def everything(theta, rest, x, y, mask, query):
-    """The evidence, its gradients by theta and x, the latent at the queries, and the posterior."""
+    """The evidence, its gradients by theta and x, the latent function at the queries, and the mode."""
     evidence = jax.value_and_grad(lambda theta, x: log_evidence(merge(theta, rest), x, y, mask), (0, 1))
-    (value, gradients), posterior = evidence(theta, x), condition(merge(theta, rest), x, y, mask)
+    (value, gradients), prior = evidence(theta, x), merge(theta, rest)
     gradients = ravel_pytree(gradients[0])[0], gradients[1]
-    return (
-        value,
-        *gradients,
-        *posterior.marginals(posterior.prior.points(query)),
-        *posterior.joint(posterior.prior.points(query)),
-        posterior,
-    )
+    posterior, points = condition(prior, x, y, mask), prior.points(query)
+    latent = *posterior.marginals(prior, points), *posterior.joint(prior, points)
+    return value, *gradients, *latent, find_mode(prior, x, y, mask)
 
 
 def infer(prior, x, y, query):
     """The evidence, mode and latent, in one size so that one compilation serves several tests."""
     padded = np.resize(x, (40, 2)), np.resize(y, 40), np.arange(40) < len(y)
-    evidence, _, _, *latent, posterior = everything(*split(prior), *padded, query)
-    assert posterior.converged
-    return evidence, posterior.mode[: len(y)], *latent
+    evidence, _, _, *latent, mode = everything(*split(prior), *padded, query)
+    assert mode.converged
+    return evidence, mode.t[: len(y)], *latent
 
 
 @np.vectorize
@@ -167,9 +167,10 @@ def on_separable_data(x, offset):
     def infer(n, one_class, log_scale):
         y, mask = jnp.where(one_class | (x[:, 0] > 0.0), 1.0, 0.0).astype(x.dtype), jnp.arange(len(x)) < n
         evidence = jax.value_and_grad(lambda s: log_evidence(rbf_prior(jnp.exp(s), 0.0, offset), x, y, mask))
-        posterior = condition(rbf_prior(jnp.exp(log_scale), 0.0, offset), x, y, mask)
-        found = posterior.mode, posterior.coefficients, posterior.converged, posterior.n_steps
-        return y, *found, *posterior.marginals(posterior.prior.points(x)), *evidence(log_scale)
+        prior = rbf_prior(jnp.exp(log_scale), 0.0, offset)
+        posterior, mode = condition(prior, x, y, mask), find_mode(prior, x, y, mask)
+        found = mode.t, posterior.coefficients, mode.converged, mode.n_steps
+        return y, *found, *posterior.marginals(prior, prior.points(x)), *evidence(log_scale)
 
     n, one_class, scale = map(np.array, zip(*GRIDS[len(x)], strict=True))
     return jax.vmap(infer)(jnp.asarray(n), jnp.asarray(one_class), jnp.asarray(np.log(scale), x.dtype))
@@ -257,7 +258,7 @@ def test_likelihood_is_accurate_in_the_tails(x64):
 
 def test_another_likelihood_is_refused():
     prior = eqx.tree_at(lambda p: p.likelihood, rbf_prior(1.0), Gaussian(jnp.zeros(())))
-    with pytest.raises(TypeError, match="Bernoulli for Laplace; got Gaussian"):
+    with pytest.raises(TypeError, match=r"needs a Bernoulli prior\.likelihood; got Gaussian"):
         condition(prior, jnp.zeros((1, 2)), jnp.zeros(1), jnp.ones(1, bool))
 
 

@@ -19,8 +19,8 @@ from metaprior import (
     memory,
 )
 from metaprior.prediction import batches as many_tasks
-from metaprior.search import held_out as search
-from metaprior.tasks.ragged import Ragged, ranges
+from metaprior.tasks.padding import Ragged, ranges
+from metaprior.training import many_runs
 
 SMALL = {"alpha": 0.5, "inference": "map", "n_steps": 2, "random_state": 0}
 SIZES = [(0, 3), (1, 0), (3, 1), (3, 3)]  # of contexts and queries
@@ -234,20 +234,20 @@ def out_of_memory(size, most):
 def test_a_chunk_that_does_not_fit_is_halved_with_a_note(regressor, monkeypatch):
     tasks = make_tasks([(3, 3)] * 16)
     expected, tried = regressor.predict_many(tasks), []
-    predict_in = many_tasks.predict_in
+    marginals = many_tasks.marginals
 
-    def short(particles, rest, queries):
-        tried.append(len(queries.x_query))
+    def short(particles, rest, posteriors, x):
+        tried.append(len(x))
         out_of_memory(tried[-1], 5)
-        return predict_in(particles, rest, queries)
+        return marginals(particles, rest, posteriors, x)
 
-    monkeypatch.setattr(many_tasks, "predict_in", short)
+    monkeypatch.setattr(many_tasks, "marginals", short)
     with pytest.warns(OutOfMemoryWarning, match="with 16 of the new tasks at once: tried again with 8") as noted:
         found = regressor.predict_many(tasks)
     assert len(noted) == 1
     assert tried == [16, 8, 4, 4, 4, 4]
     np.testing.assert_allclose(found, expected, rtol=1e-10)
-    monkeypatch.setattr(many_tasks, "predict_in", lambda *_: out_of_memory(1, 0))
+    monkeypatch.setattr(many_tasks, "marginals", lambda *_: out_of_memory(1, 0))
     with (
         pytest.warns(OutOfMemoryWarning),
         pytest.raises(MemoryError, match=r"one of the new tasks at a time\. Adapt to"),
@@ -258,15 +258,14 @@ def test_a_chunk_that_does_not_fit_is_halved_with_a_note(regressor, monkeypatch)
 def test_runs_that_do_not_fit_are_halved_too(regressor, monkeypatch):
     """Those of a search and those of the members of a fit."""
     expected = fit(TRAINING, kernel="rbf", mean="linear", alpha=[0.0, 0.5])
-    train, tried = search.train, []
+    train, tried = many_runs.train, []
 
     def short(problem, particles, keys, *arguments, **keywords):
         tried.append(len(keys))
         out_of_memory(tried[-1], 1)
         return train(problem, particles, keys, *arguments, **keywords)
 
-    monkeypatch.setattr("metaprior.search.held_out.train", short)
-    monkeypatch.setattr("metaprior.estimators.members.train", short)
+    monkeypatch.setattr("metaprior.training.many_runs.train", short)
     with pytest.warns(OutOfMemoryWarning, match="of the runs"):
         found = fit(TRAINING, kernel="rbf", mean="linear", alpha=[0.0, 0.5])
     assert max(tried) > 1

@@ -17,8 +17,7 @@ from metaprior.gp.means import ConstantMean, LinearMean, ZeroMean
 from metaprior.meta.runs import Settings
 from metaprior.metrics.classification import summarize_labels
 from metaprior.metrics.summary import report
-from metaprior.prediction.adapted import AdaptedClassifier
-from metaprior.prediction.adapted_many import AdaptedClassifiers
+from metaprior.prediction.adapted_labels import AdaptedClassifier, AdaptedClassifiers
 from metaprior.prediction.batches import check_precision, predict_labels
 from metaprior.search.weights import resolve_weights
 from metaprior.storage.stored_tasks import StoredTasks, check_stored_labels

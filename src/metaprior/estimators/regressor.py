@@ -14,8 +14,7 @@ from metaprior.estimators.base import MetaGP
 from metaprior.meta.runs import Settings
 from metaprior.metrics.regression import summarize
 from metaprior.metrics.summary import report
-from metaprior.prediction.adapted import AdaptedRegressor
-from metaprior.prediction.adapted_many import AdaptedRegressors
+from metaprior.prediction.adapted import AdaptedRegressor, AdaptedRegressors
 from metaprior.prediction.batches import check_precision, predict_tasks
 from metaprior.tasks.padding import Ragged, as_contexts, as_new_tasks
 from metaprior.tasks.types import TestTask, as_task, as_tasks, as_test_tasks
@@ -222,7 +221,7 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         check_is_fitted(self, "model_")
         x, y, queries = as_new_tasks(tasks, "tasks", self.model_.input_dim)
         check_precision(dtype, self.model_, x)
-        return AdaptedRegressors(self.model_, x, Ragged.of(y), dtype).predict(queries, return_std, latent)
+        return AdaptedRegressors(self.model_, x, Ragged.of(y), dtype).predict(queries, return_std, latent=latent)
 
     def evaluate(self, test_tasks: Iterable[Any], coverage: Any = 0.9) -> Bunch:
         """Adapt to the contexts of test tasks and score the predictions of their queries.

@@ -1,50 +1,67 @@
-"""Exact inference for one task with Gaussian noise: log evidence and posterior (paper, section 2.1)."""
+"""The posterior of one task, and exact inference under Gaussian noise (paper, section 2.1)."""
 
 import math
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from metaprior.gp.likelihoods import Gaussian
-from metaprior.gp.linalg import cholesky, log_normal, noisy_covariance, solve_lower, solve_upper
-from metaprior.gp.posterior import TaskPosterior
+from metaprior.gp.linalg import cholesky, log_normal, noisy_covariance, product, solve_lower, solve_upper
 from metaprior.gp.prior import GPPrior, Points
 
 
+class Posterior(eqx.Module):
+    """Normal posterior of the latent function of one task, exact or approximate.
+
+    It holds only what depends on the task, so that posteriors of many tasks stack; methods take the prior. The context
+    explains k(x, X) R (L L^T)^-1 R k(X, x') of the prior covariance.
+    """
+
+    context: Points
+    mask: Bool[Array, " n"]
+    factor: Float[Array, "n n"]  # L, lower: L L^T = K + sigma^2 I
+    coefficients: Float[Array, " n"]  # K^-1 (E[t(X)] - mu(X)); exact: (K + sigma^2 I)^-1 (Y - mu(X))
+    root: Float[Array, " n"] | None = None  # diagonal of R; None: R = I
+
+    def marginals(self, prior: GPPrior, points: Points) -> tuple[Float[Array, " q"], Float[Array, " q"]]:
+        """Return the mean and variance of the latent function at each point."""
+        mean, whitened = self._project(prior, points)
+        variance = prior.covariance(points) - jnp.sum(whitened**2, axis=0)
+        return mean, jnp.maximum(variance, 0.0)
+
+    def joint(self, prior: GPPrior, points: Points) -> tuple[Float[Array, " q"], Float[Array, "q q"]]:
+        """Return the mean and covariance of the latent function at all points."""
+        mean, whitened = self._project(prior, points)
+        return mean, prior.covariance(points, points) - product(whitened.T, whitened)
+
+    def _project(self, prior: GPPrior, points: Points) -> tuple[Float[Array, " q"], Float[Array, "n q"]]:
+        """Return the mean, and L^-1 R k(X, x)."""
+        cross = jnp.where(self.mask[:, None], prior.covariance(self.context, points), 0.0)
+        scaled = cross if self.root is None else self.root[:, None] * cross
+        return points.mean + jnp.sum(self.coefficients[:, None] * cross, axis=0), solve_lower(self.factor, scaled)
+
+
 def log_evidence(prior: GPPrior, points: Points, y: Float[Array, " n"], mask: Bool[Array, " n"]) -> Float[Array, ""]:
-    """ln p_theta(Y | X), equation (evidence), of the samples where `mask` is True."""
+    """Return ln p_theta(Y | X), equation (evidence), of the samples where `mask` is True."""
     n_samples = jnp.sum(mask, dtype=y.dtype)
     return log_normal(*_centered(prior, points, y, mask)) - 0.5 * math.log(2.0 * math.pi) * n_samples
 
 
-class Posterior(TaskPosterior):
-    """p_theta(t(x) | D) for one task: the context and what conditioning on it costs, done once."""
-
-    prior: GPPrior
-    context: Points
-    mask: Bool[Array, " n"]
-    factor: Float[Array, "n n"]  # lower Cholesky factor of K + sigma^2 I
-    coefficients: Float[Array, " n"]  # (K + sigma^2 I)^-1 (Y - mu(X))
-
-    def _whiten(self, cross: Float[Array, "n q"]) -> Float[Array, "n q"]:
-        return solve_lower(self.factor, cross)
-
-
 def condition(prior: GPPrior, points: Points, y: Float[Array, " n"], mask: Bool[Array, " n"]) -> Posterior:
-    """Adapt to one task, in closed form."""
+    """Return the posterior given one task, in closed form."""
     covariance, residual = _centered(prior, points, y, mask)
     factor = cholesky(covariance)
-    coefficients = solve_upper(factor, solve_lower(factor, residual))
-    return Posterior(prior, points, mask, factor, coefficients)
+    return Posterior(points, mask, factor, solve_upper(factor, solve_lower(factor, residual)))
 
 
 def moments(
     prior: GPPrior, x: Float[Array, "n d"], mask: Bool[Array, " n"]
 ) -> tuple[Float[Array, " n"], Float[Array, "n n"]]:
-    """Mean and covariance of the readings at x, where `mask` is True; zero and identity elsewhere.
+    """Return mean and covariance of observations at x where `mask` is True; zero and identity elsewhere.
 
-    Evaluated point by point, so that derivatives of any order and direction pass.
+    Evaluated point by point, which is differentiable to any order in forward and reverse mode.
     """
     x = prior.encode(x)
     mean = jnp.where(mask, jax.vmap(prior.mean)(x), 0.0)
@@ -54,12 +71,15 @@ def moments(
 def _centered(
     prior: GPPrior, points: Points, y: Float[Array, " n"], mask: Bool[Array, " n"]
 ) -> tuple[Float[Array, "n n"], Float[Array, " n"]]:
-    """K + sigma^2 I, and Y - mu(X)."""
+    """Return K + sigma^2 I and Y - mu(X)."""
     covariance = noisy_covariance(prior.covariance(points, points), _noise_variance(prior), mask)
     return covariance, jnp.where(mask, y - points.mean, 0.0)
 
 
 def _noise_variance(prior: GPPrior) -> Float[Array, ""]:
     if not isinstance(prior.likelihood, Gaussian):
-        raise TypeError(f"prior.likelihood must be Gaussian to be exact; got {type(prior.likelihood).__name__}.")
+        raise TypeError(
+            f"Exact inference needs a Gaussian prior.likelihood; got {type(prior.likelihood).__name__}. "
+            "Use metaprior.gp.laplace for labels."
+        )
     return prior.likelihood.variance

@@ -1,4 +1,4 @@
-"""Inference for one task, chosen by the likelihood: exact for Gaussian noise, Laplace for labels. One contract."""
+"""Inference for one task, chosen by the likelihood: exact for Gaussian noise, Laplace's approximation for labels."""
 
 from types import ModuleType
 
@@ -7,22 +7,21 @@ from jaxtyping import Array, Bool, Float
 
 from metaprior.gp import exact, laplace
 from metaprior.gp.likelihoods import Bernoulli
-from metaprior.gp.posterior import TaskPosterior
 from metaprior.gp.prior import GPPrior, Points
 
 
 def log_evidence(prior: GPPrior, points: Points, y: Float[Array, " n"], mask: Bool[Array, " n"]) -> Float[Array, ""]:
-    """ln p_theta(Y | X), or its approximation, of the samples where `mask` is True."""
+    """Return ln p_theta(Y | X), or its approximation, of the samples where `mask` is True."""
     return _method(prior).log_evidence(prior, points, y, mask)
 
 
-def condition(prior: GPPrior, points: Points, y: Float[Array, " n"], mask: Bool[Array, " n"]) -> TaskPosterior:
-    """Adapt to one task."""
+def condition(prior: GPPrior, points: Points, y: Float[Array, " n"], mask: Bool[Array, " n"]) -> exact.Posterior:
+    """Return the posterior given one task."""
     return _method(prior).condition(prior, points, y, mask)
 
 
 def points_of_tasks(prior: GPPrior, x: Float[Array, "tasks n d"]) -> Points:
-    """What the prior says of the points of many tasks, evaluated in a row: every leaf (tasks, n, ...)."""
+    """Return the points of many tasks, evaluated all at once: every leaf is (tasks, n, ...)."""
     n_tasks, size, input_dim = x.shape
     points = prior.points(x.reshape(n_tasks * size, input_dim))
     return jax.tree.map(lambda leaf: leaf.reshape(n_tasks, size, *leaf.shape[1:]), points)

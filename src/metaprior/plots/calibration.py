@@ -9,7 +9,7 @@ from metaprior.metrics.classification import accuracy, confidence_bins, expected
 from metaprior.metrics.regression import CALIBRATION_LEVELS, mean_and_standard_error, summarize
 from metaprior.plots.style import BAND, DIAGONAL, LINE, legend, resolve_axes, tidy
 from metaprior.prediction.batches import predict_labels, predict_tasks
-from metaprior.prediction.ensemble import is_classifier
+from metaprior.prediction.ensemble import predicts_labels
 from metaprior.tasks.labels import as_labeled_tests
 from metaprior.tasks.types import as_test_tasks
 
@@ -23,7 +23,7 @@ def plot_calibration(meta: Any, test_tasks: Any, *, axes: Any = None) -> Any:
     choice of tasks (bootstrap). Above the diagonal y is lower than predicted. Labels: how often the more probable class
     was right against its probability, in bins, and how many queries each bin has.
     """
-    labeled = is_classifier(meta)
+    labeled = predicts_labels(meta)
     if labeled:
         tasks = as_labeled_tests(test_tasks, "test_tasks", meta.n_features_in_, meta.classes_)
         axes = resolve_axes(axes, (5.6, 4.8))

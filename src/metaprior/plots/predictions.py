@@ -8,7 +8,7 @@ import numpy as np
 from metaprior.checks import check_integer
 from metaprior.plots.candidates import plot_posterior
 from metaprior.plots.style import BAND, DIAGONAL, DOTS, LINE, POINTS, RINGS, legend, resolve_axes, tidy
-from metaprior.prediction.ensemble import is_classifier
+from metaprior.prediction.ensemble import predicts_labels
 from metaprior.tasks.labels import as_labels, encode, task_classes
 from metaprior.tasks.types import Task, as_inputs, as_numbers, as_task
 
@@ -34,7 +34,7 @@ def plot_prediction(
     class), with the context and, hollow, the queries if their y is given. Several columns, numbers only: the predicted
     mean and interval of every query against the y observed. `names` are those of input and output, for the labels.
     """
-    labeled = is_classifier(meta)
+    labeled = predicts_labels(meta)
     input_dim = meta.n_features_in_
     outputs = as_labels if labeled else as_numbers
     context = as_task(X_context, y_context, "context", input_dim, outputs)
@@ -68,7 +68,7 @@ def plot_prior_samples(
     They are drawn without noise. `x` is a grid, by default of where the prior was trained. Of several inputs `column`
     varies, and the others are at their mean.
     """
-    if is_classifier(meta):
+    if predicts_labels(meta):
         raise ValueError(
             "plot_prior_samples needs a MetaGPRegressor: labels have probabilities, not values to draw. With one input "
             "column plot_prediction(meta, [], []) shows those that the prior gives."

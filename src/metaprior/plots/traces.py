@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from metaprior.plots.style import BAND, LINE, POINTS, TRUTH, legend, marker_sizes, note, resolve_axes, tidy
-from metaprior.prediction.ensemble import is_classifier
+from metaprior.prediction.ensemble import predicts_labels
 from metaprior.training.steps import CHUNK
 
 
@@ -15,7 +15,7 @@ def plot_training(meta: Any, *, axes: Any = None) -> Any:
 
     Where several priors are averaged, of the one with the most weight.
     """
-    labeled = is_classifier(meta)
+    labeled = predicts_labels(meta)
     axes = resolve_axes(axes)
     axes.set_xlabel("step")
     axes.set_ylabel("loss")
@@ -49,7 +49,7 @@ def plot_alpha_path(meta: Any, *, axes: Any = None) -> Any:
     predicts. Errors are mostly those of the tasks, common to every alpha; `meta.transfer_report().plot()` shows the
     paired differences.
     """
-    labeled = is_classifier(meta)
+    labeled = predicts_labels(meta)
     report = meta.transfer_report()
     axes = resolve_axes(axes)
     axes.set_xlabel("alpha, the weight of the source" + "s together" * (len(report.names) > 2))

@@ -1,151 +1,221 @@
-"""A learned prior adapted to one new task: predictions in the units of y, averaged over particles."""
+"""A learned prior adapted to new tasks of numbers: predictions in the units of y, averaged over particles.
 
-from collections.abc import Callable
+One task is the only entry of many: methods are written once, for a list of tasks.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
 from sklearn.utils import check_random_state
 
 from metaprior.checks import check_integer
-from metaprior.gp.posterior import TaskPosterior
-from metaprior.meta.adaptation import adapt_in, joint, label_log_probabilities, marginals, sampled_label_probability
-from metaprior.prediction.ensemble import Ensemble, Model, average_log, noise_variance, observations, padded_size
+from metaprior.prediction.batches import Posteriors, components, joint, predict_rows
+from metaprior.prediction.ensemble import Ensemble, observations, padded_size
 from metaprior.prediction.mixtures import GaussianMixture, JointMixture
-from metaprior.tasks.labels import encode
-from metaprior.tasks.padding import pad_to
-from metaprior.tasks.types import Task, as_inputs, as_task
+from metaprior.tasks.padding import Ragged, as_context_rows, as_input_rows
+from metaprior.tasks.types import as_inputs
 
 
-class _Adapted:
-    """The prior conditioned on one task's context, in double precision."""
+class Adapted:
+    """Posteriors of one task; `AdaptedMany` overrides what differs for many."""
 
-    def __init__(self, model: Ensemble, x: np.ndarray, y: np.ndarray):
-        self._model = model
-        self._posteriors = [_adapt(member, Task(x, y)) for member in model.members]
+    _query_name, _sample_name = "predict", "log_density"  # in errors
 
-    def _predictions(self, X: Any, predict: Callable[[TaskPosterior, Any], Any]) -> tuple[list[tuple[Model, Any]], int]:
-        """What `predict(posteriors, x)` gives for every member at checked, scaled inputs; and how many are real.
+    def __init__(self, posteriors: Posteriors):
+        self._posteriors, self._input_dim = posteriors, posteriors.model.input_dim
 
-        Inputs are padded, so that few sizes are ever compiled.
-        """
-        x = as_inputs(X, "predict", self._model.input_dim)
-        padding = ((0, padded_size(len(x)) - len(x)), (0, 0))
-        predictions = []
-        with jax.enable_x64(True):
-            for member, posteriors in zip(self._model.members, self._posteriors, strict=True):
-                predicted = predict(posteriors, jnp.asarray(np.pad(member.scaling.inputs(x), padding)))
-                predictions.append((member, predicted))
-        return predictions, len(x)
+    def _list(self, name: str, values: Any) -> list[Any]:
+        """Return what users pass as a list with an entry for every task."""
+        return [values]
+
+    def _entries(self, values: list[Any]) -> Any:
+        """Return a list with an entry for every task as users get it."""
+        return values[0]
+
+    def _queries(self, X: Any) -> Ragged:
+        """Return the checked inputs of every task."""
+        return (
+            X if isinstance(X, Ragged) else as_input_rows(self._list("X", X), self._query_name.format, self._input_dim)
+        )
 
 
-class AdaptedClassifier(_Adapted):
-    """The prior conditioned on one task's labeled context by Laplace's approximation.
+class AdaptedMany(Adapted, Sequence):
+    """Posteriors of many tasks."""
 
-    `classes_` holds the two classes; columns of probabilities are in their order.
-    """
+    _query_name, _sample_name = "X[{}]", "log_density[{}]"
 
-    def __init__(self, model: Ensemble, x: np.ndarray, y: np.ndarray, classes: np.ndarray):
-        super().__init__(model, x, encode(y, classes))
-        self.classes_ = classes
+    def __len__(self) -> int:
+        return len(self._posteriors.x.sizes)
 
     def __repr__(self) -> str:
-        return f"AdaptedClassifier(classes_={self.classes_.tolist()})"
+        return f"{type(self).__name__}({len(self)} tasks, dtype={self._posteriors.dtype!r})"
 
-    def predict(self, X: Any) -> np.ndarray:
-        """The more probable class."""
-        return self.classes_[(self.decision_function(X) > 0).astype(int)]
+    def _one(self, index: int) -> tuple[int, Posteriors]:
+        """Return the number of a task, and its posteriors in double precision."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"there are {len(self)} tasks; got the index {index}.")
+        task = range(len(self))[index]
+        return task, self._posteriors.take(np.array([task]), "float64")
 
-    def predict_proba(self, X: Any, n_samples: Any = None, random_state: Any = None) -> np.ndarray:
-        """Probabilities (n, 2), averaged over particles, by quadrature over the latent function.
+    def _list(self, name: str, values: Any) -> list[Any]:
+        shape = getattr(values, "shape", ())
+        stacked = len(shape) == 3 and shape[::2] == (len(self), self._input_dim)
+        if name == "X" and hasattr(values, "__array__") and not stacked:
+            return [as_inputs(values, "X for all tasks", self._input_dim)] * len(self)
+        also = ", or one array for all of them" if name == "X" else ""
+        expected = f"{name} must be a list with an array for each of the {len(self)} tasks{also}"
+        if isinstance(values, str | dict) or not isinstance(values, Iterable):
+            raise ValueError(f"{expected}; got {type(values).__name__}.")
+        entries = list(values)
+        if len(entries) != len(self):
+            raise ValueError(f"{expected}; got {len(entries)}.")
+        return entries
 
-        With `n_samples` they are averages over as many draws of it, as in the paper.
-        """
-        if n_samples is None:
-            probabilities = np.exp(self._log_probabilities(X)).T
-            return probabilities / probabilities.sum(axis=1, keepdims=True)
-        n_samples = check_integer("n_samples", n_samples, least=1)
-        key = jax.random.key(check_random_state(random_state).randint(2**31 - 1))
-        drawn, n = self._predictions(
-            X, lambda posteriors, x: sampled_label_probability(key, marginals(posteriors, x), n_samples)
-        )
-        second = self._model.weights @ np.stack([np.asarray(of_member)[0, :n] for _, of_member in drawn])
-        return np.stack([1.0 - second, second], axis=1)
-
-    def predict_log_proba(self, X: Any) -> np.ndarray:
-        """Logarithms of the probabilities (n, 2)."""
-        return self._log_probabilities(X).T
-
-    def decision_function(self, X: Any) -> np.ndarray:
-        """Log odds of the second class: positive where `predict` gives it."""
-        first, second = self._log_probabilities(X)
-        return second - first
-
-    def _log_probabilities(self, X: Any) -> np.ndarray:
-        predicted, n = self._predictions(X, lambda posteriors, x: label_log_probabilities(marginals(posteriors, x)))
-        return average_log([np.asarray(of_member)[:, 0, :n] for _, of_member in predicted], self._model.weights)
+    def _entries(self, values: list[Any]) -> list[Any]:
+        return values
 
 
-class AdaptedRegressor(_Adapted):
-    """The prior conditioned on one task's context. Adaptation is exact and in double precision.
-
-    Predictions are of a new observation y; `latent=True` asks for the noise-free function instead.
-    """
-
+class _Regression(Adapted):
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False, latent: bool = False) -> Any:
-        """Mean of the predictions; with their standard deviation, or their covariance matrix, if asked."""
+        """Predict the mean of new observations.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_inputs)
+        return_std, return_cov : bool, default=False
+            Whether to return standard deviations, or the covariance matrix, too.
+        latent : bool, default=False
+            Whether to predict the noise-free function instead of observations.
+
+        Returns
+        -------
+        mean : ndarray of shape (n,)
+        std or cov : ndarray of shape (n,) or (n, n), optional
+        """
         if return_std and return_cov:
-            raise ValueError("return_std and return_cov exclude each other; the former is the root of cov's diagonal.")
+            raise ValueError("return_std and return_cov exclude each other: std is the root of the diagonal of cov.")
         if return_cov:
-            mixture = self._joint(X, latent)
-            return mixture.mean(), mixture.covariance()
-        predictive = self.predictive(X, latent)
-        return (predictive.mean(), predictive.std()) if return_std else predictive.mean()
+            mixtures = self._joint(X, latent)
+            means, covariances = [each.mean() for each in mixtures], [each.covariance() for each in mixtures]
+            return self._entries(means), self._entries(covariances)
+        if return_std:
+            return tuple(self._rows(X, lambda predictive, _: np.stack([predictive.mean(), predictive.std()]), latent))
+        return self._rows(X, lambda predictive, _: predictive.mean(), latent)
 
-    def predictive(self, X: Any, latent: bool = False) -> GaussianMixture:
-        """The predictive distribution at each input: `quantile`, `interval`, `cdf`, `log_density`, ..."""
-        predicted, n = self._predictions(X, marginals)
-        parts = [observations(prediction, member.scaling, latent) for member, prediction in predicted]
-        means, variances = (np.concatenate(part)[:, 0, :n] for part in zip(*parts, strict=True))
-        return GaussianMixture(means, variances, np.log(self._model.particle_weights))
+    def predictive(self, X: Any, latent: bool = False) -> Any:
+        """Return the predictive distribution at each input, a `GaussianMixture`. Parameters are as for `predict`."""
+        queries, log_weights = self._queries(X), np.log(self._posteriors.model.particle_weights)
+        rows = predict_rows(self._posteriors, queries, components, latent)
+        return self._entries([GaussianMixture(*part, log_weights=log_weights) for part in queries.split(rows)])
 
-    def quantile(self, X: Any, probability: Any, latent: bool = False) -> np.ndarray:
-        """Quantiles of the predictions: (n,), or (len(probability), n) for a vector of probabilities."""
-        return self.predictive(X, latent).quantile(probability)
+    def quantile(self, X: Any, probability: Any, latent: bool = False) -> Any:
+        """Return quantiles of the predictive distribution.
 
-    def interval(self, X: Any, coverage: Any = 0.9, latent: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper end of the central interval of the predictions."""
-        return self.predictive(X, latent).interval(coverage)
+        Parameters
+        ----------
+        X, latent : see `predict`
+        probability : float or sequence of float
+            Strictly between 0 and 1.
 
-    def log_density(self, X: Any, y: Any, latent: bool = False) -> np.ndarray:
-        """log p(y | x, context) of each sample, in the units of y."""
-        task = as_task(X, y, "log_density", self._model.input_dim)
-        return self.predictive(task.x, latent).log_density(task.y)
+        Returns
+        -------
+        ndarray of shape (n,), or (len(probability), n) for a sequence
+            For many tasks a list, or for a sequence a tuple of lists.
+        """
+        return self._rows(X, lambda predictive, _: predictive.quantile(probability), latent)
 
-    def sample(self, X: Any, n_samples: Any = 1, latent: bool = False, random_state: Any = None) -> np.ndarray:
-        """Joint draws at all inputs, (n_samples, n)."""
+    def interval(self, X: Any, coverage: Any = 0.9, latent: bool = False) -> tuple[Any, Any]:
+        """Return the central interval of the predictive distribution.
+
+        Parameters
+        ----------
+        X, latent : see `predict`
+        coverage : float, default=0.9
+            Probability of the interval, strictly between 0 and 1.
+
+        Returns
+        -------
+        lower, upper : ndarray of shape (n,)
+        """
+        lower, upper = self._rows(X, lambda predictive, _: np.stack(predictive.interval(coverage)), latent)
+        return lower, upper
+
+    def log_density(self, X: Any, y: Any, latent: bool = False) -> Any:
+        """Return log p(y | x, context) of each sample, in the units of y.
+
+        Parameters
+        ----------
+        X, latent : see `predict`
+        y : array-like of shape (n,)
+
+        Returns
+        -------
+        ndarray of shape (n,)
+        """
+        pairs = list(zip(self._list("X", X), self._list("y", y), strict=True))
+        queries, observed = as_context_rows(pairs, self._sample_name.format, self._input_dim)
+        rows = Ragged.of(observed).rows
+        return self._rows(queries, lambda predictive, places: predictive.log_density(rows[places]), latent)
+
+    def sample(self, X: Any, n_samples: Any = 1, latent: bool = False, random_state: Any = None) -> Any:
+        """Draw from the joint predictive distribution of all inputs of a task.
+
+        Parameters
+        ----------
+        X, latent : see `predict`
+        n_samples : int, default=1
+        random_state : int, RandomState or None
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n)
+        """
         check_integer("n_samples", n_samples, least=0)
         rng = np.random.default_rng(check_random_state(random_state).randint(2**31 - 1))
-        return self._joint(X, latent).sample(n_samples, rng)
+        return self._entries([mixture.sample(n_samples, rng) for mixture in self._joint(X, latent)])
 
-    def _joint(self, X: Any, latent: bool) -> JointMixture:
-        predicted, n = self._predictions(X, joint)
-        means, covariances = [], []
-        for member, (mean, covariance, likelihood) in predicted:
-            noise = 0.0 if latent else noise_variance(likelihood)[:, None, None] * np.eye(n)
-            means.append(member.scaling.undo_mean(np.asarray(mean)[:, :n]))
-            covariances.append(member.scaling.undo_variance(np.asarray(covariance)[:, :n, :n] + noise))
-        log_weights = np.log(self._model.particle_weights)
-        return JointMixture(np.concatenate(means), np.concatenate(covariances), log_weights)
+    def _rows(self, X: Any, wanted: Callable[[GaussianMixture, np.ndarray], np.ndarray], latent: bool) -> Any:
+        queries = self._queries(X)
+        rows = predict_rows(self._posteriors, queries, wanted, latent)
+        if rows.ndim > 1 and isinstance(self, AdaptedMany):
+            return tuple(queries.split(row) for row in rows)
+        return self._entries(queries.split(rows))
+
+    def _joint(self, X: Any, latent: bool) -> list[JointMixture]:
+        """Return the joint predictive distribution of every task."""
+        queries, log_weights = self._queries(X), np.log(self._posteriors.model.particle_weights)
+        mixtures = []
+        for task, n in enumerate(queries.sizes.tolist()):
+            padded, _ = queries.pad(queries.starts[[task]], queries.sizes[[task]], padded_size(n))
+            predicted = self._posteriors.evaluate(joint, np.array([task]), padded)
+            parts = [observations(prediction, member.scaling, latent) for member, prediction in predicted]
+            means, covariances = (np.concatenate(part)[:, 0] for part in zip(*parts, strict=True))
+            mixtures.append(JointMixture(means[:, :n], covariances[:, :n, :n], log_weights))
+        return mixtures
 
 
-def _adapt(member: Model, context: Task) -> TaskPosterior:
-    """The posteriors of all particles of one member."""
-    scaled = member.scaling.task(context)
-    with jax.enable_x64(True):
-        padded = (jnp.asarray(part[0]) for part in pad_to([scaled], padded_size(len(scaled.y)), np.float64))
-        posteriors = adapt_in(member.particles, member.rest, *padded)
-    # As NumPy's, which keep their precision when they are copied, pickled and read where JAX's would lose it.
-    return jax.tree.map(lambda leaf: np.asarray(leaf) if eqx.is_array(leaf) else leaf, posteriors)
+class AdaptedRegressor(_Regression):
+    """A prior conditioned on the context of one task, exactly and in double precision: what `adapt` returns.
+
+    Conditioning happens in the first prediction, and once.
+    """
+
+
+class AdaptedRegressors(AdaptedMany, _Regression):
+    """A prior conditioned on the contexts of many tasks: what `adapt_many` returns.
+
+    It is a sequence: `[i]` is the `AdaptedRegressor` of task i, in double precision. Methods are those of
+    `AdaptedRegressor`, for all tasks at once: X is a list of arrays of any lengths, or one array for all tasks, and
+    results are lists with an entry for each task. Conditioning happens in the first prediction; posteriors of up to
+    512 MB are kept for later ones.
+    """
+
+    def __init__(self, model: Ensemble, x: Ragged, y: Ragged, dtype: str):
+        super().__init__(Posteriors(model, x, y, dtype))
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            part = self._posteriors.take(np.arange(len(self))[index], self._posteriors.dtype)
+            return AdaptedRegressors(part.model, part.x, part.y, part.dtype)
+        return AdaptedRegressor(self._one(index)[1])

@@ -8,7 +8,7 @@ from jaxtyping import PyTree
 from scipy.special import logsumexp
 from sklearn.utils.validation import check_is_fitted
 
-from metaprior.gp.likelihoods import Gaussian, Likelihood
+from metaprior.gp.likelihoods import Gaussian
 from metaprior.gp.prior import GPPrior
 from metaprior.meta.adaptation import Prediction
 from metaprior.tasks.scaling import Scaling
@@ -27,8 +27,8 @@ class Model(NamedTuple):
         return len(self.scaling.x_mean)
 
 
-def is_classifier(meta: Any) -> bool:
-    """Whether a fitted estimator predicts labels; an error if it is none."""
+def predicts_labels(meta: Any) -> bool:
+    """Return whether a fitted estimator predicts labels; raise if `meta` is not a fitted estimator."""
     if getattr(meta, "likelihood", None) not in ("gaussian", "bernoulli"):
         raise ValueError(f"meta must be a fitted MetaGPRegressor or MetaGPClassifier; got {type(meta).__name__}.")
     check_is_fitted(meta, "model_")
@@ -75,14 +75,11 @@ def padded_size(n: int) -> int:
 
 
 def observations(prediction: Prediction, scaling: Scaling, latent: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance of new observations (or of the latent function), in the units of y."""
+    """Return mean and (co)variance of new observations, or of the latent function, in the units of y."""
     mean, variance = np.asarray(prediction.mean), np.asarray(prediction.variance)
     if not latent:
-        variance = variance + noise_variance(prediction.likelihood)[:, None, None]
+        assert isinstance(prediction.likelihood, Gaussian)  # labels have probabilities, not noise
+        noise = np.exp(2.0 * np.asarray(prediction.likelihood.log_noise_std))
+        noise = noise.reshape(-1, *(1,) * (variance.ndim - 1))
+        variance = variance + (noise * np.eye(mean.shape[-1]) if variance.ndim > mean.ndim else noise)
     return scaling.undo_mean(mean), scaling.undo_variance(variance)
-
-
-def noise_variance(likelihood: Likelihood) -> np.ndarray:
-    """(particles,)."""
-    assert isinstance(likelihood, Gaussian)  # labels have probabilities, not noise
-    return np.exp(2.0 * np.asarray(likelihood.log_noise_std))

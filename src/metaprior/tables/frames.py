@@ -9,8 +9,8 @@ import numpy as np
 from scipy.special import expit
 
 from metaprior.checks import Argument, Message, check_integer, is_number
-from metaprior.prediction.batches import NewTasks, predict_label_rows, predict_rows
-from metaprior.prediction.ensemble import is_classifier
+from metaprior.prediction.batches import Posteriors, predict_label_rows, predict_rows
+from metaprior.prediction.ensemble import predicts_labels
 from metaprior.prediction.mixtures import GaussianMixture
 from metaprior.tables.columns import Columns, TableWarning, as_columns, as_text
 from metaprior.tables.grouping import TaskTable, group_rows
@@ -131,7 +131,7 @@ def predict_tables(
     meta: Any, context: Any, query: Any, columns: Columns, coverage: Any = 0.9, **drops: Any
 ) -> TablePrediction:
     """Predict as `predict_frame`, and return the grouped tasks too."""
-    labels = is_classifier(meta)
+    labels = predicts_labels(meta)
     if not (is_number(coverage) and 0 < coverage < 1):
         raise ValueError(Message(Argument("coverage"), f" must lie strictly between 0 and 1; got {coverage!r}."))
     if columns.y is None:
@@ -210,7 +210,7 @@ def _matched(queries: TaskTable, known: dict[Any, Task], meta: Any) -> list[Task
     without = [name for name, context in zip(queries.names, contexts, strict=True) if not len(context.y)]
     if without:
         found = f"{len(without)} of {len(contexts)} query tasks have no context (the first is {without[0]!r})"
-        if is_classifier(meta) and meta.classes_ is None:
+        if predicts_labels(meta) and meta.classes_ is None:
             advice = "Add rows of each to the context, or leave these tasks out of the queries."
             raise ValueError(f"{found}, and every task has its own labels, so theirs are unknown. {advice}")
         warnings.warn(f"{found}: they are predicted from the prior.", TableWarning, stacklevel=4)
@@ -221,7 +221,7 @@ def _columns(meta: Any, queries: TaskTable, contexts: Sequence[Task], coverage: 
     def wanted(predictive: GaussianMixture, _: np.ndarray) -> np.ndarray:
         return np.stack([predictive.mean(), predictive.std(), *predictive.interval(coverage)])
 
-    predicted = predict_rows(meta.model_, _new_tasks(queries, contexts), wanted)
+    predicted = predict_rows(*_condition(meta, queries, contexts), wanted)
     return dict(zip(("mean", "std", "lower", "upper"), _in_order(predicted, queries), strict=True))
 
 
@@ -234,7 +234,7 @@ def _label_columns(meta: Any, queries: TaskTable, contexts: Sequence[Task]) -> d
         y = as_labels(context.y, where)
         classes.append(task_classes(y, where, meta.classes_))
         encoded.append(Task(context.x, encode(y, classes[-1])))
-    first, second = _in_order(predict_label_rows(meta.model_, _new_tasks(queries, encoded)), queries)
+    first, second = _in_order(predict_label_rows(*_condition(meta, queries, encoded)), queries)
     odds = second - first
     label = np.empty(len(odds), object)
     for rows, pair in zip(queries.rows, classes, strict=True):
@@ -242,10 +242,11 @@ def _label_columns(meta: Any, queries: TaskTable, contexts: Sequence[Task]) -> d
     return {"label": pd.Series(label).infer_objects().array, "probability": expit(np.abs(odds))}
 
 
-def _new_tasks(queries: TaskTable, contexts: Sequence[Task]) -> NewTasks:
+def _condition(meta: Any, queries: TaskTable, contexts: Sequence[Task]) -> tuple[Posteriors, Ragged]:
+    """Return the posteriors of all tasks, and the inputs of their queries."""
     shape = queries.tasks[0].x.shape[1:]
     x, y = Ragged.of([context.x for context in contexts], shape), Ragged.of([context.y for context in contexts])
-    return NewTasks(x, y, Ragged.of([of_task.x for of_task in queries.tasks], shape))
+    return Posteriors(meta.model_, x, y), Ragged.of([of_task.x for of_task in queries.tasks], shape)
 
 
 def _in_order(values: np.ndarray, queries: TaskTable) -> np.ndarray:

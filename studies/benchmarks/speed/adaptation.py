@@ -4,12 +4,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 
 from metaprior import MetaGPRegressor
 from metaprior.datasets.sinusoid import Sinusoid
-from metaprior.meta.adaptation import Queries, predict_in
+from metaprior.meta.adaptation import Queries, predict
 from metaprior.tasks.types import TestTask
 from speed import contestants_jax, floor, machine
 from speed.problem import NOISE_STD, OUTPUT_SCALE, Networks, first_particle, make_tasks, networks_of
@@ -20,16 +21,16 @@ from speed.timing import Contestant, alternate
 N_CONTEXT, N_QUERIES = 5, 50
 TOLERANCE = 1e-3  # of the spread of y and of the prior, in float32
 OURS = "metaprior"
-ROWS_IN_CACHE = 16_384  # enough to be shared among the cores, 2 MB
-SUBSET = 300  # tasks that scikit-learn gets, one by one
-GPYTORCH_BATCH = 1000  # faster than all tasks at once, and than 250
+ROWS_IN_CACHE = 16_384  # 2 MB: fits in the caches, and large enough to use all cores
+SUBSET = 300  # tasks for scikit-learn, one by one
+GPYTORCH_BATCH = 1000  # faster than one batch, and than batches of 250
 
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]  # x and y of contexts, x of queries, in float32
 Moments = tuple[Any, Any]  # mean and standard deviation of new observations, (tasks, queries) or lists of tasks
 
 
 def measure(quick: bool, say: Callable[[str], None]) -> list[Section]:
-    """From a list of tasks as users have them, and from arrays ready to be computed with."""
+    """Measure adaptation from a list of tasks, as users have them, and from padded arrays."""
     n_tasks, rounds = (2000, 3) if quick else (10_000, 7)
     say("fitting a prior")
     meta = fitted()
@@ -40,7 +41,7 @@ def measure(quick: bool, say: Callable[[str], None]) -> list[Section]:
     notes = []
     if machine.has_torch():
         batched, threads = _gpytorch(networks, arrays)
-        notes.append(f"GPyTorch has {threads} thread{'s' * (threads > 1)}, with which it is faster, and fast_pred_var")
+        notes.append(f"GPyTorch uses fast_pred_var and {threads} thread{'s' * (threads > 1)}, with which it is faster")
         of_lists["GPyTorch, batched"] = lambda: batched(stacked(tasks), GPYTORCH_BATCH)
         of_arrays["GPyTorch, batches of 1,000 tasks"] = lambda: batched(arrays, GPYTORCH_BATCH)
         of_arrays["GPyTorch, one batch"] = lambda: batched(arrays, n_tasks)
@@ -61,10 +62,9 @@ def measure(quick: bool, say: Callable[[str], None]) -> list[Section]:
         f"floor: {work.operations / 1e9:.3g} G operations at {rates.operations / 1e9:.3g} GFLOP/s and "
         f"{work.tanhs / 1e6:.3g} million tanhs at {rates.tanhs / 1e9:.3g} G/s, both measured in this run on "
         f"{ROWS_IN_CACHE} rows, which stay in the caches: {duration(least)}; {work.bytes / 1e6:.3g} MB in and out",
-        f"one layer of all points after another, through memory, attains {whole.operations / 1e9:.3g} GFLOP/s and "
-        f"{whole.tanhs / 1e9:.3g} G tanhs/s, which would take {duration(by_layer)}: no floor, since fused programs are "
-        "faster",
-        "means and deviations of all but scikit-learn, which has no networks, agree",
+        f"one layer of all points at a time, through memory, attains {whole.operations / 1e9:.3g} GFLOP/s and "
+        f"{whole.tanhs / 1e9:.3g} G tanhs/s, and would take {duration(by_layer)}; fused programs can be faster",
+        "means and standard deviations agree, except for scikit-learn, which has no networks",
     ]
     configuration = {"tasks": n_tasks, "context": N_CONTEXT, "queries": N_QUERIES, "networks": "4 x 32 tanh, two"}
     contestants = [Contestant(name, call) for name, call in of_lists.items()]
@@ -91,7 +91,7 @@ def _and_by_layer(rows: list[Row], by_layer: float) -> list[Row]:
 
 
 def fitted() -> MetaGPRegressor:
-    """A prior with the paper's networks, briefly trained, on data as they are: the others know of no scaling."""
+    """Return a briefly trained prior with the paper's networks, on unscaled data as the other libraries use."""
     meta = MetaGPRegressor(
         0.5,
         inference="map",
@@ -107,13 +107,13 @@ def fitted() -> MetaGPRegressor:
 
 
 def stacked(tasks: Sequence[TestTask]) -> Arrays:
-    """What a user of another library would do with a list of tasks of one size."""
+    """Stack tasks of one size, as a user of another library would."""
     x, y, x_query, _ = (np.stack(parts).astype(np.float32) for parts in zip(*tasks, strict=True))
     return x, y, x_query
 
 
 def our_contestants(meta: Any, tasks: Sequence[TestTask]) -> dict[str, Callable[[], Moments]]:
-    """Ours, from a list of tasks, in both precisions."""
+    """Return calls of metaprior on a list of tasks, in both precisions."""
     triples = [tuple(task[:3]) for task in tasks]
     names = {OURS: "float32", "metaprior, float64": "float64"}
     predict = lambda dtype: meta.predict_many(triples, return_std=True, dtype=dtype)  # noqa: E731
@@ -121,14 +121,15 @@ def our_contestants(meta: Any, tasks: Sequence[TestTask]) -> dict[str, Callable[
 
 
 def array_contestants(meta: MetaGPRegressor, networks: Networks, arrays: Arrays) -> dict[str, Callable[[], Moments]]:
-    """Ours in both precisions, and plain jax, from arrays."""
+    """Return calls on arrays: metaprior in both precisions, and plain jax."""
     [member] = meta.model_.members
     x, y, x_query = arrays
+    predict_compiled = eqx.filter_jit(predict)
 
     def ours(dtype: str) -> Moments:
         queries = Queries(x.astype(dtype), y.astype(dtype), np.ones(y.shape, bool), x_query.astype(dtype))
         with jax.enable_x64(dtype == "float64"):
-            mean, variance, _ = predict_in(member.particles, member.rest, queries)
+            mean, variance, _ = predict_compiled(member.particles, member.rest, queries)
             return np.asarray(mean)[0], np.sqrt(np.asarray(variance)[0] + NOISE_STD**2)
 
     def plain() -> Moments:
@@ -139,12 +140,12 @@ def array_contestants(meta: MetaGPRegressor, networks: Networks, arrays: Arrays)
 
 
 def sklearn_loop(tasks: Sequence[TestTask]) -> None:
-    """A plain GP for every task, its kernel fixed."""
+    """Fit a GP with a fixed kernel to every task."""
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel
     from threadpoolctl import threadpool_limits
 
-    with threadpool_limits(1):  # threads only cost, with matrices this small
+    with threadpool_limits(1):  # matrices this small gain nothing from threads
         for task in tasks:
             kernel = ConstantKernel(OUTPUT_SCALE) * RBF(1.0)
             gp = GaussianProcessRegressor(kernel, alpha=NOISE_STD**2, optimizer=None)
@@ -152,7 +153,7 @@ def sklearn_loop(tasks: Sequence[TestTask]) -> None:
 
 
 def check_agreement(calls: dict[str, Callable[[], Moments]]) -> dict[str, float]:
-    """The largest difference from the first one's mean and deviation, relative to their spread; an error if large."""
+    """Return the largest relative differences from the first contestant's predictions; raise if they are large."""
     results = {name: [np.asarray(part, float) for part in call()] for name, call in calls.items()}
     mean, deviation = next(iter(results.values()))
     found = {}
@@ -161,12 +162,12 @@ def check_agreement(calls: dict[str, Callable[[], Moments]]) -> dict[str, float]
         of_deviation = np.abs(other_deviation - deviation).max() / math.sqrt(OUTPUT_SCALE)
         found[name] = float(max(of_mean, of_deviation))
         if not found[name] <= TOLERANCE:
-            raise Disagreement(f"{name} predicts otherwise: means by {of_mean:.1e}, deviations by {of_deviation:.1e}")
+            raise Disagreement(f"{name} differs: means by {of_mean:.1e}, standard deviations by {of_deviation:.1e}")
     return found
 
 
 def _gpytorch(networks: Networks, arrays: Arrays) -> tuple[Callable[[Arrays, int], Moments], int]:
-    """Batched prediction with the faster number of threads."""
+    """Return batched prediction with the faster number of threads, and that number."""
     import torch
 
     from speed import contestants_torch
