@@ -14,9 +14,8 @@ from metaprior.prediction.adapted import AdaptedRegressor, AdaptedRegressors
 from metaprior.prediction.adapted_labels import AdaptedClassifier, AdaptedClassifiers
 from metaprior.prediction.mixtures import GaussianMixture
 from metaprior.search.report import TransferReport
-from metaprior.storage.opening import open_tasks
 from metaprior.storage.stored_tasks import StoredTasks
-from metaprior.storage.writing import store_tasks
+from metaprior.storage.task_folders import open_tasks, store_tasks
 from metaprior.tables.columns import TableWarning
 from metaprior.tables.frames import predict_frame, tasks_from_frame
 from metaprior.training.devices import ProcessLost

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from metaprior import StoredTasks, open_tasks, store_tasks, tasks_from_frame
-from metaprior.storage import stored_tasks, writing
+from metaprior.storage import stored_tasks, task_folders
 from metaprior.storage.stored_tasks import stored_scaling
 from metaprior.tables import reading
 from metaprior.tables.columns import TableWarning
@@ -40,7 +40,7 @@ def same_tasks(stored, expected):
 @pytest.fixture
 def small_batches(monkeypatch):
     monkeypatch.setattr(reading, "ROWS", 7)
-    monkeypatch.setattr(writing, "BLOCK", 50)
+    monkeypatch.setattr(task_folders, "BLOCK", 50)
     monkeypatch.setattr(stored_tasks, "BLOCK", 12)
     monkeypatch.setattr(stored_tasks, "GATHERED", 4)
     monkeypatch.setattr(stored_tasks, "KEPT", 0)

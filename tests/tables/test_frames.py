@@ -176,14 +176,17 @@ def test_classes_of_each_task(own_labels):
         ({"coverage": 1.0}, ("coverage must lie strictly", "1.0")),
         ({"x": "hours"}, ("x must name 2 column(s)", "got 1")),
         ({"y": None}, ("y must be the name of a column of context",)),
-        ({"query": make_tables(np.random.default_rng(0))[1][:0]}, ("query has no rows",)),
+        (
+            {"query": make_tables(np.random.default_rng(0))[1][:0]},
+            ("query must have at least one row without missing values; got none",),
+        ),
         ({"query": [1]}, ("query must be a DataFrame", "got list")),
         ({"context": {"patient": [1], "hours": [1], "dose": [1]}}, ("context has no column 'gcs'",)),
         ({"context": {"patient": [1], "hours": [1], "dose": [1], "gcs": ["a"]}}, ('context: row 1, column gcs: "a"',)),
         ({"query": {"patient": [1], "hours": [None], "dose": [1]}}, ("query", "1 in hours")),
         (
             {"context": {"patient": [1], "hours": ["2026-01-01"], "dose": [1], "gcs": [1]}},
-            ("column 'hours' must hold dates in both tables or in none",),
+            ("column 'hours' must hold dates in the context and in the queries, or in neither",),
         ),
         (
             {"context": {"patient": [1, "1"], "hours": [1, 2], "dose": [1, 2], "gcs": [1, 2]}},
@@ -252,7 +255,10 @@ def test_a_context_of_missing_values_alone_is_none(regressor):
     context, query = make_tables(np.random.default_rng(11))
     with pytest.warns(TableWarning, match="predicted from the prior"):
         expected = predict_frame(regressor, None, query, **NAMES)
-    with pytest.warns(TableWarning, match="predicted from the prior"):
+    with (
+        pytest.warns(TableWarning, match="predicted from the prior"),
+        pytest.warns(TableWarning, match=rf"context: dropped {len(context)} of {len(context)} rows"),
+    ):
         found = predict_frame(regressor, context.assign(gcs=np.nan), query, drop_missing=True, **NAMES)
     np.testing.assert_array_equal(found["mean"], expected["mean"])
 

@@ -13,11 +13,7 @@ from metaprior.cli.predict import predict
 from metaprior.cli.store import store
 from metaprior.cli.studies import add_studies
 
-app = typer.Typer(
-    help="Learn Gaussian-process priors from many small tasks, most of them from another environment.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 for command in (fit, evaluate, predict, info, store, example):
     app.command()(command)
 add_studies(app)

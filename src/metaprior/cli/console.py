@@ -1,18 +1,17 @@
-"""What all commands share: output, progress bars, tables, and errors in one line."""
+"""What all commands share: output, tables, and errors in one line."""
 
 import difflib
 import json
 import os
 import shlex
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -105,15 +104,6 @@ def print_table(names: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
     for row in rows:
         table.add_row(*map(Text, row))
     out.print(table)
-
-
-@contextmanager
-def progress(total: int) -> Iterator[Callable[..., None]]:
-    """Show a progress bar; yield a function that takes what is done now, and how many steps that completes."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True) as shown:
-        bar = shown.add_task("starting", total=total)
-        yield lambda name, done=1: shown.update(bar, description=name, advance=done)
 
 
 def make_folder(folder: Path) -> None:

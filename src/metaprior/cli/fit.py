@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -21,12 +21,8 @@ class Kind(StrEnum):
     classification = "classification"
 
 
-class TrainingData(NamedTuple):
-    """Tasks to fit to, and where they come from."""
-
-    environments: dict[str, Any]  # {"": tasks} without a column of environments
-    columns: dict[str, Any]
-    labels: bool
+# Tasks by environment ({"": tasks} without a column of environments), the columns, and whether y holds labels.
+TrainingData = tuple[dict[str, Any], dict[str, Any], bool]
 
 
 def fit(
@@ -70,24 +66,25 @@ def fit(
         drops = {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates}
         labels = None if kind is Kind.auto else kind is Kind.classification
         if data.is_dir():
-            training = _open(data, target, bool(labels), any([*named.values(), *drops.values(), max_tasks]))
+            is_table = any([*named.values(), *drops.values(), max_tasks])
+            environments, columns, is_text = _open(data, target, bool(labels), is_table)
         else:
-            training = _read(data, named, target, drops, labels, max_tasks, seed)
+            environments, columns, is_text = _read(data, named, target, max_tasks, seed, labels=labels, **drops)
         settings = {
             "alpha": _number_or_word("--alpha", alpha) if target is not None else 0.0,
             "inference": inference,
             "n_particles": particles,
             "kernel": kernel,
             "mean": mean,
-            "noise_std": None if training.labels else _number_or_word("--noise", noise),
+            "noise_std": None if is_text else _number_or_word("--noise", noise),
             "temperature": _number_or_word("--temperature", temperature),
             "prior_std": _number_or_word("--prior-std", prior_std),
             "n_steps": steps,
             "batch_size": batch_size,
             "search_time": search_time,
         }
-        meta = _train(training, target, settings, seed, path)
-        meta.training_.update(columns=training.columns, data=data.name)
+        meta = _train(environments, target, is_text, settings, seed, path)
+        meta.training_.update(columns=columns, data=data.name)
         meta.save(path)
         checkpoint_path(path).unlink(missing_ok=True)
         plotted = plot is not None and plot_report(meta.transfer_report(), plot)
@@ -98,38 +95,34 @@ def fit(
     out.print(*rows, str(meta.transfer_report()), f"Wrote {path}{f' and {plot}' if plotted else ''}.", sep="\n")
 
 
-def _train(training: TrainingData, target: str | None, settings: dict[str, Any], seed: int, path: Path) -> Any:
+def _train(
+    environments: dict[str, Any], target: str | None, labels: bool, settings: dict[str, Any], seed: int, path: Path
+) -> Any:
     """Return the fitted estimator; its checkpoint lies beside the file to be written."""
     from metaprior import MetaGPClassifier, MetaGPRegressor
 
     given = {name: value for name, value in settings.items() if value is not None}
-    meta = (MetaGPClassifier if training.labels else MetaGPRegressor)(**given, random_state=seed)
+    meta = (MetaGPClassifier if labels else MetaGPRegressor)(**given, random_state=seed)
     checkpoint = checkpoint_path(path)
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     if checkpoint.exists():
         print_note(f"found a checkpoint of an interrupted fit, {checkpoint}; resuming if it is of this fit.")
     try:
         if target is None:
-            return meta.fit(target_tasks=training.environments[""], checkpoint=checkpoint)
-        return meta.fit(training.environments, target=target, checkpoint=checkpoint)
+            return meta.fit(target_tasks=environments[""], checkpoint=checkpoint)
+        return meta.fit(environments, target=target, checkpoint=checkpoint)
     except KeyboardInterrupt:
         err.print("The checkpoint is kept: run the same command again to resume.")
         raise
 
 
 def checkpoint_path(path: Path) -> Path:
-    """Return the checkpoint of a fit that is to be written to `path`."""
+    """Return the checkpoint of a fit that is to be saved to `path`."""
     return path.with_name(f".{path.name}.checkpoint")
 
 
 def _read(
-    data: Path,
-    named: dict[str, Any],
-    target: str | None,
-    drops: dict[str, Any],
-    labels: bool | None,
-    max_tasks: int | None,
-    seed: int,
+    data: Path, named: dict[str, Any], target: str | None, max_tasks: int | None, seed: int, **how: Any
 ) -> TrainingData:
     """Read the tasks of a table, at most `max_tasks` of each environment."""
     from metaprior.tables.columns import as_columns
@@ -141,7 +134,7 @@ def _read(
     columns = as_columns(**named)
     _check_both(columns.environment, target)
     with err.status(f"reading {data}"):
-        table = group_rows(data, columns, **drops, labels=labels)
+        table = group_rows(data, columns, **how)
     environments, rng = table.by_environment(), np.random.default_rng(seed)
     if target is not None:
         check_target(target, environments, columns.environment)
@@ -149,16 +142,16 @@ def _read(
         if max_tasks is not None and len(tasks) > max_tasks:
             print_note(f"using {max_tasks} of {len(tasks)} tasks{f' of {name}' if name else ''} (--max-tasks).")
             environments[name] = [tasks[i] for i in np.sort(rng.choice(len(tasks), max_tasks, replace=False)).tolist()]
-    is_text = table.tasks[0].y.dtype.kind not in "fiu"
-    return TrainingData(environments, columns._asdict(), is_text if labels is None else labels)
+    labels = table.tasks[0].y.dtype.kind not in "fiu" if how["labels"] is None else how["labels"]
+    return environments, columns._asdict(), labels
 
 
-def _open(folder: Path, target: str | None, labels: bool, has_table_options: bool) -> TrainingData:
-    """Open stored tasks."""
-    from metaprior.storage.opening import open_tasks, read_header
+def _open(folder: Path, target: str | None, labels: bool, is_table: bool) -> TrainingData:
+    """Open stored tasks; raise if there are options that are for tables."""
+    from metaprior.storage.task_folders import open_tasks, read_header
 
     stored, columns = open_tasks(folder), read_header(folder)["columns"]
-    if has_table_options:
+    if is_table:
         raise ValueError(
             f"{folder} holds stored tasks, for which `metaprior store` took these options. "
             "Leave out --task, --x, --y, --environment, --drop-missing, --drop-duplicates and --max-tasks."
@@ -167,7 +160,7 @@ def _open(folder: Path, target: str | None, labels: bool, has_table_options: boo
     environments = stored if isinstance(stored, dict) else {"": stored}
     if target is not None:
         check_target(target, environments, columns["environment"])
-    return TrainingData(environments, columns, labels)
+    return environments, columns, labels
 
 
 def _check_both(environment: str | None, target: str | None) -> None:

@@ -64,40 +64,29 @@ def _facts(header: dict[str, Any]) -> list[tuple[str, str]]:
     training, fitted = header["training"], header["fitted"]
     scaling, columns = training["scaling"], training.get("columns") or {}
     inputs = columns.get("x") or [f"input {i + 1}" for i in range(header["input_dim"])]
-    rows = [("kind", header["kind"]), ("table", training.get("data") or "none (fitted from arrays)")]
-    rows += [(f"column {name}", _listed(value)) for name, value in columns.items() if value]
-    rows += [(f"environment {name}", counts) for name, counts in environment_rows(training)]
-    rows += [
-        (f"scale of {i}", _scale(m, s)) for i, m, s in zip(inputs, scaling["x_mean"], scaling["x_std"], strict=False)
-    ][:8]
+    scales = list(zip(inputs, scaling["x_mean"], scaling["x_std"], strict=False))[:8]
     if header["kind"] == "MetaGPRegressor":
-        rows.append((f"scale of {columns.get('y') or 'y'}", _scale(scaling["y_mean"], scaling["y_std"])))
-    rows += [
-        (name.rstrip("_").replace("_", " "), _number(value))
-        for name, value in fitted.items()
-        if isinstance(value, int | float | str)
+        scales.append((columns.get("y") or "y", scaling["y_mean"], scaling["y_std"]))
+    numbers = ("free_energy", "parameters", "particles", "particle_spread", "seconds")
+    rows = [
+        ("kind", header["kind"]),
+        ("table", training.get("data") or "none (fitted from arrays)"),
+        *((f"column {name}", value) for name, value in columns.items() if value),
+        *((f"environment {name}", counts) for name, counts in environment_rows(training)),
+        *((f"scale of {name}", f"{mean:.4g} ± {std:.4g}") for name, mean, std in scales),
+        *((_spaced(name), value) for name, value in fitted.items() if isinstance(value, int | float | str)),
+        ("priors averaged", header["n_members"]),
+        *((_spaced(name), training[name]) for name in numbers),
+        ("versions", [f"{name} {version}" for name, version in training["versions"].items()]),
     ]
-    rows += [
-        ("priors averaged", str(header["n_members"])),
-        ("free energy", _number(training["free_energy"])),
-        ("parameters", str(training["parameters"])),
-        ("particles", str(training["particles"])),
-        ("particle spread", _number(training["particle_spread"])),
-        ("seconds", _number(training["seconds"])),
-        ("versions", ", ".join(f"{name} {version}" for name, version in training["versions"].items())),
-    ]
-    return rows
+    return [(name, _text(value)) for name, value in rows]
 
 
-def _scale(mean: float, std: float) -> str:
-    return f"{mean:.4g} ± {std:.4g}"
+def _spaced(name: str) -> str:
+    return name.rstrip("_").replace("_", " ")
 
 
-def _listed(value: Any) -> str:
-    return value if isinstance(value, str) else ", ".join(map(str, value))
-
-
-def _number(value: Any) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -22,8 +22,7 @@ def store(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace tasks stored there.")] = False,
 ):
     """Write the tasks of tables of any length to a folder, which `metaprior fit` takes in place of a table."""
-    from metaprior.storage.opening import open_tasks
-    from metaprior.storage.writing import store_tasks
+    from metaprior.storage.task_folders import open_tasks, store_tasks
 
     with report_errors():
         columns = {"task": task, "x": x, "y": y, "environment": environment}

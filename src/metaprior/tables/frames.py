@@ -1,6 +1,5 @@
 """From tables to tasks, and from tables to predictions: for many tasks at once."""
 
-import os
 import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,7 +13,6 @@ from metaprior.prediction.ensemble import predicts_labels
 from metaprior.prediction.mixtures import GaussianMixture
 from metaprior.tables.columns import Columns, TableWarning, as_columns, as_text
 from metaprior.tables.grouping import TaskTable, group_rows
-from metaprior.tables.reading import as_frame
 from metaprior.tasks.labels import as_labels, encode, task_classes
 from metaprior.tasks.padding import Ragged
 from metaprior.tasks.types import Task, TestTask
@@ -140,18 +138,14 @@ def predict_tables(
     if len(columns.x) != n_inputs:
         message = f" must name {n_inputs} column(s), as many as the prior was fitted with; got {len(columns.x)}."
         raise ValueError(Message(Argument("x"), message))
-    wanted, source = columns._replace(y=None), _source(query, "query")
-    added = ("label", "probability") if labels else ("mean", "std", "lower", "upper")
+    wanted, added = columns._replace(y=None), ("label", "probability") if labels else ("mean", "std", "lower", "upper")
     for name in added:
         if name in wanted.used:
             raise ValueError(f"column {name!r} has the name of a column of the result ({', '.join(added)}). Rename it.")
-    rows = as_frame(query, wanted, "query")
-    if not len(rows):
-        raise ValueError(f"{source} has no rows: there is nothing to predict.")
-    queries = group_rows(rows, wanted, source=source)
+    queries = group_rows(query, wanted, source="query")
     contexts = _matched(queries, _contexts(context, columns, queries, labels, drops), meta)
     predicted = _label_columns(meta, queries, contexts) if labels else _columns(meta, queries, contexts, coverage)
-    return TablePrediction(rows.assign(**predicted), queries, contexts)
+    return TablePrediction(queries.frame.assign(**predicted), queries, contexts)
 
 
 def split_table(
@@ -178,27 +172,20 @@ def split_table(
     return tests, names, skipped
 
 
-def _source(table: Any, name: str) -> str:
-    return str(table) if isinstance(table, str | os.PathLike) else name
-
-
 def _contexts(
     context: Any, columns: Columns, queries: TaskTable, labels: bool, drops: dict[str, Any]
 ) -> dict[Any, Task]:
     """Return the context of each task by its name as text."""
     if context is None:
         return {}
-    source, rows = _source(context, "context"), as_frame(context, columns, "context")
-    if not len(rows) or (drops.get("drop_missing") is True and rows.isna().any(axis=1).all()):
-        return {}
-    table = group_rows(rows, columns, labels=labels, source=source, **drops)
-    if table.dates != queries.dates:
+    table = group_rows(context, columns, labels=labels, source="context", allow_empty=True, **drops)
+    if table.tasks and table.dates != queries.dates:
         name = next(name for name in columns.x if (name in table.dates) != (name in queries.dates))
-        raise ValueError(f"column {name!r} must hold dates in both tables or in none; fix {source} or the queries.")
+        raise ValueError(f"column {name!r} must hold dates in the context and in the queries, or in neither.")
     known: dict[Any, Task] = {}
     for name, of_task in zip(table.names, table.tasks, strict=True):
         if as_text(name) in known:
-            raise ValueError(f"{source}: two tasks are named {as_text(name)}, as text and as a number. Rename one.")
+            raise ValueError(f"context: two tasks are named {as_text(name)}, as text and as a number. Rename one.")
         known[as_text(name)] = of_task
     return known
 

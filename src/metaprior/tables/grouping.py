@@ -4,6 +4,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ class TaskTable:
     rows: list[np.ndarray]  # of each task, in their order
     tasks: list[Task]  # y is zero where the table has no column y
     dates: list[str]  # input columns that hold dates, here as days since 1970
+    frame: Frame  # the used columns of the table
 
     def by_environment(self) -> dict[str, list[Task]]:
         """Return the tasks of each environment, {"": tasks} where the table names none."""
@@ -41,16 +43,18 @@ def group_rows(
     drop_duplicates: Any = False,
     labels: bool | None = None,
     source: str = "frame",
+    allow_empty: bool = False,
 ) -> TaskTable:
     """Check a table and collect the rows of every task.
 
-    `labels` says whether y holds labels or numbers (None: infer it); `source` is what errors call the table.
+    `labels` says whether y holds labels or numbers (None: infer it); `source` is what errors call a table without path.
     """
     check_bool("drop_duplicates", drop_duplicates)
     source = str(frame) if isinstance(frame, str | os.PathLike) else source
     index = TaskIndex(columns, drop_missing, labels)
-    batch = index.add(as_frame(frame, columns, source), source)
-    index.finish(source)
+    frame = as_frame(frame, columns, source)
+    batch = index.add(frame, source)
+    index.finish(source, allow_empty)
     if columns.y is not None:
         batch = _distinct(batch, drop_duplicates, source)
     order = np.argsort(batch.tasks, kind="stable")
@@ -59,7 +63,7 @@ def group_rows(
     tasks = [Task(*pair) for pair in zip(x, y, strict=True)]
     known = list(index.environments)
     environments = None if columns.environment is None else [known[e] for e in index.task_environments.tolist()]
-    return TaskTable(list(index.names), environments, rows, tasks, index.dates)
+    return TaskTable(list(index.names), environments, rows, tasks, index.dates, frame)
 
 
 class Batch(NamedTuple):
@@ -107,10 +111,10 @@ class TaskIndex:
             self._place(table[columns.environment], tasks, source)
         return Batch(table.index.to_numpy(), tasks, x, y)
 
-    def finish(self, source: str) -> None:
+    def finish(self, source: str, allow_empty: bool = False) -> None:
         """Raise if no row is left; warn about dropped rows and about dates."""
         found = f"{self.n_missing} of {self.n_rows} rows with a missing value ({self._missing_cells()})"
-        if not self.names:
+        if not (self.names or allow_empty):
             found = found if self.n_rows else "none"
             raise ValueError(f"{source} must have at least one row without missing values; got {found}.")
         if self.n_missing:
@@ -208,5 +212,4 @@ def _distinct(batch: Batch, drop: bool, source: str) -> Batch:
 
 def _split(values: np.ndarray, ends: np.ndarray) -> list[np.ndarray]:
     """Return views of the rows of each task; `np.split` takes three times as long."""
-    starts = [0, *ends[:-1].tolist()]
-    return [values[start:end] for start, end in zip(starts, ends.tolist(), strict=True)]
+    return [values[start:end] for start, end in pairwise([0, *ends.tolist()])]

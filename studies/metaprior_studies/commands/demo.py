@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from metaprior.cli.console import err, make_folder, out, print_table, progress
+from metaprior.cli.console import err, make_folder, out, print_table
+from metaprior_studies.commands.results import progress
 
 
 class Problem(StrEnum):

@@ -1,9 +1,10 @@
-"""How the commands end when a study is interrupted or its folder cannot be used."""
+"""What the commands of the studies share: a progress bar, and how they end when a study is interrupted."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from metaprior.cli.console import err, exit_error
 
@@ -20,3 +21,12 @@ def keep_results() -> Iterator[None]:
     except KeyboardInterrupt:
         err.print("Interrupted. Finished points are kept: run the same command with --resume to continue.")
         raise typer.Exit(130) from None
+
+
+@contextmanager
+def progress(total: int) -> Iterator[Callable[..., None]]:
+    """Show a progress bar; yield a function that takes what is done now, and how many steps that completes."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"), TimeElapsedColumn())
+    with Progress(*columns, console=err, transient=True) as shown:
+        bar = shown.add_task("starting", total=total)
+        yield lambda name, done=1: shown.update(bar, description=name, advance=done)

@@ -1,12 +1,11 @@
-"""Tables of any length as a folder of stored tasks: rows are read in batches and may come in any order."""
+"""Folders of stored tasks: written from tables of any length, whose rows come in any order, and opened."""
 
-import glob
 import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,13 @@ from typing import Any
 import numpy as np
 
 from metaprior.checks import Argument, Message, check_bool
-from metaprior.storage.opening import FILES, FORMAT, FORMAT_VERSION, HEADER, read_header
+from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tables.columns import as_columns
 from metaprior.tables.grouping import TaskIndex
-from metaprior.tables.reading import ENDINGS, OPENERS, find_table, read_batches
+from metaprior.tables.reading import read_batches, table_files
 
+HEADER, FORMAT, FORMAT_VERSION = "tasks.json", "metaprior tasks", 1
+FILES = ("x.npy", "y.npy", "offsets.npy")
 BLOCK = 2**20  # numbers moved at once
 
 
@@ -76,42 +77,76 @@ def store_tasks(
         environments, order = _by_environment(index)
         _place_rows(new, order, index.counts, len(columns.x) + 1)
         digest.update(repr(environments).encode())
-        header = {
-            "format": FORMAT,
-            "version": FORMAT_VERSION,
-            "columns": columns._asdict(),
-            "environments": environments,
-            "bytes": {name: (new / name).stat().st_size for name in FILES},
-            "digest": digest.hexdigest(),
-        }
+        header = {"columns": columns._asdict(), "environments": environments, "digest": digest.hexdigest()}
+        header["bytes"] = {name: (new / name).stat().st_size for name in FILES}
+        header = {"format": FORMAT, "version": FORMAT_VERSION, **header}
         (new / HEADER).write_text(json.dumps(header, indent=1) + "\n", encoding="utf-8")
 
 
-def table_files(tables: Any) -> list[tuple[Path, Path]]:
-    """Return the files of paths, folders and patterns, each with the folder below which folders are columns."""
-    given = [tables] if isinstance(tables, str | os.PathLike) else tables
-    if not isinstance(given, Sequence) or not all(isinstance(each, str | os.PathLike) for each in given) or not given:
-        raise ValueError(f"tables must be a path, a pattern, or a sequence of them; got {repr(tables)[:100]}.")
-    files: dict[Path, tuple[Path, Path]] = {}
-    for each in map(Path, given):
-        paths = [each] if each.exists() else [Path(path) for path in sorted(glob.glob(str(each), recursive=True))]
-        found = [file for path in paths for file in (_inside(path) if path.is_dir() else [(path, path.parent)])]
-        if not found:
-            what = "has no Parquet or CSV file in it" if paths else "does not exist"
-            raise ValueError(f"{each} {what}: expected a Parquet or CSV file, a folder of them, or a pattern.")
-        for path, root in found:
-            whole = path.resolve().with_suffix("") if path.suffix.lower() in OPENERS else path.resolve()
-            if whole in files:  # t.csv and t.csv.gz are one table too
-                raise ValueError(f"tables has {path} twice: its rows would count twice. Leave one out.")
-            files[whole] = (find_table(path).path, root)
-    return list(files.values())
+def open_tasks(folder: Any) -> Any:
+    """Open the tasks that `store_tasks` has written to a folder. They stay on disk until they are needed.
+
+    Parameters
+    ----------
+    folder : path
+        The folder.
+
+    Returns
+    -------
+    StoredTasks, or dict from environment to StoredTasks
+        The dict, for `fit(tasks, target=...)`, if a column of environments was stored.
+    """
+    if not isinstance(folder, str | os.PathLike):
+        raise ValueError(f"folder must be a path that store_tasks has written to; got {type(folder).__name__}.")
+    header = read_header(Path(folder))
+    arrays = {}
+    for name in FILES:
+        path = Path(folder) / name
+        size = path.stat().st_size if path.exists() else None
+        if size != header["bytes"][name]:
+            found = "is missing" if size is None else f"has {size:,} bytes"
+            raise _damaged(folder, f"{name} {found}, but {header['bytes'][name]:,} were written")
+        try:
+            arrays[name] = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise _damaged(folder, f"{name} cannot be read ({error})") from None
+    x, y, offsets = (arrays[name] for name in FILES)
+    counts = [environment["tasks"] for environment in header["environments"]]
+    whole = StoredTasks(x, y, np.array(offsets))
+    if not (x.ndim == 2 and len(x) == len(y) == offsets[-1] and len(whole) == sum(counts) and whole.sizes.min() > 0):
+        raise _damaged(folder, "its files do not belong together")
+    ends = np.cumsum(counts).tolist()
+    stored = {}
+    for environment, first, last in zip(header["environments"], [0, *ends], ends, strict=False):
+        digest = f"{header['digest']} {first} {last}"
+        stored[environment["name"]] = StoredTasks(x, y, whole.offsets[first : last + 1], digest)
+    return stored[None] if list(stored) == [None] else stored
 
 
-def _inside(folder: Path) -> list[tuple[Path, Path]]:
-    """Return the tables in a folder and below; names that begin with a dot or an underscore belong to other tools."""
-    hidden = lambda path: any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)  # noqa: E731
-    files = sorted(path for path in folder.rglob("*") if path.name.lower().endswith(ENDINGS) and path.is_file())
-    return [(path, folder) for path in files if not hidden(path)]
+def read_header(folder: Path) -> dict[str, Any]:
+    """Return the header of a folder of stored tasks; raise if it is something else."""
+    expected = Message(": expected a folder that ", Argument("metaprior.store_tasks"), " has written.")
+    if not folder.exists():
+        raise ValueError(Message(f"{folder} does not exist", expected))
+    if not (folder / HEADER).is_file():
+        raise ValueError(Message(f"{folder} {'has no tasks.json' if folder.is_dir() else 'is a file'}", expected))
+    try:
+        header = json.loads((folder / HEADER).read_text(encoding="utf-8"))
+        if header["format"] != FORMAT:
+            raise ValueError(Message(f"{folder / HEADER} is not of stored tasks", expected))
+        if header["version"] != FORMAT_VERSION:
+            found = f"{folder} has format version {header['version']!r}; this metaprior reads {FORMAT_VERSION}"
+            raise ValueError(f"{found}. Update metaprior, or store the tasks again.")
+        sound = header["digest"] and all(header["bytes"][name] for name in FILES)
+        if not (sound and all(each["tasks"] > 0 and "name" in each for each in header["environments"])):
+            raise KeyError("environments")
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise _damaged(folder, f"tasks.json cannot be read ({error!r})") from None
+    return header
+
+
+def _damaged(folder: Any, why: str) -> ValueError:
+    return ValueError(f"{folder} is damaged: {why}. Store the tasks again, or use another copy.")
 
 
 def _write_rows(folder: Path, files: list[tuple[Path, Path]], index: TaskIndex) -> Any:
