@@ -16,13 +16,7 @@ from metaprior.gp.kernels import LinearKernel, LinearRBFKernel, MLPKernel, RBFKe
 from metaprior.gp.means import ConstantMean, LinearMean, MLPMean, ZeroMean
 from metaprior.gp.parameters import groups, split
 
-MEANS = {
-    "mlp": MLPMean,
-    "inducing": InducingMean,
-    "linear": LinearMean,
-    "constant": ConstantMean,
-    "zero": ZeroMean,
-}
+MEANS = {"mlp": MLPMean, "inducing": InducingMean, "linear": LinearMean, "constant": ConstantMean, "zero": ZeroMean}
 ENCODERS = {"mlp": MLPEncoder, "conv": ConvEncoder}
 KERNELS = {
     "mlp": MLPKernel,
@@ -70,11 +64,7 @@ def check_noise(noise_std: Any) -> float | None:
 
 
 def families(kernel: Any, input_dim: int, encoder: Any, labels: bool) -> dict[str, Any]:
-    """Return the kernels to choose from by name: the given one, or for AUTO the first to try and the others.
-
-    The first learns much from few tasks: the inducing prior for regression in up to three dimensions, otherwise linear
-    plus RBF. For regression, networks are the alternative (see docs/priors.md).
-    """
+    """Return the kernels to choose from by name, the default first: the given one, or those of docs/priors.md."""
     if not _is_auto(kernel):
         name = next((name for name, known in KERNELS.items() if isinstance(kernel, known)), type(kernel).__name__)
         return {name: kernel}
@@ -110,10 +100,8 @@ class PositiveKernel(tinygp.kernels.Kernel):
 
     def kernel(self) -> tinygp.kernels.Kernel:
         """Return the custom kernel with its current parameters."""
-        values = jax.tree.map(
-            lambda value, positive: jnp.exp(value) if positive else value, self.parameters, self.positive
-        )
-        return eqx.combine(values, self.rest)
+        exp = lambda value, is_positive: jnp.exp(value) if is_positive else value  # noqa: E731
+        return eqx.combine(jax.tree.map(exp, self.parameters, self.positive), self.rest)
 
     def evaluate(self, X1: Array, X2: Array) -> Array:
         """Evaluate at one pair of points."""
@@ -125,11 +113,7 @@ class PositiveKernel(tinygp.kernels.Kernel):
 
 
 def _learn_positive(kernel: tinygp.kernels.Kernel) -> PositiveKernel:
-    """Make every float of a custom kernel learnable, as a logarithm if it starts positive.
-
-    Network weights and biases, and parameters named log_..., are learned as they are. Integers and `Fixed` numbers stay
-    fixed.
-    """
+    """Make every float of a custom kernel learnable, as a logarithm if it is a positive scale not named log_..."""
     parameters, rest = split(_as_arrays(kernel))
 
     def starts_positive(path: tuple, leaf: Array, group: str) -> bool:

@@ -13,6 +13,7 @@ from metaprior.gp.networks import MLP, Residual, check_features, check_sizes, ma
 
 DEFAULT_FEATURES = 32
 KERNEL_SIZE, POOLING = 3, 2
+Image = Float[Array, "channels height width"]
 
 
 class Conv(eqx.Module):
@@ -35,10 +36,8 @@ class MLPEncoder:
 
     Parameters
     ----------
-    hidden_sizes : sequence of int
-        Width of every hidden layer.
-    activation : {'tanh', 'relu', 'elu', 'gelu', 'silu', 'softplus'}
-        Activation of the hidden layers.
+    hidden_sizes, activation
+        As for `MLPKernel`.
     n_features : int, optional
         Number of outputs, 32 by default.
     residual : bool
@@ -117,9 +116,7 @@ class ConvEncoder:
         return shape
 
 
-def _convolve(
-    convolution: eqx.nn.Conv2d, image: Float[Array, "channels height width"]
-) -> Float[Array, "features height width"]:
+def _convolve(convolution: eqx.nn.Conv2d, image: Image) -> Float[Array, "features height width"]:
     """Convolve by a product with the patches: XLA's convolution is several times slower inside a loop on CPUs."""
     height, width = image.shape[1:]
     padded = jnp.pad(image, ((0, 0), (KERNEL_SIZE // 2,) * 2, (KERNEL_SIZE // 2,) * 2))
@@ -130,12 +127,12 @@ def _convolve(
     return features.reshape(-1, height, width) + jnp.asarray(convolution.bias)
 
 
-def _normalize(image: Float[Array, "channels height width"]) -> Float[Array, "channels height width"]:
+def _normalize(image: Image) -> Image:
     centered = image - jnp.mean(image)
     return centered * jax.lax.rsqrt(jnp.mean(centered**2) + 1e-5)
 
 
-def _pool(image: Float[Array, "channels height width"]) -> Float[Array, "channels rows columns"]:
+def _pool(image: Image) -> Float[Array, "channels rows columns"]:
     """Return the 2x2 max-pooled image, without an odd last row or column."""
     channels, rows, columns = image.shape[0], image.shape[1] // POOLING, image.shape[2] // POOLING
     even = image[:, : rows * POOLING, : columns * POOLING]

@@ -57,10 +57,8 @@ class FeatureKernel(tinygp.kernels.Kernel):
 
     def __call__(self, X1: Array, X2: Array | None = None) -> Array:
         """Return the kernel matrix, or its diagonal; differentiable any number of times."""
-        features1 = jax.vmap(self.features)(X1)
-        if X2 is None:
-            return self.base(features1)
-        return self.base(features1, features1 if X2 is X1 else jax.vmap(self.features)(X2))
+        phi1 = jax.vmap(self.features)(X1)
+        return self.base(phi1, phi1 if X2 is X1 else None if X2 is None else jax.vmap(self.features)(X2))
 
     def embed(self, X: Array) -> Array:
         """Return the features of every point."""
@@ -96,7 +94,7 @@ class SumKernel(tinygp.kernels.Kernel):
 
 
 def embed(kernel: Callable[..., Array], X: Float[Array, "n d"]) -> Any:
-    """Return all that a kernel computes per point, such as features; X itself for a kernel without `embed`."""
+    """Return what a kernel computes per point, such as features; X itself for a kernel without `embed`."""
     return kernel.embed(X) if _embeds(kernel) else X  # type: ignore[attr-defined]
 
 

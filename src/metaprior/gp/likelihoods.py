@@ -14,6 +14,8 @@ from metaprior.gp.parameters import Parameter
 # Variance from which the roles of t and the logistic are swapped in the quadrature; about the variance of the logistic.
 MAX_NARROW_VARIANCE = math.pi
 
+Latent = Float[Array, "*n"]  # t, or as many outputs, means or variances
+
 
 class Gaussian(eqx.Module):
     """y ~ N(t, noise_std^2), in the units of the scaled y."""
@@ -25,9 +27,7 @@ class Gaussian(eqx.Module):
         """Return sigma^2."""
         return jnp.exp(2.0 * self.log_noise_std)
 
-    def log_predictive(
-        self, y: Float[Array, "*n"], mean: Float[Array, "*n"], variance: Float[Array, "*n"]
-    ) -> Float[Array, "*n"]:
+    def log_predictive(self, y: Latent, mean: Latent, variance: Latent) -> Latent:
         """Return the log of the integral of p(y | t) over t ~ N(mean, variance)."""
         return jax.scipy.stats.norm.logpdf(y, mean, jnp.sqrt(variance + self.variance))
 
@@ -35,28 +35,22 @@ class Gaussian(eqx.Module):
 class Bernoulli(eqx.Module):
     """y in {0, 1} with p(y = 1 | t) = sigmoid(t), accurate in the tails."""
 
-    def log_density(self, y: Float[Array, "*n"], t: Float[Array, "*n"]) -> Float[Array, "*n"]:
+    def log_density(self, y: Latent, t: Latent) -> Latent:
         """Return log p(y | t)."""
         return y * jax.nn.log_sigmoid(t) + (1.0 - y) * jax.nn.log_sigmoid(-t)
 
-    def gradient(self, y: Float[Array, "*n"], t: Float[Array, "*n"]) -> Float[Array, "*n"]:
+    def gradient(self, y: Latent, t: Latent) -> Latent:
         """Return d log p(y | t) / dt = y - sigmoid(t), without cancellation."""
         return y * jax.nn.sigmoid(-t) - (1.0 - y) * jax.nn.sigmoid(t)
 
-    def root_curvature(self, t: Float[Array, "*n"]) -> Float[Array, "*n"]:
-        """Return the square root of W = -d^2 log p(y | t) / dt^2, which does not depend on y.
-
-        Computed from log W, so that its derivative is finite where W underflows.
-        """
+    def root_curvature(self, t: Latent) -> Latent:
+        """Return the square root of W = -d^2 log p(y | t) / dt^2, which does not depend on y."""
+        # From log W, so that its derivative is finite where W underflows.
         return jnp.exp(0.5 * (jax.nn.log_sigmoid(t) + jax.nn.log_sigmoid(-t)))
 
-    def log_predictive(
-        self, y: Float[Array, "*n"], mean: Float[Array, "*n"], variance: Float[Array, "*n"]
-    ) -> Float[Array, "*n"]:
-        """Return the log of the integral of p(y | t) over t ~ N(mean, variance).
-
-        Quadrature has an absolute error. Far in the tail a lower bound that is exact there replaces it.
-        """
+    def log_predictive(self, y: Latent, mean: Latent, variance: Latent) -> Latent:
+        """Return the log of the integral of p(y | t) over t ~ N(mean, variance)."""
+        # Quadrature has an absolute error. Far in the tail a lower bound that is exact there replaces it.
         mean = jnp.where(y > 0.5, mean, -mean)
         probability = jnp.maximum(predictive_probability(mean, variance), jnp.finfo(mean.dtype).tiny)
         return jnp.maximum(jnp.log(probability), _log_lower_bound(mean, variance))
@@ -65,9 +59,7 @@ class Bernoulli(eqx.Module):
 Likelihood = Gaussian | Bernoulli
 
 
-def predictive_probability(
-    mean: Float[Array, "*q"], variance: Float[Array, "*q"], n_nodes: int = 32
-) -> Float[Array, "*q"]:
+def predictive_probability(mean: Latent, variance: Latent, n_nodes: int = 32) -> Latent:
     """Return p(y = 1), the integral of sigmoid(t) over t ~ N(mean, variance), by Gauss-Hermite quadrature.
 
     For a narrow t the nodes are those of t. For a wide t they are too coarse for the sigmoid (32 nodes err by 0.06 at
@@ -79,7 +71,7 @@ def predictive_probability(
     logistic = math.sqrt(2.0 * MAX_NARROW_VARIANCE) * nodes
     ratio = np.exp(np.log(weights) + nodes**2 - np.logaddexp(0.0, logistic) - np.logaddexp(0.0, -logistic))
 
-    def average(values: Float[Array, "*q nodes"], weights: np.ndarray) -> Float[Array, "*q"]:
+    def average(values: Float[Array, "*n nodes"], weights: np.ndarray) -> Latent:
         return jnp.sum(values * _last_axis(weights / weights.sum(), mean), axis=-1)
 
     deviation = jnp.sqrt(jnp.maximum(variance, jnp.finfo(variance.dtype).tiny))[..., None]
@@ -90,15 +82,13 @@ def predictive_probability(
     return jnp.clip(jnp.where(variance < MAX_NARROW_VARIANCE, narrow, wide), 0.0, 1.0)
 
 
-def sampled_probability(
-    key: PRNGKeyArray, mean: Float[Array, "*q"], variance: Float[Array, "*q"], n_samples: int
-) -> Float[Array, "*q"]:
+def sampled_probability(key: PRNGKeyArray, mean: Latent, variance: Latent, n_samples: int) -> Latent:
     """Return p(y = 1) as in the paper: the average of sigmoid(t) over draws of t ~ N(mean, variance)."""
     noise = jax.random.normal(key, (*mean.shape, n_samples), mean.dtype)
     return jnp.mean(jax.nn.sigmoid(mean[..., None] + jnp.sqrt(variance)[..., None] * noise), axis=-1)
 
 
-def _log_lower_bound(mean: Float[Array, "*q"], variance: Float[Array, "*q"]) -> Float[Array, "*q"]:
+def _log_lower_bound(mean: Latent, variance: Latent) -> Latent:
     """Return the log of a lower bound of E[sigmoid(t)]: e^t - e^2t below zero and 1/2 above, over N(mean, variance).
 
     A positive mean is replaced by zero, which lowers the bound and avoids overflow where the variance vanishes.
@@ -106,8 +96,7 @@ def _log_lower_bound(mean: Float[Array, "*q"], variance: Float[Array, "*q"]) -> 
     mean = jnp.minimum(mean, 0.0)
     deviation = jnp.sqrt(jnp.maximum(variance, jnp.finfo(variance.dtype).tiny))
 
-    def log_partial(k: float) -> Float[Array, "*q"]:
-        """Return log E[e^kt; t < 0]."""
+    def log_partial(k: float) -> Latent:  # log E[e^kt; t < 0]
         return k * mean + 0.5 * k**2 * variance + log_ndtr(-(mean + k * variance) / deviation)
 
     first, second = log_partial(1.0), log_partial(2.0)
@@ -115,5 +104,5 @@ def _log_lower_bound(mean: Float[Array, "*q"], variance: Float[Array, "*q"]) -> 
     return jnp.logaddexp(below, log_ndtr(mean / deviation) - math.log(2.0))
 
 
-def _last_axis(numbers: np.ndarray, like: Float[Array, "*q"]) -> Float[Array, "*ones nodes"]:
+def _last_axis(numbers: np.ndarray, like: Latent) -> Float[Array, "*ones nodes"]:
     return jnp.asarray(numbers, like.dtype).reshape((1,) * like.ndim + numbers.shape)

@@ -18,15 +18,15 @@ from jaxtyping import Array, Bool, Float
 MAX_UNROLLED, MAX_UNROLLED_ACCELERATOR = 8, 16
 MAX_BATCHED_LAPACK = 16  # largest number of rows for which LAPACK is called with a batch on CPUs
 
+Matrix = Float[Array, "n n"]
+Matrices = Float[Array, "n n *batch"]  # with batch axes last
+Columns = Float[Array, "n k *batch"]
 
-def noisy_covariance(
-    covariance: Float[Array, "n n"], noise_variance: Float[Array, ""], mask: Bool[Array, " n"]
-) -> Float[Array, "n n"]:
-    """Return K + sigma^2 I with the rows and columns of padding replaced by those of the identity.
 
-    Padding then contributes nothing to the determinant, to a solve or to a gradient. The noise variance is floored, not
-    jittered: a task with noise above the floor is computed exactly as written, and one below it stays factorizable.
-    The floor is the effect of rounding on the smallest eigenvalue, about eps * n * largest diagonal.
+def noisy_covariance(covariance: Matrix, noise_variance: Float[Array, ""], mask: Bool[Array, " n"]) -> Matrix:
+    """Return K + sigma^2 I, with an identity block for padding, which then has no effect on solves and determinants.
+
+    The noise is not jittered but floored at the effect of rounding on eigenvalues, about eps * n * largest diagonal.
     """
     n_samples = jnp.sum(mask, dtype=covariance.dtype)  # not the padded size: padding changes nothing
     both = mask[:, None] & mask[None, :]
@@ -43,7 +43,7 @@ def product(left: Float[Array, "n k"], right: Float[Array, "k m"]) -> Float[Arra
 
 
 @jax.custom_vjp
-def log_normal(covariance: Float[Array, "n n"], residual: Float[Array, " n"]) -> Float[Array, ""]:
+def log_normal(covariance: Matrix, residual: Float[Array, " n"]) -> Float[Array, ""]:
     """Return -r^T C^-1 r / 2 - log|C| / 2: log N(r | 0, C) up to a constant, differentiable once."""
     factor = cholesky(covariance)
     whitened = solve_lower(factor, residual)
@@ -67,19 +67,19 @@ def _log_normal_forward(covariance: Array, residual: Array) -> tuple[Array, tupl
 log_normal.defvjp(_log_normal_forward, lambda saved, cotangent: (cotangent * saved[0], cotangent * saved[1]))
 
 
-def cholesky(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
+def cholesky(matrix: Matrix) -> Matrix:
     """Return the lower Cholesky factor of a symmetric matrix. For gradients use `log_normal`."""
     if _is_small(matrix):
         return _batch_last(_unrolled_cholesky)(matrix)
     return _lapack(_lapack_cholesky, len(matrix))(matrix)
 
 
-def solve_lower(factor: Float[Array, "n n"], right: Float[Array, "n *k"]) -> Float[Array, "n *k"]:
+def solve_lower(factor: Matrix, right: Float[Array, "n *k"]) -> Float[Array, "n *k"]:
     """Return factor^-1 right."""
     return _solve(factor, right, "N")
 
 
-def solve_upper(factor: Float[Array, "n n"], right: Float[Array, "n *k"]) -> Float[Array, "n *k"]:
+def solve_upper(factor: Matrix, right: Float[Array, "n *k"]) -> Float[Array, "n *k"]:
     """Return factor^-T right, given the lower factor."""
     return _solve(factor, right, "T")
 
@@ -117,16 +117,13 @@ def _is_small(matrix: Array) -> bool:
 
 
 def _lapack(function: Callable[..., Array], size: int) -> Callable[..., Array]:
-    """Return `function`, applied to the large matrices of a batch one after another on CPUs.
-
-    jaxlib's batched LAPACK calls share large work among the threads of the pool they run on, and block one of them
-    until it is done: with few cores they can deadlock (jaxlib 0.10). Small work is not shared. One call after another
-    cannot deadlock and costs nothing, since each has enough work.
-    """
+    """Return `function`, applied to the large matrices of a batch one after another on CPUs."""
+    # Batched LAPACK calls split large work among the threads of the pool they run on, and block one of them until it is
+    # done: with few cores they can deadlock (jaxlib 0.10). Sequential calls cannot, and are as fast for large matrices.
     return _one_by_one(function) if size > MAX_BATCHED_LAPACK and jax.default_backend() == "cpu" else function
 
 
-_one_by_one = cache(sequential_vmap)  # cached, so that equal functions share a compilation
+_one_by_one = cache(sequential_vmap)
 
 
 def _lapack_cholesky(matrix: Array) -> Array:
@@ -158,7 +155,7 @@ def _batch_last(function: Callable[..., Any]) -> Callable[..., Any]:
     return batched
 
 
-def _eliminate(matrix: Float[Array, "n n *batch"], right: Float[Array, "n k *batch"]) -> tuple[Array, Array]:
+def _eliminate(matrix: Matrices, right: Columns) -> tuple[Array, Array]:
     """Return L and L^-1 right for matrix = L L^T, one column at a time."""
     n = len(matrix)
     if n == 0:
@@ -173,11 +170,11 @@ def _eliminate(matrix: Float[Array, "n n *batch"], right: Float[Array, "n k *bat
     return jnp.stack(columns, axis=1), jnp.stack(solved)
 
 
-def _unrolled_cholesky(matrix: Float[Array, "n n *batch"]) -> Array:
+def _unrolled_cholesky(matrix: Matrices) -> Array:
     return _eliminate(matrix, matrix[:, :0])[0]
 
 
-def _forward_substitution(factor: Float[Array, "n n *batch"], right: Float[Array, "n k *batch"]) -> Array:
+def _forward_substitution(factor: Matrices, right: Columns) -> Array:
     solved = [right[:0]]
     for j in range(len(factor)):
         row = right[:1] / factor[j : j + 1, j, None]
@@ -186,7 +183,7 @@ def _forward_substitution(factor: Float[Array, "n n *batch"], right: Float[Array
     return jnp.concatenate(solved)
 
 
-def _back_substitution(factor: Float[Array, "n n *batch"], right: Float[Array, "n k *batch"]) -> Array:
+def _back_substitution(factor: Matrices, right: Columns) -> Array:
     solved = [right[:0]]
     for j in reversed(range(len(factor))):
         row = right[-1:] / factor[j : j + 1, j, None]
@@ -195,12 +192,8 @@ def _back_substitution(factor: Float[Array, "n n *batch"], right: Float[Array, "
     return jnp.concatenate(solved)
 
 
-def _log_normal_and_gradients(
-    covariance: Float[Array, "n n *batch"], residual: Float[Array, "n *batch"]
-) -> tuple[Array, Array, Array]:
-    identity = jnp.eye(len(covariance), dtype=covariance.dtype).reshape(
-        *covariance.shape[:2], *(1,) * (covariance.ndim - 2)
-    )
+def _log_normal_and_gradients(covariance: Matrices, residual: Float[Array, "n *batch"]) -> tuple[Array, Array, Array]:
+    identity = jnp.expand_dims(jnp.eye(len(covariance), dtype=covariance.dtype), tuple(range(2, covariance.ndim)))
     right = jnp.concatenate([jnp.broadcast_to(identity, covariance.shape), residual[:, None]], axis=1)
     factor, solved = _eliminate(covariance, right)
     inverse_root, whitened = solved[:, :-1], solved[:, -1]

@@ -102,10 +102,8 @@ class MLPMean:
 
     Parameters
     ----------
-    hidden_sizes : sequence of int
-        Width of every hidden layer.
-    activation : {'tanh', 'relu', 'elu', 'gelu', 'silu', 'softplus'}
-        Activation of the hidden layers.
+    hidden_sizes, activation
+        As for `MLPKernel`.
     """
 
     hidden_sizes: Sequence[int] = (32, 32, 32, 32)

@@ -21,12 +21,13 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "softplus": jax.nn.softplus,
 }
 ALIGNMENT = 16  # rows of activations are padded to a multiple of this, for vector instructions
+Weight = Float[Array, "outputs inputs"]
 
 
 class Layer(eqx.Module):
     """weight @ x + bias."""
 
-    weight: Float[Array, "outputs inputs"]
+    weight: Weight
     bias: Float[Array, " outputs"]
 
 
@@ -43,11 +44,8 @@ class MLP(eqx.Module):
         return self.layers[-1].weight @ x + self.layers[-1].bias
 
     def at_points(self, X: Float[Array, "n inputs"]) -> Float[Array, "n outputs"]:
-        """Evaluate at many points at once, as columns.
-
-        Long rows of activations vectorize well: on CPUs this is twice as fast as a row per point. It supports first
-        derivatives in reverse mode only.
-        """
+        """Evaluate at many points at once. Supports first derivatives in reverse mode only."""
+        # As columns: long rows of activations vectorize well, which is twice as fast on CPUs as a row per point.
         x = jnp.pad(X.T, ((0, 0), (0, -len(X) % ALIGNMENT)))
         for layer in self.layers[:-1]:
             x = ACTIVATIONS[self.activation](_affine(layer.weight, layer.bias, x))
@@ -74,17 +72,12 @@ def at_points(function: Callable[..., Array], X: Float[Array, "n inputs"]) -> Fl
 
 
 @jax.custom_vjp
-def _affine(
-    weight: Float[Array, "outputs inputs"], bias: Float[Array, " outputs"], x: Float[Array, "inputs n"]
-) -> Float[Array, "outputs n"]:
+def _affine(weight: Weight, bias: Float[Array, " outputs"], x: Float[Array, "inputs n"]) -> Float[Array, "outputs n"]:
     return weight @ x + bias[:, None]
 
 
 def _affine_backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array, Array]:
-    """Return the gradients that JAX would, without its transposes, which copy the activations.
-
-    With a single row or column, sums replace the matrix products, which XLA is slow at.
-    """
+    """Return the gradients without JAX's transposes, which copy, and without products of single rows or columns."""
     weight, x = saved
     by_bias = jnp.sum(cotangent, axis=1)
     if weight.shape[0] == 1:
@@ -99,11 +92,9 @@ _affine.defvjp(lambda weight, bias, x: (_affine(weight, bias, x), (weight, x)), 
 
 
 def make_mlp(key: PRNGKeyArray, n_inputs: int, n_outputs: int, hidden_sizes: Sequence[int], activation: str) -> MLP:
-    """Draw a network with weights and biases uniform in +-1/sqrt(fan-in).
-
-    All numbers come from one draw: a draw per array would take longer to compile than the training step.
-    """
+    """Draw a network with weights and biases uniform in +-1/sqrt(fan-in)."""
     sizes = [(fan_out, fan_in) for fan_in, fan_out in itertools.pairwise((n_inputs, *hidden_sizes, n_outputs))]
+    # All numbers from one draw: a draw per array would take longer to compile than the training step.
     numbers = jax.random.uniform(key, (sum(out * (fan_in + 1) for out, fan_in in sizes),), minval=-1.0, maxval=1.0)
     layers, start = [], 0
     for out, fan_in in sizes:
@@ -114,16 +105,13 @@ def make_mlp(key: PRNGKeyArray, n_inputs: int, n_outputs: int, hidden_sizes: Seq
 
 
 def make_features(spec: Any, key: PRNGKeyArray, n_inputs: int, n_features: int) -> MLP | Residual:
-    """Draw the feature map of a description, with `n_features` outputs unless it says otherwise.
-
-    A residual map starts as the identity: its output layer is zero.
-    """
+    """Draw the feature map of a description, with `n_features` outputs by default."""
     n_outputs = n_inputs if spec.residual else spec.n_features or n_features
     network = make_mlp(key, n_inputs, n_outputs, spec.hidden_sizes, spec.activation)
     if not spec.residual:
         return network
-    last = lambda network: (network.layers[-1].weight, network.layers[-1].bias)  # noqa: E731
-    return Residual(eqx.tree_at(last, network, replace_fn=jnp.zeros_like))
+    zero = jax.tree.map(jnp.zeros_like, network.layers[-1])  # start as the identity
+    return Residual(eqx.tree_at(lambda network: network.layers[-1], network, zero))
 
 
 def check_network(hidden_sizes: Any, activation: Any) -> tuple[int, ...]:

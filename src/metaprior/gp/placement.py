@@ -40,11 +40,7 @@ def has_basis(rest: GPPrior) -> bool:
 
 
 def place_points(rest: GPPrior, tasks: TaskSet, counts: Sequence[Any]) -> GPPrior:
-    """Return the prior with every inducing basis filled in.
-
-    `counts` are the exponents gamma w_i / M_i of the tasks' likelihoods. Tasks with count zero (held out, or of an
-    environment with weight zero) have no effect.
-    """
+    """Return the prior with every inducing basis filled in, from tasks with counts gamma w_i / M_i above zero."""
     samples = list(_subsample(tasks, counts))
     if not isinstance(rest.likelihood, Gaussian):  # labels
         samples = [sample._replace(y=2.0 * sample.y - 1.0) for sample in samples]
@@ -60,10 +56,7 @@ def place_points(rest: GPPrior, tasks: TaskSet, counts: Sequence[Any]) -> GPPrio
 
 
 def farthest_points(inputs: np.ndarray, n_points: int) -> np.ndarray:
-    """Return `n_points` inputs by farthest-point sampling, starting with the one closest to the mean.
-
-    With fewer distinct inputs than points the last is repeated, which adds no function to the basis.
-    """
+    """Return `n_points` inputs by farthest-point sampling, starting with the one closest to the mean."""
     if len(inputs) > MAX_INPUTS:
         inputs = inputs[np.linspace(0, len(inputs) - 1, MAX_INPUTS).astype(int)]
     chosen = [int(np.sum((inputs - inputs.mean(axis=0)) ** 2, axis=1).argmin())]
@@ -83,11 +76,10 @@ def whitening_matrix(points: np.ndarray, length_scale: float) -> np.ndarray:
 
 
 def choose_length_scale(points: np.ndarray, samples: Sequence[TaskSample], noise_stds: Sequence[float]) -> float:
-    """Return a length scale slightly above the one with the largest evidence.
+    """Return a length scale slightly above the one with the largest evidence, if task = common mean + deviation.
 
-    The model of a task is a common mean plus a deviation, both draws of the base GP at several scales; the mean is
-    integrated out in closed form. A longer length scale trains better: training can rescale the functions of the basis,
-    but not reduce their number.
+    Both are draws of the base GP, at several scales. A longer length scale trains better: training can rescale the
+    functions of the basis but not reduce their number.
     """
     evidence = []
     for length_scale in LENGTH_SCALES.tolist():
@@ -151,7 +143,8 @@ def _noise_stds(rest: GPPrior) -> tuple[float, ...]:
 def _fill(basis: InducingBasis, points: np.ndarray, length_scale: float) -> InducingBasis:
     dtype = jnp.asarray(basis.points.value).dtype
     values = (points, whitening_matrix(points, length_scale), np.log(length_scale))
-    return InducingBasis(*(Fixed(jnp.asarray(value, dtype)) for value in values), basis.length_scale)
+    z, whitening, log_length_scale = (Fixed(jnp.asarray(value, dtype)) for value in values)
+    return InducingBasis(z, whitening, log_length_scale, basis.length_scale)
 
 
 def _bases(rest: GPPrior) -> list[InducingBasis]:

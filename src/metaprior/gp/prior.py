@@ -22,10 +22,9 @@ class Points(NamedTuple):
 
 
 class GPPrior(eqx.Module):
-    """t(x) ~ GP(mu_theta(z), k_theta(z, z')) with z = encoder(x), y ~ p(y | t(x)).
+    """t(x) ~ GP(mu_theta(z), k_theta(z, z')) with z = encoder(x) or z = x, and y ~ p(y | t(x)).
 
-    Theta is every float outside `Fixed`. Without an encoder z is x. Mean and kernel share the encoder, which is
-    evaluated once per point.
+    Theta is every float outside `Fixed`.
     """
 
     mean: Callable[..., Array]

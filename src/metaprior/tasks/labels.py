@@ -65,11 +65,9 @@ def encode_environments(
 
 
 def task_classes(y: np.ndarray, name: str, shared: np.ndarray | None, given: Any = None) -> np.ndarray:
-    """Return the two classes of a new task, in the order 0, 1.
+    """Return the two classes of a new task, in the order 0, 1: given, shared by all tasks, or the task's own labels.
 
-    They are the given ones; otherwise those shared by all meta-training tasks, if the task has no others; otherwise the
-    two labels of the task. If it has a single label, the other class is 1 or True beside 0 or False (and vice versa),
-    and None beside any other label.
+    The second class of a task with a single label is known if the labels are 0 and 1 or bools, and None otherwise.
     """
     labels = np.unique(y)
     if given is not None:

@@ -77,10 +77,8 @@ class Ragged:
         return [values[..., start:end] for start, end in itertools.pairwise(self.starts.tolist())]
 
     def pad(self, starts: np.ndarray, sizes: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return ranges of rows padded to one size, and their row numbers, -1 for padding.
-
-        The padding repeats the first row of a range (zeros for an empty one), so that kernels of it are finite.
-        """
+        """Return ranges of rows padded to one size, and their row numbers, -1 for padding."""
+        # Padding repeats the first row of a range (zeros for an empty one), so that its kernel is finite.
         steps = np.arange(size)
         indices = starts[:, None] + steps
         if (sizes == size).all():
@@ -102,10 +100,9 @@ def pad_tasks(
     max_buckets: int = 3,
     included: Sequence[np.ndarray] | None = None,
 ) -> TaskSet:
-    """Pad the tasks of all environments into at most `max_buckets` sizes.
+    """Pad the tasks of all environments into at most `max_buckets` sizes; `included` marks those not held out.
 
-    `included` marks the tasks of each environment that are not held out (None: all). Held-out tasks stay in the arrays,
-    so that all folds of a cross-validation have the same shapes.
+    Held-out tasks stay in the arrays, so that all folds of a cross-validation have the same shapes.
     """
     flat = [task for tasks in environments for task in tasks]
     sizes = np.array([len(task.y) for task in flat])

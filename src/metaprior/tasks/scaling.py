@@ -12,10 +12,7 @@ MAX_DECORRELATED = 1024  # input columns; the work grows with their cube
 
 
 class Scaling(NamedTuple):
-    """x -> (x - x_mean) / x_std [@ x_map] and y -> (y - y_mean) / y_std, in float64 on the host.
-
-    Scaling in float64 keeps the digits of inputs near 1e6 with a spread of one.
-    """
+    """x -> (x - x_mean) / x_std [@ x_map] and y -> (y - y_mean) / y_std, in float64 on the host."""
 
     x_mean: np.ndarray  # (input_dim,)
     x_std: np.ndarray  # (input_dim,)
@@ -55,10 +52,9 @@ def identity_scaling(input_dim: int) -> Scaling:
 
 
 def fit_scaling(environments: Sequence[Sequence[Task]], weights: Sequence[float]) -> Scaling:
-    """Standardize by the weighted mean and standard deviation of all samples.
+    """Standardize by the mean and standard deviation of samples weighted as in the loss, w_e / (N_e M_i).
 
-    A sample has its weight in the meta-training loss, w_e / (N_e M_i). An environment with weight zero therefore has no
-    effect (alpha = 0 is exactly target-only), and equal task weights are exactly pooling.
+    An environment with weight zero has no effect: alpha = 0 is exactly target-only.
     """
     tasks, task_weights = zip(*_weighted_tasks(environments, weights), strict=True)
     sizes = [len(task.y) for task in tasks]
@@ -72,11 +68,10 @@ def fit_label_scaling(environments: Sequence[Sequence[Task]], weights: Sequence[
     """Standardize the inputs of classification tasks; labels 0 and 1 stay as they are.
 
     With `within`, inputs are also divided by their standard deviation within the classes of a task and decorrelated by
-    the correlations R within classes. Many small tasks estimate R far better than one. R is shrunk to (1 - s) R + s I
-    as by Ledoit and Wolf, with tasks in place of samples: s^2 = (variance of the mean of the tasks' R_i) / ||R - I||^2.
-    Few tasks, or tasks that disagree, are thus not decorrelated. Ledoit and Wolf's shrinkage is this s^2, optimal for R
-    itself. Its inverse is used here, in which small eigenvalues matter most: the larger s is better for tasks of one
-    environment, slightly worse for two (`studies/benchmarks/fewshot.py --study shrinkage`).
+    the correlations R within classes. R is shrunk to (1 - s) R + s I as by Ledoit and Wolf, with tasks in place of
+    samples: s^2 = (variance of the mean of the tasks' R_i) / ||R - I||^2. Their shrinkage is this s^2, optimal for R.
+    For its inverse, which is used here, the larger s is better with tasks of one environment and slightly worse with
+    two (`studies/benchmarks/fewshot.py --study shrinkage`).
     """
     plain = fit_scaling(environments, weights)._replace(y_mean=np.asarray(0.0), y_std=np.asarray(1.0))
     input_dim = len(plain.x_mean)
