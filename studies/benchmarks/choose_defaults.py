@@ -10,8 +10,8 @@ and measure them on other draws, with ten particles too:
 Every candidate is fitted as PACOH on N=30 target tasks of the sinusoid (deviation 0.75, M=5) and scored on 100 new
 tasks of 5 context and 50 query points each. One argument of MetaGPRegressor is varied at a time around the base. A fit
 takes about a second on 2 cores, with SVGD five: all candidates take a few hours. The committed tables were made by an
-earlier version of this script, which trained all draws of a candidate in one program on an H200 (its column `seconds` is
-of all draws).
+earlier version of this script, which trained all draws of a candidate in one program on an H200 (its column `seconds`
+is of all draws).
 """
 
 from collections.abc import Iterator

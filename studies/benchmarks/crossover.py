@@ -1,6 +1,8 @@
-"""Up to which size all covariances of a batch are factorized at once: the evidence and its gradient, both ways in turn.
+"""Up to which size it is faster to factorize all covariances of a batch at once than with LAPACK or cuSOLVER.
 
-python studies/benchmarks/crossover.py [--tasks 30,1000] [--sizes 2,5,8,12,16,20,24,32,48]
+Times the evidence and its gradient both ways, in turn; results: studies/results/speed/crossover.md.
+
+    python studies/benchmarks/crossover.py [--tasks 30,1000] [--sizes 2,5,8,12,16,20,24,32,48]
 """
 
 import argparse
@@ -14,7 +16,7 @@ from metaprior.gp import linalg
 
 
 def timed(function, arguments, rounds=3):
-    """A function that times one call, after a first that does not count."""
+    """Return a function that times one call, after a first call to warm up."""
     jax.block_until_ready(function(*arguments))
 
     def once():
@@ -27,7 +29,7 @@ def timed(function, arguments, rounds=3):
 
 
 def evidence(limit, covariances, residuals):
-    """The gradient of the sum of all evidences, compiled with the given cross-over."""
+    """Return the compiled value and gradient of the sum of evidences, for a given crossover size."""
     linalg.MAX_UNROLLED, before = limit, linalg.MAX_UNROLLED
     try:
         total = lambda covariances, residuals: jnp.sum(jax.vmap(linalg.log_normal)(covariances, residuals))  # noqa: E731

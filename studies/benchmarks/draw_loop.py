@@ -127,7 +127,7 @@ def summarize(
         row: dict[str, Any] = {name: value, "draws": len(chosen)}
         for metric in metrics:
             row[metric], row[f"{metric}_se"] = mean_and_standard_error(chosen[metric].to_numpy())
-        row |= {metric: float(chosen[metric].mean()) for metric in means}
+        row |= {metric: float(chosen[metric].mean()) for metric in means if chosen[metric].notna().any()}
         paired = (chosen[compared] - first[compared]).dropna().to_numpy()
         row[difference], row[f"{difference}_se"] = mean_and_standard_error(paired)
         rows.append({key: float(f"{each:.4g}") if isinstance(each, float) else each for key, each in row.items()})

@@ -1,4 +1,4 @@
-"""How much of the classifier's underconfidence is Laplace's approximation: the same prior with exact inference.
+"""How much of the classifier's underconfidence is due to the Laplace approximation: the same prior, sampled exactly.
 
     python studies/benchmarks/laplace_gap.py
 
@@ -15,14 +15,13 @@ from scipy.special import expit, log_expit
 from metaprior import LinearRBFKernel, MetaGPClassifier
 from metaprior_studies.environments.episodes import FewShot
 from metaprior_studies.environments.images import features
-
-VALIDATION_SEED = 1_000_000
+from metaprior_studies.open_settings import FIRST_VALIDATION_SEED
 
 
 def sample_probability(
     covariance: np.ndarray, sign: np.ndarray, n_samples: int, n_warmup: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """p(y = 1) at the points after the context, whose labels are `sign`; the prior mean is zero."""
+    """Return p(y = 1) at the points after the context, by elliptical slice sampling with a zero prior mean."""
     factor, n = np.linalg.cholesky(covariance), len(sign)
     latent, total = np.zeros(len(covariance)), np.zeros(len(covariance) - n)
     value = log_expit(sign * latent[:n]).sum()
@@ -47,8 +46,8 @@ def main(
     tasks: Annotated[int, typer.Option(help="Test tasks.")] = 100,
     samples: Annotated[int, typer.Option(help="Samples per task.")] = 2000,
 ):
-    """Print accuracy, log loss and average confidence of both."""
-    rng, kernel = np.random.default_rng(VALIDATION_SEED), LinearRBFKernel()
+    """Print accuracy, log loss and mean confidence of both."""
+    rng, kernel = np.random.default_rng(FIRST_VALIDATION_SEED), LinearRBFKernel()
     episodes = FewShot(features("miniimagenet"), features("cub"))
     meta = MetaGPClassifier("pooled", mean="zero", kernel=kernel, n_steps=0).fit(
         episodes.source_tasks(10, rng), episodes.target_tasks(10, rng)

@@ -1,9 +1,9 @@
-"""The tables that ship with the package: heart rates after surgery, of patients who do not exist.
+"""Make the example tables of the package: simulated heart rates after surgery.
 
     python studies/benchmarks/make_example.py src/metaprior/datasets/example
 
-patients.csv has patients of two hospitals to learn a prior from, test.csv others of the second to evaluate it on,
-readings.csv the first few readings of three new patients there, and hours.csv the hours to predict for them.
+patients.csv has patients of two hospitals to learn a prior from, test.csv other patients of the second hospital to
+evaluate it on, readings.csv the first few readings of three new patients there, and hours.csv the hours to predict.
 """
 
 import csv
@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-# Of each hospital: beats per minute at rest, how much faster after surgery, hours until a third of that is left.
+# Beats per minute at rest, increase after surgery, and hours until the increase has fallen to 1/e, by hospital.
 HOSPITALS = {"north": (76.0, 26.0, 8.0), "south": (80.0, 34.0, 11.0)}
 NOISE = 2.5
 
 
 def patient(hospital: str, rng: np.random.Generator) -> np.ndarray:
-    """Hours and readings of a stay, in order."""
+    """Return the hours and readings of a stay, in order."""
     rest, faster, decay = HOSPITALS[hospital]
     hours = np.sort(rng.choice(np.arange(0, 48.5, 0.5), rng.integers(8, 15), replace=False))
     rest, faster = rest + rng.normal(0, 6), faster + rng.normal(0, 7)
@@ -29,7 +29,7 @@ def patient(hospital: str, rng: np.random.Generator) -> np.ndarray:
 
 
 def tables() -> dict[str, list[tuple]]:
-    """Header and rows of every file."""
+    """Return header and rows of every file."""
     rng = np.random.default_rng(2026)
     rows = lambda name, hospital, data: [(name, hospital, f"{hour:g}", f"{rate:g}") for hour, rate in data]  # noqa: E731
     header = ("patient", "hospital", "hours", "heart_rate")

@@ -1,6 +1,8 @@
-"""What the best predictors reach on the sinusoid (deviation 0.75, 5 context and 50 query points per task).
+"""RMSE of the best possible predictors on the sinusoid (deviation 0.75, 5 context and 50 query points per task).
 
-python studies/benchmarks/oracles.py
+    python studies/benchmarks/oracles.py
+
+About a minute on 2 cores.
 """
 
 import numpy as np

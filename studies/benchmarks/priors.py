@@ -6,8 +6,8 @@
 
 The sinusoid at deviation 0.75 with 5 to 1000 target tasks of 5 samples and no source. Each draw has new tasks, test
 tasks (100, of 5 context and 50 query points) and initial parameters. Cells of up to 30 tasks take seconds per draw on 2
-cores, those of 1000 tasks minutes: measure them on an accelerator. The committed table was made by an earlier version of
-this script, which trained all draws of a cell in one program on an H200.
+cores, those of 1000 tasks minutes: measure them on an accelerator. The committed table was made by an earlier version
+of this script, which trained all draws of a cell in one program on an H200.
 """
 
 from pathlib import Path

@@ -1,11 +1,11 @@
-"""A million tasks, more than is meant to be in memory: peak memory and speed of storing, opening and fitting them.
+"""A million tasks on disk: peak memory and speed of storing, opening and fitting them.
 
     python studies/benchmarks/stream.py --folder /tmp/stream
     python studies/benchmarks/stream.py --folder /tmp/wide --inputs 30 --phases make store fit
 
-Every phase runs in a process of its own, whose peak resident memory is told. Tasks are sinusoids of random height and
-phase in the first input, of 5 to 10 samples, those of the target with another phase; their rows are scattered over the
-files. With 30 inputs the stored tasks take 2 GB themselves.
+Every phase runs in its own process, whose peak resident memory is reported. Tasks are sinusoids of random amplitude and
+phase in the first input, with 5 to 10 samples; those of the target have another mean phase. Their rows are scattered
+over the files. With 30 inputs the stored tasks take 2 GB.
 """
 
 import argparse
@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 
 PHASES = ("make", "store", "fit", "fit auto")
-ROUNDS = 4  # of fits with and without prefetch, in turn
+ROUNDS = 4  # fits with and without prefetch, in turn
 
 
 def make(folder, n_tasks, n_inputs):
-    """Parquet files of a thirtieth of the tasks each; every file is shuffled, and a task is in up to two files."""
+    """Write 30 Parquet files; rows of a file are shuffled, and a task is in up to two files."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -50,6 +50,7 @@ def make(folder, n_tasks, n_inputs):
 
 
 def store(folder, n_tasks, n_inputs):
+    """Store the tables as tasks."""
     from metaprior import open_tasks, store_tasks
 
     columns = {"task": "task", "x": [f"x{i}" for i in range(n_inputs)], "y": "y", "environment": "environment"}
@@ -60,6 +61,7 @@ def store(folder, n_tasks, n_inputs):
 
 
 def fit(folder, n_steps, batch_size, prefetch=True, **arguments):
+    """Fit the stored tasks, and return RMSE on new tasks, alpha and the final loss."""
     from metaprior import MetaGPRegressor, open_tasks
     from metaprior.storage import feed as stream
 
@@ -78,25 +80,25 @@ def fit(folder, n_steps, batch_size, prefetch=True, **arguments):
 
 
 def run_phase(phase, folder, arguments):
-    """In this process: seconds, peak memory and what else there is to tell."""
+    """Run one phase in this process; return its seconds, peak memory and other results."""
     started = time.monotonic()
     if phase in ("make", "store"):
-        told = {"make": make, "store": store}[phase](folder, arguments.tasks, arguments.inputs)
+        results = {"make": make, "store": store}[phase](folder, arguments.tasks, arguments.inputs)
     elif phase == "fit auto":
-        told = fit(folder, arguments.steps, None)
+        results = fit(folder, arguments.steps, None)
     else:
         fixed = {"alpha": 0.5, "kernel": "inducing" if arguments.inputs == 1 else "linear+rbf"}
         given = (folder, arguments.steps, arguments.batch_size)
-        told = fit(*given, **fixed)  # compiles
+        results = fit(*given, **fixed)  # compiles
         seconds = {True: [], False: []}
         for prefetch in (True, False) * ROUNDS:
             again = time.monotonic()
             fit(*given, prefetch, **fixed)
             seconds[prefetch].append(time.monotonic() - again)
         for prefetch, name in ((True, "with"), (False, "without")):
-            told[f"tasks a second {name} prefetch"] = given[1] * given[2] / np.median(seconds[prefetch])
+            results[f"tasks a second {name} prefetch"] = given[1] * given[2] / np.median(seconds[prefetch])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    return {"seconds": time.monotonic() - started, "peak GB": peak, **told}
+    return {"seconds": time.monotonic() - started, "peak GB": peak, **results}
 
 
 def main():
@@ -107,7 +109,7 @@ def main():
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--phases", nargs="*", default=PHASES)
-    parser.add_argument("--phase", help="run this one here, and print JSON")
+    parser.add_argument("--phase", help="run this phase in this process and print JSON")
     arguments = parser.parse_args()
     if arguments.phase:
         print(json.dumps(run_phase(arguments.phase, arguments.folder, arguments), default=float))
@@ -115,9 +117,9 @@ def main():
     for phase in arguments.phases:
         command = [sys.executable, *sys.argv, "--phase", phase]
         out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-        told = json.loads(out.splitlines()[-1])
-        words = [f"{name} {value:,.4g}" if isinstance(value, float | int) else value for name, value in told.items()]
-        print(f"{phase}: {', '.join(words)}", flush=True)
+        results = json.loads(out.splitlines()[-1])
+        texts = [f"{name} {value:,.4g}" if isinstance(value, float | int) else value for name, value in results.items()]
+        print(f"{phase}: {', '.join(texts)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The benchmarks measure what they say: times, ratios, floors, and contestants that compute the same thing."""
+"""The speed benchmarks: times, ratios, floors, and contestants that compute the same result."""
 
 import json
 
@@ -23,7 +23,7 @@ MACHINE = {
 
 @pytest.fixture
 def _as_users_write():
-    """The contestants are written as most people do, with implicit broadcasting."""
+    """The contestants use implicit broadcasting, as most users do."""
     with jax.numpy_rank_promotion("allow"):
         yield
 
@@ -119,7 +119,7 @@ def test_ragged_tasks_are_padded_less_with_more_buckets():
     assert sizes.sum() < padded[3] < 0.6 * padded[1]
 
 
-@pytest.mark.filterwarnings("ignore")  # torch's own
+@pytest.mark.filterwarnings("ignore")  # from torch
 @pytest.mark.usefixtures("_as_users_write")
 def test_torch_contestants_have_the_same_loss_and_gradient():
     pytest.importorskip("gpytorch")

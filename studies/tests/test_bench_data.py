@@ -77,10 +77,10 @@ def quick(data, monkeypatch):
 def test_every_scheme_is_fitted_and_scored(data, monkeypatch):
     study = replace(TINY, alphas=(0.5,), n_steps=0)  # compiling the training of all would take a minute
     [point, _] = study.points()
-    told = []
-    table = pd.DataFrame(study.run(point, told.append))
+    reported = []
+    table = pd.DataFrame(study.run(point, reported.append))
     schemes = [scheme for scheme in SCHEMES if scheme != wfem(0.2)]
-    assert told == schemes
+    assert reported == schemes
     assert list(zip(table["scheme"], table["metric"], strict=True)) == [(s, m) for s in schemes for m in METRICS]
     assert np.isfinite(table["value"]).all()
     of_scheme = table.drop_duplicates("scheme").set_index("scheme")

@@ -40,7 +40,7 @@ def test_rows_are_written_and_only_missing_ones_are_computed_when_resumed(tmp_pa
     frame = resumed.frame()
     assert frame["draw"].tolist() == [0, 1, 2]
     assert frame["rmse"].dtype == float
-    measure(ResultTable(path, ("scheme", "draw")), (7,))  # without resume it starts anew
+    measure(ResultTable(path, ("scheme", "draw")), (7,))  # without resume it starts over
     assert pd.read_csv(path)["draw"].tolist() == [7]
 
 

@@ -117,7 +117,7 @@ def test_odd_images_are_converted_and_damaged_ones_named(tmp_path):
     for damaged in (whole[:-60], whole[:200], b"", b"no"):
         path.write_bytes(damaged)
         data = mini_imagenet(tmp_path)
-        assert data.images([0, 6]).shape == (2, 84, 84, 3)  # an image is not read before it is asked for
+        assert data.images([0, 6]).shape == (2, 84, 84, 3)  # an image is read only when it is needed
         with pytest.raises(ValueError, match=r"n1x2\.jpg.*damaged or truncated"):
             data.images([4, 5])
 
@@ -240,7 +240,7 @@ def test_real_data(read, folder, classes, n_samples):
     assert data.images(indices[::400]).std() > 0.1
 
 
-@pytest.mark.skipif(not (SHARED / "features").exists(), reason="the features are not here")
+@pytest.mark.skipif(not (SHARED / "features").exists(), reason="the features are not installed")
 def test_nearest_class_mean_on_the_real_features():
     accuracy = []
     for x, y, x_query, y_query in FewShot(features("cub", SHARED), features("cub", SHARED)).test_tasks(200, 0):

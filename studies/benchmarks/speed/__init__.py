@@ -1,1 +1,1 @@
-"""How fast metaprior is, against others and against the arithmetic: `make bench`."""
+"""Speed of metaprior against other libraries and the arithmetic minimum: `make bench`."""

@@ -1,4 +1,4 @@
-"""Run the benchmarks: `make bench`, or with studies/benchmarks/ on the path `python -m speed --only step,sweep --quick`."""
+"""Run the speed benchmarks: `make bench BENCH="--only step,sweep --quick"`."""
 
 import argparse
 import faulthandler
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from speed import machine, report
 
-STALLED = 300  # seconds without a word, after which to say where it stands: what waits for ever should be found
+STALLED = 300  # seconds without progress after which to print a traceback, to find deadlocks
 ITEMS = ("step", "sweep", "adaptation", "laplace", "growth", "startup")
 
 
@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     chosen = [name.strip() for name in options.only.split(",")] if options.only else list(ITEMS)
     if unknown := set(chosen) - set(ITEMS):
-        print(f"--only takes some of {', '.join(ITEMS)}; got {', '.join(sorted(unknown))}.", file=sys.stderr)
+        print(f"--only must be some of {', '.join(ITEMS)}; got {', '.join(sorted(unknown))}.", file=sys.stderr)
         return 2
     started = time.perf_counter()
 
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     described, sections = machine.describe(), []
     if not machine.has_torch() and options.draws is None:
-        say("torch and gpytorch are not installed: their contestants are left out (pip install -e '.[bench]')")
+        say("torch and gpytorch are not installed, so they are left out (pip install -e '.[bench]')")
     if options.draws is not None:
         from speed import sweep
 
@@ -38,7 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in chosen:
             say(f"== {name}")
             sections += importlib.import_module(f"speed.{name}").measure(options.quick, say)
-            report.write(options.out, vars(options), described, sections)  # what is done is kept
+            report.write(
+                options.out, vars(options), described, sections
+            )  # after every item, so that an interrupted run has results
     report.write(options.out, vars(options), described, sections)
     print(report.as_markdown(described, sections))
     say(f"written to {options.out} and {options.out.with_suffix('.md')}")
@@ -49,10 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m speed", description=__doc__)
     parser.add_argument("--only", help=f"some of {','.join(ITEMS)}, separated by commas")
-    parser.add_argument("--quick", action="store_true", help="smaller and fewer measurements, in minutes")
+    parser.add_argument("--quick", action="store_true", help="fewer and smaller measurements, in minutes")
     parser.add_argument("--out", type=Path, default=Path("studies/results/speed/speed.json"), help="the JSON file")
-    parser.add_argument("--draws", type=int, help="measure only our sweep of so many draws, for an accelerator")
-    parser.add_argument("--steps", type=int, default=4000, help="steps of each run, with --draws")
+    parser.add_argument("--draws", type=int, help="measure only our sweep, with this many draws, for an accelerator")
+    parser.add_argument("--steps", type=int, default=4000, help="steps of each run of --draws")
     return parser.parse_args(arguments)
 
 

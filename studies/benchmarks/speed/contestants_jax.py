@@ -1,4 +1,4 @@
-"""The same losses as a user of `jax.numpy` and optax would write them."""
+"""The same losses, as a user of `jax.numpy` and optax would write them."""
 
 import math
 from collections.abc import Callable
@@ -16,7 +16,7 @@ CHUNK = 100
 
 
 def network(layers: Any, x: Any) -> Any:
-    """tanh between the layers."""
+    """Evaluate a network with tanh between the layers."""
     for weight, bias in layers[:-1]:
         x = jnp.tanh(x @ weight.T + bias)
     weight, bias = layers[-1]
@@ -24,17 +24,17 @@ def network(layers: Any, x: Any) -> Any:
 
 
 def squared_distances(a: Any, b: Any) -> Any:
-    """All pairs of two sets of points."""
+    """Return the squared distances of all pairs of two sets of points."""
     return jnp.sum((a[:, None, :] - b[None, :, :]) ** 2, axis=-1)
 
 
 def kernel(a: Any, b: Any) -> Any:
-    """The paper's kernel of features."""
+    """Return the paper's kernel on features."""
     return OUTPUT_SCALE * jnp.exp(-squared_distances(a, b))
 
 
 def negative_log_evidence(networks: Networks, x: Any, y: Any) -> Any:
-    """Of one task."""
+    """Return the negative log evidence of one task."""
     features = network(networks.features, x)
     factor = jnp.linalg.cholesky(kernel(features, features) + NOISE_STD**2 * jnp.eye(len(y)))
     whitened = solve_triangular(factor, y - network(networks.mean, x)[:, 0], lower=True)
@@ -43,19 +43,19 @@ def negative_log_evidence(networks: Networks, x: Any, y: Any) -> Any:
 
 
 def log_hyperprior(parameters: Any) -> Any:
-    """N(0, I) over all parameters."""
+    """Return the log density of N(0, I) over all parameters."""
     leaves = jax.tree.leaves(parameters)
     return sum(-0.5 * jnp.sum(leaf**2) - 0.5 * leaf.size * math.log(2.0 * math.pi) for leaf in leaves)
 
 
 def loss(networks: Networks, data: Data) -> Any:
-    """The negative log Gibbs density."""
+    """Return the negative log Gibbs density."""
     evidences = jax.vmap(negative_log_evidence, in_axes=(None, 0, 0))(networks, data.x, data.y)
     return data.temperature * jnp.sum(data.weights * evidences) / data.y.shape[1] - log_hyperprior(networks)
 
 
 def stein_direction(particles: Networks, gradients: Networks) -> Networks:
-    """Of descent, with the median heuristic: (k @ gradient - repulsion) / K."""
+    """Return the descent direction (k @ gradient - repulsion) / K, with the median heuristic."""
     _, unravel = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], particles))
     rows = jax.vmap(lambda tree: ravel_pytree(tree)[0])
     theta, gradient = rows(particles), rows(gradients)
@@ -68,17 +68,17 @@ def stein_direction(particles: Networks, gradients: Networks) -> Networks:
 
 
 def map_gradient(parameters: Any, objective: Callable[[Any], Any]) -> Any:
-    """What MAP descends along."""
+    """Return the gradient for MAP."""
     return jax.grad(objective)(parameters)
 
 
 def stein_gradient(particles: Any, objective: Callable[[Any], Any]) -> Any:
-    """What SVGD descends along."""
+    """Return the descent direction of SVGD."""
     return stein_direction(particles, jax.vmap(jax.grad(objective))(particles))
 
 
 class Training:
-    """Adam on an objective; `gradient` is that of MAP or of SVGD. One scan of 100 steps, or one step per call."""
+    """Adam on an objective, by scans of 100 steps or by one call per step; `gradient` is that of MAP or SVGD."""
 
     def __init__(self, parameters: Any, objective: Callable[[Any], Any], gradient: Callable[..., Any] = map_gradient):
         optimizer = optax.adam(LEARNING_RATE)
@@ -93,13 +93,13 @@ class Training:
         self._chunk = jax.jit(lambda state: jax.lax.scan(step, state, None, CHUNK)[0], donate_argnums=0)
 
     def in_chunks(self, n_chunks: int) -> None:
-        """Chunks of 100 steps."""
+        """Train in chunks of 100 steps."""
         for _ in range(n_chunks):
             self.state = self._chunk(self.state)
         jax.block_until_ready(self.state)
 
     def in_steps(self, n_steps: int) -> None:
-        """A call per step; JAX queues them, so that Python is not in the way."""
+        """Train with a call per step; JAX dispatches them asynchronously."""
         for _ in range(n_steps):
             self.state = self._step(self.state)
         jax.block_until_ready(self.state)
@@ -107,7 +107,7 @@ class Training:
 
 @jax.jit
 def predict(networks: Networks, x: Any, y: Any, x_query: Any) -> Any:
-    """Mean and variance of new observations at the queries of many tasks."""
+    """Return mean and variance of new observations at the queries of many tasks."""
 
     def one_task(x: Any, y: Any, x_query: Any) -> Any:
         features, at_query = network(networks.features, x), network(networks.features, x_query)
@@ -122,10 +122,10 @@ def predict(networks: Networks, x: Any, y: Any, x_query: Any) -> Any:
 
 
 def unrolled_log_evidence(covariance: Any, mean: Any, y: Any, n_newton: int = 10) -> Any:
-    """Laplace's approximation for labels 0 and 1 (Rasmussen and Williams, algorithm 3.1), to be differentiated through.
+    """Return the Laplace approximation for labels 0 and 1 (Rasmussen and Williams, algorithm 3.1), differentiable.
 
-    The steps are whole ones: enough of them reach the mode of a logistic likelihood from zero unless the prior is
-    extreme, which `check_agreement` would show.
+    Full Newton steps reach the mode of a logistic likelihood from zero unless the prior is extreme; `check_agreement`
+    would detect that.
     """
 
     def factorize(t: Any) -> Any:

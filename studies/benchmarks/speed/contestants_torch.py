@@ -1,7 +1,7 @@
 """The same loss in GPyTorch, task by task and batched, and in plain torch.
 
-The hyper-prior N(0, I) is Adam's (coupled) weight decay of one, whose gradient is exactly that of -log p(theta): torch
-then spends next to nothing on it. `loss_and_gradient` adds it, to be compared with the others.
+The hyper-prior N(0, I) is Adam's (coupled) weight decay of one, whose gradient is exactly that of -log p(theta) and
+costs torch almost nothing. `loss_and_gradient` adds it, for comparison with the others.
 """
 
 import math
@@ -21,7 +21,7 @@ LOG_TWO_PI = math.log(2.0 * math.pi)
 
 
 class TorchTraining:
-    """Adam on a loss of given parameters. `n_threads` is the number with which it is faster: see `choose_threads`."""
+    """Adam on a loss of given parameters, with `n_threads` threads (see `choose_threads`)."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], data_loss: Callable[[], torch.Tensor]):
         self.parameters = list(parameters)
@@ -38,7 +38,7 @@ class TorchTraining:
             self.optimizer.step()
 
     def loss_and_gradient(self) -> tuple[float, np.ndarray]:
-        """The negative log Gibbs density and its gradient, flat."""
+        """Return the negative log Gibbs density and its flat gradient."""
         loss = self.data_loss()
         gradients = torch.autograd.grad(loss, self.parameters)
         theta = torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters])
@@ -47,19 +47,19 @@ class TorchTraining:
 
 
 class TaskGP(gpytorch.models.ExactGP):
-    """One task, or a batch of them, with networks and kernel that all tasks share."""
+    """A GP of one task or a batch of tasks, with shared networks and kernel."""
 
     def __init__(self, x: Any, y: Any, likelihood: Any, mean: nn.Module, features: nn.Module, kernel: Any):
         super().__init__(x, y, likelihood)
         self.mean, self.features, self.kernel = mean, features, kernel
 
     def forward(self, x: torch.Tensor) -> MultivariateNormal:
-        """The prior at x."""
+        """Return the prior at x."""
         return MultivariateNormal(self.mean(x).squeeze(-1), self.kernel(self.features(x)))
 
 
 class SharedParts:
-    """The networks, and the paper's kernel and noise, which are not trained."""
+    """The trained networks, and the paper's kernel and noise, which are fixed."""
 
     def __init__(self, networks: Networks):
         self.mean, self.features = make_network(networks.mean), make_network(networks.features)
@@ -73,16 +73,16 @@ class SharedParts:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """What is trained."""
+        """The trained parameters."""
         return [*self.mean.parameters(), *self.features.parameters()]
 
     def task_gp(self, x: torch.Tensor, y: torch.Tensor) -> TaskGP:
-        """The model of one task or of many."""
+        """Return the model of one task or of many."""
         return TaskGP(x, y, self.likelihood, self.mean, self.features, self.kernel)
 
 
 def make_network(layers: Layers) -> nn.Sequential:
-    """tanh between the layers."""
+    """Return a network with tanh between the layers."""
     modules: list[nn.Module] = []
     for weight, bias in layers:
         linear = nn.Linear(weight.shape[1], weight.shape[0])
@@ -92,7 +92,7 @@ def make_network(layers: Layers) -> nn.Sequential:
 
 
 def gpytorch_loop(networks: Networks, data: Data) -> TorchTraining:
-    """One ExactGP per task in a Python loop, as in the reference implementation of PACOH."""
+    """Train one ExactGP per task in a Python loop, as the reference implementation of PACOH does."""
     parts = SharedParts(networks)
     models = [parts.task_gp(x, y).train() for x, y in zip(_tensor(data.x), _tensor(data.y), strict=True)]
     evidences = [gpytorch.mlls.ExactMarginalLogLikelihood(parts.likelihood, model) for model in models]
@@ -106,7 +106,7 @@ def gpytorch_loop(networks: Networks, data: Data) -> TorchTraining:
 
 
 def gpytorch_batched(networks: Networks, data: Data) -> TorchTraining:
-    """One ExactGP of a batch of tasks. Matrices of this size are factorized by Cholesky at any settings."""
+    """Train one ExactGP of a batch of tasks. GPyTorch uses Cholesky for matrices of this size in any case."""
     parts = SharedParts(networks)
     x, y, weights = _tensor(data.x), _tensor(data.y), data.temperature * _tensor(data.weights)
     gp = parts.task_gp(x, y).train()
@@ -115,9 +115,9 @@ def gpytorch_batched(networks: Networks, data: Data) -> TorchTraining:
 
 
 def plain(networks: Networks, data: Data, compiled: bool = False) -> TorchTraining:
-    """All tasks at once by hand: the networks on all samples as rows, then batched Cholesky.
+    """Train on all tasks at once: networks on all samples as rows, then batched Cholesky.
 
-    `compiled` is torch.compile, which needs a C++ compiler.
+    `compiled` uses torch.compile, which needs a C++ compiler.
     """
     mean, features = make_network(networks.mean), make_network(networks.features)
     (n_tasks, n_samples, input_dim), y = data.x.shape, _tensor(data.y)
@@ -134,7 +134,7 @@ def plain(networks: Networks, data: Data, compiled: bool = False) -> TorchTraini
 
 
 class SteinTraining(TorchTraining):
-    """SVGD with the median heuristic: every parameter has an axis of particles, the layers are batched products."""
+    """SVGD with the median heuristic; parameters have an axis of particles, layers are batched products."""
 
     def __init__(self, networks: Networks, data: Data):
         leaves = [[nn.Parameter(_tensor(leaf)) for layer in layers for leaf in layer] for layers in networks]
@@ -144,7 +144,7 @@ class SteinTraining(TorchTraining):
         self.weights = data.temperature / self.shape[1] * _tensor(data.weights)
         self.noise = NOISE_STD**2 * torch.eye(self.shape[1])
         super().__init__([*self.mean_leaves, *self.feature_leaves], self._data_loss)
-        self.optimizer.param_groups[0]["weight_decay"] = 0.0  # the hyper-prior is in the scores
+        self.optimizer.param_groups[0]["weight_decay"] = 0.0  # the scores include the hyper-prior
 
     def steps(self, n_steps: int) -> None:
         """Train."""
@@ -156,7 +156,7 @@ class SteinTraining(TorchTraining):
             self.optimizer.step()
 
     def direction(self) -> torch.Tensor:
-        """Of descent, (particles, numbers): (k @ gradient - repulsion) / K."""
+        """Return the descent direction (particles, numbers): (k @ gradient - repulsion) / K."""
         gradients = torch.autograd.grad(self.data_loss(), self.parameters)
         with torch.no_grad():
             theta = torch.cat([parameter.flatten(1) for parameter in self.parameters], dim=1)
@@ -169,7 +169,7 @@ class SteinTraining(TorchTraining):
             return (values @ gradient - repulsion) / len(theta)
 
     def _data_loss(self) -> torch.Tensor:
-        """The sum over particles: each depends on its own parameters alone."""
+        """Return the sum over particles; each term depends only on the parameters of its particle."""
         n_tasks, n_samples, _ = self.shape
         residual = self.y - self._network(self.mean_leaves).reshape(-1, n_tasks, n_samples)
         features = self._network(self.feature_leaves).reshape(-1, n_tasks, n_samples, self.feature_leaves[-1].shape[-1])
@@ -184,7 +184,7 @@ class SteinTraining(TorchTraining):
 
 
 def gpytorch_predict(parts: SharedParts, x: Any, y: Any, x_query: Any, batch: int) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and deviation of new observations at the queries of many tasks, `batch` tasks at once."""
+    """Return mean and standard deviation of new observations of many tasks, `batch` tasks at once."""
     means, deviations = [], []
     with torch.no_grad(), gpytorch.settings.fast_pred_var(), gpytorch.settings.debug(False):
         for first in range(0, len(x), batch):
@@ -198,9 +198,9 @@ def gpytorch_predict(parts: SharedParts, x: Any, y: Any, x_query: Any, batch: in
 
 
 def choose_threads(training: Any, call: Callable[[], Any], n_cores: int, rounds: int = 7) -> int:
-    """Set and return the number of threads, one or all cores, with which a call is faster (medians of calls in turn).
+    """Set and return the number of threads, one or all cores, with which a call is faster (medians, in turn).
 
-    On a status machine threads that wait for each other can cost a hundredfold: that is not held against torch.
+    On a busy machine threads that wait for each other can be a hundred times slower, which would be unfair to torch.
     """
     times: dict[int, list[float]] = {n_threads: [] for n_threads in sorted({1, n_cores})}
     medians: dict[int, float] = {}
@@ -210,7 +210,7 @@ def choose_threads(training: Any, call: Callable[[], Any], n_cores: int, rounds:
             of_threads.append(seconds(call))
         medians = {n_threads: float(np.median(of_threads[1:] or of_threads)) for n_threads, of_threads in times.items()}
         if done >= 2 and max(medians.values()) > 2.0 * min(medians.values()):
-            break  # it is clear
+            break  # the difference is clear
     training.n_threads = min(medians, key=lambda n_threads: medians[n_threads])
     return training.n_threads
 
@@ -221,7 +221,7 @@ def _kernel(features: torch.Tensor) -> torch.Tensor:
 
 
 def _half_terms(covariance: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-    """What of the negative log evidence depends on the parameters. `cholesky_ex` does not wait for an error code."""
+    """Return the negative log evidence up to a constant. `cholesky_ex` does not wait for an error code."""
     factor = torch.linalg.cholesky_ex(covariance).L
     whitened = torch.linalg.solve_triangular(factor, residual[..., None], upper=False)[..., 0]
     return 0.5 * whitened.square().sum(-1) + factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)

@@ -1,7 +1,7 @@
-"""The arithmetic floor: what must be computed, and how fast this machine computes it.
+"""The arithmetic floor: the time that the necessary arithmetic takes on this machine.
 
-The floor is operations / attainable rate + tanhs / attainable rate, both rates measured in the same run by programs
-that do nothing else, on arrays of the same shape. Bytes are the least that must be read and written.
+The floor is operations / attainable rate + tanhs / attainable rate. Both rates are measured in the same run, by
+programs that do nothing else on arrays of the same shape. Bytes are the minimum to read and write.
 """
 
 import itertools
@@ -17,31 +17,31 @@ from speed.timing import repeat
 
 
 class Work(NamedTuple):
-    """What a program must do at least."""
+    """The minimum work of a program."""
 
     operations: float  # additions and multiplications
     tanhs: float
     bytes: float  # read once and written once
 
     def times(self, n: float) -> "Work":
-        """n times as much."""
+        """Return n times this work."""
         return Work(*(n * each for each in self))
 
 
 class Rates(NamedTuple):
-    """What the machine attains, per second."""
+    """Attained rates per second."""
 
     operations: float
     tanhs: float
 
 
 def seconds_at_least(work: Work, rates: Rates) -> float:
-    """The floor."""
+    """Return the floor in seconds."""
     return work.operations / rates.operations + work.tanhs / rates.tanhs
 
 
 def network_sizes(input_dim: int, hidden: Sequence[int] = HIDDEN, n_features: int = FEATURES) -> list[tuple[int, ...]]:
-    """The widths of both networks."""
+    """Return the widths of both networks."""
     return [(input_dim, *hidden, 1), (input_dim, *hidden, n_features)]
 
 
@@ -52,10 +52,10 @@ def step_work(
     hidden: Sequence[int] = HIDDEN,
     n_features: int = FEATURES,
 ) -> Work:
-    """Of one meta-training step of one particle: loss, gradient, Adam.
+    """Return the work of one meta-training step of one particle: loss, gradient and Adam.
 
-    A layer is a product forwards and two backwards (by its weights, and by its inputs but for the first layer).
-    Adam, the hyper-prior and its gradient take 16 operations a parameter.
+    A layer is one product forward and two backward (by weights and, except in the first layer, by inputs). Adam, the
+    hyper-prior and its gradient take 16 operations per parameter.
     """
     sizes = network_sizes(input_dim, hidden, n_features)
     products = sum(_products(widths) for widths in sizes)
@@ -76,7 +76,7 @@ def adaptation_work(
     hidden: Sequence[int] = HIDDEN,
     n_features: int = FEATURES,
 ) -> Work:
-    """Of conditioning on every task and predicting mean and variance of its queries."""
+    """Return the work of conditioning on every task and predicting mean and variance at its queries."""
     sizes = network_sizes(input_dim, hidden, n_features)
     points = n_tasks * (n_context + n_queries)
     operations = points * 2 * sum(_products(widths) for widths in sizes)
@@ -88,25 +88,29 @@ def adaptation_work(
 
 
 def _products(widths: Sequence[int]) -> int:
-    """Multiply-adds of a network at one point."""
+    """Return the multiply-adds of a network at one point."""
     return sum(a * b for a, b in itertools.pairwise(widths))
 
 
 def _task_operations(n: int, n_features: int) -> float:
-    """Kernel matrix (its lower half), Cholesky factor, two triangular solves, determinant."""
+    """Return the operations of kernel matrix (lower half), Cholesky factor, two triangular solves, determinant."""
     return n * (n + 1) / 2 * (3 * n_features + 2) + n**3 / 3 + 2 * n**2 + 4 * n
 
 
 def measured_rates(n_rows: int, n_runs: int = 1, budget: float = 2.0) -> Rates:
-    """Operations a second of (n_rows x 32) @ (32 x 32), `n_runs` of them at once, and tanhs a second of such rows.
+    """Measure operations per second of `n_runs` products (n_rows x 32) @ (32 x 32), and tanhs per second.
 
-    Small ones are repeated within one program, each on the result of the last, as the layers of a network are.
+    Small products are repeated within one program, each on the previous result, like the layers of a network.
     """
     numbers = n_rows * n_runs * 32
-    enough = 20_000_000 if jax.default_backend() == "cpu" else 20_000_000_000  # to outlast the call itself
+    enough = (
+        20_000_000 if jax.default_backend() == "cpu" else 20_000_000_000
+    )  # enough work to make the overhead of a call negligible
     repeats = max(1, enough // numbers)
     rng = np.random.default_rng(0)
-    rotations = np.linalg.qr(rng.standard_normal((n_runs, 32, 32)))[0].astype(np.float32)  # numbers keep their size
+    rotations = np.linalg.qr(rng.standard_normal((n_runs, 32, 32)))[0].astype(
+        np.float32
+    )  # orthogonal, so that values keep their size
     x = jnp.asarray(rng.standard_normal((n_runs, n_rows, 32)), jnp.float32)
     rotations = jnp.asarray(rotations)
     if n_runs == 1:
@@ -123,5 +127,5 @@ def measured_rates(n_rows: int, n_runs: int = 1, budget: float = 2.0) -> Rates:
     best = []
     for call in (lambda: products(x, rotations).block_until_ready(), lambda: tanhs(x).block_until_ready()):
         call()
-        best.append(min(repeat(call, budget / 2, least=9)))  # attained, at a quiet moment of nine or more
+        best.append(min(repeat(call, budget / 2, least=9)))  # the best of at least nine
     return Rates(2.0 * 32 * numbers * repeats / best[0], numbers * repeats / best[1])

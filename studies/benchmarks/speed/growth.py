@@ -20,7 +20,7 @@ BUCKETS = (1, 2, 3)
 
 
 def measure(quick: bool, say: Callable[[str], None]) -> list[Section]:
-    """A table for each, every point in a process of its own."""
+    """Return a table per quantity; every point is measured in its own process."""
     sections = [_growth(name, quick, say) for name in GROWTH]
     return [*sections, _padding(quick, say)]
 
@@ -33,7 +33,7 @@ def _growth(name: str, quick: bool, say: Callable[[str], None]) -> Section:
         points[value] = _point({name: value, **others}, quick)
         say(f"{name} = {value}: {1e3 * points[value]['seconds']['median']:.3g} ms a step")
     rows = [_row(f"{value:,}", point) for value, point in points.items()]
-    notes = ["time of a full-batch step; memory is the peak over what the process held before, compilation included"]
+    notes = ["time of a full-batch step; memory is the increase to its peak during training, including compilation"]
     figures: dict[str, Any] = {"points": points}
     largest, smaller = max(values), 1000
     if name == "tasks" and largest > smaller in points:
@@ -52,15 +52,16 @@ def _padding(quick: bool, say: Callable[[str], None]) -> Section:
         more = {"buckets": point["buckets"], "padded / real samples": f"{point['padding']:.3g}"}
         rows.append(row._replace(columns=more | row.columns))
     notes = [
-        f"{RAGGED_TASKS} tasks of log-uniform sizes from 1 to {LARGEST}, {len(set(ragged_sizes().tolist()))} of them "
-        "different"
+        f"{RAGGED_TASKS} tasks of log-uniform sizes from 1 to {LARGEST}, of which "
+        f"{len(set(ragged_sizes().tolist()))} are different"
     ]
     if not quick:
         ideal = Spread(**_point({"without_padding": True}, quick)["seconds"])
         rows.append(Row("no padding", ideal, columns={"padded / real samples": "1"}))
         notes.append(
-            f"no padding: every task takes what one of many of its size does, measured at {', '.join(map(str, SIZES))} "
-            "samples and interpolated; a program with a bucket for every size takes minutes to compile"
+            f"no padding: the sum of the times per task in batches of one size, measured at "
+            f"{', '.join(map(str, SIZES))} samples and interpolated; a program with a bucket for every size takes "
+            "minutes to compile"
         )
     return Section("Padding of ragged tasks, by buckets", {"tasks": RAGGED_TASKS}, "step", rows, notes)
 

@@ -1,4 +1,4 @@
-"""One point of item 5, in a process of its own: `python -m speed.growth_point '{"tasks": 1000}'` prints JSON."""
+"""One point of item 5, in its own process: `python -m speed.growth_point '{"tasks": 1000}'` prints JSON."""
 
 import json
 import resource
@@ -20,13 +20,13 @@ from speed.problem import LEARNING_RATE, make_settings
 from speed.timing import Spread, repeat, seconds, spread
 
 RAGGED_TASKS, LARGEST = 300, 64
-SIZES = (1, 2, 4, 8, 16, 32, 64)  # where the time of a task is measured, to know what no padding at all would take
+SIZES = (1, 2, 4, 8, 16, 32, 64)  # sizes at which the time per task is measured, to estimate training without padding
 SAME_SIZE = 100
 STATUS = Path("/proc/self/status")
 
 
 def main(asked: dict[str, Any]) -> dict[str, Any]:
-    """What was asked for, measured."""
+    """Measure the requested point."""
     if asked.get("without_padding"):
         return without_padding(asked["budget"])
     if "buckets" in asked:
@@ -37,7 +37,7 @@ def main(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure_step(tasks: TaskSet, n_particles: int, budget: float) -> dict[str, Any]:
-    """Seconds per step, compilation, and the peak of memory over what was held before training."""
+    """Return seconds per step, compilation time, and the increase to the peak of memory during training."""
     shapes = [np.shape(bucket.mask) for bucket in tasks.buckets]
     padded, samples = sum(n * m for n, m in shapes), sum(int(np.sum(bucket.mask)) for bucket in tasks.buckets)
     effort = n_particles * (padded * 2e4 + 4 * sum(n * m**3 for n, m in shapes))
@@ -60,7 +60,7 @@ def measure_step(tasks: TaskSet, n_particles: int, budget: float) -> dict[str, A
 
 
 def without_padding(budget: float) -> dict[str, Any]:
-    """Seconds per step of the ragged tasks if each took what one among many of its size takes (interpolated)."""
+    """Estimate seconds per step of the ragged tasks from the time per task in batches of one size, interpolated."""
     per_task = []
     for size in SIZES:
         of_size = measure_step(equal_tasks(SAME_SIZE, size, 1), 1, budget / 4)["seconds"]
@@ -71,7 +71,7 @@ def without_padding(budget: float) -> dict[str, Any]:
 
 
 def equal_tasks(n_tasks: int, n_samples: int, input_dim: int) -> TaskSet:
-    """Tasks of one size, made at once: 100,000 of them as a list would fill memory before training does."""
+    """Make tasks of one size as arrays; a list of 100,000 tasks would need more memory than training."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((n_tasks, n_samples, input_dim), np.float32)
     y = np.sin(x.sum(axis=2)) + 0.1 * rng.standard_normal((n_tasks, n_samples), np.float32)
@@ -81,20 +81,20 @@ def equal_tasks(n_tasks: int, n_samples: int, input_dim: int) -> TaskSet:
 
 
 def ragged_sizes() -> np.ndarray:
-    """Log-uniform from 1 to 64."""
+    """Return log-uniform sizes from 1 to 64."""
     exponents = np.random.default_rng(0).uniform(0.0, np.log(LARGEST + 1), RAGGED_TASKS)
     return np.floor(np.exp(exponents)).astype(int)
 
 
 def ragged_tasks(n_buckets: int) -> TaskSet:
-    """Tasks of log-uniform sizes in at most so many buckets."""
+    """Return tasks of log-uniform sizes in at most `n_buckets` buckets."""
     rng = np.random.default_rng(1)
     drawn = [rng.uniform(-3.0, 3.0, (size, 1)) for size in ragged_sizes()]
     return pad_tasks([[Task(x, np.sin(x[:, 0])) for x in drawn]], max_buckets=n_buckets)
 
 
 def make_problem(tasks: TaskSet, n_particles: int) -> Run:
-    """The paper's prior for such tasks, without the padding and scaling that `make_run` does task by task."""
+    """Return a run with the paper's prior, without the padding and scaling that `make_run` does task by task."""
     settings = make_settings(method=_method(n_particles), n_particles=n_particles)
     input_dim = tasks.buckets[0].x.shape[2]  # type: ignore[union-attr]
     particles, rest, hyperprior = draw_prior(jax.random.key(0), input_dim, settings, 1.0, np.float32)
@@ -111,9 +111,9 @@ def _method(n_particles: int) -> MAP | SVGD:
 
 
 def held_before() -> int:
-    """Bytes this process holds now; the kernel's record of its peak starts again from here.
+    """Return the resident bytes of this process, and reset the kernel's record of its peak.
 
-    On Linux, where what `getrusage` says starts from what the parent process held. Elsewhere the peak so far.
+    This works on Linux, where `getrusage` would include the peak of the parent process. Elsewhere return the peak.
     """
     if not STATUS.exists():
         return peak()
@@ -122,7 +122,7 @@ def held_before() -> int:
 
 
 def peak() -> int:
-    """The most bytes this process has held."""
+    """Return the peak resident bytes of this process."""
     if STATUS.exists():
         return _status("VmHWM")
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

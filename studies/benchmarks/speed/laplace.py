@@ -1,4 +1,4 @@
-"""Item 4: labels. The meta-training step against Newton differentiated through; adaptation against scikit-learn."""
+"""Item 4: labels. The meta-training step against differentiating through Newton; adaptation against scikit-learn."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -31,14 +31,14 @@ PROBABILITY_TOLERANCE = 0.02  # scikit-learn integrates the sigmoid approximatel
 
 
 def measure(quick: bool, say: Callable[[str], None]) -> list[Section]:
-    """The step with two priors, and adaptation."""
+    """Measure the training step with two priors, and adaptation."""
     rounds, n_steps = (3, 100) if quick else (9, 300)
     sections = [training_step(name, rounds, n_steps, say) for name in ("linear+rbf", "mlp")[: 1 if quick else 2]]
     return [*sections, adaptation(200 if quick else 1000, 3 if quick else 7, say)]
 
 
 def make_label_tasks(n_tasks: int, n_samples: int, seed: int = 0) -> list[Task]:
-    """Labels by noisy hyperplanes that have a direction in common, as many ones as zeros or nearly."""
+    """Make tasks with labels from noisy hyperplanes around a common direction, with balanced classes."""
     rng = np.random.default_rng(seed)
     normals = rng.standard_normal(INPUT_DIM) + 0.5 * rng.standard_normal((n_tasks, INPUT_DIM))
     x = rng.standard_normal((n_tasks, n_samples, INPUT_DIM))
@@ -48,7 +48,7 @@ def make_label_tasks(n_tasks: int, n_samples: int, seed: int = 0) -> list[Task]:
 
 
 def label_settings(prior: str, hidden: Sequence[int] = HIDDEN) -> Settings:
-    """The library's default prior for labels, or the paper's networks."""
+    """Return the default prior of the classifier, or the paper's networks."""
     if prior == "linear+rbf":
         parts: tuple[Any, Any] = (LinearMean(1.0), LinearRBFKernel())
     else:
@@ -57,13 +57,13 @@ def label_settings(prior: str, hidden: Sequence[int] = HIDDEN) -> Settings:
 
 
 def label_run(prior: str, n_tasks: int = N_TASKS, n_samples: int = N_SAMPLES, hidden: Sequence[int] = HIDDEN) -> Run:
-    """A run of the measured problem: a quarter of the tasks are of the target."""
+    """Return a run of the measured problem; a quarter of the tasks are from the target."""
     tasks, n_target = make_label_tasks(n_tasks, n_samples), max(n_tasks // 4, 1)
     return measured_run(label_settings(prior, hidden), tasks=[tasks[n_target:], tasks[:n_target]])
 
 
 def plain_parameters(prior: str, theta: Any) -> Any:
-    """The library's parameters, or the mean of their hyper-prior, as those of `plain_objective`."""
+    """Convert the library's parameters, or the mean of their hyper-prior, to those of `plain_objective`."""
     if prior == "mlp":
         return networks_of(theta)
     linear, rbf = theta.kernel.first, theta.kernel.second
@@ -72,7 +72,7 @@ def plain_parameters(prior: str, theta: Any) -> Any:
 
 
 def plain_objective(prior: str, run: Run, n_newton: int = N_NEWTON) -> Callable[[Any], Any]:
-    """The negative log Gibbs density in plain jax, Newton's steps differentiated through."""
+    """Return the negative log Gibbs density in plain jax, which differentiates through Newton's steps."""
     data, center = data_of(run), plain_parameters(prior, run.problem.hyperprior.mean)
     moments = {"linear+rbf": _linear_rbf, "mlp": _networks}[prior]
 
@@ -102,7 +102,7 @@ def _networks(parameters: Any, x: Any) -> tuple[Any, Any]:
 
 
 def check_agreement(prior: str, run: Run, objective: Callable[[Any], Any]) -> float:
-    """The largest relative difference of losses and gradients; an error where it is large."""
+    """Return the largest relative difference of losses and gradients; raise if it is large."""
     theta = first_particle(run.particles)
     ours = jax.jit(jax.value_and_grad(lambda theta: -log_gibbs(theta, run.problem)))(theta)
     plain = jax.jit(jax.value_and_grad(objective))(plain_parameters(prior, theta))
@@ -112,13 +112,13 @@ def check_agreement(prior: str, run: Run, objective: Callable[[Any], Any]) -> fl
     of_gradient = float(np.linalg.norm(first - second) / np.linalg.norm(first))
     if not max(of_loss, of_gradient) <= TOLERANCE:
         raise Disagreement(
-            f"Newton differentiated through differs: loss by {of_loss:.1e}, gradient by {of_gradient:.1e}"
+            f"differentiating through Newton differs: loss by {of_loss:.1e}, gradient by {of_gradient:.1e}"
         )
     return max(of_loss, of_gradient)
 
 
 def training_step(prior: str, rounds: int, n_steps: int, say: Callable[[str], None]) -> Section:
-    """Implicit gradients against Newton's steps differentiated through."""
+    """Measure implicit gradients against differentiating through Newton's steps."""
     run = label_run(prior)
     objective = plain_objective(prior, run)
     agreement = check_agreement(prior, run, objective)
@@ -132,15 +132,15 @@ def training_step(prior: str, rounds: int, n_steps: int, say: Callable[[str], No
     configuration = {"prior": prior, "tasks": N_TASKS, "samples": N_SAMPLES, "input_dim": INPUT_DIM}
     notes = [
         f"{N_TASKS} tasks of {N_SAMPLES} samples in {INPUT_DIM} dimensions; losses and gradients checked to agree",
-        "ours iterates to convergence, searches along the line, and takes the gradient at the mode; plain jax takes "
-        f"{N_NEWTON} whole Newton steps in a scan and differentiates through them; both in scans of 100 training steps",
+        "ours iterates to convergence with a line search and takes implicit gradients at the mode; plain jax takes "
+        f"{N_NEWTON} full Newton steps in a scan and differentiates through them; both in scans of 100 training steps",
     ]
     title = f"Meta-training step of the classifier, {prior} prior"
     return Section(title, configuration, "step", rows_of(times, OURS), notes, {"agreement": agreement})
 
 
 def adaptation(n_tasks: int, rounds: int, say: Callable[[str], None]) -> Section:
-    """Class probabilities of new tasks, by the same GP: the default kernel as it starts, without a mean."""
+    """Measure class probabilities of new tasks by the same GP: the default kernel, untrained, with zero mean."""
     few = make_label_tasks(4, N_SAMPLES)
     meta = MetaGPClassifier(
         0.5, inference="map", mean="zero", kernel="linear+rbf", n_steps=0, standardize=False, random_state=0
@@ -163,27 +163,27 @@ def adaptation(n_tasks: int, rounds: int, say: Callable[[str], None]) -> Section
     notes = [
         f"{len(tasks)} tasks of {N_SAMPLES} labeled and {N_QUERIES} query points; scikit-learn gets {len(subset)}; "
         f"the same kernel, probabilities equal up to {difference:.1e} (scikit-learn approximates the integral)",
-        "ours is in float64",
+        "ours computes in float64",
     ]
     title = "Adaptation of the classifier, from a list of tasks"
     return Section(title, configuration, "task", rows_of(times, OURS), notes, {"difference": difference})
 
 
 def our_probabilities(meta: Any, tasks: Sequence[TestTask]) -> np.ndarray:
-    """p(y = 1) of every query."""
+    """Return p(y = 1) at every query."""
     adapted = meta.adapt_many([(task.x_context, task.y_context) for task in tasks])
     return np.stack(adapted.predict_proba([task.x_query for task in tasks]))[:, :, 1]
 
 
 def sklearn_probabilities(tasks: Sequence[TestTask]) -> np.ndarray:
-    """p(y = 1) of every query, (tasks, queries)."""
+    """Return p(y = 1) at every query, (tasks, queries)."""
     from sklearn.gaussian_process import GaussianProcessClassifier
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct
     from threadpoolctl import threadpool_limits
 
     linear_scale, length_scale = LinearRBFKernel().linear_scale / INPUT_DIM, math.sqrt(INPUT_DIM)
     rows = []
-    with threadpool_limits(1):  # threads only cost, with matrices this small
+    with threadpool_limits(1):  # matrices this small gain nothing from threads
         for task in tasks:
             linear = ConstantKernel(linear_scale) * DotProduct(0.0, "fixed")
             smooth = ConstantKernel(LinearRBFKernel().rbf_scale) * RBF(length_scale)

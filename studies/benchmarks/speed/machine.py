@@ -1,4 +1,4 @@
-"""What the figures were measured on."""
+"""The machine that the benchmarks ran on."""
 
 import os
 import platform
@@ -11,7 +11,7 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "XLA_FL
 
 
 def describe() -> dict[str, Any]:
-    """Processor, cores, devices, versions, and settings of threads that were not left alone."""
+    """Return processor, cores, devices, versions, and environment variables that change threads or devices."""
     import jax
 
     return {
@@ -29,12 +29,12 @@ def describe() -> dict[str, Any]:
 
 
 def n_cores() -> int:
-    """Those this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def has_torch() -> bool:
-    """Whether the contestants that need torch can run."""
+    """Return whether the contestants that need torch can run."""
     return _version("torch") is not None and _version("gpytorch") is not None
 
 

@@ -1,7 +1,7 @@
-"""The measured problem: N tasks of M samples, the paper's prior of two 4 x 32 tanh networks, and its numbers.
+"""The measured problem: N tasks of M samples, and the paper's prior with two 4 x 32 tanh networks.
 
-Every contestant gets the same numbers from here: `data_of` a run are its tasks, their weights and the temperature,
-`networks_of` its parameters are weights and biases of the mean and of the feature network.
+All contestants get the same numbers: `data_of` returns the tasks of a run, their weights and the temperature, and
+`networks_of` returns its parameters as weights and biases of the mean and the feature network.
 """
 
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ Layers = list[tuple[np.ndarray, np.ndarray]]  # weight (outputs, inputs) and bia
 
 
 class Data(NamedTuple):
-    """What the loss depends on besides the parameters."""
+    """The data of the loss."""
 
     x: np.ndarray  # (tasks, samples, input_dim)
     y: np.ndarray  # (tasks, samples)
@@ -39,14 +39,14 @@ class Data(NamedTuple):
 
 
 class Networks(NamedTuple):
-    """The parameters; for several particles every array has a leading axis of them."""
+    """The parameters; with several particles, arrays have a leading axis of particles."""
 
     mean: Layers
     features: Layers
 
 
 def make_settings(hidden: tuple[int, ...] = HIDDEN, method: Method = MODE, n_particles: int = 1) -> Settings:
-    """The paper's prior, with noise of fixed standard deviation, for tasks as they are."""
+    """Return the paper's prior with fixed noise, without standardization."""
     return Settings(
         mean=MLPMean(hidden),
         kernel=MLPKernel(hidden, n_features=FEATURES, output_scale=OUTPUT_SCALE),
@@ -58,28 +58,28 @@ def make_settings(hidden: tuple[int, ...] = HIDDEN, method: Method = MODE, n_par
 
 
 def make_tasks(seed: int = 0, n_source: int = N_SOURCE, n_target: int = N_TARGET) -> list[list[Task]]:
-    """Source and target tasks of one draw."""
+    """Return the source and target tasks of one draw."""
     environment = Sinusoid(0.5)
     rng = np.random.default_rng(seed)
     return [environment.source_tasks(n_source, N_SAMPLES, rng), environment.target_tasks(n_target, N_SAMPLES, rng)]
 
 
 def measured_run(settings: Settings, alpha: float = ALPHA, seed: int = 0, tasks: list[list[Task]] | None = None) -> Run:
-    """A run of the measured problem, as `fit` sets it up."""
+    """Return a run of the measured problem, set up as in `fit`."""
     tasks = make_tasks(seed) if tasks is None else tasks
     return make_run(tasks, [alpha, 1.0 - alpha], identity_scaling(tasks[0][0].x.shape[1]), settings, seed)
 
 
 def data_of(run: Run) -> Data:
-    """The tasks of a run whose tasks have one size."""
+    """Return the data of a run whose tasks all have the same size."""
     problem = run.problem
     [bucket], [weights] = problem.tasks.buckets, task_weights(problem.tasks, problem.environment_weights)
-    assert np.all(bucket.mask), "tasks of one size only"
+    assert np.all(bucket.mask), "tasks must have the same size"
     return Data(np.asarray(bucket.x), np.asarray(bucket.y), np.asarray(weights), float(problem.temperature))
 
 
 def networks_of(theta: Any) -> Networks:
-    """The parameters of the library's prior, or a gradient by them, as plain arrays."""
+    """Return the parameters of the library's prior, or their gradient, as plain arrays."""
 
     def layers(network: Any) -> Layers:
         return [(np.asarray(layer.weight), np.asarray(layer.bias)) for layer in network.layers]
@@ -88,10 +88,10 @@ def networks_of(theta: Any) -> Networks:
 
 
 def first_particle(tree: Any) -> Any:
-    """One particle of a pytree of many."""
+    """Return the first particle of a pytree of particles."""
     return jax.tree.map(lambda leaf: leaf[0], tree)
 
 
 def flat(networks: Any) -> np.ndarray:
-    """All numbers of such networks in one order."""
+    """Return all numbers of such networks as one vector."""
     return np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(networks)])

@@ -1,4 +1,4 @@
-"""Measurements that need a process of their own."""
+"""Measurements that need their own process."""
 
 import os
 import subprocess
@@ -10,12 +10,12 @@ BENCHMARKS = Path(__file__).resolve().parents[1]
 
 
 def run_module(module: str, *arguments: str, timeout: float) -> str:
-    """What `python -m module` prints; an error with what it had to say where it fails."""
+    """Return the output of `python -m module`; if it fails, raise an error with its messages."""
     return run_python("-m", module, *arguments, timeout=timeout)
 
 
 def run_python(*arguments: str, timeout: float, environment: Mapping[str, str] | None = None) -> str:
-    """What python prints, with `speed` to be found."""
+    """Return the output of python, with `speed` on the path."""
     path = os.pathsep.join(filter(None, [str(BENCHMARKS), os.environ.get("PYTHONPATH")]))
     settings = {**os.environ, "PYTHONPATH": path, **(environment or {})}
     command = [sys.executable, *arguments]

@@ -1,4 +1,4 @@
-"""What was measured, as tables of Markdown and as one JSON file."""
+"""Results as Markdown tables and as one JSON file."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,24 +15,24 @@ class Row(NamedTuple):
 
     name: str
     seconds: Spread
-    over_ours: Spread | None = None  # how many times longer it took than ours, in the same round
-    over_floor: float | None = None  # how many times longer than the arithmetic floor
-    columns: dict[str, Any] = {}  # noqa: RUF012  what else is known, never changed
+    over_ours: Spread | None = None  # ratio of its time to ours in the same round
+    over_floor: float | None = None  # ratio of its time to the arithmetic floor
+    columns: dict[str, Any] = {}  # noqa: RUF012  further columns, never changed
 
 
 class Section(NamedTuple):
-    """One table, what it was measured on, and what to know to read it."""
+    """One table with its configuration and notes."""
 
     title: str
     configuration: dict[str, Any]
-    per: str  # what a time is of: step, run, task
+    per: str  # unit of the times: step, run, task
     rows: list[Row]
     notes: list[str]
-    figures: dict[str, Any] = {}  # noqa: RUF012  numbers that are not a row, never changed
+    figures: dict[str, Any] = {}  # noqa: RUF012  numbers outside the rows, never changed
 
 
 def rows_of(times: Mapping[str, np.ndarray], ours: str, floor: float | None = None) -> list[Row]:
-    """A row per contestant, with its time over ours round by round."""
+    """Return a row per contestant, with the ratio of its time to ours by round."""
     return [
         Row(
             name,
@@ -45,12 +45,12 @@ def rows_of(times: Mapping[str, np.ndarray], ours: str, floor: float | None = No
 
 
 def as_markdown(machine: Mapping[str, Any], sections: Sequence[Section]) -> str:
-    """All tables as text."""
+    """Return all tables as Markdown."""
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     lines = [
         f"Measured on {machine['processor']}, {machine['cores']} cores, {machine['memory_gb']} GB "
         f"({', '.join(machine['devices'])}); load before: {machine['load_before']}; python {machine['python']}; "
-        f"{versions}. Medians, quartiles in brackets; contestants take turns, and ratios are of each round.",
+        f"{versions}. Medians with quartiles in brackets; contestants take turns, and ratios are taken within rounds.",
     ]
     for section in sections:
         lines += ["", f"### {section.title}", "", *_table(section), ""]
@@ -59,20 +59,20 @@ def as_markdown(machine: Mapping[str, Any], sections: Sequence[Section]) -> str:
 
 
 def as_json(options: Mapping[str, Any], machine: Mapping[str, Any], sections: Sequence[Section]) -> str:
-    """All of it, for programs."""
+    """Return all results as JSON."""
     content = {"options": options, "machine": machine, "sections": [_plain(section) for section in sections]}
     return json.dumps(content, indent=1, default=_number) + "\n"
 
 
 def write(path: Path, options: Mapping[str, Any], machine: Mapping[str, Any], sections: Sequence[Section]) -> None:
-    """The JSON file, and the tables beside it."""
+    """Write the JSON file, and the Markdown tables beside it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(as_json(options, machine, sections))
     path.with_suffix(".md").write_text(as_markdown(machine, sections))
 
 
 def duration(seconds: float) -> str:
-    """Three digits in the unit that fits."""
+    """Format seconds with three digits in a suitable unit."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if abs(seconds) >= size:
             return f"{seconds / size:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""Item 6: how long to import, to compile, and from nothing to a first prediction from a saved prior."""
+"""Item 6: time to import, to compile, and to the first prediction from a saved prior."""
 
 import json
 import tempfile
@@ -21,7 +21,7 @@ print(meta.adapt([[0.0], [1.0], [2.0]], [0.0, 1.0, 0.5]).predict([[0.5], [1.5]])
 COMPILE = """
 import json, time
 from metaprior.meta.methods import MAP
-from speed.problem import measured_run, make_settings
+from speed.problem import make_settings, measured_run
 from speed.step import our_training
 train = our_training(measured_run(make_settings()), MAP(), 100)
 times = []
@@ -34,7 +34,7 @@ print(json.dumps(times[0] - times[1]))
 
 
 def measure(quick: bool, say: Callable[[str], None]) -> list[Section]:
-    """One table; every row is of fresh processes."""
+    """Return one table; every row is measured in fresh processes."""
     repeats = 1 if quick else 5
     rows = [
         Row("python that does nothing", spread(_walls(NOTHING, repeats))),
@@ -46,18 +46,18 @@ def measure(quick: bool, say: Callable[[str], None]) -> list[Section]:
         say("training compiled")
         rows += _first_prediction(Path(folder), repeats)
     notes = [
-        "wall time of whole processes, the interpreter's start included; compilation: the first 100 steps of training "
-        "(MAP, 30 tasks of 5 samples, 4 x 32 networks) less the next 100",
-        "warm: JAX's persistent compilation cache holds the programs (JAX_COMPILATION_CACHE_DIR, all kept)",
+        "wall time of whole processes, including the start of the interpreter; compilation: the first 100 training "
+        "steps (MAP, 30 tasks of 5 samples, 4 x 32 networks) minus the next 100",
+        "warm: the programs are in JAX's persistent compilation cache (JAX_COMPILATION_CACHE_DIR)",
     ]
     return [Section("Start-up", {"repeats": repeats}, "process", rows, notes)]
 
 
 def _compilation(cache: Path, repeats: int) -> list[Row]:
-    """Of the training loop, without a cache and with a warm one."""
+    """Measure compilation of the training loop without a cache and with a warm one."""
     off = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
     rows = []
-    for name, environment in (("compile training, no cache", off), ("compile training, warm cache", _kept_in(cache))):
+    for name, environment in (("compile training, no cache", off), ("compile training, warm cache", _cache_in(cache))):
         if environment is not off:
             run_python("-c", COMPILE, timeout=120, environment=environment)
         outputs = [run_python("-c", COMPILE, timeout=120, environment=environment) for _ in range(repeats)]
@@ -66,13 +66,13 @@ def _compilation(cache: Path, repeats: int) -> list[Row]:
 
 
 def _first_prediction(folder: Path, repeats: int) -> list[Row]:
-    """From process start, of a saved prior with the paper's networks."""
+    """Measure from process start to the first prediction of a saved prior with the paper's networks."""
     from speed.adaptation import fitted
 
     path = folder / "prior.safetensors"
     fitted().save(path)
-    cold = [_wall(PREDICT, str(path), environment=_kept_in(folder / f"cold{i}")) for i in range(repeats)]
-    warm = _walls(PREDICT, repeats, str(path), environment=_kept_in(folder / "cold0"))
+    cold = [_wall(PREDICT, str(path), environment=_cache_in(folder / f"cold{i}")) for i in range(repeats)]
+    warm = _walls(PREDICT, repeats, str(path), environment=_cache_in(folder / "cold0"))
     off = _walls(PREDICT, repeats, str(path), environment={"JAX_ENABLE_COMPILATION_CACHE": "false"})
     return [
         Row("first prediction, no cache", spread(off)),
@@ -81,8 +81,8 @@ def _first_prediction(folder: Path, repeats: int) -> list[Row]:
     ]
 
 
-def _kept_in(cache: Path) -> dict[str, str]:
-    """Everything that is compiled is kept, also where the library keeps its own."""
+def _cache_in(cache: Path) -> dict[str, str]:
+    """Return environment variables that cache every compiled program in a folder."""
     return {
         "JAX_COMPILATION_CACHE_DIR": str(cache),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",

@@ -1,4 +1,4 @@
-"""Item 1: a meta-training step, by MAP and by SVGD with ten particles."""
+"""Item 1: a meta-training step, with MAP and with SVGD of ten particles."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -22,8 +22,8 @@ from speed.problem import (
     data_of,
     first_particle,
     flat,
-    measured_run,
     make_settings,
+    measured_run,
     networks_of,
 )
 from speed.report import Section, duration, rows_of
@@ -35,16 +35,16 @@ N_PARTICLES = 10
 
 
 class Disagreement(AssertionError):
-    """Contestants that do not compute the same thing cannot be compared."""
+    """Contestants do not compute the same result, and cannot be compared."""
 
 
 class Budget(NamedTuple):
-    """How much to measure."""
+    """Numbers of rounds and steps."""
 
     rounds: int
     our_steps: int
     loop_steps: int
-    compiled: bool  # torch.compile too
+    compiled: bool  # measure torch.compile too
 
 
 QUICK = Budget(rounds=5, our_steps=300, loop_steps=3, compiled=False)
@@ -52,33 +52,33 @@ FULL = Budget(rounds=9, our_steps=1000, loop_steps=8, compiled=True)
 
 
 def measure(quick: bool, say: Callable[[str], None]) -> list[Section]:
-    """Both tables."""
+    """Return both tables."""
     budget = QUICK if quick else FULL
     return [map_step(budget, say), stein_step(budget, say)]
 
 
 def our_training(run: Run, method: Method, n_steps: int) -> Callable[[], Any]:
-    """`train`, as `fit` calls it."""
+    """Return a call of `train`, as in `fit`."""
     stacked, train_config = stack_runs([run]), TrainConfig(method, "adam", "constant")
     rate = jnp.full(1, LEARNING_RATE)
     return lambda: train(stacked.problem, stacked.particles, stacked.key, train_config, n_steps, rate)
 
 
 def our_loss_and_gradient(run: Run) -> tuple[float, np.ndarray]:
-    """Of the first particle, flat in the order of `Networks`."""
+    """Return loss and flat gradient of the first particle, in the order of `Networks`."""
     theta = first_particle(run.particles)
     value, gradient = jax.jit(jax.value_and_grad(lambda theta: -log_gibbs(theta, run.problem)))(theta)
     return float(value), flat(networks_of(gradient))
 
 
 def plain_loss_and_gradient(networks: Networks, data: Data) -> tuple[float, np.ndarray]:
-    """Of the plain jax contestant."""
+    """Return loss and flat gradient of plain jax."""
     value, gradient = jax.jit(jax.value_and_grad(contestants_jax.loss))(networks, data)
     return float(value), flat(gradient)
 
 
 def check_agreement(results: dict[str, tuple[float, np.ndarray]], tolerance: float = TOLERANCE) -> dict[str, float]:
-    """The largest relative difference of loss and gradient from the first contestant's; an error where it is large."""
+    """Return the largest relative differences from the first contestant's loss and gradient; raise if large."""
     (_, (loss, gradient)), *_ = results.items()
     found = {}
     for name, (other_loss, other_gradient) in results.items():
@@ -87,14 +87,14 @@ def check_agreement(results: dict[str, tuple[float, np.ndarray]], tolerance: flo
         found[name] = float(max(of_loss, of_gradient))
         if not found[name] <= tolerance:
             raise Disagreement(
-                f"{name} does not compute what the others do: its loss differs by {of_loss:.1e}, its gradient by "
-                f"{of_gradient:.1e}, relatively; at most {tolerance:.0e} is rounding. Nothing is reported."
+                f"{name} does not compute what the others do: the relative difference of its loss is {of_loss:.1e}, of "
+                f"its gradient {of_gradient:.1e}; at most {tolerance:.0e} can be rounding. Nothing is reported."
             )
     return found
 
 
 def map_step(budget: Budget, say: Callable[[str], None]) -> Section:
-    """MAP."""
+    """Measure MAP."""
     run = measured_run(make_settings())
     data, networks = data_of(run), networks_of(first_particle(run.particles))
     objective = lambda networks: contestants_jax.loss(networks, data)  # noqa: E731
@@ -118,7 +118,7 @@ def map_step(budget: Budget, say: Callable[[str], None]) -> Section:
 
 
 def stein_step(budget: Budget, say: Callable[[str], None]) -> Section:
-    """SVGD."""
+    """Measure SVGD."""
     method = SVGD()
     run = measured_run(make_settings(method=method, n_particles=N_PARTICLES))
     data, networks = data_of(run), networks_of(run.particles)
@@ -137,7 +137,7 @@ def stein_step(budget: Budget, say: Callable[[str], None]) -> Section:
         batched = contestants_torch.SteinTraining(networks, data)
         directions["plain torch"] = (0.0, batched.direction().numpy().ravel())
         threads = contestants_torch.choose_threads(batched, lambda: batched.steps(5), machine.n_cores())
-        notes.append(f"plain torch is faster with {threads} thread{'s' * (threads > 1)}, and has them")
+        notes.append(f"plain torch uses {threads} thread{'s' * (threads > 1)}, with which it is faster")
         contestants.append(Contestant("plain torch, batched by hand", lambda: batched.steps(15), 15))
     agreement = check_agreement(directions)
     say(f"directions agree: {agreement}")
@@ -154,7 +154,7 @@ def _torch_contestants(
     results: dict[str, tuple[float, np.ndarray]],
     say: Callable[[str], None],
 ) -> tuple[list[Contestant], list[str]]:
-    """Those that can run here; their losses and gradients are put into `results`."""
+    """Return the contestants that can run; add their losses and gradients to `results`."""
     from speed import contestants_torch
 
     trainings = {
@@ -168,7 +168,7 @@ def _torch_contestants(
     for name, (training, n_steps) in trainings.items():
         try:
             results[name] = training.loss_and_gradient()
-        except Exception as error:  # torch.compile needs a compiler, and says so in many ways
+        except Exception as error:  # torch.compile needs a compiler, and raises many kinds of errors
             if "compile" not in name:
                 raise
             notes.append(f"{name} could not run here: {type(error).__name__}")
@@ -176,14 +176,14 @@ def _torch_contestants(
         threads = contestants_torch.choose_threads(
             training, lambda t=training, n=n_steps: t.steps(max(n // 8, 1)), machine.n_cores()
         )
-        notes.append(f"{name} is faster with {threads} thread{'s' * (threads > 1)}, and has them")
+        notes.append(f"{name} uses {threads} thread{'s' * (threads > 1)}, with which it is faster")
         say(notes[-1])
         contestants.append(Contestant(name, lambda t=training, n=n_steps: t.steps(n), n_steps))
     return contestants, notes
 
 
 def our_direction(run: Run, method: SVGD) -> tuple[float, np.ndarray]:
-    """Of descent, one particle after another; the zero stands in the place of a loss."""
+    """Return zero, in place of a loss, and the descent directions of all particles as one vector."""
 
     def direction(particles: Any) -> Any:
         scores = jax.vmap(jax.grad(lambda theta: log_gibbs(theta, run.problem)))(particles)
@@ -193,12 +193,12 @@ def our_direction(run: Run, method: SVGD) -> tuple[float, np.ndarray]:
 
 
 def plain_direction(networks: Networks, objective: Callable[[Any], Any]) -> tuple[float, np.ndarray]:
-    """The same, of plain jax."""
+    """Return the same for plain jax."""
     return 0.0, _rows(jax.jit(lambda networks: contestants_jax.stein_gradient(networks, objective))(networks))
 
 
 def _rows(networks: Any) -> np.ndarray:
-    """One particle after another."""
+    """Concatenate the numbers of all particles."""
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(networks)]
     return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1).ravel()
 
@@ -214,7 +214,7 @@ def _section(
         f"{work.tanhs:.3g} tanhs at {rates.tanhs / 1e9:.3g} G/s, both measured: {duration(least)}; "
         f"{work.bytes / 1e3:.3g} kB to read and write",
         *notes,
-        "all from equal parameters, losses and gradients checked to agree to 1e-4; float32; Adam",
+        "all start from the same parameters; losses and gradients agree to 1e-4; float32; Adam",
     ]
     configuration = {"tasks": n_tasks, "samples": N_SAMPLES, "particles": n_particles, "networks": "4 x 32 tanh, two"}
     figures = figures | {"floor_seconds": least, "work": work._asdict(), "rates": rates._asdict()}

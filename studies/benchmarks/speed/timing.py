@@ -1,4 +1,4 @@
-"""Contestants timed in turn, so that a status machine slows them all; medians, quartiles and paired ratios."""
+"""Time contestants in turn, so that a busy machine slows all of them; medians, quartiles and paired ratios."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Contestant(NamedTuple):
-    """Something to time: `call` does `units` units of work and returns when they are done."""
+    """A call to time, which does `units` units of work."""
 
     name: str
     call: Callable[[], Any]
@@ -25,27 +25,27 @@ class Spread(NamedTuple):
 
 
 def spread(values: Sequence[float] | np.ndarray) -> Spread:
-    """Median and quartiles."""
+    """Return median and quartiles."""
     low, median, high = np.quantile(np.asarray(values, float), (0.25, 0.5, 0.75))
     return Spread(float(median), float(low), float(high), len(values))
 
 
 def ratio(others: Sequence[float] | np.ndarray, ours: Sequence[float] | np.ndarray) -> Spread:
-    """How many times longer the others took, round by round: what slows a whole round cancels."""
+    """Return the ratios of times by round; what slows a whole round cancels."""
     return spread(np.asarray(others, float) / np.asarray(ours, float))
 
 
 def seconds(call: Callable[[], Any]) -> float:
-    """How long one call takes."""
+    """Return the seconds of one call."""
     started = time.perf_counter()
     call()
     return time.perf_counter() - started
 
 
 def alternate(contestants: Sequence[Contestant], rounds: int, say: Callable[[str], None]) -> dict[str, np.ndarray]:
-    """Seconds per unit of each contestant in every round. Each has been called once before, to compile.
+    """Return seconds per unit of each contestant in every round, after a first call of each to compile.
 
-    Every round starts with another one, so that none always follows the same.
+    Every round starts with another contestant, so that none always follows the same one.
     """
     for contestant in contestants:
         say(f"{contestant.name}: first call {seconds(contestant.call):.2f} s")
@@ -59,7 +59,7 @@ def alternate(contestants: Sequence[Contestant], rounds: int, say: Callable[[str
 
 
 def repeat(call: Callable[[], Any], budget: float, most: int = 1000, least: int = 3) -> list[float]:
-    """Seconds of each of several calls, as many as fit into `budget` seconds."""
+    """Return the seconds of as many calls as fit into `budget` seconds."""
     times: list[float] = []
     while len(times) < least or (sum(times) < budget and len(times) < most):
         times.append(seconds(call))
