@@ -21,7 +21,7 @@ from metaprior.metrics.regression import mean_and_standard_error
 from metaprior_studies.drawn_tasks import DrawnTasks
 from metaprior_studies.estimator_schemes import fit_and_score
 from metaprior_studies.real.real_study import ENVIRONMENTS, STUDIES
-from metaprior_studies.results_store import write_whole
+from metaprior_studies.results_store import write_file
 
 PAPER_PRIOR: dict[str, Any] = {"mean": "mlp", "kernel": "mlp", "inference": "map"}
 REGRESSION_METRICS = ("rmse", "nll", "calibration_error", "coverage")
@@ -105,7 +105,7 @@ def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Write a CSV file, atomically."""
     text = io.StringIO()
     write_rows(rows, text)
-    write_whole(path, text.getvalue().encode())
+    write_file(path, text.getvalue().encode())
 
 
 def summarize(

@@ -49,10 +49,10 @@ class Store:
             raise ResultsError(f"{self.folder} already holds results. Add --resume to complete them, or choose "
                 "another --out; nothing is overwritten.")  # fmt: skip
 
-    def claim(self) -> None:
+    def write_config(self) -> None:
         """Write the configuration."""
         if self._found_config() != self.config:
-            write_whole(self.folder / "config.json", _json(self.config))
+            write_file(self.folder / "config.json", _json(self.config))
 
     def has(self, point: Point) -> bool:
         """Return whether the point has been computed."""
@@ -63,7 +63,7 @@ class Store:
         columns = {name: [row[name] for row in rows] for name in rows[0]}
         content = json.dumps(columns)
         record = {"config": self._config_digest, "sha256": _digest(content), "columns": content}
-        write_whole(self._path(point), _json(record))
+        write_file(self._path(point), _json(record))
 
     def rows(self, point: Point) -> dict[str, list[Any]]:
         """Return the columns of a point."""
@@ -90,17 +90,17 @@ class Store:
     def write_table(self) -> "pd.DataFrame":
         """Write results.parquet, whose bytes depend only on the results, not on the number of runs that made them."""
         table = self.table()
-        write_whole(self.folder / "results.parquet", table.to_parquet(index=False, compression="zstd"))
+        write_file(self.folder / "results.parquet", table.to_parquet(index=False, compression="zstd"))
         return table
 
-    def note(self, provenance: dict[str, Any]) -> None:
+    def add_provenance(self, provenance: dict[str, Any]) -> None:
         """Add a computed point to provenance.json; points made in the same way are added up."""
         runs = read_runs(self.folder)
         counted = ("points", "seconds")
         if runs and all(runs[-1].get(key) == value for key, value in provenance.items() if key not in counted):
             last = runs.pop()
             provenance = {**provenance, **{key: round(last[key] + provenance[key], 1) for key in counted}}
-        write_whole(self.folder / "provenance.json", _json({"runs": [*runs, provenance]}))
+        write_file(self.folder / "provenance.json", _json({"runs": [*runs, provenance]}))
 
     def _found_config(self) -> Any:
         """Return the content of config.json; None if it is missing or damaged (points record their configuration)."""
@@ -117,7 +117,7 @@ class Store:
         return self.folder / "points" / f"{point.name}.json"
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_file(path: Path, content: bytes) -> None:
     """Write a file atomically, and make its folder if necessary; errors say what to do."""
     with _readable_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -34,7 +34,7 @@ def run(
 
 def compute(store: Store, command: str, progress: Progress = lambda what, done: None) -> None:
     """Compute and store the missing points. Finished points survive an interruption."""
-    store.claim()
+    store.write_config()
     environment = describe_environment(command)
     for point in store.points:
         name = f"{store.study.name}, {point.name}"
@@ -42,7 +42,7 @@ def compute(store: Store, command: str, progress: Progress = lambda what, done: 
             progress(name, 0)
             started = time.perf_counter()
             store.add(point, store.study.run(point, lambda what, name=name: progress(f"{name}: {what}", 0)))
-            store.note({"points": 1, "seconds": round(time.perf_counter() - started, 1), **environment})
+            store.add_provenance({"points": 1, "seconds": round(time.perf_counter() - started, 1), **environment})
         progress(name, 1)
 
 

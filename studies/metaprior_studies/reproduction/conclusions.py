@@ -9,7 +9,7 @@ import pandas as pd
 
 from metaprior_studies.reproduction.claims import Claim, claims_json, judge
 from metaprior_studies.reproduction.html_report import make_report, render
-from metaprior_studies.results_store import ResultsError, read_json, read_runs, write_whole
+from metaprior_studies.results_store import ResultsError, read_json, read_runs, write_file
 from metaprior_studies.schema import COLUMNS, FIGURES
 
 
@@ -21,7 +21,7 @@ def conclude(folder: Path) -> tuple[list[Claim], list[Path]]:
     drawn = {folder / f"{name}.png": picture for name, picture in pictures.items()}
     written = {folder / "claims.json": (json.dumps(claims_json(claims), indent=1) + "\n").encode(), **drawn}
     for path, content in written.items():
-        write_whole(path, content)
+        write_file(path, content)
     report = folder / "report.html"
     make_report(tables, claims, {name: provenance(folder / name) for name in tables}, pictures, report)
     return claims, [*written, report]

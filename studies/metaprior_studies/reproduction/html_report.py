@@ -14,7 +14,7 @@ from metaprior_studies.reproduction.claims import Claim
 from metaprior_studies.reproduction.comparisons import FAILS, HOLDS, MIN_DRAWS, UNDECIDED, Comparison, signed
 from metaprior_studies.reproduction.pictures import PICTURES
 from metaprior_studies.reproduction.tables import auto_table
-from metaprior_studies.results_store import write_whole
+from metaprior_studies.results_store import write_file
 from metaprior_studies.schema import AUTO
 
 CAPTIONS = {
@@ -98,7 +98,7 @@ def make_report(
         f"<title>{escape(TITLE)}</title><style>{STYLE}</style>"
     )
     page = f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n' + "\n".join(body) + "\n</body></html>\n"
-    write_whole(path, page.encode())
+    write_file(path, page.encode())
 
 
 def render(frames: dict[str, pd.DataFrame]) -> dict[str, bytes]:
