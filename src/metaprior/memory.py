@@ -6,9 +6,12 @@ from typing import Any, TypeVar
 
 import jax
 
+from metaprior.checks import Argument, Message
+
 Result = TypeVar("Result")
 
-RUN_ADVICE = "Set batch_size or decrease it, or use fewer tasks or particles."  # if a single training run does not fit
+# If a single training run does not fit.
+RUN_ADVICE = Message("Set or decrease ", Argument("batch_size"), ", or use ", Argument("fewer tasks"), " or particles.")
 
 
 class OutOfMemoryWarning(UserWarning):
@@ -32,7 +35,7 @@ def in_chunks(
             if not is_out_of_memory(error):
                 raise
             if len(chunk) == 1:
-                raise MemoryError(f"Out of memory with one of the {what} at a time. {advice}") from error
+                raise MemoryError(Message(f"Out of memory with one of the {what} at a time. ", advice)) from error
         else:
             yield result
             first += len(chunk)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import tinygp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from metaprior.checks import check_integer, check_positive
+from metaprior.checks import Argument, Message, check_integer, check_positive
 from metaprior.gp.linalg import product
 from metaprior.gp.means import Linear
 from metaprior.gp.parameters import Fixed, Parameter
@@ -204,10 +204,9 @@ class InducingKernel:
 def _empty_basis(n_points: int | None, length_scale: float | None, input_dim: int) -> InducingBasis:
     """Return a basis of the right shapes, filled with zeros."""
     if input_dim > MAX_INPUT_DIM:
-        raise ValueError(
-            f"kernel='inducing' supports at most {MAX_INPUT_DIM} input dimensions; the inputs have {input_dim}. "
-            "Use kernel='linear+rbf', or kernel='linear' (in learned features)."
-        )
+        found = f" supports at most {MAX_INPUT_DIM} input dimensions; the inputs have {input_dim}. Use "
+        others = (Argument("kernel", "linear+rbf"), ", or ", Argument("kernel", "linear"), " (in learned features).")
+        raise ValueError(Message(Argument("kernel", "inducing"), found, *others))
     n_points = n_points or DEFAULT_POINTS[min(input_dim, len(DEFAULT_POINTS)) - 1]
     shapes = (n_points, input_dim), (n_points, n_points), ()
     points, whitening, log_length_scale = (Fixed(jnp.zeros(shape)) for shape in shapes)

@@ -10,7 +10,7 @@ import jax.flatten_util
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from metaprior.checks import is_number
+from metaprior.checks import Argument, Message, is_number
 from metaprior.gp.parameters import groups
 
 GROUPS = ("weights", "biases", "scales")
@@ -72,10 +72,8 @@ def check_prior_std(prior_std: Any) -> dict[str, float]:
     if isinstance(prior_std, Mapping):
         stds |= _known_groups(prior_std, "prior_std")
     if not all(is_number(std) and std > 0 for std in stds.values()):
-        raise ValueError(
-            "prior_std must be a positive number, or a mapping from group (weights, biases, scales) to positive "
-            f"numbers, or 'auto'; got {prior_std!r}."
-        )
+        expected = "a positive number, or a mapping from group (weights, biases, scales) to positive numbers, or 'auto'"
+        raise ValueError(Message(Argument("prior_std"), f" must be {expected}; got {prior_std!r}."))
     return {name: float(std) for name, std in stds.items()}
 
 

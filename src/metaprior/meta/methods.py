@@ -15,7 +15,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from metaprior.checks import check_choice, check_integer, check_positive
+from metaprior.checks import Argument, Message, check_choice, check_integer, check_positive
 from metaprior.meta.hyperprior import HyperPrior
 
 Start = Literal["initializer", "hyperprior"]
@@ -135,9 +135,8 @@ def resolve_inference(inference: Any) -> Method | None:
         return inference
     if isinstance(inference, str) and inference in METHODS:
         return METHODS[inference]()
-    raise ValueError(
-        f"inference must be 'auto', 'map', 'svgd', 'laplace', MAP(...), SVGD(...) or Laplace(...); got {inference!r}."
-    )
+    expected = "'auto', 'map', 'svgd', 'laplace', MAP(...), SVGD(...) or Laplace(...)"
+    raise ValueError(Message(Argument("inference"), f" must be {expected}; got {inference!r}."))
 
 
 def squared_distances(flat: Float[Array, "k size"]) -> Float[Array, "k k"]:

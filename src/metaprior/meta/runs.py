@@ -178,7 +178,8 @@ def _draw_prior(key, input_dim, parts, likelihood, noise_std, learn_noise, prior
     initial, rests = eqx.filter_vmap(initialize)(keys)
     theta, rest = jax.tree.map(lambda leaf: leaf[0] if eqx.is_array(leaf) else leaf, (initial, rests))
     if not jax.tree.leaves(theta):
-        raise ValueError("mean, kernel and noise_std leave nothing to learn: give at least one of them a parameter.")
+        named = (Argument("mean"), ", ", Argument("kernel"), " and ", Argument("noise_std"))
+        raise ValueError(Message(*named, " leave nothing to learn: give at least one of them a parameter."))
     check_prior(eqx.combine(theta, rest), input_dim)
     hyperprior = make_hyperprior(theta, dict(prior_mean), prior_std)
     return place_particles(start_key, initial, hyperprior, start), rest, hyperprior
