@@ -1,4 +1,6 @@
-"""Many new tasks at once are predicted as each of them alone, whatever their sizes, in chunks that fit into memory."""
+"""One task is predicted as the entry of many, whatever their sizes; conditioning happens once, in chunks that fit."""
+
+import pickle
 
 import jax
 import jax.numpy as jnp
@@ -321,3 +323,145 @@ def test_single_precision_refuses_what_it_cannot_hold(regressor):
     far = [(np.zeros((1, 1)), np.zeros(1), np.full((1, 1), 1e60))]
     with pytest.raises(ValueError, match="'float32' cannot hold numbers"):
         regressor.predict_many(far, dtype="float32")
+
+
+def contradicted(tasks):
+    """Every input twice, with outputs that differ."""
+    twice = lambda y: np.concatenate([y, y + 0.5]) if y.dtype == float else np.concatenate([y, y[::-1]])  # noqa: E731
+    return [(np.concatenate([x, x]), twice(y), new) for x, y, new in tasks]
+
+
+def predictions(task, new):
+    if hasattr(task, "classes_"):
+        return [task.predict_proba(new), task.predict_log_proba(new), task.decision_function(new)]
+    y = np.zeros(len(new))
+    marginal = [*task.predict(new, return_std=True), *task.interval(new), task.log_density(new, y)]
+    return [*marginal, *task.predict(new, return_cov=True), task.sample(new, 2, random_state=0)]
+
+
+RAGGED = [(3, 3), (1, 4), (5, 2), (0, 3), (2, 1)]
+
+
+@pytest.mark.parametrize("noise_std", [0.1, 1e-7])
+def test_one_task_is_exactly_the_entry_of_many(noise_std):
+    """To the last digit, even where the noise is too small for inputs that contradict each other."""
+    meta = fit(TRAINING, kernel="inducing", n_particles=2, noise_std=noise_std, n_steps=0)
+    tasks = contradicted(make_tasks(RAGGED))
+    many = meta.adapt_many([(x, y) for x, y, _ in tasks])
+    together = many.predict([new for *_, new in tasks], return_std=True)
+    for i, (x, y, new) in enumerate(tasks):
+        expected = predictions(meta.adapt(x, y), new)
+        for entry in (meta.adapt_many([(x, y)])[0], many[i], many[i : i + 1][0]):
+            for found, wanted in zip(predictions(entry, new), expected, strict=True):
+                np.testing.assert_array_equal(found, wanted)
+        for found, wanted in zip(meta.predict_many([(x, y, new)], return_std=True), expected[:2], strict=True):
+            np.testing.assert_array_equal(found[0], wanted)
+        if noise_std == 0.1:  # padded otherwise, and so rounded otherwise: noise of 1e-7 would make that visible
+            for found, wanted in zip(together, expected[:2], strict=True):
+                np.testing.assert_allclose(found[i], wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_one_labeled_task_is_exactly_the_entry_of_many(classifier):
+    tasks = contradicted(make_labeled(RAGGED))
+    many = classifier.adapt_many([(x, y) for x, y, _ in tasks])
+    together = many.predict_proba([new for *_, new in tasks])
+    for i, (x, y, new) in enumerate(tasks):
+        expected = predictions(classifier.adapt(x, y), new)
+        for entry in (classifier.adapt_many([(x, y)])[0], many[i], many[i : i + 1][0]):
+            for found, wanted in zip(predictions(entry, new), expected, strict=True):
+                np.testing.assert_array_equal(found, wanted)
+        np.testing.assert_array_equal(classifier.adapt_many([(x, y)]).predict_proba([new])[0], expected[0])
+        np.testing.assert_allclose(together[i], expected[0], rtol=1e-12, atol=1e-12)
+
+
+@pytest.fixture
+def conditioned(monkeypatch):
+    """Numbers of tasks of the calls that condition."""
+    calls, condition = [], many_tasks.condition
+    monkeypatch.setattr(
+        many_tasks,
+        "condition",
+        lambda particles, rest, *task: calls.append(len(task[0])) or condition(particles, rest, *task),
+    )
+    return calls
+
+
+def test_conditioning_happens_once(regressor, classifier, conditioned):
+    [(x, y, new)] = make_tasks([(3, 4)])
+    task = regressor.adapt(x, y)
+    assert conditioned == []  # not before the first prediction
+    for queries in (new, new[:1], np.concatenate([new, new])):
+        predictions(task, queries)
+    assert conditioned == [1]
+    [(x, y, new)] = make_labeled([(6, 4)])
+    predictions(classifier.adapt(x, y), new)
+    assert conditioned == [1, 1]
+    tasks = make_tasks([(3, 4), (2, 3), (3, 2)])
+    many = regressor.adapt_many([(x, y) for x, y, _ in tasks])
+    for n in (1, 3):
+        many.interval([new[:n] for *_, new in tasks])
+    many.sample(new[:, :1])
+    assert conditioned == [1, 1, 3]
+
+
+@pytest.mark.parametrize("kept", [0, 1500, 2**29], ids=["nothing kept", "something kept", "all kept"])
+def test_kept_posteriors_predict_as_new_ones(regressor, conditioned, monkeypatch, kept):
+    """Whatever the chunks of a later prediction; those that do not fit are computed again."""
+    tasks = make_tasks([(3 * (n % 2), 1 + n % 3) for n in range(11)])
+    monkeypatch.setattr(many_tasks, "KEPT_BYTES", kept)
+    monkeypatch.setattr(many_tasks, "CHUNK_BYTES", 2**13)
+    many = regressor.adapt_many([(x, y) for x, y, _ in tasks])
+    first = many.predict([new for *_, new in tasks])
+    n_calls = len(conditioned)
+    assert n_calls > 2
+    for repeat in (1, 5, 1):
+        again = many.predict([np.repeat(new, repeat, axis=0) for *_, new in tasks])
+        for found, expected in zip(again, first, strict=True):
+            np.testing.assert_allclose(found, np.repeat(expected, repeat), rtol=1e-10, atol=1e-10)
+    assert (len(conditioned) == n_calls) == (kept == 2**29)
+    assert many._posteriors._n_bytes <= kept
+
+
+def test_contexts_of_one_padded_size_share_a_program(regressor, monkeypatch):
+    traced, points_of_tasks = [], many_tasks.adaptation.inference.points_of_tasks
+    monkeypatch.setattr(
+        many_tasks.adaptation.inference, "points_of_tasks", lambda *given: traced.append(1) or points_of_tasks(*given)
+    )
+    tasks = make_tasks([(13, 13), (14, 14), (16, 15), (15, 16)])
+    [(x, y, new), *others] = tasks
+    regressor.adapt(x, y).predict(new)
+    assert traced
+    traced.clear()
+    for x, y, new in others:
+        regressor.adapt(x, y).predict(new)
+    assert not traced
+
+
+def test_pickled_tasks_keep_their_posteriors_and_precision(regressor, conditioned):
+    tasks = make_tasks(SIZES)
+    many, queries = regressor.adapt_many([(x, y) for x, y, _ in tasks]), [new for *_, new in tasks]
+    expected = many.predict(queries)
+    copied = pickle.loads(pickle.dumps(many))
+    conditioned.clear()
+    for found, wanted in zip(copied.predict(queries), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    assert conditioned == []
+
+
+def test_covariances_and_draws_of_many_tasks(regressor, classifier):
+    tasks = make_tasks(SIZES)
+    queries = [new for *_, new in tasks]
+    many = regressor.adapt_many([(x, y) for x, y, _ in tasks])
+    means, covariances = many.predict(queries, return_cov=True)
+    draws = many.sample(queries, 3, random_state=0)
+    for i, (x, y, new) in enumerate(tasks):
+        mean, covariance = regressor.adapt(x, y).predict(new, return_cov=True)
+        np.testing.assert_allclose(means[i], mean, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(covariances[i], covariance, rtol=1e-12, atol=1e-12)
+        assert draws[i].shape == (3, len(new))
+    np.testing.assert_allclose(draws[0], many[0].sample(queries[0], 3, random_state=0), rtol=1e-9)
+    labeled = make_labeled([(6, 3), (6, 2)])
+    many = classifier.adapt_many([(x, y) for x, y, _ in labeled])
+    drawn = many.predict_proba([new for *_, new in labeled], n_samples=4000, random_state=0)
+    for entry, (_, _, new), found in zip(many, labeled, drawn, strict=True):
+        np.testing.assert_allclose(found, entry.predict_proba(new), atol=4.0 * 0.5 / np.sqrt(4000))

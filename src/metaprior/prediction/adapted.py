@@ -35,9 +35,9 @@ class Adapted:
 
     def _queries(self, X: Any) -> Ragged:
         """Return the checked inputs of every task."""
-        return (
-            X if isinstance(X, Ragged) else as_input_rows(self._list("X", X), self._query_name.format, self._input_dim)
-        )
+        if isinstance(X, Ragged):
+            return X
+        return as_input_rows(self._list("X", X), self._query_name.format, self._input_dim)
 
 
 class AdaptedMany(Adapted, Sequence):
@@ -51,12 +51,19 @@ class AdaptedMany(Adapted, Sequence):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self)} tasks, dtype={self._posteriors.dtype!r})"
 
+    def _some(self, index: slice) -> tuple[Ensemble, Ragged, Ragged]:
+        """Return the prior and the contexts of some tasks."""
+        tasks, all_tasks = np.arange(len(self))[index], self._posteriors
+        return all_tasks.model, all_tasks.x.take(tasks), all_tasks.y.take(tasks)
+
     def _one(self, index: int) -> tuple[int, Posteriors]:
         """Return the number of a task, and its posteriors in double precision."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"there are {len(self)} tasks; got the index {index}.")
         task = range(len(self))[index]
-        return task, self._posteriors.take(np.array([task]), "float64")
+        if len(self) == 1 and self._posteriors.dtype == "float64":
+            return task, self._posteriors
+        return task, Posteriors(*self._some(slice(task, task + 1)))
 
     def _list(self, name: str, values: Any) -> list[Any]:
         shape = getattr(values, "shape", ())
@@ -184,14 +191,13 @@ class _Regression(Adapted):
 
     def _joint(self, X: Any, latent: bool) -> list[JointMixture]:
         """Return the joint predictive distribution of every task."""
-        queries, log_weights = self._queries(X), np.log(self._posteriors.model.particle_weights)
-        mixtures = []
+        queries, weights, mixtures = self._queries(X), self._posteriors.model.particle_weights, []
         for task, n in enumerate(queries.sizes.tolist()):
             padded, _ = queries.pad(queries.starts[[task]], queries.sizes[[task]], padded_size(n))
             predicted = self._posteriors.evaluate(joint, np.array([task]), padded)
             parts = [observations(prediction, member.scaling, latent) for member, prediction in predicted]
             means, covariances = (np.concatenate(part)[:, 0] for part in zip(*parts, strict=True))
-            mixtures.append(JointMixture(means[:, :n], covariances[:, :n, :n], log_weights))
+            mixtures.append(JointMixture(means[:, :n], covariances[:, :n, :n], weights))
         return mixtures
 
 
@@ -216,6 +222,5 @@ class AdaptedRegressors(AdaptedMany, _Regression):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            part = self._posteriors.take(np.arange(len(self))[index], self._posteriors.dtype)
-            return AdaptedRegressors(part.model, part.x, part.y, part.dtype)
+            return AdaptedRegressors(*self._some(index), self._posteriors.dtype)
         return AdaptedRegressor(self._one(index)[1])

@@ -111,7 +111,6 @@ class AdaptedClassifiers(AdaptedMany, _Classification):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            part = self._posteriors.take(np.arange(len(self))[index], self._posteriors.dtype)
-            return AdaptedClassifiers(part.model, part.x, part.y, self.classes_[index], part.dtype)
+            return AdaptedClassifiers(*self._some(index), self.classes_[index], self._posteriors.dtype)
         task, posteriors = self._one(index)
         return AdaptedClassifier(posteriors, self.classes_[task])

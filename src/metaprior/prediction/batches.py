@@ -55,12 +55,6 @@ class Posteriors:
         # A JAX array in double precision would be read back in single precision.
         return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, self.__dict__)
 
-    def take(self, tasks: np.ndarray, dtype: str) -> "Posteriors":
-        """Return the posteriors of some tasks."""
-        if len(tasks) == len(self.x.sizes) == 1 and dtype == self.dtype:
-            return self
-        return Posteriors(self.model, self.x.take(tasks), self.y.take(tasks), dtype)
-
     def predict(
         self, queries: Ragged, observe: Callable[[Model, Prediction], np.ndarray]
     ) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:

@@ -1,4 +1,4 @@
-"""FittedMembers priors, alone or averaged."""
+"""Fitted priors, single or averaged."""
 
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from metaprior.tasks.scaling import Scaling
 
 
 class Model(NamedTuple):
-    """A fitted prior: the particles of theta, the rest of the prior, and the scaling of its data."""
+    """A fitted prior: particles of theta, the rest of the prior, and the scaling of its data."""
 
     particles: PyTree
     rest: GPPrior
@@ -27,17 +27,8 @@ class Model(NamedTuple):
         return len(self.scaling.x_mean)
 
 
-def predicts_labels(meta: Any) -> bool:
-    """Return whether a fitted estimator predicts labels; raise if `meta` is not a fitted estimator."""
-    if getattr(meta, "likelihood", None) not in ("gaussian", "bernoulli"):
-        raise ValueError(f"meta must be a fitted MetaGPRegressor or MetaGPClassifier; got {type(meta).__name__}.")
-    check_is_fitted(meta, "model_")
-    return meta.likelihood == "bernoulli"
-
-
 class Ensemble(NamedTuple):
-    """Priors whose predictions are averaged, with weights on the simplex: those fitted with the settings that held-out
-    tasks speak for, or just one."""
+    """Fitted priors whose predictions are averaged, with weights that sum to one."""
 
     members: tuple[Model, ...]
     weights: np.ndarray  # (members,)
@@ -49,27 +40,34 @@ class Ensemble(NamedTuple):
 
     @property
     def n_particles(self) -> int:
-        """Of each member."""
+        """Number of particles of each member."""
         return len(jax.tree.leaves(self.members[0].particles)[0])
 
     @property
     def particle_weights(self) -> np.ndarray:
-        """(members x particles,): the weights of the particles of all members, one member after another."""
+        """Weights of the particles of all members, one member after another."""
         return np.repeat(self.weights / self.n_particles, self.n_particles)
 
 
+def predicts_labels(meta: Any) -> bool:
+    """Return whether a fitted estimator predicts labels; raise if `meta` is not a fitted estimator."""
+    if getattr(meta, "likelihood", None) not in ("gaussian", "bernoulli"):
+        raise ValueError(f"meta must be a fitted MetaGPRegressor or MetaGPClassifier; got {type(meta).__name__}.")
+    check_is_fitted(meta, "model_")
+    return meta.likelihood == "bernoulli"
+
+
 def average_log(log_probabilities: Any, weights: np.ndarray) -> np.ndarray:
-    """log of the members' average probability, over the first axis. One member's stay exactly as they are."""
+    """Return the log of the members' average probability, over the first axis."""
     log_probabilities = np.asarray(log_probabilities)
     if len(weights) == 1:
-        return log_probabilities[0]
-    return np.asarray(
-        logsumexp(log_probabilities + np.log(weights).reshape(-1, *(1,) * (log_probabilities.ndim - 1)), 0)
-    )
+        return log_probabilities[0]  # exactly as it is
+    log_weights = np.log(weights).reshape(-1, *(1,) * (log_probabilities.ndim - 1))
+    return np.asarray(logsumexp(log_probabilities + log_weights, 0))
 
 
 def padded_size(n: int) -> int:
-    """The next of 1, 2, 3, 4, 6, 8, 12, 16, 24, ...: few distinct sizes to compile, at most half wasted."""
+    """Return the next of 1, 2, 3, 4, 6, 8, 12, 16, 24, ...: few distinct sizes to compile, at most half wasted."""
     power = 1 << max(n - 1, 0).bit_length()
     return power * 3 // 4 if power >= 4 and n <= power * 3 // 4 else power
 

@@ -1,31 +1,35 @@
 """Predictive distributions: Gaussian predictions averaged over hyper-posterior particles.
 
 Particle k predicts N(m_k, v_k) at a point; averaged with weights w_k: p(y) = Σ_k w_k N(y; m_k, v_k).
-Weights are equal for SVGD and MAP particles, unequal for an oracle.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import logsumexp, ndtr, ndtri
 
 from metaprior.checks import is_number
 
-VARIANCE_FLOOR = 1e-30  # Of the largest variance: a known value becomes a Gaussian too narrow to matter.
-QUANTILE_TOLERANCE = 1e-12  # In units of the local scale dy/dz, where z is the normal score of the cdf.
-QUANTILE_MAXIMUM_ITERATIONS = 500  # Usually 5 do; gaps between narrow components need up to about 100.
+VARIANCE_FLOOR = 1e-30  # of the largest variance: a known value becomes a Gaussian too narrow to matter
+QUANTILE_TOLERANCE = 1e-12  # in units of the local scale dy/dz, where z is the normal score of the cdf
+QUANTILE_MAXIMUM_ITERATIONS = 500  # usually 5; gaps between narrow components need up to about 100
 
 
 @dataclass(frozen=True, eq=False)
 class GaussianMixture:
     """A weighted mixture of Gaussians at every point: p(y) = Σ_k w_k N(y; m_k, v_k).
 
-    `means` and `variances` have shape (components, *points); results have shape `points`. The axes of
-    `log_weights` are the leading axes of `means`, and missing trailing axes are added: (components,) is for
-    all points, (components, tasks) gives tasks their own when points are (tasks, queries). None is equal.
-    Weights are normalized over components. A point with a nan in any component has nan results.
+    Results have the shape `points`, and are NaN at points with a NaN in any component.
+
+    Parameters
+    ----------
+    means, variances : ndarray of shape (components, *points)
+        Moments of the components.
+    log_weights : ndarray, optional
+        Log weights, normalized here. Their axes are the leading axes of `means`: (components,) for all points,
+        (components, tasks) for points (tasks, queries). Default: equal weights.
     """
 
     means: np.ndarray
@@ -40,17 +44,16 @@ class GaussianMixture:
         _require_shape("variances", self.variances, self.means.shape)
         if (self.variances < 0).any():
             raise ValueError(f"variances must be >= 0; got {np.nanmin(self.variances)}")
-        _ = self._log_weights  # Bad weights should fail where they are given, not where they are used.
+        _ = self._log_weights  # bad weights should fail here, not where they are used
 
     @cached_property
     def _log_weights(self) -> np.ndarray:
         """Normalized over components, with trailing axes of length one up to the rank of the means."""
-        given = np.zeros(self.means.shape[0]) if self.log_weights is None else self.log_weights
+        given = np.asarray(np.zeros(len(self.means)) if self.log_weights is None else self.log_weights, np.float64)
         _require_shape("log_weights", given, self.means.shape[: max(given.ndim, 1)])
         if not (given < np.inf).all() or not np.isfinite(given).any(axis=0).all():
             raise ValueError("log_weights must be finite or -inf, one of them finite; got nan, inf or all -inf")
-        total = np.asarray(logsumexp(given.astype(np.float64), axis=0, keepdims=True))
-        normalized = given.astype(np.float64) - total
+        normalized = given - np.logaddexp.reduce(given, axis=0, keepdims=True)
         return normalized.reshape(given.shape + (1,) * (self.means.ndim - given.ndim))
 
     @cached_property
@@ -64,32 +67,42 @@ class GaussianMixture:
 
     def _standardize(self, y: np.ndarray | float | int) -> np.ndarray:
         y = np.asarray(y, dtype=np.float64)
-        _require_shape("y", y, self.means.shape[1:] if y.ndim else ())  # A scalar stands for every point.
+        _require_shape("y", y, self.means.shape[1:] if y.ndim else ())  # a scalar stands for every point
         return (y - self.means) / self._scales
 
     def mean(self) -> np.ndarray:
-        """E[y] = Σ_k w_k m_k."""
+        """Return E[y] = Σ_k w_k m_k."""
         return _moments(self.means, self._scales, self._weights)[0]
 
     def variance(self) -> np.ndarray:
-        """Law of total variance: Σ_k w_k (v_k + (m_k − E[y])²), a sum of terms that are never negative."""
+        """Return Σ_k w_k (v_k + (m_k − E[y])²), by the law of total variance."""
         return _moments(self.means, self._scales, self._weights)[1]
 
     def std(self) -> np.ndarray:
-        """Square root of `variance`."""
+        """Return the square root of `variance`."""
         return np.asarray(np.sqrt(self.variance()))
 
     def log_density(self, y: np.ndarray | float | int) -> np.ndarray:
-        """log p(y) = logsumexp_k (log w_k + log N(y; m_k, v_k)), finite far in the tails."""
+        """Return log p(y), finite far in the tails; y is a scalar or has the shape `points`."""
         log_normal = -0.5 * self._standardize(y) ** 2 - np.log(self._scales) - 0.5 * np.log(2.0 * np.pi)
         return np.asarray(logsumexp(self._log_weights + log_normal, axis=0))
 
     def cdf(self, y: np.ndarray | float | int) -> np.ndarray:
-        """P(Y <= y) = Σ_k w_k Φ((y − m_k) / √v_k), at most one although weights are rounded."""
+        """Return P(Y <= y) = Σ_k w_k Φ((y − m_k) / √v_k); y is a scalar or has the shape `points`."""
         return np.asarray(np.minimum(np.sum(self._weights * ndtr(self._standardize(y)), axis=0), 1.0))
 
     def quantile(self, probability: Any) -> np.ndarray:
-        """The y with cdf(y) = p, of shape `points`; for a vector of p, of shape (len(p), *points)."""
+        """Return the y with cdf(y) = probability.
+
+        Parameters
+        ----------
+        probability : float or sequence of float
+            Strictly between 0 and 1.
+
+        Returns
+        -------
+        ndarray of shape points, or (len(probability), *points) for a sequence
+        """
         try:
             levels = np.asarray(probability, dtype=np.float64)
         except (TypeError, ValueError):
@@ -102,61 +115,37 @@ class GaussianMixture:
         valid = np.isfinite(self.means).all(axis=0) & np.isfinite(self._scales).all(axis=0)
         means, scales, weights = (array[:, valid] for array in arrays)  # (components, valid points)
         quantiles = np.full((levels.size, *valid.shape), np.nan)
-        for row, level in enumerate(levels.ravel().tolist()):  # The work arrays of one level are large already.
+        for row, level in enumerate(levels.ravel().tolist()):  # the work arrays of one level are large already
             quantiles[row, valid] = _solve_quantile(means, scales, weights, level)
         return quantiles.reshape(levels.shape + valid.shape)
 
     def interval(self, coverage: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Central interval: the quantiles at (1 − coverage) / 2 and (1 + coverage) / 2."""
+        """Return the central interval: the quantiles at (1 − coverage) / 2 and (1 + coverage) / 2."""
         if not (is_number(coverage) and 0 < coverage < 1):
             raise ValueError(f"coverage must lie strictly between 0 and 1; got {coverage!r}")
         return self.quantile(0.5 - 0.5 * coverage), self.quantile(0.5 + 0.5 * coverage)
 
 
-@dataclass(frozen=True, eq=False)
-class JointMixture:
-    """A weighted mixture of joint Gaussians over points: Σ_k w_k N(y; m_k, C_k).
+class JointMixture(NamedTuple):
+    """A mixture of joint Gaussians over points: Σ_k w_k N(y; m_k, C_k)."""
 
-    `means` has shape (components, points), `covariances` (components, points, points), `log_weights`
-    (components,) or None for equal weights. Negative variances and eigenvalues count as rounding of zero.
-    """
-
-    means: np.ndarray
-    covariances: np.ndarray
-    log_weights: np.ndarray | None = None
-
-    def __post_init__(self):
-        object.__setattr__(self, "means", np.asarray(self.means, dtype=np.float64))
-        object.__setattr__(self, "covariances", np.asarray(self.covariances, dtype=np.float64))
-        if self.means.ndim != 2:
-            raise ValueError(f"means must have shape (components, points); got {self.means.shape}")
-        _require_shape("covariances", self.covariances, (*self.means.shape, self.means.shape[1]))
-        if self.log_weights is not None:
-            _require_shape("log_weights", self.log_weights, self.means.shape[:1])
-        _ = self._weights
-
-    @cached_property
-    def _weights(self) -> np.ndarray:
-        return self.marginal()._weights.ravel()
-
-    def marginal(self) -> GaussianMixture:
-        """The mixture at each point by itself."""
-        variances = np.maximum(np.diagonal(self.covariances, axis1=1, axis2=2), 0.0)
-        return GaussianMixture(self.means, variances, self.log_weights)
+    means: np.ndarray  # (components, points)
+    covariances: np.ndarray  # (components, points, points)
+    weights: np.ndarray  # (components,), of sum one
 
     def mean(self) -> np.ndarray:
-        """E[y] = Σ_k w_k m_k."""
-        return self.marginal().mean()
+        """Return E[y] = Σ_k w_k m_k."""
+        return _moments(self.means, np.zeros_like(self.means), self.weights[:, None])[0]
 
     def covariance(self) -> np.ndarray:
-        """Law of total covariance: Σ_k w_k (C_k + (m_k − E[y])(m_k − E[y])ᵀ)."""
+        """Return Σ_k w_k (C_k + (m_k − E[y])(m_k − E[y])ᵀ), by the law of total covariance."""
         deviations = self.means - self.mean()
-        within = np.tensordot(self._weights, self.covariances, axes=1)
-        return within + (self._weights[:, None] * deviations).T @ deviations
+        within = np.tensordot(self.weights, self.covariances, axes=1)
+        return within + (self.weights[:, None] * deviations).T @ deviations
 
     def sample(self, n_samples: int, rng: np.random.Generator) -> np.ndarray:
-        """Joint draws (n_samples, points): k ~ w, then m_k + V_k Λ_k^½ ε with C_k = V_k Λ_k V_kᵀ."""
-        drawn = rng.choice(self._weights.size, size=n_samples, p=self._weights)
+        """Draw (n_samples, points): k ~ w, then m_k + V_k Λ_k^½ ε with C_k = V_k Λ_k V_kᵀ."""
+        drawn = rng.choice(self.weights.size, size=n_samples, p=self.weights)
         chosen, group, counts = np.unique(drawn, return_inverse=True, return_counts=True)
         # A singular covariance has eigenvalues a little below zero: clipped here, where Cholesky would fail.
         eigenvalues, vectors = np.linalg.eigh(self.covariances[chosen])
@@ -174,7 +163,7 @@ def _require_shape(name: str, array: np.ndarray, expected: tuple[int, ...]) -> N
 
 
 def _moments(means: np.ndarray, scales: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance of the mixture, over axis 0."""
+    """Return the mean and variance of the mixture, over axis 0."""
     mean = np.sum(weights * means, axis=0)
     # Again about the first sum, whose rounding would show in the variance where scales are far below means.
     mean = np.asarray(mean + np.sum(weights * (means - mean), axis=0))
@@ -184,11 +173,11 @@ def _moments(means: np.ndarray, scales: np.ndarray, weights: np.ndarray) -> tupl
 def _solve_quantile(means: np.ndarray, scales: np.ndarray, weights: np.ndarray, level: float) -> np.ndarray:
     """Solve F(y) = level for each column of three (components, points) arrays.
 
-    Newton's method on normal scores, z(y) = Φ⁻¹(F(y)) against Φ⁻¹(level), dz/dy = p(y) / φ(z): a line for one
-    Gaussian, and little bent for a mixture, tails included. The root lies between the extreme component
-    quantiles. A step out of that bracket, or after one that failed to halve the residual, is a bisection.
+    Newton's method on normal scores, z(y) = Φ⁻¹(F(y)) against Φ⁻¹(level), dz/dy = p(y) / φ(z), which is a line for one
+    Gaussian and nearly one for a mixture, tails included. The root lies between the extreme component quantiles. A step
+    that leaves this bracket, or follows one that did not halve the residual, is a bisection.
     """
-    if level > 0.5:  # Reflect: a cdf has its relative precision in the lower tail, and 1 - level is exact.
+    if level > 0.5:  # reflect: a cdf has its relative precision in the lower tail, and 1 - level is exact.
         return -_solve_quantile(-means, scales, weights, 1.0 - level)
     target = ndtri(level)
     # Widened a little: a root on the very edge would be approached by bisections alone.
@@ -216,7 +205,7 @@ def _solve_quantile(means: np.ndarray, scales: np.ndarray, weights: np.ndarray, 
         trusted = (newton > lower) & (newton < upper) & (np.abs(residual) <= 0.5 * previous)
         previous = np.where(trusted, np.abs(residual), np.inf)
         y = np.where(trusted, newton, lower + 0.5 * (upper - lower))
-        if finished.any():  # The few slow points should not pay for the many that are done.
+        if finished.any():  # the few slow points should not pay for the many that are done.
             state = (y, lower, upper, previous, pending, means, scales, weights)
             y, lower, upper, previous, pending, means, scales, weights = (x[..., ~finished] for x in state)
     raise RuntimeError(f"quantile {level} not found at {pending.size} points; check means and variances there")
