@@ -110,7 +110,9 @@ def test_labels_are_predicted_as_the_classifier_does():
     training = replace(figure.training(DEFAULT, "svgd"), n_steps=20)
     draw = Draw(SEED, source, target, stack_tests(tests))
     [ensemble] = fit_scheme([draw], Scheme(WFEM, 3, 4, 0.3), training)
-    meta = MetaGPClassifier(0.3, inference="svgd", n_steps=20, random_state=STATE, progress=False).fit(source, target)
+    meta = MetaGPClassifier(0.3, mean="zero", inference="svgd", n_steps=20, random_state=STATE, progress=False).fit(
+        source, target
+    )
     scores, expected = metrics(ensemble, draw.test, "bernoulli"), meta.evaluate(tests)
     for name in ("accuracy", "probability_accuracy", "log_loss"):
         assert_allclose(scores[name], expected[name], rtol=1e-9)

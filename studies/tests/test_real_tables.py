@@ -169,7 +169,7 @@ def test_missing_data_is_one_message(read, parts, tmp_path, monkeypatch):
         ),
         (make_colorado, colorado, "stations.csv", "\r\n1,", "\r\n0,", r"must have one row per station; 1 rows repeat"),
         (make_colorado, colorado, "stations.csv", "1599.9", "high", r"row 2: elev_m must be .*; got 'high'"),
-        (make_colorado, colorado, "stations.csv", "A, B", "A\xff", r"cannot read the table .*UTF8.* damaged"),
+        (make_colorado, colorado, "stations.csv", "A, B", "A\xff", r"cannot read the table .*(UTF8|utf-8).* damaged"),
         (make_physionet, physionet_gcs, "GCS.csv.gz", "30,0.5,30.1", "30,0.5,nan", r"row 3: y must be .*; got 'nan'"),
         (make_physionet, physionet_gcs, "patients.csv", "3.0", "4.0", r"ICU type 3: .* at least 8 readings; got none"),
         (make_ujiindoorloc, ujiindoorloc, "radiomap_tasks.csv.gz", "1,1,110.0,", "1,1,inf,", "x_m must be .*'inf'"),

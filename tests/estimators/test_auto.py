@@ -11,8 +11,10 @@ from sklearn.base import clone
 
 from metaprior import MetaGPClassifier, MetaGPRegressor, load
 from metaprior.datasets.sinusoid import Sinusoid
+from metaprior.prediction.adapted_labels import AdaptedClassifiers
 from metaprior.prediction.batches import predict_tasks
 from metaprior.prediction.ensemble import Ensemble
+from metaprior.tasks.padding import Ragged
 from metaprior_studies.demo.sinusoid_demo import PAPER
 
 PROBLEM = Sinusoid(0.5)
@@ -290,8 +292,10 @@ def test_classifier(shared, tmp_path):
     assert_allclose(probabilities.sum(axis=1), 1.0)
     singles = [Ensemble((member,), np.ones(1)) for member in meta.model_.members]
     x, y = tasks(1, 0.3)[0]
+    pair = np.unique(y)
+    context = Ragged.of([x], (2,)), Ragged.of([(y == pair[1]).astype(float)])
     expected = sum(
-        weight * type(task)(single, x, y, np.unique(y)).predict_proba(x)
+        weight * AdaptedClassifiers(single, *context, [pair], "float64")[0].predict_proba(x)
         for weight, single in zip(meta.model_.weights, singles, strict=True)
     )
     assert_allclose(meta.adapt(x, y).predict_proba(x), expected, rtol=1e-9)

@@ -101,8 +101,8 @@ def custom(function):
 
 
 MORE_BAD_ARGUMENTS = [
-    ({"prior_std": {"weight": 1.0}}, "prior_std", "weights, biases and scales", "'weight'"),
-    ({"prior_mean": {"weight": 1.0}}, "prior_mean", "weights, biases and scales", "'weight'"),
+    ({"prior_std": {"weight": 1.0}}, "prior_std", "weights, biases, scales", "'weight'"),
+    ({"prior_mean": {"weight": 1.0}}, "prior_mean", "weights, biases, scales", "'weight'"),
     ({"mean": lambda x: x}, "mean: mean(x) of one point must have shape ()", "got (1,)"),
     (
         {"noise_std": 0.1, "kernel": custom(lambda a, b: jnp.exp(-jnp.sum((a - b) ** 2)))},

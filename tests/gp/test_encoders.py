@@ -94,8 +94,11 @@ def test_mean_and_kernel_see_the_same_encoding(likelihood):
     np.testing.assert_allclose(evidence(inside, x, y, mask), evidence(outside, encode(x), y, mask), rtol=1e-6)
     ours, theirs = adapted(inside, x, y, mask), adapted(outside, encode(x), y, mask)
     for part, other in zip(
-        (*ours.marginals(ours.prior.points(query)), *ours.joint(ours.prior.points(query))),
-        (*theirs.marginals(theirs.prior.points(encode(query))), *theirs.joint(theirs.prior.points(encode(query)))),
+        (*ours.marginals(inside, inside.points(query)), *ours.joint(inside, inside.points(query))),
+        (
+            *theirs.marginals(outside, outside.points(encode(query))),
+            *theirs.joint(outside, outside.points(encode(query))),
+        ),
         strict=True,
     ):
         np.testing.assert_allclose(part, other, rtol=1e-5, atol=1e-6)

@@ -243,6 +243,6 @@ class LinearKernel:
         return SumKernel(FeatureKernel(make_features(self, key, input_dim, DEFAULT_FEATURES), linear), rbf)
 
 
-def _log(value: float, learned: bool) -> Parameter:
+def _log(value: Any, learned: bool) -> Parameter:
     log = jnp.asarray(math.log(value))
     return log if learned else Fixed(log)
