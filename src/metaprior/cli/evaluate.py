@@ -98,7 +98,7 @@ def _baselines(meta: Any, tests: list[Any], context: int) -> dict[str, Any]:
     """Return the scores of models that are fitted to the context of each task alone."""
     from metaprior import MetaGPClassifier
     from metaprior.estimators.baselines import BASELINES, score_baseline, score_per_task_gp
-    from metaprior.metrics.summary import report
+    from metaprior.metrics.regression import report
     from metaprior.tasks.labels import as_labeled_tests
 
     if context == 0:

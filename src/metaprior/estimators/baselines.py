@@ -19,8 +19,7 @@ from threadpoolctl import threadpool_limits  # a dependency of scikit-learn
 
 from metaprior.checks import check_positive
 from metaprior.metrics.classification import check_labels, summarize_labels
-from metaprior.metrics.regression import summarize
-from metaprior.metrics.summary import report
+from metaprior.metrics.regression import report, summarize
 from metaprior.prediction.mixtures import GaussianMixture
 from metaprior.tasks.labels import as_labeled_tests
 from metaprior.tasks.types import TestTask, as_inputs, as_test_tasks

@@ -1,1 +1,1 @@
-"""How good predictions are."""
+"""Metrics of predictions."""

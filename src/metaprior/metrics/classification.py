@@ -1,8 +1,6 @@
-"""How good predicted probabilities of labels 0 and 1 are.
+"""Metrics of predicted probabilities of labels 0 and 1.
 
-Arrays are as in `metrics`: queries on the last axis, tasks before it, and a boolean `mask`, True where a query is
-real; None means that all are. Padding may hold nan or anything else and influences nothing. `y` holds the labels
-and `probability` p(y = 1).
+Arrays and masks are as in `metrics.regression`; `y` holds labels and `probability` p(y = 1).
 """
 
 import numpy as np
@@ -10,30 +8,26 @@ import numpy as np
 from metaprior.checks import check_integer
 from metaprior.metrics.regression import check_mask, mean_over_queries, negative_log_likelihood
 
-ROUNDING = 1e-5  # how far above 0 a float32 log-sum-exp may take the logarithm of a probability of one
+ROUNDING = 1e-5  # by which a float32 log-sum-exp may exceed log 1
 
 
 def accuracy(y: np.ndarray, probability: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-    """Per task, the fraction of its queries whose label is predicted: 1 where probability > 0.5, otherwise 0.
+    """Return the fraction of queries whose label is predicted, 1 where probability > 0.5, of each task.
 
-    A probability of exactly 0.5 predicts neither label and counts as half right, what guessing would earn. Counted
-    for either label, it would reward whoever has that label more often.
+    A probability of exactly 0.5 predicts neither label and counts as half right, as guessing would.
     """
     y, probability, mask = _check(y, probability, mask)
     return mean_over_queries(_fraction_right(y, probability), mask)
 
 
 def probability_accuracy(y: np.ndarray, probability: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-    """Per task, 1 − 1/n Σ_j |p_j − y_j|: the mean probability of the observed labels."""
+    """Return 1 − 1/n Σ_j |p_j − y_j| of each task, the mean probability of the observed labels."""
     y, probability, mask = _check(y, probability, mask)
     return np.asarray(1.0 - mean_over_queries(np.abs(probability - y), mask))
 
 
 def log_loss(y: np.ndarray, log_probability: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-    """Per task, −1/n Σ_j log p(y_j).
-
-    `log_probability` is log p(y_j) of the label observed, not of label 1, so that tiny probabilities are exact.
-    """
+    """Return −1/n Σ_j log p(y_j) of each task, given the log probability of the observed label, not of label 1."""
     mask = check_mask(mask, {"y": y, "log_probability": log_probability})
     check_labels("y", y[mask])
     if not (log_probability[mask] <= ROUNDING).all():
@@ -42,7 +36,7 @@ def log_loss(y: np.ndarray, log_probability: np.ndarray, mask: np.ndarray | None
 
 
 def brier_score(y: np.ndarray, probability: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-    """Per task, 1/n Σ_j (p_j − y_j)², from 0 to 1, as scikit-learn's brier_score_loss for two labels."""
+    """Return 1/n Σ_j (p_j − y_j)² of each task, scikit-learn's brier_score_loss for two labels."""
     y, probability, mask = _check(y, probability, mask)
     return mean_over_queries((probability - y) ** 2, mask)
 
@@ -50,10 +44,9 @@ def brier_score(y: np.ndarray, probability: np.ndarray, mask: np.ndarray | None 
 def expected_calibration_error(
     y: np.ndarray, probability: np.ndarray, mask: np.ndarray | None = None, n_bins: int = 15
 ) -> float:
-    """Σ_b n_b/n |mean confidence − fraction right| over bins b of the confidence c = max(p, 1 − p).
+    """Return Σ_b n_b/n |mean confidence − fraction right| over bins b of the confidence c = max(p, 1 − p).
 
-    The bins (lower, upper] divide [0.5, 1], all that two labels leave, into equal widths; the first has 0.5 too,
-    where a query is half right as in `accuracy`. All n valid queries of all tasks are pooled.
+    Bins (lower, upper] divide [0.5, 1] equally; the first includes 0.5. The n queries of all tasks are pooled.
     """
     count, confidence, right = confidence_bins(y, probability, mask, n_bins)
     return float(np.sum(np.abs(confidence - right)) / np.sum(count))
@@ -62,8 +55,7 @@ def expected_calibration_error(
 def confidence_bins(
     y: np.ndarray, probability: np.ndarray, mask: np.ndarray | None = None, n_bins: int = 15
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(n_bins,) each: how many queries, the sum of their confidence, and how many are right, in the bins of
-    `expected_calibration_error`."""
+    """Return the number of queries, their total confidence and the number right in each calibration bin."""
     check_integer("n_bins", n_bins, 1)
     y, probability, mask = _check(y, probability, mask)
     confidence = np.maximum(probability, 1.0 - probability)[mask]
@@ -76,11 +68,7 @@ def confidence_bins(
 def summarize_labels(
     y: np.ndarray, probability: np.ndarray, log_probability: np.ndarray, mask: np.ndarray | None = None
 ) -> dict[str, np.ndarray | float]:
-    """All of the above for one set of predictions.
-
-    Per-task arrays 'accuracy', 'probability_accuracy', 'log_loss' and 'brier'; and the pooled float
-    'calibration_error'. `log_probability` is that of the label observed, as in `log_loss`.
-    """
+    """Return all metrics: 'accuracy', 'probability_accuracy', 'log_loss', 'brier' per task, and 'calibration_error'."""
     return {
         "accuracy": accuracy(y, probability, mask),
         "probability_accuracy": probability_accuracy(y, probability, mask),
@@ -91,7 +79,7 @@ def summarize_labels(
 
 
 def check_labels(name: str, y: np.ndarray) -> None:
-    """Every label is 0 or 1; `name` is the argument named in the error."""
+    """Raise unless every label is 0 or 1; `name` is the argument named in the error."""
     strange = y[(y != 0) & (y != 1)]
     if strange.size:
         raise ValueError(f"{name} must hold labels 0 and 1; got {strange[0]}")
@@ -100,7 +88,7 @@ def check_labels(name: str, y: np.ndarray) -> None:
 def _check(
     y: np.ndarray, probability: np.ndarray, mask: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Labels and probabilities in float64, harmless where they are padding, and the mask."""
+    """Return labels and probabilities in float64, zero where they are padding, and the mask."""
     mask = check_mask(mask, {"y": y, "probability": probability})
     check_labels("y", y[mask])
     valid = probability[mask]
@@ -110,5 +98,5 @@ def _check(
 
 
 def _fraction_right(y: np.ndarray, probability: np.ndarray) -> np.ndarray:
-    """1 where the label is predicted, 0 where the other one is, and 1/2 where neither is."""
+    """Return 1 where the label is predicted, 0 where the other one is, and 1/2 where neither is."""
     return np.where(probability == 0.5, 0.5, (probability > 0.5) == (y == 1))

@@ -22,8 +22,7 @@ from metaprior.datasets.sinusoid import (
     SLOPE_STD,
     Sinusoid,
 )
-from metaprior.metrics.regression import summarize
-from metaprior.metrics.summary import report
+from metaprior.metrics.regression import report, summarize
 from metaprior.prediction.mixtures import GaussianMixture
 from metaprior.tasks.types import TestTask
 
