@@ -420,6 +420,9 @@ def test_a_fit_on_stored_tasks(folder, tmp_path):
         (["fit", stored, *COLUMNS], "Leave out --task"),
         (["fit", stored], "--environment needs --target"),
         (["fit", tmp_path, "--target", "south"], "has no tasks.json"),
-        (["fit", folder / "patients.csv", "--x", "hours"], "--task and --y must name a column"),
+        (
+            ["fit", folder / "patients.csv", "--x", "hours"],
+            "Missing --task, --y: each must name a column of the table.",
+        ),
     ):
         assert problem in words(call(*arguments, code=2)), problem

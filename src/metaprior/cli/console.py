@@ -7,7 +7,6 @@ import shlex
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -56,6 +55,8 @@ def report_errors() -> Iterator[None]:
 
 def with_options(error: Any) -> str:
     """Return the message of an error or warning, with arguments spelled as options."""
+    if isinstance(error, OSError) and error.strerror:
+        return ": ".join(str(part) for part in (error.filename, error.strerror) if part)
     message = error.args[0] if error.args else None
     return message.spell(_as_option) if isinstance(message, Message) else str(error) or repr(error)
 
@@ -104,18 +105,6 @@ def print_table(names: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
     for row in rows:
         table.add_row(*map(Text, row))
     out.print(table)
-
-
-def make_folder(folder: Path) -> None:
-    """Create a folder, and check before any work that files can be written there."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".metaprior-probe"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        reason = error.strerror or error
-        raise exit_error(f"--out {folder}: cannot write there ({reason}). Choose another folder.") from None
 
 
 def task_label(name: Any) -> str:

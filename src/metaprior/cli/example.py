@@ -7,18 +7,18 @@ from typing import Annotated
 
 import typer
 
-from metaprior.cli.console import make_folder, out
+from metaprior.cli.console import out, report_errors
+from metaprior.cli.outputs import write
 
 TABLES = ("patients.csv", "test.csv", "readings.csv", "hours.csv")
 
 
 def example(folder: Annotated[Path, typer.Option("--out", help="Folder for the tables.")] = Path("example")):
     """Write small tables to try the other commands on: simulated heart rates after surgery in two hospitals."""
-    from metaprior.files import write_atomically
-
-    make_folder(folder)
-    for name in TABLES:
-        write_atomically(folder / name, resources.files("metaprior").joinpath("datasets", "example", name).read_bytes())
+    source = resources.files("metaprior").joinpath("datasets", "example")
+    with report_errors():
+        for name in TABLES:
+            write(folder / name, source.joinpath(name).read_bytes())
     place = lambda name: shlex.quote(str(folder / name))  # noqa: E731
     out.print(
         f"Wrote {', '.join(TABLES)} to {folder}. To learn a prior, evaluate it and predict with it:\n"

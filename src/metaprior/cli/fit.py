@@ -128,9 +128,9 @@ def _read(
     from metaprior.tables.columns import as_columns
     from metaprior.tables.grouping import group_rows
 
-    lacking = [f"--{name}" for name in ("task", "x", "y") if not named[name]]
-    if lacking:
-        raise ValueError(f"{' and '.join(lacking)} must name a column of the table.")
+    missing = [f"--{name}" for name in ("task", "x", "y") if not named[name]]
+    if missing:
+        raise ValueError(f"Missing {', '.join(missing)}: each must name a column of the table.")
     columns = as_columns(**named)
     _check_both(columns.environment, target)
     with err.status(f"reading {data}"):
@@ -167,8 +167,8 @@ def _check_both(environment: str | None, target: str | None) -> None:
     if (environment is None) != (target is None):
         given, lacking = ("--target", "--environment") if environment is None else ("--environment", "--target")
         raise ValueError(
-            f"{given} needs {lacking}: --environment is the column that names where a task comes from, --target the "
-            "value of it to predict in."
+            f"{given} needs {lacking}: --environment is the column that names the environment of a task, --target the "
+            "one of them to predict in."
         )
 
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from metaprior.cli.console import err, make_folder, out, print_table
-from metaprior_studies.commands.results import progress
+from metaprior.cli.console import err, out, print_table
+from metaprior_studies.commands.results import make_folder, progress
 
 
 class Problem(StrEnum):

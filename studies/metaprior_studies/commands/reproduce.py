@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from metaprior.cli.console import err, make_folder, out, print_table
-from metaprior_studies.commands.results import keep_results, progress
+from metaprior.cli.console import err, out, print_table
+from metaprior_studies.commands.results import keep_results, make_folder, progress
 
 
 class Figure(StrEnum):

@@ -1,7 +1,8 @@
-"""What the commands of the studies share: a progress bar, and how they end when a study is interrupted."""
+"""What the commands of the studies share: their folder, a progress bar, and how an interrupted study ends."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -30,3 +31,15 @@ def progress(total: int) -> Iterator[Callable[..., None]]:
     with Progress(*columns, console=err, transient=True) as shown:
         bar = shown.add_task("starting", total=total)
         yield lambda name, done=1: shown.update(bar, description=name, advance=done)
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder, and check before any work that files can be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".metaprior-probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        reason = error.strerror or error
+        raise exit_error(f"--out {folder}: cannot write there ({reason}). Choose another folder.") from None
