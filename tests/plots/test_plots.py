@@ -343,7 +343,7 @@ def test_errors_name_the_argument(meta, classifier, several, call, message):
 def test_labels_over_several_inputs_are_refused():
     tasks = [labeled(make_tasks(seed, 2, input_dim=2)) for seed in (0, 1)]
     fitted = MetaGPClassifier(alpha=0.5, **{**QUICK, "n_steps": 0}).fit(*tasks)
-    with pytest.raises(ValueError, match=r"one input column; there are 2. plot_calibration"):
+    with pytest.raises(ValueError, match=r"one input column; there are 2. Use plot_calibration"):
         plot_prediction(fitted, *tasks[0][0])
 
 

@@ -1,13 +1,11 @@
-"""Plots of fitted priors and of results, one function each. They return the matplotlib axes they drew on.
+"""Plots of fitted priors and of results. Functions return the matplotlib axes they drew on.
 
-`axes=None` makes a figure of its own, which pyplot knows nothing of: `plot_training(meta).figure.savefig("loss.pdf")`.
+`axes=None` makes a new figure, outside of pyplot: `plot_training(meta).figure.savefig("loss.pdf")`.
 """
 
-from metaprior.plots.calibration import plot_calibration
-from metaprior.plots.candidates import plot_candidates, plot_posterior
+from metaprior.plots.diagnostics import plot_alpha_path, plot_calibration, plot_training
 from metaprior.plots.predictions import plot_prediction, plot_prior_samples
-from metaprior.plots.style import BAND, LINE, POINTS, TRUTH
-from metaprior.plots.traces import plot_alpha_path, plot_training
+from metaprior.plots.style import BAND, LINE, POINTS, TRUTH, plot_candidates, plot_posterior
 
 __all__ = [
     "BAND",

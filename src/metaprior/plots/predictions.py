@@ -1,4 +1,4 @@
-"""What a fitted prior predicts: for one task given its context, and before any is seen."""
+"""Plots of predictions: for one task given its context, and of the prior."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from metaprior.checks import check_integer
-from metaprior.plots.candidates import plot_posterior
-from metaprior.plots.style import BAND, DIAGONAL, DOTS, LINE, POINTS, RINGS, legend, resolve_axes, tidy
+from metaprior.plots.style import BAND, DIAGONAL, DOTS, LINE, POINTS, RINGS, legend, plot_posterior, resolve_axes, tidy
 from metaprior.prediction.ensemble import predicts_labels
 from metaprior.tasks.labels import as_labels, encode, task_classes
 from metaprior.tasks.types import Task, as_inputs, as_numbers, as_task
@@ -28,14 +27,29 @@ def plot_prediction(
     names: Sequence[str] | None = None,
     axes: Any = None,
 ) -> Any:
-    """The prediction for one task, given its context, which may be empty; the axes.
+    """Plot the prediction for one task given its context.
 
-    One input column: mean and central band of new observations over a grid (for labels: the probability of the second
-    class), with the context and, hollow, the queries if their y is given. Several columns, numbers only: the predicted
-    mean and interval of every query against the y observed. `names` are those of input and output, for the labels.
+    With one input column: mean and central band of new observations over a grid, or the probability of the second
+    class. With several, for numbers only: predicted mean and interval of every query against its observed y.
+
+    Parameters
+    ----------
+    meta : fitted MetaGPRegressor or MetaGPClassifier
+    X_context, y_context : array-like
+        The context, which may be empty.
+    X_query, y_query : array-like, optional
+        Queries, drawn as rings if y_query is given.
+    coverage : float, default=0.9
+        Probability of the band or interval.
+    names : (str, str), optional
+        Names of input and output, for the axes.
+    axes : matplotlib Axes, optional
+
+    Returns
+    -------
+    matplotlib Axes
     """
-    labeled = predicts_labels(meta)
-    input_dim = meta.n_features_in_
+    labeled, input_dim = predicts_labels(meta), meta.n_features_in_
     outputs = as_labels if labeled else as_numbers
     context = as_task(X_context, y_context, "context", input_dim, outputs)
     if X_query is None and y_query is not None:
@@ -45,16 +59,16 @@ def plot_prediction(
     if names is not None and (isinstance(names, str) or len(names) != 2):
         raise ValueError(f"names must be two, of the input and of the output; got {names!r}.")
     if input_dim > 1:
-        _check_several(labeled, input_dim, queries)
+        _check_several_columns(labeled, input_dim, queries)
     axes = resolve_axes(axes, (5.2, 4.8) if input_dim > 1 else (6.4, 4.2))
-    if queries is not None and input_dim > 1:
-        _against_observed(axes, meta.adapt(*context), queries, coverage, (names or ("x", "y"))[1])
+    if input_dim > 1 and queries is not None:
+        _draw_against_observed(axes, meta.adapt(*context), queries, coverage, "y" if names is None else names[1])
     elif labeled:
-        _probability(axes, meta, context, x_query, queries, names)
+        _draw_probability(axes, meta, context, x_query, queries, names)
     else:
-        _over_grid(axes, meta, context, x_query, queries, coverage, names or ("x", "y"))
+        _draw_over_grid(axes, meta, context, x_query, queries, coverage, names or ("x", "y"))
     if not len(context.y) and not axes.get_title():
-        axes.set_title("Without context: what the prior predicts", fontsize=10)
+        axes.set_title("Without context: the prediction of the prior", fontsize=10)
     tidy(axes)
     legend(axes, below=labeled, **({"ncols": 3} if labeled else {}))
     return axes
@@ -63,15 +77,27 @@ def plot_prediction(
 def plot_prior_samples(
     meta: Any, *, x: Any = None, n_samples: Any = 10, random_state: Any = 0, column: Any = 0, axes: Any = None
 ) -> Any:
-    """Functions drawn from the learned prior, with its mean and 90% band; the axes. Regressors only.
+    """Plot noise-free functions drawn from the learned prior, with its mean and 90% band.
 
-    They are drawn without noise. `x` is a grid, by default of where the prior was trained. Of several inputs `column`
-    varies, and the others are at their mean.
+    Parameters
+    ----------
+    meta : fitted MetaGPRegressor
+    x : array-like of shape (n,), optional
+        Inputs to draw at. Default: a grid over the meta-training inputs.
+    n_samples : int, default=10
+    random_state : int, RandomState or None, default=0
+    column : int, default=0
+        The input column that varies; the others stay at their mean.
+    axes : matplotlib Axes, optional
+
+    Returns
+    -------
+    matplotlib Axes
     """
     if predicts_labels(meta):
         raise ValueError(
             "plot_prior_samples needs a MetaGPRegressor: labels have probabilities, not values to draw. With one input "
-            "column plot_prediction(meta, [], []) shows those that the prior gives."
+            "column, plot_prediction(meta, [], []) shows the probabilities of the prior."
         )
     column = check_integer("column", column, least=0)
     if column >= meta.n_features_in_:
@@ -84,28 +110,21 @@ def plot_prior_samples(
     prior = meta.adapt([], [])
     samples = prior.sample(inputs, n_samples, latent=True, random_state=random_state)
     axes = resolve_axes(axes)
-    if len(samples):
-        label = "1 sample" if len(samples) == 1 else f"{len(samples)} samples"
-        axes.plot(grid, samples[0], color=POINTS, linewidth=1.0, alpha=0.7, label=label)
-        axes.plot(grid, samples[1:].T, color=POINTS, linewidth=1.0, alpha=0.7)
+    for i, sample in enumerate(samples):
+        label = f"{len(samples)} sample{'s' * (len(samples) > 1)}" if i == 0 else None
+        axes.plot(grid, sample, color=POINTS, linewidth=1.0, alpha=0.7, label=label)
     plot_posterior(axes, grid, prior.predictive(inputs, latent=True), np.empty(0), np.empty(0))
     several = meta.n_features_in_ > 1
     axes.set_xlabel(f"input column {column} (the others at their mean)" if several else "x")
     axes.set_ylabel("y, without noise")
-    axes.set_title("The learned prior, before any reading", fontsize=11)
+    axes.set_title("The learned prior, before any observation", fontsize=11)
     axes.margins(x=0)
     legend(axes)
     return axes
 
 
-def _over_grid(
-    axes: Any,
-    meta: Any,
-    context: Task,
-    x_query: np.ndarray,
-    queries: Task | None,
-    coverage: Any,
-    names: Sequence[str],
+def _draw_over_grid(
+    axes: Any, meta: Any, context: Task, x_query: np.ndarray, queries: Task | None, coverage: Any, names: Sequence[str]
 ) -> None:
     grid = _grid(meta, context.x, x_query)
     adapted = meta.adapt(*context)
@@ -113,23 +132,21 @@ def _over_grid(
     if queries is not None and len(queries.y):
         axes.plot(queries.x[:, 0], queries.y, label="queries", **RINGS)
         axes.set_title(_score(adapted, queries, coverage), fontsize=10)
-    axes.set_xlabel(names[0])
-    axes.set_ylabel(names[1])
+    axes.set(xlabel=names[0], ylabel=names[1])
     axes.margins(x=0)
 
 
-def _against_observed(axes: Any, adapted: Any, queries: Task, coverage: Any, name: str) -> None:
+def _draw_against_observed(axes: Any, adapted: Any, queries: Task, coverage: Any, name: str) -> None:
     predictive = adapted.predictive(queries.x)
     axes.vlines(queries.y, *predictive.interval(coverage), color=BAND, linewidth=1.6, label=f"{coverage:.0%} interval")
     axes.plot(queries.y, predictive.mean(), label="mean", **{**DOTS, "color": LINE})
     middle = float(np.mean(queries.y))
     axes.axline((middle, middle), slope=1.0, label="predicted = observed", **DIAGONAL)
-    axes.set_xlabel(f"{name}, observed")
-    axes.set_ylabel(f"{name}, predicted")
+    axes.set(xlabel=f"{name}, observed", ylabel=f"{name}, predicted")
     axes.set_title(_score(adapted, queries, coverage), fontsize=10)
 
 
-def _probability(
+def _draw_probability(
     axes: Any, meta: Any, context: Task, x_query: np.ndarray, queries: Task | None, names: Sequence[str] | None
 ) -> None:
     both = [*context.y.tolist(), *(queries.y.tolist() if queries is not None else [])]
@@ -154,15 +171,15 @@ def _probability(
     axes.margins(x=0)
 
 
-def _check_several(labeled: bool, input_dim: int, queries: Task | None) -> None:
+def _check_several_columns(labeled: bool, input_dim: int, queries: Task | None) -> None:
     if labeled:
         raise ValueError(
-            f"plot_prediction draws labels over one input column; there are {input_dim}. plot_calibration shows how "
-            "good probabilities are, and adapt(X, y).predict_proba(X_new) gives them."
+            f"plot_prediction draws labels over one input column; there are {input_dim}. Use plot_calibration, or "
+            "adapt(X, y).predict_proba(X_new)."
         )
     if queries is None or not len(queries.y):
         raise ValueError(
-            f"With {input_dim} input columns predictions are drawn against what was observed: pass X_query and y_query."
+            f"With {input_dim} input columns predictions are drawn against observations: pass X_query and y_query."
         )
 
 
@@ -175,7 +192,7 @@ def _score(adapted: Any, queries: Task, coverage: Any) -> str:
 
 
 def _grid(meta: Any, *inputs: np.ndarray) -> np.ndarray:
-    """A grid that covers all points; without any, where the prior was trained."""
+    """Return a grid that covers all points, or without any the meta-training inputs."""
     points = np.concatenate(inputs)[:, 0]
     if not len(points):
         return _prior_range(meta, 0)
