@@ -9,7 +9,7 @@ import numpy as np
 import tinygp
 from jaxtyping import Array
 
-from metaprior.checks import check_positive
+from metaprior.checks import Argument, Message, check_positive
 from metaprior.gp.encoders import ConvEncoder, MLPEncoder
 from metaprior.gp.inducing import InducingKernel, InducingMean
 from metaprior.gp.kernels import LinearKernel, LinearRBFKernel, MLPKernel, RBFKernel
@@ -26,20 +26,22 @@ KERNELS = {
     "rbf": RBFKernel,
 }
 AUTO = "auto"
+FUNCTION = "or a function of one input point"
+KERNEL_MODULE = (
+    "a tinygp kernel (for a function of two points: tinygp.kernels.Custom), "
+    "or an equinox module called as kernel(X1, X2) and kernel(X)"
+)
 MAX_INDUCING_DIM = 3  # input dimensions up to which 'auto' tries the inducing prior
 
 
 def resolve_encoder(encoder: Any) -> Any:
     """Return None, a description or a module."""
-    expected = f"None, {', '.join(ENCODERS)}, a description such as MLPEncoder(...), or a function of one input point"
-    return None if encoder is None else _resolve("encoder", encoder, ENCODERS, expected, callable(encoder))
+    return None if encoder is None else _resolve("encoder", encoder, "None", ENCODERS, callable(encoder), FUNCTION)
 
 
 def resolve_mean(mean: Any) -> Any:
     """Return AUTO, a description or a module."""
-    names = f"one of auto, {', '.join(MEANS)}"
-    expected = f"{names}, a description such as MLPMean(...), or a function of one input point"
-    return AUTO if _is_auto(mean) else _resolve("mean", mean, MEANS, expected, callable(mean))
+    return AUTO if _is_auto(mean) else _resolve("mean", mean, AUTO, MEANS, callable(mean), FUNCTION)
 
 
 def resolve_kernel(kernel: Any) -> Any:
@@ -48,11 +50,8 @@ def resolve_kernel(kernel: Any) -> Any:
         return AUTO
     if isinstance(kernel, tinygp.kernels.Kernel):
         return _learn_positive(kernel)
-    expected = (
-        f"one of auto, {', '.join(KERNELS)}, a description such as MLPKernel(...), a tinygp kernel (for a function of "
-        "two points: tinygp.kernels.Custom), or an equinox module called as kernel(X1, X2) and kernel(X)"
-    )
-    return _resolve("kernel", kernel, KERNELS, expected, isinstance(kernel, eqx.Module) and callable(kernel))
+    is_module = isinstance(kernel, eqx.Module) and callable(kernel)
+    return _resolve("kernel", kernel, AUTO, KERNELS, is_module, KERNEL_MODULE)
 
 
 def check_noise(noise_std: Any) -> float | None:
@@ -84,11 +83,10 @@ def check_encoded(mean: Any, kernel: Any, encoder: Any) -> None:
     """Raise if the inducing prior is combined with an encoder."""
     for argument, value, inducing in (("kernel", kernel, InducingKernel), ("mean", mean, InducingMean)):
         if encoder is not None and isinstance(value, inducing):
-            raise ValueError(
-                f"{argument}='inducing' cannot be combined with an encoder: its points are placed among the inputs "
-                "before training, and training changes what the encoder makes of them. Use kernel='linear+rbf', or "
-                "kernel='linear' (in learned features), and mean='linear' or 'mlp'."
-            )
+            why = " cannot be combined with an encoder, whose training moves the inputs that its points cover. Use "
+            kernels = Argument("kernel", "linear+rbf"), " or ", Argument("kernel", "linear")
+            means = ", and ", Argument("mean", "linear"), " or 'mlp'."
+            raise ValueError(Message(Argument(argument, "inducing"), why, *kernels, *means))
 
 
 class PositiveKernel(tinygp.kernels.Kernel):
@@ -125,7 +123,7 @@ def _learn_positive(kernel: tinygp.kernels.Kernel) -> PositiveKernel:
     return PositiveKernel(logs, positive, rest)
 
 
-def _resolve(argument: str, value: Any, registry: dict[str, Any], expected: str, is_custom: bool) -> Any:
+def _resolve(argument: str, value: Any, default: str, registry: dict[str, Any], is_custom: bool, custom: str) -> Any:
     """Return a new description by its name, a given description, or a custom function or module."""
     if isinstance(value, str) and value in registry:
         return registry[value]()
@@ -133,8 +131,10 @@ def _resolve(argument: str, value: Any, registry: dict[str, Any], expected: str,
         return value
     if not isinstance(value, type) and is_custom:
         return _as_arrays(value)
+    names, example = ", ".join([default, *registry]), registry["mlp"].__name__
     kind = f"the class {value.__name__}, not an instance" if isinstance(value, type) else type(value).__name__
-    raise ValueError(f"{argument} must be {expected}; got {repr(value) if isinstance(value, str) else kind}.")
+    found = repr(value) if isinstance(value, str) else kind
+    raise ValueError(f"{argument} must be one of {names}, a description such as {example}(...), {custom}; got {found}.")
 
 
 def _as_arrays(module: Any) -> Any:
