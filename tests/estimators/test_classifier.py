@@ -331,7 +331,7 @@ BAD = [
     (lambda m: MetaGPClassifier().fit(), ["both empty"]),
     (lambda m: MetaGPClassifier(standardize="classes").fit(SOURCE), ["standardize", "within-class"]),
     (lambda m: MetaGPClassifier(kernel="cosine").fit(SOURCE), ["kernel must be one of", "linear+rbf"]),
-    (lambda m: MetaGPClassifier(encoder="resnet").fit(SOURCE), ["encoder must be None", "conv"]),
+    (lambda m: MetaGPClassifier(encoder="resnet").fit(SOURCE), ["encoder must be one of None", "conv"]),
     (lambda m: MetaGPClassifier("pooled", encoder="conv").fit(SOURCE), ["encoder", "square image"]),
 ]
 

@@ -179,7 +179,7 @@ def test_custom_encoders_work_in_regression_and_are_passed_again(tmp_path):
         (lambda: MLPEncoder(residual=True, n_features=3), ["n_features", "residual"]),
         (lambda: MLPEncoder(hidden_sizes=(0,)), ["hidden_sizes[0]"]),
         (lambda: resolve_encoder(MLPEncoder), ["class MLPEncoder", "not an instance"]),
-        (lambda: resolve_encoder(3), ["encoder must be None", "int"]),
+        (lambda: resolve_encoder(3), ["encoder must be one of None", "int"]),
         (
             lambda: make_prior(KEY, 3, ConstantMean(), RBFKernel(), Bernoulli(), lambda x: x @ jnp.zeros((2, 2))),
             ["encoder(x) of one point", "3 input dimensions failed"],

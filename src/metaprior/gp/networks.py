@@ -12,14 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from metaprior.checks import check_bool, check_choice, check_integer
 
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "tanh": jnp.tanh,
-    "relu": jax.nn.relu,
-    "elu": jax.nn.elu,
-    "gelu": jax.nn.gelu,
-    "silu": jax.nn.silu,
-    "softplus": jax.nn.softplus,
-}
+ACTIVATIONS = {name: getattr(jax.nn, name) for name in ("tanh", "relu", "elu", "gelu", "silu", "softplus")}
 ALIGNMENT = 16  # rows of activations are padded to a multiple of this, for vector instructions
 Weight = Float[Array, "outputs inputs"]
 
