@@ -134,7 +134,8 @@ def _resolve(argument: str, value: Any, default: str, registry: dict[str, Any], 
     names, example = ", ".join([default, *registry]), registry["mlp"].__name__
     kind = f"the class {value.__name__}, not an instance" if isinstance(value, type) else type(value).__name__
     found = repr(value) if isinstance(value, str) else kind
-    raise ValueError(f"{argument} must be one of {names}, a description such as {example}(...), {custom}; got {found}.")
+    expected = f"one of {names}, a description such as {example}(...), {custom}"
+    raise ValueError(Message(Argument(argument), f" must be {expected}; got {found}."))
 
 
 def _as_arrays(module: Any) -> Any:
