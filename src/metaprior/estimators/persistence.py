@@ -178,9 +178,8 @@ def _decode_parameters(
     path: Any, header: dict[str, Any], names: Sequence[str], custom: dict[str, Any]
 ) -> dict[str, Any]:
     """Decode constructor parameters; `custom` holds those that a file cannot, or None."""
-    stored: dict[str, Any] = {
-        RENAMED[name] if name in RENAMED else name: value for name, value in header["parameters"].items()
-    }
+    parameters: dict[str, Any] = header["parameters"]
+    stored = {RENAMED.get(name, name): value for name, value in parameters.items()}
     if unknown := sorted(set(stored) - set(names)):  # parameters that an older file lacks have their defaults
         raise InvalidFile(f"{path} has parameters {unknown} that this version does not know.")
     for name, value in custom.items():
