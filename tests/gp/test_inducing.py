@@ -1,4 +1,4 @@
-"""The inducing prior: its base GP, what it can learn, where its points lie, and what it refuses."""
+"""The inducing prior: its base GP, what it can learn, where its points lie, and its errors."""
 
 import equinox as eqx
 import jax
@@ -162,7 +162,7 @@ def test_the_length_scale_follows_the_data(frequency, expected):
     np.testing.assert_allclose(np.exp(given_scale.kernel.basis.log_length_scale), 0.37, rtol=1e-6)
 
 
-def test_tasks_without_weight_leave_no_trace():
+def test_tasks_without_weight_have_no_effect():
     target, other = tasks_of(6, 1), tasks_of(6, 1, seed=1)
     settings = Settings(mean=InducingMean(6), kernel=InducingKernel(6, 2))
     scaling = make_scaling([target], (1.0,), settings)
@@ -202,7 +202,7 @@ def test_one_task_of_one_sample():
     assert np.isfinite(meta.adapt([[1.0]], [2.5]).predict([[1.0], [3.0]])).all()
 
 
-def test_what_is_refused():
+def test_bad_arguments_of_the_inducing_prior():
     wide = [(np.random.default_rng(0).normal(size=(4, 9)), np.arange(4.0))] * 3
     with pytest.raises(
         ValueError, match=r"kernel='inducing' supports at most 8 input dimensions.*have 9\. Use kernel='linear\+rbf'"
@@ -226,7 +226,7 @@ def test_what_is_refused():
         InducingMean(scale=0.0)
 
 
-def test_the_kernel_may_stand_with_another_mean():
+def test_the_kernel_with_another_mean():
     tasks = tasks_of(5, 2)
     settings = {"n_steps": 10, "random_state": 0, "progress": False, "inference": "map"}
     meta = MetaGPRegressor(0.0, kernel=InducingKernel(7, 1), mean=ZeroMean(), **settings).fit(target_tasks=tasks)
@@ -235,7 +235,7 @@ def test_the_kernel_may_stand_with_another_mean():
     assert matched.model_.members[0].rest.mean.basis.points.value.shape == (7, 2)
 
 
-def test_the_target_is_looked_at_however_many_sources_there_are():
+def test_target_tasks_are_subsampled_however_many_sources_there_are():
     rng = np.random.default_rng(0)
     draw = lambda n, shift: [Task(x := rng.uniform(-2, 2, (4, 1)) + shift, np.sin(3 * x[:, 0])) for _ in range(n)]  # noqa: E731
     groups, weights = [draw(203, 0.0), draw(3, 10.0), draw(200, 0.0)], (0.05, 0.9, 0.05)
@@ -249,7 +249,7 @@ def test_the_target_is_looked_at_however_many_sources_there_are():
     assert scales[0] == pytest.approx(scales[1])
 
 
-def test_readings_without_noise_or_of_a_huge_unit():
+def test_noiseless_outputs_and_huge_units():
     tasks = [(task.x, 1e8 * task.y) for task in tasks_of(4, 1, n_samples=12)]
     quick = {"kernel": "inducing", "random_state": 0, "progress": False}
     assert np.isfinite(

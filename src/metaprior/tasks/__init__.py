@@ -1,1 +1,1 @@
-"""What a task is: arrays and labels as users bring them, checked, scaled and padded."""
+"""What a task is: arrays and labels as users pass them, checked, scaled and padded."""
