@@ -78,8 +78,5 @@ def _centered(
 
 def _noise_variance(prior: GPPrior) -> Float[Array, ""]:
     if not isinstance(prior.likelihood, Gaussian):
-        raise TypeError(
-            f"Exact inference needs a Gaussian prior.likelihood; got {type(prior.likelihood).__name__}. "
-            "Use metaprior.gp.laplace for labels."
-        )
+        raise TypeError(f"Exact inference needs a Gaussian prior.likelihood; got {type(prior.likelihood).__name__}.")
     return prior.likelihood.variance

@@ -133,7 +133,6 @@ def _iterate(task: _Task) -> _Iterate:
     standard deviations of the approximation, is then about the root of the machine precision. One last step squares it,
     which the derivatives need in single precision.
     """
-    eps = jnp.finfo(task.mean.dtype).eps
 
     def arrive(a: Float[Array, " n"], n_steps: Int[Array, ""], stalled: Bool[Array, ""]) -> _Iterate:
         t = task.latent(a)
@@ -143,7 +142,7 @@ def _iterate(task: _Task) -> _Iterate:
         direction = task.newton(factor, root, residual)
         move = task.times_covariance(direction)
         slope, value = jnp.sum(residual * move), task.log_posterior(a, t)
-        rounding = 10.0 * eps * (1.0 + jnp.abs(value))
+        rounding = 10.0 * jnp.finfo(value.dtype).eps * (1.0 + jnp.abs(value))
         converged = slope <= rounding
         return _Iterate(a, t, factor, root, direction, move, slope, value, rounding, n_steps, converged, stalled)
 

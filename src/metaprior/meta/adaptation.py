@@ -1,7 +1,4 @@
-"""Adaptation to new tasks: the posterior of every particle for every task, and its predictions.
-
-Priors are evaluated in the precision of the inputs x.
-"""
+"""Adaptation to new tasks: the posterior of every particle for every task, in the precision of x; its predictions."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -43,10 +40,8 @@ def pad_queries(
     tasks: Sequence[TestTask], scaling: Scaling, n_context: int, n_query: int, dtype: Any
 ) -> tuple[Queries, np.ndarray, np.ndarray]:
     """Return meta-test tasks scaled and padded to these sizes: queries, y_query and the mask of queries."""
-    contexts = [scaling.task(Task(task.x_context, task.y_context)) for task in tasks]
-    targets = [scaling.task(Task(task.x_query, task.y_query)) for task in tasks]
-    x_context, y_context, context_mask = pad_to(contexts, n_context, dtype)
-    x_query, y_query, mask = pad_to(targets, n_query, dtype)
+    x_context, y_context, context_mask = pad_to([scaling.task(Task(*task[:2])) for task in tasks], n_context, dtype)
+    x_query, y_query, mask = pad_to([scaling.task(Task(*task[2:])) for task in tasks], n_query, dtype)
     return Queries(x_context, y_context, context_mask, x_query), y_query, mask
 
 
