@@ -1,7 +1,6 @@
 """Cells of a table as numbers, labels and names. The index of a series holds the places of its rows in the table."""
 
 import datetime
-import decimal
 import json
 import re
 from typing import Any
@@ -82,27 +81,16 @@ def _parse(series: Series) -> tuple[np.ndarray, np.ndarray]:
     import pandas as pd
 
     series = series.cat.remove_unused_categories()
-    values, codes = np.asarray(series.cat.categories, object), series.cat.codes.to_numpy()
-    numbers, days = np.full(len(values), np.nan), np.full(len(values), np.nan)
-    text = np.array([isinstance(value, str) for value in values], bool)
-    numbers[text] = np.asarray(pd.to_numeric(pd.Series(values[text], dtype=object), errors="coerce"), np.float64)
-    for i in np.flatnonzero(~text).tolist():
-        numbers[i] = _as_float(values[i])
+    values, codes = series.cat.categories.to_numpy(object), series.cat.codes.to_numpy()
+    refused = [isinstance(value, complex) or (isinstance(value, int) and value.bit_length() > 1023) for value in values]
+    readable = pd.Series(np.where(refused, None, values), dtype=object)
+    numbers, days = np.asarray(pd.to_numeric(readable, errors="coerce"), np.float64), np.full(len(values), np.nan)
     dated = np.array([isinstance(value, str | datetime.date | np.datetime64) for value in values], bool)
     dated &= np.isnan(numbers)
     if dated.any():
         dates = pd.to_datetime(pd.Series(values[dated], dtype=object), format="ISO8601", utc=True, errors="coerce")
         days[dated] = _days(dates.dt.tz_convert(None))
     return numbers[codes], days[codes]
-
-
-def _as_float(value: Any) -> float:
-    if not isinstance(value, int | float | np.number | np.bool_ | decimal.Decimal) or isinstance(value, complex):
-        return np.nan
-    try:
-        return float(value)
-    except OverflowError:
-        return np.inf
 
 
 def _days(dates: Series) -> np.ndarray:
