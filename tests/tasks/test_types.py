@@ -9,8 +9,7 @@ from scipy.special import logsumexp
 
 from metaprior import MetaGPRegressor, MLPKernel, MLPMean
 from metaprior.meta.adaptation import pad_queries
-from metaprior.prediction.ensemble import padded_size
-from metaprior.tasks.padding import bucket_sizes, pad_tasks, pad_to
+from metaprior.tasks.padding import bucket_sizes, pad_tasks, pad_to, padded_size
 from metaprior.tasks.scaling import Scaling, fit_scaling
 from metaprior.tasks.types import Task, TestTask, as_inputs, as_task, as_tasks, as_test_tasks
 

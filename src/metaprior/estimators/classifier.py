@@ -57,8 +57,8 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         Training steps, by default 1000.
     standardize : "within-class", True or False, default="within-class"
         True standardizes every input column by the tasks. "within-class" divides by the standard deviation within the
-        classes of a task, and decorrelates by the correlations found there: a metric for all tasks. (It is the same as
-        True for over 1024 columns, and before a ConvEncoder.)
+        classes of a task, and decorrelates by the correlations found there: one metric shared by all tasks. (It is the
+        same as True for over 1024 columns, and before a ConvEncoder.)
     dtype : "auto", "float32" or "float64", default="auto"
         Training precision. "auto" is float64 for tasks of over 100 samples and for inputs that are not standardized.
 

@@ -15,10 +15,11 @@ from metaprior.estimators.task_sources import Environments, TaskSource
 from metaprior.files import package_versions
 from metaprior.meta.adaptation import pad_queries
 from metaprior.meta.runs import Settings
-from metaprior.prediction.ensemble import Ensemble, Model, padded_size
+from metaprior.prediction.ensemble import Ensemble, Model
 from metaprior.search.selection import STEPS_DIVISOR, AutoSettings, Choice, SearchOptions, choose
 from metaprior.search.weights import Weights
 from metaprior.storage.stored_tasks import StoredTasks
+from metaprior.tasks.padding import padded_size
 from metaprior.tasks.scaling import Scaling
 from metaprior.tasks.types import Task, TestTask
 from metaprior.training.checkpoint import open_checkpoint
@@ -72,10 +73,11 @@ def run_fit(plan: FitPlan, checkpoint: str | os.PathLike | None, fingerprint: st
     """Search, then train. With a checkpoint, resume what an interrupted fit has left there."""
     itemsize = 8 if plan.dtype == "float64" else 4
     largest = max(plan.families.values(), key=lambda settings: settings.n_particles)
-    check_memory(plan.source.sample(plan.seed), largest, plan.source.batch_size, plan.searched, itemsize)
+    sample = plan.source.sample(plan.seed)
+    check_memory(sample, largest, plan.source.batch_size, plan.searched, itemsize)
     with jax.enable_x64(plan.dtype == "float64"), open_checkpoint(checkpoint, fingerprint, plan.seed) as (saved, seed):
         training = plan.training._replace(checkpoint=saved)
-        sample = plan.source.sample(seed)  # a checkpoint may have another seed
+        sample = sample if seed == plan.seed else plan.source.sample(seed)  # a checkpoint may have another seed
         deadline = None if plan.search_time is None else time.monotonic() + plan.search_time
         shorter = training._replace(n_steps=math.ceil(training.n_steps / STEPS_DIVISOR))
         families = list(plan.families.values())

@@ -37,7 +37,7 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
     n_particles : int, optional
         Default 1 for MAP and 10 for the others. Several MAP particles are an ensemble of independent solutions.
     mean : "auto", "inducing", "mlp", "linear", "constant", "zero", MLPMean(...), or a callable, default="auto"
-        Prior mean. "auto" is the one that goes with the kernel, or "mlp". A callable takes one input point; the
+        Prior mean. "auto" is the default mean of the kernel, or "mlp". A callable takes one input point; the
         parameters of an Equinox module are learned.
     kernel : "auto", "inducing", "mlp", "linear", "linear+rbf", "rbf", InducingKernel(...), a tinygp kernel, or a module
         Prior covariance. "auto" is "inducing" for up to three inputs, else "linear+rbf", unless "mlp" (the paper's)
@@ -80,8 +80,10 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
     ----------
     family_ : str
         The kernel that was used.
-    alpha_, environment_weights_, temperature_, dtype_
+    alpha_, environment_weights_, temperature_ : float, ndarray, float
         The values that were used, averaged over the members of the ensemble.
+    dtype_ : str
+        The training precision that was used.
     alpha_path_ : Bunch
         What was compared to choose alpha; see also `transfer_report`.
     particles_, particle_weights_

@@ -108,7 +108,7 @@ class StreamedTasks:
     def method(self, method: Method | None) -> Method | None:
         """Return the inference method: Laplace's approximation would need the curvature at every task.
 
-        With that many tasks the hyper-posterior is hardly wider than its mode.
+        With that many tasks the hyper-posterior is so narrow that its mode is enough.
         """
         if isinstance(method, Laplace):
             raise ValueError(

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.custom_batching import custom_vmap, sequential_vmap
 from jaxtyping import Array, Bool, Float
 
@@ -35,6 +36,11 @@ def noisy_covariance(covariance: Matrix, noise_variance: Float[Array, ""], mask:
     floor = 4.0 * n_samples * jnp.finfo(covariance.dtype).eps * largest
     diagonal = jnp.where(mask, jnp.maximum(noise_variance, floor), 1.0)
     return covariance + jnp.diag(diagonal)
+
+
+def float32_resolves(noise_std: float, n_samples: int) -> bool:
+    """Return whether float32 resolves the noise of a task: its variance is well above the floor of 4 eps n."""
+    return noise_std**2 > 100 * float(np.finfo(np.float32).eps) * n_samples
 
 
 def product(left: Float[Array, "n k"], right: Float[Array, "k m"]) -> Float[Array, "n m"]:

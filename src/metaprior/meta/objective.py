@@ -29,7 +29,7 @@ class Problem(eqx.Module):
     """Everything that the Gibbs hyper-posterior depends on. All numbers are traced: a sweep stacks problems."""
 
     tasks: TaskSet
-    rest: GPPrior  # the prior less theta
+    rest: GPPrior  # the prior without theta
     hyperprior: HyperPrior
     environment_weights: Float[Array, " environments"]  # on the simplex
     temperature: Float[Array, ""]  # gamma

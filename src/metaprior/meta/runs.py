@@ -14,6 +14,7 @@ from metaprior.checks import Argument, Message
 from metaprior.gp.choices import check_encoded, choose_mean
 from metaprior.gp.encoders import ConvEncoder
 from metaprior.gp.kernels import MLPKernel
+from metaprior.gp.linalg import float32_resolves
 from metaprior.gp.means import MLPMean
 from metaprior.gp.parameters import cast, split
 from metaprior.gp.placement import has_basis, place_points
@@ -110,7 +111,7 @@ def training_dtype(
     if settings.likelihood == "bernoulli":
         return "float32" if largest <= 100 and settings.standardize else "float64"
     noise = LEARNED_NOISE_START if settings.noise_std is None else settings.noise_std / float(scaling.y_std)
-    return "float32" if noise**2 > 100 * np.finfo(np.float32).eps * largest else "float64"
+    return "float32" if float32_resolves(noise, largest) else "float64"
 
 
 def make_run(

@@ -11,9 +11,9 @@ from sklearn.utils import check_random_state
 
 from metaprior.checks import check_integer
 from metaprior.prediction.batches import Posteriors, components, joint, predict_rows
-from metaprior.prediction.ensemble import Ensemble, observations, padded_size
+from metaprior.prediction.ensemble import Ensemble, observations
 from metaprior.prediction.mixtures import GaussianMixture, JointMixture
-from metaprior.tasks.padding import Ragged, as_context_rows, as_input_rows
+from metaprior.tasks.padding import Ragged, as_context_rows, as_input_rows, padded_size
 from metaprior.tasks.types import as_inputs
 
 
@@ -204,7 +204,7 @@ class _Regression(Adapted):
 class AdaptedRegressor(_Regression):
     """A prior conditioned on the context of one task, exactly and in double precision: what `adapt` returns.
 
-    Conditioning happens in the first prediction, and once.
+    The posterior is computed once, at the first prediction.
     """
 
 

@@ -10,8 +10,8 @@ from metaprior.checks import check_integer
 from metaprior.gp.likelihoods import sampled_probability
 from metaprior.prediction.adapted import Adapted, AdaptedMany
 from metaprior.prediction.batches import Posteriors, components, predict_label_rows, predict_rows
-from metaprior.prediction.ensemble import Ensemble, padded_size
-from metaprior.tasks.padding import Ragged
+from metaprior.prediction.ensemble import Ensemble
+from metaprior.tasks.padding import Ragged, padded_size
 
 _draw = jax.jit(sampled_probability, static_argnums=3)
 
@@ -88,7 +88,7 @@ class _Classification(Adapted):
 class AdaptedClassifier(_Classification):
     """A prior conditioned on the labeled context of one task, by Laplace's approximation: what `adapt` returns.
 
-    Conditioning happens in the first prediction, and once. `classes_` holds the two classes.
+    The posterior is computed once, at the first prediction. `classes_` holds the two classes.
     """
 
     def __init__(self, posteriors: Posteriors, classes: np.ndarray):

@@ -11,13 +11,14 @@ import numpy as np
 from metaprior.checks import check_choice
 from metaprior.gp.exact import Posterior
 from metaprior.gp.likelihoods import Gaussian
+from metaprior.gp.linalg import float32_resolves
 from metaprior.gp.parameters import merge
 from metaprior.memory import in_chunks
 from metaprior.meta import adaptation
 from metaprior.meta.adaptation import Prediction, label_log_probabilities
-from metaprior.prediction.ensemble import Ensemble, Model, average_log, observations, padded_size
+from metaprior.prediction.ensemble import Ensemble, Model, average_log, observations
 from metaprior.prediction.mixtures import GaussianMixture
-from metaprior.tasks.padding import Ragged, group_by_size
+from metaprior.tasks.padding import Ragged, group_by_size, padded_size
 from metaprior.tasks.types import TestTask
 
 MAX_QUERIES = 1024  # of one task in one chunk
@@ -114,8 +115,8 @@ class Posteriors:
     def _cast(self, scaled: np.ndarray) -> np.ndarray:
         if self.dtype == "float32" and np.max(np.abs(scaled), initial=0.0) > MAX_SINGLE:
             raise ValueError(
-                f"dtype='float32' cannot hold numbers {MAX_SINGLE:g} standard deviations off. Use dtype='float64', the "
-                "default, or check the units of X and y."
+                f"dtype='float32' cannot represent values {MAX_SINGLE:g} standard deviations from the mean. Use "
+                "dtype='float64', the default, or check the units of X and y."
             )
         return scaled.astype(self.dtype, copy=False)
 
@@ -207,12 +208,12 @@ def check_precision(dtype: str, model: Ensemble, contexts: Ragged, standardized:
     """
     if check_choice("dtype", dtype, ("float64", "float32")) == "float64":
         return
-    largest, eps = int(contexts.sizes.max(initial=0)), float(np.finfo(np.float32).eps)
+    largest = int(contexts.sizes.max(initial=0))
     for member in model.members:
         likelihood = merge(member.particles, member.rest).likelihood
         if isinstance(likelihood, Gaussian):
             noise_std = float(np.min(np.exp(np.asarray(likelihood.log_noise_std, np.float64))))
-            possible = noise_std**2 > 100 * eps * largest
+            possible = float32_resolves(noise_std, largest)
             why = f"noise of {noise_std:.1g} of the spread of y and contexts of {largest} samples"
         else:
             possible, why = largest <= 100 and standardized, "contexts of over 100 samples, or unscaled inputs"

@@ -66,12 +66,6 @@ def average_log(log_probabilities: Any, weights: np.ndarray) -> np.ndarray:
     return np.asarray(logsumexp(log_probabilities + log_weights, 0))
 
 
-def padded_size(n: int) -> int:
-    """Return the next of 1, 2, 3, 4, 6, 8, 12, 16, 24, ...: few distinct sizes to compile, at most half wasted."""
-    power = 1 << max(n - 1, 0).bit_length()
-    return power * 3 // 4 if power >= 4 and n <= power * 3 // 4 else power
-
-
 def observations(prediction: Prediction, scaling: Scaling, latent: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and (co)variance of new observations, or of the latent function, in the units of y."""
     mean, variance = np.asarray(prediction.mean), np.asarray(prediction.variance)

@@ -25,12 +25,14 @@ class TransferReport:
         The environments.
     target : str
         The target environment.
+    n_target_tasks, n_source_tasks : int
+        Numbers of tasks.
     environment_weights : ndarray of shape (n_candidates, n_environments)
         Weights of the environments in the meta-training loss.
     temperature, prior_std : ndarray of shape (n_candidates,)
         Relative to those of the first candidate.
     weight : ndarray of shape (n_candidates,)
-        Weights in the average that predicts.
+        Weight of each candidate in the averaged prediction.
     score, standard_error, gain, gain_standard_error : ndarray of shape (n_candidates,) or None
         Scores and gains with their standard errors over target tasks.
     source_gain : tuple of (gain, standard error) or None

@@ -104,7 +104,7 @@ def choose(
 
 
 def choice_of(validation: CrossValidation, candidates: list[Candidate]) -> Choice:
-    """Weight scored candidates for the average that predicts."""
+    """Weight scored candidates in the averaged prediction."""
     scores = validation.scores(candidates)
     if not np.isfinite(scores).all(axis=1).any():
         raise TrainingDiverged(

@@ -125,6 +125,12 @@ def pad_to(tasks: Sequence[Task], size: int, dtype: np.typing.DTypeLike) -> tupl
         return padded.astype(dtype), y.rows[indices].astype(dtype), indices >= 0
 
 
+def padded_size(n: int) -> int:
+    """Return the next of 1, 2, 3, 4, 6, 8, 12, 16, 24, ...: few distinct sizes to compile, at most half wasted."""
+    power = 1 << max(n - 1, 0).bit_length()
+    return power * 3 // 4 if power >= 4 and n <= power * 3 // 4 else power
+
+
 def group_by_size(sizes: np.ndarray, max_buckets: int) -> Iterator[tuple[int, np.ndarray]]:
     """Yield buckets of similar sizes: the largest size of each, and the indices of its members."""
     lower = -1

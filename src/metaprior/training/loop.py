@@ -62,7 +62,7 @@ class BatchSource(Protocol):
         ...
 
 
-# In the order to try it in.
+# In the order to try.
 DIVERGENCE_ADVICE = (
     *("a smaller ", Argument("learning_rate"), "; a larger ", Argument("noise_std"), ", or "),
     *(Argument("noise_std", "learned"), "; a smaller ", Argument("prior_std"), " or ", Argument("temperature"), "; "),
@@ -71,7 +71,7 @@ DIVERGENCE_ADVICE = (
 
 
 class TrainingDiverged(ArithmeticError):
-    """Training met a value that is not finite. The message says what to try."""
+    """Training produced a value that is not finite. The message says what to try."""
 
 
 def train(
@@ -230,7 +230,7 @@ def _check_finite(values: np.ndarray, running: np.ndarray, first: int, what: str
             "have not changed since they were written."
         )
     before = values[run, step - 1] if step > 0 else None
-    met = f"Training met {what} of {values[run, step]} at step {first + step}"
+    met = f"Training produced {what} of {values[run, step]} at step {first + step}"
     met += f" of run {run}" if len(values) > 1 else ""
     met += f" (it was {before:.4g} one step earlier)" if before is not None else ""
     raise TrainingDiverged(Message(met, ". Try, in this order: ", *DIVERGENCE_ADVICE))
