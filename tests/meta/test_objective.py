@@ -16,7 +16,7 @@ from metaprior.gp.kernels import RBFKernel
 from metaprior.gp.means import ConstantMean, MLPMean
 from metaprior.gp.parameters import groups, split
 from metaprior.gp.prior import make_likelihood, make_prior
-from metaprior.meta import objective
+from metaprior.meta import mini_batches, objective
 from metaprior.meta.hyperprior import check_prior_mean, check_prior_std, make_hyperprior
 from metaprior.tasks.padding import TaskBatch, TaskSet, bucket_sizes, pad_tasks
 from metaprior.tasks.scaling import fit_scaling, identity_scaling
@@ -151,7 +151,7 @@ ONE_BUCKET = [([[3] * 5], [1.0], 2), ([[3] * 4, [3] * 3], [0.2, 0.8], 3)]
 @pytest.mark.parametrize(("sizes", "weights", "batch_size"), [*ONE_BUCKET, SEVERAL_BUCKETS])
 def test_mini_batches_average_to_the_full_score(x64, sizes, weights, batch_size):
     theta, problem = make_problem(draw_environments(sizes), weights)
-    plan = objective.batch_plan(problem.tasks, batch_size)
+    plan = mini_batches.batch_plan(problem.tasks, batch_size)
     assert sum(map(sum, plan)) == batch_size
     choices = []  # per bucket: all index arrays
     for bucket, sampled in zip(problem.tasks.buckets, plan, strict=True):
@@ -160,7 +160,7 @@ def test_mini_batches_average_to_the_full_score(x64, sizes, weights, batch_size)
         choices.append([sum(parts, ()) for parts in product(*strata)])
     assert len(choices) == len({n for group in sizes for n in group})
     indices = tuple(jnp.asarray(bucket) for bucket in zip(*product(*choices), strict=True))
-    batches = jax.vmap(lambda chosen: objective.select_batch(problem, chosen, plan))(indices)
+    batches = jax.vmap(lambda chosen: mini_batches.select_batch(problem, chosen, plan))(indices)
     values, scores = jax.vmap(lambda batch: density_and_score(theta, problem, batch))(batches)
     assert_close((values.mean(), scores.mean(axis=0)), density_and_score(theta, problem), rtol=1e-11)
     assert values.std() > 1e-3
@@ -170,7 +170,7 @@ def test_sampling_is_uniform_over_subsets_of_each_stratum():
     tasks = pad_tasks(draw_environments([[2] * 4 + [9], [2] * 4 + [9] * 3]))
     plan = ((2, 2), (1, 2))
     keys = jax.random.split(jax.random.key(0), 3000)
-    drawn = jax.jit(jax.vmap(lambda key: objective.sample_indices(key, tasks, plan)))(keys)
+    drawn = jax.jit(jax.vmap(lambda key: mini_batches.sample_indices(key, tasks, plan)))(keys)
     small, large = (np.asarray(indices) for indices in drawn)
     strata = [(small[:, :2], range(4)), (small[:, 2:], range(4, 8)), (large[:, :1], [0]), (large[:, 1:], range(1, 4))]
     for rows, members in strata:
@@ -196,7 +196,7 @@ COUNTS = st.integers(1, 4).flatmap(lambda k: st.lists(st.tuples(*[st.integers(0,
 @given(COUNTS.map(lambda counts: counts[:3]), st.integers(1, 60))
 @example([(1, 1, 100)], 10)
 def test_batch_plan_shares_the_batch(counts, batch_size):
-    plan = np.array(objective.batch_plan(task_set(counts), batch_size))
+    plan = np.array(mini_batches.batch_plan(task_set(counts), batch_size))
     counts = np.array(counts)
     assert (plan <= counts).all()
     assert (plan[counts > 0] >= 1).all()
@@ -204,9 +204,9 @@ def test_batch_plan_shares_the_batch(counts, batch_size):
 
 
 def test_batch_plan_splits_evenly_among_environments_and_by_size_within_them():
-    assert objective.batch_plan(task_set([(100, 20)]), 10) == ((5, 5),)
-    assert objective.batch_plan(task_set([(100, 2)]), 10) == ((8, 2),)
-    assert objective.batch_plan(task_set([(60, 4), (40, 6)]), 20) == ((6, 4), (4, 6))
+    assert mini_batches.batch_plan(task_set([(100, 20)]), 10) == ((5, 5),)
+    assert mini_batches.batch_plan(task_set([(100, 2)]), 10) == ((8, 2),)
+    assert mini_batches.batch_plan(task_set([(60, 4), (40, 6)]), 20) == ((6, 4), (4, 6))
 
 
 def padded_work(sizes, chosen) -> float:

@@ -12,7 +12,8 @@ from metaprior import InducingKernel, MetaGPClassifier, MetaGPRegressor, StoredT
 from metaprior.estimators import task_sources
 from metaprior.gp.kernels import RBFKernel
 from metaprior.gp.means import ConstantMean
-from metaprior.meta.objective import allocate, full_batch, weighted_loss
+from metaprior.meta.mini_batches import allocate
+from metaprior.meta.objective import full_batch, weighted_loss
 from metaprior.meta.runs import Settings, make_run
 from metaprior.search.cross_validation import Candidate
 from metaprior.storage import feed as stream

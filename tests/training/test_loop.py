@@ -13,7 +13,7 @@ from metaprior.meta import runs as library
 from metaprior.meta.adaptation import pad_queries
 from metaprior.meta.hyperprior import check_prior_std
 from metaprior.meta.methods import MAP
-from metaprior.meta.objective import batch_plan
+from metaprior.meta.mini_batches import batch_plan
 from metaprior.meta.runs import Settings, make_scaling, stack_runs
 from metaprior.tasks.types import as_tasks, as_test_tasks
 from metaprior.training import steps

@@ -11,7 +11,8 @@ from jax.flatten_util import ravel_pytree
 from metaprior import SVGD, ConstantMean, MetaGPRegressor, MLPKernel
 from metaprior.datasets.sinusoid import Sinusoid
 from metaprior.meta.methods import MAP
-from metaprior.meta.objective import batch_plan, log_gibbs, sample_indices, select_batch
+from metaprior.meta.mini_batches import batch_plan, sample_indices, select_batch
+from metaprior.meta.objective import log_gibbs
 from metaprior.meta.runs import Settings, make_run, make_scaling, stack_runs
 from metaprior.tasks.types import Task
 from metaprior.training.loop import train

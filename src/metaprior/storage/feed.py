@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaprior.meta.objective import WeightedBatch, allocate
+from metaprior.meta.mini_batches import allocate
+from metaprior.meta.objective import WeightedBatch
 from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tasks.padding import TaskBatch, group_by_size
 from metaprior.tasks.scaling import Scaling

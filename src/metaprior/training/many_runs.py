@@ -13,7 +13,7 @@ import numpy as np
 from metaprior.checks import Argument, Message
 from metaprior.memory import RUN_ADVICE, in_chunks
 from metaprior.meta.methods import Method
-from metaprior.meta.objective import batch_plan
+from metaprior.meta.mini_batches import batch_plan
 from metaprior.meta.runs import Run, Settings, stack_runs
 from metaprior.tasks.types import Task
 from metaprior.training.checkpoint import Checkpoint
