@@ -80,6 +80,44 @@ def test_loaded_prior_predicts_the_same_bits(arguments, tmp_path):
     assert {name: value for name, value in loaded.get_params().items() if name != "random_state"} == expected
 
 
+@pytest.mark.parametrize(
+    ("part", "key", "value", "message"),
+    [
+        (None, "input_dim", -1, "it has -1 input columns"),
+        (None, "input_dim", True, "it has True input columns"),
+        ("fitted", "family_", ["rbf"], "kernel .'rbf'. that its parameters do not allow"),
+        ("parameters", "inference", "guess", "inference must be"),
+        ("parameters", "standardize", "never", "standardize must be"),
+    ],
+)
+def test_a_header_that_makes_no_sense_is_refused_with_the_name_of_the_file(part, key, value, message, tmp_path):
+    path = tmp_path / "prior"
+    MetaGPRegressor(**{**POOLED, "n_steps": 0}, kernel="rbf", mean="constant").fit(TASKS).save(path)
+
+    def change(metadata, tensors):
+        header = json.loads(metadata["header"])
+        (header if part is None else header[part])[key] = value
+        metadata["header"] = json.dumps(header)
+
+    rewrite(path, change)
+    with pytest.raises(InvalidFile, match=f"{path} is damaged.*{message}"):
+        load(path)
+
+
+def test_parameters_that_a_file_lacks_have_their_defaults(tmp_path):
+    path = tmp_path / "prior"
+    meta = MetaGPRegressor(**{**POOLED, "n_steps": 0}, kernel="rbf", mean="constant").fit(TASKS)
+    meta.save(path)
+
+    def change(metadata, tensors):
+        header = json.loads(metadata["header"])
+        del header["parameters"]["encoder"]
+        metadata["header"] = json.dumps(header)
+
+    rewrite(path, change)
+    assert_predicts_the_same(meta, load(path))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_own_kernel_and_mean_are_passed_again(dtype, tmp_path):
     meta = MetaGPRegressor(**{**POOLED, "n_steps": 2}, mean=default_mean, kernel=own_kernel(), dtype=dtype).fit(TASKS)

@@ -72,7 +72,9 @@ def test_predict_says_to_adapt_first(kind):
 def test_a_renamed_parameter_is_an_error_that_names_the_new_one(kind):
     with pytest.raises(TypeError, match="standardise has been renamed: pass standardize=False"):
         kind(standardise=False)
-    assert "standardize" in kind().get_params()
+    with pytest.raises(TypeError, match="standardise has been renamed: pass standardize=True"):
+        kind().set_params(standardise=True)
+    assert kind().set_params(standardize=False).standardize is False
 
 
 def test_both_estimators_share_their_defaults():

@@ -140,6 +140,29 @@ def test_the_runs_that_compare_families_are_not_trained_again(scored):
     assert all(candidate.settings is other for candidate in choice.candidates)
 
 
+def test_without_time_for_as_many_steps_all_candidates_take_fewer(scored, monkeypatch):
+    """The families used up the time: the grid of alpha is then scored anew, and shortened as a first round is."""
+    other = Settings()
+    rounds = scored(lambda candidate: float(candidate.settings is other))
+    grid = resolve_weights("auto", NAMES, (20, 12), 1)
+    search = options(deadline=time.monotonic() - 1.0)
+    family, choice = choose(tasks_of(20, 12), 1, grid, [SETTINGS, other], AutoSettings(weights=True), search)
+    assert family == 1
+    assert rounds == [2 * 5, 2 * 5, 6 * 5]
+    assert [candidate.weights for candidate in choice.candidates] == grid
+    assert np.isfinite(choice.scores).all()
+
+
+def test_no_candidate_comes_twice(scored):
+    """Two sources that are best at equal discounts combine to weights of the grid, which are not listed again."""
+    scored(lambda candidate: float(candidate.weights[2] < 1.0))
+    counts, names = (10, 10, 10), ("a", "b", "target")
+    grid = resolve_weights("auto", names, counts, 2)
+    choice = chosen(tasks_of(*counts), 2, grid, SETTINGS, AutoSettings(weights=True), options())
+    weights = [candidate.weights for candidate in choice.candidates]
+    assert len(set(weights)) == len(weights)
+
+
 def test_temperature_and_prior_std_are_varied_around_the_best(scored):
     def score(candidate):
         s = candidate.settings

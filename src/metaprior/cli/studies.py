@@ -25,11 +25,10 @@ def add_studies(app: typer.Typer) -> None:
 def _forward(name: str) -> Callable[..., None]:
     def run_study(arguments: Annotated[list[str] | None, typer.Argument(show_default=False)] = None) -> None:
         try:
-            studies = import_module("metaprior_studies.commands")
+            import_module("metaprior_studies.commands").app([name, *(arguments or [])], prog_name="metaprior")
         except ModuleNotFoundError as error:
             missing = str(error.name).partition(".")[0]
             advice = "run `pip install ./studies` in a checkout of metaprior."
             raise exit_error(f"metaprior {name} needs the package {missing}: {advice}") from None
-        studies.app([name, *(arguments or [])], prog_name="metaprior")
 
     return run_study

@@ -48,13 +48,18 @@ class NamedEnvironments(NamedTuple):
         return next(task.x.shape[1] for tasks in self.tasks for task in tasks[:1])
 
 
+def reject_renamed_parameters(given: Mapping[str, Any]) -> None:
+    """Raise for the former name of a parameter, naming the new one."""
+    for name in RENAMED.keys() & given.keys():
+        raise TypeError(f"{name} has been renamed: pass {RENAMED[name]}={given[name]!r}.")
+
+
 def reject_renamed(init: Callable[..., None]) -> Callable[..., None]:
-    """Make a constructor raise for the former name of a parameter, naming the new one."""
+    """Make a constructor raise for the former name of a parameter."""
 
     @functools.wraps(init)
     def checked(self: Any, *args: Any, **kwargs: Any) -> None:
-        for name in RENAMED.keys() & kwargs.keys():
-            raise TypeError(f"{name} has been renamed: pass {RENAMED[name]}={kwargs[name]!r}.")
+        reject_renamed_parameters(kwargs)
         init(self, *args, **kwargs)
 
     return checked

@@ -14,7 +14,12 @@ from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
 from metaprior.checks import check_integer
-from metaprior.estimators.arguments import NamedEnvironments, check_parameters, make_plan
+from metaprior.estimators.arguments import (
+    NamedEnvironments,
+    check_parameters,
+    make_plan,
+    reject_renamed_parameters,
+)
 from metaprior.estimators.fitting import FitPlan, Fitted, run_fit, training_record
 from metaprior.estimators.persistence import write_prior
 from metaprior.estimators.task_sources import StreamedTasks
@@ -101,6 +106,11 @@ class MetaGP(BaseEstimator):
         fitted = run_fit(plan, checkpoint, asked)
         self._record(plan, fitted, environments, time.monotonic() - started)
         return self
+
+    def set_params(self, **params: Any) -> Any:
+        """Set parameters, as every scikit-learn estimator does; former names raise an error that names the new one."""
+        reject_renamed_parameters(params)
+        return super().set_params(**params)
 
     def predict(self, X: Any) -> Any:
         """Raise a TypeError: a prior predicts for a task, so it has to be adapted first."""

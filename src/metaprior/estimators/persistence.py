@@ -107,7 +107,12 @@ def read_prior(
 def _restore_fitted(meta: Any, path: Any, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
     """Set the fitted attributes of an estimator from a file."""
     fitted, input_dim, n_members = header["fitted"], header["input_dim"], header["n_members"]
-    settings = check_parameters(meta)
+    if isinstance(input_dim, bool) or input_dim < 1:
+        raise InvalidFile(f"{path} is damaged: it has {input_dim} input columns.")
+    try:
+        settings = check_parameters(meta)
+    except (TypeError, ValueError) as error:
+        raise InvalidFile(f"{path} is damaged: {error}") from None
     if meta.likelihood == "bernoulli":
         classes = fitted.get("classes_")
         if classes is not None and not (isinstance(classes, list) and len(classes) == 2):
@@ -115,8 +120,8 @@ def _restore_fitted(meta: Any, path: Any, header: dict[str, Any], tensors: dict[
         meta.classes_ = None if classes is None else as_labels(classes, f"{path}: classes_")
         settings = meta._adjust_mean(settings)
     known = resolve_families(meta, settings, input_dim, resolve_inference(meta.inference))
-    family = fitted.setdefault("family_", next(iter(known)))
-    if family not in known:
+    family = fitted["family_"]
+    if not isinstance(family, str) or family not in known:
         raise InvalidFile(f"{path} is damaged: it names a kernel {family!r} that its parameters do not allow.")
     settings = known[family]
     if isinstance(settings.method, Laplace):  # its draws are saved
@@ -183,7 +188,8 @@ def _decode_parameters(
     if unknown := sorted(set(stored) - set(names)):  # parameters that an older file lacks have their defaults
         raise InvalidFile(f"{path} has parameters {unknown} that this version does not know.")
     for name, value in custom.items():
-        expected = stored[name].get("own") if isinstance(stored[name], dict) else None
+        encoded = stored.get(name)
+        expected = encoded.get("own") if isinstance(encoded, dict) else None
         if value is not None and expected is None:
             raise ValueError(f"{name} is stored in the file: this prior was not fitted with a custom {name}.")
         if value is None and expected is not None:

@@ -89,12 +89,13 @@ def choose(
             options = [discounted(counts, target, discount) for discount in untried]
         candidates = [Candidate(weights, settings) for weights in options]
         return family, Choice(candidates, np.full(len(options), 1.0 / len(options)), None)
-    if validation is None:
-        validation = CrossValidation(environments, target, search.seed, settings.likelihood == "bernoulli")
     candidates = [Candidate(weights, settings) for weights in options]
-    score_candidates([validation], candidates, search.training, search.deadline)
+    if validation is None or not score_candidates([validation], candidates, search.training, search.deadline):
+        # Nothing to reuse, or no time to train all candidates for as many steps: then all take fewer.
+        validation = CrossValidation(environments, target, search.seed, settings.likelihood == "bernoulli")
+        score_candidates([validation], candidates, search.training, search.deadline)
     if auto.weights and len(options) > 1:
-        candidates += _compare_sources(validation, candidates[0], counts, search)
+        candidates += _compare_sources(validation, candidates, counts, search)
     if auto.temperature or auto.prior_std:
         best = candidates[int(choice_of(validation, candidates).weights.argmax())]
         varied = _variations(best, auto)
@@ -151,12 +152,13 @@ def _choose_family(
 
 
 def _compare_sources(
-    validation: CrossValidation, first: Candidate, counts: list[int], search: SearchOptions
+    validation: CrossValidation, known: list[Candidate], counts: list[int], search: SearchOptions
 ) -> list[Candidate]:
     """With several sources, score each source alone with the target, then the helpful ones combined.
 
-    `first` is target-only. Return the candidates that there was time to score.
+    The first known candidate is target-only. Return the new candidates that there was time to score.
     """
+    first, tried = known[0], [candidate.weights for candidate in known]
     sources = single_source_weights(counts, validation.target)
     single = [Candidate(weights, first.settings) for _, _, weights in sources]
     if not sources or not score_candidates([validation], single, search.training, search.deadline):
@@ -164,7 +166,7 @@ def _compare_sources(
     of_target, *means = validation.scores([first, *single]).mean(axis=1).tolist()
     scores = [(source, discount, score) for (source, discount, _), score in zip(sources, means, strict=True)]
     several = combined_source_weights(counts, validation.target, of_target, scores)
-    combined = [Candidate(weights, first.settings) for weights in several]
+    combined = [Candidate(weights, first.settings) for weights in several if weights not in tried]
     if combined and not score_candidates([validation], combined, search.training, search.deadline):
         combined = []
     return [*single, *combined]

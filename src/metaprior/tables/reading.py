@@ -7,6 +7,7 @@ import lzma
 import os
 import urllib.parse
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,7 +20,7 @@ SEPARATORS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
 PARQUET = (".parquet", ".pq")
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 ENDINGS = (*PARQUET, *(f"{ending}{packed}" for ending in SEPARATORS for packed in ("", *COMPRESSED)))
-DAMAGED = (EOFError, OSError, lzma.LZMAError, zipfile.BadZipFile, csv.Error)
+DAMAGED = (zlib.error, EOFError, OSError, lzma.LZMAError, zipfile.BadZipFile, csv.Error)
 ROWS = 2**16  # in a batch
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 
