@@ -369,3 +369,14 @@ def test_parquet_with_mistakes(tmp_path):
     pd.DataFrame({"patient": ["a"], "hours": [{"of": 1}], "gcs": [1.0]}).to_parquet(path)
     with pytest.raises(ValueError, match=r"t\.parquet: column hours"):
         tasks_from_frame(path, **NAMES)
+
+
+def test_a_damaged_zip_file_is_refused_in_words(tmp_path):
+    path = tmp_path / "table.csv.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("table.csv", "task,x,y\n" + "".join(f"{i % 3},{i / 7},{i / 11}\n" for i in range(300)))
+    content = bytearray(path.read_bytes())
+    content[60:68] = bytes(8)
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="damaged"):
+        tasks_from_frame(path, task="task", x="x", y="y")

@@ -223,6 +223,7 @@ def _check_names(environments: Mapping[Any, Any], target_tasks: Any, target: Any
             "target_tasks must be left out if source_tasks maps names to tasks: name the target by target='...'."
         )
     if target is None:
-        raise ValueError(f"target must name the environment to predict in; pass target= one of {listed}.")
+        one_of = f" must name the environment to predict in; pass one of {listed}."
+        raise ValueError(Message(Argument("target"), one_of))
     if not (isinstance(target, str) and target in environments):
-        raise ValueError(f"target must be one of the environments, {listed}; got {target!r}.")
+        raise ValueError(Message(Argument("target"), f" must be one of the environments, {listed}; got {target!r}."))

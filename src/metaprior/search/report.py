@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from metaprior.checks import require_matplotlib
 from metaprior.metrics.regression import mean_and_standard_error
 from metaprior.search.selection import Choice
 
@@ -135,6 +136,7 @@ class TransferReport:
         -------
         matplotlib.figure.Figure
         """
+        require_matplotlib()
         from matplotlib.figure import Figure
 
         from metaprior.plots import plot_candidates

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.checks import is_number
+from metaprior.checks import Argument, Message, is_number
 
 Weights = tuple[float, ...]
+ALPHA = Argument("alpha")
 
 DISCOUNTS = (0.0, 0.02, 0.1, 0.4, 1.0, math.inf)
 DISCOUNTS_SINGLE = (0.1, 0.4, 1.0)  # of one source among several
@@ -47,13 +48,17 @@ def resolve_weights(alpha: Any, names: Sequence[str], counts: Sequence[int], tar
     grid: list[Any] = list(alpha) if several else [alpha]
     if not grid or not all(is_number(value) and 0 <= value <= 1 for value in grid):
         raise ValueError(
-            "alpha must be a number in [0, 1], 'pooled', 'auto', a sequence of numbers in [0, 1] to choose from, or a "
-            f"mapping from environments to weights; got {repr(alpha)[:100]}."
+            Message(
+                ALPHA,
+                " must be a number in [0, 1], 'pooled', 'auto', a sequence of numbers in [0, 1] to choose from, or a "
+                f"mapping from environments to weights; got {repr(alpha)[:100]}.",
+            )
         )
     options = {float(value): _of_alpha(float(value), counts, target) for value in grid}
-    instead = [f"alpha={int(e == target)} (or alpha='pooled')" for e in range(len(counts))]
+    pooled = (" (or ", Argument("alpha", "pooled"), ")")
+    instead = [Message(Argument("alpha", int(e == target)), *pooled) for e in range(len(counts))]
     for value, weights in options.items():
-        _check_counts(f"alpha={value:g}", weights, names, counts, instead)
+        _check_counts(Argument("alpha", value), weights, names, counts, instead)
     return list(options.values())
 
 
@@ -91,7 +96,8 @@ def _of_alpha(alpha: float, counts: Sequence[int], target: int) -> Weights:
     """Give the target 1 - alpha; all source tasks share alpha equally."""
     n_source = sum(counts) - counts[target]
     if alpha > 0 and len(counts) == 1:
-        raise ValueError(f"alpha must be 0, 'pooled' or 'auto' if the target is the only environment; got {alpha:g}.")
+        only = f" must be 0, 'pooled' or 'auto' if the target is the only environment; got {alpha:g}."
+        raise ValueError(Message(ALPHA, only))
     shares = [alpha * (count / n_source) if n_source else alpha / max(len(counts) - 1, 1) for count in counts]
     return tuple(1.0 - alpha if e == target else share for e, share in enumerate(shares))
 
@@ -106,21 +112,19 @@ def _of_names(alpha: Mapping[str, Any], names: Sequence[str], counts: Sequence[i
     if abs(total - 1.0) > 1e-6:
         raise ValueError(f"alpha must have weights that sum to one; {dict(alpha)!r} sums to {total:g}.")
     weights = tuple(float(alpha.get(name, 0.0)) / total for name in names)
-    _check_counts("alpha", weights, names, counts, ["leave it out of alpha"] * len(counts))
+    _check_counts(ALPHA, weights, names, counts, [Message("leave it out of ", ALPHA)] * len(counts))
     return weights
 
 
 def _check_counts(
-    alpha: str, weights: Weights, names: Sequence[str], counts: Sequence[int], instead: Sequence[str]
+    alpha: Argument, weights: Weights, names: Sequence[str], counts: Sequence[int], instead: Sequence[Message]
 ) -> None:
     """Raise if an environment without tasks has weight; `instead` is the advice for each environment."""
     for name, weight, count, other in zip(names, weights, counts, instead, strict=True):
         if weight > 0 and count == 0:
             tasks = f"{name}_tasks" if tuple(names) == ("source", "target") else "tasks of it"
-            raise ValueError(
-                f"{alpha} gives weight {weight:g} to the {name} environment, which has no tasks. "
-                f"Pass {tasks}, or {other}."
-            )
+            given = f" gives weight {weight:g} to the {name} environment, which has no tasks. Pass {tasks}, or "
+            raise ValueError(Message(alpha, given, other, "."))
 
 
 def _list(names: Sequence[str]) -> str:

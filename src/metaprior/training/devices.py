@@ -19,6 +19,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
+from metaprior.checks import Argument, Message
 from metaprior.memory import RUN_ADVICE, is_out_of_memory
 from metaprior.meta.objective import WeightedBatch, pad_batch
 from metaprior.tasks.types import Task
@@ -90,7 +91,7 @@ def detect_lost_process() -> Iterator[None]:
             raise
         if is_out_of_memory(error):  # retrying with less would need all processes to do so
             which = f"process {jax.process_index()} of {jax.process_count()}"
-            raise ProcessLost(f"Out of memory on {which}. All processes stop. {RUN_ADVICE}") from error
+            raise ProcessLost(Message(f"Out of memory on {which}. All processes stop. ", RUN_ADVICE)) from error
         raise ProcessLost(
             f"This run of {jax.process_count()} processes cannot continue: another process has ended or cannot be "
             "reached. All processes stop. Start them again; a fit with checkpoint= resumes where it stopped. "
@@ -159,7 +160,8 @@ def check_same_tasks(environments: Sequence[Sequence[Task]], search_time: Any) -
     if jax.process_count() == 1:
         return
     if search_time is not None:
-        raise ValueError("search_time must be None if several processes share a fit: their clocks differ.")
+        why = " must be None if several processes share a fit: their clocks differ."
+        raise ValueError(Message(Argument("search_time"), why))
     digest = hashlib.sha256()
     for tasks in environments:
         digest.update(f"{len(tasks)};".encode())
