@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 import typer
 
-from metaprior.datasets.sinusoid import Sinusoid
-from metaprior.metrics.regression import mean_and_standard_error
+from metaprior.datasets import Sinusoid
+from metaprior.metrics import mean_and_standard_error
 from metaprior_studies.drawn_tasks import DrawnTasks
 from metaprior_studies.estimator_schemes import fit_and_score
 from metaprior_studies.real.real_study import ENVIRONMENTS, STUDIES

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from metaprior import MetaGPRegressor
-from metaprior.datasets.sinusoid import Sinusoid
+from metaprior.datasets import Sinusoid
 
 
 def main(n_repeats: int = 5):

@@ -7,8 +7,8 @@ About a minute on 2 cores.
 
 import numpy as np
 
-from metaprior.datasets.sinusoid import Sinusoid
-from metaprior.metrics.regression import mean_and_standard_error, root_mean_square_error
+from metaprior.datasets import Sinusoid
+from metaprior.metrics import mean_and_standard_error, root_mean_square_error
 from metaprior_studies.environments.sinusoid_oracles import bayes_oracle, gp_oracle, target_mean
 
 

@@ -18,7 +18,7 @@ import typer
 from draw_loop import REGRESSION_METRICS, Draws, FirstSeed, Only, Out, ResultTable, Resume, sinusoid_draw
 
 from metaprior import SVGD, Laplace, LinearKernel, LinearMean, MetaGPRegressor, MLPMean
-from metaprior.datasets.sinusoid import Sinusoid
+from metaprior.datasets import Sinusoid
 from metaprior_studies.demo.rows import with_error
 from metaprior_studies.environments.sinusoid_oracles import gp_oracle, score_oracle
 

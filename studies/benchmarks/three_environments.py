@@ -12,7 +12,7 @@ import typer
 from draw_loop import PAPER_PRIOR, Draws, FirstSeed, Out, ResultTable, Resume, rounded
 
 from metaprior import MetaGPRegressor
-from metaprior.datasets.sinusoid import Sinusoid
+from metaprior.datasets import Sinusoid
 from metaprior.tasks.types import Task
 
 

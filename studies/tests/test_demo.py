@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import metaprior
 from metaprior import MetaGPRegressor
 from metaprior.cli import app
-from metaprior.datasets.sinusoid import Sinusoid
+from metaprior.datasets import Sinusoid
 from metaprior_studies.demo.fewshot_demo import FewShotConfig, find_data, run
 from metaprior_studies.demo.rows import by_scheme
 from metaprior_studies.demo.sinusoid_demo import METRICS, DemoConfig, make_draw, schemes

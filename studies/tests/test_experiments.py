@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from metaprior import MetaGPClassifier, MetaGPRegressor
-from metaprior.datasets.sinusoid import Sinusoid
+from metaprior.datasets import Sinusoid
 from metaprior.meta.hyperprior import check_prior_std
 from metaprior.meta.runs import Settings
 from metaprior.prediction.batches import predict_tasks

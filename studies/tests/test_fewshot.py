@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from metaprior.datasets.sinusoid import Sinusoid
+from metaprior.datasets import Sinusoid
 from metaprior.tasks.types import Task, TestTask, as_tasks, as_test_tasks
 from metaprior_studies.environments.episodes import FewShot
 from metaprior_studies.environments.images import DataMissing, cub, data_root, features, from_arrays, mini_imagenet

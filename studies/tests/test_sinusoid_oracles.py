@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from metaprior.datasets.sinusoid import Functions, Sinusoid
+from metaprior.datasets import Functions, Sinusoid
 from metaprior_studies.environments import sinusoid_oracles
 from metaprior_studies.environments.sinusoid_oracles import bayes_oracle, gp_oracle, target_covariance, target_mean
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from metaprior import MetaGPRegressor, load, predict_frame, tasks_from_frame
 from metaprior.cli import app
-from metaprior.cli.example import TABLES
+from metaprior.cli.data import TABLES
 from metaprior.files import read_tensors
 from metaprior.tables import reading
 

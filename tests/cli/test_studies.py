@@ -5,8 +5,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from metaprior.cli import app
-from metaprior.cli.studies import STUDIES
+from metaprior.cli import STUDIES, app
 
 
 def run(*arguments):

@@ -10,7 +10,7 @@ from scipy.special import logsumexp
 from sklearn.base import clone
 
 from metaprior import MetaGPClassifier, MetaGPRegressor, load
-from metaprior.datasets.sinusoid import Sinusoid
+from metaprior.datasets import Sinusoid
 from metaprior.prediction.adapted_labels import AdaptedClassifiers
 from metaprior.prediction.batches import predict_tasks
 from metaprior.prediction.ensemble import Ensemble

@@ -14,7 +14,7 @@ from metaprior.estimators.baselines import (
     nearest_class_mean,
     score_baseline,
 )
-from metaprior.metrics.classification import accuracy, summarize_labels
+from metaprior.metrics import accuracy, summarize_labels
 from metaprior.tasks.types import TestTask
 from metaprior_studies.environments.episodes import FewShot
 from metaprior_studies.environments.images import features

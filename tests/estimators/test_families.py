@@ -15,7 +15,7 @@ from metaprior import (
     MLPMean,
     RBFKernel,
 )
-from metaprior.datasets.sinusoid import Sinusoid
+from metaprior.datasets import Sinusoid
 from metaprior.estimators import fitting
 from metaprior.estimators.arguments import check_parameters, resolve_families
 from metaprior.meta.methods import MAP, Laplace, resolve_inference

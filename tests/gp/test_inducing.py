@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
 from metaprior import ConvEncoder, InducingKernel, InducingMean, MetaGPClassifier, MetaGPRegressor, ZeroMean
-from metaprior.datasets.sinusoid import Sinusoid
+from metaprior.datasets import Sinusoid
 from metaprior.gp.parameters import merge
 from metaprior.gp.placement import (
     DEVIATION_VARIANCES,

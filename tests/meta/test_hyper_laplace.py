@@ -8,7 +8,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from metaprior import SVGD, InducingKernel, InducingMean, LinearMean, MetaGPClassifier, MetaGPRegressor, RBFKernel
-from metaprior.datasets.sinusoid import Sinusoid
+from metaprior.datasets import Sinusoid
 from metaprior.meta.hyper_laplace import _covariance_root, _paired_normal, loss_curvature, sample_around_mode
 from metaprior.meta.methods import MAP, Laplace, interaction
 from metaprior.meta.objective import full_batch, weighted_loss

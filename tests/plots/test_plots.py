@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from sklearn.exceptions import NotFittedError
 
 from metaprior import MetaGPClassifier, MetaGPRegressor
-from metaprior.metrics.classification import confidence_bins, expected_calibration_error
+from metaprior.metrics import confidence_bins, expected_calibration_error
 from metaprior.plots import (
     plot_alpha_path,
     plot_calibration,

@@ -9,7 +9,7 @@ import tinygp
 from jax.flatten_util import ravel_pytree
 
 from metaprior import SVGD, ConstantMean, MetaGPRegressor, MLPKernel
-from metaprior.datasets.sinusoid import Sinusoid
+from metaprior.datasets import Sinusoid
 from metaprior.meta.methods import MAP
 from metaprior.meta.mini_batches import batch_plan, sample_indices, select_batch
 from metaprior.meta.objective import log_gibbs

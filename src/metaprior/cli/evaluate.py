@@ -7,8 +7,20 @@ import numpy as np
 import typer
 
 from metaprior.cli.console import check_target, err, out, print_json, print_note, print_table, report_errors, task_label
-from metaprior.cli.options import AsJson, DropDuplicates, DropMissing, Environment, Prior, Task, X, Y, fitted_columns
-from metaprior.cli.outputs import check_outputs, write_frame, write_picture
+from metaprior.cli.options import (
+    AsJson,
+    DropDuplicates,
+    DropMissing,
+    Environment,
+    Prior,
+    Task,
+    X,
+    Y,
+    check_outputs,
+    fitted_columns,
+    write_frame,
+    write_picture,
+)
 
 SHOWN = 12  # tasks in the terminal; --out writes all
 
@@ -98,7 +110,7 @@ def _baselines(meta: Any, tests: list[Any], context: int) -> dict[str, Any]:
     """Return the scores of models that are fitted to the context of each task alone."""
     from metaprior import MetaGPClassifier
     from metaprior.estimators.baselines import BASELINES, score_baseline, score_per_task_gp
-    from metaprior.metrics.regression import report
+    from metaprior.metrics import report
     from metaprior.tasks.labels import as_labeled_tests
 
     if context == 0:

@@ -9,8 +9,7 @@ import typer
 
 from metaprior.cli.console import check_target, err, out, print_json, print_note, report_errors
 from metaprior.cli.info import environment_rows, plot_report
-from metaprior.cli.options import AsJson, DropDuplicates, DropMissing, Environment, Task, X
-from metaprior.cli.outputs import check_outputs
+from metaprior.cli.options import AsJson, DropDuplicates, DropMissing, Environment, Task, X, check_outputs
 
 
 class Kind(StrEnum):

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from metaprior.cli.console import out, print_json, print_note, print_table, report_errors
-from metaprior.cli.options import AsJson, Prior
-from metaprior.cli.outputs import check_outputs, write_picture
+from metaprior.cli.options import AsJson, Prior, check_outputs, write_picture
 
 PARTS = ("kind", "input_dim", "n_members", "fitted", "parameters", "training", "report")
 

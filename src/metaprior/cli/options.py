@@ -1,4 +1,4 @@
-"""Options that commands on tables share, and the columns they name: as given, or as the prior was fitted with."""
+"""Options that commands share, and checks and writers of the files that they name."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -7,6 +7,9 @@ import typer
 
 if TYPE_CHECKING:
     from metaprior.tables.columns import Columns
+import os
+
+from metaprior.checks import require_matplotlib
 
 Task = Annotated[list[str] | None, typer.Option("--task", help="Column that names the task of a row; may be repeated.")]
 X = Annotated[list[str] | None, typer.Option("--x", help="Input column; repeat it for several.")]
@@ -32,3 +35,56 @@ def fitted_columns(
     if not (columns["x"] and columns["y"]):
         raise ValueError("--x and --y must name columns: this prior was not fitted from a table.")
     return as_columns(**columns)
+
+
+PICTURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg")
+
+
+def check_outputs(inputs: list[Path], out: Path | None, plot: Path | None = None) -> None:
+    """Raise if an output is an input, the other output or a folder, or cannot be written."""
+    given = {"--out": out, "--plot": plot}
+    for option, path in given.items():
+        if path is None:
+            continue
+        if path.is_dir():
+            raise ValueError(f"{option} {path} is a folder. Name a file.")
+        if any(_same(path, read) for read in inputs):
+            raise ValueError(f"{option} {path} is a file that this command reads. Name another.")
+        above = next(folder for folder in path.absolute().parents if folder.exists())
+        if not (above.is_dir() and os.access(above, os.W_OK)):
+            raise ValueError(f"{option} {path}: cannot write to {above}. Name a file elsewhere.")
+    if plot is None:
+        return
+    if plot.suffix.lower() not in PICTURES:
+        raise ValueError(f"--plot must end in one of {', '.join(PICTURES)}; got {plot}.")
+    if out is not None and _same(out, plot):
+        raise ValueError(f"--out and --plot must be two files; got {out} for both.")
+    try:
+        require_matplotlib()
+    except ImportError as error:
+        raise ValueError(f"--plot {plot}: {error}") from None
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file, and the folders above it, completely or not at all."""
+    from metaprior.files import write_atomically
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, content)
+
+
+def write_picture(path: Path, figure: Any) -> None:
+    """Write a matplotlib figure in the format that the file's name says."""
+    from metaprior.plots.style import as_bytes
+
+    write(path, as_bytes(figure, path.suffix[1:].lower()))
+
+
+def write_frame(path: Path, frame: Any) -> None:
+    """Write a data frame as Parquet if the file's name says so, else as CSV."""
+    content = frame.to_parquet(index=False) if path.suffix == ".parquet" else frame.to_csv(index=False).encode()
+    write(path, content)
+
+
+def _same(first: Path, second: Path) -> bool:
+    return first.absolute() == second.absolute() or (first.exists() and second.exists() and first.samefile(second))

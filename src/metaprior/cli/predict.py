@@ -6,8 +6,19 @@ from typing import Annotated, Any
 import typer
 
 from metaprior.cli.console import err, out, print_json, print_table, report_errors, task_label
-from metaprior.cli.options import AsJson, DropDuplicates, DropMissing, Prior, Task, X, Y, fitted_columns
-from metaprior.cli.outputs import check_outputs, write_frame, write_picture
+from metaprior.cli.options import (
+    AsJson,
+    DropDuplicates,
+    DropMissing,
+    Prior,
+    Task,
+    X,
+    Y,
+    check_outputs,
+    fitted_columns,
+    write_frame,
+    write_picture,
+)
 
 SHOWN, DRAWN = 8, 12  # rows in the terminal, tasks in the picture
 

@@ -18,8 +18,7 @@ from sklearn.utils import Bunch
 from threadpoolctl import threadpool_limits  # a dependency of scikit-learn
 
 from metaprior.checks import check_positive
-from metaprior.metrics.classification import check_labels, summarize_labels
-from metaprior.metrics.regression import report, summarize
+from metaprior.metrics import check_labels, report, summarize, summarize_labels
 from metaprior.prediction.mixtures import GaussianMixture
 from metaprior.tasks.labels import as_labeled_tests
 from metaprior.tasks.types import TestTask, as_inputs, as_test_tasks

@@ -15,8 +15,7 @@ from metaprior.estimators.base import MetaGP
 from metaprior.gp.inducing import InducingMean
 from metaprior.gp.means import ConstantMean, LinearMean, ZeroMean
 from metaprior.meta.runs import Settings
-from metaprior.metrics.classification import summarize_labels
-from metaprior.metrics.regression import report
+from metaprior.metrics import report, summarize_labels
 from metaprior.prediction.adapted_labels import AdaptedClassifier, AdaptedClassifiers
 from metaprior.prediction.batches import check_precision, predict_labels
 from metaprior.search.weights import resolve_weights

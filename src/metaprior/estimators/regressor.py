@@ -12,7 +12,7 @@ from metaprior.checks import check_bool
 from metaprior.estimators.arguments import NamedEnvironments, read_environments, reject_renamed
 from metaprior.estimators.base import MetaGP
 from metaprior.meta.runs import Settings
-from metaprior.metrics.regression import report, summarize
+from metaprior.metrics import report, summarize
 from metaprior.prediction.adapted import AdaptedRegressor, AdaptedRegressors
 from metaprior.prediction.batches import check_precision, predict_tasks
 from metaprior.tasks.padding import Ragged, as_contexts, as_new_tasks

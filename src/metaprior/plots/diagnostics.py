@@ -6,8 +6,14 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 
-from metaprior.metrics.classification import accuracy, confidence_bins, expected_calibration_error
-from metaprior.metrics.regression import CALIBRATION_LEVELS, mean_and_standard_error, summarize
+from metaprior.metrics import (
+    CALIBRATION_LEVELS,
+    accuracy,
+    confidence_bins,
+    expected_calibration_error,
+    mean_and_standard_error,
+    summarize,
+)
 from metaprior.plots.style import BAND, DIAGONAL, LINE, POINTS, TRUTH, legend, marker_areas, note, resolve_axes, tidy
 from metaprior.prediction.batches import predict_labels, predict_tasks
 from metaprior.prediction.ensemble import predicts_labels

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from metaprior.checks import require_matplotlib
-from metaprior.metrics.regression import mean_and_standard_error
+from metaprior.metrics import mean_and_standard_error
 from metaprior.search.selection import Choice
 
 

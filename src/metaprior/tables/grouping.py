@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metaprior.checks import Argument, Message, check_bool
-from metaprior.tables.cells import as_inputs, as_names, as_outputs, as_values
-from metaprior.tables.columns import Columns, TableWarning, as_text
+from metaprior.tables.columns import Columns, TableWarning, as_inputs, as_names, as_outputs, as_text, as_values
 from metaprior.tables.reading import Frame, as_frame
 from metaprior.tasks.types import Task
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from metaprior import MetaGPRegressor
-from metaprior.datasets.sinusoid import Sinusoid
+from metaprior.datasets import Sinusoid
 from metaprior.meta.adaptation import Queries, predict
 from metaprior.tasks.types import TestTask
 from speed import contestants_jax, floor, machine

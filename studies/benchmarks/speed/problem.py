@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from metaprior.datasets.sinusoid import Sinusoid
+from metaprior.datasets import Sinusoid
 from metaprior.gp.kernels import MLPKernel
 from metaprior.gp.means import MLPMean
 from metaprior.meta.methods import MAP, Method

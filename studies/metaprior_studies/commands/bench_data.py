@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from metaprior.cli.console import err, exit_error, out, print_json, print_table
-from metaprior.cli.outputs import write
+from metaprior.cli.options import write
 from metaprior_studies.commands.results import keep_results, make_folder, progress
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import numpy as np
 from metaprior.estimators.baselines import BASELINES, score_baseline
 from metaprior.estimators.classifier import MetaGPClassifier
 from metaprior.gp.kernels import RBFKernel
-from metaprior.metrics.regression import report
+from metaprior.metrics import report
 from metaprior.plots.style import tidy
 from metaprior_studies.demo.rows import OnFit, Rows, Scorer, by_scheme, score_draws, with_error
 from metaprior_studies.drawn_tasks import DrawnTasks

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.metrics.regression import mean_and_standard_error
+from metaprior.metrics import mean_and_standard_error
 from metaprior_studies.drawn_tasks import DrawnTasks
 
 Rows = list[dict[str, Any]]

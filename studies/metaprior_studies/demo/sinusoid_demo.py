@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.datasets.sinusoid import Functions, Sinusoid
+from metaprior.datasets import Functions, Sinusoid
 from metaprior.estimators.regressor import MetaGPRegressor
 from metaprior.plots import plot_posterior
 from metaprior_studies.demo.rows import OnFit, Rows, Scorer, by_scheme, score_draws, with_error

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import logsumexp
 from sklearn.utils import Bunch
 
-from metaprior.datasets.sinusoid import (
+from metaprior.datasets import (
     AMPLITUDE_HALF_WIDTH,
     AMPLITUDE_MEAN,
     FREQUENCY,
@@ -22,7 +22,7 @@ from metaprior.datasets.sinusoid import (
     SLOPE_STD,
     Sinusoid,
 )
-from metaprior.metrics.regression import report, summarize
+from metaprior.metrics import report, summarize
 from metaprior.prediction.mixtures import GaussianMixture
 from metaprior.tasks.types import TestTask
 

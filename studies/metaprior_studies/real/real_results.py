@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from metaprior.files import nan_to_none
-from metaprior.metrics.regression import mean_and_standard_error
+from metaprior.metrics import mean_and_standard_error
 from metaprior.plots.style import LINE, POINTS, as_bytes, tidy
 from metaprior_studies.real.real_study import DEFAULT, GP, MANY, PER_TASK, POOLED, TARGET_ONLY
 from metaprior_studies.reproduction.comparisons import (

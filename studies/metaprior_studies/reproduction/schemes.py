@@ -14,8 +14,7 @@ import numpy as np
 from scipy.special import expit
 
 from metaprior.meta.runs import Settings, draw_prior, make_run, make_scaling
-from metaprior.metrics.classification import summarize_labels
-from metaprior.metrics.regression import calibration_error, negative_log_likelihood, root_mean_square_error
+from metaprior.metrics import calibration_error, negative_log_likelihood, root_mean_square_error, summarize_labels
 from metaprior.prediction.batches import predict_labels, predict_tasks
 from metaprior.prediction.ensemble import Ensemble, Model
 from metaprior.prediction.mixtures import GaussianMixture

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from metaprior.datasets.sinusoid import Sinusoid
+from metaprior.datasets import Sinusoid
 from metaprior.meta.hyperprior import check_prior_std
 from metaprior.meta.runs import Settings
 from metaprior.prediction.mixtures import GaussianMixture

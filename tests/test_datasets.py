@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import kstest, norm, uniform
 
-from metaprior.datasets.sinusoid import Functions, Sinusoid
+from metaprior.datasets import Functions, Sinusoid
 
 STANDARD_ERRORS = 4  # a correct implementation passes a comparison for 99.99 % of all seeds
 

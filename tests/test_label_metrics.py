@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, brier_score_loss
 from sklearn.metrics import log_loss as sklearn_log_loss
 
-from metaprior.metrics import classification as label_metrics
+from metaprior import metrics as label_metrics
 
 PER_TASK = ["accuracy", "probability_accuracy", "log_loss", "brier"]
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from metaprior.metrics import regression as metrics
+from metaprior import metrics
 from metaprior.prediction.mixtures import GaussianMixture
 
 
