@@ -87,7 +87,7 @@ def test_loaded_prior_predicts_the_same_bits(arguments, tmp_path):
         (None, "input_dim", True, "it has True input columns"),
         ("fitted", "family_", ["rbf"], "kernel .'rbf'. that its parameters do not allow"),
         ("parameters", "inference", "guess", "inference must be"),
-        ("parameters", "standardize", "never", "standardize must be"),
+        ("parameters", "schedule", "linear", "schedule must be one of"),
     ],
 )
 def test_a_header_that_makes_no_sense_is_refused_with_the_name_of_the_file(part, key, value, message, tmp_path):

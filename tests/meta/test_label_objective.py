@@ -15,7 +15,7 @@ from metaprior.gp.likelihoods import Bernoulli
 from metaprior.gp.means import ZeroMean
 from metaprior.gp.parameters import split
 from metaprior.gp.prior import make_prior
-from metaprior.meta import objective
+from metaprior.meta import mini_batches, objective
 from metaprior.meta.hyperprior import make_hyperprior
 from metaprior.tasks.padding import pad_tasks
 from metaprior.tasks.types import Task
@@ -78,7 +78,7 @@ def test_mini_batches_are_unbiased(x64):
     theta, problem = make_problem(environments, WEIGHTS)
     plan = ((1, 1),)
     values = [
-        density_and_score(theta, problem, objective.select_batch(problem, (jnp.asarray([i, j]),), plan))
+        density_and_score(theta, problem, mini_batches.select_batch(problem, (jnp.asarray([i, j]),), plan))
         for i in range(3)
         for j in (3, 4)
     ]
