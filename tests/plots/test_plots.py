@@ -323,7 +323,7 @@ def test_results_at_hand(meta):
         (lambda m, c, s: plot_prediction(m, X, Y[:2]), "context: X and y must have the same number"),
         (lambda m, c, s: plot_prediction(m, X, Y, np.ones((2, 3))), "query: X must have 1 column"),
         (lambda m, c, s: plot_prediction(m, X, Y, coverage=90), "coverage must lie strictly between 0 and 1; got 90"),
-        (lambda m, c, s: plot_prediction(m, X, Y, names="xy"), "names must be two"),
+        (lambda m, c, s: plot_prediction(m, X, Y, names="xy"), "names must be a pair"),
         (lambda m, c, s: plot_prior_samples(c), r"needs a MetaGPRegressor.*plot_prediction\(meta, \[\], \[\]\)"),
         (lambda m, c, s: plot_prior_samples(s, column=2), "column must be less than 2.*got 2"),
         (lambda m, c, s: plot_prior_samples(m, column=-1), "column must be an integer of at least 0"),

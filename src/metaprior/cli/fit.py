@@ -37,7 +37,9 @@ def fit(
     kind: Annotated[Kind, typer.Option(help="What y holds; auto: labels if it is text, else numbers.")] = Kind.auto,
     alpha: Annotated[str, typer.Option(help="Weight of the other environments: auto, pooled, or 0 to 1.")] = "auto",
     inference: Annotated[str, typer.Option(help="auto, map, svgd or laplace.")] = "auto",
-    particles: Annotated[int | None, typer.Option(help="Number of them (default: 1 for map, else 10).")] = None,
+    particles: Annotated[
+        int | None, typer.Option(help="Number of particles (default: 1 for map, otherwise 10).")
+    ] = None,
     kernel: Annotated[str | None, typer.Option(help="auto, inducing, mlp, linear, linear+rbf or rbf.")] = None,
     mean: Annotated[str | None, typer.Option(help="auto, inducing, mlp, linear, constant or zero.")] = None,
     noise: Annotated[str, typer.Option(help="Noise standard deviation in the units of y, or learned.")] = "learned",
@@ -105,7 +107,7 @@ def _train(
     checkpoint = checkpoint_path(path)
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     if checkpoint.exists():
-        print_note(f"found a checkpoint of an interrupted fit, {checkpoint}; resuming if it is of this fit.")
+        print_note(f"found a checkpoint of an interrupted fit, {checkpoint}; it is resumed if it belongs to this fit.")
     try:
         if target is None:
             return meta.fit(target_tasks=environments[""], checkpoint=checkpoint)
@@ -177,5 +179,7 @@ def _number_or_word(option: str, text: str) -> float | str:
         return float(text)
     except ValueError:
         if any(character.isdigit() for character in text):
-            raise ValueError(f"{option} must be a number or one of its words; got {text!r}.") from None
+            raise ValueError(
+                f"{option} must be a number or one of the words that --help lists; got {text!r}."
+            ) from None
         return text

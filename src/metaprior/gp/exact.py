@@ -21,7 +21,7 @@ class Posterior(eqx.Module):
 
     context: Points
     mask: Bool[Array, " n"]
-    factor: Float[Array, "n n"]  # L, lower: L L^T = K + sigma^2 I
+    factor: Float[Array, "n n"]  # L, lower: L L^T = K + sigma^2 I (exact) or B (Laplace)
     coefficients: Float[Array, " n"]  # K^-1 (E[t(X)] - mu(X)); exact: (K + sigma^2 I)^-1 (Y - mu(X))
     root: Float[Array, " n"] | None = None  # diagonal of R; None: R = I
 

@@ -1,4 +1,4 @@
-"""Plots of fitted priors and of results. Functions return the matplotlib axes they drew on.
+"""Plots of fitted priors and of results. Functions of an estimator return the matplotlib axes they drew on.
 
 `axes=None` makes a new figure, outside of pyplot: `plot_training(meta).figure.savefig("loss.pdf")`.
 """

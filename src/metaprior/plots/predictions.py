@@ -57,7 +57,7 @@ def plot_prediction(
     x_query = as_inputs([] if X_query is None else X_query, "query", input_dim)
     queries = None if y_query is None else as_task(X_query, y_query, "query", input_dim, outputs)
     if names is not None and (isinstance(names, str) or len(names) != 2):
-        raise ValueError(f"names must be two, of the input and of the output; got {names!r}.")
+        raise ValueError(f"names must be a pair (input name, output name); got {names!r}.")
     if input_dim > 1:
         _check_several_columns(labeled, input_dim, queries)
     axes = resolve_axes(axes, (5.2, 4.8) if input_dim > 1 else (6.4, 4.2))
