@@ -196,7 +196,7 @@ def edited(folder, tmp_path, change):
             ["--target", "souht"],
             "whose values are 'north', 'south'. Did you mean 'south'?",
         ),
-        (None, ["--alpha", "0,5"], "--alpha must be a number or one of the words that --help lists; got '0,5'"),
+        (None, ["--alpha", "0,5"], "--alpha must be a number or a word that --help lists; got '0,5'"),
         (None, ["--alpha", "2"], "alpha must"),
         (None, ["--kernel", "rfb"], "kernel must"),
         (None, ["--noise", "-1"], "--noise must be a positive number"),

@@ -38,7 +38,7 @@ def fit(
     alpha: Annotated[str, typer.Option(help="Weight of the other environments: auto, pooled, or 0 to 1.")] = "auto",
     inference: Annotated[str, typer.Option(help="auto, map, svgd or laplace.")] = "auto",
     particles: Annotated[
-        int | None, typer.Option(help="Number of particles (default: 1 for map, otherwise 10).")
+        int | None, typer.Option(help="Number of particles (default: 1 for map, else 10).")
     ] = None,
     kernel: Annotated[str | None, typer.Option(help="auto, inducing, mlp, linear, linear+rbf or rbf.")] = None,
     mean: Annotated[str | None, typer.Option(help="auto, inducing, mlp, linear, constant or zero.")] = None,
@@ -180,6 +180,6 @@ def _number_or_word(option: str, text: str) -> float | str:
     except ValueError:
         if any(character.isdigit() for character in text):
             raise ValueError(
-                f"{option} must be a number or one of the words that --help lists; got {text!r}."
+                f"{option} must be a number or a word that --help lists; got {text!r}."
             ) from None
         return text
