@@ -37,9 +37,7 @@ def fit(
     kind: Annotated[Kind, typer.Option(help="What y holds; auto: labels if it is text, else numbers.")] = Kind.auto,
     alpha: Annotated[str, typer.Option(help="Weight of the other environments: auto, pooled, or 0 to 1.")] = "auto",
     inference: Annotated[str, typer.Option(help="auto, map, svgd or laplace.")] = "auto",
-    particles: Annotated[
-        int | None, typer.Option(help="Number of particles (default: 1 for map, else 10).")
-    ] = None,
+    particles: Annotated[int | None, typer.Option(help="Number of particles (default: 1 for map, else 10).")] = None,
     kernel: Annotated[str | None, typer.Option(help="auto, inducing, mlp, linear, linear+rbf or rbf.")] = None,
     mean: Annotated[str | None, typer.Option(help="auto, inducing, mlp, linear, constant or zero.")] = None,
     noise: Annotated[str, typer.Option(help="Noise standard deviation in the units of y, or learned.")] = "learned",
@@ -179,7 +177,5 @@ def _number_or_word(option: str, text: str) -> float | str:
         return float(text)
     except ValueError:
         if any(character.isdigit() for character in text):
-            raise ValueError(
-                f"{option} must be a number or a word that --help lists; got {text!r}."
-            ) from None
+            raise ValueError(f"{option} must be a number or a word that --help lists; got {text!r}.") from None
         return text

@@ -8,6 +8,8 @@ import numpy as np
 from metaprior.checks import check_integer, check_positive, is_number
 from metaprior.tasks.types import Task, TestTask
 
+__all__ = ["Sinusoid"]
+
 FREQUENCY = 1.5  # eq. groundtruth; the rest is eq. taskdistribution_source
 SLOPE_MEAN, SLOPE_STD = 0.5, 0.2  # a
 AMPLITUDE_MEAN, AMPLITUDE_HALF_WIDTH = 1.0, 0.3  # b ~ U(0.7, 1.3)
@@ -41,12 +43,19 @@ class Sinusoid:
 
     Parameters
     ----------
-    deviation : float
+    deviation : float, default=0.5
         Mean phase of the target minus that of the source.
-    source_phase : float
+    source_phase : float, default=0.0
         Mean phase of the source.
-    noise_std : float
+    noise_std : float, default=0.1
         Standard deviation of the observation noise.
+
+    Examples
+    --------
+    >>> from metaprior.datasets import Sinusoid
+    >>> X, y = Sinusoid(deviation=0.25).source_tasks(25, 5, rng=0)[0]
+    >>> X.shape, y.shape
+    ((5, 1), (5,))
     """
 
     deviation: float = 0.5
@@ -75,19 +84,43 @@ class Sinusoid:
         return x, functions(x) + self.noise_std * rng.standard_normal(x.shape)
 
     def source_tasks(self, n_tasks: int, n_samples: int, rng: Seed) -> list[Task]:
-        """Draw meta-training tasks (X, y) from the source environment."""
+        """Draw meta-training tasks from the source environment.
+
+        Parameters
+        ----------
+        n_tasks, n_samples : int
+            Number of tasks, and of samples in each.
+        rng : int or numpy.random.Generator
+            Seed.
+
+        Returns
+        -------
+        list of (X, y)
+        """
         rng = np.random.default_rng(rng)
         x, y = self.observe(self.source_functions(n_tasks, rng), n_samples, rng)
         return list(map(Task, x[..., None], y))
 
     def target_tasks(self, n_tasks: int, n_samples: int, rng: Seed) -> list[Task]:
-        """Draw meta-training tasks (X, y) from the target environment."""
+        """Draw meta-training tasks from the target environment; see `source_tasks`."""
         rng = np.random.default_rng(rng)
         x, y = self.observe(self.target_functions(n_tasks, rng), n_samples, rng)
         return list(map(Task, x[..., None], y))
 
     def test_tasks(self, n_tasks: int, n_context: int, n_query: int, rng: Seed) -> list[TestTask]:
-        """Draw test tasks (X_context, y_context, X_query, y_query) from the target environment."""
+        """Draw test tasks from the target environment.
+
+        Parameters
+        ----------
+        n_tasks, n_context, n_query : int
+            Number of tasks, and of context and query samples in each.
+        rng : int or numpy.random.Generator
+            Seed.
+
+        Returns
+        -------
+        list of (X_context, y_context, X_query, y_query)
+        """
         check_integer("n_context", n_context, least=0)
         check_integer("n_query", n_query, least=0)
         tasks = self.target_tasks(n_tasks, n_context + n_query, rng)
