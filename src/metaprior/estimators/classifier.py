@@ -208,7 +208,18 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         return report(summarize_labels(y, probability, np.where(y > 0.5, second, first), mask))
 
     def score(self, test_tasks: Iterable[Any]) -> float:  # type: ignore[override]
-        """Return the accuracy on the queries of test tasks (as for `evaluate`), averaged over tasks."""
+        """Return the accuracy on the queries of test tasks, averaged over tasks.
+
+        Parameters
+        ----------
+        test_tasks : sequence of (X_context, y_context, X_query, y_query)
+            As for `evaluate`.
+
+        Returns
+        -------
+        float
+            The mean accuracy.
+        """
         return float(self.evaluate(test_tasks).accuracy)
 
     def _adapted(self, x: Ragged, y: list[np.ndarray], name: str, classes: Any, dtype: str) -> AdaptedClassifiers:

@@ -245,7 +245,18 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         return report(summarize(predictive, y, mask, coverage))
 
     def score(self, test_tasks: Iterable[Any]) -> float:  # type: ignore[override]
-        """Return the coefficient of determination R^2 over the queries of all test tasks (as for `evaluate`)."""
+        """Return the coefficient of determination R^2 over the queries of all test tasks.
+
+        Parameters
+        ----------
+        test_tasks : sequence of (X_context, y_context, X_query, y_query)
+            As for `evaluate`.
+
+        Returns
+        -------
+        float
+            The coefficient of determination; 1 is best.
+        """
         tasks = self._read_tests(test_tasks, "test_tasks")
         predictive, observed, mask = predict_tasks(self.model_, tasks)
         residual = (observed - predictive.mean())[mask]

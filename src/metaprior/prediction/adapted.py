@@ -111,7 +111,17 @@ class _Regression(Adapted):
         return self._rows(X, lambda predictive, _: predictive.mean(), latent)
 
     def predictive(self, X: Any, latent: bool = False) -> Any:
-        """Return the predictive distribution at each input, a `GaussianMixture`. Parameters are as for `predict`."""
+        """Return the predictive distribution at each input.
+
+        Parameters
+        ----------
+        X, latent
+            As for `predict`.
+
+        Returns
+        -------
+        GaussianMixture
+        """
         queries, log_weights = self._queries(X), np.log(self._posteriors.model.particle_weights)
         rows = predict_rows(self._posteriors, queries, components, latent)
         return self._entries([GaussianMixture(*part, log_weights=log_weights) for part in queries.split(rows)])

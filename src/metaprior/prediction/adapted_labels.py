@@ -57,12 +57,30 @@ class _Classification(Adapted):
         return self._entries([part.T for part in queries.split(probabilities / probabilities.sum(axis=0))])
 
     def predict_log_proba(self, X: Any) -> Any:
-        """Return logarithms of class probabilities, accurate for small ones; shapes are as for `predict_proba`."""
+        """Return logarithms of class probabilities, accurate for small ones.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_inputs)
+
+        Returns
+        -------
+        ndarray of shape (n, 2)
+        """
         queries, rows = self._log_probabilities(X)
         return self._entries([part.T for part in queries.split(rows)])
 
     def decision_function(self, X: Any) -> Any:
-        """Return log odds of the second class, positive where `predict` returns it; shapes are as for `predict`."""
+        """Return log odds of the second class, positive where `predict` returns it.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_inputs)
+
+        Returns
+        -------
+        ndarray of shape (n,)
+        """
         queries, (first, second) = self._log_probabilities(X)
         return self._entries(queries.split(second - first))
 

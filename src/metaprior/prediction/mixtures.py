@@ -83,12 +83,30 @@ class GaussianMixture:
         return np.asarray(np.sqrt(self.variance()))
 
     def log_density(self, y: np.ndarray | float | int) -> np.ndarray:
-        """Return log p(y), finite far in the tails; y is a scalar or has the shape `points`."""
+        """Return log p(y), finite far in the tails.
+
+        Parameters
+        ----------
+        y : float or ndarray of shape `points`
+
+        Returns
+        -------
+        ndarray of shape `points`
+        """
         log_normal = -0.5 * self._standardize(y) ** 2 - np.log(self._scales) - 0.5 * np.log(2.0 * np.pi)
         return np.asarray(logsumexp(self._log_weights + log_normal, axis=0))
 
     def cdf(self, y: np.ndarray | float | int) -> np.ndarray:
-        """Return P(Y <= y) = Σ_k w_k Φ((y − m_k) / √v_k); y is a scalar or has the shape `points`."""
+        """Return P(Y <= y) = Σ_k w_k Φ((y − m_k) / √v_k).
+
+        Parameters
+        ----------
+        y : float or ndarray of shape `points`
+
+        Returns
+        -------
+        ndarray of shape `points`
+        """
         return np.asarray(np.minimum(np.sum(self._weights * ndtr(self._standardize(y)), axis=0), 1.0))
 
     def quantile(self, probability: Any) -> np.ndarray:
@@ -120,7 +138,17 @@ class GaussianMixture:
         return quantiles.reshape(levels.shape + valid.shape)
 
     def interval(self, coverage: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return the central interval: the quantiles at (1 − coverage) / 2 and (1 + coverage) / 2."""
+        """Return the central interval: the quantiles at (1 − coverage) / 2 and (1 + coverage) / 2.
+
+        Parameters
+        ----------
+        coverage : float
+            Strictly between 0 and 1.
+
+        Returns
+        -------
+        lower, upper : ndarray of shape `points`
+        """
         if not (is_number(coverage) and 0 < coverage < 1):
             raise ValueError(f"coverage must lie strictly between 0 and 1; got {coverage!r}")
         return self.quantile(0.5 - 0.5 * coverage), self.quantile(0.5 + 0.5 * coverage)
