@@ -1,4 +1,4 @@
-"""What is searched, and what is not: candidates, rounds, fall-backs, and the report of it all."""
+"""What is searched, and what is not: candidates, rounds, and fall-backs."""
 
 import time
 from typing import NamedTuple
@@ -9,8 +9,8 @@ import pytest
 from metaprior.meta.runs import Settings
 from metaprior.search import cross_validation as module
 from metaprior.search.cross_validation import Candidate, HeldOutRun
-from metaprior.search.report import TransferReport, make_report
-from metaprior.search.selection import AutoSettings, Choice, SearchOptions, choose
+from metaprior.search.report import make_report
+from metaprior.search.selection import AutoSettings, SearchOptions, choose
 from metaprior.search.weights import discounted, resolve_weights
 from metaprior.tasks.types import Task
 from metaprior.training.loop import TrainingDiverged
@@ -202,56 +202,3 @@ def test_a_source_that_is_a_little_but_surely_worse_goes(scored):
     grid = resolve_weights("auto", NAMES, (20, 10), 1)
     choice = chosen(tasks_of(20, 10), 1, grid, SETTINGS, AutoSettings(weights=True), options())
     assert choice.weights.tolist() == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
-
-
-def test_what_temperature_gains_is_not_the_sources():
-    settings = [Settings(), Settings(temperature_factor=4.0)]
-    weighed = [Candidate((alpha, 1.0 - alpha), s) for s in settings for alpha in (0.0, 0.5)]
-    scores = np.array([[0.01, 0.0], [-0.17, -0.18], [1.01, 1.0], [0.83, 0.84]])
-    report = make_report(Choice(weighed, np.array([0.1, 0.1, 0.7, 0.1]), scores), NAMES, 1, 2)
-    assert report.verdict.startswith("The source does not help: -0.180")
-
-
-def candidates(*alphas):
-    return [Candidate((alpha, 1.0 - alpha), SETTINGS) for alpha in alphas]
-
-
-@pytest.mark.parametrize(
-    ("gains", "starts"),
-    [
-        ([0.5, 0.6, 0.4, 0.5], "The source helps: +0.500"),
-        ([0.5, -0.3, 0.4, -0.2], "It is unclear whether the source helps: +0.100"),
-        ([0.5, -0.1, 0.4, 0.0], "The source probably helps: +0.200"),
-        ([-0.5, -0.6, -0.4, -0.5], "The source does not help: -0.500"),
-    ],
-)
-def test_verdicts(gains, starts):
-    scores = np.stack([np.zeros(4), np.array(gains)])
-    report = make_report(Choice(candidates(0.0, 0.5), np.array([0.5, 0.5]), scores), NAMES, 1, 4)
-    assert report.verdict.startswith(starts), report.verdict
-    assert "4 held-out target tasks" in report.verdict
-    assert report.gain[1] == pytest.approx(np.mean(gains))
-    assert report.gain_standard_error[1] == pytest.approx(np.std(gains, ddof=1) / 2)
-
-
-def test_a_report_fits_the_terminal_and_travels_as_json():
-    scores = np.array([[0.0, 1.0], [0.5, -np.inf], [2.0, 2.0]])
-    choice = Choice(candidates(0.0, 0.5, 1.0), np.array([0.25, 0.0, 0.75]), scores)
-    report = make_report(choice, NAMES, 1, 2)
-    text = str(report)
-    table = text.split("\n\n")[1]
-    assert max(map(len, table.splitlines())) <= 80
-    assert "diverged" in table
-    assert "alpha = 1 (source-only)" in table
-    again = TransferReport.from_json(report.to_json())
-    assert str(again) == text
-    np.testing.assert_array_equal(again.alpha, [0.0, 0.5, 1.0])
-
-
-@pytest.mark.parametrize("scores", [None, np.array([[0.0, 1.0], [0.5, 0.2]])], ids=["given", "searched"])
-@pytest.mark.parametrize("alphas", [(0.0, 0.5), (0.2, 0.5)], ids=["with target-only", "without"])
-def test_every_report_can_be_printed_and_drawn(scores, alphas, tmp_path):
-    report = make_report(Choice(candidates(*alphas), np.array([0.5, 0.5]), scores), NAMES, 1, 2)
-    assert "alpha" in repr(report)
-    report.plot().savefig(tmp_path / "report.png")
-    assert (tmp_path / "report.png").stat().st_size > 5000

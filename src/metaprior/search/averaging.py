@@ -43,8 +43,10 @@ def averaging_weights(scores: np.ndarray) -> np.ndarray:
 def clearly_worse(scores: np.ndarray, than: int) -> np.ndarray:
     """Return which candidates score below candidate `than` by more than two standard errors of the paired difference.
 
-    The averaging weights alone would keep a candidate whose loss is small but certain.
+    The averaging weights alone would keep a candidate whose loss is small but certain. One task says nothing.
     """
+    if scores.shape[1] < 2:
+        return np.zeros(len(scores), bool)
     with np.errstate(invalid="ignore"):  # diverged candidates
         difference = scores - scores[than]
         error = difference.std(axis=1, ddof=1) / np.sqrt(scores.shape[1])

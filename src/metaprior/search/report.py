@@ -6,10 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from metaprior.checks import require_matplotlib
 from metaprior.metrics import mean_and_standard_error
+from metaprior.search.averaging import averaging_weights, select_weights
 from metaprior.search.selection import Choice
+
+# Levels of the one-sided t test behind "helps" and "probably helps". If no candidate has any effect, "helps" comes out
+# in at most 4% of reports, not 1%: the gains of two tasks are correlated, since each chooses weights for the other.
+CERTAIN, PROBABLE = 0.99, 0.84
+MAX_GROUPS = 20  # of target tasks, each weighted by the others
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +44,7 @@ class TransferReport:
     score, standard_error, gain, gain_standard_error : ndarray of shape (n_candidates,) or None
         Scores and gains with their standard errors over target tasks.
     source_gain : tuple of (gain, standard error) or None
-        Gain of the candidates with a source, averaged by their weights.
+        Gain of the candidates with a source, averaged by weights. Those for a task come from the other target tasks.
     """
 
     names: tuple[str, ...]
@@ -78,14 +85,14 @@ class TransferReport:
         if self.source_gain is None:
             return f"alpha = {alpha:.2g} on average. Target-only (alpha = 0) was not among the candidates."
         gain, error = self.source_gain
-        certainty = abs(gain) / error if error > 0 else np.inf
         found = (
             f"{gain:+.3f} ± {error:.3f} per reading over target-only, on {self.n_target_tasks} held-out target tasks"
         )
-        if certainty < 1:
+        certainty = stats.t.cdf(abs(gain) / error, self.n_target_tasks - 1) if error > 0 else 1.0
+        if certainty < PROBABLE:
             return f"It is unclear whether the source helps: {found}. alpha = {alpha:.2g} on average."
         helps = "helps" if gain > 0 else "does not help"
-        probably = "" if certainty > 2 else "probably "
+        probably = "" if certainty > CERTAIN else "probably "
         return f"The source {probably}{helps}: {found}. alpha = {alpha:.2g} on average."
 
     def rows(self) -> list[tuple[str, ...]]:
@@ -193,24 +200,31 @@ def make_report(
     plain = (report.alpha == 0.0) & (report.temperature == 1.0) & (report.prior_std == 1.0)
     if not plain.any() or not np.isfinite(score[plain.argmax()]):
         return report
-    of_target = choice.scores[plain.argmax()]
-    gain, gain_error = _over_tasks(choice.scores - of_target)
-    source_gain = _source_gain(choice.scores - of_target, report)
+    target_only = int(plain.argmax())
+    gain, gain_error = _over_tasks(choice.scores - choice.scores[target_only])
+    source_gain = _source_gain(choice.scores, target_only, report)
     return dataclasses.replace(report, gain=gain, gain_standard_error=gain_error, source_gain=source_gain)
 
 
-def _source_gain(gains: np.ndarray, report: TransferReport) -> tuple[float, float] | None:
-    """Return the gain of candidates with a source, averaged by their weights (equally if all are zero).
+def _source_gain(scores: np.ndarray, target_only: int, report: TransferReport) -> tuple[float, float] | None:
+    """Return the gain of candidates with a source over target-only, and its standard error.
 
-    Only candidates at target-only's temperature and hyper-prior count: the gain of others is not due to the source.
+    Candidates are weighted as in predictions (equally if all are dropped), but for each task by the scores of the other
+    tasks: a task must not judge weights it has set. Only candidates at target-only's temperature and hyper-prior count,
+    since the gain of others is not due to the source.
     """
     plain = (report.temperature == 1.0) & (report.prior_std == 1.0)
-    comparable = plain & (report.alpha > 0.0) & np.isfinite(gains).all(axis=1)
-    weights = np.where(comparable, report.weight, 0.0)
-    weights = weights if weights.any() else comparable.astype(float)
+    comparable = plain & (report.alpha > 0.0) & np.isfinite(scores).all(axis=1)
     if not comparable.any():
         return None
-    return mean_and_standard_error(weights[comparable] @ gains[comparable] / weights.sum())
+    gains, n_tasks = scores[comparable] - scores[target_only], scores.shape[1]
+    by_group = []
+    for group in np.array_split(np.arange(n_tasks), min(n_tasks, MAX_GROUPS)):
+        others = np.delete(scores, group, axis=1)
+        weights = select_weights(averaging_weights(others), others, target_only)[comparable]
+        weights = weights / weights.sum() if weights.any() else np.full(len(weights), 1.0 / len(weights))
+        by_group.append(weights @ gains[:, group])
+    return mean_and_standard_error(np.concatenate(by_group))
 
 
 def _over_tasks(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

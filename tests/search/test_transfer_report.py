@@ -1,0 +1,139 @@
+"""The transfer report: verdicts that are right as often as they say, tables, JSON, pictures."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from metaprior.meta.runs import Settings
+from metaprior.search.averaging import averaging_weights, select_weights
+from metaprior.search.cross_validation import Candidate
+from metaprior.search.report import TransferReport, make_report
+from metaprior.search.selection import Choice
+
+SETTINGS = Settings()
+NAMES = ("source", "target")
+
+
+def candidates(*alphas):
+    return [Candidate((alpha, 1.0 - alpha), SETTINGS) for alpha in alphas]
+
+
+def report_of(scores, alphas, n_tasks=None):
+    """The report of a search over weights of one source with the given scores."""
+    weights = select_weights(averaging_weights(scores), scores, 0)
+    return make_report(Choice(candidates(*alphas), weights, scores), NAMES, 1, n_tasks or scores.shape[1])
+
+
+@pytest.mark.parametrize(("n_tasks", "correlation"), [(2, 0.0), (3, 0.0), (5, 0.8), (12, 0.0)])
+def test_without_an_effect_helps_is_said_in_less_than_five_percent_of_reports(n_tasks, correlation):
+    rng, n_reports, n_sources = np.random.default_rng(n_tasks), 300, 4
+    common, own = rng.normal(size=(n_reports, 1, n_tasks)), rng.normal(size=(n_reports, n_sources, n_tasks))
+    gains = np.sqrt(correlation) * common + np.sqrt(1.0 - correlation) * own
+    said = 0
+    for gain in gains:
+        verdict = report_of(np.vstack([np.zeros(n_tasks), gain]), np.linspace(0.0, 1.0, n_sources + 1)).verdict
+        said += verdict.startswith("The source helps")
+    assert said <= 0.05 * n_reports
+
+
+def test_an_effect_is_found():
+    rng = np.random.default_rng(0)
+    scores = np.stack([np.zeros(8), rng.normal(1.0, 0.5, 8), rng.normal(0.5, 0.5, 8)])
+    assert report_of(scores, (0.0, 0.5, 0.9)).verdict.startswith("The source helps")
+
+
+def test_the_gain_of_a_task_is_weighted_by_the_other_tasks():
+    """The first source is best on the first task alone, the second on all others."""
+    scores = np.array([[0.0, 0.0, 0.0], [9.0, -1.0, -1.0], [-1.0, 4.0, 4.0]])
+    gain, error = report_of(scores, (0.0, 0.5, 0.9)).source_gain
+    gains = []
+    for task in range(3):
+        others = np.delete(scores, task, axis=1)
+        weights = select_weights(averaging_weights(others), others, 0)[1:]
+        gains.append(weights @ scores[1:, task] / weights.sum())
+    assert gains[0] == pytest.approx(-1.0, abs=0.01)  # in-sample weights would count the 9
+    assert (gain, error) == pytest.approx((np.mean(gains), np.std(gains, ddof=1) / np.sqrt(3)))
+
+
+def test_many_tasks_are_weighted_in_twenty_groups():
+    """Two candidates and opposite halves: weights from the other groups, gains in the order of the tasks."""
+    rng = np.random.default_rng(0)
+    scores = np.vstack([np.zeros(50), rng.normal(0.1, 1.0, (2, 50))])
+    gain, _ = report_of(scores, (0.0, 0.5, 0.9)).source_gain
+    total = 0.0
+    for group in np.array_split(np.arange(50), 20):
+        others = np.delete(scores, group, axis=1)
+        weights = select_weights(averaging_weights(others), others, 0)[1:]
+        total += float((weights @ scores[1:, group]).sum() / weights.sum())
+    assert gain == pytest.approx(total / 50)
+
+
+def test_dropped_candidates_count_equally():
+    scores = np.array([[0.0, 0.0, 0.0], [-8.0, -8.1, -8.2], [-9.0, -9.1, -9.2]])
+    assert report_of(scores, (0.0, 0.5, 0.9)).source_gain[0] == pytest.approx(-8.6)
+
+
+@pytest.mark.parametrize("n_tasks", [2, 5, 30])
+def test_words_follow_student_s_t(n_tasks):
+    """One source, so that its weight does not matter; gains just above and below the quantiles."""
+    spread = stats.norm.ppf((np.arange(n_tasks) + 0.5) / n_tasks)
+    spread = spread / (spread.std(ddof=1) / np.sqrt(n_tasks))  # mean 0, standard error 1
+    for level, below, above in [
+        (0.84, "It is unclear", "The source probably helps"),
+        (0.99, "The source probably helps", "The source helps"),
+    ]:
+        quantile = stats.t.ppf(level, n_tasks - 1)
+        for factor, words in ((0.99, below), (1.01, above)):
+            scores = np.stack([np.zeros(n_tasks), factor * quantile + spread])
+            assert report_of(scores, (0.0, 0.5)).verdict.startswith(words)
+            opposite = words.replace("helps", "does not help") if "unclear" not in words else words
+            assert report_of(-scores, (0.0, 0.5)).verdict.startswith(opposite)
+
+
+def test_what_temperature_gains_is_not_the_sources():
+    settings = [Settings(), Settings(temperature_factor=4.0)]
+    weighed = [Candidate((alpha, 1.0 - alpha), s) for s in settings for alpha in (0.0, 0.5)]
+    scores = np.array([[0.01, 0.0], [-0.17, -0.18], [1.01, 1.0], [0.83, 0.84]])
+    report = make_report(Choice(weighed, np.array([0.1, 0.1, 0.7, 0.1]), scores), NAMES, 1, 2)
+    assert report.verdict.startswith("The source does not help: -0.180")
+
+
+@pytest.mark.parametrize(
+    ("gains", "starts"),
+    [
+        ([0.5, 0.6, 0.4, 0.5], "The source helps: +0.500"),
+        ([0.5, -0.3, 0.4, -0.2], "It is unclear whether the source helps: +0.100"),
+        ([0.5, -0.1, 0.4, 0.0], "The source probably helps: +0.200"),
+        ([-0.5, -0.6, -0.4, -0.5], "The source does not help: -0.500"),
+    ],
+)
+def test_verdicts(gains, starts):
+    scores = np.stack([np.zeros(4), np.array(gains)])
+    report = make_report(Choice(candidates(0.0, 0.5), np.array([0.5, 0.5]), scores), NAMES, 1, 4)
+    assert report.verdict.startswith(starts), report.verdict
+    assert "4 held-out target tasks" in report.verdict
+    assert report.gain[1] == pytest.approx(np.mean(gains))
+    assert report.gain_standard_error[1] == pytest.approx(np.std(gains, ddof=1) / 2)
+
+
+def test_a_report_fits_the_terminal_and_travels_as_json():
+    scores = np.array([[0.0, 1.0], [0.5, -np.inf], [2.0, 2.0]])
+    choice = Choice(candidates(0.0, 0.5, 1.0), np.array([0.25, 0.0, 0.75]), scores)
+    report = make_report(choice, NAMES, 1, 2)
+    text = str(report)
+    table = text.split("\n\n")[1]
+    assert max(map(len, table.splitlines())) <= 80
+    assert "diverged" in table
+    assert "alpha = 1 (source-only)" in table
+    again = TransferReport.from_json(report.to_json())
+    assert str(again) == text
+    np.testing.assert_array_equal(again.alpha, [0.0, 0.5, 1.0])
+
+
+@pytest.mark.parametrize("scores", [None, np.array([[0.0, 1.0], [0.5, 0.2]])], ids=["given", "searched"])
+@pytest.mark.parametrize("alphas", [(0.0, 0.5), (0.2, 0.5)], ids=["with target-only", "without"])
+def test_every_report_can_be_printed_and_drawn(scores, alphas, tmp_path):
+    report = make_report(Choice(candidates(*alphas), np.array([0.5, 0.5]), scores), NAMES, 1, 2)
+    assert "alpha" in repr(report)
+    report.plot().savefig(tmp_path / "report.png")
+    assert (tmp_path / "report.png").stat().st_size > 5000
