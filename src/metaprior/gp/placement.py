@@ -115,19 +115,23 @@ def _log_evidence(
 
 
 def _subsample(tasks: TaskSet, counts: Sequence[Any]) -> Iterator[TaskSample]:
-    """Yield tasks taken systematically in proportion to their counts, and evenly spaced samples of each."""
+    """Yield at most MAX_TASKS tasks and evenly spaced samples of each.
+
+    More tasks are sampled systematically, in proportion to their counts. How often a task is drawn stands for its
+    count, so that the sum over the sample estimates the sum over all tasks.
+    """
     every = np.concatenate([np.asarray(count, float) for count in counts])
-    chosen = every > 0
-    if np.count_nonzero(chosen) > MAX_TASKS:
+    if np.count_nonzero(every) > MAX_TASKS:
         quantiles = (np.arange(MAX_TASKS) + 0.5) / MAX_TASKS
-        chosen = np.isin(np.arange(len(every)), np.searchsorted(np.cumsum(every) / every.sum(), quantiles))
-    by_bucket = np.split(chosen, np.cumsum([len(count) for count in counts])[:-1])
-    for bucket, count, of_bucket in zip(tasks.buckets, counts, by_bucket, strict=True):
-        rows, size = np.flatnonzero(of_bucket), np.shape(bucket.y)[1]
+        drawn = np.searchsorted(np.cumsum(every), quantiles * every.sum())
+        every = np.bincount(drawn, minlength=len(every)) * every.sum() / MAX_TASKS
+    by_bucket = np.split(every, np.cumsum([len(count) for count in counts])[:-1])
+    for bucket, count in zip(tasks.buckets, by_bucket, strict=True):
+        rows, size = np.flatnonzero(count), np.shape(bucket.y)[1]
         columns = np.unique(np.linspace(0, size - 1, min(size, MAX_SAMPLES)).astype(int))
         if len(rows):
             x, y, mask = (np.asarray(leaf)[rows][:, columns] for leaf in (bucket.x, bucket.y, bucket.mask))
-            yield TaskSample(x.astype(float), y.astype(float), mask, np.asarray(count, float)[rows])
+            yield TaskSample(x.astype(float), y.astype(float), mask, count[rows])
 
 
 def _noise_stds(rest: GPPrior) -> tuple[float, ...]:
