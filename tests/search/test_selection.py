@@ -8,7 +8,7 @@ import pytest
 
 from metaprior.meta.runs import Settings
 from metaprior.search import cross_validation as module
-from metaprior.search.cross_validation import Candidate, HeldOutRun
+from metaprior.search.cross_validation import HeldOutRun
 from metaprior.search.report import make_report
 from metaprior.search.selection import AutoSettings, SearchOptions, choose
 from metaprior.search.weights import discounted, resolve_weights
