@@ -18,8 +18,8 @@ from scipy.spatial.distance import cdist, pdist
 from metaprior.gp.kernels import MLPKernel
 from metaprior.gp.means import ConstantMean
 from metaprior.gp.parameters import groups
-from metaprior.meta.hyperprior import check_prior_mean, check_prior_std
-from metaprior.meta.methods import MAP, SVGD, Laplace, resolve_inference, squared_distances
+from metaprior.meta.hyperprior import HyperPrior, check_prior_mean, check_prior_std
+from metaprior.meta.methods import MAP, SVGD, Laplace, place_particles, resolve_inference, squared_distances
 from metaprior.meta.runs import Settings, draw_prior
 
 STANDARD_ERRORS = 4  # a correct implementation passes a comparison for 99.99 % of all seeds
@@ -203,6 +203,26 @@ def test_the_first_particle_is_where_map_starts_and_no_leaf_is_shared():
     assert set(jax.tree.leaves(groups(several))) == {"weights", "biases", "scales"}
     for leaf in jax.tree.leaves(several):
         assert len(np.unique(np.asarray(leaf).reshape(4, -1), axis=0)) == 4
+
+
+def test_particles_that_would_coincide_are_scattered_by_a_tenth_of_the_hyperprior():
+    """All but the first, around where they start and not around the hyper-prior's mean; what is drawn stays as it is."""
+    n = 4000
+    initial = {"fixed": jnp.full((n, 2), 5.0), "drawn": jax.random.normal(jax.random.key(1), (n, 2))}
+    hyperprior = HyperPrior(
+        {"fixed": jnp.full(2, -3.0), "drawn": jnp.zeros(2)}, {"fixed": jnp.asarray(2.0), "drawn": 1.0}
+    )
+    placed = place_particles(jax.random.key(0), initial, hyperprior, "initializer")
+    np.testing.assert_array_equal(placed["drawn"], initial["drawn"])
+    np.testing.assert_array_equal(placed["fixed"][0], [5.0, 5.0])
+    moves = (np.asarray(placed["fixed"], float)[1:] - 5.0) / 0.2
+    assert np.abs(moves.mean(axis=0)).max() < STANDARD_ERRORS / np.sqrt(n)
+    assert np.abs(moves.var(axis=0) - 1.0).max() < STANDARD_ERRORS * np.sqrt(2 / n)
+    one = jax.tree.map(lambda leaf: leaf[:1], initial)
+    np.testing.assert_array_equal(place_particles(jax.random.key(0), one, hyperprior, "initializer")["fixed"], 5.0)
+    drawn = place_particles(jax.random.key(0), one, hyperprior, "hyperprior")["fixed"]
+    assert (np.abs(drawn + 3.0) < 8.0).all()
+    assert (drawn != -3.0).all()
 
 
 class CustomKernel(eqx.Module):

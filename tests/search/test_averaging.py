@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.special import softmax
 from scipy.stats import norm
 
-from metaprior.search.averaging import averaging_weights, clearly_worse, contaminated, drop_negligible
+from metaprior.search.averaging import averaging_weights, clearly_worse, contaminated, drop_negligible, select_weights
 
 SCORES = st.tuples(st.integers(1, 6), st.integers(1, 9)).flatmap(
     lambda shape: arrays(float, shape, elements=st.floats(-20, 5))
@@ -67,6 +67,33 @@ def test_a_loss_that_is_small_but_certain_is_seen():
     assert averaging_weights(scores)[1] > 0.1  # which averaging alone would not
 
 
+@pytest.mark.parametrize(("errors", "worse"), [(0.9, False), (1.1, False), (1.9, False), (2.1, True), (-2.1, False)])
+def test_clearly_worse_is_by_more_than_two_standard_errors_of_the_paired_difference(errors, worse):
+    rng = np.random.default_rng(0)
+    than, noise = 10.0 * rng.normal(size=7), rng.normal(size=7)  # which differ far more between tasks
+    noise -= noise.mean()
+    error = noise.std(ddof=1) / np.sqrt(7)
+    scores = np.stack([than + noise - errors * error, than])
+    assert clearly_worse(scores, 1).tolist() == [worse, False]
+
+
+def test_equal_candidates_are_not_worse():
+    scores = np.array([[0.5, 1.0, 2.0]] * 3)
+    assert clearly_worse(scores, 1).tolist() == [False] * 3
+
+
+def test_candidates_clearly_worse_than_target_only_go_whatever_their_weight():
+    scores = np.array([[0.0, 0.1, 0.0], [-0.1, 0.0, -0.1], [1.0, -1.0, 0.5]])
+    weights = np.array([0.3, 0.6, 0.1])
+    np.testing.assert_allclose(select_weights(weights, scores, 0), [0.75, 0.0, 0.25])
+    np.testing.assert_allclose(select_weights(weights, scores, None), weights)
+    diverged = np.array([[-np.inf] * 3, *scores[1:]])
+    np.testing.assert_allclose(select_weights(weights, diverged, 0), weights)
+    np.testing.assert_allclose(
+        select_weights(np.array([0.3, 0.69, 0.01]), scores, None), [0.3 / 0.99, 0.69 / 0.99, 0.0]
+    )
+
+
 @given(arrays(float, 5, elements=st.floats(-1e4, 10)), st.floats(0.1, 10))
 def test_contamination_against_scipy_and_its_floor(log_density, spread):
     reference = norm.logpdf(np.linspace(-2, 2, 5), 0.5, spread)
@@ -84,6 +111,7 @@ def test_contamination_against_scipy_and_its_floor(log_density, spread):
         ([0.5, 0.485, 0.015], [0.5 / 0.985, 0.485 / 0.985, 0.0]),
         ([1.0], [1.0]),
         ([0.98, 0.02], [0.98, 0.02]),
+        ([0.9801, 0.0199], [1.0, 0.0]),
         ([0.01] * 100, [1 / 6] * 6 + [0.0] * 94),
         ([0.05] + [0.1] * 8 + [0.15], [0.0] + [0.1 / 0.65] * 5 + [0.0] * 3 + [0.15 / 0.65]),
     ],

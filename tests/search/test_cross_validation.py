@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -137,6 +138,57 @@ def test_candidates_are_trained_once(monkeypatch):
     assert score_candidates([validation], [second, first], options)
     assert trained == [3, 3]
     np.testing.assert_array_equal(validation.scores([second, first])[1:], before)
+
+
+class FakeResult(NamedTuple):
+    particles: None
+    loss: np.ndarray
+
+
+@pytest.fixture
+def rounds(monkeypatch):
+    """What every round of training was asked for; a round with a deadline ends after 40 steps and takes 8 seconds."""
+    asked, now = [], [1000.0]
+
+    def trained(runs, method, options, deadline, **_):
+        asked.append((len(runs), options.n_steps, deadline))
+        now[0] += 8.0
+        return [FakeResult(None, np.zeros(options.n_steps if deadline is None else 40))] * len(runs)
+
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(module, "train_runs", trained)
+    monkeypatch.setattr(module, "_score", lambda particles, runs: np.zeros((len(runs), 5, 3)))
+    return asked, now
+
+
+FIRST, SECOND = Candidate(WEIGHTS, SETTINGS), Candidate((0.0, 1.0), SETTINGS)
+
+
+def test_later_rounds_take_as_many_steps_as_the_first(rounds):
+    """Only the first may be cut short by the deadline: scores of different numbers of steps cannot be compared."""
+    asked, _ = rounds
+    validation, options = CrossValidation(ENVIRONMENTS, 1, 0, labels=False), TrainingOptions(100, 1e-2, progress=False)
+    assert score_candidates([validation], [FIRST], options, deadline=5000.0)
+    assert (validation.n_steps, validation.seconds_per_run) == (40, pytest.approx(8 / 3))
+    assert score_candidates([validation], [SECOND], options, deadline=5000.0)
+    assert asked == [(3, 100, 5000.0), (3, 40, None)]
+    assert validation.n_steps == 40
+    whole = CrossValidation(ENVIRONMENTS, 1, 0, labels=False)
+    assert score_candidates([whole], [FIRST], options)
+    assert score_candidates([whole], [SECOND], options)
+    assert asked[2:] == [(3, 100, None), (3, 100, None)]
+
+
+@pytest.mark.parametrize(("left", "enough"), [(8.1, True), (7.9, False)])
+def test_a_later_round_is_left_out_if_it_would_end_after_the_deadline(rounds, left, enough):
+    """By the time that a run of the last round took, eight seconds for three runs."""
+    asked, now = rounds
+    validation, options = CrossValidation(ENVIRONMENTS, 1, 0, labels=False), TrainingOptions(100, 1e-2, progress=False)
+    assert score_candidates([validation], [FIRST], options, deadline=now[0] + 1.0)  # the first is never left out
+    assert score_candidates([validation], [SECOND], options, deadline=now[0] + left) is enough
+    assert len(asked) == 1 + enough
+    assert validation.unscored([FIRST, SECOND]) == ([] if enough else [SECOND])
+    assert score_candidates([validation], [FIRST], options, deadline=0.0)  # is scored already
 
 
 def test_several_data_sets_are_scored_as_each_alone(x64):

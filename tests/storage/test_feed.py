@@ -137,6 +137,66 @@ def test_a_sample_is_drawn_from_every_environment():
     assert len(sample_tasks(STORED, 100, 0)[0]) == 8
 
 
+def test_a_sample_is_random_and_every_task_is_as_likely():
+    """Stored tasks may be sorted, so the first of them are not like the others."""
+    numbered = [StoredTasks.from_arrays(np.arange(n), np.arange(n), np.arange(n + 1)) for n in (20, 20, 5)]
+    drawn = np.zeros(20)
+    for seed in range(400):
+        samples = [[int(task.y[0]) for task in tasks] for tasks in sample_tasks(numbered, 5, seed)]
+        assert all(tasks == sorted(set(tasks)) for tasks in samples)
+        assert [len(tasks) for tasks in samples] == [5, 5, 5]
+        drawn[samples[0]] += 1
+    assert np.abs(drawn - 100).max() < 4 * np.sqrt(400 * 0.25 * 0.75)
+    first, second, _ = sample_tasks(numbered, 5, 0)
+    assert [task.y[0] for task in first] != [task.y[0] for task in second]  # environments are drawn on their own
+    again = sample_tasks(numbered, 5, 0)[0]
+    assert [task.y[0] for task in again] == [task.y[0] for task in first]
+
+
+def sorted_stream():
+    """Tasks sorted by their readings and sizes, so that the first are far from the others."""
+    tasks = [Task(np.full((n, 1), float(i)), np.arange(n) + 10.0 * i) for i, n in enumerate([1, 1, 2, 5, 5, 9, 9, 9])]
+    return tasks, task_sources.StreamedTasks([StoredTasks.from_tasks(tasks, 1)], 4)
+
+
+def test_a_stream_is_scaled_by_all_tasks_not_by_the_sample():
+    tasks, source = sorted_stream()
+    settings = Settings(ConstantMean(), RBFKernel())
+    expected = fit_scaling([tasks], [1.0])
+    for got, wanted in zip(source.scaling((1.0,), settings, [tasks[:2]])[:4], expected[:4], strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-12)
+    plain = source.scaling((1.0,), Settings(ConstantMean(), RBFKernel(), standardize=False), [tasks[:2]])
+    assert (plain.x_mean.tolist(), plain.x_std.tolist(), float(plain.y_std)) == ([0.0], [1.0], 1.0)
+
+
+def test_the_settings_of_a_stream_are_chosen_by_a_random_sample(monkeypatch):
+    monkeypatch.setattr(task_sources, "SAMPLE_SIZE", 3)
+    tasks, source = sorted_stream()
+    drawn = [[int(task.x[0, 0]) for task in source.sample(seed)[0]] for seed in range(20)]
+    assert all(len(sample) == 3 for sample in drawn)
+    assert {i for sample in drawn for i in sample} == set(range(8))
+    assert source.counts("auto") == [3]  # the ratio of weights is between tasks of the sample
+    assert source.counts(0.3) == [8]
+
+
+def test_the_temperature_of_a_stream_has_its_factor_and_may_be_a_number():
+    tasks, source = sorted_stream()
+    gammas = []
+    for rule, factor in (("bayes", 1.0), ("bayes", 4.0), (7.0, 4.0)):
+        settings = Settings(ConstantMean(), RBFKernel(), temperature=rule, temperature_factor=factor)
+        run = source.make_run([tasks[:2]], Candidate((1.0,), settings), fit_scaling([tasks], [1.0]), 0)
+        gammas.append(float(run.problem.temperature))
+    harmonic = 8 / sum(1 / len(task.y) for task in tasks)
+    np.testing.assert_allclose(gammas, [8 * harmonic, 4 * 8 * harmonic, 28.0], rtol=1e-6)
+
+
+def test_the_precision_of_a_stream_follows_its_largest_task(monkeypatch):
+    asked = []
+    monkeypatch.setattr(task_sources, "training_dtype", lambda tasks, *_: asked.append(len(tasks[0][0].y)) or "float32")
+    assert sorted_stream()[1].dtype([(1.0,)], Settings(ConstantMean(), RBFKernel())) == "float32"
+    assert asked == [9]
+
+
 SMALL = {"kernel": "rbf", "mean": "constant", "n_steps": 300, "random_state": 3, "alpha": 0.25, "inference": "map"}
 STORES = {"source": STORED[0], "target": STORED[2]}
 EVEN = draw_tasks([4] * 8, 5)  # one size compiles once
