@@ -206,7 +206,7 @@ def test_the_first_particle_is_where_map_starts_and_no_leaf_is_shared():
 
 
 def test_particles_that_would_coincide_are_scattered_by_a_tenth_of_the_hyperprior():
-    """All but the first, around where they start and not around the hyper-prior's mean; what is drawn stays as it is."""
+    """All but the first, around where they start and not around the hyper-prior's mean; draws stay as they are."""
     n = 4000
     initial = {"fixed": jnp.full((n, 2), 5.0), "drawn": jax.random.normal(jax.random.key(1), (n, 2))}
     hyperprior = HyperPrior(

@@ -171,7 +171,7 @@ def test_a_stream_is_scaled_by_all_tasks_not_by_the_sample():
 
 def test_the_settings_of_a_stream_are_chosen_by_a_random_sample(monkeypatch):
     monkeypatch.setattr(task_sources, "SAMPLE_SIZE", 3)
-    tasks, source = sorted_stream()
+    _, source = sorted_stream()
     drawn = [[int(task.x[0, 0]) for task in source.sample(seed)[0]] for seed in range(20)]
     assert all(len(sample) == 3 for sample in drawn)
     assert {i for sample in drawn for i in sample} == set(range(8))
