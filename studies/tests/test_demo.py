@@ -2,6 +2,7 @@
 
 import csv
 import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,60 +10,108 @@ import pytest
 from typer.testing import CliRunner
 
 import metaprior
-from metaprior import MetaGPRegressor
+from metaprior import MetaGPClassifier, MetaGPRegressor
 from metaprior.cli import app
 from metaprior.datasets import Sinusoid
-from metaprior_studies.demo.fewshot_demo import FewShotConfig, find_data, run
+from metaprior_studies.demo import fewshot_demo, sinusoid_demo
+from metaprior_studies.demo.fewshot_demo import FewShotConfig, find_data
+from metaprior_studies.demo.fewshot_demo import schemes as fewshot_schemes
 from metaprior_studies.demo.rows import by_scheme
-from metaprior_studies.demo.sinusoid_demo import METRICS, DemoConfig, make_draw, schemes
+from metaprior_studies.demo.sinusoid_demo import METRICS, ORACLES, PAPER, DemoConfig, make_draw, schemes
+from metaprior_studies.environments.sinusoid_oracles import score_oracle
 
 SHARED = Path(os.environ.get("METAPRIOR_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
-SCHEMES = [
-    "GP, not meta-trained",
-    "PACOH, 24 target tasks",
-    "PACOH, 6 source + 24",
-    "WFEM, alpha = 0.2",
-    "WFEM, alpha = 0.05",
-    "WFEM, alpha chosen",
-    "PACOH, 30 target tasks",
-    "WFEM, default prior",
-    "oracle: true GP prior",
-    "oracle: Bayes-optimal",
-]
 
 
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("demo") / "new" / "folder"
-    result = CliRunner().invoke(app, ["demo", "--out", str(folder), "--draws", "2", "--steps", "30"])
-    return folder, result
+def quickly(make, **quick):
+    """The estimator with a prior that is compiled sooner."""
+    return lambda **arguments: make(**{**arguments, **quick})
 
 
-def test_demo_prints_a_row_per_scheme_and_writes_results_and_figure(demo):
-    folder, result = demo
+def run_demo(folder, *arguments):
+    result = CliRunner().invoke(app, ["demo", "--out", str(folder), *arguments])
     assert result.exit_code == 0, result.output
-    assert all(name in result.stdout for name in SCHEMES)
-    with (folder / "results.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [row["scheme"] for row in rows] == SCHEMES * 2
-    assert [row["draw"] for row in rows] == ["0"] * len(SCHEMES) + ["1"] * len(SCHEMES)
+    return result
+
+
+def read_rows(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def names_of(few, rest):
+    """The rows of the sinusoid demo with so many target and source tasks."""
+    return [
+        "GP, not meta-trained",
+        f"PACOH, {few} target tasks",
+        f"PACOH, {rest} source + {few}",
+        "WFEM, alpha = 0.2",
+        "WFEM, alpha = 0.05",
+        "WFEM, alpha chosen",
+        f"PACOH, {few + rest} target tasks",
+        "WFEM, default prior",
+        "oracle: true GP prior",
+        "oracle: Bayes-optimal",
+    ]
+
+
+def check_sinusoid_demo(folder, result, names):
+    """A row per scheme and draw, in the table and the file; alpha = beta is pooling, and oracles lead."""
+    assert all(name in result.stdout for name in names)
+    rows = read_rows(folder / "results.csv")
+    assert [row["scheme"] for row in rows] == names * 2
+    assert [row["draw"] for row in rows] == ["0"] * len(names) + ["1"] * len(names)
     assert all(np.isfinite(float(row[name])) for row in rows for name in METRICS)
     assert (folder / "figure2.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_demo_shows_that_alpha_equal_to_beta_is_pooling_and_that_oracles_lead(demo):
-    folder, _ = demo
-    with (folder / "results.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    rmse = {name: [float(row["rmse"]) for row in rows if row["scheme"] == name] for name in SCHEMES}
-    np.testing.assert_allclose(rmse["WFEM, alpha = 0.2"], rmse["PACOH, 6 source + 24"], rtol=1e-3)
+    rmse = {name: [float(row["rmse"]) for row in rows if row["scheme"] == name] for name in names}
+    np.testing.assert_allclose(rmse[names[3]], rmse[names[2]], rtol=1e-3)
+    assert not np.allclose(rmse[names[4]], rmse[names[2]], rtol=1e-3)
     assert all(
         min(values) > max(rmse["oracle: Bayes-optimal"]) for name, values in rmse.items() if "oracle" not in name
     )
-    for oracle in ("oracle: Bayes-optimal", "oracle: true GP prior"):  # 50 test tasks: wrong noise would show
-        own = [row for row in rows if row["scheme"] == oracle]
-        assert max(float(row["calibration_error"]) for row in own) < 0.03
-        assert max(float(row["nll"]) for row in own) < -0.35
+
+
+@pytest.mark.parametrize("oracle", ORACLES.values(), ids=list(ORACLES))
+@pytest.mark.parametrize("draw", [0, 1])
+def test_oracles_are_calibrated(oracle, draw):
+    """On the 50 test tasks of the demo: wrong noise would show."""
+    scores = score_oracle(oracle, Sinusoid(0.5), make_draw(DemoConfig(), draw).test)
+    assert scores["calibration_error"] < 0.03
+    assert scores["nll"] < -0.35
+
+
+def test_sinusoid_demo_on_few_tasks(tmp_path, monkeypatch):
+    monkeypatch.setattr(sinusoid_demo, "DemoConfig", partial(DemoConfig, n_tasks=5))
+    monkeypatch.setattr(sinusoid_demo, "PAPER", {})
+    monkeypatch.setattr(
+        sinusoid_demo, "MetaGPRegressor", quickly(MetaGPRegressor, mean="constant", kernel="rbf", inference="map")
+    )
+    folder = tmp_path / "new" / "folder"
+    check_sinusoid_demo(folder, run_demo(folder, "--draws", "2", "--steps", "30"), names_of(4, 1))
+
+
+@pytest.mark.slow
+def test_sinusoid_demo(tmp_path):
+    check_sinusoid_demo(tmp_path, run_demo(tmp_path, "--draws", "2", "--steps", "30"), names_of(24, 6))
+
+
+def test_priors_of_the_sinusoid_demo_are_the_papers_but_for_the_last():
+    *papers, default = (scheme.arguments for scheme in schemes(DemoConfig()))
+    assert PAPER == {"mean": "mlp", "kernel": "mlp", "inference": "map"}
+    assert all(PAPER.items() <= arguments.items() for arguments in papers)
+    assert default == {"alpha": "auto"}
+
+
+BASELINES = ["nearest class mean", "logistic regression", "GP, RBF on the inputs"]
+
+
+def check_fewshot_demo(folder, result):
+    assert "generated images" in result.stderr
+    rows = [{**row, "accuracy": float(row["accuracy"])} for row in read_rows(folder / "fewshot.csv")]
+    assert [row["scheme"] for row in rows[:3]] == BASELINES
+    assert all(row["scheme"] in result.stdout for row in rows)
+    assert (folder / "fewshot.png").read_bytes().startswith(b"\x89PNG")
+    return rows
 
 
 def assert_meta_learning_leads(rows, margin):
@@ -72,36 +121,66 @@ def assert_meta_learning_leads(rows, margin):
             assert accuracy[scheme] > accuracy[baseline] + margin
 
 
+def test_fewshot_demo_on_few_generated_images(tmp_path, monkeypatch):
+    """The plain GP, pooling, and WFEM at alpha = beta; the others compile as much again each."""
+    monkeypatch.setenv("METAPRIOR_DATA", str(tmp_path / "nothing"))
+    config = partial(FewShotConfig, n_tasks=4, n_test_tasks=20, small_alpha=0.5)
+    few = lambda *arguments: [fewshot_schemes(*arguments)[i] for i in (0, 3, 4)]  # noqa: E731
+    monkeypatch.setattr(fewshot_demo, "FewShotConfig", config)
+    monkeypatch.setattr(fewshot_demo, "schemes", few)
+    monkeypatch.setattr(fewshot_demo, "MetaGPClassifier", quickly(MetaGPClassifier, inference="map"))
+    result = run_demo(tmp_path, "--problem", "fewshot", "--draws", "1", "--steps", "20")
+    rows = check_fewshot_demo(tmp_path, result)
+    log_loss = {row["scheme"]: float(row["log_loss"]) for row in rows}
+    assert list(log_loss)[3:] == ["PACOH, 2 source + 2", "WFEM, alpha = 0.5"]
+    assert log_loss["WFEM, alpha = 0.5"] == pytest.approx(log_loss["PACOH, 2 source + 2"], rel=1e-3)
+    assert log_loss["PACOH, 2 source + 2"] < log_loss["GP, RBF on the inputs"]
+
+
+def test_schemes_of_the_fewshot_demo():
+    plain, *others = fewshot_schemes(FewShotConfig(), 4)
+    assert plain.arguments["kernel"].length_scale == 2.0
+    assert [(scheme.n_source, scheme.n_target, scheme.arguments.get("alpha")) for scheme in others] == [
+        (10, 10, "pooled"),
+        (0, 10, 0.0),
+        (10, 10, "pooled"),
+        (10, 10, 0.2),
+        (10, 10, None),
+        (0, 20, 0.0),
+    ]
+    assert [scheme.arguments.get("n_steps") for scheme in others] == [0, None, None, None, None, None]
+
+
+@pytest.mark.slow
 def test_fewshot_demo_on_generated_images(tmp_path, monkeypatch):
     monkeypatch.setenv("METAPRIOR_DATA", str(tmp_path / "nothing"))
-    arguments = ["demo", "--problem", "fewshot", "--out", str(tmp_path), "--draws", "1", "--steps", "20"]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0, result.output
-    assert "generated images" in result.stderr
-    with (tmp_path / "fewshot.csv").open() as file:
-        rows = [{**row, "accuracy": float(row["accuracy"])} for row in csv.DictReader(file)]
-    names = [row["scheme"] for row in rows]
-    assert names[:3] == ["nearest class mean", "logistic regression", "GP, RBF on the inputs"]
-    assert len(names) == 9
-    assert all(name in result.stdout for name in names)
+    result = run_demo(tmp_path, "--problem", "fewshot", "--draws", "1", "--steps", "20")
+    rows = check_fewshot_demo(tmp_path, result)
+    assert len(rows) == 9
     assert_meta_learning_leads(rows, margin=0.1)
-    assert (tmp_path / "fewshot.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.skipif(not (SHARED / "features").exists(), reason="no features here")
+def test_features_are_taken_where_they_are(monkeypatch):
+    monkeypatch.setenv("METAPRIOR_DATA", str(SHARED))
+    problem, data = find_data()
+    assert "CUB" in data
+    assert problem.target.shape == problem.source.shape == (64,)
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(not (SHARED / "features").exists(), reason="no features here")
 def test_fewshot_demo_on_features(monkeypatch):
     """On 200 test tasks the difference of two schemes has a standard error of about 0.005, and is 0.012 or more."""
     monkeypatch.setenv("METAPRIOR_DATA", str(SHARED))
-    problem, data = find_data()
-    assert "CUB" in data
-    rows = run(FewShotConfig(n_draws=1, n_steps=50), problem)
+    rows = fewshot_demo.run(FewShotConfig(n_draws=1, n_steps=50), find_data()[0])
     assert_meta_learning_leads(rows, margin=0.0)
 
 
 def test_info_says_what_is_in_a_file(tmp_path):
     problem, path = Sinusoid(0.5), tmp_path / "prior"
-    meta = MetaGPRegressor(mean="constant", kernel="rbf", n_steps=4, random_state=0)
-    meta.fit(problem.source_tasks(4, 5, 0), problem.target_tasks(3, 5, 1)).save(path)
+    meta = MetaGPRegressor(mean="constant", kernel="rbf", inference="map", noise_std=0.1, n_steps=30, random_state=0)
+    meta.fit(problem.source_tasks(1, 5, 0), problem.target_tasks(4, 5, 1)).save(path)
     result = CliRunner().invoke(app, ["info", str(path), "--plot", str(tmp_path / "transfer.png")])
     assert result.exit_code == 0, result.output
     for part in ("MetaGPRegressor", f"{meta.alpha_:.4g}", "alpha = 0 (target-only)", '"constant"', "per reading"):
