@@ -22,7 +22,7 @@ CONV = ConvEncoder((3, 2), image_shape=(5, 6, 2))
 
 
 def log_evidence(prior, x, y, mask):
-    return inference.log_evidence(prior, prior.points(x), y, mask)
+    return inference.log_evidence(prior, prior.points(x), y, mask)[0]
 
 
 def condition(prior, x, y, mask):

@@ -320,5 +320,5 @@ def test_value_and_score_are_those_of_log_gibbs_in_blocks_of_tasks_too(x64, monk
     for samples in (5000, 5):  # at once; two tasks of the small and one of the large at a time
         monkeypatch.setattr(objective, "BLOCK_SAMPLES", samples)
         batches = objective.full_batch(problem)
-        value, score = jax.jit(lambda theta: objective.value_and_score(theta, problem, batches))(theta)  # noqa: B023
+        value, score, _ = jax.jit(lambda theta: objective.value_and_score(theta, problem, batches))(theta)  # noqa: B023
         assert_close((value, ravel_pytree(score)[0]), expected, rtol=1e-12)

@@ -3,6 +3,7 @@
 import math
 import os
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -10,7 +11,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 
+from metaprior.checks import Argument, Message
 from metaprior.estimators.task_sources import Environments, TaskSource
 from metaprior.files import package_versions
 from metaprior.meta.adaptation import pad_queries
@@ -26,6 +29,7 @@ from metaprior.training.checkpoint import open_checkpoint
 from metaprior.training.loop import Result, Validation
 from metaprior.training.many_runs import TrainingOptions, check_memory
 
+UNCONVERGED_SHARE = 1e-6  # of the weights, which sum to one up to rounding
 MAX_RECORDED_INPUTS = 100  # whose scaling is recorded; images have thousands
 
 
@@ -103,12 +107,26 @@ def train_members(
     runs = [source.make_run(sample, member, scaling, seed) for member, scaling in pairs]
     validation = None if tests is None else [pad_validation(tests, scaling) for scaling in scalings]
     results = source.train(members, runs, scalings, options, validation, patience, seed)
+    _warn_unconverged(results)
     models = [
         Model(result.particles, run.problem.rest, scaling)
         for result, run, scaling in zip(results, runs, scalings, strict=True)
     ]
     temperatures = np.array([float(run.problem.temperature) for run in runs])
     return FittedMembers(Ensemble(tuple(models), np.array(averaging)), results, temperatures)
+
+
+def _warn_unconverged(results: Sequence[Result]) -> None:
+    """Warn if Laplace's approximation missed the mode of labels in the last step, and say what to try."""
+    share = max((float(result.unconverged[-1]) for result in results if len(result.unconverged)), default=0.0)
+    if share > UNCONVERGED_SHARE:
+        met = (
+            f"Laplace's approximation of labels did not converge for tasks with {share:.0%} of the weight, in the last "
+        )
+        try_first = "step of training: their evidence is inexact. Try ", Argument("dtype", "float64"), "; a smaller "
+        then = Argument("prior_std"), " or output_scale of the kernel; X without extreme values."
+        message = Message(met, *try_first, *then)
+        warnings.warn(message, ConvergenceWarning, stacklevel=2)
 
 
 def pad_validation(tasks: Sequence[TestTask], scaling: Scaling) -> Validation:

@@ -24,6 +24,7 @@ class Posterior(eqx.Module):
     factor: Float[Array, "n n"]  # L, lower: L L^T = K + sigma^2 I (exact) or B (Laplace)
     coefficients: Float[Array, " n"]  # K^-1 (E[t(X)] - mu(X)); exact: (K + sigma^2 I)^-1 (Y - mu(X))
     root: Float[Array, " n"] | None = None  # diagonal of R; None: R = I
+    converged: Bool[Array, ""] | None = None  # whether Laplace's approximation found the mode; None: exact
 
     def marginals(self, prior: GPPrior, points: Points) -> tuple[Float[Array, " q"], Float[Array, " q"]]:
         """Return the mean and variance of the latent function at each point."""

@@ -1,8 +1,7 @@
 """Inference for one task, chosen by the likelihood: exact for Gaussian noise, Laplace's approximation for labels."""
 
-from types import ModuleType
-
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from metaprior.gp import exact, laplace
@@ -10,14 +9,19 @@ from metaprior.gp.likelihoods import Bernoulli
 from metaprior.gp.prior import GPPrior, Points
 
 
-def log_evidence(prior: GPPrior, points: Points, y: Float[Array, " n"], mask: Bool[Array, " n"]) -> Float[Array, ""]:
-    """Return ln p_theta(Y | X), or its approximation, of the samples where `mask` is True."""
-    return _method(prior).log_evidence(prior, points, y, mask)
+def log_evidence(
+    prior: GPPrior, points: Points, y: Float[Array, " n"], mask: Bool[Array, " n"]
+) -> tuple[Float[Array, ""], Bool[Array, ""]]:
+    """Return ln p_theta(Y | X), or its approximation, of the samples where `mask` is True; and whether it converged."""
+    if isinstance(prior.likelihood, Bernoulli):
+        return laplace.log_evidence_and_convergence(prior, points, y, mask)
+    return exact.log_evidence(prior, points, y, mask), jnp.asarray(True)
 
 
 def condition(prior: GPPrior, points: Points, y: Float[Array, " n"], mask: Bool[Array, " n"]) -> exact.Posterior:
     """Return the posterior given one task."""
-    return _method(prior).condition(prior, points, y, mask)
+    method = laplace if isinstance(prior.likelihood, Bernoulli) else exact
+    return method.condition(prior, points, y, mask)
 
 
 def points_of_tasks(prior: GPPrior, x: Float[Array, "tasks n d"]) -> Points:
@@ -25,7 +29,3 @@ def points_of_tasks(prior: GPPrior, x: Float[Array, "tasks n d"]) -> Points:
     n_tasks, size, input_dim = x.shape
     points = prior.points(x.reshape(n_tasks * size, input_dim))
     return jax.tree.map(lambda leaf: leaf.reshape(n_tasks, size, *leaf.shape[1:]), points)
-
-
-def _method(prior: GPPrior) -> ModuleType:
-    return laplace if isinstance(prior.likelihood, Bernoulli) else exact

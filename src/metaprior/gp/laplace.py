@@ -21,9 +21,17 @@ MAX_HALVINGS = 60
 
 def log_evidence(prior: GPPrior, points: Points, y: Float[Array, " n"], mask: Bool[Array, " n"]) -> Float[Array, ""]:
     """Return ln g_theta(Y | X), the approximate evidence of the samples where `mask` is True."""
+    return log_evidence_and_convergence(prior, points, y, mask)[0]
+
+
+def log_evidence_and_convergence(
+    prior: GPPrior, points: Points, y: Float[Array, " n"], mask: Bool[Array, " n"]
+) -> tuple[Float[Array, ""], Bool[Array, ""]]:
+    """Return ln g_theta(Y | X) and whether the mode was found. If not, the evidence is that of the last iterate."""
     task = _Task.of(prior, points, y, mask)
     mode = _find_mode(task)
-    return task.log_posterior(mode.a, mode.t) + log_normal(task.curvature(mode.t)[0], jnp.zeros_like(mode.t))
+    curvature, _ = task.curvature(mode.t)
+    return task.log_posterior(mode.a, mode.t) + log_normal(curvature, jnp.zeros_like(mode.t)), mode.converged
 
 
 def condition(prior: GPPrior, points: Points, y: Float[Array, " n"], mask: Bool[Array, " n"]) -> Posterior:
@@ -31,7 +39,7 @@ def condition(prior: GPPrior, points: Points, y: Float[Array, " n"], mask: Bool[
     task = _Task.of(prior, points, y, mask)
     mode = _find_mode(task)
     curvature, root = task.curvature(mode.t)
-    return Posterior(points, mask, cholesky(curvature), mode.a, root)
+    return Posterior(points, mask, cholesky(curvature), mode.a, root, mode.converged)
 
 
 class Mode(NamedTuple):

@@ -77,22 +77,36 @@ def blank_weightless(batches: Iterable[WeightedBatch]) -> tuple[WeightedBatch, .
 
 def weighted_loss(theta: PyTree, rest: GPPrior, batches: tuple[WeightedBatch, ...]) -> Float[Array, ""]:
     """Return Lbar, equation (metatrainingloss): the sum over tasks of weight * (-log evidence / M_i)."""
-    loss = _batch_loss(merge(theta, rest), *batches[0])
+    return _loss_and_unconverged(theta, rest, batches)[0]
+
+
+def _loss_and_unconverged(
+    theta: PyTree, rest: GPPrior, batches: tuple[WeightedBatch, ...]
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Return Lbar, and the weight of the tasks whose evidence did not converge."""
+    loss, unconverged = _batch_loss(merge(theta, rest), *batches[0])
     for batch, weights in batches[1:]:
         # Adding zero makes a bucket wait for the one before, forwards and backwards: batched LAPACK calls that run at
         # the same time can deadlock (see gp.linalg), and XLA drops an optimization_barrier.
         theta = jax.tree.map(lambda leaf, loss=loss: leaf + 0.0 * loss, theta)
-        loss = loss + _batch_loss(merge(theta, rest), batch, weights)
-    return loss
+        of_batch = _batch_loss(merge(theta, rest), batch, weights)
+        loss, unconverged = loss + of_batch[0], unconverged + of_batch[1]
+    return loss, unconverged
 
 
-def loss_and_slope(theta: PyTree, rest: GPPrior, batches: tuple[WeightedBatch, ...]) -> tuple[Float[Array, ""], PyTree]:
-    """Return Lbar and its gradient; on CPUs summed over blocks of tasks whose activations stay in the cache."""
-    of_block = jax.value_and_grad(weighted_loss)
+def loss_and_slope(
+    theta: PyTree, rest: GPPrior, batches: tuple[WeightedBatch, ...]
+) -> tuple[tuple[Float[Array, ""], Float[Array, ""]], PyTree]:
+    """Return (Lbar, weight of the tasks whose evidence did not converge), and the gradient of Lbar.
+
+    On CPUs they are summed over blocks of tasks whose activations stay in the cache.
+    """
+    of_block = jax.value_and_grad(_loss_and_unconverged, has_aux=True)
     sizes = [max(BLOCK_SAMPLES // max(jnp.shape(batch.y)[1], 1), 1) for batch, _ in batches]
     if jax.default_backend() != "cpu" or all(len(w) <= n for (_, w), n in zip(batches, sizes, strict=True)):
         return of_block(theta, rest, batches)
-    total = jnp.zeros((), batches[0].weights.dtype), jax.tree.map(jnp.zeros_like, theta)
+    zero = jnp.zeros((), batches[0].weights.dtype)
+    total = (zero, zero), jax.tree.map(jnp.zeros_like, theta)
     for batch, size in zip(batches, sizes, strict=True):
         n_blocks = -(-len(batch.weights) // size)
         padded = pad_batch(batch, n_blocks)
@@ -128,12 +142,15 @@ def log_gibbs(theta: PyTree, problem: Problem, batches: tuple[WeightedBatch, ...
 
 def value_and_score(
     theta: PyTree, problem: Problem, batches: tuple[WeightedBatch, ...], total: Callable[[PyTree], PyTree] = lambda x: x
-) -> tuple[Float[Array, ""], PyTree]:
-    """Return `log_gibbs` and its gradient. `total` sums over the devices that share the tasks."""
-    loss, slope = total(loss_and_slope(theta, problem.rest, batches))
+) -> tuple[Float[Array, ""], PyTree, Float[Array, ""]]:
+    """Return `log_gibbs`, its gradient, and the weight of the tasks whose evidence did not converge.
+
+    `total` sums over the devices that share the tasks.
+    """
+    (loss, unconverged), slope = total(loss_and_slope(theta, problem.rest, batches))
     log_density, pull = jax.value_and_grad(problem.hyperprior.log_density)(theta)
     score = jax.tree.map(lambda pull, slope: pull - problem.temperature * slope, pull, slope)
-    return log_density - problem.temperature * loss, score
+    return log_density - problem.temperature * loss, score, unconverged
 
 
 def temperature(rule: str, sizes: Sequence[np.ndarray], weights: Sequence[float]) -> float:
@@ -154,12 +171,14 @@ def temperature(rule: str, sizes: Sequence[np.ndarray], weights: Sequence[float]
     return float(n_tasks * harmonic_mean if rule == "bayes" else 1.0 / (1.0 / n_tasks + 1.0 / harmonic_mean))
 
 
-def _batch_loss(prior: GPPrior, batch: TaskBatch, weights: Float[Array, " tasks"]) -> Float[Array, ""]:
+def _batch_loss(
+    prior: GPPrior, batch: TaskBatch, weights: Float[Array, " tasks"]
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
     points = points_of_tasks(prior, jnp.asarray(batch.x))
     y, mask = jnp.asarray(batch.y), jnp.asarray(batch.mask)
-    evidences = jax.vmap(log_evidence, in_axes=(None, 0, 0, 0))(prior, points, y, mask)
+    evidences, converged = jax.vmap(log_evidence, in_axes=(None, 0, 0, 0))(prior, points, y, mask)
     sizes = jnp.maximum(jnp.sum(mask, axis=1, dtype=weights.dtype), 1.0)
-    return -jnp.sum(weights * evidences / sizes)
+    return -jnp.sum(weights * evidences / sizes), jnp.sum(jnp.where(converged, 0.0, weights))
 
 
 def _included_counts(tasks: TaskSet, dtype: Any) -> Float[Array, " environments"]:

@@ -1,12 +1,14 @@
 """Posteriors of many new tasks of any sizes, computed once and in chunks that fit into memory; their predictions."""
 
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 
 from metaprior.checks import check_choice
 from metaprior.gp.exact import Posterior
@@ -51,6 +53,7 @@ class Posteriors:
         self._kept: list[tuple[np.ndarray, list[Posterior]]] = []  # tasks of a chunk, and their posteriors by member
         self._n_bytes = 0
         self._chunk = np.full(len(x.sizes), -1)  # the kept chunk of each task
+        self._warned = False
 
     def __getstate__(self) -> dict[str, Any]:
         # A JAX array in double precision would be read back in single precision.
@@ -104,6 +107,7 @@ class Posteriors:
             context = self._cast(padded), self._cast(y.rows[places]), places >= 0
             with jax.enable_x64(True):
                 posteriors.append(condition(member.particles, member.rest, *context))
+        self._warn_unconverged(tasks, posteriors)
         n_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(posteriors))
         with _keeping:
             if self._n_bytes + n_bytes <= KEPT_BYTES:
@@ -111,6 +115,17 @@ class Posteriors:
                 self._kept.append((tasks, posteriors))
                 self._chunk[tasks] = len(self._kept) - 1
         return posteriors
+
+    def _warn_unconverged(self, tasks: np.ndarray, posteriors: list[Posterior]) -> None:
+        """Warn, once, if Laplace's approximation missed the mode of a task under some particle."""
+        found = [np.asarray(each.converged).all(axis=0) for each in posteriors if each.converged is not None]
+        missed = np.unique(tasks[~np.all(found, axis=0)]) if found else ()
+        if len(missed) and not self._warned:
+            self._warned = True
+            which = f"task {missed[0]}" + (f" and {len(missed) - 1} more" if len(missed) > 1 else "")
+            message = f"Laplace's approximation of labels did not converge for {which} (counted from 0): probabilities "
+            advice = "there are inexact. Check the context for extreme values of X; dtype='float64' is the most exact."
+            warnings.warn(message + advice, ConvergenceWarning, stacklevel=2)
 
     def _cast(self, scaled: np.ndarray) -> np.ndarray:
         if self.dtype == "float32" and np.max(np.abs(scaled), initial=0.0) > MAX_SINGLE:

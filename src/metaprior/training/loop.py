@@ -35,6 +35,7 @@ class Result(NamedTuple):
 
     particles: PyTree
     loss: np.ndarray  # (runs, steps): Lbar + (log p(mode) - log p(theta)) / gamma, averaged over particles
+    unconverged: np.ndarray  # (runs, steps): weight of the tasks whose evidence did not converge
     validation: np.ndarray  # (runs, chunks): negative log density of the queries; empty without validation tasks
     best_step: np.ndarray  # (runs,): the step whose particles are returned
 
@@ -44,7 +45,7 @@ class Snapshot(NamedTuple):
 
     state: State
     stopping: EarlyStoppingState
-    loss: np.ndarray  # (runs, steps)
+    trace: np.ndarray  # (runs, steps, 2), see `run_chunk`
     n_steps: np.ndarray  # (): less than asked for if a deadline has shortened training
 
 
@@ -98,13 +99,13 @@ def train(
         source = "" if batches is None else batches.identity
         given = (problem, particles, keys, learning_rate, validation)
         checkpoint.start(given, f"{config.method} {config[1:]} {n_steps} {patience} {source}")
-        if (result := checkpoint.result(Result(particles, *(np.empty(0),) * 3))) is not None:
+        if (result := checkpoint.result(Result(particles, *(np.empty(0),) * 4))) is not None:
             return result
     state = State(jax.tree.map(jnp.copy, particles), initialize(particles, config), jnp.copy(keys))  # steps donate it
     stopping = EarlyStopping(particles, patience)
-    losses: list[np.ndarray] = []
-    if checkpoint is not None and (snapshot := checkpoint.state(_snapshot(state, stopping, losses, n_steps))):
-        state, losses, n_steps = snapshot.state, [snapshot.loss], int(snapshot.n_steps)
+    traces: list[np.ndarray] = []
+    if checkpoint is not None and (snapshot := checkpoint.state(_snapshot(state, stopping, traces, n_steps))):
+        state, traces, n_steps = snapshot.state, [snapshot.trace], int(snapshot.n_steps)
         stopping.restore(snapshot.stopping)
     limit = Deadline(n_steps, config.chunk, deadline)
     n_runs, n_particles = jax.tree.leaves(particles)[0].shape[:2]
@@ -112,21 +113,21 @@ def train(
     if mesh is not None:  # with several processes, what all of them hold must be NumPy arrays
         state = shard_state(state, mesh)
         problem, learning_rate = to_host((problem, learning_rate))
-    first = sum(loss.shape[1] for loss in losses)
+    first = sum(trace.shape[1] for trace in traces)
     while not stopping.finished and first < n_steps:
         done = min(first + config.chunk, n_steps)
-        state, loss = _run_steps(problem, learning_rate, config, mesh, batches, state, (first, n_steps))
-        losses.append(loss[:, : done - first])
+        state, trace = _run_steps(problem, learning_rate, config, mesh, batches, state, (first, n_steps))
+        traces.append(trace[:, : done - first])
         if check_divergence:
-            _check_finite(losses[-1], stopping.running, first, "a loss")
+            _check_finite(traces[-1][..., 0], stopping.running, first, "a loss")
         if validation is not None and (batches is None or done % CHUNK == 0 or done >= n_steps):
             _validate(problem, validation, state, mesh, stopping, done)
         if on_chunk is not None:
-            on_chunk(done, float(losses[-1][:, -1].mean()))
+            on_chunk(done, float(traces[-1][:, -1, 0].mean()))
         first, n_steps = done, limit.affordable_steps(done)
         if checkpoint is not None:
-            checkpoint.update(_snapshot(to_host(state), stopping, losses, n_steps))
-    result = _result(to_host(state), stopping, losses, problem, config.method, n_steps, check_divergence)
+            checkpoint.update(_snapshot(to_host(state), stopping, traces, n_steps))
+    result = _result(to_host(state), stopping, traces, problem, config.method, n_steps, check_divergence)
     if checkpoint is not None:
         checkpoint.finish(result)
     return result
@@ -145,8 +146,8 @@ def _run_steps(
     first, last = (np.asarray(step, np.int32) for step in steps)
     fed = None if batches is None else batches.chunk(steps[0], config.chunk)
     with detect_lost_process():
-        state, loss = run_chunk((Chunk(problem, learning_rate, first, last, fed), config, mesh), state)
-        return state, to_host(loss)
+        state, trace = run_chunk((Chunk(problem, learning_rate, first, last, fed), config, mesh), state)
+        return state, to_host(trace)
 
 
 def _validate(
@@ -162,7 +163,7 @@ def _validate(
 def _result(
     state: State,
     stopping: EarlyStopping,
-    losses: list[np.ndarray],
+    traces: list[np.ndarray],
     problem: Problem,
     method: Method,
     n_steps: int,
@@ -170,16 +171,16 @@ def _result(
 ) -> Result:
     """Return the best particles by validation score, or the last ones without validation tasks."""
     n_runs = len(stopping.waited)
-    loss = _concatenate(losses, n_runs)
+    loss, unconverged = np.moveaxis(_concatenate(traces, n_runs), 2, 0)
     if stopping.scores:
         particles = _finalize(stopping.best, problem, state.keys, method, n_steps > 0)
-        return Result(particles, loss, np.stack(stopping.scores, axis=1), stopping.best_step)
+        return Result(particles, loss, unconverged, np.stack(stopping.scores, axis=1), stopping.best_step)
     # Losses are those before each step: a last step that diverged shows only in the particles.
     sizes = [np.abs(np.asarray(leaf)).reshape(n_runs, -1).max(axis=1) for leaf in jax.tree.leaves(state.particles)]
     if check_divergence:
         _check_finite(np.max(sizes, axis=0)[:, None], stopping.running, n_steps - 1, "a parameter")
     particles = _finalize(state.particles, problem, state.keys, method, n_steps > 0)
-    return Result(particles, loss, np.empty((n_runs, 0)), np.full(n_runs, loss.shape[1]))
+    return Result(particles, loss, unconverged, np.empty((n_runs, 0)), np.full(n_runs, loss.shape[1]))
 
 
 def _finalize(particles: PyTree, problem: Problem, keys: Key[Array, " runs"], method: Method, trained: bool) -> PyTree:
@@ -191,12 +192,12 @@ def _finalize(particles: PyTree, problem: Problem, keys: Key[Array, " runs"], me
     return sample_around_mode(particles, problem, keys, method.n_draws)
 
 
-def _snapshot(state: State, stopping: EarlyStopping, losses: list[np.ndarray], n_steps: int) -> Snapshot:
-    return Snapshot(state, stopping.state(), _concatenate(losses, len(stopping.waited)), np.asarray(n_steps))
+def _snapshot(state: State, stopping: EarlyStopping, traces: list[np.ndarray], n_steps: int) -> Snapshot:
+    return Snapshot(state, stopping.state(), _concatenate(traces, len(stopping.waited)), np.asarray(n_steps))
 
 
-def _concatenate(losses: list[np.ndarray], n_runs: int) -> np.ndarray:
-    return np.concatenate(losses, axis=1) if losses else np.empty((n_runs, 0))
+def _concatenate(traces: list[np.ndarray], n_runs: int) -> np.ndarray:
+    return np.concatenate(traces, axis=1) if traces else np.empty((n_runs, 0, 2))
 
 
 @eqx.filter_jit

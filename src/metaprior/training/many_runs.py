@@ -161,4 +161,4 @@ def available_memory() -> float | None:
 def _select_run(result: Result, i: int) -> Result:
     """Return the result of one run, without the axis of runs."""
     particles = jax.tree.map(lambda leaf: np.asarray(leaf)[i], result.particles)
-    return Result(particles, result.loss[i], result.validation[i], result.best_step[i])
+    return Result(particles, *(np.asarray(trace)[i] for trace in result[1:]))

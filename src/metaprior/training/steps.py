@@ -72,8 +72,13 @@ def initialize(particles: PyTree, config: TrainConfig) -> PyTree:
 
 # The state is donated: its memory is reused for the new one.
 @eqx.filter_jit(donate="all-except-first")
-def run_chunk(given: tuple[Chunk, TrainConfig, Mesh | None], state: State) -> tuple[State, Float[Array, "runs chunk"]]:
-    """Run the next steps, up to the last one; losses beyond it are zero."""
+def run_chunk(
+    given: tuple[Chunk, TrainConfig, Mesh | None], state: State
+) -> tuple[State, Float[Array, "runs chunk 2"]]:
+    """Run the next steps, up to the last one. Return the state and the trace of every run, zero beyond the last step.
+
+    The trace has the loss before each step, and the weight of the tasks whose evidence did not converge.
+    """
     chunk, config, devices = given
     fed, batches = chunk.fed, None
     if fed is None and config.plan is None:
@@ -105,8 +110,8 @@ def run_chunk(given: tuple[Chunk, TrainConfig, Mesh | None], state: State) -> tu
         out_specs=(specs_of_state, PartitionSpec(None, RUNS)),
         check_vma=False,
     )
-    state, losses = shared(arrays, state)
-    return state, losses.T
+    state, trace = shared(arrays, state)
+    return state, trace.swapaxes(0, 1)
 
 
 def _in_blocks(
@@ -115,20 +120,20 @@ def _in_blocks(
     batches: tuple[WeightedBatch, ...] | None,
     config: TrainConfig,
     state: State,
-) -> tuple[State, Float[Array, "runs chunk"]]:
+) -> tuple[State, Float[Array, "runs chunk 2"]]:
     """Run all steps on one device: on CPUs in blocks of runs whose activations stay in the cache."""
     n_runs = len(chunk.learning_rate)
     size = max(n for n in range(1, BLOCK + 1) if n_runs % n == 0)
     if jax.default_backend() != "cpu" or n_runs <= BLOCK or 4 * size < BLOCK or fed is not None:
-        state, losses = _steps(chunk, fed, batches, config, None, state)
-        return state, losses.T
+        state, trace = _steps(chunk, fed, batches, config, None, state)
+        return state, trace.swapaxes(0, 1)
     arrays, static = eqx.partition((chunk.problem, chunk.learning_rate, batches, state), eqx.is_array)
     blocks = jax.tree.map(lambda leaf: leaf.reshape(n_runs // size, size, *leaf.shape[1:]), arrays)
 
     def block(arrays: Any) -> tuple[State, Array]:
         problem, rate, batches, state = eqx.combine(arrays, static)
-        state, losses = _steps(chunk._replace(problem=problem, learning_rate=rate), None, batches, config, None, state)
-        return state, losses.T
+        state, trace = _steps(chunk._replace(problem=problem, learning_rate=rate), None, batches, config, None, state)
+        return state, trace.swapaxes(0, 1)
 
     done = jax.lax.map(block, blocks)
     return jax.tree.map(lambda leaf: leaf.reshape(n_runs, *leaf.shape[2:]), done)
@@ -141,22 +146,22 @@ def _steps(
     config: TrainConfig,
     n_shares: int | None,
     state: State,
-) -> tuple[State, Float[Array, "chunk runs"]]:
+) -> tuple[State, Float[Array, "chunk runs 2"]]:
     rate = chunk.learning_rate
 
     def step(i: Array, carry: tuple[State, Array]) -> tuple[State, Array]:
-        state, losses = carry
+        state, trace = carry
         progress = (chunk.first + i).astype(rate.dtype) / chunk.n_steps.astype(rate.dtype)
         now = batches if fed is None else jax.tree.map(lambda leaf: leaf[i], fed)
         select_run = eqx.filter_vmap(_step, in_axes=(eqx.if_array(0), eqx.if_array(0), 0, eqx.if_array(0), None, None))
-        state, loss = select_run(
+        state, values = select_run(
             state, chunk.problem, rate * SCHEDULES[config.schedule](progress), now, config, n_shares
         )
-        return state, losses.at[i].set(loss)
+        return state, trace.at[i].set(values)
 
     n_steps = jnp.clip(chunk.n_steps - chunk.first, 0, config.chunk)
-    losses = jnp.zeros((config.chunk, len(rate)), rate.dtype)
-    return jax.lax.fori_loop(0, n_steps, step, (state, losses))
+    trace = jnp.zeros((config.chunk, len(rate), 2), rate.dtype)
+    return jax.lax.fori_loop(0, n_steps, step, (state, trace))
 
 
 def _step(
@@ -166,7 +171,7 @@ def _step(
     batches: tuple[WeightedBatch, ...] | None,
     config: TrainConfig,
     n_shares: int | None,
-) -> tuple[State, Array]:
+) -> tuple[State, Float[Array, " 2"]]:
     """Take one step of one run: score all particles, combine the scores by the method, and update by the optimizer.
 
     `n_shares` is the number of devices that share the tasks; None on a single device.
@@ -179,15 +184,17 @@ def _step(
         if n_shares is not None:
             batches = local_tasks(batches, n_shares)
     total = sum_over_tasks if n_shares is not None else lambda tree: tree
-    values, scores = jax.vmap(lambda theta: value_and_score(theta, problem, batches, total))(state.particles)
+    of_particle = jax.vmap(lambda theta: value_and_score(theta, problem, batches, total))
+    values, scores, unconverged = of_particle(state.particles)
     descent = jax.tree.map(jnp.negative, _direction(config.method, state.particles, scores, n_shares is not None))
     with jax.numpy_dtype_promotion("standard"):  # optax raises a float to the power of its integer step count
         updates, optimizer_state = OPTIMIZERS[config.optimizer]().update(descent, state.optimizer_state)
     particles = jax.tree.map(lambda value, update: value - rate * update, state.particles, updates)
-    value = jnp.mean(values) if n_shares is None else mean_over_particles(values)
+    mean = jnp.mean if n_shares is None else mean_over_particles
     # Relative to the log density of the hyper-prior's mode, a large constant.
     constant = problem.hyperprior.log_density(problem.hyperprior.mean)
-    return State(particles, optimizer_state, keys), (constant - value) / problem.temperature
+    loss = (constant - mean(values)) / problem.temperature
+    return State(particles, optimizer_state, keys), jnp.stack([loss, mean(unconverged)])
 
 
 def _direction(method: Method, particles: PyTree, scores: PyTree, shared: bool) -> PyTree:

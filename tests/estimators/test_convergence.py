@@ -1,0 +1,68 @@
+"""Laplace's approximation that misses the mode of labels is reported, in fit and in predict."""
+
+import jax
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+
+from metaprior import MetaGPClassifier, RBFKernel, ZeroMean
+from metaprior.gp import laplace
+from metaprior.gp.parameters import merge
+from metaprior.meta.objective import full_batch, value_and_score
+from metaprior.meta.runs import Settings, make_run, make_scaling
+from metaprior.tasks.types import Task
+
+SIZE = 20
+
+
+def make_tasks(n_tasks, seed, size=SIZE):
+    """Labels without a rule: under a kernel of huge scale single precision does not resolve their mode."""
+    rng = np.random.default_rng(seed)
+    return [(rng.normal(size=(size, 2)), (rng.random(size) < 0.5).astype(int)) for _ in range(n_tasks)]
+
+
+def fit(output_scale, **settings):
+    given = {"kernel": RBFKernel(output_scale=output_scale), "mean": "zero", "n_steps": 2, "random_state": 0}
+    meta = MetaGPClassifier(0.5, inference="map", **given, **settings)
+    return meta.fit(make_tasks(6, 0), make_tasks(3, 1))
+
+
+def test_a_fit_says_that_modes_were_missed_and_what_to_try():
+    with pytest.warns(ConvergenceWarning, match=r"tasks with \d+% of the weight.*dtype='float64'"):
+        fit(1e6, dtype="float32")
+    fit(1e6, dtype="float64")  # the advice helps: warnings are errors here
+    fit(1.0, dtype="float32")
+
+
+def test_the_weight_of_missed_modes_is_that_of_their_tasks():
+    environments = [[Task(x, y.astype(float)) for x, y in make_tasks(n, seed)] for n, seed in ((6, 0), (3, 1))]
+    settings = Settings(
+        mean=ZeroMean(), kernel=RBFKernel(output_scale=1e6), likelihood="bernoulli", standardize=False
+    )  # fmt: skip
+    weights = (0.2, 0.8)
+    run = make_run(environments, weights, make_scaling(environments, weights, settings), settings, 0)
+    theta = jax.tree.map(lambda leaf: leaf[0], run.particles)
+    batches = full_batch(run.problem)
+    _, _, unconverged = jax.jit(lambda theta: value_and_score(theta, run.problem, batches))(theta)
+    prior = merge(theta, run.problem.rest)
+    find_mode = jax.jit(lambda x, y, mask: laplace.find_mode(prior, prior.points(x), y, mask))
+    expected, n_missed = 0.0, 0
+    for batch, of_batch in batches:
+        for x, y, mask, weight in zip(batch.x, batch.y, batch.mask, of_batch, strict=True):
+            if not find_mode(x, y, mask).converged:
+                expected, n_missed = expected + float(weight), n_missed + 1
+    assert 0 < n_missed < 9
+    assert float(unconverged) == pytest.approx(expected, rel=1e-5)
+
+
+def test_predictions_say_it_once_and_name_the_task(monkeypatch):
+    meta = fit(1.0)
+    rng, size = np.random.default_rng(0), 11  # a size that no other test has compiled with all of Newton's steps
+    contexts = [*make_tasks(3, 2, size), (np.zeros((0, 2)), np.zeros(0, int))]
+    queries = [rng.normal(size=(2, 2))] * 4
+    monkeypatch.setattr(laplace, "MAX_STEPS", 0)
+    many = meta.adapt_many(contexts)
+    with pytest.warns(ConvergenceWarning, match=r"for task 0 and 2 more \(counted from 0\)") as caught:
+        first = many.predict_proba(queries)
+    assert len(caught) == 1
+    np.testing.assert_array_equal(np.stack(many.predict_proba(queries)), np.stack(first))  # no second warning
