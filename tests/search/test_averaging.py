@@ -77,9 +77,11 @@ def test_clearly_worse_is_by_more_than_two_standard_errors_of_the_paired_differe
     assert clearly_worse(scores, 1).tolist() == [worse, False]
 
 
-def test_equal_candidates_are_not_worse():
+def test_equal_candidates_are_not_worse_and_one_task_says_nothing():
     scores = np.array([[0.5, 1.0, 2.0]] * 3)
     assert clearly_worse(scores, 1).tolist() == [False] * 3
+    assert clearly_worse(np.array([[0.0], [-9.0]]), 0).tolist() == [False, False]
+    assert clearly_worse(np.array([[0.0, 0.0], [-9.0, -9.1]]), 0).tolist() == [False, True]
 
 
 def test_candidates_clearly_worse_than_target_only_go_whatever_their_weight():

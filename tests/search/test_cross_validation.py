@@ -4,6 +4,7 @@ import time
 from dataclasses import replace
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaprior import MetaGPRegressor, MLPMean, RBFKernel
-from metaprior.meta.methods import MAP, SVGD
+from metaprior import ConstantMean, MetaGPRegressor, RBFKernel
+from metaprior.meta.methods import MAP, SVGD, Laplace
 from metaprior.meta.objective import log_gibbs, task_weights
 from metaprior.meta.runs import Settings, make_run, make_scaling, stack_runs
 from metaprior.search import cross_validation as module
@@ -20,9 +21,14 @@ from metaprior.search.averaging import contaminated
 from metaprior.search.cross_validation import (
     Candidate,
     CrossValidation,
+    Folds,
+    HeldOutRun,
+    gather_by_task,
+    held_out_runs,
     make_folds,
     reference_log_densities,
     score_candidates,
+    search_method,
     split_task,
 )
 from metaprior.tasks.padding import pad_tasks
@@ -33,7 +39,7 @@ from metaprior.training.many_runs import TrainingOptions
 from metaprior.training.monitoring import Deadline
 from metaprior.training.steps import TrainConfig
 
-SETTINGS = Settings(mean=MLPMean((4,)), kernel=RBFKernel(), noise_std=0.2)
+SETTINGS = Settings(mean=ConstantMean(), kernel=RBFKernel(), noise_std=0.2)
 WEIGHTS = (0.3, 0.7)
 
 
@@ -46,10 +52,12 @@ def _inputs(rng, sizes):
     return [rng.uniform(-2.0, 2.0, (n, 1)) for n in sizes]
 
 
-SOURCE, TARGET = make_tasks(0, [5, 3, 5]), make_tasks(1, [5, 4, 1])
+# Padded to one size, with any task left out: one program trains all.
+SOURCE, TARGET = make_tasks(0, [4, 4, 4]), make_tasks(1, [4, 4, 3])
 ENVIRONMENTS = [SOURCE, TARGET]
+RAGGED = [make_tasks(0, [5, 3, 5]), make_tasks(1, [5, 4, 1])]
 INCLUDED = [np.ones(3, bool), np.array([True, False, True])]
-KEPT = [SOURCE, [TARGET[0], TARGET[2]]]
+KEPT = [RAGGED[0], [RAGGED[1][0], RAGGED[1][2]]]
 
 
 @pytest.fixture
@@ -68,31 +76,30 @@ def log_densities(monkeypatch):
 
 def test_a_task_held_out_is_as_good_as_absent(x64):
     scaling = make_scaling(KEPT, WEIGHTS, SETTINGS)
-    held_out = make_run(ENVIRONMENTS, WEIGHTS, scaling, SETTINGS, 0, INCLUDED)
+    held_out = make_run(RAGGED, WEIGHTS, scaling, SETTINGS, 0, INCLUDED)
     absent = make_run(KEPT, WEIGHTS, scaling, SETTINGS, 0)
     theta = jax.tree.map(lambda leaf: leaf[0], held_out.particles)
     for rule in ("paper", "effective", "bayes"):
         settings = replace(SETTINGS, temperature=rule)
-        first = make_run(ENVIRONMENTS, WEIGHTS, scaling, settings, 0, INCLUDED).problem.temperature
+        first = make_run(RAGGED, WEIGHTS, scaling, settings, 0, INCLUDED).problem.temperature
         np.testing.assert_allclose(first, make_run(KEPT, WEIGHTS, scaling, settings, 0).problem.temperature, rtol=1e-12)
-    values = [jax.value_and_grad(log_gibbs)(theta, run.problem) for run in (held_out, absent)]
+    density = eqx.filter_jit(jax.value_and_grad(log_gibbs))
+    values = [density(theta, run.problem) for run in (held_out, absent)]
     np.testing.assert_allclose(values[0][0], values[1][0], rtol=1e-12)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12), values[0][1], values[1][1])
 
 
 def test_weights_of_what_is_left_sum_to_one():
-    tasks = pad_tasks(ENVIRONMENTS, included=INCLUDED)
+    tasks = pad_tasks(RAGGED, included=INCLUDED)
     weights = task_weights(tasks, jnp.asarray(WEIGHTS, jnp.float32))
     np.testing.assert_allclose(sum(float(w.sum()) for w in weights), 1.0, rtol=1e-6)
     flat = sorted(float(value) for bucket in weights for value in bucket)
     np.testing.assert_allclose(flat, [0.0, 0.1, 0.1, 0.1, 0.35, 0.35], rtol=1e-6)
 
 
-@pytest.mark.parametrize("method", [MAP(), SVGD()], ids=["map", "svgd"])
-def test_scores_are_those_of_a_fit_without_the_fold(method, log_densities):
+def test_scores_are_those_of_a_fit_without_the_fold(log_densities):
     """Against the estimator: fitted on the tasks that are left, adapted to each split, its log density."""
-    n_particles = 1 if isinstance(method, MAP) else 2
-    settings = Settings(mean=MLPMean((4,)), kernel=RBFKernel(), noise_std=0.2, method=method, n_particles=n_particles)
+    settings = replace(SETTINGS, method=SVGD(), n_particles=2)  # the search trains two particles by MAP
     n_steps, seed = 7, int(np.random.RandomState(3).randint(2**31 - 1))
     with jax.enable_x64(True):
         scored, validation = log_densities([Candidate(WEIGHTS, settings)], n_steps, seed)
@@ -102,8 +109,8 @@ def test_scores_are_those_of_a_fit_without_the_fold(method, log_densities):
     for members in folds.members:
         [left_out] = members.tolist()
         meta = MetaGPRegressor(
-            WEIGHTS[0], mean=MLPMean((4,)), kernel=RBFKernel(), noise_std=0.2, n_steps=n_steps,
-            n_particles=n_particles, dtype="float64", inference="map", random_state=3,
+            WEIGHTS[0], mean=ConstantMean(), kernel=RBFKernel(), noise_std=0.2, n_steps=n_steps,
+            n_particles=2, dtype="float64", inference="map", random_state=3,
         )  # fmt: skip
         meta.fit(SOURCE, [task for i, task in enumerate(TARGET) if i != left_out])
         splits = folds.splits[left_out]
@@ -112,32 +119,58 @@ def test_scores_are_those_of_a_fit_without_the_fold(method, log_densities):
         np.testing.assert_allclose(mine[~np.isnan(mine)], np.concatenate(expected), rtol=1e-6)
 
 
+def test_the_search_trains_up_to_three_independent_particles():
+    assert search_method(SVGD(0.7, "hyperprior")) == MAP("hyperprior")
+    assert search_method(MAP("hyperprior")) == MAP("hyperprior")
+    assert search_method(Laplace(n_draws=4)) == Laplace(n_draws=4)
+    validation = CrossValidation(ENVIRONMENTS, 1, 0, labels=False)
+    for n_particles, trained in ((1, 1), (2, 2), (10, 3)):
+        settings = replace(SETTINGS, method=SVGD(), n_particles=n_particles)
+        runs = held_out_runs(validation, Candidate(WEIGHTS, settings))
+        assert [len(run.run.particles.mean.bias) for run in runs] == [trained] * 3
+
+
+def test_the_runs_of_a_candidate_hold_out_a_fold_each():
+    validation = CrossValidation(RAGGED, 1, 0, labels=False)
+    runs = held_out_runs(validation, FIRST)
+    assert len(runs) == 3
+    for held_out, [left_out] in zip(runs, validation.folds.members, strict=True):
+        kept = [RAGGED[0], [task for i, task in enumerate(RAGGED[1]) if i != left_out]]
+        included = sum(int(np.sum(bucket.included)) for bucket in held_out.run.problem.tasks.buckets)
+        assert included == 5
+        scaling = make_scaling(kept, WEIGHTS, SETTINGS)
+        assert held_out.log_unit == pytest.approx(np.log(scaling.y_std))
+        splits = validation.folds.splits[left_out]
+        assert held_out.tasks.tolist() == [left_out] * len(splits) + [-1] * (5 - len(splits))
+        queries, y_query, mask = held_out.validation
+        assert queries.x_context.shape == (5, 2, 1)
+        assert y_query.shape == (5, 3)
+        assert mask.sum(axis=1).tolist() == [len(s.y_query) for s in splits] + [0] * (5 - len(splits))
+        for row, split in enumerate(splits):
+            np.testing.assert_allclose(y_query[row][mask[row]], scaling.outputs(split.y_query), rtol=1e-6)
+            of_context = queries.x_context[row][queries.context_mask[row]]
+            np.testing.assert_allclose(of_context, scaling.inputs(split.x_context), rtol=1e-6)
+
+
+def test_queries_are_gathered_by_task():
+    """Four runs of two folds, so two candidates; tasks have two splits or one of up to two queries."""
+    folds = Folds([np.array([0, 2]), np.array([1])], [[None, None], [None], [None]])
+    owners = [np.array([0, 0, 2]), np.array([1, -1, -1])] * 2
+    runs = [HeldOutRun(None, None, tasks, 0.0) for tasks in owners]
+    gathered = gather_by_task(np.arange(24.0).reshape(4, 3, 2), runs, folds)
+    nan = np.nan
+    first = [[0, 1, 2, 3], [6, 7, nan, nan], [4, 5, nan, nan]]
+    second = [[12, 13, 14, 15], [18, 19, nan, nan], [16, 17, nan, nan]]
+    np.testing.assert_array_equal(gathered, [first, second])
+
+
 def test_a_run_that_diverges_is_minus_infinity_and_does_not_touch_the_others(x64, log_densities):
-    good, bad = (
-        Candidate(WEIGHTS, Settings(**settings)) for settings in ({"temperature": 1.0}, {"temperature": 1e300})
-    )
+    good, bad, other = (Candidate(WEIGHTS, replace(SETTINGS, temperature=gamma)) for gamma in (1.0, 1e300, 2.0))
     together, _ = log_densities([good, bad], 3, optimizer="sgd")
     assert np.isneginf(together[1][~np.isnan(together[1])]).all()
-    alone, _ = log_densities([good], 3, optimizer="sgd")
-    np.testing.assert_allclose(together[:1], alone, rtol=1e-9)
-
-
-def test_candidates_are_trained_once(monkeypatch):
-    trained = []
-    original = module.train_runs
-
-    def count(runs, *arguments, **keywords):
-        trained.append(len(runs))
-        return original(runs, *arguments, **keywords)
-
-    monkeypatch.setattr(module, "train_runs", count)
-    validation, options = CrossValidation(ENVIRONMENTS, 1, 0, labels=False), TrainingOptions(2, 1e-2, progress=False)
-    first, second = Candidate(WEIGHTS, SETTINGS), Candidate((0.0, 1.0), SETTINGS)
-    assert score_candidates([validation], [first], options)
-    before = validation.scores([first])
-    assert score_candidates([validation], [second, first], options)
-    assert trained == [3, 3]
-    np.testing.assert_array_equal(validation.scores([second, first])[1:], before)
+    beside, _ = log_densities([good, other], 3, optimizer="sgd")
+    np.testing.assert_allclose(together[0], beside[0], rtol=1e-12)
+    assert np.isfinite(beside[1][~np.isnan(beside[1])]).all()
 
 
 class FakeResult(NamedTuple):
@@ -157,11 +190,24 @@ def rounds(monkeypatch):
 
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(module, "train_runs", trained)
-    monkeypatch.setattr(module, "_score", lambda particles, runs: np.zeros((len(runs), 5, 3)))
+    monkeypatch.setattr(module, "_score", lambda particles, runs: np.zeros((len(runs), 4, 2)))
     return asked, now
 
 
 FIRST, SECOND = Candidate(WEIGHTS, SETTINGS), Candidate((0.0, 1.0), SETTINGS)
+
+
+def test_candidates_are_trained_once(rounds):
+    asked, _ = rounds
+    validation, options = CrossValidation(ENVIRONMENTS, 1, 0, labels=False), TrainingOptions(2, 1e-2, progress=False)
+    assert score_candidates([validation], [FIRST], options)
+    before = validation.scores([FIRST])
+    assert score_candidates([validation], [SECOND, FIRST], options)
+    assert [n_runs for n_runs, *_ in asked] == [3, 3]
+    assert validation.candidates == [FIRST, SECOND]
+    np.testing.assert_array_equal(validation.scores([SECOND, FIRST])[1:], before)
+    again = Candidate(WEIGHTS, replace(SETTINGS))  # equal settings, but not the same
+    assert validation.unscored([again, FIRST]) == [again]
 
 
 def test_later_rounds_take_as_many_steps_as_the_first(rounds):
@@ -193,7 +239,7 @@ def test_a_later_round_is_left_out_if_it_would_end_after_the_deadline(rounds, le
 
 def test_several_data_sets_are_scored_as_each_alone(x64):
     options, candidates = TrainingOptions(3, 1e-2, progress=False), [Candidate(WEIGHTS, SETTINGS)]
-    data = [ENVIRONMENTS, [make_tasks(5, [5, 3, 5]), make_tasks(6, [5, 4, 1])]]
+    data = [ENVIRONMENTS, [make_tasks(5, [4, 4, 4]), make_tasks(6, [4, 4, 3])]]
     together = [CrossValidation(environments, 1, 0, labels=False) for environments in data]
     score_candidates(together, candidates, options)
     for environments, validation in zip(data, together, strict=True):
@@ -203,21 +249,22 @@ def test_several_data_sets_are_scored_as_each_alone(x64):
 
 
 def test_reference_densities_lie_where_queries_do():
-    folds = make_folds(TARGET, 0, labels=False)
-    reference = reference_log_densities(TARGET, folds, labels=False)
-    mean = np.mean([task.y.mean() for task in TARGET])  # every task counts the same
-    spread = np.sqrt(np.mean([np.mean((task.y - mean) ** 2) for task in TARGET]))
+    target = RAGGED[1]
+    folds = make_folds(target, 0, labels=False)
+    reference = reference_log_densities(target, folds, labels=False)
+    mean = np.mean([task.y.mean() for task in target])  # every task counts the same
+    spread = np.sqrt(np.mean([np.mean((task.y - mean) ** 2) for task in target]))
     counts = [sum(len(split.y_query) for split in splits) for splits in folds.splits]
     np.testing.assert_array_equal((~np.isnan(reference)).sum(axis=1), counts)
     first = folds.splits[0][0].y_query[0]
     expected = -0.5 * ((first - mean) / spread) ** 2 - np.log(spread) - 0.5 * np.log(2 * np.pi)
     np.testing.assert_allclose(reference[0, 0], expected)
-    constant = [Task(task.x, np.full_like(task.y, 0.1)) for task in TARGET]  # whose std is not quite zero
+    constant = [Task(task.x, np.full_like(task.y, 0.1)) for task in target]  # whose std is not quite zero
     of_constant = reference_log_densities(constant, make_folds(constant, 0, labels=False), labels=False)
     np.testing.assert_allclose(of_constant[~np.isnan(of_constant)], -0.5 * np.log(2 * np.pi))
-    huge = [Task(task.x, 1e200 * task.y) for task in TARGET]
+    huge = [Task(task.x, 1e200 * task.y) for task in target]
     assert np.nanmax(reference_log_densities(huge, folds, labels=False)) < -400.0
-    labels = reference_log_densities(TARGET, folds, labels=True)
+    labels = reference_log_densities(target, folds, labels=True)
     np.testing.assert_allclose(labels[~np.isnan(labels)], np.log(0.5))
     assert contaminated(np.array([-np.inf]), np.array([0.0]))[0] == pytest.approx(np.log(0.1))
 
@@ -229,7 +276,7 @@ def test_memory_is_bounded_by_training_in_parts(monkeypatch, x64, log_densities)
     np.testing.assert_allclose(parts, whole, rtol=1e-9)
 
 
-def test_parts_take_the_same_steps_although_time_runs_out(monkeypatch, log_densities):
+def test_parts_take_the_same_steps_although_time_runs_out(x64, monkeypatch, log_densities):
     taken = []
 
     def count(*arguments, **keywords):
