@@ -1,5 +1,7 @@
 """The inducing prior: its base GP, what it can learn, where its points lie, and its errors."""
 
+from functools import cache
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -7,22 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import multivariate_normal
 
 from metaprior import ConvEncoder, InducingKernel, InducingMean, MetaGPClassifier, MetaGPRegressor, ZeroMean
-from metaprior.datasets import Sinusoid
+from metaprior.gp import exact
 from metaprior.gp.parameters import merge
-from metaprior.gp.placement import (
-    DEVIATION_VARIANCES,
-    LENGTH_SCALE_FACTOR,
-    LENGTH_SCALES,
-    LINE_VARIANCE,
-    MEAN_STD,
-    TaskSample,
-    choose_length_scale,
-    farthest_points,
-    whitening_matrix,
-)
 from metaprior.meta.runs import Settings, make_run, make_scaling
 from metaprior.tasks.types import Task
 
@@ -38,11 +28,40 @@ SMALL = InducingKernel(6, 2)
 
 def prior_of(tasks, kernel=SMALL, seed=0, move=0.0):
     """The prior set up for the tasks, its parameters at the hyper-prior's mode or `move` standard deviations off."""
+    return moved(set_up(tasks, kernel), jax.random.key(seed), np.asarray(move, jnp.zeros(()).dtype))
+
+
+def set_up(tasks, kernel=SMALL):
     chosen = Settings(mean=kernel.default_mean, kernel=kernel)
-    run = make_run([tasks], (1.0,), make_scaling([tasks], (1.0,), chosen), chosen, seed)
-    hyperprior = run.problem.hyperprior
-    drawn = hyperprior.sample(jax.random.key(seed))
-    return merge(jax.tree.map(lambda m, d: m + move * (d - m), hyperprior.mean, drawn), run.problem.rest)
+    return make_run([tasks], (1.0,), make_scaling([tasks], (1.0,), chosen), chosen, 0).problem
+
+
+@eqx.filter_jit
+def moved(problem, key, move):
+    hyperprior = problem.hyperprior
+    drawn = hyperprior.sample(key)
+    return merge(jax.tree.map(lambda m, d: m + move * (d - m), hyperprior.mean, drawn), problem.rest)
+
+
+@cache
+def problem_of(input_dim):
+    with jax.enable_x64(True):
+        return set_up(tasks_of(4, input_dim))
+
+
+@eqx.filter_jit
+def evaluate(prior, x1, x2):
+    """Covariances between two sets of points and within the first, its variances, and its means."""
+    kernel = prior.kernel
+    return kernel(x1, x2), kernel(x1, x1), kernel(x1), jax.vmap(prior.mean)(x1)
+
+
+@eqx.filter_jit
+def predict(prior, x, y, query):
+    """Mean and standard deviation of the latent function given one task."""
+    posterior = exact.condition(prior, prior.points(x), y, jnp.ones(y.shape, bool))
+    mean, variance = posterior.marginals(prior, prior.points(query))
+    return mean, jnp.sqrt(variance)
 
 
 def rbf(x1, x2, length_scale):
@@ -50,156 +69,82 @@ def rbf(x1, x2, length_scale):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("input_dim", [1, 2, 5])
+@pytest.mark.parametrize("input_dim", [1, 3])
 def test_without_tasks_it_is_the_base_gp(input_dim):
     """At the mode of the hyper-prior: the RBF, intercept and slopes, and a mean of zero, at any inputs."""
     prior = prior_of(tasks_of(8, input_dim))
-    x1, x2 = jnp.asarray(np.random.default_rng(1).normal(scale=2.0, size=(2, 7, input_dim)))
+    x1, x2 = np.random.default_rng(1).normal(scale=2.0, size=(2, 7, input_dim))
     expected = rbf(x1, x2, np.exp(prior.kernel.basis.log_length_scale)) + 1.0 + x1 @ x2.T
-    np.testing.assert_allclose(prior.kernel(x1, x2), expected, atol=1e-9)
-    np.testing.assert_allclose(prior.kernel(x1), np.diag(prior.kernel(x1, x1)), atol=1e-9)
-    assert np.all(jax.vmap(prior.mean)(x1) == 0.0)
+    between, within, variances, means = evaluate(prior, x1, x2)
+    np.testing.assert_allclose(between, expected, atol=1e-9)
+    np.testing.assert_allclose(variances, np.diag(within), atol=1e-9)
+    assert np.all(means == 0.0)
 
 
 @pytest.mark.usefixtures("x64")
 def test_weights_have_the_covariance_that_is_learned():
     """With the residual left out, the kernel is that of the functions with weights ~ N(0, D + V V^T), and a line."""
     prior = prior_of(tasks_of(8, 1), move=0.7)
-    kernel = eqx.tree_at(lambda k: k.log_residual_scale, prior.kernel, jnp.asarray(-60.0))
-    x = jnp.linspace(-2, 2, 9)[:, None]
+    prior = eqx.tree_at(lambda prior: prior.kernel.log_residual_scale, prior, np.asarray(-60.0))
+    kernel = jax.tree.map(np.asarray, prior.kernel)
+    x = np.linspace(-2, 2, 7)[:, None]
     phi = rbf(x, np.asarray(kernel.basis.points), np.exp(kernel.basis.log_length_scale)) @ kernel.basis.whitening.T
     factor = kernel.factor_scale * kernel.weight
     weights = np.diag(np.exp(kernel.log_scale + 2.0 * kernel.log_std)) + factor @ factor.T
     line = np.concatenate([np.ones_like(x), x], axis=1) * np.exp(kernel.log_line_std)[None]
-    np.testing.assert_allclose(kernel(x, x), phi @ weights @ phi.T + line @ line.T, atol=1e-9)
-    np.testing.assert_allclose(kernel.evaluate(x[0], x[3]), kernel(x, x)[0, 3], rtol=1e-12)
-    mean = prior.mean
+    within, means = evaluate(prior, x, x)[1::2]
+    np.testing.assert_allclose(within, phi @ weights @ phi.T + line @ line.T, atol=1e-9)
+    pair = eqx.filter_jit(lambda kernel, a, b: kernel.evaluate(a, b))(prior.kernel, x[0], x[3])
+    np.testing.assert_allclose(pair, within[0, 3], rtol=1e-12)
+    mean = jax.tree.map(np.asarray, prior.mean)
     expected = 2.0 * phi @ mean.weight + mean.line.weight * x[:, 0] + mean.line.bias
-    np.testing.assert_allclose(jax.vmap(mean)(x), expected, rtol=1e-9)
+    np.testing.assert_allclose(means, expected, rtol=1e-9)
 
 
 @pytest.mark.usefixtures("x64")
-@given(st.integers(0, 1000), st.sampled_from([1, 2, 3]))
+@given(st.integers(0, 1000), st.sampled_from([1, 3]))
 def test_it_is_positive_definite_whatever_is_learned(seed, input_dim):
-    prior = prior_of(tasks_of(4, input_dim), seed=seed, move=1.5)
+    prior = moved(problem_of(input_dim), jax.random.key(seed), np.asarray(1.5))
     x = jnp.asarray(np.random.default_rng(seed).uniform(-4, 4, size=(20, input_dim)))
-    covariance = np.asarray(prior.kernel(x, x))
+    covariance = np.asarray(evaluate(prior, x, x)[1])
     assert np.linalg.eigvalsh(covariance).min() > -1e-8 * np.diag(covariance).max()
 
 
 @pytest.mark.usefixtures("x64")
 def test_far_away_the_base_gp_returns():
     prior = prior_of(tasks_of(8, 1), move=1.0)
-    far = jnp.array([[50.0], [50.3]])
+    far = np.array([[50.0], [50.3]] + [[60.0]] * 5)
     line = np.exp(2.0 * prior.kernel.log_line_std)
     base = np.exp(prior.kernel.log_residual_scale) * rbf(far, far, np.exp(prior.kernel.basis.log_length_scale))
-    np.testing.assert_allclose(prior.kernel(far, far), base + line[0] + line[1] * far @ far.T, rtol=1e-9)
+    np.testing.assert_allclose(evaluate(prior, far, far)[0], base + line[0] + line[1] * far @ far.T, rtol=1e-9)
 
 
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("length_scale", [0.2, 1.0, 3.0])
-def test_functions_are_independent_with_unit_variance_under_the_base_kernel(length_scale):
-    points = farthest_points(np.random.default_rng(0).uniform(-2, 2, size=(100, 1)), 24)
-    whitening = whitening_matrix(points, length_scale)
-    covariance = whitening @ rbf(points, points, length_scale) @ whitening.T
-    rank = np.count_nonzero(np.any(whitening != 0, axis=1))
-    np.testing.assert_allclose(covariance[:rank, :rank], np.eye(rank), atol=1e-8)
-    assert np.all(whitening[rank:] == 0)
-    assert rank >= 4
+QUICK = {"kernel": InducingKernel(6, 2), "inference": "map", "random_state": 0, "progress": False}
 
 
-@given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 3), st.integers(0, 100))
-def test_points_are_inputs_and_spread(n_inputs, n_points, input_dim, seed):
-    inputs = np.random.default_rng(seed).normal(size=(n_inputs, input_dim))
-    points = farthest_points(inputs, n_points)
-    assert points.shape == (n_points, input_dim)
-    assert all((point == inputs).all(axis=1).any() for point in points)
-    assert len(np.unique(points, axis=0)) == min(n_inputs, n_points)
-
-
-def test_points_cover_the_range_evenly():
-    points = np.sort(farthest_points(np.random.default_rng(0).uniform(-1, 1, size=(2000, 1)), 17)[:, 0])
-    gaps = np.diff(points)
-    assert gaps.max() < 2.5 * gaps.min()
-    assert (np.abs(points[[0, -1]]) > 0.99).all()
-
-
-def test_the_length_scale_of_most_evidence_is_that_of_the_joint_normal():
-    """All samples of all tasks are jointly normal; a task that counts twice is as good as observed twice."""
-    rng = np.random.default_rng(3)
-    x, y = rng.uniform(-2, 2, size=(5, 4, 1)), rng.normal(size=(5, 4))
-    mask = rng.uniform(size=(5, 4)) < 0.8
-    mask[:, 0] = True
-    points = farthest_points(x.reshape(-1, 1), 8)
-    evidence = []
-    for length_scale in LENGTH_SCALES:
-        whitening, of_sizes = whitening_matrix(points, length_scale), []
-        flat, owner, readings = x[mask], np.nonzero(mask)[0], y[mask]
-        phi = rbf(flat, points, length_scale) @ whitening.T
-        line = np.concatenate([np.ones_like(flat), flat], axis=1)
-        for variance in DEVIATION_VARIANCES:
-            own = (owner[:, None] == owner[None]) * (variance * phi @ phi.T + LINE_VARIANCE * line @ line.T)
-            covariance = MEAN_STD**2 * phi @ phi.T + line @ line.T + own + 0.3**2 * np.eye(len(flat))
-            of_sizes.append(multivariate_normal(cov=covariance).logpdf(readings))
-        evidence.append(max(of_sizes))
-    chosen = choose_length_scale(points, [TaskSample(x, y, mask, np.ones(5))], [0.3])
-    assert chosen == pytest.approx(LENGTH_SCALE_FACTOR * LENGTH_SCALES[np.argmax(evidence)])
-    twice = TaskSample(*(np.concatenate([part, part]) for part in (x, y, mask)), np.ones(10))
-    weighted = TaskSample(x, y, mask, np.full(5, 2.0))
-    assert choose_length_scale(points, [twice], [0.3]) == choose_length_scale(points, [weighted], [0.3])
-
-
-@pytest.mark.parametrize(("frequency", "expected"), [(0.4, (0.9, 5.0)), (6.0, (0.1, 0.6))])
-def test_the_length_scale_follows_the_data(frequency, expected):
-    rng = np.random.default_rng(0)
-    tasks = [
-        Task(x := rng.uniform(-2, 2, (8, 1)), np.sin(frequency * x[:, 0] + rng.normal(scale=0.2))) for _ in range(20)
-    ]
-    prior = prior_of(tasks, InducingKernel())
-    assert expected[0] < np.exp(prior.kernel.basis.log_length_scale) < expected[1]
-    assert prior.kernel.basis.log_length_scale == prior.mean.basis.log_length_scale
-    given_scale = prior_of(tasks, InducingKernel(length_scale=0.37))
-    np.testing.assert_allclose(np.exp(given_scale.kernel.basis.log_length_scale), 0.37, rtol=1e-6)
-
-
-def test_tasks_without_weight_have_no_effect():
-    target, other = tasks_of(6, 1), tasks_of(6, 1, seed=1)
-    settings = Settings(mean=InducingMean(6), kernel=InducingKernel(6, 2))
-    scaling = make_scaling([target], (1.0,), settings)
-    alone = make_run([target], (1.0,), scaling, settings, 0).problem.rest
-    shifted = [Task(task.x + 100.0, task.y) for task in other]
-    both = make_run([shifted, target], (0.0, 1.0), scaling, settings, 0).problem.rest
-    for one, two in zip(jax.tree.leaves(alone), jax.tree.leaves(both), strict=True):
-        np.testing.assert_array_equal(one, two)
-
-
-@pytest.fixture(scope="module")
-def fitted():
-    environment = Sinusoid(0.5)
-    meta = MetaGPRegressor(0.0, kernel="inducing", n_steps=300, random_state=0, progress=False)
-    return meta.fit(target_tasks=environment.target_tasks(20, 5, 0)), environment
-
-
-def test_bands_widen_outside_the_range_of_training(fitted):
-    meta, environment = fitted
-    x, y, _, _ = environment.test_tasks(1, 5, 5, 1)[0]
-    _, std = meta.adapt(x, y).predict(np.array([[0.0], [4.0], [7.0], [10.0], [20.0]]), return_std=True)
-    assert np.all(np.diff(std[1:]) > 0)
-    assert std[2] > 2.0 * std[:2].max()
+def test_bands_widen_outside_the_range_of_training():
+    """Whatever was learned there: the basis covers the inputs of the tasks only."""
+    tasks = tasks_of(20, 1)  # inputs in about -2 to 2
+    query = jnp.asarray([[0.0], [1.0], [4.0], [6.0], [12.0]])
+    for move in (0.0, 0.5):
+        prior = prior_of(tasks, InducingKernel(12, 2), move=move)
+        _, std = predict(prior, *(jnp.asarray(part, jnp.float32) for part in tasks[0]), query)
+        assert np.all(np.diff(std[1:]) > 0)
+        assert std[2] > 2.0 * std[:2].max()
 
 
 def test_a_constant_column_and_repeated_inputs():
     rng = np.random.default_rng(0)
     tasks = [(np.stack([np.repeat([0.0, 1.0, 2.0], 2), np.full(6, 3.0)], axis=1), rng.normal(size=6)) for _ in range(5)]
-    meta = MetaGPRegressor(0.0, kernel="inducing", n_steps=20, random_state=0, progress=False).fit(target_tasks=tasks)
+    meta = MetaGPRegressor(0.0, **QUICK, n_steps=20).fit(target_tasks=tasks)
     mean, std = meta.adapt(*tasks[0]).predict([[0.5, 3.0], [0.5, 4.0]], return_std=True)
     assert np.isfinite(mean).all()
     assert std[1] > std[0]
 
 
 def test_one_task_of_one_sample():
-    meta = MetaGPRegressor(0.0, n_steps=20, random_state=0, progress=False).fit(target_tasks=[([[1.0]], [2.0])])
-    assert np.isfinite(meta.adapt([[1.0]], [2.5]).predict([[1.0], [3.0]])).all()
+    prior = prior_of([Task(np.array([[1.0]]), np.array([2e8]))])
+    assert np.isfinite(predict(prior, jnp.zeros((1, 1)), jnp.zeros(1), jnp.asarray([[0.0], [3.0]]))).all()
 
 
 def test_bad_arguments_of_the_inducing_prior():
@@ -226,35 +171,51 @@ def test_bad_arguments_of_the_inducing_prior():
         InducingMean(scale=0.0)
 
 
-def test_the_kernel_with_another_mean():
+def test_the_mean_of_the_kernel_is_in_the_same_basis():
+    assert InducingKernel(7, 1, 0.4).default_mean == InducingMean(7, 0.4)
+    chosen = Settings(mean=ZeroMean(), kernel=InducingKernel(7, 1))
     tasks = tasks_of(5, 2)
-    settings = {"n_steps": 10, "random_state": 0, "progress": False, "inference": "map"}
-    meta = MetaGPRegressor(0.0, kernel=InducingKernel(7, 1), mean=ZeroMean(), **settings).fit(target_tasks=tasks)
-    assert meta.model_.members[0].rest.kernel.basis.points.value.shape == (7, 2)
-    matched = MetaGPRegressor(0.0, kernel=InducingKernel(7, 1), **settings).fit(target_tasks=tasks)
-    assert matched.model_.members[0].rest.mean.basis.points.value.shape == (7, 2)
+    rest = make_run([tasks], (1.0,), make_scaling([tasks], (1.0,), chosen), chosen, 0).problem.rest
+    assert rest.kernel.basis.points.value.shape == (7, 2)
+    assert (np.asarray(rest.kernel.basis.whitening.value) != 0).any()
 
 
-def test_target_tasks_are_subsampled_however_many_sources_there_are():
-    rng = np.random.default_rng(0)
-    draw = lambda n, shift: [Task(x := rng.uniform(-2, 2, (4, 1)) + shift, np.sin(3 * x[:, 0])) for _ in range(n)]  # noqa: E731
-    groups, weights = [draw(203, 0.0), draw(3, 10.0), draw(200, 0.0)], (0.05, 0.9, 0.05)
-    settings = Settings(mean=InducingMean(), kernel=InducingKernel(), standardize=False)
-    scales = []
-    for order in ((0, 1, 2), (0, 2, 1)):
-        mixed, shares = [groups[i] for i in order], [weights[i] for i in order]
-        basis = make_run(mixed, shares, make_scaling(mixed, shares, settings), settings, 0).problem.rest.kernel.basis
-        assert (np.asarray(basis.points.value) > 8).sum() >= 3
-        scales.append(float(basis.log_length_scale.value))
-    assert scales[0] == pytest.approx(scales[1])
+@pytest.mark.parametrize(("input_dim", "n_points"), [(1, 24), (2, 48), (3, 64), (8, 64)])
+def test_default_numbers_of_points(input_dim, n_points):
+    kernel = eqx.filter_eval_shape(InducingKernel().build, jax.random.key(0), input_dim)
+    assert kernel.basis.points.value.shape == (n_points, input_dim)
+    assert kernel.weight.shape == (n_points, 4)
+    assert kernel.log_line_std.shape == (input_dim + 1,)
+    mean = eqx.filter_eval_shape(InducingMean().build, jax.random.key(0), input_dim)
+    assert mean.weight.shape == (n_points,)
 
 
-def test_noiseless_outputs_and_huge_units():
-    tasks = [(task.x, 1e8 * task.y) for task in tasks_of(4, 1, n_samples=12)]
-    quick = {"kernel": "inducing", "random_state": 0, "progress": False}
-    assert np.isfinite(
-        MetaGPRegressor(0.0, n_steps=5, **quick).fit(target_tasks=tasks).adapt(*tasks[0]).predict([[0.0]])
-    )
+def test_where_the_kernel_starts():
+    """Entries of V have size 0.1 whatever their scale a priori; scales and line start at the hyper-prior's center."""
+    kernel = InducingKernel(100, 30, output_scale=2.0, factor_scale=0.25, line_std=3.0).build(jax.random.key(0), 1)
+    factor = np.asarray(kernel.factor_scale * kernel.weight)
+    assert factor.std() == pytest.approx(0.1, abs=4 * 0.1 / np.sqrt(2 * factor.size))
+    assert abs(factor.mean()) < 4 * 0.1 / np.sqrt(factor.size)
+    np.testing.assert_allclose(np.exp([kernel.log_scale, kernel.log_residual_scale]), 2.0, rtol=1e-6)
+    np.testing.assert_allclose(np.exp(kernel.log_line_std), 3.0, rtol=1e-6)
+    assert not np.any(kernel.log_std)
+    mean = InducingMean(5, scale=3.0).build(jax.random.key(0), 4)
+    assert (mean.scale, mean.line.scale) == (3.0, 2.0)
+    assert not any(np.any(part) for part in (mean.weight, mean.line.weight, mean.line.bias))
+
+
+def test_limits_of_the_inducing_prior_are_included():
+    assert InducingKernel(n_points=1024, rank=1024).rank == 1024
+    assert InducingMean(n_points=1024).n_points == 1024
+    with pytest.raises(ValueError, match=r"rank must be at most 1024.*got 1025"):
+        InducingKernel(rank=1025)
+    with pytest.raises(ValueError, match=r"n_points must be at most 1024.*got 1025"):
+        InducingMean(n_points=1025)
+
+
+@pytest.mark.slow
+def test_noiseless_outputs_train_to_the_end():
+    """The quick relative is `test_it_is_positive_definite_whatever_is_learned`."""
     smooth = [(task.x, np.sin(task.x[:, 0])) for task in tasks_of(8, 1, n_samples=20)]
-    meta = MetaGPRegressor(0.0, noise_std="learned", inference="map", n_steps=700, learning_rate=0.03, **quick)
+    meta = MetaGPRegressor(0.0, **{**QUICK, "kernel": "inducing"}, noise_std="learned", n_steps=700, learning_rate=0.03)
     assert np.isfinite(meta.fit(target_tasks=smooth).loss_trace_).all()
