@@ -19,7 +19,8 @@ from metaprior.metrics import report, summarize_labels
 from metaprior.prediction.adapted_labels import AdaptedClassifier, AdaptedClassifiers
 from metaprior.prediction.batches import check_precision, predict_labels
 from metaprior.search.weights import resolve_weights
-from metaprior.storage.stored_tasks import StoredTasks, check_stored_labels
+from metaprior.storage.stored_labels import encode_stored
+from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tasks.labels import (
     as_labeled_tests,
     as_labels,
@@ -234,11 +235,9 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         environments = read_environments(source_tasks, target_tasks, target, read)
         options = resolve_weights(self.alpha, environments.names, environments.counts, environments.target)
         counted = np.max(options, axis=0).tolist()  # labels of environments without weight do not matter
-        if any(isinstance(tasks, StoredTasks) for tasks in environments.tasks):
-            named = zip(environments.tasks, environments.arguments, strict=True)
-            encoded, self.classes_ = [check_stored_labels(tasks, name) for tasks, name in named], np.array([0, 1])
-        else:
-            encoded, self.classes_ = encode_environments(environments.tasks, environments.arguments, counted)
+        is_stored = any(isinstance(tasks, StoredTasks) for tasks in environments.tasks)
+        encode = encode_stored if is_stored else encode_environments
+        encoded, self.classes_ = encode(environments.tasks, environments.arguments, counted)
         return environments._replace(tasks=encoded), self._adjust_mean(settings)
 
     def _adjust_mean(self, settings: Settings) -> Settings:

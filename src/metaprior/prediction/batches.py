@@ -119,7 +119,7 @@ class Posteriors:
     def _warn_unconverged(self, tasks: np.ndarray, posteriors: list[Posterior]) -> None:
         """Warn, once, if Laplace's approximation missed the mode of a task under some particle."""
         found = [np.asarray(each.converged).all(axis=0) for each in posteriors if each.converged is not None]
-        missed = np.unique(tasks[~np.all(found, axis=0)]) if found else ()
+        missed = np.unique(tasks[~np.all(found, axis=0)]) if found else np.empty(0)
         if len(missed) and not self._warned:
             self._warned = True
             which = f"task {missed[0]}" + (f" and {len(missed) - 1} more" if len(missed) > 1 else "")

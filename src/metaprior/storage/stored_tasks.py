@@ -32,9 +32,17 @@ class StoredTasks(Sequence[Task]):
     for a list; a slice is stored too.
     """
 
-    def __init__(self, x: np.ndarray, y: np.ndarray, offsets: np.ndarray, digest: str | None = None):
+    def __init__(
+        self,
+        x: np.ndarray,
+        y: np.ndarray,
+        offsets: np.ndarray,
+        digest: str | None = None,
+        first_classes: np.ndarray | None = None,
+    ):
         self.x, self.y, self.offsets = x, y, offsets
         self._digest = digest
+        self._first_classes = first_classes  # of tasks with labels: those are given as 0, all others as 1
 
     @classmethod
     def from_arrays(cls, x: Any, y: Any, offsets: Any) -> "StoredTasks":
@@ -45,7 +53,7 @@ class StoredTasks(Sequence[Task]):
         x : array of shape (rows, inputs) or (rows,)
             Inputs of all tasks. All numbers are checked once, in blocks.
         y : array of shape (rows,)
-            Outputs; labels as 0 and 1.
+            Outputs, or labels as numbers: the same two in all tasks, or each task's own two.
         offsets : array of int of shape (tasks + 1,)
             Task i has the rows offsets[i] to offsets[i + 1]; from 0 to the number of rows.
 
@@ -103,12 +111,15 @@ class StoredTasks(Sequence[Task]):
             if step != 1:
                 return [self[i] for i in range(first, last, step)]
             digest = None if self._digest is None else f"{self._digest}[{first}:{last}]"
-            return StoredTasks(self.x, self.y, self.offsets[first : max(first, last) + 1], digest)
+            classes = None if self._first_classes is None else self._first_classes[first:last]
+            return StoredTasks(self.x, self.y, self.offsets[first : max(first, last) + 1], digest, classes)
         index = int(index)
         if not -len(self) <= index < len(self):
             raise IndexError(f"there are {len(self)} tasks; got index {index}.")
-        first, last = self.offsets[index % len(self) :][:2]
-        return Task(np.array(self.x[first:last], np.float64), np.array(self.y[first:last], np.float64))
+        index %= len(self)
+        first, last = self.offsets[index : index + 2]
+        y = self._outputs(np.array(self.y[first:last], np.float64), np.array(index))
+        return Task(np.array(self.x[first:last], np.float64), y)
 
     def __repr__(self) -> str:
         inputs = f"{self.input_dim} input column{'s' * (self.input_dim != 1)}"
@@ -132,6 +143,9 @@ class StoredTasks(Sequence[Task]):
     @functools.cached_property
     def digest(self) -> str:
         """Checksum of the content: as written by `store_tasks`, or found by reading everything."""
+        if self._first_classes is not None:
+            plain = StoredTasks(self.x, self.y, self.offsets, self._digest).digest
+            return f"{plain} labels {hashlib.sha256(self._first_classes.tobytes()).hexdigest()}"
         if self._digest is not None:
             return self._digest
         digest = hashlib.sha256(f"{self.x.dtype.str} {self.x.shape} {self.y.dtype.str}".encode())
@@ -151,9 +165,30 @@ class StoredTasks(Sequence[Task]):
             starts = self.offsets[flat[part]]
             mask[part] = steps < (self.offsets[flat[part] + 1] - starts)[:, None]
             rows = starts[:, None] + np.where(mask[part], steps, 0)
-            x[part], y[part] = self.x[rows], np.where(mask[part], self.y[rows], 0.0)
+            x[part], y[part] = self.x[rows], np.where(mask[part], self._outputs(self.y[rows], flat[part]), 0.0)
             self.release()
         return tuple(array.reshape(*indices.shape, *array.shape[1:]) for array in (x, y, mask))  # type: ignore
+
+    def encoded(self, first_classes: np.ndarray) -> "StoredTasks":
+        """Return tasks that give 0 for the first class of each task, (tasks,), and 1 for its second."""
+        return StoredTasks(self.x, self.y, self.offsets, self._digest, first_classes)
+
+    def _outputs(self, y: np.ndarray, tasks: np.ndarray) -> np.ndarray:
+        """Return y of tasks (first axis, if any), or their labels as 0 and 1."""
+        if self._first_classes is None:
+            return y
+        first = self._first_classes[tasks]
+        return (y != (first[:, None] if y.ndim > 1 else first)).astype(np.float64)
+
+    def task_blocks(self) -> Iterator[tuple[int, int]]:
+        """Yield ranges of whole tasks, (first, last), of about a block of rows."""
+        first = 0
+        while first < len(self):
+            last = int(np.searchsorted(self.offsets, self.offsets[first] + BLOCK, side="right")) - 1
+            last = min(max(last, first + 1), len(self))
+            yield first, last
+            first = last
+            self.release()
 
     def blocks(self) -> Iterator[tuple[int, int]]:
         """Yield ranges of rows, (first, last), that together are all rows."""
@@ -212,17 +247,3 @@ def stored_scaling(environments: Sequence[StoredTasks], weights: Sequence[float]
     constant = std <= 1e-12  # as in `fit_scaling`: less than rounding errors
     mean, std = np.where(constant, counted[0][0].first, mean * size), np.where(constant, 1.0, std * size)
     return Scaling(mean[:-1], std[:-1], mean[-1], std[-1])
-
-
-def check_stored_labels(tasks: Sequence[Task], name: str) -> Sequence[Task]:
-    """Return tasks with the labels 0 and 1 as numbers; raise if a stored environment has others."""
-    stored = isinstance(tasks, StoredTasks)
-    blocks = (tasks.y[slice(*rows)] for rows in tasks.blocks()) if stored else (task.y for task in tasks)
-    for y in blocks:
-        others = [label for label in np.unique(y).tolist() if label not in (0, 1)]
-        if others:
-            raise ValueError(
-                f"{name}: labels must be 0 and 1 where tasks are stored; got {others[0]!r}. Convert labels to 0 and 1 "
-                "before store_tasks; where every task has its own two classes, 0 is the first and 1 the second."
-            )
-    return tasks if stored else [Task(task.x, task.y.astype(np.float64)) for task in tasks]

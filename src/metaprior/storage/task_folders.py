@@ -48,7 +48,8 @@ def store_tasks(
     out : path
         The new folder.
     task, x, y, environment : str or list of str
-        Columns, as for `tasks_from_frame`. y must be numbers; store two classes as 0 and 1.
+        Columns, as for `tasks_from_frame`. y must be numbers; write classes as numbers too: the same two in all tasks,
+        or each task's own two.
     drop_missing : bool, default=False
         Drop rows with a missing value, instead of raising an error.
     overwrite : bool, default=False

@@ -1,0 +1,98 @@
+"""Labels of stored tasks follow the rules of labels in memory: shared by all tasks, or each task's own."""
+
+import numpy as np
+import pytest
+
+from metaprior import MetaGPClassifier, StoredTasks
+from metaprior.storage import stored_tasks
+from metaprior.storage.stored_labels import encode_stored
+from metaprior.tasks.labels import encode_environments
+from metaprior.tasks.types import Task
+
+NAMES = ("source_tasks", "target_tasks")
+
+
+def draw(labels, seed=0):
+    """One task of three to seven samples for each pair of labels; both labels occur."""
+    rng = np.random.default_rng(seed)
+    tasks = []
+    for pair in labels:
+        y = rng.permutation(np.resize(pair, rng.integers(3, 8)))
+        tasks.append(Task(rng.normal(size=(len(y), 2)), y))
+    return tasks
+
+
+def stored(tasks):
+    return StoredTasks.from_tasks(tasks, 2)
+
+
+PAIRS = {
+    "zero and one": ([(0, 1)] * 5, [(0, 1)] * 3),
+    "others, shared": ([(3, 7)] * 5, [(3, 7)] * 3),
+    "own": ([(0, 1), (5, 2), (1, 3), (8, 9), (0, 4)], [(6, 1), (2, 3), (7, 9)]),
+}
+
+
+@pytest.mark.parametrize("block", [2**20, 4], ids=["one block", "blocks of four rows"])
+@pytest.mark.parametrize("pairs", PAIRS.values(), ids=PAIRS)
+def test_labels_are_those_of_lists(pairs, block, monkeypatch):
+    monkeypatch.setattr(stored_tasks, "BLOCK", block)
+    environments = draw(pairs[0]), draw(pairs[1], 1)
+    expected, classes = encode_environments(environments, NAMES, (0.5, 0.5))
+    encoded, found = encode_stored((stored(environments[0]), environments[1]), NAMES, (0.5, 0.5))
+    np.testing.assert_array_equal(found, classes)
+    for tasks, of_list in zip(encoded, expected, strict=True):
+        for i, task in enumerate(of_list):
+            np.testing.assert_array_equal(tasks[i].y, task.y)
+            np.testing.assert_array_equal(tasks[1:][i - 1].y if i else tasks[i].y, task.y)
+        order = np.arange(len(of_list))[::-1].reshape(-1, 1)
+        _, y, mask = tasks.gather(order, 9)
+        for row, task in zip(y[:, 0], of_list[::-1], strict=True):
+            np.testing.assert_array_equal(row, np.pad(task.y, (0, 9 - len(task.y))))
+        assert mask.sum() == sum(len(task.y) for task in of_list)
+
+
+def test_an_environment_of_no_weight_does_not_decide():
+    shared, own = draw([(3, 7)] * 4), draw([(0, 1), (1, 1), (2, 3)], 1)
+    encoded, classes = encode_stored((stored(own), stored(shared)), NAMES, (0.0, 1.0))
+    np.testing.assert_array_equal(classes, [3, 7])
+    assert set(np.concatenate([task.y for task in encoded[1]])) == {0.0, 1.0}
+
+
+def test_content_and_classes_tell_tasks_apart():
+    """A checkpoint of one encoding must not go on with another."""
+    plain = stored(draw([(0, 1)] * 3))
+    one, other = plain.encoded(np.zeros(3)), plain.encoded(np.ones(3))
+    assert len({plain.digest, one.digest, other.digest}) == 3
+    assert plain.encoded(np.zeros(3)).digest == one.digest
+
+
+@pytest.mark.parametrize(
+    ("pairs", "match"),
+    [
+        ([(1, 1)] * 8, "y must have two labels; got 1 for every sample"),
+        ([(0, 1), (2, 3), (4, 4), (5, 6)], r"source_tasks\[2\]: y must have two labels.*got 1: 4"),
+        ([(0, 1), (2, 3, 4), (5, 6)], r"source_tasks\[1\]: y must have two labels.*got 3: 2, 3, 4"),
+    ],
+)
+def test_what_cannot_be_told_apart_is_refused(pairs, match):
+    with pytest.raises(ValueError, match=match):
+        encode_stored((stored(draw(pairs)), []), NAMES, (1.0, 0.0))
+
+
+def test_text_beside_numbers_is_refused():
+    text = [Task(np.zeros((2, 2)), np.array(["a", "b"]))]
+    with pytest.raises(ValueError, match="target_tasks: labels must be numbers beside stored tasks"):
+        encode_stored((stored(draw([(0, 1)] * 3)), text), NAMES, (0.5, 0.5))
+
+
+def test_a_classifier_knows_that_labels_are_the_tasks_own():
+    """Own labels have no order, so that no mean of the log odds may be learned, whatever the mean asked for."""
+    source, target = draw([(2 * i, 2 * i + 1) for i in range(6)]), draw([(1, 9), (4, 8)], 1)
+    meta = MetaGPClassifier(0.5, mean="constant", n_steps=1, batch_size=4, random_state=0, inference="map")
+    meta.fit(stored(source), target)
+    assert meta.classes_ is None
+    assert meta.model_.members[0].rest.mean.__class__.__name__ == "Zero"
+    meta.fit(stored(draw([(3, 7)] * 6)), draw([(3, 7)] * 2, 1))
+    assert meta.classes_.tolist() == [3, 7]
+    assert set(meta.adapt([[0.0, 0.0]], [7]).predict([[0.0, 0.0]])) <= {3, 7}
