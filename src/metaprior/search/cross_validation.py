@@ -20,7 +20,13 @@ from metaprior.search.weights import Weights
 from metaprior.tasks.scaling import Scaling, fit_scaling
 from metaprior.tasks.types import Task, TestTask
 from metaprior.training.loop import Validation, query_log_densities
-from metaprior.training.many_runs import TrainingOptions, runs_at_once, stack_validation, train_runs
+from metaprior.training.many_runs import (
+    TrainingOptions,
+    numbers_per_sample,
+    runs_that_fit,
+    stack_validation,
+    train_runs,
+)
 
 N_FOLDS, LEAVE_ONE_OUT_BELOW = 5, 8  # with fewer than eight target tasks every task is a fold
 N_SPLITS = 5  # of a held-out task into context and queries
@@ -229,7 +235,12 @@ def _score(particles: Sequence[object], runs: Sequence[HeldOutRun]) -> np.ndarra
         score = np.where(np.isfinite(score), score, -np.inf) - units[:, None, None]
         return np.where(validation.mask, score, np.nan)
 
-    at_once = runs_at_once(runs[0].run)
+    x_context, _, _, x_query = runs[0].validation.queries
+    (n_tasks, n_context, input_dim), n_query = np.shape(x_context), np.shape(x_query)[1]
+    rest = runs[0].run.problem.rest
+    per_sample = numbers_per_sample(n_context, input_dim, rest.encoder is not None)
+    n_particles = len(jax.tree.leaves(particles[0])[0])
+    at_once = runs_that_fit(per_sample * n_tasks * (n_context + n_query) * n_particles)
     return np.concatenate(list(in_chunks(score_part, range(len(runs)), at_once, "runs", RUN_ADVICE)))
 
 

@@ -12,8 +12,9 @@ import numpy as np
 
 from metaprior.checks import Argument, Message
 from metaprior.memory import RUN_ADVICE, in_chunks
-from metaprior.meta.methods import Method
+from metaprior.meta.methods import Laplace, Method
 from metaprior.meta.mini_batches import batch_plan
+from metaprior.meta.objective import BLOCK_SAMPLES
 from metaprior.meta.runs import Run, Settings, stack_runs
 from metaprior.tasks.types import Task
 from metaprior.training.checkpoint import Checkpoint
@@ -21,8 +22,9 @@ from metaprior.training.loop import BatchSource, Result, Validation, train
 from metaprior.training.monitoring import progress_bar
 from metaprior.training.steps import CHUNK, TrainConfig
 
-MAX_NUMBERS = 2**30  # numbers kept at once for gradients: 4 GB in float32
-MAX_ADVISED_BATCH = 1000  # tasks per step beyond which training only takes longer
+MAX_BYTES = 2**32  # kept at once for the gradients of several runs
+ADVISED_BATCHES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # with more tasks per step training only takes longer
+CURVATURE_NUMBERS = 800  # that Laplace's curvature keeps per sample of all tasks (measured: 250 to 760)
 SEARCH_COPIES = 45  # of all tasks that a search holds: nine candidates without each of five folds
 
 
@@ -104,54 +106,91 @@ def stack_validation(validation: Sequence[Validation]) -> Validation:
 
 def runs_at_once(run: Run) -> int:
     """Return how many such runs to train at once (at least one), so that their activations fit into memory."""
-    samples = sum(np.size(bucket.y) for bucket in run.problem.tasks.buckets)
-    input_dim = run.problem.tasks.buckets[0].x.shape[-1]  # type: ignore[union-attr]
-    per_sample = activations_per_sample(input_dim, run.problem.rest.encoder is not None)
+    shapes = [np.shape(bucket.x) for bucket in run.problem.tasks.buckets]
+    n_samples, largest = sum(n_tasks * size for n_tasks, size, _ in shapes), max(size for _, size, _ in shapes)
+    per_sample = numbers_per_sample(largest, shapes[0][2], run.problem.rest.encoder is not None)
     n_particles = len(jax.tree.leaves(run.particles)[0])
-    return max(MAX_NUMBERS // (samples * per_sample * n_particles), 1)
+    return runs_that_fit(per_sample * samples_at_once(n_samples, largest) * n_particles)
 
 
-def activations_per_sample(input_dim: int, encoded: bool) -> int:
-    """Return about how many numbers a gradient keeps per sample (measured): convolutions keep hundreds per pixel."""
-    return 600 * input_dim if encoded else 1000 + input_dim
+def runs_that_fit(numbers: float) -> int:
+    """Return how many runs to compute at once (at least one) if each keeps so many numbers."""
+    most = min(MAX_BYTES, (_total_memory() or np.inf) / 4)  # not what is free: another split may round otherwise
+    return max(int(most / (jnp.zeros(()).dtype.itemsize * numbers)), 1)
+
+
+def numbers_per_sample(largest: int, input_dim: int, encoded: bool) -> int:
+    """Return about how many numbers are kept per sample and particle of tasks of up to `largest` samples (measured).
+
+    A thousand activations, or hundreds per pixel for convolutions, and ten rows of covariance matrices.
+    """
+    return (600 * input_dim if encoded else 1000 + input_dim) + 10 * largest
+
+
+def samples_at_once(n_samples: float, largest: int) -> float:
+    """Return how many samples a gradient takes at once: CPUs a block of tasks (`loss_and_slope`), accelerators all."""
+    return min(n_samples, max(BLOCK_SAMPLES, largest)) if jax.default_backend() == "cpu" else n_samples
 
 
 def check_memory(
     environments: Sequence[Sequence[Task]], settings: Settings, batch_size: int | None, searched: bool, itemsize: int
 ) -> None:
     """Raise before training starts if a fit cannot fit into memory, and say what would."""
-    n_tasks = sum(map(len, environments))
-    samples = sum(len(task.y) for group in environments for task in group)
+    sizes = [len(task.y) for group in environments for task in group]
+    n_tasks, n_samples = len(sizes), sum(sizes)
     input_dim = next(task.x.shape[1] for group in environments for task in group)
-    at_once = samples if batch_size is None else samples * min(batch_size / n_tasks, 1.0)
-    gradient = at_once * activations_per_sample(input_dim, settings.encoder is not None) * settings.n_particles
-    kept = samples * (input_dim + 2) * (SEARCH_COPIES if searched else 2)
-    needed, available = itemsize * (gradient + kept), available_memory()
-    if available is None or needed <= available:
+    largest = max(sizes)
+    per_sample = numbers_per_sample(largest, input_dim, settings.encoder is not None)
+
+    def needed(batch_size: float) -> float:
+        in_batch = max(n_samples * min(batch_size / n_tasks, 1.0), largest)
+        gradient = per_sample * samples_at_once(in_batch, largest)
+        curvature = CURVATURE_NUMBERS * n_samples if isinstance(settings.method, Laplace) else 0
+        kept = n_samples * (input_dim + 2) * (SEARCH_COPIES if searched else 2)
+        return itemsize * (max(gradient * settings.n_particles, curvature) + kept)
+
+    asked = n_tasks if batch_size is None else min(batch_size, n_tasks)
+    available = available_memory()
+    if available is None or needed(asked) <= available:
         return
     advice: list[Argument | str] = [Argument("fewer tasks")]
-    if itemsize * kept < available:
-        fitting = n_tasks * (available / itemsize - kept) / 2 / gradient * at_once / samples
-        advice.append(Argument("batch_size", int(np.clip(fitting, 1, MAX_ADVISED_BATCH))))
+    fitting = [size for size in ADVISED_BATCHES if size < asked and needed(size) <= available]
+    if fitting:
+        advice.append(Argument("batch_size", fitting[-1]))
     if searched:
         advice.append("a given alpha")
     use = [part for each in advice for part in (each, ", or ")]
+    where = "" if jax.default_backend() == "cpu" else f" on the {jax.default_backend().upper()}"
     raise ValueError(
         Message(
-            f"This fit of {n_tasks:,} tasks with {samples:,} readings needs about {needed / 1e9:.0f} GB of memory; "
-            f"{available / 1e9:.0f} GB are free. Use ",
+            f"This fit of {n_tasks:,} tasks with {n_samples:,} readings needs about {needed(asked) / 1e9:.2g} GB of "
+            f"memory{where}; {available / 1e9:.2g} GB are free. Use ",
             *(*use, "tasks on disk (", Argument("metaprior.store_tasks"), ")."),
         )
     )
 
 
 def available_memory() -> float | None:
-    """Return the bytes that can be allocated without swapping, or None if the system does not say."""
+    """Return the free bytes of the memory that training uses, or None if they are not known.
+
+    They are the accelerator's if there is one, and else those that the host can allocate without swapping.
+    """
+    if jax.default_backend() == "cpu":
+        return _available_on_host()
+    found = [device.memory_stats() or {} for device in jax.local_devices()]
+    free = [stats["bytes_limit"] - stats.get("bytes_in_use", 0) for stats in found if "bytes_limit" in stats]
+    return float(min(free)) if free else None
+
+
+def _available_on_host() -> float | None:
     try:
         lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
         return 1024.0 * int(lines["MemAvailable"].split()[0])
     except (OSError, KeyError, ValueError):
-        pass
+        return _total_memory()
+
+
+def _total_memory() -> float | None:
     try:
         return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, OSError, ValueError):
