@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,9 @@ from metaprior.cli import app
 from metaprior.cli.data import TABLES
 from metaprior.files import read_tensors
 from metaprior.tables import reading
+from metaprior.tables.columns import as_columns
+from metaprior.tables.frames import split_table
+from metaprior.tables.grouping import group_rows
 
 QUICK = ["--kernel", "rbf", "--mean", "constant", "--inference", "map", "--alpha", "0.5", "--steps", "20"]
 COLUMNS = ["--task", "patient", "--x", "hours", "--y", "heart_rate", "--environment", "hospital", "--target", "south"]
@@ -102,6 +104,59 @@ def test_a_query_without_context_is_predicted_from_the_prior(folder, tmp_path):
     np.testing.assert_allclose(predicted["mean"].iloc[::25], mean)
 
 
+def untidy(path, table, column):
+    """Write the table with a row repeated and a value missing."""
+    hole = table[:1].assign(**{column: np.nan})
+    pd.concat([table, table[:2], hole]).to_csv(path, index=False)
+    return path
+
+
+def test_options_of_predict(folder, tmp_path):
+    """--coverage, --drop-missing and --drop-duplicates do what they say."""
+    prior, hours, out = folder / "prior.safetensors", folder / "hours.csv", tmp_path / "p.csv"
+    readings = pd.read_csv(folder / "readings.csv")
+    columns = {"task": "patient", "x": "hours", "y": "heart_rate"}
+    expected = predict_frame(load(prior), readings, hours, coverage=0.5, **columns)
+    command = ("predict", prior, untidy(tmp_path / "t.csv", readings, "heart_rate"), hours, "--out", out)
+    result = call(*command, "--coverage", "0.5", "--drop-missing", "--drop-duplicates")
+    found = pd.read_csv(out)
+    np.testing.assert_allclose(found[["mean", "lower", "upper"]], expected[["mean", "lower", "upper"]], rtol=1e-7)
+    assert "dropped 1 of" in words(result)
+    assert "dropped 2 row(s) that repeat" in words(result)
+    call(*command, "--drop-missing")
+    found = pd.read_csv(out)
+    assert np.abs(found["mean"] - expected["mean"]).max() > 1e-3  # two readings count twice
+    assert (found["upper"] - found["lower"] > 1.5 * (expected["upper"] - expected["lower"])).all()  # of 90%
+    assert "missing" in words(call(*command, "--drop-duplicates", code=2))
+
+
+def test_fit_and_evaluate_drop_what_they_are_told_to(folder, tmp_path):
+    prior = folder / "prior.safetensors"
+    drops = ("--drop-missing", "--drop-duplicates")
+    table = untidy(tmp_path / "t.csv", pd.read_csv(folder / "patients.csv"), "heart_rate")
+    call("fit", table, *COLUMNS, *QUICK, *drops, "--out", tmp_path / "prior")
+    np.testing.assert_array_equal(load(tmp_path / "prior").loss_trace_, load(prior).loss_trace_)
+    table = untidy(tmp_path / "t.csv", pd.read_csv(folder / "test.csv"), "heart_rate")
+    scores = [
+        json.loads(call("evaluate", prior, *given, "--json").stdout)
+        for given in ((table, *drops), (folder / "test.csv",))
+    ]
+    assert scores[0]["overall"] == scores[1]["overall"]
+    assert "missing" in words(call("evaluate", prior, table, "--drop-duplicates", code=2))
+
+
+def test_the_seed_of_evaluate_chooses_the_context(folder):
+    prior, test = folder / "prior.safetensors", folder / "test.csv"
+    grouped = group_rows(test, as_columns(task="patient", x="hours", y="heart_rate"))
+    found = {}
+    for seed in (0, 1):
+        scores = json.loads(call("evaluate", prior, test, "--seed", seed, "--json").stdout)["overall"]
+        tests, *_ = split_table(grouped, 5, np.random.default_rng(seed))
+        assert scores["metaprior"]["rmse"] == pytest.approx(load(prior).evaluate(tests).rmse, rel=1e-6)
+        found[seed] = scores["scikit-learn GP"]["rmse"]
+    assert found[0] != found[1]
+
+
 def test_one_task_needs_no_column(folder, tmp_path):
     for name in ("readings", "hours"):
         table = pd.read_csv(folder / f"{name}.csv")
@@ -172,7 +227,7 @@ def test_labels_make_a_classifier(folder, tmp_path):
     table["state"] = np.where(table["heart_rate"] > 85, "fast", "calm")
     table.to_csv(tmp_path / "labels.csv", index=False)
     columns = [{"heart_rate": "state"}.get(column, column) for column in COLUMNS]
-    quick = ["--alpha", "pooled", "--steps", "5", "--out", tmp_path / "prior", "--json"]
+    quick = [*QUICK, "--steps", "5", "--out", tmp_path / "prior", "--json"]
     fitted = json.loads(call("fit", tmp_path / "labels.csv", *columns, *quick).stdout)
     assert fitted["environments"]["south"]["tasks"] == 8
     call("predict", tmp_path / "prior", tmp_path / "labels.csv", folder / "hours.csv", "--out", tmp_path / "p.csv")
@@ -357,29 +412,30 @@ def test_what_is_no_prior_is_refused(folder, tmp_path, command):
 
 
 FIT = """
-import sys
-import metaprior.training.checkpoint
+import os, signal
 from metaprior.cli import app
-metaprior.training.checkpoint.INTERVAL = 0.2
+from metaprior.training import checkpoint
+
+write, written = checkpoint.Checkpoint.update, []
+
+def write_and_die(self, state):
+    written.append(write(self, state))
+    if len(written) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+checkpoint.INTERVAL, checkpoint.Checkpoint.update = 0.0, write_and_die
 app()
 """
 
 
 def test_a_killed_fit_goes_on_and_leaves_no_half_file(folder, tmp_path):
-    """SIGKILL after some steps; the same command then gives the same prior as one that was never stopped."""
-    arguments = ["fit", folder / "patients.csv", *COLUMNS, *QUICK[:-1], "20000", "--out"]
+    """SIGKILL after 200 steps; the same command then gives the same prior as one that was never stopped."""
+    arguments = ["fit", folder / "patients.csv", *COLUMNS, *QUICK[:-1], "500", "--out"]
     whole, killed = tmp_path / "whole.safetensors", tmp_path / "killed.safetensors"
-    process = subprocess.Popen([sys.executable, "-c", FIT, *arguments, killed], stdout=subprocess.DEVNULL)
-    checkpoint = tmp_path / ".killed.safetensors.checkpoint"
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and process.poll() is None:
-        time.sleep(0.02)
-        if checkpoint.exists() and read_tensors(checkpoint)[1]:  # it is empty until there are some steps
-            break
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    steps = read_tensors(checkpoint)[1]
-    assert 0 < max(array.size for array in steps.values()) < 20000  # the loss so far
+    process = subprocess.run([sys.executable, "-c", FIT, *arguments, killed], stdout=subprocess.DEVNULL, check=False)
+    assert process.returncode == -signal.SIGKILL
+    steps = read_tensors(tmp_path / ".killed.safetensors.checkpoint")[1]
+    assert max(array.size for array in steps.values()) == 200  # the loss so far
     assert not killed.exists()
     result = call(*arguments, killed)
     assert "found a checkpoint of an interrupted fit" in words(result)

@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from metaprior import MetaGPRegressor, load
+from metaprior import MetaGPRegressor, files, load
 from metaprior.files import InvalidFile, read_tensors, write_tensors
 
 RNG = np.random.default_rng(0)
@@ -27,7 +27,7 @@ def priors(tmp_path_factory):
     """The bytes of two priors of equal shapes, and what the first predicts."""
     folder = tmp_path_factory.mktemp("priors")
     metas = [
-        MetaGPRegressor(alpha=0.5, mean="constant", kernel="rbf", n_steps=2, random_state=0, noise_std=noise)
+        MetaGPRegressor(alpha=0.5, mean="constant", kernel="rbf", n_steps=0, random_state=0, noise_std=noise)
         for noise in (0.1, 0.2)
     ]
     for i, meta in enumerate(metas):
@@ -73,12 +73,12 @@ def swap_metadata(rng, first, second):
     return struct.pack("<Q", len(changed)) + changed + first[8 + size :]
 
 
-def test_of_5000_damaged_files_each_is_refused_or_as_good_as_before(priors, tmp_path):
+def test_of_1200_damaged_files_each_is_refused_or_as_good_as_before(priors, tmp_path):
     first, second, expected = priors
     rng = np.random.default_rng(1)
     damages = (flip_bits, cut, lose_or_gain, overwrite, splice, swap_metadata)
     path, outcomes = tmp_path / "prior", {}
-    for i in range(5000):
+    for i in range(1200):
         damage = damages[i % len(damages)]
         content = damage(rng, first, second)
         path.write_bytes(content)
@@ -92,15 +92,16 @@ def test_of_5000_damaged_files_each_is_refused_or_as_good_as_before(priors, tmp_
             outcome = "read"
         outcomes[damage, outcome] = outcomes.get((damage, outcome), 0) + 1
         assert time.monotonic() - started < 10.0
-    assert all(outcomes.get((damage, "refused"), 0) > 600 for damage in damages if damage is not swap_metadata)
-    assert outcomes[swap_metadata, "refused"] > 300  # two of its parts are the same in both
-    assert outcomes[swap_metadata, "read"] > 300
+    assert all(outcomes.get((damage, "refused"), 0) > 144 for damage in damages if damage is not swap_metadata)
+    assert outcomes[swap_metadata, "refused"] > 72  # two of its parts are the same in both
+    assert outcomes[swap_metadata, "read"] > 72
 
 
 SAVER = """
+import runpy
 import sys
 import numpy as np
-from metaprior.files import write_tensors
+write_tensors = runpy.run_path(sys.argv[2])["write_tensors"]  # without the rest of metaprior, which takes seconds
 print("ready", flush=True)
 number = 0
 while True:
@@ -113,7 +114,9 @@ def test_a_save_that_is_killed_leaves_a_whole_file(tmp_path):
     path, rng, numbers = tmp_path / "prior", np.random.default_rng(2), []
     write_tensors(path, {"number": 0}, {"tensor": np.zeros(500_000)})
     for _ in range(5):
-        process = subprocess.Popen([sys.executable, "-c", SAVER, str(path)], stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", SAVER, path, files.__file__], stdout=subprocess.PIPE, text=True
+        )
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         time.sleep(rng.uniform(0.05, 0.3))

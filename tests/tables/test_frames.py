@@ -15,6 +15,11 @@ from metaprior.tables.columns import TableWarning, as_columns
 from metaprior.tables.grouping import group_rows
 
 SMALL = {"kernel": "rbf", "mean": "constant", "alpha": "pooled", "n_steps": 4, "random_state": 0}
+UNTRAINED = {
+    **SMALL,
+    "mean": "zero",
+    "n_steps": 0,
+}  # a program less to compile; labels of each task have no mean anyway
 NAMES = {"task": "patient", "x": ["hours", "dose"], "y": "gcs"}
 
 
@@ -36,13 +41,13 @@ def regressor():
 
 @pytest.fixture(scope="module")
 def classifier():
-    return MetaGPClassifier(**SMALL).fit(None, make_tasks(np.random.default_rng(0), labels=[(0, 1)]))
+    return MetaGPClassifier(**UNTRAINED).fit(None, make_tasks(np.random.default_rng(0), labels=[(0, 1)]))
 
 
 @pytest.fixture(scope="module")
 def own_labels():
     pairs = [("wren", "finch"), ("oak", "elm"), ("red", "blue")]
-    return MetaGPClassifier(**SMALL).fit(None, make_tasks(np.random.default_rng(0), labels=pairs))
+    return MetaGPClassifier(**UNTRAINED).fit(None, make_tasks(np.random.default_rng(0), labels=pairs))
 
 
 def make_tables(rng, n_tasks=9, y=None):
