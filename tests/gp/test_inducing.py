@@ -219,3 +219,11 @@ def test_noiseless_outputs_train_to_the_end():
     smooth = [(task.x, np.sin(task.x[:, 0])) for task in tasks_of(8, 1, n_samples=20)]
     meta = MetaGPRegressor(0.0, **{**QUICK, "kernel": "inducing"}, noise_std="learned", n_steps=700, learning_rate=0.03)
     assert np.isfinite(meta.fit(target_tasks=smooth).loss_trace_).all()
+
+
+@pytest.mark.usefixtures("x64")
+def test_equal_points_have_equal_covariances_whichever_array_holds_them():
+    kernel = prior_of(tasks_of(4, 1), move=0.5).kernel
+    X = jnp.asarray(np.random.default_rng(0).normal(size=(7, 1)))
+    np.testing.assert_array_equal(kernel(X, X), kernel(X, jnp.array(X)))
+    np.testing.assert_allclose(jnp.diagonal(kernel(X, X)), kernel(X), rtol=1e-12)

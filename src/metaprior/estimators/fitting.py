@@ -152,7 +152,7 @@ def training_record(
             "y_mean": float(scaling.y_mean),
             "y_std": float(scaling.y_std),
         },
-        "free_energy": float(loss[-1]) if len(loss) else None,
+        "final_loss": float(loss[-1]) if len(loss) else None,
         "particles": len(jax.tree.leaves(member.particles)[0]),
         "parameters": int(sum(len(values) for values in spread)),
         "particle_spread": float(np.sqrt(np.mean(np.concatenate(spread) ** 2))),

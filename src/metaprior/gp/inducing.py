@@ -111,12 +111,9 @@ class BasisKernel(tinygp.kernels.Kernel):
         within = jnp.exp(self.log_scale + 2.0 * self.log_std) - residual_scale
         if E2 is None:
             return jnp.sum(E1.phi**2 * within[None], axis=1) + jnp.sum(E1.factors**2, axis=1) + residual_scale
+        # Rounding makes eigenvalues of k_0 - phi^T phi' negative by up to 2 eps n, half the floor of the noise
+        # (`noisy_covariance`).
         base = residual_scale * self.basis.base(E1.x, E2.x)
-        if E2 is E1:
-            # Rounding errors of k_0 - phi^T phi' may exceed the noise that keeps K + noise definite, hence this nugget.
-            # It depends on identity: K(X, X) has it, and K(X, X.copy()), of equal points, has not.
-            n, dtype = len(E1.x), E1.x.dtype
-            base = base + 4.0 * n * jnp.finfo(dtype).eps * residual_scale * jnp.eye(n, dtype=dtype)
         return product(E1.phi * within[None], E2.phi.T) + product(E1.factors, E2.factors.T) + base
 
 

@@ -1,0 +1,5 @@
+"""`python -m metaprior` is the command `metaprior`."""
+
+from metaprior.cli import app
+
+app(prog_name="metaprior")
