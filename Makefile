@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export METAPRIOR_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: run test test-all bench check format docs clean
+.PHONY: run test test-all bench mutants check format docs clean
 
 run: .venv/.run
 	$(BIN)/metaprior demo --out demo
@@ -23,6 +23,10 @@ test-all: .venv/.test
 # Speed against others; `make bench BENCH=--quick` takes minutes, `make bench BENCH="--only step,sweep"` some of it.
 bench: .venv/.bench
 	PYTHONPATH=studies/benchmarks $(BIN)/python -m speed --out studies/results/speed/speed.json $(BENCH)
+
+# Deliberate errors, tried by the tests; `make mutants MUTANTS="--sample 50 --packages gp"` takes minutes, all take a day.
+mutants: .venv/.mutants
+	$(BIN)/python tools/mutants.py $(MUTANTS)
 
 check: .venv/.check
 	$(BIN)/ruff check .
@@ -54,6 +58,10 @@ $(BIN)/python:
 
 .venv/.check: $(BIN)/python pyproject.toml studies/pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[studies,test,check]" --editable studies
+	touch $@
+
+.venv/.mutants: .venv/.test
+	$(BIN)/python -m pip install --quiet --editable ".[studies,test,mutants]" --editable studies
 	touch $@
 
 .venv/.docs: $(BIN)/python pyproject.toml studies/pyproject.toml
