@@ -15,6 +15,7 @@ from metaprior_studies.schema import (
     ALL,
     AUTO,
     COLUMNS,
+    DEFAULT,
     FEW,
     GP,
     LABEL_METRICS,
@@ -243,6 +244,20 @@ def test_trained_schemes_of_c7_are_all_there():
     rows = claim_of("C7", fig4=make_fig4(data=("features",))).comparisons
     assert len(rows) == 4 + len(ALPHAS)
     assert not any(row.where.endswith("· GP") for row in rows)
+
+
+@pytest.mark.parametrize("svgd", [0.05, -0.05])
+def test_the_default_prior_is_not_the_papers_and_does_not_count(svgd):
+    """C7 and C8 are judged on the paper's prior alone, whatever the default prior shows; its rows inform."""
+    papers, default = make_fig4(svgd, data=("features",)), {"data": (DEFAULT,), "few": 0.9, "wfem": 0.6, "ideal": 0.6}
+    both = pd.concat([papers, make_fig4(-svgd, **default)])
+    for name, verdict in (("C7", HOLDS if svgd > 0 else FAILS), ("C8", HOLDS)):
+        claim = claim_of(name, fig4=both)
+        assert claim.verdict == verdict == claim_of(name, fig4=papers).verdict
+        of_default = [row for row in claim.comparisons if row.where.startswith(DEFAULT)]
+        assert len(of_default) == len(claim.comparisons) / 2
+        assert {row.verdict for row in of_default} == {None}
+        assert DEFAULT not in claim.summary
 
 
 def test_best_alpha_is_judged_by_its_interval():

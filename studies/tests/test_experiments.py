@@ -1,19 +1,25 @@
-"""The engine of the experiments against the estimators, the paper's identities, and the draws that are used."""
+"""The engine of the experiments against the estimators, the paper's identities, and `metaprior reproduce`."""
 
+import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from tiny_studies import KERNEL, MEAN, STUDIES, use_small_networks
+from typer.testing import CliRunner
 
 from metaprior import MetaGPClassifier, MetaGPRegressor
+from metaprior.cli import app
 from metaprior.datasets import Sinusoid
 from metaprior.meta.hyperprior import check_prior_std
 from metaprior.meta.runs import Settings
 from metaprior.prediction.batches import predict_tasks
 from metaprior_studies.environments.episodes import FewShot
 from metaprior_studies.environments.generated import generated_images
-from metaprior_studies.open_settings import OpenSettings, reporting_seeds, validation_seeds
+from metaprior_studies.open_settings import reporting_seeds, validation_seeds
+from metaprior_studies.reproduction import fewshot_figure, profiles, settings_search
 from metaprior_studies.reproduction.fewshot_figure import Figure4
 from metaprior_studies.reproduction.schemes import (
     Draw,
@@ -28,17 +34,20 @@ from metaprior_studies.reproduction.schemes import (
     unstack_tests,
 )
 from metaprior_studies.reproduction.settings_search import Grid, SettingsSearch
-from metaprior_studies.reproduction.sinusoid_figures import Figure1, Figure2, Figure3, Figure5, RegimeMap
-from metaprior_studies.schema import ALL, AUTO, COLUMNS, DEFAULT, FEW, GP, POOLED, SCHEMES, WFEM
+from metaprior_studies.reproduction.sinusoid_figures import Figure5
+from metaprior_studies.schema import ALL, AUTO, COLUMNS, DEFAULT, FEW, FIGURES, GP, LABEL_METRICS, POOLED, SCHEMES, WFEM
 
 STATE = 5
 SEED = int(np.random.RandomState(STATE).randint(2**31 - 1))  # what an estimator makes of its random_state
-SHORT = OpenSettings(prior_std=6.0, learning_rate=1e-2, n_steps=40)
-TINY = {"n_draws": 2, "n_test_tasks": 4, "n_queries": 6, "open": SHORT}
-PAPER = {
-    "mean": "mlp", "kernel": "mlp", "inference": "map", "temperature": "paper", "prior_std": 6.0, "n_steps": 40,
+SMALL = {
+    "mean": MEAN, "kernel": KERNEL, "inference": "map", "temperature": "paper", "prior_std": 6.0, "n_steps": 40,
     "random_state": STATE, "progress": False,
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _small_networks(monkeypatch):
+    use_small_networks(monkeypatch)
 
 
 def quiet(what):
@@ -49,18 +58,18 @@ def quiet(what):
 def draw():
     rng, environment = np.random.default_rng(0), Sinusoid(0.5)
     source, target = environment.source_tasks(10, 5, rng), environment.target_tasks(10, 5, rng)
-    return Draw(SEED, source, target, stack_tests(environment.test_tasks(6, 5, 7, rng)))
+    return Draw(SEED, source, target, stack_tests(environment.test_tasks(3, 5, 4, rng)))
 
 
 @pytest.fixture(scope="module")
 def training():
-    return Training(Settings(temperature="paper", prior_std=check_prior_std(6.0)), 1e-2, 40)
+    return Training(Settings(MEAN, KERNEL, temperature="paper", prior_std=check_prior_std(6.0)), 1e-2, 40)
 
 
-@pytest.mark.parametrize(("n_source", "n_target", "alpha"), [(6, 4, 0.2), (0, 7, 0.0)])
+@pytest.mark.parametrize(("n_source", "n_target", "alpha"), [(2, 2, 0.2), (0, 4, 0.0)])
 def test_a_scheme_predicts_as_the_estimator_does(draw, training, n_source, n_target, alpha):
     [ensemble] = fit_scheme([draw], Scheme(WFEM, n_source, n_target, alpha), training)
-    meta = MetaGPRegressor(alpha=alpha, **PAPER, noise_std=0.1).fit(draw.source[:n_source], draw.target[:n_target])
+    meta = MetaGPRegressor(alpha=alpha, **SMALL, noise_std=0.1).fit(draw.source[:n_source], draw.target[:n_target])
     tests = unstack_tests(draw.test)
     predictive, _, _ = predict_tasks(ensemble, tests)
     for i, test in enumerate(tests):
@@ -73,7 +82,7 @@ def test_a_scheme_predicts_as_the_estimator_does(draw, training, n_source, n_tar
 
 
 def test_draws_trained_together_are_those_trained_alone(draw, training):
-    draws, scheme = [draw, draw._replace(seed=7, source=draw.source[::-1])], Scheme(WFEM, 6, 4, 0.2, prior_std=0.5)
+    draws, scheme = [draw, draw._replace(seed=7, source=draw.source[::-1])], Scheme(WFEM, 2, 2, 0.2, prior_std=0.5)
     together = score(draws, [scheme], training)
     alone = [score([each], [scheme], training)[0] for each in draws]
     for one, two in zip(together, alone, strict=True):
@@ -84,44 +93,42 @@ def test_draws_trained_together_are_those_trained_alone(draw, training):
 def test_tasks_that_a_scheme_does_not_see_leave_no_trace(draw, training):
     spoiled = draw._replace(
         source=[task._replace(y=np.full_like(task.y, 1e9)) for task in draw.source],
-        target=[*draw.target[:5], *(task._replace(y=np.full_like(task.y, 1e9)) for task in draw.target[5:])],
+        target=[*draw.target[:4], *(task._replace(y=np.full_like(task.y, 1e9)) for task in draw.target[4:])],
     )
-    scheme = Scheme(FEW, 0, 5, 0.0)
+    scheme = Scheme(FEW, 0, 4, 0.0)
     assert score([draw], [scheme], training) == score([spoiled], [scheme], training)
 
 
 def test_alpha_is_chosen_as_the_estimator_chooses_it(draw, training):
     """One search: the scheme's ensemble is the estimator's, weight by weight."""
-    [ensemble] = fit_scheme([draw], Scheme(AUTO, 6, 4, None), training)
-    meta = MetaGPRegressor(alpha="auto", **PAPER, noise_std=0.1).fit(draw.source[:6], draw.target[:4])
+    [ensemble] = fit_scheme([draw], Scheme(AUTO, 2, 2, None), training)
+    meta = MetaGPRegressor(alpha="auto", **SMALL, noise_std=0.1).fit(draw.source[:2], draw.target[:2])
     weights = meta.alpha_path_.weight
     assert_allclose(ensemble.weights, weights[weights > 0], rtol=1e-9)
     expected = meta.evaluate(unstack_tests(draw.test))
     assert_allclose(metrics(ensemble, draw.test, "gaussian")["rmse"], expected.rmse, rtol=1e-9)
 
 
-def test_labels_are_predicted_as_the_classifier_does():
-    """The classifier's default prior, on generated images, with interacting particles."""
-    episodes, rng = FewShot(*generated_images(), queries=4), np.random.default_rng(1)
+@pytest.mark.parametrize("method", ["map", pytest.param("svgd", marks=pytest.mark.slow)])
+def test_labels_are_predicted_as_the_classifier_does(method):
+    """The classifier's default prior, on generated images."""
+    episodes, rng = FewShot(*generated_images()), np.random.default_rng(1)
     source, target, tests = (
-        episodes.source_tasks(3, rng), episodes.target_tasks(4, rng), episodes.test_tasks(3, rng)
+        episodes.source_tasks(2, rng), episodes.target_tasks(2, rng), episodes.test_tasks(20, rng)
     )  # fmt: skip
-    figure = Figure4()
-    training = replace(figure.training(DEFAULT, "svgd"), n_steps=20)
+    training = replace(Figure4().training(DEFAULT, method), n_steps=20)
     draw = Draw(SEED, source, target, stack_tests(tests))
-    [ensemble] = fit_scheme([draw], Scheme(WFEM, 3, 4, 0.3), training)
-    meta = MetaGPClassifier(0.3, mean="zero", inference="svgd", n_steps=20, random_state=STATE, progress=False).fit(
-        source, target
-    )
-    scores, expected = metrics(ensemble, draw.test, "bernoulli"), meta.evaluate(tests)
+    [ensemble] = fit_scheme([draw], Scheme(WFEM, 2, 2, 0.3), training)
+    meta = MetaGPClassifier(0.3, mean="zero", inference=method, n_steps=20, random_state=STATE, progress=False)
+    scores, expected = metrics(ensemble, draw.test, "bernoulli"), meta.fit(source, target).evaluate(tests)
     for name in ("accuracy", "probability_accuracy", "log_loss"):
         assert_allclose(scores[name], expected[name], rtol=1e-9)
 
 
 def test_c4_the_two_identities_hold_exactly():
     """beta = 0: WFEM is PACOH on N target tasks; beta = 1: PACOH on no target task is the GP. Same tasks and seed."""
-    figure = Figure3(n_source=(0, 30), **TINY)
-    for n_source, (first, second) in ((0, (WFEM, ALL)), (30, (FEW, GP))):
+    figure = STUDIES["fig3"]
+    for n_source, (first, second) in ((0, (WFEM, ALL)), (4, (FEW, GP))):
         schemes = paper_schemes(figure.n_tasks, n_source, n_source / figure.n_tasks)
         for scores in score(figure.draws(0.75), schemes, figure.training):
             by_name = {scheme.name: values for scheme, values in scores.items()}
@@ -131,18 +138,18 @@ def test_c4_the_two_identities_hold_exactly():
 
 
 def test_the_gp_is_the_same_at_every_point_and_sees_no_task():
-    figure = Figure1(deviations=(0.5,), **TINY)
+    figure = STUDIES["fig1"]
     draws = figure.draws(0.5)
     emptied = [draw._replace(source=draw.source[::-1], target=draw.target[::-1]) for draw in draws]
-    gp = paper_schemes(30, 15, None)[:1]
+    gp = paper_schemes(4, 2, None)[:1]
     assert score(draws, gp, figure.training) == score(emptied, gp, figure.training)
 
 
-@pytest.mark.parametrize("study", [
-    Figure1(deviations=(0.5,), **TINY), Figure2(**TINY), Figure3(n_source=(0, 30), **TINY),
-    Figure5(alphas=(0.4,), **TINY),
-    RegimeMap(deviations=(1.0,), n_target=(5,), strengths=(2.0,), alphas=(0.2,), **TINY),
-], ids=lambda study: study.name)  # fmt: skip
+@pytest.mark.parametrize(
+    "study",
+    [pytest.param(study, marks=[pytest.mark.slow] * (name == "fig4")) for name, study in STUDIES.items()],
+    ids=list(STUDIES),
+)
 def test_every_point_of_a_study_gives_tidy_rows(study):
     points = list(study.points())
     assert len({point.name for point in points}) == len(points)
@@ -165,7 +172,7 @@ def test_every_point_of_a_study_gives_tidy_rows(study):
 
 
 def test_draws_share_tasks_across_points_and_differ_from_each_other():
-    figure = Figure1(**TINY)
+    figure = STUDIES["fig1"]
     near, far = figure.draws(0.0), figure.draws(1.0)
     assert_array_equal(near[0].source[3].x, far[0].source[3].x)
     assert_array_equal(near[0].source[3].y, far[0].source[3].y)  # only the target moves
@@ -174,7 +181,9 @@ def test_draws_share_tasks_across_points_and_differ_from_each_other():
     assert not np.allclose(near[0].source[0].x, near[1].source[0].x)
 
 
-def test_settings_are_chosen_on_draws_that_no_figure_uses():
+def test_settings_are_chosen_on_draws_that_no_figure_uses(monkeypatch):
+    few = {"n_tasks": 4, "n_test_tasks": 3, "n_queries": 4}
+    monkeypatch.setattr(settings_search, "Figure5", partial(Figure5, **few))
     assert not set(reporting_seeds(1_000_000)) & set(validation_seeds(10_000))
     with pytest.raises(ValueError, match="at most 1000000"):
         reporting_seeds(1_000_001)
@@ -194,6 +203,51 @@ def test_alpha_is_left_to_choose_only_where_there_is_a_choice():
 
 def test_a_run_that_diverges_is_nan_and_alone(draw, training):
     wild = replace(training, learning_rate=1e38)
-    schemes = [Scheme(WFEM, 6, 4, 0.2), Scheme(AUTO, 6, 4, None), Scheme(GP, 0, 0, 0.0, trained=False)]
+    schemes = [Scheme(WFEM, 2, 2, 0.2), Scheme(AUTO, 2, 2, None), Scheme(GP, 0, 0, 0.0, trained=False)]
     [scores] = score([draw], schemes, wild)
     assert [np.isnan(scores[scheme]["rmse"]) for scheme in schemes] == [True, True, False]
+
+
+def made_up_scores(draws, schemes, training, on_chunk):
+    return [{scheme: dict.fromkeys(LABEL_METRICS, 0.1 * draw.seed) for scheme in schemes} for draw in draws]
+
+
+def test_reproduce_all_ends_with_the_claims_and_can_be_resumed(tmp_path, monkeypatch):
+    monkeypatch.setitem(profiles.PROFILES, "quick", STUDIES)
+    monkeypatch.setattr(fewshot_figure, "score", made_up_scores)  # labels take long to compile
+    out = tmp_path / "new" / "folder"
+    result = CliRunner().invoke(app, ["reproduce", "all", "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    for claim in ("C1", "C4", "C8"):
+        assert claim in result.output
+    claims = {claim["id"]: claim for claim in json.loads((out / "claims.json").read_text())["claims"]}
+    assert claims["C4"]["verdict"] == "holds"
+    assert "generated" in claims["C7"]["summary"]
+    for figure in FIGURES:
+        assert (out / f"{figure}.png").stat().st_size > 10_000
+    assert "C8" in (out / "report.html").read_text()
+    before = {path: path.read_bytes() for path in out.rglob("*.parquet")}
+    assert len(before) == 6
+    again = CliRunner().invoke(app, ["reproduce", "all", "--out", str(out)])
+    assert again.exit_code == 2
+    assert "--resume" in again.output
+    assert "Traceback" not in again.output
+    assert CliRunner().invoke(app, ["reproduce", "all", "--out", str(out), "--resume"]).exit_code == 0
+    assert {path: path.read_bytes() for path in before} == before
+    other = CliRunner().invoke(app, ["reproduce", "fig1", "--out", str(out), "--resume", "--draws", "3"])
+    assert other.exit_code == 2
+    assert "n_draws: 2 there, 3 requested" in " ".join(other.output.split())
+    (out / "fig5" / "results.parquet").write_bytes(b"PAR1 nonsense")
+    damaged = CliRunner().invoke(app, ["reproduce", "fig2", "--out", str(out), "--resume"])
+    assert damaged.exit_code == 2
+    assert "is damaged" in " ".join(damaged.output.split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["fig9"], ["fig1", "--profile", "slow"], ["fig1", "--draws", "0"], [], ["all", "--out", "/proc/[/x]"]],
+)
+def test_bad_arguments_end_with_one_clear_message(arguments):
+    result = CliRunner().invoke(app, ["reproduce", *arguments])
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output

@@ -1,24 +1,19 @@
-"""Run by test_devices.py, in processes of its own: `many_devices.py devices` and `many_devices.py process RANK ...`."""
+"""Run by test_devices.py, in processes of its own: `many_devices.py devices NAME ...` and `... process RANK ...`."""
 
 import os
 import sys
+from functools import partial
 
 import jax
 import numpy as np
 
-from metaprior import MetaGPClassifier, MetaGPRegressor
-from metaprior.gp.kernels import MLPKernel
+from metaprior import MetaGPClassifier, MetaGPRegressor, MLPKernel
 from metaprior.training import loop
 
-KERNEL = MLPKernel((4,), n_features=2)
-BASE = {"alpha": 0.3, "mean": "constant", "kernel": KERNEL, "inference": "map", "noise_std": 0.1, "n_steps": 20}
+BASE = {"alpha": 0.3, "mean": "constant", "kernel": "rbf", "inference": "map", "noise_std": 0.1, "n_steps": 20}
 FIXED = {"dtype": "float64", "random_state": 0, "progress": False}
 SVGD = {"inference": "svgd", "n_particles": 4}
-FITS = {
-    "particles and tasks": SVGD,
-    "mini-batches": {"batch_size": 5},
-    "runs": {"alpha": [0.0, 0.5], "kernel": "rbf", "inference": "laplace", "n_particles": 4},
-}
+SHARED = {**SVGD, "n_steps": 500, "random_state": 3}  # the fit of two processes
 
 
 def make_tasks(n_tasks, seed, largest=6):
@@ -45,20 +40,31 @@ def difference(one, other):
     return max(traces, *(np.abs(np.asarray(a) - np.asarray(b)).max() for a, b in pairs))
 
 
-def on_many_devices():
-    print("n_devices", jax.device_count())
-    for name, settings in FITS.items():
-        print(f"{name}: {difference(fit(1, **settings), fit(**settings)):.1e}", flush=True)
+def fit_labels(n_devices=None):
+    meta = MetaGPClassifier(0.5, mean="constant", kernel="rbf", n_steps=5, n_devices=n_devices, **FIXED)
+    return meta.fit(make_labels(3, 0), make_labels(2, 1))
+
+
+def fit_large(n_devices=None):
+    """Three particles: a number with which eight has nothing in common."""
     large = make_tasks(3, 2, largest=24), make_tasks(2, 3, largest=24)
-    settings = {"tasks": large, "inference": "svgd", "n_particles": 3}  # with whose number eight has nothing in common
-    print(f"large tasks: {difference(fit(1, **settings), fit(**settings)):.1e}", flush=True)
-    labels = [
-        MetaGPClassifier(0.5, mean="constant", kernel="rbf", n_steps=5, n_devices=n, **FIXED).fit(
-            make_labels(3, 0), make_labels(2, 1)
-        )
-        for n in (1, None)
-    ]
-    print(f"labels: {difference(*labels):.1e}", flush=True)
+    return fit(n_devices, tasks=large, inference="svgd", n_particles=3)
+
+
+FITS = {
+    "particles, tasks and mini-batches": partial(fit, **SVGD, batch_size=5),
+    "runs": partial(fit, alpha=[0.0, 0.5]),
+    "particles and tasks": partial(fit, **SVGD, kernel=MLPKernel((4,), n_features=2)),
+    "runs and curvature": partial(fit, alpha=[0.0, 0.5], inference="laplace", n_particles=4),
+    "large tasks": fit_large,
+    "labels": fit_labels,
+}
+
+
+def on_many_devices(*names):
+    print("n_devices", jax.device_count())
+    for name in names:
+        print(f"{name}: {difference(FITS[name](1), FITS[name]()):.1e}", flush=True)
 
 
 def as_process(rank, address, n_chunks, checkpoint, out):
@@ -74,12 +80,12 @@ def as_process(rank, address, n_chunks, checkpoint, out):
 
     if int(n_chunks) > 0:
         loop.run_chunk = run_chunk
-    meta = fit(checkpoint=checkpoint, random_state=3 + int(rank), n_steps=500, **SVGD)  # the first process's counts
+    meta = fit(checkpoint=checkpoint, **{**SHARED, "random_state": 3 + int(rank)})  # the first process's counts
     np.savez(f"{out}.{rank}.npz", meta.loss_trace_, *jax.tree.leaves(meta.particles_))
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "devices":
-        on_many_devices()
+        on_many_devices(*sys.argv[2:])
     else:
         as_process(*sys.argv[2:])
