@@ -8,7 +8,7 @@ import pytest
 from scipy.signal import correlate
 
 from metaprior import ConvEncoder, MetaGPClassifier, MetaGPRegressor, MLPEncoder, load
-from metaprior.gp import inference
+from metaprior.gp import exact
 from metaprior.gp.choices import resolve_encoder
 from metaprior.gp.kernels import LinearRBFKernel, MLPKernel, RBFKernel
 from metaprior.gp.likelihoods import Bernoulli, Gaussian
@@ -22,11 +22,7 @@ CONV = ConvEncoder((3, 2), image_shape=(5, 6, 2))
 
 
 def log_evidence(prior, x, y, mask):
-    return inference.log_evidence(prior, prior.points(x), y, mask)[0]
-
-
-def condition(prior, x, y, mask):
-    return inference.condition(prior, prior.points(x), y, mask)
+    return exact.log_evidence(prior, prior.points(x), y, mask)
 
 
 def build(description, input_dim):
@@ -81,26 +77,23 @@ def test_a_residual_encoder_starts_as_the_identity_and_learns():
     assert build(MLPEncoder(), 3)(x).shape == (32,)
 
 
-@pytest.mark.parametrize("likelihood", [Bernoulli(), Gaussian(jnp.log(0.3))], ids=["bernoulli", "gaussian"])
-def test_mean_and_kernel_see_the_same_encoding(likelihood):
-    description = MLPEncoder((4,), n_features=2)
-    prior = make_prior(KEY, 3, MLPMean((5,)), RBFKernel(0.8, 2.0), likelihood, description)
+@eqx.filter_jit
+def seen(prior, x, y, mask):
+    """All that inference takes from a prior: mean and embedded points, all at once and one by one; and the evidence."""
+    points = prior.points(x)
+    return points, prior.covariance(points), exact.moments(prior, x, mask), log_evidence(prior, x, y, mask)
+
+
+def test_mean_and_kernel_see_the_same_encoding():
+    likelihood = Gaussian(jnp.log(0.3))
+    prior = make_prior(KEY, 3, MLPMean((5,)), RBFKernel(0.8, 2.0), likelihood, MLPEncoder((4,), n_features=2))
     inside = merge(*split(prior))
     outside = GPPrior(inside.mean, inside.kernel, likelihood)
-    x, query = jnp.asarray(RNG.normal(size=(6, 3)), jnp.float32), jnp.asarray(RNG.normal(size=(4, 3)), jnp.float32)
-    y, mask = jnp.asarray([0.0, 1.0, 1.0, 0.0, 1.0, 0.0]), jnp.asarray([True] * 5 + [False])
-    encode = jax.vmap(inside.encoder)
-    evidence, adapted = eqx.filter_jit(log_evidence), eqx.filter_jit(condition)
-    np.testing.assert_allclose(evidence(inside, x, y, mask), evidence(outside, encode(x), y, mask), rtol=1e-6)
-    ours, theirs = adapted(inside, x, y, mask), adapted(outside, encode(x), y, mask)
-    for part, other in zip(
-        (*ours.marginals(inside, inside.points(query)), *ours.joint(inside, inside.points(query))),
-        (
-            *theirs.marginals(outside, outside.points(encode(query))),
-            *theirs.joint(outside, outside.points(encode(query))),
-        ),
-        strict=True,
-    ):
+    x, y = jnp.asarray(RNG.normal(size=(3, 3)), jnp.float32), jnp.asarray([0.0, 1.0, 1.0])
+    mask = jnp.asarray([True, True, False])
+    encoded = jnp.stack([inside.encoder(each) for each in x])
+    results = [jax.tree.leaves(seen(inside, x, y, mask)), jax.tree.leaves(seen(outside, encoded, y, mask))]
+    for part, other in zip(*results, strict=True):
         np.testing.assert_allclose(part, other, rtol=1e-5, atol=1e-6)
     theta, rest = split(prior)
     gradient = eqx.filter_jit(jax.grad(lambda theta: log_evidence(merge(theta, rest), x, y, mask)))(theta)
@@ -137,6 +130,7 @@ def images(seed, n_tasks, side=8):
     return tasks
 
 
+@pytest.mark.slow
 def test_a_convolutional_encoder_learns_what_pixels_do_not_show(tmp_path):
     train, tests = images(0, 4), [(x[:4], y[:4], x[4:], y[4:]) for x, y in images(1, 20)]
     prior_std = {"weights": 0.3, "biases": 0.3, "scales": 0.3}
@@ -150,11 +144,30 @@ def test_a_convolutional_encoder_learns_what_pixels_do_not_show(tmp_path):
     assert load(tmp_path / "conv.safetensors").evaluate(tests).accuracy == accuracy
 
 
+SMALL = {"kernel": "rbf", "mean": "zero", "inference": "map", "n_steps": 5, "random_state": 0, "progress": False}
+
+
+def test_a_convolutional_encoder_is_trained_and_kept(tmp_path):
+    tasks = [(x, x[:, 0, 0, 0]) for x in RNG.normal(size=(4, 6, 4, 4, 1))]
+    meta = MetaGPRegressor("pooled", encoder=ConvEncoder((2,)), **SMALL).fit(tasks)
+    start = MetaGPRegressor("pooled", encoder=ConvEncoder((2,)), **{**SMALL, "n_steps": 0}).fit(tasks)
+    moves = [np.abs(a.weight - b.weight).max() for a, b in zip(*_blocks(meta, start), strict=True)]
+    assert min(moves) > 1e-3
+    meta.save(tmp_path / "conv.safetensors")
+    context, query = tasks[0], tasks[1][0]
+    expected = meta.adapt(*context).predict(query)
+    assert np.std(expected) > 1e-3
+    np.testing.assert_array_equal(load(tmp_path / "conv.safetensors").adapt(*context).predict(query), expected)
+
+
+def _blocks(*estimators):
+    return [meta.particles_.encoder.blocks for meta in estimators]
+
+
 def test_custom_encoders_work_in_regression_and_are_passed_again(tmp_path):
-    rng = np.random.default_rng(0)
-    tasks = [(x, np.sin(x[:, 0])) for x in rng.normal(size=(4, 6, 3))]
+    tasks = [(x, np.sin(x[:, 0])) for x in np.random.default_rng(0).normal(size=(4, 6, 3))]
     custom = Projection(np.eye(2, 3))
-    meta = MetaGPRegressor("pooled", encoder=custom, kernel="rbf", mean="zero", n_steps=5, random_state=0).fit(tasks)
+    meta = MetaGPRegressor("pooled", encoder=custom, **SMALL).fit(tasks)
     assert np.abs(meta.particles_.encoder.weight[0] - np.eye(2, 3)).max() > 1e-3
     meta.save(tmp_path / "custom.safetensors")
     loaded = load(tmp_path / "custom.safetensors", encoder=custom)
@@ -163,8 +176,14 @@ def test_custom_encoders_work_in_regression_and_are_passed_again(tmp_path):
     )
     with pytest.raises(ValueError, match="custom encoder"):
         load(tmp_path / "custom.safetensors")
-    plain = MetaGPRegressor("pooled", encoder=lambda x: x[:1], kernel="rbf", n_steps=1).fit(tasks)
-    assert plain.adapt([], []).predict(tasks[0][0]).shape == (6,)
+
+
+def test_a_plain_function_encodes():
+    prior = make_prior(KEY, 3, MLPMean((5,)), RBFKernel(), Bernoulli(), resolve_encoder(lambda x: x[:1]))
+    assert prior.mean.network.layers[0].weight.shape == (5, 1)
+    x = jnp.asarray(RNG.normal(size=(6, 3)), jnp.float32)
+    np.testing.assert_array_equal(prior.encode(x), x[:, :1])
+    np.testing.assert_array_equal(prior.points(x).embedded, x[:, :1])
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Exact inference against scipy, dense NumPy, tinygp and finite differences, padded and not."""
 
+from functools import cache
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -30,9 +32,6 @@ KERNELS = {
     "mlp residual": lambda: MLPKernel((4,), residual=True),
     "linear+rbf": lambda: resolve_kernel("linear+rbf"),
     "matern": lambda: resolve_kernel(tinygp.kernels.Matern32(scale=0.7)),
-    "tinygp sum and product": lambda: resolve_kernel(
-        1.5 * tinygp.kernels.Matern32(scale=0.7) * tinygp.kernels.ExpSquared(scale=1.4) + tinygp.kernels.DotProduct()
-    ),
     "own with tinygp": lambda: resolve_kernel(build(RBFKernel()) * tinygp.kernels.Matern32() + build(MLP_KERNEL)),
 }
 MEANS = {
@@ -56,11 +55,16 @@ def build(description):
     return eqx.filter_jit(description.build)(jax.random.key(7), 2)
 
 
-def draw_prior(kernel: str, mean: str, noise_std: float = 0.3):
+def draw_prior(kernel: str, mean: str):
     """Theta and the rest, with theta moved off its start so that no part of it is zero."""
+    return _draw_prior(kernel, mean, jnp.zeros(()).dtype.name)
+
+
+@cache
+def _draw_prior(kernel: str, mean: str, precision: str):
     draw = eqx.filter_jit(make_prior)
     theta, rest = split(
-        draw(jax.random.key(3), 2, MEANS[mean](), KERNELS[kernel](), make_likelihood("gaussian", noise_std, True))
+        draw(jax.random.key(3), 2, MEANS[mean](), KERNELS[kernel](), make_likelihood("gaussian", 0.3, True))
     )
     rng = np.random.default_rng(0)
     moved = jax.tree.map(lambda leaf: np.asarray(leaf) + rng.uniform(-0.3, 0.3, leaf.shape).astype(leaf.dtype), theta)
@@ -133,21 +137,20 @@ def test_equals_scipy_and_tinygp_in_double_precision(x64, n, input_dim):
     check_against_oracles(n, input_dim, 1e-8)
 
 
-@pytest.mark.parametrize(("n", "input_dim"), SIZES)
-def test_equals_scipy_and_tinygp_in_single_precision(n, input_dim):
-    check_against_oracles(n, input_dim, 1e-4)
+def test_equals_scipy_and_tinygp_in_single_precision():
+    check_against_oracles(*SIZES[-1], 1e-4)
 
 
 @given(
-    n=st.sampled_from([1, 5]),
-    size=st.sampled_from([6, 9]),
+    sizes=st.sampled_from([(2, 3), (3, 9)]),  # of small matrices, and of large ones
     seed=st.integers(0, 2**16),
     pad_scale=st.sampled_from([0.0, 1.0, 1e6]),
 )
-@example(n=5, size=6, seed=0, pad_scale=1e6)
-@example(n=1, size=9, seed=1, pad_scale=1e6)
+@example(sizes=(2, 3), seed=0, pad_scale=1e6)
+@example(sizes=(3, 9), seed=1, pad_scale=1e6)
 @settings(max_examples=25)
-def test_padding_changes_nothing(n, size, seed, pad_scale):
+def test_padding_changes_nothing(sizes, seed, pad_scale):
+    n, size = sizes
     with jax.enable_x64(True):
         rng = np.random.default_rng(seed)
         prior = draw_prior("linear", "mlp")
@@ -184,14 +187,15 @@ def gradient_and_finite_differences(theta, rest, x, y, masks, step=1e-4):
     return gradients[:, 2 * flat.size], slopes
 
 
-OTHER_MEANS = [mean for mean in MEANS if mean != "mlp"]
-MASKS = {"distinct": [1, 1, 1, 1, 0], "coincident": [1, 1, 1, 1, 1], "one sample": [0, 0, 1, 0, 0]}
+# Every kernel, and every mean.
+PRIORS = list(zip(KERNELS, ["mlp", "constant", "linear", "mlp", "zero", "own", "mlp"], strict=True))
+MASKS = {"distinct": [1, 1, 1, 0], "coincident": [1, 1, 1, 1], "one sample": [0, 0, 1, 0]}
 
 
-@pytest.mark.parametrize(("kernel", "mean"), [*((k, "mlp") for k in KERNELS), *(("rbf", m) for m in OTHER_MEANS)])
+@pytest.mark.parametrize(("kernel", "mean"), PRIORS)
 def test_gradients_equal_finite_differences(x64, kernel, mean):
-    x, y, _ = draw_task(np.random.default_rng(1), 5)
-    x[4] = x[0]
+    x, y, _ = draw_task(np.random.default_rng(1), 4)
+    x[3] = x[0]
     masks = np.array(list(MASKS.values()), bool)
     gradients, slopes = gradient_and_finite_differences(*draw_prior(kernel, mean), x, y, masks)
     for case, gradient, slope in zip(MASKS, gradients, slopes, strict=True):
@@ -199,9 +203,8 @@ def test_gradients_equal_finite_differences(x64, kernel, mean):
         np.testing.assert_allclose(gradient, slope, rtol=1e-7, atol=1e-7, err_msg=case)
 
 
-@pytest.mark.parametrize("kernel", ["mlp", "linear"])
-def test_empty_context_is_the_prior(kernel):
-    prior = draw_prior(kernel, "mlp")
+def test_empty_context_is_the_prior():
+    prior = draw_prior("linear", "mlp")
     x, y, mask = draw_task(np.random.default_rng(1), 5)
     query = x + np.float32(0.3)
     mean, variance, joint_mean, covariance = predict(*prior, x, y, ~mask, query)
@@ -213,7 +216,7 @@ def test_empty_context_is_the_prior(kernel):
         np.testing.assert_array_equal(result, 0.0)
 
 
-@pytest.mark.parametrize("kernel", ["mlp", "rbf", "linear", "matern"])
+@pytest.mark.parametrize("kernel", ["rbf", "linear", "matern"])
 def test_duplicates_with_hardly_any_noise_stay_finite_in_single_precision(kernel):
     theta, rest = draw_prior(kernel, "mlp")
     rng = np.random.default_rng(2)

@@ -1,7 +1,7 @@
 """Laplace's approximation against scikit-learn, scipy, dense integration and finite differences, padded and not."""
 
 import itertools
-from functools import partial
+from functools import cache, partial
 
 import equinox as eqx
 import jax
@@ -45,6 +45,11 @@ def rbf_prior(scale, slope=0.0, offset=0.0) -> GPPrior:
 
 
 def mlp_prior():
+    return _mlp_prior(jnp.zeros(()).dtype.name)
+
+
+@cache
+def _mlp_prior(precision):
     kernel = MLPKernel((4,), n_features=3, learn_output_scale=True)
     return split(eqx.filter_jit(make_prior)(jax.random.key(3), 2, MLPMean((4,)), kernel, Bernoulli()))
 
@@ -58,19 +63,25 @@ def draw_task(rng: np.random.Generator, n: int):
 
 @eqx.filter_jit
 def everything(theta, rest, x, y, mask, query):
-    """The evidence, its gradients by theta and x, the latent function at the queries, and the mode."""
+    """The evidence, its gradients by theta and x, and the latent function at the queries."""
     evidence = jax.value_and_grad(lambda theta, x: log_evidence(merge(theta, rest), x, y, mask), (0, 1))
     (value, gradients), prior = evidence(theta, x), merge(theta, rest)
     gradients = ravel_pytree(gradients[0])[0], gradients[1]
     posterior, points = condition(prior, x, y, mask), prior.points(query)
+    return value, *gradients, *posterior.marginals(prior, points), *posterior.joint(prior, points)
+
+
+@eqx.filter_jit
+def evidence_latent_and_mode(prior, x, y, mask, query):
+    posterior, points = condition(prior, x, y, mask), prior.points(query)
     latent = *posterior.marginals(prior, points), *posterior.joint(prior, points)
-    return value, *gradients, *latent, find_mode(prior, x, y, mask)
+    return log_evidence(prior, x, y, mask), *latent, find_mode(prior, x, y, mask)
 
 
 def infer(prior, x, y, query):
     """The evidence, mode and latent, in one size so that one compilation serves several tests."""
     padded = np.resize(x, (40, 2)), np.resize(y, 40), np.arange(40) < len(y)
-    evidence, _, _, *latent, mode = everything(*split(prior), *padded, query)
+    evidence, *latent, mode = evidence_latent_and_mode(prior, *padded, query)
     assert mode.converged
     return evidence, mode.t[: len(y)], *latent
 
@@ -141,9 +152,9 @@ def test_evidence_of_one_point_is_as_near_the_integral_as_laplace_promises(x64, 
 def test_gradients_equal_finite_differences(x64):
     theta, rest = mlp_prior()
     flat, unravel = ravel_pytree(theta)
-    x, y, _ = draw_task(np.random.default_rng(1), 6)
-    y[:4], x[5] = [0.0, 1.0, 1.0, 1.0], x[0]
-    cases = {"distinct": "111110", "coincident": "111111", "one class": "011100", "one point": "100000"}
+    x, y, _ = draw_task(np.random.default_rng(1), 4)
+    y[:], x[3] = [0.0, 1.0, 1.0, 1.0], x[0]
+    cases = {"distinct": "1110", "coincident": "1111", "one class": "0110", "one point": "1000"}
     masks = np.array([[bit == "1" for bit in bits] for bits in cases.values()])
     steps = 1e-3 * np.array([-2.0, -1.0, 1.0, 2.0, 0.0])
     thetas = np.asarray(flat) + (steps[:, None, None] * np.eye(flat.size)).reshape(-1, flat.size)
@@ -156,8 +167,8 @@ def test_gradients_equal_finite_differences(x64):
     np.testing.assert_allclose(gradients[:, -1], slopes, rtol=1e-7, atol=1e-8)
 
 
-X = np.random.default_rng(0).normal(size=(200, 2))
-GRIDS = {max(n): list(itertools.product(n, [False, True], [1e-3, 0.1, 10.0, 1e3])) for n in ([1, 2, 10], [200])}
+X = np.random.default_rng(0).normal(size=(60, 2))
+GRID = list(itertools.product([1, 2, 10, 60], [False, True], [1e-3, 0.1, 10.0, 1e3]))
 
 
 @eqx.filter_jit
@@ -172,16 +183,15 @@ def on_separable_data(x, offset):
         found = mode.t, posterior.coefficients, mode.converged, mode.n_steps
         return y, *found, *posterior.marginals(prior, prior.points(x)), *evidence(log_scale)
 
-    n, one_class, scale = map(np.array, zip(*GRIDS[len(x)], strict=True))
+    n, one_class, scale = map(np.array, zip(*GRID, strict=True))
     return jax.vmap(infer)(jnp.asarray(n), jnp.asarray(one_class), jnp.asarray(np.log(scale), x.dtype))
 
 
 @pytest.mark.parametrize("offset", [0.0, -30.0])
-@pytest.mark.parametrize("size", GRIDS)
-def test_newton_converges_on_separable_data(x64, size, offset):
-    y, modes, coefficients, converged, n_steps, *_ = map(np.asarray, on_separable_data(X[:size], jnp.asarray(offset)))
+def test_newton_converges_on_separable_data(x64, offset):
+    y, modes, coefficients, converged, n_steps, *_ = map(np.asarray, on_separable_data(X, jnp.asarray(offset)))
     assert (converged & (n_steps < 25)).all()
-    for i, (n, _, scale) in enumerate(GRIDS[size]):
+    for i, (n, _, scale) in enumerate(GRID):
         covariance, a, t = scale * kernels.RBF()(X[:n]), coefficients[i, :n], modes[i, :n]
         assert_close(t, offset + covariance @ a, rtol=1e-9, atol=1e-9)
         residual = y[i, :n] * expit(-t) - (1.0 - y[i, :n]) * expit(t) - a
@@ -189,42 +199,55 @@ def test_newton_converges_on_separable_data(x64, size, offset):
         assert whitened_square < 1e-9**2 * (1.0 + a @ covariance @ a)
 
 
-@pytest.mark.parametrize("size", GRIDS)
-def test_single_precision_is_finite_and_near_double(size):
-    results = on_separable_data(X[:size].astype(np.float32), jnp.asarray(-0.5))
+def test_single_precision_is_finite_and_near_double():
+    results = on_separable_data(X.astype(np.float32), jnp.asarray(-0.5))
     with jax.enable_x64(True):
-        expected = on_separable_data(X[:size], jnp.asarray(-0.5))
+        expected = on_separable_data(X, jnp.asarray(-0.5))
     assert all(np.isfinite(result).all() and result.dtype != np.float64 for result in results)
     np.testing.assert_allclose(results[-2], expected[-2], rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(results[-1], expected[-1], rtol=1e-3, atol=1e-2)
 
 
-@given(sizes=st.permutations([1, 5, 7]), seed=st.integers(0, 2**16), pad_scale=st.sampled_from([0.0, 1.0, 1e6]))
-@settings(max_examples=20)
+of_three = eqx.filter_jit(jax.vmap(everything, (None, None, 0, 0, 0, None)))
+
+
+@given(sizes=st.permutations([2, 3, 3]), seed=st.integers(0, 2**16), pad_scale=st.sampled_from([0.0, 1.0, 1e6]))
+@settings(max_examples=10)
 def test_padded_tasks_under_vmap_equal_each_alone_without_padding(sizes, seed, pad_scale):
     with jax.enable_x64(True):
         rng = np.random.default_rng(seed)
         prior, tasks, query = mlp_prior(), [draw_task(rng, n) for n in sizes], rng.normal(size=(3, 2))
-        padded = pad_scale * rng.normal(size=(3, 7, 2)), pad_scale * rng.normal(size=(3, 7)), np.zeros((3, 7), bool)
-        where = [rng.permutation(7)[:n] for n in sizes]  # any positions in any order, not only the first
+        padded = pad_scale * rng.normal(size=(3, 4, 2)), pad_scale * rng.normal(size=(3, 4)), np.zeros((3, 4), bool)
+        where = [rng.permutation(4)[:n] for n in sizes]  # any positions in any order, not only the first
         for i, j in itertools.product(range(3), range(3)):
             padded[j][i, where[i]] = tasks[i][j]
-        together = jax.vmap(everything, (None, None, 0, 0, 0, None))(*prior, *padded, query)[:-1]
+        together = of_three(*prior, *padded, query)
         value, gradient, x_gradient, *latent = map(np.asarray, together)
         assert not x_gradient[~padded[2]].any()
         for i, task in enumerate(tasks):
             results = value[i], gradient[i], x_gradient[i, where[i]], *(part[i] for part in latent)
-            for got, want in zip(results, everything(*prior, *task, query)[:-1], strict=True):
+            for got, want in zip(results, everything(*prior, *task, query), strict=True):
                 np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-11)
 
 
-def test_empty_context_is_the_prior():
-    prior, (x, y, mask) = mlp_prior(), draw_task(np.random.default_rng(1), 5)
-    *evidence, mean, variance, _, covariance, _ = everything(*prior, x, y, ~mask, x)
+def test_empty_context_is_the_prior(x64):
+    prior, (x, y, mask) = mlp_prior(), draw_task(np.random.default_rng(1), 3)
+    *evidence, mean, variance, _, covariance = everything(*prior, x, y, ~mask, x)
     evaluate = eqx.filter_jit(lambda p, q: (jax.vmap(p.mean)(q), p.kernel(q), p.kernel(q, q)))
     for got, want in zip((mean, variance, covariance), evaluate(merge(*prior), x), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-6)  # rounded otherwise: points are evaluated all at once
     assert not any(np.any(part) for part in evidence)
+
+
+@jax.jit
+def probability_and_slopes(mean, variance):
+    probability, pull = jax.vjp(predictive_probability, mean, variance)
+    return probability, jnp.stack(pull(jnp.ones_like(mean)))
+
+
+@jax.jit
+def log_predictive(y, mean, variance):
+    return Bernoulli().log_predictive(y, mean, variance)
 
 
 @pytest.mark.parametrize("double", [True, False])
@@ -232,8 +255,7 @@ def test_predictive_probability_equals_dense_integration(double):
     moments = np.meshgrid([-20, -7, -1, 0, 0.3, 3, 12, 20], [0, 1e-4, 0.1, 1, 3.1, 3.2, 10, 100, 1e3, 1e5])
     with jax.enable_x64(double):
         mean, variance = (jnp.asarray(part, jnp.zeros(()).dtype) for part in moments)
-        probability, pull = jax.vjp(predictive_probability, mean, variance)
-        probability, slopes = np.asarray(probability), pull(jnp.ones_like(mean))
+        probability, slopes = map(np.asarray, probability_and_slopes(mean, variance))
     np.testing.assert_allclose(probability, dense_moment(*moments), rtol=0.0, atol=1e-7 if double else 5e-7)
     assert ((probability >= 0.0) & (probability <= 1.0) & np.isfinite(slopes)).all()
 
@@ -269,10 +291,10 @@ def test_log_probabilities_are_right_in_the_tails(x64, mean, variance):
     """Against the integral of sigmoid(t) N(t; mean, variance), its logarithms summed on a fine grid."""
     t = np.linspace(mean - 40 * np.sqrt(variance), mean + 60 * np.sqrt(variance) + 2 * variance, 400_001)
     log_normal = -0.5 * (t - mean) ** 2 / variance - 0.5 * np.log(2 * np.pi * variance)
-    ours = Bernoulli().log_predictive(*(jnp.asarray(float(v))[None] for v in (1.0, mean, variance)))
+    ours = log_predictive(*(jnp.asarray(float(v))[None] for v in (1.0, mean, variance)))
     truth = logsumexp(log_expit(t) + log_normal) + np.log(t[1] - t[0])
     np.testing.assert_allclose(ours, truth, rtol=1e-3)
-    mirrored = Bernoulli().log_predictive(*(jnp.asarray(float(v))[None] for v in (0.0, -mean, variance)))
+    mirrored = log_predictive(*(jnp.asarray(float(v))[None] for v in (0.0, -mean, variance)))
     np.testing.assert_allclose(mirrored, ours, rtol=1e-12)
 
 
@@ -280,7 +302,7 @@ def test_log_probabilities_are_right_in_the_tails(x64, mean, variance):
 @pytest.mark.parametrize("variance", [0.0, 1e-300, 1e-12, 1e6])
 def test_log_probabilities_of_certain_and_uncertain_latents_are_finite(x64, mean, variance):
     arrays = (jnp.asarray([mean]), jnp.asarray([variance]))
-    first, second = (Bernoulli().log_predictive(jnp.asarray([y]), *arrays) for y in (0.0, 1.0))
+    first, second = (log_predictive(jnp.asarray([y]), *arrays) for y in (0.0, 1.0))
     np.testing.assert_allclose(np.exp(first) + np.exp(second), 1.0, atol=1e-6)
     if variance < 1.0:
         np.testing.assert_allclose((first, second), log_expit([[-mean], [mean]]), rtol=1e-6, atol=1e-7)

@@ -68,17 +68,24 @@ def test_log_normal_equals_scipy_and_its_gradient_the_closed_form(n, dtype):
 @pytest.mark.parametrize("n", [3, linalg.MAX_UNROLLED + 1, linalg.MAX_BATCHED_LAPACK + 1])
 def test_a_matrix_that_is_not_positive_definite_gives_nan_and_affects_no_other(n):
     covariances = jnp.stack([jnp.eye(n), jnp.eye(n).at[0, 0].set(-1.0)])
-    value, gradient = jax.vmap(jax.value_and_grad(linalg.log_normal))(covariances, jnp.ones((2, n)))
+    value, gradient = jax.jit(jax.vmap(jax.value_and_grad(linalg.log_normal)))(covariances, jnp.ones((2, n)))
     np.testing.assert_allclose(value[0], -0.5 * n, rtol=1e-6)
     assert np.isfinite(gradient[0]).all()
     assert np.isnan(value[1])
 
 
-@pytest.mark.parametrize("sizes", [(60,), (1, 5, 30, 100)])
-def test_many_large_ragged_tasks_train_and_predict_to_the_end(sizes):
+@pytest.mark.parametrize(
+    ("sizes", "arguments"),
+    [
+        ((30, 60), {"kernel": "rbf", "mean": "constant", "n_particles": 4, "n_steps": 3}),
+        pytest.param((60,), {"n_steps": 10}, marks=pytest.mark.slow),
+        pytest.param((1, 5, 30, 100), {"n_steps": 10}, marks=pytest.mark.slow),
+    ],
+)
+def test_many_large_ragged_tasks_train_and_predict_to_the_end(sizes, arguments):
     """jaxlib's batched LAPACK calls deadlock here, on two cores."""
     rng = np.random.default_rng(0)
     tasks = [(x := rng.normal(size=(sizes[i % len(sizes)], 1)), np.sin(x[:, 0])) for i in range(20)]
-    meta = MetaGPRegressor("pooled", inference="svgd", n_steps=10, random_state=0, progress=False).fit(tasks)
+    meta = MetaGPRegressor("pooled", inference="svgd", random_state=0, progress=False, **arguments).fit(tasks)
     assert np.isfinite(meta.loss_trace_).all()
-    assert np.isfinite(meta.evaluate([(*tasks[i], *tasks[i]) for i in range(20)]).nll)
+    assert np.isfinite(meta.evaluate([(*task, *task) for task in tasks]).nll)

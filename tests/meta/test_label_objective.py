@@ -15,13 +15,13 @@ from metaprior.gp.likelihoods import Bernoulli
 from metaprior.gp.means import ZeroMean
 from metaprior.gp.parameters import split
 from metaprior.gp.prior import make_prior
-from metaprior.meta import mini_batches, objective
+from metaprior.meta import objective
 from metaprior.meta.hyperprior import make_hyperprior
 from metaprior.tasks.padding import pad_tasks
 from metaprior.tasks.types import Task
 
 FLAT = np.array([0.2, 1.1])  # log length scale and log output scale
-RAGGED, WEIGHTS = [[2, 9, 5], [4, 12]], (0.3, 0.7)
+RAGGED, WEIGHTS = [[2, 9, 3], [3, 9]], (0.3, 0.7)
 
 
 def draw_environments(sizes, seed=0):
@@ -64,23 +64,9 @@ def test_density_and_score_equal_a_loop_over_tasks(x64):
         assert slope == pytest.approx((after - before) / 2e-3, rel=1e-4)
 
 
-def test_an_environment_of_weight_zero_leaves_no_trace():
+def test_an_environment_of_weight_zero_leaves_no_trace(x64):
     environments = draw_environments(RAGGED)
-    wild = [[Task(1e30 * np.sign(x), y) for x, y in environments[0]], environments[1]]
+    wild = [[Task(1e200 * np.sign(x), y) for x, y in environments[0]], environments[1]]
     got = density_and_score(*make_problem(wild, (0.0, 1.0)))
     for part, other in zip(got, density_and_score(*make_problem(environments, (0.0, 1.0))), strict=True):
         np.testing.assert_array_equal(part, other)
-
-
-def test_mini_batches_are_unbiased(x64):
-    """The mean over all mini-batches of one task per environment is the full batch."""
-    environments = draw_environments([[4, 4, 4], [4, 4]])
-    theta, problem = make_problem(environments, WEIGHTS)
-    plan = ((1, 1),)
-    values = [
-        density_and_score(theta, problem, mini_batches.select_batch(problem, (jnp.asarray([i, j]),), plan))
-        for i in range(3)
-        for j in (3, 4)
-    ]
-    for part, whole in zip(zip(*values, strict=True), density_and_score(theta, problem), strict=True):
-        np.testing.assert_allclose(np.mean(part, axis=0), whole, rtol=1e-10)
