@@ -24,7 +24,7 @@ SOURCE, TARGET = make_tasks(0, [5, 4, 5]), make_tasks(1, [5, 5])
 (X_CONTEXT, Y_CONTEXT), (X_QUERY, Y_QUERY) = make_tasks(2, [4, 4])
 POOLED = {"alpha": "pooled", "random_state": 0}
 TINY = {**POOLED, "mean": MLPMean((4,)), "kernel": MLPKernel((4,), n_features=2), "n_steps": 10}
-CHEAP = {**POOLED, "mean": "constant", "kernel": RBFKernel(length_scale=0.5), "n_steps": 3}
+CHEAP = {**POOLED, "mean": "constant", "kernel": RBFKernel(length_scale=0.5), "inference": "map", "n_steps": 3}
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_units_of_inputs_and_outputs_do_not_matter():
 
     def predict(noise_std, a, b, c, d):
         change = lambda task: (c * task[0] + d, a * task[1] + b)  # noqa: E731
-        meta = MetaGPRegressor(**TINY, noise_std=noise_std, dtype="float64").fit(map(change, source))
+        meta = MetaGPRegressor(**TINY, inference="map", noise_std=noise_std, dtype="float64").fit(map(change, source))
         task, (x, y) = meta.adapt(*change(context)), change(query)
         moments = task.predict(x, return_cov=True)
         return *moments, task.log_density(x, y), task.quantile(x, 0.1), task.sample(x, 2, random_state=0)
@@ -226,7 +226,7 @@ def test_untrained_prior_is_the_ordinary_gp(noise_std):
 
 def test_learned_noise_follows_the_data():
     def noise_share(tasks):
-        meta = MetaGPRegressor(**{**CHEAP, "n_steps": 20, "inference": "map"}, noise_std="learned", learning_rate=0.1)
+        meta = MetaGPRegressor(**{**CHEAP, "n_steps": 20}, noise_std="learned", learning_rate=0.1)
         meta.fit(tasks)
         task = meta.adapt([], [])
         variances = [task.predict([0.0], return_std=True, latent=latent)[1] ** 2 for latent in (False, True)]
@@ -239,15 +239,15 @@ def test_learned_noise_follows_the_data():
 
 @pytest.mark.parametrize(("kernel", "mean"), [("mlp", "zero"), ("rbf", "constant"), ("linear", "mlp")])
 def test_every_name_works_end_to_end(kernel, mean):
-    meta = MetaGPRegressor(**POOLED, kernel=kernel, mean=mean, n_steps=2).fit(SOURCE, TARGET)
-    assert np.isfinite(meta.loss_trace_).all()
+    """Training of every family is tested in test_families.py."""
+    meta = MetaGPRegressor(**POOLED, kernel=kernel, mean=mean, n_steps=0).fit(SOURCE, TARGET)
     assert np.isfinite(meta.evaluate([(X_CONTEXT, Y_CONTEXT, X_QUERY, Y_QUERY)]).nll)
 
 
 @pytest.mark.parametrize("n_steps", [0, 1, 120])
 def test_validation_scores_are_in_the_units_of_y(n_steps):
     tests = [(X_CONTEXT, Y_CONTEXT, X_QUERY, Y_QUERY), ([], [], X_QUERY[:1], Y_QUERY[:1])]
-    meta = MetaGPRegressor(**{**CHEAP, "n_steps": n_steps}, inference="map")
+    meta = MetaGPRegressor(**{**CHEAP, "n_steps": n_steps})
     meta.fit(SOURCE, validation_tasks=tests, patience=1)
     assert len(meta.validation_trace_) == -(-n_steps // 100)
     assert meta.best_step_ in {0: (0,), 1: (1,), 120: (100, 120)}[n_steps]

@@ -63,7 +63,9 @@ def several():
 
 @pytest.fixture(scope="module")
 def classifier():
-    return MetaGPClassifier(alpha=0.5, **QUICK).fit(labeled(make_tasks(0, 4)), labeled(make_tasks(1, 3)))
+    """Not trained."""
+    settings = {**QUICK, "n_steps": 0}
+    return MetaGPClassifier(alpha=0.5, **settings).fit(labeled(make_tasks(0, 4)), labeled(make_tasks(1, 3)))
 
 
 @pytest.fixture(autouse=True)
@@ -161,7 +163,7 @@ def test_probabilities_over_one_input(classifier):
 
 
 def test_classes_may_be_known_from_the_queries_only(classifier):
-    axes = plot_prediction(classifier, [0.0, 1.0], ["finch", "finch"], [2.0], ["wren"])
+    axes = plot_prediction(classifier, [0.0, 1.0, 0.0, 1.0], ["finch"] * 4, [2.0], ["wren"])
     assert axes.get_ylabel() == "probability of wren"
     with pytest.raises(ValueError, match="one kind"):
         plot_prediction(classifier, [0.0], ["finch"], [2.0], [3])
@@ -187,14 +189,16 @@ def test_samples_over_one_of_several_inputs(several):
     assert axes.get_xlabel() == "input column 1 (the others at their mean)"
 
 
-def test_training(meta, several, classifier):
+def test_training(meta, several):
     axes = plot_training(meta)
     np.testing.assert_array_equal(line(axes, "loss"), np.column_stack([np.arange(4), meta.loss_trace_]))
     assert line(axes, "kept: step 4")[0, 0] == meta.best_step_ == 4
     [twin] = [other for other in axes.figure.axes if other is not axes]
     np.testing.assert_array_equal(line(twin, "validation"), [[4, meta.validation_trace_[0]]])
     assert legend_of(axes) == ["loss", "kept: step 4", "validation"]
-    assert plot_training(classifier).figure.axes[1:] == []  # without validation tasks
+    unvalidated = copy.copy(meta)
+    unvalidated.validation_trace_ = np.empty(0)
+    assert plot_training(unvalidated).figure.axes[1:] == []
     untrained = plot_training(several)
     assert "n_steps=0" in untrained.texts[0].get_text()
     assert not untrained.lines
