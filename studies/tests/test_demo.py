@@ -128,7 +128,7 @@ def test_fewshot_demo_on_few_generated_images(tmp_path, monkeypatch):
     few = lambda *arguments: [fewshot_schemes(*arguments)[i] for i in (0, 3, 4)]  # noqa: E731
     monkeypatch.setattr(fewshot_demo, "FewShotConfig", config)
     monkeypatch.setattr(fewshot_demo, "schemes", few)
-    monkeypatch.setattr(fewshot_demo, "MetaGPClassifier", quickly(MetaGPClassifier, inference="map"))
+    monkeypatch.setattr(fewshot_demo, "MetaGPClassifier", quickly(MetaGPClassifier, mean="zero", inference="map"))
     result = run_demo(tmp_path, "--problem", "fewshot", "--draws", "1", "--steps", "20")
     rows = check_fewshot_demo(tmp_path, result)
     log_loss = {row["scheme"]: float(row["log_loss"]) for row in rows}

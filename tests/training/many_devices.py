@@ -1,4 +1,4 @@
-"""Run by test_devices.py, in processes of its own: `many_devices.py devices NAME ...` and `... process RANK ...`."""
+"""Run by test_devices.py, in processes of its own: `many_devices.py devices` and `many_devices.py process RANK ...`."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ from metaprior.training import loop
 BASE = {"alpha": 0.3, "mean": "constant", "kernel": "rbf", "inference": "map", "noise_std": 0.1, "n_steps": 20}
 FIXED = {"dtype": "float64", "random_state": 0, "progress": False}
 SVGD = {"inference": "svgd", "n_particles": 4}
-SHARED = {**SVGD, "n_steps": 500, "random_state": 3}  # the fit of two processes
+SHARED = {**SVGD, "batch_size": 5, "random_state": 3}  # the fit of two processes
 
 
 def make_tasks(n_tasks, seed, largest=6):
@@ -52,22 +52,21 @@ def fit_large(n_devices=None):
 
 
 FITS = {
-    "particles, tasks and mini-batches": partial(fit, **SVGD, batch_size=5),
-    "runs": partial(fit, alpha=[0.0, 0.5]),
+    "mini-batches": partial(fit, batch_size=5),
     "particles and tasks": partial(fit, **SVGD, kernel=MLPKernel((4,), n_features=2)),
-    "runs and curvature": partial(fit, alpha=[0.0, 0.5], inference="laplace", n_particles=4),
+    "runs": partial(fit, alpha=[0.0, 0.5], inference="laplace", n_particles=4),
     "large tasks": fit_large,
     "labels": fit_labels,
 }
 
 
-def on_many_devices(*names):
+def on_many_devices():
     print("n_devices", jax.device_count())
-    for name in names:
-        print(f"{name}: {difference(FITS[name](1), FITS[name]()):.1e}", flush=True)
+    for name, fit_on in FITS.items():
+        print(f"{name}: {difference(fit_on(1), fit_on()):.1e}", flush=True)
 
 
-def as_process(rank, address, n_chunks, checkpoint, out):
+def as_process(rank, address, n_chunks, n_steps, checkpoint, out):
     """One of two that share a fit; the second ends by itself after some chunks, if it is told to."""
     jax.distributed.initialize(address, 2, int(rank), heartbeat_timeout_seconds=10)
     original, left = loop.run_chunk, [int(n_chunks)]
@@ -80,12 +79,13 @@ def as_process(rank, address, n_chunks, checkpoint, out):
 
     if int(n_chunks) > 0:
         loop.run_chunk = run_chunk
-    meta = fit(checkpoint=checkpoint, **{**SHARED, "random_state": 3 + int(rank)})  # the first process's counts
+    settings = {**SHARED, "n_steps": int(n_steps), "random_state": 3 + int(rank)}  # the first process's seed counts
+    meta = fit(checkpoint=checkpoint, **settings)
     np.savez(f"{out}.{rank}.npz", meta.loss_trace_, *jax.tree.leaves(meta.particles_))
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "devices":
-        on_many_devices(*sys.argv[2:])
+        on_many_devices()
     else:
         as_process(*sys.argv[2:])

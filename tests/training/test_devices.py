@@ -26,16 +26,12 @@ def start(*arguments, n_devices=1):
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-@pytest.mark.parametrize(
-    "names",
-    [[*many_devices.FITS][:2], pytest.param([*many_devices.FITS][2:], marks=pytest.mark.slow)],
-    ids=["quick", "all others"],
-)
-def test_eight_devices_give_what_one_gives(names):
-    said, _ = start("devices", *names, n_devices=8).communicate(timeout=400)
+@pytest.mark.slow
+def test_eight_devices_give_what_one_gives():
+    said, _ = start("devices", n_devices=8).communicate(timeout=400)
     assert "n_devices 8" in said, said
     differences = dict(re.findall(r"^(.+): (\d\.\de[+-]\d+)$", said, flags=re.MULTILINE))
-    assert set(differences) == set(names), said
+    assert set(differences) == set(many_devices.FITS), said
     assert all(float(value) < 1e-10 for value in differences.values()), differences
 
 
@@ -45,49 +41,45 @@ def free_address():
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-def run_two(checkpoint, out, n_chunks_of_second=0):
-    """What both said, and how they ended."""
+def run_two(n_steps, checkpoint, out, n_chunks_of_second=0):
+    """What both said, and how they ended. Each has two devices."""
     address = free_address()
     both = [
-        start("process", rank, address, n_chunks if rank else 0, checkpoint, out)
+        start("process", rank, address, n_chunks if rank else 0, n_steps, checkpoint, out, n_devices=2)
         for rank, n_chunks in ((0, 0), (1, n_chunks_of_second))
     ]
     said = [process.communicate(timeout=300)[0] for process in both]
     return said, [process.returncode for process in both]
 
 
-@pytest.fixture(scope="module")
-def alone():
-    """The fit of two processes by one: its losses and particles. The seed is the first process's."""
-    meta = many_devices.fit(**many_devices.SHARED)
-    return [meta.loss_trace_, *jax.tree.leaves(meta.particles_)]
-
-
-def assert_equal_results(out, alone):
+def assert_as_one_device(out, n_steps):
+    """Both processes have the result of one process with one device and the first process's seed."""
+    alone = many_devices.fit(**many_devices.SHARED, n_steps=n_steps)
     first, second = (np.load(f"{out}.{rank}.npz") for rank in (0, 1))
-    for name, expected in zip(first.files, alone, strict=True):
+    for name, expected in zip(first.files, [alone.loss_trace_, *jax.tree.leaves(alone.particles_)], strict=True):
         np.testing.assert_array_equal(first[name], second[name])
         np.testing.assert_allclose(first[name], expected, rtol=1e-9, atol=1e-12)
 
 
-def test_two_processes_give_what_one_gives(alone, tmp_path):
-    said, ended = run_two(tmp_path / "checkpoint", tmp_path / "once")
+def test_two_processes_of_two_devices_give_what_one_device_gives(tmp_path):
+    """Particles, tasks and mini-batches divided among processes and devices."""
+    said, ended = run_two(20, tmp_path / "checkpoint", tmp_path / "once")
     assert ended == [0, 0], said
-    assert_equal_results(tmp_path / "once", alone)
+    assert_as_one_device(tmp_path / "once", 20)
 
 
 @pytest.mark.slow
-def test_a_lost_process_ends_all_and_both_go_on_from_the_checkpoint(alone, tmp_path):
+def test_a_lost_process_ends_all_and_both_go_on_from_the_checkpoint(tmp_path):
     checkpoint = tmp_path / "checkpoint"
-    said, ended = run_two(checkpoint, tmp_path / "lost", n_chunks_of_second=2)
+    said, ended = run_two(500, checkpoint, tmp_path / "lost", n_chunks_of_second=2)
     assert ended[0] != 0
     assert ended[1] == 9
     assert "This run of 2 processes cannot continue: another process has ended" in said[0]
     assert checkpoint.exists()
     assert not list(tmp_path.glob("lost*.npz"))
-    said, ended = run_two(checkpoint, tmp_path / "again")
+    said, ended = run_two(500, checkpoint, tmp_path / "again")
     assert ended == [0, 0], said
-    assert_equal_results(tmp_path / "again", alone)
+    assert_as_one_device(tmp_path / "again", 500)
 
 
 @pytest.mark.parametrize("n_devices", [0, 2])
