@@ -178,7 +178,7 @@ def test_samples_are_of_the_average(auto):
 
 
 def test_members_are_trained_in_parts_where_memory_is_short(auto, monkeypatch):
-    monkeypatch.setattr("metaprior.training.many_runs.MAX_NUMBERS", 1)
+    monkeypatch.setattr("metaprior.training.many_runs.MAX_BYTES", 1)
     parts = MetaGPRegressor(**SMALL).fit(SOURCE, TARGET, validation_tasks=TEST)
     assert len(parts.model_.members) > 1
     assert_allclose(parts.adapt(X, Y).predict(X_NEW), auto.adapt(X, Y).predict(X_NEW), rtol=0.05)

@@ -271,7 +271,7 @@ def test_reference_densities_lie_where_queries_do():
 
 def test_memory_is_bounded_by_training_in_parts(monkeypatch, x64, log_densities):
     whole, _ = log_densities([Candidate(WEIGHTS, SETTINGS)], 4)
-    monkeypatch.setattr(many_runs, "MAX_NUMBERS", 1)
+    monkeypatch.setattr(many_runs, "MAX_BYTES", 1)
     parts, _ = log_densities([Candidate(WEIGHTS, SETTINGS)], 4)
     np.testing.assert_allclose(parts, whole, rtol=1e-9)
 
@@ -284,7 +284,7 @@ def test_parts_take_the_same_steps_although_time_runs_out(x64, monkeypatch, log_
         taken.append(result.loss.shape[1])
         return result
 
-    monkeypatch.setattr(many_runs, "MAX_NUMBERS", 1)
+    monkeypatch.setattr(many_runs, "MAX_BYTES", 1)
     monkeypatch.setattr(many_runs, "train", count)
     _, validation = log_densities([Candidate(WEIGHTS, SETTINGS)], 250, deadline=time.monotonic() - 1.0)
     assert taken == [100, 100, 100]  # a chunk of steps each
