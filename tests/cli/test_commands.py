@@ -202,7 +202,7 @@ def test_info_tells_the_story(folder):
         "hours",
         "heart_rate",
         "40 tasks, 445 readings",
-        "free energy",
+        "final loss",
         "particle spread",
         "jax",
     ):
@@ -227,7 +227,7 @@ def test_labels_make_a_classifier(folder, tmp_path):
     table["state"] = np.where(table["heart_rate"] > 85, "fast", "calm")
     table.to_csv(tmp_path / "labels.csv", index=False)
     columns = [{"heart_rate": "state"}.get(column, column) for column in COLUMNS]
-    quick = [*QUICK, "--steps", "5", "--out", tmp_path / "prior", "--json"]
+    quick = [*QUICK, "--steps", "0", "--out", tmp_path / "prior", "--json"]
     fitted = json.loads(call("fit", tmp_path / "labels.csv", *columns, *quick).stdout)
     assert fitted["environments"]["south"]["tasks"] == 8
     call("predict", tmp_path / "prior", tmp_path / "labels.csv", folder / "hours.csv", "--out", tmp_path / "p.csv")
@@ -389,14 +389,15 @@ def test_environment_and_target_go_together(folder, tmp_path):
 
 def test_notes_of_what_is_strange_but_can_be_used(folder, tmp_path):
     twice = edited(folder, tmp_path, lambda t: pd.concat([t, t.iloc[:2]]))
-    result = call("fit", twice, *COLUMNS, *QUICK, "--out", tmp_path / "prior", "--max-tasks", 6)
+    untrained = [*QUICK[:-1], "0", "--out", tmp_path / "prior", "--max-tasks", 6]
+    result = call("fit", twice, *COLUMNS, *untrained)
     assert "Note:" in result.stderr
     assert "2 row(s) that repeat an earlier row exactly" in words(result)
     assert "using 6 of 40 tasks of north" in words(result)
     dated = edited(
         folder, tmp_path, lambda t: t.assign(hours=pd.Timestamp("2026-01-01") + pd.to_timedelta(t["hours"], "h"))
     )
-    result = call("fit", dated, *COLUMNS, *QUICK, "--out", tmp_path / "prior", "--max-tasks", 6)
+    result = call("fit", dated, *COLUMNS, *untrained)
     assert "days since 1970-01-01" in words(result)
     tables = dated, dated, "--out", tmp_path / "p.csv"
     parsed = json.loads(call("predict", tmp_path / "prior", *tables, "--plot", tmp_path / "p.png", "--json").stdout)

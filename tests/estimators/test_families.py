@@ -43,7 +43,7 @@ def ragged(n_tasks, seed, labels=False):
     rng = np.random.default_rng(seed)
     tasks = []
     for i in range(n_tasks):
-        x = rng.normal(size=(3 + (i + seed) % 2, 2))
+        x = rng.normal(size=(3 if (i + seed) % 3 == 0 else 4, 2))
         y = np.sin(x[:, 0]) + 0.3 * x[:, 1] + rng.normal(scale=0.1, size=len(x))
         tasks.append((x, np.where(y > 0, "up", "down") if labels else y))
     return tasks
@@ -51,7 +51,10 @@ def ragged(n_tasks, seed, labels=False):
 
 @pytest.mark.parametrize(
     ("family", "inference"),
-    [*((name, "svgd") for name in FAMILIES), *((name, "laplace") for name in ("linear+rbf", "inducing"))],
+    [
+        *((name, "svgd") for name in FAMILIES if name != "linear+rbf"),
+        *((name, "laplace") for name in ("linear+rbf", "inducing")),
+    ],
 )
 def test_readings(family, inference, tmp_path):
     source, target = ragged(5, 0), ragged(4, 1)

@@ -45,7 +45,7 @@ def fit(tasks, estimator=MetaGPRegressor, **arguments):
     return estimator(**{**SMALL, **arguments}).fit(pairs[:3], pairs[3:])
 
 
-TRAINING = make_tasks([(5, 0), (4, 0), (5, 0), (6, 0), (5, 0)], seed=1)
+TRAINING = make_tasks([(6, 0), (5, 0), (6, 0), (6, 0), (5, 0)], seed=1)
 LABELLED = make_labeled([(6, 0), (6, 0), (6, 0), (6, 0), (6, 0)], seed=1)
 
 
