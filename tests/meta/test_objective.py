@@ -1,5 +1,6 @@
 """The weighted free energy against plain loops, hand formulas and every possible mini-batch."""
 
+from functools import cache
 from itertools import combinations, pairwise, product
 
 import equinox as eqx
@@ -37,13 +38,18 @@ def assert_close(got, wanted, rtol=0.0, atol=0.0):
         np.testing.assert_allclose(one, other, rtol=rtol, atol=atol)
 
 
-def make_problem(environments, weights, gamma=2.5):
-    """Theta at FLAT_THETA and a problem, in the precision of the test."""
-    dtype = jnp.zeros(()).dtype
+@cache
+def draw_prior(precision):
     theta, rest = split(
         make_prior(jax.random.key(0), 1, ConstantMean(), RBFKernel(), make_likelihood("gaussian", 0.1, True))
     )
-    theta = ravel_pytree(theta)[1](jnp.asarray(FLAT_THETA, dtype))
+    return ravel_pytree(theta)[1](jnp.asarray(FLAT_THETA, precision)), rest
+
+
+def make_problem(environments, weights, gamma=2.5):
+    """Theta at FLAT_THETA and a problem, in the precision of the test."""
+    dtype = jnp.zeros(()).dtype
+    theta, rest = draw_prior(dtype.name)
     groups = ("biases", "scales")
     hyperprior = make_hyperprior(theta, dict.fromkeys(groups, PRIOR_MEAN), dict.fromkeys(groups, PRIOR_STD))
     tasks = jax.tree.map(jnp.asarray, pad_tasks(environments, dtype))
@@ -160,8 +166,13 @@ def test_mini_batches_average_to_the_full_score(x64, sizes, weights, batch_size)
         choices.append([sum(parts, ()) for parts in product(*strata)])
     assert len(choices) == len({n for group in sizes for n in group})
     indices = tuple(jnp.asarray(bucket) for bucket in zip(*product(*choices), strict=True))
-    batches = jax.vmap(lambda chosen: mini_batches.select_batch(problem, chosen, plan))(indices)
-    values, scores = jax.vmap(lambda batch: density_and_score(theta, problem, batch))(batches)
+
+    @eqx.filter_jit
+    def of_every_batch(theta, problem, indices):
+        of_batch = lambda chosen: density_and_score(theta, problem, mini_batches.select_batch(problem, chosen, plan))  # noqa: E731
+        return jax.vmap(of_batch)(indices)
+
+    values, scores = of_every_batch(theta, problem, indices)
     assert_close((values.mean(), scores.mean(axis=0)), density_and_score(theta, problem), rtol=1e-11)
     assert values.std() > 1e-3
 
