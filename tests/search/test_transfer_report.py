@@ -137,3 +137,44 @@ def test_every_report_can_be_printed_and_drawn(scores, alphas, tmp_path):
     assert "alpha" in repr(report)
     report.plot().savefig(tmp_path / "report.png")
     assert (tmp_path / "report.png").stat().st_size > 5000
+
+
+def test_candidates_are_described():
+    names = ("a", "b", "c", "d", "e", "target")
+    weights = [(0.0,) * 5 + (1.0,), (0.1, 0.2, 0.3, 0.2, 0.1, 0.1), (0.2, 0.3, 0.4, 0.0, 0.0, 0.1), (0.2,) * 5 + (0.0,)]
+    candidates = [Candidate(each, SETTINGS) for each in weights]
+    report = make_report(Choice(candidates, np.array([0.4, 0.6, 0.0, 0.0]), None), names, 5, 3, 9)
+    assert report.describe(0) == "alpha = 0 (target-only)"
+    assert report.describe(1) == "a 0.1, b 0.2, c 0.3 and 2 more"
+    assert report.describe(2) == "a 0.2, b 0.3, c 0.4"
+    assert report.describe(3) == "a 0.2, b 0.2, c 0.2 and 2 more (source-only)"
+    assert [row[3] for row in report.rows()] == ["0.40", "0.60", "-", "-"]
+    np.testing.assert_allclose(report.alpha, [0.0, 0.9, 0.9, 1.0])
+
+
+def test_alpha_at_which_all_tasks_weigh_the_same():
+    choice = Choice(candidates(0.5), np.ones(1), None)
+    assert make_report(choice, NAMES, 1, 5, 15).pooled_alpha == 0.75
+    assert make_report(choice, NAMES, 1, 5).pooled_alpha is None
+
+
+def test_without_target_only_there_is_no_gain():
+    report = make_report(Choice(candidates(0.2, 0.5), np.ones(2) / 2, np.array([[0.0, 1.0], [1.0, 3.0]])), NAMES, 1, 2)
+    assert report.gain is report.gain_standard_error is report.source_gain is None
+    assert report.score.tolist() == [0.5, 2.0]
+    assert report.standard_error.tolist() == [0.5, 1.0]
+    assert "Target-only (alpha = 0) was not among the candidates" in report.verdict
+    diverged = np.array([[0.0, -np.inf], [1.0, 3.0]])
+    report = make_report(Choice(candidates(0.0, 0.5), np.array([0.0, 1.0]), diverged), NAMES, 1, 2)
+    assert report.gain is report.source_gain is None
+
+
+def test_verdicts_without_scores_or_sources():
+    one = make_report(Choice(candidates(0.3), np.ones(1), None), NAMES, 1, 5)
+    assert one.verdict == "Nothing was compared: alpha = 0.3."
+    several = make_report(Choice(candidates(0.3, 0.5), np.ones(2) / 2, None), NAMES, 1, 1)
+    assert several.verdict == "Nothing was compared: alpha = 0.4 on average, because no target task could be held out."
+    alone = make_report(Choice(candidates(0.0), np.ones(1), np.array([[0.0, 1.0]])), NAMES, 1, 2)
+    assert alone.verdict == "There was no source to compare: alpha = 0."
+    diverged = np.array([[0.0, 0.1], [-np.inf, 0.0]])
+    assert make_report(Choice(candidates(0.0, 0.5), np.array([1.0, 0.0]), diverged), NAMES, 1, 2).source_gain is None

@@ -100,3 +100,40 @@ def test_each_source_alone_then_together():
     scores = [(0, 0.1, 0.5), (0, 1.0, 0.7), (3, 0.1, 0.9), (3, 1.0, 0.2)]
     assert combined_source_weights(counts, 1, 0.4, scores) == [discounted(counts, 1, [1.0, 0.0, 0.0, 0.1])]
     assert combined_source_weights(counts, 1, 0.8, scores) == []  # only one of them is better than target-only
+
+
+def test_the_better_sources_come_first():
+    """Ranked by score, not by discount; a tie with target-only is no help, nor is a second best discount."""
+    counts = (4, 2, 5, 6)
+    scores = [(0, 1.0, 0.6), (2, 0.4, 0.9), (3, 0.1, 0.7), (3, 0.4, 0.5), (0, 0.1, 0.3)]
+    two, three = combined_source_weights(counts, 1, 0.2, scores)
+    assert [e for e, weight in enumerate(two) if weight > 0] == [1, 2, 3]
+    np.testing.assert_allclose(two, discounted(counts, 1, [0.0, 1.0, 0.4, 0.1]))
+    np.testing.assert_allclose(three, discounted(counts, 1, [1.0, 1.0, 0.4, 0.1]))
+    assert combined_source_weights(counts, 1, 0.7, scores) == []
+    assert len(combined_source_weights(counts, 1, 0.6, scores)) == 1
+
+
+def test_weights_by_name():
+    """Zero is a weight, a missing name has none, and rounding of the sum is forgiven and removed."""
+    np.testing.assert_array_equal(resolve_weights({"source": 0.0, "target": 1.0}, PAIR, (3, 1), 1), [(0.0, 1.0)])
+    np.testing.assert_array_equal(resolve_weights({"target": 1.0}, PAIR, (0, 1), 1), [(0.0, 1.0)])
+    (weights,) = resolve_weights({"a": 0.3, "b": 0.7 + 9e-7}, THREE, (1, 1, 1), 1)
+    assert math.fsum(weights) == pytest.approx(1.0, abs=1e-15)
+    with pytest.raises(ValueError, match="sum to one"):
+        resolve_weights({"a": 0.3, "b": 0.7 + 2e-6}, THREE, (1, 1, 1), 1)
+
+
+def test_bounds_of_alpha_are_included():
+    assert resolve_weights(1, PAIR, (3, 2), 1) == [(1.0, 0.0)]
+    assert resolve_weights(0.0, PAIR, (3, 2), 1) == [(0.0, 1.0)]
+    assert resolve_weights(0.0, THREE, (0, 2, 0), 1) == [(0.0, 1.0, 0.0)]  # without a source task
+    with pytest.raises(ValueError, match=r"gives weight 0.25 to the a environment"):
+        resolve_weights(0.5, THREE, (0, 2, 0), 1)
+
+
+def test_automatic_candidates():
+    assert resolve_weights("auto", PAIR, (3, 0), 1) == [(1.0, 0.0)]  # no target task
+    assert resolve_weights("auto", PAIR, (0, 3), 1) == [(0.0, 1.0)]  # no source task
+    expected = [r * 6 / (r * 6 + 2) for r in (0.0, 0.02, 0.1, 0.4, 1.0)]
+    np.testing.assert_allclose([alpha for alpha, _ in resolve_weights("auto", PAIR, (6, 2), 1)], [*expected, 1.0])
