@@ -188,3 +188,8 @@ def test_bad_input_is_named(metric, arguments, message):
 def test_bad_input_of_one_metric_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_there_are_fifteen_bins_by_default():
+    y, probability = np.array([[0, 1, 1]]), np.array([[0.1, 0.6, 0.9]])
+    assert all(len(part) == 15 for part in label_metrics.confidence_bins(y, probability))

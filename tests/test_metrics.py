@@ -168,3 +168,10 @@ EMPTY_TASK = np.array([[True, True], [False, False]])
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("outside", [-0.01, 1.01, np.nan])
+def test_a_transform_outside_the_unit_interval_is_refused(outside):
+    assert metrics.calibration_error(np.array([0.0, 1.0])) == pytest.approx(9 / 38)
+    with pytest.raises(ValueError, match=r"must lie in \[0, 1\]"):
+        metrics.calibration_error(np.array([0.5, outside]))

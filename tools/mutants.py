@@ -48,7 +48,7 @@ THEN = {
     "gp": ["tests/gp", "tests/meta", "tests/estimators/test_regressor.py"],
     "meta": ["tests/meta", "tests/training/test_loop.py", "tests/estimators/test_regressor.py"],
     "search": ["tests/search", "tests/estimators/test_auto.py", "tests/estimators/test_families.py"],
-    "prediction": ["tests/prediction", "tests/estimators/test_regressor.py", "tests/estimators/test_classifier.py"],
+    "prediction": ["tests/prediction", "tests/estimators/test_convergence.py", "tests/estimators/test_classifier.py"],
     "metrics": ["tests/test_metrics.py", "tests/test_label_metrics.py", "tests/estimators/test_regressor.py"],
 }
 

@@ -1,6 +1,7 @@
 """What is searched, and what is not: candidates, rounds, and fall-backs."""
 
 import time
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -202,3 +203,19 @@ def test_a_source_that_is_a_little_but_surely_worse_goes(scored):
     grid = resolve_weights("auto", NAMES, (20, 10), 1)
     choice = chosen(tasks_of(20, 10), 1, grid, SETTINGS, AutoSettings(weights=True), options())
     assert choice.weights.tolist() == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(("n_target", "n_steps", "compared"), [(9, 100, False), (10, 100, True), (10, 0, False)])
+def test_families_are_compared_by_ten_target_tasks_or_more(scored, n_target, n_steps, compared):
+    rounds = scored(lambda candidate: candidate.settings.temperature_factor)
+    families = [SETTINGS, replace(SETTINGS, temperature_factor=2.0)]
+    family, _ = choose(tasks_of(0, n_target), 1, [(0.0, 1.0)], families, AutoSettings(), options(n_steps))
+    assert family == int(compared)  # the second is better, by far
+    assert len(rounds) == 2 * compared
+
+
+def test_a_family_must_be_clearly_better(scored):
+    """The same for every task, so certain; and a tie goes to the first."""
+    scored(lambda candidate: 0.0)
+    families = [SETTINGS, replace(SETTINGS, temperature_factor=2.0)]
+    assert choose(tasks_of(0, 12), 1, [(0.0, 1.0)], families, AutoSettings(), options())[0] == 0

@@ -178,3 +178,19 @@ def test_verdicts_without_scores_or_sources():
     assert alone.verdict == "There was no source to compare: alpha = 0."
     diverged = np.array([[0.0, 0.1], [-np.inf, 0.0]])
     assert make_report(Choice(candidates(0.0, 0.5), np.array([1.0, 0.0]), diverged), NAMES, 1, 2).source_gain is None
+
+
+def test_gains_are_paired_differences_to_target_only():
+    """Target-only need not score zero, nor come first; columns line up whatever the lengths of the descriptions."""
+    scores = np.array([[-1.0, -2.0, -4.0], [-1.5, -2.25, -5.0]])
+    report = make_report(Choice(candidates(0.5, 0.0), np.array([0.75, 0.25]), scores), NAMES, 1, 3)
+    differences = scores[0] - scores[1]
+    assert report.gain == pytest.approx([differences.mean(), 0.0])
+    assert report.gain_standard_error == pytest.approx([differences.std(ddof=1) / np.sqrt(3), 0.0])
+    table = str(report).split("\n\n")[1].splitlines()
+    assert len({len(line) for line in table}) == 1
+    assert table[2].index("-2.333") < table[2].index("+0.583")
+    assert [line[: len("alpha = 0 (target-only)")].rstrip() for line in table[2:]] == [
+        "alpha = 0.5",
+        "alpha = 0 (target-only)",
+    ]

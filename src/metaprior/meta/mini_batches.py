@@ -36,7 +36,7 @@ def allocate(shares: np.ndarray, counts: np.ndarray, total: int) -> np.ndarray:
     return sampled
 
 
-def sample_indices(key: PRNGKeyArray, tasks: TaskSet, plan: Plan) -> tuple[Int[Array, " sampled"], ...]:
+def sample_indices(key: PRNGKeyArray, tasks: TaskSet, plan: Plan) -> tuple[Int[Array, " _"], ...]:
     """Draw the tasks of a mini-batch, without replacement within each stratum."""
     indices = []
     for bucket, sampled in zip(tasks.buckets, plan, strict=True):
@@ -49,7 +49,7 @@ def sample_indices(key: PRNGKeyArray, tasks: TaskSet, plan: Plan) -> tuple[Int[A
 
 
 def select_batch(
-    problem: Problem, indices: tuple[Int[Array, " sampled"], ...], plan: "Plan"
+    problem: Problem, indices: tuple[Int[Array, " _"], ...], plan: "Plan"
 ) -> tuple[WeightedBatch, ...]:
     """Return the mini-batch of given tasks, weighted so that its expectation over uniform draws is the full batch.
 
