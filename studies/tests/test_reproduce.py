@@ -211,7 +211,7 @@ def test_killed_at_three_random_moments_and_resumed_gives_the_same_bytes(tmp_pat
         survived.append(len(list(points.glob("*.json"))))
     assert 0 < survived[0] < survived[-1] < 100, "it was to be killed in the middle"
     assert start(killed).wait() == 0
-    run([eval(STUDY)], tmp_path / "whole", False, "test")
+    run([eval(STUDY, {"RegimeMap": RegimeMap, "OpenSettings": OpenSettings})], tmp_path / "whole", False, "test")
     files = [folder / "regime" / "results.parquet" for folder in (killed, tmp_path / "whole")]
     assert files[0].read_bytes() == files[1].read_bytes()
 

@@ -227,3 +227,16 @@ def test_equal_points_have_equal_covariances_whichever_array_holds_them():
     X = jnp.asarray(np.random.default_rng(0).normal(size=(7, 1)))
     np.testing.assert_array_equal(kernel(X, X), kernel(X, jnp.array(X)))
     np.testing.assert_allclose(jnp.diagonal(kernel(X, X)), kernel(X), rtol=1e-12)
+
+
+def test_rounding_of_a_large_residual_that_cancels_is_below_the_noise():
+    """Within the span of the functions k_0 and phi^T phi' are equal: what remains are rounding errors of their size."""
+    prior = prior_of(tasks_of(8, 1, n_samples=20), InducingKernel(24, 2, length_scale=2.0))
+    places = lambda prior: (prior.kernel.log_residual_scale, prior.kernel.log_scale, prior.kernel.log_line_std)  # noqa: E731
+    values = jnp.asarray(9.0), jnp.asarray(-9.0), jnp.full(2, -9.0)
+    prior = eqx.tree_at(places, prior, values)
+    prior = eqx.tree_at(lambda prior: prior.likelihood.log_noise_std, prior, jnp.asarray(-12.0))
+    for seed in range(5):
+        x = jnp.asarray(np.random.default_rng(seed).uniform(-1.0, 1.0, (20, 1)), "float32")
+        value = eqx.filter_jit(exact.log_evidence)(prior, prior.points(x), jnp.sin(x[:, 0]), jnp.ones(20, bool))
+        assert jnp.isfinite(value)

@@ -66,14 +66,14 @@ def moments(
     """
     x = prior.encode(x)
     mean = jnp.where(mask, jax.vmap(prior.mean)(x), 0.0)
-    return mean, noisy_covariance(prior.kernel(x, x), _noise_variance(prior), mask)
+    return mean, noisy_covariance(prior.kernel(x, x), _noise_variance(prior), mask, prior.magnitude)
 
 
 def _centered(
     prior: GPPrior, points: Points, y: Float[Array, " n"], mask: Bool[Array, " n"]
 ) -> tuple[Float[Array, "n n"], Float[Array, " n"]]:
     """Return K + sigma^2 I and Y - mu(X)."""
-    covariance = noisy_covariance(prior.covariance(points, points), _noise_variance(prior), mask)
+    covariance = noisy_covariance(prior.covariance(points, points), _noise_variance(prior), mask, prior.magnitude)
     return covariance, jnp.where(mask, y - points.mean, 0.0)
 
 

@@ -88,6 +88,11 @@ class BasisKernel(tinygp.kernels.Kernel):
     log_line_std: Float[Array, " line"]  # of the intercept and the slopes
     factor_scale: float = eqx.field(static=True)
 
+    @property
+    def magnitude(self) -> Float[Array, ""]:
+        """Size of the residual's terms k_0 and phi^T phi', whose rounding errors remain where they cancel."""
+        return jnp.exp(self.log_residual_scale)
+
     def evaluate(self, X1: Array, X2: Array) -> Array:
         """Evaluate at one pair of points."""
         return self(X1[None], X2[None])[0, 0]
@@ -111,8 +116,6 @@ class BasisKernel(tinygp.kernels.Kernel):
         within = jnp.exp(self.log_scale + 2.0 * self.log_std) - residual_scale
         if E2 is None:
             return jnp.sum(E1.phi**2 * within[None], axis=1) + jnp.sum(E1.factors**2, axis=1) + residual_scale
-        # Rounding makes eigenvalues of k_0 - phi^T phi' negative by up to 2 eps n, half the floor of the noise
-        # (`noisy_covariance`).
         base = residual_scale * self.basis.base(E1.x, E2.x)
         return product(E1.phi * within[None], E2.phi.T) + product(E1.factors, E2.factors.T) + base
 

@@ -24,15 +24,21 @@ Matrices = Float[Array, "n n *batch"]  # with batch axes last
 Columns = Float[Array, "n k *batch"]
 
 
-def noisy_covariance(covariance: Matrix, noise_variance: Float[Array, ""], mask: Bool[Array, " n"]) -> Matrix:
+def noisy_covariance(
+    covariance: Matrix,
+    noise_variance: Float[Array, ""],
+    mask: Bool[Array, " n"],
+    magnitude: Float[Array, ""] | float = 0.0,
+) -> Matrix:
     """Return K + sigma^2 I, with an identity block for padding, which then has no effect on solves and determinants.
 
-    The noise is not jittered but floored at the effect of rounding on eigenvalues, about eps * n * largest diagonal.
+    The noise is not jittered but floored at the effect of rounding on eigenvalues, about eps * n * largest diagonal, or
+    * `magnitude` if K is a difference of terms of this size.
     """
     n_samples = jnp.sum(mask, dtype=covariance.dtype)  # not the padded size: padding changes nothing
     both = mask[:, None] & mask[None, :]
     covariance = jnp.where(both, covariance, 0.0)
-    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(jnp.diagonal(covariance)), initial=0.0))
+    largest = jax.lax.stop_gradient(jnp.maximum(jnp.max(jnp.abs(jnp.diagonal(covariance)), initial=0.0), magnitude))
     floor = 4.0 * n_samples * jnp.finfo(covariance.dtype).eps * largest
     diagonal = jnp.where(mask, jnp.maximum(noise_variance, floor), 1.0)
     return covariance + jnp.diag(diagonal)

@@ -41,6 +41,11 @@ class GPPrior(eqx.Module):
         encoded = x if self.encoder is None else at_points(self.encoder, x)
         return Points(at_points(self.mean, encoded), embed(self.kernel, encoded))
 
+    @property
+    def magnitude(self) -> Float[Array, ""] | float:
+        """Size of the terms that the kernel is a difference of, whose rounding errors remain; zero if it is none."""
+        return getattr(self.kernel, "magnitude", 0.0)
+
     def covariance(self, points: Points, others: Points | None = None) -> Float[Array, "n ..."]:
         """Return the covariances between two sets of points, or the variances of one."""
         return compare(self.kernel, points.embedded, None if others is None else others.embedded)

@@ -48,9 +48,7 @@ def sample_indices(key: PRNGKeyArray, tasks: TaskSet, plan: Plan) -> tuple[Int[A
     return tuple(indices)
 
 
-def select_batch(
-    problem: Problem, indices: tuple[Int[Array, " _"], ...], plan: "Plan"
-) -> tuple[WeightedBatch, ...]:
+def select_batch(problem: Problem, indices: tuple[Int[Array, " _"], ...], plan: "Plan") -> tuple[WeightedBatch, ...]:
     """Return the mini-batch of given tasks, weighted so that its expectation over uniform draws is the full batch.
 
     Every stratum (an environment within a size bucket) is sampled separately, so its tasks are weighted up by the
