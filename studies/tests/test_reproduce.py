@@ -19,12 +19,20 @@ from metaprior.gp.means import MLPMean
 from metaprior.meta.methods import SVGD
 from metaprior_studies import results_store as store
 from metaprior_studies.commands.reproduce import Figure
-from metaprior_studies.open_settings import FEATURES, FEATURES_SVGD, PIXELS, SINUSOID, validation_seeds
+from metaprior_studies.open_settings import (
+    FEATURES,
+    FEATURES_SVGD,
+    PIXELS,
+    SINUSOID,
+    OpenSettings,
+    validation_seeds,
+)
 from metaprior_studies.reproduction import profiles
 from metaprior_studies.reproduction.claims import judge
 from metaprior_studies.reproduction.conclusions import provenance, read_tables
 from metaprior_studies.reproduction.schemes import paper_schemes, score
 from metaprior_studies.reproduction.settings_search import best
+from metaprior_studies.reproduction.sinusoid_figures import RegimeMap
 from metaprior_studies.results_store import ResultsError, Store
 from metaprior_studies.runner import run
 from metaprior_studies.schema import (

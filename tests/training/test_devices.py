@@ -74,7 +74,8 @@ def test_a_lost_process_ends_all_and_both_go_on_from_the_checkpoint(tmp_path):
     said, ended = run_two(500, checkpoint, tmp_path / "lost", n_chunks_of_second=2)
     assert ended[0] != 0
     assert ended[1] == 9
-    assert "This run of 2 processes cannot continue: another process has ended" in said[0]
+    ours, of_jax = "This run of 2 processes cannot continue: another process has ended", "another task died"
+    assert ours in said[0] or of_jax in said[0]  # JAX ends a process that waits for a connection to the lost one
     assert checkpoint.exists()
     assert not list(tmp_path.glob("lost*.npz"))
     said, ended = run_two(500, checkpoint, tmp_path / "again")
