@@ -2,4 +2,5 @@
 
 from metaprior.cli import app
 
-app(prog_name="metaprior")
+if __name__ == "__main__":
+    app(prog_name="metaprior")

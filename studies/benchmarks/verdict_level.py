@@ -2,8 +2,9 @@
 
     python studies/benchmarks/verdict_level.py [--reports 2000]
 
-The gains of the candidates over target-only are normal with mean zero, independent between tasks, and correlated
-between candidates. Prints a row for every setting: percent of reports that say so, and its standard error.
+The gains of the candidates over target-only have mean zero and are independent between tasks. They are normal and
+correlated between candidates, or skewed: 1 - e with e from the exponential distribution, the same for all candidates.
+Prints a row for every setting: percent of reports that say so, and its standard error.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from metaprior.search.report import make_report
 from metaprior.search.selection import Choice
 
 
-def level(n_tasks: int, n_sources: int, correlation: float, spread: float, n_reports: int) -> float:
+def level(n_tasks: int, n_sources: int, correlation: float, spread: float, n_reports: int, skewed: bool) -> float:
     """Return the frequency of "The source helps"."""
     rng = np.random.default_rng([n_tasks, n_sources, int(10 * correlation), int(10 * spread)])
     alphas = np.linspace(0.0, 1.0, n_sources + 1)
@@ -25,6 +26,7 @@ def level(n_tasks: int, n_sources: int, correlation: float, spread: float, n_rep
     said = 0
     for _ in range(n_reports):
         common, own = rng.normal(size=(1, n_tasks)), rng.normal(size=(n_sources, n_tasks))
+        common = 1.0 - rng.exponential(size=common.shape) if skewed else common
         gains = spread * (np.sqrt(correlation) * common + np.sqrt(1.0 - correlation) * own)
         scores = np.vstack([np.zeros(n_tasks), gains])
         choice = Choice(candidates, select_weights(averaging_weights(scores), scores, 0), scores)
@@ -38,18 +40,14 @@ def main() -> None:
     parser.add_argument("--reports", type=int, default=2000)
     n_reports = parser.parse_args().reports
     print("target tasks  candidates  correlation  spread of gains  helps, %")
+    settings = [(1, 0.0, 1.0), (5, 0.8, 1.0), (5, 0.0, 1.0), (5, 0.0, 5.0), (10, 0.0, 5.0), (1, 1.0, 1.0)]
     for n_tasks in (2, 3, 5, 10, 20):
-        for n_sources, correlation, spread in (
-            (1, 0.0, 1.0),
-            (5, 0.8, 1.0),
-            (5, 0.0, 1.0),
-            (5, 0.0, 5.0),
-            (10, 0.0, 5.0),
-        ):
-            p = level(n_tasks, n_sources, correlation, spread, n_reports)
+        for number, (n_sources, correlation, spread) in enumerate(settings):
+            skewed = number == len(settings) - 1
+            p = level(n_tasks, n_sources, correlation, spread, n_reports, skewed)
             error = np.sqrt(p * (1.0 - p) / n_reports)
             row = f"{n_tasks:12d}  {n_sources:10d}  {correlation:11.1f}  {spread:15.1f}"
-            print(f"{row}  {100 * p:.1f} ± {100 * error:.1f}", flush=True)
+            print(f"{row}  {100 * p:.1f} ± {100 * error:.1f}{' (skewed)' * skewed}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,20 @@
 """Laplace's approximation that misses the mode of labels is reported, in fit and in predict."""
 
+import warnings
+
 import jax
 import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from metaprior import MetaGPClassifier, RBFKernel, ZeroMean
+from metaprior.estimators import fitting
 from metaprior.gp import laplace
 from metaprior.gp.parameters import merge
 from metaprior.meta.objective import full_batch, value_and_score
 from metaprior.meta.runs import Settings, make_run, make_scaling
 from metaprior.tasks.types import Task
+from metaprior.training.loop import Result
 
 SIZE = 20
 
@@ -28,7 +32,7 @@ def fit(output_scale, **settings):
 
 
 def test_a_fit_says_that_modes_were_missed_and_what_to_try():
-    with pytest.warns(ConvergenceWarning, match=r"tasks with \d+% of the weight.*dtype='float64'"):
+    with pytest.warns(ConvergenceWarning, match=r"tasks with up to \d+% of the weight.*dtype='float64'"):
         fit(1e6, dtype="float32")
     fit(1e6, dtype="float64")  # the advice helps: warnings are errors here
     fit(1.0, dtype="float32")
@@ -66,3 +70,21 @@ def test_predictions_say_it_once_and_name_the_task(monkeypatch):
         first = many.predict_proba(queries)
     assert len(caught) == 1
     np.testing.assert_array_equal(np.stack(many.predict_proba(queries)), np.stack(first))  # no second warning
+
+
+@pytest.mark.parametrize(
+    ("unconverged", "best_step", "warned"),
+    [
+        ([0.0, 0.2, 0.0], 3, True),  # not only the last step
+        ([0.0, 0.0, 0.2], 2, False),  # after the step that is kept
+        ([0.2] + [0.0] * 100, 101, False),  # long before
+        ([], 0, False),
+    ],
+)
+def test_the_last_steps_before_the_one_that_is_kept_count(unconverged, best_step, warned):
+    trace = np.array(unconverged)
+    result = Result({}, np.zeros_like(trace), trace, np.empty(0), np.array(best_step))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fitting._warn_unconverged([result])
+    assert len(caught) == int(warned)

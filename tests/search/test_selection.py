@@ -124,6 +124,7 @@ def test_several_sources_are_tried_alone_and_together(scored):
     )
     assert len(rounds) == 3
     assert choice.candidates[-1].weights == (1 / 3, 0.0, 1 / 3, 1 / 3)
+    assert [candidate.from_scores for candidate in choice.candidates] == [False] * (len(choice.candidates) - 1) + [True]
     average = choice.weights @ np.array([c.weights for c in choice.candidates])
     assert average[1] < 0.02
     assert min(average[0], average[2]) > 0.1

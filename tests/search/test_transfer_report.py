@@ -194,3 +194,17 @@ def test_gains_are_paired_differences_to_target_only():
         "alpha = 0.5",
         "alpha = 0 (target-only)",
     ]
+
+
+def test_candidates_made_from_the_scores_do_not_judge_the_source():
+    """The best sources combined were found on the tasks that would judge them."""
+    scores = np.array([[0.0] * 4, [0.1, -0.1, 0.1, -0.1], [5.0, 5.1, 4.9, 5.0]])
+    made = [*candidates(0.0, 0.5), Candidate((0.7, 0.3), SETTINGS, from_scores=True)]
+    report = make_report(Choice(made, np.array([0.0, 0.0, 1.0]), scores), NAMES, 1, 4)
+    assert report.source_gain[0] == pytest.approx(0.0, abs=1e-12)
+    assert report.verdict.startswith("It is unclear")
+    assert report.gain[2] == pytest.approx(5.0)  # the table has it
+
+
+def test_no_difference_at_all_is_unclear():
+    assert report_of(np.zeros((2, 3)), (0.0, 0.5)).verdict.startswith("It is unclear")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from metaprior import MetaGPClassifier, StoredTasks
+from metaprior import MetaGPClassifier, RBFKernel, StoredTasks
 from metaprior.storage import stored_tasks
 from metaprior.storage.stored_labels import encode_stored
 from metaprior.tasks.labels import encode_environments
@@ -80,6 +80,20 @@ def test_what_cannot_be_told_apart_is_refused(pairs, match):
         encode_stored((stored(draw(pairs)), []), NAMES, (1.0, 0.0))
 
 
+def test_a_label_that_is_probably_misspelled_is_told():
+    pairs = [(0, 1)] * 9 + [(0, 2)]
+    said = r"9 of 10 tasks have the labels \(0.*1.*\), another has \(0.*2.*\).*misspelled"
+    with pytest.warns(UserWarning, match=said):
+        encode_stored((stored(draw(pairs)), []), NAMES, (1.0, 0.0))
+    with pytest.warns(UserWarning, match=said):
+        encode_environments((draw(pairs), []), NAMES, (1.0, 0.0))
+
+
+def test_huge_labels_stay_as_they_are():
+    _, classes = encode_stored((stored(draw([(1e300, 2e300)] * 3)), []), NAMES, (1.0, 0.0))
+    assert classes.tolist() == [1e300, 2e300]
+
+
 def test_text_beside_numbers_is_refused():
     text = [Task(np.zeros((2, 2)), np.array(["a", "b"]))]
     with pytest.raises(ValueError, match="target_tasks: labels must be numbers beside stored tasks"):
@@ -89,7 +103,8 @@ def test_text_beside_numbers_is_refused():
 def test_a_classifier_knows_that_labels_are_the_tasks_own():
     """Own labels have no order, so that no mean of the log odds may be learned, whatever the mean asked for."""
     source, target = draw([(2 * i, 2 * i + 1) for i in range(6)]), draw([(1, 9), (4, 8)], 1)
-    meta = MetaGPClassifier(0.5, mean="constant", n_steps=1, batch_size=4, random_state=0, inference="map")
+    small = {"kernel": RBFKernel(), "n_steps": 1, "batch_size": 4, "random_state": 0, "inference": "map"}
+    meta = MetaGPClassifier(0.5, mean="constant", **small)
     meta.fit(stored(source), target)
     assert meta.classes_ is None
     assert meta.model_.members[0].rest.mean.__class__.__name__ == "Zero"

@@ -101,6 +101,18 @@ def test_large_tasks_need_their_covariance_matrices(monkeypatch):
         many_runs.check_memory([Tasks(1, 5000)], settings(), None, False, 4)
 
 
+def test_one_large_task_does_not_make_all_others_large(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(jax, "local_devices", lambda: [Device(60e9)])
+    many_runs.check_memory([Tasks(100_000, 10), Tasks(1, 2000)], settings(), None, False, 4)
+
+
+def test_runs_that_fit_on_an_accelerator_are_counted_by_its_own_memory(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(jax, "local_devices", lambda: [Device(1.5e9), Device(7.5e9)])  # of 2 GB and of 8 GB
+    assert many_runs.runs_that_fit(1.25e6) == 100  # a quarter of 2 GB
+
+
 def test_an_accelerator_counts_its_own_memory_and_takes_all_tasks_at_once(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(jax, "local_devices", lambda: [Device(2e9), Device(1e9)])

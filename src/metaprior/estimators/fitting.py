@@ -28,6 +28,7 @@ from metaprior.tasks.types import Task, TestTask
 from metaprior.training.checkpoint import open_checkpoint
 from metaprior.training.loop import Result, Validation
 from metaprior.training.many_runs import TrainingOptions, check_memory
+from metaprior.training.steps import CHUNK
 
 UNCONVERGED_SHARE = 1e-6  # of the weights, which sum to one up to rounding
 MAX_RECORDED_INPUTS = 100  # whose scaling is recorded; images have thousands
@@ -117,13 +118,12 @@ def train_members(
 
 
 def _warn_unconverged(results: Sequence[Result]) -> None:
-    """Warn if Laplace's approximation missed the mode of labels in the last step, and say what to try."""
-    share = max((float(result.unconverged[-1]) for result in results if len(result.unconverged)), default=0.0)
+    """Warn if Laplace's approximation missed the mode of labels in the last steps up to the one that is kept."""
+    last = [result.unconverged[: int(result.best_step)][-CHUNK:] for result in results]
+    share = max((float(steps.max()) for steps in last if len(steps)), default=0.0)
     if share > UNCONVERGED_SHARE:
-        met = (
-            f"Laplace's approximation of labels did not converge for tasks with {share:.0%} of the weight, in the last "
-        )
-        try_first = "step of training: their evidence is inexact. Try ", Argument("dtype", "float64"), "; a smaller "
+        met = f"Laplace's approximation of labels did not converge for tasks with up to {share:.0%} of the weight, "
+        try_first = "in the last steps: their evidence is inexact. Try ", Argument("dtype", "float64"), "; a smaller "
         then = Argument("prior_std"), " or output_scale of the kernel; X without extreme values."
         message = Message(met, *try_first, *then)
         warnings.warn(message, ConvergenceWarning, stacklevel=2)

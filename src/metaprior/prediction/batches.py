@@ -124,7 +124,8 @@ class Posteriors:
             self._warned = True
             which = f"task {missed[0]}" + (f" and {len(missed) - 1} more" if len(missed) > 1 else "")
             message = f"Laplace's approximation of labels did not converge for {which} (counted from 0): probabilities "
-            advice = "there are inexact. Check the context for extreme values of X; dtype='float64' is the most exact."
+            advice = "there are inexact. Check the context for extreme values of X"
+            advice += ", or use dtype='float64'." if self.dtype == "float32" else "."
             warnings.warn(message + advice, ConvergenceWarning, stacklevel=2)
 
     def _cast(self, scaled: np.ndarray) -> np.ndarray:

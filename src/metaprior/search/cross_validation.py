@@ -39,6 +39,7 @@ class Candidate:
 
     weights: Weights
     settings: Settings
+    from_scores: bool = False  # made from the scores of other candidates, on the same target tasks
 
 
 class Folds(NamedTuple):

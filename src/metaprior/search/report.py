@@ -13,8 +13,9 @@ from metaprior.metrics import mean_and_standard_error
 from metaprior.search.averaging import averaging_weights, select_weights
 from metaprior.search.selection import Choice
 
-# Levels of the one-sided t test behind "helps" and "probably helps". If no candidate has any effect, "helps" comes out
-# in at most 4% of reports, not 1%: the gains of two tasks are correlated, since each chooses weights for the other.
+# Levels of the one-sided t test behind "helps" and "probably helps". If no candidate has any effect and gains are about
+# normal, "helps" comes out in at most 4% of reports, not 1%: the gains of two tasks are correlated, since each chooses
+# weights for the other. Gains with a long tail of losses break it (docs/choosing-alpha.md).
 CERTAIN, PROBABLE = 0.99, 0.84
 MAX_GROUPS = 20  # of target tasks, each weighted by the others
 
@@ -88,7 +89,7 @@ class TransferReport:
         found = (
             f"{gain:+.3f} ± {error:.3f} per reading over target-only, on {self.n_target_tasks} held-out target tasks"
         )
-        certainty = stats.t.cdf(abs(gain) / error, self.n_target_tasks - 1) if error > 0 else 1.0
+        certainty = stats.t.cdf(abs(gain) / error, self.n_target_tasks - 1) if error > 0 else float(gain != 0.0)
         if certainty < PROBABLE:
             return f"It is unclear whether the source helps: {found}. alpha = {alpha:.2g} on average."
         helps = "helps" if gain > 0 else "does not help"
@@ -202,19 +203,23 @@ def make_report(
         return report
     target_only = int(plain.argmax())
     gain, gain_error = _over_tasks(choice.scores - choice.scores[target_only])
-    source_gain = _source_gain(choice.scores, target_only, report)
+    given = np.array([not candidate.from_scores for candidate in candidates])
+    source_gain = _source_gain(choice.scores, target_only, report, given)
     return dataclasses.replace(report, gain=gain, gain_standard_error=gain_error, source_gain=source_gain)
 
 
-def _source_gain(scores: np.ndarray, target_only: int, report: TransferReport) -> tuple[float, float] | None:
+def _source_gain(
+    scores: np.ndarray, target_only: int, report: TransferReport, given: np.ndarray
+) -> tuple[float, float] | None:
     """Return the gain of candidates with a source over target-only, and its standard error.
 
     Candidates are weighted as in predictions (equally if all are dropped), but for each task by the scores of the other
-    tasks: a task must not judge weights it has set. Only candidates at target-only's temperature and hyper-prior count,
-    since the gain of others is not due to the source.
+    tasks: a task must not judge weights it has set. For the same reason only `given` candidates count, not those made
+    from the scores of others. Nor do candidates at another temperature or hyper-prior than target-only's, whose gain is
+    not due to the source.
     """
     plain = (report.temperature == 1.0) & (report.prior_std == 1.0)
-    comparable = plain & (report.alpha > 0.0) & np.isfinite(scores).all(axis=1)
+    comparable = given & plain & (report.alpha > 0.0) & np.isfinite(scores).all(axis=1)
     if not comparable.any():
         return None
     gains, n_tasks = scores[comparable] - scores[target_only], scores.shape[1]

@@ -166,7 +166,7 @@ def _compare_sources(
     of_target, *means = validation.scores([first, *single]).mean(axis=1).tolist()
     scores = [(source, discount, score) for (source, discount, _), score in zip(sources, means, strict=True)]
     several = combined_source_weights(counts, validation.target, of_target, scores)
-    combined = [Candidate(weights, first.settings) for weights in several if weights not in tried]
+    combined = [Candidate(weights, first.settings, from_scores=True) for weights in several if weights not in tried]
     if combined and not score_candidates([validation], combined, search.training, search.deadline):
         combined = []
     return [*single, *combined]

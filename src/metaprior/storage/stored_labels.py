@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from metaprior.storage.stored_tasks import StoredTasks
+from metaprior.tasks.labels import warn_if_misspelled
 from metaprior.tasks.types import Task
 
 MANY = 3  # distinct labels that tell that tasks do not share two
@@ -31,10 +32,13 @@ def encode_stored(
         )
     if len(distinct) == 2:
         return [tasks.encoded(np.full(len(tasks), distinct[0])) for tasks in stored], _as_integers(distinct)
-    encoded = []
-    for tasks, name, weight in zip(stored, names, weights, strict=True):
-        encoded.append(tasks.encoded(_first_classes(tasks, name if weight > 0 else None)))
-    return encoded, None
+    named = zip(stored, names, weights, strict=True)
+    classes = [_classes(tasks, name if weight > 0 else None) for tasks, name, weight in named]
+    decisive = np.concatenate([pairs for pairs, weight in zip(classes, weights, strict=True) if weight > 0])
+    pairs, counts = np.unique(decisive, axis=0, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    warn_if_misspelled([tuple(pairs[i].tolist()) for i in order[:2]], int(counts.max()), len(decisive))
+    return [tasks.encoded(pairs[:, 0]) for tasks, pairs in zip(stored, classes, strict=True)], None
 
 
 def _distinct(tasks: StoredTasks) -> np.ndarray:
@@ -47,9 +51,9 @@ def _distinct(tasks: StoredTasks) -> np.ndarray:
     return found
 
 
-def _first_classes(tasks: StoredTasks, name: str | None) -> np.ndarray:
-    """Return the smaller label of each task. With a name, raise unless each task has two labels."""
-    firsts = [np.empty(0)]
+def _classes(tasks: StoredTasks, name: str | None) -> np.ndarray:
+    """Return the smallest and largest label of each task, (tasks, 2). With a name, raise unless each task has two."""
+    classes = [np.empty((0, 2))]
     for begin, end in tasks.task_blocks():
         rows = tasks.offsets[begin : end + 1]
         y, starts = np.asarray(tasks.y[rows[0] : rows[-1]], np.float64), rows[:-1] - rows[0]
@@ -64,9 +68,10 @@ def _first_classes(tasks: StoredTasks, name: str | None) -> np.ndarray:
                 f"{name}[{begin + task}]: y must have two labels, since the tasks do not all share two; got {found}. "
                 "Leave the task out, correct the labels, or use MetaGPRegressor for real-valued y."
             )
-        firsts.append(least)
-    return np.concatenate(firsts)
+        classes.append(np.stack([least, most], axis=1))
+    return np.concatenate(classes)
 
 
 def _as_integers(labels: np.ndarray) -> np.ndarray:
-    return labels.astype(np.int64) if (labels == np.round(labels)).all() else labels
+    exact = (labels == np.round(labels)) & (np.abs(labels) <= 2**53)
+    return labels.astype(np.int64) if exact.all() else labels

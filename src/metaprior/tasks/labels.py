@@ -60,7 +60,10 @@ def encode_environments(
             classes = [shared] * len(tasks)
         encoded.append([Task(task.x, encode(task.y, pair)) for task, pair in zip(tasks, classes, strict=True)])
     if shared is None:
-        _warn_if_misspelled(labels)
+        pairs = [tuple(np.unique(y).tolist()) for y in labels]
+        common = max(set(pairs), key=pairs.count)
+        others = [pair for pair in pairs if pair != common]
+        warn_if_misspelled([common, *others[:1]], len(pairs) - len(others), len(pairs))
     return encoded, shared
 
 
@@ -130,14 +133,14 @@ def as_labeled_tests(
     return encoded
 
 
-def _warn_if_misspelled(labels: Sequence[np.ndarray]) -> None:
-    """Warn if most tasks have the same two labels and some have others, as after writing Yes for yes."""
-    pairs = [tuple(np.unique(y).tolist()) for y in labels]
-    common = max(set(pairs), key=pairs.count)
-    odd = next((pair for pair in pairs if pair != common), None)
-    if len(common) == 2 and pairs.count(common) > len(pairs) / 2 and len(pairs) > 2 and odd is not None:
+def warn_if_misspelled(commonest: Sequence[tuple], n_common: int, n_tasks: int) -> None:
+    """Warn if most tasks have the same two labels and some have others, as after writing Yes for yes.
+
+    `commonest` are the labels of tasks, the most frequent first; `n_common` tasks have these.
+    """
+    if len(commonest) > 1 and len(commonest[0]) == 2 and n_common > n_tasks / 2 and n_tasks > 2:
         warnings.warn(
-            f"{pairs.count(common)} of {len(pairs)} tasks have the labels {common}, another has {odd}. Labels are "
+            f"{n_common} of {n_tasks} tasks have the labels {commonest[0]}, another has {commonest[1]}. Labels are "
             "therefore treated as specific to each task, with no meaning across tasks. Is one of them misspelled?",
             stacklevel=4,
         )

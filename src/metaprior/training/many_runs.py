@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -107,10 +107,9 @@ def stack_validation(validation: Sequence[Validation]) -> Validation:
 def runs_at_once(run: Run) -> int:
     """Return how many such runs to train at once (at least one), so that their activations fit into memory."""
     shapes = [np.shape(bucket.x) for bucket in run.problem.tasks.buckets]
-    n_samples, largest = sum(n_tasks * size for n_tasks, size, _ in shapes), max(size for _, size, _ in shapes)
-    per_sample = numbers_per_sample(largest, shapes[0][2], run.problem.rest.encoder is not None)
-    n_particles = len(jax.tree.leaves(run.particles)[0])
-    return runs_that_fit(per_sample * samples_at_once(n_samples, largest) * n_particles)
+    sizes = np.concatenate([np.full(n_tasks, size) for n_tasks, size, _ in shapes])
+    numbers = gradient_numbers(sizes, shapes[0][2], run.problem.rest.encoder is not None)
+    return runs_that_fit(numbers * len(jax.tree.leaves(run.particles)[0]))
 
 
 def runs_that_fit(numbers: float) -> int:
@@ -119,32 +118,37 @@ def runs_that_fit(numbers: float) -> int:
     return max(int(most / (jnp.zeros(()).dtype.itemsize * numbers)), 1)
 
 
-def numbers_per_sample(largest: int, input_dim: int, encoded: bool) -> int:
-    """Return about how many numbers are kept per sample and particle of tasks of up to `largest` samples (measured).
+def numbers_per_sample(size: Any, input_dim: int, encoded: bool) -> Any:
+    """Return about how many numbers are kept per sample and particle of a task of this size (measured).
 
     A thousand activations, or hundreds per pixel for convolutions, and ten rows of covariance matrices.
     """
-    return (600 * input_dim if encoded else 1000 + input_dim) + 10 * largest
+    return (600 * input_dim if encoded else 1000 + input_dim) + 10 * size
 
 
-def samples_at_once(n_samples: float, largest: int) -> float:
-    """Return how many samples a gradient takes at once: CPUs a block of tasks (`loss_and_slope`), accelerators all."""
-    return min(n_samples, max(BLOCK_SAMPLES, largest)) if jax.default_backend() == "cpu" else n_samples
+def gradient_numbers(sizes: np.ndarray, input_dim: int, encoded: bool, share: float = 1.0) -> float:
+    """Return about how many numbers the gradient over tasks of these sizes keeps for one particle.
+
+    Accelerators take all tasks (or a `share` of them, a mini-batch) at once, CPUs a block (`loss_and_slope`).
+    """
+    of_tasks = sizes * numbers_per_sample(sizes, input_dim, encoded)
+    at_once = max(share * float(of_tasks.sum()), float(of_tasks.max()))
+    if jax.default_backend() != "cpu":
+        return at_once
+    block = float(BLOCK_SAMPLES * numbers_per_sample(sizes.max(), input_dim, encoded))
+    return min(at_once, max(block, float(of_tasks.max())))
 
 
 def check_memory(
     environments: Sequence[Sequence[Task]], settings: Settings, batch_size: int | None, searched: bool, itemsize: int
 ) -> None:
     """Raise before training starts if a fit cannot fit into memory, and say what would."""
-    sizes = [len(task.y) for group in environments for task in group]
-    n_tasks, n_samples = len(sizes), sum(sizes)
+    sizes = np.array([len(task.y) for group in environments for task in group])
+    n_tasks, n_samples = len(sizes), int(sizes.sum())
     input_dim = next(task.x.shape[1] for group in environments for task in group)
-    largest = max(sizes)
-    per_sample = numbers_per_sample(largest, input_dim, settings.encoder is not None)
 
     def needed(batch_size: float) -> float:
-        in_batch = max(n_samples * min(batch_size / n_tasks, 1.0), largest)
-        gradient = per_sample * samples_at_once(in_batch, largest)
+        gradient = gradient_numbers(sizes, input_dim, settings.encoder is not None, min(batch_size / n_tasks, 1.0))
         curvature = CURVATURE_NUMBERS * n_samples if isinstance(settings.method, Laplace) else 0
         kept = n_samples * (input_dim + 2) * (SEARCH_COPIES if searched else 2)
         return itemsize * (max(gradient * settings.n_particles, curvature) + kept)
@@ -187,10 +191,13 @@ def _available_on_host() -> float | None:
         lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
         return 1024.0 * int(lines["MemAvailable"].split()[0])
     except (OSError, KeyError, ValueError):
-        return _total_memory()
+        return _total_memory()  # of the host, which is the backend here
 
 
 def _total_memory() -> float | None:
+    if jax.default_backend() != "cpu":
+        found = [device.memory_stats() or {} for device in jax.local_devices()]
+        return min((float(stats["bytes_limit"]) for stats in found if "bytes_limit" in stats), default=None)
     try:
         return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, OSError, ValueError):
