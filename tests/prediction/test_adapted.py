@@ -252,6 +252,8 @@ def test_wrong_queries_are_named(regressor):
         adapted.predict([X, X * np.nan])
     with pytest.raises(ValueError, match="X for all tasks: X must have 1 column"):
         adapted.predict(np.zeros((2, 2)))
+    with pytest.raises(ValueError, match="X for all tasks"):
+        adapted.predict(np.zeros((3, 4, 1)))  # queries of three tasks, stacked, for two
     with pytest.raises(ValueError, match=r"log_density\[1\]: X and y must have the same number"):
         adapted.log_density([X, X], [Y, Y[:1]])
     with pytest.raises(ValueError, match=r"contexts\[1\] must be \(X, y\)"):

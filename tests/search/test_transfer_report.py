@@ -150,6 +150,8 @@ def test_candidates_are_described():
     assert report.describe(3) == "a 0.2, b 0.2, c 0.2 and 2 more (source-only)"
     assert [row[3] for row in report.rows()] == ["0.40", "0.60", "-", "-"]
     np.testing.assert_allclose(report.alpha, [0.0, 0.9, 0.9, 1.0])
+    four = make_report(Choice([Candidate((0.2,) * 4 + (0.0, 0.2), SETTINGS)], np.ones(1), None), names, 5, 3, 9)
+    assert four.describe(0) == "a 0.2, b 0.2, c 0.2 and 1 more"
 
 
 def test_alpha_at_which_all_tasks_weigh_the_same():
