@@ -70,6 +70,8 @@ def test_predictions_say_it_once_and_name_the_task(monkeypatch):
         first = many.predict_proba(queries)
     assert len(caught) == 1
     np.testing.assert_array_equal(np.stack(many.predict_proba(queries)), np.stack(first))  # no second warning
+    with pytest.warns(ConvergenceWarning, match=r"for task 0 \(counted from 0\): .*extreme values of X\.$"):
+        meta.adapt(*contexts[0]).predict_proba(queries[0])
 
 
 @pytest.mark.parametrize(
