@@ -14,7 +14,7 @@ def log_evidence(
 ) -> tuple[Float[Array, ""], Bool[Array, ""]]:
     """Return ln p_theta(Y | X), or its approximation, of the samples where `mask` is True; and whether it converged."""
     if isinstance(prior.likelihood, Bernoulli):
-        return laplace.log_evidence_and_convergence(prior, points, y, mask)
+        return laplace.log_evidence(prior, points, y, mask)
     return exact.log_evidence(prior, points, y, mask), jnp.asarray(True)
 
 

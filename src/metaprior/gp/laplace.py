@@ -19,15 +19,13 @@ MAX_STEPS = 100  # kernels of scale 1e-3 to 1e3 needed fewer than 20
 MAX_HALVINGS = 60
 
 
-def log_evidence(prior: GPPrior, points: Points, y: Float[Array, " n"], mask: Bool[Array, " n"]) -> Float[Array, ""]:
-    """Return ln g_theta(Y | X), the approximate evidence of the samples where `mask` is True."""
-    return log_evidence_and_convergence(prior, points, y, mask)[0]
-
-
-def log_evidence_and_convergence(
+def log_evidence(
     prior: GPPrior, points: Points, y: Float[Array, " n"], mask: Bool[Array, " n"]
 ) -> tuple[Float[Array, ""], Bool[Array, ""]]:
-    """Return ln g_theta(Y | X) and whether the mode was found. If not, the evidence is that of the last iterate."""
+    """Return ln g_theta(Y | X), the approximate evidence of the samples where `mask` is True; and whether it converged.
+
+    If not, the evidence is that of the last iterate.
+    """
     task = _Task.of(prior, points, y, mask)
     mode = _find_mode(task)
     curvature, _ = task.curvature(mode.t)
