@@ -24,7 +24,7 @@ from metaprior.training.steps import CHUNK, TrainConfig
 
 MAX_BYTES = 2**32  # kept at once for the gradients of several runs
 ADVISED_BATCHES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # with more tasks per step training only takes longer
-CURVATURE_NUMBERS = 800  # that Laplace's curvature keeps per sample of all tasks (measured: 250 for the inducing prior, 760 for networks)
+CURVATURE_NUMBERS = 800  # that Laplace's curvature keeps per sample of all tasks (measured: up to 760)
 SEARCH_COPIES = 45  # of all tasks that a search holds: nine candidates without each of five folds
 
 
