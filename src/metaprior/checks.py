@@ -51,6 +51,14 @@ def check_positive(name: str, value: Any, also: str = "") -> float:
     return float(value)
 
 
+def check_noise(noise_std: Any) -> float | None:
+    """Return the fixed noise standard deviation, or None for 'learned'."""
+    if isinstance(noise_std, str) and noise_std == "learned":
+        return None
+    advice = " in the units of y, or 'learned' (for noiseless data: a thousandth of the spread of y)"
+    return check_positive("noise_std", noise_std, advice)
+
+
 def check_integer(name: str, value: Any, least: int) -> int:
     """Return an integer of at least `least`."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from metaprior import MetaGPClassifier, MetaGPRegressor
 from metaprior.cli import app
 from metaprior.datasets import Sinusoid
-from metaprior.meta.hyperprior import check_prior_std
+from metaprior.meta.hyperprior_arguments import check_prior_std
 from metaprior.meta.runs import Settings
 from metaprior.prediction.batches import predict_tasks
 from metaprior_studies.environments.episodes import FewShot

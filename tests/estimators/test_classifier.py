@@ -103,8 +103,8 @@ def test_fixed_kernel_equals_scikit_learn():
 
 def test_probabilities_are_averages_over_particles_of_integrals_over_the_latent_function(meta):
     task = meta.adapt(X_CONTEXT, Y_CONTEXT)
-    latent = task._posteriors.evaluate(marginals, np.zeros(1, int), X_QUERY[None])
-    [(means, variances)] = [(np.asarray(found.mean)[:, 0], np.asarray(found.variance)[:, 0]) for _, found in latent]
+    [latent] = task._posteriors.evaluate(marginals, np.zeros(1, int), X_QUERY[None])
+    means, variances = latent.mean[:, 0], latent.variance[:, 0]
     for j in range(3):
         integrals = []
         for m, s in zip(means[:, j], np.sqrt(variances[:, j]), strict=True):

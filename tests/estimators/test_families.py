@@ -17,7 +17,7 @@ from metaprior import (
 )
 from metaprior.datasets import Sinusoid
 from metaprior.estimators import fitting
-from metaprior.estimators.arguments import check_parameters, resolve_families
+from metaprior.estimators.gradient import resolve_families, resolve_parameters
 from metaprior.meta.methods import MAP, Laplace, resolve_inference
 from metaprior.meta.runs import Settings
 from metaprior.search import selection
@@ -108,7 +108,7 @@ def test_a_source_of_no_weight_leaves_no_trace():
 
 def test_auto_takes_the_family_that_fits_the_inputs():
     def known(meta, input_dim):
-        return resolve_families(meta, check_parameters(meta), input_dim, resolve_inference(meta.inference))
+        return resolve_families(meta, resolve_parameters(meta), input_dim, resolve_inference(meta.inference))
 
     def names(meta, input_dim):
         return list(known(meta, input_dim))

@@ -21,7 +21,8 @@ from metaprior import (
     RBFKernel,
     ZeroMean,
 )
-from metaprior.gp.choices import AUTO, check_encoded, check_noise, choose_mean, families, resolve_kernel, resolve_mean
+from metaprior.checks import check_noise
+from metaprior.gp.choices import AUTO, check_encoded, choose_mean, families, resolve_kernel, resolve_mean
 
 FOUR_LAYERS = (32, 32, 32, 32)
 DEFAULTS = {

@@ -12,7 +12,8 @@ import pytest
 import tinygp
 from jaxtyping import Array
 
-from metaprior.gp.choices import check_noise, resolve_kernel, resolve_mean
+from metaprior.checks import check_noise
+from metaprior.gp.choices import resolve_kernel, resolve_mean
 from metaprior.gp.kernels import LinearKernel, MLPKernel, RBFKernel
 from metaprior.gp.means import MLPMean, ZeroMean
 from metaprior.gp.parameters import Fixed, groups, merge, split

@@ -18,7 +18,8 @@ from scipy.spatial.distance import cdist, pdist
 from metaprior.gp.kernels import MLPKernel
 from metaprior.gp.means import ConstantMean
 from metaprior.gp.parameters import groups
-from metaprior.meta.hyperprior import HyperPrior, check_prior_mean, check_prior_std
+from metaprior.meta.hyperprior import HyperPrior
+from metaprior.meta.hyperprior_arguments import check_prior_mean, check_prior_std
 from metaprior.meta.methods import MAP, SVGD, Laplace, place_particles, resolve_inference, squared_distances
 from metaprior.meta.runs import Settings, draw_prior
 

@@ -18,7 +18,8 @@ from metaprior.gp.means import ConstantMean, MLPMean
 from metaprior.gp.parameters import groups, split
 from metaprior.gp.prior import make_likelihood, make_prior
 from metaprior.meta import mini_batches, objective
-from metaprior.meta.hyperprior import check_prior_mean, check_prior_std, make_hyperprior
+from metaprior.meta.hyperprior import make_hyperprior
+from metaprior.meta.hyperprior_arguments import check_prior_mean, check_prior_std
 from metaprior.tasks.padding import TaskBatch, TaskSet, bucket_sizes, pad_tasks
 from metaprior.tasks.scaling import fit_scaling, identity_scaling
 from metaprior.tasks.types import Task

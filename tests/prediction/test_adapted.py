@@ -21,6 +21,7 @@ from metaprior import (
     memory,
 )
 from metaprior.prediction import batches as many_tasks
+from metaprior.prediction import trained
 from metaprior.tasks.padding import Ragged, ranges
 from metaprior.training import many_runs
 
@@ -152,7 +153,7 @@ def test_noise_is_in_observations_and_not_in_the_latent_function(regressor, late
     functions, predictives = many.predictive(queries, latent=True), many.predictive(queries, latent=latent)
     for i, (predictive, function) in enumerate(zip(predictives, functions, strict=True)):
         [scaled] = many[i]._posteriors.evaluate(many_tasks.marginals, np.zeros(1, int), queries[i][None])
-        variance = np.asarray(scaled[1].variance)[:, 0] * scaled[0].scaling.y_std ** 2
+        variance = scaled.variance[:, 0] * regressor.model_.members[0].scaling.y_std ** 2
         np.testing.assert_allclose(function.variances, variance, rtol=1e-9)
         np.testing.assert_allclose(predictive.variances - variance, 0 if latent else NOISE_STD**2, rtol=1e-6, atol=1e-9)
         np.testing.assert_allclose(many[i].predictive(queries[i], latent=latent).std(), predictive.std(), rtol=1e-9)
@@ -270,20 +271,20 @@ def out_of_memory(size, most):
 def test_a_chunk_that_does_not_fit_is_halved_with_a_note(regressor, monkeypatch):
     tasks = make_tasks([(3, 3)] * 16)
     expected, tried = regressor.predict_many(tasks), []
-    marginals = many_tasks.marginals
+    marginals = trained.marginals
 
     def short(particles, rest, posteriors, x):
         tried.append(len(x))
         out_of_memory(tried[-1], 5)
         return marginals(particles, rest, posteriors, x)
 
-    monkeypatch.setattr(many_tasks, "marginals", short)
+    monkeypatch.setattr(trained, "marginals", short)
     with pytest.warns(OutOfMemoryWarning, match="with 16 of the new tasks at once: tried again with 8") as noted:
         found = regressor.predict_many(tasks)
     assert len(noted) == 1
     assert tried == [16, 8, 4, 4, 4, 4]
     np.testing.assert_allclose(found, expected, rtol=1e-10)
-    monkeypatch.setattr(many_tasks, "marginals", lambda *_: out_of_memory(1, 0))
+    monkeypatch.setattr(trained, "marginals", lambda *_: out_of_memory(1, 0))
     with (
         pytest.warns(OutOfMemoryWarning),
         pytest.raises(MemoryError, match=r"one of the new tasks at a time\. Adapt to"),
@@ -411,9 +412,9 @@ def test_one_labeled_task_is_exactly_the_entry_of_many(classifier):
 @pytest.fixture
 def conditioned(monkeypatch):
     """Numbers of tasks of the calls that condition."""
-    calls, condition = [], many_tasks.condition
+    calls, condition = [], trained.condition
     monkeypatch.setattr(
-        many_tasks,
+        trained,
         "condition",
         lambda particles, rest, *task: calls.append(len(task[0])) or condition(particles, rest, *task),
     )
@@ -457,9 +458,9 @@ def test_kept_posteriors_predict_as_new_ones(regressor, conditioned, monkeypatch
 
 
 def test_contexts_of_one_padded_size_share_a_program(regressor, monkeypatch):
-    traced, points_of_tasks = [], many_tasks.adaptation.inference.points_of_tasks
+    traced, points_of_tasks = [], trained.adaptation.inference.points_of_tasks
     monkeypatch.setattr(
-        many_tasks.adaptation.inference, "points_of_tasks", lambda *given: traced.append(1) or points_of_tasks(*given)
+        trained.adaptation.inference, "points_of_tasks", lambda *given: traced.append(1) or points_of_tasks(*given)
     )
     tasks = make_tasks([(13, 13), (14, 14), (16, 15), (15, 16)])
     [(x, y, new), *others] = tasks

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from metaprior.gp.likelihoods import Gaussian
-from metaprior.meta.adaptation import Prediction
-from metaprior.prediction.ensemble import Ensemble, Model, average_log, observations, predicts_labels
+from metaprior.prediction.ensemble import Ensemble, Member, Prediction, observations, predicts_labels
+from metaprior.prediction.label_batches import average_log
+from metaprior.prediction.trained import Model
 from metaprior.tasks.scaling import Scaling
 
 SCALING = Scaling(np.zeros(2), np.ones(2), 10.0, 3.0)
@@ -24,8 +24,9 @@ def test_probabilities_are_averaged_by_the_weights_of_the_members():
 def test_particles_share_the_weight_of_their_member():
     members = tuple(Model({"a": np.zeros((4, 3))}, None, SCALING) for _ in range(2))  # type: ignore[arg-type]
     ensemble = Ensemble(members, np.array([0.25, 0.75]))
-    assert (ensemble.n_particles, ensemble.input_dim) == (4, 2)
-    np.testing.assert_allclose(ensemble.particle_weights, [0.0625] * 4 + [0.1875] * 4)
+    assert isinstance(members[0], Member)
+    assert (members[0].n_components, ensemble.input_dim) == (4, 2)
+    np.testing.assert_allclose(ensemble.component_weights, [0.0625] * 4 + [0.1875] * 4)
 
 
 @pytest.mark.parametrize("joint", [False, True])
@@ -35,7 +36,7 @@ def test_observations_have_the_noise_of_each_particle(joint):
     mean = rng.normal(size=(2, 3, 4))
     noise_std = np.array([0.5, 2.0])
     variance = rng.random((2, 3, 4, 4) if joint else (2, 3, 4))
-    prediction = Prediction(mean, variance, Gaussian(np.log(noise_std)))
+    prediction = Prediction(mean, variance, noise_std**2)
     noise = (noise_std**2)[:, None, None]
     expected = variance + (noise[..., None] * np.eye(4) if joint else noise)
     for latent, of_y in ((False, expected), (True, variance)):

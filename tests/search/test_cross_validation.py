@@ -18,8 +18,8 @@ from metaprior.meta.objective import log_gibbs, task_weights
 from metaprior.meta.runs import Settings, make_run, make_scaling, stack_runs
 from metaprior.search import cross_validation as module
 from metaprior.search.averaging import contaminated
+from metaprior.search.candidates import Candidate
 from metaprior.search.cross_validation import (
-    Candidate,
     CrossValidation,
     Folds,
     HeldOutRun,

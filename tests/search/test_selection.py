@@ -9,9 +9,10 @@ import pytest
 
 from metaprior.meta.runs import Settings
 from metaprior.search import cross_validation as module
+from metaprior.search.candidates import AutoSettings
 from metaprior.search.cross_validation import HeldOutRun
 from metaprior.search.report import make_report
-from metaprior.search.selection import AutoSettings, SearchOptions, choose
+from metaprior.search.selection import SearchOptions, choose
 from metaprior.search.weights import discounted, resolve_weights
 from metaprior.tasks.types import Task
 from metaprior.training.loop import TrainingDiverged

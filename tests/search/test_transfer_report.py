@@ -6,9 +6,8 @@ from scipy import stats
 
 from metaprior.meta.runs import Settings
 from metaprior.search.averaging import averaging_weights, select_weights
-from metaprior.search.cross_validation import Candidate
+from metaprior.search.candidates import Candidate, Choice
 from metaprior.search.report import TransferReport, make_report
-from metaprior.search.selection import Choice
 
 SETTINGS = Settings()
 NAMES = ("source", "target")

@@ -15,7 +15,7 @@ from metaprior.gp.means import ConstantMean
 from metaprior.meta.mini_batches import allocate
 from metaprior.meta.objective import full_batch, weighted_loss
 from metaprior.meta.runs import Settings, make_run
-from metaprior.search.cross_validation import Candidate
+from metaprior.search.candidates import Candidate
 from metaprior.storage import feed as stream
 from metaprior.storage.feed import Feed, make_strata, sample_tasks
 from metaprior.tasks.scaling import fit_scaling
@@ -270,7 +270,7 @@ def test_alpha_and_kernel_are_chosen_on_a_sample(tmp_path, monkeypatch):
     meta.save(tmp_path / "prior")
     loaded = load(tmp_path / "prior")
     np.testing.assert_array_equal(predict(loaded), predict(meta))
-    assert (loaded.inference, meta.model_.n_particles) == ("map", 1)
+    assert (loaded.inference, meta.model_.members[0].n_components) == ("map", 1)
 
 
 def test_labels_of_a_stream_are_zero_and_one():

@@ -11,7 +11,7 @@ from metaprior.gp.means import ConstantMean
 from metaprior.gp.parameters import merge
 from metaprior.meta import runs as library
 from metaprior.meta.adaptation import pad_queries
-from metaprior.meta.hyperprior import check_prior_std
+from metaprior.meta.hyperprior_arguments import check_prior_std
 from metaprior.meta.methods import MAP
 from metaprior.meta.mini_batches import batch_plan
 from metaprior.meta.runs import Settings, make_scaling, stack_runs

@@ -1,33 +1,24 @@
 """What both estimators share: parameter checks, meta-training, the report and files."""
 
-import math
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Literal, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-import jax
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
 from metaprior.checks import check_integer
-from metaprior.estimators.arguments import (
-    NamedEnvironments,
-    check_parameters,
-    make_plan,
-    reject_renamed_parameters,
-)
-from metaprior.estimators.fitting import FitPlan, Fitted, run_fit, training_record
-from metaprior.estimators.persistence import write_prior
-from metaprior.estimators.task_sources import StreamedTasks
-from metaprior.meta.methods import MAP, Interaction, interaction, resolve_inference
-from metaprior.meta.runs import Settings
-from metaprior.search.report import TransferReport, make_report
+from metaprior.estimators.arguments import NamedEnvironments, check_parameters, reject_renamed_parameters
+from metaprior.estimators.fitted_prior import FittedPrior, heaviest, training_record
+from metaprior.search.report import TransferReport
 from metaprior.tasks.types import TestTask
-from metaprior.training.checkpoint import fingerprint
+
+if TYPE_CHECKING:
+    from metaprior.meta.methods import Interaction
 
 Estimator = TypeVar("Estimator", bound="MetaGP")
 
@@ -89,7 +80,7 @@ class MetaGP(BaseEstimator):
         self
         """
         started = time.monotonic()
-        settings = check_parameters(self)
+        check_parameters(self)
         if patience is not None:
             check_integer("patience", patience, least=1)
         if isinstance(source_tasks, np.ndarray):
@@ -97,14 +88,13 @@ class MetaGP(BaseEstimator):
                 "source_tasks must be a sequence of (X, y), one pair per task; got ndarray. To fit a single task, "
                 "pass fit([(X, y)]); to predict, call adapt(X_context, y_context).predict(X) afterwards."
             )
-        environments, settings = self._read_environments(source_tasks, target_tasks, target, settings)
+        environments = self._read_environments(source_tasks, target_tasks, target)
         tests = None
         if validation_tasks is not None:
             tests = self._check_tests(validation_tasks, "validation_tasks", environments.input_dim)
-        plan = make_plan(self, settings, environments, tests, patience)
-        asked = "" if checkpoint is None else self._fingerprint(environments, plan.seed)
-        fitted = run_fit(plan, checkpoint, asked)
-        self._record(plan, fitted, environments, time.monotonic() - started)
+        fit_prior = self._engine(environments)
+        fitted = fit_prior(self, environments, tests, patience, checkpoint)
+        self._record(fitted, environments, time.monotonic() - started)
         return self
 
     def set_params(self, **params: Any) -> Any:
@@ -140,16 +130,18 @@ class MetaGP(BaseEstimator):
     @property
     def particles_(self) -> Any:
         """The learned parameters, a pytree with a leading axis of particles, of all members one after another."""
-        check_is_fitted(self, "model_")
-        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *(m.particles for m in self.model_.members))
+        self._check_particles()
+        from metaprior.prediction.trained import joined_particles
+
+        return joined_particles(self.model_)
 
     @property
     def particle_weights_(self) -> np.ndarray:
         """The weights of the particles in predictions."""
-        check_is_fitted(self, "model_")
-        return self.model_.particle_weights
+        self._check_particles()
+        return self.model_.component_weights
 
-    def particle_interaction(self) -> Interaction:
+    def particle_interaction(self) -> "Interaction":
         """Measure whether the particles of the member with the largest weight interact or are independent.
 
         Returns
@@ -157,9 +149,11 @@ class MetaGP(BaseEstimator):
         Interaction
             Print it for a sentence.
         """
-        check_is_fitted(self, "model_")
-        member = self.model_.members[int(np.argmax(self.model_.weights))]
-        return interaction(member.particles, resolve_inference(self.parameters_["inference"]) or MAP())
+        self._check_particles()
+        from metaprior.meta.methods import MAP, interaction, resolve_inference
+
+        method = resolve_inference(self.parameters_["inference"]) or MAP()
+        return interaction(heaviest(self.model_).particles, method)
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the fitted prior to one file, which `metaprior.load` reads.
@@ -170,35 +164,42 @@ class MetaGP(BaseEstimator):
             The file, in safetensors format: tensors and JSON, no pickle. It is replaced atomically.
         """
         check_is_fitted(self, "model_")
+        from metaprior.estimators.persistence import write_prior
+
         write_prior(self, path)
 
-    def _record(self, plan: FitPlan, fitted: Fitted, environments: NamedEnvironments, seconds: float) -> None:
+    def _engine(self, environments: NamedEnvironments) -> Callable[..., FittedPrior]:
+        """Return the function that fits the prior; it is imported here because most of them take long to import."""
+        from metaprior.estimators.gradient import fit_prior
+
+        return fit_prior
+
+    def _record(self, fitted: FittedPrior, environments: NamedEnvironments, seconds: float) -> None:
         """Set the fitted attributes."""
         names, tasks, target, _ = environments
-        self.model_, results, temperatures = fitted.members
-        self.parameters_ = self.get_params(deep=False)  # what `save` writes, whatever is set later
-        if isinstance(plan.source, StreamedTasks) and resolve_inference(self.inference) is None:
-            self.parameters_["inference"] = "map"
-        n_target, choice = fitted.counts[target], fitted.choice
-        self.report_ = make_report(choice, names, target, n_target, sum(fitted.counts) - n_target)
-        self.environment_weights_ = choice.weights @ self.report_.environment_weights
-        self.alpha_ = float(choice.weights @ self.report_.alpha)
-        self.dtype_, self.family_ = plan.dtype, fitted.family
-        self.temperature_ = float(self.model_.weights @ temperatures)
-        heaviest = int(np.argmax(self.model_.weights))
-        member, result = self.model_.members[heaviest], results[heaviest]
-        self.loss_trace_ = result.loss
-        self.validation_trace_ = result.validation + math.log(member.scaling.y_std)  # a density in the units of y
-        self.best_step_ = int(result.best_step)
+        self.model_, self.report_ = fitted.model, fitted.report
+        # What `save` writes, whatever is set later.
+        self.parameters_ = {**self.get_params(deep=False), **fitted.parameters}
+        self.environment_weights_ = self.report_.weight @ self.report_.environment_weights
+        self.alpha_ = float(self.report_.weight @ self.report_.alpha)
+        self.dtype_, self.family_, self.temperature_ = fitted.dtype, fitted.family, fitted.temperature
+        self.loss_trace_, self.validation_trace_ = fitted.loss_trace, fitted.validation_trace
+        self.best_step_ = fitted.best_step
         self.n_features_in_ = self.model_.input_dim
-        loss = self.loss_trace_[: self.best_step_ or None]
-        self.training_ = training_record(names, tasks, target, member, loss, seconds)
+        self.training_ = training_record(names, tasks, target, fitted, seconds)
+
+    def _check_particles(self) -> None:
+        """Raise if the prior is not fitted, or has no particles."""
+        check_is_fitted(self, "model_")
+        if not all(hasattr(member, "particles") for member in self.model_.members):
+            raise AttributeError(
+                "The hierarchical priors of kernel='auto' have no particles. Fit with kernel='inducing', 'linear+rbf' "
+                "or 'mlp' for a prior that has."
+            )
 
     @abstractmethod
-    def _read_environments(
-        self, source_tasks: Any, target_tasks: Any, target: Any, settings: Settings
-    ) -> tuple[NamedEnvironments, Settings]:
-        """Check the tasks, and adapt the settings to them."""
+    def _read_environments(self, source_tasks: Any, target_tasks: Any, target: Any) -> NamedEnvironments:
+        """Check the tasks."""
 
     @abstractmethod
     def _check_tests(self, tasks: Any, name: str, input_dim: int) -> list[TestTask]:
@@ -211,12 +212,6 @@ class MetaGP(BaseEstimator):
     def _read_tests(self, tasks: Any, name: str) -> list[TestTask]:
         check_is_fitted(self, "model_")
         return self._check_tests(tasks, name, self.model_.input_dim)
-
-    def _fingerprint(self, environments: NamedEnvironments, seed: int) -> str:
-        """Identify what was asked for. Without a `random_state`, a resumed fit keeps the seed it had."""
-        parameters = {k: v for k, v in self.get_params(deep=False).items() if k not in ("progress", "random_state")}
-        seed_asked = None if self.random_state is None else seed
-        return fingerprint(parameters, environments.names, environments.target, seed_asked)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "model_")

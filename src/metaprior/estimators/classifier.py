@@ -1,7 +1,6 @@
 """`MetaGPClassifier`: a meta-learned Gaussian-process prior for tasks of two classes."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from metaprior.estimators.arguments import NamedEnvironments, read_environments, reject_renamed
 from metaprior.estimators.base import MetaGP
-from metaprior.gp.inducing import InducingMean
-from metaprior.gp.means import ConstantMean, LinearMean, ZeroMean
-from metaprior.meta.runs import Settings
 from metaprior.metrics import report, summarize_labels
 from metaprior.prediction.adapted_labels import AdaptedClassifier, AdaptedClassifiers
-from metaprior.prediction.batches import check_precision, predict_labels
+from metaprior.prediction.batches import check_precision
+from metaprior.prediction.label_batches import predict_labels
 from metaprior.search.weights import resolve_weights
 from metaprior.storage.stored_labels import encode_stored
 from metaprior.storage.stored_tasks import StoredTasks
@@ -228,9 +225,7 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         pairs, encoded = encode_contexts(y, name, self.classes_, classes)
         return AdaptedClassifiers(self.model_, x, Ragged.of_rows(encoded, x.sizes), pairs, dtype)
 
-    def _read_environments(
-        self, source_tasks: Any, target_tasks: Any, target: Any, settings: Settings
-    ) -> tuple[NamedEnvironments, Settings]:
+    def _read_environments(self, source_tasks: Any, target_tasks: Any, target: Any) -> NamedEnvironments:
         read = lambda *tasks: as_tasks(*tasks, outputs=as_labels)  # noqa: E731
         environments = read_environments(source_tasks, target_tasks, target, read)
         options = resolve_weights(self.alpha, environments.names, environments.counts, environments.target)
@@ -238,14 +233,7 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         is_stored = any(isinstance(tasks, StoredTasks) for tasks in environments.tasks)
         encode = encode_stored if is_stored else encode_environments
         encoded, self.classes_ = encode(environments.tasks, environments.arguments, counted)
-        return environments._replace(tasks=encoded), self._adjust_mean(settings)
-
-    def _adjust_mean(self, settings: Settings) -> Settings:
-        """Resolve an automatic mean; if tasks have labels of their own, whose order is arbitrary, use none."""
-        automatic = isinstance(settings.mean, str)
-        if self.classes_ is None and (automatic or isinstance(settings.mean, ConstantMean | LinearMean | InducingMean)):
-            return replace(settings, mean=ZeroMean())
-        return replace(settings, mean=ConstantMean()) if automatic else settings
+        return environments._replace(tasks=encoded)
 
     def _check_tests(self, tasks: Any, name: str, input_dim: int) -> list[TestTask]:
         return as_labeled_tests(tasks, name, input_dim, self.classes_)

@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,23 +15,22 @@ from sklearn.exceptions import ConvergenceWarning
 
 from metaprior.checks import Argument, Message
 from metaprior.estimators.task_sources import Environments, TaskSource
-from metaprior.files import package_versions
 from metaprior.meta.adaptation import pad_queries
 from metaprior.meta.runs import Settings
-from metaprior.prediction.ensemble import Ensemble, Model
-from metaprior.search.selection import STEPS_DIVISOR, AutoSettings, Choice, SearchOptions, choose
+from metaprior.prediction.ensemble import Ensemble
+from metaprior.prediction.trained import Model
+from metaprior.search.candidates import AutoSettings, Choice
+from metaprior.search.selection import STEPS_DIVISOR, SearchOptions, choose
 from metaprior.search.weights import Weights
-from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tasks.padding import padded_size
 from metaprior.tasks.scaling import Scaling
-from metaprior.tasks.types import Task, TestTask
+from metaprior.tasks.types import TestTask
 from metaprior.training.checkpoint import open_checkpoint
 from metaprior.training.loop import Result, Validation
 from metaprior.training.many_runs import TrainingOptions, check_memory
 from metaprior.training.steps import CHUNK
 
 UNCONVERGED_SHARE = 1e-6  # of the weights, which sum to one up to rounding
-MAX_RECORDED_INPUTS = 100  # whose scaling is recorded; images have thousands
 
 
 @dataclass(frozen=True)
@@ -134,32 +133,3 @@ def pad_validation(tasks: Sequence[TestTask], scaling: Scaling) -> Validation:
     n_context, n_query = (max(len(getattr(task, part)) for task in tasks) for part in ("y_context", "y_query"))
     sizes = (padded_size(n_context), padded_size(n_query))
     return Validation(*pad_queries(tasks, scaling, *sizes, jnp.zeros(()).dtype))
-
-
-def training_record(
-    names: Sequence[str], tasks: Environments, target: int, member: Model, loss: np.ndarray, seconds: float
-) -> dict[str, Any]:
-    """Describe the training for the saved file and `metaprior info`; `member` is the one of largest weight."""
-    scaling = member.scaling
-    spread = [np.std(np.asarray(leaf, float), axis=0).ravel() for leaf in jax.tree.leaves(member.particles)]
-    named = zip(names, tasks, strict=True)
-    return {
-        "environments": {name: {"tasks": len(group), "samples": _count_samples(group)} for name, group in named},
-        "target": names[target],
-        "scaling": {
-            "x_mean": np.asarray(scaling.x_mean[:MAX_RECORDED_INPUTS], float).tolist(),
-            "x_std": np.asarray(scaling.x_std[:MAX_RECORDED_INPUTS], float).tolist(),
-            "y_mean": float(scaling.y_mean),
-            "y_std": float(scaling.y_std),
-        },
-        "final_loss": float(loss[-1]) if len(loss) else None,
-        "particles": len(jax.tree.leaves(member.particles)[0]),
-        "parameters": int(sum(len(values) for values in spread)),
-        "particle_spread": float(np.sqrt(np.mean(np.concatenate(spread) ** 2))),
-        "seconds": round(seconds, 1),
-        "versions": package_versions(),
-    }
-
-
-def _count_samples(tasks: Sequence[Task]) -> int:
-    return tasks.n_samples if isinstance(tasks, StoredTasks) else sum(len(task.y) for task in tasks)

@@ -10,12 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaprior.estimators.arguments import RENAMED, check_parameters, resolve_families
+from metaprior.estimators.arguments import RENAMED, check_parameters
+from metaprior.estimators.gradient import adjust_label_mean, resolve_families, resolve_parameters
 from metaprior.files import CHECKPOINT, InvalidFile, read_tensors, write_tensors
 from metaprior.gp.choices import ENCODERS, KERNELS, MEANS
 from metaprior.meta.methods import MAP, METHODS, Laplace, resolve_inference
 from metaprior.meta.runs import draw_prior, scaling_template
-from metaprior.prediction.ensemble import Ensemble, Model
+from metaprior.prediction.ensemble import Ensemble
+from metaprior.prediction.trained import Model
 from metaprior.search.report import TransferReport
 from metaprior.tasks.labels import as_labels
 
@@ -110,7 +112,8 @@ def _restore_fitted(meta: Any, path: Any, header: dict[str, Any], tensors: dict[
     if isinstance(input_dim, bool) or input_dim < 1:
         raise InvalidFile(f"{path} is damaged: it has {input_dim} input columns.")
     try:
-        settings = check_parameters(meta)
+        check_parameters(meta)
+        settings = resolve_parameters(meta)
     except (TypeError, ValueError) as error:
         raise InvalidFile(f"{path} is damaged: {error}") from None
     if meta.likelihood == "bernoulli":
@@ -118,7 +121,7 @@ def _restore_fitted(meta: Any, path: Any, header: dict[str, Any], tensors: dict[
         if classes is not None and not (isinstance(classes, list) and len(classes) == 2):
             raise InvalidFile(f"{path} is damaged: classes_ must be two labels; the file has {classes!r}.")
         meta.classes_ = None if classes is None else as_labels(classes, f"{path}: classes_")
-        settings = meta._adjust_mean(settings)
+        settings = adjust_label_mean(settings, meta.classes_)
     known = resolve_families(meta, settings, input_dim, resolve_inference(meta.inference))
     family = fitted["family_"]
     if not isinstance(family, str) or family not in known:

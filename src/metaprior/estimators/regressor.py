@@ -11,7 +11,6 @@ from sklearn.utils.validation import check_is_fitted
 from metaprior.checks import check_bool
 from metaprior.estimators.arguments import NamedEnvironments, read_environments, reject_renamed
 from metaprior.estimators.base import MetaGP
-from metaprior.meta.runs import Settings
 from metaprior.metrics import report, summarize
 from metaprior.prediction.adapted import AdaptedRegressor, AdaptedRegressors
 from metaprior.prediction.batches import check_precision, predict_tasks
@@ -263,10 +262,8 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         total = np.sum((observed[mask] - np.mean(observed[mask])) ** 2)
         return float(1.0 - np.sum(residual**2) / total) if total > 0 else float(np.all(residual == 0.0))
 
-    def _read_environments(
-        self, source_tasks: Any, target_tasks: Any, target: Any, settings: Settings
-    ) -> tuple[NamedEnvironments, Settings]:
-        return read_environments(source_tasks, target_tasks, target, as_tasks), settings
+    def _read_environments(self, source_tasks: Any, target_tasks: Any, target: Any) -> NamedEnvironments:
+        return read_environments(source_tasks, target_tasks, target, as_tasks)
 
     def _check_tests(self, tasks: Any, name: str, input_dim: int) -> list[TestTask]:
         return as_test_tasks(tasks, name, input_dim)

@@ -11,7 +11,7 @@ from metaprior.checks import Argument, Message
 from metaprior.meta.methods import MAP, Laplace, Method
 from metaprior.meta.objective import temperature
 from metaprior.meta.runs import Run, Settings, make_run, make_scaling, training_dtype
-from metaprior.search.cross_validation import Candidate
+from metaprior.search.candidates import Candidate
 from metaprior.search.weights import Weights
 from metaprior.storage.feed import Feed, sample_tasks
 from metaprior.storage.stored_tasks import StoredTasks, stored_scaling

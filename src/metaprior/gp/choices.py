@@ -1,4 +1,4 @@
-"""From what users pass as `mean`, `kernel`, `encoder` and `noise_std` to descriptions, modules and numbers."""
+"""From what users pass as `mean`, `kernel` and `encoder` to descriptions and modules."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 import tinygp
 from jaxtyping import Array
 
-from metaprior.checks import Argument, Message, check_positive
+from metaprior.checks import Argument, Message
 from metaprior.gp.encoders import ConvEncoder, MLPEncoder
 from metaprior.gp.inducing import InducingKernel, InducingMean
 from metaprior.gp.kernels import LinearKernel, LinearRBFKernel, MLPKernel, RBFKernel
@@ -52,14 +52,6 @@ def resolve_kernel(kernel: Any) -> Any:
         return _learn_positive(kernel)
     is_module = isinstance(kernel, eqx.Module) and callable(kernel)
     return _resolve("kernel", kernel, AUTO, KERNELS, is_module, KERNEL_MODULE)
-
-
-def check_noise(noise_std: Any) -> float | None:
-    """Return the fixed noise standard deviation, or None for 'learned'."""
-    if isinstance(noise_std, str) and noise_std == "learned":
-        return None
-    advice = " in the units of y, or 'learned' (for noiseless data: a thousandth of the spread of y)"
-    return check_positive("noise_std", noise_std, advice)
 
 
 def families(kernel: Any, input_dim: int, encoder: Any, labels: bool) -> dict[str, Any]:

@@ -20,7 +20,8 @@ from metaprior.gp.parameters import cast, split
 from metaprior.gp.placement import has_basis, place_points
 from metaprior.gp.prior import GPPrior, check_prior, make_likelihood, make_prior
 from metaprior.meta.hyper_laplace import MAX_PARAMETERS
-from metaprior.meta.hyperprior import HyperPrior, check_prior_mean, check_prior_std, make_hyperprior
+from metaprior.meta.hyperprior import HyperPrior, make_hyperprior
+from metaprior.meta.hyperprior_arguments import check_prior_mean, check_prior_std
 from metaprior.meta.methods import MAP, Laplace, Method, place_particles
 from metaprior.meta.objective import Problem, task_weights, temperature
 from metaprior.tasks.padding import pad_tasks

@@ -15,7 +15,7 @@ from metaprior.metrics import (
     summarize,
 )
 from metaprior.plots.style import BAND, DIAGONAL, LINE, POINTS, TRUTH, legend, marker_areas, note, resolve_axes, tidy
-from metaprior.prediction.batches import predict_labels, predict_tasks
+from metaprior.prediction.batches import predict_tasks
 from metaprior.prediction.ensemble import predicts_labels
 from metaprior.tasks.labels import as_labeled_tests
 from metaprior.tasks.types import as_test_tasks
@@ -116,6 +116,8 @@ def plot_calibration(meta: Any, test_tasks: Any, *, axes: Any = None) -> Any:
     if predicts_labels(meta):
         labeled_tasks = as_labeled_tests(test_tasks, "test_tasks", meta.n_features_in_, meta.classes_)
         axes = resolve_axes(axes, (5.6, 4.8))
+        from metaprior.prediction.label_batches import predict_labels
+
         _draw_reliability(axes, *predict_labels(meta.model_, labeled_tasks))
     else:
         tasks = as_test_tasks(test_tasks, "test_tasks", meta.n_features_in_)

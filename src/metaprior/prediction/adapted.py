@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from scipy.special import softmax
 from sklearn.utils import check_random_state
 
 from metaprior.checks import check_integer
 from metaprior.prediction.batches import Posteriors, components, joint, predict_rows
-from metaprior.prediction.ensemble import Ensemble, observations
+from metaprior.prediction.ensemble import Ensemble, mixture
 from metaprior.prediction.mixtures import GaussianMixture, JointMixture
 from metaprior.tasks.padding import Ragged, as_context_rows, as_input_rows, padded_size
 from metaprior.tasks.types import as_inputs
@@ -122,9 +123,9 @@ class _Regression(Adapted):
         -------
         GaussianMixture
         """
-        queries, log_weights = self._queries(X), np.log(self._posteriors.model.particle_weights)
+        queries, equal = self._queries(X), np.log(self._posteriors.model.component_weights)
         rows = predict_rows(self._posteriors, queries, components, latent)
-        return self._entries([GaussianMixture(*part, log_weights=log_weights) for part in queries.split(rows)])
+        return self._entries([_as_mixture(part, equal) for part in queries.split(rows)])
 
     def quantile(self, X: Any, probability: Any, latent: bool = False) -> Any:
         """Return quantiles of the predictive distribution.
@@ -201,14 +202,20 @@ class _Regression(Adapted):
 
     def _joint(self, X: Any, latent: bool) -> list[JointMixture]:
         """Return the joint predictive distribution of every task."""
-        queries, weights, mixtures = self._queries(X), self._posteriors.model.particle_weights, []
+        queries, model, mixtures = self._queries(X), self._posteriors.model, []
         for task, n in enumerate(queries.sizes.tolist()):
             padded, _ = queries.pad(queries.starts[[task]], queries.sizes[[task]], padded_size(n))
             predicted = self._posteriors.evaluate(joint, np.array([task]), padded)
-            parts = [observations(prediction, member.scaling, latent) for member, prediction in predicted]
-            means, covariances = (np.concatenate(part)[:, 0] for part in zip(*parts, strict=True))
-            mixtures.append(JointMixture(means[:, :n], covariances[:, :n, :n], weights))
+            means, covariances, log_weights = mixture(model, predicted, latent)
+            weights = model.component_weights if log_weights.ndim == 1 else softmax(log_weights[:, 0])
+            mixtures.append(JointMixture(means[:, 0, :n], covariances[:, 0, :n, :n], weights))
         return mixtures
+
+
+def _as_mixture(part: np.ndarray, equal: np.ndarray) -> GaussianMixture:
+    """Return the mixture of `components` of one task, whose queries share the weights."""
+    varying = len(part) > 2 and part.shape[-1] > 0
+    return GaussianMixture(part[0], part[1], part[2][:, 0] if varying else equal)
 
 
 class AdaptedRegressor(_Regression):

@@ -9,8 +9,9 @@ from sklearn.utils import check_random_state
 from metaprior.checks import check_integer
 from metaprior.gp.likelihoods import sampled_probability
 from metaprior.prediction.adapted import Adapted, AdaptedMany
-from metaprior.prediction.batches import Posteriors, components, predict_label_rows, predict_rows
+from metaprior.prediction.batches import Posteriors, components, predict_rows
 from metaprior.prediction.ensemble import Ensemble
+from metaprior.prediction.label_batches import predict_label_rows
 from metaprior.tasks.padding import Ragged, padded_size
 
 _draw = jax.jit(sampled_probability, static_argnums=3)
@@ -94,11 +95,11 @@ class _Classification(Adapted):
         probabilities = []
         for task, latent in enumerate(queries.split(predict_rows(self._posteriors, queries, components, latent=True))):
             n, size = latent.shape[-1], padded_size(latent.shape[-1])
-            padded = np.pad(latent, ((0, 0), (0, 0), (0, size - n))).reshape(2, -1, model.n_particles, 1, size)
+            padded = np.pad(latent, ((0, 0), (0, 0), (0, size - n))).reshape(2, len(model.members), -1, 1, size)
             of_task = key if task == 0 else jax.random.fold_in(key, task)
             with jax.enable_x64(True):
                 drawn = [np.asarray(_draw(of_task, *of_member, n_samples)) for of_member in np.moveaxis(padded, 1, 0)]
-            second = model.particle_weights @ np.concatenate(drawn)[:, 0, :n]
+            second = model.component_weights @ np.concatenate(drawn)[:, 0, :n]
             probabilities.append(np.stack([1.0 - second, second], axis=1))
         return self._entries(probabilities)
 

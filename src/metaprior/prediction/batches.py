@@ -5,20 +5,12 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import equinox as eqx
-import jax
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from metaprior.checks import check_choice
-from metaprior.gp.exact import Posterior
-from metaprior.gp.likelihoods import Gaussian
-from metaprior.gp.linalg import float32_resolves
-from metaprior.gp.parameters import merge
 from metaprior.memory import in_chunks
-from metaprior.meta import adaptation
-from metaprior.meta.adaptation import Prediction, label_log_probabilities
-from metaprior.prediction.ensemble import Ensemble, Model, average_log, observations
+from metaprior.prediction.ensemble import Ensemble, Member, Prediction, mixture
 from metaprior.prediction.mixtures import GaussianMixture
 from metaprior.tasks.padding import Ragged, group_by_size, padded_size
 from metaprior.tasks.types import TestTask
@@ -32,9 +24,7 @@ FEW_CHUNKS = 8  # take less time than compiling for their exact sizes would
 KEPT_BYTES = 2**29  # of posteriors, for later predictions
 MAX_SINGLE = 1e15  # scaled numbers whose squares float32 can add up
 
-condition = eqx.filter_jit(adaptation.condition)
-marginals = eqx.filter_jit(adaptation.marginals)
-joint = eqx.filter_jit(adaptation.joint)
+Predict = Callable[[Any, Any, np.ndarray], Any]  # of a member, its posterior and scaled inputs (tasks, queries, d)
 _keeping = threading.Lock()
 
 
@@ -50,44 +40,46 @@ class Posteriors:
         self._size = np.ones(len(x.sizes), np.int64)  # to which each context is padded
         for size, tasks in self._group(x.sizes):
             self._size[tasks] = max(size, 1)
-        self._kept: list[tuple[np.ndarray, list[Posterior]]] = []  # tasks of a chunk, and their posteriors by member
+        self._kept: list[tuple[np.ndarray, list[Any]]] = []  # tasks of a chunk, and their posteriors by member
         self._n_bytes = 0
         self._chunk = np.full(len(x.sizes), -1)  # the kept chunk of each task
         self._warned = False
 
     def __getstate__(self) -> dict[str, Any]:
-        # A JAX array in double precision would be read back in single precision.
-        return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, self.__dict__)
+        # As NumPy arrays: a JAX array in double precision would be read back in single precision.
+        kept = [
+            (tasks, [m.take([p], np.arange(len(tasks))) for m, p in zip(self.model.members, posteriors, strict=True)])
+            for tasks, posteriors in self._kept
+        ]
+        return {**self.__dict__, "_kept": kept}
 
     def predict(
-        self, queries: Ragged, observe: Callable[[Model, Prediction], np.ndarray]
-    ) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
-        """Yield places among all query rows and, for each member, what it observes there, (..., rows)."""
+        self, queries: Ragged, values: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield places among all query rows, and `values(tasks, x)`, (..., tasks, queries), there as (..., rows)."""
         for tasks, offset, size, at_once in self._batches(queries):
 
-            def run(part: np.ndarray, at_once: int, offset: int = offset, size: int = size) -> tuple[Any, list[Any]]:
+            def run(part: np.ndarray, at_once: int, offset: int = offset, size: int = size) -> tuple[Any, Any]:
                 filled = np.pad(part, (0, at_once - len(part)), mode="edge")  # one shape, one program
                 n_queries = np.minimum(queries.sizes[filled] - offset, MAX_QUERIES)
                 x, places = queries.pad(queries.starts[filled] + offset, n_queries, size)
                 real = np.flatnonzero(places[: len(part)] >= 0)
                 every = slice(None) if len(real) == places.size else real
-                values = [observe(*predicted) for predicted in self.evaluate(marginals, filled, x)]
-                return places.ravel()[every], [value.reshape(*value.shape[:-2], -1)[..., every] for value in values]
+                value = values(filled, x)
+                return places.ravel()[every], value.reshape(*value.shape[:-2], -1)[..., every]
 
             yield from in_chunks(run, tasks, at_once, "new tasks", "Adapt to fewer context points, or in float32.")
 
-    def evaluate(
-        self, predict: Callable[..., Prediction], tasks: np.ndarray, x: np.ndarray
-    ) -> Iterator[tuple[Model, Prediction]]:
-        """Yield each member and its prediction of x (tasks, queries, d)."""
-        for member, posteriors in zip(self.model.members, self._posteriors(tasks), strict=True):
+    def evaluate(self, predict: Predict, tasks: np.ndarray, x: np.ndarray) -> list[Any]:
+        """Return `predict(member, posterior, scaled x)` of every member, for x (tasks, queries, d)."""
+        results = []
+        for member, posterior in zip(self.model.members, self._posteriors(tasks), strict=True):
             scaled = self._cast(member.scaling.inputs(x.reshape(-1, x.shape[-1])).reshape(x.shape))
-            with jax.enable_x64(True):
-                prediction = predict(member.particles, member.rest, posteriors, scaled)
-            yield member, prediction
+            results.append(predict(member, posterior, scaled))
+        return results
 
-    def _posteriors(self, tasks: np.ndarray) -> list[Posterior]:
-        """Return the posteriors of tasks of one padded size, by member; leaves are (particles, tasks, ...)."""
+    def _posteriors(self, tasks: np.ndarray) -> list[Any]:
+        """Return the posteriors of tasks of one padded size, by member."""
         chunks = np.unique(self._chunk[tasks])
         if chunks[0] < 0:
             return self._condition(tasks)
@@ -97,18 +89,16 @@ class Posteriors:
         known = np.concatenate([of_chunk for of_chunk, _ in kept])
         order = np.argsort(known)
         places = order[np.searchsorted(known, tasks, sorter=order)]
-        stack = lambda *leaves: np.concatenate(leaves, axis=1)[:, places]  # noqa: E731
-        return jax.tree.map(stack, *(posteriors for _, posteriors in kept))
+        by_member = zip(*(posteriors for _, posteriors in kept), strict=True)
+        return [member.take(list(own), places) for member, own in zip(self.model.members, by_member, strict=True)]
 
-    def _condition(self, tasks: np.ndarray) -> list[Posterior]:
+    def _condition(self, tasks: np.ndarray) -> list[Any]:
         posteriors = []
         for member, (x, y) in zip(self.model.members, self._scaled, strict=True):
             padded, places = x.pad(x.starts[tasks], x.sizes[tasks], int(self._size[tasks[0]]))
-            context = self._cast(padded), self._cast(y.rows[places]), places >= 0
-            with jax.enable_x64(True):
-                posteriors.append(condition(member.particles, member.rest, *context))
+            posteriors.append(member.condition(self._cast(padded), self._cast(y.rows[places]), places >= 0))
         self._warn_unconverged(tasks, posteriors)
-        n_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(posteriors))
+        n_bytes = _n_bytes(posteriors)
         with _keeping:
             if self._n_bytes + n_bytes <= KEPT_BYTES:
                 self._n_bytes += n_bytes
@@ -116,9 +106,10 @@ class Posteriors:
                 self._chunk[tasks] = len(self._kept) - 1
         return posteriors
 
-    def _warn_unconverged(self, tasks: np.ndarray, posteriors: list[Posterior]) -> None:
+    def _warn_unconverged(self, tasks: np.ndarray, posteriors: list[Any]) -> None:
         """Warn, once, if Laplace's approximation missed the mode of a task under some particle."""
-        found = [np.asarray(each.converged).all(axis=0) for each in posteriors if each.converged is not None]
+        known = [getattr(posterior, "converged", None) for posterior in posteriors]
+        found = [np.asarray(converged).all(axis=0) for converged in known if converged is not None]
         missed = np.unique(tasks[~np.all(found, axis=0)]) if found else np.empty(0)
         if len(missed) and not self._warned:
             self._warned = True
@@ -162,9 +153,12 @@ class Posteriors:
 
     def _chunk_size(self, size: int, context_size: int) -> int:
         """Return the number of tasks in CHUNK_BYTES."""
-        n_inputs = self.model.input_dim * (8 if self.model.members[0].rest.encoder is not None else 1)  # convolutions
-        n_numbers = (size + context_size) * max(32, context_size or size, n_inputs) * self.model.n_particles
-        most = CHUNK_BYTES if jax.default_backend() == "cpu" else ACCELERATOR_CHUNK_BYTES
+        members: Sequence[Any] = self.model.members
+        width = max(getattr(member, "point_width", member.input_dim) for member in members)
+        n_components = max(member.n_components for member in members)
+        n_numbers = (size + context_size) * max(32, context_size or size, width) * n_components
+        accelerated = any(getattr(member, "accelerated", False) for member in members)
+        most = ACCELERATOR_CHUNK_BYTES if accelerated else CHUNK_BYTES
         return max(most // (n_numbers * np.dtype(self.dtype).itemsize), 1)
 
 
@@ -175,82 +169,85 @@ def predict_rows(
     latent: bool = False,
 ) -> np.ndarray:
     """Return `wanted(predictive, places)` of all query rows, (..., rows), computed for some rows at a time."""
-    log_weights = np.log(posteriors.model.particle_weights)
-    nothing = GaussianMixture(np.empty((len(log_weights), 0)), np.empty((len(log_weights), 0)), log_weights)
+    model, equal = posteriors.model, np.log(posteriors.model.component_weights)
+    nothing = GaussianMixture(np.empty((len(equal), 0)), np.empty((len(equal), 0)), equal)
     rows = np.empty((*wanted(nothing, np.empty(0, np.int64)).shape[:-1], queries.n_rows))
-    observe = lambda member, prediction: np.stack(observations(prediction, member.scaling, latent))  # noqa: E731
-    for places, parts in posteriors.predict(queries, observe):
-        means, variances = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+    def values(tasks: np.ndarray, x: np.ndarray) -> np.ndarray:
+        means, variances, log_weights = mixture(model, posteriors.evaluate(marginals, tasks, x), latent)
+        if log_weights.ndim == 1:
+            return np.stack([means, variances])
+        return np.stack([means, variances, np.broadcast_to(log_weights[..., None], means.shape)])
+
+    for places, (means, variances, *log_weights) in posteriors.predict(queries, values):
+        value = wanted(GaussianMixture(means, variances, log_weights[0] if log_weights else equal), places)
+        if value.shape[:-1] != rows.shape[:-1]:  # `components` has more to return if weights depend on the task
+            rows = np.empty((*value.shape[:-1], queries.n_rows))
         first, last = int(places[0]), int(places[-1])
         where = slice(first, last + 1) if last - first + 1 == len(places) else places  # a slice is faster to write to
-        rows[..., where] = wanted(GaussianMixture(means, variances, log_weights), places)
-    return rows
-
-
-def predict_label_rows(posteriors: Posteriors, queries: Ragged) -> np.ndarray:
-    """Return log probabilities of the two labels for all query rows, (2, rows)."""
-
-    def observe(_: Model, prediction: Prediction) -> np.ndarray:
-        with jax.enable_x64(True):
-            return np.asarray(label_log_probabilities(prediction), np.float64)
-
-    rows = np.empty((2, queries.n_rows))
-    for places, parts in posteriors.predict(queries, observe):
-        rows[:, places] = average_log(parts, posteriors.model.weights)
+        rows[..., where] = value
     return rows
 
 
 def predict_tasks(model: Ensemble, tasks: Sequence[TestTask]) -> tuple[GaussianMixture, np.ndarray, np.ndarray]:
     """Return the predictive of observations, y and mask, all (tasks, queries); padding is NaN and masked."""
-    (means, variances), y, mask = _pad(predict_rows(*_read(model, tasks), components), tasks)
-    return GaussianMixture(means, variances, np.log(model.particle_weights)), y, mask
-
-
-def predict_labels(model: Ensemble, tasks: Sequence[TestTask]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return log probabilities (2, tasks, queries) of labels, y and mask; padding is NaN and masked."""
-    return _pad(predict_label_rows(*_read(model, tasks)), tasks)
+    rows = predict_rows(*read_tests(model, tasks), components)
+    (means, variances, *log_weights), y, mask = pad_rows(rows, tasks)
+    weights = log_weights[0][..., 0] if log_weights else np.log(model.component_weights)  # a task has one query or more
+    return GaussianMixture(means, variances, weights), y, mask
 
 
 def components(predictive: GaussianMixture, _: Any = None) -> np.ndarray:
-    """Return means and variances, (2, components, rows)."""
-    return np.stack([predictive.means, predictive.variances])
+    """Return means and variances, (2, components, rows); (3, ...) with log weights if they depend on the task."""
+    log_weights = predictive.log_weights
+    varying = [] if log_weights is None or log_weights.ndim == 1 else [log_weights]
+    return np.stack([predictive.means, predictive.variances, *varying])
+
+
+def marginals(member: Member, posterior: Any, x: np.ndarray) -> Prediction:
+    """Return the member's predictions of single queries."""
+    return member.marginals(posterior, x)
+
+
+def joint(member: Member, posterior: Any, x: np.ndarray) -> Prediction:
+    """Return the member's joint prediction of the queries of a task."""
+    return member.joint(posterior, x)
 
 
 def check_precision(dtype: str, model: Ensemble, contexts: Ragged, standardized: bool = True) -> None:
-    """Raise where float32 could not resolve the noise, by the rule that chooses the precision of training.
-
-    `gp.linalg` floors the noise variance at 4 eps n; the noise should be well above. Labels have no noise: they need
-    small contexts and inputs of moderate size.
-    """
+    """Raise if float32 is too coarse for a member."""
     if check_choice("dtype", dtype, ("float64", "float32")) == "float64":
         return
-    largest = int(contexts.sizes.max(initial=0))
     for member in model.members:
-        likelihood = merge(member.particles, member.rest).likelihood
-        if isinstance(likelihood, Gaussian):
-            noise_std = float(np.min(np.exp(np.asarray(likelihood.log_noise_std, np.float64))))
-            possible = float32_resolves(noise_std, largest)
-            why = f"noise of {noise_std:.1g} of the spread of y and contexts of {largest} samples"
-        else:
-            possible, why = largest <= 100 and standardized, "contexts of over 100 samples, or unscaled inputs"
-        if not possible:
+        why = member.float32_problem(int(contexts.sizes.max(initial=0)), standardized)
+        if why is not None:
             raise ValueError(f"dtype='float32' is too coarse for {why}. Use dtype='float64', the default.")
 
 
-def _scale(member: Model, x: Ragged, y: Ragged) -> tuple[Ragged, Ragged]:
-    scaled = member.scaling.inputs(x.rows[:-1]), member.scaling.outputs(y.rows[:-1])
-    return Ragged.of_rows(scaled[0], x.sizes), Ragged.of_rows(scaled[1], y.sizes)
-
-
-def _read(model: Ensemble, tasks: Sequence[TestTask]) -> tuple[Posteriors, Ragged]:
+def read_tests(model: Ensemble, tasks: Sequence[TestTask]) -> tuple[Posteriors, Ragged]:
     """Return the posteriors of checked tasks, and their queries."""
     x, y, queries, _ = (Ragged.of(arrays, arrays[0].shape[1:]) for arrays in zip(*tasks, strict=True))
     return Posteriors(model, x, y), queries
 
 
-def _pad(rows: np.ndarray, tasks: Sequence[TestTask]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def pad_rows(rows: np.ndarray, tasks: Sequence[TestTask]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return values (..., rows) and y as (..., tasks, queries), NaN where there is no query, and the mask."""
     y = Ragged.of([task.y_query for task in tasks])
     padded, places = y.pad(y.starts[:-1], y.sizes, int(y.sizes.max()))
     mask = places >= 0
     return np.where(mask, rows[..., places], np.nan), np.where(mask, padded, np.nan), mask
+
+
+def _scale(member: Member, x: Ragged, y: Ragged) -> tuple[Ragged, Ragged]:
+    scaled = member.scaling.inputs(x.rows[:-1]), member.scaling.outputs(y.rows[:-1])
+    return Ragged.of_rows(scaled[0], x.sizes), Ragged.of_rows(scaled[1], y.sizes)
+
+
+def _n_bytes(value: Any) -> int:
+    """Return the size of all arrays in nested lists, tuples, dicts and objects."""
+    if hasattr(value, "nbytes"):
+        return int(value.nbytes)
+    if isinstance(value, list | tuple):
+        return sum(map(_n_bytes, value))
+    inner = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+    return sum(map(_n_bytes, inner.values()))

@@ -1,37 +1,74 @@
-"""Fitted priors, single or averaged."""
+"""Fitted priors, single or averaged. Nothing here depends on how they were fitted."""
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-import jax
 import numpy as np
-from jaxtyping import PyTree
-from scipy.special import logsumexp
 from sklearn.utils.validation import check_is_fitted
 
-from metaprior.gp.likelihoods import Gaussian
-from metaprior.gp.prior import GPPrior
-from metaprior.meta.adaptation import Prediction
 from metaprior.tasks.scaling import Scaling
 
 
-class Model(NamedTuple):
-    """A fitted prior: particles of theta, the rest of the prior, and the scaling of its data."""
+class Prediction(NamedTuple):
+    """Gaussian components of the latent function, in scaled units."""
 
-    particles: PyTree
-    rest: GPPrior
-    scaling: Scaling
+    mean: np.ndarray  # (components, tasks, queries)
+    variance: np.ndarray  # the same, or (components, tasks, queries, queries): covariances of a joint prediction
+    noise: np.ndarray | None = None  # (components,): variance of the noise; None for labels
+    log_weights: np.ndarray | None = None  # (components, tasks), normalized over components; None: equal weights
+
+
+@runtime_checkable
+class Member(Protocol):
+    """A fitted prior that predicts new tasks, given their contexts. All arrays are NumPy's.
+
+    A member may have two more attributes, for the sizes of chunks: `point_width`, the numbers that it computes per
+    point (by default `input_dim`), and `accelerated`, whether it runs on an accelerator. A posterior may have
+    `converged`, (components, tasks): False warns that the posterior of a task is inexact.
+    """
+
+    @property
+    def scaling(self) -> Scaling:
+        """The scaling of the tasks it was fitted to. Everything it gets and returns is scaled by it."""
+        ...
 
     @property
     def input_dim(self) -> int:
         """Number of input columns."""
-        return len(self.scaling.x_mean)
+        ...
+
+    @property
+    def n_components(self) -> int:
+        """Number of Gaussian components of its predictions."""
+        ...
+
+    def condition(self, x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> Any:
+        """Return the posterior given padded contexts: x (tasks, size, input_dim), y and mask (tasks, size)."""
+        ...
+
+    def marginals(self, posterior: Any, x: np.ndarray) -> Prediction:
+        """Predict x (tasks, queries, input_dim), each query on its own."""
+        ...
+
+    def joint(self, posterior: Any, x: np.ndarray) -> Prediction:
+        """Predict x (tasks, queries, input_dim), with covariances among the queries of a task."""
+        ...
+
+    def take(self, posteriors: list[Any], places: np.ndarray) -> Any:
+        """Join posteriors along their tasks and return those of the tasks at `places`, as NumPy arrays."""
+        ...
+
+    def float32_problem(self, largest_context: int, standardized: bool) -> str | None:
+        """Return what float32 is too coarse for, or None if it is precise enough."""
+        ...
 
 
 class Ensemble(NamedTuple):
     """Fitted priors whose predictions are averaged, with weights that sum to one."""
 
-    members: tuple[Model, ...]
+    members: tuple[Member, ...]
     weights: np.ndarray  # (members,)
+    spread: float = 1.0  # factor by which predictive distributions are stretched about their means
 
     @property
     def input_dim(self) -> int:
@@ -39,14 +76,39 @@ class Ensemble(NamedTuple):
         return self.members[0].input_dim
 
     @property
-    def n_particles(self) -> int:
-        """Number of particles of each member."""
-        return len(jax.tree.leaves(self.members[0].particles)[0])
+    def component_weights(self) -> np.ndarray:
+        """Weights of the components of all members, one member after another, if those of a member are equal."""
+        pairs = zip(self.members, self.weights, strict=True)
+        return np.concatenate([np.full(member.n_components, weight / member.n_components) for member, weight in pairs])
 
-    @property
-    def particle_weights(self) -> np.ndarray:
-        """Weights of the particles of all members, one member after another."""
-        return np.repeat(self.weights / self.n_particles, self.n_particles)
+    def log_weights(self, of_members: Sequence[np.ndarray | None]) -> np.ndarray:
+        """Return the log weights of all components, given those of `Prediction.log_weights` of every member.
+
+        They are (components,), or (components, tasks) if those of any member depend on the task.
+        """
+        equal = np.log(self.component_weights)
+        given = next((log_weights for log_weights in of_members if log_weights is not None), None)
+        if given is None:
+            return equal
+        ends = np.cumsum([member.n_components for member in self.members])[:-1]
+        parts = []
+        for weight, alike, log_weights in zip(self.weights, np.split(equal, ends), of_members, strict=True):
+            repeated = np.repeat(alike[:, None], given.shape[1], axis=1)
+            parts.append(repeated if log_weights is None else np.log(weight) + log_weights)
+        return np.concatenate(parts)
+
+    def stretch(
+        self, means: np.ndarray, variances: np.ndarray, log_weights: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Stretch a mixture about its mean by `spread`: m_k -> m + spread (m_k - m), v_k -> spread^2 v_k.
+
+        Axes of the log weights are the leading axes of the means.
+        """
+        if self.spread == 1.0:
+            return means, variances
+        weights = np.exp(log_weights).reshape(log_weights.shape + (1,) * (means.ndim - log_weights.ndim))
+        center = np.sum(weights * means, axis=0)
+        return center + self.spread * (means - center), self.spread**2 * variances
 
 
 def predicts_labels(meta: Any) -> bool:
@@ -57,21 +119,22 @@ def predicts_labels(meta: Any) -> bool:
     return meta.likelihood == "bernoulli"
 
 
-def average_log(log_probabilities: Any, weights: np.ndarray) -> np.ndarray:
-    """Return the log of the members' average probability, over the first axis."""
-    log_probabilities = np.asarray(log_probabilities)
-    if len(weights) == 1:
-        return log_probabilities[0]  # exactly as it is
-    log_weights = np.log(weights).reshape(-1, *(1,) * (log_probabilities.ndim - 1))
-    return np.asarray(logsumexp(log_probabilities + log_weights, 0))
-
-
 def observations(prediction: Prediction, scaling: Scaling, latent: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and (co)variance of new observations, or of the latent function, in the units of y."""
-    mean, variance = np.asarray(prediction.mean), np.asarray(prediction.variance)
+    mean, variance = prediction.mean, prediction.variance
     if not latent:
-        assert isinstance(prediction.likelihood, Gaussian)  # labels have probabilities, not noise
-        noise = np.exp(2.0 * np.asarray(prediction.likelihood.log_noise_std))
-        noise = noise.reshape(-1, *(1,) * (variance.ndim - 1))
+        assert prediction.noise is not None  # labels have probabilities, not noise
+        noise = prediction.noise.reshape(-1, *(1,) * (variance.ndim - 1))
         variance = variance + (noise * np.eye(mean.shape[-1]) if variance.ndim > mean.ndim else noise)
     return scaling.undo_mean(mean), scaling.undo_variance(variance)
+
+
+def mixture(
+    model: Ensemble, predictions: Sequence[Prediction], latent: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Average the members' predictions: means, (co)variances and log weights of all components, in the units of y."""
+    pairs = zip(predictions, model.members, strict=True)
+    parts = [observations(prediction, member.scaling, latent) for prediction, member in pairs]
+    means, variances = parts[0] if len(parts) == 1 else (np.concatenate(part) for part in zip(*parts, strict=True))
+    log_weights = model.log_weights([prediction.log_weights for prediction in predictions])
+    return *model.stretch(means, variances, log_weights), log_weights

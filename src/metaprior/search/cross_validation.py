@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -14,9 +14,9 @@ from scipy.stats import norm
 from metaprior.memory import RUN_ADVICE, in_chunks
 from metaprior.meta.adaptation import pad_queries
 from metaprior.meta.methods import MAP, Laplace, Method
-from metaprior.meta.runs import Run, Settings, make_run, make_scaling, stack_runs
+from metaprior.meta.runs import Run, make_run, make_scaling, stack_runs
 from metaprior.search.averaging import contaminated
-from metaprior.search.weights import Weights
+from metaprior.search.candidates import Candidate
 from metaprior.tasks.scaling import Scaling, fit_scaling
 from metaprior.tasks.types import Task, TestTask
 from metaprior.training.loop import Validation, query_log_densities
@@ -31,15 +31,6 @@ from metaprior.training.many_runs import (
 N_FOLDS, LEAVE_ONE_OUT_BELOW = 5, 8  # with fewer than eight target tasks every task is a fold
 N_SPLITS = 5  # of a held-out task into context and queries
 MAX_PARTICLES = 3  # per run of the search
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """Environment weights and settings. Candidates that are trained together differ in numbers only."""
-
-    weights: Weights
-    settings: Settings
-    from_scores: bool = False  # made from the scores of other candidates, on the same target tasks
 
 
 class Folds(NamedTuple):

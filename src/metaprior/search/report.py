@@ -11,7 +11,7 @@ from scipy import stats
 from metaprior.checks import require_matplotlib
 from metaprior.metrics import mean_and_standard_error
 from metaprior.search.averaging import averaging_weights, select_weights
-from metaprior.search.selection import Choice
+from metaprior.search.candidates import Choice
 
 # Levels of the one-sided t test behind "helps" and "probably helps". If no candidate has any effect and gains are about
 # normal, "helps" comes out in at most 4% of reports, not 1%: the gains of two tasks are correlated, since each chooses
@@ -182,15 +182,16 @@ def make_report(
     choice: Choice, names: tuple[str, ...], target: int, n_target_tasks: int, n_source_tasks: int | None = None
 ) -> TransferReport:
     """Make the report of a choice."""
-    candidates, base = choice.candidates, choice.candidates[0].settings
+    candidates = choice.candidates
     weights = np.array([candidate.weights for candidate in candidates])
+    temperature, prior_std = np.array([_scales(candidate.settings) for candidate in candidates]).T
     report = TransferReport(
         names,
         names[target],
         n_target_tasks,
         weights,
-        np.array([c.settings.temperature_factor / base.temperature_factor for c in candidates]),
-        np.array([c.settings.prior_std["weights"] / base.prior_std["weights"] for c in candidates]),
+        temperature / temperature[0],
+        prior_std / prior_std[0],
         choice.weights,
         n_source_tasks=n_source_tasks,
     )
@@ -206,6 +207,12 @@ def make_report(
     given = np.array([not candidate.from_scores for candidate in candidates])
     source_gain = _source_gain(choice.scores, target_only, report, given)
     return dataclasses.replace(report, gain=gain, gain_standard_error=gain_error, source_gain=source_gain)
+
+
+def _scales(settings: Any) -> tuple[float, float]:
+    """Return the temperature and the scale of the hyper-prior that settings have; one for settings without them."""
+    prior_std = getattr(settings, "prior_std", {"weights": 1.0})
+    return float(getattr(settings, "temperature_factor", 1.0)), float(prior_std["weights"])
 
 
 def _source_gain(

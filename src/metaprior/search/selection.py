@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +10,8 @@ import numpy as np
 from metaprior.checks import Message
 from metaprior.meta.runs import Settings
 from metaprior.search.averaging import averaging_weights, select_weights
-from metaprior.search.cross_validation import Candidate, CrossValidation, score_candidates
+from metaprior.search.candidates import AutoSettings, Candidate, Choice
+from metaprior.search.cross_validation import CrossValidation, score_candidates
 from metaprior.search.weights import (
     DISCOUNTS_UNTRIED,
     Weights,
@@ -29,37 +30,12 @@ FAMILY_TASKS, FAMILY_ERRORS = 10, 2.0  # target tasks and standard errors needed
 STEPS_DIVISOR = 4  # a run of the search takes a quarter of the steps
 
 
-@dataclass(frozen=True)
-class AutoSettings:
-    """Which settings are chosen by cross-validation."""
-
-    weights: bool = False
-    temperature: bool = False
-    prior_std: bool = False
-
-
 class SearchOptions(NamedTuple):
     """How the runs of a search are trained, and when it has to end."""
 
     training: TrainingOptions
     seed: int
     deadline: float | None = None  # of time.monotonic
-
-
-class Choice(NamedTuple):
-    """The candidates that were compared, their weights in the average (zero: dropped), and their scores."""
-
-    candidates: list[Candidate]
-    weights: np.ndarray  # (candidates,)
-    # (candidates, target tasks): mean contaminated log density per query of each held-out task. None if nothing was
-    # held out.
-    scores: np.ndarray | None
-
-    @property
-    def members(self) -> list[tuple[Candidate, float]]:
-        """Return the candidates that predictions are averaged over, with their weights."""
-        pairs = zip(self.candidates, self.weights.tolist(), strict=True)
-        return [(candidate, weight) for candidate, weight in pairs if weight > 0]
 
 
 def choose(

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import expit
 
 from metaprior.checks import Argument, Message, check_integer, is_number
-from metaprior.prediction.batches import Posteriors, predict_label_rows, predict_rows
+from metaprior.prediction.batches import Posteriors, predict_rows
 from metaprior.prediction.ensemble import predicts_labels
 from metaprior.prediction.mixtures import GaussianMixture
 from metaprior.tables.columns import Columns, TableWarning, as_columns, as_text
@@ -214,6 +214,8 @@ def _columns(meta: Any, queries: TaskTable, contexts: Sequence[Task], coverage: 
 
 def _label_columns(meta: Any, queries: TaskTable, contexts: Sequence[Task]) -> dict[str, Any]:
     import pandas as pd
+
+    from metaprior.prediction.label_batches import predict_label_rows
 
     classes, encoded = [], []
     for name, context in zip(queries.names, contexts, strict=True):

@@ -9,7 +9,7 @@ import numpy as np
 
 from metaprior.gp.kernels import LinearRBFKernel, MLPKernel
 from metaprior.gp.means import MLPMean, ZeroMean
-from metaprior.meta.hyperprior import check_prior_std
+from metaprior.meta.hyperprior_arguments import check_prior_std
 from metaprior.meta.methods import MAP, SVGD
 from metaprior.meta.runs import Settings
 from metaprior.tasks.types import Task, TestTask

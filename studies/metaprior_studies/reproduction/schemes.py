@@ -6,7 +6,7 @@ the draws of a scheme are trained as one program, by the functions that `fit` ca
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +15,14 @@ from scipy.special import expit
 
 from metaprior.meta.runs import Settings, draw_prior, make_run, make_scaling
 from metaprior.metrics import calibration_error, negative_log_likelihood, root_mean_square_error, summarize_labels
-from metaprior.prediction.batches import predict_labels, predict_tasks
-from metaprior.prediction.ensemble import Ensemble, Model
+from metaprior.prediction.batches import predict_tasks
+from metaprior.prediction.ensemble import Ensemble
+from metaprior.prediction.label_batches import predict_labels
 from metaprior.prediction.mixtures import GaussianMixture
-from metaprior.search.cross_validation import Candidate, CrossValidation, score_candidates
-from metaprior.search.selection import STEPS_DIVISOR, Choice, choice_of
+from metaprior.prediction.trained import Model
+from metaprior.search.candidates import Candidate, Choice
+from metaprior.search.cross_validation import CrossValidation, score_candidates
+from metaprior.search.selection import STEPS_DIVISOR, choice_of
 from metaprior.search.weights import DISCOUNTS, discounted
 from metaprior.tasks.scaling import identity_scaling
 from metaprior.tasks.types import Task, TestTask
@@ -200,7 +203,7 @@ def score_mixture(predictive: GaussianMixture, y: np.ndarray) -> dict[str, float
     )
 
 
-def _is_finite(member: Model) -> bool:
+def _is_finite(member: Any) -> bool:
     return all(np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves(member.particles))
 
 

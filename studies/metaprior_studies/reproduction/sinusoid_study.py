@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from metaprior.datasets import Sinusoid
-from metaprior.meta.hyperprior import check_prior_std
+from metaprior.meta.hyperprior_arguments import check_prior_std
 from metaprior.meta.runs import Settings
 from metaprior.prediction.mixtures import GaussianMixture
 from metaprior_studies.environments.sinusoid_oracles import bayes_oracle, gp_oracle

@@ -1,0 +1,66 @@
+"""The result of a fit, whatever fitted it: what the estimators record, save and describe."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from metaprior.files import package_versions
+from metaprior.prediction.ensemble import Ensemble
+from metaprior.search.report import TransferReport
+from metaprior.storage.stored_tasks import StoredTasks
+from metaprior.tasks.scaling import Scaling
+from metaprior.tasks.types import Task
+
+MAX_RECORDED_INPUTS = 100  # whose scaling is recorded; images have thousands
+
+
+@dataclass(frozen=True, eq=False)
+class FittedPrior:
+    """A fitted prior and the record of its fit."""
+
+    model: Ensemble
+    report: TransferReport
+    family: str  # the kernel that was used
+    dtype: str  # the precision of training
+    temperature: float
+    loss_trace: np.ndarray  # (steps,), of the member of largest weight
+    validation_trace: np.ndarray
+    best_step: int
+    training: dict[str, Any]  # entries of `training_` that only this way to fit has
+    parameters: dict[str, Any] = field(default_factory=dict)  # of the constructor, where a fit has replaced them
+
+
+def training_record(
+    names: Sequence[str], tasks: Sequence[Sequence[Task]], target: int, fitted: FittedPrior, seconds: float
+) -> dict[str, Any]:
+    """Describe the training for the saved file and `metaprior info`; the scaling is that of the largest weight."""
+    scaling = heaviest(fitted.model).scaling
+    named = zip(names, tasks, strict=True)
+    return {
+        "environments": {name: {"tasks": len(group), "samples": _count_samples(group)} for name, group in named},
+        "target": names[target],
+        "scaling": _describe_scaling(scaling),
+        **fitted.training,
+        "seconds": round(seconds, 1),
+        "versions": package_versions(),
+    }
+
+
+def heaviest(model: Ensemble) -> Any:
+    """Return the member of largest weight."""
+    return model.members[int(np.argmax(model.weights))]
+
+
+def _describe_scaling(scaling: Scaling) -> dict[str, Any]:
+    return {
+        "x_mean": np.asarray(scaling.x_mean[:MAX_RECORDED_INPUTS], float).tolist(),
+        "x_std": np.asarray(scaling.x_std[:MAX_RECORDED_INPUTS], float).tolist(),
+        "y_mean": float(scaling.y_mean),
+        "y_std": float(scaling.y_std),
+    }
+
+
+def _count_samples(tasks: Sequence[Task]) -> int:
+    return tasks.n_samples if isinstance(tasks, StoredTasks) else sum(len(task.y) for task in tasks)

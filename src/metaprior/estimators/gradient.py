@@ -1,0 +1,154 @@
+"""Fitting a prior by gradients: parameters resolved into a plan, the plan run, and its result recorded."""
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+from sklearn.utils import check_random_state
+
+from metaprior.checks import Argument, Message, check_noise
+from metaprior.estimators.arguments import NamedEnvironments, auto_settings, warn_if_few_target_tasks
+from metaprior.estimators.fitted_prior import FittedPrior
+from metaprior.estimators.fitting import FitPlan, FittedMembers, run_fit
+from metaprior.estimators.task_sources import StreamedTasks, TaskSource, make_source
+from metaprior.gp.choices import families, resolve_encoder, resolve_kernel, resolve_mean
+from metaprior.gp.inducing import InducingMean
+from metaprior.gp.means import ConstantMean, LinearMean, ZeroMean
+from metaprior.meta.hyperprior_arguments import check_prior_mean, check_prior_std
+from metaprior.meta.methods import Laplace, Method, resolve_inference
+from metaprior.meta.runs import Settings, resolve_settings
+from metaprior.search.report import make_report
+from metaprior.search.weights import Weights, resolve_weights, single_source_weights
+from metaprior.tasks.types import TestTask
+from metaprior.training.checkpoint import fingerprint
+from metaprior.training.devices import broadcast_from_first, check_n_devices, check_same_tasks
+from metaprior.training.many_runs import TrainingOptions
+
+DEFAULT_STEPS = {"gaussian": 2000, "bernoulli": 1000}
+
+
+def fit_prior(
+    meta: Any,
+    environments: NamedEnvironments,
+    tests: Sequence[TestTask] | None,
+    patience: int | None,
+    checkpoint: str | os.PathLike | None,
+) -> FittedPrior:
+    """Fit a prior to checked tasks, given an estimator whose parameters `check_parameters` has checked."""
+    plan = make_plan(meta, environments, tests, patience)
+    warn_if_few_target_tasks(environments, plan.auto, plan.training.n_steps)
+    asked = "" if checkpoint is None else _fingerprint(meta, environments, plan.seed)
+    family, choice, counts, members = run_fit(plan, checkpoint, asked)
+    n_target = counts[environments.target]
+    report = make_report(choice, environments.names, environments.target, n_target, sum(counts) - n_target)
+    model, results, temperatures = members
+    heaviest = int(np.argmax(model.weights))
+    result, y_std = results[heaviest], model.members[heaviest].scaling.y_std
+    streamed = isinstance(plan.source, StreamedTasks) and resolve_inference(meta.inference) is None
+    return FittedPrior(
+        model,
+        report,
+        family,
+        plan.dtype,
+        float(model.weights @ temperatures),
+        result.loss,
+        result.validation + math.log(y_std),  # a density in the units of y
+        int(result.best_step),
+        _describe_training(members, heaviest),
+        {"inference": "map"} if streamed else {},
+    )
+
+
+def resolve_parameters(meta: Any) -> Settings:
+    """Resolve the parameters that describe the prior and its inference."""
+    if isinstance(resolve_inference(meta.inference), Laplace) and meta.likelihood == "bernoulli":
+        laplace, default = Argument("inference", "laplace"), Argument("inference", "map")
+        raise ValueError(Message(laplace, " is for regression; for labels use ", default, " or 'svgd'."))
+    if meta.n_devices is not None:
+        check_n_devices(meta.n_devices)
+    auto = auto_settings(meta)
+    return Settings(
+        mean=resolve_mean(meta.mean),
+        kernel=resolve_kernel(meta.kernel),
+        encoder=resolve_encoder(meta.encoder),
+        likelihood=meta.likelihood,
+        noise_std=check_noise(meta.noise_std) if meta.likelihood == "gaussian" else 1.0,
+        temperature="bayes" if auto.temperature else meta.temperature,
+        prior_mean=check_prior_mean(meta.prior_mean),
+        prior_std=check_prior_std(1.0 if auto.prior_std else meta.prior_std),
+        standardize=meta.standardize,
+    )
+
+
+def adjust_label_mean(settings: Settings, classes: np.ndarray | None) -> Settings:
+    """Resolve an automatic mean of labels; if tasks have labels of their own, whose order is arbitrary, use none."""
+    automatic = isinstance(settings.mean, str)
+    if classes is None and (automatic or isinstance(settings.mean, ConstantMean | LinearMean | InducingMean)):
+        return replace(settings, mean=ZeroMean())
+    return replace(settings, mean=ConstantMean()) if automatic else settings
+
+
+def resolve_families(meta: Any, settings: Settings, input_dim: int, method: Method | None) -> dict[str, Settings]:
+    """Return the settings for every kernel to choose from, by name."""
+    kernels = families(settings.kernel, input_dim, settings.encoder, meta.likelihood == "bernoulli")
+    if isinstance(method, Laplace):  # networks have too many parameters for it
+        kernels = dict(list(kernels.items())[:1])
+    return {
+        name: resolve_settings(replace(settings, kernel=kernel), input_dim, method, meta.n_particles)
+        for name, kernel in kernels.items()
+    }
+
+
+def make_plan(
+    meta: Any, environments: NamedEnvironments, tests: Sequence[TestTask] | None, patience: int | None
+) -> FitPlan:
+    """Resolve everything that a fit of the estimator depends on."""
+    settings = resolve_parameters(meta)
+    if meta.likelihood == "bernoulli":
+        settings = adjust_label_mean(settings, meta.classes_)
+    target = environments.target
+    source = make_source(environments.tasks, meta.batch_size)
+    options = resolve_weights(meta.alpha, environments.names, source.counts(meta.alpha), target)
+    method = source.method(resolve_inference(meta.inference))
+    n_steps = DEFAULT_STEPS[meta.likelihood] if meta.n_steps is None else int(meta.n_steps)
+    known = resolve_families(meta, settings, environments.input_dim, method)
+    check_same_tasks(environments.tasks, meta.search_time)
+    training = TrainingOptions(
+        n_steps, meta.learning_rate, meta.optimizer, meta.schedule, source.batch_size, meta.n_devices, meta.progress
+    )
+    seed = broadcast_from_first(int(check_random_state(meta.random_state).randint(2**31 - 1)))
+    dtype = _resolve_dtype(meta, source, options, target, settings)
+    auto = auto_settings(meta)
+    return FitPlan(source, target, options, known, auto, training, meta.search_time, dtype, seed, tests, patience)
+
+
+def _resolve_dtype(meta: Any, source: TaskSource, options: Sequence[Weights], target: int, settings: Settings) -> str:
+    """Return the training precision; 'auto' is that of the most demanding option."""
+    if meta.dtype != "auto":
+        return meta.dtype
+    single = single_source_weights(source.counts(meta.alpha), target) if len(options) > 1 else []
+    return source.dtype((*options, *(weights for _, _, weights in single)), settings)
+
+
+def _fingerprint(meta: Any, environments: NamedEnvironments, seed: int) -> str:
+    """Identify what was asked for. Without a `random_state`, a resumed fit keeps the seed it had."""
+    parameters = {k: v for k, v in meta.get_params(deep=False).items() if k not in ("progress", "random_state")}
+    seed_asked = None if meta.random_state is None else seed
+    return fingerprint(parameters, environments.names, environments.target, seed_asked)
+
+
+def _describe_training(members: FittedMembers, heaviest: int) -> dict[str, Any]:
+    """Describe the loss and the particles of the member of largest weight."""
+    result, leaves = members.results[heaviest], jax.tree.leaves(members.results[heaviest].particles)
+    loss = result.loss[: int(result.best_step) or None]
+    spread = [np.std(np.asarray(leaf, float), axis=0).ravel() for leaf in leaves]
+    return {
+        "final_loss": float(loss[-1]) if len(loss) else None,
+        "particles": len(leaves[0]),
+        "parameters": int(sum(len(values) for values in spread)),
+        "particle_spread": float(np.sqrt(np.mean(np.concatenate(spread) ** 2))),
+    }

@@ -1,0 +1,109 @@
+"""Priors trained by gradients, in JAX: members of an ensemble that average over particles of theta."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from metaprior.gp.exact import Posterior
+from metaprior.gp.likelihoods import Gaussian
+from metaprior.gp.linalg import float32_resolves
+from metaprior.gp.parameters import merge
+from metaprior.gp.prior import GPPrior
+from metaprior.meta import adaptation
+from metaprior.prediction.ensemble import Ensemble, Prediction
+from metaprior.tasks.scaling import Scaling
+
+CONVOLUTION_WIDTH = 8  # numbers that an encoder computes per input
+
+condition = eqx.filter_jit(adaptation.condition)
+marginals = eqx.filter_jit(adaptation.marginals)
+joint = eqx.filter_jit(adaptation.joint)
+
+
+class Model(NamedTuple):
+    """A trained prior: particles of theta, the rest of the prior, and the scaling of its data.
+
+    Methods are those of `Member`. Every particle is a component, and all have equal weights.
+    """
+
+    particles: PyTree
+    rest: GPPrior
+    scaling: Scaling
+
+    @property
+    def input_dim(self) -> int:
+        """Number of input columns."""
+        return len(self.scaling.x_mean)
+
+    @property
+    def n_components(self) -> int:
+        """Number of particles."""
+        return len(jax.tree.leaves(self.particles)[0])
+
+    @property
+    def point_width(self) -> int:
+        """Numbers computed per input point."""
+        return self.input_dim * (CONVOLUTION_WIDTH if self.rest.encoder is not None else 1)
+
+    @property
+    def accelerated(self) -> bool:
+        """Whether JAX runs on an accelerator."""
+        return jax.default_backend() != "cpu"
+
+    def condition(self, x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> Posterior:
+        """Return the posterior of every particle for every task; leaves are (particles, tasks, ...)."""
+        with jax.enable_x64(True):
+            return condition(self.particles, self.rest, x, y, mask)
+
+    def marginals(self, posterior: Posterior, x: np.ndarray) -> Prediction:
+        """Predict x (tasks, queries, input_dim), each query on its own."""
+        with jax.enable_x64(True):
+            return _as_numpy(marginals(self.particles, self.rest, posterior, x))
+
+    def joint(self, posterior: Posterior, x: np.ndarray) -> Prediction:
+        """Predict x (tasks, queries, input_dim), with covariances among the queries of a task."""
+        with jax.enable_x64(True):
+            return _as_numpy(joint(self.particles, self.rest, posterior, x))
+
+    def label_log_probabilities(self, posterior: Posterior, x: np.ndarray) -> np.ndarray:
+        """Return the log probabilities of the two labels of x (tasks, queries, input_dim), (2, tasks, queries)."""
+        with jax.enable_x64(True):
+            prediction = marginals(self.particles, self.rest, posterior, x)
+            return np.asarray(adaptation.label_log_probabilities(prediction), np.float64)
+
+    def take(self, posteriors: list[Posterior], places: np.ndarray) -> Posterior:
+        """Join posteriors along their tasks and return those of the tasks at `places`, as NumPy arrays."""
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1)[:, places], *posteriors)
+
+    def float32_problem(self, largest_context: int, standardized: bool) -> str | None:
+        """Return what float32 is too coarse for, by the rule that chooses the precision of training.
+
+        `gp.linalg` floors the noise variance at 4 eps n; the noise should be well above. Labels have no noise: they
+        need small contexts and inputs of moderate size.
+        """
+        likelihood = merge(self.particles, self.rest).likelihood
+        if isinstance(likelihood, Gaussian):
+            noise_std = float(np.min(np.exp(np.asarray(likelihood.log_noise_std, np.float64))))
+            why = f"noise of {noise_std:.1g} of the spread of y and contexts of {largest_context} samples"
+            return None if float32_resolves(noise_std, largest_context) else why
+        possible = largest_context <= 100 and standardized
+        return None if possible else "contexts of over 100 samples, or unscaled inputs"
+
+    def __reduce__(self) -> Any:
+        # A JAX array in double precision would be read back in single precision.
+        return Model, tuple(jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, self))
+
+
+def joined_particles(model: Ensemble) -> PyTree:
+    """Return the particles of all members, one member after another."""
+    particles: list[Any] = [getattr(member, "particles") for member in model.members]  # noqa: B009
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *particles)
+
+
+def _as_numpy(prediction: adaptation.Prediction) -> Prediction:
+    likelihood = prediction.likelihood
+    noise = np.exp(2.0 * np.asarray(likelihood.log_noise_std)) if isinstance(likelihood, Gaussian) else None
+    return Prediction(np.asarray(prediction.mean), np.asarray(prediction.variance), noise)
