@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export METAPRIOR_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: run test test-all bench mutants check format docs clean
+.PHONY: run test test-all bench peers mutants check format docs clean
 
 run: .venv/.run
 	$(BIN)/metaprior demo --out demo
@@ -23,6 +23,15 @@ test-all: .venv/.test
 # Speed against others; `make bench BENCH=--quick` takes minutes, `make bench BENCH="--only step,sweep"` some of it.
 bench: .venv/.bench
 	PYTHONPATH=studies/benchmarks $(BIN)/python -m speed --out studies/results/speed/speed.json $(BENCH)
+
+# metaprior against mixed models, hierarchical GPs and boosting; rows that the table has are kept. All of it takes hours:
+# `make peers PEERS="--only exam --draws 2" TABLE=/tmp/peers.csv PICTURE=/tmp/peers.png` some minutes.
+TABLE ?= studies/results/tables/peers.csv
+PICTURE ?= docs/images/peers.png
+peers: .venv/.peers
+	$(BIN)/python studies/benchmarks/peers.py measure --out $(TABLE) --resume $(PEERS)
+	$(BIN)/python studies/benchmarks/peers.py report $(TABLE)
+	$(BIN)/python studies/benchmarks/peers.py plot $(TABLE) --out $(PICTURE)
 
 # Deliberate errors, tried by the tests. A sample of 50 takes half an hour on two cores, all take a day:
 # `make mutants MUTANTS="--sample 50 --packages gp"`, or `--sample 0`.
@@ -59,6 +68,10 @@ $(BIN)/python:
 
 .venv/.check: $(BIN)/python pyproject.toml studies/pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[studies,test,check]" --editable studies
+	touch $@
+
+.venv/.peers: $(BIN)/python pyproject.toml studies/pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable ".[studies,peers]" --editable studies
 	touch $@
 
 .venv/.mutants: .venv/.test
