@@ -25,18 +25,18 @@ def contaminated(log_density: np.ndarray, reference: np.ndarray) -> np.ndarray:
         return np.logaddexp(np.log1p(-CONTAMINATION) + log_density, np.log(CONTAMINATION) + reference)
 
 
-def averaging_weights(scores: np.ndarray) -> np.ndarray:
+def averaging_weights(scores: np.ndarray, per_task: float = 1.0) -> np.ndarray:
     """Return weights on the simplex from scores (candidates, tasks), the mean log density of each task's queries.
 
-    Every task counts as one observation, since its queries share a function. The weights are softmax(sum over tasks of
-    the score), averaged over the Bayesian bootstrap: random weights of the tasks make candidates whose scores differ by
-    less than their standard error share the weight. A candidate with a score of minus infinity gets none.
+    Every task counts as `per_task` observations, since its queries share a function. The weights are softmax(sum
+    over tasks of the score), averaged over the Bayesian bootstrap: random weights of the tasks make candidates whose
+    scores differ by less than their standard error share the weight. A candidate with a score of minus infinity gets none.
     """
     finite = np.isfinite(scores).all(axis=1)
     n_tasks = scores.shape[1]
     resampled = np.random.default_rng(0).dirichlet(np.ones(n_tasks), N_BOOTSTRAP)  # (bootstrap, tasks)
     weights = np.zeros(len(scores))
-    weights[finite] = softmax(n_tasks * resampled @ scores[finite].T, axis=1).mean(axis=0)
+    weights[finite] = softmax(per_task * n_tasks * resampled @ scores[finite].T, axis=1).mean(axis=0)
     return weights
 
 
@@ -56,14 +56,35 @@ def clearly_worse(scores: np.ndarray, than: int) -> np.ndarray:
 
 
 def select_weights(weights: np.ndarray, scores: np.ndarray, target_only: int | None) -> np.ndarray:
+    """Drop candidates clearly worse than target-only, whatever their weight, and keep the six largest of the others."""
+    kept = drop_worse(weights, scores, target_only)
+    kept[np.argsort(-kept, kind="stable")[MAX_MEMBERS:]] = 0.0  # each costs a fit, and time in every prediction
+    return kept / kept.sum()
+
+
+def drop_worse(
+    weights: np.ndarray, scores: np.ndarray, target_only: int | None, negligible: float = NEGLIGIBLE
+) -> np.ndarray:
     """Drop candidates clearly worse than target-only, whatever their weight, and candidates of negligible weight."""
     if target_only is not None and np.isfinite(scores[target_only]).all():
         weights = np.where(clearly_worse(scores, target_only), 0.0, weights)
-    return drop_negligible(weights)
-
-
-def drop_negligible(weights: np.ndarray) -> np.ndarray:
-    """Keep the six largest weights of 2% or more, renormalized: each costs a fit, and time in every prediction."""
-    kept = np.where(weights < min(NEGLIGIBLE, weights.max()), 0.0, weights)
-    kept[np.argsort(-kept, kind="stable")[MAX_MEMBERS:]] = 0.0
+    kept = np.where(weights < min(negligible, weights.max()), 0.0, weights)
     return kept / kept.sum()
+
+
+def merge_similar(weights: np.ndarray, distances: np.ndarray, n_members: int = MAX_MEMBERS) -> np.ndarray:
+    """Reduce the members to a few by giving the weight of one to a similar one, the pair with the least loss first.
+
+    Merging members i and j loses about w_i w_j / (w_i + w_j) d_ij (Ward's criterion), where d_ij (members, members) is
+    the squared distance of their predictions. Dropping the members of small weight would instead lose the diversity
+    that averaging lives on.
+    """
+    weights = weights.copy()
+    while len(alive := np.flatnonzero(weights)) > n_members:
+        w, d = weights[alive], distances[np.ix_(alive, alive)]
+        loss = np.outer(w, w) / np.add.outer(w, w) * d + np.where(np.tri(len(w), dtype=bool), np.inf, 0.0)
+        first, second = alive[list(np.unravel_index(int(np.argmin(loss)), loss.shape))]
+        stays, goes = (first, second) if weights[first] >= weights[second] else (second, first)
+        weights[stays] += weights[goes]
+        weights[goes] = 0.0
+    return weights

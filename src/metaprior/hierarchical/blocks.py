@@ -1,0 +1,81 @@
+"""The tasks of a fit, standardized and padded in blocks of similar sizes, with all that does not depend on theta."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from metaprior.hierarchical.parameters import MAX_ARD
+from metaprior.tasks.padding import group_by_size, pad_to
+from metaprior.tasks.types import Task
+
+N_POINTS, N_POINTS_SEVERAL = 20, 40  # inducing points of the common curve, with one input and with several
+Curve = Callable[[np.ndarray], np.ndarray]  # from inputs (..., d) to functions (..., n_curve)
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Tasks padded to one size. Padding has a mask of zero, and zeros in `y`, `line` and `curve`."""
+
+    x: np.ndarray  # (tasks, n, input_dim)
+    y: np.ndarray  # (tasks, n)
+    mask: np.ndarray  # (tasks, n), 1.0 where there is a reading
+    counts: np.ndarray  # (tasks,): how much the evidence of each task counts
+    is_target: np.ndarray  # (tasks,), 1.0 for tasks of the target environment
+    line: np.ndarray  # (tasks, n, 1 + input_dim): l(x)
+    between: np.ndarray  # (tasks, n, n, d or 1): squared distances of the inputs of a task
+    to_points: np.ndarray  # (tasks, n, points, d or 1): squared distances from the inducing points
+    curve: np.ndarray | None = None  # (tasks, n, n_curve)
+
+
+def make_blocks(
+    tasks: Sequence[Task],
+    counts: np.ndarray,
+    is_target: np.ndarray,
+    points: np.ndarray,
+    max_blocks: int = 3,
+) -> list[Block]:
+    """Pad standardized tasks into at most `max_blocks` sizes."""
+    sizes = np.array([len(task.y) for task in tasks])
+    blocks = []
+    for size, members in group_by_size(sizes, max_blocks):
+        x, y, mask = pad_to([tasks[i] for i in members.tolist()], size, np.float64)
+        blocks.append(make_block(x, y, mask, counts[members], is_target[members], points))
+    return blocks
+
+
+def make_block(
+    x: np.ndarray, y: np.ndarray, mask: np.ndarray, counts: np.ndarray, is_target: np.ndarray, points: np.ndarray
+) -> Block:
+    """Compute what does not depend on theta."""
+    real = mask.astype(np.float64)
+    between = squared_distances(x, x)
+    to_points = squared_distances(x, np.broadcast_to(points, (len(x), *points.shape)))
+    return Block(x, y * real, real, counts, is_target.astype(np.float64), line(x, real), between, to_points)
+
+
+def line(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Return l(x) = (1, x), zero for padding."""
+    return np.concatenate([np.ones((*x.shape[:-1], 1)), x], axis=-1) * mask[..., None]
+
+
+def squared_distances(x: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """Return squared distances (..., n, m, d) along every input, or (..., n, m, 1) in all of many inputs."""
+    differences = x[..., :, None, :] - z[..., None, :, :]
+    if x.shape[-1] <= MAX_ARD:
+        return differences**2
+    return np.sum(differences**2, axis=-1, keepdims=True)
+
+
+def place_points(tasks: Sequence[Task]) -> np.ndarray:
+    """Choose inducing points among the inputs: the most central, then always the farthest from those chosen."""
+    inputs = np.unique(np.concatenate([task.x for task in tasks]), axis=0)
+    n_points = N_POINTS if inputs.shape[1] == 1 else N_POINTS_SEVERAL
+    taken = [int(np.sum((inputs - inputs.mean(axis=0)) ** 2, axis=1).argmin())]
+    distance = np.full(len(inputs), np.inf)
+    while len(taken) < min(n_points, len(inputs)):
+        distance = np.minimum(distance, np.sum((inputs - inputs[taken[-1]]) ** 2, axis=1))
+        if distance.max() < 1e-6:
+            break
+        taken.append(int(distance.argmax()))
+    return inputs[taken]

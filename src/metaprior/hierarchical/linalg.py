@@ -1,0 +1,28 @@
+"""Small dense linear algebra without the checks that would take longer than the work itself."""
+
+import numpy as np
+from scipy.linalg import lapack
+
+
+def cholesky(matrix: np.ndarray) -> np.ndarray:
+    """Return the lower Cholesky factor; raise LinAlgError if the matrix is not positive definite."""
+    factor, info = lapack.dpotrf(matrix, lower=1, clean=1)
+    if info:
+        raise np.linalg.LinAlgError("the matrix is not positive definite")
+    return factor
+
+
+def triangular_inverse(factor: np.ndarray) -> np.ndarray:
+    """Return the inverse of a lower triangular matrix."""
+    inverse, info = lapack.dtrtri(factor, lower=1)
+    if info:
+        raise np.linalg.LinAlgError("the factor is singular")
+    return inverse
+
+
+def log_sum_exp(values: np.ndarray, axis: int) -> np.ndarray:
+    """Return log sum exp along an axis; minus infinity where all values are."""
+    largest = np.max(values, axis=axis, keepdims=True)
+    largest = np.where(np.isfinite(largest), largest, 0.0)
+    with np.errstate(divide="ignore"):
+        return np.log(np.sum(np.exp(values - largest), axis=axis)) + np.squeeze(largest, axis)

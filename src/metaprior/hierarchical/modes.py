@@ -1,0 +1,139 @@
+"""The mode of the collapsed Gibbs density of theta, by a quasi-Newton method."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.optimize import minimize
+
+from metaprior.hierarchical.blocks import Block, squared_distances
+from metaprior.hierarchical.collapse import Collapsed, collapse, slopes
+from metaprior.hierarchical.parameters import Layout
+from metaprior.hierarchical.terms import gaussians, make_basis, point_slopes, pull_back, rbf
+
+MAX_ITERATIONS = 60
+GRADIENT_TOLERANCE = 1e-2  # nats: far below the differences between candidates
+FARTHEST = 8.0  # standard deviations of the hyper-prior that theta may lie from its mean
+
+
+@dataclass(frozen=True, eq=False)
+class Mode:
+    """The mode of theta given some tasks."""
+
+    layout: Layout
+    theta: np.ndarray
+    value: float  # log Gibbs density, up to a constant
+    inverse_hessian: np.ndarray  # of minus the log density, approximated by the quasi-Newton method
+
+
+@dataclass(frozen=True, eq=False)
+class CommonCurve:
+    """The posterior mean of the common line and curve of the target, as a function of standardized inputs."""
+
+    line: np.ndarray  # (1 + input_dim,)
+    weights: np.ndarray  # (points,)
+    points: np.ndarray  # (points, input_dim)
+    lengths: np.ndarray  # (d or 1,)
+
+    def __call__(self, x: np.ndarray, n_functions: int) -> np.ndarray:
+        """Return the curve, and its slope along every input if `n_functions` asks for them, (..., n_functions)."""
+        to_points = squared_distances(x, np.broadcast_to(self.points, (*x.shape[:-2], *self.points.shape)))
+        kernel = rbf(to_points, self.lengths)
+        functions = [self.line[0] + x @ self.line[1:] + kernel @ self.weights]
+        for j in range(n_functions - 1):
+            inner = kernel * (x[..., :, None, j] - self.points[:, j]) / self.lengths[j] ** 2
+            functions.append(self.line[1 + j] - inner @ self.weights)
+        return np.stack(functions, axis=-1)
+
+
+def log_density(
+    layout: Layout, theta: np.ndarray, blocks: Sequence[Block], points: np.ndarray, gradient: bool = True
+) -> tuple[float, np.ndarray, Collapsed]:
+    """Return log p(theta) + J up to constants, its gradient, and the posterior of the mean's weights."""
+    point_distances = squared_distances(points, points)
+    basis = make_basis(layout, theta, point_distances)
+    parts = [gaussians(layout, theta, basis, block) for block in blocks]
+    given = [part for part, _ in parts]
+    collapsed = collapse(given)
+    z = (theta - layout.center) / layout.spread
+    value, slope = collapsed.value - 0.5 * float(z @ z), -z / layout.spread
+    if not gradient:
+        return value, slope, collapsed
+    of_root = 0.0
+    for block, (given_block, smooth), found in zip(blocks, parts, slopes(given, collapsed), strict=True):
+        by_theta, by_root = pull_back(layout, theta, basis, block, given_block.features, smooth, *found)
+        slope += by_theta
+        of_root = of_root + by_root
+    if basis is not None:
+        slope[layout.places["mean_lengths"]] += point_slopes(basis, np.asarray(of_root), point_distances)
+    return value, slope, collapsed
+
+
+def find_mode(
+    layout: Layout,
+    blocks: Sequence[Block],
+    points: np.ndarray,
+    near: Sequence[Mode] = (),
+    max_iterations: int = MAX_ITERATIONS,
+) -> Mode:
+    """Return the mode of theta, by BFGS from the best of some starting points.
+
+    `near` has modes of similar tasks or of a similar prior, tried besides the general starting points, or instead of
+    them if `max_iterations` allows a few steps only.
+    """
+
+    def loss(theta: np.ndarray, gradient: bool = True) -> tuple[float, np.ndarray]:
+        if np.max(np.abs(theta - layout.center) / layout.spread) < FARTHEST:
+            try:
+                value, slope, _ = log_density(layout, theta, blocks, points, gradient)
+            except np.linalg.LinAlgError:
+                return np.inf, np.zeros(len(theta))
+            if np.isfinite(value) and np.isfinite(slope).all():
+                return -value, -slope
+        return np.inf, np.zeros(len(theta))
+
+    known = [_extended(mode, layout) for mode in near]
+    starts = [mode.theta for mode in known]
+    if max_iterations == MAX_ITERATIONS and not any(mode.layout.parts.smooth == layout.parts.smooth for mode in near):
+        starts += layout.starts()
+    values = [loss(theta, gradient=False)[0] for theta in starts] if len(starts) > 1 else [0.0]
+    best = int(np.argmin(values))
+    options: dict[str, object] = {"maxiter": max_iterations, "gtol": GRADIENT_TOLERANCE}
+    if best < len(known):
+        options["hess_inv0"] = known[best].inverse_hessian
+    with np.errstate(all="ignore"):  # steps of the line search may overshoot into infinity
+        found = minimize(loss, starts[best], jac=True, method="BFGS", options=options)
+    theta = found.x if np.isfinite(found.fun) else starts[best]
+    hessian = 0.5 * (found.hess_inv + found.hess_inv.T) + 1e-8 * np.eye(len(theta))
+    return Mode(layout, theta, -float(found.fun), hessian)
+
+
+def _extended(mode: Mode, layout: Layout) -> Mode:
+    """Return a mode as a starting point for a prior with other parts: new parameters start at their hyper-prior."""
+    if mode.layout.places == layout.places:
+        return mode
+    theta, hessian = layout.center.copy(), np.diag(layout.spread**2)
+    pairs = [(layout.places[name], place) for name, place in mode.layout.places.items() if name in layout.places]
+    for to, of in pairs:
+        theta[to] = mode.theta[of]
+        for to_column, of_column in pairs:
+            hessian[to, to_column] = mode.inverse_hessian[of, of_column]
+    return Mode(layout, theta, mode.value, hessian)
+
+
+def common_curve(mode: Mode, collapsed: Collapsed, points: np.ndarray) -> CommonCurve:
+    """Return the posterior mean of the common curve in the target environment."""
+    layout, theta, weights = mode.layout, mode.theta, collapsed.mean
+    if layout.parts.environment:
+        half = len(weights) // 2
+        weights = weights[:half] + layout.scale(theta, "environment")[0] * weights[half:]
+    n_line = 1 + layout.input_dim
+    basis = make_basis(layout, theta, squared_distances(points, points))
+    assert basis is not None
+    of_points = basis.scale * (basis.inverse_root.T @ weights[n_line:])
+    return CommonCurve(layout.trend_stds(theta) * weights[:n_line], of_points, points, basis.lengths)
+
+
+def with_curve(blocks: Sequence[Block], curve: CommonCurve, n_functions: int) -> list[Block]:
+    """Return the blocks with the functions by which tasks deform the common curve."""
+    return [replace(block, curve=curve(block.x, n_functions) * block.mask[..., None]) for block in blocks]

@@ -1,0 +1,112 @@
+"""The parameters theta of a hierarchical prior: logarithms of scales, their hyper-prior, and where each one stands.
+
+A reading of task i is
+
+    y_i(x) = l(x) . beta + mu(x) + l(x) . b_i + g_i(x) + (mu(x), mu'(x)) . s_i + noise,    l(x) = (1, x),
+
+with a common line beta and a smooth common curve mu; the task's own line b_i and smooth deviation g_i; and s_i, by
+which the task scales the common curve and shifts it along each input. In the target environment the common mean may
+have a deviation of its own.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+MAX_ARD = 6  # input columns up to which each has its own length scale and its own scale of slopes
+COMMON_STD = 3.0  # prior standard deviation of the common intercept and slopes, in standardized units
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The terms of a prior besides the common line, the tasks' own lines and the noise."""
+
+    smooth: bool = False  # mu, and with it g
+    curve: bool = False  # tasks scale and shift mu
+    environment: bool = False  # the target's common mean deviates from the sources'
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each parameter stands in theta, with independent normal hyper-priors."""
+
+    parts: Parts
+    input_dim: int
+    log_noise: float | None = None  # if the noise is given, in standardized units
+
+    @property
+    def ard(self) -> bool:
+        """Whether every input column has its own length scale."""
+        return self.input_dim <= MAX_ARD
+
+    @property
+    def n_curve(self) -> int:
+        """Number of functions by which tasks deform the common curve: its value, and its slope along each input."""
+        return (1 + self.input_dim if self.ard else 1) if self.parts.curve else 0
+
+    @cached_property
+    def groups(self) -> list[tuple[str, int, float, float]]:
+        """(name, number, hyper-prior mean, hyper-prior standard deviation), in the order of theta."""
+        n_lengths = self.input_dim if self.ard else 1
+        log_length = 0.0 if self.input_dim == 1 else 0.5
+        groups = [("noise", 1, -1.0, 1.5)] if self.log_noise is None else []
+        groups.append(("line", 1 + n_lengths, -1.0, 1.5))  # b: intercept, slopes
+        if not self.ard:
+            groups.append(("trend", 1, -1.0, 1.0))  # the scale of many common slopes is learned
+        if self.parts.smooth:
+            groups += [("mean", 1, -0.5, 1.0), ("mean_lengths", n_lengths, log_length, 1.0)]  # mu
+            groups += [("deviation", 1, -1.0, 1.5), ("lengths", n_lengths, log_length, 1.0)]  # g
+        if self.parts.curve:
+            groups.append(("curve", self.n_curve, -1.5, 1.0))  # s
+        if self.parts.environment:
+            groups.append(("environment", 1, -1.5, 1.0))
+        return groups
+
+    @cached_property
+    def places(self) -> dict[str, slice]:
+        """The slice of theta of every group."""
+        ends = np.cumsum([number for _, number, _, _ in self.groups]).tolist()
+        return {name: slice(end - n, end) for (name, n, _, _), end in zip(self.groups, ends, strict=True)}
+
+    @cached_property
+    def center(self) -> np.ndarray:
+        """Mean of the hyper-prior."""
+        return np.concatenate([np.full(n, mean) for _, n, mean, _ in self.groups])
+
+    @cached_property
+    def spread(self) -> np.ndarray:
+        """Standard deviation of the hyper-prior."""
+        return np.concatenate([np.full(n, std) for _, n, _, std in self.groups])
+
+    def scale(self, theta: np.ndarray, name: str) -> np.ndarray:
+        """Return the scales of a group, exp(theta)."""
+        return np.exp(theta[self.places[name]])
+
+    def noise_variance(self, theta: np.ndarray) -> float:
+        """Return the noise variance."""
+        return float(np.exp(2.0 * (theta[0] if self.log_noise is None else self.log_noise)))
+
+    def line_stds(self, theta: np.ndarray) -> np.ndarray:
+        """Return the standard deviations of intercept and slopes between tasks, (1 + input_dim,)."""
+        stds = self.scale(theta, "line")
+        return stds if self.ard else np.concatenate([stds[:1], np.full(self.input_dim, stds[1])])
+
+    def trend_stds(self, theta: np.ndarray) -> np.ndarray:
+        """Return the prior standard deviations of the common intercept and slopes, (1 + input_dim,)."""
+        stds = np.full(1 + self.input_dim, COMMON_STD)
+        if not self.ard:
+            stds[1:] = self.scale(theta, "trend")[0]
+        return stds
+
+    def starts(self) -> list[np.ndarray]:
+        """Return starting points: the hyper-prior mean, with length scales from a quarter to twice as long."""
+        if not self.parts.smooth:
+            return [self.center]
+        starts = []
+        for shift in (0.0, -1.4, -0.7, 0.7):
+            start = self.center.copy()
+            start[self.places["mean_lengths"]] += shift
+            start[self.places["lengths"]] += shift
+            starts.append(start)
+        return starts

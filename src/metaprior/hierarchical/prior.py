@@ -1,0 +1,175 @@
+"""A fitted hierarchical prior: for a new task a Gaussian process, or a mixture of them over the task's noise."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from metaprior.hierarchical.blocks import line, squared_distances
+from metaprior.hierarchical.linalg import cholesky, log_sum_exp, triangular_inverse
+from metaprior.hierarchical.modes import CommonCurve
+from metaprior.hierarchical.parameters import Layout
+from metaprior.hierarchical.terms import JITTER, NOISE_FLOOR, make_basis, rbf
+from metaprior.prediction.ensemble import Prediction
+from metaprior.tasks.scaling import Scaling
+
+
+class Points(NamedTuple):
+    """What the prior says about inputs: the mean is F m, the covariance around it A A' + a^2 k(x, x') - B B'."""
+
+    x: np.ndarray  # (tasks, n, input_dim)
+    mask: np.ndarray  # (tasks, n), 0.0 for padding, where the rest is zero too
+    features: np.ndarray  # F, (tasks, n, m)
+    own: np.ndarray  # A, (tasks, n, functions)
+    removed: np.ndarray  # B, (tasks, n, functions or none): already in A
+
+
+class Posterior(NamedTuple):
+    """A prior conditioned on contexts, for each noise of the mixture."""
+
+    context: Points
+    inverse_root: np.ndarray  # (noises, tasks, n, n): L^-1, where L L' is the covariance of the context
+    residual: np.ndarray  # (noises, tasks, n): L^-1 (y - mean)
+    log_weights: np.ndarray  # (noises, tasks): log probability of the noise given the context
+
+
+@dataclass(frozen=True, eq=False)
+class HierarchicalPrior:
+    """A hierarchical prior with the weights of its common mean integrated out."""
+
+    scaling: Scaling
+    layout: Layout
+    theta: np.ndarray
+    points: np.ndarray  # (points, input_dim), inducing points in standardized units
+    weights: np.ndarray  # (m,), posterior mean of the weights of the common mean
+    weights_root: np.ndarray  # (m, m): R, where R R' is their posterior covariance
+    noise_variance: float  # common to all tasks
+    noise_variances: np.ndarray  # (noises,): of tasks
+    log_noise_weights: np.ndarray  # (noises,)
+    curve: CommonCurve | None = None
+    shape_root: np.ndarray | None = None  # (functions, functions): root of the covariance S of the shapes
+
+    @property
+    def input_dim(self) -> int:
+        """Number of input columns."""
+        return self.layout.input_dim
+
+    @property
+    def n_components(self) -> int:
+        """Number of noises."""
+        return len(self.noise_variances)
+
+    def condition(self, x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> Posterior:
+        """Condition on standardized contexts x (tasks, n, d), y and mask (tasks, n)."""
+        context = self.describe(np.asarray(x, np.float64), mask.astype(np.float64))
+        covariance = self._covariance(context, context)
+        deviation = (np.asarray(y, np.float64) - context.features @ self.weights) * context.mask
+        diagonal = np.arange(covariance.shape[1])
+        roots = []
+        for noise in self.noise_variances:
+            noisy = covariance.copy()
+            noisy[:, diagonal, diagonal] += context.mask * (noise + NOISE_FLOOR) + (1.0 - context.mask)
+            roots.append(_cholesky(noisy))
+        root = np.stack(roots)
+        inverse = np.linalg.inv(root)
+        residual = (inverse @ deviation[..., None])[..., 0]
+        evidence = -0.5 * np.sum(residual**2, axis=-1) - np.log(np.diagonal(root, axis1=2, axis2=3)).sum(axis=-1)
+        log_weights = self.log_noise_weights[:, None] + evidence
+        return Posterior(context, inverse, residual, log_weights - log_sum_exp(log_weights, axis=0))
+
+    def marginals(self, posterior: Posterior, x: np.ndarray) -> Prediction:
+        """Predict the latent function at standardized queries x (tasks, queries, d)."""
+        queries, solved, mean = self._predict(posterior, x)
+        common = np.sum((queries.features @ self.weights_root) ** 2, axis=-1)
+        own = np.sum(queries.own**2, axis=-1) - np.sum(queries.removed**2, axis=-1)
+        variance = common + own + self._smooth_variance
+        variance = np.maximum(variance - np.sum(solved**2, axis=2), 0.0)
+        return Prediction(mean, variance, self.noise_variances, posterior.log_weights)
+
+    def joint(self, posterior: Posterior, x: np.ndarray) -> Prediction:
+        """Predict the latent function at standardized queries jointly: `variance` has covariance matrices."""
+        queries, solved, mean = self._predict(posterior, x)
+        covariance = self._covariance(queries, queries) - np.swapaxes(solved, 2, 3) @ solved
+        return Prediction(mean, covariance, self.noise_variances, posterior.log_weights)
+
+    def take(self, posteriors: Sequence[Posterior], places: np.ndarray) -> Posterior:
+        """Join posteriors and pick tasks."""
+        contexts = [posterior.context for posterior in posteriors]
+        context = Points(*(np.concatenate(parts)[places] for parts in zip(*contexts, strict=True)))
+        rest = zip(*(posterior[1:] for posterior in posteriors), strict=True)
+        return Posterior(context, *(np.concatenate(parts, axis=1)[:, places] for parts in rest))
+
+    def float32_problem(self, largest_context: int, standardized: bool) -> str | None:
+        """Return None: hierarchical priors always compute in double precision."""
+        return None
+
+    @property
+    def _smooth_variance(self) -> float:
+        return float(self.layout.scale(self.theta, "deviation")[0] ** 2) if self.layout.parts.smooth else 0.0
+
+    @cached_property
+    def _basis(self):
+        return make_basis(self.layout, self.theta, squared_distances(self.points, self.points))
+
+    @cached_property
+    def _whitening(self) -> np.ndarray:
+        """L^-T, where L L' is the kernel of the smooth deviation between the inducing points."""
+        kernel = rbf(squared_distances(self.points, self.points), self.layout.scale(self.theta, "lengths"))
+        return triangular_inverse(cholesky(kernel + JITTER * np.eye(len(kernel)))).T
+
+    def describe(self, x: np.ndarray, mask: np.ndarray, is_target: np.ndarray | None = None) -> Points:
+        """Return what the prior says about standardized inputs x (tasks, n, d), by default of the target."""
+        layout, theta, real = self.layout, self.theta, mask[..., None]
+        lines = line(x, mask)
+        to_points = squared_distances(x, np.broadcast_to(self.points, (len(x), *self.points.shape)))
+        common = lines * layout.trend_stds(theta)
+        if self._basis is not None:
+            common = np.concatenate([common, self._basis.functions(to_points)[0] * real], axis=-1)
+        if layout.parts.environment:
+            share = 1.0 if is_target is None else is_target[:, None, None]
+            common = np.concatenate([common, layout.scale(theta, "environment")[0] * share * common], axis=-1)
+        curve = np.zeros((*mask.shape, 0)) if self.curve is None else self.curve(x, layout.n_curve) * real
+        if self.shape_root is None:
+            scales = np.ones(0) if self.curve is None else layout.scale(theta, "curve")
+            own = np.concatenate([lines * layout.line_stds(theta), curve * scales], axis=-1)
+            return Points(x, mask, common, own, np.zeros((*mask.shape, 0)))
+        whitened = (rbf(to_points, layout.scale(theta, "lengths")) @ self._whitening) * real
+        own = np.concatenate([lines, curve, whitened], axis=-1) @ self.shape_root
+        return Points(x, mask, common, own, np.sqrt(self._smooth_variance) * whitened)
+
+    def deviations(self, left: Points, right: Points) -> np.ndarray:
+        """Return the covariance around the common mean, without noise, (tasks, n, n)."""
+        covariance = left.own @ np.swapaxes(right.own, 1, 2)
+        if self.layout.parts.smooth:
+            smooth = rbf(squared_distances(left.x, right.x), self.layout.scale(self.theta, "lengths"))
+            covariance += self._smooth_variance * smooth * (left.mask[:, :, None] * right.mask[:, None, :])
+        if right.removed.shape[-1]:
+            covariance -= left.removed @ np.swapaxes(right.removed, 1, 2)
+        return covariance
+
+    def _covariance(self, left: Points, right: Points) -> np.ndarray:
+        """Return the covariance for a new task: the uncertainty of the common mean adds to the deviations."""
+        of_left = left.features @ self.weights_root
+        of_right = of_left if right is left else right.features @ self.weights_root
+        return of_left @ np.swapaxes(of_right, 1, 2) + self.deviations(left, right)
+
+    def _predict(self, posterior: Posterior, x: np.ndarray) -> tuple[Points, np.ndarray, np.ndarray]:
+        """Return the queries, L^-1 times their covariance with the context, and the posterior means."""
+        x = np.asarray(x, np.float64)
+        queries = self.describe(x, np.ones(x.shape[:2]))
+        solved = posterior.inverse_root @ self._covariance(posterior.context, queries)
+        mean = queries.features @ self.weights + (posterior.residual[:, :, None, :] @ solved)[:, :, 0]
+        return queries, solved, mean
+
+
+def _cholesky(covariance: np.ndarray) -> np.ndarray:
+    """Return Cholesky factors, with as much added to the diagonal as rounding makes necessary."""
+    for jitter in (0.0, 1e-12, 1e-10, 1e-8, 1e-6):
+        magnitude = jitter * np.max(np.diagonal(covariance, axis1=1, axis2=2), axis=1, initial=0.0)
+        try:
+            return np.linalg.cholesky(covariance + magnitude[:, None, None] * np.eye(covariance.shape[1]))
+        except np.linalg.LinAlgError:
+            continue
+    raise np.linalg.LinAlgError("the covariance of a context is not positive definite")

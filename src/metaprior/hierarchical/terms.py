@@ -1,0 +1,165 @@
+"""From theta to the covariances and mean features of tasks, and from their derivatives back to theta."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from metaprior.hierarchical.blocks import Block
+from metaprior.hierarchical.collapse import Gaussians
+from metaprior.hierarchical.linalg import cholesky, triangular_inverse
+from metaprior.hierarchical.parameters import Layout
+
+JITTER = 1e-6  # of the kernel between inducing points, relative to its variance
+NOISE_FLOOR = 1e-8  # of the noise variance, relative to the variance of y
+
+
+@dataclass(frozen=True, eq=False)
+class Basis:
+    """The common curve mu as mean weights of whitened functions: s k(x, Z) L^-T, where L L' = k(Z, Z)."""
+
+    root: np.ndarray  # L
+    inverse_root: np.ndarray  # L^-1
+    kernel: np.ndarray  # k(Z, Z) without jitter
+    scale: float  # s
+    lengths: np.ndarray  # (d or 1,)
+
+    def functions(self, squared_distances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the functions at inputs with these squared distances from Z, and k(x, Z)."""
+        kernel = rbf(squared_distances, self.lengths)
+        return self.scale * (kernel @ self.inverse_root.T), kernel
+
+
+def rbf(squared_distances: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return exp(-r^2 / 2) from squared distances along every input."""
+    return np.exp(-0.5 * (squared_distances @ lengths**-2.0))
+
+
+def make_basis(layout: Layout, theta: np.ndarray, point_distances: np.ndarray) -> Basis | None:
+    """Return the basis of the common curve, given squared distances between the inducing points."""
+    if not layout.parts.smooth:
+        return None
+    lengths = layout.scale(theta, "mean_lengths")
+    kernel = rbf(point_distances, lengths)
+    root = cholesky(kernel + JITTER * np.eye(len(kernel)))
+    return Basis(root, triangular_inverse(root), kernel, float(layout.scale(theta, "mean")[0]), lengths)
+
+
+def mean_features(layout: Layout, theta: np.ndarray, basis: Basis | None, block: Block) -> np.ndarray:
+    """Return F: the common line, the common curve, and with an environment effect both again for the target."""
+    features = block.line * layout.trend_stds(theta)
+    if basis is not None:
+        functions, _ = basis.functions(block.to_points)
+        features = np.concatenate([features, functions * block.mask[..., None]], axis=-1)
+    if layout.parts.environment:
+        own = layout.scale(theta, "environment")[0] * block.is_target[:, None, None] * features
+        features = np.concatenate([features, own], axis=-1)
+    return features
+
+
+def deviations(layout: Layout, theta: np.ndarray, block: Block) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return the covariance of a task around the common mean, without noise, and its smooth part."""
+    covariance = (block.line * layout.line_stds(theta) ** 2) @ np.swapaxes(block.line, 1, 2)
+    if layout.parts.curve:
+        assert block.curve is not None
+        covariance += (block.curve * layout.scale(theta, "curve") ** 2) @ np.swapaxes(block.curve, 1, 2)
+    if not layout.parts.smooth:
+        return covariance, None
+    smooth = layout.scale(theta, "deviation")[0] ** 2 * rbf(block.between, layout.scale(theta, "lengths"))
+    smooth *= block.mask[:, :, None] * block.mask[:, None, :]
+    return covariance + smooth, smooth
+
+
+def add_noise(covariance: np.ndarray, mask: np.ndarray, noise_variance: float) -> np.ndarray:
+    """Add noise to the diagonal of covariances, and make that of padding one; in place."""
+    diagonal = np.arange(covariance.shape[1])
+    covariance[:, diagonal, diagonal] += mask * (noise_variance + NOISE_FLOOR) + (1.0 - mask)
+    return covariance
+
+
+def gaussians(layout: Layout, theta: np.ndarray, basis: Basis | None, block: Block) -> tuple[Gaussians, np.ndarray]:
+    """Return the readings of a block given the mean's weights, and the smooth part of their covariance."""
+    covariance, smooth = deviations(layout, theta, block)
+    covariance = add_noise(covariance, block.mask, layout.noise_variance(theta))
+    features = mean_features(layout, theta, basis, block)
+    return Gaussians(block.y, features, covariance, block.counts), smooth  # type: ignore[return-value]
+
+
+def pull_back(
+    layout: Layout,
+    theta: np.ndarray,
+    basis: Basis | None,
+    block: Block,
+    features: np.ndarray,
+    smooth: np.ndarray | None,
+    of_covariance: np.ndarray,
+    of_features: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the derivative of J with respect to theta, from those by a block's covariances and mean features.
+
+    The second result is the derivative by k(Z, Z), which the blocks share.
+    """
+    gradient, places = np.zeros(len(theta)), layout.places
+    if layout.log_noise is None:
+        trace = np.sum(np.diagonal(of_covariance, axis1=1, axis2=2) * block.mask)
+        gradient[places["noise"]] = 2.0 * layout.noise_variance(theta) * trace
+    by_line = 2.0 * layout.line_stds(theta) ** 2 * _column_sums(of_covariance, block.line)
+    gradient[places["line"]] = _by_group(layout, by_line)
+    if layout.parts.curve:
+        assert block.curve is not None
+        by_curve = _column_sums(of_covariance, block.curve)
+        gradient[places["curve"]] = 2.0 * layout.scale(theta, "curve") ** 2 * by_curve
+    if layout.parts.environment:
+        half = features.shape[-1] // 2
+        effect = layout.scale(theta, "environment")[0]
+        own = of_features[..., half:] * block.is_target[:, None, None]
+        gradient[places["environment"]] = effect * np.sum(own * features[..., :half])
+        of_features, features = of_features[..., :half] + effect * own, features[..., :half]
+    n_line = block.line.shape[-1]
+    if not layout.ard:
+        gradient[places["trend"]] = np.sum(of_features[..., 1:n_line] * features[..., 1:n_line])
+    if smooth is None or basis is None:
+        return gradient, np.zeros((0, 0))
+    weighted = of_covariance * smooth
+    gradient[places["deviation"]] = 2.0 * weighted.sum()
+    lengths = layout.scale(theta, "lengths")
+    gradient[places["lengths"]] = _total(weighted, block.between) / lengths**2
+    return _curve_slopes(gradient, layout, basis, block, features[..., n_line:], of_features[..., n_line:])
+
+
+def _curve_slopes(
+    gradient: np.ndarray, layout: Layout, basis: Basis, block: Block, functions: np.ndarray, slopes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Add the derivatives by the scale and length scales of mu; return the derivative by k(Z, Z) too.
+
+    With W = s K L^-T: dJ/dK = s H L^-1, and dJ/dL = -L^-T (s H'K) L^-T, pulled back through the Cholesky factor.
+    """
+    gradient[layout.places["mean"]] = np.sum(slopes * functions)
+    kernel = rbf(block.to_points, basis.lengths) * block.mask[..., None]
+    weighted = basis.scale * (slopes @ basis.inverse_root) * kernel
+    gradient[layout.places["mean_lengths"]] = _total(weighted, block.to_points) / basis.lengths**2
+    n_points = len(basis.root)
+    of_inverse = basis.scale * (slopes.reshape(-1, n_points).T @ kernel.reshape(-1, n_points))
+    return gradient, -basis.inverse_root.T @ of_inverse @ basis.inverse_root.T
+
+
+def point_slopes(basis: Basis, of_root: np.ndarray, point_distances: np.ndarray) -> np.ndarray:
+    """Return the derivative by the logarithm of mu's length scales through L, given that by L, (d or 1,)."""
+    inner = np.tril(basis.root.T @ np.tril(of_root))
+    inner[np.diag_indices_from(inner)] *= 0.5
+    of_kernel = basis.inverse_root.T @ inner @ basis.inverse_root
+    of_kernel = 0.5 * (of_kernel + of_kernel.T) * basis.kernel
+    return _total(of_kernel, point_distances) / basis.lengths**2
+
+
+def _by_group(layout: Layout, by_column: np.ndarray) -> np.ndarray:
+    return by_column if layout.ard else np.array([by_column[0], by_column[1:].sum()])
+
+
+def _total(weights: np.ndarray, squared_distances: np.ndarray) -> np.ndarray:
+    """Return the weighted sum of squared distances along every input."""
+    return weights.ravel() @ squared_distances.reshape(weights.size, -1)
+
+
+def _column_sums(of_covariance: np.ndarray, functions: np.ndarray) -> np.ndarray:
+    """Return f' G f for every function f, summed over tasks."""
+    return np.sum((of_covariance @ functions) * functions, axis=(0, 1))
