@@ -1,25 +1,29 @@
 """metaprior: Gaussian-process priors learned from many small tasks, most of them from another environment."""
 
-from metaprior.estimators.classifier import MetaGPClassifier
-from metaprior.estimators.persistence import load
-from metaprior.estimators.regressor import MetaGPRegressor
-from metaprior.files import InvalidFile
-from metaprior.gp.encoders import ConvEncoder, MLPEncoder
-from metaprior.gp.inducing import InducingKernel, InducingMean
-from metaprior.gp.kernels import LinearKernel, LinearRBFKernel, MLPKernel, RBFKernel
-from metaprior.gp.means import ConstantMean, LinearMean, MLPMean, ZeroMean
-from metaprior.memory import OutOfMemoryWarning
-from metaprior.meta.methods import MAP, SVGD, Laplace
-from metaprior.prediction.adapted import AdaptedRegressor, AdaptedRegressors
-from metaprior.prediction.adapted_labels import AdaptedClassifier, AdaptedClassifiers
-from metaprior.prediction.mixtures import GaussianMixture
-from metaprior.search.report import TransferReport
-from metaprior.storage.stored_tasks import StoredTasks
-from metaprior.storage.task_folders import open_tasks, store_tasks
-from metaprior.tables.columns import TableWarning
-from metaprior.tables.frames import predict_frame, tasks_from_frame
-from metaprior.training.devices import ProcessLost
-from metaprior.training.loop import TrainingDiverged
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from metaprior.estimators.classifier import MetaGPClassifier
+    from metaprior.estimators.persistence import load
+    from metaprior.estimators.regressor import MetaGPRegressor
+    from metaprior.files import InvalidFile
+    from metaprior.gp.encoders import ConvEncoder, MLPEncoder
+    from metaprior.gp.inducing import InducingKernel, InducingMean
+    from metaprior.gp.kernels import LinearKernel, LinearRBFKernel, MLPKernel, RBFKernel
+    from metaprior.gp.means import ConstantMean, LinearMean, MLPMean, ZeroMean
+    from metaprior.memory import OutOfMemoryWarning
+    from metaprior.meta.methods import MAP, SVGD, Laplace
+    from metaprior.prediction.adapted import AdaptedRegressor, AdaptedRegressors
+    from metaprior.prediction.adapted_labels import AdaptedClassifier, AdaptedClassifiers
+    from metaprior.prediction.mixtures import GaussianMixture
+    from metaprior.search.report import TransferReport
+    from metaprior.storage.stored_tasks import StoredTasks
+    from metaprior.storage.task_folders import open_tasks, store_tasks
+    from metaprior.tables.columns import TableWarning
+    from metaprior.tables.frames import predict_frame, tasks_from_frame
+    from metaprior.training.devices import ProcessLost
+    from metaprior.training.divergence import TrainingDiverged
 
 __version__ = "0.1.0"
 
@@ -59,3 +63,39 @@ __all__ = [
     "store_tasks",
     "tasks_from_frame",
 ]
+
+# Imported when first used: JAX and what is built on it take most of the time, and not every prior needs them.
+_MODULES = {
+    "estimators.classifier": ["MetaGPClassifier"],
+    "estimators.persistence": ["load"],
+    "estimators.regressor": ["MetaGPRegressor"],
+    "files": ["InvalidFile"],
+    "gp.encoders": ["ConvEncoder", "MLPEncoder"],
+    "gp.inducing": ["InducingKernel", "InducingMean"],
+    "gp.kernels": ["LinearKernel", "LinearRBFKernel", "MLPKernel", "RBFKernel"],
+    "gp.means": ["ConstantMean", "LinearMean", "MLPMean", "ZeroMean"],
+    "memory": ["OutOfMemoryWarning"],
+    "meta.methods": ["MAP", "SVGD", "Laplace"],
+    "prediction.adapted": ["AdaptedRegressor", "AdaptedRegressors"],
+    "prediction.adapted_labels": ["AdaptedClassifier", "AdaptedClassifiers"],
+    "prediction.mixtures": ["GaussianMixture"],
+    "search.report": ["TransferReport"],
+    "storage.stored_tasks": ["StoredTasks"],
+    "storage.task_folders": ["open_tasks", "store_tasks"],
+    "tables.columns": ["TableWarning"],
+    "tables.frames": ["predict_frame", "tasks_from_frame"],
+    "training.devices": ["ProcessLost"],
+    "training.divergence": ["TrainingDiverged"],
+}
+_MODULE_OF = {name: f"metaprior.{module}" for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'metaprior' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

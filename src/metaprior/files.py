@@ -7,10 +7,10 @@ import os
 import platform
 import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
@@ -85,7 +85,7 @@ def package_versions() -> dict[str, str]:
     """Return the versions of the packages that affect results."""
     return {
         "metaprior": sys.modules["metaprior"].__version__,  # an import would violate the layers
-        "jax": jax.__version__,
+        "jax": version("jax"),
         "numpy": np.__version__,
         "python": platform.python_version(),
     }

@@ -1,10 +1,9 @@
 """Work in chunks that fit into memory: a chunk that does not fit is halved and retried."""
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
-
-import jax
 
 from metaprior.checks import Argument, Message
 
@@ -54,4 +53,5 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     message = str(error)
     is_exhausted = "RESOURCE_EXHAUSTED" in message or "out of memory" in message.lower()
-    return isinstance(error, jax.errors.JaxRuntimeError) and is_exhausted
+    jax = sys.modules.get("jax")  # whose errors need no import if it is not in use
+    return is_exhausted and jax is not None and isinstance(error, jax.errors.JaxRuntimeError)

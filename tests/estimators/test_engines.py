@@ -1,54 +1,24 @@
 """What the estimators share, whatever fits the prior."""
 
+import subprocess
+import sys
+
+import flat_engine
 import numpy as np
 import pytest
+from flat_engine import SPREAD, TASKS
 
-from metaprior import MetaGPRegressor
-from metaprior.estimators import arguments, base
-from metaprior.estimators.fitted_prior import FittedPrior
+import metaprior
+from metaprior import InvalidFile, MetaGPRegressor
+from metaprior.estimators import arguments, persistence
+from metaprior.files import read_tensors, write_tensors
 from metaprior.meta import objective
-from metaprior.prediction.ensemble import Ensemble, Prediction
-from metaprior.search.candidates import Candidate, Choice
-from metaprior.search.report import make_report
-from metaprior.tasks.scaling import Scaling
 from metaprior.training import steps
-
-TASKS = [([[0.0], [1.0]], [0.0, 1.0]), ([[0.0], [2.0]], [1.0, 3.0])]
-
-
-class Flat:
-    """Predicts the mean of all readings, whatever the context."""
-
-    scaling, input_dim, n_components = Scaling(np.zeros(1), np.ones(1), 1.25, 1.0), 1, 1
-
-    def condition(self, x, y, mask):
-        return np.zeros(len(x))
-
-    def take(self, posteriors, places):
-        return np.concatenate(posteriors)[places]
-
-    def marginals(self, posterior, x):
-        zeros = np.zeros((1, *x.shape[:2]))
-        return Prediction(zeros, zeros, np.ones(1))
-
-    def joint(self, posterior, x):
-        return Prediction(np.zeros((1, *x.shape[:2])), np.zeros((1, *x.shape[:2], x.shape[1])), np.ones(1))
-
-    def float32_problem(self, largest_context, standardized):
-        return None
-
-
-def fit_flat(meta, environments, tests, patience, checkpoint):
-    choice = Choice([Candidate((0.0, 1.0), None), Candidate((0.5, 0.5), None)], np.array([0.25, 0.75]), None)
-    report = make_report(choice, environments.names, environments.target, 1, 1)
-    model = Ensemble((Flat(),), np.ones(1))
-    training = {"components": 1}
-    return FittedPrior(model, report, "flat", "float64", 1.0, np.empty(0), np.empty(0), 0, training, {"kernel": "flat"})
 
 
 @pytest.fixture
 def flat(monkeypatch):
-    monkeypatch.setattr(base.MetaGP, "_engine", lambda self, environments: fit_flat)
+    flat_engine.use(monkeypatch.setattr, monkeypatch.setitem)
     return MetaGPRegressor().fit(TASKS[:1], TASKS[1:])
 
 
@@ -61,15 +31,61 @@ def test_names_are_those_of_the_modules_that_training_imports():
 def test_an_estimator_records_what_fitted_it(flat):
     assert (flat.alpha_, flat.family_, flat.dtype_, flat.n_features_in_) == (0.375, "flat", "float64", 1)
     assert flat.environment_weights_.tolist() == [0.375, 0.625]
-    assert (flat.parameters_["kernel"], flat.kernel) == ("flat", "auto")
+    assert (flat.parameters_["n_steps"], flat.n_steps) == (0, None)
     assert flat.training_["environments"]["source"] == {"tasks": 1, "samples": 2}
     assert flat.training_["components"] == 1
-    assert flat.adapt(*TASKS[0]).predict([[0.5]]) == pytest.approx([1.25])
-    assert flat.evaluate([(*TASKS[0], [[0.5]], [1.25])]).rmse == 0.0
     np.testing.assert_array_equal(flat.transfer_report().temperature, [1.0, 1.0])
+    mean, std = flat.adapt(*TASKS[0]).predict([[0.5]], return_std=True)
+    assert (mean.item(), std.item()) == pytest.approx((1.25, SPREAD))
 
 
 @pytest.mark.parametrize("name", ["particles_", "particle_weights_", "particle_interaction"])
 def test_priors_without_particles_say_so(flat, name):
     with pytest.raises(AttributeError, match=r"have no particles\. Fit with kernel='inducing'"):
         _ = getattr(flat, name)()
+
+
+def test_a_file_names_what_fitted_its_prior(flat, tmp_path):
+    path = tmp_path / "flat.prior"
+    flat.save(path)
+    loaded = metaprior.load(path)
+    assert (loaded.engine_, loaded.n_steps, loaded.model_.spread) == ("flat", 0, SPREAD)
+    for method in ("predict", "interval"):
+        found, expected = (getattr(meta.adapt(*TASKS[0]), method)([[0.5]]) for meta in (loaded, flat))
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"engine": "other"}, "holds a prior fitted by 'other', which this version does not know"),
+        ({"engine": ["flat"]}, "fitted by .*'flat'.*, which this version does not know"),
+        ({"spread": 0.0}, r"its spread must be a positive number; the file has 0\.0"),
+        ({"spread": "wide"}, "its spread must be a positive number; the file has 'wide'"),
+    ],
+)
+def test_a_file_that_cannot_be_read_says_why(flat, tmp_path, change, message):
+    path = tmp_path / "flat.prior"
+    flat.save(path)
+    header, tensors = read_tensors(path)
+    write_tensors(path, {**header, **change}, tensors)
+    with pytest.raises(InvalidFile, match=message):
+        metaprior.load(path)
+
+
+def test_files_of_trained_priors_name_no_engine(tmp_path):
+    path = tmp_path / "rbf.prior"
+    meta = MetaGPRegressor(alpha=0.0, kernel="rbf", mean="constant", inference="map", n_steps=0, random_state=0)
+    meta.fit(target_tasks=TASKS).save(path)
+    assert sorted(read_tensors(path)[0]) == sorted(persistence.HEADER)
+    wide = meta.model_._replace(spread=np.float64(1.5))
+    meta.model_ = wide
+    meta.save(path)
+    assert metaprior.load(path).model_.spread == 1.5
+    assert not any("spread" in name for name in read_tensors(path)[1])
+
+
+def test_a_prior_without_jax_never_imports_it():
+    program = [sys.executable, flat_engine.__file__]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "[]", done.stderr

@@ -31,7 +31,7 @@ from metaprior.gp.placement import (
 from metaprior.gp.prior import make_likelihood, make_prior
 from metaprior.meta.objective import Problem
 from metaprior.meta.runs import Settings, _sample_counts, make_run, make_scaling
-from metaprior.tasks.padding import pad_tasks
+from metaprior.tasks.task_sets import pad_tasks
 from metaprior.tasks.types import Task
 
 SETTINGS = Settings(mean=InducingMean(6), kernel=InducingKernel(6, 2))

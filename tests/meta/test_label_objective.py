@@ -17,7 +17,7 @@ from metaprior.gp.parameters import split
 from metaprior.gp.prior import make_prior
 from metaprior.meta import objective
 from metaprior.meta.hyperprior import make_hyperprior
-from metaprior.tasks.padding import pad_tasks
+from metaprior.tasks.task_sets import pad_tasks
 from metaprior.tasks.types import Task
 
 FLAT = np.array([0.2, 1.1])  # log length scale and log output scale

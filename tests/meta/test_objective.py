@@ -20,8 +20,9 @@ from metaprior.gp.prior import make_likelihood, make_prior
 from metaprior.meta import mini_batches, objective
 from metaprior.meta.hyperprior import make_hyperprior
 from metaprior.meta.hyperprior_arguments import check_prior_mean, check_prior_std
-from metaprior.tasks.padding import TaskBatch, TaskSet, bucket_sizes, pad_tasks
+from metaprior.tasks.padding import bucket_sizes
 from metaprior.tasks.scaling import fit_scaling, identity_scaling
+from metaprior.tasks.task_sets import TaskBatch, TaskSet, pad_tasks
 from metaprior.tasks.types import Task
 
 RAGGED = [[2, 3, 3, 9], [9, 1, 3], [3], [2, 3]]

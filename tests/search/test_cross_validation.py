@@ -31,7 +31,7 @@ from metaprior.search.cross_validation import (
     search_method,
     split_task,
 )
-from metaprior.tasks.padding import pad_tasks
+from metaprior.tasks.task_sets import pad_tasks
 from metaprior.tasks.types import Task
 from metaprior.training import many_runs
 from metaprior.training.loop import train

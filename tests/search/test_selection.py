@@ -15,7 +15,7 @@ from metaprior.search.report import make_report
 from metaprior.search.selection import SearchOptions, choose
 from metaprior.search.weights import discounted, resolve_weights
 from metaprior.tasks.types import Task
-from metaprior.training.loop import TrainingDiverged
+from metaprior.training.divergence import TrainingDiverged
 from metaprior.training.many_runs import TrainingOptions
 
 SETTINGS = Settings()

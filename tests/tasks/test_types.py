@@ -9,8 +9,9 @@ from scipy.special import logsumexp
 
 from metaprior import MetaGPRegressor
 from metaprior.meta.adaptation import pad_queries
-from metaprior.tasks.padding import bucket_sizes, pad_tasks, pad_to, padded_size
+from metaprior.tasks.padding import bucket_sizes, pad_to, padded_size
 from metaprior.tasks.scaling import Scaling, fit_scaling
+from metaprior.tasks.task_sets import pad_tasks
 from metaprior.tasks.types import Task, TestTask, as_inputs, as_task, as_tasks, as_test_tasks
 
 SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=12)

@@ -17,7 +17,8 @@ from metaprior.meta.mini_batches import batch_plan
 from metaprior.meta.runs import Settings, make_scaling, stack_runs
 from metaprior.tasks.types import as_tasks, as_test_tasks
 from metaprior.training import steps
-from metaprior.training.loop import TrainingDiverged, Validation, train
+from metaprior.training.divergence import TrainingDiverged
+from metaprior.training.loop import Validation, train
 from metaprior.training.steps import TrainConfig
 
 SMALL = {"mean": ConstantMean(), "kernel": MLPKernel((3,), n_features=2), "noise_std": 0.1, "temperature": "bayes"}

@@ -37,7 +37,7 @@ def report_errors() -> Iterator[None]:
 
     METAPRIOR_TRACEBACK=1 shows the traceback instead.
     """
-    from metaprior.training.loop import TrainingDiverged
+    from metaprior.training.divergence import TrainingDiverged
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)

@@ -90,11 +90,11 @@ def _test_tasks(
     meta: Any, data: Path, columns: Any, target: str | None, context: int, seed: int, drops: dict[str, Any]
 ) -> tuple[list[Any], list[Any]]:
     """Return the tasks of the target environment, split into context and queries, and their names."""
-    from metaprior import MetaGPClassifier
+    from metaprior.prediction.ensemble import predicts_labels
     from metaprior.tables.frames import split_table
     from metaprior.tables.grouping import group_rows
 
-    table = group_rows(data, columns, **drops, labels=isinstance(meta, MetaGPClassifier))
+    table = group_rows(data, columns, **drops, labels=predicts_labels(meta))
     if table.environments is not None:
         target = target or meta.training_["target"]
         check_target(str(target), table.environments, columns.environment)
@@ -108,15 +108,15 @@ def _test_tasks(
 
 def _baselines(meta: Any, tests: list[Any], context: int) -> dict[str, Any]:
     """Return the scores of models that are fitted to the context of each task alone."""
-    from metaprior import MetaGPClassifier
     from metaprior.estimators.baselines import BASELINES, score_baseline, score_per_task_gp
     from metaprior.metrics import report
+    from metaprior.prediction.ensemble import predicts_labels
     from metaprior.tasks.labels import as_labeled_tests
 
     if context == 0:
         print_note("without context there is nothing to compare with.")
         return {}
-    if not isinstance(meta, MetaGPClassifier):
+    if not predicts_labels(meta):
         return {"scikit-learn GP": score_per_task_gp(tests)}
     encoded = as_labeled_tests(tests, "tasks", meta.model_.input_dim, meta.classes_)
     return {name: report(score_baseline(baseline, encoded)) for name, baseline in BASELINES.items()}

@@ -98,10 +98,11 @@ def _train(
     environments: dict[str, Any], target: str | None, labels: bool, settings: dict[str, Any], seed: int, path: Path
 ) -> Any:
     """Return the fitted estimator; its checkpoint lies beside the file to be written."""
-    from metaprior import MetaGPClassifier, MetaGPRegressor
+    import metaprior
 
     given = {name: value for name, value in settings.items() if value is not None}
-    meta = (MetaGPClassifier if labels else MetaGPRegressor)(**given, random_state=seed)
+    kind = metaprior.MetaGPClassifier if labels else metaprior.MetaGPRegressor
+    meta = kind(**given, random_state=seed)
     checkpoint = checkpoint_path(path)
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     if checkpoint.exists():

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from metaprior.checks import check_integer
 from metaprior.estimators.arguments import NamedEnvironments, check_parameters, reject_renamed_parameters
 from metaprior.estimators.fitted_prior import FittedPrior, heaviest, training_record
+from metaprior.estimators.persistence import write_prior
 from metaprior.search.report import TransferReport
 from metaprior.tasks.types import TestTask
 
@@ -164,8 +165,6 @@ class MetaGP(BaseEstimator):
             The file, in safetensors format: tensors and JSON, no pickle. It is replaced atomically.
         """
         check_is_fitted(self, "model_")
-        from metaprior.estimators.persistence import write_prior
-
         write_prior(self, path)
 
     def _engine(self, environments: NamedEnvironments) -> Callable[..., FittedPrior]:
@@ -177,7 +176,7 @@ class MetaGP(BaseEstimator):
     def _record(self, fitted: FittedPrior, environments: NamedEnvironments, seconds: float) -> None:
         """Set the fitted attributes."""
         names, tasks, target, _ = environments
-        self.model_, self.report_ = fitted.model, fitted.report
+        self.model_, self.report_, self.engine_ = fitted.model, fitted.report, fitted.engine
         # What `save` writes, whatever is set later.
         self.parameters_ = {**self.get_params(deep=False), **fitted.parameters}
         self.environment_weights_ = self.report_.weight @ self.report_.environment_weights

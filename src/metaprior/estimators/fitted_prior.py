@@ -30,6 +30,7 @@ class FittedPrior:
     best_step: int
     training: dict[str, Any]  # entries of `training_` that only this way to fit has
     parameters: dict[str, Any] = field(default_factory=dict)  # of the constructor, where a fit has replaced them
+    engine: str = "gradient"  # a key of `persistence.ENGINES`
 
 
 def training_record(

@@ -1,27 +1,30 @@
-"""Saved priors: one file with named tensors and a JSON header. Nothing in a file is executed."""
+"""Saved priors: one file with named tensors and a JSON header. Nothing in a file is executed.
+
+How the model of a prior is stored is up to what fitted it: see `ENGINES`.
+"""
 
 import os
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
+from functools import cache
+from importlib import import_module
 from typing import Any
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
 
+from metaprior.checks import is_number
 from metaprior.estimators.arguments import RENAMED, check_parameters
-from metaprior.estimators.gradient import adjust_label_mean, resolve_families, resolve_parameters
 from metaprior.files import CHECKPOINT, InvalidFile, read_tensors, write_tensors
-from metaprior.gp.choices import ENCODERS, KERNELS, MEANS
-from metaprior.meta.methods import MAP, METHODS, Laplace, resolve_inference
-from metaprior.meta.runs import draw_prior, scaling_template
-from metaprior.prediction.ensemble import Ensemble
-from metaprior.prediction.trained import Model
 from metaprior.search.report import TransferReport
 from metaprior.tasks.labels import as_labels
 
-DESCRIPTIONS = {kind.__name__: kind for named in (MEANS, KERNELS, ENCODERS, METHODS) for kind in named.values()}
+ESTIMATORS = {
+    "MetaGPRegressor": "metaprior.estimators.regressor",
+    "MetaGPClassifier": "metaprior.estimators.classifier",
+}
+# Modules with `model_parts` and `read_model`, by the name of what fitted a prior.
+ENGINES = {"gradient": "metaprior.estimators.gradient_files"}
+DEFAULT_ENGINE = "gradient"  # of files that name none
 HEADER = {
     "kind": str,
     "parameters": dict,
@@ -54,14 +57,10 @@ def load(path: str | os.PathLike, *, mean: Any = None, kernel: Any = None, encod
     InvalidFile
         If the file is damaged or was not written by metaprior.
     """
-    from metaprior.estimators.classifier import MetaGPClassifier
-    from metaprior.estimators.regressor import MetaGPRegressor
-
     header, tensors = read_prior(path, tensors=FITTED_TRACES, numbers=FITTED_NUMBERS)
-    kinds = {kind.__name__: kind for kind in (MetaGPRegressor, MetaGPClassifier)}
-    if header["kind"] not in kinds:
+    if header["kind"] not in ESTIMATORS:
         raise InvalidFile(f"{path} holds a {header['kind']!r}, which this version does not know.")
-    kind = kinds[header["kind"]]
+    kind = getattr(import_module(ESTIMATORS[header["kind"]]), header["kind"])
     custom = {"mean": mean, "kernel": kernel, "encoder": encoder}
     meta = kind(**_decode_parameters(path, header, kind._get_param_names(), custom))
     _restore_fitted(meta, path, header, tensors)
@@ -82,8 +81,13 @@ def write_prior(meta: Any, path: str | os.PathLike) -> None:
         "report": meta.report_.to_json(),
         "training": meta.training_,
     }
-    leaves = jax.tree_util.tree_flatten_with_path(meta.model_)[0]
-    tensors = {_tensor_name(where): np.asarray(leaf) for where, leaf in leaves if hasattr(leaf, "shape")}
+    if meta.engine_ != DEFAULT_ENGINE:
+        header["engine"] = meta.engine_
+    if meta.model_.spread != 1.0:
+        header["spread"] = float(meta.model_.spread)
+    described, tensors = import_module(ENGINES[meta.engine_]).model_parts(meta.model_)
+    if described:
+        header["model"] = described
     write_tensors(path, header, {**tensors, **{name: getattr(meta, name) for name in FITTED_TRACES}})
 
 
@@ -108,12 +112,11 @@ def read_prior(
 
 def _restore_fitted(meta: Any, path: Any, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
     """Set the fitted attributes of an estimator from a file."""
-    fitted, input_dim, n_members = header["fitted"], header["input_dim"], header["n_members"]
+    fitted, input_dim = header["fitted"], header["input_dim"]
     if isinstance(input_dim, bool) or input_dim < 1:
         raise InvalidFile(f"{path} is damaged: it has {input_dim} input columns.")
     try:
         check_parameters(meta)
-        settings = resolve_parameters(meta)
     except (TypeError, ValueError) as error:
         raise InvalidFile(f"{path} is damaged: {error}") from None
     if meta.likelihood == "bernoulli":
@@ -121,19 +124,13 @@ def _restore_fitted(meta: Any, path: Any, header: dict[str, Any], tensors: dict[
         if classes is not None and not (isinstance(classes, list) and len(classes) == 2):
             raise InvalidFile(f"{path} is damaged: classes_ must be two labels; the file has {classes!r}.")
         meta.classes_ = None if classes is None else as_labels(classes, f"{path}: classes_")
-        settings = adjust_label_mean(settings, meta.classes_)
-    known = resolve_families(meta, settings, input_dim, resolve_inference(meta.inference))
-    family = fitted["family_"]
-    if not isinstance(family, str) or family not in known:
-        raise InvalidFile(f"{path} is damaged: it names a kernel {family!r} that its parameters do not allow.")
-    settings = known[family]
-    if isinstance(settings.method, Laplace):  # its draws are saved
-        settings = replace(settings, method=MAP(), n_particles=settings.method.n_draws)
-    with jax.enable_x64(fitted["dtype_"] == "float64"):
-        dtype = jnp.zeros(()).dtype
-        particles, rest, _ = eqx.filter_eval_shape(draw_prior, jax.random.key(0), input_dim, settings, 1.0, dtype)
-        member = Model(particles, rest, scaling_template(input_dim, settings))
-        meta.model_ = _restore_model(path, Ensemble((member,) * n_members, np.zeros(n_members)), tensors)
+    meta.engine_, spread = header.get("engine", DEFAULT_ENGINE), header.get("spread", 1.0)
+    if not isinstance(meta.engine_, str) or meta.engine_ not in ENGINES:
+        raise InvalidFile(f"{path} holds a prior fitted by {meta.engine_!r}, which this version does not know.")
+    if not (is_number(spread) and spread > 0):
+        raise InvalidFile(f"{path} is damaged: its spread must be a positive number; the file has {spread!r}.")
+    model = import_module(ENGINES[meta.engine_]).read_model(meta, path, header, tensors)
+    meta.model_ = model._replace(spread=float(spread))
     try:
         meta.report_ = TransferReport.from_json(header["report"])
     except (KeyError, TypeError, ValueError) as error:
@@ -146,29 +143,18 @@ def _restore_fitted(meta: Any, path: Any, header: dict[str, Any], tensors: dict[
     meta.n_features_in_, meta.training_ = input_dim, header["training"]
 
 
-def _restore_model(path: Any, template: Ensemble, tensors: dict[str, np.ndarray]) -> Any:
-    """Fill the template with the file's arrays; raise if any shape or precision differs."""
+@cache
+def _descriptions() -> dict[str, Any]:
+    """Return the classes that describe parts of a prior, by name."""
+    from metaprior.gp.choices import ENCODERS, KERNELS, MEANS
+    from metaprior.meta.methods import METHODS
 
-    def place(where: Any, leaf: Any) -> Any:
-        if not hasattr(leaf, "shape"):
-            return leaf
-        name = _tensor_name(where)
-        tensor = tensors.get(name)
-        if tensor is None or tensor.shape != leaf.shape or tensor.dtype != leaf.dtype:
-            came = "nothing" if tensor is None else f"{tensor.dtype}{list(tensor.shape)}"
-            raise InvalidFile(f"{path}: {name} must be {leaf.dtype}{list(leaf.shape)}; the file has {came}.")
-        return tensor
-
-    return jax.tree_util.tree_map_with_path(place, template)
-
-
-def _tensor_name(where: Any) -> str:
-    return f"model{jax.tree_util.keystr(where)}"
+    return {kind.__name__: kind for named in (MEANS, KERNELS, ENCODERS, METHODS) for kind in named.values()}
 
 
 def _encode(value: Any) -> Any:
     """Encode a constructor parameter as JSON; of a custom mean or kernel only the signature is stored."""
-    if is_dataclass(value) and type(value).__name__ in DESCRIPTIONS:
+    if is_dataclass(value) and type(value).__name__ in _descriptions():
         encoded = {field.name: _encode(getattr(value, field.name)) for field in fields(value)}
         return {"description": type(value).__name__, "fields": encoded}
     if isinstance(value, dict):
@@ -205,6 +191,10 @@ def _decode_parameters(
 def _signature(value: Any) -> str:
     """Return the class of a custom module and of the modules inside it, as in Product(Matern32, Constant)."""
     name = getattr(value, "__name__", type(value).__name__)
+    if not is_dataclass(value):  # as every Equinox module is
+        return name
+    import equinox as eqx
+
     if not isinstance(value, eqx.Module):
         return name
     parts = [getattr(value, field.name) for field in fields(value)]
@@ -221,9 +211,9 @@ def _decode(name: str, value: Any) -> Any:
         return None  # a random generator, whose state is not part of a fitted prior
     if isinstance(value.get("mapping"), dict):
         return {key: _decode(name, item) for key, item in value["mapping"].items()}
-    if value.get("description") not in DESCRIPTIONS or not isinstance(value.get("fields"), dict):
+    if value.get("description") not in _descriptions() or not isinstance(value.get("fields"), dict):
         raise InvalidFile(f"{name} is a {value.get('description')!r}, which this version of metaprior does not know.")
-    description: Any = DESCRIPTIONS[value["description"]]
+    description: Any = _descriptions()[value["description"]]
     try:
         return description(**{key: _decode(name, item) for key, item in value["fields"].items()})
     except TypeError as error:

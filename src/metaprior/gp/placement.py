@@ -12,7 +12,7 @@ from metaprior.gp.inducing import InducingBasis
 from metaprior.gp.likelihoods import Gaussian
 from metaprior.gp.parameters import Fixed
 from metaprior.gp.prior import GPPrior
-from metaprior.tasks.padding import TaskSet
+from metaprior.tasks.task_sets import TaskSet
 
 LENGTH_SCALES = 0.2 * np.sqrt(2.0) ** np.arange(9)  # candidates, 0.2 to 3.2 in standardized inputs
 LENGTH_SCALE_FACTOR = 1.25  # times the candidate with the largest evidence

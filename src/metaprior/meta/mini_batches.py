@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from metaprior.meta.objective import Problem, WeightedBatch, blank_weightless, task_weights
-from metaprior.tasks.padding import TaskBatch, TaskSet
+from metaprior.tasks.task_sets import TaskBatch, TaskSet
 
 Plan = tuple[tuple[int, ...], ...]  # tasks to sample per bucket and environment
 

@@ -17,7 +17,7 @@ from metaprior.gp.inference import log_evidence, points_of_tasks
 from metaprior.gp.parameters import merge
 from metaprior.gp.prior import GPPrior
 from metaprior.meta.hyperprior import HyperPrior
-from metaprior.tasks.padding import TaskBatch, TaskSet
+from metaprior.tasks.task_sets import TaskBatch, TaskSet
 
 BLOCK_SAMPLES = (
     5000  # whose activations, for networks of 32 units, stay in a CPU's cache; ten times as many take twice as long

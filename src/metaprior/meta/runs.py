@@ -24,8 +24,8 @@ from metaprior.meta.hyperprior import HyperPrior, make_hyperprior
 from metaprior.meta.hyperprior_arguments import check_prior_mean, check_prior_std
 from metaprior.meta.methods import MAP, Laplace, Method, place_particles
 from metaprior.meta.objective import Problem, task_weights, temperature
-from metaprior.tasks.padding import pad_tasks
 from metaprior.tasks.scaling import MAX_DECORRELATED, Scaling, fit_label_scaling, fit_scaling, identity_scaling
+from metaprior.tasks.task_sets import pad_tasks
 from metaprior.tasks.types import Task
 
 LEARNED_NOISE_START = 0.1  # of the standard deviation of y

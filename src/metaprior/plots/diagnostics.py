@@ -19,7 +19,6 @@ from metaprior.prediction.batches import predict_tasks
 from metaprior.prediction.ensemble import predicts_labels
 from metaprior.tasks.labels import as_labeled_tests
 from metaprior.tasks.types import as_test_tasks
-from metaprior.training.steps import CHUNK
 
 N_BOOTSTRAP = 2000
 
@@ -52,6 +51,8 @@ def plot_training(meta: Any, *, axes: Any = None) -> Any:
         axes.set_title(f"The prior with the largest weight, of {len(meta.model_.members)}", fontsize=11)
     others = []
     if len(meta.validation_trace_):
+        from metaprior.training.steps import CHUNK
+
         validated = np.minimum(CHUNK * np.arange(1, len(meta.validation_trace_) + 1), steps)
         other = axes.twinx()
         other.plot(validated, meta.validation_trace_, color=POINTS, linewidth=1.4, marker="o", ms=4, label="validation")

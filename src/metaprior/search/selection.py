@@ -20,7 +20,7 @@ from metaprior.search.weights import (
     single_source_weights,
 )
 from metaprior.tasks.types import Task
-from metaprior.training.loop import DIVERGENCE_ADVICE, TrainingDiverged
+from metaprior.training.divergence import DIVERGENCE_ADVICE, TrainingDiverged
 from metaprior.training.many_runs import TrainingOptions
 
 TEMPERATURE_FACTORS = (0.25, 4.0)  # besides the temperature 'bayes' itself

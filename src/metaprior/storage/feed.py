@@ -12,8 +12,9 @@ import numpy as np
 from metaprior.meta.mini_batches import allocate
 from metaprior.meta.objective import WeightedBatch
 from metaprior.storage.stored_tasks import StoredTasks
-from metaprior.tasks.padding import TaskBatch, group_by_size
+from metaprior.tasks.padding import group_by_size
 from metaprior.tasks.scaling import Scaling
+from metaprior.tasks.task_sets import TaskBatch
 from metaprior.tasks.types import Task
 from metaprior.training.steps import CHUNK
 

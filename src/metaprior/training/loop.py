@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Key, PyTree
 
-from metaprior.checks import Argument, Message
+from metaprior.checks import Message
 from metaprior.gp.prior import GPPrior
 from metaprior.meta.adaptation import Queries, mixture_log_density, predict
 from metaprior.meta.hyper_laplace import sample_around_mode
@@ -18,6 +18,7 @@ from metaprior.meta.methods import Laplace, Method
 from metaprior.meta.objective import Problem, WeightedBatch
 from metaprior.training.checkpoint import Checkpoint
 from metaprior.training.devices import detect_lost_process, make_mesh, shard_state, to_host
+from metaprior.training.divergence import DIVERGENCE_ADVICE, TrainingDiverged
 from metaprior.training.monitoring import Deadline, EarlyStopping, EarlyStoppingState
 from metaprior.training.steps import CHUNK, Chunk, State, TrainConfig, initialize, run_chunk
 
@@ -61,18 +62,6 @@ class BatchSource(Protocol):
     def chunk(self, first: int, n_steps: int) -> tuple[WeightedBatch, ...]:
         """Return the batches of `n_steps` steps from step `first` on: leaves (steps, runs, tasks, ...)."""
         ...
-
-
-# In the order to try.
-DIVERGENCE_ADVICE = (
-    *("a smaller ", Argument("learning_rate"), "; a larger ", Argument("noise_std"), ", or "),
-    *(Argument("noise_std", "learned"), "; a smaller ", Argument("prior_std"), " or ", Argument("temperature"), "; "),
-    *(Argument("dtype", "float64"), "."),
-)
-
-
-class TrainingDiverged(ArithmeticError):
-    """Training produced a value that is not finite. The message says what to try."""
 
 
 def train(

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Key, PyTree
 from metaprior.meta.methods import Method
 from metaprior.meta.mini_batches import Plan, sample_indices, select_batch
 from metaprior.meta.objective import Problem, WeightedBatch, full_batch, pad_batch, value_and_score
-from metaprior.tasks.padding import TaskSet
+from metaprior.tasks.task_sets import TaskSet
 from metaprior.training.devices import (
     RUNS,
     TASKS,

@@ -13,7 +13,7 @@ import numpy as np
 from metaprior.meta.methods import MAP, SVGD
 from metaprior.meta.objective import Problem, temperature
 from metaprior.meta.runs import Run, draw_prior, stack_runs
-from metaprior.tasks.padding import TaskBatch, TaskSet, pad_tasks
+from metaprior.tasks.task_sets import TaskBatch, TaskSet, pad_tasks
 from metaprior.tasks.types import Task
 from metaprior.training.loop import TrainConfig, train
 from speed.problem import LEARNING_RATE, make_settings

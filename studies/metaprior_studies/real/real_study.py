@@ -10,7 +10,7 @@ from metaprior.estimators.baselines import score_per_task_gp
 from metaprior.estimators.regressor import MetaGPRegressor
 from metaprior.gp.choices import AUTO, families
 from metaprior.tasks.types import Task
-from metaprior.training.loop import TrainingDiverged
+from metaprior.training.divergence import TrainingDiverged
 from metaprior_studies.drawn_tasks import DrawnTasks
 from metaprior_studies.environments.grouped_tasks import GroupedTasks
 from metaprior_studies.environments.real_tables import (

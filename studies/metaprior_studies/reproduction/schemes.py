@@ -26,7 +26,7 @@ from metaprior.search.selection import STEPS_DIVISOR, choice_of
 from metaprior.search.weights import DISCOUNTS, discounted
 from metaprior.tasks.scaling import identity_scaling
 from metaprior.tasks.types import Task, TestTask
-from metaprior.training.loop import TrainingDiverged
+from metaprior.training.divergence import TrainingDiverged
 from metaprior.training.many_runs import TrainingOptions, train_runs
 from metaprior_studies.schema import ALL, AUTO, FEW, GP, LABEL_METRICS, POOLED, REGRESSION_METRICS, WFEM
 
