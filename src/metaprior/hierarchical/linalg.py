@@ -6,7 +6,7 @@ from scipy.linalg import lapack
 
 def cholesky(matrix: np.ndarray) -> np.ndarray:
     """Return the lower Cholesky factor; raise LinAlgError if the matrix is not positive definite."""
-    factor, info = lapack.dpotrf(matrix, lower=1, clean=1)
+    factor, info = lapack.dpotrf(matrix, lower=1, clean=1)  # type: ignore[attr-defined]
     if info:
         raise np.linalg.LinAlgError("the matrix is not positive definite")
     return factor
@@ -14,7 +14,7 @@ def cholesky(matrix: np.ndarray) -> np.ndarray:
 
 def triangular_inverse(factor: np.ndarray) -> np.ndarray:
     """Return the inverse of a lower triangular matrix."""
-    inverse, info = lapack.dtrtri(factor, lower=1)
+    inverse, info = lapack.dtrtri(factor, lower=1)  # type: ignore[attr-defined]
     if info:
         raise np.linalg.LinAlgError("the factor is singular")
     return inverse
@@ -25,4 +25,4 @@ def log_sum_exp(values: np.ndarray, axis: int) -> np.ndarray:
     largest = np.max(values, axis=axis, keepdims=True)
     largest = np.where(np.isfinite(largest), largest, 0.0)
     with np.errstate(divide="ignore"):
-        return np.log(np.sum(np.exp(values - largest), axis=axis)) + np.squeeze(largest, axis)
+        return np.asarray(np.log(np.sum(np.exp(values - largest), axis=axis)) + np.squeeze(largest, axis))
