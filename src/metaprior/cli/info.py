@@ -66,7 +66,7 @@ def _facts(header: dict[str, Any]) -> list[tuple[str, str]]:
     scales = list(zip(inputs, scaling["x_mean"], scaling["x_std"], strict=False))[:8]
     if header["kind"] == "MetaGPRegressor":
         scales.append((columns.get("y") or "y", scaling["y_mean"], scaling["y_std"]))
-    numbers = ("parameters", "particles", "particle_spread", "seconds")
+    numbers = ("parameters", "particles", "particle_spread", "spread", "seconds")
     final_loss = training.get("final_loss", training.get("free_energy"))  # its name in files of earlier versions
     rows = [
         ("kind", header["kind"]),
@@ -76,8 +76,8 @@ def _facts(header: dict[str, Any]) -> list[tuple[str, str]]:
         *((f"scale of {name}", f"{mean:.4g} ± {std:.4g}") for name, mean, std in scales),
         *((_spaced(name), value) for name, value in fitted.items() if isinstance(value, int | float | str)),
         ("priors averaged", header["n_members"]),
-        ("final loss", final_loss),
-        *((_spaced(name), training[name]) for name in numbers),
+        *([("final loss", final_loss)] if final_loss is not None else []),
+        *((_spaced(name), training[name]) for name in numbers if name in training),
         ("versions", [f"{name} {version}" for name, version in training["versions"].items()]),
     ]
     return [(name, _text(value)) for name, value in rows]

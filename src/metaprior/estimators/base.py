@@ -93,7 +93,7 @@ class MetaGP(BaseEstimator):
         tests = None
         if validation_tasks is not None:
             tests = self._check_tests(validation_tasks, "validation_tasks", environments.input_dim)
-        fit_prior = self._engine(environments)
+        fit_prior = self._engine(tests)
         fitted = fit_prior(self, environments, tests, patience, checkpoint)
         self._record(fitted, environments, time.monotonic() - started)
         return self
@@ -167,8 +167,12 @@ class MetaGP(BaseEstimator):
         check_is_fitted(self, "model_")
         write_prior(self, path)
 
-    def _engine(self, environments: NamedEnvironments) -> Callable[..., FittedPrior]:
-        """Return the function that fits the prior; it is imported here because most of them take long to import."""
+    def _engine(self, tests: list[TestTask] | None) -> Callable[..., FittedPrior]:
+        """Return the function that fits the prior; imported here because JAX, which one of them needs, takes long."""
+        from metaprior.estimators import hierarchical_fit
+
+        if hierarchical_fit.is_asked_for(self, tests):
+            return hierarchical_fit.fit_prior
         from metaprior.estimators.gradient import fit_prior
 
         return fit_prior
@@ -181,6 +185,7 @@ class MetaGP(BaseEstimator):
         self.parameters_ = {**self.get_params(deep=False), **fitted.parameters}
         self.environment_weights_ = self.report_.weight @ self.report_.environment_weights
         self.alpha_ = float(self.report_.weight @ self.report_.alpha)
+        self.family_weights_ = self.report_.families or {fitted.family: 1.0}
         self.dtype_, self.family_, self.temperature_ = fitted.dtype, fitted.family, fitted.temperature
         self.loss_trace_, self.validation_trace_ = fitted.loss_trace, fitted.validation_trace
         self.best_step_ = fitted.best_step

@@ -23,7 +23,10 @@ ESTIMATORS = {
     "MetaGPClassifier": "metaprior.estimators.classifier",
 }
 # Modules with `model_parts` and `read_model`, by the name of what fitted a prior.
-ENGINES = {"gradient": "metaprior.estimators.gradient_files"}
+ENGINES = {
+    "gradient": "metaprior.estimators.gradient_files",
+    "hierarchical": "metaprior.estimators.hierarchical_files",
+}
 DEFAULT_ENGINE = "gradient"  # of files that name none
 HEADER = {
     "kind": str,
@@ -140,6 +143,7 @@ def _restore_fitted(meta: Any, path: Any, header: dict[str, Any], tensors: dict[
         setattr(meta, name, fitted[name])
     for name in FITTED_TRACES:
         setattr(meta, name, tensors[name])
+    meta.family_weights_ = meta.report_.families or {meta.family_: 1.0}
     meta.n_features_in_, meta.training_ = input_dim, header["training"]
 
 

@@ -39,23 +39,38 @@ def collapse(blocks: Sequence[Gaussians]) -> Collapsed:
     n_features = blocks[0].features.shape[-1]
     precision, linear, value = np.eye(n_features), np.zeros(n_features), 0.0
     precisions, projected = [], []
-    for y, features, covariance, counts in blocks:
-        root = np.linalg.cholesky(covariance)  # for the determinant, and because the inverse would not fail
+    for block in blocks:
+        root = np.linalg.cholesky(block.covariance)  # for the determinant, and because the inverse would not fail
         log_determinant = 2.0 * np.log(np.diagonal(root, axis1=1, axis2=2)).sum(axis=1)
-        inverse = np.linalg.inv(covariance)
-        solved = inverse @ features
-        weighted = (counts[:, None, None] * solved).reshape(-1, n_features)
-        precision += weighted.T @ features.reshape(-1, n_features)
-        linear += y.ravel() @ weighted
-        squares = np.sum(y * (inverse @ y[..., None])[..., 0], axis=1)
-        value -= 0.5 * float(counts @ (squares + log_determinant))
+        inverse = np.linalg.inv(block.covariance)
+        solved = inverse @ block.features
+        added = _information(block, solved)
+        precision, linear = precision + added[0], linear + added[1]
+        squares = np.sum(block.y * (inverse @ block.y[..., None])[..., 0], axis=1)
+        value -= 0.5 * float(block.counts @ (squares + log_determinant))
         precisions.append(inverse)
         projected.append(solved)
+    mean, root, log_determinant = posterior_of_weights(precision, linear)
+    value += 0.5 * float(linear @ mean) - 0.5 * log_determinant
+    return Collapsed(value, mean, root, precisions, projected)
+
+
+def information(block: Gaussians) -> tuple[np.ndarray, np.ndarray]:
+    """Return what a block adds to P and b."""
+    return _information(block, np.linalg.solve(block.covariance, block.features))
+
+
+def posterior_of_weights(precision: np.ndarray, linear: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return P^-1 b, R with R R' = P^-1, and log |P|."""
     factor = cholesky(precision)
     root = triangular_inverse(factor).T
-    mean = root @ (root.T @ linear)
-    value += 0.5 * float(linear @ mean) - float(np.log(np.diagonal(factor)).sum())
-    return Collapsed(value, mean, root, precisions, projected)
+    return root @ (root.T @ linear), root, 2.0 * float(np.log(np.diagonal(factor)).sum())
+
+
+def _information(block: Gaussians, solved: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    n_features = solved.shape[-1]
+    weighted = (block.counts[:, None, None] * solved).reshape(-1, n_features)
+    return weighted.T @ block.features.reshape(-1, n_features), block.y.ravel() @ weighted
 
 
 def slopes(blocks: Sequence[Gaussians], collapsed: Collapsed) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -1,12 +1,12 @@
 """Families of hierarchical priors, from the simplest to the most flexible, each started from the one before."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from metaprior.hierarchical.blocks import Block, make_blocks, place_points, squared_distances
-from metaprior.hierarchical.collapse import Collapsed, Gaussians, collapse
+from metaprior.hierarchical.collapse import Collapsed, Gaussians, collapse, information, posterior_of_weights
 from metaprior.hierarchical.modes import MAX_ITERATIONS, CommonCurve, Mode, common_curve, find_mode, with_curve
 from metaprior.hierarchical.noise import learn_noise
 from metaprior.hierarchical.parameters import Layout, Parts
@@ -36,6 +36,7 @@ class TrainingTasks:
     tasks: Sequence[Task]
     counts: np.ndarray  # (tasks,)
     is_target: np.ndarray  # (tasks,)
+    of_environment: np.ndarray | None = None  # (environments,): the count of a task of each
 
 
 def fit_families(
@@ -52,31 +53,33 @@ def fit_families(
     """
     points = place_points(training.tasks)
     blocks = make_blocks(training.tasks, training.counts, training.is_target, points)
-    input_dim = points.shape[1]
     log_noise = None if noise_std is None else float(np.log(noise_std / training.scaling.y_std))
-    priors, modes = {}, {}
+    priors: dict[str, HierarchicalPrior] = {}
+    modes: dict[str, Mode] = {}
 
     def fit(name: str, parts: Parts, blocks: Sequence[Block], curve: CommonCurve | None = None) -> Collapsed:
-        layout = Layout(parts, input_dim, log_noise)
-        known = [] if near is None else [near.modes[name]]
-        if curve is not None and max_iterations == MAX_ITERATIONS:
+        layout = Layout(parts, points.shape[1], log_noise)
+        known = [] if near is None or name not in near.modes else [near.modes[name]]
+        if curve is not None and (max_iterations == MAX_ITERATIONS or not known):
             known.append(modes[SMOOTH])
-        mode = find_mode(layout, blocks, points, known, max_iterations)
-        basis = make_basis(layout, mode.theta, squared_distances(points, points))
-        given = [gaussians(layout, mode.theta, basis, block)[0] for block in blocks]
-        collapsed, noise = collapse(given), layout.noise_variance(mode.theta)
-        modes[name] = mode
-        priors[name] = _prior(training, mode, points, blocks, given, collapsed, noise, curve)
+        modes[name] = find_mode(layout, blocks, points, known, max_iterations)
+        basis = make_basis(layout, modes[name].theta, squared_distances(points, points))
+        given = [gaussians(layout, modes[name].theta, basis, block)[0] for block in blocks]
+        collapsed, noise = collapse(given), layout.noise_variance(modes[name].theta)
+        priors[name] = _prior(training, modes[name], points, blocks, given, collapsed, noise, curve)
         return collapsed
 
     fit(LINEAR, Parts(environment=environment), blocks)
-    collapsed = fit(SMOOTH, Parts(smooth=True, environment=environment), blocks)
-    curve = common_curve(modes[SMOOTH], collapsed, points)
-    parts = Parts(smooth=True, curve=True, environment=environment)
-    blocks = with_curve(blocks, curve, Layout(parts, input_dim).n_curve)
-    fit(CURVE, parts, blocks, curve)
-    priors[SHAPES] = _fit_shapes(training, modes[CURVE], points, blocks, curve)
-    return FamilyFit(priors, modes)
+    try:
+        collapsed = fit(SMOOTH, Parts(smooth=True, environment=environment), blocks)
+        curve = common_curve(modes[SMOOTH], collapsed, points)
+        parts = Parts(smooth=True, curve=True, environment=environment)
+        blocks = with_curve(blocks, curve, Layout(parts, points.shape[1]).n_curve)
+        fit(CURVE, parts, blocks, curve)
+        priors[SHAPES] = _fit_shapes(training, modes[CURVE], points, blocks, curve)
+    except np.linalg.LinAlgError:  # the families from there on are left out, and the report names them
+        pass
+    return FamilyFit({name: prior for name, prior in priors.items() if _is_finite(prior)}, modes)
 
 
 def _fit_shapes(
@@ -123,18 +126,26 @@ def _prior(
         log_weights,
         curve,
         shape_root,
+        training.of_environment,
     )
 
 
-def with_mean_of(prior: HierarchicalPrior, training: TrainingTasks) -> HierarchicalPrior:
+def with_mean_of(prior: HierarchicalPrior, chunks: Iterable[TrainingTasks]) -> HierarchicalPrior:
     """Return the prior with the common mean learned from other tasks, in one pass; all else stays as it is.
 
     Tasks must be standardized by the prior's scaling.
     """
-    given = []
-    for block in make_blocks(training.tasks, training.counts, training.is_target, prior.points):
-        described = prior.describe(block.x, block.mask, block.is_target)
-        covariance = add_noise(prior.deviations(described, described), block.mask, prior.noise_variance)
-        given.append(Gaussians(block.y, described.features, covariance, block.counts))
-    collapsed = collapse(given)
-    return replace(prior, weights=collapsed.mean, weights_root=collapsed.root)
+    precision, linear = np.eye(len(prior.weights)), np.zeros(len(prior.weights))
+    for chunk in chunks:
+        for block in make_blocks(chunk.tasks, chunk.counts, chunk.is_target, prior.points):
+            described = prior.describe(block.x, block.mask, block.is_target)
+            covariance = add_noise(prior.deviations(described, described), block.mask, prior.noise_variance)
+            added = information(Gaussians(block.y, described.features, covariance, block.counts))
+            precision, linear = precision + added[0], linear + added[1]
+    weights, root, _ = posterior_of_weights(precision, linear)
+    return replace(prior, weights=weights, weights_root=root)
+
+
+def _is_finite(prior: HierarchicalPrior) -> bool:
+    parts = (prior.theta, prior.weights, prior.weights_root, prior.noise_variances, prior.shape_root)
+    return all(np.isfinite(part).all() for part in parts if part is not None)

@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 from metaprior.hierarchical.blocks import Block, squared_distances
 from metaprior.hierarchical.collapse import Collapsed, collapse, slopes
 from metaprior.hierarchical.parameters import Layout
-from metaprior.hierarchical.terms import gaussians, make_basis, point_slopes, pull_back, rbf
+from metaprior.hierarchical.terms import gaussians, make_basis, point_slopes, pull_back, rbf_between
 
 MAX_ITERATIONS = 60
 GRADIENT_TOLERANCE = 1e-2  # nats: far below the differences between candidates
@@ -37,12 +37,12 @@ class CommonCurve:
 
     def __call__(self, x: np.ndarray, n_functions: int) -> np.ndarray:
         """Return the curve, and its slope along every input if `n_functions` asks for them, (..., n_functions)."""
-        to_points = squared_distances(x, np.broadcast_to(self.points, (*x.shape[:-2], *self.points.shape)))
-        kernel = rbf(to_points, self.lengths)
-        functions = [self.line[0] + x @ self.line[1:] + kernel @ self.weights]
-        for j in range(n_functions - 1):
-            inner = kernel * (x[..., :, None, j] - self.points[:, j]) / self.lengths[j] ** 2
-            functions.append(self.line[1 + j] - inner @ self.weights)
+        kernel = rbf_between(x, self.points, self.lengths)
+        curve = kernel @ self.weights
+        functions = [self.line[0] + x @ self.line[1:] + curve]
+        for j in range(n_functions - 1):  # d k(x, z) / d x = -k(x, z) (x - z) / length^2
+            pulled = curve * x[..., j] - kernel @ (self.weights * self.points[:, j])
+            functions.append(self.line[1 + j] - pulled / self.lengths[j] ** 2)
         return np.stack(functions, axis=-1)
 
 

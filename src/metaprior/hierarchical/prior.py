@@ -11,7 +11,7 @@ from metaprior.hierarchical.blocks import line, squared_distances
 from metaprior.hierarchical.linalg import cholesky, log_sum_exp, triangular_inverse
 from metaprior.hierarchical.modes import CommonCurve
 from metaprior.hierarchical.parameters import Layout
-from metaprior.hierarchical.terms import JITTER, NOISE_FLOOR, make_basis, rbf
+from metaprior.hierarchical.terms import JITTER, NOISE_FLOOR, make_basis, rbf, rbf_between
 from metaprior.prediction.ensemble import Prediction
 from metaprior.tasks.scaling import Scaling
 
@@ -50,6 +50,7 @@ class HierarchicalPrior:
     log_noise_weights: np.ndarray  # (noises,)
     curve: CommonCurve | None = None
     shape_root: np.ndarray | None = None  # (functions, functions): root of the covariance S of the shapes
+    counts: np.ndarray | None = None  # (environments,): how much the evidence of a task of each has counted
 
     @property
     def input_dim(self) -> int:
@@ -123,10 +124,10 @@ class HierarchicalPrior:
         """Return what the prior says about standardized inputs x (tasks, n, d), by default of the target."""
         layout, theta, real = self.layout, self.theta, mask[..., None]
         lines = line(x, mask)
-        to_points = squared_distances(x, np.broadcast_to(self.points, (len(x), *self.points.shape)))
         common = lines * layout.trend_stds(theta)
         if self._basis is not None:
-            common = np.concatenate([common, self._basis.functions(to_points)[0] * real], axis=-1)
+            functions = self._basis.functions(rbf_between(x, self.points, self._basis.lengths))
+            common = np.concatenate([common, functions * real], axis=-1)
         if layout.parts.environment:
             share = 1.0 if is_target is None else is_target[:, None, None]
             common = np.concatenate([common, layout.scale(theta, "environment")[0] * share * common], axis=-1)
@@ -135,7 +136,7 @@ class HierarchicalPrior:
             scales = np.ones(0) if self.curve is None else layout.scale(theta, "curve")
             own = np.concatenate([lines * layout.line_stds(theta), curve * scales], axis=-1)
             return Points(x, mask, common, own, np.zeros((*mask.shape, 0)))
-        whitened = (rbf(to_points, layout.scale(theta, "lengths")) @ self._whitening) * real
+        whitened = (rbf_between(x, self.points, layout.scale(theta, "lengths")) @ self._whitening) * real
         own = np.concatenate([lines, curve, whitened], axis=-1) @ self.shape_root
         return Points(x, mask, common, own, np.sqrt(self._smooth_variance) * whitened)
 
@@ -143,8 +144,9 @@ class HierarchicalPrior:
         """Return the covariance around the common mean, without noise, (tasks, n, n)."""
         covariance = left.own @ np.swapaxes(right.own, 1, 2)
         if self.layout.parts.smooth:
-            smooth = rbf(squared_distances(left.x, right.x), self.layout.scale(self.theta, "lengths"))
-            covariance += self._smooth_variance * smooth * (left.mask[:, :, None] * right.mask[:, None, :])
+            smooth = rbf_between(left.x, right.x, self.layout.scale(self.theta, "lengths"))
+            smooth *= self._smooth_variance * left.mask[:, :, None]
+            covariance += smooth if right.mask.all() else smooth * right.mask[:, None, :]
         if right.removed.shape[-1]:
             covariance -= left.removed @ np.swapaxes(right.removed, 1, 2)
         return covariance

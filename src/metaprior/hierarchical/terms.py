@@ -23,15 +23,28 @@ class Basis:
     scale: float  # s
     lengths: np.ndarray  # (d or 1,)
 
-    def functions(self, squared_distances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the functions at inputs with these squared distances from Z, and k(x, Z)."""
-        kernel = rbf(squared_distances, self.lengths)
-        return self.scale * (kernel @ self.inverse_root.T), kernel
+    def functions(self, kernel: np.ndarray) -> np.ndarray:
+        """Return the functions at inputs with this kernel k(x, Z)."""
+        return kernel @ (self.scale * self.inverse_root.T)
 
 
 def rbf(squared_distances: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Return exp(-r^2 / 2) from squared distances along every input."""
-    return np.exp(-0.5 * (squared_distances @ lengths**-2.0))
+    scales = -0.5 * lengths**-2.0
+    return np.exp(squared_distances[..., 0] * scales[0] if len(scales) == 1 else squared_distances @ scales)
+
+
+def rbf_between(x: np.ndarray, z: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return the kernel (..., n, m) between inputs x (..., n, d) and z (..., m, d), without storing distances."""
+    scale = 1.0 / (lengths if len(lengths) == x.shape[-1] else np.full(x.shape[-1], lengths[0]))
+    x, z = x * scale, z * scale
+    total = np.subtract(x[..., :, None, 0], z[..., None, :, 0])
+    np.square(total, out=total)
+    for j in range(1, x.shape[-1]):
+        difference = np.subtract(x[..., :, None, j], z[..., None, :, j])
+        total += np.square(difference, out=difference)
+    total *= -0.5
+    return np.exp(total, out=total)
 
 
 def make_basis(layout: Layout, theta: np.ndarray, point_distances: np.ndarray) -> Basis | None:
@@ -48,7 +61,7 @@ def mean_features(layout: Layout, theta: np.ndarray, basis: Basis | None, block:
     """Return F: the common line, the common curve, and with an environment effect both again for the target."""
     features = block.line * layout.trend_stds(theta)
     if basis is not None:
-        functions, _ = basis.functions(block.to_points)
+        functions = basis.functions(rbf(block.to_points, basis.lengths))
         features = np.concatenate([features, functions * block.mask[..., None]], axis=-1)
     if layout.parts.environment:
         own = layout.scale(theta, "environment")[0] * block.is_target[:, None, None] * features

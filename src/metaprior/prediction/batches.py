@@ -1,8 +1,10 @@
 """Posteriors of many new tasks of any sizes, computed once and in chunks that fit into memory; their predictions."""
 
+import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ CHUNK_BYTES = 2**22
 ACCELERATOR_CHUNK_BYTES = 2**28
 FEW_CHUNKS = 8  # take less time than compiling for their exact sizes would
 KEPT_BYTES = 2**29  # of posteriors, for later predictions
+THREADED_TASKS = 64  # of a chunk: with fewer, threads cost more than they save
 MAX_SINGLE = 1e15  # scaled numbers whose squares float32 can add up
 
 Predict = Callable[[Any, Any, np.ndarray], Any]  # of a member, its posterior and scaled inputs (tasks, queries, d)
@@ -72,11 +75,20 @@ class Posteriors:
 
     def evaluate(self, predict: Predict, tasks: np.ndarray, x: np.ndarray) -> list[Any]:
         """Return `predict(member, posterior, scaled x)` of every member, for x (tasks, queries, d)."""
-        results = []
-        for member, posterior in zip(self.model.members, self._posteriors(tasks), strict=True):
+
+        def of_member(member: Member, posterior: Any) -> Any:
             scaled = self._cast(member.scaling.inputs(x.reshape(-1, x.shape[-1])).reshape(x.shape))
-            results.append(predict(member, posterior, scaled))
-        return results
+            return predict(member, posterior, scaled)
+
+        return self._each(of_member, self._posteriors(tasks), len(tasks))
+
+    def _each(self, call: Callable[[Member, Any], Any], of_members: Sequence[Any], n_tasks: int) -> list[Any]:
+        """Return `call(member, ...)` of every member; of many tasks in threads, since NumPy computes beside others."""
+        members = self.model.members
+        if len(members) == 1 or n_tasks < THREADED_TASKS or any(hasattr(m, "accelerated") for m in members):
+            return [call(*pair) for pair in zip(members, of_members, strict=True)]
+        with ThreadPoolExecutor(min(len(members), os.cpu_count() or 1)) as pool:
+            return list(pool.map(call, members, of_members))
 
     def _posteriors(self, tasks: np.ndarray) -> list[Any]:
         """Return the posteriors of tasks of one padded size, by member."""
@@ -93,10 +105,13 @@ class Posteriors:
         return [member.take(list(own), places) for member, own in zip(self.model.members, by_member, strict=True)]
 
     def _condition(self, tasks: np.ndarray) -> list[Any]:
-        posteriors = []
-        for member, (x, y) in zip(self.model.members, self._scaled, strict=True):
+
+        def of_member(member: Member, context: tuple[Ragged, Ragged]) -> Any:
+            x, y = context
             padded, places = x.pad(x.starts[tasks], x.sizes[tasks], int(self._size[tasks[0]]))
-            posteriors.append(member.condition(self._cast(padded), self._cast(y.rows[places]), places >= 0))
+            return member.condition(self._cast(padded), self._cast(y.rows[places]), places >= 0)
+
+        posteriors = self._each(of_member, self._scaled, len(tasks))
         self._warn_unconverged(tasks, posteriors)
         n_bytes = _n_bytes(posteriors)
         with _keeping:

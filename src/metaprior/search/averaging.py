@@ -30,7 +30,8 @@ def averaging_weights(scores: np.ndarray, per_task: float = 1.0) -> np.ndarray:
 
     Every task counts as `per_task` observations, since its queries share a function. The weights are softmax(sum
     over tasks of the score), averaged over the Bayesian bootstrap: random weights of the tasks make candidates whose
-    scores differ by less than their standard error share the weight. A candidate with a score of minus infinity gets none.
+    scores differ by less than their standard error share the weight. A candidate with a score of minus infinity gets
+    none.
     """
     finite = np.isfinite(scores).all(axis=1)
     n_tasks = scores.shape[1]

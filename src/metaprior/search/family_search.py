@@ -1,150 +1,193 @@
 """The search of the default: families of hierarchical priors and environment weights, scored on held-out tasks."""
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from threadpoolctl import threadpool_limits  # a dependency of scikit-learn
 
-from metaprior.hierarchical.families import FAMILIES, FamilyFit, TrainingTasks, fit_families, with_mean_of
+from metaprior.hierarchical.families import LINEAR, SMOOTH, FamilyFit, TrainingTasks, fit_families, with_mean_of
 from metaprior.hierarchical.prior import HierarchicalPrior
 from metaprior.search.averaging import averaging_weights, drop_worse, merge_similar
 from metaprior.search.candidates import Candidate, Choice
-from metaprior.search.folds import Folds, make_folds
-from metaprior.search.held_out import PER_TASK, HeldOut, Queries, gather
-from metaprior.search.weights import Weights, discounted
+from metaprior.search.folds import make_folds
+from metaprior.search.held_out import PER_TASK, HeldOut, Queries, gather, join
+from metaprior.search.weights import Weights
 from metaprior.tasks.scaling import fit_scaling
 from metaprior.tasks.types import Task
 
-DISCOUNTS = (0.0, 0.1, 0.4, 1.0)
-ENVIRONMENT_DISCOUNTS = (0.4, 1.0)  # at which the target's mean may also deviate from the sources'
 NEGLIGIBLE = 0.01  # weight
 FOLD_ITERATIONS = 4  # from the mode of all tasks
-SAME_THETA_ABOVE = 50  # target tasks: leaving a fold out then changes the common mean only
-Progress = Callable[[float], None]  # called with the share that is done
+SAME_THETA_ABOVE = 50  # held-out tasks: leaving a fold out then changes the common mean only
 
 
 @dataclass(frozen=True)
-class FamilySettings:
-    """A family of hierarchical priors, with or without an environment effect."""
+class Option:
+    """Environment weights, and whether the target's common mean may deviate from that of the sources."""
 
-    family: str
+    weights: Weights
     environment: bool = False
-
-
-class FamilyChoice(NamedTuple):
-    """What was compared and chosen, with the priors of the members and how much their average is stretched."""
-
-    choice: Choice
-    priors: list[HierarchicalPrior]
-    spread: float
+    from_scores: bool = False  # made from the scores of other options
 
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """A candidate fitted to all tasks, and its predictions of the held-out tasks."""
+    """A family at an option: fitted to all tasks, and its predictions of the held-out tasks."""
 
-    candidate: Candidate
+    option: int
+    family: str
     prior: HierarchicalPrior
     held_out: HeldOut
 
 
-def options_of(counts: Sequence[int], target: int) -> list[tuple[Weights, bool]]:
-    """Return the environment weights to compare, each with or without an environment effect."""
-    if sum(counts) == counts[target]:
-        return [(discounted(counts, target, 0.0), False)]
-    plain = [(discounted(counts, target, r), False) for r in DISCOUNTS]
-    return plain + [(discounted(counts, target, r), True) for r in ENVIRONMENT_DISCOUNTS]
+class FamilyChoice(NamedTuple):
+    """What was compared and chosen: options with their scores, the members of the average, and its calibration."""
+
+    choice: Choice
+    priors: list[HierarchicalPrior]
+    weights: np.ndarray  # of the priors
+    families: dict[str, float]  # weight of every family that was compared
+    spread: float  # factor by which the averaged predictions are stretched
 
 
 class FamilySearch:
-    """Fits and held-out predictions of all families at some environment weights."""
+    """Fits of all families at some options, with predictions of the held-out tasks of one environment.
 
-    def __init__(self, environments: Sequence[Sequence[Task]], target: int, noise_std: float | None, seed: int):
+    `target` is the environment to predict in, `held_out` the one whose tasks are held out: the same, unless the target
+    has too few tasks.
+    """
+
+    def __init__(
+        self,
+        environments: Sequence[Sequence[Task]],
+        target: int,
+        noise_std: float | None,
+        seed: int,
+        held_out: int | None = None,
+    ):
         self.environments, self.target, self.noise_std = environments, target, noise_std
-        self.folds: Folds = make_folds(environments[target], seed, labels=False)
-        self.queries = Queries(environments[target], self.folds)
+        self.held_out = target if held_out is None else held_out
+        self.tasks = environments[self.held_out]
+        self.folds = make_folds(self.tasks, seed, labels=False)
+        self.queries = Queries(self.tasks, self.folds)
+        self.options: list[Option] = []
         self.scored: list[Scored] = []
-        self.latest: FamilyFit | None = None
+        self._latest: FamilyFit | None = None
 
-    def add(self, weights: Weights, environment: bool) -> None:
+    def add(self, option: Option) -> None:
         """Fit all families to all tasks and without every fold; keep the predictions of the folds."""
-        full = fit_families(self._training(weights), environment, self.noise_std, self.latest)
-        self.latest = full
-        parts: dict[str, list[tuple[np.ndarray, HeldOut]]] = {name: [] for name in FAMILIES}
+        training = training_tasks(self.environments, self.target, option)
+        full = fit_families(training, option.environment, self.noise_std, self._latest)
+        self._latest = full
+        parts: dict[str, list[tuple[np.ndarray, HeldOut]]] = {name: [] for name in full.priors}
         for members in self.folds.members:
             rows = self.queries.rows_of(members)
-            for name, prior in self._without(members, weights, environment, full).items():
-                parts[name].append((rows, self.queries.predict(prior, rows)))
-        for name in FAMILIES:
-            held_out = gather(parts[name], len(self.queries.splits))
-            candidate = Candidate(weights, FamilySettings(name, environment))
-            self.scored.append(Scored(candidate, full.priors[name], held_out))
-
-    def _without(
-        self, members: np.ndarray, weights: Weights, environment: bool, full: FamilyFit
-    ) -> dict[str, HierarchicalPrior]:
-        """Return the priors fitted without some target tasks."""
-        if len(self.environments[self.target]) < SAME_THETA_ABOVE:
-            return fit_families(
-                self._training(weights, members), environment, self.noise_std, full, FOLD_ITERATIONS
-            ).priors
-        training = self._training(weights, members, full)
-        return {name: with_mean_of(prior, training) for name, prior in full.priors.items()}
-
-    def _training(
-        self, weights: Weights, without: np.ndarray | None = None, full: FamilyFit | None = None
-    ) -> TrainingTasks:
-        """Standardize the tasks of environments with weight, less some of the target's."""
-        kept = [list(tasks) if weight > 0 else [] for tasks, weight in zip(self.environments, weights, strict=True)]
-        if without is not None:
-            left = np.delete(np.arange(len(kept[self.target])), without)
-            kept[self.target] = [kept[self.target][i] for i in left.tolist()]
-        scaling = fit_scaling(kept, weights) if full is None else full.priors[FAMILIES[0]].scaling
-        of_task = [w / max(len(tasks), 1) for w, tasks in zip(weights, self.environments, strict=True)]
-        counts = np.concatenate([np.full(len(tasks), c) for tasks, c in zip(kept, of_task, strict=True)])
-        is_target = np.concatenate([np.full(len(tasks), float(e == self.target)) for e, tasks in enumerate(kept)])
-        tasks = [scaling.task(task) for group in kept for task in group]
-        return TrainingTasks(scaling, tasks, counts / counts.max(), is_target)
+            for name, prior in self._without(members, option, full).items():
+                if name in parts:
+                    parts[name].append((rows, self.queries.predict(prior, rows)))
+        for name, prior in full.priors.items():
+            if len(parts[name]) == len(self.folds.members):  # else it could not be fitted without some fold
+                held_out = gather(parts[name], len(self.queries.splits))
+                self.scored.append(Scored(len(self.options), name, prior, held_out))
+        self.options.append(option)
 
     def scores(self) -> np.ndarray:
-        """Return the mean contaminated log density of every held-out task, (candidates, tasks)."""
+        """Return the mean contaminated log density of every held-out task, (scored, tasks)."""
         return np.array([self.queries.scores(each.held_out) for each in self.scored])
 
+    def option_scores(self) -> np.ndarray:
+        """Return the same for the families of each option, averaged, (options, tasks)."""
+        scores = self.scores()
+        averages = []
+        for option in range(len(self.options)):
+            rows = [i for i, each in enumerate(self.scored) if each.option == option]
+            weights = averaging_weights(scores[rows], PER_TASK)
+            averages.append(self.queries.scores(join([self.scored[i].held_out for i in rows], weights)))
+        return np.array(averages)
 
-def search_families(
-    environments: Sequence[Sequence[Task]],
-    target: int,
-    options: Sequence[tuple[Weights, bool]],
-    noise_std: float | None,
-    seed: int,
-    deadline: float | None = None,
-    progress: Progress = lambda share: None,
-) -> FamilyChoice:
-    """Compare all families at all options, and average the ones that predict held-out target tasks well."""
-    search = FamilySearch(environments, target, noise_std, seed)
-    with threadpool_limits(1, user_api="blas"):  # threads only get in each other's way with such small matrices
-        for i, (weights, environment) in enumerate(options):
-            if i and deadline is not None and time.monotonic() > deadline:
-                break
-            search.add(weights, environment)
-            progress((i + 1) / len(options))
-        return choose_members(search)
+    def _without(self, members: np.ndarray, option: Option, full: FamilyFit) -> dict[str, HierarchicalPrior]:
+        """Return the priors fitted without some of the held-out environment's tasks."""
+        if option.weights[self.held_out] == 0.0:
+            return full.priors
+        kept = list(self.environments)
+        kept[self.held_out] = [task for i, task in enumerate(self.tasks) if i not in members]
+        if len(self.tasks) < SAME_THETA_ABOVE:
+            training = training_tasks(kept, self.target, option)
+            return fit_families(training, option.environment, self.noise_std, full, FOLD_ITERATIONS).priors
+        training = training_tasks(kept, self.target, option, full)
+        return {name: with_mean_of(prior, [training]) for name, prior in full.priors.items()}
+
+
+def training_tasks(
+    environments: Sequence[Sequence[Task]], target: int, option: Option, fitted: FamilyFit | None = None
+) -> TrainingTasks:
+    """Standardize the tasks of environments with weight, as those of `fitted` are if it is given.
+
+    The evidence of a task of environment e counts w_e / N_e, relative to the largest: once in the environment that
+    counts most.
+    """
+    kept = [list(tasks) if weight > 0 else [] for tasks, weight in zip(environments, option.weights, strict=True)]
+    scaling = fit_scaling(kept, option.weights) if fitted is None else next(iter(fitted.priors.values())).scaling
+    of_task = np.array([w / max(len(tasks), 1) for w, tasks in zip(option.weights, kept, strict=True)])
+    sizes, counts = [len(tasks) for tasks in kept], of_task / of_task.max()
+    is_target = np.repeat(np.arange(len(kept)) == target, sizes).astype(np.float64)
+    tasks = [scaling.task(task) for tasks in kept for task in tasks]
+    return TrainingTasks(scaling, tasks, np.repeat(counts, sizes), is_target, counts)
 
 
 def choose_members(search: FamilySearch) -> FamilyChoice:
-    """Weight the candidates by their scores, and calibrate their average."""
+    """Weight families and options by their scores, reduce them to a few members, and calibrate their average."""
     scores = search.scores()
-    candidates = [each.candidate for each in search.scored]
-    means = scores.mean(axis=1)
-    alone = [i for i, candidate in enumerate(candidates) if candidate.weights[search.target] == 1.0]
-    target_only = max(alone, key=lambda i: means[i]) if alone else None
-    weights = averaging_weights(scores, PER_TASK)
-    weights = drop_worse(weights, scores, target_only, NEGLIGIBLE)
+    alone = [i for i, each in enumerate(search.scored) if search.options[each.option].weights[search.target] == 1.0]
+    target_only = max(alone, key=lambda i: scores[i].mean()) if alone else None
+    weights = drop_worse(averaging_weights(scores, PER_TASK), scores, target_only, NEGLIGIBLE)
+    of_option = np.bincount([each.option for each in search.scored], weights, len(search.options))
+    choice = Choice(_candidates(search.options), of_option, search.option_scores())
+    return _average(search, choice, weights)
+
+
+def choose_untested(search: FamilySearch) -> FamilyChoice:
+    """Give all options the same weight: tasks of the target could not be held out, those of a source have been.
+
+    They say which families predict well, not how much the source should count.
+    """
+    scores = search.scores()
+    weights = np.zeros(len(scores))
+    for option in range(len(search.options)):
+        rows = [i for i, each in enumerate(search.scored) if each.option == option]
+        weights[rows] = averaging_weights(scores[rows], PER_TASK) / len(search.options)
+    equal = np.full(len(search.options), 1.0 / len(search.options))
+    return _average(search, Choice(_candidates(search.options), equal, None), weights)
+
+
+def without_test(
+    environments: Sequence[Sequence[Task]], target: int, options: Sequence[Option], noise_std: float | None
+) -> FamilyChoice:
+    """Average the two simplest families at all options: there are no tasks to hold out."""
+    families = (LINEAR, SMOOTH)
+    fits = [
+        fit_families(training_tasks(environments, target, option), option.environment, noise_std) for option in options
+    ]
+    priors = [fit.priors[name] for fit in fits for name in families if name in fit.priors]
+    equal = np.full(len(options), 1.0 / len(options))
+    weights = np.full(len(priors), 1.0 / len(priors))
+    shares = {name: float(np.mean([name in fit.priors for fit in fits])) for name in families}
+    families_found = {name: share / sum(shares.values()) for name, share in shares.items()}
+    return FamilyChoice(Choice(_candidates(options), equal, None), priors, weights, families_found, 1.0)
+
+
+def _candidates(options: Sequence[Option]) -> list[Candidate]:
+    return [Candidate(option.weights, option, option.from_scores) for option in options]
+
+
+def _average(search: FamilySearch, choice: Choice, weights: np.ndarray) -> FamilyChoice:
+    names = dict.fromkeys(each.family for each in search.scored)
+    families = {
+        name: float(sum(w for w, each in zip(weights, search.scored, strict=True) if each.family == name))
+        for name in names
+    }
     held_out = [each.held_out for each in search.scored]
     weights = merge_similar(weights, search.queries.distances(held_out))
     kept = np.flatnonzero(weights).tolist()
     spread = search.queries.spread([held_out[i] for i in kept], weights[kept])
-    return FamilyChoice(Choice(candidates, weights, scores), [search.scored[i].prior for i in kept], spread)
+    return FamilyChoice(choice, [search.scored[i].prior for i in kept], weights[kept], families, spread)

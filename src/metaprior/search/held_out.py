@@ -12,7 +12,7 @@ from metaprior.search.folds import Folds
 from metaprior.tasks.padding import pad_to
 from metaprior.tasks.types import Task, TestTask
 
-LOG_SPREADS = np.arange(-0.5, 0.51, 0.05)
+LOG_SPREADS = np.arange(-10, 11) / 20
 SPREAD_STD = 0.2  # prior standard deviation of the log factor: few held-out tasks change little
 PER_TASK = 1.5  # independent observations that the readings of a held-out task count as
 
@@ -111,7 +111,9 @@ class Queries:
 
 def join(members: Sequence[HeldOut], weights: np.ndarray) -> HeldOut:
     """Return the weighted average of predictive distributions."""
-    log_weights = [m.log_weights + np.log(w) for m, w in zip(members, weights.tolist(), strict=True)]
+    pairs = [(member, weight) for member, weight in zip(members, weights.tolist(), strict=True) if weight > 0]
+    members = [member for member, _ in pairs]
+    log_weights = [member.log_weights + np.log(weight) for member, weight in pairs]
     means, variances = (np.concatenate([m[i] for m in members]) for i in (0, 1))
     return HeldOut(means, variances, np.concatenate(log_weights))
 

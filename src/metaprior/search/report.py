@@ -9,6 +9,7 @@ import numpy as np
 from scipy import stats
 
 from metaprior.checks import require_matplotlib
+from metaprior.hierarchical.families import FAMILIES
 from metaprior.metrics import mean_and_standard_error
 from metaprior.search.averaging import averaging_weights, select_weights
 from metaprior.search.candidates import Choice
@@ -46,6 +47,10 @@ class TransferReport:
         Scores and gains with their standard errors over target tasks.
     source_gain : tuple of (gain, standard error) or None
         Gain of the candidates with a source, averaged by weights. Those for a task come from the other target tasks.
+    environment_effect : ndarray of shape (n_candidates,) or None
+        Whether the target's common mean may deviate from that of the sources.
+    families : dict or None
+        The families of priors that were compared, with their weights in the averaged prediction.
     """
 
     names: tuple[str, ...]
@@ -61,6 +66,8 @@ class TransferReport:
     gain_standard_error: np.ndarray | None = None
     source_gain: tuple[float, float] | None = None
     n_source_tasks: int | None = None  # None in files written before it was recorded
+    environment_effect: np.ndarray | None = None
+    families: dict[str, float] | None = None
 
     @property
     def alpha(self) -> np.ndarray:
@@ -117,7 +124,20 @@ class TransferReport:
         for name, values in (("temperature", self.temperature), ("prior_std", self.prior_std)):
             if values[candidate] != 1.0:
                 special += f", {name} x {values[candidate]:g}"
+        if self.environment_effect is not None and self.environment_effect[candidate]:
+            special += ", own mean"
         return text + special
+
+    @property
+    def family_words(self) -> str:
+        """A sentence on the families of priors that predictions are averaged over."""
+        if not self.families:
+            return ""
+        used = {name: weight for name, weight in self.families.items() if weight >= 0.005}
+        listed = ", ".join(f"{name} {used[name]:.2f}" for name in sorted(used, key=lambda name: -used[name]))
+        missing = [name for name in FAMILIES if name not in self.families]
+        left_out = f" Left out, because they could not be fitted: {', '.join(missing)}." if missing else ""
+        return f"Weights of the families of priors: {listed}.{left_out}"
 
     def __str__(self) -> str:
         header = ("settings", "score", "gain", "weight")
@@ -133,6 +153,7 @@ class TransferReport:
             for name, share in zip(self.names, self.weight @ self.environment_weights, strict=True)
         )
         words = [self.verdict, f"Weights of the environments, on average: {shares}."]
+        words += [self.family_words] if self.families else []
         return "\n".join([*(textwrap.fill(text, 80) for text in words), "", *lines])
 
     __repr__ = __str__
@@ -167,7 +188,7 @@ class TransferReport:
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> "TransferReport":
         """Make a report from what `to_json` returned."""
-        stored = {"n_source_tasks": None, **stored}
+        stored = {"n_source_tasks": None, "environment_effect": None, "families": None, **stored}
         given = {field.name: stored[field.name] for field in dataclasses.fields(cls)}
         tuples = {name: given[name] and tuple(given[name]) for name in ("names", "source_gain")}
         arrays = {
@@ -179,12 +200,18 @@ class TransferReport:
 
 
 def make_report(
-    choice: Choice, names: tuple[str, ...], target: int, n_target_tasks: int, n_source_tasks: int | None = None
+    choice: Choice,
+    names: tuple[str, ...],
+    target: int,
+    n_target_tasks: int,
+    n_source_tasks: int | None = None,
+    families: dict[str, float] | None = None,
 ) -> TransferReport:
     """Make the report of a choice."""
     candidates = choice.candidates
     weights = np.array([candidate.weights for candidate in candidates])
     temperature, prior_std = np.array([_scales(candidate.settings) for candidate in candidates]).T
+    effects = [bool(getattr(candidate.settings, "environment", False)) for candidate in candidates]
     report = TransferReport(
         names,
         names[target],
@@ -194,6 +221,8 @@ def make_report(
         prior_std / prior_std[0],
         choice.weights,
         n_source_tasks=n_source_tasks,
+        environment_effect=None if not any(effects) else np.array(effects),
+        families=families,
     )
     if choice.scores is None:
         return report

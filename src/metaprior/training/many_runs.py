@@ -16,10 +16,10 @@ from metaprior.meta.methods import Laplace, Method
 from metaprior.meta.mini_batches import batch_plan
 from metaprior.meta.objective import BLOCK_SAMPLES
 from metaprior.meta.runs import Run, Settings, stack_runs
+from metaprior.progress import progress_bar
 from metaprior.tasks.types import Task
 from metaprior.training.checkpoint import Checkpoint
 from metaprior.training.loop import BatchSource, Result, Validation, train
-from metaprior.training.monitoring import progress_bar
 from metaprior.training.steps import CHUNK, TrainConfig
 
 MAX_BYTES = 2**32  # kept at once for the gradients of several runs
@@ -75,7 +75,7 @@ def train_runs(
         if deadline is not None and part.start == 0:
             now = time.monotonic()
             limit = now + len(part) / len(runs) * (deadline - now)
-        with progress_bar(description, n_steps, options.progress) as on_chunk:
+        with progress_bar(description, n_steps, "steps", options.progress, "compiling") as move:
             result = train(
                 stacked.problem,
                 stacked.particles,
@@ -85,7 +85,7 @@ def train_runs(
                 jnp.full(len(part), options.learning_rate, rate_dtype),
                 None if validation is None else stack_validation(validation[chosen]),
                 patience,
-                on_chunk,
+                None if move is None else lambda done, loss: move(done, f"loss {loss:.4f}"),
                 deadline=limit,
                 check_divergence=check_divergence,
                 checkpoint=options.checkpoint,

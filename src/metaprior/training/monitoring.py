@@ -1,9 +1,6 @@
-"""What happens between chunks of training steps: the deadline, early stopping and the progress bar."""
+"""What happens between chunks of training steps: the deadline and early stopping."""
 
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import equinox as eqx
@@ -82,33 +79,6 @@ class EarlyStopping:
     def finished(self) -> bool:
         """Whether every run has stopped."""
         return not self.running.any()
-
-
-@contextmanager
-def progress_bar(
-    description: str, total: int, show: bool | None = None
-) -> Iterator[Callable[[int, float], None] | None]:
-    """Yield a function of (steps done, loss) that moves a progress bar, or None if no bar is shown.
-
-    `show=None` shows the bar if standard error is a terminal.
-    """
-    if not (sys.stderr.isatty() if show is None else show):
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total:.0f} steps"),
-        TextColumn("loss {task.fields[loss]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(description, total=total, loss="compiling")
-        yield lambda done, loss: progress.update(task, completed=done, loss=f"{loss:.4f}")
 
 
 @eqx.filter_jit
