@@ -8,7 +8,14 @@ from hypothesis.extra.numpy import arrays
 from scipy.special import softmax
 from scipy.stats import norm
 
-from metaprior.search.averaging import averaging_weights, clearly_worse, contaminated, drop_negligible, select_weights
+from metaprior.search.averaging import (
+    averaging_weights,
+    clearly_worse,
+    contaminated,
+    drop_worse,
+    merge_similar,
+    select_weights,
+)
 
 SCORES = st.tuples(st.integers(1, 6), st.integers(1, 9)).flatmap(
     lambda shape: arrays(float, shape, elements=st.floats(-20, 5))
@@ -119,4 +126,65 @@ def test_contamination_against_scipy_and_its_floor(log_density, spread):
     ],
 )
 def test_negligible_weights_and_more_than_six_are_dropped(given_, expected):
-    np.testing.assert_allclose(drop_negligible(np.array(given_)), expected, rtol=1e-12)
+    found = select_weights(np.array(given_), np.zeros((len(given_), 3)), None)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_dropping_the_worse_keeps_any_number_of_others():
+    weights = np.array([0.05] + [0.1] * 8 + [0.15])
+    np.testing.assert_allclose(drop_worse(weights, np.zeros((10, 3)), None), weights)
+    np.testing.assert_allclose(drop_worse(np.full(100, 0.01), np.zeros((100, 3)), 0), 0.01)
+
+
+def test_what_is_negligible_can_be_said():
+    weights, scores = np.array([0.6, 0.385, 0.015]), np.zeros((3, 2))
+    np.testing.assert_allclose(drop_worse(weights, scores, None), [0.6 / 0.985, 0.385 / 0.985, 0.0])
+    np.testing.assert_allclose(drop_worse(weights, scores, None, 0.01), weights)
+    np.testing.assert_allclose(drop_worse(weights, scores, None, 0.5), [1.0, 0.0, 0.0])
+
+
+def test_every_task_counts_as_several_observations():
+    scores = np.repeat([[0.3], [0.1], [-0.4]], 5, axis=1)
+    np.testing.assert_allclose(averaging_weights(scores, 1.5), softmax(1.5 * 5 * scores[:, 0]), rtol=1e-9)
+
+
+MEMBERS = st.integers(1, 9).flatmap(
+    lambda n: st.tuples(
+        arrays(float, n, elements=st.floats(0.01, 1.0)), arrays(float, (n, 2), elements=st.floats(-3, 3))
+    )
+)
+
+
+@given(MEMBERS, st.integers(1, 6))
+def test_merging_keeps_the_sum_and_reduces_the_number(members, n_members):
+    weights, places = members
+    distances = np.sum((places[:, None] - places) ** 2, axis=-1)
+    merged = merge_similar(weights, distances, n_members)
+    assert np.count_nonzero(merged) == min(n_members, len(weights))
+    np.testing.assert_allclose(merged.sum(), weights.sum(), rtol=1e-12)
+    assert np.all(merged[merged > 0] >= weights[merged > 0])
+
+
+def test_identical_members_are_merged_first_and_the_average_stays():
+    places = np.array([0.0, 1.0, 0.0, 2.0, 1.0, 0.0, 5.0, 1.1, 9.0])
+    weights = np.array([0.05, 0.2, 0.15, 0.1, 0.1, 0.1, 0.02, 0.18, 0.1])
+    merged = merge_similar(weights, np.subtract.outer(places, places) ** 2)
+    np.testing.assert_allclose(merged, [0.0, 0.3, 0.3, 0.1, 0.0, 0.0, 0.02, 0.18, 0.1])
+    assert merged @ places == pytest.approx(weights @ places)
+    assert weights.sum() == pytest.approx(1.0)  # not changed in place
+
+
+def test_pairs_are_merged_by_the_least_loss_and_the_heavier_stays():
+    """Ward's criterion: w_i w_j / (w_i + w_j) d_ij is 0.0099 for the first pair, 0.0125 for the second."""
+    weights = np.array([0.01, 0.49, 0.25, 0.25])
+    distances = np.full((4, 4), 9.0)
+    distances[[0, 1], [1, 0]], distances[[2, 3], [3, 2]] = 1.01, 0.1
+    np.testing.assert_allclose(merge_similar(weights, distances, 3), [0.0, 0.5, 0.25, 0.25])
+    distances[[2, 3], [3, 2]] = 0.05
+    np.testing.assert_allclose(merge_similar(weights, distances, 3), [0.01, 0.49, 0.5, 0.0])
+
+
+def test_members_of_no_weight_are_not_merged():
+    weights = np.array([0.0, 0.5, 0.0, 0.5])
+    np.testing.assert_array_equal(merge_similar(weights, np.zeros((4, 4)), 2), weights)
+    np.testing.assert_array_equal(merge_similar(weights, np.zeros((4, 4)), 1), [0.0, 1.0, 0.0, 0.0])
