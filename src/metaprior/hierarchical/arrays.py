@@ -9,9 +9,10 @@ import numpy as np
 from metaprior.hierarchical.modes import CommonCurve
 from metaprior.hierarchical.parameters import MAX_ARD, Layout, Parts
 from metaprior.hierarchical.prior import HierarchicalPrior
+from metaprior.hierarchical.task_scales import TaskScales
 from metaprior.tasks.scaling import Scaling
 
-ARRAYS = ("theta", "points", "weights", "weights_root", "noise_variances", "log_noise_weights")
+ARRAYS = ("theta", "points", "weights", "weights_root")
 OPTIONAL_ARRAYS = ("shape_root", "counts")
 SCALING, CURVE = ("x_mean", "x_std", "y_mean", "y_std"), ("line", "weights", "points", "lengths")
 
@@ -19,6 +20,7 @@ SCALING, CURVE = ("x_mean", "x_std", "y_mean", "y_std"), ("line", "weights", "po
 def to_arrays(prior: HierarchicalPrior) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return a description of the prior as JSON values, and its arrays."""
     arrays = {name: getattr(prior, name) for name in (*ARRAYS, *OPTIONAL_ARRAYS)}
+    arrays |= {"scales.factors": prior.scales.factors, "scales.log_weights": prior.scales.log_weights}
     arrays |= {f"scaling.{name}": getattr(prior.scaling, name) for name in SCALING}
     if prior.curve is not None:
         arrays |= {f"curve.{name}": getattr(prior.curve, name) for name in CURVE}
@@ -28,6 +30,7 @@ def to_arrays(prior: HierarchicalPrior) -> tuple[dict[str, Any], dict[str, np.nd
         "input_dim": layout.input_dim,
         "log_noise": layout.log_noise,
         "noise_variance": prior.noise_variance,
+        "noise_only": prior.scales.noise_only,
     }
     return description, {name: np.asarray(array, np.float64) for name, array in arrays.items() if array is not None}
 
@@ -46,8 +49,7 @@ def from_arrays(description: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
         arrays["weights"],
         arrays["weights_root"],
         float(description["noise_variance"]),
-        arrays["noise_variances"],
-        arrays["log_noise_weights"],
+        TaskScales(arrays["scales.factors"], arrays["scales.log_weights"], bool(description["noise_only"])),
         curve,
         arrays.get("shape_root"),
         arrays.get("counts"),
@@ -57,15 +59,16 @@ def from_arrays(description: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
             raise ValueError(f"{name} must be float64{list(shape)}; it is {array.dtype}{list(array.shape)}")
         if not np.isfinite(array).all():
             raise ValueError(f"{name} must be finite")
-    if (prior.noise_variances < 0).any() or not prior.scaling.y_std > 0 or (prior.scaling.x_std <= 0).any():
-        raise ValueError("noise_variances must not be negative, and scales must be positive")
+    positive = (prior.noise_variance, prior.scales.factors, prior.scaling.x_std, prior.scaling.y_std)
+    if not all(np.all(np.isfinite(values)) and np.all(np.asarray(values) > 0) for values in positive):
+        raise ValueError("noise_variance, factors and scales must be positive")
     return prior
 
 
 def _expected_shapes(prior: HierarchicalPrior) -> dict[str, tuple[np.ndarray, tuple[int, ...]]]:
     """Return every array with the shape that the layout gives it."""
     layout, input_dim = prior.layout, prior.layout.input_dim
-    n_points, n_noises = len(prior.points), len(prior.noise_variances)
+    n_points, n_scales = len(prior.points), len(prior.scales.factors)
     n_line, n_lengths = 1 + input_dim, input_dim if input_dim <= MAX_ARD else 1
     n_weights = (n_line + (n_points if layout.parts.smooth else 0)) * (2 if layout.parts.environment else 1)
     shapes = {
@@ -73,8 +76,8 @@ def _expected_shapes(prior: HierarchicalPrior) -> dict[str, tuple[np.ndarray, tu
         "points": (prior.points, (n_points, input_dim)),
         "weights": (prior.weights, (n_weights,)),
         "weights_root": (prior.weights_root, (n_weights, n_weights)),
-        "noise_variances": (prior.noise_variances, (n_noises,)),
-        "log_noise_weights": (prior.log_noise_weights, (n_noises,)),
+        "scales.factors": (prior.scales.factors, (n_scales,)),
+        "scales.log_weights": (prior.scales.log_weights, (n_scales,)),
         "scaling.x_mean": (prior.scaling.x_mean, (input_dim,)),
         "scaling.x_std": (prior.scaling.x_std, (input_dim,)),
         "scaling.y_mean": (prior.scaling.y_mean, ()),

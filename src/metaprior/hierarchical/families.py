@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from metaprior.hierarchical.blocks import Block, make_blocks, place_points, squared_distances
+from metaprior.hierarchical.blocks import make_blocks, place_points, squared_distances
 from metaprior.hierarchical.collapse import Collapsed, Gaussians, collapse, information, posterior_of_weights
 from metaprior.hierarchical.modes import MAX_ITERATIONS, CommonCurve, Mode, common_curve, find_mode, with_curve
-from metaprior.hierarchical.noise import learn_noise
 from metaprior.hierarchical.parameters import Layout, Parts
 from metaprior.hierarchical.prior import HierarchicalPrior
 from metaprior.hierarchical.shapes import learn_shapes, residual, shape_functions
+from metaprior.hierarchical.task_scales import ONE_SCALE, learn_scales
 from metaprior.hierarchical.terms import add_noise, gaussians, make_basis, mean_features
 from metaprior.tasks.scaling import Scaling
 from metaprior.tasks.types import Task
@@ -51,83 +51,103 @@ def fit_families(
     With `environment` the target's mean deviates from that of the sources. `noise_std` is given in the units of y, or
     learned if None.
     """
-    points = place_points(training.tasks)
-    blocks = make_blocks(training.tasks, training.counts, training.is_target, points)
-    log_noise = None if noise_std is None else float(np.log(noise_std / training.scaling.y_std))
-    priors: dict[str, HierarchicalPrior] = {}
-    modes: dict[str, Mode] = {}
-
-    def fit(name: str, parts: Parts, blocks: Sequence[Block], curve: CommonCurve | None = None) -> Collapsed:
-        layout = Layout(parts, points.shape[1], log_noise)
-        known = [] if near is None or name not in near.modes else [near.modes[name]]
-        if curve is not None and (max_iterations == MAX_ITERATIONS or not known):
-            known.append(modes[SMOOTH])
-        modes[name] = find_mode(layout, blocks, points, known, max_iterations)
-        basis = make_basis(layout, modes[name].theta, squared_distances(points, points))
-        given = [gaussians(layout, modes[name].theta, basis, block)[0] for block in blocks]
-        collapsed, noise = collapse(given), layout.noise_variance(modes[name].theta)
-        priors[name] = _prior(training, modes[name], points, blocks, given, collapsed, noise, curve)
-        return collapsed
-
-    fit(LINEAR, Parts(environment=environment), blocks)
+    fitter = _Fitter(training, environment, noise_std, near, max_iterations)
+    fitter.fit(LINEAR, Parts(environment=environment))
     try:
-        collapsed = fit(SMOOTH, Parts(smooth=True, environment=environment), blocks)
-        curve = common_curve(modes[SMOOTH], collapsed, points)
-        parts = Parts(smooth=True, curve=True, environment=environment)
-        blocks = with_curve(blocks, curve, Layout(parts, points.shape[1]).n_curve)
-        fit(CURVE, parts, blocks, curve)
-        priors[SHAPES] = _fit_shapes(training, modes[CURVE], points, blocks, curve)
+        collapsed = fitter.fit(SMOOTH, Parts(smooth=True, environment=environment))
+        fitter.add_curve(collapsed)
+        fitter.fit(CURVE, Parts(smooth=True, curve=True, environment=environment))
+        fitter.fit_shapes()
     except np.linalg.LinAlgError:  # the families from there on are left out, and the report names them
         pass
-    return FamilyFit({name: prior for name, prior in priors.items() if _is_finite(prior)}, modes)
+    return FamilyFit({name: prior for name, prior in fitter.priors.items() if _is_finite(prior)}, fitter.modes)
 
 
-def _fit_shapes(
-    training: TrainingTasks, mode: Mode, points: np.ndarray, blocks: Sequence[Block], curve: CommonCurve
-) -> HierarchicalPrior:
-    layout, theta = mode.layout, mode.theta
-    covariance, noise = learn_shapes(mode, blocks, points)
-    basis = make_basis(layout, theta, squared_distances(points, points))
-    given = []
-    for block in blocks:
-        functions = shape_functions(layout, theta, points, block)
-        rest = residual(layout, theta, functions, block.between, len(points))
-        rest = rest * (block.mask[:, :, None] * block.mask[:, None, :])
-        total = add_noise(functions @ covariance @ np.swapaxes(functions, 1, 2) + rest, block.mask, noise)
-        given.append(Gaussians(block.y, mean_features(layout, theta, basis, block), total, block.counts))
-    values, vectors = np.linalg.eigh(covariance)
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
-    return _prior(training, mode, points, blocks, given, collapse(given), noise, curve, root)
+class _Fitter:
+    """The fits of one family after another to the same tasks."""
 
+    def __init__(
+        self,
+        training: TrainingTasks,
+        environment: bool,
+        noise_std: float | None,
+        near: FamilyFit | None,
+        max_iterations: int,
+    ):
+        self.training, self.near, self.max_iterations = training, near, max_iterations
+        self.points = place_points(training.tasks)
+        self.point_distances = squared_distances(self.points, self.points)
+        self.blocks = make_blocks(training.tasks, training.counts, training.is_target, self.points)
+        self.log_noise = None if noise_std is None else float(np.log(noise_std / training.scaling.y_std))
+        self.curve: CommonCurve | None = None
+        self.priors: dict[str, HierarchicalPrior] = {}
+        self.modes: dict[str, Mode] = {}
 
-def _prior(
-    training: TrainingTasks,
-    mode: Mode,
-    points: np.ndarray,
-    blocks: Sequence[Block],
-    given: Sequence[Gaussians],
-    collapsed: Collapsed,
-    noise: float,
-    curve: CommonCurve | None,
-    shape_root: np.ndarray | None = None,
-) -> HierarchicalPrior:
-    noises, log_weights = np.array([noise]), np.zeros(1)
-    if mode.layout.log_noise is None:
-        noises, log_weights = learn_noise(given, [block.mask for block in blocks], collapsed, noise)
-    return HierarchicalPrior(
-        training.scaling,
-        mode.layout,
-        mode.theta,
-        points,
-        collapsed.mean,
-        collapsed.root,
-        noise,
-        noises,
-        log_weights,
-        curve,
-        shape_root,
-        training.of_environment,
-    )
+    def fit(self, name: str, parts: Parts) -> Collapsed:
+        """Find the mode of theta; integrate the mean's weights out there, and the scales of tasks."""
+        layout = Layout(parts, self.points.shape[1], self.log_noise)
+        known = [] if self.near is None or name not in self.near.modes else [self.near.modes[name]]
+        if parts.curve and (self.max_iterations == MAX_ITERATIONS or not known):
+            known.append(self.modes[SMOOTH])
+        mode = find_mode(layout, self.blocks, self.points, known, self.max_iterations)
+        basis = make_basis(layout, mode.theta, self.point_distances)
+        given = [gaussians(layout, mode.theta, basis, block)[0] for block in self.blocks]
+        lines = [block.line * layout.line_stds(mode.theta) for block in self.blocks]
+        self.modes[name] = mode
+        return self._keep(name, mode, given, lines, layout.noise_variance(mode.theta))
+
+    def add_curve(self, collapsed: Collapsed) -> None:
+        """Let tasks deform the common curve of the smooth family."""
+        self.curve = common_curve(self.modes[SMOOTH], collapsed, self.points)
+        n_functions = Layout(Parts(smooth=True, curve=True), self.points.shape[1]).n_curve
+        self.blocks = with_curve(self.blocks, self.curve, n_functions)
+
+    def fit_shapes(self) -> None:
+        """Learn a full covariance of the deviations, from the mode of the curve family."""
+        mode = self.modes[CURVE]
+        layout, theta = mode.layout, mode.theta
+        covariance, noise = learn_shapes(mode, self.blocks, self.points)
+        jitter = 1e-9 * np.trace(covariance) / len(covariance)
+        root = np.linalg.cholesky(covariance + jitter * np.eye(len(covariance)))
+        basis = make_basis(layout, theta, self.point_distances)
+        given, lines = [], []
+        for block in self.blocks:
+            functions = shape_functions(layout, theta, self.points, block)
+            rest = residual(layout, theta, functions, block.between, len(self.points))
+            rest *= block.mask[:, :, None] * block.mask[:, None, :]
+            own = functions @ root
+            total = add_noise(own @ np.swapaxes(own, 1, 2) + rest, block.mask, noise)
+            given.append(Gaussians(block.y, mean_features(layout, theta, basis, block), total, block.counts))
+            lines.append(own[..., : 1 + layout.input_dim])
+        self._keep(SHAPES, mode, given, lines, noise, root)
+
+    def _keep(
+        self,
+        name: str,
+        mode: Mode,
+        given: Sequence[Gaussians],
+        lines: Sequence[np.ndarray],
+        noise: float,
+        shape_root: np.ndarray | None = None,
+    ) -> Collapsed:
+        collapsed, scales = collapse(given), ONE_SCALE
+        if self.log_noise is None:
+            masks = [block.mask for block in self.blocks]
+            scales = learn_scales(given, lines, masks, collapsed, noise, self._noise_only(name))
+        curve = self.curve if mode.layout.parts.curve else None
+        self.priors[name] = HierarchicalPrior(
+            *(self.training.scaling, mode.layout, mode.theta, self.points, collapsed.mean, collapsed.root),
+            *(noise, scales, curve, shape_root, self.training.of_environment),
+        )
+        return collapsed
+
+    def _noise_only(self, name: str) -> bool | None:
+        """Return whether scales of tasks multiply the noise only, as in the fit nearby; None compares both."""
+        if name == LINEAR:
+            return True  # there is no smooth deviation
+        if self.near is None or self.max_iterations == MAX_ITERATIONS or name not in self.near.priors:
+            return None
+        return self.near.priors[name].scales.noise_only
 
 
 def with_mean_of(prior: HierarchicalPrior, chunks: Iterable[TrainingTasks]) -> HierarchicalPrior:
@@ -139,7 +159,8 @@ def with_mean_of(prior: HierarchicalPrior, chunks: Iterable[TrainingTasks]) -> H
     for chunk in chunks:
         for block in make_blocks(chunk.tasks, chunk.counts, chunk.is_target, prior.points):
             described = prior.describe(block.x, block.mask, block.is_target)
-            covariance = add_noise(prior.deviations(described, described), block.mask, prior.noise_variance)
+            lines, rest = prior.deviations(described, described)
+            covariance = add_noise(lines + rest, block.mask, prior.noise_variance)
             added = information(Gaussians(block.y, described.features, covariance, block.counts))
             precision, linear = precision + added[0], linear + added[1]
     weights, root, _ = posterior_of_weights(precision, linear)
@@ -147,5 +168,5 @@ def with_mean_of(prior: HierarchicalPrior, chunks: Iterable[TrainingTasks]) -> H
 
 
 def _is_finite(prior: HierarchicalPrior) -> bool:
-    parts = (prior.theta, prior.weights, prior.weights_root, prior.noise_variances, prior.shape_root)
+    parts = (prior.theta, prior.weights, prior.weights_root, prior.scales.factors, prior.shape_root)
     return all(np.isfinite(part).all() for part in parts if part is not None)

@@ -11,6 +11,7 @@ from metaprior.hierarchical.blocks import line, squared_distances
 from metaprior.hierarchical.linalg import cholesky, log_sum_exp, triangular_inverse
 from metaprior.hierarchical.modes import CommonCurve
 from metaprior.hierarchical.parameters import Layout
+from metaprior.hierarchical.task_scales import TaskScales
 from metaprior.hierarchical.terms import JITTER, NOISE_FLOOR, make_basis, rbf, rbf_between
 from metaprior.prediction.ensemble import Prediction
 from metaprior.tasks.scaling import Scaling
@@ -46,8 +47,7 @@ class HierarchicalPrior:
     weights: np.ndarray  # (m,), posterior mean of the weights of the common mean
     weights_root: np.ndarray  # (m, m): R, where R R' is their posterior covariance
     noise_variance: float  # common to all tasks
-    noise_variances: np.ndarray  # (noises,): of tasks
-    log_noise_weights: np.ndarray  # (noises,)
+    scales: TaskScales
     curve: CommonCurve | None = None
     shape_root: np.ndarray | None = None  # (functions, functions): root of the covariance S of the shapes
     counts: np.ndarray | None = None  # (environments,): how much the evidence of a task of each has counted
@@ -60,39 +60,43 @@ class HierarchicalPrior:
     @property
     def n_components(self) -> int:
         """Number of noises."""
-        return len(self.noise_variances)
+        return len(self.scales.factors)
 
     def condition(self, x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> Posterior:
         """Condition on standardized contexts x (tasks, n, d), y and mask (tasks, n)."""
         context = self.describe(np.asarray(x, np.float64), mask.astype(np.float64))
-        covariance = self._covariance(context, context)
+        fixed, scaled = self._covariance(context, context)
         deviation = (np.asarray(y, np.float64) - context.features @ self.weights) * context.mask
-        diagonal = np.arange(covariance.shape[1])
-        roots = []
-        for noise in self.noise_variances:
-            noisy = covariance.copy()
+        diagonal, roots = np.arange(fixed.shape[1]), []
+        for factor, noise in zip(self._factors, self.noise_variances, strict=True):
+            noisy = fixed + factor**2 * scaled
             noisy[:, diagonal, diagonal] += context.mask * (noise + NOISE_FLOOR) + (1.0 - context.mask)
             roots.append(_cholesky(noisy))
         root = np.stack(roots)
         inverse = np.linalg.inv(root)
         residual = (inverse @ deviation[..., None])[..., 0]
         evidence = -0.5 * np.sum(residual**2, axis=-1) - np.log(np.diagonal(root, axis1=2, axis2=3)).sum(axis=-1)
-        log_weights = self.log_noise_weights[:, None] + evidence
+        log_weights = self.scales.log_weights[:, None] + evidence
         return Posterior(context, inverse, residual, log_weights - log_sum_exp(log_weights, axis=0))
 
     def marginals(self, posterior: Posterior, x: np.ndarray) -> Prediction:
         """Predict the latent function at standardized queries x (tasks, queries, d)."""
         queries, solved, mean = self._predict(posterior, x)
-        common = np.sum((queries.features @ self.weights_root) ** 2, axis=-1)
-        own = np.sum(queries.own**2, axis=-1) - np.sum(queries.removed**2, axis=-1)
-        variance = common + own + self._smooth_variance
-        variance = np.maximum(variance - np.sum(solved**2, axis=2), 0.0)
+        n_line = 1 + self.input_dim
+        fixed = np.sum((queries.features @ self.weights_root) ** 2, axis=-1)
+        fixed += np.sum(queries.own[..., :n_line] ** 2, axis=-1)
+        scaled = np.sum(queries.own[..., n_line:] ** 2, axis=-1) - np.sum(queries.removed**2, axis=-1)
+        scaled += self._smooth_variance
+        prior_variance = fixed + self._factors[:, None, None] ** 2 * scaled
+        variance = np.maximum(prior_variance - np.sum(solved**2, axis=2), 0.0)
         return Prediction(mean, variance, self.noise_variances, posterior.log_weights)
 
     def joint(self, posterior: Posterior, x: np.ndarray) -> Prediction:
         """Predict the latent function at standardized queries jointly: `variance` has covariance matrices."""
         queries, solved, mean = self._predict(posterior, x)
-        covariance = self._covariance(queries, queries) - np.swapaxes(solved, 2, 3) @ solved
+        fixed, scaled = self._covariance(queries, queries)
+        prior_covariance = fixed + self._factors[:, None, None, None] ** 2 * scaled
+        covariance = prior_covariance - np.swapaxes(solved, 2, 3) @ solved
         return Prediction(mean, covariance, self.noise_variances, posterior.log_weights)
 
     def take(self, posteriors: Sequence[Posterior], places: np.ndarray) -> Posterior:
@@ -140,28 +144,44 @@ class HierarchicalPrior:
         own = np.concatenate([lines, curve, whitened], axis=-1) @ self.shape_root
         return Points(x, mask, common, own, np.sqrt(self._smooth_variance) * whitened)
 
-    def deviations(self, left: Points, right: Points) -> np.ndarray:
-        """Return the covariance around the common mean, without noise, (tasks, n, n)."""
-        covariance = left.own @ np.swapaxes(right.own, 1, 2)
+    def deviations(self, left: Points, right: Points) -> tuple[np.ndarray, np.ndarray]:
+        """Return the covariance around the common mean, without noise: of lines, and what factors may multiply."""
+        n_line = 1 + self.input_dim
+        lines = left.own[..., :n_line] @ np.swapaxes(right.own[..., :n_line], 1, 2)
+        scaled = left.own[..., n_line:] @ np.swapaxes(right.own[..., n_line:], 1, 2)
         if self.layout.parts.smooth:
             smooth = rbf_between(left.x, right.x, self.layout.scale(self.theta, "lengths"))
             smooth *= self._smooth_variance * left.mask[:, :, None]
-            covariance += smooth if right.mask.all() else smooth * right.mask[:, None, :]
+            scaled += smooth if right.mask.all() else smooth * right.mask[:, None, :]
         if right.removed.shape[-1]:
-            covariance -= left.removed @ np.swapaxes(right.removed, 1, 2)
-        return covariance
+            scaled -= left.removed @ np.swapaxes(right.removed, 1, 2)
+        return lines, scaled
 
-    def _covariance(self, left: Points, right: Points) -> np.ndarray:
-        """Return the covariance for a new task: the uncertainty of the common mean adds to the deviations."""
+    def _covariance(self, left: Points, right: Points) -> tuple[np.ndarray, np.ndarray]:
+        """Return the same for a new task: the uncertainty of the common mean adds to the fixed part."""
         of_left = left.features @ self.weights_root
         of_right = of_left if right is left else right.features @ self.weights_root
-        return of_left @ np.swapaxes(of_right, 1, 2) + self.deviations(left, right)
+        lines, scaled = self.deviations(left, right)
+        return of_left @ np.swapaxes(of_right, 1, 2) + lines, scaled
+
+    @property
+    def noise_variances(self) -> np.ndarray:
+        """(components,): the noise variance of each component."""
+        return self.noise_variance * self.scales.factors**2
+
+    @property
+    def _factors(self) -> np.ndarray:
+        return np.ones(len(self.scales.factors)) if self.scales.noise_only else self.scales.factors
 
     def _predict(self, posterior: Posterior, x: np.ndarray) -> tuple[Points, np.ndarray, np.ndarray]:
         """Return the queries, L^-1 times their covariance with the context, and the posterior means."""
         x = np.asarray(x, np.float64)
         queries = self.describe(x, np.ones(x.shape[:2]))
-        solved = posterior.inverse_root @ self._covariance(posterior.context, queries)
+        fixed, scaled = self._covariance(posterior.context, queries)
+        if self.scales.noise_only:
+            solved = posterior.inverse_root @ (fixed + scaled)
+        else:
+            solved = posterior.inverse_root @ (fixed + self._factors[:, None, None, None] ** 2 * scaled)
         mean = queries.features @ self.weights + (posterior.residual[:, :, None, :] @ solved)[:, :, 0]
         return queries, solved, mean
 

@@ -7,7 +7,7 @@ samples.
 """
 
 import numpy as np
-from scipy.special import softmax
+from scipy.special import softmax, stdtrit
 
 N_BOOTSTRAP = 2000
 CONTAMINATION = 0.1
@@ -41,9 +41,10 @@ def averaging_weights(scores: np.ndarray, per_task: float = 1.0) -> np.ndarray:
     return weights
 
 
-def clearly_worse(scores: np.ndarray, than: int) -> np.ndarray:
+def clearly_worse(scores: np.ndarray, than: int, level: float | None = None) -> np.ndarray:
     """Return which candidates score below candidate `than` by more than two standard errors of the paired difference.
 
+    With a `level`, by as many standard errors as Student's t test at that level asks for: more with few tasks.
     The averaging weights alone would keep a candidate whose loss is small but certain. One task says nothing.
     """
     if scores.shape[1] < 2:
@@ -51,7 +52,8 @@ def clearly_worse(scores: np.ndarray, than: int) -> np.ndarray:
     with np.errstate(invalid="ignore"):  # diverged candidates
         difference = scores - scores[than]
         error = difference.std(axis=1, ddof=1) / np.sqrt(scores.shape[1])
-        worse = difference.mean(axis=1) < -CLEARLY_WORSE * error
+        n_errors = CLEARLY_WORSE if level is None else float(stdtrit(scores.shape[1] - 1, 1.0 - level))
+        worse = difference.mean(axis=1) < -n_errors * error
     worse[than] = False
     return worse
 
@@ -64,11 +66,15 @@ def select_weights(weights: np.ndarray, scores: np.ndarray, target_only: int | N
 
 
 def drop_worse(
-    weights: np.ndarray, scores: np.ndarray, target_only: int | None, negligible: float = NEGLIGIBLE
+    weights: np.ndarray,
+    scores: np.ndarray,
+    target_only: int | None,
+    negligible: float = NEGLIGIBLE,
+    level: float | None = None,
 ) -> np.ndarray:
     """Drop candidates clearly worse than target-only, whatever their weight, and candidates of negligible weight."""
     if target_only is not None and np.isfinite(scores[target_only]).all():
-        weights = np.where(clearly_worse(scores, target_only), 0.0, weights)
+        weights = np.where(clearly_worse(scores, target_only, level), 0.0, weights)
     kept = np.where(weights < min(negligible, weights.max()), 0.0, weights)
     return kept / kept.sum()
 

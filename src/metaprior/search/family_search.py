@@ -17,6 +17,7 @@ from metaprior.tasks.scaling import fit_scaling
 from metaprior.tasks.types import Task
 
 NEGLIGIBLE = 0.01  # weight
+WORSE_LEVEL = 0.01  # of the test whether a candidate is worse than target-only, and dropped
 FOLD_ITERATIONS = 4  # from the mode of all tasks
 SAME_THETA_ABOVE = 50  # held-out tasks: leaving a fold out then changes the common mean only
 
@@ -140,7 +141,7 @@ def choose_members(search: FamilySearch) -> FamilyChoice:
     scores = search.scores()
     alone = [i for i, each in enumerate(search.scored) if search.options[each.option].weights[search.target] == 1.0]
     target_only = max(alone, key=lambda i: scores[i].mean()) if alone else None
-    weights = drop_worse(averaging_weights(scores, PER_TASK), scores, target_only, NEGLIGIBLE)
+    weights = drop_worse(averaging_weights(scores, PER_TASK), scores, target_only, NEGLIGIBLE, WORSE_LEVEL)
     of_option = np.bincount([each.option for each in search.scored], weights, len(search.options))
     choice = Choice(_candidates(search.options), of_option, search.option_scores())
     return _average(search, choice, weights)
