@@ -19,6 +19,7 @@ from metaprior.hierarchical.families import (
     fit_families,
     with_mean_of,
 )
+from metaprior.hierarchical.task_scales import ONE_SCALE
 from metaprior.tasks.scaling import fit_scaling, identity_scaling
 from metaprior.tasks.types import Task
 
@@ -134,7 +135,7 @@ def test_families_that_cannot_be_computed_are_left_out(monkeypatch):
 
 def test_families_that_are_not_finite_are_left_out(monkeypatch):
     monkeypatch.setattr(module, "learn_shapes", lambda mode, blocks, points: (np.eye(4 + len(points)), np.nan))
-    monkeypatch.setattr(module, "learn_noise", lambda given, masks, collapsed, noise: (np.array([noise]), np.zeros(1)))
+    monkeypatch.setattr(module, "learn_scales", lambda *args: ONE_SCALE)
     with np.errstate(all="ignore"):
         fit = fit_families(training_of(make_tasks(1)), False, None)
     assert list(fit.priors) == [LINEAR, SMOOTH, CURVE]
@@ -146,7 +147,7 @@ def test_a_given_noise_is_in_the_units_of_y():
     training = TrainingTasks(scaling, [scaling.task(task) for task in tasks], np.ones(6), np.ones(6))
     for prior in fit_families(training, False, 7.0).priors.values():
         np.testing.assert_allclose(prior.noise_variances * scaling.y_std**2, [49.0])
-        assert prior.noise_variance == prior.noise_variances[0]
+        assert prior.scales is ONE_SCALE
 
 
 def rows(rng, n, input_dim):

@@ -11,24 +11,23 @@ from small_problems import IS_TARGET, make_tasks
 
 from metaprior.hierarchical.families import FAMILIES, LINEAR, SHAPES, TrainingTasks, fit_families
 from metaprior.hierarchical.parameters import COMMON_STD, MAX_ARD
+from metaprior.hierarchical.task_scales import ONE_SCALE, TaskScales
 from metaprior.hierarchical.terms import JITTER, NOISE_FLOOR
 from metaprior.tasks.padding import pad_to
 from metaprior.tasks.scaling import identity_scaling
 from metaprior.tasks.types import Task
 
-NOISES, WEIGHTS = np.array([0.01, 0.09, 0.5]), np.array([0.2, 0.5, 0.3])
+FACTORS, WEIGHTS = np.array([0.4, 1.0, 2.5]), np.array([0.2, 0.5, 0.3])
 
 
 @cache
-def fitted(input_dim, environment):
-    """All families fitted to six tasks that count once, with three noises for new tasks."""
+def fitted(input_dim, environment, noise_only=False):
+    """All families fitted to six tasks that count once, with three scales for new tasks."""
     tasks = make_tasks(input_dim)
     training = TrainingTasks(identity_scaling(input_dim), tasks, np.ones(len(tasks)), IS_TARGET)
     priors = fit_families(training, environment, None).priors
-    return {
-        name: replace(prior, noise_variances=NOISES, log_noise_weights=np.log(WEIGHTS))
-        for name, prior in priors.items()
-    }
+    scales = TaskScales(FACTORS, np.log(WEIGHTS), noise_only)
+    return {name: replace(prior, scales=scales) for name, prior in priors.items()}
 
 
 def new_tasks(input_dim, sizes=(4, 0, 2)):
@@ -58,44 +57,53 @@ def common_kernel(prior, x, z):
     return covariance
 
 
-def own_kernel(prior, x, z):
-    """Covariance of the deviations of one task."""
-    layout, theta, points = prior.layout, prior.theta, prior.points
+def own_kernels(prior, x, z):
+    """Covariances of the deviations of one task: of its line, and of the rest, which a factor may multiply."""
+    layout, theta, points, n_line = prior.layout, prior.theta, prior.points, 1 + x.shape[1]
     lines = [np.column_stack([np.ones(len(inputs)), inputs]) for inputs in (x, z)]
     curves = [np.zeros((len(inputs), 0)) for inputs in (x, z)]
     if layout.parts.curve:
         curves = [prior.curve(inputs, layout.n_curve) for inputs in (x, z)]
-    smooth = 0.0
+    smooth = np.zeros((len(x), len(z)))
     if layout.parts.smooth:
         lengths, scale = layout.scale(theta, "lengths"), layout.scale(theta, "deviation")[0]
         smooth = scale**2 * rbf(x, z, lengths)
     if prior.shape_root is None:
         slopes = np.broadcast_to(layout.scale(theta, "line")[1:], x.shape[1])
         stds = np.concatenate([layout.scale(theta, "line")[:1], slopes])
-        linear = (lines[0] * stds**2) @ lines[1].T
         deformed = (curves[0] * layout.scale(theta, "curve") ** 2) @ curves[1].T if layout.parts.curve else 0.0
-        return linear + deformed + smooth
+        return (lines[0] * stds**2) @ lines[1].T, deformed + smooth
     root = np.linalg.cholesky(rbf(points, points, lengths) + JITTER * np.eye(len(points)))
     whitened = [np.linalg.solve(root, rbf(points, inputs, lengths)).T for inputs in (x, z)]
     psi = [np.concatenate(parts, axis=1) for parts in zip(lines, curves, whitened, strict=True)]
     shapes = prior.shape_root @ prior.shape_root.T
-    return psi[0] @ shapes @ psi[1].T + smooth - scale**2 * whitened[0] @ whitened[1].T
+    by_line = shapes[:, :n_line] @ np.linalg.solve(shapes[:n_line, :n_line], shapes[:n_line])  # regression on the line
+    rest = psi[0] @ (shapes - by_line) @ psi[1].T + smooth - scale**2 * whitened[0] @ whitened[1].T
+    return psi[0] @ by_line @ psi[1].T, rest
+
+
+def own_kernel(prior, x, z, factor=1.0):
+    """Covariance of the deviations of a task of the given scale."""
+    line, rest = own_kernels(prior, x, z)
+    return line + (1.0 if prior.scales.noise_only else factor**2) * rest
 
 
 class Dense:
     """All training readings, the context and the queries of one new target task as one Gaussian vector."""
 
-    def __init__(self, prior, training, is_target, context, query, noise):
+    def __init__(self, prior, training, is_target, context, query, factor):
         groups = [*(task.x for task in training), context.x, query]
         task_of = np.repeat([*range(len(training)), len(training), len(training)], [len(x) for x in groups])
         target = np.append(is_target, 1.0)[task_of]
         x = np.concatenate(groups)
         effect = np.exp(prior.theta[-1]) if prior.layout.parts.environment else 0.0
         covariance = common_kernel(prior, x, x) * (1.0 + effect**2 * np.outer(target, target))
-        covariance += own_kernel(prior, x, x) * np.equal.outer(task_of, task_of)
+        is_new = task_of == len(training)
+        own = np.where(np.outer(is_new, is_new), own_kernel(prior, x, x, factor), own_kernel(prior, x, x))
+        covariance += own * np.equal.outer(task_of, task_of)
         n_old, n_known = sum(len(task.y) for task in training), len(x) - len(query)
-        noises = np.repeat([prior.noise_variance, noise, 0.0], [n_old, len(context.y), len(query)])
-        covariance += np.diag(np.where(noises > 0.0, noises + NOISE_FLOOR, 0.0))
+        noises = prior.noise_variance * np.array([1.0, factor**2]) + NOISE_FLOOR
+        covariance += np.diag(np.repeat([*noises, 0.0], [n_old, len(context.y), len(query)]))
         known, old = slice(0, n_known), slice(0, n_old)
         y = np.concatenate([*(task.y for task in training), context.y])
         gain = np.linalg.solve(covariance[known, known], covariance[known, n_known:])
@@ -113,18 +121,19 @@ def predict(prior, contexts, queries, size=None):
     return prior.marginals(posterior, queries), prior.joint(posterior, queries)
 
 
+@pytest.mark.parametrize("noise_only", [True, False])
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("environment", [False, True])
 @pytest.mark.parametrize("input_dim", [1, 2, 8])
-def test_predictions_equal_dense_conditioning_on_everything(input_dim, environment, family):
+def test_predictions_equal_dense_conditioning_on_everything(input_dim, environment, family, noise_only):
     """Which includes the uncertainty of the common mean, since the training readings are conditioned on."""
-    prior, training = fitted(input_dim, environment)[family], make_tasks(input_dim)
+    prior, training = fitted(input_dim, environment, noise_only)[family], make_tasks(input_dim)
     contexts, queries = new_tasks(input_dim)
     marginals, joint = predict(prior, contexts, queries)
     assert marginals.mean.shape == marginals.variance.shape == (3, 3, 3)
-    np.testing.assert_array_equal(marginals.noise, NOISES)
+    np.testing.assert_allclose(marginals.noise, prior.noise_variance * FACTORS**2)
     for i, (context, query) in enumerate(zip(contexts, queries, strict=True)):
-        dense = [Dense(prior, training, IS_TARGET, context, query, noise) for noise in NOISES]
+        dense = [Dense(prior, training, IS_TARGET, context, query, factor) for factor in FACTORS]
         log_weights = np.log(WEIGHTS) + [each.log_evidence for each in dense]
         np.testing.assert_allclose(marginals.log_weights[:, i], log_weights - logsumexp(log_weights), atol=1e-6)
         for k, each in enumerate(dense):
@@ -147,14 +156,16 @@ def test_joint_predictions_have_the_marginals(environment, family):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_uncertainty_of_the_common_mean_by_monte_carlo(family):
     """Weights of the mean drawn from their posterior, weighted by the evidence of the context given them."""
-    prior = replace(fitted(1, True)[family], noise_variances=NOISES[1:2], log_noise_weights=np.zeros(1))
+    prior, factor = fitted(1, True)[family], 1.4
+    prior = replace(prior, scales=TaskScales(np.array([factor]), np.zeros(1), False))
     contexts, queries = new_tasks(1, sizes=(3,))
     [[mean]], [[variance]] = predict(prior, contexts, queries)[0][:2]
     m = prior.weights + np.random.default_rng(0).normal(size=(40_000, len(prior.weights))) @ prior.weights_root.T
     context, query = contexts[0], queries[0]
     features = prior.describe(np.concatenate([context.x, query])[None], np.ones((1, 6))).features[0] @ m.T
-    covariance = own_kernel(prior, context.x, context.x) + (NOISES[1] + NOISE_FLOOR) * np.eye(3)
-    cross = own_kernel(prior, context.x, query)
+    noise = prior.noise_variance * factor**2 + NOISE_FLOOR
+    covariance = own_kernel(prior, context.x, context.x, factor) + noise * np.eye(3)
+    cross = own_kernel(prior, context.x, query, factor)
     gain = np.linalg.solve(covariance, cross)
     residual = context.y - features[:3].T
     log_weights = multivariate_normal.logpdf(residual, cov=covariance)
@@ -166,7 +177,7 @@ def test_the_uncertainty_of_the_common_mean_by_monte_carlo(family):
     squares = (means - expected) ** 2
     between = weights @ squares
     error = np.sqrt(np.sum((weights[:, None] * (squares - between)) ** 2, axis=0))
-    within = np.diagonal(own_kernel(prior, query, query) - cross.T @ gain)
+    within = np.diagonal(own_kernel(prior, query, query, factor) - cross.T @ gain)
     assert np.all(np.abs(variance - within - between) < 4.0 * error)
     assert np.all(between > 10.0 * error)
 
@@ -216,17 +227,18 @@ def test_an_empty_context_gives_the_prior(family, size):
     _, joint = predict(prior, [empty], query[None], size)
     features = prior.describe(query[None], np.ones((1, 3))).features[0]
     root = features @ prior.weights_root
-    for k in range(3):
+    for k, factor in enumerate(FACTORS):
         np.testing.assert_allclose(joint.mean[k, 0], features @ prior.weights)
-        np.testing.assert_allclose(joint.variance[k, 0], root @ root.T + own_kernel(prior, query, query), atol=1e-9)
+        own = own_kernel(prior, query, query, factor)
+        np.testing.assert_allclose(joint.variance[k, 0], root @ root.T + own, atol=1e-9)
     np.testing.assert_allclose(np.exp(joint.log_weights[:, 0]), WEIGHTS)
 
 
-def test_the_weights_of_noises_follow_the_readings():
+def test_the_weights_of_scales_follow_the_readings():
     prior = fitted(1, False)[LINEAR]
     x = np.linspace(-1.0, 1.0, 8)[:, None]
     wiggle = np.tile([1.0, -1.0], 4)
-    contexts = [Task(x, x[:, 0] + np.sqrt(noise) * wiggle) for noise in NOISES]
+    contexts = [Task(x, x[:, 0] + np.sqrt(noise) * wiggle) for noise in prior.noise_variances]
     log_weights = predict(prior, contexts, np.zeros((3, 1, 1)))[0].log_weights
     assert np.argmax(log_weights, axis=0).tolist() == [0, 1, 2]
     np.testing.assert_allclose(np.exp(log_weights).sum(axis=0), 1.0)
@@ -246,7 +258,7 @@ def test_posteriors_are_joined_and_picked(family):
 
 
 def test_a_context_without_noise_and_with_repeated_inputs():
-    prior = replace(fitted(1, False)[SHAPES], noise_variances=np.zeros(1), log_noise_weights=np.zeros(1))
+    prior = replace(fitted(1, False)[SHAPES], noise_variance=0.0, scales=ONE_SCALE)
     x = np.repeat(np.linspace(-1.0, 1.0, 10), 3)[:, None]
     context = Task(x, np.sin(x[:, 0]))
     marginals, joint = predict(prior, [context], x[None, ::3])

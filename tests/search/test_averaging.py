@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.special import softmax
-from scipy.stats import norm
+from scipy.stats import norm, ttest_rel
 
 from metaprior.search.averaging import (
     averaging_weights,
@@ -82,6 +82,20 @@ def test_clearly_worse_is_by_more_than_two_standard_errors_of_the_paired_differe
     error = noise.std(ddof=1) / np.sqrt(7)
     scores = np.stack([than + noise - errors * error, than])
     assert clearly_worse(scores, 1).tolist() == [worse, False]
+
+
+@pytest.mark.parametrize("n_tasks", [2, 3, 7, 40])
+@pytest.mark.parametrize("level", [0.01, 0.2])
+def test_clearly_worse_at_the_level_of_a_t_test(n_tasks, level):
+    """As by scipy's paired one-sided test."""
+    rng = np.random.default_rng(n_tasks)
+    shifts = np.linspace(-4.0, 1.0, 60) * np.sqrt(2.0 / n_tasks)
+    scores = np.concatenate([np.zeros((1, n_tasks)), shifts[:, None] + rng.normal(size=(60, n_tasks))])
+    expected = ttest_rel(scores[1:], scores[:1], axis=1, alternative="less").pvalue < level
+    assert 0 < expected.sum() < 60
+    np.testing.assert_array_equal(clearly_worse(scores, 0, level)[1:], expected)
+    weights = drop_worse(np.full(61, 1 / 61), scores, 0, 0.0, level)
+    np.testing.assert_array_equal(weights[1:] == 0.0, expected)
 
 
 def test_equal_candidates_are_not_worse_and_one_task_says_nothing():

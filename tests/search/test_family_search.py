@@ -1,0 +1,308 @@
+"""The search over families and environment weights: scores by hand, what it prefers, and what it costs."""
+
+import time
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+from metaprior.datasets import Sinusoid
+from metaprior.estimators.hierarchical_fit import _add
+from metaprior.hierarchical.families import FAMILIES, LINEAR, SHAPES, SMOOTH, FamilyFit, fit_families, with_mean_of
+from metaprior.search import family_search as module
+from metaprior.search.averaging import CLEARLY_WORSE, averaging_weights
+from metaprior.search.family_search import (
+    FOLD_ITERATIONS,
+    FamilySearch,
+    Option,
+    choose_members,
+    choose_untested,
+    training_tasks,
+    without_test,
+)
+from metaprior.search.held_out import PER_TASK, join
+from metaprior.search.weights import discounted
+from metaprior.tasks.scaling import fit_scaling
+from metaprior.tasks.types import Task
+
+SAME = Sinusoid(deviation=0.0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread():
+    with threadpool_limits(1, user_api="blas"):
+        yield
+
+
+def options_of(environments, discounts, **settings):
+    counts = [len(tasks) for tasks in environments]
+    return [Option(discounted(counts, 1, r), **settings) for r in discounts]
+
+
+def search_of(environments, options, seed=0, **settings):
+    search = FamilySearch(environments, 1, None, seed, **settings)
+    for option in options:
+        search.add(option)
+    return search
+
+
+@pytest.fixture(scope="module")
+def small():
+    """Three target tasks, one of a single reading, and four of a source."""
+    target = [*SAME.target_tasks(2, 5, rng=1), *SAME.target_tasks(1, 1, rng=2)]
+    environments = [SAME.source_tasks(4, 5, rng=0), target]
+    options = [*options_of(environments, (0.0, 0.4)), *options_of(environments, (1.0,), environment=True)]
+    return search_of(environments, options)
+
+
+def without(environments, members):
+    kept = [task for i, task in enumerate(environments[1]) if i not in members]
+    return [environments[0], kept]
+
+
+def test_scores_are_those_of_fits_without_the_fold(small):
+    found, near = small.scores(), None
+    assert found.shape == (3 * 4, 3)
+    expected = np.full_like(found, np.nan)
+    for i, option in enumerate(small.options):
+        near = fit_families(training_tasks(small.environments, 1, option), option.environment, None, near)
+        for members in small.folds.members:
+            [task] = members
+            training = training_tasks(without(small.environments, members), 1, option)
+            fit = fit_families(training, option.environment, None, near, FOLD_ITERATIONS)
+            for j, name in enumerate(FAMILIES):
+                rows = small.queries.rows_of(members)
+                held_out = small.queries.predict(fit.priors[name], rows)
+                densities = held_out.log_densities(small.queries.y[rows])
+                asked = np.isfinite(small.queries.y[rows])
+                density, reference = (np.exp(each[asked]) for each in (densities, small.queries.reference[rows]))
+                expected[4 * i + j, task] = np.log(0.9 * density + 0.1 * reference).mean()
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    assert [(each.option, each.family) for each in small.scored] == [(i, name) for i in range(3) for name in FAMILIES]
+
+
+def test_priors_are_fitted_to_all_tasks(small):
+    first = fit_families(training_tasks(small.environments, 1, small.options[0]), False, None)
+    for each in small.scored[:4]:
+        np.testing.assert_allclose(each.prior.theta, first.priors[each.family].theta)
+        np.testing.assert_allclose(each.prior.weights, first.priors[each.family].weights)
+    assert [each.prior.layout.parts.environment for each in small.scored] == [False] * 8 + [True] * 4
+
+
+def test_options_are_scored_by_the_average_of_their_families(small):
+    scores = small.scores()
+    for option, found in enumerate(small.option_scores()):
+        rows = slice(4 * option, 4 * option + 4)
+        weights = averaging_weights(scores[rows], PER_TASK)
+        average = join([each.held_out for each in small.scored[rows]], weights)
+        np.testing.assert_allclose(found, small.queries.scores(average))
+        assert np.all(found >= scores[rows].min(axis=0) - 1e-9)
+
+
+def test_weights_of_options_families_and_members_agree(small):
+    found = choose_members(small)
+    assert found.choice.weights.sum() == pytest.approx(1.0)
+    assert sum(found.families.values()) == pytest.approx(1.0)
+    assert found.weights.sum() == pytest.approx(1.0)
+    assert list(found.families) == list(FAMILIES)
+    assert len(found.priors) == len(found.weights) <= 6
+    scored = {id(each.prior): each for each in small.scored}
+    assert all(id(prior) in scored for prior in found.priors)
+    np.testing.assert_allclose(found.choice.scores, small.option_scores())
+    assert [candidate.weights for candidate in found.choice.candidates] == [option.weights for option in small.options]
+    members = [small.scored[i].held_out for i in range(12) if any(p is small.scored[i].prior for p in found.priors)]
+    assert found.spread == small.queries.spread(members, found.weights)
+
+
+def test_the_same_seed_gives_the_same_result(small):
+    again, other = search_of(small.environments, small.options), search_of(small.environments, small.options[:1], 1)
+    np.testing.assert_array_equal(again.scores(), small.scores())
+    assert not np.array_equal(other.scores(), again.scores()[:4])
+    first, second = choose_members(again), choose_members(small)
+    np.testing.assert_array_equal(first.weights, second.weights)
+    assert first.spread == second.spread
+
+
+def test_tasks_count_by_the_weight_of_their_environment():
+    environments = [SAME.source_tasks(4, 3, rng=0), SAME.target_tasks(2, 3, rng=1), SAME.source_tasks(1, 3, rng=2)]
+    training = training_tasks(environments, 1, Option((0.4, 0.5, 0.1)))
+    np.testing.assert_allclose(training.counts, [0.4] * 4 + [1.0] * 2 + [0.4])  # 0.1, 0.25 and 0.1 per task
+    np.testing.assert_allclose(training.of_environment, [0.4, 1.0, 0.4])
+    np.testing.assert_array_equal(training.is_target, [0.0] * 4 + [1.0] * 2 + [0.0])
+    scaling = fit_scaling(environments, (0.4, 0.5, 0.1))
+    for task, given in zip(training.tasks, [task for tasks in environments for task in tasks], strict=True):
+        np.testing.assert_allclose(task.x, scaling.inputs(given.x))
+        np.testing.assert_allclose(task.y, scaling.outputs(given.y))
+
+
+def test_an_environment_without_weight_has_no_effect():
+    environments = [SAME.source_tasks(4, 3, rng=0), SAME.target_tasks(2, 3, rng=1)]
+    training = training_tasks(environments, 1, Option((0.0, 1.0)))
+    assert len(training.tasks) == 2
+    np.testing.assert_array_equal(training.counts, np.ones(2))
+    expected = fit_scaling([environments[1]], [1.0])
+    for found, value in zip(training.scaling[:4], expected[:4], strict=True):
+        np.testing.assert_array_equal(found, value)
+
+
+def test_a_source_like_the_target_is_used():
+    gains, of_pooled = [], []
+    for seed in range(3):
+        environments = [SAME.source_tasks(12, 6, rng=seed), SAME.target_tasks(4, 6, rng=100 + seed)]
+        choice = choose_members(search_of(environments, options_of(environments, (0.0, 1.0)))).choice
+        gains.append(choice.scores[1] - choice.scores[0])
+        of_pooled.append(choice.weights[1])
+    assert np.mean(gains) > CLEARLY_WORSE * np.std(gains, ddof=1) / np.sqrt(12)
+    assert np.mean(of_pooled) > 0.75
+
+
+def test_a_source_of_pure_noise_gets_no_weight():
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        noise = [Task(rng.uniform(-5.0, 5.0, (8, 1)), 5.0 + 3.0 * rng.normal(size=8)) for _ in range(12)]
+        environments = [noise, SAME.target_tasks(6, 8, rng=100 + seed)]
+        choice = choose_members(search_of(environments, options_of(environments, (0.0, 0.4)))).choice
+        assert choice.weights[1] == 0.0
+        assert choice.weights[0] == pytest.approx(1.0)
+
+
+def test_curves_beat_lines_where_the_common_mean_is_a_curve():
+    environments = [[], SAME.target_tasks(10, 8, rng=0)]
+    families = choose_members(search_of(environments, [Option((0.0, 1.0))])).families
+    assert families[LINEAR] == 0.0
+
+
+def test_lines_are_enough_where_tasks_are_lines():
+    rng = np.random.default_rng(0)
+    tasks = [Task(x, x[:, 0] * rng.normal(2.0, 0.5) + 0.3 * rng.normal(size=6)) for x in rng.normal(size=(12, 6, 1))]
+    search = search_of([[], tasks], [Option((0.0, 1.0))])
+    best = search.scores().mean(axis=1).max()
+    assert search.scores()[0].mean() > best - 0.05
+    assert choose_members(search).families[LINEAR] > 0.1
+
+
+def many_tasks(n_tasks):
+    return [SAME.source_tasks(3, 3, rng=0), SAME.target_tasks(n_tasks, 3, rng=1)]
+
+
+@pytest.mark.parametrize(("n_tasks", "n_fits"), [(49, 6), (60, 1)])
+def test_with_many_tasks_folds_keep_theta(monkeypatch, n_tasks, n_fits):
+    environments, calls = many_tasks(n_tasks), []
+
+    def counted(*args):
+        calls.append(args)
+        return fit_families(*args)
+
+    monkeypatch.setattr(module, "fit_families", counted)
+    search = search_of(environments, options_of(environments, (0.4,)))
+    assert len(calls) == n_fits
+    assert np.isfinite(search.scores()).all()
+
+
+def test_with_many_tasks_folds_relearn_the_common_mean():
+    environments = many_tasks(60)
+    [option] = options_of(environments, (0.4,))
+    search = search_of(environments, [option])
+    members = search.folds.members[2]
+    rows = search.queries.rows_of(members)
+    for each in search.scored:
+        full = FamilyFit({each.family: each.prior}, {})
+        training = training_tasks(without(environments, members), 1, option, full)
+        expected = search.queries.predict(with_mean_of(each.prior, [training]), rows)
+        np.testing.assert_allclose(each.held_out.means[: len(expected.means), rows], expected.means, rtol=1e-9)
+        np.testing.assert_allclose(each.held_out.variances[: len(expected.means), rows], expected.variances, rtol=1e-9)
+        assert not np.allclose(
+            search.queries.predict(each.prior, rows).means, expected.means, rtol=1e-6, equal_nan=True
+        )
+
+
+def test_keeping_theta_changes_scores_little(monkeypatch):
+    """Theta has seen the held-out tasks: scores are too high, more so the more is learned."""
+    environments = many_tasks(50)
+    options = options_of(environments, (0.4,))
+    quick = search_of(environments, options).scores().mean(axis=1)
+    monkeypatch.setattr(module, "SAME_THETA_ABOVE", 1000)
+    gains = quick - search_of(environments, options).scores().mean(axis=1)
+    assert gains.min() > -0.02
+    assert gains.max() < 0.1
+
+
+def test_a_family_that_fails_without_a_fold_is_left_out(monkeypatch, small):
+    calls = []
+
+    def failing(*args):
+        calls.append(args)
+        fit = fit_families(*args)
+        kept = {name: prior for name, prior in fit.priors.items() if name != SHAPES or len(calls) != 3}
+        return FamilyFit(kept, fit.modes)
+
+    monkeypatch.setattr(module, "fit_families", failing)
+    search = search_of(small.environments, small.options[:1])
+    assert [each.family for each in search.scored] == [LINEAR, SMOOTH, "curve"]
+    np.testing.assert_array_equal(search.scores(), small.scores()[:3])
+
+
+def test_a_deadline_in_the_past_still_compares_the_first_option(small):
+    search = FamilySearch(small.environments, 1, None, 0)
+    _add(search, small.options, time.monotonic() - 1.0, None)
+    assert search.options == small.options[:1]
+    np.testing.assert_array_equal(search.scores(), small.scores()[:4])
+    found = choose_members(search)
+    np.testing.assert_array_equal(found.choice.weights, [1.0])
+
+
+def test_candidates_clearly_worse_than_target_only_are_dropped(small, monkeypatch):
+    """Target-only is its best family; a small but certain loss costs the others their weight."""
+    scores = np.tile([0.0, 0.1, -0.1], (12, 1))
+    scores[1] += 1.0
+    scores[4:8] += 0.95 + 0.001 * np.arange(3)
+    scores[8:] += [1.5, 0.4, 1.1]
+    monkeypatch.setattr(small, "scores", lambda: scores)
+    found = choose_members(small)
+    assert found.choice.weights[1] == 0.0
+    assert found.choice.weights[0] > 0.0
+    assert found.choice.weights[2] > 0.0
+    assert found.families[LINEAR] == found.families[SHAPES] > 0.0
+
+
+def test_without_target_tasks_to_hold_out_source_tasks_choose_the_family():
+    environments = [SAME.source_tasks(6, 6, rng=0), SAME.target_tasks(1, 4, rng=1)]
+    options = options_of(environments, (0.1, 1.0))
+    search = search_of(environments, options, held_out=0)
+    assert search.scores().shape == (8, 6)
+    found = choose_untested(search)
+    np.testing.assert_allclose(found.choice.weights, [0.5, 0.5])
+    assert found.choice.scores is None
+    scores = search.scores()
+    of_family = 0.5 * averaging_weights(scores[:4], PER_TASK) + 0.5 * averaging_weights(scores[4:], PER_TASK)
+    np.testing.assert_allclose([found.families[name] for name in FAMILIES], of_family)
+    assert found.weights.sum() == pytest.approx(1.0)
+
+
+def test_an_option_without_the_held_out_environment_is_fitted_once(monkeypatch):
+    environments = [SAME.source_tasks(4, 4, rng=0), SAME.target_tasks(3, 4, rng=1)]
+    calls = []
+
+    def counted(*args):
+        calls.append(args)
+        return fit_families(*args)
+
+    monkeypatch.setattr(module, "fit_families", counted)
+    search = search_of(environments, [Option((1.0, 0.0))])
+    assert len(calls) == 1
+    for each in search.scored:
+        expected = search.queries.predict(each.prior, np.arange(len(search.queries.splits)))
+        np.testing.assert_allclose(each.held_out.means, expected.means)
+
+
+def test_without_tasks_to_hold_out_the_simplest_families_are_averaged():
+    environments = [SAME.source_tasks(1, 5, rng=0), SAME.target_tasks(1, 5, rng=1)]
+    options = options_of(environments, (0.1, 1.0))
+    found = without_test(environments, 1, options, 0.1)
+    assert found.families == {LINEAR: 0.5, SMOOTH: 0.5}
+    assert [prior.layout.parts.smooth for prior in found.priors] == [False, True] * 2
+    np.testing.assert_array_equal(found.weights, np.full(4, 0.25))
+    np.testing.assert_array_equal(found.choice.weights, [0.5, 0.5])
+    assert (found.choice.scores, found.spread) == (None, 1.0)
+    np.testing.assert_allclose(found.priors[0].counts, [0.1, 1.0])
+    np.testing.assert_allclose([prior.noise_variance * prior.scaling.y_std**2 for prior in found.priors], 0.01)
