@@ -13,6 +13,7 @@ import importlib.metadata
 import json
 import shlex
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -110,7 +111,8 @@ def _record(path: Path, n_rows: int, resume: bool) -> None:
     runs = json.loads(path.read_text(encoding="utf-8"))["runs"] if resume and path.exists() else []
     environment = describe_environment(shlex.join(["python", *sys.argv]))
     for name in PEERS:
-        environment["versions"][name] = importlib.metadata.version(name)
+        with suppress(importlib.metadata.PackageNotFoundError):
+            environment["versions"][name] = importlib.metadata.version(name)
     write_atomically(path, (json.dumps({"runs": [*runs, {"rows": n_rows, **environment}]}, indent=1) + "\n").encode())
 
 

@@ -16,9 +16,9 @@ import numpy as np
 from metaprior_studies.peers.designs import ENVIRONMENTS, KNOTS, Design
 from metaprior_studies.peers.protocol import Array, Fitted, Rows, Scaling, Tasks
 
-RANDOM_EFFECTS = ("slopes", "intercept")
-SINGULAR = 1e-10  # smallest eigenvalue of Ψ, relative to σ², that is accepted as a covariance
-METHODS = ["lbfgs", "bfgs"]
+METHODS = ("lbfgs", "powell")  # of statsmodels; the fit with the higher likelihood is kept
+RANDOM_EFFECTS = {"slopes": "lbfgs", "intercept": "powell"}  # and what compares them: lbfgs often fails for intercepts
+SINGULAR = {"slopes": 1e-10, "intercept": 0.0}  # least eigenvalue of Ψ, relative to σ²
 
 
 @dataclass(frozen=True)
@@ -73,29 +73,29 @@ def fit_mixed(source: Tasks, target: Tasks, seed: int) -> Fitted:
 
 
 def choose_model(rows: Rows) -> tuple[MixedModel, str]:
-    """Return the model of least AIC, refitted by REML, and what was chosen.
-
-    The fixed effects are chosen with random intercepts and slopes, or with a random intercept where these are singular.
-    """
-    designs: dict[str, Design] = {}
-    for curve in KNOTS:
-        for environment in ENVIRONMENTS:
-            design = Design.fit(rows.x, rows.in_target, curve, environment)
-            if not any(
-                len(other.kept) == len(design.kept) and other.environment == environment for other in designs.values()
-            ):
-                designs[f"{curve}, {environment}"] = design
+    """Return the model of least AIC, refitted by REML, and what was chosen."""
     ranked = []
-    for name, design in designs.items():
-        for random in RANDOM_EFFECTS:
-            result = _fit(rows, design, random, reml=False)
+    for name, design in _designs(rows).items():
+        for random, method in RANDOM_EFFECTS.items():
+            result = fit_by(rows, design, random, False, method)
             if result is not None:
                 ranked.append((_aic(result), f"{name}, {random}", design, random))
     for _, name, design, random in sorted(ranked, key=lambda each: each[0]):
-        result = _fit(rows, design, random, reml=True)
-        if result is not None:
-            return as_model(rows, design, random, result), name
+        fits = [fit_by(rows, design, random, True, method) for method in METHODS]
+        found = [result for result in fits if result is not None]
+        if found:
+            return as_model(rows, design, random, max(found, key=lambda result: result.llf)), name
     raise RuntimeError("statsmodels could not fit any mixed model.")
+
+
+def _designs(rows: Rows) -> dict[str, Design]:
+    """Return designs of different size; a finer spline of few different inputs may be none."""
+    designs: dict[tuple[str, int], tuple[str, Design]] = {}
+    for curve in KNOTS:
+        for environment in ENVIRONMENTS:
+            design = Design.fit(rows.x, rows.in_target, curve, environment)
+            designs.setdefault((environment, len(design.kept)), (f"{curve}, {environment}", design))
+    return dict(designs.values())
 
 
 def as_model(rows: Rows, design: Design, random: str, result: Any) -> MixedModel:
@@ -109,20 +109,19 @@ def as_model(rows: Rows, design: Design, random: str, result: Any) -> MixedModel
     return MixedModel(design, random, np.asarray(result.fe_params, float), np.linalg.inv(precision), covariance, noise)
 
 
-def _fit(rows: Rows, design: Design, random: str, reml: bool) -> Any:
-    """Return statsmodels' result, or None where it fails or the covariance of random effects is not one."""
+def fit_by(rows: Rows, design: Design, random: str, reml: bool, method: str) -> Any:
+    """Return statsmodels' result, or None where it fails or the covariance of random effects is singular."""
     mixed: Callable[..., Any] = import_module("statsmodels.regression.mixed_linear_model").MixedLM
     model = mixed(rows.y, design(rows.x, rows.in_target), rows.group, exog_re=random_columns(rows.x, random))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about convergence and estimates at the boundary, both judged below
         try:
-            result = model.fit(reml=reml, method=METHODS)
-            covariance, noise = np.asarray(result.cov_re, float), float(result.scale)
-            smallest = np.linalg.eigvalsh(covariance).min()
+            result = model.fit(reml=reml, method=method)
+            smallest = np.linalg.eigvalsh(np.asarray(result.cov_re, float)).min()
         except (np.linalg.LinAlgError, ValueError, ZeroDivisionError):
             return None
-    singular = random == "slopes" and smallest < SINGULAR * noise
-    return result if np.isfinite(result.llf) and noise > 0 and smallest >= -1e-8 and not singular else None
+    sound = np.isfinite(result.llf) and result.scale > 0
+    return result if sound and smallest >= SINGULAR[random] * result.scale else None
 
 
 def _aic(result: Any) -> float:
