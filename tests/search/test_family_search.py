@@ -1,6 +1,7 @@
 """The search over families and environment weights: scores by hand, what it prefers, and what it costs."""
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,10 +14,12 @@ from metaprior.search import family_search as module
 from metaprior.search.averaging import CLEARLY_WORSE, averaging_weights
 from metaprior.search.family_search import (
     FOLD_ITERATIONS,
+    OUTWEIGHED,
     FamilySearch,
     Option,
     choose_members,
     choose_untested,
+    outweighed_families,
     training_tasks,
     without_test,
 )
@@ -39,10 +42,13 @@ def options_of(environments, discounts, **settings):
     return [Option(discounted(counts, 1, r), **settings) for r in discounts]
 
 
-def search_of(environments, options, seed=0, **settings):
+def search_of(environments, options, seed=0, outweighed=np.inf, **settings):
+    """By default every family is scored, whatever the evidence says."""
     search = FamilySearch(environments, 1, None, seed, **settings)
-    for option in options:
-        search.add(option)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "OUTWEIGHED", outweighed)
+        for option in options:
+            search.add(option)
     return search
 
 
@@ -112,6 +118,30 @@ def test_weights_of_options_families_and_members_agree(small):
     assert [candidate.weights for candidate in found.choice.candidates] == [option.weights for option in small.options]
     members = [small.scored[i].held_out for i in range(12) if any(p is small.scored[i].prior for p in found.priors)]
     assert found.spread == small.queries.spread(members, found.weights)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ((0.0, 9.9, 19.8), set()),
+        ((0.0, 10.1, 19.8), {LINEAR}),
+        ((0.0, -5.0, 30.0), {SMOOTH}),
+        ((0.0, 20.0, 40.0), {LINEAR, SMOOTH}),
+    ],
+)
+def test_families_are_outweighed_by_the_evidence_of_a_larger_one(small, values, expected):
+    fitted = fit_families(training_tasks(small.environments, 1, small.options[0]), False, None)
+    modes = {name: replace(fitted.modes[name], value=v) for name, v in zip(fitted.modes, values, strict=True)}
+    assert outweighed_families(replace(fitted, modes=modes)) == expected
+    without_smooth = {name: prior for name, prior in fitted.priors.items() if name != SMOOTH}
+    assert outweighed_families(replace(fitted, priors=without_smooth, modes=modes)) == set()
+
+
+def test_outweighed_families_are_not_scored_but_reported():
+    curves = Sinusoid(deviation=0.0, noise_std=0.05).target_tasks(12, 8, rng=3)  # far from lines
+    search = search_of([[], curves], [Option((0.0, 1.0))], outweighed=OUTWEIGHED)
+    assert LINEAR not in [each.family for each in search.scored]
+    assert choose_members(search).families[LINEAR] == 0.0
 
 
 def test_the_same_seed_gives_the_same_result(small):

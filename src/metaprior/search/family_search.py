@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from metaprior.hierarchical.families import LINEAR, SMOOTH, FamilyFit, TrainingTasks, fit_families, with_mean_of
+from metaprior.hierarchical.families import CURVE, LINEAR, SMOOTH, FamilyFit, TrainingTasks, fit_families, with_mean_of
 from metaprior.hierarchical.prior import HierarchicalPrior
 from metaprior.search.averaging import averaging_weights, drop_worse, merge_similar
 from metaprior.search.candidates import Candidate, Choice
@@ -19,6 +19,8 @@ from metaprior.tasks.types import Task
 NEGLIGIBLE = 0.01  # weight
 WORSE_LEVEL = 0.01  # of the test whether a candidate is worse than target-only, and dropped
 FOLD_ITERATIONS = 4  # from the mode of all tasks
+OUTWEIGHED = 10.0  # nats by which the log Gibbs density of a larger family rules a family out
+NESTED = ((LINEAR, SMOOTH), (SMOOTH, CURVE))
 SAME_THETA_ABOVE = 50  # held-out tasks: leaving a fold out then changes the common mean only
 
 
@@ -73,6 +75,7 @@ class FamilySearch:
         self.queries = Queries(self.tasks, self.folds)
         self.options: list[Option] = []
         self.scored: list[Scored] = []
+        self.families: dict[str, None] = {}  # in the order in which they were fitted
         self._latest: FamilyFit | None = None
 
     def add(self, option: Option) -> None:
@@ -80,16 +83,18 @@ class FamilySearch:
         training = training_tasks(self.environments, self.target, option)
         full = fit_families(training, option.environment, self.noise_std, self._latest)
         self._latest = full
-        parts: dict[str, list[tuple[np.ndarray, HeldOut]]] = {name: [] for name in full.priors}
+        outweighed = outweighed_families(full)
+        parts: dict[str, list[tuple[np.ndarray, HeldOut]]] = {n: [] for n in full.priors if n not in outweighed}
         for members in self.folds.members:
             rows = self.queries.rows_of(members)
             for name, prior in self._without(members, option, full).items():
                 if name in parts:
                     parts[name].append((rows, self.queries.predict(prior, rows)))
-        for name, prior in full.priors.items():
-            if len(parts[name]) == len(self.folds.members):  # else it could not be fitted without some fold
-                held_out = gather(parts[name], len(self.queries.splits))
-                self.scored.append(Scored(len(self.options), name, prior, held_out))
+        for name, of_folds in parts.items():
+            if len(of_folds) == len(self.folds.members):  # else it could not be fitted without some fold
+                held_out = gather(of_folds, len(self.queries.splits))
+                self.scored.append(Scored(len(self.options), name, full.priors[name], held_out))
+        self.families |= dict.fromkeys(full.priors)
         self.options.append(option)
 
     def scores(self) -> np.ndarray:
@@ -117,6 +122,16 @@ class FamilySearch:
             return fit_families(training, option.environment, self.noise_std, full, FOLD_ITERATIONS).priors
         training = training_tasks(kept, self.target, option, full)
         return {name: with_mean_of(prior, [training]) for name, prior in full.priors.items()}
+
+
+def outweighed_families(fitted: FamilyFit) -> set[str]:
+    """Return the families whose Gibbs density is far below that of a family which contains them.
+
+    The evidence of all tasks tells these apart where held-out tasks are too few to.
+    """
+    values = {name: mode.value for name, mode in fitted.modes.items() if name in fitted.priors}
+    nested = [(name, larger) for name, larger in NESTED if name in values and larger in values]
+    return {name for name, larger in nested if values[larger] - values[name] > OUTWEIGHED}
 
 
 def training_tasks(
@@ -182,10 +197,9 @@ def _candidates(options: Sequence[Option]) -> list[Candidate]:
 
 
 def _average(search: FamilySearch, choice: Choice, weights: np.ndarray) -> FamilyChoice:
-    names = dict.fromkeys(each.family for each in search.scored)
     families = {
         name: float(sum(w for w, each in zip(weights, search.scored, strict=True) if each.family == name))
-        for name in names
+        for name in search.families
     }
     held_out = [each.held_out for each in search.scored]
     weights = merge_similar(weights, search.queries.distances(held_out))
