@@ -90,6 +90,7 @@ def test_inverse_covariances_and_projected_features():
 
 def test_covariances_that_are_not_positive_definite_raise():
     blocks = make_blocks()
+    blocks[1].features[1] = 0.0
     blocks[1].covariance[1] = np.diag([1.0, 1.0, -0.1, 1.0, -0.1])  # a positive determinant, and an inverse
     with pytest.raises(np.linalg.LinAlgError):
         collapse(blocks)

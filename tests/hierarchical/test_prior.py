@@ -209,9 +209,11 @@ def test_the_linear_family_is_a_linear_mixed_model():
 def test_padding_of_contexts_does_not_matter(family):
     prior = fitted(2, True)[family]
     contexts, queries = new_tasks(2)
-    together = predict(prior, contexts, queries, size=7)
+    x, y, mask = pad_to(contexts, 7, np.float64)
+    posterior = prior.condition(np.where(mask[..., None], x, 0.4), np.where(mask, y, 9.0), mask)
+    together = prior.marginals(posterior, queries), prior.joint(posterior, queries)
     for i, context in enumerate(contexts):
-        alone = predict(prior, [context], queries[i : i + 1], size=max(len(context.y), 1))
+        alone = predict(prior, [context], queries[i : i + 1])
         for padded, plain in zip(together, alone, strict=True):
             np.testing.assert_allclose(padded.mean[:, i], plain.mean[:, 0], rtol=1e-9, atol=1e-9)
             np.testing.assert_allclose(padded.variance[:, i], plain.variance[:, 0], rtol=1e-9, atol=1e-9)

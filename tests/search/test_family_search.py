@@ -146,10 +146,10 @@ def test_outweighed_families_are_not_scored_but_reported():
 
 def test_the_same_seed_gives_the_same_result(small):
     again, other = search_of(small.environments, small.options), search_of(small.environments, small.options[:1], 1)
-    np.testing.assert_array_equal(again.scores(), small.scores())
-    assert not np.array_equal(other.scores(), again.scores()[:4])
+    np.testing.assert_allclose(again.scores(), small.scores(), rtol=1e-6)
+    assert not np.allclose(other.scores(), again.scores()[:4], rtol=1e-3)
     first, second = choose_members(again), choose_members(small)
-    np.testing.assert_array_equal(first.weights, second.weights)
+    np.testing.assert_allclose(first.weights, second.weights, rtol=1e-6)
     assert first.spread == second.spread
 
 
@@ -269,16 +269,16 @@ def test_a_family_that_fails_without_a_fold_is_left_out(monkeypatch, small):
     monkeypatch.setattr(module, "fit_families", failing)
     search = search_of(small.environments, small.options[:1])
     assert [each.family for each in search.scored] == [LINEAR, SMOOTH, "curve"]
-    np.testing.assert_array_equal(search.scores(), small.scores()[:3])
+    np.testing.assert_allclose(search.scores(), small.scores()[:3], rtol=1e-6)
 
 
 def test_a_deadline_in_the_past_still_compares_the_first_option(small):
     search = FamilySearch(small.environments, 1, None, 0)
     _add(search, small.options, time.monotonic() - 1.0, None)
     assert search.options == small.options[:1]
-    np.testing.assert_array_equal(search.scores(), small.scores()[:4])
+    np.testing.assert_allclose(search.scores(), small.scores()[:4], rtol=1e-6)
     found = choose_members(search)
-    np.testing.assert_array_equal(found.choice.weights, [1.0])
+    np.testing.assert_allclose(found.choice.weights, [1.0])
 
 
 def test_candidates_clearly_worse_than_target_only_are_dropped(small, monkeypatch):
