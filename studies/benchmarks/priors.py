@@ -29,8 +29,10 @@ PRIORS: dict[str, dict[str, Any]] = {
     "linear": {"mean": MLPMean(), "kernel": LinearKernel()},
     "linear+rbf": {"mean": LinearMean(1.0), "kernel": "linear+rbf"},
     "inducing": {"mean": "inducing", "kernel": "inducing"},
+    "hierarchical": {},
 }
 METHODS: dict[str, dict[str, Any]] = {
+    "default": {},
     "map": {"inference": "map"},
     "map x 10": {"inference": "map", "n_particles": 10},
     "svgd x 10": {"inference": "svgd"},
@@ -39,9 +41,10 @@ METHODS: dict[str, dict[str, Any]] = {
     "laplace x 40": {"inference": Laplace(n_draws=40)},
 }
 CELLS = (
-    *((prior, "map", n) for prior in PRIORS for n in N_TASKS),
+    *(("hierarchical", "default", n) for n in N_TASKS),
+    *((prior, "map", n) for prior in list(PRIORS)[:-1] for n in N_TASKS),
     *(("paper", method, n) for method in ("map x 10", "svgd x 10") for n in (5, 15, 30)),
-    *(("inducing", method, n) for method in list(METHODS)[1:] for n in (5, 15, 30)),
+    *(("inducing", method, n) for method in list(METHODS)[2:] for n in (5, 15, 30)),
     *(("inducing", "laplace x 10", n) for n in (10, 100, 300, 1000)),
 )
 
@@ -62,7 +65,9 @@ def measure(
     for prior, method, n_tasks in CELLS:
         if only in f"{prior} {method} {n_tasks}":
             for seed in range(first_seed, first_seed + draws):
-                arguments = {**PRIORS[prior], **METHODS[method], "noise_std": 0.1, "n_steps": steps}
+                arguments = {**PRIORS[prior], **METHODS[method], "noise_std": 0.1}
+                if prior != "hierarchical":  # which is not trained in steps
+                    arguments["n_steps"] = steps
                 meta = MetaGPRegressor(0.0, random_state=seed, progress=False, **arguments)
                 labels = {"prior": prior, "inference": method, "n_tasks": n_tasks, "draw": seed}
                 table.measure(labels, meta, sinusoid_draw(DEVIATION, 0, n_tasks, [seed, n_tasks]))
@@ -88,7 +93,8 @@ def plot(path: Path, out: Annotated[Path, typer.Option(help="Image file to write
     panels = figure.subplots(1, 2)
     oracle = score_oracle(gp_oracle, Sinusoid(DEVIATION), Sinusoid(DEVIATION).test_tasks(5000, 5, 50, 0))
     for axes, metric, name in ((panels[0], "rmse", "RMSE"), (panels[1], "coverage", "coverage of 90% bands")):
-        for prior, method in [(prior, "map") for prior in PRIORS] + [("inducing", "laplace x 10")]:
+        curves = [(prior, "map") for prior in list(PRIORS)[:-1]]
+        for prior, method in [*curves, ("inducing", "laplace x 10"), ("hierarchical", "default")]:
             rows = frame[(frame["prior"] == prior) & (frame["inference"] == method)]
             values = rows.groupby("n_tasks")[metric]
             label = f"{prior}, {method}"

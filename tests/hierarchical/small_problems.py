@@ -5,8 +5,8 @@ from itertools import product
 import numpy as np
 
 from metaprior.hierarchical.blocks import make_blocks, place_points
+from metaprior.hierarchical.layout import Layout, Parts
 from metaprior.hierarchical.modes import CommonCurve, with_curve
-from metaprior.hierarchical.parameters import Layout, Parts
 from metaprior.tasks.types import Task
 
 ALL_PARTS = [Parts(*flags) for flags in product([False, True], repeat=3)]

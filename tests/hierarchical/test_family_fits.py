@@ -248,6 +248,20 @@ DEGENERATE = [
 ]
 
 
+def check_predictions(fit, scaling, task):
+    """Predict readings of a task and far from them, given none, half and all of it."""
+    assert list(fit.priors) == list(FAMILIES)
+    x, y = task
+    for prior in fit.priors.values():
+        for n in (0, len(y) // 2, len(y)):
+            posterior = prior.condition(x[None], y[None], np.arange(len(y))[None] < n)
+            found = prior.marginals(posterior, np.concatenate([x, x + 3.0])[None])
+            assert np.isfinite(found.mean).all()
+            assert np.isfinite(scaling.undo_variance(found.variance)).all()
+            assert np.all(found.variance >= 0.0)
+            np.testing.assert_allclose(np.exp(found.log_weights).sum(axis=0), 1.0)
+
+
 @pytest.mark.parametrize("environment", [False, True])
 @pytest.mark.parametrize("make", DEGENERATE)
 def test_degenerate_data_gives_finite_predictions(make, environment):
@@ -256,15 +270,11 @@ def test_degenerate_data_gives_finite_predictions(make, environment):
     standardized = [scaling.task(task) for task in tasks]
     is_target = (np.arange(len(tasks)) < max(len(tasks) // 2, 1)).astype(float)
     training = TrainingTasks(scaling, standardized, np.where(is_target == 1.0, 1.0, 0.4), is_target)
-    fit = fit_families(training, environment, None)
-    assert list(fit.priors) == list(FAMILIES)
-    x, y = standardized[0]
-    for prior in fit.priors.values():
-        for n in (0, len(y) // 2, len(y)):
-            posterior = prior.condition(x[None], y[None], np.arange(len(y))[None] < n)
-            found = prior.marginals(posterior, np.stack([x, x + 3.0])[None].reshape(1, -1, x.shape[1]))
-            assert np.isfinite(found.mean).all()
-            assert np.isfinite(found.variance).all()
-            assert np.isfinite(scaling.undo_variance(found.variance)).all()
-            assert np.all(found.variance >= 0.0)
-            np.testing.assert_allclose(np.exp(found.log_weights).sum(axis=0), 1.0)
+    check_predictions(fit_families(training, environment, None), scaling, standardized[0])
+
+
+@pytest.mark.parametrize("noise_std", [1e-9, 1e-3, 1e6])
+def test_far_too_small_or_large_a_given_noise_gives_finite_predictions(noise_std):
+    tasks = make_tasks(2)  # with two readings at the same inputs
+    fit = fit_families(training_of(tasks), False, noise_std)
+    check_predictions(fit, identity_scaling(2), tasks[2])

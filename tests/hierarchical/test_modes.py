@@ -5,6 +5,7 @@ import pytest
 from small_problems import IS_TARGET, make_curve, make_problem, make_tasks
 
 from metaprior.hierarchical.blocks import make_blocks, place_points, squared_distances
+from metaprior.hierarchical.layout import Layout, Parts
 from metaprior.hierarchical.modes import (
     FARTHEST,
     GRADIENT_TOLERANCE,
@@ -14,7 +15,6 @@ from metaprior.hierarchical.modes import (
     log_density,
     with_curve,
 )
-from metaprior.hierarchical.parameters import Layout, Parts
 from metaprior.hierarchical.terms import make_basis, mean_features
 from metaprior.tasks.types import Task
 

@@ -10,7 +10,7 @@ from scipy.stats import multivariate_normal
 from small_problems import IS_TARGET, make_tasks
 
 from metaprior.hierarchical.families import FAMILIES, LINEAR, SHAPES, TrainingTasks, fit_families
-from metaprior.hierarchical.parameters import COMMON_STD, MAX_ARD
+from metaprior.hierarchical.layout import COMMON_STD, MAX_ARD
 from metaprior.hierarchical.task_scales import ONE_SCALE, TaskScales
 from metaprior.hierarchical.terms import JITTER, NOISE_FLOOR
 from metaprior.tasks.padding import pad_to

@@ -8,8 +8,8 @@ from small_problems import COUNTS, make_problem, make_tasks
 from metaprior.hierarchical import shapes
 from metaprior.hierarchical.blocks import make_blocks, squared_distances
 from metaprior.hierarchical.collapse import Gaussians, collapse
+from metaprior.hierarchical.layout import Layout, Parts
 from metaprior.hierarchical.modes import Mode
-from metaprior.hierarchical.parameters import Layout, Parts
 from metaprior.hierarchical.shapes import PRIOR_TASKS, initial_variances, learn_shapes, residual, shape_functions
 from metaprior.hierarchical.terms import NOISE_FLOOR, add_noise, deviations, make_basis, mean_features
 from metaprior.tasks.types import Task

@@ -12,7 +12,7 @@ from metaprior.hierarchical import task_scales
 from metaprior.hierarchical.blocks import make_blocks, squared_distances
 from metaprior.hierarchical.collapse import collapse
 from metaprior.hierarchical.families import LINEAR, SMOOTH, TrainingTasks, fit_families
-from metaprior.hierarchical.parameters import Layout, Parts
+from metaprior.hierarchical.layout import Layout, Parts
 from metaprior.hierarchical.task_scales import GRID, NODES, ONE_SCALE, SPREADS, TaskScales, _evidence, learn_scales
 from metaprior.hierarchical.terms import gaussians, make_basis
 from metaprior.tasks.scaling import identity_scaling

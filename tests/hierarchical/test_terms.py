@@ -7,8 +7,8 @@ import tinygp
 from small_problems import ALL_PARTS, COUNTS, IS_TARGET, SIZES, make_problem, make_tasks
 
 from metaprior.hierarchical.blocks import N_POINTS, N_POINTS_SEVERAL, make_blocks, place_points, squared_distances
+from metaprior.hierarchical.layout import COMMON_STD, MAX_ARD, Layout, Parts
 from metaprior.hierarchical.modes import log_density
-from metaprior.hierarchical.parameters import COMMON_STD, MAX_ARD, Layout, Parts
 from metaprior.hierarchical.terms import (
     JITTER,
     NOISE_FLOOR,

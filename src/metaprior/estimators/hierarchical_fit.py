@@ -13,7 +13,7 @@ from metaprior.checks import check_noise
 from metaprior.estimators.arguments import NamedEnvironments, auto_settings, warn_if_few_target_tasks
 from metaprior.estimators.fitted_prior import FittedPrior
 from metaprior.hierarchical.families import TrainingTasks, with_mean_of
-from metaprior.hierarchical.prior import HierarchicalPrior
+from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.progress import progress_bar
 from metaprior.search.family_search import (

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
+from metaprior.hierarchical.layout import MAX_ARD, Layout, Parts
 from metaprior.hierarchical.modes import CommonCurve
-from metaprior.hierarchical.parameters import MAX_ARD, Layout, Parts
-from metaprior.hierarchical.prior import HierarchicalPrior
 from metaprior.hierarchical.task_scales import TaskScales
 from metaprior.tasks.scaling import Scaling
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from metaprior.hierarchical.parameters import MAX_ARD
+from metaprior.hierarchical.layout import MAX_ARD
 from metaprior.tasks.padding import group_by_size, pad_to
 from metaprior.tasks.types import Task
 

@@ -7,9 +7,9 @@ import numpy as np
 
 from metaprior.hierarchical.blocks import make_blocks, place_points, squared_distances
 from metaprior.hierarchical.collapse import Collapsed, Gaussians, collapse, information, posterior_of_weights
+from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
+from metaprior.hierarchical.layout import Layout, Parts
 from metaprior.hierarchical.modes import MAX_ITERATIONS, CommonCurve, Mode, common_curve, find_mode, with_curve
-from metaprior.hierarchical.parameters import Layout, Parts
-from metaprior.hierarchical.prior import HierarchicalPrior
 from metaprior.hierarchical.shapes import learn_shapes, residual, shape_functions
 from metaprior.hierarchical.task_scales import ONE_SCALE, learn_scales
 from metaprior.hierarchical.terms import add_noise, gaussians, make_basis, mean_features

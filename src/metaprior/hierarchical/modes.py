@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 
 from metaprior.hierarchical.blocks import Block, squared_distances
 from metaprior.hierarchical.collapse import Collapsed, collapse, slopes
-from metaprior.hierarchical.parameters import Layout
+from metaprior.hierarchical.layout import Layout
 from metaprior.hierarchical.terms import gaussians, make_basis, point_slopes, pull_back, rbf_between
 
 MAX_ITERATIONS = 60

@@ -12,9 +12,9 @@ import numpy as np
 
 from metaprior.hierarchical.blocks import Block, squared_distances
 from metaprior.hierarchical.collapse import Gaussians, collapse, slopes
-from metaprior.hierarchical.linalg import cholesky, triangular_inverse
+from metaprior.hierarchical.layout import Layout
 from metaprior.hierarchical.modes import Mode
-from metaprior.hierarchical.parameters import Layout
+from metaprior.hierarchical.small_matrices import cholesky, triangular_inverse
 from metaprior.hierarchical.terms import JITTER, add_noise, make_basis, mean_features, rbf
 
 PRIOR_TASKS = 5.0

@@ -6,8 +6,8 @@ import numpy as np
 
 from metaprior.hierarchical.blocks import Block
 from metaprior.hierarchical.collapse import Gaussians
-from metaprior.hierarchical.linalg import cholesky, triangular_inverse
-from metaprior.hierarchical.parameters import Layout
+from metaprior.hierarchical.layout import Layout
+from metaprior.hierarchical.small_matrices import cholesky, triangular_inverse
 
 JITTER = 1e-6  # of the kernel between inducing points, relative to its variance
 NOISE_FLOOR = 1e-8  # of the noise variance, relative to the variance of y

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from metaprior.hierarchical.families import CURVE, LINEAR, SMOOTH, FamilyFit, TrainingTasks, fit_families, with_mean_of
-from metaprior.hierarchical.prior import HierarchicalPrior
+from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
 from metaprior.search.averaging import averaging_weights, drop_worse, merge_similar
 from metaprior.search.candidates import Candidate, Choice
 from metaprior.search.folds import make_folds

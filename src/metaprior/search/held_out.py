@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from metaprior.hierarchical.linalg import log_sum_exp
-from metaprior.hierarchical.prior import HierarchicalPrior
+from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
+from metaprior.hierarchical.small_matrices import log_sum_exp
 from metaprior.search.averaging import contaminated
 from metaprior.search.folds import Folds
 from metaprior.tasks.padding import pad_to

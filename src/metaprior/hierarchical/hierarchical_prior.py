@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from metaprior.hierarchical.blocks import line, squared_distances
-from metaprior.hierarchical.linalg import cholesky, log_sum_exp, triangular_inverse
+from metaprior.hierarchical.layout import Layout
 from metaprior.hierarchical.modes import CommonCurve
-from metaprior.hierarchical.parameters import Layout
+from metaprior.hierarchical.small_matrices import cholesky, log_sum_exp, triangular_inverse
 from metaprior.hierarchical.task_scales import TaskScales
 from metaprior.hierarchical.terms import JITTER, NOISE_FLOOR, make_basis, rbf, rbf_between
 from metaprior.prediction.ensemble import Prediction
