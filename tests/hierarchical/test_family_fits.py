@@ -115,6 +115,18 @@ def test_starting_from_a_fit_to_the_same_tasks_stays_there(fitted, iterations):
         np.testing.assert_allclose(again.priors[name].theta, fitted.priors[name].theta, atol=0.05)
 
 
+@pytest.mark.parametrize("noise_only", [True, False])
+def test_with_few_iterations_what_the_scales_of_tasks_multiply_stays(fitted, monkeypatch, noise_only):
+    kinds, training = [], training_of(make_tasks(2), COUNTS, IS_TARGET)
+    scales = ONE_SCALE._replace(noise_only=noise_only)
+    near = replace(fitted, priors={name: replace(prior, scales=scales) for name, prior in fitted.priors.items()})
+    monkeypatch.setattr(module, "learn_scales", lambda *args: kinds.append(args[-1]) or ONE_SCALE)
+    for iterations, expected in ((4, noise_only), (60, None)):
+        kinds.clear()
+        fit_families(training, True, None, near, iterations)
+        assert kinds == [True, expected, expected, expected]  # lines have no smooth deviation
+
+
 def test_few_iterations_from_a_fit_without_one_of_the_families(fitted):
     training = training_of(make_tasks(2), COUNTS, IS_TARGET)
     known = FamilyFit(fitted.priors, {name: fitted.modes[name] for name in (LINEAR, SMOOTH)})
