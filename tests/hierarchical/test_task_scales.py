@@ -1,11 +1,12 @@
 """Scales that differ between tasks: evidence against scipy, spread where tasks differ and none where they do not."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 from scipy.special import log_softmax
-from scipy.stats import multivariate_normal
+from scipy.stats import multivariate_normal, norm
 from small_problems import make_problem
 
 from metaprior.hierarchical import task_scales
@@ -13,7 +14,17 @@ from metaprior.hierarchical.blocks import make_blocks, squared_distances
 from metaprior.hierarchical.collapse import collapse
 from metaprior.hierarchical.families import LINEAR, SMOOTH, TrainingTasks, fit_families
 from metaprior.hierarchical.layout import Layout, Parts
-from metaprior.hierarchical.task_scales import GRID, NODES, ONE_SCALE, SPREADS, TaskScales, _evidence, learn_scales
+from metaprior.hierarchical.task_scales import (
+    GRID,
+    NODES,
+    ONE_SCALE,
+    SHIFTS,
+    SPREADS,
+    TaskScales,
+    _best,
+    _evidence,
+    learn_scales,
+)
 from metaprior.hierarchical.terms import gaussians, make_basis
 from metaprior.tasks.scaling import identity_scaling
 from metaprior.tasks.types import Task
@@ -37,6 +48,24 @@ def test_the_evidence_at_every_scale(scaled_is_diagonal):
             total = fixed[i, :n, :n] + np.exp(2.0 * log_factor) * scaled[i, :n, :n]
             expected = multivariate_normal.logpdf(deviation[i, :n], cov=total)
             assert value - 0.5 * n * np.log(2.0 * np.pi) == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_distribution_of_scales_is_the_mode_of_its_posterior():
+    """Spread and shift of the log factor are normal a priori, with standard deviations of a half."""
+    rng, counts, chosen = np.random.default_rng(0), np.array([1.0, 0.3, 0.7]), []
+    for _ in range(40):
+        evidence = -0.5 * ((GRID[:, None] - rng.normal(0.0, 1.5, 3)) / 0.8) ** 2
+        values = {}
+        for spread, shift in product(SPREADS, SHIFTS):
+            density = norm.pdf(GRID, shift, spread)
+            likelihood = counts @ np.log((density / density.sum()) @ np.exp(evidence))
+            values[spread, shift] = likelihood + norm.logpdf(spread, scale=0.5) + norm.logpdf(shift, scale=0.5)
+        spread, shift = max(values, key=values.get)
+        chosen.append(spread)
+        _, found = _best(evidence, counts, True)
+        expected = [1.0] if spread == SPREADS[0] else np.exp(shift + spread * NODES)
+        np.testing.assert_allclose(found.factors, expected)
+    assert len(set(chosen)) > 3
 
 
 def problem(tasks, log_noise, parts=None, counts=None, theta=None, max_blocks=3):
