@@ -38,6 +38,7 @@ from metaprior.tasks.types import Task, TestTask
 DISCOUNTS = (0.0, 0.1, 0.4, 1.0)
 ENVIRONMENT_DISCOUNTS = (0.4, 1.0)  # at which the target's mean may also deviate from the sources'
 MAX_TASKS = 300  # of each environment that families are fitted to and compared on; the mean is learned from all
+MAX_READINGS = 100  # of each task that a fit sees: few parameters do not need more. Adaptation uses all of a context
 CHUNK_TASKS = 2000
 
 # Parameters of gradient-based training: a value other than the default asks for it.
@@ -158,10 +159,18 @@ def _sample(environments: Sequence[Sequence[Task]], seed: int) -> list[list[Task
     for e, tasks in enumerate(environments):
         rng, n = np.random.default_rng([seed, e]), len(tasks)
         chosen = np.sort(rng.choice(n, MAX_TASKS, replace=False)) if n > MAX_TASKS else np.arange(n)
-        drawn.append([tasks[i] for i in chosen.tolist()])
+        drawn.append([_thin(tasks[i], rng) for i in chosen.tolist()])
         if isinstance(tasks, StoredTasks):
             tasks.release()
     return drawn
+
+
+def _thin(task: Task, rng: np.random.Generator) -> Task:
+    """Return at most MAX_READINGS random readings of a task, in their order."""
+    if len(task.y) <= MAX_READINGS:
+        return task
+    kept = np.sort(rng.choice(len(task.y), MAX_READINGS, replace=False))
+    return Task(task.x[kept], task.y[kept])
 
 
 def _with_all_tasks(
@@ -175,11 +184,13 @@ def _with_all_tasks(
     if of_environment is None or all(len(a) == len(b) for a, b in zip(environments, sample, strict=True)):
         return prior
 
+    rng = np.random.default_rng(0)
+
     def chunks() -> Iterator[TrainingTasks]:
         for e, (tasks, drawn) in enumerate(zip(environments, sample, strict=True)):
             count = of_environment[e] * len(drawn) / max(len(tasks), 1)
             for first in range(0, len(tasks) if count > 0 else 0, CHUNK_TASKS):
-                some = [prior.scaling.task(task) for task in tasks[first : first + CHUNK_TASKS]]
+                some = [prior.scaling.task(_thin(task, rng)) for task in tasks[first : first + CHUNK_TASKS]]
                 is_target = np.full(len(some), float(e == target))
                 yield TrainingTasks(prior.scaling, some, np.full(len(some), count), is_target)
             if isinstance(tasks, StoredTasks):

@@ -78,8 +78,8 @@ def find_mode(
 ) -> Mode:
     """Return the mode of theta, by BFGS from the best of some starting points.
 
-    `near` has modes of similar tasks or of a similar prior, tried besides the general starting points, or instead of
-    them if `max_iterations` allows a few steps only.
+    `near` has modes of similar tasks or of a similar prior, tried instead of the general starting points if one of them
+    has the same length scales.
     """
 
     def loss(theta: np.ndarray, gradient: bool = True) -> tuple[float, np.ndarray]:
@@ -94,7 +94,7 @@ def find_mode(
 
     known = [_extended(mode, layout) for mode in near]
     starts = [mode.theta for mode in known]
-    if max_iterations == MAX_ITERATIONS and not any(mode.layout.parts.smooth == layout.parts.smooth for mode in near):
+    if not any(mode.layout.parts.smooth == layout.parts.smooth for mode in near):
         starts += layout.starts()
     values = [loss(theta, gradient=False)[0] for theta in starts] if len(starts) > 1 else [0.0]
     best = int(np.argmin(values))

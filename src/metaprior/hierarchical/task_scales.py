@@ -48,13 +48,16 @@ def learn_scales(
     found = []
     for kind in (True, False) if noise_only is None else (noise_only,):
         parts = []
-        for block, line, mask in zip(blocks, lines, masks, strict=True):
-            scaled = _noise(mask, noise_variance) if kind else block.covariance - line @ np.swapaxes(line, 1, 2)
-            root = block.features @ collapsed.root
-            fixed = block.covariance - scaled + root @ np.swapaxes(root, 1, 2)
-            parts.append(_evidence(fixed, scaled, block.y - block.features @ collapsed.mean, mask))
+        try:
+            for block, line, mask in zip(blocks, lines, masks, strict=True):
+                scaled = _noise(mask, noise_variance) if kind else block.covariance - line @ np.swapaxes(line, 1, 2)
+                root = block.features @ collapsed.root
+                fixed = block.covariance - scaled + root @ np.swapaxes(root, 1, 2)
+                parts.append(_evidence(fixed, scaled, block.y - block.features @ collapsed.mean, mask))
+        except np.linalg.LinAlgError:  # lines so large that what they leave is lost to rounding
+            continue
         found.append(_best(np.concatenate(parts, axis=1), counts, kind))
-    return max(found, key=lambda pair: pair[0])[1]
+    return max(found, key=lambda pair: pair[0])[1] if found else ONE_SCALE
 
 
 def _noise(mask: np.ndarray, noise_variance: float) -> np.ndarray:

@@ -196,6 +196,8 @@ class TransferReport:
             for name, value in given.items()
             if isinstance(value, list) and name not in tuples
         }
+        if arrays.get("environment_effect") is not None:
+            arrays["environment_effect"] = arrays["environment_effect"].astype(bool)
         return cls(**{**given, **arrays, **tuples})
 
 

@@ -1,0 +1,236 @@
+"""The default engine through the estimator: when it is used, what it compares, what it keeps, and files."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from metaprior import InvalidFile, MetaGPClassifier, MetaGPRegressor, load
+from metaprior.datasets import Sinusoid
+from metaprior.estimators import hierarchical_fit
+from metaprior.estimators.hierarchical_fit import GRADIENT_ONLY, MAX_READINGS, MAX_TASKS, is_asked_for
+from metaprior.files import read_tensors, write_tensors
+from metaprior.hierarchical.families import FAMILIES
+from metaprior.tasks.types import Task
+
+PROBLEM = Sinusoid(deviation=0.25)
+X = np.linspace(-4.0, 4.0, 7)[:, None]
+OTHERS = {
+    "inference": "map",
+    "n_particles": 1,
+    "mean": "zero",
+    "kernel": "rbf",
+    "encoder": "mlp",
+    "temperature": "paper",
+    "prior_mean": "initial",
+    "prior_std": 2.0,
+    "optimizer": "sgd",
+    "learning_rate": 0.1,
+    "schedule": "constant",
+    "n_steps": 0,
+    "batch_size": 4,
+    "standardize": False,
+    "dtype": "float64",
+    "n_devices": 1,
+}
+
+
+def tasks_of(n_source, n_target, n_samples=6):
+    return PROBLEM.source_tasks(n_source, n_samples, rng=0), PROBLEM.target_tasks(n_target, n_samples, rng=1)
+
+
+def fitted(*tasks, **arguments):
+    return MetaGPRegressor(**{"random_state": 0, "progress": False, **arguments}).fit(*tasks)
+
+
+@pytest.fixture(scope="module")
+def meta():
+    return fitted(*tasks_of(8, 3))
+
+
+def predictions(meta, context):
+    return np.stack(meta.adapt(*context).predict(X, return_std=True))
+
+
+def test_every_argument_of_gradient_training_asks_for_it():
+    assert is_asked_for(MetaGPRegressor(0.3, noise_std=0.1, random_state=1, search_time=3.0, progress=True), None)
+    assert set(OTHERS) == set(GRADIENT_ONLY)
+    for name, value in OTHERS.items():
+        assert not is_asked_for(MetaGPRegressor(**{name: value}), None), name
+    assert not is_asked_for(MetaGPRegressor(), PROBLEM.test_tasks(1, 2, 2, 0))  # early stopping
+    assert not is_asked_for(MetaGPClassifier(), None)
+
+
+def test_report_has_six_options_and_all_families(meta):
+    report = meta.transfer_report()
+    assert meta.engine_ == "hierarchical"
+    np.testing.assert_allclose(report.alpha, [0, 0.8 / 3.8, 3.2 / 6.2, 8 / 11, 3.2 / 6.2, 8 / 11])
+    assert report.environment_effect.tolist() == [False] * 4 + [True] * 2
+    assert list(report.families) == list(FAMILIES) == list(meta.family_weights_)
+    assert sum(meta.family_weights_.values()) == pytest.approx(1.0)
+    assert meta.family_ == max(meta.family_weights_, key=meta.family_weights_.get)
+    text = str(report)
+    assert text.count("own mean") == 2
+    assert "Weights of the families of priors" in text
+    assert "Left out" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert len(meta.model_.members) <= 6
+    with pytest.raises(AttributeError, match="have no particles"):
+        _ = meta.particles_
+
+
+def test_a_family_that_was_not_fitted_is_named():
+    report = fitted([], PROBLEM.target_tasks(3, 4, rng=1)).transfer_report()
+    report.families.pop("shapes")
+    assert "could not be fitted: shapes" in str(report).replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("alpha", "expected"), [(0.0, [0.0]), (0.5, [0.5]), (1.0, [1.0]), ("pooled", [8 / 11]), ([0.0, 0.4], [0.0, 0.4])]
+)
+def test_alpha_given(alpha, expected):
+    meta = fitted(*tasks_of(8, 3), alpha=alpha)
+    np.testing.assert_allclose(meta.transfer_report().alpha, expected)
+    assert meta.transfer_report().environment_effect is None
+    assert np.isfinite(predictions(meta, PROBLEM.target_tasks(1, 4, rng=5)[0])).all()
+
+
+def test_target_only_is_not_changed_by_the_source():
+    source, target = tasks_of(4, 3)
+    other = PROBLEM.source_tasks(6, 9, rng=7)
+    context = PROBLEM.target_tasks(1, 3, rng=5)[0]
+    first, second = (predictions(fitted(tasks, target, alpha=0.0), context) for tasks in (source, other))
+    np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize(("n_source", "n_target"), [(4, 1), (4, 0), (0, 1), (1, 0), (0, 2), (1, 1)])
+def test_few_tasks(n_source, n_target):
+    with pytest.warns(UserWarning, match="alpha is 1") if not n_target else _nothing():
+        meta = fitted(*tasks_of(n_source, n_target))
+    assert np.isfinite(predictions(meta, PROBLEM.target_tasks(1, 3, rng=5)[0])).all()
+    assert np.isfinite(meta.adapt([], []).predict(X)).all()
+    if n_target < 2:
+        assert meta.transfer_report().score is None
+    assert meta.alpha_ == pytest.approx({0: 1.0, 1: meta.alpha_, 2: 0.0}[n_target])
+
+
+class _nothing:
+    def __enter__(self):
+        return None
+
+    def __exit__(self, *_):
+        return False
+
+
+def test_several_sources_are_compared_alone_and_combined():
+    copy, target = PROBLEM.target_tasks(4, 5, rng=3), PROBLEM.target_tasks(3, 5, rng=1)
+    rng = np.random.default_rng(0)
+    noise = [Task(rng.uniform(-5, 5, (5, 1)), rng.normal(5.0, 5.0, 5)) for _ in range(4)]
+    meta = MetaGPRegressor(random_state=0, progress=False).fit(
+        {"copy": copy, "noise": noise, "here": target}, target="here"
+    )
+    report = meta.transfer_report()
+    assert len(report.weight) >= 12  # six of all sources, three of each alone
+    of_copy, of_noise, _ = meta.environment_weights_
+    assert of_copy > of_noise
+
+
+def test_search_time_still_compares_the_first_option():
+    meta = fitted(*tasks_of(8, 3), search_time=1e-9)
+    assert meta.transfer_report().alpha.tolist() == [0.0]
+
+
+def test_many_tasks_and_long_tasks_are_sampled_and_the_mean_sees_all(monkeypatch):
+    monkeypatch.setattr(hierarchical_fit, "MAX_TASKS", 5)
+    monkeypatch.setattr(hierarchical_fit, "CHUNK_TASKS", 4)
+    tasks = [*PROBLEM.target_tasks(11, 4, rng=1), *PROBLEM.target_tasks(1, MAX_READINGS + 50, rng=2)]
+    sample = hierarchical_fit._sample([[], tasks], 0)
+    assert [len(group) for group in sample] == [0, 5]
+    assert max(len(task.y) for task in sample[1]) <= MAX_READINGS
+    meta = fitted([], tasks, alpha=0.0)
+    assert meta.transfer_report().n_target_tasks == 5
+    sampled = [fitted([], sample[1], alpha=0.0).model_.members[0]]
+    assert not np.array_equal(meta.model_.members[0].weights[:2], sampled[0].weights[:2])
+    assert MAX_TASKS == 300
+
+
+def test_the_same_seed_gives_the_same_prior_and_files_keep_it(meta, tmp_path):
+    context = PROBLEM.target_tasks(1, 4, rng=5)[0]
+    expected = predictions(meta, context)
+    np.testing.assert_array_equal(predictions(fitted(*tasks_of(8, 3)), context), expected)
+    meta.save(tmp_path / "prior.safetensors")
+    again = load(tmp_path / "prior.safetensors")
+    np.testing.assert_array_equal(predictions(again, context), expected)
+    assert str(again.transfer_report()) == str(meta.transfer_report())
+    assert (again.family_weights_, again.family_, again.alpha_) == (meta.family_weights_, meta.family_, meta.alpha_)
+    assert again.model_.spread == meta.model_.spread
+    again.save(tmp_path / "again.safetensors")
+    (header, tensors), (header_again, tensors_again) = (
+        read_tensors(tmp_path / f"{name}.safetensors") for name in ("prior", "again")
+    )
+    assert header_again == header
+    assert tensors_again.keys() == tensors.keys()
+    assert all(np.array_equal(tensors_again[name], tensors[name]) for name in tensors)
+
+
+def test_one_task_equals_many(meta):
+    tests = [PROBLEM.target_tasks(1, n, rng=n)[0] for n in (1, 3, 8)]
+    together = meta.adapt_many(tests).predict(X, return_std=True)
+    for i, task in enumerate(tests):
+        alone = meta.adapt(*task).predict(X, return_std=True)
+        np.testing.assert_allclose([part[i] for part in together], alone, rtol=1e-9)
+    mean, covariance = meta.adapt(*tests[1]).predict(X, return_cov=True)
+    np.testing.assert_allclose(mean, together[0][1], rtol=1e-9)
+    np.testing.assert_allclose(np.sqrt(np.diag(covariance)), together[1][1], rtol=1e-7)
+
+
+def damage(header, tensors, what):
+    if what == "description":
+        header["model"]["members"][0]["parts"]["smooth"] = not header["model"]["members"][0]["parts"]["smooth"]
+    elif what == "unknown part":
+        header["model"]["members"][0]["parts"]["other"] = True
+    elif what == "number of members":
+        header["n_members"] += 1
+    elif what == "inputs":
+        header["input_dim"] = 2
+    elif what == "no model":
+        del header["model"]
+    elif what == "weights":
+        tensors["member_weights"] = tensors["member_weights"] * 2.0
+    elif what == "scale":
+        tensors["member0.scaling.y_std"] = np.asarray(-1.0)
+    elif what == "missing":
+        del tensors["member0.theta"]
+    elif what == "shape":
+        tensors["member0.weights"] = tensors["member0.weights"][:-1]
+    elif what == "NaN":
+        tensors["member0.weights_root"] = np.full_like(tensors["member0.weights_root"], np.nan)
+    elif what == "precision":
+        tensors["member0.points"] = tensors["member0.points"].astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        *("description", "unknown part", "number of members", "inputs", "no model", "weights"),
+        *("scale", "missing", "shape", "NaN", "precision"),
+    ],
+)
+def test_damaged_files_are_refused(meta, tmp_path, what):
+    path = tmp_path / "prior.safetensors"
+    meta.save(path)
+    header, tensors = read_tensors(path)
+    damage(header, tensors, what)
+    write_tensors(path, header, tensors)
+    with pytest.raises(InvalidFile):
+        load(path)
+
+
+def test_files_hold_no_code(meta, tmp_path):
+    meta.save(tmp_path / "prior.safetensors")
+    with safe_open(tmp_path / "prior.safetensors", "numpy") as file:
+        metadata = file.metadata()
+        assert all(json.loads(value) is not None for value in metadata.values() if value.startswith("{"))
+        save_file({name: file.get_tensor(name) for name in file.keys()}, tmp_path / "plain")  # noqa: SIM118
