@@ -4,6 +4,8 @@ Most patients in the training data are from another unit, the medical one. The d
 named by METAPRIOR_DATA; if they are missing, the program says what to download.
 
     python examples/icu_patients.py [folder for the picture] [training steps]
+
+Giving a number of steps asks for gradient training. Leave `n_steps` out for the default, which has no steps.
 """
 
 import sys

@@ -3,6 +3,8 @@
 The data are UJIIndoorLoc, in the folder named by METAPRIOR_DATA; if they are missing, the program says what to get.
 
     python examples/wifi_maps.py [folder for the picture] [training steps]
+
+Giving a number of steps asks for gradient training. Leave `n_steps` out for the default, which has no steps.
 """
 
 import sys

@@ -69,12 +69,14 @@ class MetaGP(BaseEstimator):
         target : str, optional
             The target environment if `source_tasks` is a dict.
         validation_tasks : sequence of (X_context, y_context, X_query, y_query), optional
-            Tasks for early stopping, scored every 100 steps; the best parameters are kept.
+            Tasks for early stopping, scored every 100 steps; the best parameters are kept. They ask for gradient
+            training.
         patience : int or None, default=5
             Stop after as many validations without improvement. None never stops early.
         checkpoint : path-like, optional
-            File that training writes its state to, every ten seconds and when it is interrupted. Re-running the same
-            fit resumes it and gives the same result (a similar one with `search_time`). Remove the file afterwards.
+            File that gradient training writes its state to, every ten seconds and when it is interrupted. Re-running
+            the same fit resumes it and gives the same result (a similar one with `search_time`). Remove the file
+            afterwards. Hierarchical priors take seconds and write none.
 
         Returns
         -------
@@ -130,7 +132,10 @@ class MetaGP(BaseEstimator):
 
     @property
     def particles_(self) -> Any:
-        """The learned parameters, a pytree with a leading axis of particles, of all members one after another."""
+        """The parameters learned by gradients, a pytree with a leading axis of particles, member after member.
+
+        Hierarchical priors have no particles and raise an AttributeError.
+        """
         self._check_particles()
         from metaprior.prediction.trained import joined_particles
 

@@ -23,6 +23,10 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
 
     `fit` learns the prior from many tasks. `adapt` conditions it on a few readings of a new task, in closed form.
 
+    By default, four families of hierarchical priors are fitted in NumPy and averaged, with weights from
+    cross-validation over target tasks. Parameters marked *gradient training* belong to priors that are trained in JAX:
+    giving any of them a value other than its default asks for such a prior instead, and so do `validation_tasks`.
+
     Parameters
     ----------
     alpha : "auto", "pooled", float in [0, 1], sequence of floats, or dict, default="auto"
@@ -31,68 +35,87 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         to choose from. "pooled" weights every task equally. Several sources share a number in proportion to their
         numbers of tasks; a dict gives every environment its weight.
     inference : "auto", "map", "svgd", "laplace", MAP(...), SVGD(...) or Laplace(...), default="auto"
-        Approximation of the Gibbs hyper-posterior: its mode, interacting particles, or draws from a normal around the
-        mode. "auto" is "laplace" for priors of up to 2000 parameters, else "map"; for stored tasks it is "map".
+        Gradient training: approximation of the Gibbs hyper-posterior, by its mode, interacting particles, or draws from
+        a normal around the mode. "auto" is "laplace" for priors of up to 2000 parameters, else "map"; for stored tasks
+        it is "map".
     n_particles : int, optional
-        Default 1 for MAP and 10 for the others. Several MAP particles are an ensemble of independent solutions.
+        Gradient training: default 1 for MAP and 10 for the others. Several MAP particles are an ensemble of independent
+        solutions.
     mean : "auto", "inducing", "mlp", "linear", "constant", "zero", MLPMean(...), or a callable, default="auto"
-        Prior mean. "auto" is the default mean of the kernel, or "mlp". A callable takes one input point; the
-        parameters of an Equinox module are learned.
+        Gradient training: prior mean. "auto" is the default mean of the kernel, or "mlp". A callable takes one input
+        point; the parameters of an Equinox module are learned.
     kernel : "auto", "inducing", "mlp", "linear", "linear+rbf", "rbf", InducingKernel(...), a tinygp kernel, or a module
-        Prior covariance. "auto" is "inducing" for up to three inputs, else "linear+rbf", unless "mlp" (the paper's)
-        predicts ten or more held-out target tasks clearly better. Custom kernels see standardized inputs and outputs.
+        Prior covariance. "auto" fits hierarchical priors. Any other value asks for gradient training; custom kernels
+        see standardized inputs and outputs. If another parameter asks for gradient training, "auto" is "inducing" for
+        up to three inputs, else "linear+rbf", unless "mlp" (the paper's) predicts ten or more held-out target tasks
+        clearly better.
     encoder : None, "mlp", "conv", MLPEncoder(...), ConvEncoder(...), or a callable, default=None
-        Map from inputs to the features that mean and kernel see. The parameters of an Equinox module are learned.
+        Gradient training: map from inputs to the features that mean and kernel see. The parameters of an Equinox module
+        are learned.
     noise_std : float or "learned", default="learned"
-        Standard deviation of the observation noise, in the units of y.
+        Standard deviation of the observation noise, in the units of y. If it is learned, hierarchical priors also learn
+        how much tasks differ in it.
     temperature : "bayes", "effective", "paper", "auto" or float, default="bayes"
-        gamma, the weight of the evidence against the hyper-prior. "auto" also tries a quarter and four times "bayes".
+        Gradient training: gamma, the weight of the evidence against the hyper-prior. "auto" also tries a quarter and
+        four times "bayes".
     prior_mean : "zero", "initial" or dict, default="zero"
-        Mean of the hyper-prior, for all parameters or per group (weights, biases, scales).
+        Gradient training: mean of the hyper-prior, for all parameters or per group (weights, biases, scales).
     prior_std : float, dict or "auto", default=1.0
-        Standard deviation of the hyper-prior, for all parameters or per group. "auto" tries 0.5, 1 and 2.
+        Gradient training: standard deviation of the hyper-prior, for all parameters or per group. "auto" tries 0.5, 1
+        and 2.
     optimizer : "adam" or "sgd", default="adam"
-        Gradient-based optimizer.
+        Gradient training: gradient-based optimizer.
     learning_rate : float, default=0.01
-        Initial learning rate.
+        Gradient training: initial learning rate.
     schedule : "cosine" or "constant", default="cosine"
-        Learning-rate schedule.
+        Gradient training: learning-rate schedule.
     n_steps : int, optional
-        Training steps, by default 2000. 0 leaves the prior at its initial parameters (the paper's "GP" baseline).
+        Gradient training: steps, by default 2000. 0 leaves the prior at its initial parameters (the paper's "GP"
+        baseline).
     batch_size : int, optional
-        Tasks per training step, split evenly among the environments. By default all tasks, and 256 for stored tasks.
+        Gradient training: tasks per step, split evenly among the environments. By default all tasks, and 256 for stored
+        tasks.
     standardize : bool, default=True
-        Standardize inputs and outputs by the meta-training tasks. Predictions are in the units of y.
+        Standardize inputs and outputs by the meta-training tasks. Predictions are in the units of y. False asks for
+        gradient training.
     dtype : "auto", "float32" or "float64", default="auto"
-        Training precision. "auto" is float64 if the noise is small against the spread of y or tasks are large.
-        Adaptation and prediction are in float64 unless asked otherwise.
+        Gradient training: precision. "auto" is float64 if the noise is small against the spread of y or tasks are
+        large. Adaptation and prediction are in float64 unless asked otherwise. Hierarchical priors are in float64.
     random_state : int, RandomState or None, default=None
         Seed for reproducible results.
     search_time : float, optional
-        Seconds that the search may take, compilation excluded; its runs are shortened to meet it. By default unlimited.
+        Seconds that the search may take, by default unlimited. Hierarchical priors: no further environment weights are
+        compared after that. Gradient training: runs are shortened to meet it, compilation excluded.
     n_devices : int, optional
-        Devices that share the training, by default all that JAX sees, in all processes.
+        Gradient training: devices that share it, by default all that JAX sees, in all processes.
     progress : bool, optional
         Show a progress bar, by default if standard error is a terminal.
 
     Attributes
     ----------
+    engine_ : "hierarchical" or "gradient"
+        What fitted the prior.
     family_ : str
-        The kernel that was used.
+        The family of hierarchical priors with the largest weight ("linear", "smooth", "curve" or "shapes"), or the
+        kernel that was trained by gradients.
+    family_weights_ : dict
+        The families that were compared, with their weights in the averaged prediction.
     alpha_, environment_weights_, temperature_ : float, ndarray, float
-        The values that were used, averaged over the members of the ensemble.
+        The values that were used, averaged over the members of the ensemble. Hierarchical priors have a temperature
+        of 1.
     dtype_ : str
         The training precision that was used.
     alpha_path_ : Bunch
         What was compared to choose alpha; see also `transfer_report`.
     particles_, particle_weights_
-        The learned parameters, a pytree with a leading axis of particles, and their weights.
+        Gradient training: the learned parameters, a pytree with a leading axis of particles, and their weights.
     loss_trace_ : ndarray of shape (n_steps,)
-        Weighted loss plus hyper-prior penalty / temperature, averaged over particles, of the member of largest weight.
+        Gradient training: weighted loss plus hyper-prior penalty / temperature, averaged over particles, of the member
+        of largest weight. Empty for hierarchical priors, as is the next.
     validation_trace_ : ndarray
-        Negative log density of the validation queries, every 100 steps.
+        Gradient training: negative log density of the validation queries, every 100 steps.
     best_step_ : int
-        The step whose parameters were kept.
+        Gradient training: the step whose parameters were kept.
     n_features_in_ : int
         Number of input columns.
 
@@ -102,7 +125,7 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
     >>> from metaprior.datasets import Sinusoid
     >>> problem = Sinusoid(deviation=0.25)
     >>> source, target = problem.source_tasks(25, 5, rng=0), problem.target_tasks(5, 5, rng=1)
-    >>> meta = MetaGPRegressor(alpha=0.3, kernel="rbf", mean="linear", n_steps=50, random_state=0)
+    >>> meta = MetaGPRegressor(random_state=0)
     >>> task = meta.fit(source, target).adapt(*target[0])
     >>> mean, std = task.predict([[0.0], [1.0]], return_std=True)
     >>> mean.shape
@@ -186,7 +209,8 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         contexts : iterable of (X, y)
             Contexts of any sizes.
         dtype : "float64" or "float32", default="float64"
-            float32 is faster and accurate to about 1e-4 of the spread of y; it is refused if the noise is too small.
+            float32 is faster and accurate to about 1e-4 of the spread of y, and is refused if the noise is too small.
+            Hierarchical priors always compute in float64.
 
         Returns
         -------
