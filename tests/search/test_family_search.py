@@ -144,6 +144,21 @@ def test_outweighed_families_are_not_scored_but_reported():
     assert choose_members(search).families[LINEAR] == 0.0
 
 
+def test_a_family_is_not_outweighed_by_one_that_fails_without_a_fold(monkeypatch):
+    curves, calls = Sinusoid(deviation=0.0, noise_std=0.05).target_tasks(12, 8, rng=3), []
+
+    def failing(*args):
+        calls.append(args)
+        fit = fit_families(*args)
+        return fit if len(calls) != 3 else FamilyFit({LINEAR: fit.priors[LINEAR]}, fit.modes)
+
+    monkeypatch.setattr(module, "fit_families", failing)
+    search = search_of([[], curves], [Option((0.0, 1.0))], outweighed=OUTWEIGHED)
+    assert [each.family for each in search.scored] == [LINEAR]
+    found = choose_members(search)
+    assert found.families == {LINEAR: pytest.approx(1.0), SMOOTH: 0.0, "curve": 0.0, SHAPES: 0.0}
+
+
 def test_the_same_seed_gives_the_same_result(small):
     again, other = search_of(small.environments, small.options), search_of(small.environments, small.options[:1], 1)
     np.testing.assert_allclose(again.scores(), small.scores(), rtol=1e-6)

@@ -83,16 +83,17 @@ class FamilySearch:
         training = training_tasks(self.environments, self.target, option)
         full = fit_families(training, option.environment, self.noise_std, self._latest)
         self._latest = full
-        outweighed = outweighed_families(full)
-        parts: dict[str, list[tuple[np.ndarray, HeldOut]]] = {n: [] for n in full.priors if n not in outweighed}
+        parts: dict[str, list[tuple[np.ndarray, HeldOut]]] = {name: [] for name in full.priors}
         for members in self.folds.members:
             rows = self.queries.rows_of(members)
             for name, prior in self._without(members, option, full).items():
                 if name in parts:
                     parts[name].append((rows, self.queries.predict(prior, rows)))
-        for name, of_folds in parts.items():
-            if len(of_folds) == len(self.folds.members):  # else it could not be fitted without some fold
-                held_out = gather(of_folds, len(self.queries.splits))
+        complete = [name for name in parts if len(parts[name]) == len(self.folds.members)]  # fitted without every fold
+        outweighed = outweighed_families(FamilyFit({name: full.priors[name] for name in complete}, full.modes))
+        for name in complete:
+            if name not in outweighed:
+                held_out = gather(parts[name], len(self.queries.splits))
                 self.scored.append(Scored(len(self.options), name, full.priors[name], held_out))
         self.families |= dict.fromkeys(full.priors)
         self.options.append(option)
