@@ -53,18 +53,16 @@ def test_the_evidence_at_every_scale(scaled_is_diagonal):
 def test_the_distribution_of_scales_is_the_mode_of_its_posterior():
     """Spread and shift of the log factor are normal a priori, with standard deviations of a half."""
     rng, counts, chosen = np.random.default_rng(0), np.array([1.0, 0.3, 0.7]), []
+    spread, shift = np.array(list(product(SPREADS, SHIFTS))).T
+    density = norm.pdf(GRID, shift[:, None], spread[:, None])
+    hyper_prior = norm.logpdf(spread, scale=0.5) + norm.logpdf(shift, scale=0.5)
     for _ in range(40):
         evidence = -0.5 * ((GRID[:, None] - rng.normal(0.0, 1.5, 3)) / 0.8) ** 2
-        values = {}
-        for spread, shift in product(SPREADS, SHIFTS):
-            density = norm.pdf(GRID, shift, spread)
-            likelihood = counts @ np.log((density / density.sum()) @ np.exp(evidence))
-            values[spread, shift] = likelihood + norm.logpdf(spread, scale=0.5) + norm.logpdf(shift, scale=0.5)
-        spread, shift = max(values, key=values.get)
-        chosen.append(spread)
-        _, found = _best(evidence, counts, True)
-        expected = [1.0] if spread == SPREADS[0] else np.exp(shift + spread * NODES)
-        np.testing.assert_allclose(found.factors, expected)
+        likelihood = np.log((density / density.sum(axis=1)[:, None]) @ np.exp(evidence)) @ counts
+        best = np.argmax(likelihood + hyper_prior)
+        chosen.append(spread[best])
+        expected = [1.0] if spread[best] == SPREADS[0] else np.exp(shift[best] + spread[best] * NODES)
+        np.testing.assert_allclose(_best(evidence, counts, True)[1].factors, expected)
     assert len(set(chosen)) > 3
 
 
@@ -238,3 +236,12 @@ def test_scales_are_compared_as_new_tasks_are_predicted(monkeypatch):
         scales = TaskScales(np.exp(GRID), np.zeros(len(GRID)), noise_only)
         log_weights = replace(priors[name], scales=scales).condition(x, y, np.ones(y.shape, bool)).log_weights
         np.testing.assert_allclose(log_weights, log_softmax(evidence, axis=0), rtol=1e-3, atol=1e-4)
+
+
+def test_what_is_lost_to_rounding_is_not_multiplied():
+    given, lines, masks, collapsed, noise = problem(noisy_tasks([0.1] * 20 + [1.0] * 20), float(np.log(0.3)))
+    too_large = [10.0 * line for line in lines]
+    assert learn_scales(given, too_large, masks, collapsed, noise, False) is ONE_SCALE
+    found = learn_scales(given, too_large, masks, collapsed, noise)
+    assert found.noise_only
+    assert len(found.factors) == len(NODES)

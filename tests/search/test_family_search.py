@@ -204,8 +204,8 @@ def test_a_source_like_the_target_is_used():
 def test_a_source_of_pure_noise_gets_no_weight():
     for seed in range(2):
         rng = np.random.default_rng(seed)
-        noise = [Task(rng.uniform(-5.0, 5.0, (8, 1)), 5.0 + 3.0 * rng.normal(size=8)) for _ in range(12)]
-        environments = [noise, SAME.target_tasks(6, 8, rng=100 + seed)]
+        noise = [Task(rng.uniform(-5.0, 5.0, (6, 1)), 5.0 + 3.0 * rng.normal(size=6)) for _ in range(8)]
+        environments = [noise, SAME.target_tasks(6, 6, rng=100 + seed)]
         choice = choose_members(search_of(environments, options_of(environments, (0.0, 0.4)))).choice
         assert choice.weights[1] == 0.0
         assert choice.weights[0] == pytest.approx(1.0)
