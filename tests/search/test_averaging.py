@@ -189,13 +189,13 @@ def test_identical_members_are_merged_first_and_the_average_stays():
 
 
 def test_pairs_are_merged_by_the_least_loss_and_the_heavier_stays():
-    """Ward's criterion: w_i w_j / (w_i + w_j) d_ij is 0.0099 for the first pair, 0.0125 for the second."""
-    weights = np.array([0.01, 0.49, 0.25, 0.25])
+    """Ward's criterion: w_i w_j / (w_i + w_j) d_ij is 0.05 for the first pair, 0.0195 for the second."""
+    weights = np.array([0.1, 0.1, 0.02, 0.78])
     distances = np.full((4, 4), 9.0)
-    distances[[0, 1], [1, 0]], distances[[2, 3], [3, 2]] = 1.01, 0.1
-    np.testing.assert_allclose(merge_similar(weights, distances, 3), [0.0, 0.5, 0.25, 0.25])
-    distances[[2, 3], [3, 2]] = 0.05
-    np.testing.assert_allclose(merge_similar(weights, distances, 3), [0.01, 0.49, 0.5, 0.0])
+    distances[[0, 1, 2, 3], [1, 0, 3, 2]] = 1.0
+    np.testing.assert_allclose(merge_similar(weights, distances, 3), [0.1, 0.1, 0.0, 0.8])
+    distances[[0, 1], [1, 0]] = 0.3
+    np.testing.assert_allclose(merge_similar(weights, distances, 3), [0.2, 0.0, 0.02, 0.78])
 
 
 def test_members_of_no_weight_are_not_merged():

@@ -11,7 +11,7 @@ from metaprior.datasets import Sinusoid
 from metaprior.estimators.hierarchical_fit import _add
 from metaprior.hierarchical.families import FAMILIES, LINEAR, SHAPES, SMOOTH, FamilyFit, fit_families, with_mean_of
 from metaprior.search import family_search as module
-from metaprior.search.averaging import CLEARLY_WORSE, averaging_weights
+from metaprior.search.averaging import CLEARLY_WORSE, averaging_weights, merge_similar
 from metaprior.search.family_search import (
     FOLD_ITERATIONS,
     OUTWEIGHED,
@@ -308,6 +308,18 @@ def test_candidates_clearly_worse_than_target_only_are_dropped(small, monkeypatc
     assert found.choice.weights[0] > 0.0
     assert found.choice.weights[2] > 0.0
     assert found.families[LINEAR] == found.families[SHAPES] > 0.0
+
+
+def test_more_than_six_members_are_merged(small, monkeypatch):
+    monkeypatch.setattr(small, "scores", lambda: np.zeros((12, 3)))
+    found = choose_members(small)
+    merged = merge_similar(np.full(12, 1 / 12), small.queries.distances([each.held_out for each in small.scored]))
+    np.testing.assert_allclose(found.weights, merged[merged > 0])
+    expected = [each.prior for each, weight in zip(small.scored, merged, strict=True) if weight > 0]
+    assert len(expected) == 6
+    assert all(prior is other for prior, other in zip(found.priors, expected, strict=True))
+    np.testing.assert_allclose(found.choice.weights, np.full(3, 1 / 3))  # before merging
+    np.testing.assert_allclose(list(found.families.values()), np.full(4, 1 / 4))
 
 
 def test_without_target_tasks_to_hold_out_source_tasks_choose_the_family():
