@@ -5,7 +5,8 @@
 
 Every phase runs in its own process, whose peak resident memory is reported. Tasks are sinusoids of random amplitude and
 phase in the first input, with 5 to 10 samples; those of the target have another mean phase. Their rows are scattered
-over the files. With 30 inputs the stored tasks take 2 GB.
+over the files. With 30 inputs the stored tasks take 2 GB. "fit" and "fit auto" train by gradients, with alpha and
+kernel given or chosen; "fit default" fits hierarchical priors.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-PHASES = ("make", "store", "fit", "fit auto")
+PHASES = ("make", "store", "fit", "fit auto", "fit default")
 ROUNDS = 4  # fits with and without prefetch, in turn
 
 
@@ -60,14 +61,14 @@ def store(folder, n_tasks, n_inputs):
     return {"bytes": sum(path.stat().st_size for path in (folder / "tasks").iterdir()), "stored": repr(stored)}
 
 
-def fit(folder, n_steps, batch_size, prefetch=True, **arguments):
-    """Fit the stored tasks, and return RMSE on new tasks, alpha and the final loss."""
+def fit(folder, prefetch=True, **arguments):
+    """Fit the stored tasks, and return RMSE on new tasks, alpha and, of training by gradients, the final loss."""
     from metaprior import MetaGPRegressor, open_tasks
     from metaprior.storage import feed as stream
 
     stream.PREFETCH = prefetch
     stored = open_tasks(folder / "tasks")
-    meta = MetaGPRegressor(n_steps=n_steps, batch_size=batch_size, random_state=0, progress=False, **arguments)
+    meta = MetaGPRegressor(random_state=0, progress=False, **arguments)
     meta.fit(stored, target="target")
     rng = np.random.default_rng(1)
     x = rng.normal(size=(100, 15, meta.n_features_in_))
@@ -75,8 +76,8 @@ def fit(folder, n_steps, batch_size, prefetch=True, **arguments):
     phase, height = rng.normal(0.0, 0.3, (100, 1)), rng.uniform(0.5, 2.0, (100, 1))
     y = height * np.sin(x[..., 0] + phase) + rng.normal(0, 0.1, x.shape[:2])
     rmse = meta.evaluate([(a[:5], b[:5], a[5:], b[5:]) for a, b in zip(x, y, strict=True)]).rmse
-    loss = float(meta.loss_trace_[-100:].mean())
-    return {"rmse": rmse, "alpha": meta.alpha_, "loss": loss, "priors": len(meta.model_.members)}
+    found = {"rmse": rmse, "alpha": meta.alpha_, "priors": len(meta.model_.members)}
+    return {**found, "loss": float(meta.loss_trace_[-100:].mean())} if len(meta.loss_trace_) else found
 
 
 def run_phase(phase, folder, arguments):
@@ -85,18 +86,21 @@ def run_phase(phase, folder, arguments):
     if phase in ("make", "store"):
         results = {"make": make, "store": store}[phase](folder, arguments.tasks, arguments.inputs)
     elif phase == "fit auto":
-        results = fit(folder, arguments.steps, None)
+        results = fit(folder, n_steps=arguments.steps)
+    elif phase == "fit default":
+        results = fit(folder)
     else:
         fixed = {"alpha": 0.5, "kernel": "inducing" if arguments.inputs == 1 else "linear+rbf"}
-        given = (folder, arguments.steps, arguments.batch_size)
-        results = fit(*given, **fixed)  # compiles
+        fixed |= {"n_steps": arguments.steps, "batch_size": arguments.batch_size}
+        results = fit(folder, **fixed)  # compiles
         seconds = {True: [], False: []}
         for prefetch in (True, False) * ROUNDS:
             again = time.monotonic()
-            fit(*given, prefetch, **fixed)
+            fit(folder, prefetch, **fixed)
             seconds[prefetch].append(time.monotonic() - again)
+        n_tasks = arguments.steps * arguments.batch_size
         for prefetch, name in ((True, "with"), (False, "without")):
-            results[f"tasks a second {name} prefetch"] = given[1] * given[2] / np.median(seconds[prefetch])
+            results[f"tasks a second {name} prefetch"] = n_tasks / np.median(seconds[prefetch])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return {"seconds": time.monotonic() - started, "peak GB": peak, **results}
 

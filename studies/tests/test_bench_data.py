@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from metaprior.cli import app
 from metaprior.cli import console as show
 from metaprior.estimators.baselines import KERNEL, per_task_gp, score_per_task_gp
+from metaprior.hierarchical.families import FAMILIES
 from metaprior.tasks.types import TestTask
 from metaprior.training.divergence import TrainingDiverged
 from metaprior_studies.commands.bench_data import Environment
@@ -84,7 +85,8 @@ def test_every_scheme_is_fitted_and_scored(data, monkeypatch):
     assert list(zip(table["scheme"], table["metric"], strict=True)) == [(s, m) for s in schemes for m in METRICS]
     assert np.isfinite(table["value"]).all()
     of_scheme = table.drop_duplicates("scheme").set_index("scheme")
-    assert of_scheme["kernel"].to_list() == ["rbf"] + ["inducing"] * 6
+    assert of_scheme["kernel"].drop(DEFAULT).to_list() == ["rbf"] + ["inducing"] * 5
+    assert of_scheme["kernel"][DEFAULT] in FAMILIES
     assert of_scheme["n_source"].to_list() == [0, 0, 0, 3, 3, 3, 0]
     assert of_scheme["n_target"].to_list() == [0, 1, 1, 1, 1, 1, 2]
     np.testing.assert_allclose(of_scheme["alpha"].to_list()[1:5], [0.0, 0.0, 0.75, 0.5])
@@ -110,13 +112,14 @@ def test_schemes_of_a_draw_share_their_tasks(quick):
     many = by_name[MANY]
     assert (many.source, len(many.target)) == (None, 2)
     for name, meta in by_name.items():
-        settings = {"noise_std": "learned", "n_steps": 0 if name == GP else 2, "random_state": 0, "progress": False}
+        steps = {} if name == DEFAULT else {"n_steps": 0 if name == GP else 2}
+        settings = {"noise_std": "learned", "random_state": 0, "progress": False, **steps}
         assert {key: meta.arguments[key] for key in settings} == settings
         if name not in (MANY, wfem(0.2)):
             assert [task is many.target[i] for i, task in enumerate(meta.target)] == [True]
             assert meta.tests is many.tests
         assert (meta.source is None) == (name in (GP, TARGET_ONLY, MANY))
-    assert set(by_name[DEFAULT].arguments) == {"noise_std", "n_steps", "random_state", "progress"}
+    assert set(by_name[DEFAULT].arguments) == {"noise_std", "random_state", "progress"}
     assert {name for name, meta in by_name.items() if meta.arguments.get("kernel") == "inducing"} == {*by_name} - {
         DEFAULT
     }

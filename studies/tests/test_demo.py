@@ -3,9 +3,11 @@
 import csv
 import os
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -13,7 +15,8 @@ import metaprior
 from metaprior import MetaGPClassifier, MetaGPRegressor
 from metaprior.cli import app
 from metaprior.datasets import Sinusoid
-from metaprior_studies.demo import fewshot_demo, sinusoid_demo
+from metaprior.estimators.hierarchical_fit import is_asked_for
+from metaprior_studies.demo import fewshot_demo, patients_demo, sinusoid_demo
 from metaprior_studies.demo.fewshot_demo import FewShotConfig, find_data
 from metaprior_studies.demo.fewshot_demo import schemes as fewshot_schemes
 from metaprior_studies.demo.rows import by_scheme
@@ -40,7 +43,7 @@ def read_rows(path):
 
 
 def names_of(few, rest):
-    """The rows of the sinusoid demo with so many target and source tasks."""
+    """The rows of the sinusoid demo with so many target and source tasks, of more than one draw."""
     return [
         "GP, not meta-trained",
         f"PACOH, {few} target tasks",
@@ -49,20 +52,20 @@ def names_of(few, rest):
         "WFEM, alpha = 0.05",
         "WFEM, alpha chosen",
         f"PACOH, {few + rest} target tasks",
-        "WFEM, default prior",
+        "metaprior, default",
         "oracle: true GP prior",
         "oracle: Bayes-optimal",
     ]
 
 
-def check_sinusoid_demo(folder, result, names):
+def check_sinusoid_demo(folder, result, names, n_draws):
     """A row per scheme and draw, in the table and the file; alpha = beta is pooling, and oracles lead."""
     assert all(name in result.stdout for name in names)
-    rows = read_rows(folder / "results.csv")
-    assert [row["scheme"] for row in rows] == names * 2
-    assert [row["draw"] for row in rows] == ["0"] * len(names) + ["1"] * len(names)
+    rows = read_rows(folder / "sinusoid.csv")
+    assert [row["scheme"] for row in rows] == names * n_draws
+    assert [row["draw"] for row in rows] == [str(draw) for draw in range(n_draws) for _ in names]
     assert all(np.isfinite(float(row[name])) for row in rows for name in METRICS)
-    assert (folder / "figure2.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "sinusoid.png").read_bytes().startswith(b"\x89PNG")
     rmse = {name: [float(row["rmse"]) for row in rows if row["scheme"] == name] for name in names}
     np.testing.assert_allclose(rmse[names[3]], rmse[names[2]], rtol=1e-3)
     assert not np.allclose(rmse[names[4]], rmse[names[2]], rtol=1e-3)
@@ -82,24 +85,76 @@ def test_oracles_are_calibrated(oracle, draw):
 
 def test_sinusoid_demo_on_few_tasks(tmp_path, monkeypatch):
     monkeypatch.setattr(sinusoid_demo, "DemoConfig", partial(DemoConfig, n_tasks=5))
-    monkeypatch.setattr(sinusoid_demo, "PAPER", {})
-    monkeypatch.setattr(
-        sinusoid_demo, "MetaGPRegressor", quickly(MetaGPRegressor, mean="constant", kernel="rbf", inference="map")
-    )
+    monkeypatch.setattr(sinusoid_demo, "PAPER", {"mean": "constant", "kernel": "rbf", "inference": "map"})
     folder = tmp_path / "new" / "folder"
-    check_sinusoid_demo(folder, run_demo(folder, "--draws", "2", "--steps", "30"), names_of(4, 1))
+    result = run_demo(folder, "--problem", "sinusoid", "--steps", "30")
+    check_sinusoid_demo(folder, result, [name for name in names_of(4, 1) if name != "WFEM, alpha chosen"], 1)
+    assert f"Wrote sinusoid.csv, sinusoid.png to {folder} in" in result.stdout
 
 
 @pytest.mark.slow
 def test_sinusoid_demo(tmp_path):
-    check_sinusoid_demo(tmp_path, run_demo(tmp_path, "--draws", "2", "--steps", "30"), names_of(24, 6))
+    result = run_demo(tmp_path, "--problem", "sinusoid", "--draws", "2", "--steps", "30")
+    check_sinusoid_demo(tmp_path, result, names_of(24, 6), 2)
 
 
 def test_priors_of_the_sinusoid_demo_are_the_papers_but_for_the_last():
-    *papers, default = (scheme.arguments for scheme in schemes(DemoConfig()))
+    config = DemoConfig(n_draws=8, n_steps=7)
+    *papers, default = schemes(config)
     assert PAPER == {"mean": "mlp", "kernel": "mlp", "inference": "map"}
-    assert all(PAPER.items() <= arguments.items() for arguments in papers)
-    assert default == {"alpha": "auto"}
+    assert all(PAPER.items() <= scheme.arguments.items() for scheme in papers)
+    assert [scheme.arguments["n_steps"] for scheme in papers] == [0] + 6 * [7]
+    assert default.arguments == {}
+    assert is_asked_for(sinusoid_demo.estimator(config, default, 0), None)
+    assert not any(is_asked_for(sinusoid_demo.estimator(config, scheme, 0), None) for scheme in papers)
+
+
+def test_one_draw_of_the_sinusoid_leaves_out_the_search_with_the_papers_prior():
+    names, many = ([scheme.name for scheme in schemes(DemoConfig(n_draws=n))] for n in (1, 2))
+    assert set(many) - set(names) == {"WFEM, alpha chosen"}
+    assert [many.index(scheme.name) for scheme in sinusoid_demo.shown(DemoConfig(n_draws=2))] == [0, 1, 3, 6, 7]
+    assert [names.index(scheme.name) for scheme in sinusoid_demo.shown(DemoConfig())] == [0, 1, 3, 5, 6]
+
+
+def test_schemes_of_the_sinusoid_have_tasks_in_two_lists_of_the_same_lengths():
+    draw = make_draw(DemoConfig(), 0)
+    found = {scheme.name: sinusoid_demo.tasks_of(scheme, draw) for scheme in schemes(DemoConfig())}
+    assert {(len(tasks.source), len(tasks.target)) for tasks in found.values()} == {(6, 24)}
+    of_target = found.pop("PACOH, 30 target tasks")
+    assert all(task is other for task, other in zip([*of_target.target, *of_target.source], draw.target, strict=True))
+    assert all(tasks.source[0] is draw.source[0] for tasks in found.values())
+
+
+def test_patients_demo(tmp_path):
+    """The main job, in full: a few seconds."""
+    result = run_demo(tmp_path, "--problem", "patients")
+    rows = pd.read_csv(tmp_path / "patients.csv", index_col="model").to_dict("index")
+    assert list(rows) == [patients_demo.OURS, patients_demo.MIXED, patients_demo.ALONE]
+    ours, mixed, alone = rows.values()
+    assert ours["rmse"] < mixed["rmse"] < alone["rmse"]
+    assert ours["nll"] < mixed["nll"] < alone["nll"]
+    assert 0.8 < ours["coverage"] < 0.97
+    meta = metaprior.load(tmp_path / "prior.safetensors")
+    assert meta.transfer_report().verdict[:40] in result.stdout
+    predicted = pd.read_csv(tmp_path / "predictions.csv")
+    tests = patients_demo.Patients.read().test
+    assert list(predicted["patient"].unique()) == tests.names[:3] == ["T01", "T02", "T03"]
+    assert list(predicted.groupby("patient").size()) == [len(task.y) - 5 for task in tests.tasks[:3]]
+    assert (predicted["lower"] < predicted["mean"]).all()
+    assert (predicted["mean"] < predicted["upper"]).all()
+    assert (tmp_path / "predictions.png").read_bytes().startswith(b"\x89PNG")
+    assert all(len(line) <= 80 for line in result.stdout.splitlines()[:-1])
+    assert "Wrote patients.csv, prior.safetensors, predictions.csv, predictions.png to" in result.stdout
+
+
+def test_the_demo_is_patients_then_the_sinusoid(tmp_path, monkeypatch):
+    asked, module = [], import_module("metaprior_studies.commands.demo")
+    for name in ("patients", "sinusoid", "fewshot"):
+        record = lambda folder, *given, name=name: asked.append((name, *given)) or [folder / name]  # noqa: E731
+        monkeypatch.setattr(module, f"_{name}", record)
+    assert "Wrote patients, sinusoid to" in run_demo(tmp_path, "--seed", "3").stdout
+    run_demo(tmp_path, "--problem", "fewshot", "--draws", "2", "--steps", "0")
+    assert asked == [("patients", 3), ("sinusoid", 3, 1, 2000), ("fewshot", 0, 2, 0)]
 
 
 BASELINES = ["nearest class mean", "logistic regression", "GP, RBF on the inputs"]

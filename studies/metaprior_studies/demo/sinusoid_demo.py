@@ -1,4 +1,8 @@
-"""The paper's schemes with its prior, and the default estimator, on the sinusoid: a table and figure 2."""
+"""The paper's schemes with its prior, and the default estimator, on the sinusoid: a table and figure 2.
+
+Compiling takes most of the time of one draw, so all schemes train programs of the same shape: each is given two lists
+of tasks, as many as there are source and target tasks.
+"""
 
 import time
 from collections.abc import Callable, Mapping
@@ -19,7 +23,7 @@ from metaprior_studies.estimator_schemes import EstimatorScheme, fit_and_score
 
 METRICS = ("rmse", "nll", "calibration_error", "coverage", "width")
 PAPER: dict[str, Any] = {"mean": "mlp", "kernel": "mlp", "inference": "map"}
-SHOWN = (0, 1, 3, 6)  # of `schemes`: the four panels of the paper's figure 2
+DEFAULT = "metaprior, default"
 ORACLES = {"oracle: true GP prior": gp_oracle, "oracle: Bayes-optimal": bayes_oracle}
 
 
@@ -28,7 +32,7 @@ class DemoConfig:
     """The setting of the paper's figure 2. Every draw has new tasks, test tasks and initial parameters."""
 
     seed: int = 0
-    n_draws: int = 8
+    n_draws: int = 1
     deviation: float = 0.5  # mu'_c - mu_c
     beta: float = 0.2  # share of source tasks; alpha is set to the same value, as in the paper
     small_alpha: float = 0.05  # a second weight, to show that the weight matters
@@ -40,19 +44,30 @@ class DemoConfig:
 
 
 def schemes(config: DemoConfig) -> list[EstimatorScheme]:
-    """Return the GP, PACOH on few, pooled and all target tasks, and WFEM: one estimator with different arguments."""
+    """Return the GP, PACOH on few, pooled and all target tasks, WFEM, and the default.
+
+    With one draw the search for alpha with the paper's prior is left out: it takes as long as all the others.
+    """
     few = round((1 - config.beta) * config.n_tasks)
     rest = config.n_tasks - few
+    trained = {**PAPER, "n_steps": config.n_steps}
+    search = [EstimatorScheme("WFEM, alpha chosen", rest, few, {**trained, "alpha": "auto"})]
     return [
         EstimatorScheme("GP, not meta-trained", rest, few, {**PAPER, "alpha": "pooled", "n_steps": 0}),
-        EstimatorScheme(f"PACOH, {few} target tasks", 0, few, {**PAPER, "alpha": 0.0}),
-        EstimatorScheme(f"PACOH, {rest} source + {few}", rest, few, {**PAPER, "alpha": "pooled"}),
-        EstimatorScheme(f"WFEM, alpha = {config.beta:g}", rest, few, {**PAPER, "alpha": config.beta}),
-        EstimatorScheme(f"WFEM, alpha = {config.small_alpha:g}", rest, few, {**PAPER, "alpha": config.small_alpha}),
-        EstimatorScheme("WFEM, alpha chosen", rest, few, {**PAPER, "alpha": "auto"}),
-        EstimatorScheme(f"PACOH, {config.n_tasks} target tasks", 0, config.n_tasks, {**PAPER, "alpha": 0.0}),
-        EstimatorScheme("WFEM, default prior", rest, few, {"alpha": "auto"}),
+        EstimatorScheme(f"PACOH, {few} target tasks", rest, few, {**trained, "alpha": 0.0}),
+        EstimatorScheme(f"PACOH, {rest} source + {few}", rest, few, {**trained, "alpha": "pooled"}),
+        EstimatorScheme(f"WFEM, alpha = {config.beta:g}", rest, few, {**trained, "alpha": config.beta}),
+        EstimatorScheme(f"WFEM, alpha = {config.small_alpha:g}", rest, few, {**trained, "alpha": config.small_alpha}),
+        *(search if config.n_draws > 1 else []),
+        EstimatorScheme(f"PACOH, {config.n_tasks} target tasks", 0, config.n_tasks, {**trained, "alpha": "pooled"}),
+        EstimatorScheme(DEFAULT, rest, few, {}),
     ]
+
+
+def shown(config: DemoConfig) -> list[EstimatorScheme]:
+    """Return the schemes of the figure: the four of the paper's figure 2, and the default."""
+    gp, few, _, weighted, *_, many, default = schemes(config)
+    return [gp, few, weighted, many, default]
 
 
 def run(config: DemoConfig, on_fit: OnFit = lambda name: None) -> Rows:
@@ -73,11 +88,19 @@ def make_draw(config: DemoConfig, number: int) -> DrawnTasks:
     )
 
 
+def tasks_of(scheme: EstimatorScheme, draw: DrawnTasks) -> DrawnTasks:
+    """Return the tasks of a scheme. Target tasks alone come in two lists, which it pools."""
+    if scheme.n_source:
+        return scheme.tasks(draw)
+    n_rest = len(draw.source)
+    return DrawnTasks(draw.target[-n_rest:], draw.target[:-n_rest], draw.test)
+
+
 def estimator(config: DemoConfig, scheme: EstimatorScheme, number: int) -> MetaGPRegressor:
     """Return the unfitted estimator of a scheme for one draw. The noise is known, as in the paper."""
     seed = int(np.random.SeedSequence([config.seed, number]).generate_state(1)[0])
     noise_std = Sinusoid(config.deviation).noise_std
-    return scheme.estimator(MetaGPRegressor, noise_std=noise_std, n_steps=config.n_steps, random_state=seed)
+    return scheme.estimator(MetaGPRegressor, noise_std=noise_std, random_state=seed)
 
 
 def summary(rows: Rows) -> list[tuple[str, ...]]:
@@ -105,21 +128,20 @@ def draw_figure(config: DemoConfig, path: Path) -> None:
     observed_x, observed_y = environment.observe(function, config.n_samples, rng)
     x_context, y_context = observed_x[0], observed_y[0]
     x = np.linspace(-5.0, 5.0, 201)
-    shown = [schemes(config)[index] for index in SHOWN]
-    figure = Figure(figsize=(10, 6.2), layout="constrained")
-    panels = figure.subplots(2, 2, sharex=True, sharey=True)
-    for axes, scheme in zip(panels.flat, shown, strict=True):
-        tasks = scheme.tasks(draw)
+    figure = Figure(figsize=(13, 6.2), layout="constrained")
+    panels = figure.subplots(2, 3, sharex=True, sharey=True)
+    for axes, scheme in zip(panels.flat, shown(config), strict=False):
+        tasks = tasks_of(scheme, draw)
         meta = estimator(config, scheme, 0).fit(tasks.source, tasks.target)
         predictive = meta.adapt(x_context, y_context).predictive(x)
         plot_posterior(axes, x, predictive, x_context, y_context, function(x)[0])
         axes.set_title(scheme.name, fontsize=11)
-    for axes in panels[-1]:
-        axes.set_xlabel("x")
-    for axes in panels[:, 0]:
-        axes.set_ylabel("y")
-    handles, labels = panels.flat[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+        axes.set(xlabel="x", ylabel="y")
+        axes.label_outer()
+    panels[0, 2].tick_params(labelbottom=True)  # the panel below holds the legend
+    panels[0, 2].set_xlabel("x")
+    panels[1, 2].axis("off")
+    panels[1, 2].legend(*panels[0, 0].get_legend_handles_labels(), loc="center", frameon=False)
     figure.suptitle(f"A new target task with {config.n_samples} readings (sinusoid, deviation {config.deviation:g})")
     figure.savefig(path, dpi=120)
 
@@ -127,7 +149,7 @@ def draw_figure(config: DemoConfig, path: Path) -> None:
 def _score_scheme(
     config: DemoConfig, scheme: EstimatorScheme, number: int, draw: DrawnTasks
 ) -> tuple[Mapping[str, Any], float]:
-    return fit_and_score(estimator(config, scheme, number), scheme.tasks(draw))
+    return fit_and_score(estimator(config, scheme, number), tasks_of(scheme, draw))
 
 
 def _score_oracle(

@@ -26,7 +26,11 @@ COVERAGE = 0.9
 
 def fit_metaprior(source: Tasks, target: Tasks, seed: int) -> Fitted:
     """Fit MetaGPRegressor with its defaults."""
-    meta = MetaGPRegressor(random_state=seed, progress=False).fit(list(source), list(target))
+    return as_contestant(MetaGPRegressor(random_state=seed, progress=False).fit(list(source), list(target)))
+
+
+def as_contestant(meta: MetaGPRegressor) -> Fitted:
+    """Return a fitted estimator as a contestant."""
 
     def predict(contexts: Tasks, queries: Sequence[Array]) -> Any:
         return meta.adapt_many([(task.x, task.y) for task in contexts]).predictive(list(queries))

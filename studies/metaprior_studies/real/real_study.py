@@ -28,7 +28,7 @@ GP = "GP"  # the prior at its initial theta; the target tasks only set its scale
 PER_TASK = "scikit-learn GP per task"
 TARGET_ONLY = "PACOH, target-only"
 POOLED = "PACOH, pooled"
-DEFAULT = "WFEM, default"  # alpha and the kernel chosen by cross-validation over target tasks
+DEFAULT = "WFEM, default"  # hierarchical priors; families and alpha chosen by cross-validation over target tasks
 MANY = "PACOH, many target tasks"
 METRICS = ("rmse", "nll", "calibration_error", "coverage", "width")
 
@@ -58,7 +58,7 @@ class RealStudy:
     n_test: int = 60
     max_samples: int | None = None  # of a meta-training task
     alphas: tuple[float, ...] = (0.1, 0.2, 0.5, 0.8)
-    n_steps: int = 2000
+    n_steps: int = 2000  # of all schemes but the default, which is not trained by gradients
 
     def points(self) -> Iterator[Point]:
         """Yield a point per draw."""
@@ -70,15 +70,16 @@ class RealStudy:
         return data.draw(self.n_source, self.n_many, self.n_test, seed, self.max_samples)
 
     def schemes(self, kernel: str) -> list[EstimatorScheme]:
-        """Return the meta-trained schemes; all but the default use the kernel that the default tries first."""
+        """Return the meta-trained schemes; all but the default are trained by gradients, with the given kernel."""
         few, alone = (self.n_source, self.n_target), (0, self.n_target)
+        trained = {"kernel": kernel, "n_steps": self.n_steps}
         return [
             EstimatorScheme(GP, *alone, {"alpha": 0.0, "kernel": kernel, "n_steps": 0}),
-            EstimatorScheme(TARGET_ONLY, *alone, {"alpha": 0.0, "kernel": kernel}),
-            EstimatorScheme(POOLED, *few, {"alpha": "pooled", "kernel": kernel}),
-            *(EstimatorScheme(wfem(alpha), *few, {"alpha": alpha, "kernel": kernel}) for alpha in self.alphas),
+            EstimatorScheme(TARGET_ONLY, *alone, {"alpha": 0.0, **trained}),
+            EstimatorScheme(POOLED, *few, {"alpha": "pooled", **trained}),
+            *(EstimatorScheme(wfem(alpha), *few, {"alpha": alpha, **trained}) for alpha in self.alphas),
             EstimatorScheme(DEFAULT, *few, {}),
-            EstimatorScheme(MANY, 0, self.n_many, {"alpha": 0.0, "kernel": kernel}),
+            EstimatorScheme(MANY, 0, self.n_many, {"alpha": 0.0, **trained}),
         ]
 
     def run(self, point: Point, on_chunk: Callable[[str], None]) -> Rows:
@@ -89,8 +90,7 @@ class RealStudy:
         rows = self._rows(seed, EstimatorScheme(PER_TASK, 0, 0, {}), score_per_task_gp(tasks.test), "rbf", np.nan)
         for scheme in self.schemes(first_kernel(tasks.target)):
             on_chunk(scheme.name)
-            defaults = {"noise_std": "learned", "n_steps": self.n_steps, "random_state": seed}
-            meta = scheme.estimator(MetaGPRegressor, **defaults)
+            meta = scheme.estimator(MetaGPRegressor, noise_std="learned", random_state=seed)
             try:
                 scores, _ = fit_and_score(meta, scheme.tasks(tasks))
             except TrainingDiverged:
