@@ -9,7 +9,7 @@ from threadpoolctl import threadpool_limits
 
 from metaprior.datasets import Sinusoid
 from metaprior.estimators.hierarchical_fit import _add
-from metaprior.hierarchical.families import FAMILIES, LINEAR, SHAPES, SMOOTH, FamilyFit, fit_families, with_mean_of
+from metaprior.hierarchical.families import FAMILIES, LINEAR, SHAPES, SMOOTH, FamilyFit, fit_families
 from metaprior.search import family_search as module
 from metaprior.search.averaging import CLEARLY_WORSE, averaging_weights, merge_similar
 from metaprior.search.family_search import (
@@ -74,7 +74,7 @@ def test_scores_are_those_of_fits_without_the_fold(small):
         near = fit_families(training_tasks(small.environments, 1, option), option.environment, None, near)
         for members in small.folds.members:
             [task] = members
-            training = training_tasks(without(small.environments, members), 1, option)
+            training = training_tasks(without(small.environments, members), 1, option, [4, 3])
             fit = fit_families(training, option.environment, None, near, FOLD_ITERATIONS)
             for j, name in enumerate(FAMILIES):
                 rows = small.queries.rows_of(members)
@@ -226,50 +226,13 @@ def test_lines_are_enough_where_tasks_are_lines():
     assert choose_members(search).families[LINEAR] > 0.1
 
 
-def many_tasks(n_tasks):
-    return [SAME.source_tasks(3, 3, rng=0), SAME.target_tasks(n_tasks, 3, rng=1)]
-
-
-@pytest.mark.parametrize(("n_tasks", "n_fits"), [(49, 6), (60, 1)])
-def test_with_many_tasks_folds_keep_theta(monkeypatch, n_tasks, n_fits):
-    environments, calls = many_tasks(n_tasks), []
-
-    def counted(*args):
-        calls.append(args)
-        return fit_families(*args)
-
-    monkeypatch.setattr(module, "fit_families", counted)
-    search = search_of(environments, options_of(environments, (0.4,)))
-    assert len(calls) == n_fits
-    assert np.isfinite(search.scores()).all()
-
-
-def test_with_many_tasks_folds_relearn_the_common_mean():
-    environments = many_tasks(60)
-    [option] = options_of(environments, (0.4,))
-    search = search_of(environments, [option])
-    members = search.folds.members[2]
-    rows = search.queries.rows_of(members)
-    for each in search.scored:
-        full = FamilyFit({each.family: each.prior}, {})
-        training = training_tasks(without(environments, members), 1, option, full)
-        expected = search.queries.predict(with_mean_of(each.prior, [training]), rows)
-        np.testing.assert_allclose(each.held_out.means[: len(expected.means), rows], expected.means, rtol=1e-9)
-        np.testing.assert_allclose(each.held_out.variances[: len(expected.means), rows], expected.variances, rtol=1e-9)
-        assert not np.allclose(
-            search.queries.predict(each.prior, rows).means, expected.means, rtol=1e-6, equal_nan=True
-        )
-
-
-def test_keeping_theta_changes_scores_little(monkeypatch):
-    """Theta has seen the held-out tasks: scores are too high, more so the more is learned."""
-    environments = many_tasks(50)
-    options = options_of(environments, (0.4,))
-    quick = search_of(environments, options).scores().mean(axis=1)
-    monkeypatch.setattr(module, "SAME_THETA_ABOVE", 1000)
-    gains = quick - search_of(environments, options).scores().mean(axis=1)
-    assert gains.min() > -0.02
-    assert gains.max() < 0.1
+def test_tasks_count_as_much_without_a_fold_as_with_it(small):
+    [_, option, _] = small.options
+    full = training_tasks(small.environments, 1, option)
+    kept = without(small.environments, [0])
+    training = training_tasks(kept, 1, option, [4, 3])
+    np.testing.assert_allclose(training.counts, full.counts[[0, 1, 2, 3, 5, 6]])
+    np.testing.assert_allclose(training.counts, [0.4] * 4 + [1.0] * 2)
 
 
 def test_a_family_that_fails_without_a_fold_is_left_out(monkeypatch, small):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from metaprior.hierarchical.families import CURVE, LINEAR, SMOOTH, FamilyFit, TrainingTasks, fit_families, with_mean_of
+from metaprior.hierarchical.families import CURVE, LINEAR, SMOOTH, FamilyFit, TrainingTasks, fit_families
 from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
 from metaprior.search.averaging import averaging_weights, drop_worse, merge_similar
 from metaprior.search.candidates import Candidate, Choice
@@ -21,7 +21,6 @@ WORSE_LEVEL = 0.01  # of the test whether a candidate is worse than target-only,
 FOLD_ITERATIONS = 4  # from the mode of all tasks
 OUTWEIGHED = 10.0  # nats by which the log Gibbs density of a larger family rules a family out
 NESTED = ((LINEAR, SMOOTH), (SMOOTH, CURVE))
-SAME_THETA_ABOVE = 50  # held-out tasks: leaving a fold out then changes the common mean only
 
 
 @dataclass(frozen=True)
@@ -118,11 +117,8 @@ class FamilySearch:
             return full.priors
         kept = list(self.environments)
         kept[self.held_out] = [task for i, task in enumerate(self.tasks) if i not in members]
-        if len(self.tasks) < SAME_THETA_ABOVE:
-            training = training_tasks(kept, self.target, option)
-            return fit_families(training, option.environment, self.noise_std, full, FOLD_ITERATIONS).priors
-        training = training_tasks(kept, self.target, option, full)
-        return {name: with_mean_of(prior, [training]) for name, prior in full.priors.items()}
+        training = training_tasks(kept, self.target, option, [len(tasks) for tasks in self.environments])
+        return fit_families(training, option.environment, self.noise_std, full, FOLD_ITERATIONS).priors
 
 
 def outweighed_families(fitted: FamilyFit) -> set[str]:
@@ -136,20 +132,21 @@ def outweighed_families(fitted: FamilyFit) -> set[str]:
 
 
 def training_tasks(
-    environments: Sequence[Sequence[Task]], target: int, option: Option, fitted: FamilyFit | None = None
+    environments: Sequence[Sequence[Task]], target: int, option: Option, sizes: Sequence[int] | None = None
 ) -> TrainingTasks:
-    """Standardize the tasks of environments with weight, as those of `fitted` are if it is given.
+    """Standardize the tasks of environments with weight.
 
     The evidence of a task of environment e counts w_e / N_e, relative to the largest: once in the environment that
-    counts most.
+    counts most. Without a fold, tasks count as much as with it: `sizes` are the N_e with all tasks.
     """
     kept = [list(tasks) if weight > 0 else [] for tasks, weight in zip(environments, option.weights, strict=True)]
-    scaling = fit_scaling(kept, option.weights) if fitted is None else next(iter(fitted.priors.values())).scaling
-    of_task = np.array([w / max(len(tasks), 1) for w, tasks in zip(option.weights, kept, strict=True)])
-    sizes, counts = [len(tasks) for tasks in kept], of_task / of_task.max()
-    is_target = np.repeat(np.arange(len(kept)) == target, sizes).astype(np.float64)
+    scaling = fit_scaling(kept, option.weights)
+    numbers = [len(tasks) for tasks in environments] if sizes is None else sizes
+    of_task = np.array([w / max(n, 1) for w, n in zip(option.weights, numbers, strict=True)])
+    counts, kept_sizes = of_task / of_task.max(), [len(tasks) for tasks in kept]
+    is_target = np.repeat(np.arange(len(kept)) == target, kept_sizes).astype(np.float64)
     tasks = [scaling.task(task) for tasks in kept for task in tasks]
-    return TrainingTasks(scaling, tasks, np.repeat(counts, sizes), is_target, counts)
+    return TrainingTasks(scaling, tasks, np.repeat(counts, kept_sizes), is_target, counts)
 
 
 def choose_members(search: FamilySearch) -> FamilyChoice:

@@ -10,6 +10,7 @@ from metaprior.hierarchical.small_matrices import log_sum_exp
 from metaprior.search.averaging import contaminated
 from metaprior.search.folds import Folds
 from metaprior.tasks.padding import pad_to
+from metaprior.tasks.scaling import fit_scaling
 from metaprior.tasks.types import Task, TestTask
 
 LOG_SPREADS = np.arange(-10, 11) / 20
@@ -52,10 +53,8 @@ class Queries:
         self.y = np.full((len(self.splits), self.n_queries), np.nan)
         for row, split in enumerate(self.splits):
             self.y[row, : len(split.y_query)] = split.y_query
-        readings = np.concatenate([task.y for task in tasks])
-        std = max(float(readings.std()), 1e-9 * float(np.abs(readings).max(initial=0.0)), 1e-300)
-        z = (self.y - readings.mean()) / std
-        self.reference = -0.5 * z**2 - np.log(std) - 0.5 * np.log(2.0 * np.pi)
+        units = fit_scaling([tasks], [1.0])  # handles constant and very large readings
+        self.reference = -0.5 * units.outputs(self.y) ** 2 - np.log(units.y_std) - 0.5 * np.log(2.0 * np.pi)
 
     def rows_of(self, tasks: np.ndarray) -> np.ndarray:
         """Return the rows of some tasks."""
