@@ -1,5 +1,6 @@
 """`metaprior demo`."""
 
+import textwrap
 import time
 from enum import StrEnum
 from pathlib import Path
@@ -70,9 +71,9 @@ def _patients(folder: Path, seed: int) -> list[Path]:
     patients = Patients.read()
     n_source, n_target, n_test = len(patients.source), len(patients.target), len(patients.test.names)
     out.print(
-        f"Made-up heart rates after surgery: {n_source} patients in hospital {SOURCE}, {n_target} in {TARGET}.\n"
-        f"metaprior learns a prior from them, then predicts {n_test} other patients in {TARGET}\n"
-        f"from {N_CONTEXT} readings each.",
+        f"Heart rates after surgery (made up): {n_source} patients of hospital {SOURCE}, the source,\n"
+        f"and {n_target} of hospital {TARGET}, the target. metaprior learns a prior from them, then\n"
+        f"predicts {n_test} other patients of {TARGET} from {N_CONTEXT} readings each.",
         soft_wrap=True,
     )
     files = [folder / name for name in ("patients.csv", "prior.safetensors", "predictions.csv", "predictions.png")]
@@ -82,7 +83,8 @@ def _patients(folder: Path, seed: int) -> list[Path]:
         meta.save(files[1])
         advance(STEPS[-1])
         predict(meta, patients, files[2], files[3])
-    out.print(str(meta.transfer_report()).partition("\n\n")[0], soft_wrap=True)
+    report = meta.transfer_report()
+    out.print(textwrap.fill(report.verdict, 80), report.family_words, sep="\n", soft_wrap=True)
     print_table((f"{n_test} new patients", "RMSE", "NLL", f"{COVERAGE:.0%} coverage", "seconds"), summary(rows))
     out.print("Means over patients; RMSE in beats per minute, seconds of fit and predictions.\n", soft_wrap=True)
     return files
@@ -96,7 +98,7 @@ def _sinusoid(folder: Path, seed: int, draws: int, steps: int) -> list[Path]:
     config = DemoConfig(seed=seed, n_draws=draws, n_steps=steps)
     out.print(
         f"The paper's sinusoids: {config.n_tasks} tasks of {config.n_samples} readings, {config.beta:.0%} of them from "
-        "a source of another\nphase. Its schemes are trained by gradients, and compared with the default.",
+        "a source of\nanother phase. Its schemes are trained by gradients; the default is not.",
         soft_wrap=True,
     )
     files = [folder / "sinusoid.csv", folder / "sinusoid.png"]
@@ -108,8 +110,8 @@ def _sinusoid(folder: Path, seed: int, draws: int, steps: int) -> list[Path]:
     print_table(("scheme", "RMSE", "NLL", "calibration error", "seconds"), summary(rows))
     if draws == 1:
         out.print(
-            "One draw. The first two fits compile what the others use too. For standard errors,\n"
-            "and alpha chosen with the paper's prior: metaprior demo --problem sinusoid --draws 8\n",
+            "One draw; the first two fits also compile. For standard errors, and alpha chosen\n"
+            "with the paper's prior: metaprior demo --problem sinusoid --draws 8\n",
             soft_wrap=True,
         )
     else:
