@@ -57,6 +57,7 @@ def predictions(meta, context):
 def test_every_argument_of_gradient_training_asks_for_it():
     assert is_asked_for(MetaGPRegressor(0.3, noise_std=0.1, random_state=1, search_time=3.0, progress=True), None)
     assert set(OTHERS) == set(GRADIENT_ONLY)
+    assert is_asked_for(MetaGPRegressor(prior_std=1), None)
     for name, value in OTHERS.items():
         assert not is_asked_for(MetaGPRegressor(**{name: value}), None), name
     assert not is_asked_for(MetaGPRegressor(), PROBLEM.test_tasks(1, 2, 2, 0))  # early stopping
@@ -97,8 +98,9 @@ def test_alpha_given(alpha, expected):
     assert np.isfinite(predictions(meta, PROBLEM.target_tasks(1, 4, rng=5)[0])).all()
 
 
-def test_target_only_is_not_changed_by_the_source():
-    source, target = tasks_of(4, 3)
+@pytest.mark.parametrize("n_target", [1, 3])
+def test_target_only_is_not_changed_by_the_source(n_target):
+    source, target = tasks_of(4, n_target)
     other = PROBLEM.source_tasks(6, 9, rng=7)
     context = PROBLEM.target_tasks(1, 3, rng=5)[0]
     first, second = (predictions(fitted(tasks, target, alpha=0.0), context) for tasks in (source, other))
@@ -113,6 +115,7 @@ def test_few_tasks(n_source, n_target):
     assert np.isfinite(meta.adapt([], []).predict(X)).all()
     if n_target < 2:
         assert meta.transfer_report().score is None
+    assert list(meta.family_weights_) == list(FAMILIES)
     assert meta.alpha_ == pytest.approx({0: 1.0, 1: meta.alpha_, 2: 0.0}[n_target])
 
 
@@ -122,6 +125,16 @@ class _nothing:
 
     def __exit__(self, *_):
         return False
+
+
+def test_a_flexible_family_does_not_win_on_lines():
+    """Its covariance must not have seen the held-out tasks: it would fit them too well, and bands be too narrow."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(52, 5, 4))
+    slopes = rng.normal(1.0, 0.5, (52, 4, 1))
+    y = (x @ slopes)[..., 0] + 0.3 * rng.normal(size=(52, 5))
+    meta = fitted([], [Task(*task) for task in zip(x, y, strict=True)])
+    assert meta.family_weights_["shapes"] < 0.5
 
 
 def test_several_sources_are_compared_alone_and_combined():

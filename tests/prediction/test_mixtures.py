@@ -215,3 +215,11 @@ PLANE, SINGLE = np.zeros((3, 2)), GaussianMixture(MEANS, VARIANCES)
 def test_bad_input_is_named(function, arguments, message):
     with pytest.raises(ValueError, match=message):
         function(*arguments)
+
+
+def test_an_extreme_point_does_not_change_the_others():
+    means, variances = np.zeros((2, 3)), np.array([[0.1, 1.0, 1e38], [0.0, 2.0, 1e38]])
+    alone = GaussianMixture(means[:, :2], variances[:, :2])
+    together = GaussianMixture(means, variances)
+    np.testing.assert_array_equal(together.std()[:2], alone.std())
+    np.testing.assert_array_equal(together.quantile(0.3)[:2], alone.quantile(0.3))

@@ -319,7 +319,7 @@ def test_without_tasks_to_hold_out_the_simplest_families_are_averaged():
     environments = [SAME.source_tasks(1, 5, rng=0), SAME.target_tasks(1, 5, rng=1)]
     options = options_of(environments, (0.1, 1.0))
     found = without_test(environments, 1, options, 0.1)
-    assert found.families == {LINEAR: 0.5, SMOOTH: 0.5}
+    assert found.families == {LINEAR: 0.5, SMOOTH: 0.5, "curve": 0.0, SHAPES: 0.0}
     assert [prior.layout.parts.smooth for prior in found.priors] == [False, True] * 2
     np.testing.assert_array_equal(found.weights, np.full(4, 0.25))
     np.testing.assert_array_equal(found.choice.weights, [0.5, 0.5])

@@ -54,7 +54,8 @@ def is_asked_for(meta: Any, tests: Sequence[TestTask] | None) -> bool:
         return False
     defaults = type(meta)()
     given = ((getattr(meta, name), getattr(defaults, name)) for name in GRADIENT_ONLY)
-    return all(type(value) is type(default) and value == default for value, default in given)
+    plain = (str, int, float, type(None))  # arrays, dicts and modules are never the default, and may not compare
+    return all(isinstance(value, plain) and value == default for value, default in given)
 
 
 def fit_prior(
@@ -95,7 +96,7 @@ def _search(meta: Any, environments: NamedEnvironments, sample: list[list[Task]]
     counts = [len(tasks) for tasks in sample]
     options = _options(meta.alpha, names, counts, target)
     noise_std = check_noise(meta.noise_std)
-    held_out = target if counts[target] > 1 else int(np.argmax(counts))
+    held_out = target if counts[target] > 1 else _largest_used(counts, options)
     if counts[held_out] < 2:
         return without_test(sample, target, options, noise_std)
     deadline = None if meta.search_time is None else time.monotonic() + meta.search_time
@@ -105,6 +106,12 @@ def _search(meta: Any, environments: NamedEnvironments, sample: list[list[Task]]
         if _is_auto(meta.alpha) and held_out == target:
             _compare_sources(search, counts, deadline, move)
     return choose_members(search) if held_out == target else choose_untested(search)
+
+
+def _largest_used(counts: Sequence[int], options: Sequence[Option]) -> int:
+    """Return the environment with most tasks among those with weight: others must not have any effect."""
+    used = np.min([option.weights for option in options], axis=0) > 0
+    return int(np.argmax(np.where(used, counts, 0)))
 
 
 def _options(alpha: Any, names: Sequence[str], counts: Sequence[int], target: int) -> list[Option]:

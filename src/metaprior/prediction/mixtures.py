@@ -62,8 +62,11 @@ class GaussianMixture:
 
     @cached_property
     def _scales(self) -> np.ndarray:
-        largest = np.max(self.variances, initial=0.0, where=np.isfinite(self.variances))
-        return np.sqrt(np.maximum(self.variances, VARIANCE_FLOOR * (largest if largest > 0 else 1.0)))
+        """Standard deviations, with a floor of 1e-15 of the largest at the same point: others must not change it."""
+        largest = np.max(self.variances, axis=0, initial=0.0, where=np.isfinite(self.variances))
+        everywhere = np.max(largest, initial=0.0)
+        known = VARIANCE_FLOOR * (everywhere if everywhere > 0 else 1.0)  # where no component has any variance
+        return np.sqrt(np.maximum(self.variances, np.where(largest > 0, VARIANCE_FLOOR * largest, known)))
 
     def _standardize(self, y: np.ndarray | float | int) -> np.ndarray:
         y = np.asarray(y, dtype=np.float64)

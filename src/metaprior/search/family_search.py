@@ -185,9 +185,9 @@ def without_test(
     priors = [fit.priors[name] for fit in fits for name in families if name in fit.priors]
     equal = np.full(len(options), 1.0 / len(options))
     weights = np.full(len(priors), 1.0 / len(priors))
-    shares = {name: float(np.mean([name in fit.priors for fit in fits])) for name in families}
-    families_found = {name: share / sum(shares.values()) for name, share in shares.items()}
-    return FamilyChoice(Choice(_candidates(options), equal, None), priors, weights, families_found, 1.0)
+    used = [name for fit in fits for name in families if name in fit.priors]
+    found = {name: used.count(name) / len(used) for fit in fits for name in fit.priors}
+    return FamilyChoice(Choice(_candidates(options), equal, None), priors, weights, found, 1.0)
 
 
 def _candidates(options: Sequence[Option]) -> list[Candidate]:
