@@ -76,10 +76,10 @@ def find_mode(
     near: Sequence[Mode] = (),
     max_iterations: int = MAX_ITERATIONS,
 ) -> Mode:
-    """Return the mode of theta, by BFGS from the best of some starting points.
+    """Return the mode of theta, by BFGS.
 
-    `near` has modes of similar tasks or of a similar prior, tried instead of the general starting points if one of them
-    has the same length scales.
+    It starts from the best of `near`, modes of similar tasks or of a similar prior; without any, from all general
+    starting points, and the highest mode is kept.
     """
 
     def loss(theta: np.ndarray, gradient: bool = True) -> tuple[float, np.ndarray]:
@@ -92,20 +92,21 @@ def find_mode(
                 return -value, -slope
         return np.inf, np.zeros(len(theta))
 
-    known = [_extended(mode, layout) for mode in near]
-    starts = [mode.theta for mode in known]
-    if not any(mode.layout.parts.smooth == layout.parts.smooth for mode in near):
-        starts += layout.starts()
-    values = [loss(theta, gradient=False)[0] for theta in starts] if len(starts) > 1 else [0.0]
-    best = int(np.argmin(values))
-    options: dict[str, object] = {"maxiter": max_iterations, "gtol": GRADIENT_TOLERANCE}
-    if best < len(known):
-        options["hess_inv0"] = known[best].inverse_hessian
-    with np.errstate(all="ignore"):  # steps of the line search may overshoot into infinity
-        found = minimize(loss, starts[best], jac=True, method="BFGS", options=options)
-    theta = found.x if np.isfinite(found.fun) else starts[best]
-    hessian = 0.5 * (found.hess_inv + found.hess_inv.T) + 1e-8 * np.eye(len(theta))
-    return Mode(layout, theta, -float(found.fun), hessian)
+    def climb(start: np.ndarray, inverse_hessian: np.ndarray | None) -> Mode:
+        options: dict[str, object] = {"maxiter": max_iterations, "gtol": GRADIENT_TOLERANCE}
+        if inverse_hessian is not None:
+            options["hess_inv0"] = inverse_hessian
+        with np.errstate(all="ignore"):  # steps of the line search may overshoot into infinity
+            found = minimize(loss, start, jac=True, method="BFGS", options=options)
+        theta = found.x if np.isfinite(found.fun) else start
+        hessian = 0.5 * (found.hess_inv + found.hess_inv.T) + 1e-8 * np.eye(len(theta))
+        return Mode(layout, theta, -float(found.fun), hessian)
+
+    known = [_extended(mode, layout) for mode in near if mode.layout.parts.smooth == layout.parts.smooth]
+    if not known:  # few tasks have several modes, and the highest is not always near the best start
+        return max((climb(start, None) for start in layout.starts()), key=lambda mode: mode.value)
+    nearest = min(known, key=lambda mode: loss(mode.theta, gradient=False)[0]) if len(known) > 1 else known[0]
+    return climb(nearest.theta, nearest.inverse_hessian)
 
 
 def _extended(mode: Mode, layout: Layout) -> Mode:
