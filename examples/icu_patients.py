@@ -3,9 +3,7 @@
 Most patients in the training data are from another unit, the medical one. The data are PhysioNet 2012, in the folder
 named by METAPRIOR_DATA; if they are missing, the program says what to download.
 
-    python examples/icu_patients.py [folder for the picture] [training steps]
-
-Giving a number of steps asks for gradient training. Leave `n_steps` out for the default, which has no steps.
+    python examples/icu_patients.py [folder for the picture]
 """
 
 import sys
@@ -17,7 +15,6 @@ from metaprior.plots import plot_prediction
 from metaprior_studies.environments.real_tables import physionet_hct
 
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
-n_steps = int(sys.argv[2]) if len(sys.argv) > 2 else 1000
 
 try:
     patients = physionet_hct()
@@ -26,7 +23,7 @@ except FileNotFoundError as missing:
 source, target, test = patients.draw(n_source=40, n_target=5, n_test=20, rng=0, max_samples=12)
 print(f"{len(source)} medical patients, {len(target)} after cardiac surgery, {len(test)} test patients")
 
-meta = MetaGPRegressor(n_steps=n_steps, random_state=0).fit(source, target)
+meta = MetaGPRegressor(random_state=0).fit(source, target)
 print(meta.transfer_report())
 
 X, y, X_new, y_new = test[0]  # a new patient: hours since admission, percent

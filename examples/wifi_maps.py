@@ -2,9 +2,7 @@
 
 The data are UJIIndoorLoc, in the folder named by METAPRIOR_DATA; if they are missing, the program says what to get.
 
-    python examples/wifi_maps.py [folder for the picture] [training steps]
-
-Giving a number of steps asks for gradient training. Leave `n_steps` out for the default, which has no steps.
+    python examples/wifi_maps.py [folder for the picture]
 """
 
 import sys
@@ -16,7 +14,6 @@ from metaprior.plots import plot_prediction
 from metaprior_studies.environments.real_tables import ujiindoorloc
 
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
-n_steps = int(sys.argv[2]) if len(sys.argv) > 2 else 500
 
 try:
     buildings = ujiindoorloc(target_building=1)
@@ -25,7 +22,7 @@ except FileNotFoundError as missing:
 source, target, test = buildings.draw(n_source=40, n_target=5, n_test=20, rng=0, max_samples=12)
 print(f"{len(source)} transmitters in building 0, {len(target)} in building 1, {len(test)} test transmitters")
 
-meta = MetaGPRegressor(n_steps=n_steps, random_state=0).fit(source, target)
+meta = MetaGPRegressor(random_state=0).fit(source, target)
 print(meta.transfer_report())
 
 X, y, X_new, y_new = test[0]  # a new transmitter: (x, y) in meters and the floor; dBm

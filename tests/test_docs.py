@@ -70,7 +70,7 @@ def make_transmitters(root):
 def test_an_example_on_real_data_runs_on_generated_data(name, make, tmp_path, monkeypatch, capsys):
     make(tmp_path)
     monkeypatch.setenv("METAPRIOR_DATA", str(tmp_path))
-    monkeypatch.setattr(sys, "argv", [name, str(tmp_path), "0"])
+    monkeypatch.setattr(sys, "argv", [name, str(tmp_path)])
     runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
     assert "scikit-learn GP" in capsys.readouterr().out
     assert (tmp_path / f"{name}.png").stat().st_size > 10_000

@@ -9,15 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from metaprior import ConstantMean, MetaGPRegressor, RBFKernel
 from metaprior.meta.methods import MAP, SVGD, Laplace
 from metaprior.meta.objective import log_gibbs, task_weights
 from metaprior.meta.runs import Settings, make_run, make_scaling, stack_runs
 from metaprior.search import cross_validation as module
-from metaprior.search.averaging import contaminated
 from metaprior.search.candidates import Candidate
 from metaprior.search.cross_validation import (
     CrossValidation,
@@ -25,11 +22,8 @@ from metaprior.search.cross_validation import (
     HeldOutRun,
     gather_by_task,
     held_out_runs,
-    make_folds,
-    reference_log_densities,
     score_candidates,
     search_method,
-    split_task,
 )
 from metaprior.tasks.task_sets import pad_tasks
 from metaprior.tasks.types import Task
@@ -248,27 +242,6 @@ def test_several_data_sets_are_scored_as_each_alone(x64):
         np.testing.assert_allclose(validation.log_densities, alone.log_densities, rtol=1e-9)
 
 
-def test_reference_densities_lie_where_queries_do():
-    target = RAGGED[1]
-    folds = make_folds(target, 0, labels=False)
-    reference = reference_log_densities(target, folds, labels=False)
-    mean = np.mean([task.y.mean() for task in target])  # every task counts the same
-    spread = np.sqrt(np.mean([np.mean((task.y - mean) ** 2) for task in target]))
-    counts = [sum(len(split.y_query) for split in splits) for splits in folds.splits]
-    np.testing.assert_array_equal((~np.isnan(reference)).sum(axis=1), counts)
-    first = folds.splits[0][0].y_query[0]
-    expected = -0.5 * ((first - mean) / spread) ** 2 - np.log(spread) - 0.5 * np.log(2 * np.pi)
-    np.testing.assert_allclose(reference[0, 0], expected)
-    constant = [Task(task.x, np.full_like(task.y, 0.1)) for task in target]  # whose std is not quite zero
-    of_constant = reference_log_densities(constant, make_folds(constant, 0, labels=False), labels=False)
-    np.testing.assert_allclose(of_constant[~np.isnan(of_constant)], -0.5 * np.log(2 * np.pi))
-    huge = [Task(task.x, 1e200 * task.y) for task in target]
-    assert np.nanmax(reference_log_densities(huge, folds, labels=False)) < -400.0
-    labels = reference_log_densities(target, folds, labels=True)
-    np.testing.assert_allclose(labels[~np.isnan(labels)], np.log(0.5))
-    assert contaminated(np.array([-np.inf]), np.array([0.0]))[0] == pytest.approx(np.log(0.1))
-
-
 def test_memory_is_bounded_by_training_in_parts(monkeypatch, x64, log_densities):
     whole, _ = log_densities([Candidate(WEIGHTS, SETTINGS)], 4)
     monkeypatch.setattr(many_runs, "MAX_BYTES", 1)
@@ -313,54 +286,3 @@ def test_a_cut_schedule_is_annealed_to_its_end(monkeypatch):
     train_config = TrainConfig(MAP(), chunk=3)
     result = train(run.problem, run.particles, run.key, train_config, 100, jnp.full(1, 1e-2), deadline=0.0)
     assert result.loss.shape == (1, 6)
-
-
-SEEDS = st.integers(0, 2**31 - 1)
-
-
-@given(n_tasks=st.integers(2, 60), seed=SEEDS)
-def test_every_task_is_held_out_once(n_tasks, seed):
-    folds = make_folds([a_task(2)] * n_tasks, seed, labels=False).members
-    np.testing.assert_array_equal(np.sort(np.concatenate(folds)), np.arange(n_tasks))
-    sizes = [len(fold) for fold in folds]
-    assert len(folds) == (n_tasks if n_tasks < 8 else 5)
-    assert max(sizes) - min(sizes) <= 1
-
-
-def a_task(n: int, y=None) -> Task:
-    return Task(np.arange(n, dtype=float)[:, None], np.arange(n) % 2.0 if y is None else np.asarray(y, float))
-
-
-@given(n=st.integers(1, 40), seed=SEEDS, labels=st.booleans())
-def test_splits_share_out_the_samples(n, seed, labels):
-    task = a_task(n)
-    splits = split_task(task, np.random.default_rng(seed), labels)
-    assert len(splits) == min(n, 5)
-    for split in splits:
-        assert len(split.y_context) == n // 2
-        together = np.concatenate([split.x_context, split.x_query])[:, 0]
-        np.testing.assert_array_equal(np.sort(together), np.arange(n))
-        np.testing.assert_array_equal(split.y_query, task.y[split.x_query[:, 0].astype(int)])
-        np.testing.assert_array_equal(split.y_context, task.y[split.x_context[:, 0].astype(int)])
-    asked = np.unique(np.concatenate([split.x_query[:, 0] for split in splits]))
-    assert len(asked) == n, "every sample is a query at least once"
-
-
-@given(ones=st.integers(2, 12), zeros=st.integers(2, 12), seed=SEEDS)
-def test_contexts_of_labels_mix_the_classes(ones, zeros, seed):
-    y = np.random.default_rng(seed).permutation(np.repeat([0.0, 1.0], [zeros, ones]))
-    for split in split_task(a_task(len(y), y), np.random.default_rng(seed), labels=True):
-        share = len(split.y_context) * ones / (ones + zeros)
-        assert abs(split.y_context.sum() - share) <= 1.5
-
-
-def test_a_task_of_one_sample_is_predicted_from_the_prior():
-    [split] = split_task(a_task(1), np.random.default_rng(0))
-    assert (len(split.y_context), len(split.y_query)) == (0, 1)
-
-
-@pytest.mark.parametrize("labels", [False, True])
-def test_splits_depend_on_the_generator_alone(labels):
-    first, second, other = (split_task(a_task(9), np.random.default_rng(seed), labels) for seed in (3, 3, 4))
-    np.testing.assert_array_equal(first[0].x_query, second[0].x_query)
-    assert any((a.x_query != b.x_query).any() for a, b in zip(first, other, strict=True))

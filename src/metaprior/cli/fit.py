@@ -55,7 +55,8 @@ def fit(
 ):
     """Learn a prior from the tasks of a table and save it.
 
-    A checkpoint is kept beside --out. Re-running an interrupted fit resumes it, with the same result.
+    The default takes seconds. Priors that are trained by gradients (labels, --kernel, --inference, --steps, ...) keep a
+    checkpoint beside --out: re-running an interrupted fit resumes it, with the same result.
     """
     with report_errors():
         check_outputs([data], path, plot)
@@ -112,7 +113,8 @@ def _train(
             return meta.fit(target_tasks=environments[""], checkpoint=checkpoint)
         return meta.fit(environments, target=target, checkpoint=checkpoint)
     except KeyboardInterrupt:
-        err.print("The checkpoint is kept: run the same command again to resume.")
+        if checkpoint.exists():
+            err.print("The checkpoint is kept: run the same command again to resume.")
         raise
 
 
