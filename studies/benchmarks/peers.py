@@ -37,6 +37,23 @@ Reference = Annotated[str, typer.Option(help="The contestant that the others are
 Results = Annotated[Path, typer.Argument(help="CSV file of `measure`.", exists=True)]
 
 
+class Provenance:
+    """The file beside a table that says how its rows were made: number, command, versions and commit of every run."""
+
+    def __init__(self, path: Path, resume: bool):
+        self.path = path
+        self.earlier = json.loads(path.read_text(encoding="utf-8"))["runs"] if resume and path.exists() else []
+        self.run = {"rows": 0, **describe_environment(shlex.join(["python", *sys.argv]))}
+        for name in PEERS:
+            with suppress(importlib.metadata.PackageNotFoundError):
+                self.run["versions"][name] = importlib.metadata.version(name)
+
+    def count_row(self) -> None:
+        """Write the file after a row, so that an interrupted run is recorded too."""
+        self.run["rows"] += 1
+        write_atomically(self.path, (json.dumps({"runs": [*self.earlier, self.run]}, indent=1) + "\n").encode())
+
+
 @app.command()
 def measure(
     out: Out,
@@ -50,20 +67,16 @@ def measure(
     names = [name for name in contestants.split(",") if name] or list(CONTESTANTS)
     if unknown := set(names) - set(CONTESTANTS):
         raise typer.BadParameter(f"{', '.join(sorted(unknown))}; there are {', '.join(CONTESTANTS)}.")
-    table = ResultTable(out, KEYS, resume)
-    before = len(table.rows)
-    try:
-        for environment in (each for name, each in ENVIRONMENTS.items() if only in name):
-            for seed in range(first_seed, first_seed + draws):
-                labels = [{"data": environment.name, "draw": seed, "contestant": name} for name in names]
-                missing = [each for each in labels if each not in table]
-                if missing:
-                    tasks = environment.draw(seed)
-                for label in missing:
-                    table.add(_row(label, run(CONTESTANTS[label["contestant"]], tasks, seed)))
-    finally:
-        if len(table.rows) > before:
-            _record(out.with_suffix(".json"), len(table.rows) - before, resume)
+    table, provenance = ResultTable(out, KEYS, resume), Provenance(out.with_suffix(".json"), resume)
+    for environment in (each for name, each in ENVIRONMENTS.items() if only in name):
+        for seed in range(first_seed, first_seed + draws):
+            labels = [{"data": environment.name, "draw": seed, "contestant": name} for name in names]
+            missing = [each for each in labels if each not in table]
+            if missing:
+                tasks = environment.draw(seed)
+            for label in missing:
+                table.add(_row(label, run(CONTESTANTS[label["contestant"]], tasks, seed)))
+                provenance.count_row()
 
 
 @app.command()
@@ -104,16 +117,6 @@ def _row(labels: dict[str, Any], scores: dict[str, Any]) -> dict[str, Any]:
     row |= {"seconds": round(scores["seconds"], 2), "choice": scores["choice"]}
     typer.echo(", ".join(f"{name} {value}" for name, value in row.items()), err=True)
     return row
-
-
-def _record(path: Path, n_rows: int, resume: bool) -> None:
-    """Add a run to the file of provenance beside the table."""
-    runs = json.loads(path.read_text(encoding="utf-8"))["runs"] if resume and path.exists() else []
-    environment = describe_environment(shlex.join(["python", *sys.argv]))
-    for name in PEERS:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            environment["versions"][name] = importlib.metadata.version(name)
-    write_atomically(path, (json.dumps({"runs": [*runs, {"rows": n_rows, **environment}]}, indent=1) + "\n").encode())
 
 
 def _print(console: Console, title: str, columns: tuple[str, ...], rows: Any) -> None:

@@ -10,8 +10,10 @@ from metaprior_studies.peers.comparison import ALL, BETTER, WORSE, compare, foun
 from metaprior_studies.peers.contestants import LABELS
 
 GRAY = "0.55"
-RATIO_RANGE, RATIO_TICKS = (0.45, 1.35), (0.5, 0.7, 1.0, 1.3)
-NLL_RANGE, NLL_TICKS = (-1.3, 0.5), (-1.0, -0.5, 0.0, 0.5)
+# Of both metrics: a ratio of RMSE, a difference of NLL.
+XLABELS = ("RMSE of {} / RMSE of the other (left is better)", "NLL of {} − NLL of the other (left is better)")
+EQUAL, RANGES = (1.0, 0.0), ((0.45, 1.35), (-1.3, 0.5))
+TICKS = ((0.5, 0.7, 1.0, 1.3), (-1.0, -0.5, 0.0, 0.5))
 
 
 def draw_forest(frame: Any, reference: str) -> bytes:
@@ -20,31 +22,26 @@ def draw_forest(frame: Any, reference: str) -> bytes:
     A point is the mean over draws and a line its 95% interval. What lies outside of the axes is an arrow at their end.
     """
     columns, rows = others(frame, reference), [*found(frame, "data"), ALL]
-    figure = Figure(figsize=(2.0 + 2.0 * len(columns), 1.6 + 0.5 * len(rows)), layout="constrained")
-    panels = figure.subplots(2, len(columns), sharex="row", sharey=True, squeeze=False)
+    figure = Figure(figsize=(2.0 + 2.0 * len(columns), 1.8 + 0.5 * len(rows)), layout="constrained")
     places = np.arange(len(rows), dtype=float)
     places[-1] += 0.4
-    for column, other in enumerate(columns):
-        differences = [compare(frame, data, reference, other) for data in rows]
-        ratios = np.array([(each.ratio, each.ratio_low, each.ratio_high) for each in differences])
-        nlls = np.array([(each.nll, each.nll_low, each.nll_high) for each in differences])
-        top, bottom = panels[:, column]
-        _draw(top, places, ratios, [each.verdicts()[0] for each in differences], 1.0, RATIO_RANGE)
-        _draw(bottom, places, nlls, [each.verdicts()[1] for each in differences], 0.0, NLL_RANGE)
-        top.set_title(LABELS.get(other, other).replace(", ", ",\n"), fontsize=10)
-    for axes in panels[0]:
-        axes.set_xscale("log")
-        axes.set_xticks(RATIO_TICKS, [f"{tick:g}" for tick in RATIO_TICKS], minor=False)
-        axes.set_xticks([], minor=True)
-        axes.set_xlim(RATIO_RANGE)
-        axes.tick_params(labelbottom=True)
-    for axes in panels[1]:
-        axes.set_xticks(NLL_TICKS, [f"{tick:g}" for tick in NLL_TICKS])
-        axes.set_xlim(NLL_RANGE)
-    panels[0, 0].set_yticks(places, rows)
-    panels[0, 0].set_ylim(places[-1] + 0.6, -0.6)
-    for row, label in enumerate((f"RMSE of {reference} / RMSE of the other", f"NLL of {reference} − NLL of the other")):
-        panels[row, len(columns) // 2].set_xlabel(label + ": left is better")
+    differences = [[compare(frame, data, reference, other) for data in rows] for other in columns]
+    halves: Any = figure.subfigures(2, 1)
+    for number, (part, label) in enumerate(zip(halves, XLABELS, strict=True)):
+        panels = part.subplots(1, len(columns), sharex=True, sharey=True, squeeze=False)[0]
+        for axes, other, of_other in zip(panels, columns, differences, strict=True):
+            values = np.array([each[3 * number : 3 * number + 3] for each in of_other])
+            _draw(axes, places, values, [each.verdicts()[number] for each in of_other], EQUAL[number], RANGES[number])
+            axes.set_title(LABELS.get(other, other).replace(", ", ",\n"), fontsize=10)
+        panels[0].set_xscale("linear" if number else "log")
+        panels[0].set_xticks(TICKS[number], [f"{tick:g}" for tick in TICKS[number]])
+        panels[0].set_xticks([], minor=True)
+        panels[0].set_xlim(RANGES[number])
+        panels[0].set_yticks(places, rows)
+        panels[0].set_ylim(places[-1] + 0.6, -0.6)
+        part.supxlabel(label.format(reference), fontsize=10)
+    colors = f"blue: {reference} is better; orange: worse; gray: the 95% interval over draws includes equality"
+    figure.suptitle(colors, fontsize=10)
     return as_bytes(figure)
 
 
