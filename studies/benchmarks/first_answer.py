@@ -48,8 +48,9 @@ def main(
     source, target = tasks_of(35, 5, 10)
     results["fit again in the process"] = repeated(lambda: fitted(source, target), repeats + 1)
     meta = fitted(source, target)
-    for name, call in many_tasks(meta).items():
-        results[name] = repeated(call, repeats)
+    for sizes in ((10, 10), (5, 50)):
+        for name, call in many_tasks(meta, *sizes).items():
+            results[name] = repeated(call, repeats)
     for n_tasks in (1_000, 10_000, 100_000) if large else ():
         some = tasks_of(n_tasks - 100, 100, 10)
         results[f"fit of {n_tasks:,} tasks of 10 rows"] = repeated(lambda some=some: fitted(*some), 2)
@@ -106,13 +107,14 @@ def repeated(call: Callable[[], Any], repeats: int) -> dict[str, float]:
     return {"median": float(np.median(seconds)), "lowest": min(seconds), "highest": max(seconds), "repeats": repeats}
 
 
-def many_tasks(meta: MetaGPRegressor, n_tasks: int = 10_000) -> dict[str, Callable[[], Any]]:
-    """Return calls that adapt to 10,000 tasks of 10 readings and predict 10 queries of each."""
-    tests = Sinusoid(0.5).test_tasks(n_tasks, 10, 10, rng=3)
+def many_tasks(
+    meta: MetaGPRegressor, n_context: int, n_queries: int, n_tasks: int = 10_000
+) -> dict[str, Callable[[], Any]]:
+    """Return calls that adapt to 10,000 tasks and predict queries of each: the default, and one GP per task."""
+    tests = Sinusoid(0.5).test_tasks(n_tasks, n_context, n_queries, rng=3)
+    sizes = f"{n_tasks:,} tasks of {n_context} readings, {n_queries} queries"
     triples = [tuple(task[:3]) for task in tests]
-    calls: dict[str, Callable[[], Any]] = {
-        f"adapt to {n_tasks:,} tasks, default": lambda: meta.predict_many(triples, return_std=True)
-    }
+    calls: dict[str, Callable[[], Any]] = {f"{sizes}, default": lambda: meta.predict_many(triples, return_std=True)}
     try:
         import gpytorch
         import torch
@@ -130,14 +132,14 @@ def many_tasks(meta: MetaGPRegressor, n_tasks: int = 10_000) -> dict[str, Callab
                 predicted = likelihood(model(queries[part]))
                 predicted.mean.numpy(), predicted.variance.sqrt().numpy()
 
-    return {**calls, f"adapt to {n_tasks:,} tasks, one GP each, GPyTorch batched": batched}
+    return {**calls, f"{sizes}, one GP each, GPyTorch batched": batched}
 
 
 def _BatchedGP(x: Any, y: Any, likelihood: Any, gpytorch: Any) -> Any:
     class Batched(gpytorch.models.ExactGP):
         def __init__(self):
             super().__init__(x, y, likelihood)
-            shape = likelihood.batch_shape
+            shape = x.shape[:1]
             self.mean_module = gpytorch.means.ConstantMean(batch_shape=shape)
             self.covar_module = gpytorch.kernels.ScaleKernel(
                 gpytorch.kernels.RBFKernel(batch_shape=shape), batch_shape=shape
