@@ -23,7 +23,6 @@ from metaprior.gp.placement import (
     MEAN_STD,
     TaskSample,
     choose_length_scale,
-    farthest_points,
     has_basis,
     place_points,
     whitening_matrix,
@@ -31,6 +30,8 @@ from metaprior.gp.placement import (
 from metaprior.gp.prior import make_likelihood, make_prior
 from metaprior.meta.objective import Problem
 from metaprior.meta.runs import Settings, _sample_counts, make_run, make_scaling
+from metaprior.tasks import farthest_points as farthest_points_module
+from metaprior.tasks.farthest_points import farthest_points
 from metaprior.tasks.task_sets import pad_tasks
 from metaprior.tasks.types import Task
 
@@ -231,7 +232,7 @@ def test_the_first_point_is_the_input_nearest_to_the_mean_and_each_next_the_fart
 
 
 def test_of_many_inputs_every_nth_is_looked_at(monkeypatch):
-    monkeypatch.setattr(placement, "MAX_INPUTS", 11)
+    monkeypatch.setattr(farthest_points_module, "MAX_INPUTS", 11)
     points = farthest_points(np.arange(101.0)[:, None], 11)
     assert sorted(points[:, 0]) == list(range(0, 101, 10))
     assert len(np.unique(farthest_points(np.arange(11.0)[:, None], 11))) == 11

@@ -17,7 +17,8 @@ from metaprior.meta.objective import full_batch, weighted_loss
 from metaprior.meta.runs import Settings, make_run
 from metaprior.search.candidates import Candidate
 from metaprior.storage import feed as stream
-from metaprior.storage.feed import Feed, make_strata, sample_tasks
+from metaprior.storage.feed import Feed, make_strata
+from metaprior.storage.stored_tasks import sample_tasks
 from metaprior.tasks.scaling import fit_scaling
 from metaprior.tasks.types import Task
 

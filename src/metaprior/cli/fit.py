@@ -38,7 +38,9 @@ def fit(
     alpha: Annotated[str, typer.Option(help="Weight of the other environments: auto, pooled, or 0 to 1.")] = "auto",
     inference: Annotated[str, typer.Option(help="auto, map, svgd or laplace.")] = "auto",
     particles: Annotated[int | None, typer.Option(help="Number of particles (default: 1 for map, else 10).")] = None,
-    kernel: Annotated[str | None, typer.Option(help="auto, inducing, mlp, linear, linear+rbf or rbf.")] = None,
+    kernel: Annotated[
+        str | None, typer.Option(help="auto (hierarchical), inducing, mlp, linear, linear+rbf or rbf.")
+    ] = None,
     mean: Annotated[str | None, typer.Option(help="auto, inducing, mlp, linear, constant or zero.")] = None,
     noise: Annotated[str, typer.Option(help="Noise standard deviation in the units of y, or learned.")] = "learned",
     temperature: Annotated[str, typer.Option(help="bayes, effective, paper, auto, or a number.")] = "bayes",

@@ -2,10 +2,12 @@
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from threadpoolctl import threadpool_limits  # a dependency of scikit-learn
 
@@ -32,7 +34,7 @@ from metaprior.search.weights import (
     resolve_weights,
     single_source_weights,
 )
-from metaprior.storage.stored_tasks import StoredTasks
+from metaprior.storage.stored_tasks import StoredTasks, sample_tasks
 from metaprior.tasks.types import Task, TestTask
 
 DISCOUNTS = (0.0, 0.1, 0.4, 1.0)
@@ -161,15 +163,9 @@ def _is_auto(alpha: Any) -> bool:
 
 
 def _sample(environments: Sequence[Sequence[Task]], seed: int) -> list[list[Task]]:
-    """Return up to MAX_TASKS random tasks of each environment, in their order."""
-    drawn = []
-    for e, tasks in enumerate(environments):
-        rng, n = np.random.default_rng([seed, e]), len(tasks)
-        chosen = np.sort(rng.choice(n, MAX_TASKS, replace=False)) if n > MAX_TASKS else np.arange(n)
-        drawn.append([_thin(tasks[i], rng) for i in chosen.tolist()])
-        if isinstance(tasks, StoredTasks):
-            tasks.release()
-    return drawn
+    """Return up to MAX_TASKS random tasks of each environment, with up to MAX_READINGS readings each."""
+    rng = np.random.default_rng(seed)
+    return [[_thin(task, rng) for task in tasks] for tasks in sample_tasks(environments, MAX_TASKS, seed)]
 
 
 def _thin(task: Task, rng: np.random.Generator) -> Task:
@@ -205,5 +201,7 @@ def _with_all_tasks(
 
     try:
         return with_mean_of(prior, chunks())
-    except np.linalg.LinAlgError:  # a task that the sample has not shown; the mean of the sample is good enough
+    except np.linalg.LinAlgError:
+        few = f"The common mean is learned from {sum(map(len, sample))} sampled tasks only: a covariance of the other "
+        warnings.warn(few + "tasks is singular. Check them for extreme values.", ConvergenceWarning, stacklevel=4)
         return prior

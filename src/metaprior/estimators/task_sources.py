@@ -13,8 +13,8 @@ from metaprior.meta.objective import temperature
 from metaprior.meta.runs import Run, Settings, make_run, make_scaling, training_dtype
 from metaprior.search.candidates import Candidate
 from metaprior.search.weights import Weights
-from metaprior.storage.feed import Feed, sample_tasks
-from metaprior.storage.stored_tasks import StoredTasks, stored_scaling
+from metaprior.storage.feed import Feed
+from metaprior.storage.stored_tasks import StoredTasks, sample_tasks, stored_scaling
 from metaprior.tasks.scaling import Scaling
 from metaprior.tasks.types import Task
 from metaprior.training.loop import Result, Validation

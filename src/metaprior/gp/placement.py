@@ -12,6 +12,7 @@ from metaprior.gp.inducing import InducingBasis
 from metaprior.gp.likelihoods import Gaussian
 from metaprior.gp.parameters import Fixed
 from metaprior.gp.prior import GPPrior
+from metaprior.tasks.farthest_points import farthest_points
 from metaprior.tasks.task_sets import TaskSet
 
 LENGTH_SCALES = 0.2 * np.sqrt(2.0) ** np.arange(9)  # candidates, 0.2 to 3.2 in standardized inputs
@@ -22,7 +23,7 @@ LEARNED_NOISE_STDS = (0.1, 0.3, 0.6)  # candidates where the noise is learned, r
 MIN_NOISE_STD = 1e-3  # below, rounding decides whether a covariance has a Cholesky factor
 LABEL_NOISE_STD = 1.0  # for labels treated as outputs -1 and 1
 RANK_TOLERANCE = 1e-6  # eigenvalues smaller than this, relative to the largest, are rounding errors
-MAX_INPUTS, MAX_TASKS, MAX_SAMPLES = 5000, 40, 20  # subsample sizes: inputs in all, tasks, and samples per task
+MAX_TASKS, MAX_SAMPLES = 40, 20  # subsample sizes: tasks, and samples per task
 
 
 class TaskSample(NamedTuple):
@@ -53,18 +54,6 @@ def place_points(rest: GPPrior, tasks: TaskSet, counts: Sequence[Any]) -> GPPrio
             length_scale = basis.length_scale or choose_length_scale(points, samples, _noise_stds(rest))
             filled[key] = _fill(basis, points, length_scale)
     return jax.tree.map(lambda node: filled[_key(node)] if _is_basis(node) else node, rest, is_leaf=_is_basis)
-
-
-def farthest_points(inputs: np.ndarray, n_points: int) -> np.ndarray:
-    """Return `n_points` inputs by farthest-point sampling, starting with the one closest to the mean."""
-    if len(inputs) > MAX_INPUTS:
-        inputs = inputs[np.linspace(0, len(inputs) - 1, MAX_INPUTS).astype(int)]
-    chosen = [int(np.sum((inputs - inputs.mean(axis=0)) ** 2, axis=1).argmin())]
-    distance = np.full(len(inputs), np.inf)
-    for _ in range(n_points - 1):
-        distance = np.minimum(distance, np.sum((inputs - inputs[chosen[-1]]) ** 2, axis=1))
-        chosen.append(int(distance.argmax()))
-    return inputs[chosen]
 
 
 def whitening_matrix(points: np.ndarray, length_scale: float) -> np.ndarray:

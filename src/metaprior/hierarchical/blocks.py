@@ -1,16 +1,17 @@
 """The tasks of a fit, standardized and padded in blocks of similar sizes, with all that does not depend on theta."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from metaprior.hierarchical.layout import MAX_ARD
+from metaprior.tasks.farthest_points import farthest_points
 from metaprior.tasks.padding import group_by_size, pad_to
 from metaprior.tasks.types import Task
 
+NEAREST = 1e-3  # distance of two inducing points
 N_POINTS, N_POINTS_SEVERAL = 20, 40  # inducing points of the common curve, with one input and with several
-Curve = Callable[[np.ndarray], np.ndarray]  # from inputs (..., d) to functions (..., n_curve)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,14 +69,10 @@ def squared_distances(x: np.ndarray, z: np.ndarray) -> np.ndarray:
 
 
 def place_points(tasks: Sequence[Task]) -> np.ndarray:
-    """Choose inducing points among the inputs: the most central, then always the farthest from those chosen."""
+    """Choose inducing points among the distinct inputs."""
     inputs = np.unique(np.concatenate([task.x for task in tasks]), axis=0)
     n_points = N_POINTS if inputs.shape[1] == 1 else N_POINTS_SEVERAL
-    taken = [int(np.sum((inputs - inputs.mean(axis=0)) ** 2, axis=1).argmin())]
-    distance = np.full(len(inputs), np.inf)
-    while len(taken) < min(n_points, len(inputs)):
-        distance = np.minimum(distance, np.sum((inputs - inputs[taken[-1]]) ** 2, axis=1))
-        if distance.max() < 1e-6:
-            break
-        taken.append(int(distance.argmax()))
-    return inputs[taken]
+    points = farthest_points(inputs, min(n_points, len(inputs)))
+    squared = np.sum((points[:, None] - points) ** 2, axis=-1)
+    too_near = [i for i in range(1, len(points)) if squared[i, :i].min() < NEAREST**2]  # all from the first such on
+    return points[: too_near[0]] if too_near else points

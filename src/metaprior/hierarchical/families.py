@@ -51,7 +51,7 @@ def fit_families(
     With `environment` the target's mean deviates from that of the sources. `noise_std` is given in the units of y, or
     learned if None.
     """
-    fitter = _Fitter(training, environment, noise_std, near, max_iterations)
+    fitter = _Fitter(training, noise_std, near, max_iterations)
     fitter.fit(LINEAR, Parts(environment=environment))
     try:
         collapsed = fitter.fit(SMOOTH, Parts(smooth=True, environment=environment))
@@ -69,7 +69,6 @@ class _Fitter:
     def __init__(
         self,
         training: TrainingTasks,
-        environment: bool,
         noise_std: float | None,
         near: FamilyFit | None,
         max_iterations: int,

@@ -10,9 +10,9 @@ import numpy as np
 from metaprior.hierarchical.blocks import line, squared_distances
 from metaprior.hierarchical.layout import Layout
 from metaprior.hierarchical.modes import CommonCurve
-from metaprior.hierarchical.small_matrices import cholesky, log_sum_exp, triangular_inverse
+from metaprior.hierarchical.small_matrices import log_sum_exp
 from metaprior.hierarchical.task_scales import TaskScales
-from metaprior.hierarchical.terms import JITTER, NOISE_FLOOR, make_basis, rbf, rbf_between
+from metaprior.hierarchical.terms import Basis, add_noise, make_basis, rbf_between, whitening
 from metaprior.prediction.ensemble import Prediction
 from metaprior.tasks.scaling import Scaling
 
@@ -67,11 +67,8 @@ class HierarchicalPrior:
         context = self.describe(np.asarray(x, np.float64), mask.astype(np.float64))
         fixed, scaled = self._covariance(context, context)
         deviation = (np.asarray(y, np.float64) - context.features @ self.weights) * context.mask
-        diagonal, roots = np.arange(fixed.shape[1]), []
-        for factor, noise in zip(self._factors, self.noise_variances, strict=True):
-            noisy = fixed + factor**2 * scaled
-            noisy[:, diagonal, diagonal] += context.mask * (noise + NOISE_FLOOR) + (1.0 - context.mask)
-            roots.append(_cholesky(noisy))
+        pairs = zip(self._factors.tolist(), self.noise_variances.tolist(), strict=True)
+        roots = [_cholesky(add_noise(fixed + factor**2 * scaled, context.mask, noise)) for factor, noise in pairs]
         root = np.stack(roots)
         inverse = np.linalg.inv(root)
         residual = (inverse @ deviation[..., None])[..., 0]
@@ -115,14 +112,13 @@ class HierarchicalPrior:
         return float(self.layout.scale(self.theta, "deviation")[0] ** 2) if self.layout.parts.smooth else 0.0
 
     @cached_property
-    def _basis(self):
+    def _basis(self) -> Basis | None:
         return make_basis(self.layout, self.theta, squared_distances(self.points, self.points))
 
     @cached_property
     def _whitening(self) -> np.ndarray:
-        """L^-T, where L L' is the kernel of the smooth deviation between the inducing points."""
-        kernel = rbf(squared_distances(self.points, self.points), self.layout.scale(self.theta, "lengths"))
-        return triangular_inverse(cholesky(kernel + JITTER * np.eye(len(kernel)))).T
+        """Of the smooth deviation."""
+        return whitening(squared_distances(self.points, self.points), self.layout.scale(self.theta, "lengths"))
 
     def describe(self, x: np.ndarray, mask: np.ndarray, is_target: np.ndarray | None = None) -> Points:
         """Return what the prior says about standardized inputs x (tasks, n, d), by default of the target."""

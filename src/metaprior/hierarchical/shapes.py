@@ -14,8 +14,7 @@ from metaprior.hierarchical.blocks import Block, squared_distances
 from metaprior.hierarchical.collapse import Gaussians, collapse, slopes
 from metaprior.hierarchical.layout import Layout
 from metaprior.hierarchical.modes import Mode
-from metaprior.hierarchical.small_matrices import cholesky, triangular_inverse
-from metaprior.hierarchical.terms import JITTER, add_noise, make_basis, mean_features, rbf
+from metaprior.hierarchical.terms import add_noise, make_basis, mean_features, rbf, whitening
 
 PRIOR_TASKS = 5.0
 N_ITERATIONS = 12
@@ -24,9 +23,8 @@ N_ITERATIONS = 12
 def shape_functions(layout: Layout, theta: np.ndarray, points: np.ndarray, block: Block) -> np.ndarray:
     """Return psi, (tasks, n, functions)."""
     lengths = layout.scale(theta, "lengths")
-    kernel = rbf(squared_distances(points, points), lengths) + JITTER * np.eye(len(points))
-    whitening = triangular_inverse(cholesky(kernel)).T
-    whitened = (rbf(block.to_points, lengths) @ whitening) * block.mask[..., None]
+    whitened = rbf(block.to_points, lengths) @ whitening(squared_distances(points, points), lengths)
+    whitened *= block.mask[..., None]
     parts = [block.line, whitened] if block.curve is None else [block.line, block.curve, whitened]
     return np.concatenate(parts, axis=-1)
 

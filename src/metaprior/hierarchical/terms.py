@@ -57,6 +57,12 @@ def make_basis(layout: Layout, theta: np.ndarray, point_distances: np.ndarray) -
     return Basis(root, triangular_inverse(root), kernel, float(layout.scale(theta, "mean")[0]), lengths)
 
 
+def whitening(point_distances: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return L^-T, where L L' is the kernel between the inducing points: k(x, Z) L^-T are whitened functions."""
+    kernel = rbf(point_distances, lengths)
+    return triangular_inverse(cholesky(kernel + JITTER * np.eye(len(kernel)))).T
+
+
 def mean_features(layout: Layout, theta: np.ndarray, basis: Basis | None, block: Block) -> np.ndarray:
     """Return F: the common line, the common curve, and with an environment effect both again for the target."""
     features = block.line * layout.trend_stds(theta)
@@ -111,7 +117,7 @@ def pull_back(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the derivative of J with respect to theta, from those by a block's covariances and mean features.
 
-    The second result is the derivative by k(Z, Z), which the blocks share.
+    The second result is the derivative by the root L of k(Z, Z), which the blocks share.
     """
     gradient, places = np.zeros(len(theta)), layout.places
     if layout.log_noise is None:
@@ -144,7 +150,7 @@ def pull_back(
 def _curve_slopes(
     gradient: np.ndarray, layout: Layout, basis: Basis, block: Block, functions: np.ndarray, slopes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Add the derivatives by the scale and length scales of mu; return the derivative by k(Z, Z) too.
+    """Add the derivatives by the scale and length scales of mu; return the derivative by the root L of k(Z, Z) too.
 
     With W = s K L^-T: dJ/dK = s H L^-1, and dJ/dL = -L^-T (s H'K) L^-T, pulled back through the Cholesky factor.
     """

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from metaprior.prediction.mixtures import stretch
 from metaprior.tasks.scaling import Scaling
 
 
@@ -100,15 +101,8 @@ class Ensemble(NamedTuple):
     def stretch(
         self, means: np.ndarray, variances: np.ndarray, log_weights: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Stretch a mixture about its mean by `spread`: m_k -> m + spread (m_k - m), v_k -> spread^2 v_k.
-
-        Axes of the log weights are the leading axes of the means.
-        """
-        if self.spread == 1.0:
-            return means, variances
-        weights = np.exp(log_weights).reshape(log_weights.shape + (1,) * (means.ndim - log_weights.ndim))
-        center = np.sum(weights * means, axis=0)
-        return center + self.spread * (means - center), self.spread**2 * variances
+        """Stretch a mixture about its mean by `spread`."""
+        return (means, variances) if self.spread == 1.0 else stretch(means, variances, log_weights, self.spread)
 
 
 def predicts_labels(meta: Any) -> bool:

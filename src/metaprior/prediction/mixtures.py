@@ -188,6 +188,18 @@ class JointMixture(NamedTuple):
         return self.means[drawn] + (noise @ np.swapaxes(factors, 1, 2))[group, place]
 
 
+def stretch(
+    means: np.ndarray, variances: np.ndarray, log_weights: np.ndarray, factor: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Stretch a mixture about its mean: m_k -> m + factor (m_k - m), v_k -> factor^2 v_k.
+
+    Axes of the log weights are the leading axes of the means.
+    """
+    weights = np.exp(log_weights).reshape(log_weights.shape + (1,) * (means.ndim - log_weights.ndim))
+    center = np.sum(weights * means, axis=0)
+    return center + factor * (means - center), factor**2 * variances
+
+
 def _require_shape(name: str, array: np.ndarray, expected: tuple[int, ...]) -> None:
     if array.shape != expected:
         raise ValueError(f"{name} must have shape {expected}; got {array.shape}")

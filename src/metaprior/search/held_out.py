@@ -7,6 +7,7 @@ import numpy as np
 
 from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
 from metaprior.hierarchical.small_matrices import log_sum_exp
+from metaprior.prediction.mixtures import stretch
 from metaprior.search.averaging import contaminated
 from metaprior.search.folds import Folds
 from metaprior.tasks.padding import pad_to
@@ -39,8 +40,7 @@ class HeldOut(NamedTuple):
 
     def stretched(self, factor: float) -> "HeldOut":
         """Return the mixture stretched about its mean."""
-        mean = np.sum(np.exp(self.log_weights)[..., None] * self.means, axis=0)
-        return self._replace(means=mean + factor * (self.means - mean), variances=factor**2 * self.variances)
+        return HeldOut(*stretch(self.means, self.variances, self.log_weights, factor), self.log_weights)
 
 
 class Queries:

@@ -15,7 +15,6 @@ from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tasks.padding import group_by_size
 from metaprior.tasks.scaling import Scaling
 from metaprior.tasks.task_sets import TaskBatch
-from metaprior.tasks.types import Task
 from metaprior.training.steps import CHUNK
 
 MAX_BYTES = 50e6  # per chunk of steps; two chunks are in memory, one of them being prepared
@@ -160,14 +159,3 @@ def make_strata(environments: Sequence[StoredTasks], weights: Sequence[float], b
         Stratum(e, tasks, size, n, weight * len(tasks) / n)
         for (e, tasks, size, weight), n in zip(groups, sampled, strict=True)
     ]
-
-
-def sample_tasks(environments: Sequence[StoredTasks], most: int, seed: int) -> list[list[Task]]:
-    """Return up to `most` random tasks of each environment, in their order."""
-    drawn = []
-    for e, stored in enumerate(environments):
-        rng = np.random.default_rng([seed, e])
-        chosen = rng.choice(len(stored), most, replace=False) if len(stored) > most else np.arange(len(stored))
-        drawn.append([stored[i] for i in np.sort(chosen).tolist()])
-        stored.release()
-    return drawn

@@ -247,3 +247,15 @@ def stored_scaling(environments: Sequence[StoredTasks], weights: Sequence[float]
     constant = std <= 1e-12  # as in `fit_scaling`: less than rounding errors
     mean, std = np.where(constant, counted[0][0].first, mean * size), np.where(constant, 1.0, std * size)
     return Scaling(mean[:-1], std[:-1], mean[-1], std[-1])
+
+
+def sample_tasks(environments: Sequence[Sequence[Task]], most: int, seed: int) -> list[list[Task]]:
+    """Return up to `most` random tasks of each environment, in memory or stored, in their order."""
+    drawn = []
+    for e, tasks in enumerate(environments):
+        rng = np.random.default_rng([seed, e])
+        chosen = rng.choice(len(tasks), most, replace=False) if len(tasks) > most else np.arange(len(tasks))
+        drawn.append([tasks[i] for i in np.sort(chosen).tolist()])
+        if isinstance(tasks, StoredTasks):
+            tasks.release()
+    return drawn
