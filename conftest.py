@@ -37,6 +37,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 settings.register_profile("ci", deadline=None, derandomize=True, max_examples=30)
 settings.load_profile("ci")
+pytest_plugins = ["counters"]  # tests/attack/counters.py
 
 
 @pytest.fixture
