@@ -1,6 +1,15 @@
-"""`python -m metaprior` is the command `metaprior`."""
+"""The command `metaprior`, also as `python -m metaprior`."""
 
-from metaprior.cli import app
+from metaprior.interruption import exit_on_signals
+
+
+def main() -> None:
+    """Run the command line and end the process with its exit code."""
+    exit_on_signals()  # before the rest is imported, which takes a while
+    from metaprior.cli import run
+
+    run()
+
 
 if __name__ == "__main__":
-    app(prog_name="metaprior")
+    main()

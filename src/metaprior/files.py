@@ -1,12 +1,14 @@
 """Files of named tensors with a versioned JSON header, in the safetensors format: atomic writes, no pickle."""
 
+import errno
 import hashlib
 import json
 import math
 import os
 import platform
 import sys
-import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,12 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from metaprior.interruption import unfinished
+from metaprior.schema import check_depth
+
 FORMAT, CHECKPOINT = "metaprior", "checkpoint"
 FORMAT_VERSION = 3  # 2: several averaged priors; 3: a checksum of all content, and a record of the training
+MAX_HEADER = 2**24  # characters of JSON
 
 
 class InvalidFile(ValueError):
@@ -28,14 +34,14 @@ def write_tensors(path: str | os.PathLike, header: dict[str, Any], tensors: dict
     arrays = {name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}
     metadata = {"format": FORMAT, "version": str(FORMAT_VERSION), "header": json.dumps(header)}
     metadata["sha256"] = _digest(metadata["header"], arrays)
-    write_atomically(Path(path), save(arrays, metadata))
+    write_atomically(path, save(arrays, metadata))
 
 
 def read_tensors(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return header and tensors of a file by `write_tensors`, after verifying its checksum. No code is executed."""
     if Path(path).is_dir():
         raise IsADirectoryError(f"{path} is a folder; expected a file saved by metaprior.")
-    try:
+    with reading(path, "is not a file saved by metaprior, or it is damaged"):
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             if metadata.get("format") != FORMAT:
@@ -48,12 +54,36 @@ def read_tensors(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, np.
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
         if _digest(metadata["header"], arrays) != metadata["sha256"]:
             raise InvalidFile(f"{path} is damaged: its content does not match its checksum. Use another copy.")
-        return json.loads(metadata["header"]), arrays
+        return read_json(metadata["header"]), arrays
+
+
+def read_json(content: str) -> dict[str, Any]:
+    """Parse a header: an object of limited length and depth."""
+    if len(content) > MAX_HEADER:
+        raise ValueError(f"its header has {len(content):,} characters, of at most {MAX_HEADER:,}")
+    header = json.loads(content)
+    check_depth(header)
+    if not isinstance(header, dict):
+        raise ValueError("its header is not an object")
+    return header
+
+
+@contextmanager
+def reading(path: Any, problem: str = "is damaged") -> Iterator[None]:
+    """Raise InvalidFile, with the path, for everything that the content of a file may cause while it is read.
+
+    Schemas find mistakes first. This is for what lies behind them: safetensors, NumPy, JAX, constructors.
+    """
+    try:
+        yield
     except InvalidFile:
         raise
-    # A damaged file may have shapes, types or sizes of any kind, for which safetensors and NumPy raise various errors.
-    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError, MemoryError) as error:
-        raise InvalidFile(f"{path} is not a file saved by metaprior, or it is damaged: {error}") from None
+    except (
+        *(SafetensorError, ValueError, TypeError, KeyError, IndexError, AttributeError),
+        *(ArithmeticError, RecursionError, MemoryError, EOFError),
+    ) as error:
+        why = f"it lacks {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
+        raise InvalidFile(f"{path} {problem}: {why[:500].rstrip('.')}.") from None
 
 
 def _digest(header: str, arrays: dict[str, np.ndarray]) -> str:
@@ -65,20 +95,44 @@ def _digest(header: str, arrays: dict[str, np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write to a temporary file and rename it, so that `path` never holds part of a file."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+def write_atomically(path: str | os.PathLike, content: bytes, make_folders: bool = False) -> None:
+    """Write a file completely or not at all. A link is followed: the file that it leads to is replaced.
+
+    Devices and pipes are written to as they are. Errors name the path that was given.
+    """
+    with name_in_errors(path):
+        if make_folders:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        if os.path.exists(path) and not os.path.isfile(path):
+            with open(path, "wb") as file:
+                file.write(content)
+            return
+        target = os.path.realpath(path)
+        with unfinished(target) as new:
+            with open(new, "xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(new, target)
+
+
+def check_writable(path: str | os.PathLike) -> None:
+    """Raise an OSError if `write_atomically` could not write to a path."""
+    with name_in_errors(path):
+        if os.path.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with unfinished(os.path.realpath(path)) as new:
+            open(new, "xb").close()
+
+
+@contextmanager
+def name_in_errors(path: str | os.PathLike) -> Iterator[None]:
+    """Raise errors of the system with the path that a user gave, not that of a temporary file or a link's target."""
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.umask(umask := os.umask(0))  # mkstemp makes files private; give them the usual permissions
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        yield
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise OSError(error.errno or errno.EIO, why, os.fspath(path)) from None
 
 
 def package_versions() -> dict[str, str]:

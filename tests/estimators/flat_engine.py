@@ -53,7 +53,7 @@ def model_parts(model):
     return {"members": "flat"}, {"level": np.array([member.scaling.y_mean for member in model.members])}
 
 
-def read_model(meta, path, header, tensors):
+def read_model(meta, header, tensors):
     assert header["model"] == {"members": "flat"}
     return Ensemble(tuple(map(Flat, tensors["level"])), np.ones(header["n_members"]))
 

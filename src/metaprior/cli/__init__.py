@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -12,6 +12,7 @@ from metaprior.cli.evaluate import evaluate
 from metaprior.cli.fit import fit
 from metaprior.cli.info import info
 from metaprior.cli.predict import predict
+from metaprior.cli.streams import exit_with, guard_streams
 
 STUDIES = {
     "demo": "Compare every scheme on one problem.",
@@ -53,3 +54,13 @@ def main(version: Annotated[bool, typer.Option("--version", help="Show the versi
 
         out.print(__version__)
         raise typer.Exit
+
+
+def run() -> NoReturn:
+    """Run the command that the arguments of the process name, and end with its exit code."""
+    output = guard_streams()
+    try:
+        app(prog_name="metaprior")
+    except SystemExit as ended:
+        exit_with(int(ended.code or 0), output)
+    exit_with(0, output)

@@ -10,6 +10,7 @@ import typer
 from metaprior.cli.console import check_target, err, out, print_json, print_note, report_errors
 from metaprior.cli.info import environment_rows, plot_report
 from metaprior.cli.options import AsJson, DropDuplicates, DropMissing, Environment, Task, X, check_outputs
+from metaprior.interruption import resume_from
 
 
 class Kind(StrEnum):
@@ -110,14 +111,10 @@ def _train(
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     if checkpoint.exists():
         print_note(f"found a checkpoint of an interrupted fit, {checkpoint}; it is resumed if it belongs to this fit.")
-    try:
-        if target is None:
-            return meta.fit(target_tasks=environments[""], checkpoint=checkpoint)
-        return meta.fit(environments, target=target, checkpoint=checkpoint)
-    except KeyboardInterrupt:
-        if checkpoint.exists():
-            err.print("The checkpoint is kept: run the same command again to resume.")
-        raise
+    resume_from(checkpoint)
+    if target is None:
+        return meta.fit(target_tasks=environments[""], checkpoint=checkpoint)
+    return meta.fit(environments, target=target, checkpoint=checkpoint)
 
 
 def checkpoint_path(path: Path) -> Path:

@@ -69,8 +69,7 @@ def write(path: Path, content: bytes) -> None:
     """Write a file, and the folders above it, completely or not at all."""
     from metaprior.files import write_atomically
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, content)
+    write_atomically(path, content, make_folders=True)
 
 
 def write_picture(path: Path, figure: Any) -> None:

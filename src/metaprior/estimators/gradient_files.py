@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaprior.estimators.gradient import adjust_label_mean, resolve_families, resolve_parameters
-from metaprior.files import InvalidFile
 from metaprior.meta.methods import MAP, Laplace, resolve_inference
 from metaprior.meta.runs import Settings, draw_prior, scaling_template
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.prediction.trained import Model
+from metaprior.schema import MAX_NUMBER, Mismatch, check_array, check_weights, describe
 
 
 def model_parts(model: Ensemble) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -22,36 +22,40 @@ def model_parts(model: Ensemble) -> tuple[dict[str, Any], dict[str, np.ndarray]]
     return {}, {_tensor_name(where): np.asarray(leaf) for where, leaf in leaves if hasattr(leaf, "shape")}
 
 
-def read_model(meta: Any, path: Any, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> Ensemble:
+def read_model(meta: Any, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> Ensemble:
     """Return the model of an estimator from a file; its structure follows from the parameters of the estimator."""
     fitted, input_dim, n_members = header["fitted"], header["input_dim"], header["n_members"]
-    settings = _settings(meta, path, fitted["family_"], input_dim)
+    check_weights("model.weights", tensors.get("model.weights"), n_members)
+    for i in range(n_members):  # before anything of this size is made
+        name = f"model.members[{i}].scaling"
+        for part, shape in (("x_mean", (input_dim,)), ("x_std", (input_dim,)), ("y_mean", ()), ("y_std", ())):
+            values = check_array(f"{name}.{part}", tensors.get(f"{name}.{part}"), shape, MAX_NUMBER)
+            if part in ("x_std", "y_std") and not (values > 0).all():
+                raise Mismatch(f"{name}.{part} must be positive")
+    settings = _settings(meta, fitted["family_"], input_dim)
     with jax.enable_x64(fitted["dtype_"] == "float64"):
         dtype = jnp.zeros(()).dtype
         particles, rest, _ = eqx.filter_eval_shape(draw_prior, jax.random.key(0), input_dim, settings, 1.0, dtype)
         member = Model(particles, rest, scaling_template(input_dim, settings))
-        return _fill(path, Ensemble((member,) * n_members, np.zeros(n_members)), tensors)
+        return _fill(Ensemble((member,) * n_members, np.zeros(n_members)), tensors)
 
 
-def _settings(meta: Any, path: Any, family: Any, input_dim: int) -> Settings:
+def _settings(meta: Any, family: str, input_dim: int) -> Settings:
     """Return the settings of the kernel that a file names."""
-    try:
-        settings = resolve_parameters(meta)
-    except (TypeError, ValueError) as error:
-        raise InvalidFile(f"{path} is damaged: {error}") from None
+    settings = resolve_parameters(meta)
     if meta.likelihood == "bernoulli":
         settings = adjust_label_mean(settings, meta.classes_)
     known = resolve_families(meta, settings, input_dim, resolve_inference(meta.inference))
-    if not isinstance(family, str) or family not in known:
-        raise InvalidFile(f"{path} is damaged: it names a kernel {family!r} that its parameters do not allow.")
+    if family not in known:
+        raise Mismatch(f"it names a kernel {family!r} that its parameters do not allow")
     settings = known[family]
     if isinstance(settings.method, Laplace):  # its draws are saved
         return replace(settings, method=MAP(), n_particles=settings.method.n_draws)
     return settings
 
 
-def _fill(path: Any, template: Ensemble, tensors: dict[str, np.ndarray]) -> Ensemble:
-    """Fill the template with the file's arrays; raise if any shape or precision differs."""
+def _fill(template: Ensemble, tensors: dict[str, np.ndarray]) -> Ensemble:
+    """Fill the template with the file's arrays; raise if a shape or precision differs, or a number cannot be."""
 
     def place(where: Any, leaf: Any) -> Any:
         if not hasattr(leaf, "shape"):
@@ -59,11 +63,20 @@ def _fill(path: Any, template: Ensemble, tensors: dict[str, np.ndarray]) -> Ense
         name = _tensor_name(where)
         tensor = tensors.get(name)
         if tensor is None or tensor.shape != leaf.shape or tensor.dtype != leaf.dtype:
-            came = "nothing" if tensor is None else f"{tensor.dtype}{list(tensor.shape)}"
-            raise InvalidFile(f"{path}: {name} must be {leaf.dtype}{list(leaf.shape)}; the file has {came}.")
+            raise Mismatch(f"{name} must be {leaf.dtype}{list(leaf.shape)}; the file has {describe(tensor)}")
+        if tensor.dtype.kind == "f" and not (np.abs(tensor) <= _largest(name, tensor.dtype)).all():  # NaN is not
+            raise Mismatch(f"{name} must have finite numbers of at most {_largest(name, tensor.dtype):g}")
         return tensor
 
     return jax.tree_util.tree_map_with_path(place, template)
+
+
+def _largest(name: str, dtype: np.dtype) -> float:
+    """Return the largest number whose square, or the square of whose exponential, the precision can hold."""
+    if ".scaling." in name:
+        return MAX_NUMBER
+    root = float(np.sqrt(np.finfo(dtype).max)) / 2.0
+    return float(np.log(root)) if ".log_" in name else root
 
 
 def _tensor_name(where: Any) -> str:

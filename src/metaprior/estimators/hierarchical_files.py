@@ -1,12 +1,15 @@
 """The tensors of hierarchical priors, to and from saved files."""
 
+import re
 from typing import Any
 
 import numpy as np
 
-from metaprior.files import InvalidFile
 from metaprior.hierarchical.arrays import from_arrays, to_arrays
 from metaprior.prediction.ensemble import Ensemble
+from metaprior.schema import Mismatch, anything, check_weights, sequence
+
+MEMBER_ARRAY = re.compile(r"member(\d{1,5})\.(.+)")
 
 
 def model_parts(model: Ensemble) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -17,22 +20,18 @@ def model_parts(model: Ensemble) -> tuple[dict[str, Any], dict[str, np.ndarray]]
     return {"members": [description for description, _ in described]}, tensors
 
 
-def read_model(meta: Any, path: Any, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> Ensemble:
-    """Return the model of an estimator from a file; raise InvalidFile if a part is missing or does not fit."""
-    try:
-        described = header["model"]["members"]
-        weights = tensors["member_weights"]
-        if len(described) != header["n_members"] or weights.shape != (len(described),):
-            raise ValueError(f"it has {len(described)} members and {header['n_members']} are expected")
-        if not (np.isfinite(weights).all() and (weights >= 0).all() and abs(weights.sum() - 1.0) < 1e-6):
-            raise ValueError("member_weights must be positive numbers of sum one")
-        members = []
-        for i, description in enumerate(described):
-            prefix = f"member{i}."
-            own = {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}
-            members.append(from_arrays(description, own))
-        if {member.input_dim for member in members} != {header["input_dim"]}:
-            raise ValueError("its members have other inputs than its header says")
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise InvalidFile(f"{path} is damaged: {error!r}.") from None
-    return Ensemble(tuple(members), weights)
+def read_model(meta: Any, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> Ensemble:
+    """Return the model of an estimator from a file; raise if a part is missing or does not fit."""
+    weights = check_weights("member_weights", tensors.get("member_weights"), header["n_members"])
+    described = header.get("model", {}).get("members")
+    sequence(anything, len(weights), len(weights))(described, "model.members")
+    if meta.likelihood != "gaussian":
+        raise Mismatch("hierarchical priors are for regression")
+    arrays: list[dict[str, np.ndarray]] = [{} for _ in described]
+    for name, tensor in tensors.items():
+        named = MEMBER_ARRAY.fullmatch(name)
+        if named and int(named[1]) < len(arrays):
+            arrays[int(named[1])][named[2]] = tensor
+    pairs = zip(described, arrays, strict=True)
+    members = tuple(from_arrays(description, own, header["input_dim"]) for description, own in pairs)
+    return Ensemble(members, weights)

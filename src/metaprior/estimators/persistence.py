@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.checks import is_number
 from metaprior.estimators.arguments import RENAMED, check_parameters
-from metaprior.files import CHECKPOINT, InvalidFile, read_tensors, write_tensors
+from metaprior.estimators.prior_header import FITTED, HEADER, TRACES, check_header, check_traces
+from metaprior.files import CHECKPOINT, InvalidFile, read_tensors, reading, write_tensors
 from metaprior.search.report import TransferReport
 from metaprior.tasks.labels import as_labels
 
@@ -28,17 +28,9 @@ ENGINES = {
     "hierarchical": "metaprior.estimators.hierarchical_files",
 }
 DEFAULT_ENGINE = "gradient"  # of files that name none
-HEADER = {
-    "kind": str,
-    "parameters": dict,
-    "fitted": dict,
-    "input_dim": int,
-    "n_members": int,
-    "report": dict,
-    "training": dict,
-}
-FITTED_NUMBERS = ("alpha_", "family_", "temperature_", "dtype_", "best_step_")
-FITTED_TRACES = ("environment_weights_", "loss_trace_", "validation_trace_")
+ARRAYS = ("environment_weights_", *TRACES)
+
+__all__ = ["ENGINES", "HEADER", "load", "read_prior", "write_prior"]
 
 
 def load(path: str | os.PathLike, *, mean: Any = None, kernel: Any = None, encoder: Any = None) -> Any:
@@ -60,19 +52,24 @@ def load(path: str | os.PathLike, *, mean: Any = None, kernel: Any = None, encod
     InvalidFile
         If the file is damaged or was not written by metaprior.
     """
-    header, tensors = read_prior(path, tensors=FITTED_TRACES, numbers=FITTED_NUMBERS)
-    if header["kind"] not in ESTIMATORS:
-        raise InvalidFile(f"{path} holds a {header['kind']!r}, which this version does not know.")
+    header, tensors = read_prior(path)
+    engine = header.get("engine", DEFAULT_ENGINE)
+    for how, name, known in (("of kind", header["kind"], ESTIMATORS), ("fitted by", engine, ENGINES)):
+        if name not in known:
+            raise InvalidFile(f"{path} holds a prior {how} {name!r}, which this version does not know.")
     kind = getattr(import_module(ESTIMATORS[header["kind"]]), header["kind"])
     custom = {"mean": mean, "kernel": kernel, "encoder": encoder}
-    meta = kind(**_decode_parameters(path, header, kind._get_param_names(), custom))
-    _restore_fitted(meta, path, header, tensors)
+    _check_custom(header["parameters"], custom)
+    with reading(path):
+        meta = kind(**_decode_parameters(header["parameters"], kind._get_param_names(), custom))
+        meta.engine_ = engine
+        _restore_fitted(meta, header, tensors)
     return meta
 
 
 def write_prior(meta: Any, path: str | os.PathLike) -> None:
     """Write a fitted estimator to a file."""
-    fitted = {name: getattr(meta, name) for name in FITTED_NUMBERS}
+    fitted = {name: getattr(meta, name) for name in FITTED}
     if meta.likelihood == "bernoulli":
         fitted["classes_"] = None if meta.classes_ is None else meta.classes_.tolist()
     header = {
@@ -91,60 +88,39 @@ def write_prior(meta: Any, path: str | os.PathLike) -> None:
     described, tensors = import_module(ENGINES[meta.engine_]).model_parts(meta.model_)
     if described:
         header["model"] = described
-    write_tensors(path, header, {**tensors, **{name: getattr(meta, name) for name in FITTED_TRACES}})
+    write_tensors(path, header, {**tensors, **{name: getattr(meta, name) for name in ARRAYS}})
 
 
-def read_prior(
-    path: str | os.PathLike, tensors: Sequence[str] = (), numbers: Sequence[str] = ()
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Read the header and the tensors of a prior; raise if any that are named here are missing."""
-    header, arrays = read_tensors(path)
-    if isinstance(header, dict) and header.get("kind") == CHECKPOINT:
+def read_prior(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Read the header of a prior, checked, and its tensors."""
+    header, tensors = read_tensors(path)
+    if header.get("kind") == CHECKPOINT:
         raise InvalidFile(
             f"{path} is the checkpoint of an interrupted fit, not a prior. Re-run the same fit to resume it."
         )
-    if not (isinstance(header, dict) and all(isinstance(header.get(key), kind) for key, kind in HEADER.items())):
-        raise InvalidFile(f"{path} is damaged: its header lacks one of {', '.join(HEADER)}.")
-    if isinstance(header["n_members"], bool) or header["n_members"] < 1:
-        raise InvalidFile(f"{path} is damaged: it has {header['n_members']} priors.")
-    missing = [*(set(tensors) - set(arrays)), *(set(numbers) - set(header["fitted"]))]
-    if missing:
-        raise InvalidFile(f"{path} is damaged: it lacks {', '.join(sorted(missing))}.")
-    return header, arrays
+    with reading(path):
+        check_header(header)
+        check_traces(header, tensors)
+    return header, tensors
 
 
-def _restore_fitted(meta: Any, path: Any, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
+def _restore_fitted(meta: Any, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
     """Set the fitted attributes of an estimator from a file."""
-    fitted, input_dim = header["fitted"], header["input_dim"]
-    if isinstance(input_dim, bool) or input_dim < 1:
-        raise InvalidFile(f"{path} is damaged: it has {input_dim} input columns.")
-    try:
-        check_parameters(meta)
-    except (TypeError, ValueError) as error:
-        raise InvalidFile(f"{path} is damaged: {error}") from None
+    check_parameters(meta)
+    fitted = header["fitted"]
     if meta.likelihood == "bernoulli":
         classes = fitted.get("classes_")
-        if classes is not None and not (isinstance(classes, list) and len(classes) == 2):
-            raise InvalidFile(f"{path} is damaged: classes_ must be two labels; the file has {classes!r}.")
-        meta.classes_ = None if classes is None else as_labels(classes, f"{path}: classes_")
-    meta.engine_, spread = header.get("engine", DEFAULT_ENGINE), header.get("spread", 1.0)
-    if not isinstance(meta.engine_, str) or meta.engine_ not in ENGINES:
-        raise InvalidFile(f"{path} holds a prior fitted by {meta.engine_!r}, which this version does not know.")
-    if not (is_number(spread) and spread > 0):
-        raise InvalidFile(f"{path} is damaged: its spread must be a positive number; the file has {spread!r}.")
-    model = import_module(ENGINES[meta.engine_]).read_model(meta, path, header, tensors)
-    meta.model_ = model._replace(spread=float(spread))
-    try:
-        meta.report_ = TransferReport.from_json(header["report"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise InvalidFile(f"{path} is damaged: its report cannot be read ({error!r}).") from None
+        meta.classes_ = None if classes is None else as_labels(classes, "classes_")
+    model = import_module(ENGINES[meta.engine_]).read_model(meta, header, tensors)
+    meta.model_ = model._replace(spread=float(header.get("spread", 1.0)))
+    meta.report_ = TransferReport.from_json(header["report"])
     meta.parameters_ = meta.get_params(deep=False)
-    for name in FITTED_NUMBERS:
+    for name in FITTED:
         setattr(meta, name, fitted[name])
-    for name in FITTED_TRACES:
+    for name in ARRAYS:
         setattr(meta, name, tensors[name])
     meta.family_weights_ = meta.report_.families or {meta.family_: 1.0}
-    meta.n_features_in_, meta.training_ = input_dim, header["training"]
+    meta.n_features_in_, meta.training_ = header["input_dim"], header["training"]
 
 
 @cache
@@ -172,16 +148,10 @@ def _encode(value: Any) -> Any:
     return {"own": _signature(value)}  # the key that files have had from the first
 
 
-def _decode_parameters(
-    path: Any, header: dict[str, Any], names: Sequence[str], custom: dict[str, Any]
-) -> dict[str, Any]:
-    """Decode constructor parameters; `custom` holds those that a file cannot, or None."""
-    parameters: dict[str, Any] = header["parameters"]
-    stored = {RENAMED.get(name, name): value for name, value in parameters.items()}
-    if unknown := sorted(set(stored) - set(names)):  # parameters that an older file lacks have their defaults
-        raise InvalidFile(f"{path} has parameters {unknown} that this version does not know.")
+def _check_custom(parameters: dict[str, Any], custom: dict[str, Any]) -> None:
+    """Raise unless exactly the custom parts that the file lacks are given. `custom` has None for all others."""
     for name, value in custom.items():
-        encoded = stored.get(name)
+        encoded = parameters.get(name)
         expected = encoded.get("own") if isinstance(encoded, dict) else None
         if value is not None and expected is None:
             raise ValueError(f"{name} is stored in the file: this prior was not fitted with a custom {name}.")
@@ -189,6 +159,13 @@ def _decode_parameters(
             raise ValueError(f"This prior was fitted with a custom {name}, {expected}: pass load(path, {name}=...).")
         if value is not None and _signature(value) != expected:
             raise ValueError(f"{name} must be {expected}, as this prior was fitted with; got {_signature(value)}.")
+
+
+def _decode_parameters(parameters: dict[str, Any], names: Sequence[str], custom: dict[str, Any]) -> dict[str, Any]:
+    """Decode constructor parameters; parameters that an older file lacks have their defaults."""
+    stored = {RENAMED.get(name, name): value for name, value in parameters.items()}
+    if unknown := sorted(set(stored) - set(names)):
+        raise ValueError(f"it has parameters {unknown} that this version does not know")
     return {name: _decode(name, value) if custom.get(name) is None else custom[name] for name, value in stored.items()}
 
 
@@ -209,16 +186,11 @@ def _signature(value: Any) -> str:
 def _decode(name: str, value: Any) -> Any:
     if isinstance(value, list):
         return tuple(_decode(name, item) for item in value)
-    if not isinstance(value, dict):
-        return value
-    if "own" in value:
-        return None  # a random generator, whose state is not part of a fitted prior
-    if isinstance(value.get("mapping"), dict):
+    if not isinstance(value, dict) or "own" in value:  # "own": a random generator, whose state is not part of a prior
+        return None if isinstance(value, dict) else value
+    if "mapping" in value:
         return {key: _decode(name, item) for key, item in value["mapping"].items()}
-    if value.get("description") not in _descriptions() or not isinstance(value.get("fields"), dict):
-        raise InvalidFile(f"{name} is a {value.get('description')!r}, which this version of metaprior does not know.")
+    if value["description"] not in _descriptions():
+        raise ValueError(f"{name} is a {value['description']!r}, which this version does not know")
     description: Any = _descriptions()[value["description"]]
-    try:
-        return description(**{key: _decode(name, item) for key, item in value["fields"].items()})
-    except TypeError as error:
-        raise InvalidFile(f"{name} is a {value['description']} that cannot be built: {error}") from None
+    return description(**{key: _decode(name, item) for key, item in value["fields"].items()})

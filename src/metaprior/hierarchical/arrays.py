@@ -1,7 +1,7 @@
 """Hierarchical priors as named arrays and plain values, for files."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
@@ -10,11 +10,37 @@ from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
 from metaprior.hierarchical.layout import MAX_ARD, Layout, Parts
 from metaprior.hierarchical.modes import CommonCurve
 from metaprior.hierarchical.task_scales import TaskScales
+from metaprior.schema import (
+    MAX_INPUT,
+    MAX_LEARNED,
+    MAX_LOG,
+    MAX_NUMBER,
+    Mismatch,
+    Shape,
+    boolean,
+    check_array,
+    check_weights,
+    integer,
+    number,
+    optional,
+    record,
+)
 from metaprior.tasks.scaling import Scaling
 
 ARRAYS = ("theta", "points", "weights", "weights_root")
 OPTIONAL_ARRAYS = ("shape_root", "counts")
 SCALING, CURVE = ("x_mean", "x_std", "y_mean", "y_std"), ("line", "weights", "points", "lengths")
+POSITIVE = ("scales.factors", "scaling.x_std", "scaling.y_std", "curve.lengths")
+LARGEST = {"theta": MAX_LOG, "points": MAX_INPUT, "curve.points": MAX_INPUT, "curve.lengths": MAX_INPUT}
+DESCRIPTION = record(
+    {
+        "parts": record({}, dict.fromkeys((part.name for part in fields(Parts)), boolean)),
+        "input_dim": integer(1),
+        "log_noise": optional(number(-1000.0, 1000.0)),
+        "noise_variance": number(1e-300, MAX_LEARNED),
+        "noise_only": boolean,
+    }
+)
 
 
 def to_arrays(prior: HierarchicalPrior) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -35,63 +61,74 @@ def to_arrays(prior: HierarchicalPrior) -> tuple[dict[str, Any], dict[str, np.nd
     return description, {name: np.asarray(array, np.float64) for name, array in arrays.items() if array is not None}
 
 
-def from_arrays(description: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> HierarchicalPrior:
-    """Make a prior from what `to_arrays` returned; raise ValueError, KeyError or TypeError if it does not fit."""
-    layout = Layout(Parts(**description["parts"]), int(description["input_dim"]), description["log_noise"])
-    curve = None
-    if layout.parts.curve:
-        curve = CommonCurve(*(arrays[f"curve.{name}"] for name in CURVE))
-    prior = HierarchicalPrior(
-        Scaling(*(arrays[f"scaling.{name}"] for name in SCALING)),
-        layout,
-        arrays["theta"],
-        arrays["points"],
-        arrays["weights"],
-        arrays["weights_root"],
-        float(description["noise_variance"]),
-        TaskScales(arrays["scales.factors"], arrays["scales.log_weights"], bool(description["noise_only"])),
-        curve,
-        arrays.get("shape_root"),
-        arrays.get("counts"),
+def from_arrays(description: Any, arrays: Mapping[str, np.ndarray], input_dim: int) -> HierarchicalPrior:
+    """Make a prior from what `to_arrays` returned; raise `Mismatch` if it does not fit."""
+    DESCRIPTION(description, "model.members")
+    if description["input_dim"] != input_dim or (arrays.get("scaling.x_mean", np.empty(0)).shape != (input_dim,)):
+        raise Mismatch(f"the members of the prior must have {input_dim} input columns, as its header says")
+    if unknown := description["parts"].keys() - {part.name for part in fields(Parts)}:
+        raise Mismatch(f"model.members has parts {sorted(unknown)} that this version does not know")
+    layout = Layout(Parts(**description["parts"]), input_dim, description["log_noise"])
+    found = _check_arrays(layout, arrays)
+    scaling = Scaling(*(found[f"scaling.{name}"] for name in SCALING))
+    scales = TaskScales(found["scales.factors"], found["scales.log_weights"], description["noise_only"])
+    curve = CommonCurve(*(found[f"curve.{name}"] for name in CURVE)) if layout.parts.curve else None
+    return HierarchicalPrior(
+        scaling=scaling,
+        layout=layout,
+        **{name: found[name] for name in ARRAYS},
+        noise_variance=float(description["noise_variance"]),
+        scales=scales,
+        curve=curve,
+        **{name: found.get(name) for name in OPTIONAL_ARRAYS},
     )
-    for name, (array, shape) in _expected_shapes(prior).items():
-        if array.shape != shape or array.dtype != np.float64:
-            raise ValueError(f"{name} must be float64{list(shape)}; it is {array.dtype}{list(array.shape)}")
-        if not np.isfinite(array).all():
-            raise ValueError(f"{name} must be finite")
-    positive = (prior.noise_variance, prior.scales.factors, prior.scaling.x_std, prior.scaling.y_std)
-    if not all(np.all(np.isfinite(values)) and np.all(np.asarray(values) > 0) for values in positive):
-        raise ValueError("noise_variance, factors and scales must be positive")
-    return prior
 
 
-def _expected_shapes(prior: HierarchicalPrior) -> dict[str, tuple[np.ndarray, tuple[int, ...]]]:
-    """Return every array with the shape that the layout gives it."""
-    layout, input_dim = prior.layout, prior.layout.input_dim
-    n_points, n_scales = len(prior.points), len(prior.scales.factors)
-    n_line, n_lengths = 1 + input_dim, input_dim if input_dim <= MAX_ARD else 1
+def _check_arrays(layout: Layout, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the arrays of a prior, each with the shape that the layout gives it and with numbers that can be."""
+    found = {}
+    for name, shape in _expected_shapes(layout, arrays).items():
+        if name in OPTIONAL_ARRAYS and name not in arrays:
+            continue
+        most = MAX_NUMBER if name.startswith("scaling.") else LARGEST.get(name, MAX_LEARNED)
+        found[name] = check_array(name, arrays.get(name), shape, most)
+        if name in POSITIVE and not (found[name] > 0).all():
+            raise Mismatch(f"{name} must be positive")
+    check_weights("scales.log_weights", np.exp(found["scales.log_weights"]), None)
+    return found
+
+
+def _expected_shapes(layout: Layout, arrays: Mapping[str, np.ndarray]) -> dict[str, Shape]:
+    """Return the shape of every array; the numbers of points and of scales are those of the arrays that are there."""
+    n_points, n_scales = _length(arrays, "points"), _length(arrays, "scales.factors")
+    input_dim, n_line = layout.input_dim, 1 + layout.input_dim
     n_weights = (n_line + (n_points if layout.parts.smooth else 0)) * (2 if layout.parts.environment else 1)
-    shapes = {
-        "theta": (prior.theta, (len(layout.center),)),
-        "points": (prior.points, (n_points, input_dim)),
-        "weights": (prior.weights, (n_weights,)),
-        "weights_root": (prior.weights_root, (n_weights, n_weights)),
-        "scales.factors": (prior.scales.factors, (n_scales,)),
-        "scales.log_weights": (prior.scales.log_weights, (n_scales,)),
-        "scaling.x_mean": (prior.scaling.x_mean, (input_dim,)),
-        "scaling.x_std": (prior.scaling.x_std, (input_dim,)),
-        "scaling.y_mean": (prior.scaling.y_mean, ()),
-        "scaling.y_std": (prior.scaling.y_std, ()),
+    n_functions = n_line + layout.n_curve + n_points
+    shapes: dict[str, Shape] = {
+        "theta": (len(layout.center),),
+        "points": (n_points, input_dim),
+        "weights": (n_weights,),
+        "weights_root": (n_weights, n_weights),
+        "scales.factors": (n_scales,),
+        "scales.log_weights": (n_scales,),
+        "scaling.x_mean": (input_dim,),
+        "scaling.x_std": (input_dim,),
+        "scaling.y_mean": (),
+        "scaling.y_std": (),
+        "shape_root": (n_functions, n_functions),
+        "counts": (None,),
     }
-    if prior.curve is not None:
-        n_curve_points = len(prior.curve.points)
+    if layout.parts.curve:
+        n_curve_points = _length(arrays, "curve.points")
         shapes |= {
-            "curve.line": (prior.curve.line, (n_line,)),
-            "curve.weights": (prior.curve.weights, (n_curve_points,)),
-            "curve.points": (prior.curve.points, (n_curve_points, input_dim)),
-            "curve.lengths": (prior.curve.lengths, (n_lengths,)),
+            "curve.line": (n_line,),
+            "curve.weights": (n_curve_points,),
+            "curve.points": (n_curve_points, input_dim),
+            "curve.lengths": (input_dim if input_dim <= MAX_ARD else 1,),
         }
-    if prior.shape_root is not None:
-        n_functions = n_line + layout.n_curve + n_points
-        shapes["shape_root"] = (prior.shape_root, (n_functions, n_functions))
     return shapes
+
+
+def _length(arrays: Mapping[str, np.ndarray], name: str) -> int:
+    shape = arrays[name].shape if name in arrays else ()
+    return shape[0] if shape else 0

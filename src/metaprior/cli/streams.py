@@ -1,0 +1,48 @@
+"""Standard output and standard error that may be full or closed: `> /dev/full`, `| head -1`."""
+
+import errno
+import io
+import signal
+import sys
+from typing import NoReturn
+
+CLOSED = 128 + signal.SIGPIPE  # the exit code of programs whose reader has gone
+
+
+class Stream(io.FileIO):
+    """A file descriptor that keeps its first error and drops what comes later, so that a command completes its work."""
+
+    error: OSError | None = None
+
+    def write(self, data: bytes, /) -> int:  # type: ignore[override]
+        """Write, or remember why that is not possible."""
+        try:
+            return super().write(data) if self.error is None else len(data)
+        except OSError as error:
+            self.error = error
+            return len(data)
+
+
+def guard_streams() -> Stream | None:
+    """Replace standard output and error by streams whose errors end no command; return that of the output."""
+    guarded = []
+    for name in ("stdout", "stderr"):
+        given = getattr(sys, name)
+        if given is None or given is not getattr(sys, f"__{name}__"):  # closed from the start, or captured by a test
+            guarded.append(None)
+            continue
+        stream = Stream(given.fileno(), "w", closefd=False)
+        text = {"encoding": given.encoding, "errors": given.errors, "line_buffering": given.line_buffering}
+        setattr(sys, name, io.TextIOWrapper(io.BufferedWriter(stream), **text))
+        guarded.append(stream)
+    return guarded[0]
+
+
+def exit_with(code: int, output: Stream | None) -> NoReturn:
+    """End the process, with an exit code of its own if results could not be written to standard output."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    error = None if output is None else output.error
+    if error is not None and error.errno != errno.EPIPE:
+        print(f"standard output: {error.strerror}", file=sys.stderr)
+    sys.exit(code if error is None or code else CLOSED if error.errno == errno.EPIPE else 2)

@@ -1,0 +1,147 @@
+"""The header of a saved prior: what it must and may hold, checked before anything is built from it.
+
+To save something new, add it to `OPTIONAL_HEADER` (JSON) or `OPTIONAL_ARRAYS`; files without it keep loading.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from metaprior.schema import (
+    OUTERMOST,
+    Mismatch,
+    Schema,
+    any_number,
+    anything,
+    check_weights,
+    choice,
+    describe,
+    integer,
+    mapping,
+    number,
+    optional,
+    positive,
+    record,
+    sequence,
+    text,
+)
+
+MAX_MEMBERS = 10_000
+MAX_SIZE = 10**6  # of layers, points and the like, in descriptions of parts of a prior
+MAX_LAYERS = 64
+TRACES = ("loss_trace_", "validation_trace_")
+
+
+def parameter(value: Any, name: str) -> None:
+    """Allow what constructors take: text, numbers, lists of them, and descriptions of parts of a prior."""
+    if isinstance(value, dict):
+        if not ({"own", "mapping", "description"} & value.keys()) or ("description" in value and "fields" not in value):
+            raise Mismatch(f"{name} must be a description with fields, a mapping or the name of a custom part")
+        kinds = {"own": text, "mapping": mapping(parameter), "description": text, "fields": mapping(part)}
+        record({}, kinds)(value, name)
+    elif isinstance(value, list):
+        sequence(parameter)(value, name)
+    elif value is not None:
+        label(value, name)
+
+
+def part(value: Any, name: str) -> None:
+    """Allow the fields of a description, with limits on sizes and numbers of layers."""
+    if isinstance(value, list):
+        sequence(part, most=MAX_LAYERS)(value, name)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        integer(-MAX_SIZE, MAX_SIZE)(value, name)
+    else:
+        parameter(value, name)
+
+
+def label(value: Any, name: str) -> None:
+    """Allow text, numbers, true and false."""
+    if not isinstance(value, str | bool):
+        number()(value, name)
+
+
+PER_CANDIDATE = ("temperature", "prior_std", "weight")
+SCORES = ("score", "standard_error", "gain", "gain_standard_error")
+COUNT = integer(0)
+COLUMNS = {"task": sequence(text), "x": sequence(text), "y": optional(text), "environment": optional(text)}
+REPORT = record(
+    {
+        "names": sequence(text, least=1),
+        "target": text,
+        "n_target_tasks": COUNT,
+        "environment_weights": sequence(sequence(number(0.0, 1.0 + 1e-6)), least=1),
+        **dict.fromkeys(PER_CANDIDATE, sequence(number(0.0))),
+        **dict.fromkeys(SCORES, optional(sequence(any_number))),
+        "source_gain": optional(sequence(any_number, 2, 2)),
+    },
+    {
+        "n_source_tasks": optional(COUNT),
+        "environment_effect": optional(sequence(anything)),
+        "families": optional(mapping(number(0.0, 1.0 + 1e-6))),
+    },
+)
+TRAINING = record(
+    {
+        "environments": mapping(record({"tasks": COUNT, "samples": COUNT})),
+        "target": text,
+        "scaling": record(
+            {"x_mean": sequence(number()), "x_std": sequence(positive), "y_mean": number(), "y_std": positive}
+        ),
+        "versions": mapping(text),
+    },
+    {
+        "columns": optional(record({}, COLUMNS)),
+        "data": optional(text),
+        **dict.fromkeys(("final_loss", "free_energy", "particle_spread", "spread", "seconds"), optional(any_number)),
+        **dict.fromkeys(("particles", "parameters"), COUNT),
+    },
+)
+FITTED: dict[str, Schema] = {
+    "alpha_": number(-1e-6, 1.0 + 1e-6),
+    "family_": text,
+    "temperature_": positive,
+    "dtype_": choice("float32", "float64"),
+    "best_step_": COUNT,
+}
+HEADER: dict[str, Schema] = {
+    "kind": text,
+    "parameters": mapping(parameter),
+    "fitted": record(FITTED, {"classes_": optional(sequence(label, 2, 2))}),
+    "input_dim": integer(1, 2**31),
+    "n_members": integer(1, MAX_MEMBERS),
+    "report": REPORT,
+    "training": TRAINING,
+}
+OPTIONAL_HEADER: dict[str, Schema] = {
+    "engine": text,
+    "spread": positive,
+    "model": mapping(anything),  # what the engine makes of it
+}
+
+
+def check_header(header: Any) -> None:
+    """Raise Mismatch if the header of a prior lacks something, or has a part of another kind or size."""
+    record(HEADER, OPTIONAL_HEADER)(header, OUTERMOST)
+    report, training = header["report"], header["training"]
+    names, n_candidates = report["names"], len(report["weight"])
+    if report["target"] not in names:
+        raise Mismatch("report.target must be one of report.names")
+    if {len(row) for row in report["environment_weights"]} != {len(names)}:
+        raise Mismatch(f"report.environment_weights must have {len(names)} columns")
+    for name in ("environment_weights", *PER_CANDIDATE, *SCORES, "environment_effect"):
+        if report.get(name) is not None and len(report[name]) != n_candidates:
+            raise Mismatch(f"report.{name} must have {n_candidates} items, as many as report.weight")
+    check_weights("report.weight", np.array(report["weight"], float), n_candidates)
+    if training["target"] not in training["environments"]:
+        raise Mismatch("training.target must be one of training.environments")
+
+
+def check_traces(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """Raise Mismatch unless the arrays that describe the training are there, and of the right kind."""
+    check_weights("environment_weights_", arrays.get("environment_weights_"), len(header["report"]["names"]))
+    for name in TRACES:
+        trace = arrays.get(name)
+        if trace is None or trace.ndim != 1 or trace.dtype.kind != "f":
+            raise Mismatch(f"{name} must be a list of floats; the file has {describe(trace)}")

@@ -1,0 +1,83 @@
+"""Ctrl-C and SIGTERM end a command at once, at any moment: one line, an exit code, and no half-written file.
+
+A KeyboardInterrupt cannot do this. Python raises it in whatever code the main thread runs next: callbacks of JAX's
+garbage collector swallow it, XLA's threads crash the process while it unwinds, and imports end in a traceback. Here a
+thread waits for the signal and ends the process, also while the main thread compiles or computes.
+"""
+
+import os
+import secrets
+import select
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PATIENCE = 0.5  # seconds that a file in the making has to be completed, unless a second signal comes
+CLEAR_LINE = "\r\x1b[2K\x1b[?25h"  # of a progress bar, which also hides the cursor
+
+_unfinished: set[str] = set()  # files and folders that are being written
+_beginning = threading.Lock()
+_resumable: list[str] = []  # checkpoints that a later run of the command resumes from
+
+
+def exit_on_signals() -> None:
+    """From now on end the process with exit code 128 + signal, unless the signal was ignored (nohup)."""
+    received, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    for number in SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)  # what matters is the byte that Python writes to `wake`
+    threading.Thread(target=_wait_and_exit, args=(received,), daemon=True).start()
+
+
+def resume_from(checkpoint: str | os.PathLike) -> None:
+    """Tell users who interrupt this command that it resumes from a checkpoint, if that exists by then."""
+    _resumable.append(os.fspath(checkpoint))
+
+
+@contextmanager
+def unfinished(target: str | os.PathLike) -> Iterator[str]:
+    """Yield a hidden path beside the target, for a file or folder that is renamed once it is complete.
+
+    Whatever is still there afterwards, or when a signal ends the process, is removed.
+    """
+    folder, name = os.path.split(os.fspath(target))
+    path = os.path.join(folder, f".{name[:60]}.{secrets.token_hex(4)}.part")
+    with _beginning:
+        _unfinished.add(path)
+    try:
+        yield path
+    finally:
+        _remove(path)
+        _unfinished.discard(path)
+
+
+def _wait_and_exit(received: int) -> None:
+    (number,) = os.read(received, 1)
+    _beginning.acquire()  # for good: no other file is begun
+    deadline = time.monotonic() + PATIENCE
+    while _unfinished and time.monotonic() < deadline and not select.select([received], [], [], 0.005)[0]:
+        pass
+    for path in list(_unfinished):
+        _remove(path)
+    line = "Stopped."
+    if any(map(os.path.exists, _resumable)):
+        line += " The checkpoint is kept: run the same command again to resume."
+    with suppress(OSError, AttributeError, ValueError):  # standard error may be closed
+        clear = CLEAR_LINE if os.isatty(sys.stderr.fileno()) else ""
+        os.write(sys.stderr.fileno(), f"{clear}{line}\n".encode())
+    os._exit(128 + number)
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path):
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            os.unlink(path)
