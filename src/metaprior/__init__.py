@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from metaprior.estimators.classifier import MetaGPClassifier
     from metaprior.estimators.persistence import load
     from metaprior.estimators.regressor import MetaGPRegressor
+    from metaprior.estimators.seen_tasks import SeenTasksWarning
     from metaprior.files import InvalidFile
     from metaprior.gp.encoders import ConvEncoder, MLPEncoder
     from metaprior.gp.inducing import InducingKernel, InducingMean
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from metaprior.storage.task_folders import open_tasks, store_tasks
     from metaprior.tables.columns import TableWarning
     from metaprior.tables.frames import predict_frame, tasks_from_frame
+    from metaprior.tasks.input_columns import ExtrapolationWarning
     from metaprior.training.devices import ProcessLost
     from metaprior.training.divergence import TrainingDiverged
 
@@ -36,6 +38,7 @@ __all__ = [
     "AdaptedRegressors",
     "ConstantMean",
     "ConvEncoder",
+    "ExtrapolationWarning",
     "GaussianMixture",
     "InducingKernel",
     "InducingMean",
@@ -52,6 +55,7 @@ __all__ = [
     "OutOfMemoryWarning",
     "ProcessLost",
     "RBFKernel",
+    "SeenTasksWarning",
     "StoredTasks",
     "TableWarning",
     "TrainingDiverged",
@@ -69,6 +73,7 @@ _MODULES = {
     "estimators.classifier": ["MetaGPClassifier"],
     "estimators.persistence": ["load"],
     "estimators.regressor": ["MetaGPRegressor"],
+    "estimators.seen_tasks": ["SeenTasksWarning"],
     "files": ["InvalidFile"],
     "gp.encoders": ["ConvEncoder", "MLPEncoder"],
     "gp.inducing": ["InducingKernel", "InducingMean"],
@@ -84,6 +89,7 @@ _MODULES = {
     "storage.task_folders": ["open_tasks", "store_tasks"],
     "tables.columns": ["TableWarning"],
     "tables.frames": ["predict_frame", "tasks_from_frame"],
+    "tasks.input_columns": ["ExtrapolationWarning"],
     "training.devices": ["ProcessLost"],
     "training.divergence": ["TrainingDiverged"],
 }

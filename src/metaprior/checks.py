@@ -1,11 +1,16 @@
 """Checks of arguments, and messages that name arguments: in Python's spelling, or as options of the command line."""
 
 import math
+import sys
+import warnings
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
+
+# Of numbers without a unit, such as scales and rates: their squares must not overflow or vanish in float32.
+SCALES = (1e-15, 1e15)
 
 
 class Argument(NamedTuple):
@@ -38,25 +43,36 @@ class Message(str):
         return "".join(argument(part) if isinstance(part, Argument) else part for part in self.parts)
 
 
+def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the line that called metaprior, however deep inside the package the warning comes from."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "metaprior":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
+
+
 def is_number(value: Any) -> TypeGuard[float]:
     """Return whether a value is a finite real number, and not a bool."""
     is_real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     return is_real and math.isfinite(value)
 
 
-def check_positive(name: str, value: Any, also: str = "") -> float:
-    """Return a positive number as a float; `also` completes the error, as in " or 'auto'"."""
+def check_positive(name: str, value: Any, also: str = "", limits: tuple[float, float] | None = SCALES) -> float:
+    """Return a positive number within the limits as a float; `also` completes the error, as in " or 'auto'"."""
     if not (is_number(value) and value > 0):
         raise ValueError(Message(Argument(name), f" must be a positive number{also}; got {value!r}."))
+    if limits is not None and not limits[0] <= value <= limits[1]:
+        between = f" must lie between {limits[0]:g} and {limits[1]:g}{also}; got {value!r}."
+        raise ValueError(Message(Argument(name), between))
     return float(value)
 
 
 def check_noise(noise_std: Any) -> float | None:
-    """Return the fixed noise standard deviation, or None for 'learned'."""
+    """Return the fixed noise standard deviation, or None for 'learned'. Its size depends on y: see `fit`."""
     if isinstance(noise_std, str) and noise_std == "learned":
         return None
     advice = " in the units of y, or 'learned' (for noiseless data: a thousandth of the spread of y)"
-    return check_positive("noise_std", noise_std, advice)
+    return check_positive("noise_std", noise_std, advice, limits=None)
 
 
 def check_integer(name: str, value: Any, least: int) -> int:

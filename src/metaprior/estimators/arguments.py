@@ -5,10 +5,22 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from metaprior.checks import Argument, Message, check_bool, check_choice, check_integer, check_noise, check_positive
+import numpy as np
+
+from metaprior.checks import (
+    Argument,
+    Message,
+    check_bool,
+    check_choice,
+    check_integer,
+    check_noise,
+    check_positive,
+    is_number,
+)
 from metaprior.meta.hyperprior_arguments import check_prior_mean, check_prior_std
 from metaprior.search.candidates import AutoSettings
 from metaprior.storage.stored_tasks import StoredTasks
+from metaprior.tasks.input_columns import Features
 from metaprior.tasks.types import Task
 
 # Names that the modules of gradient-based training know, which take long to import.
@@ -16,7 +28,7 @@ TEMPERATURES = ("paper", "effective", "bayes")
 OPTIMIZERS = ("adam", "sgd")
 SCHEDULES = ("constant", "cosine")
 RENAMED = {"standardise": "standardize"}
-Read = Callable[[Any, str, int | None], list[Task]]  # checks tasks, given their name in errors and the input dimension
+Read = Callable[[Any, str, Features], list[Task]]  # checks tasks, given their name in errors and what X must have
 
 
 class NamedEnvironments(NamedTuple):
@@ -65,7 +77,7 @@ def check_parameters(meta: Any) -> None:
     if not (auto.temperature or (isinstance(meta.temperature, str) and meta.temperature in TEMPERATURES)):
         check_positive("temperature", meta.temperature, f", or one of {', '.join((*TEMPERATURES, 'auto'))}")
     if meta.search_time is not None:
-        check_positive("search_time", meta.search_time, " of seconds, or None")
+        check_positive("search_time", meta.search_time, " of seconds, or None", limits=None)
     check_choice("optimizer", meta.optimizer, OPTIMIZERS)
     check_choice("schedule", meta.schedule, SCHEDULES)
     check_choice("dtype", meta.dtype, ("auto", "float32", "float64"))
@@ -89,8 +101,11 @@ def read_environments(
     target_tasks: Iterable[Any] | None,
     target: Any,
     read: Read,
+    features: Features,
 ) -> NamedEnvironments:
     """Check source and target tasks, or a mapping from names to tasks that `target` names one of."""
+    for name, given in (("source_tasks", source_tasks), ("target_tasks", target_tasks)):
+        _check_not_one_data_set(name, given)
     if isinstance(source_tasks, Mapping):
         _check_names(source_tasks, target_tasks, target)
         names = tuple(source_tasks)
@@ -105,10 +120,8 @@ def read_environments(
         named = [("source_tasks", source_tasks), ("target_tasks", target_tasks)]
     checked: list[Sequence[Task]] = []
     for argument, tasks in named:
-        known = [task.x.shape[1] for group in checked for task in group[:1]]
-        input_dim = known[0] if known else None
         stored = isinstance(tasks, StoredTasks)
-        checked.append(_stored(tasks, argument, input_dim) if stored else read(tasks, argument, input_dim))
+        checked.append(_stored(tasks, argument, features) if stored else read(tasks, argument, features))
     if not any(checked):
         empty = "source_tasks has no tasks" if len(names) != 2 or isinstance(source_tasks, Mapping) else ""
         raise ValueError(f"{empty or 'source_tasks and target_tasks are both empty'}: expected at least one (X, y).")
@@ -137,13 +150,28 @@ def warn_if_few_target_tasks(environments: NamedEnvironments, auto: AutoSettings
         )
 
 
-def _stored(tasks: StoredTasks, argument: str, input_dim: int | None) -> StoredTasks:
+def _check_not_one_data_set(name: str, given: Any) -> None:
+    """Raise for one X or y in place of many tasks, as other estimators take them, and explain the two steps."""
+    first = given[0] if isinstance(given, list | tuple) and len(given) else None
+    is_row = isinstance(first, list | tuple | np.ndarray) and len(first) > 0 and all(is_number(v) for v in first)
+    if hasattr(given, "dtype") or hasattr(given, "columns") or is_number(first) or is_row:
+        raise ValueError(
+            f"{name} must be a sequence of (X, y), one pair per task; got {type(given).__name__}. There are two "
+            "steps: fit([(X1, y1), (X2, y2), ...]) learns a prior from many tasks, then adapt(X_context, "
+            "y_context).predict(X_new) predicts a new task from a few readings of it. For the rows of a table, "
+            "tasks_from_frame makes the pairs. To fit a single task, pass fit([(X, y)])."
+        )
+
+
+def _stored(tasks: StoredTasks, argument: str, features: Features) -> StoredTasks:
     """Check that stored tasks, which were checked when they were written, go with the others."""
+    input_dim = features.count
     if input_dim is not None and tasks.input_dim != input_dim:
         raise ValueError(
             f"{argument} must have {input_dim} input column{'s' * (input_dim != 1)}, like the other tasks; got "
             f"{tasks.input_dim}."
         )
+    features.count = tasks.input_dim
     return tasks
 
 

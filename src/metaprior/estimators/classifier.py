@@ -18,6 +18,7 @@ from metaprior.prediction.label_batches import predict_labels
 from metaprior.search.weights import resolve_weights
 from metaprior.storage.stored_labels import encode_stored
 from metaprior.storage.stored_tasks import StoredTasks
+from metaprior.tasks.input_columns import Features
 from metaprior.tasks.labels import (
     as_labeled_tests,
     as_labels,
@@ -27,7 +28,7 @@ from metaprior.tasks.labels import (
     task_classes,
 )
 from metaprior.tasks.padding import Ragged, as_contexts, as_new_tasks
-from metaprior.tasks.types import TestTask, as_task, as_tasks
+from metaprior.tasks.types import Task, TestTask, as_task, as_tasks
 
 
 class MetaGPClassifier(ClassifierMixin, MetaGP):
@@ -141,10 +142,11 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         AdaptedClassifier
         """
         check_is_fitted(self, "model_")
-        task = as_task(X, y, "adapt", self.model_.input_dim, as_labels)
+        features = self.features_
+        task = as_task(X, y, "adapt", features, as_labels)
         pair = task_classes(task.y, "adapt", self.classes_, classes)
         x, encoded = Ragged.of([task.x], task.x.shape[1:]), Ragged.of([encode(task.y, pair)])
-        return AdaptedClassifiers(self.model_, x, encoded, [pair], "float64")[0]
+        return AdaptedClassifiers(self.model_, x, encoded, [pair], "float64", features)[0]
 
     def adapt_many(self, contexts: Iterable[Any], classes: Any = None, *, dtype: str = "float64") -> AdaptedClassifiers:
         """Condition the prior on the labeled contexts of many new tasks at once: `adapt` for each, much faster.
@@ -163,8 +165,9 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         AdaptedClassifiers
         """
         check_is_fitted(self, "model_")
-        x, y = as_contexts(contexts, "contexts", self.model_.input_dim, as_labels)
-        return self._adapted(x, y, "contexts", classes, dtype)
+        features = self.features_
+        x, y = as_contexts(contexts, "contexts", features, as_labels)
+        return self._adapted(x, y, "contexts", classes, dtype, features)
 
     def predict_many(self, tasks: Iterable[Any], classes: Any = None, *, dtype: str = "float64") -> list[np.ndarray]:
         """Adapt to many tasks and predict the classes of their queries; `adapt_many` also gives probabilities.
@@ -182,8 +185,9 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
             The more probable classes of every task.
         """
         check_is_fitted(self, "model_")
-        x, y, queries = as_new_tasks(tasks, "tasks", self.model_.input_dim, as_labels)
-        return self._adapted(x, y, "tasks", classes, dtype).predict(queries)
+        features = self.features_
+        x, y, queries = as_new_tasks(tasks, "tasks", features, as_labels)
+        return self._adapted(x, y, "tasks", classes, dtype, features).predict(queries)
 
     def evaluate(self, test_tasks: Iterable[Any]) -> Bunch:
         """Adapt to the contexts of test tasks and score the predictions of their queries.
@@ -191,7 +195,7 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         Parameters
         ----------
         test_tasks : sequence of (X_context, y_context, X_query, y_query)
-            Tasks that were not meta-trained on.
+            Tasks that were not meta-trained on; others warn with a `SeenTasksWarning`.
 
         Returns
         -------
@@ -220,14 +224,18 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         """
         return float(self.evaluate(test_tasks).accuracy)
 
-    def _adapted(self, x: Ragged, y: list[np.ndarray], name: str, classes: Any, dtype: str) -> AdaptedClassifiers:
+    def _adapted(
+        self, x: Ragged, y: list[np.ndarray], name: str, classes: Any, dtype: str, features: Features
+    ) -> AdaptedClassifiers:
         check_precision(dtype, self.model_, x, standardized=bool(self.parameters_["standardize"]))
         pairs, encoded = encode_contexts(y, name, self.classes_, classes)
-        return AdaptedClassifiers(self.model_, x, Ragged.of_rows(encoded, x.sizes), pairs, dtype)
+        return AdaptedClassifiers(self.model_, x, Ragged.of_rows(encoded, x.sizes), pairs, dtype, features)
 
-    def _read_environments(self, source_tasks: Any, target_tasks: Any, target: Any) -> NamedEnvironments:
+    def _read_environments(
+        self, source_tasks: Any, target_tasks: Any, target: Any, features: Features
+    ) -> NamedEnvironments:
         read = lambda *tasks: as_tasks(*tasks, outputs=as_labels)  # noqa: E731
-        environments = read_environments(source_tasks, target_tasks, target, read)
+        environments = read_environments(source_tasks, target_tasks, target, read, features)
         options = resolve_weights(self.alpha, environments.names, environments.counts, environments.target)
         counted = np.max(options, axis=0).tolist()  # labels of environments without weight do not matter
         is_stored = any(isinstance(tasks, StoredTasks) for tasks in environments.tasks)
@@ -235,8 +243,13 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         encoded, self.classes_ = encode(environments.tasks, environments.arguments, counted)
         return environments._replace(tasks=encoded)
 
-    def _check_tests(self, tasks: Any, name: str, input_dim: int) -> list[TestTask]:
-        return as_labeled_tests(tasks, name, input_dim, self.classes_)
+    def _check_tasks(self, tasks: Any, name: str, features: Features) -> list[Task]:
+        labeled = as_tasks(tasks, name, features, as_labels)
+        classes, _ = encode_contexts([task.y for task in labeled], name, self.classes_)
+        return [Task(task.x, encode(task.y, pair)) for task, pair in zip(labeled, classes, strict=True)]
+
+    def _check_tests(self, tasks: Any, name: str, features: Features) -> list[TestTask]:
+        return as_labeled_tests(tasks, name, features, self.classes_)
 
     def _check_standardize(self) -> None:
         if not (isinstance(self.standardize, bool | np.bool_) or self.standardize == "within-class"):

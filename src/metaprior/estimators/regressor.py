@@ -14,8 +14,9 @@ from metaprior.estimators.base import MetaGP
 from metaprior.metrics import report, summarize
 from metaprior.prediction.adapted import AdaptedRegressor, AdaptedRegressors
 from metaprior.prediction.batches import check_precision, predict_tasks
+from metaprior.tasks.input_columns import Features
 from metaprior.tasks.padding import Ragged, as_contexts, as_new_tasks
-from metaprior.tasks.types import TestTask, as_task, as_tasks, as_test_tasks
+from metaprior.tasks.types import Task, TestTask, as_task, as_tasks, as_test_tasks
 
 
 class MetaGPRegressor(RegressorMixin, MetaGP):
@@ -118,6 +119,14 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         Gradient training: the step whose parameters were kept.
     n_features_in_ : int
         Number of input columns.
+    feature_names_in_ : ndarray of str of shape (n_features_in_,)
+        Names of the input columns, if tasks came as data frames. Data frames passed later must have the same ones, in
+        any order. Arrays are taken as they are.
+    feature_range_ : ndarray of shape (2, n_features_in_)
+        Smallest and largest value of every input column in the tasks of environments with weight. Predictions at inputs
+        that are outside by more than a tenth of the range warn with an `ExtrapolationWarning`.
+    task_digests_ : ndarray of uint64
+        Digests of the tasks, for `fitted_on` and `evaluate`.
 
     Examples
     --------
@@ -197,9 +206,10 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         AdaptedRegressor
         """
         check_is_fitted(self, "model_")
-        task = as_task(X, y, "adapt", self.model_.input_dim)
-        x = Ragged.of([task.x], (self.model_.input_dim,))
-        return AdaptedRegressors(self.model_, x, Ragged.of([task.y]), "float64")[0]
+        features = self.features_
+        task = as_task(X, y, "adapt", features)
+        x, y = Ragged.of([task.x], task.x.shape[1:]), Ragged.of([task.y])
+        return AdaptedRegressors(self.model_, x, y, "float64", features)[0]
 
     def adapt_many(self, contexts: Iterable[Any], *, dtype: str = "float64") -> AdaptedRegressors:
         """Condition the prior on the contexts of many new tasks at once: `adapt` for each of them, much faster.
@@ -217,9 +227,10 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         AdaptedRegressors
         """
         check_is_fitted(self, "model_")
-        x, y = as_contexts(contexts, "contexts", self.model_.input_dim)
+        features = self.features_
+        x, y = as_contexts(contexts, "contexts", features)
         check_precision(dtype, self.model_, x)
-        return AdaptedRegressors(self.model_, x, Ragged.of(y), dtype)
+        return AdaptedRegressors(self.model_, x, Ragged.of(y), dtype, features)
 
     def predict_many(
         self, tasks: Iterable[Any], *, return_std: bool = False, latent: bool = False, dtype: str = "float64"
@@ -243,9 +254,11 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
             Means, and standard deviations if asked for, of every task.
         """
         check_is_fitted(self, "model_")
-        x, y, queries = as_new_tasks(tasks, "tasks", self.model_.input_dim)
+        features = self.features_
+        x, y, queries = as_new_tasks(tasks, "tasks", features)
         check_precision(dtype, self.model_, x)
-        return AdaptedRegressors(self.model_, x, Ragged.of(y), dtype).predict(queries, return_std, latent=latent)
+        adapted = AdaptedRegressors(self.model_, x, Ragged.of(y), dtype, features)
+        return adapted.predict(queries, return_std, latent=latent)
 
     def evaluate(self, test_tasks: Iterable[Any], coverage: Any = 0.9) -> Bunch:
         """Adapt to the contexts of test tasks and score the predictions of their queries.
@@ -253,7 +266,7 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         Parameters
         ----------
         test_tasks : sequence of (X_context, y_context, X_query, y_query)
-            Tasks that were not meta-trained on.
+            Tasks that were not meta-trained on; others warn with a `SeenTasksWarning`.
         coverage : float, default=0.9
             Nominal coverage of the central interval.
 
@@ -286,11 +299,16 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         total = np.sum((observed[mask] - np.mean(observed[mask])) ** 2)
         return float(1.0 - np.sum(residual**2) / total) if total > 0 else float(np.all(residual == 0.0))
 
-    def _read_environments(self, source_tasks: Any, target_tasks: Any, target: Any) -> NamedEnvironments:
-        return read_environments(source_tasks, target_tasks, target, as_tasks)
+    def _read_environments(
+        self, source_tasks: Any, target_tasks: Any, target: Any, features: Features
+    ) -> NamedEnvironments:
+        return read_environments(source_tasks, target_tasks, target, as_tasks, features)
 
-    def _check_tests(self, tasks: Any, name: str, input_dim: int) -> list[TestTask]:
-        return as_test_tasks(tasks, name, input_dim)
+    def _check_tasks(self, tasks: Any, name: str, features: Features) -> list[Task]:
+        return as_tasks(tasks, name, features)
+
+    def _check_tests(self, tasks: Any, name: str, features: Features) -> list[TestTask]:
+        return as_test_tasks(tasks, name, features)
 
     def _check_standardize(self) -> None:
         check_bool("standardize", self.standardize)

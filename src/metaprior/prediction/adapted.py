@@ -14,6 +14,7 @@ from metaprior.checks import check_integer
 from metaprior.prediction.batches import Posteriors, components, joint, predict_rows
 from metaprior.prediction.ensemble import Ensemble, mixture
 from metaprior.prediction.mixtures import GaussianMixture, JointMixture
+from metaprior.tasks.input_columns import Features
 from metaprior.tasks.padding import Ragged, as_context_rows, as_input_rows, padded_size
 from metaprior.tasks.types import as_inputs
 
@@ -23,8 +24,25 @@ class Adapted:
 
     _query_name, _sample_name = "predict", "log_density"  # in errors
 
-    def __init__(self, posteriors: Posteriors):
-        self._posteriors, self._input_dim = posteriors, posteriors.model.input_dim
+    def __init__(self, posteriors: Posteriors, features: Features | None = None):
+        self._posteriors, self._features = posteriors, features or Features(posteriors.model.input_dim)
+
+    def extrapolates(self, X: Any) -> Any:
+        """Tell which inputs are outside the range of the tasks that the prior was fitted to.
+
+        An input is outside if any of its columns is, by more than a tenth of the column's range. Ranges are those of
+        all environments with weight. With more than 100 columns, as in images, nothing is outside.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_inputs)
+
+        Returns
+        -------
+        ndarray of bool of shape (n,)
+        """
+        queries = self._read(X)
+        return self._entries(queries.split(np.any(self._features.outside(queries.rows[:-1]), axis=1)))
 
     def _list(self, name: str, values: Any) -> list[Any]:
         """Return what users pass as a list with an entry for every task."""
@@ -35,10 +53,16 @@ class Adapted:
         return values[0]
 
     def _queries(self, X: Any) -> Ragged:
+        """Return the inputs of every task to predict at; warn about those outside the range of the fit."""
+        queries = self._read(X)
+        self._features.warn_outside(queries.rows[:-1])
+        return queries
+
+    def _read(self, X: Any) -> Ragged:
         """Return the checked inputs of every task."""
-        if isinstance(X, Ragged):
-            return X
-        return as_input_rows(self._list("X", X), self._query_name.format, self._input_dim)
+        return (
+            X if isinstance(X, Ragged) else as_input_rows(self._list("X", X), self._query_name.format, self._features)
+        )
 
 
 class AdaptedMany(Adapted, Sequence):
@@ -68,9 +92,9 @@ class AdaptedMany(Adapted, Sequence):
 
     def _list(self, name: str, values: Any) -> list[Any]:
         shape = getattr(values, "shape", ())
-        stacked = len(shape) == 3 and shape[::2] == (len(self), self._input_dim)
+        stacked = len(shape) == 3 and shape[::2] == (len(self), self._features.count)
         if name == "X" and hasattr(values, "__array__") and not stacked:
-            return [as_inputs(values, "X for all tasks", self._input_dim)] * len(self)
+            return [as_inputs(values, "X for all tasks", self._features)] * len(self)
         also = ", or one array for all of them" if name == "X" else ""
         expected = f"{name} must be a list with an array for each of the {len(self)} tasks{also}"
         if isinstance(values, str | dict) or not isinstance(values, Iterable):
@@ -172,7 +196,7 @@ class _Regression(Adapted):
         ndarray of shape (n,)
         """
         pairs = list(zip(self._list("X", X), self._list("y", y), strict=True))
-        queries, observed = as_context_rows(pairs, self._sample_name.format, self._input_dim)
+        queries, observed = as_context_rows(pairs, self._sample_name.format, self._features)
         rows = Ragged.of(observed).rows
         return self._rows(queries, lambda predictive, places: predictive.log_density(rows[places]), latent)
 
@@ -244,10 +268,10 @@ class AdaptedRegressors(AdaptedMany, _Regression):
     512 MB are kept for later ones.
     """
 
-    def __init__(self, model: Ensemble, x: Ragged, y: Ragged, dtype: str):
-        super().__init__(Posteriors(model, x, y, dtype))
+    def __init__(self, model: Ensemble, x: Ragged, y: Ragged, dtype: str, features: Features | None = None):
+        super().__init__(Posteriors(model, x, y, dtype), features)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return AdaptedRegressors(*self._some(index), self._posteriors.dtype)
-        return AdaptedRegressor(self._one(index)[1])
+            return AdaptedRegressors(*self._some(index), self._posteriors.dtype, self._features)
+        return AdaptedRegressor(self._one(index)[1], self._features)

@@ -12,6 +12,7 @@ from metaprior.prediction.adapted import Adapted, AdaptedMany
 from metaprior.prediction.batches import Posteriors, components, predict_rows
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.prediction.label_batches import predict_label_rows
+from metaprior.tasks.input_columns import Features
 from metaprior.tasks.padding import Ragged, padded_size
 
 _draw = jax.jit(sampled_probability, static_argnums=3)
@@ -110,8 +111,8 @@ class AdaptedClassifier(_Classification):
     The posterior is computed once, at the first prediction. `classes_` holds the two classes.
     """
 
-    def __init__(self, posteriors: Posteriors, classes: np.ndarray):
-        super().__init__(posteriors)
+    def __init__(self, posteriors: Posteriors, classes: np.ndarray, features: Features | None = None):
+        super().__init__(posteriors, features)
         self.classes_ = classes
 
     def __repr__(self) -> str:
@@ -124,12 +125,20 @@ class AdaptedClassifiers(AdaptedMany, _Classification):
     As `AdaptedRegressors`, with the methods of `AdaptedClassifier`. `classes_` lists the two classes of each task.
     """
 
-    def __init__(self, model: Ensemble, x: Ragged, y: Ragged, classes: list[np.ndarray], dtype: str):
-        super().__init__(Posteriors(model, x, y, dtype))
+    def __init__(
+        self,
+        model: Ensemble,
+        x: Ragged,
+        y: Ragged,
+        classes: list[np.ndarray],
+        dtype: str,
+        features: Features | None = None,
+    ):
+        super().__init__(Posteriors(model, x, y, dtype), features)
         self.classes_ = classes
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return AdaptedClassifiers(*self._some(index), self.classes_[index], self._posteriors.dtype)
+            return AdaptedClassifiers(*self._some(index), self.classes_[index], self._posteriors.dtype, self._features)
         task, posteriors = self._one(index)
-        return AdaptedClassifier(posteriors, self.classes_[task])
+        return AdaptedClassifier(posteriors, self.classes_[task], self._features)

@@ -180,11 +180,17 @@ class StoredTasks(Sequence[Task]):
         first = self._first_classes[tasks]
         return (y != (first[:, None] if y.ndim > 1 else first)).astype(np.float64)
 
+    def read(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return all rows of x and y of a range of tasks, labels as 0 and 1, and the sizes of the tasks."""
+        rows, sizes = slice(self.offsets[first], self.offsets[last]), self.sizes[first:last]
+        tasks = np.repeat(np.arange(first, last), sizes)
+        return np.asarray(self.x[rows], np.float64), self._outputs(np.asarray(self.y[rows], np.float64), tasks), sizes
+
     def task_blocks(self) -> Iterator[tuple[int, int]]:
-        """Yield ranges of whole tasks, (first, last), of about a block of rows."""
-        first = 0
+        """Yield ranges of whole tasks, (first, last), of about a block of numbers."""
+        first, n_rows = 0, max(BLOCK // (self.input_dim + 1), 1)
         while first < len(self):
-            last = int(np.searchsorted(self.offsets, self.offsets[first] + BLOCK, side="right")) - 1
+            last = int(np.searchsorted(self.offsets, self.offsets[first] + n_rows, side="right")) - 1
             last = min(max(last, first + 1), len(self))
             yield first, last
             first = last

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from metaprior.tasks.input_columns import Features
 from metaprior.tasks.types import Task, TestTask, as_test_tasks
 
 KINDS = {"b": "bools", "i": "numbers", "u": "numbers", "f": "numbers", "U": "text"}
@@ -118,11 +119,11 @@ def encode_contexts(
 
 
 def as_labeled_tests(
-    tasks: Iterable[Any] | None, name: str, input_dim: int, shared: np.ndarray | None
+    tasks: Iterable[Any] | None, name: str, features: Features | int, shared: np.ndarray | None
 ) -> list[TestTask]:
     """Check test tasks and encode their labels; the classes of a task are those of context and queries."""
     encoded = []
-    for i, task in enumerate(as_test_tasks(tasks, name, input_dim, as_labels)):
+    for i, task in enumerate(as_test_tasks(tasks, name, features, as_labels)):
         where = f"{name}[{i}]"
         if len(task.y_context) and not _same_kind([task.y_context, task.y_query]):
             raise ValueError(f"{where}: the labels of context and query must be of one kind.")

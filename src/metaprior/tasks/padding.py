@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from metaprior.tasks.input_columns import Features
 from metaprior.tasks.types import CheckOutputs, Task, as_inputs, as_numbers, as_task, as_tuples
 
 MIN_BUCKET_SAVING = 0.2  # of the work: a further bucket costs compilation and another pass over small arrays
@@ -126,39 +127,44 @@ def bucket_sizes(sizes: np.ndarray, max_buckets: int) -> list[int]:
 
 
 def as_contexts(
-    contexts: Iterable[Any], name: str, input_dim: int, outputs: CheckOutputs = as_numbers
+    contexts: Iterable[Any], name: str, features: Features | int, outputs: CheckOutputs = as_numbers
 ) -> tuple[Ragged, list[np.ndarray]]:
     """Check pairs (X, y) of many tasks; return all inputs, and y of each task."""
     pairs = [parts for _, parts in as_tuples(contexts, name, length=2, form="(X, y)")]
-    return as_context_rows(pairs, f"{name}[{{}}]".format, input_dim, outputs)
+    return as_context_rows(pairs, f"{name}[{{}}]".format, features, outputs)
 
 
 def as_new_tasks(
-    tasks: Iterable[Any], name: str, input_dim: int, outputs: CheckOutputs = as_numbers
+    tasks: Iterable[Any], name: str, features: Features | int, outputs: CheckOutputs = as_numbers
 ) -> tuple[Ragged, list[np.ndarray], Ragged]:
     """Check (X_context, y_context, X_query) of many tasks; return all inputs, y of each task, and all queries."""
     parts = [parts for _, parts in as_tuples(tasks, name, length=3, form="(X_context, y_context, X_query)")]
-    contexts = as_context_rows([(x, y) for x, y, _ in parts], f"{name}[{{}}] context".format, input_dim, outputs)
-    return *contexts, as_input_rows([x for _, _, x in parts], f"{name}[{{}}] query".format, input_dim)
+    contexts = as_context_rows([(x, y) for x, y, _ in parts], f"{name}[{{}}] context".format, features, outputs)
+    return *contexts, as_input_rows([x for _, _, x in parts], f"{name}[{{}}] query".format, features)
 
 
-def as_input_rows(values: Sequence[Any], name: Callable[[int], str], input_dim: int) -> Ragged:
+def as_input_rows(values: Sequence[Any], name: Callable[[int], str], features: Features | int) -> Ragged:
     """Check the inputs of many tasks as `as_inputs` does; `name` gives the name of a task in errors."""
-    if (rows := _rows_of_arrays(values, input_dim)) is not None:
+    features = Features.of(features)
+    if (rows := _rows_of_arrays(values, features.count)) is not None:
         return rows
-    return Ragged.of([as_inputs(x, name(i), input_dim) for i, x in enumerate(values)], (input_dim,))
+    return Ragged.of([as_inputs(x, name(i), features) for i, x in enumerate(values)], (features.count or 1,))
 
 
 def as_context_rows(
-    pairs: Sequence[Sequence[Any]], name: Callable[[int], str], input_dim: int, outputs: CheckOutputs = as_numbers
+    pairs: Sequence[Sequence[Any]],
+    name: Callable[[int], str],
+    features: Features | int,
+    outputs: CheckOutputs = as_numbers,
 ) -> tuple[Ragged, list[np.ndarray]]:
     """Check pairs (X, y) of many tasks as `as_task` does; return all inputs, and y of each task."""
+    features = Features.of(features)
     inputs, observed = [x for x, _ in pairs], [y for _, y in pairs]
-    x, y = _rows_of_arrays(inputs, input_dim), _rows_of_arrays(observed)
+    x, y = _rows_of_arrays(inputs, features.count), _rows_of_arrays(observed)
     if x is not None and y is not None and np.array_equal(x.sizes, y.sizes):
         return x, observed
-    tasks = [as_task(x, y, name(i), input_dim, outputs) for i, (x, y) in enumerate(pairs)]
-    return Ragged.of([task.x for task in tasks], (input_dim,)), [task.y for task in tasks]
+    tasks = [as_task(x, y, name(i), features, outputs) for i, (x, y) in enumerate(pairs)]
+    return Ragged.of([task.x for task in tasks], (features.count or 1,)), [task.y for task in tasks]
 
 
 def _rows_of_arrays(values: Sequence[Any], input_dim: int | None = None) -> Ragged | None:

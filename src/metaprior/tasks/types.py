@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from metaprior.tasks.input_columns import Features
+
 NUMERIC = set("biuf")  # dtype kinds
 OTHER_KINDS = {"U": "text", "S": "bytes", "c": "complex numbers", "M": "datetime64", "m": "timedelta64"}
 
@@ -53,9 +55,10 @@ def as_numbers(values: Any, name: str) -> np.ndarray:
     return array
 
 
-def as_inputs(x: Any, name: str, input_dim: int | None = None) -> np.ndarray:
-    """Return inputs as floats of shape (n, d); images become rows of pixels."""
-    inputs = as_numbers(x, f"{name}: X")
+def as_inputs(x: Any, name: str, features: Features | int | None = None) -> np.ndarray:
+    """Return inputs as floats of shape (n, d), named columns in the order of the features; images become rows."""
+    features = Features.of(features)
+    inputs, input_dim = as_numbers(features.in_order(x, name), f"{name}: X"), features.count
     if inputs.ndim == 1:
         # An empty list does not show its dimension; any other flat X is n inputs of one dimension.
         inputs = inputs.reshape(0, input_dim or 1) if inputs.size == 0 else inputs[:, None]
@@ -71,14 +74,16 @@ def as_inputs(x: Any, name: str, input_dim: int | None = None) -> np.ndarray:
     return flat
 
 
-def as_task(x: Any, y: Any, name: str, input_dim: int | None = None, outputs: CheckOutputs = as_numbers) -> Task:
+def as_task(
+    x: Any, y: Any, name: str, features: Features | int | None = None, outputs: CheckOutputs = as_numbers
+) -> Task:
     """Check one (X, y) pair. X may be (n, d), (n,) or (n, height, width, ...), y may be (n,) or (n, 1)."""
     observed = outputs(y, f"{name}: y")
     if observed.ndim == 2 and observed.shape[1] == 1:
         observed = observed[:, 0]
     if observed.ndim != 1:
         raise ValueError(f"{name}: y must have shape (n,), one per sample; got shape {observed.shape}.")
-    inputs = as_inputs(x, name, input_dim)
+    inputs = as_inputs(x, name, features)
     if len(inputs) != len(observed):
         raise ValueError(
             f"{name}: X and y must have the same number of samples; X has {len(inputs)} and y has {len(observed)}."
@@ -87,29 +92,33 @@ def as_task(x: Any, y: Any, name: str, input_dim: int | None = None, outputs: Ch
 
 
 def as_tasks(
-    tasks: Iterable[Any] | None, name: str, input_dim: int | None = None, outputs: CheckOutputs = as_numbers
+    tasks: Iterable[Any] | None,
+    name: str,
+    features: Features | int | None = None,
+    outputs: CheckOutputs = as_numbers,
 ) -> list[Task]:
-    """Check a sequence of (X, y) pairs; `name` is the argument to name in errors."""
+    """Check a sequence of (X, y) pairs; `name` is the argument to name in errors. Features are learned on the way."""
+    features = Features.of(features)
     checked: list[Task] = []
     for where, (x, y) in as_tuples(() if tasks is None else tasks, name, length=2, form="(X, y)"):
-        task = as_task(x, y, where, input_dim, outputs)
+        task = as_task(x, y, where, features, outputs)
         if len(task.y) == 0:
             raise ValueError(f"{where} is empty: a meta-training task needs at least one sample. Drop the task.")
-        input_dim = task.x.shape[1]
+        features.learn(x, task.x.shape[1])
         checked.append(task)
     return checked
 
 
 def as_test_tasks(
-    tasks: Iterable[Any] | None, name: str, input_dim: int, outputs: CheckOutputs = as_numbers
+    tasks: Iterable[Any] | None, name: str, features: Features | int, outputs: CheckOutputs = as_numbers
 ) -> list[TestTask]:
     """Check a sequence of (X_context, y_context, X_query, y_query). An empty context stands for the prior."""
     checked: list[TestTask] = []
     form = "(X_context, y_context, X_query, y_query)"
     tuples = as_tuples(() if tasks is None else tasks, name, length=4, form=form)
     for where, (x_context, y_context, x_query, y_query) in tuples:
-        context = as_task(x_context, y_context, f"{where} context", input_dim, outputs)
-        query = as_task(x_query, y_query, f"{where} query", input_dim, outputs)
+        context = as_task(x_context, y_context, f"{where} context", features, outputs)
+        query = as_task(x_query, y_query, f"{where} query", features, outputs)
         if len(query.y) == 0:
             raise ValueError(f"{where} query is empty: there is nothing to predict. Drop the task.")
         checked.append(TestTask(*context, *query))

@@ -1,0 +1,110 @@
+"""What a prior remembers of the tasks it was fitted to: ranges of their columns, and digests to know them again."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from metaprior.checks import Argument, Message, warn_caller
+from metaprior.storage.stored_tasks import StoredTasks
+from metaprior.tasks.task_digests import MAX_DIGESTS, digest, kept_digests, row_hashes, sum_rows
+from metaprior.tasks.types import Task, TestTask
+
+BLOCK_TASKS = 2000  # in memory, looked at once
+MAX_NOISE = 1e6  # times the range of y
+
+
+class SeenTasksWarning(UserWarning):
+    """Given when a prior is evaluated on tasks that it was fitted to."""
+
+
+class Seen(NamedTuple):
+    """What is remembered of the tasks of one environment."""
+
+    lower: np.ndarray  # (input_dim + 1,): the smallest values of the columns of x, and of y
+    upper: np.ndarray
+    digests: np.ndarray  # at most MAX_DIGESTS
+
+
+def remember(tasks: Sequence[Task], input_dim: int) -> Seen:
+    """Look at all tasks of an environment, once and in blocks."""
+    lower, upper = np.full(input_dim + 1, np.inf), np.full(input_dim + 1, -np.inf)
+    digests = np.empty(0, np.uint64)
+    for x, y, sizes in _blocks(tasks):
+        lower = np.minimum(lower, [*x.min(axis=0), y.min()])
+        upper = np.maximum(upper, [*x.max(axis=0), y.max()])
+        digests = kept_digests(np.concatenate([digests, digest(sum_rows(row_hashes(x, y), sizes), sizes)]))
+    return Seen(lower, upper, digests)
+
+
+def input_range(environments: Sequence[Seen], weights: np.ndarray) -> np.ndarray:
+    """Return the range of x in all environments that have weight, (2, input_dim)."""
+    used = [seen for seen, weight in zip(environments, weights, strict=True) if weight > 0]
+    lower, upper = np.min([seen.lower for seen in used], axis=0), np.max([seen.upper for seen in used], axis=0)
+    return np.stack([lower, upper])[:, :-1]
+
+
+def check_noise_size(noise_std: float | None, environments: Sequence[Seen]) -> None:
+    """Raise if the noise is so much larger than the range of y that nothing can be learned, nor computed."""
+    lower, upper = (min(seen.lower[-1] for seen in environments), max(seen.upper[-1] for seen in environments))
+    with np.errstate(over="ignore"):
+        y_range = float(upper - lower)
+    if noise_std is not None and y_range > 0 and noise_std > MAX_NOISE * y_range:
+        found = f" must be in the units of y, whose values span {y_range:.3g}; got {noise_std:g}. Give the standard "
+        learned = Argument("noise_std", "learned")
+        raise ValueError(Message(Argument("noise_std"), found, "deviation of the noise, or ", learned, "."))
+
+
+def known_digests(meta: Any) -> np.ndarray:
+    """Return the digests of the tasks that an estimator was fitted to; none if its file is of an earlier version."""
+    return getattr(meta, "task_digests_", np.empty(0, np.uint64))
+
+
+def task_digests(tasks: Sequence[Task]) -> np.ndarray:
+    """Return the digest of each task."""
+    return digest(*_sums(tasks))
+
+
+def test_digests(tests: Sequence[TestTask]) -> np.ndarray:
+    """Return the digest of each test task, context and queries together."""
+    return digest(*(a + b for a, b in zip(*_parts(tests), strict=True)))
+
+
+def tests_seen(tests: Sequence[TestTask], known: np.ndarray) -> np.ndarray:
+    """Return which test tasks have the readings of a known task: context and queries together, or queries alone."""
+    return np.isin(test_digests(tests), known) | np.isin(digest(*_parts(tests)[1]), known)
+
+
+def warn_if_seen(seen: np.ndarray, name: str, n_digests: int) -> None:
+    """Warn about test tasks that the prior was fitted to."""
+    if seen.any():
+        least = "At least " if n_digests == MAX_DIGESTS else ""
+        counts, first = f"{least}{int(seen.sum())} of {len(seen)}", f"{name}[{int(seen.argmax())}]"
+        warn_caller(
+            f"{counts} test tasks have the readings of tasks that the prior was fitted to (the first is {first}). "
+            "Their scores say little about new tasks. fitted_on tells which tasks to leave out.",
+            SeenTasksWarning,
+        )
+
+
+def _blocks(tasks: Sequence[Task]) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield x, y and sizes of tasks, some at a time."""
+    if isinstance(tasks, StoredTasks):
+        yield from (tasks.read(*block) for block in tasks.task_blocks())
+        return
+    for first in range(0, len(tasks), BLOCK_TASKS):
+        some = tasks[first : first + BLOCK_TASKS]
+        sizes = np.array([len(task.y) for task in some])
+        yield np.concatenate([task.x for task in some]), np.concatenate([task.y for task in some]), sizes
+
+
+def _sums(tasks: Sequence[Task]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sum of the row hashes of each task, and its number of rows."""
+    blocks = [(sum_rows(row_hashes(x, y), sizes), sizes) for x, y, sizes in _blocks(tasks)]
+    sums, sizes = zip(*blocks, strict=True)
+    return np.concatenate(sums), np.concatenate(sizes)
+
+
+def _parts(tests: Sequence[TestTask]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return `_sums` of the contexts and of the queries."""
+    return [_sums([Task(*test[part : part + 2]) for test in tests]) for part in (0, 2)]
