@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from metaprior.estimators.arguments import RENAMED, check_parameters
-from metaprior.estimators.prior_header import FITTED, HEADER, TRACES, check_header, check_traces
+from metaprior.estimators.prior_header import FITTED, HEADER, TRACES, check_header, check_seen, check_traces
 from metaprior.files import CHECKPOINT, InvalidFile, read_tensors, reading, write_tensors
 from metaprior.search.report import TransferReport
 from metaprior.tasks.labels import as_labels
@@ -29,6 +29,7 @@ ENGINES = {
 }
 DEFAULT_ENGINE = "gradient"  # of files that name none
 ARRAYS = ("environment_weights_", *TRACES)
+OPTIONAL_ARRAYS = ("feature_range_", "task_digests_")  # not in files of earlier versions
 
 __all__ = ["ENGINES", "HEADER", "load", "read_prior", "write_prior"]
 
@@ -88,7 +89,10 @@ def write_prior(meta: Any, path: str | os.PathLike) -> None:
     described, tensors = import_module(ENGINES[meta.engine_]).model_parts(meta.model_)
     if described:
         header["model"] = described
-    write_tensors(path, header, {**tensors, **{name: getattr(meta, name) for name in ARRAYS}})
+    if hasattr(meta, "feature_names_in_"):
+        header["feature_names"] = list(meta.feature_names_in_)
+    arrays = (*ARRAYS, *(name for name in OPTIONAL_ARRAYS if hasattr(meta, name)))
+    write_tensors(path, header, {**tensors, **{name: getattr(meta, name) for name in arrays}})
 
 
 def read_prior(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -101,6 +105,7 @@ def read_prior(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, np.nd
     with reading(path):
         check_header(header)
         check_traces(header, tensors)
+        check_seen(header, tensors)
     return header, tensors
 
 
@@ -117,8 +122,10 @@ def _restore_fitted(meta: Any, header: dict[str, Any], tensors: dict[str, np.nda
     meta.parameters_ = meta.get_params(deep=False)
     for name in FITTED:
         setattr(meta, name, fitted[name])
-    for name in ARRAYS:
+    for name in (*ARRAYS, *(name for name in OPTIONAL_ARRAYS if name in tensors)):
         setattr(meta, name, tensors[name])
+    if "feature_names" in header:
+        meta.feature_names_in_ = np.array(header["feature_names"], dtype=object)
     meta.family_weights_ = meta.report_.families or {meta.family_: 1.0}
     meta.n_features_in_, meta.training_ = header["input_dim"], header["training"]
 

@@ -1,6 +1,6 @@
 """The header of a saved prior: what it must and may hold, checked before anything is built from it.
 
-To save something new, add it to `OPTIONAL_HEADER` (JSON) or `OPTIONAL_ARRAYS`; files without it keep loading.
+To save something new, add it to `OPTIONAL_HEADER` (JSON) or to `check_seen` (arrays); files without it keep loading.
 """
 
 from collections.abc import Mapping
@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from metaprior.schema import (
+    MAX_NUMBER,
     OUTERMOST,
     Mismatch,
     Schema,
     any_number,
     anything,
+    check_array,
     check_weights,
     choice,
     describe,
@@ -26,6 +28,7 @@ from metaprior.schema import (
     sequence,
     text,
 )
+from metaprior.tasks.task_digests import MAX_DIGESTS
 
 MAX_MEMBERS = 10_000
 MAX_SIZE = 10**6  # of layers, points and the like, in descriptions of parts of a prior
@@ -118,13 +121,16 @@ OPTIONAL_HEADER: dict[str, Schema] = {
     "engine": text,
     "spread": positive,
     "model": mapping(anything),  # what the engine makes of it
+    "feature_names": sequence(text, least=1),
 }
 
 
 def check_header(header: Any) -> None:
     """Raise Mismatch if the header of a prior lacks something, or has a part of another kind or size."""
     record(HEADER, OPTIONAL_HEADER)(header, OUTERMOST)
-    report, training = header["report"], header["training"]
+    report, training, n_inputs = header["report"], header["training"], header["input_dim"]
+    if len(header.get("feature_names", range(n_inputs))) != n_inputs:
+        raise Mismatch(f"feature_names must have {n_inputs} items, one of each input column")
     names, n_candidates = report["names"], len(report["weight"])
     if report["target"] not in names:
         raise Mismatch("report.target must be one of report.names")
@@ -145,3 +151,15 @@ def check_traces(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
         trace = arrays.get(name)
         if trace is None or trace.ndim != 1 or trace.dtype.kind != "f":
             raise Mismatch(f"{name} must be a list of floats; the file has {describe(trace)}")
+
+
+def check_seen(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """Raise Mismatch if what the file tells of the tasks of the fit is there, but of another kind."""
+    if "feature_range_" in arrays:
+        shape = (2, header["input_dim"])
+        lower, upper = check_array("feature_range_", arrays["feature_range_"], shape, most=MAX_NUMBER)
+        if (lower > upper).any():
+            raise Mismatch("feature_range_ must have the smaller values first")
+    digests = arrays.get("task_digests_", np.empty(0, np.uint64))
+    if digests.dtype != np.uint64 or digests.ndim != 1 or len(digests) > MAX_DIGESTS:
+        raise Mismatch(f"task_digests_ must be uint64[at most {MAX_DIGESTS}]; the file has {describe(digests)}")
