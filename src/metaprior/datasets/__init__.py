@@ -66,7 +66,7 @@ class Sinusoid:
         for name in ("deviation", "source_phase"):
             if not is_number(value := getattr(self, name)):
                 raise ValueError(f"{name} must be a finite number; got {value!r}.")
-        check_positive("noise_std", self.noise_std)
+        check_positive("noise_std", self.noise_std, limits=None)
 
     def source_functions(self, n_tasks: int, rng: Seed) -> Functions:
         """Draw task functions from the source environment."""

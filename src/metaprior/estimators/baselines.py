@@ -90,7 +90,7 @@ def per_task_gp(
     """
     if len(y_context) == 0:
         raise ValueError("y_context is empty: a GP of one task needs at least one reading")
-    check_positive("y_scale", y_scale)
+    check_positive("y_scale", y_scale, limits=None)
     scale = x_context.std(axis=0)
     center, scale = x_context.mean(axis=0), np.where(scale > 0, scale, 1.0)
     x, x_new = (x_context - center) / scale, (x_query - center) / scale

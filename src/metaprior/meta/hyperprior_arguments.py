@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from metaprior.checks import Argument, Message, is_number
+from metaprior.checks import SCALES, Argument, Message, is_number
 
 GROUPS = ("weights", "biases", "scales")
 
@@ -18,11 +18,12 @@ def check_prior_mean(prior_mean: Any) -> dict[str, Any]:
         means = {**check_prior_mean("zero"), **_known_groups(prior_mean, "prior_mean")}
         named = {"zero": 0.0, "initial": "initial"}
         means = {name: named.get(mean, mean) if isinstance(mean, str) else mean for name, mean in means.items()}
-        if all(is_number(mean) or (isinstance(mean, str) and mean == "initial") for mean in means.values()):
+        numbers = [mean for mean in means.values() if not (isinstance(mean, str) and mean == "initial")]
+        if all(is_number(mean) and abs(mean) <= SCALES[1] for mean in numbers):
             return means
     raise ValueError(
         "prior_mean must be 'zero', 'initial', or a mapping from group (weights, biases, scales) to 'zero', "
-        f"'initial' or a number; got {prior_mean!r}."
+        f"'initial' or a number of at most {SCALES[1]:g}; got {prior_mean!r}."
     )
 
 
@@ -31,9 +32,10 @@ def check_prior_std(prior_std: Any) -> dict[str, float]:
     stds: dict[str, Any] = dict.fromkeys(GROUPS, 1.0 if isinstance(prior_std, Mapping) else prior_std)
     if isinstance(prior_std, Mapping):
         stds |= _known_groups(prior_std, "prior_std")
-    if not all(is_number(std) and std > 0 for std in stds.values()):
+    if not all(is_number(std) and SCALES[0] <= std <= SCALES[1] for std in stds.values()):
         expected = "a positive number, or a mapping from group (weights, biases, scales) to positive numbers, or 'auto'"
-        raise ValueError(Message(Argument("prior_std"), f" must be {expected}; got {prior_std!r}."))
+        between = f"numbers lie between {SCALES[0]:g} and {SCALES[1]:g}"
+        raise ValueError(Message(Argument("prior_std"), f" must be {expected} ({between}); got {prior_std!r}."))
     return {name: float(std) for name, std in stds.items()}
 
 
