@@ -240,11 +240,12 @@ def test_evidence_is_the_product_of_one_step_predictions(x64):
     np.testing.assert_allclose(evidence_and_gradients(*prior, x, y, mask)[0], total, rtol=1e-10)
 
 
-def test_noise_above_the_floor_is_used_as_it_is_and_below_it_is_raised():
-    covariance = jnp.asarray([[2.0, 1.0, 9.0], [1.0, 1.0, 9.0], [9.0, 9.0, 9.0]], jnp.float32)
-    mask = jnp.asarray([True, True, False])
-    floor = 4 * 2 * np.finfo(np.float32).eps * 2.0  # of two samples with largest variance 2
-    for noise, expected in [(1.01 * floor, 1.01 * floor), (0.5 * floor, floor), (0.0, floor), (0.3, 0.3)]:
-        got = noisy_covariance(covariance, jnp.asarray(noise, jnp.float32), mask)
-        want = np.array([[2, 1, 0], [1, 1, 0], [0, 0, 0]], np.float32) + np.diag(np.float32([expected, expected, 1]))
-        np.testing.assert_array_equal(got, want)
+@pytest.mark.parametrize(("dtype", "floor"), [("float32", 4 * 2.0**-23), ("float64", 2.0**-39)])
+def test_noise_above_the_floor_is_used_as_it_is_and_below_it_is_raised(x64, dtype, floor):
+    """The floor is relative to the variance of each sample: one far away does not blur the others."""
+    covariance = jnp.asarray([[1024.0, 1.0, 9.0], [1.0, 1.0, 9.0], [9.0, 9.0, 9.0]], dtype)
+    mask, floors = jnp.asarray([True, True, False]), 2 * floor * np.array([1024.0, 1.0])
+    for noise in (0.0, 0.5 * floors[0], 2.0 * floors[0], 0.25):
+        got = noisy_covariance(covariance, jnp.asarray(noise, dtype), mask)
+        want = np.array([[1024, 1, 0], [1, 1, 0], [0, 0, 0]]) + np.diag([*np.maximum(noise, floors), 1.0])
+        np.testing.assert_array_equal(got, want.astype(dtype))

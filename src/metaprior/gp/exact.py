@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from metaprior.gp.likelihoods import Gaussian
-from metaprior.gp.linalg import cholesky, log_normal, noisy_covariance, product, solve_lower, solve_upper
+from metaprior.gp.linalg import cholesky, log_normal, noise_floor, noisy_covariance, product, solve_lower, solve_upper
 from metaprior.gp.prior import GPPrior, Points
 
 
@@ -29,8 +29,9 @@ class Posterior(eqx.Module):
     def marginals(self, prior: GPPrior, points: Points) -> tuple[Float[Array, " q"], Float[Array, " q"]]:
         """Return the mean and variance of the latent function at each point."""
         mean, whitened = self._project(prior, points)
-        variance = prior.covariance(points) - jnp.sum(whitened**2, axis=0)
-        return mean, jnp.maximum(variance, 0.0)
+        before = prior.covariance(points)
+        least = noise_floor(before.dtype) * jnp.sum(self.mask, dtype=before.dtype) * before  # the rest is rounding
+        return mean, jnp.maximum(before - jnp.sum(whitened**2, axis=0), least)
 
     def joint(self, prior: GPPrior, points: Points) -> tuple[Float[Array, " q"], Float[Array, "q q"]]:
         """Return the mean and covariance of the latent function at all points."""

@@ -13,6 +13,7 @@ from metaprior.gp.parameters import Parameter
 
 # Variance from which the roles of t and the logistic are swapped in the quadrature; about the variance of the logistic.
 MAX_NARROW_VARIANCE = math.pi
+MILLS_FAR, MILLS_TERMS = 4.0, 30  # the continued fraction of so many terms is exact to 1e-16 from there on
 
 Latent = Float[Array, "*n"]  # t, or as many outputs, means or variances
 
@@ -97,11 +98,24 @@ def _log_lower_bound(mean: Latent, variance: Latent) -> Latent:
     deviation = jnp.sqrt(jnp.maximum(variance, jnp.finfo(variance.dtype).tiny))
 
     def log_partial(k: float) -> Latent:  # log E[e^kt; t < 0]
-        return k * mean + 0.5 * k**2 * variance + log_ndtr(-(mean + k * variance) / deviation)
+        far = (mean + k * variance) / deviation
+        # k mean + k^2 variance / 2 would cancel against the logarithm of the tail, of the same size.
+        above = log_mills_ratio(far) - 0.5 * (mean / deviation) ** 2 - 0.5 * math.log(2.0 * math.pi)
+        return jnp.where(far > 0.0, above, k * mean + 0.5 * k**2 * variance + log_ndtr(-jnp.minimum(far, 0.0)))
 
     first, second = log_partial(1.0), log_partial(2.0)
     below = first + jnp.log(-jnp.expm1(jnp.minimum(second - first, -jnp.finfo(mean.dtype).tiny)))
     return jnp.logaddexp(below, log_ndtr(mean / deviation) - math.log(2.0))
+
+
+def log_mills_ratio(z: Latent) -> Latent:
+    """Return log (1 - Phi(z)) / phi(z) of the normal distribution, for z >= 0, without cancellation."""
+    near, far = jnp.clip(z, 0.0, MILLS_FAR), jnp.maximum(z, MILLS_FAR)
+    fraction = far
+    for k in range(MILLS_TERMS, 0, -1):  # z + 1 / (z + 2 / (z + 3 / ...))
+        fraction = far + k / fraction
+    direct = log_ndtr(-near) + 0.5 * near**2 + 0.5 * math.log(2.0 * math.pi)
+    return jnp.where(z < MILLS_FAR, direct, -jnp.log(fraction))
 
 
 def _last_axis(numbers: np.ndarray, like: Latent) -> Float[Array, "*ones nodes"]:

@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float
 # Largest number of rows for which all matrices of a batch are factorized at once, on CPUs and on accelerators. Above,
 # LAPACK and cuSOLVER are faster and compile sooner (studies/benchmarks/crossover.py).
 MAX_UNROLLED, MAX_UNROLLED_ACCELERATOR = 8, 16
+SINGLE_EPS = float(np.finfo(np.float32).eps)
 MAX_BATCHED_LAPACK = 16  # largest number of rows for which LAPACK is called with a batch on CPUs
 
 Matrix = Float[Array, "n n"]
@@ -26,27 +27,38 @@ Columns = Float[Array, "n k *batch"]
 
 def noisy_covariance(
     covariance: Matrix,
-    noise_variance: Float[Array, ""],
+    noise_variance: Float[Array, ""] | float,
     mask: Bool[Array, " n"],
     magnitude: Float[Array, ""] | float = 0.0,
 ) -> Matrix:
     """Return K + sigma^2 I, with an identity block for padding, which then has no effect on solves and determinants.
 
-    The noise is not jittered but floored at the effect of rounding on eigenvalues, about eps * n * largest diagonal, or
-    * `magnitude` if K is a difference of terms of this size.
+    The noise is not jittered but floored, at `noise_floor` times the number of samples times the variance of each, or
+    times `magnitude` if K is a difference of terms of this size. Rounding errors of K and of its factor are relative to
+    the variances of their row and column, so that a sample far away need not blur the others.
     """
     n_samples = jnp.sum(mask, dtype=covariance.dtype)  # not the padded size: padding changes nothing
     both = mask[:, None] & mask[None, :]
     covariance = jnp.where(both, covariance, 0.0)
-    largest = jax.lax.stop_gradient(jnp.maximum(jnp.max(jnp.abs(jnp.diagonal(covariance)), initial=0.0), magnitude))
-    floor = 4.0 * n_samples * jnp.finfo(covariance.dtype).eps * largest
-    diagonal = jnp.where(mask, jnp.maximum(noise_variance, floor), 1.0)
-    return covariance + jnp.diag(diagonal)
+    variance = jax.lax.stop_gradient(jnp.maximum(jnp.diagonal(covariance), magnitude))
+    least = noise_floor(covariance.dtype) * n_samples * variance
+    return covariance + jnp.diag(jnp.where(mask, jnp.maximum(noise_variance, least), 1.0))
+
+
+def noise_floor(dtype: Any) -> float:
+    """Return the least noise variance, relative to that of the function and the number of samples.
+
+    In single precision there is no room for more than the effect of rounding on eigenvalues, 4 eps. That keeps factors
+    finite, but where samples contradict each other the posterior depends on how it was rounded. In double precision
+    the floor is eps^3/4: however it is computed, the posterior has a relative error of about eps^1/4, or 1e-4.
+    """
+    eps = float(jnp.finfo(dtype).eps)
+    return 4.0 * eps if eps > SINGLE_EPS / 2 else eps**0.75
 
 
 def float32_resolves(noise_std: float, n_samples: int) -> bool:
     """Return whether float32 resolves the noise of a task: its variance is well above the floor of 4 eps n."""
-    return noise_std**2 > 100 * float(np.finfo(np.float32).eps) * n_samples
+    return noise_std**2 > 100 * SINGLE_EPS * n_samples
 
 
 def product(left: Float[Array, "n k"], right: Float[Array, "k m"]) -> Float[Array, "n m"]:
