@@ -116,6 +116,13 @@ def write_atomically(path: str | os.PathLike, content: bytes, make_folders: bool
             os.replace(new, target)
 
 
+def reserve(path: str | os.PathLike) -> None:
+    """Reserve the space of a file to be filled through a memory map, where a full disk would kill the process."""
+    if hasattr(os, "posix_fallocate"):
+        with open(path, "r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+
+
 def check_writable(path: str | os.PathLike) -> None:
     """Raise an OSError if `write_atomically` could not write to a path."""
     with name_in_errors(path):
@@ -127,12 +134,14 @@ def check_writable(path: str | os.PathLike) -> None:
 
 @contextmanager
 def name_in_errors(path: str | os.PathLike) -> Iterator[None]:
-    """Raise errors of the system with the path that a user gave, not that of a temporary file or a link's target."""
+    """Raise errors of writing with the path that a user gave, not that of a temporary file or a link's target."""
     try:
         yield
     except OSError as error:
-        why = error.strerror or str(error)
-        raise OSError(error.errno or errno.EIO, why, os.fspath(path)) from None
+        folder = os.path.dirname(os.path.realpath(path))
+        if error.filename is not None and not os.path.realpath(error.filename).startswith(folder):
+            raise  # of something else, such as a table that is read meanwhile
+        raise OSError(error.errno or errno.EIO, error.strerror or str(error), os.fspath(path)) from None
 
 
 def package_versions() -> dict[str, str]:

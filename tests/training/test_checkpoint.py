@@ -143,11 +143,12 @@ def test_without_a_random_state_the_seed_is_kept(tmp_path, monkeypatch):
 def test_a_checkpoint_is_written_in_time_and_is_no_prior(tmp_path, monkeypatch):
     path = tmp_path / "checkpoint"
     monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)
+    monkeypatch.setattr(checkpoint, "SHARE", np.inf)
     monkeypatch.setattr(Checkpoint, "flush", counting(Checkpoint.flush, counted := []))
     stop_after(monkeypatch, 3)
     with pytest.raises(Stopped):
         MetaGPRegressor(**SMALL, alpha=0.3, inference="map").fit(TASKS[:4], TASKS[4:], checkpoint=path)
-    assert len(counted) == 5  # at the start, after every chunk, at the end
+    assert len(counted) == 4  # after every chunk, and at the end
     with pytest.raises(InvalidFile, match=r"checkpoint of an interrupted fit.*Re-run the same fit to resume it"):
         load(path)
 

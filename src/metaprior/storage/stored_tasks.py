@@ -210,6 +210,8 @@ class StoredTasks(Sequence[Task]):
         size, last_task = np.zeros(self.input_dim + 1), 0
         for block in self.blocks():
             size = np.maximum(size, np.max(np.abs(self._rows(*block)), axis=0))
+        if not np.isfinite(size).all():  # checked when they were stored: the file has changed since
+            raise ValueError("stored tasks must be finite; some values are NaN or infinite. Store the tasks again.")
         size = np.where(size > 0, size, 1.0)
         total, mean, squares = 0.0, np.zeros_like(size), np.zeros_like(size)
         for first, last in self.blocks():

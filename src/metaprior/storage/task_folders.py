@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,14 +12,27 @@ from typing import Any
 import numpy as np
 
 from metaprior.checks import Argument, Message, check_bool
+from metaprior.files import InvalidFile, name_in_errors, read_json, reading, reserve
+from metaprior.interruption import unfinished
+from metaprior.schema import OUTERMOST, Mismatch, integer, optional, record, sequence, text
 from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tables.columns import as_columns
 from metaprior.tables.grouping import TaskIndex
 from metaprior.tables.reading import read_batches, table_files
 
 HEADER, FORMAT, FORMAT_VERSION = "tasks.json", "metaprior tasks", 1
-FILES = ("x.npy", "y.npy", "offsets.npy")
+OFFSETS = "offsets.npy"
+FILES = ("x.npy", "y.npy", OFFSETS)
 BLOCK = 2**20  # numbers moved at once
+COLUMNS = {"task": sequence(text, 1), "x": sequence(text, 1), "y": text, "environment": optional(text)}
+SCHEMA = record(
+    {
+        "columns": record(COLUMNS),
+        "environments": sequence(record({"name": optional(text), "tasks": integer(1), "samples": integer(1)}), 1),
+        "digest": text,
+        "bytes": record(dict.fromkeys(FILES, integer(1))),
+    }
+)
 
 
 def store_tasks(
@@ -100,28 +112,34 @@ def open_tasks(folder: Any) -> Any:
     if not isinstance(folder, str | os.PathLike):
         raise ValueError(f"folder must be a path that store_tasks has written to; got {type(folder).__name__}.")
     header = read_header(Path(folder))
-    arrays = {}
-    for name in FILES:
-        path = Path(folder) / name
-        size = path.stat().st_size if path.exists() else None
-        if size != header["bytes"][name]:
-            found = "is missing" if size is None else f"has {size:,} bytes"
-            raise _damaged(folder, f"{name} {found}, but {header['bytes'][name]:,} were written")
-        try:
-            arrays[name] = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise _damaged(folder, f"{name} cannot be read ({error})") from None
-    x, y, offsets = (arrays[name] for name in FILES)
-    counts = [environment["tasks"] for environment in header["environments"]]
-    whole = StoredTasks(x, y, np.array(offsets))
-    if not (x.ndim == 2 and len(x) == len(y) == offsets[-1] and len(whole) == sum(counts) and whole.sizes.min() > 0):
-        raise _damaged(folder, "its files do not belong together")
+    with reading(folder):
+        x, y, offsets = (_open_array(Path(folder) / name, header["bytes"][name]) for name in FILES)
+        counts = [environment["tasks"] for environment in header["environments"]]
+        together = (x.ndim, y.ndim, offsets.ndim) == (2, 1, 1) and len(offsets) == sum(counts) + 1
+        if not (together and x.shape[1] > 0 and len(x) == len(y) == offsets[-1] and offsets[0] == 0):
+            raise Mismatch("its files do not belong together")
+        if not (np.diff(offsets) > 0).all():
+            raise Mismatch("offsets.npy must increase")
     ends = np.cumsum(counts).tolist()
     stored = {}
     for environment, first, last in zip(header["environments"], [0, *ends], ends, strict=False):
         digest = f"{header['digest']} {first} {last}"
-        stored[environment["name"]] = StoredTasks(x, y, whole.offsets[first : last + 1], digest)
+        stored[environment["name"]] = StoredTasks(x, y, np.array(offsets[first : last + 1]), digest)
     return stored[None] if list(stored) == [None] else stored
+
+
+def _open_array(path: Path, n_bytes: int) -> np.ndarray:
+    """Map an array into memory; raise unless it is as it was written."""
+    size = path.stat().st_size if path.exists() else None
+    if size != n_bytes:
+        found = "is missing" if size is None else f"has {size:,} bytes"
+        raise Mismatch(f"{path.name} {found}, but {n_bytes:,} were written")
+    with reading(path, "cannot be read"):
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    expected = np.dtype(np.int64 if path.name == OFFSETS else np.float64)
+    if array.dtype != expected:
+        raise Mismatch(f"{path.name} must be {expected}; it is {array.dtype}")
+    return array
 
 
 def read_header(folder: Path) -> dict[str, Any]:
@@ -131,26 +149,29 @@ def read_header(folder: Path) -> dict[str, Any]:
         raise ValueError(Message(f"{folder} does not exist", expected))
     if not (folder / HEADER).is_file():
         raise ValueError(Message(f"{folder} {'has no tasks.json' if folder.is_dir() else 'is a file'}", expected))
-    try:
-        header = json.loads((folder / HEADER).read_text(encoding="utf-8"))
-        if header["format"] != FORMAT:
-            raise ValueError(Message(f"{folder / HEADER} is not of stored tasks", expected))
-        if header["version"] != FORMAT_VERSION:
-            found = f"{folder} has format version {header['version']!r}; this metaprior reads {FORMAT_VERSION}"
-            raise ValueError(f"{found}. Update metaprior, or store the tasks again.")
-        sound = header["digest"] and all(header["bytes"][name] for name in FILES)
-        if not (sound and all(each["tasks"] > 0 and "name" in each for each in header["environments"])):
-            raise KeyError("environments")
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise _damaged(folder, f"tasks.json cannot be read ({error!r})") from None
+    with reading(folder / HEADER, "cannot be read"):
+        header = read_json((folder / HEADER).read_text(encoding="utf-8"))
+        if header.get("format") != FORMAT:
+            raise InvalidFile(Message(f"{folder / HEADER} is not of stored tasks", expected))
+        if header.get("version") != FORMAT_VERSION:
+            found = f"{folder} has format version {header.get('version')!r}; this metaprior reads {FORMAT_VERSION}"
+            raise InvalidFile(f"{found}. Update metaprior, or store the tasks again.")
+        SCHEMA(header, OUTERMOST)
+        names = [environment["name"] for environment in header["environments"]]
+        if len(set(names)) != len(names) or (None in names and len(names) > 1):
+            raise Mismatch("its environments must have names that differ")
     return header
 
 
+<<<<<<< mine.py
+def _write_rows(folder: Path, files: list[tuple[TableFile, Path]], index: TaskIndex) -> Any:
+=======
 def _damaged(folder: Any, why: str) -> ValueError:
     return ValueError(f"{folder} is damaged: {why}. Store the tasks again, or use another copy.")
 
 
 def _write_rows(folder: Path, files: list[tuple[Path, Path]], index: TaskIndex) -> Any:
+>>>>>>> head.py
     """Write the numbers of all rows and of their tasks as they come; return a checksum of them."""
     digest = hashlib.sha256()
     with open(folder / "rows", "wb") as rows, open(folder / "tasks", "wb") as tasks:
@@ -181,10 +202,11 @@ def _place_rows(folder: Path, order: np.ndarray, counts: np.ndarray, width: int)
     offsets = np.concatenate([[0], np.cumsum(counts[order])])
     free = np.empty(len(order), np.int64)  # where the next row of each task goes
     free[order] = offsets[:-1]
-    np.save(folder / "offsets.npy", offsets)
+    np.save(folder / OFFSETS, offsets)
     n_rows, block = int(offsets[-1]), max(BLOCK // width, 1)
     for name, shape in {"x.npy": (n_rows, width - 1), "y.npy": (n_rows,)}.items():
         np.lib.format.open_memmap(folder / name, "w+", np.float64, shape)
+        reserve(folder / name)
     with open(folder / "rows", "rb") as rows, open(folder / "tasks", "rb") as tasks:
         for _ in range(0, n_rows, block):
             numbers = np.fromfile(tasks, np.int64, block)
@@ -217,22 +239,14 @@ def _check_free(folder: Path, overwrite: bool) -> None:
 
 @contextmanager
 def _new_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder that gets its name once all is written, and is removed after an error."""
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        new = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".part"))
-    except OSError as error:
-        reason = f" must be a folder that can be written; {folder}: {error.strerror or error}."
-        raise ValueError(Message(Argument("out"), reason)) from None
-    try:
-        yield new
-        os.umask(umask := os.umask(0))  # mkdtemp makes private folders
-        os.chmod(new, 0o777 & ~umask)
-        old = new.with_suffix(".old")
-        if folder.exists():
-            os.replace(folder, old)
-        os.replace(new, folder)
+    """Yield a temporary folder that gets its name once all is written, and is removed after an error or a signal."""
+    target = folder.resolve()  # a link stays, and what it leads to is replaced
+    with name_in_errors(folder), unfinished(target) as new:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.mkdir(new)
+        yield Path(new)
+        old = f"{new}.old"
+        if target.exists():
+            os.replace(target, old)
+        os.replace(new, target)
         shutil.rmtree(old, ignore_errors=True)
-    except BaseException:
-        shutil.rmtree(new, ignore_errors=True)
-        raise

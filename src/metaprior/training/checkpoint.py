@@ -9,7 +9,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import CodeType
@@ -19,13 +19,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaprior.files import CHECKPOINT, InvalidFile, package_versions, read_tensors, write_tensors
+from metaprior.files import (
+    CHECKPOINT,
+    InvalidFile,
+    check_writable,
+    package_versions,
+    read_tensors,
+    reading,
+    write_tensors,
+)
+from metaprior.schema import OUTERMOST, choice, integer, record, text
 from metaprior.training.devices import broadcast_from_first, is_key
 
 Tree = TypeVar("Tree")
 Arrays = dict[str, np.ndarray]
 
-INTERVAL = 10.0  # seconds between two writes during a training
+INTERVAL = 1.0  # seconds between two writes during a training, at least
+SHARE = 0.05  # of the time that writing may take
+HEADER = record({"kind": choice(CHECKPOINT), "asked": text, "seed": integer(0)})
 
 
 class Checkpoint:
@@ -35,7 +46,7 @@ class Checkpoint:
         self._write = write
         self._arrays = dict(stored)
         self._latest: Callable[[], Arrays] | None = None  # the state of the current training
-        self._written = time.monotonic()
+        self._written, self._interval = time.monotonic(), INTERVAL
         self._training = ""
 
     def start(self, inputs: Any, description: str) -> None:
@@ -57,10 +68,10 @@ class Checkpoint:
         return self._find("state", template)
 
     def update(self, state: Any) -> None:
-        """Set the state of the current training, and write it if the last write was `INTERVAL` seconds ago."""
+        """Set the state of the current training, and write it if the last write was some time ago."""
         name = self._name("state")
         self._latest = lambda: _named_leaves(name, state)
-        if time.monotonic() - self._written >= INTERVAL:
+        if time.monotonic() - self._written >= self._interval:
             self.flush()
 
     def finish(self, result: Any) -> None:
@@ -72,9 +83,14 @@ class Checkpoint:
         self.flush()
 
     def flush(self) -> None:
-        """Write everything now."""
-        self._write(self._arrays | ({} if self._latest is None else self._latest()))
+        """Write everything now, if there is anything."""
+        arrays = self._arrays | ({} if self._latest is None else self._latest())
+        if not arrays:
+            return
+        started = time.monotonic()
+        self._write(arrays)
         self._written = time.monotonic()
+        self._interval = max(INTERVAL, (self._written - started) / SHARE)
 
     def _name(self, part: str) -> str:
         return f"{self._training}.{part}"
@@ -84,8 +100,10 @@ class Checkpoint:
         names = [f"{self._name(part)}.{i}" for i in range(len(leaves))]
         if not all(name in self._arrays for name in names):
             return None
-        restored = [_like(self._arrays[name], leaf) for name, leaf in zip(names, leaves, strict=True)]
-        return jax.tree.unflatten(structure, restored)
+        found = [self._arrays[name] for name in names]
+        if not all(map(_alike, found, leaves)):
+            return None  # a file that was tampered with: train again
+        return jax.tree.unflatten(structure, [_like(array, leaf) for array, leaf in zip(found, leaves, strict=True)])
 
 
 @contextmanager
@@ -108,13 +126,14 @@ def open_checkpoint(path: str | os.PathLike | None, fingerprint: str, seed: int)
     header = {"kind": CHECKPOINT, "asked": fingerprint, "seed": seed}
     checkpoint = Checkpoint(lambda arrays: write_tensors(path, header, arrays), stored)
     try:
-        checkpoint.flush()
+        check_writable(path)
     except OSError as error:
-        raise ValueError(f"checkpoint must be a writable file; {path}: {error.strerror or error}.") from None
+        raise ValueError(f"checkpoint must be a writable file; {path}: {error.strerror}.") from None
     try:
         yield checkpoint, seed
     except BaseException:
-        checkpoint.flush()
+        with suppress(OSError):  # what ended the fit is more to the point
+            checkpoint.flush()
         raise
 
 
@@ -138,11 +157,13 @@ def _read(path: str | os.PathLike, fingerprint: str, seed: int) -> tuple[Arrays,
         return {}, seed
     try:
         header, arrays = read_tensors(path)
+        if header.get("kind") != CHECKPOINT:
+            raise ValueError(f"checkpoint: {path} is a prior, not a checkpoint. Choose another path.")
+        with reading(path):
+            HEADER(header, OUTERMOST)
     except (OSError, InvalidFile) as error:
         raise ValueError(f"checkpoint: {error} Remove that file or choose another path.") from None
-    if header.get("kind") != CHECKPOINT:
-        raise ValueError(f"checkpoint: {path} is a prior, not a checkpoint. Choose another path.")
-    return (arrays, int(header["seed"])) if header.get("asked") == fingerprint else ({}, seed)
+    return (arrays, header["seed"]) if header["asked"] == fingerprint else ({}, seed)
 
 
 def _describe(value: Any) -> Any:
@@ -177,6 +198,12 @@ def _named_leaves(name: str, tree: Any) -> Arrays:
 
 def _as_numpy(leaf: Any) -> np.ndarray:
     return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
+
+
+def _alike(array: np.ndarray, leaf: Any) -> bool:
+    """Return whether a stored array may stand for a JAX array; sizes, and what is kept in NumPy, may have grown."""
+    template = _as_numpy(leaf)
+    return not isinstance(leaf, jax.Array) or (array.ndim == template.ndim and array.dtype == template.dtype)
 
 
 def _like(array: Any, leaf: Any) -> Any:
