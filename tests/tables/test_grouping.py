@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from metaprior import MetaGPRegressor, tasks_from_frame
 from metaprior.tables.columns import Columns, TableWarning, as_columns
+from metaprior.tables.csv_files import TableFile
 from metaprior.tables.grouping import group_rows
 from metaprior.tables.reading import read_table
 
@@ -207,7 +208,11 @@ def test_labels_or_numbers_when_told():
         ({}, {"y": None}, ("y must be the name of a column",)),
         ({"hours": list("abcdef")}, {}, ('frame: row 1, column hours: "a" is not a number',)),
         ({"hours": ["1", "2", "n/a?", "4", "x", "6"]}, {}, ('row 3, column hours: "n/a?"', "nor is 1 more")),
-        ({"hours": ["1", "2,5", "3", "4", "5", "6"]}, {}, ('"2,5" is not a number', "decimal point, as 2.5")),
+        (
+            {"hours": ["1", "2,5", "3", "4", "5", "6"]},
+            {},
+            ('"2,5" is not a number', "and decimal=','"),
+        ),
         ({"hours": [1, 2, np.inf, 4, 5, 6]}, {}, ("row 3, column hours: inf is not finite",)),
         ({"gcs": [1, 2, 3, -np.inf, 5, 6]}, {}, ("row 4, column gcs: -inf is not finite",)),
         ({"gcs": ["1", "2", "3", "4", "n/a?", "6"]}, {}, ('row 5, column gcs: "n/a?" is not a number',)),
@@ -289,7 +294,7 @@ def test_files(tmp_path, name):
 
 def test_only_the_columns_that_are_needed(tmp_path):
     (tmp_path / "t.csv").write_bytes(b'\xef\xbb\xbfid,comment,hours,gcs\n007,"two\nlines",1,\n\n7,\xe9,2,3\n')
-    frame = read_table(tmp_path / "t.csv", Columns(("id",), ("hours",), "gcs"))
+    frame = read_table(TableFile.of(tmp_path / "t.csv"), Columns(("id",), ("hours",), "gcs"))
     assert list(frame.columns) == ["id", "hours", "gcs"]
     assert frame["id"].tolist() == ["007", "7"]  # names are text
     assert isinstance(frame["id"].dtype, pd.CategoricalDtype)
@@ -306,22 +311,29 @@ GOOD = b"patient,hours,gcs\na,1,2\nb,2,3\n"
         ("t.csv", b"", ("is empty",)),
         ("t.csv", b"\n\n", ("is empty",)),
         ("t.csv", b"patient,hours,gcs\n", ("must have at least one row", "got none")),
-        ("t.csv", GOOD + b"c,3\n", ("row 3 has 2 cell(s), but there are 3 columns: 'c,3'",)),
-        ("t.csv", GOOD + b"\nc,3,4,5\n", ("row 3 has 4 cell(s)",)),
-        ("t.csv", GOOD + b'c,"3,4\n', ("row 3 has 2 cell(s)",)),
+        ("t.csv", GOOD + b"c,3\n", ("line 4 has 2 cell(s), but there are 3 columns: 'c,3'",)),
+        ("t.csv", GOOD + b"\nc,3,4,5\n", ("line 5 has 4 cell(s)",)),
+        ("t.csv", GOOD + b'c,"3,4\n', ("line 4 has 2 cell(s)",)),
         ("t.csv", GOOD + b"c\xff,3,4\n", ("is not UTF-8 text",)),
         ("t.csv", GOOD + b"c,3\xff,4\n", ("is not UTF-8 text in column 'hours'",)),
         ("t.csv", b"\xffpatient,hours,gcs\n", ("is not UTF-8 text",)),
-        ("t.csv", GOOD.decode().encode("utf-16"), ("is not UTF-8 text",)),
+        (
+            "t.csv",
+            GOOD.decode().encode("utf-16"),
+            (
+                "is not UTF-8 text",
+                "encoding='utf-16'",
+            ),
+        ),
         ("t.csv", GOOD.decode().encode("utf-16-le"), ("is not UTF-8 text",)),
-        ("t.csv", GOOD.replace(b",", b";"), ("no column 'patient'", "separated by ';'")),
+        ("t.csv", GOOD.replace(b",", b";"), ("no column 'patient'", "separated by ';'", "pandas.read_csv and sep=';'")),
         ("t.csv", GOOD.replace(b"gcs", b"gsc"), ("no column 'gcs'; did you mean 'gsc'?",)),
         ("t.csv", GOOD.replace(b"hours", b"gcs"), ("no column 'hours'",)),
         ("t.csv", GOOD.replace(b"patient", b"hours,patient").replace(b"\n", b",0\n"), ("2 columns named 'hours'",)),
-        ("t.csv", GOOD + b"c,n/a?,4\n", ('row 3, column hours: "n/a?" is not a number',)),
-        ("t.csv", GOOD + b'c,"1,5",4\n', ('"1,5" is not a number', "decimal point")),
-        ("t.csv", GOOD + b",1,4\n", ("1 in patient", "row 3")),
-        ("t.csv", GOOD + b"c,12:30,4\n", ('row 3, column hours: "12:30" is not a number',)),
+        ("t.csv", GOOD + b"c,n/a?,4\n", ('line 4, column hours: "n/a?" is not a number',)),
+        ("t.csv", GOOD + b'c,"1,5",4\n', ('"1,5" is not a number', "decimal commas")),
+        ("t.csv", GOOD + b",1,4\n", ("1 in patient", "line 4")),
+        ("t.csv", GOOD + b"c,12:30,4\n", ('line 4, column hours: "12:30" is not a number',)),
         ("t.csv.gz", GOOD, ("is damaged or cannot be read",)),
         ("t.csv.gz", gzip.compress(GOOD * 1000, mtime=0)[:-50], ("is damaged or cannot be read",)),
         ("t.csv.bz2", GOOD, ("is damaged or cannot be read",)),

@@ -76,10 +76,15 @@ def evaluate(
 
 def _columns(meta: Any, data: Path, given: tuple[Any, ...]) -> Any:
     """Return the columns to use, without that of environments if only the fitted table has it."""
+    from metaprior.tables.csv_files import TableFile
     from metaprior.tables.reading import column_names
 
     columns = fitted_columns(meta, *given)
-    if given[-1] is None and columns.environment is not None and columns.environment not in column_names(data):
+    if (
+        given[-1] is None
+        and columns.environment is not None
+        and columns.environment not in column_names(TableFile.of(data))
+    ):
         target = meta.training_["target"]
         print_note(f"{data} has no column {columns.environment!r}: all its tasks are evaluated as {target!r}.")
         return columns._replace(environment=None)

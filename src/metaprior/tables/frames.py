@@ -142,7 +142,7 @@ def predict_tables(
     for name in added:
         if name in wanted.used:
             raise ValueError(f"column {name!r} has the name of a column of the result ({', '.join(added)}). Rename it.")
-    queries = group_rows(query, wanted, source="query")
+    queries = group_rows(query, wanted, name="query")
     contexts = _matched(queries, _contexts(context, columns, queries, labels, drops), meta)
     predicted = _label_columns(meta, queries, contexts) if labels else _columns(meta, queries, contexts, coverage)
     return TablePrediction(queries.frame.assign(**predicted), queries, contexts)
@@ -178,7 +178,7 @@ def _contexts(
     """Return the context of each task by its name as text."""
     if context is None:
         return {}
-    table = group_rows(context, columns, labels=labels, source="context", allow_empty=True, **drops)
+    table = group_rows(context, columns, labels=labels, name="context", allow_empty=True, **drops)
     if table.tasks and table.dates != queries.dates:
         name = next(name for name in columns.x if (name in table.dates) != (name in queries.dates))
         raise ValueError(f"column {name!r} must hold dates in the context and in the queries, or in neither.")

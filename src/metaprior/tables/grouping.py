@@ -1,6 +1,5 @@
 """Rows of a table in long format, one per sample, grouped into tasks: at once, or batch by batch."""
 
-import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metaprior.checks import Argument, Message, check_bool
-from metaprior.tables.columns import Columns, TableWarning, as_inputs, as_names, as_outputs, as_text, as_values
+from metaprior.tables.cells import as_inputs, as_names, as_outputs, as_values
+from metaprior.tables.columns import Columns, TableWarning, as_text
+from metaprior.tables.csv_files import Source
 from metaprior.tables.reading import Frame, as_frame
 from metaprior.tasks.types import Task
 
@@ -41,17 +42,17 @@ def group_rows(
     drop_missing: Any = False,
     drop_duplicates: Any = False,
     labels: bool | None = None,
-    source: str = "frame",
+    name: str = "frame",
     allow_empty: bool = False,
 ) -> TaskTable:
     """Check a table and collect the rows of every task.
 
-    `labels` says whether y holds labels or numbers (None: infer it); `source` is what errors call a table without path.
+    `labels` says whether y holds labels or numbers (None: infer it); `name` is what errors call a table without path.
     """
     check_bool("drop_duplicates", drop_duplicates)
-    source = str(frame) if isinstance(frame, str | os.PathLike) else source
+    source = Source.of(frame, name)
     index = TaskIndex(columns, drop_missing, labels)
-    frame = as_frame(frame, columns, source)
+    frame = as_frame(frame, columns, name)
     batch = index.add(frame, source)
     index.finish(source, allow_empty)
     if columns.y is not None:
@@ -89,7 +90,7 @@ class TaskIndex:
         self.missing = dict.fromkeys(columns.used, 0)  # cells
         self.n_rows = self.n_missing = 0
 
-    def add(self, frame: Frame, source: str, first: int = 0) -> Batch:
+    def add(self, frame: Frame, source: Source, first: int = 0) -> Batch:
         """Check the rows of a batch, before which the table has `first` others, and number their tasks."""
         import pandas as pd
 
@@ -110,7 +111,7 @@ class TaskIndex:
             self._place(table[columns.environment], tasks, source)
         return Batch(table.index.to_numpy(), tasks, x, y)
 
-    def finish(self, source: str, allow_empty: bool = False) -> None:
+    def finish(self, source: Source, allow_empty: bool = False) -> None:
         """Raise if no row is left; warn about dropped rows and about dates."""
         found = f"{self.n_missing} of {self.n_rows} rows with a missing value ({self._missing_cells()})"
         if not (self.names or allow_empty):
@@ -126,7 +127,7 @@ class TaskIndex:
     def _missing_cells(self) -> str:
         return ", ".join(f"{count} in {name}" for name, count in self.missing.items() if count)
 
-    def _present(self, table: Frame, source: str) -> Frame:
+    def _present(self, table: Frame, source: Source) -> Frame:
         """Return the rows without missing values; raise if there are others, unless they may be dropped."""
         missing = table.isna()
         some = missing.any(axis=1)
@@ -138,14 +139,15 @@ class TaskIndex:
         if not self.drop_missing:
             rows = f"{self.n_missing} of {table.index[-1] + 1} rows read ({self._missing_cells()})"
             advice: Any = ("pass ", Argument("drop_missing", True), " to ") if self.columns.y is not None else ()
-            message = f"{source} has missing values in {rows}; the first is row {some.idxmax() + 1}. Fill them in, or "
+            first = source.place(int(some.idxmax()))
+            message = f"{source} has missing values in {rows}; the first is {first}. Fill them in, or "
             raise ValueError(Message(message, *advice, "leave them out."))
         return table[~some]
 
-    def _check_kinds(self, kinds: dict[str, str], source: str) -> None:
+    def _check_kinds(self, kinds: dict[str, str], source: Source) -> None:
         """Raise if a column is of one kind in a table and of another in the next: "7" and 7 would be two tasks."""
         for name, kind in kinds.items():
-            before, where = self.kinds.setdefault(name, (kind, source))
+            before, where = self.kinds.setdefault(name, (kind, str(source)))
             if before != kind:
                 advice = "Convert one of them (names in CSV files and of folders are text)."
                 found = f"column {name!r} must be of one kind in all tables; it is {before} in {where}"
@@ -169,7 +171,7 @@ class TaskIndex:
         self.task_environments = np.pad(self.task_environments, (0, new), constant_values=-1)
         return tasks
 
-    def _place(self, column: Any, tasks: np.ndarray, source: str) -> None:
+    def _place(self, column: Any, tasks: np.ndarray, source: Source) -> None:
         """Record the environment of every task; raise if a task has rows in two."""
         column = column.cat.remove_unused_categories()
         texts = [as_text(value) for value in column.cat.categories.tolist()]
@@ -180,7 +182,7 @@ class TaskIndex:
         if other.any():
             row, names = int(other.argmax()), list(self.names)
             here, there = (list(self.environments)[e] for e in (known[tasks[row]], found[row]))
-            where = f"{here!r} before and {there!r} in row {column.index[row] + 1}"
+            where = f"{here!r} before and {there!r} in {source.place(int(column.index[row]))}"
             problem = (
                 f"{source}: task {names[tasks[row]]!r} is in two environments, {where}. If these are different tasks, "
             )
@@ -193,15 +195,15 @@ def _numbered(values: Sequence[Any], known: dict[Any, int]) -> np.ndarray:
     return np.fromiter((known.setdefault(value, len(known)) for value in values), np.int64, len(values))
 
 
-def _distinct(batch: Batch, drop: bool, source: str) -> Batch:
+def _distinct(batch: Batch, drop: bool, source: Source) -> Batch:
     """Warn about rows that repeat an earlier one exactly, and drop them if asked."""
     import pandas as pd
 
     repeated = pd.DataFrame(dict(enumerate([batch.tasks, *batch.x.T, batch.y]))).duplicated().to_numpy()
     if not repeated.any():
         return batch
-    found = f"{repeated.sum()} row(s) that repeat an earlier row exactly; the first is row"
-    found = f"{found} {batch.rows[repeated.argmax()] + 1}."
+    found = f"{repeated.sum()} row(s) that repeat an earlier row exactly; the first is"
+    found = f"{found} {source.place(int(batch.rows[repeated.argmax()]))}."
     keep: Any = ("Each counts as a sample; if they are copies, pass ", Argument("drop_duplicates", True), ".")
     warnings.warn(
         f"{source}: dropped {found}" if drop else Message(f"{source} has {found} ", *keep), TableWarning, stacklevel=4

@@ -1,0 +1,159 @@
+"""CSV files, plain or compressed: how they are written, their header and lines, and what is wrong with them."""
+
+import csv
+import io
+import lzma
+import os
+import zipfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from metaprior.checks import Argument, Message
+
+SEPARATORS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
+UTF_8 = "utf-8"
+SPELLED = {"\\t": "\t", "tab": "\t"}  # as typed in a shell
+
+
+class CsvFormat(NamedTuple):
+    """How a CSV file is written."""
+
+    sep: str | None = None  # None: a comma, or a tab in files named .tsv and .tab
+    decimal: str = "."
+    encoding: str = UTF_8
+
+
+def as_csv_format(sep: str | None, decimal: str | None, encoding: str | None) -> CsvFormat:
+    """Check how a CSV file is said to be written."""
+    sep = None if sep is None else SPELLED.get(sep, sep)
+    if sep is not None and (len(sep) != 1 or sep.isalnum() or sep in '"\r\n'):
+        raise ValueError(Message(Argument("sep"), f" must be one character, such as ; or | (or tab); got {sep!r}."))
+    if decimal not in (None, ".", ","):
+        raise ValueError(Message(Argument("decimal"), f" must be . or , (the decimal mark); got {decimal!r}."))
+    try:
+        "".encode(encoding or UTF_8)
+    except (LookupError, ValueError):
+        known = "such as utf-8, latin-1, cp1252 or utf-16"
+        raise ValueError(Message(Argument("encoding"), f" must be an encoding, {known}; got {encoding!r}.")) from None
+    return CsvFormat(sep, decimal or ".", encoding or UTF_8)
+
+
+def read_with(option: str, value: str) -> Argument:
+    """Return what tells the reader of a CSV file how it is written: an option here, an argument of pandas in Python."""
+    return Argument(f"pandas.read_csv and {option}", value)
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """The path of a CSV or Parquet file, and how it is written if it is CSV."""
+
+    path: Path
+    format: CsvFormat = CsvFormat()
+
+    @classmethod
+    def of(cls, path: Any) -> "TableFile":
+        """Return a path as a table file; a table file stays what it is."""
+        return path if isinstance(path, TableFile) else cls(Path(path))
+
+    @property
+    def separator(self) -> str:
+        """The character between cells."""
+        endings = map(str.lower, self.path.suffixes[-2:])
+        return self.format.sep or next(SEPARATORS[ending] for ending in endings if ending in SEPARATORS)
+
+    @property
+    def name(self) -> str:
+        """The name of the file in lower case."""
+        return self.path.name.lower()
+
+    def open(self) -> Any:
+        """Open the file as bytes, uncompressed."""
+        import pyarrow as pa
+
+        packed = self.path.suffix.lower()
+        if packed == ".xz":
+            return lzma.open(self.path)
+        if packed != ".zip":
+            return pa.input_stream(str(self.path), compression="detect")
+        archive = zipfile.ZipFile(self.path)
+        inside = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX")]
+        if len(inside) != 1:
+            raise ValueError(f"{self} must hold one file; it has {len(inside)}. Unpack it and pass the table.")
+        return archive.open(inside[0])
+
+    def records(self) -> Iterator[tuple[int, list[str]]]:
+        """Yield the line and the cells of every record that is not blank; bytes of another encoding become U+FFFD."""
+        encoding = "utf-8-sig" if self.format.encoding == UTF_8 else self.format.encoding
+        with self.open() as stream, io.TextIOWrapper(stream, encoding, "replace", newline="") as text:
+            lines, first = csv.reader(text, delimiter=self.separator), 1
+            for cells in lines:
+                if cells:
+                    yield first, cells
+                first = lines.line_num + 1
+
+    def arrow_options(self, columns: list[str], text: list[str]) -> dict[str, Any]:
+        """Return how pyarrow is to read these columns, some of them as text."""
+        import pyarrow as pa
+        from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions
+
+        types: Any = {name: pa.string() for name in text}
+        converted = {"include_columns": columns, "column_types": types, "decimal_point": self.format.decimal}
+        return {
+            "read_options": ReadOptions(encoding=self.format.encoding),
+            "parse_options": ParseOptions(delimiter=self.separator, newlines_in_values=True),
+            "convert_options": ConvertOptions(strings_can_be_null=True, **converted),
+        }
+
+    def ragged(self) -> str | None:
+        """Describe the first record with more or fewer cells than there are columns."""
+        width = None
+        with suppress(csv.Error):
+            for line, cells in self.records():
+                width = width or len(cells)
+                if len(cells) != width:
+                    found = f"{len(cells)} cell(s), but there are {width} columns: {','.join(cells)[:80]!r}"
+                    return f"{self}: line {line} has {found}. Fix or quote that line; the file may also be cut short."
+        return None
+
+    def wrong_encoding(self, where: str = "") -> ValueError:
+        """Return the error about text that is not in the encoding of the file."""
+        with self.open() as stream:
+            marked = stream.read(2) in (b"\xff\xfe", b"\xfe\xff")
+        other = "utf-16" if marked else "cp1252" if self.format.encoding == UTF_8 else UTF_8
+        advice = "Save it as 'CSV UTF-8', or, if you know its encoding, read it with "
+        found = f"{self} is not {self.format.encoding.upper()} text{where}. {advice}"
+        return ValueError(Message(found, read_with("encoding", other), "."))
+
+    def __fspath__(self) -> str:
+        return os.fspath(self.path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+@dataclass(frozen=True)
+class Source:
+    """What messages call a table, and the file that it was read from."""
+
+    name: str
+    file: TableFile | None = None
+
+    @classmethod
+    def of(cls, table: Any, name: str) -> "Source":
+        """Return the source of a table, which has the given name unless it is a file."""
+        return cls(str(table), TableFile.of(table)) if isinstance(table, str | os.PathLike) else cls(name)
+
+    def place(self, row: int) -> str:
+        """Return where a row (counted from 0) is: the line of a CSV file, where an editor shows it, or the row."""
+        if self.file is not None and not self.file.name.endswith((".parquet", ".pq")):
+            for i, (line, _) in enumerate(self.file.records()):
+                if i == row + 1:  # the first record has the names of the columns
+                    return f"line {line}"
+        return f"row {row + 1}"
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,0 +1,47 @@
+"""Text where numbers are expected: what it looks like, and what helps."""
+
+import pytest
+
+from metaprior import tasks_from_frame
+from metaprior.tables.looks import look_of
+
+TASKS = ["a", "a", "b", "b"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "advice"),
+    [
+        (["31,35", "28,1", "30", "29,99"], "decimal commas: read it with pandas.read_csv and decimal=','"),
+        (["1.031,35", "28,1", "30,0", "29,99"], "decimal commas"),
+        (
+            ["31,350", "28,100", "1,030", "999,999"],
+            "commas between thousands: write 31350 for 31,350, or, if",
+        ),
+        (["31,350,000", "28,100", "1,030", "999"], "commas between thousands: write 31350000 for 31,350,000."),
+        (["31.35 EUR", "28 EUR", "30.1EUR", "29 EUR"], "a unit (EUR): write numbers only, as 31.35"),
+        (["$31.35", "$28", "$30", "$29"], "a unit ($)"),
+        (["12.5%", "28%", "30%", "29 %"], "a unit (%)"),
+    ],
+)
+@pytest.mark.parametrize("column", ["x", "y"])
+def test_numbers_in_another_format_are_not_labels(cells, advice, column):
+    table = {"task": TASKS, "x": [1, 2, 3, 4], "y": [1, 2, 3, 4], column: cells}
+    with pytest.raises(ValueError, match=rf"row 1, column {column}: ") as raised:
+        tasks_from_frame(table, task="task", x="x", y="y")
+    assert advice in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [["fast", "calm"], ["1a", "2b"], ["5 mg", "10 mg"], ["yes, both", "no"], ["class 1", "class 2"], ["A1", "B2"]],
+)
+def test_labels_stay_labels(labels):
+    tasks = tasks_from_frame({"task": TASKS, "x": [1, 2, 3, 4], "y": labels * 2}, task="task", x="x", y="y")
+    assert tasks[0].y.tolist() == labels
+    assert look_of(labels) is None
+
+
+def test_text_as_an_input_is_refused_with_advice():
+    table = {"task": TASKS, "x": ["low", "high", "low", "mid"], "y": [1, 2, 3, 4]}
+    with pytest.raises(ValueError, match=r'text with 3 different values \("low", "high", "mid"\).*pandas.get_dummies'):
+        tasks_from_frame(table, task="task", x="x", y="y")
