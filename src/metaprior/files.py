@@ -128,8 +128,9 @@ def check_writable(path: str | os.PathLike) -> None:
     with name_in_errors(path):
         if os.path.isdir(path):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        with unfinished(os.path.realpath(path)) as new:
-            open(new, "xb").close()
+        if os.path.isfile(path) or not os.path.exists(path):  # not a device or a pipe
+            with unfinished(os.path.realpath(path)) as new:
+                open(new, "xb").close()
 
 
 @contextmanager

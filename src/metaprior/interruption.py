@@ -6,9 +6,7 @@ thread waits for the signal and ends the process, also while the main thread com
 """
 
 import os
-import secrets
 import select
-import shutil
 import signal
 import sys
 import threading
@@ -48,7 +46,7 @@ def unfinished(target: str | os.PathLike) -> Iterator[str]:
     Whatever is still there afterwards, or when a signal ends the process, is removed.
     """
     folder, name = os.path.split(os.fspath(target))
-    path = os.path.join(folder, f".{name[:60]}.{secrets.token_hex(4)}.part")
+    path = os.path.join(folder, f".{name[:60]}.{os.urandom(4).hex()}.part")
     with _beginning:
         _unfinished.add(path)
     try:
@@ -77,6 +75,8 @@ def _wait_and_exit(received: int) -> None:
 
 def _remove(path: str) -> None:
     if os.path.isdir(path):
+        import shutil  # not above: a signal that comes before `exit_on_signals` ends in a traceback
+
         shutil.rmtree(path, ignore_errors=True)
     else:
         with suppress(OSError):

@@ -7,8 +7,6 @@ import typer
 
 if TYPE_CHECKING:
     from metaprior.tables.columns import Columns
-import os
-
 from metaprior.checks import require_matplotlib
 
 Task = Annotated[list[str] | None, typer.Option("--task", help="Column that names the task of a row; may be repeated.")]
@@ -42,6 +40,8 @@ PICTURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg")
 
 def check_outputs(inputs: list[Path], out: Path | None, plot: Path | None = None) -> None:
     """Raise if an output is an input, the other output or a folder, or cannot be written."""
+    from metaprior.files import check_writable  # imports NumPy, which `--help` does not need
+
     given = {"--out": out, "--plot": plot}
     for option, path in given.items():
         if path is None:
@@ -51,8 +51,10 @@ def check_outputs(inputs: list[Path], out: Path | None, plot: Path | None = None
         if any(_same(path, read) for read in inputs):
             raise ValueError(f"{option} {path} is a file that this command reads. Name another.")
         above = next(folder for folder in path.absolute().parents if folder.exists())
-        if not (above.is_dir() and os.access(above, os.W_OK)):
-            raise ValueError(f"{option} {path}: cannot write to {above}. Name a file elsewhere.")
+        try:
+            check_writable(path if above == path.absolute().parent else above / path.name)
+        except OSError as error:
+            raise ValueError(f"{option} {path}: {error.strerror}. Name a file elsewhere.") from None
     if plot is None:
         return
     if plot.suffix.lower() not in PICTURES:
