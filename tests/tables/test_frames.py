@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from metaprior import MetaGPClassifier, MetaGPRegressor, predict_frame
+from metaprior import ExtrapolationWarning, MetaGPClassifier, MetaGPRegressor, predict_frame
 from metaprior.prediction import batches as many_tasks
 from metaprior.tables import frames
 from metaprior.tables.columns import TableWarning, as_columns
@@ -80,7 +80,7 @@ def assert_as_adapted(meta, context, query, found, coverage=0.9):
 def test_every_row_as_adapt_predicts_it(regressor):
     context, query = make_tables(np.random.default_rng(1))
     found = predict_frame(regressor, context, query, coverage=0.5, **NAMES)
-    assert list(found.columns) == ["patient", "hours", "dose", "mean", "std", "lower", "upper"]
+    assert list(found.columns) == ["patient", "hours", "dose", "mean", "std", "lower", "upper", "extrapolates"]
     pd.testing.assert_frame_equal(found[["patient", "hours", "dose"]], query)
     assert_as_adapted(regressor, context, query, found, 0.5)
 
@@ -98,7 +98,7 @@ def test_tasks_without_context_are_predicted_from_the_prior(regressor):
     context, query = make_tables(np.random.default_rng(3))
     context = context[context["patient"] > 1]
     with pytest.warns(TableWarning, match=r"2 of 9 query tasks have no context \(the first is [01]\)"):
-        found = predict_frame(regressor, context, query, **NAMES)
+        found = predict_frame(regressor, context, query, from_prior=True, **NAMES)
     assert_as_adapted(regressor, context, query, found)
     for nothing in (None, context[:0]):
         with pytest.warns(TableWarning, match="9 of 9 query tasks"):
@@ -106,10 +106,56 @@ def test_tasks_without_context_are_predicted_from_the_prior(regressor):
         assert_as_adapted(regressor, context[:0], query, found)
 
 
+@pytest.mark.parametrize(
+    ("names", "queried", "meant"),
+    [
+        (["101", "102"], ["0101", "0102"], "The context has '101', for which there is no query: is it the same?"),
+        (["101", "102"], [101, "0102"], "The context has '102'"),
+        (["Anna ", "Bob"], ["anna", "Bob"], "The context has 'Anna '"),
+        (["patient-7", "Bob"], ["Patient 07", "Bob"], "The context has 'patient-7'"),
+        (["anna", "Bob"], ["Zoe", "Bob"], "Name tasks alike"),
+    ],
+)
+def test_tasks_whose_names_do_not_match_are_refused(regressor, names, queried, meant):
+    """Such readings would go unused, and the task be predicted as if there were none."""
+    rows = {"hours": [0.0, 1.0], "dose": [0.0, 0.0]}
+    context, query = {"patient": names, **rows, "gcs": [0.0, 1.0]}, {"patient": queried, **rows}
+    with pytest.raises(ValueError, match=r"\d of 2 query tasks have no context") as raised:
+        predict_frame(regressor, context, query, **NAMES)
+    assert meant in str(raised.value)
+    assert str(raised.value).endswith("or pass from_prior=True to predict them from the prior.")
+
+
+def test_readings_without_a_query_are_told(regressor):
+    context, query = make_tables(np.random.default_rng(3))
+    with pytest.warns(TableWarning, match=r"1 of 9 tasks of the context have no query, and are not used \(.* '8'\)"):
+        predict_frame(regressor, context, query[query["patient"] != 8], **NAMES)
+
+
+def test_rows_outside_the_range_of_the_fit_are_marked(regressor):
+    query = {"patient": ["a", "b"] * 2, "hours": [0.0, 0.5, 500.0, 0.1], "dose": [0.0, 0.1, 0.2, -0.1]}
+    context = {"patient": ["a", "b"], "hours": [0.0, 0.0], "dose": [0.0, 0.0], "gcs": [0.0, 0.0]}
+    with pytest.warns(ExtrapolationWarning, match=r"at 1 of 4 inputs: 'hours' is 500 and was -\d.* to \d") as warned:
+        found = predict_frame(regressor, context, query, **NAMES)
+    assert found["extrapolates"].tolist() == [False, False, True, False]
+    assert len(warned) == 1
+
+
+def test_inputs_of_the_names_of_the_fit_may_come_in_any_order():
+    rng = np.random.default_rng(0)
+    frames = [(pd.DataFrame(x, columns=["hours", "dose"]), y) for x, y in make_tasks(rng)]
+    meta = MetaGPRegressor(random_state=0).fit(None, frames)
+    context, query = make_tables(rng)
+    query[["hours", "dose"]] /= 4
+    swapped = {**NAMES, "x": NAMES["x"][::-1]}
+    found = [predict_frame(meta, context, query, **names) for names in (NAMES, swapped)]
+    pd.testing.assert_frame_equal(*found)
+
+
 def test_one_task_without_a_column_for_it(regressor):
     context, query = make_tables(np.random.default_rng(4))
     found = predict_frame(regressor, context, query, x=NAMES["x"], y="gcs")
-    assert list(found.columns) == ["hours", "dose", "mean", "std", "lower", "upper"]
+    assert list(found.columns) == ["hours", "dose", "mean", "std", "lower", "upper", "extrapolates"]
     adapted = regressor.adapt(context[NAMES["x"]].to_numpy(), context["gcs"].to_numpy())
     np.testing.assert_allclose(found["mean"], adapted.predict(query[NAMES["x"]].to_numpy()), rtol=1e-7)
 
@@ -142,19 +188,24 @@ def assert_as_adapted_labels(meta, context, query, found):
         x = asked[NAMES["x"]].to_numpy()
         # A class that the context does not show is None, which pandas calls missing.
         assert [None if pd.isna(label) else label for label in got["label"]] == adapted.predict(x).tolist()
-        np.testing.assert_allclose(got["probability"], adapted.predict_proba(x).max(axis=1), rtol=1e-7)
+        expected = adapted.predict_proba(x)
+        columns = ["probability"] if meta.classes_ is None else ["probability_0", "probability_1"]
+        expected = expected.max(axis=1, keepdims=True) if meta.classes_ is None else expected
+        np.testing.assert_allclose(got[columns], expected, rtol=1e-7)
 
 
 def test_classes_all_tasks_share(classifier):
     context, query = make_tables(np.random.default_rng(7), n_tasks=2, y=lambda patients: np.arange(3) % 2)
     query.loc["row0", "patient"] = 5
     with pytest.warns(TableWarning, match="1 of 3 query tasks"):
-        found = predict_frame(classifier, context, query, **NAMES)
-    assert list(found.columns) == ["patient", "hours", "dose", "label", "probability"]
+        found = predict_frame(classifier, context, query, from_prior=True, **NAMES)
+    probabilities = ["probability_0", "probability_1"]
+    assert list(found.columns) == ["patient", "hours", "dose", "label", *probabilities, "extrapolates"]
     assert_as_adapted_labels(classifier, context, query, found)
     # Numbers as text are numbers, here as in training.
+    texts = context.assign(gcs=context["gcs"].astype(str))
     with pytest.warns(TableWarning, match="1 of 3 query tasks"):
-        as_text = predict_frame(classifier, context.assign(gcs=context["gcs"].astype(str)), query, **NAMES)
+        as_text = predict_frame(classifier, texts, query, from_prior=True, **NAMES)
     pd.testing.assert_frame_equal(as_text, found)
 
 
@@ -215,6 +266,7 @@ def test_a_column_with_the_name_of_a_result(regressor):
 
 def test_the_context_may_drop_rows_and_the_query_may_repeat(regressor):
     context, query = make_tables(np.random.default_rng(10))
+    query[NAMES["x"]] /= 2  # within the range of the fit
     expected = predict_frame(regressor, context, query, **NAMES)
     twice = pd.concat([query, query])
     with warnings.catch_warnings():

@@ -1,6 +1,6 @@
 """From tables to tasks, and from tables to predictions: for many tasks at once."""
 
-import warnings
+import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +11,8 @@ from metaprior.checks import Argument, Message, check_integer, is_number
 from metaprior.prediction.batches import Posteriors, predict_rows
 from metaprior.prediction.ensemble import predicts_labels
 from metaprior.prediction.mixtures import GaussianMixture
-from metaprior.tables.columns import Columns, TableWarning, as_columns, as_text
+from metaprior.tables.columns import Columns, as_columns
+from metaprior.tables.contexts import match_contexts
 from metaprior.tables.grouping import TaskTable, group_rows
 from metaprior.tasks.labels import as_labels, encode, task_classes
 from metaprior.tasks.padding import Ragged
@@ -78,6 +79,7 @@ def predict_frame(
     coverage: Any = 0.9,
     drop_missing: Any = False,
     drop_duplicates: Any = False,
+    from_prior: Any = False,
 ) -> "pd.DataFrame":
     """Predict every row of a table, given the rows of the same task in another.
 
@@ -86,23 +88,28 @@ def predict_frame(
     meta : MetaGPRegressor or MetaGPClassifier
         The fitted prior.
     context : DataFrame, mapping of names to arrays, path of a CSV or Parquet file, or None
-        Observations of the new tasks. A task without any is predicted from the prior.
+        Observations of the new tasks. Without any, tasks are predicted from the prior.
     query : DataFrame, mapping of names to arrays, or path of a CSV or Parquet file
         Inputs to predict at.
     task, x, y : str or list of str
         Columns, as for `tasks_from_frame`. Without `task` all rows are one task. Tasks of the two tables match if their
-        names read the same: 7 in a data frame is "7" in a CSV file.
+        names read the same: 7 in a data frame is "7" in a CSV file. If the prior was fitted with the same names of
+        inputs, their order does not matter.
     coverage : float, default=0.9
         Probability of the interval from `lower` to `upper`.
     drop_missing, drop_duplicates : bool, default=False
         Drop rows of the context with a missing value, or exact repetitions of a row.
+    from_prior : bool, default=False
+        Predict tasks without context from the prior, though other tasks have one. By default this is an error, because
+        names that differ between the tables look the same.
 
     Returns
     -------
     DataFrame
         The task and x columns of the query, with its rows and index, and `mean`, `std`, `lower` and `upper` of a new
-        observation. For labels: `label`, the more probable class, and its `probability`; a label of None is the class
-        that the task's context does not show.
+        observation in the units of y. For labels: `label`, the more probable class, and `probability_<class>` of both
+        classes; if every task has its own classes, `probability`, that of the label. A label of None is the class that
+        the task's context does not show. `extrapolates` says which inputs are outside the range of the fit.
 
     Examples
     --------
@@ -111,10 +118,10 @@ def predict_frame(
     >>> meta = meta.fit(target_tasks=[([[0.0], [1.0]], [80.0, 82.0])])
     >>> context, query = {"hours": [0.0, 1.0], "rate": [90.0, 91.0]}, {"hours": [2.0, 3.0]}
     >>> predict_frame(meta, context, query, x="hours", y="rate").columns.tolist()
-    ['hours', 'mean', 'std', 'lower', 'upper']
+    ['hours', 'mean', 'std', 'lower', 'upper', 'extrapolates']
     """
     columns, drops = as_columns(task=task, x=x, y=y), {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates}
-    return predict_tables(meta, context, query, columns, coverage, **drops).frame
+    return predict_tables(meta, context, query, columns, coverage, from_prior, **drops).frame
 
 
 class TablePrediction(NamedTuple):
@@ -126,26 +133,50 @@ class TablePrediction(NamedTuple):
 
 
 def predict_tables(
-    meta: Any, context: Any, query: Any, columns: Columns, coverage: Any = 0.9, **drops: Any
+    meta: Any, context: Any, query: Any, columns: Columns, coverage: Any = 0.9, from_prior: Any = False, **drops: Any
 ) -> TablePrediction:
     """Predict as `predict_frame`, and return the grouped tasks too."""
-    labels = predicts_labels(meta)
+    is_labeled = predicts_labels(meta)  # raises unless it is a fitted prior
     if not (is_number(coverage) and 0 < coverage < 1):
         raise ValueError(Message(Argument("coverage"), f" must lie strictly between 0 and 1; got {coverage!r}."))
     if columns.y is None:
         raise ValueError(Message(Argument("y"), " must be the name of a column of context; got None."))
-    n_inputs = meta.model_.input_dim
-    if len(columns.x) != n_inputs:
-        message = f" must name {n_inputs} column(s), as many as the prior was fitted with; got {len(columns.x)}."
-        raise ValueError(Message(Argument("x"), message))
-    wanted, added = columns._replace(y=None), ("label", "probability") if labels else ("mean", "std", "lower", "upper")
+    columns = in_fitted_order(meta, columns)
+    wanted, added = columns._replace(y=None), _added(meta)
     for name in added:
         if name in wanted.used:
             raise ValueError(f"column {name!r} has the name of a column of the result ({', '.join(added)}). Rename it.")
     queries = group_rows(query, wanted, name="query")
-    contexts = _matched(queries, _contexts(context, columns, queries, labels, drops), meta)
-    predicted = _label_columns(meta, queries, contexts) if labels else _columns(meta, queries, contexts, coverage)
-    return TablePrediction(queries.frame.assign(**predicted), queries, contexts)
+    contexts = match_contexts(meta, context, queries, columns, from_prior, drops)
+    predicted = _label_columns(meta, queries, contexts) if is_labeled else _columns(meta, queries, contexts, coverage)
+    features = dataclasses.replace(meta.features_, names=columns.x)
+    x = _in_order(np.concatenate([of_task.x for of_task in queries.tasks]).T, queries).T
+    features.warn_outside(x)
+    outside = features.outside(x).any(axis=1)
+    return TablePrediction(queries.frame.assign(**predicted, extrapolates=outside), queries, contexts)
+
+
+def in_fitted_order(meta: Any, columns: Columns) -> Columns:
+    """Return the columns with the inputs in the order of the fit, if it had inputs of these names."""
+    n_inputs = meta.model_.input_dim
+    if len(columns.x) != n_inputs:
+        message = f" must name {n_inputs} column(s), as many as the prior was fitted with; got {len(columns.x)}."
+        raise ValueError(Message(Argument("x"), message))
+    of_table = (meta.training_.get("columns") or {}).get("x") or ()
+    known = tuple(getattr(meta, "feature_names_in_", of_table))
+    return columns._replace(x=known) if sorted(known) == sorted(columns.x) else columns
+
+
+def _added(meta: Any) -> list[str]:
+    """Return the names of the columns of predictions."""
+    if not predicts_labels(meta):
+        return ["mean", "std", "lower", "upper", "extrapolates"]
+    return ["label", *_probabilities(meta), "extrapolates"]
+
+
+def _probabilities(meta: Any) -> list[str]:
+    """Return a name for the probability of every class that all tasks share, else that of the label's."""
+    return ["probability"] if meta.classes_ is None else [f"probability_{name}" for name in meta.classes_.tolist()]
 
 
 def split_table(
@@ -172,38 +203,6 @@ def split_table(
     return tests, names, skipped
 
 
-def _contexts(
-    context: Any, columns: Columns, queries: TaskTable, labels: bool, drops: dict[str, Any]
-) -> dict[Any, Task]:
-    """Return the context of each task by its name as text."""
-    if context is None:
-        return {}
-    table = group_rows(context, columns, labels=labels, name="context", allow_empty=True, **drops)
-    if table.tasks and table.dates != queries.dates:
-        name = next(name for name in columns.x if (name in table.dates) != (name in queries.dates))
-        raise ValueError(f"column {name!r} must hold dates in the context and in the queries, or in neither.")
-    known: dict[Any, Task] = {}
-    for name, of_task in zip(table.names, table.tasks, strict=True):
-        if as_text(name) in known:
-            raise ValueError(f"context: two tasks are named {as_text(name)}, as text and as a number. Rename one.")
-        known[as_text(name)] = of_task
-    return known
-
-
-def _matched(queries: TaskTable, known: dict[Any, Task], meta: Any) -> list[Task]:
-    """Return the context of each query task, empty if there is none."""
-    empty = Task(np.zeros((0, meta.model_.input_dim)), np.zeros(0))
-    contexts = [known.get(as_text(name), empty) for name in queries.names]
-    without = [name for name, context in zip(queries.names, contexts, strict=True) if not len(context.y)]
-    if without:
-        found = f"{len(without)} of {len(contexts)} query tasks have no context (the first is {without[0]!r})"
-        if predicts_labels(meta) and meta.classes_ is None:
-            advice = "Add rows of each to the context, or leave these tasks out of the queries."
-            raise ValueError(f"{found}, and every task has its own labels, so theirs are unknown. {advice}")
-        warnings.warn(f"{found}: they are predicted from the prior.", TableWarning, stacklevel=4)
-    return contexts
-
-
 def _columns(meta: Any, queries: TaskTable, contexts: Sequence[Task], coverage: float) -> dict[str, np.ndarray]:
     def wanted(predictive: GaussianMixture, _: np.ndarray) -> np.ndarray:
         return np.stack([predictive.mean(), predictive.std(), *predictive.interval(coverage)])
@@ -228,7 +227,9 @@ def _label_columns(meta: Any, queries: TaskTable, contexts: Sequence[Task]) -> d
     label = np.empty(len(odds), object)
     for rows, pair in zip(queries.rows, classes, strict=True):
         label[rows] = pair.astype(object)[(odds[rows] > 0).astype(int)]
-    return {"label": pd.Series(label).infer_objects().array, "probability": expit(np.abs(odds))}
+    of_class = [expit(np.abs(odds))] if meta.classes_ is None else [expit(-odds), expit(odds)]
+    named = dict(zip(_probabilities(meta), of_class, strict=True))
+    return {"label": pd.Series(label).infer_objects().array, **named}
 
 
 def _condition(meta: Any, queries: TaskTable, contexts: Sequence[Task]) -> tuple[Posteriors, Ragged]:

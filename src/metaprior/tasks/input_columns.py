@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.checks import warn_caller
+from metaprior.checks import Argument, Message, warn_caller
 
 MARGIN = 0.1  # of a column's range, on either side: new tasks overshoot the range of a few others by about as much
 ROUNDING = 1e-9  # of its value, for a column that is constant
@@ -78,11 +78,11 @@ class Features:
         name = f"X[:, {column}]" if self.names is None else repr(self.names[column])
         also = f" (and {others} more column{'s' * (others > 1)})" if others else ""
         found, fitted = f"{x[row, column]:.6g}", f"{lower[column]:.6g} to {upper[column]:.6g}"
-        warn_caller(
+        where = (
             f"Predictions extrapolate at {n_rows} of {len(x)} inputs: {name}{also} is {found} and was {fitted} in the "
-            "tasks that the prior was fitted to. extrapolates(X) tells which inputs these are.",
-            ExtrapolationWarning,
         )
+        which = Argument("extrapolates(X)"), " tells which inputs these are."
+        warn_caller(Message(where, "tasks that the prior was fitted to. ", *which), ExtrapolationWarning)
 
 
 @contextmanager
