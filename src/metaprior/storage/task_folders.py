@@ -17,6 +17,7 @@ from metaprior.interruption import unfinished
 from metaprior.schema import OUTERMOST, Mismatch, integer, optional, record, sequence, text
 from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tables.columns import as_columns
+from metaprior.tables.csv_files import Source, TableFile
 from metaprior.tables.grouping import TaskIndex
 from metaprior.tables.reading import read_batches, table_files
 
@@ -163,19 +164,19 @@ def read_header(folder: Path) -> dict[str, Any]:
     return header
 
 
-def _write_rows(folder: Path, files: list[tuple[Path, Path]], index: TaskIndex) -> Any:
+def _write_rows(folder: Path, files: list[tuple[TableFile, Path]], index: TaskIndex) -> Any:
     """Write the numbers of all rows and of their tasks as they come; return a checksum of them."""
     digest = hashlib.sha256()
     with open(folder / "rows", "wb") as rows, open(folder / "tasks", "wb") as tasks:
-        for path, root in files:
+        for file, root in files:
             first = 0
-            for frame in read_batches(path, root, index.columns):
-                batch = index.add(frame, str(path), first)
+            for frame in read_batches(file, root, index.columns):
+                batch = index.add(frame, Source.of(file, "table"), first)
                 first += len(frame)
                 for stream, array in ((tasks, batch.tasks), (rows, np.column_stack([batch.x, batch.y]))):
                     stream.write(array.data)
                     digest.update(array.data)
-    index.finish(str(files[0][0]) if len(files) == 1 else f"tables ({len(files)} files)")
+    index.finish(Source(str(files[0][0]) if len(files) == 1 else f"tables ({len(files)} files)"))
     return digest
 
 
