@@ -16,6 +16,7 @@ from metaprior.estimators.fitted_prior import FittedPrior
 from metaprior.estimators.fitting import FitPlan, FittedMembers, run_fit
 from metaprior.estimators.task_sources import StreamedTasks, TaskSource, make_source
 from metaprior.gp.choices import families, resolve_encoder, resolve_kernel, resolve_mean
+from metaprior.gp.forked import check_not_forked
 from metaprior.gp.inducing import InducingMean
 from metaprior.gp.means import ConstantMean, LinearMean, ZeroMean
 from metaprior.meta.hyperprior_arguments import check_prior_mean, check_prior_std
@@ -39,6 +40,7 @@ def fit_prior(
     checkpoint: str | os.PathLike | None,
 ) -> FittedPrior:
     """Fit a prior to checked tasks, given an estimator whose parameters `check_parameters` has checked."""
+    check_not_forked()
     plan = make_plan(meta, environments, tests, patience)
     warn_if_few_target_tasks(environments, plan.auto, plan.training.n_steps)
     asked = "" if checkpoint is None else _fingerprint(meta, environments, plan.seed)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaprior.estimators.gradient import adjust_label_mean, resolve_families, resolve_parameters
+from metaprior.gp.forked import check_not_forked
 from metaprior.meta.methods import MAP, Laplace, resolve_inference
 from metaprior.meta.runs import Settings, draw_prior, scaling_template
 from metaprior.prediction.ensemble import Ensemble
@@ -24,6 +25,7 @@ def model_parts(model: Ensemble) -> tuple[dict[str, Any], dict[str, np.ndarray]]
 
 def read_model(meta: Any, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> Ensemble:
     """Return the model of an estimator from a file; its structure follows from the parameters of the estimator."""
+    check_not_forked()
     fitted, input_dim, n_members = header["fitted"], header["input_dim"], header["n_members"]
     check_weights("model.weights", tensors.get("model.weights"), n_members)
     for i in range(n_members):  # before anything of this size is made

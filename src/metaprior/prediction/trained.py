@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from metaprior.gp.exact import Posterior
+from metaprior.gp.forked import check_not_forked
 from metaprior.gp.likelihoods import Gaussian
 from metaprior.gp.linalg import float32_resolves
 from metaprior.gp.parameters import merge
@@ -55,21 +56,25 @@ class Model(NamedTuple):
 
     def condition(self, x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> Posterior:
         """Return the posterior of every particle for every task; leaves are (particles, tasks, ...)."""
+        check_not_forked()
         with jax.enable_x64(True):
             return condition(self.particles, self.rest, x, y, mask)
 
     def marginals(self, posterior: Posterior, x: np.ndarray) -> Prediction:
         """Predict x (tasks, queries, input_dim), each query on its own."""
+        check_not_forked()
         with jax.enable_x64(True):
             return _as_numpy(marginals(self.particles, self.rest, posterior, x))
 
     def joint(self, posterior: Posterior, x: np.ndarray) -> Prediction:
         """Predict x (tasks, queries, input_dim), with covariances among the queries of a task."""
+        check_not_forked()
         with jax.enable_x64(True):
             return _as_numpy(joint(self.particles, self.rest, posterior, x))
 
     def label_log_probabilities(self, posterior: Posterior, x: np.ndarray) -> np.ndarray:
         """Return the log probabilities of the two labels of x (tasks, queries, input_dim), (2, tasks, queries)."""
+        check_not_forked()
         with jax.enable_x64(True):
             prediction = marginals(self.particles, self.rest, posterior, x)
             return np.asarray(adaptation.label_log_probabilities(prediction), np.float64)
