@@ -13,6 +13,38 @@ from sklearn.utils import Bunch
 from metaprior.checks import check_integer
 
 CALIBRATION_LEVELS = np.arange(1, 20) / 20
+MEANINGS = {
+    "rmse": "root mean square error, in the units of y",
+    "nll": "negative log likelihood, nats per reading",
+    "coverage": "share of readings inside the interval",
+    "width": "width of the interval, in the units of y",
+    "accuracy": "share of labels predicted",
+    "probability_accuracy": "mean probability of the observed label",
+    "log_loss": "negative log probability, nats per label",
+    "brier": "squared error of the probability",
+    "calibration_error": "of the probabilities; 0 is perfect",
+}
+
+
+class Scores(Bunch):
+    """How good predictions are: means over tasks, their standard errors and, in `per_task`, the values of every task.
+
+    Printed, it is a table that says what each number means.
+    """
+
+    def __repr__(self) -> str:
+        meanings = dict(MEANINGS)
+        if "nominal_coverage" in self:
+            meanings["coverage"] = f"share of readings inside the {self.nominal_coverage:.3g} interval"
+        rows = []
+        for name in (*self.per_task, "calibration_error"):
+            error = self.get(f"{name}_se", np.nan)  # NaN for a single task
+            number = f"{self[name]:.3g}" + (f" ± {error:.2g}" if np.isfinite(error) else "")
+            rows.append((name, number, meanings[name]))
+        first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
+        table = [f"{name:<{first}}  {number:<{second}}  {meaning}" for name, number, meaning in rows]
+        tasks = f"{self.n_tasks} test task{'s' * (self.n_tasks != 1)}"
+        return "\n".join([f"Means over {tasks} ± standard error; per_task has the values of each.", *table])
 
 
 def root_mean_square_error(y: np.ndarray, mean: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
@@ -90,14 +122,14 @@ def summarize(
     }
 
 
-def report(summary: dict[str, Any]) -> Bunch:
+def report(summary: dict[str, Any], nominal_coverage: float | None = None) -> Scores:
     """Return means and standard errors over tasks of the result of `summarize` or `summarize_labels`."""
     per_task = {name: values for name, values in summary.items() if name != "calibration_error"}
-    figures: dict[str, Any] = {}
+    figures: dict[str, Any] = {} if nominal_coverage is None else {"nominal_coverage": nominal_coverage}
     for name, values in per_task.items():
         figures[name], figures[f"{name}_se"] = mean_and_standard_error(values)
-    n_tasks = len(next(iter(per_task.values())))
-    return Bunch(**figures, calibration_error=summary["calibration_error"], n_tasks=n_tasks, per_task=Bunch(**per_task))
+    figures |= {"calibration_error": summary["calibration_error"], "per_task": Bunch(**per_task)}
+    return Scores(**figures, n_tasks=len(next(iter(per_task.values()))))
 
 
 def check_mask(mask: np.ndarray | None, arrays: dict[str, np.ndarray]) -> np.ndarray:

@@ -293,7 +293,7 @@ def test_a_damaged_file_is_refused(tmp_path, meta):
     header["fitted"]["classes_"] = [0, 1, 2]
     words, tensors = json.dumps(header), load_file(path)
     save_file(tensors, path, metadata | {"header": words, "sha256": files._digest(words, tensors)})
-    with pytest.raises(InvalidFile, match="two labels"):
+    with pytest.raises(InvalidFile, match="classes_ must be a list of 2"):
         load(path)
 
 

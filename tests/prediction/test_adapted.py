@@ -116,7 +116,7 @@ def test_what_adapt_many_gives(regressor):
     y = [np.linspace(-1, 1, len(new)) for new in queries]
     adapted = regressor.adapt_many((x, y) for x, y, _ in tasks)
     assert len(adapted) == len(tasks)
-    assert repr(adapted) == "AdaptedRegressors(4 tasks, dtype='float64')"
+    assert repr(adapted) == "AdaptedRegressors(4 tasks, 7 readings as context, dtype='float64')"
     singles = [regressor.adapt(x, y) for x, y, _ in tasks]
     assert [type(one) for one in adapted] == [type(one) for one in singles]
     found = {
@@ -183,7 +183,7 @@ def test_labels(classifier, labels):
     tasks = [*make_labeled([(6, 3), (6, 3)], labels=labels), *make_labeled([(0, 3)])]
     queries = [new for *_, new in tasks]
     adapted = classifier.adapt_many([(x, y) for x, y, _ in tasks])
-    assert repr(adapted) == "AdaptedClassifiers(3 tasks, dtype='float64')"
+    assert repr(adapted) == "AdaptedClassifiers(3 tasks, 12 readings as context, dtype='float64')"
     predicted = classifier.predict_many(tasks)
     for i, (x, y, new) in enumerate(tasks):
         single = classifier.adapt(x, y)

@@ -292,6 +292,16 @@ class MetaGP(BaseEstimator):
         warn_if_seen(tests_seen(tests, known), name, len(known))
         return tests
 
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        parameters = super().__repr__(N_CHAR_MAX)
+        if not hasattr(self, "training_"):
+            return parameters
+        counts = {name: count["tasks"] for name, count in self.training_["environments"].items() if count["tasks"]}
+        inputs = f"{self.n_features_in_} input column{'s' * (self.n_features_in_ != 1)}"
+        of_each = [f"{count} of {name}" for name, count in counts.items()]
+        tasks = f"{sum(counts.values())} tasks ({', '.join(of_each[:4] + ['...'] * (len(of_each) > 4))})"
+        return f"{parameters}, a {self.engine_} prior fitted to {tasks} with {inputs}"
+
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "model_")
 

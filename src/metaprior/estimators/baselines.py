@@ -14,11 +14,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.linear_model import LogisticRegression
-from sklearn.utils import Bunch
 from threadpoolctl import threadpool_limits  # a dependency of scikit-learn
 
 from metaprior.checks import check_positive
-from metaprior.metrics import check_labels, report, summarize, summarize_labels
+from metaprior.metrics import Scores, check_labels, report, summarize, summarize_labels
 from metaprior.prediction.mixtures import GaussianMixture
 from metaprior.tasks.labels import as_labeled_tests
 from metaprior.tasks.types import TestTask, as_inputs, as_test_tasks
@@ -107,7 +106,7 @@ def per_task_gp(
     return regressor.predict(x_new, return_std=True)
 
 
-def score_per_task_gp(tasks: Sequence[TestTask], coverage: float = 0.9) -> Bunch:
+def score_per_task_gp(tasks: Sequence[TestTask], coverage: float = 0.9) -> Scores:
     """Return what `MetaGPRegressor.evaluate` returns, for `per_task_gp` on every task."""
     if len(tasks) == 0:
         raise ValueError("tasks is empty: there is nothing to score")
@@ -120,7 +119,7 @@ def score_per_task_gp(tasks: Sequence[TestTask], coverage: float = 0.9) -> Bunch
             n = len(task.y_query)
             predicted, std = per_task_gp(task.x_context, task.y_context, task.x_query, y_scale)
             y[i, :n], mean[i, :n], variance[i, :n], mask[i, :n] = task.y_query, predicted, std**2, True
-    return report(summarize(GaussianMixture(mean[None], variance[None]), y, mask, coverage))
+    return report(summarize(GaussianMixture(mean[None], variance[None]), y, mask, coverage), coverage)
 
 
 def _lacks_a_class(y_context: np.ndarray) -> bool:

@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 from sklearn.base import ClassifierMixin
-from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
 from metaprior.estimators.arguments import NamedEnvironments, read_environments, reject_renamed
 from metaprior.estimators.base import MetaGP
-from metaprior.metrics import report, summarize_labels
+from metaprior.metrics import Scores, report, summarize_labels
 from metaprior.prediction.adapted_labels import AdaptedClassifier, AdaptedClassifiers
 from metaprior.prediction.batches import check_precision
 from metaprior.prediction.label_batches import predict_labels
@@ -189,7 +188,7 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         x, y, queries = as_new_tasks(tasks, "tasks", features, as_labels)
         return self._adapted(x, y, "tasks", classes, dtype, features).predict(queries)
 
-    def evaluate(self, test_tasks: Iterable[Any]) -> Bunch:
+    def evaluate(self, test_tasks: Iterable[Any]) -> Scores:
         """Adapt to the contexts of test tasks and score the predictions of their queries.
 
         Parameters
@@ -200,9 +199,9 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         Returns
         -------
         Bunch
-            Means over tasks of `accuracy`, `probability_accuracy` (1 - |p - y|, the paper's measure read with
-            probabilities), `log_loss` and `brier`, each with its standard error `..._se`; `calibration_error` (ECE)
-            over all queries; `n_tasks`; `per_task`, the values per task.
+            Printed, a table. Its entries: means over tasks of `accuracy`, `probability_accuracy` (1 - |p - y|, the
+            paper's measure read with probabilities), `log_loss` and `brier`, each with its standard error `..._se`;
+            `calibration_error` (ECE) over all queries; `n_tasks`; `per_task`, the values per task.
         """
         tasks = self._read_tests(test_tasks, "test_tasks")
         (first, second), y, mask = predict_labels(self.model_, tasks)

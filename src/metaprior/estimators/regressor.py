@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
 from metaprior.checks import check_bool
 from metaprior.estimators.arguments import NamedEnvironments, read_environments, reject_renamed
 from metaprior.estimators.base import MetaGP
-from metaprior.metrics import report, summarize
+from metaprior.metrics import Scores, report, summarize
 from metaprior.prediction.adapted import AdaptedRegressor, AdaptedRegressors
 from metaprior.prediction.batches import check_precision, predict_tasks
 from metaprior.tasks.input_columns import Features
@@ -260,7 +259,7 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         adapted = AdaptedRegressors(self.model_, x, Ragged.of(y), dtype, features)
         return adapted.predict(queries, return_std, latent=latent)
 
-    def evaluate(self, test_tasks: Iterable[Any], coverage: Any = 0.9) -> Bunch:
+    def evaluate(self, test_tasks: Iterable[Any], coverage: Any = 0.9) -> Scores:
         """Adapt to the contexts of test tasks and score the predictions of their queries.
 
         Parameters
@@ -273,12 +272,13 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         Returns
         -------
         Bunch
-            Means over tasks of `rmse`, `nll` (nats per reading), `coverage` and `width` of the interval, each with its
-            standard error `..._se`; `calibration_error` over all queries; `n_tasks`; `per_task`, the values per task.
+            Printed, a table. Its entries: means over tasks of `rmse`, `nll` (nats per reading), `coverage` and
+            `width` of the interval, each with its standard error `..._se`; `calibration_error` over all queries;
+            `n_tasks`; `per_task`, the values per task.
         """
         tasks = self._read_tests(test_tasks, "test_tasks")
         predictive, y, mask = predict_tasks(self.model_, tasks)
-        return report(summarize(predictive, y, mask, coverage))
+        return report(summarize(predictive, y, mask, coverage), float(coverage))
 
     def score(self, test_tasks: Iterable[Any]) -> float:  # type: ignore[override]
         """Return the coefficient of determination R^2 over the queries of all test tasks.

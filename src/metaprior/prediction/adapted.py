@@ -27,6 +27,11 @@ class Adapted:
     def __init__(self, posteriors: Posteriors, features: Features | None = None):
         self._posteriors, self._features = posteriors, features or Features(posteriors.model.input_dim)
 
+    def __repr__(self) -> str:
+        readings, inputs = self._posteriors.y.n_rows, self._features.count
+        plural = f"{inputs} input column{'s' * (inputs != 1)}"
+        return f"{type(self).__name__}({readings} reading{'s' * (readings != 1)} as context, {plural})"
+
     def extrapolates(self, X: Any) -> Any:
         """Tell which inputs are outside the range of the tasks that the prior was fitted to.
 
@@ -74,7 +79,8 @@ class AdaptedMany(Adapted, Sequence):
         return len(self._posteriors.x.sizes)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({len(self)} tasks, dtype={self._posteriors.dtype!r})"
+        readings, dtype = self._posteriors.y.n_rows, self._posteriors.dtype
+        return f"{type(self).__name__}({len(self)} tasks, {readings} readings as context, dtype={dtype!r})"
 
     def _some(self, index: slice) -> tuple[Ensemble, Ragged, Ragged]:
         """Return the prior and the contexts of some tasks."""

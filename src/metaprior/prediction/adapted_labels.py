@@ -116,7 +116,7 @@ class AdaptedClassifier(_Classification):
         self.classes_ = classes
 
     def __repr__(self) -> str:
-        return f"AdaptedClassifier(classes_={self.classes_.tolist()})"
+        return f"{super().__repr__()[:-1]}, classes_={self.classes_.tolist()})"
 
 
 class AdaptedClassifiers(AdaptedMany, _Classification):

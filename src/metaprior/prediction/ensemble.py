@@ -71,6 +71,10 @@ class Ensemble(NamedTuple):
     weights: np.ndarray  # (members,)
     spread: float = 1.0  # factor by which predictive distributions are stretched about their means
 
+    def __repr__(self) -> str:
+        members = f"{len(self.members)} prior{'s' * (len(self.members) != 1)} of {self.input_dim} input column"
+        return f"Ensemble({members}{'s' * (self.input_dim != 1)}, spread {self.spread:.3g})"
+
     @property
     def input_dim(self) -> int:
         """Number of input columns."""

@@ -46,6 +46,10 @@ class GaussianMixture:
             raise ValueError(f"variances must be >= 0; got {np.nanmin(self.variances)}")
         _ = self._log_weights  # bad weights should fail here, not where they are used
 
+    def __repr__(self) -> str:
+        components, *points = self.means.shape
+        return f"GaussianMixture({components} component{'s' * (components != 1)} at points of shape {tuple(points)})"
+
     @cached_property
     def _log_weights(self) -> np.ndarray:
         """Normalized over components, with trailing axes of length one up to the rank of the means."""

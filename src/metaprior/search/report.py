@@ -19,6 +19,10 @@ from metaprior.search.candidates import Choice
 # weights for the other. Gains with a long tail of losses break it (docs/choosing-alpha.md).
 CERTAIN, PROBABLE = 0.99, 0.84
 MAX_GROUPS = 20  # of target tasks, each weighted by the others
+SCORES_IN_WORDS = (
+    "Scores: log density of held-out readings, in nats per reading, ± standard error over target tasks; higher is "
+    "better. Gains: over target-only."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,9 +97,8 @@ class TransferReport:
         if self.source_gain is None:
             return f"alpha = {alpha:.2g} on average. Target-only (alpha = 0) was not among the candidates."
         gain, error = self.source_gain
-        found = (
-            f"{gain:+.3f} ± {error:.3f} per reading over target-only, on {self.n_target_tasks} held-out target tasks"
-        )
+        held_out = f"{self.n_target_tasks} held-out target tasks"
+        found = f"{gain:+.3f} ± {error:.3f} nats per reading over target-only, on {held_out}"
         certainty = stats.t.cdf(abs(gain) / error, self.n_target_tasks - 1) if error > 0 else float(gain != 0.0)
         if certainty < PROBABLE:
             return f"It is unclear whether the source helps: {found}. alpha = {alpha:.2g} on average."
@@ -154,6 +157,7 @@ class TransferReport:
         )
         words = [self.verdict, f"Weights of the environments, on average: {shares}."]
         words += [self.family_words] if self.families else []
+        words += [] if self.score is None else [SCORES_IN_WORDS]
         return "\n".join([*(textwrap.fill(text, 80) for text in words), "", *lines])
 
     __repr__ = __str__
