@@ -9,6 +9,7 @@ from scipy.special import logsumexp
 
 from metaprior import MetaGPRegressor
 from metaprior.meta.adaptation import pad_queries
+from metaprior.storage.stored_tasks import StoredTasks, stored_scaling
 from metaprior.tasks.padding import bucket_sizes, pad_to, padded_size
 from metaprior.tasks.scaling import Scaling, fit_scaling
 from metaprior.tasks.task_sets import pad_tasks
@@ -140,7 +141,7 @@ def test_padded_queries_hold_every_task_once_in_scaled_units(sizes):
         np.testing.assert_array_equal(y_query[row][query_mask[row]], (task.y_query - 3.0) / 4.0)
 
 
-@given(seed=st.integers(0, 10**6), y_size=st.sampled_from([1e-200, 1e-6, 1.0, 1e6, 1e200]))
+@given(seed=st.integers(0, 10**6), y_size=st.sampled_from([1e-140, 1e-6, 1.0, 1e6, 1e140]))
 def test_scaling_standardizes_and_is_undone(seed, y_size):
     tasks = [Task(1e6 + x, y_size * y) for x, y in random_tasks([3, 4], seed=seed)]
     scaling = fit_scaling([tasks], [1.0])
@@ -159,6 +160,34 @@ def test_constant_columns_are_centered_and_not_amplified():
     np.testing.assert_allclose(scaling.x_std, 1.0)
     np.testing.assert_allclose(scaling.y_std, 1.0)
     np.testing.assert_allclose(scaling.task(tasks[0]).y, 0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("offset", "size"), [(1e9, 1e-3), (1e9, 1e-4), (-1e15, 50.0), (3.0, 1e-12), (1e200, 1e190)])
+def test_small_variation_around_a_large_offset_is_no_constant(offset, size):
+    x, y = random_tasks([40])[0]
+    tasks = [Task(offset + size * x, (y := 1e9 + 1e-3 * y))]
+    for scaling in (fit_scaling([tasks], [1.0]), stored_scaling([StoredTasks.from_tasks(tasks, 2)], [1.0])):
+        scaled = scaling.task(tasks[0])
+        np.testing.assert_allclose(scaling.y_std, np.std(y - 1e9), rtol=1e-3)
+        np.testing.assert_allclose(np.std(scaled.x, axis=0), 1.0, rtol=1e-3)
+        assert np.abs(np.mean(scaled.x, axis=0)).max() < 0.1  # as exactly as the offset can be written
+
+
+@pytest.mark.parametrize("size", [1.7e308, 1e200, 1e151, 1e-151, 1e-200, 1e-310])
+def test_y_whose_variance_is_no_number_is_refused(size):
+    tasks = [Task(np.zeros((2, 1)), size * np.array([-1.0, 1.0]))]
+    for fit in (fit_scaling, lambda *given: stored_scaling([StoredTasks.from_tasks(tasks, 1)], given[1])):
+        with pytest.raises(ValueError, match=r"y must have a standard deviation between 1e-150 and 1e\+150.*; it is"):
+            fit([tasks], [1.0])
+
+
+def test_new_y_is_guarded_as_new_x_is(three_particles):
+    x, far = np.zeros((1, 2)), np.array([1.7e308])
+    message = "y is more than 1e\\+100 standard deviations from the meta-training outputs"
+    with pytest.raises(ValueError, match=message):
+        three_particles.adapt(x, far)
+    with pytest.raises(ValueError, match=message):
+        three_particles.evaluate([(x, np.zeros(1), x, far)])
 
 
 @pytest.fixture(scope="module")

@@ -241,7 +241,8 @@ def check_precision(dtype: str, model: Ensemble, contexts: Ragged, standardized:
 
 def read_tests(model: Ensemble, tasks: Sequence[TestTask]) -> tuple[Posteriors, Ragged]:
     """Return the posteriors of checked tasks, and their queries."""
-    x, y, queries, _ = (Ragged.of(arrays, arrays[0].shape[1:]) for arrays in zip(*tasks, strict=True))
+    x, y, queries, observed = (Ragged.of(arrays, arrays[0].shape[1:]) for arrays in zip(*tasks, strict=True))
+    model.members[0].scaling.outputs(observed.rows)  # raises if their errors could not be squared
     return Posteriors(model, x, y), queries
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaprior.tasks.scaling import Scaling
+from metaprior.tasks.scaling import Scaling, scaling_of
 from metaprior.tasks.types import Task
 
 BLOCK = 2**20  # numbers read at once: 8 MB in float64
@@ -251,10 +251,7 @@ def stored_scaling(environments: Sequence[StoredTasks], weights: Sequence[float]
     means = unit * np.stack([moments.mean for moments, _ in counted])
     mean = share @ means
     variances = unit**2 * np.stack([moments.variance for moments, _ in counted])
-    std = np.sqrt(share @ (variances + (means - mean) ** 2))
-    constant = std <= 1e-12  # as in `fit_scaling`: less than rounding errors
-    mean, std = np.where(constant, counted[0][0].first, mean * size), np.where(constant, 1.0, std * size)
-    return Scaling(mean[:-1], std[:-1], mean[-1], std[-1])
+    return scaling_of(size, mean, np.sqrt(share @ (variances + (means - mean) ** 2)), counted[0][0].first)
 
 
 def sample_tasks(environments: Sequence[Sequence[Task]], most: int, seed: int) -> list[list[Task]]:

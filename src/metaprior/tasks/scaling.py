@@ -1,13 +1,15 @@
 """Standardization fitted to the meta-training tasks, and inverted in predictions."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from metaprior.tasks.types import Task
 
-MAX_SCALED_INPUT = 1e100  # squares must not overflow
+MAX_SCALED = 1e100  # standard deviations from the mean: squares must not overflow
+MAX_SPREAD = 1e150  # of y, and one over it the least: variances must be numbers too
+ROUNDING = 1e-14  # relative to the largest value of a column, which is constant if it varies by less
 MAX_DECORRELATED = 1024  # input columns; the work grows with their cube
 
 
@@ -26,16 +28,12 @@ class Scaling(NamedTuple):
 
     def inputs(self, x: np.ndarray) -> np.ndarray:
         """Scale inputs."""
-        with np.errstate(over="ignore"):
-            scaled = (x - self.x_mean) / self.x_std
-        if np.max(np.abs(scaled), initial=0.0) > MAX_SCALED_INPUT:
-            limit = f"{MAX_SCALED_INPUT:g} standard deviations from the meta-training inputs"
-            raise ValueError(f"X is more than {limit}. Check its units.")
+        scaled = _standardized("X", "inputs", x, self.x_mean, self.x_std)
         return scaled if self.x_map is None else scaled @ self.x_map
 
     def outputs(self, y: np.ndarray) -> np.ndarray:
         """Scale outputs."""
-        return (y - self.y_mean) / self.y_std
+        return _standardized("y", "outputs", y, self.y_mean, self.y_std)
 
     def undo_mean(self, mean: np.ndarray) -> np.ndarray:
         """Convert a mean, sample or quantile to the units of y."""
@@ -59,9 +57,27 @@ def fit_scaling(environments: Sequence[Sequence[Task]], weights: Sequence[float]
     tasks, task_weights = zip(*_weighted_tasks(environments, weights), strict=True)
     sizes = [len(task.y) for task in tasks]
     sample_weights = np.repeat(np.array(task_weights) / sizes, sizes)
-    x_mean, x_std = _moments(np.concatenate([task.x for task in tasks]), sample_weights)
-    y_mean, y_std = _moments(np.concatenate([task.y for task in tasks])[:, None], sample_weights)
-    return Scaling(x_mean, x_std, y_mean[0], y_std[0])
+    columns = np.concatenate([np.column_stack([task.x, task.y]) for task in tasks])
+    # A power of two, so that dividing by it changes no digit. It keeps the squares of 1e200 and 1e-200 in range.
+    size = np.ldexp(1.0, np.frexp(np.max(np.abs(columns), axis=0))[1] - 1)
+    # Relative to the first row, because 1e9 + 1e-3 and its neighbors have few digits that differ.
+    unit, share = columns / size - columns[0] / size, sample_weights / sample_weights.sum()
+    mean = share @ unit
+    return scaling_of(size, columns[0] / size + mean, np.sqrt(share @ (unit - mean) ** 2), columns[0])
+
+
+def scaling_of(size: np.ndarray, mean: np.ndarray, std: np.ndarray, first: np.ndarray) -> Scaling:
+    """Return the scaling by mean and standard deviation of all columns, y the last, in units of their sizes.
+
+    A column that varies by less than rounding is constant, and has its `first` value: dividing by its spread would
+    amplify noise.
+    """
+    constant = std <= ROUNDING
+    mean, std = np.where(constant, first, mean * size), np.where(constant, 1.0, std * size)
+    if not 1.0 / MAX_SPREAD <= std[-1] <= MAX_SPREAD:
+        limits = f"between {1.0 / MAX_SPREAD:g} and {MAX_SPREAD:g}, so that its variance is a number"
+        raise ValueError(f"y must have a standard deviation {limits}; it is {std[-1]:.3g}. Change the units of y.")
+    return Scaling(mean[:-1], std[:-1], mean[-1], std[-1])
 
 
 def fit_label_scaling(environments: Sequence[Sequence[Task]], weights: Sequence[float], within: bool) -> Scaling:
@@ -129,15 +145,10 @@ def _class_residuals(task: Task) -> np.ndarray:
     return np.concatenate(rows)
 
 
-def _moments(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weighted mean and standard deviation of every column."""
-    share = weights / weights.sum()
-    # Dividing by the largest magnitude first keeps the squares of 1e200 and 1e-200 in range.
-    size = np.max(np.abs(values), axis=0)
-    size = np.where(size > 0, size, 1.0)
-    unit = values / size
-    mean = share @ unit
-    std = np.sqrt(share @ (unit - mean) ** 2)
-    # A column that varies by less than rounding is constant: dividing by its spread would amplify noise.
-    constant = std <= 1e-12
-    return np.where(constant, values[0], mean * size), np.where(constant, 1.0, std * size)
+def _standardized(name: str, kind: str, values: np.ndarray, mean: Any, std: Any) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        scaled = (values - mean) / std
+    if np.max(np.abs(scaled), initial=0.0) > MAX_SCALED:
+        limit = f"{MAX_SCALED:g} standard deviations from the meta-training {kind}"
+        raise ValueError(f"{name} is more than {limit}. Check its units.")
+    return scaled
