@@ -3,7 +3,7 @@
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -15,21 +15,10 @@ from metaprior.checks import check_integer, check_noise
 from metaprior.estimators.arguments import NamedEnvironments, check_parameters, reject_renamed_parameters
 from metaprior.estimators.fitted_prior import FittedPrior, heaviest, training_record
 from metaprior.estimators.persistence import write_prior
-from metaprior.estimators.seen_tasks import (
-    Seen,
-    check_noise_size,
-    input_range,
-    known_digests,
-    remember,
-    task_digests,
-    test_digests,
-    tests_seen,
-    warn_if_seen,
-)
+from metaprior.estimators.seen_tasks import KnowsItsTasks, check_noise_size, remember
 from metaprior.search.report import TransferReport
 from metaprior.tasks.input_columns import Features
-from metaprior.tasks.task_digests import kept_digests
-from metaprior.tasks.types import Task, TestTask
+from metaprior.tasks.types import TestTask
 
 if TYPE_CHECKING:
     from metaprior.meta.methods import Interaction
@@ -37,7 +26,7 @@ if TYPE_CHECKING:
 Estimator = TypeVar("Estimator", bound="MetaGP")
 
 
-class MetaGP(BaseEstimator):
+class MetaGP(KnowsItsTasks, BaseEstimator):
     """Meta-training by weighted free energy minimization. The parameters are those of the two estimators."""
 
     likelihood: ClassVar[Literal["gaussian", "bernoulli"]]
@@ -109,7 +98,7 @@ class MetaGP(BaseEstimator):
         fit_prior = self._engine(tests)
         fitted = fit_prior(self, environments, tests, patience, checkpoint)
         self._record(fitted, environments, time.monotonic() - started)
-        self._remember(features, seen, environments.target, tests)
+        self._remember_tasks(features, seen, environments.target, tests)
         return self
 
     def set_params(self, **params: Any) -> Any:
@@ -124,40 +113,6 @@ class MetaGP(BaseEstimator):
             "adapt(X_context, y_context).predict(X), or predict_many for many tasks. Without any readings, "
             "adapt([], []).predict(X) predicts from the prior."
         )
-
-    def fitted_on(self, tasks: Iterable[Any]) -> np.ndarray:
-        """Tell which tasks the prior was fitted to, by their readings in any order.
-
-        The prior keeps a digest of each task that it was fitted to or validated on, of the first 100,000 in the order
-        of the digests. Beyond that many, a task may go unnoticed.
-
-        Parameters
-        ----------
-        tasks : sequence of (X, y)
-            Tasks with all of their readings.
-
-        Returns
-        -------
-        ndarray of bool of shape (n_tasks,)
-
-        Examples
-        --------
-        >>> from metaprior import MetaGPRegressor
-        >>> tasks = [([[0.0], [1.0]], [0.0, 1.0]), ([[0.5], [2.0]], [0.4, 2.1])]
-        >>> meta = MetaGPRegressor(random_state=0).fit(target_tasks=tasks)
-        >>> meta.fitted_on([([[1.0], [0.0]], [1.0, 0.0]), ([[0.0]], [0.0])])
-        array([ True, False])
-        """
-        check_is_fitted(self, "model_")
-        checked = self._check_tasks(tasks, "tasks", self.features_)
-        return np.isin(task_digests(checked), known_digests(self)) if checked else np.zeros(0, bool)
-
-    @property
-    def features_(self) -> Features:
-        """What is known of the input columns: their number, names and ranges."""
-        names = getattr(self, "feature_names_in_", None)
-        known = getattr(self, "feature_range_", None)  # not in files of earlier versions
-        return Features(self.n_features_in_, None if names is None else tuple(names), known)
 
     def transfer_report(self) -> TransferReport:
         """Report whether the source helps, by how much, and how certain that is.
@@ -244,19 +199,6 @@ class MetaGP(BaseEstimator):
         self.n_features_in_ = self.model_.input_dim
         self.training_ = training_record(names, tasks, target, fitted, seconds)
 
-    def _remember(self, features: Features, seen: Sequence[Seen], target: int, tests: list[TestTask] | None) -> None:
-        """Set the fitted attributes that tell of the tasks: names and ranges of their inputs, and digests."""
-        for name in vars(self).keys() & {"feature_names_in_"}:
-            delattr(self, name)  # of an earlier fit
-        if features.names is not None:
-            self.feature_names_in_ = np.array(features.names, dtype=object)
-        self.feature_range_ = input_range(seen, self.environment_weights_)
-        # An environment without weight in any candidate had no effect, but the target has judged the candidates.
-        used = self.report_.environment_weights.max(axis=0) > 0
-        digests = [each.digests for e, each in enumerate(seen) if used[e] or e == target]
-        digests += [] if tests is None else [test_digests(tests)]
-        self.task_digests_ = kept_digests(np.concatenate(digests))
-
     def _check_particles(self) -> None:
         """Raise if the prior is not fitted, or has no particles."""
         check_is_fitted(self, "model_")
@@ -273,24 +215,8 @@ class MetaGP(BaseEstimator):
         """Check the tasks, and learn their features."""
 
     @abstractmethod
-    def _check_tasks(self, tasks: Any, name: str, features: Features) -> list[Task]:
-        """Check tasks as a fitted prior knows them, labels as 0 and 1."""
-
-    @abstractmethod
-    def _check_tests(self, tasks: Any, name: str, features: Features) -> list[TestTask]:
-        """Check meta-test tasks."""
-
-    @abstractmethod
     def _check_standardize(self) -> None:
         """Check the parameter `standardize`."""
-
-    def _read_tests(self, tasks: Any, name: str) -> list[TestTask]:
-        """Check tasks to score; warn if the prior was fitted to any of them."""
-        check_is_fitted(self, "model_")
-        tests = self._check_tests(tasks, name, self.features_)
-        known = known_digests(self)
-        warn_if_seen(tests_seen(tests, known), name, len(known))
-        return tests
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         parameters = super().__repr__(N_CHAR_MAX)

@@ -1,12 +1,15 @@
 """What a prior remembers of the tasks it was fitted to: ranges of their columns, and digests to know them again."""
 
-from collections.abc import Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.utils.validation import check_is_fitted
 
 from metaprior.checks import Argument, Message, warn_caller
 from metaprior.storage.stored_tasks import StoredTasks
+from metaprior.tasks.input_columns import Features
 from metaprior.tasks.task_digests import MAX_DIGESTS, digest, kept_digests, row_hashes, sum_rows
 from metaprior.tasks.types import Task, TestTask
 
@@ -26,6 +29,83 @@ class Seen(NamedTuple):
     digests: np.ndarray  # at most MAX_DIGESTS
 
 
+class KnowsItsTasks:
+    """An estimator that knows the tasks it was fitted to again, and what their inputs were."""
+
+    model_: Any
+    report_: Any
+    environment_weights_: np.ndarray
+    n_features_in_: int
+
+    def fitted_on(self, tasks: Iterable[Any]) -> np.ndarray:
+        """Tell which tasks the prior was fitted to, by their readings in any order.
+
+        The prior keeps a digest of each task that it was fitted to or validated on, of the first 100,000 in the order
+        of the digests. Beyond that many, a task may go unnoticed.
+
+        Parameters
+        ----------
+        tasks : sequence of (X, y)
+            Tasks with all of their readings.
+
+        Returns
+        -------
+        ndarray of bool of shape (n_tasks,)
+
+        Examples
+        --------
+        >>> from metaprior import MetaGPRegressor
+        >>> tasks = [([[0.0], [1.0]], [0.0, 1.0]), ([[0.5], [2.0]], [0.4, 2.1])]
+        >>> meta = MetaGPRegressor(random_state=0).fit(target_tasks=tasks)
+        >>> meta.fitted_on([([[1.0], [0.0]], [1.0, 0.0]), ([[0.0]], [0.0])])
+        array([ True, False])
+        """
+        check_is_fitted(self, "model_")
+        checked = self._check_tasks(tasks, "tasks", self.features_)
+        return np.isin(task_digests(checked), self._known_digests) if checked else np.zeros(0, bool)
+
+    @property
+    def features_(self) -> Features:
+        """What is known of the input columns: their number, names and ranges."""
+        names = getattr(self, "feature_names_in_", None)
+        known = getattr(self, "feature_range_", None)  # not in files of earlier versions
+        return Features(self.n_features_in_, None if names is None else tuple(names), known)
+
+    def _remember_tasks(
+        self, features: Features, seen: Sequence[Seen], target: int, tests: list[TestTask] | None
+    ) -> None:
+        """Set the fitted attributes that tell of the tasks: names and ranges of their inputs, and digests."""
+        vars(self).pop("feature_names_in_", None)  # of an earlier fit
+        if features.names is not None:
+            self.feature_names_in_ = np.array(features.names, dtype=object)
+        self.feature_range_ = input_range(seen, self.environment_weights_)
+        # An environment without weight in any candidate had no effect, but the target has judged the candidates.
+        used = self.report_.environment_weights.max(axis=0) > 0
+        digests = [each.digests for e, each in enumerate(seen) if used[e] or e == target]
+        digests += [] if tests is None else [test_digests(tests)]
+        self.task_digests_ = kept_digests(np.concatenate(digests))
+
+    @property
+    def _known_digests(self) -> np.ndarray:
+        return getattr(self, "task_digests_", np.empty(0, np.uint64))  # not in files of earlier versions
+
+    def _read_tests(self, tasks: Any, name: str) -> list[TestTask]:
+        """Check tasks to score; warn if the prior was fitted to any of them."""
+        check_is_fitted(self, "model_")
+        tests = self._check_tests(tasks, name, self.features_)
+        known = self._known_digests
+        warn_if_seen(tests_seen(tests, known), name, len(known))
+        return tests
+
+    @abstractmethod
+    def _check_tasks(self, tasks: Any, name: str, features: Features) -> list[Task]:
+        """Check tasks as a fitted prior knows them, labels as 0 and 1."""
+
+    @abstractmethod
+    def _check_tests(self, tasks: Any, name: str, features: Features) -> list[TestTask]:
+        """Check meta-test tasks."""
+
+
 def remember(tasks: Sequence[Task], input_dim: int) -> Seen:
     """Look at all tasks of an environment, once and in blocks."""
     lower, upper = np.full(input_dim + 1, np.inf), np.full(input_dim + 1, -np.inf)
@@ -39,7 +119,8 @@ def remember(tasks: Sequence[Task], input_dim: int) -> Seen:
 
 def input_range(environments: Sequence[Seen], weights: np.ndarray) -> np.ndarray:
     """Return the range of x in all environments that have weight, (2, input_dim)."""
-    used = [seen for seen, weight in zip(environments, weights, strict=True) if weight > 0]
+    pairs = zip(environments, weights, strict=True)
+    used = [seen for seen, weight in pairs if weight > 0 and len(seen.digests)]
     lower, upper = np.min([seen.lower for seen in used], axis=0), np.max([seen.upper for seen in used], axis=0)
     return np.stack([lower, upper])[:, :-1]
 
@@ -53,11 +134,6 @@ def check_noise_size(noise_std: float | None, environments: Sequence[Seen]) -> N
         found = f" must be in the units of y, whose values span {y_range:.3g}; got {noise_std:g}. Give the standard "
         learned = Argument("noise_std", "learned")
         raise ValueError(Message(Argument("noise_std"), found, "deviation of the noise, or ", learned, "."))
-
-
-def known_digests(meta: Any) -> np.ndarray:
-    """Return the digests of the tasks that an estimator was fitted to; none if its file is of an earlier version."""
-    return getattr(meta, "task_digests_", np.empty(0, np.uint64))
 
 
 def task_digests(tasks: Sequence[Task]) -> np.ndarray:

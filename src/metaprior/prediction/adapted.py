@@ -1,9 +1,6 @@
-"""A learned prior adapted to new tasks of numbers: predictions in the units of y, averaged over particles.
+"""A learned prior adapted to new tasks of numbers: predictions in the units of y, averaged over particles."""
 
-One task is the only entry of many: methods are written once, for a list of tasks.
-"""
-
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,107 +8,12 @@ from scipy.special import softmax
 from sklearn.utils import check_random_state
 
 from metaprior.checks import check_integer
+from metaprior.prediction.adapted_tasks import Adapted, AdaptedMany
 from metaprior.prediction.batches import Posteriors, components, joint, predict_rows
 from metaprior.prediction.ensemble import Ensemble, mixture
 from metaprior.prediction.mixtures import GaussianMixture, JointMixture
 from metaprior.tasks.input_columns import Features
-from metaprior.tasks.padding import Ragged, as_context_rows, as_input_rows, padded_size
-from metaprior.tasks.types import as_inputs
-
-
-class Adapted:
-    """Posteriors of one task; `AdaptedMany` overrides what differs for many."""
-
-    _query_name, _sample_name = "predict", "log_density"  # in errors
-
-    def __init__(self, posteriors: Posteriors, features: Features | None = None):
-        self._posteriors, self._features = posteriors, features or Features(posteriors.model.input_dim)
-
-    def __repr__(self) -> str:
-        readings, inputs = self._posteriors.y.n_rows, self._features.count
-        plural = f"{inputs} input column{'s' * (inputs != 1)}"
-        return f"{type(self).__name__}({readings} reading{'s' * (readings != 1)} as context, {plural})"
-
-    def extrapolates(self, X: Any) -> Any:
-        """Tell which inputs are outside the range of the tasks that the prior was fitted to.
-
-        An input is outside if any of its columns is, by more than a tenth of the column's range. Ranges are those of
-        all environments with weight. With more than 100 columns, as in images, nothing is outside.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, n_inputs)
-
-        Returns
-        -------
-        ndarray of bool of shape (n,)
-        """
-        queries = self._read(X)
-        return self._entries(queries.split(np.any(self._features.outside(queries.rows[:-1]), axis=1)))
-
-    def _list(self, name: str, values: Any) -> list[Any]:
-        """Return what users pass as a list with an entry for every task."""
-        return [values]
-
-    def _entries(self, values: list[Any]) -> Any:
-        """Return a list with an entry for every task as users get it."""
-        return values[0]
-
-    def _queries(self, X: Any) -> Ragged:
-        """Return the inputs of every task to predict at; warn about those outside the range of the fit."""
-        queries = self._read(X)
-        self._features.warn_outside(queries.rows[:-1])
-        return queries
-
-    def _read(self, X: Any) -> Ragged:
-        """Return the checked inputs of every task."""
-        return (
-            X if isinstance(X, Ragged) else as_input_rows(self._list("X", X), self._query_name.format, self._features)
-        )
-
-
-class AdaptedMany(Adapted, Sequence):
-    """Posteriors of many tasks."""
-
-    _query_name, _sample_name = "X[{}]", "log_density[{}]"
-
-    def __len__(self) -> int:
-        return len(self._posteriors.x.sizes)
-
-    def __repr__(self) -> str:
-        readings, dtype = self._posteriors.y.n_rows, self._posteriors.dtype
-        return f"{type(self).__name__}({len(self)} tasks, {readings} readings as context, dtype={dtype!r})"
-
-    def _some(self, index: slice) -> tuple[Ensemble, Ragged, Ragged]:
-        """Return the prior and the contexts of some tasks."""
-        tasks, all_tasks = np.arange(len(self))[index], self._posteriors
-        return all_tasks.model, all_tasks.x.take(tasks), all_tasks.y.take(tasks)
-
-    def _one(self, index: int) -> tuple[int, Posteriors]:
-        """Return the number of a task, and its posteriors in double precision."""
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"there are {len(self)} tasks; got the index {index}.")
-        task = range(len(self))[index]
-        if len(self) == 1 and self._posteriors.dtype == "float64":
-            return task, self._posteriors
-        return task, Posteriors(*self._some(slice(task, task + 1)))
-
-    def _list(self, name: str, values: Any) -> list[Any]:
-        shape = getattr(values, "shape", ())
-        stacked = len(shape) == 3 and shape[::2] == (len(self), self._features.count)
-        if name == "X" and hasattr(values, "__array__") and not stacked:
-            return [as_inputs(values, "X for all tasks", self._features)] * len(self)
-        also = ", or one array for all of them" if name == "X" else ""
-        expected = f"{name} must be a list with an array for each of the {len(self)} tasks{also}"
-        if isinstance(values, str | dict) or not isinstance(values, Iterable):
-            raise ValueError(f"{expected}; got {type(values).__name__}.")
-        entries = list(values)
-        if len(entries) != len(self):
-            raise ValueError(f"{expected}; got {len(entries)}.")
-        return entries
-
-    def _entries(self, values: list[Any]) -> list[Any]:
-        return values
+from metaprior.tasks.padding import Ragged, as_context_rows, padded_size
 
 
 class _Regression(Adapted):

@@ -8,7 +8,7 @@ from sklearn.utils import check_random_state
 
 from metaprior.checks import check_integer
 from metaprior.gp.likelihoods import sampled_probability
-from metaprior.prediction.adapted import Adapted, AdaptedMany
+from metaprior.prediction.adapted_tasks import Adapted, AdaptedMany
 from metaprior.prediction.batches import Posteriors, components, predict_rows
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.prediction.label_batches import predict_label_rows
