@@ -115,13 +115,13 @@ def plot_calibration(meta: Any, test_tasks: Any, *, axes: Any = None) -> Any:
     matplotlib Axes
     """
     if predicts_labels(meta):
-        labeled_tasks = as_labeled_tests(test_tasks, "test_tasks", meta.n_features_in_, meta.classes_)
+        labeled_tasks = as_labeled_tests(test_tasks, "test_tasks", meta.features_, meta.classes_)
         axes = resolve_axes(axes, (5.6, 4.8))
         from metaprior.prediction.label_batches import predict_labels
 
         _draw_reliability(axes, *predict_labels(meta.model_, labeled_tasks))
     else:
-        tasks = as_test_tasks(test_tasks, "test_tasks", meta.n_features_in_)
+        tasks = as_test_tasks(test_tasks, "test_tasks", meta.features_)
         axes = resolve_axes(axes, (5.2, 4.8))
         _draw_quantiles(axes, *predict_tasks(meta.model_, tasks))
     tidy(axes)

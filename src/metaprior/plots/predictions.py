@@ -8,6 +8,7 @@ import numpy as np
 from metaprior.checks import check_integer
 from metaprior.plots.style import BAND, DIAGONAL, DOTS, LINE, POINTS, RINGS, legend, plot_posterior, resolve_axes, tidy
 from metaprior.prediction.ensemble import predicts_labels
+from metaprior.tasks.input_columns import no_extrapolation_warnings
 from metaprior.tasks.labels import as_labels, encode, task_classes
 from metaprior.tasks.types import Task, as_inputs, as_numbers, as_task
 
@@ -16,6 +17,7 @@ MARGIN = 0.05  # of the range of the points, on either side
 RANGE = 2.5  # standard deviations of the meta-training inputs, on either side of their mean
 
 
+@no_extrapolation_warnings()
 def plot_prediction(
     meta: Any,
     X_context: Any,
@@ -49,13 +51,13 @@ def plot_prediction(
     -------
     matplotlib Axes
     """
-    labeled, input_dim = predicts_labels(meta), meta.n_features_in_
+    labeled, features, input_dim = predicts_labels(meta), meta.features_, meta.n_features_in_
     outputs = as_labels if labeled else as_numbers
-    context = as_task(X_context, y_context, "context", input_dim, outputs)
+    context = as_task(X_context, y_context, "context", features, outputs)
     if X_query is None and y_query is not None:
         raise ValueError("y_query was given without X_query: pass both, or neither.")
-    x_query = as_inputs([] if X_query is None else X_query, "query", input_dim)
-    queries = None if y_query is None else as_task(X_query, y_query, "query", input_dim, outputs)
+    x_query = as_inputs([] if X_query is None else X_query, "query", features)
+    queries = None if y_query is None else as_task(X_query, y_query, "query", features, outputs)
     if names is not None and (isinstance(names, str) or len(names) != 2):
         raise ValueError(f"names must be a pair (input name, output name); got {names!r}.")
     if input_dim > 1:
@@ -74,6 +76,7 @@ def plot_prediction(
     return axes
 
 
+@no_extrapolation_warnings()
 def plot_prior_samples(
     meta: Any, *, x: Any = None, n_samples: Any = 10, random_state: Any = 0, column: Any = 0, axes: Any = None
 ) -> Any:
