@@ -71,9 +71,10 @@ class Features:
         if self.range is None or not outside.any():
             return
         lower, upper = self.range
-        with np.errstate(over="ignore", divide="ignore"):
+        with np.errstate(over="ignore"):
             beyond = np.where(outside, np.maximum(lower - x, x - upper), 0.0)
-            row, column = np.unravel_index(np.argmax(beyond / (upper - lower)), x.shape)
+            span = np.where(upper > lower, upper - lower, 1.0)
+            row, column = np.unravel_index(np.argmax(beyond / span), x.shape)
         n_rows, others = int(outside.any(axis=1).sum()), int(outside.any(axis=0).sum()) - 1
         name = f"X[:, {column}]" if self.names is None else repr(self.names[column])
         also = f" (and {others} more column{'s' * (others > 1)})" if others else ""

@@ -16,6 +16,7 @@ import numpy as np
 from metaprior.datasets import Functions, Sinusoid
 from metaprior.estimators.regressor import MetaGPRegressor
 from metaprior.plots import plot_posterior
+from metaprior.tasks.input_columns import no_extrapolation_warnings
 from metaprior_studies.demo.rows import OnFit, Rows, Scorer, by_scheme, score_draws, with_error
 from metaprior_studies.drawn_tasks import DrawnTasks
 from metaprior_studies.environments.sinusoid_oracles import OraclePrediction, bayes_oracle, gp_oracle, score_oracle
@@ -117,6 +118,7 @@ def summary(rows: Rows) -> list[tuple[str, ...]]:
     ]
 
 
+@no_extrapolation_warnings()
 def draw_figure(config: DemoConfig, path: Path) -> None:
     """Plot the posterior of each scheme on one new target task, with the true function."""
     from matplotlib.figure import Figure

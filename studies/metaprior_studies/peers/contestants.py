@@ -12,6 +12,7 @@ from metaprior import MetaGPRegressor
 from metaprior.estimators.baselines import per_task_gp
 from metaprior.metrics import summarize
 from metaprior.prediction.mixtures import GaussianMixture
+from metaprior.tasks.input_columns import no_extrapolation_warnings
 from metaprior.tasks.types import TestTask
 from metaprior_studies.drawn_tasks import DrawnTasks
 from metaprior_studies.peers.context_boosting import fit_context_boosting
@@ -32,6 +33,7 @@ def fit_metaprior(source: Tasks, target: Tasks, seed: int) -> Fitted:
 def as_contestant(meta: MetaGPRegressor) -> Fitted:
     """Return a fitted estimator as a contestant."""
 
+    @no_extrapolation_warnings()  # all contestants predict the same held-out readings, wherever they are
     def predict(contexts: Tasks, queries: Sequence[Array]) -> Any:
         return meta.adapt_many([(task.x, task.y) for task in contexts]).predictive(list(queries))
 
