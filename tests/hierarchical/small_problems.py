@@ -5,11 +5,13 @@ from itertools import product
 import numpy as np
 
 from metaprior.hierarchical.blocks import make_blocks, place_points
+from metaprior.hierarchical.features import draw_network, with_features
 from metaprior.hierarchical.layout import Layout, Parts
 from metaprior.hierarchical.modes import CommonCurve, with_curve
 from metaprior.tasks.types import Task
 
-ALL_PARTS = [Parts(*flags) for flags in product([False, True], repeat=3)]
+FEATURES = [Parts(smooth=True, features=True, environment=own) for own in (False, True)]
+ALL_PARTS = [Parts(*flags) for flags in product([False, True], repeat=3)] + FEATURES
 SIZES = (1, 3, 7, 2, 3, 6)
 COUNTS = np.array([1.0, 0.4, 1.0, 2.5, 0.1, 1.0])
 IS_TARGET = np.array([0.0, 1.0, 0.0, 1.0, 1.0, 0.0])
@@ -47,4 +49,6 @@ def make_problem(parts, input_dim, log_noise=None, tasks=None, counts=COUNTS, is
     blocks = make_blocks(tasks, counts, is_target, points, max_blocks)
     if parts.curve:
         blocks = with_curve(blocks, make_curve(points), layout.n_curve)
+    if parts.features:
+        blocks = with_features(blocks, draw_network(input_dim, layout.n_features))
     return layout, make_theta(layout), blocks, points

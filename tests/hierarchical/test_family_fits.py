@@ -11,12 +11,14 @@ from metaprior.hierarchical.blocks import place_points
 from metaprior.hierarchical.families import (
     CURVE,
     FAMILIES,
+    FEATURES,
     LINEAR,
     SHAPES,
     SMOOTH,
     FamilyFit,
     TrainingTasks,
     fit_families,
+    fit_features,
     with_mean_of,
 )
 from metaprior.hierarchical.task_scales import ONE_SCALE
@@ -31,7 +33,9 @@ def training_of(tasks, counts=None, is_target=None):
 
 @pytest.fixture(scope="module")
 def fitted():
-    return fit_families(training_of(make_tasks(2), COUNTS, IS_TARGET), True, None)
+    training = training_of(make_tasks(2), COUNTS, IS_TARGET)
+    fit = fit_families(training, True, None)
+    return FamilyFit(fit.priors | {FEATURES: fit_features(training, True, None)}, fit.modes)
 
 
 def predictions(prior, input_dim=2):
@@ -59,7 +63,7 @@ def test_each_family_adds_to_the_one_before(fitted):
     assert list(fitted.modes) == [LINEAR, SMOOTH, CURVE]
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", [*FAMILIES, FEATURES])
 def test_the_mean_of_the_same_tasks_changes_nothing(fitted, name):
     prior = fitted.priors[name]
     forgotten = replace(prior, weights=np.zeros_like(prior.weights), weights_root=np.eye(len(prior.weights)))
@@ -71,7 +75,7 @@ def test_the_mean_of_the_same_tasks_changes_nothing(fitted, name):
         assert_same(again, prior, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", [*FAMILIES, FEATURES])
 def test_the_mean_follows_other_tasks_and_all_else_stays(fitted, name):
     prior = fitted.priors[name]
     shifted = [Task(task.x, task.y + 5.0) for task in make_tasks(2)]

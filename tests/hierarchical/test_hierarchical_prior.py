@@ -9,7 +9,8 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 from small_problems import IS_TARGET, make_tasks
 
-from metaprior.hierarchical.families import FAMILIES, LINEAR, SHAPES, TrainingTasks, fit_families
+from metaprior.hierarchical import families
+from metaprior.hierarchical.families import FEATURES, LINEAR, SHAPES, TrainingTasks, fit_families, fit_features
 from metaprior.hierarchical.layout import COMMON_STD, MAX_ARD
 from metaprior.hierarchical.task_scales import ONE_SCALE, TaskScales
 from metaprior.hierarchical.terms import JITTER, NOISE_FLOOR
@@ -17,6 +18,7 @@ from metaprior.tasks.padding import pad_to
 from metaprior.tasks.scaling import identity_scaling
 from metaprior.tasks.types import Task
 
+FAMILIES = (*families.FAMILIES, FEATURES)
 FACTORS, WEIGHTS = np.array([0.4, 1.0, 2.5]), np.array([0.2, 0.5, 0.3])
 
 
@@ -26,6 +28,7 @@ def fitted(input_dim, environment, noise_only=False):
     tasks = make_tasks(input_dim)
     training = TrainingTasks(identity_scaling(input_dim), tasks, np.ones(len(tasks)), IS_TARGET)
     priors = fit_families(training, environment, None).priors
+    priors[FEATURES] = fit_features(training, environment, None)
     scales = TaskScales(FACTORS, np.log(WEIGHTS), noise_only)
     return {name: replace(prior, scales=scales) for name, prior in priors.items()}
 
@@ -54,6 +57,8 @@ def common_kernel(prior, x, z):
         inner = rbf(points, points, lengths) + JITTER * np.eye(len(points))
         curve = rbf(x, points, lengths) @ np.linalg.solve(inner, rbf(points, z, lengths))
         covariance = covariance + layout.scale(theta, "mean")[0] ** 2 * curve
+    if layout.parts.features:
+        covariance = covariance + layout.scale(theta, "feature_mean")[0] ** 2 * prior.network(x) @ prior.network(z).T
     return covariance
 
 
@@ -72,6 +77,8 @@ def own_kernels(prior, x, z):
         slopes = np.broadcast_to(layout.scale(theta, "line")[1:], x.shape[1])
         stds = np.concatenate([layout.scale(theta, "line")[:1], slopes])
         deformed = (curves[0] * layout.scale(theta, "curve") ** 2) @ curves[1].T if layout.parts.curve else 0.0
+        if layout.parts.features:
+            deformed = (prior.network(x) * layout.scale(theta, "features") ** 2) @ prior.network(z).T
         return (lines[0] * stds**2) @ lines[1].T, deformed + smooth
     root = np.linalg.cholesky(rbf(points, points, lengths) + JITTER * np.eye(len(points)))
     whitened = [np.linalg.solve(root, rbf(points, inputs, lengths)).T for inputs in (x, z)]

@@ -20,7 +20,7 @@ from metaprior.hierarchical.terms import (
 )
 from metaprior.tasks.types import Task
 
-EVERYTHING = Parts(smooth=True, curve=True, environment=True)
+EVERYTHING = Parts(smooth=True, curve=True, environment=True, features=True)
 
 
 def finite_differences(function, theta, step=1e-5):
@@ -36,7 +36,7 @@ def finite_differences(function, theta, step=1e-5):
 @pytest.mark.parametrize("parts", ALL_PARTS, ids=str)
 def test_the_gradient_of_the_log_density(parts, input_dim, log_noise):
     layout, theta, blocks, points = make_problem(parts, input_dim, log_noise)
-    _, slope, _ = log_density(layout, theta, blocks, points)
+    _, slope, *_ = log_density(layout, theta, blocks, points)
     expected = finite_differences(lambda t: log_density(layout, t, blocks, points, gradient=False)[0], theta)
     np.testing.assert_allclose(slope, expected, rtol=1e-5, atol=1e-6)
 
@@ -45,13 +45,13 @@ def test_the_gradient_of_the_log_density(parts, input_dim, log_noise):
 def test_the_gradient_where_all_inputs_coincide(input_dim):
     tasks = [Task(np.ones((3, input_dim)), np.array([0.1, 0.5, -0.2])), Task(np.ones((1, input_dim)), np.ones(1))]
     layout, theta, blocks, points = make_problem(EVERYTHING, input_dim, None, tasks, np.ones(2), np.array([1.0, 0.0]))
-    _, slope, _ = log_density(layout, theta, blocks, points)
+    _, slope, *_ = log_density(layout, theta, blocks, points)
     expected = finite_differences(lambda t: log_density(layout, t, blocks, points, gradient=False)[0], theta)
     np.testing.assert_allclose(slope, expected, rtol=1e-5, atol=1e-6)
 
 
 def everything_of(layout, theta, blocks, points):
-    value, slope, collapsed = log_density(layout, theta, blocks, points)
+    value, slope, collapsed, _ = log_density(layout, theta, blocks, points)
     return np.concatenate([[value], slope, collapsed.mean, (collapsed.root @ collapsed.root.T).ravel()])
 
 
@@ -251,10 +251,13 @@ def test_the_hyper_prior_of_every_group():
         "deviation": slice(7, 8),
         "lengths": slice(8, 10),
         "curve": slice(10, 13),
-        "environment": slice(13, 14),
+        "feature_mean": slice(13, 14),
+        "features": slice(14, 22),
+        "environment": slice(22, 23),
     }
-    np.testing.assert_array_equal(layout.center, [-1.0] * 4 + [-0.5, 0.5, 0.5, -1.0, 0.5, 0.5] + [-1.5] * 4)
-    np.testing.assert_array_equal(layout.spread, [1.5] * 4 + [1.0] * 3 + [1.5] + [1.0] * 6)
+    center = [-1.0] * 4 + [-0.5, 0.5, 0.5, -1.0, 0.5, 0.5] + [-1.5] * 3 + [0.0] * 9 + [-1.5]
+    np.testing.assert_array_equal(layout.center, center)
+    np.testing.assert_array_equal(layout.spread, [1.5] * 4 + [1.0] * 3 + [1.5] + [1.0] * 5 + [1.5] * 9 + [1.0])
     assert Layout(Parts(smooth=True), 1).center.tolist() == [-1.0, -1.0, -1.0, -0.5, 0.0, -1.0, 0.0]
     many = Layout(EVERYTHING, MAX_ARD + 1)
     sizes = {name: place.stop - place.start for name, place in many.places.items()}

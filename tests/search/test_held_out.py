@@ -163,17 +163,22 @@ def calibrated_problem(n_tasks, log_stretch, seed=0):
 def test_with_many_tasks_the_spread_undoes_a_stretch(log_stretch):
     queries, member = calibrated_problem(400, log_stretch)
     standard_error = 1.0 / np.sqrt(2 * 1600)
-    assert np.log(queries.spread([member], np.ones(1))) == pytest.approx(-log_stretch, abs=0.025 + 3.0 * standard_error)
+    assert np.log(queries.spread([member], np.ones(1), np.inf)) == pytest.approx(
+        -log_stretch, abs=0.025 + 3.0 * standard_error
+    )
 
 
 def test_with_few_tasks_the_spread_stays_near_one():
-    spreads = [np.log(q.spread([m], np.ones(1))) for q, m in (calibrated_problem(3, 0.35, seed) for seed in range(20))]
+    spreads = [
+        np.log(q.spread([m], np.ones(1), np.inf)) for q, m in (calibrated_problem(3, 0.35, seed) for seed in range(20))
+    ]
     assert np.abs(spreads).max() <= 0.3
     assert -0.15 < np.mean(spreads) < 0.0
 
 
-def test_the_spread_is_the_mode_of_its_posterior():
-    """Every task counts as PER_TASK readings, and the log factor is normal a priori."""
+@pytest.mark.parametrize("n_tasks", [2.0, np.inf])
+def test_the_spread_is_the_mode_of_its_posterior(n_tasks):
+    """Every task counts as PER_TASK readings, and the log factor is normal a priori, around that for few tasks."""
     queries, members = calibrated_problem(12, 0.3)[0], [calibrated_problem(12, s)[1] for s in (0.1, 0.6)]
     weights = np.array([0.4, 0.6])
 
@@ -181,11 +186,11 @@ def test_the_spread_is_the_mode_of_its_posterior():
         stds = np.exp(log_factor) * np.exp([0.1, 0.6])
         densities = sum(w * norm.pdf(queries.y, 0.0, s) for w, s in zip(weights, stds, strict=True))
         by_task = [np.log(densities[queries.owner == task]).mean() for task in range(12)]
-        return PER_TASK * np.sum(by_task) + norm.logpdf(log_factor, scale=SPREAD_STD)
+        return PER_TASK * np.sum(by_task) + norm.logpdf(log_factor, np.log(np.sqrt(1.0 + 1.0 / n_tasks)), SPREAD_STD)
 
     best = LOG_SPREADS[np.argmax([log_posterior(each) for each in LOG_SPREADS])]
     assert best < -0.1
-    assert queries.spread(members, weights) == pytest.approx(np.exp(best))
+    assert queries.spread(members, weights, n_tasks) == pytest.approx(np.exp(best))
 
 
 @pytest.mark.parametrize("size", [1e-100, 1e100])

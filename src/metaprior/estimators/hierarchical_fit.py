@@ -26,6 +26,7 @@ from metaprior.search.family_search import (
     choose_untested,
     without_test,
 )
+from metaprior.search.feature_search import add_features, are_worth_trying
 from metaprior.search.report import make_report
 from metaprior.search.weights import (
     DISCOUNTS_UNTRIED,
@@ -107,6 +108,8 @@ def _search(meta: Any, environments: NamedEnvironments, sample: list[list[Task]]
         _add(search, options, deadline, move)
         if _is_auto(meta.alpha) and held_out == target:
             _compare_sources(search, counts, deadline, move)
+        if are_worth_trying(search) and not is_over(deadline):
+            add_features(search)
     return choose_members(search) if held_out == target else choose_untested(search)
 
 
@@ -135,7 +138,7 @@ def _add(
 ) -> None:
     """Compare options until the deadline; always the first."""
     for option in options:
-        if search.options and deadline is not None and time.monotonic() > deadline:
+        if search.options and is_over(deadline):
             return
         search.add(option)
         if move is not None:
@@ -156,6 +159,11 @@ def _compare_sources(
     known = [option.weights for option in search.options]
     several = combined_source_weights(counts, search.target, of_target, scores)
     _add(search, [Option(w, from_scores=True) for w in several if w not in known], deadline, move)
+
+
+def is_over(deadline: float | None) -> bool:
+    """Return whether the time of a search is over."""
+    return deadline is not None and time.monotonic() > deadline
 
 
 def _is_auto(alpha: Any) -> bool:

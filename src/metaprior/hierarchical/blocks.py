@@ -16,7 +16,7 @@ N_POINTS, N_POINTS_SEVERAL = 20, 40  # inducing points of the common curve, with
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Tasks padded to one size. Padding has a mask of zero, and zeros in `y`, `line` and `curve`."""
+    """Tasks padded to one size. Padding has a mask of zero, and zeros in `y`, `line`, `curve` and `features`."""
 
     x: np.ndarray  # (tasks, n, input_dim)
     y: np.ndarray  # (tasks, n)
@@ -27,6 +27,7 @@ class Block:
     between: np.ndarray  # (tasks, n, n, d or 1): squared distances of the inputs of a task
     to_points: np.ndarray  # (tasks, n, points, d or 1): squared distances from the inducing points
     curve: np.ndarray | None = None  # (tasks, n, n_curve)
+    features: np.ndarray | None = None  # (tasks, n, n_features)
 
 
 def make_blocks(

@@ -7,6 +7,7 @@ import numpy as np
 
 from metaprior.hierarchical.blocks import make_blocks, place_points, squared_distances
 from metaprior.hierarchical.collapse import Collapsed, Gaussians, collapse, information, posterior_of_weights
+from metaprior.hierarchical.features import find_features, with_features
 from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
 from metaprior.hierarchical.layout import Layout, Parts
 from metaprior.hierarchical.modes import MAX_ITERATIONS, CommonCurve, Mode, common_curve, find_mode, with_curve
@@ -16,8 +17,8 @@ from metaprior.hierarchical.terms import add_noise, gaussians, make_basis, mean_
 from metaprior.tasks.scaling import Scaling
 from metaprior.tasks.types import Task
 
-LINEAR, SMOOTH, CURVE, SHAPES = "linear", "smooth", "curve", "shapes"
-FAMILIES = (LINEAR, SMOOTH, CURVE, SHAPES)
+LINEAR, SMOOTH, CURVE, SHAPES, FEATURES = "linear", "smooth", "curve", "shapes", "features"
+FAMILIES = (LINEAR, SMOOTH, CURVE, SHAPES)  # fitted always; features only where they may pay
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +64,19 @@ def fit_families(
     return FamilyFit({name: prior for name, prior in fitter.priors.items() if _is_finite(prior)}, fitter.modes)
 
 
+def fit_features(training: TrainingTasks, environment: bool, noise_std: float | None) -> HierarchicalPrior:
+    """Fit the family of learned features; raise LinAlgError if it cannot be fitted.
+
+    It is not among those of `fit_families`, because it takes much longer.
+    """
+    fitter = _Fitter(training, noise_std, None, MAX_ITERATIONS)
+    fitter.fit_features(Parts(smooth=True, features=True, environment=environment))
+    prior = fitter.priors[FEATURES]
+    if not _is_finite(prior):
+        raise np.linalg.LinAlgError("the features are not finite")
+    return prior
+
+
 class _Fitter:
     """The fits of one family after another to the same tasks."""
 
@@ -88,7 +102,18 @@ class _Fitter:
         known = [] if self.near is None or name not in self.near.modes else [self.near.modes[name]]
         if parts.curve and (self.max_iterations == MAX_ITERATIONS or not known):
             known.append(self.modes[SMOOTH])
-        mode = find_mode(layout, self.blocks, self.points, known, self.max_iterations)
+        return self._collapse(name, find_mode(layout, self.blocks, self.points, known, self.max_iterations))
+
+    def fit_features(self, parts: Parts) -> None:
+        """Learn features together with theta."""
+        layout = Layout(parts, self.points.shape[1], self.log_noise)
+        mode, network = find_features(layout, self.blocks, self.points)
+        self.blocks = with_features(self.blocks, network)
+        self._collapse(FEATURES, mode)
+        self.priors[FEATURES] = replace(self.priors[FEATURES], network=network)
+
+    def _collapse(self, name: str, mode: Mode) -> Collapsed:
+        layout = mode.layout
         basis = make_basis(layout, mode.theta, self.point_distances)
         given = [gaussians(layout, mode.theta, basis, block)[0] for block in self.blocks]
         lines = [block.line * layout.line_stds(mode.theta) for block in self.blocks]
@@ -168,4 +193,5 @@ def with_mean_of(prior: HierarchicalPrior, chunks: Iterable[TrainingTasks]) -> H
 
 def _is_finite(prior: HierarchicalPrior) -> bool:
     parts = (prior.theta, prior.weights, prior.weights_root, prior.scales.factors, prior.shape_root)
+    parts += () if prior.network is None else tuple(prior.network)
     return all(np.isfinite(part).all() for part in parts if part is not None)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from metaprior.hierarchical.blocks import line, squared_distances
+from metaprior.hierarchical.features import FeatureNetwork
 from metaprior.hierarchical.layout import Layout
 from metaprior.hierarchical.modes import CommonCurve
 from metaprior.hierarchical.small_matrices import log_sum_exp
@@ -51,6 +52,7 @@ class HierarchicalPrior:
     curve: CommonCurve | None = None
     shape_root: np.ndarray | None = None  # (functions, functions): root of the covariance S of the shapes
     counts: np.ndarray | None = None  # (environments,): how much the evidence of a task of each has counted
+    network: FeatureNetwork | None = None
 
     @property
     def input_dim(self) -> int:
@@ -128,13 +130,17 @@ class HierarchicalPrior:
         if self._basis is not None:
             functions = self._basis.functions(rbf_between(x, self.points, self._basis.lengths))
             common = np.concatenate([common, functions * real], axis=-1)
+        features = np.zeros((*mask.shape, 0)) if self.network is None else self.network(x) * real
+        if self.network is not None:
+            common = np.concatenate([common, layout.scale(theta, "feature_mean")[0] * features], axis=-1)
         if layout.parts.environment:
             share = 1.0 if is_target is None else is_target[:, None, None]
             common = np.concatenate([common, layout.scale(theta, "environment")[0] * share * common], axis=-1)
         curve = np.zeros((*mask.shape, 0)) if self.curve is None else self.curve(x, layout.n_curve) * real
         if self.shape_root is None:
-            scales = np.ones(0) if self.curve is None else layout.scale(theta, "curve")
-            own = np.concatenate([lines * layout.line_stds(theta), curve * scales], axis=-1)
+            curve *= 1.0 if self.curve is None else layout.scale(theta, "curve")
+            features *= 1.0 if self.network is None else layout.scale(theta, "features")
+            own = np.concatenate([lines * layout.line_stds(theta), curve, features], axis=-1)
             return Points(x, mask, common, own, np.zeros((*mask.shape, 0)))
         whitened = (rbf_between(x, self.points, layout.scale(theta, "lengths")) @ self._whitening) * real
         own = np.concatenate([lines, curve, whitened], axis=-1) @ self.shape_root

@@ -2,11 +2,12 @@
 
 A reading of task i is
 
-    y_i(x) = l(x) . beta + mu(x) + l(x) . b_i + g_i(x) + (mu(x), mu'(x)) . s_i + noise,    l(x) = (1, x),
+    y_i(x) = l(x) . beta + mu(x) + l(x) . b_i + g_i(x) + (mu(x), mu'(x)) . s_i + phi(x) . (m + u_i) + noise,
 
-with a common line beta and a smooth common curve mu; the task's own line b_i and smooth deviation g_i; and s_i, by
-which the task scales the common curve and shifts it along each input. In the target environment the common mean may
-have a deviation of its own.
+where l(x) = (1, x), with a common line beta and a smooth common curve mu; the task's own line b_i and smooth deviation
+g_i; s_i, by which the task scales the common curve and shifts it along each input; and features phi(x) of a network,
+which all tasks share, with common weights m and the task's own u_i. In the target environment the common mean may have
+a deviation of its own.
 """
 
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from functools import cached_property
 import numpy as np
 
 MAX_ARD = 6  # input columns up to which each has its own length scale and its own scale of slopes
+N_FEATURES = 8  # that a network computes
 COMMON_STD = 3.0  # prior standard deviation of the common intercept and slopes, in standardized units
 
 
@@ -25,6 +27,7 @@ class Parts:
     smooth: bool = False  # mu, and with it g
     curve: bool = False  # tasks scale and shift mu
     environment: bool = False  # the target's common mean deviates from the sources'
+    features: bool = False  # phi
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,11 @@ class Layout:
         """Number of functions by which tasks deform the common curve: its value, and its slope along each input."""
         return (1 + self.input_dim if self.ard else 1) if self.parts.curve else 0
 
+    @property
+    def n_features(self) -> int:
+        """Number of features that a network computes."""
+        return N_FEATURES if self.parts.features else 0
+
     @cached_property
     def groups(self) -> list[tuple[str, int, float, float]]:
         """(name, number, hyper-prior mean, hyper-prior standard deviation), in the order of theta."""
@@ -59,6 +67,8 @@ class Layout:
             groups += [("deviation", 1, -1.0, 1.5), ("lengths", n_lengths, log_length, 1.0)]  # g
         if self.parts.curve:
             groups.append(("curve", self.n_curve, -1.5, 1.0))  # s
+        if self.parts.features:
+            groups += [("feature_mean", 1, 0.0, 1.5), ("features", self.n_features, 0.0, 1.5)]  # m, u
         if self.parts.environment:
             groups.append(("environment", 1, -1.5, 1.0))
         return groups

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize
@@ -46,10 +47,19 @@ class CommonCurve:
         return np.stack(functions, axis=-1)
 
 
+class Density(NamedTuple):
+    """The log Gibbs density at one theta."""
+
+    value: float
+    slope: np.ndarray  # by theta
+    collapsed: Collapsed
+    by_block: list[tuple[np.ndarray, np.ndarray]]  # derivatives by the covariances and mean features of every block
+
+
 def log_density(
     layout: Layout, theta: np.ndarray, blocks: Sequence[Block], points: np.ndarray, gradient: bool = True
-) -> tuple[float, np.ndarray, Collapsed]:
-    """Return log p(theta) + J up to constants, its gradient, and the posterior of the mean's weights."""
+) -> Density:
+    """Return log p(theta) + J up to constants, with its derivatives unless told otherwise."""
     point_distances = squared_distances(points, points)
     basis = make_basis(layout, theta, point_distances)
     parts = [gaussians(layout, theta, basis, block) for block in blocks]
@@ -58,15 +68,15 @@ def log_density(
     z = (theta - layout.center) / layout.spread
     value, slope = collapsed.value - 0.5 * float(z @ z), -z / layout.spread
     if not gradient:
-        return value, slope, collapsed
-    of_root = 0.0
-    for block, (given_block, smooth), found in zip(blocks, parts, slopes(given, collapsed), strict=True):
+        return Density(value, slope, collapsed, [])
+    of_root, by_block = 0.0, slopes(given, collapsed)
+    for block, (given_block, smooth), found in zip(blocks, parts, by_block, strict=True):
         by_theta, by_root = pull_back(layout, theta, basis, block, given_block.features, smooth, *found)
         slope += by_theta
         of_root = of_root + by_root
     if basis is not None:
         slope[layout.places["mean_lengths"]] += point_slopes(basis, np.asarray(of_root), point_distances)
-    return value, slope, collapsed
+    return Density(value, slope, collapsed, by_block)
 
 
 def find_mode(
@@ -85,7 +95,7 @@ def find_mode(
     def loss(theta: np.ndarray, gradient: bool = True) -> tuple[float, np.ndarray]:
         if np.max(np.abs(theta - layout.center) / layout.spread) < FARTHEST:
             try:
-                value, slope, _ = log_density(layout, theta, blocks, points, gradient)
+                value, slope, *_ = log_density(layout, theta, blocks, points, gradient)
             except np.linalg.LinAlgError:
                 return np.inf, np.zeros(len(theta))
             if np.isfinite(value) and np.isfinite(slope).all():

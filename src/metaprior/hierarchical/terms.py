@@ -64,11 +64,14 @@ def whitening(point_distances: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def mean_features(layout: Layout, theta: np.ndarray, basis: Basis | None, block: Block) -> np.ndarray:
-    """Return F: the common line, the common curve, and with an environment effect both again for the target."""
+    """Return F: the common line, curve and features, and with an environment effect all again for the target."""
     features = block.line * layout.trend_stds(theta)
     if basis is not None:
         functions = basis.functions(rbf(block.to_points, basis.lengths))
         features = np.concatenate([features, functions * block.mask[..., None]], axis=-1)
+    if layout.parts.features:
+        assert block.features is not None
+        features = np.concatenate([features, layout.scale(theta, "feature_mean")[0] * block.features], axis=-1)
     if layout.parts.environment:
         own = layout.scale(theta, "environment")[0] * block.is_target[:, None, None] * features
         features = np.concatenate([features, own], axis=-1)
@@ -78,9 +81,8 @@ def mean_features(layout: Layout, theta: np.ndarray, basis: Basis | None, block:
 def deviations(layout: Layout, theta: np.ndarray, block: Block) -> tuple[np.ndarray, np.ndarray | None]:
     """Return the covariance of a task around the common mean, without noise, and its smooth part."""
     covariance = (block.line * layout.line_stds(theta) ** 2) @ np.swapaxes(block.line, 1, 2)
-    if layout.parts.curve:
-        assert block.curve is not None
-        covariance += (block.curve * layout.scale(theta, "curve") ** 2) @ np.swapaxes(block.curve, 1, 2)
+    for name, functions in _own_functions(layout, block):
+        covariance += (functions * layout.scale(theta, name) ** 2) @ np.swapaxes(functions, 1, 2)
     if not layout.parts.smooth:
         return covariance, None
     smooth = layout.scale(theta, "deviation")[0] ** 2 * rbf(block.between, layout.scale(theta, "lengths"))
@@ -125,26 +127,27 @@ def pull_back(
         gradient[places["noise"]] = 2.0 * layout.noise_variance(theta) * trace
     by_line = 2.0 * layout.line_stds(theta) ** 2 * _column_sums(of_covariance, block.line)
     gradient[places["line"]] = _by_group(layout, by_line)
-    if layout.parts.curve:
-        assert block.curve is not None
-        by_curve = _column_sums(of_covariance, block.curve)
-        gradient[places["curve"]] = 2.0 * layout.scale(theta, "curve") ** 2 * by_curve
+    for name, functions in _own_functions(layout, block):
+        gradient[places[name]] = 2.0 * layout.scale(theta, name) ** 2 * _column_sums(of_covariance, functions)
     if layout.parts.environment:
         half = features.shape[-1] // 2
-        effect = layout.scale(theta, "environment")[0]
         own = of_features[..., half:] * block.is_target[:, None, None]
-        gradient[places["environment"]] = effect * np.sum(own * features[..., :half])
-        of_features, features = of_features[..., :half] + effect * own, features[..., :half]
+        gradient[places["environment"]] = layout.scale(theta, "environment")[0] * np.sum(own * features[..., :half])
+        of_features, features = without_environment(layout, theta, block, of_features), features[..., :half]
     n_line = block.line.shape[-1]
     if not layout.ard:
         gradient[places["trend"]] = np.sum(of_features[..., 1:n_line] * features[..., 1:n_line])
+    if layout.parts.features:
+        of_network, by_network = (part[..., -layout.n_features :] for part in (features, of_features))
+        gradient[places["feature_mean"]] = np.sum(of_network * by_network)
     if smooth is None or basis is None:
         return gradient, np.zeros((0, 0))
     weighted = of_covariance * smooth
     gradient[places["deviation"]] = 2.0 * weighted.sum()
     lengths = layout.scale(theta, "lengths")
     gradient[places["lengths"]] = _total(weighted, block.between) / lengths**2
-    return _curve_slopes(gradient, layout, basis, block, features[..., n_line:], of_features[..., n_line:])
+    curve = slice(n_line, n_line + len(basis.root))
+    return _curve_slopes(gradient, layout, basis, block, features[..., curve], of_features[..., curve])
 
 
 def _curve_slopes(
@@ -163,6 +166,27 @@ def _curve_slopes(
     return gradient, -basis.inverse_root.T @ of_inverse @ basis.inverse_root.T
 
 
+def without_environment(layout: Layout, theta: np.ndarray, block: Block, of_features: np.ndarray) -> np.ndarray:
+    """Return the derivative of J by the mean features of all environments, given that by F."""
+    if not layout.parts.environment:
+        return of_features
+    common, own = np.split(of_features, 2, axis=-1)
+    return common + layout.scale(theta, "environment")[0] * block.is_target[:, None, None] * own
+
+
+def feature_slopes(
+    layout: Layout, theta: np.ndarray, block: Block, of_covariance: np.ndarray, of_features: np.ndarray
+) -> np.ndarray:
+    """Return the derivative of J by the features of the network, (tasks, n, n_features).
+
+    They are in C as phi diag(s^2) phi', and in F as t phi: dJ/dphi = 2 (dJ/dC) phi diag(s^2) + t dJ/d(t phi).
+    """
+    assert block.features is not None
+    by_mean = without_environment(layout, theta, block, of_features)[..., -layout.n_features :]
+    slopes = 2.0 * (of_covariance @ block.features) * layout.scale(theta, "features") ** 2
+    return (slopes + layout.scale(theta, "feature_mean")[0] * by_mean) * block.mask[..., None]
+
+
 def point_slopes(basis: Basis, of_root: np.ndarray, point_distances: np.ndarray) -> np.ndarray:
     """Return the derivative by the logarithm of mu's length scales through L, given that by L, (d or 1,)."""
     inner = np.tril(basis.root.T @ np.tril(of_root))
@@ -170,6 +194,12 @@ def point_slopes(basis: Basis, of_root: np.ndarray, point_distances: np.ndarray)
     of_kernel = basis.inverse_root.T @ inner @ basis.inverse_root
     of_kernel = 0.5 * (of_kernel + of_kernel.T) * basis.kernel
     return _total(of_kernel, point_distances) / basis.lengths**2
+
+
+def _own_functions(layout: Layout, block: Block) -> list[tuple[str, np.ndarray]]:
+    """Return the functions, besides the line, whose weights differ between tasks, by the names of their scales."""
+    known = (("curve", block.curve), ("features", block.features))
+    return [(name, functions) for name, functions in known if name in layout.places and functions is not None]
 
 
 def _by_group(layout: Layout, by_column: np.ndarray) -> np.ndarray:

@@ -97,6 +97,11 @@ class FamilySearch:
         self.families |= dict.fromkeys(full.priors)
         self.options.append(option)
 
+    def n_tasks(self, prior: HierarchicalPrior) -> float:
+        """Return the number of tasks that a prior was fitted to, those of discounted environments in part."""
+        assert prior.counts is not None
+        return float(prior.counts @ [len(tasks) for tasks in self.environments])
+
     def scores(self) -> np.ndarray:
         """Return the mean contaminated log density of every held-out task, (scored, tasks)."""
         return np.array([self.queries.scores(each.held_out) for each in self.scored])
@@ -202,5 +207,7 @@ def _average(search: FamilySearch, choice: Choice, weights: np.ndarray) -> Famil
     held_out = [each.held_out for each in search.scored]
     weights = merge_similar(weights, search.queries.distances(held_out))
     kept = np.flatnonzero(weights).tolist()
-    spread = search.queries.spread([held_out[i] for i in kept], weights[kept])
-    return FamilyChoice(choice, [search.scored[i].prior for i in kept], weights[kept], families, spread)
+    priors, weights = [search.scored[i].prior for i in kept], weights[kept]
+    n_tasks = 1.0 / float(weights @ [1.0 / search.n_tasks(prior) for prior in priors])
+    spread = search.queries.spread([held_out[i] for i in kept], weights, n_tasks)
+    return FamilyChoice(choice, priors, weights, families, spread)

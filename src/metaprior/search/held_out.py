@@ -93,18 +93,19 @@ class Queries:
         between = [(means - m) ** 2 + 2.0 * (logs - s) ** 2 for m, s in zip(means, logs, strict=True)]
         return np.array([part.mean(axis=1) for part in between])
 
-    def spread(self, members: Sequence[HeldOut], weights: np.ndarray) -> float:
+    def spread(self, members: Sequence[HeldOut], weights: np.ndarray, n_tasks: float) -> float:
         """Return the factor by which the averaged predictions must be stretched to fit the held-out tasks best.
 
         Averages over candidates are too wide where each is well calibrated, and too narrow where tasks are too few to
-        show how much tasks vary. A normal prior of the log factor keeps it near one.
+        show how much tasks vary. A normal prior keeps the log factor near that of sqrt(1 + 1 / n), where `n_tasks` is
+        the number of tasks that the members were fitted to: theta is a point, and ignores its own uncertainty.
         """
-        average = join(members, weights)
+        average, expected = join(members, weights), 0.5 * np.log1p(1.0 / n_tasks)
         values = []
         for log_spread in LOG_SPREADS.tolist():
             densities = average.stretched(float(np.exp(log_spread))).log_densities(self.y)
             likelihood = PER_TASK * float(np.sum(self.by_task(np.where(np.isfinite(self.y), densities, 0.0))))
-            values.append(likelihood - 0.5 * (log_spread / SPREAD_STD) ** 2)
+            values.append(likelihood - 0.5 * ((log_spread - expected) / SPREAD_STD) ** 2)
         return float(np.exp(LOG_SPREADS[int(np.argmax(values))]))
 
 
