@@ -83,7 +83,7 @@ def reading(path: Any, problem: str = "is damaged") -> Iterator[None]:
         *(ArithmeticError, RecursionError, MemoryError, EOFError),
     ) as error:
         why = f"it lacks {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
-        raise InvalidFile(f"{path} {problem}: {why[:500].rstrip('.')}.") from None
+        raise InvalidFile(f"{path} {problem}: {' '.join(why.split())[:500].rstrip('.')}.") from None
 
 
 def _digest(header: str, arrays: dict[str, np.ndarray]) -> str:

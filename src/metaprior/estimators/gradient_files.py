@@ -14,7 +14,10 @@ from metaprior.meta.methods import MAP, Laplace, resolve_inference
 from metaprior.meta.runs import Settings, draw_prior, scaling_template
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.prediction.trained import Model
-from metaprior.schema import MAX_NUMBER, Mismatch, check_array, check_weights, describe
+from metaprior.schema import MAX_NUMBER, Mismatch, check_weights, describe
+from metaprior.tasks.scaling_arrays import read_scaling
+
+WHITENING, WHITENING_ERROR = "whitening.value", 0.1  # far above rounding
 
 
 def model_parts(model: Ensemble) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -29,17 +32,18 @@ def read_model(meta: Any, header: dict[str, Any], tensors: dict[str, np.ndarray]
     fitted, input_dim, n_members = header["fitted"], header["input_dim"], header["n_members"]
     check_weights("model.weights", tensors.get("model.weights"), n_members)
     for i in range(n_members):  # before anything of this size is made
-        name = f"model.members[{i}].scaling"
-        for part, shape in (("x_mean", (input_dim,)), ("x_std", (input_dim,)), ("y_mean", ()), ("y_std", ())):
-            values = check_array(f"{name}.{part}", tensors.get(f"{name}.{part}"), shape, MAX_NUMBER)
-            if part in ("x_std", "y_std") and not (values > 0).all():
-                raise Mismatch(f"{name}.{part} must be positive")
+        read_scaling(tensors, f"model.members[{i}].scaling.", input_dim)
     settings = _settings(meta, fitted["family_"], input_dim)
+    settings = replace(settings, noise_std=None if settings.noise_std is None else 1.0)  # for its shape
     with jax.enable_x64(fitted["dtype_"] == "float64"):
         dtype = jnp.zeros(()).dtype
         particles, rest, _ = eqx.filter_eval_shape(draw_prior, jax.random.key(0), input_dim, settings, 1.0, dtype)
         member = Model(particles, rest, scaling_template(input_dim, settings))
-        return _fill(Ensemble((member,) * n_members, np.zeros(n_members)), tensors)
+        model = _fill(Ensemble((member,) * n_members, np.zeros(n_members)), tensors)
+    for name in tensors:
+        if name.endswith(WHITENING):
+            _check_basis(tensors, name.removesuffix(WHITENING))
+    return model
 
 
 def _settings(meta: Any, family: str, input_dim: int) -> Settings:
@@ -71,6 +75,19 @@ def _fill(template: Ensemble, tensors: dict[str, np.ndarray]) -> Ensemble:
         return tensor
 
     return jax.tree_util.tree_map_with_path(place, template)
+
+
+def _check_basis(tensors: dict[str, np.ndarray], name: str) -> None:
+    """Raise unless the functions of an inducing basis have at most unit variance, as W k(Z, Z) W' shows.
+
+    Otherwise what the kernel leaves beside them would have a negative variance.
+    """
+    points, whitening, log_length_scale = (
+        np.asarray(tensors[f"{name}{part}.value"], np.float64) for part in ("points", "whitening", "log_length_scale")
+    )
+    distances = np.sum((points[:, None] - points[None]) ** 2, axis=2) * np.exp(-2.0 * log_length_scale)
+    if np.linalg.eigvalsh(whitening @ np.exp(-0.5 * distances) @ whitening.T).max() > 1.0 + WHITENING_ERROR:
+        raise Mismatch(f"{name}whitening does not fit its points")
 
 
 def _largest(name: str, dtype: np.dtype) -> float:

@@ -119,7 +119,7 @@ HEADER: dict[str, Schema] = {
 }
 OPTIONAL_HEADER: dict[str, Schema] = {
     "engine": text,
-    "spread": positive,
+    "spread": number(1e-6, 1e6),
     "model": mapping(anything),  # what the engine makes of it
     "feature_names": sequence(text, least=1),
 }

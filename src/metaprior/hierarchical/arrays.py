@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from metaprior.hierarchical.features import FeatureNetwork
 from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
 from metaprior.hierarchical.layout import MAX_ARD, Layout, Parts
 from metaprior.hierarchical.modes import CommonCurve
@@ -14,7 +15,6 @@ from metaprior.schema import (
     MAX_INPUT,
     MAX_LEARNED,
     MAX_LOG,
-    MAX_NUMBER,
     Mismatch,
     Shape,
     boolean,
@@ -25,12 +25,12 @@ from metaprior.schema import (
     optional,
     record,
 )
-from metaprior.tasks.scaling import Scaling
+from metaprior.tasks.scaling_arrays import read_scaling
 
 ARRAYS = ("theta", "points", "weights", "weights_root")
 OPTIONAL_ARRAYS = ("shape_root", "counts")
 SCALING, CURVE = ("x_mean", "x_std", "y_mean", "y_std"), ("line", "weights", "points", "lengths")
-POSITIVE = ("scales.factors", "scaling.x_std", "scaling.y_std", "curve.lengths")
+POSITIVE = ("scales.factors", "curve.lengths")
 LARGEST = {"theta": MAX_LOG, "points": MAX_INPUT, "curve.points": MAX_INPUT, "curve.lengths": MAX_INPUT}
 DESCRIPTION = record(
     {
@@ -50,6 +50,8 @@ def to_arrays(prior: HierarchicalPrior) -> tuple[dict[str, Any], dict[str, np.nd
     arrays |= {f"scaling.{name}": getattr(prior.scaling, name) for name in SCALING}
     if prior.curve is not None:
         arrays |= {f"curve.{name}": getattr(prior.curve, name) for name in CURVE}
+    if prior.network is not None:
+        arrays |= {f"network.{name}": getattr(prior.network, name) for name in FeatureNetwork._fields}
     layout = prior.layout
     description = {
         "parts": asdict(layout.parts),
@@ -64,15 +66,18 @@ def to_arrays(prior: HierarchicalPrior) -> tuple[dict[str, Any], dict[str, np.nd
 def from_arrays(description: Any, arrays: Mapping[str, np.ndarray], input_dim: int) -> HierarchicalPrior:
     """Make a prior from what `to_arrays` returned; raise `Mismatch` if it does not fit."""
     DESCRIPTION(description, "model.members")
-    if description["input_dim"] != input_dim or (arrays.get("scaling.x_mean", np.empty(0)).shape != (input_dim,)):
-        raise Mismatch(f"the members of the prior must have {input_dim} input columns, as its header says")
+    if description["input_dim"] != input_dim:
+        raise Mismatch(f"model.members must have {input_dim} input columns, as the header says")
+    scaling = read_scaling(arrays, "scaling.", input_dim)  # first: it shows how many columns there are
     if unknown := description["parts"].keys() - {part.name for part in fields(Parts)}:
         raise Mismatch(f"model.members has parts {sorted(unknown)} that this version does not know")
     layout = Layout(Parts(**description["parts"]), input_dim, description["log_noise"])
     found = _check_arrays(layout, arrays)
-    scaling = Scaling(*(found[f"scaling.{name}"] for name in SCALING))
     scales = TaskScales(found["scales.factors"], found["scales.log_weights"], description["noise_only"])
     curve = CommonCurve(*(found[f"curve.{name}"] for name in CURVE)) if layout.parts.curve else None
+    network = None
+    if layout.parts.features:
+        network = FeatureNetwork(*(found[f"network.{name}"] for name in FeatureNetwork._fields))
     return HierarchicalPrior(
         scaling=scaling,
         layout=layout,
@@ -80,7 +85,9 @@ def from_arrays(description: Any, arrays: Mapping[str, np.ndarray], input_dim: i
         noise_variance=float(description["noise_variance"]),
         scales=scales,
         curve=curve,
-        **{name: found.get(name) for name in OPTIONAL_ARRAYS},
+        network=network,
+        shape_root=found.get("shape_root"),
+        counts=found.get("counts"),
     )
 
 
@@ -90,11 +97,10 @@ def _check_arrays(layout: Layout, arrays: Mapping[str, np.ndarray]) -> dict[str,
     for name, shape in _expected_shapes(layout, arrays).items():
         if name in OPTIONAL_ARRAYS and name not in arrays:
             continue
-        most = MAX_NUMBER if name.startswith("scaling.") else LARGEST.get(name, MAX_LEARNED)
-        found[name] = check_array(name, arrays.get(name), shape, most)
+        found[name] = check_array(name, arrays.get(name), shape, LARGEST.get(name, MAX_LEARNED))
         if name in POSITIVE and not (found[name] > 0).all():
             raise Mismatch(f"{name} must be positive")
-    check_weights("scales.log_weights", np.exp(found["scales.log_weights"]), None)
+    check_weights("scales.log_weights", np.exp(np.minimum(found["scales.log_weights"], 1.0)), None)
     return found
 
 
@@ -102,7 +108,8 @@ def _expected_shapes(layout: Layout, arrays: Mapping[str, np.ndarray]) -> dict[s
     """Return the shape of every array; the numbers of points and of scales are those of the arrays that are there."""
     n_points, n_scales = _length(arrays, "points"), _length(arrays, "scales.factors")
     input_dim, n_line = layout.input_dim, 1 + layout.input_dim
-    n_weights = (n_line + (n_points if layout.parts.smooth else 0)) * (2 if layout.parts.environment else 1)
+    n_common = n_line + (n_points if layout.parts.smooth else 0) + layout.n_features
+    n_weights = n_common * (2 if layout.parts.environment else 1)
     n_functions = n_line + layout.n_curve + n_points
     shapes: dict[str, Shape] = {
         "theta": (len(layout.center),),
@@ -111,13 +118,10 @@ def _expected_shapes(layout: Layout, arrays: Mapping[str, np.ndarray]) -> dict[s
         "weights_root": (n_weights, n_weights),
         "scales.factors": (n_scales,),
         "scales.log_weights": (n_scales,),
-        "scaling.x_mean": (input_dim,),
-        "scaling.x_std": (input_dim,),
-        "scaling.y_mean": (),
-        "scaling.y_std": (),
-        "shape_root": (n_functions, n_functions),
         "counts": (None,),
     }
+    if layout.parts.smooth:
+        shapes["shape_root"] = (n_functions, n_functions)
     if layout.parts.curve:
         n_curve_points = _length(arrays, "curve.points")
         shapes |= {
@@ -126,6 +130,10 @@ def _expected_shapes(layout: Layout, arrays: Mapping[str, np.ndarray]) -> dict[s
             "curve.points": (n_curve_points, input_dim),
             "curve.lengths": (input_dim if input_dim <= MAX_ARD else 1,),
         }
+    if layout.parts.features:
+        width = max(_length(arrays, "network.second"), 1)
+        sizes = ((input_dim, width), (width,), (width, width), (width,), (width, layout.n_features))
+        shapes |= {f"network.{name}": size for name, size in zip(FeatureNetwork._fields, sizes, strict=True)}
     return shapes
 
 
