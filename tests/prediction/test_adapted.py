@@ -462,7 +462,7 @@ def test_contexts_of_one_padded_size_share_a_program(regressor, monkeypatch):
     monkeypatch.setattr(
         trained.adaptation.inference, "points_of_tasks", lambda *given: traced.append(1) or points_of_tasks(*given)
     )
-    tasks = make_tasks([(13, 13), (14, 14), (16, 15), (15, 16)])
+    tasks = make_tasks([(150, 13), (160, 14), (192, 15), (129, 16)])  # more than SMALL, which all fewer share
     [(x, y, new), *others] = tasks
     regressor.adapt(x, y).predict(new)
     assert traced

@@ -9,6 +9,7 @@ from metaprior.gp.kernels import MLPKernel
 from metaprior.gp.means import ConstantMean
 from metaprior.meta.methods import SVGD
 from metaprior.meta.runs import Settings, make_run, make_scaling, stack_runs
+from metaprior.prediction.batches import SMALL
 from metaprior.tasks.types import as_tasks
 from metaprior.training.loop import train
 from metaprior.training.steps import TrainConfig
@@ -116,7 +117,7 @@ def test_a_temperature_by_rule_compiles_once_for_all_alpha(compilations):
     assert compilations() == 0
 
 
-def test_similar_sizes_adapt_and_predict_without_compiling(compilations):
+def test_other_sizes_adapt_and_predict_without_compiling(compilations):
     meta = fit()
 
     def use(n_context, n_query):
@@ -130,10 +131,12 @@ def test_similar_sizes_adapt_and_predict_without_compiling(compilations):
 
     use(8, 16)
     compilations()
-    for sizes in ((8, 16), (7, 13), (8, 14)):
+    for sizes in ((8, 16), (0, 1), (1, 100), (37, 5), (100, 33), (SMALL, SMALL)):
         use(*sizes)
         assert compilations() == 0, f"context and query sizes {sizes}"
-    use(9, 16)
+    meta.adapt([], []).predict(make_tasks(1, 1000)[0][0])  # in batches
+    assert compilations() == 0
+    meta.adapt(*make_tasks(1, SMALL + 1)[0]).predict([[0.0]])
     assert compilations() > 0
 
 

@@ -13,7 +13,7 @@ from metaprior.prediction.batches import Posteriors, components, joint, predict_
 from metaprior.prediction.ensemble import Ensemble, mixture
 from metaprior.prediction.mixtures import GaussianMixture, JointMixture
 from metaprior.tasks.input_columns import Features
-from metaprior.tasks.padding import Ragged, as_context_rows, padded_size
+from metaprior.tasks.padding import Ragged, as_context_rows
 
 
 class _Regression(Adapted):
@@ -136,7 +136,7 @@ class _Regression(Adapted):
         """Return the joint predictive distribution of every task."""
         queries, model, mixtures = self._queries(X), self._posteriors.model, []
         for task, n in enumerate(queries.sizes.tolist()):
-            padded, _ = queries.pad(queries.starts[[task]], queries.sizes[[task]], padded_size(n))
+            padded, _ = queries.pad(queries.starts[[task]], queries.sizes[[task]], self._posteriors.padded_size(n))
             predicted = self._posteriors.evaluate(joint, np.array([task]), padded)
             means, covariances, log_weights = mixture(model, predicted, latent)
             weights = model.component_weights if log_weights.ndim == 1 else softmax(log_weights[:, 0])

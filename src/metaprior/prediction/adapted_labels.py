@@ -13,7 +13,7 @@ from metaprior.prediction.batches import Posteriors, components, predict_rows
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.prediction.label_batches import predict_label_rows
 from metaprior.tasks.input_columns import Features
-from metaprior.tasks.padding import Ragged, padded_size
+from metaprior.tasks.padding import Ragged
 
 _draw = jax.jit(sampled_probability, static_argnums=3)
 
@@ -95,7 +95,7 @@ class _Classification(Adapted):
         key = jax.random.key(check_random_state(random_state).randint(2**31 - 1))
         probabilities = []
         for task, latent in enumerate(queries.split(predict_rows(self._posteriors, queries, components, latent=True))):
-            n, size = latent.shape[-1], padded_size(latent.shape[-1])
+            n, size = latent.shape[-1], self._posteriors.padded_size(latent.shape[-1])
             padded = np.pad(latent, ((0, 0), (0, 0), (0, size - n))).reshape(2, len(model.members), -1, 1, size)
             of_task = key if task == 0 else jax.random.fold_in(key, task)
             with jax.enable_x64(True):

@@ -18,6 +18,7 @@ from metaprior.tasks.padding import Ragged, group_by_size, padded_size
 from metaprior.tasks.types import TestTask
 
 MAX_QUERIES = 1024  # of one task in one chunk
+SMALL = 128  # samples and queries that few tasks of compiled members are padded to. Compiling for a size takes seconds
 # Size of a chunk: bytes of one layer of the networks for all its tasks. On a CPU four times as much no longer stays in
 # the cache and takes twice as long; an accelerator needs much to be busy.
 CHUNK_BYTES = 2**22
@@ -64,7 +65,7 @@ class Posteriors:
 
             def run(part: np.ndarray, at_once: int, offset: int = offset, size: int = size) -> tuple[Any, Any]:
                 filled = np.pad(part, (0, at_once - len(part)), mode="edge")  # one shape, one program
-                n_queries = np.minimum(queries.sizes[filled] - offset, MAX_QUERIES)
+                n_queries = np.minimum(queries.sizes[filled] - offset, size)
                 x, places = queries.pad(queries.starts[filled] + offset, n_queries, size)
                 real = np.flatnonzero(places[: len(part)] >= 0)
                 every = slice(None) if len(real) == places.size else real
@@ -85,7 +86,7 @@ class Posteriors:
     def _each(self, call: Callable[[Member, Any], Any], of_members: Sequence[Any], n_tasks: int) -> list[Any]:
         """Return `call(member, ...)` of every member; of many tasks in threads, since NumPy computes beside others."""
         members = self.model.members
-        if len(members) == 1 or n_tasks < THREADED_TASKS or any(hasattr(m, "accelerated") for m in members):
+        if len(members) == 1 or n_tasks < THREADED_TASKS or self._compiled:
             return [call(*pair) for pair in zip(members, of_members, strict=True)]
         with ThreadPoolExecutor(min(len(members), os.cpu_count() or 1)) as pool:
             return list(pool.map(call, members, of_members))
@@ -145,14 +146,14 @@ class Posteriors:
     def _batches(self, queries: Ragged) -> Iterator[tuple[np.ndarray, int, int, int]]:
         """Yield tasks, the first of their queries, the size to pad these to, and the number of tasks of a chunk.
 
-        More than MAX_QUERIES of a task come in several batches, so that no batch has a task twice.
+        Tasks with more queries than that come in several batches, so that no batch has a task twice.
         """
         for context_size in np.unique(self._size).tolist():
             of_size = np.flatnonzero((self._size == context_size) & (queries.sizes > 0))
             for size, chosen in self._group(np.minimum(queries.sizes[of_size], MAX_QUERIES), context_size):
                 tasks = of_size[chosen]
                 at_once = min(self._chunk_size(size, context_size), padded_size(len(tasks)))
-                for offset in range(0, int(queries.sizes[tasks].max()), MAX_QUERIES):
+                for offset in range(0, int(queries.sizes[tasks].max()), size):
                     yield tasks[queries.sizes[tasks] > offset], offset, size, at_once
 
     def _group(self, sizes: np.ndarray, context_size: int = 0) -> Iterator[tuple[int, np.ndarray]]:
@@ -160,21 +161,38 @@ class Posteriors:
 
         A few chunks share a size that is likely compiled already. More have up to three sizes that fit exactly.
         """
-        size = padded_size(int(sizes.max(initial=0)))
+        most = MAX_QUERIES - 1 if context_size else SMALL  # queries may come in several batches
+        size = self.padded_size(int(sizes.max(initial=0)), len(sizes), most)
         if len(sizes) > FEW_CHUNKS * self._chunk_size(size, context_size):
             yield from group_by_size(sizes, 3)
         elif len(sizes):
             yield size, np.arange(len(sizes))
 
+    def padded_size(self, n: int, n_tasks: int = 1, most: int = SMALL) -> int:
+        """Return the size to pad n samples or queries to: SMALL up to `most` of them, if that is little work."""
+        small = self._compiled and n <= most and n_tasks * self._numbers(SMALL, SMALL) <= self._chunk_numbers
+        return SMALL if small else padded_size(n)
+
     def _chunk_size(self, size: int, context_size: int) -> int:
-        """Return the number of tasks in CHUNK_BYTES."""
+        """Return the number of tasks in a chunk."""
+        return max(int(self._chunk_numbers / self._numbers(size, context_size)), 1)
+
+    def _numbers(self, size: int, context_size: int) -> int:
+        """Return how many numbers one layer of the networks has for one task."""
         members: Sequence[Any] = self.model.members
         width = max(getattr(member, "point_width", member.input_dim) for member in members)
         n_components = max(member.n_components for member in members)
-        n_numbers = (size + context_size) * max(32, context_size or size, width) * n_components
-        accelerated = any(getattr(member, "accelerated", False) for member in members)
-        most = ACCELERATOR_CHUNK_BYTES if accelerated else CHUNK_BYTES
-        return max(most // (n_numbers * np.dtype(self.dtype).itemsize), 1)
+        return (size + context_size) * max(32, context_size or size, width) * n_components
+
+    @property
+    def _chunk_numbers(self) -> float:
+        accelerated = any(getattr(member, "accelerated", False) for member in self.model.members)
+        return (ACCELERATOR_CHUNK_BYTES if accelerated else CHUNK_BYTES) / np.dtype(self.dtype).itemsize
+
+    @property
+    def _compiled(self) -> bool:
+        """Whether members are compiled for every shape that they meet."""
+        return any(hasattr(member, "accelerated") for member in self.model.members)
 
 
 def predict_rows(
