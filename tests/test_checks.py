@@ -1,5 +1,6 @@
 """Messages that keep the arguments they name, and checks of arguments."""
 
+import inspect
 import pickle
 import sys
 import warnings
@@ -15,6 +16,7 @@ from metaprior.checks import (
     check_integer,
     check_positive,
     require_matplotlib,
+    warn_caller,
 )
 
 
@@ -49,6 +51,22 @@ def test_checks_name_the_argument_and_what_came(check, bad, expected):
         assert repr(value) in message
         assert isinstance(message.parts[0], Argument)
         assert message.startswith(f"{message.parts[0].name} must be")
+
+
+@pytest.mark.parametrize("value", [1e300, 1e16, 1e-16, 1e-300])
+def test_a_scale_whose_square_would_overflow_is_refused(value):
+    with pytest.raises(ValueError, match=r"^prior_std must lie between 1e-15 and 1e\+15 or 'auto'; got"):
+        check_positive("prior_std", value, " or 'auto'")
+    assert check_positive("noise_std", value, limits=None) == value
+
+
+def test_a_warning_points_at_the_line_that_called_the_package():
+    """The tests' own import hook puts a frame around every function, so the functions here are made by hand."""
+    package = {"__name__": "metaprior.somewhere", "warn_caller": inspect.unwrap(warn_caller)}
+    exec("def inner():\n    warn_caller('look here')\ndef outer():\n    inner()", package)
+    with pytest.warns(UserWarning, match="look here") as caught:
+        package["outer"]()
+    assert (caught[0].filename, caught[0].lineno) == (__file__, inspect.currentframe().f_lineno - 1)
 
 
 def test_what_passes_comes_back():

@@ -139,6 +139,30 @@ def test_each_metric_ignores_padding(seed):
     assert metrics.calibration_error(u, mask) == metrics.calibration_error(transform[mask])
 
 
+def test_scores_print_as_a_table_that_fits_and_says_what_numbers_mean():
+    y = np.random.default_rng(0).normal(size=(40, 60))
+    scores = metrics.report(metrics.summarize(GaussianMixture(np.zeros((1, 40, 60)), np.ones((1, 40, 60))), y), 0.9)
+    lines = str(scores).splitlines()
+    assert len(lines) == 6
+    assert max(map(len, lines)) <= 79
+    assert lines[0] == "Means over 40 test tasks ± standard error; per_task has the values of each."
+    assert lines[1].split() == [
+        "rmse",
+        f"{scores.rmse:.3g}",
+        "±",
+        f"{scores.rmse_se:.2g}",
+        *["root", "mean", "square", "error,", "in", "the", "units", "of", "y"],
+    ]
+    assert "nats per reading" in lines[2]
+    assert "inside the 0.9 interval" in lines[3]
+    assert repr(scores) == str(scores)
+    assert scores.per_task.rmse.shape == (40,)
+    single = metrics.report(metrics.summarize_labels(np.array([[1.0]]), np.array([[0.8]]), np.log([[0.8]])))
+    assert "±" not in str(single).split("\n", 1)[1]
+    assert "Means over 1 test task " in str(single)
+    assert max(map(len, str(single).splitlines())) <= 79
+
+
 MIXTURE = GaussianMixture(np.zeros((2, 3, 4)), np.ones((2, 3, 4)))
 EMPTY_TASK = np.array([[True, True], [False, False]])
 

@@ -14,7 +14,15 @@ from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.metrics import accuracy_score, brier_score_loss, log_loss
 
-from metaprior import MetaGPClassifier, MLPEncoder, RBFKernel, files, load
+from metaprior import (
+    ExtrapolationWarning,
+    MetaGPClassifier,
+    MLPEncoder,
+    RBFKernel,
+    SeenTasksWarning,
+    files,
+    load,
+)
 from metaprior.files import InvalidFile
 from metaprior.prediction.batches import marginals
 
@@ -53,6 +61,19 @@ def own_labels():
     """A prior of tasks with labels of their own, not trained."""
     own = [[(x, np.where(y == 0, f"b{i}", f"a{i}")) for i, (x, y) in enumerate(tasks)] for tasks in (SOURCE, TARGET)]
     return MetaGPClassifier(**{**QUICK, "n_steps": 0}).fit(*own)
+
+
+def test_tasks_of_the_fit_are_known_by_their_labels(meta, own_labels):
+    flipped = [(x, 1 - y) for x, y in SOURCE]
+    assert meta.fitted_on([*SOURCE, *TARGET]).all()
+    assert not meta.fitted_on([*flipped, *make_tasks(3, [6])]).any()
+    assert own_labels.fitted_on([(x, np.where(y == 0, "b", "a")) for x, y in SOURCE]).all()
+    with pytest.warns(SeenTasksWarning, match="^1 of 5 test tasks"):
+        meta._read_tests(
+            [*TESTS, (SOURCE[0][0][:3], SOURCE[0][1][:3], SOURCE[0][0][3:], SOURCE[0][1][3:])], "test_tasks"
+        )
+    with pytest.warns(ExtrapolationWarning, match=r"at 1 of 2 inputs: X\[:, 1\] is 1000"):
+        meta.adapt(X_CONTEXT, Y_CONTEXT)._queries([[0.0, 0.0], [0.0, 1000.0]])  # as every prediction reads them
 
 
 def test_the_contract(meta):

@@ -1,6 +1,7 @@
 """The habits of scikit-learn: tags, clone, score, and sentences where the usual calls mean something else here."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.model_selection import GridSearchCV, ParameterGrid
@@ -62,6 +63,57 @@ def test_tools_that_pass_arrays_fail_with_a_sentence():
         search.fit(TASKS)
 
 
+@pytest.mark.parametrize(
+    ("x", "y"),
+    [
+        (np.zeros((6, 1)), np.zeros(6)),
+        (pd.DataFrame({"a": [0.0, 1.0]}), pd.Series([0.0, 1.0])),
+        ([[0.0], [1.0]], [0.0, 1.0]),
+        ([0.0, 1.0], [0.0, 1.0]),
+        (list(np.zeros((6, 1))), np.zeros(6)),
+    ],
+)
+@pytest.mark.parametrize("kind", [MetaGPRegressor, MetaGPClassifier])
+def test_one_data_set_explains_the_two_steps(kind, x, y):
+    for fit in (lambda: kind().fit(x, y), lambda: kind().fit(target_tasks=x)):
+        with pytest.raises(ValueError, match=r"_tasks must be a sequence of \(X, y\), one pair per task") as raised:
+            fit()
+        assert "fit([(X1, y1), (X2, y2), ...]) learns a prior" in str(raised.value)
+        assert "adapt(X_context, y_context).predict(X_new)" in str(raised.value)
+
+
+def test_fitted_things_describe_themselves_in_words():
+    meta = MetaGPRegressor(random_state=0)
+    assert repr(meta) == "MetaGPRegressor(random_state=0)"
+    meta.fit(target_tasks=TASKS)
+    said = "a hierarchical prior fitted to 6 tasks (6 of target) with 1 input column"
+    assert repr(meta) == f"MetaGPRegressor(random_state=0), {said}"
+    task = meta.adapt(*TASKS[0])
+    assert repr(task) == "AdaptedRegressor(5 readings as context, 1 input column)"
+    assert repr(meta.adapt_many(TASKS[:2])) == "AdaptedRegressors(2 tasks, 10 readings as context, dtype='float64')"
+    assert repr(task.predictive([[0.0], [1.0]])).endswith("at points of shape (2,))")
+    assert repr(meta.model_).startswith("Ensemble(")
+    assert max(len(repr(each)) for each in (task, meta.model_, task.predictive([[0.0]]))) < 80
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"noise_std": 1e300}, "noise_std must be in the units of y, whose values span"),
+        ({"noise_std": 1e300, "kernel": "rbf"}, "noise_std must be in the units of y, whose values span"),
+        ({"temperature": 1e300}, "temperature must lie between"),
+        ({"temperature": 1e-300}, "temperature must lie between"),
+        ({"prior_std": 1e-300}, "prior_std must be a positive number"),
+        ({"prior_std": {"weights": 1e300}}, "prior_std must be a positive number"),
+        ({"prior_mean": {"weights": 1e300}}, "prior_mean must be"),
+        ({"learning_rate": 1e300}, "learning_rate must lie between"),
+    ],
+)
+def test_numbers_that_cannot_be_computed_with_are_refused_by_name(parameters, said):
+    with pytest.raises(ValueError, match=said):
+        MetaGPRegressor(**parameters).fit(target_tasks=TASKS)
+
+
 @pytest.mark.parametrize("kind", [MetaGPRegressor, MetaGPClassifier])
 def test_predict_says_to_adapt_first(kind):
     with pytest.raises(TypeError, match=r"adapt\(X_context, y_context\).predict\(X\)"):
@@ -85,6 +137,14 @@ def test_both_estimators_share_their_defaults():
 
 
 def test_errors_and_warnings_that_users_meet_are_exported():
-    for name in ("InvalidFile", "OutOfMemoryWarning", "ProcessLost", "TableWarning", "TrainingDiverged"):
+    for name in (
+        "ExtrapolationWarning",
+        "SeenTasksWarning",
+        "InvalidFile",
+        "OutOfMemoryWarning",
+        "ProcessLost",
+        "TableWarning",
+        "TrainingDiverged",
+    ):
         assert issubclass(getattr(metaprior, name), Exception)
         assert name in metaprior.__all__

@@ -1,0 +1,218 @@
+"""What a fitted prior knows of its tasks: names and ranges of inputs, and whether it is scored on them."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from metaprior import ExtrapolationWarning, MetaGPRegressor, SeenTasksWarning, StoredTasks, load
+from metaprior.estimators import seen_tasks
+from metaprior.plots import plot_prior_samples
+
+RNG = np.random.default_rng(0)
+
+
+def make_task(n=6):
+    week, price = RNG.integers(0, 52, n).astype(float), RNG.uniform(1, 9, n)
+    y = 20 + 0.1 * week - price + RNG.normal(0, 1) + RNG.normal(0, 0.1, n)
+    return pd.DataFrame({"week": week, "price": price}), pd.Series(y)
+
+
+def split(tasks, n=3):
+    return [(x[:n], y[:n], x[n:], y[n:]) for x, y in tasks]
+
+
+SOURCE, TARGET, NEW = ([make_task() for _ in range(n)] for n in (6, 4, 5))
+QUERY = pd.DataFrame({"week": [10.0, 20.0, 30.0], "price": [3.0, 4.0, 5.0]})
+SWAPPED = QUERY[["price", "week"]]
+
+
+@pytest.fixture(scope="module")
+def meta():
+    return MetaGPRegressor(alpha=0.3, random_state=0).fit(SOURCE, TARGET)
+
+
+@pytest.fixture(scope="module", params=["fitted", "loaded"])
+def prior(request, meta, tmp_path_factory):
+    if request.param == "fitted":
+        return meta
+    path = tmp_path_factory.mktemp("prior") / "prior.safetensors"
+    meta.save(path)
+    return load(path)
+
+
+@pytest.fixture
+def strict():
+    """Make every warning an error, those that other tests ignore too."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def test_a_prior_knows_its_tasks_in_any_order_of_their_readings(prior):
+    backwards = [(x[::-1], y[::-1]) for x, y in SOURCE]
+    swapped = [(x[["price", "week"]], y) for x, y in TARGET]
+    assert prior.fitted_on([*SOURCE, *TARGET, *backwards, *swapped]).all()
+    assert not prior.fitted_on([*NEW, (SOURCE[0][0][:5], SOURCE[0][1][:5])]).any()
+    assert prior.fitted_on([]).shape == (0,)
+
+
+def test_evaluation_on_training_tasks_warns(prior):
+    for tasks in (split(TARGET), [(x[:2], y[:2], x, y) for x, y in SOURCE]):
+        with pytest.warns(SeenTasksWarning, match=rf"^{len(tasks)} of {len(tasks)} test tasks .* is test_tasks\[0\]"):
+            prior.evaluate(tasks)
+    with pytest.warns(SeenTasksWarning, match=r"^1 of 3 test tasks .* is test_tasks\[2\]"):
+        prior.score(split([*NEW[:2], TARGET[1]]))
+
+
+@pytest.mark.usefixtures("strict")
+def test_evaluation_on_new_tasks_is_quiet_wherever_they_are(prior):
+    prior.evaluate(split(NEW))
+    prior.evaluate(split([(x * 100.0, y) for x, y in NEW]))
+
+
+def test_environments_without_effect_are_not_known():
+    target_only = MetaGPRegressor(alpha=0.0, random_state=0).fit([(x * 2.0, y) for x, y in SOURCE], TARGET)
+    assert target_only.fitted_on(TARGET).all()
+    assert not target_only.fitted_on([(x * 2.0, y) for x, y in SOURCE]).any()
+    every = np.concatenate([x for x, _ in TARGET])
+    np.testing.assert_array_equal(target_only.feature_range_, [every.min(axis=0), every.max(axis=0)])
+
+
+def test_stored_tasks_are_known_as_tasks_in_memory_are(meta):
+    offsets = np.cumsum([0, *(len(y) for _, y in SOURCE)])
+    x, y = (np.concatenate([np.asarray(task[part]) for task in SOURCE]) for part in (0, 1))
+    stored = StoredTasks.from_arrays(x, y, offsets)
+    in_memory, streamed = (seen_tasks.remember(tasks, 2) for tasks in (list(stored), stored))
+    for one, other in zip(in_memory, streamed, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert meta.fitted_on(stored).all()
+    labels = stored.encoded(np.array([y[start] for start in offsets[:-1]]))  # the first reading of each is class 0
+    np.testing.assert_array_equal(seen_tasks.remember(labels, 2).digests, seen_tasks.remember(list(labels), 2).digests)
+
+
+def test_blocks_change_nothing(meta, monkeypatch):
+    tasks = meta._check_tasks([*SOURCE, *TARGET[:3]], "tasks", meta.features_)
+    whole = seen_tasks.remember(tasks, 2)
+    monkeypatch.setattr(seen_tasks, "BLOCK_TASKS", 2)
+    for one, other in zip(whole, seen_tasks.remember(tasks, 2), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_prior_with_too_many_tasks_says_at_least():
+    with pytest.warns(SeenTasksWarning, match="^At least 1 of 2 test tasks"):
+        seen_tasks.warn_if_seen(np.array([False, True]), "test_tasks", seen_tasks.MAX_DIGESTS)
+
+
+def test_names_are_kept_and_checked_wherever_x_enters(prior):
+    assert prior.feature_names_in_.tolist() == ["week", "price"]
+    (x, y), (other_x, other_y) = NEW[:2]
+    x_swapped = x[["price", "week"]]
+    task = prior.adapt(x, y)
+    expected = task.predict(QUERY)
+    assert task.predict(QUERY.to_numpy()).tolist() == expected.tolist()
+    swapped = prior.adapt(x_swapped, y)
+    for found in (
+        task.predict(SWAPPED),
+        swapped.predict(SWAPPED),
+        prior.adapt_many([(x_swapped, y)]).predict([SWAPPED])[0],
+        prior.adapt_many([(x, y)]).predict(SWAPPED)[0],
+        prior.predict_many([(x_swapped, y, SWAPPED)])[0],
+        swapped.predictive(SWAPPED).mean(),
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+    np.testing.assert_array_equal(task.log_density(SWAPPED, [1.0, 2.0, 3.0]), task.log_density(QUERY, [1.0, 2.0, 3.0]))
+    test = (x, y, other_x, other_y)
+    same = prior.evaluate([(x_swapped, y, other_x[["price", "week"]], other_y)])
+    assert same.rmse == prior.evaluate([test]).rmse
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda meta, bad: meta.adapt(bad, [1.0] * 3),
+        lambda meta, bad: meta.adapt_many([(bad, [1.0] * 3)]),
+        lambda meta, bad: meta.predict_many([(QUERY, [1.0] * 3, bad)]),
+        lambda meta, bad: meta.evaluate([(QUERY, [1.0] * 3, bad, [1.0] * 3)]),
+        lambda meta, bad: meta.fitted_on([(bad, [1.0] * 3)]),
+        lambda meta, bad: meta.adapt([], []).predict(bad),
+        lambda meta, bad: meta.adapt([], []).extrapolates(bad),
+        lambda meta, bad: meta.adapt_many([([], [])]).interval(bad),
+        lambda meta, bad: MetaGPRegressor().fit(SOURCE, [(bad, [1.0] * 3)]),
+    ],
+)
+def test_other_names_are_refused_wherever_x_enters(meta, call):
+    with pytest.raises(ValueError, match=r"Unseen at fit time: 'day'\. Seen at fit time, yet now missing: 'week'"):
+        call(meta, QUERY.rename(columns={"week": "day"}))
+
+
+def test_a_prior_of_arrays_has_no_names_and_takes_data_frames():
+    tasks = [(x.to_numpy(), y.to_numpy()) for x, y in TARGET]
+    meta = MetaGPRegressor(random_state=0).fit(target_tasks=TARGET).fit(target_tasks=tasks)
+    assert not hasattr(meta, "feature_names_in_")
+    meta.adapt(*NEW[0]).predict(QUERY.rename(columns={"week": "day"}))
+
+
+def test_inputs_outside_the_range_are_told(prior):
+    x, y = NEW[0]
+    task, tasks = prior.adapt(x, y), prior.adapt_many([(x, y), ([], [])])
+    far = QUERY.assign(week=[10.0, 500.0, 50.0])
+    assert task.extrapolates(far).tolist() == [False, True, False]
+    assert [marks.tolist() for marks in tasks.extrapolates([far, QUERY])] == [[False, True, False], [False] * 3]
+    assert tasks[1].extrapolates(far[["price", "week"]]).tolist() == [False, True, False]
+    assert task.extrapolates(QUERY[:0]).tolist() == []
+    every = np.concatenate([x for x, _ in (*SOURCE, *TARGET)])
+    np.testing.assert_array_equal(prior.feature_range_, [every.min(axis=0), every.max(axis=0)])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda task, far: task.predict(far),
+        lambda task, far: task.predict(far, return_std=True),
+        lambda task, far: task.predict(far, return_cov=True),
+        lambda task, far: task.interval(far),
+        lambda task, far: task.sample(far, random_state=0),
+        lambda task, far: task.log_density(far, [0.0, 1.0, 2.0]),
+        lambda task, far: task.predictive(far),
+    ],
+)
+def test_a_prediction_outside_the_range_warns_once(meta, call):
+    with pytest.warns(ExtrapolationWarning, match="at 1 of 3 inputs: 'week' is 500 and was [0-9]+ to [0-9]+") as caught:
+        call(meta.adapt(*NEW[0]), QUERY.assign(week=[10.0, 500.0, 20.0]))
+    assert len(caught) == 1
+
+
+def test_many_tasks_warn_once(meta):
+    far = QUERY.assign(week=500.0)
+    for call in (
+        lambda: meta.adapt_many(NEW).predict([far] * len(NEW)),
+        lambda: meta.predict_many([(x, y, far) for x, y in NEW]),
+    ):
+        with pytest.warns(ExtrapolationWarning, match="at 15 of 15 inputs") as caught:
+            call()
+        assert len(caught) == 1
+
+
+@pytest.mark.usefixtures("strict")
+def test_predictions_inside_the_range_and_plots_are_quiet(meta):
+    meta.adapt(*NEW[0]).predict(QUERY)
+    meta.adapt_many(NEW).interval(QUERY)
+    plot_prior_samples(meta, n_samples=1)
+
+
+def test_files_of_earlier_versions_know_nothing_and_say_nothing(meta, tmp_path):
+    path = tmp_path / "prior.safetensors"
+    old = load(_saved(meta, path))
+    for name in ("feature_names_in_", "feature_range_", "task_digests_"):
+        delattr(old, name)
+    old = load(_saved(old, path))
+    assert not any(hasattr(old, name) for name in ("feature_names_in_", "feature_range_", "task_digests_"))
+    assert not old.fitted_on(TARGET).any()
+    assert not old.adapt([], []).extrapolates([[1e9, 1e9]]).any()
+
+
+def _saved(meta, path):
+    meta.save(path)
+    return path

@@ -1,0 +1,96 @@
+"""Names of input columns, and inputs outside the range that the tasks of a prior covered."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from metaprior import ExtrapolationWarning
+from metaprior.tasks.input_columns import MAX_RANGED, Features, no_extrapolation_warnings
+from metaprior.tasks.types import as_inputs, as_tasks
+
+FRAME = pd.DataFrame({"week": [1.0, 2.0], "price": [30.0, 40.0]})
+WEEK_PRICE = Features(2, ("week", "price"), np.array([[0.0, 10.0], [51.0, 90.0]]))
+
+
+def test_named_columns_come_in_the_order_of_the_fit():
+    swapped = FRAME[["price", "week"]]
+    np.testing.assert_array_equal(as_inputs(swapped, "predict", WEEK_PRICE), FRAME.to_numpy())
+    np.testing.assert_array_equal(as_inputs(FRAME, "predict", WEEK_PRICE), FRAME.to_numpy())
+    np.testing.assert_array_equal(as_inputs(swapped.to_numpy(), "predict", WEEK_PRICE), swapped.to_numpy())
+    np.testing.assert_array_equal(as_inputs(swapped, "predict", 2), swapped.to_numpy())  # fitted without names
+
+
+@pytest.mark.parametrize(
+    ("frame", "said"),
+    [
+        (
+            FRAME.rename(columns={"week": "day"}),
+            "Unseen at fit time: 'day'. Seen at fit time, yet now missing: 'week'.",
+        ),
+        (FRAME.assign(store=1.0), "Unseen at fit time: 'store'."),
+        (FRAME[["price"]], "Seen at fit time, yet now missing: 'week'."),
+        (FRAME[["week", "price", "price"]], "Got 'week', 'price', 'price'."),
+    ],
+)
+def test_other_names_are_an_error_in_the_words_of_scikit_learn(frame, said):
+    with pytest.raises(ValueError, match="feature names of X should match those that were passed during fit") as raised:
+        as_inputs(frame, "predict", WEEK_PRICE)
+    assert str(raised.value).startswith("predict: ")
+    assert said in str(raised.value)
+
+
+def test_names_that_are_numbers_are_no_names_and_a_mix_is_an_error():
+    numbered = pd.DataFrame(FRAME.to_numpy()[:, ::-1])
+    np.testing.assert_array_equal(as_inputs(numbered, "predict", WEEK_PRICE), numbered.to_numpy())
+    with pytest.raises(TypeError, match="must all be strings"):
+        as_inputs(FRAME.rename(columns={"week": 0}), "predict", WEEK_PRICE)
+
+
+def test_the_first_task_with_names_decides_the_order():
+    features, y = Features(), [0.0, 1.0]
+    tasks = as_tasks([(FRAME.to_numpy(), y), (FRAME, y), (FRAME[["price", "week"]], y)], "tasks", features)
+    assert (features.count, features.names) == (2, ("week", "price"))
+    assert all((task.x == FRAME.to_numpy()).all() for task in tasks)
+    with pytest.raises(ValueError, match=r"tasks\[1\]: the feature names of X should match"):
+        as_tasks([(FRAME, y), (FRAME.rename(columns={"week": "day"}), y)], "tasks")
+
+
+def test_outside_is_beyond_a_tenth_of_the_range():
+    x = np.array([[0.0, 10.0], [-5.0, 98.0], [-5.2, 50.0], [56.0, 98.1], [500.0, 1e9]])
+    expected = [[False, False], [False, False], [True, False], [False, True], [True, True]]
+    np.testing.assert_array_equal(WEEK_PRICE.outside(x), expected)
+
+
+def test_a_constant_column_has_no_margin_but_that_of_rounding():
+    constant = Features(2, None, np.array([[3.0, 0.0], [3.0, 1.0]]))
+    x = np.array([[3.0, 0.5], [3.0 + 1e-12, 0.5], [3.1, 0.5]])
+    np.testing.assert_array_equal(constant.outside(x)[:, 0], [False, False, True])
+    with pytest.warns(ExtrapolationWarning, match=r"at 1 of 3 inputs: X\[:, 0\] is 3.1 and was 3 to 3"):
+        constant.warn_outside(x)
+
+
+def test_ranges_that_overflow_do_not_warn():
+    wide = Features(1, None, np.array([[-1.7e308], [1.7e308]]))
+    assert not wide.outside(np.array([[1.7e308]])).any()
+
+
+def test_images_and_priors_without_a_range_have_nothing_outside():
+    n = MAX_RANGED + 1
+    assert not Features(n, None, np.zeros((2, n))).outside(np.ones((1, n))).any()
+    assert not Features(1).outside(np.array([[1e9]])).any()
+
+
+def test_the_warning_names_the_column_that_is_farthest_outside():
+    said = "at 2 of 3 inputs: 'week' .and 1 more column. is 500 and was 0 to 51"
+    with pytest.warns(ExtrapolationWarning, match=said) as caught:
+        WEEK_PRICE.warn_outside(np.array([[500.0, 20.0], [5.0, 110.0], [5.0, 20.0]]))
+    assert len(caught) == 1
+
+
+def test_warnings_are_silent_where_they_are_expected():
+    with warnings.catch_warnings(), no_extrapolation_warnings():
+        warnings.simplefilter("error", UserWarning)
+        warnings.simplefilter("ignore", ExtrapolationWarning)
+        WEEK_PRICE.warn_outside(np.array([[500.0, 20.0]]))
