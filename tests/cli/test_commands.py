@@ -74,10 +74,10 @@ def test_predict_knows_the_columns_and_writes_what_predict_frame_gives(folder, t
     result = call("predict", folder / "prior.safetensors", *files, "--out", out, "--plot", picture)
     expected = predict_frame(load(folder / "prior.safetensors"), *files, task="patient", x="hours", y="heart_rate")
     written = pd.read_csv(out)
-    assert list(written) == ["patient", "hours", "mean", "std", "lower", "upper"]
+    assert list(written) == ["patient", "hours", "mean", "std", "lower", "upper", "extrapolates"]
     np.testing.assert_allclose(written[["mean", "lower"]], expected[["mean", "lower"]], rtol=1e-12)
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert "first 8 of 75 rows" in words(result)
+    assert "75 rows, of which the first 8 are shown" in words(result)
     parsed = json.loads(call("predict", folder / "prior.safetensors", *files, "--out", out, "--json").stdout)
     assert len(parsed["rows"]) == 75
     assert parsed["rows"][0]["mean"] == pytest.approx(expected["mean"].iloc[0])
@@ -164,7 +164,7 @@ def test_one_task_needs_no_column(folder, tmp_path):
     arguments = ("predict", folder / "prior.safetensors", tmp_path / "readings.csv", tmp_path / "hours.csv")
     assert "no column 'patient'" in words(call(*arguments, "--out", tmp_path / "p.csv", code=2))
     call(*arguments, "--out", tmp_path / "p.csv", "--one-task")
-    assert list(pd.read_csv(tmp_path / "p.csv")) == ["hours", "mean", "std", "lower", "upper"]
+    assert list(pd.read_csv(tmp_path / "p.csv")) == ["hours", "mean", "std", "lower", "upper", "extrapolates"]
 
 
 def test_evaluate_compares_with_the_baseline(folder, tmp_path):
@@ -230,8 +230,12 @@ def test_labels_make_a_classifier(folder, tmp_path):
     quick = [*QUICK, "--steps", "0", "--out", tmp_path / "prior", "--json"]
     fitted = json.loads(call("fit", tmp_path / "labels.csv", *columns, *quick).stdout)
     assert fitted["environments"]["south"]["tasks"] == 8
-    call("predict", tmp_path / "prior", tmp_path / "labels.csv", folder / "hours.csv", "--out", tmp_path / "p.csv")
-    assert set(pd.read_csv(tmp_path / "p.csv")["label"]) <= {"fast", "calm"}
+    tables = tmp_path / "labels.csv", folder / "hours.csv"
+    call("predict", tmp_path / "prior", *tables, "--from-prior", "--out", tmp_path / "p.csv")
+    predicted = pd.read_csv(tmp_path / "p.csv")
+    assert set(predicted["label"]) <= {"fast", "calm"}
+    np.testing.assert_allclose(predicted["probability_fast"] + predicted["probability_calm"], 1.0)
+    assert fitted["kind"] == "classification"
     scores = json.loads(call("evaluate", tmp_path / "prior", tmp_path / "labels.csv", "--json").stdout)
     assert set(scores["overall"]) == {"metaprior", "nearest class mean", "logistic regression"}
 
@@ -259,7 +263,7 @@ def edited(folder, tmp_path, change):
         (None, ["--plot", "{tmp}/a.xyz"], "--plot must end in one of .png"),
         (None, ["--out", "{tmp}/a.png", "--plot", "{tmp}/a.png"], "must be two files"),
         (None, ["--x", "nowhere"], "no column 'nowhere'"),
-        (lambda t: t.assign(hours=t["hours"].astype(str).replace("1.0", "one")), [], "row 1, column hours"),
+        (lambda t: t.assign(hours=t["hours"].astype(str).replace("1.0", "one")), [], "line 2, column hours"),
         (
             lambda t: t.assign(hospital=np.where(t.index == 0, "south", t["hospital"])),
             [],
@@ -323,7 +327,7 @@ def test_a_plot_without_matplotlib_is_refused_before_any_work(folder, tmp_path, 
 def test_predict_reads_every_table_once(folder, tmp_path, monkeypatch):
     opened = []
     read = reading.read_table
-    monkeypatch.setattr(reading, "read_table", lambda path, columns: (opened.append(path), read(path, columns))[1])
+    monkeypatch.setattr(reading, "read_table", lambda file, columns: (opened.append(file.path), read(file, columns))[1])
     tables = folder / "readings.csv", folder / "hours.csv"
     out = ("--out", tmp_path / "p.csv", "--plot", tmp_path / "p.png")
     call("predict", folder / "prior.safetensors", *tables, *out)

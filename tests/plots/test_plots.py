@@ -143,9 +143,19 @@ def test_several_inputs_are_drawn_against_what_was_observed(several):
     np.testing.assert_array_equal(drawn[:, 0, 0], y_query)
     assert "predicted = observed" in legend_of(axes)
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("level, observed", "level, predicted")
-    for queries in ((), (x_query,)):
-        with pytest.raises(ValueError, match=r"With 2 input columns .* pass X_query and y_query"):
-            plot_prediction(several, x_context, y_context, *queries)
+    with pytest.raises(ValueError, match=r"With 2 input columns .* pass X_query"):
+        plot_prediction(several, x_context, y_context)
+
+
+def test_several_inputs_without_observations_are_drawn_along_the_first(several):
+    x_context, y_context, x_query, _ = make_tests(3, 1, input_dim=2)[0]
+    axes = plot_prediction(several, x_context, y_context, x_query, names=("week", "level"))
+    task = several.adapt(x_context, y_context)
+    np.testing.assert_allclose(line(axes, "mean"), np.column_stack([x_query[:, 0], task.predict(x_query)]), rtol=1e-12)
+    np.testing.assert_array_equal(line(axes, "context"), np.column_stack([x_context[:, 0], y_context]))
+    drawn = np.array([path.vertices for path in axes.collections[0].get_paths()])
+    np.testing.assert_allclose(drawn[..., 1].T, task.interval(x_query, 0.9), rtol=1e-12)
+    assert axes.get_xlabel() == "week, one of 2 inputs"
 
 
 def test_probabilities_over_one_input(classifier):
@@ -344,11 +354,14 @@ def test_errors_name_the_argument(meta, classifier, several, call, message):
         call(meta, classifier, several)
 
 
-def test_labels_over_several_inputs_are_refused():
+def test_labels_over_several_inputs_are_drawn_at_queries():
     tasks = [labeled(make_tasks(seed, 2, input_dim=2)) for seed in (0, 1)]
     fitted = MetaGPClassifier(alpha=0.5, **{**QUICK, "n_steps": 0}).fit(*tasks)
-    with pytest.raises(ValueError, match=r"one input column; there are 2. Use plot_calibration"):
-        plot_prediction(fitted, *tasks[0][0])
+    x, y = tasks[0][0]
+    axes = plot_prediction(fitted, x, y, x[:3])
+    expected = np.column_stack([x[:3, 0], fitted.adapt(x, y).predict_proba(x[:3])[:, 1]])
+    np.testing.assert_allclose(line(axes, "probability"), expected, rtol=1e-9)
+    assert axes.get_xlabel() == "x, one of 2 inputs"
 
 
 def test_a_prior_that_is_not_fitted_is_refused():

@@ -13,6 +13,7 @@ from metaprior.cli.fit import fit
 from metaprior.cli.info import info
 from metaprior.cli.predict import predict
 from metaprior.cli.streams import exit_with, guard_streams
+from metaprior.cli.usage import Command, Group
 
 STUDIES = {
     "demo": "Compare every scheme on one problem.",
@@ -40,9 +41,9 @@ def _forward(name: str) -> Callable[..., None]:
     return run_study
 
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(cls=Group, no_args_is_help=True, pretty_exceptions_enable=False)
 for command in (fit, evaluate, predict, info, store, example):
-    app.command()(command)
+    app.command(cls=Command)(command)
 add_studies(app)
 
 

@@ -11,16 +11,21 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
 from metaprior.checks import Argument, Message
 
+MAX_WIDTH = 10_000  # of a table that is not printed to a terminal
 out, err = Console(highlight=False, markup=False), Console(stderr=True, highlight=False, markup=False)
 # The options for arguments that messages name; other arguments keep the spelling of Python.
 SETTINGS = ("alpha", "batch_size", "inference", "kernel", "mean", "prior_std", "search_time", "temperature")
-TABLES = ("coverage", "drop_duplicates", "drop_missing", "environment", "out", "overwrite", "target", "task", "x", "y")
-OPTIONS = {name: f"--{name.replace('_', '-')}" for name in (*SETTINGS, *TABLES)} | {
+TABLES = ("coverage", "drop_duplicates", "drop_missing", "environment", "from_prior", "out", "overwrite", "target")
+COLUMNS, FORMAT = ("task", "x", "y"), ("sep", "decimal", "encoding")
+OPTIONS = {name: f"--{name.replace('_', '-')}" for name in (*SETTINGS, *TABLES, *COLUMNS, *FORMAT)} | {
+    **{f"pandas.read_csv and {name}": f"--{name}" for name in FORMAT},
+    "extrapolates(X)": "the column extrapolates",
     "n_context": "--context",
     "n_particles": "--particles",
     "n_steps": "--steps",
@@ -32,10 +37,11 @@ OPTIONS = {name: f"--{name.replace('_', '-')}" for name in (*SETTINGS, *TABLES)}
 
 
 @contextmanager
-def report_errors() -> Iterator[None]:
+def report_errors(as_json: bool = False) -> Iterator[None]:
     """End a command with one line and exit code 2 if arguments or data are wrong; print warnings as notes.
 
-    METAPRIOR_TRACEBACK=1 shows the traceback instead.
+    With `as_json` the line is JSON on standard output, where the result would be. METAPRIOR_TRACEBACK=1 shows the
+    traceback instead.
     """
     from metaprior.training.divergence import TrainingDiverged
 
@@ -47,7 +53,8 @@ def report_errors() -> Iterator[None]:
         except (ValueError, OSError, MemoryError, TrainingDiverged) as error:  # an InvalidFile is a ValueError
             if os.environ.get("METAPRIOR_TRACEBACK"):
                 raise
-            raise exit_error(with_options(error), 1 if isinstance(error, TrainingDiverged) else 2) from None
+            code = 1 if isinstance(error, TrainingDiverged) else 2
+            raise exit_error(with_options(error), code, as_json) from None
         except KeyboardInterrupt:
             err.print("Stopped.")
             raise typer.Exit(130) from None
@@ -80,9 +87,12 @@ def check_target(target: str, environments: Iterable[str], column: str | None) -
         raise ValueError(f"--target {target!r} does not occur in column {column!r}, whose values are {listed}.{hint}")
 
 
-def exit_error(message: str, code: int = 2) -> typer.Exit:
+def exit_error(message: str, code: int = 2, as_json: bool = False) -> typer.Exit:
     """Print what is wrong; return the exception to raise."""
-    err.print(message, style="red", soft_wrap=True)
+    if as_json:
+        print_json({"error": message, "exit_code": code})
+    else:
+        err.print(message, style="red", soft_wrap=True)
     return typer.Exit(code)
 
 
@@ -99,12 +109,18 @@ def print_json(value: Any) -> None:
 
 
 def print_table(names: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    """Print a table on standard output, with all columns but the first aligned to the right."""
+    """Print a table on standard output, with all columns but the first aligned to the right.
+
+    Nothing is cut off: cells are folded in a terminal that is too narrow; elsewhere lines are as long as they need be.
+    """
     # As text: names of tasks and columns may look like markup.
-    table = Table(*(Column(Text(name), justify="right" if i else "left") for i, name in enumerate(names)))
+    columns = [Column(Text(name), justify="right" if i else "left", overflow="fold") for i, name in enumerate(names)]
+    table = Table(*columns)
     for row in rows:
         table.add_row(*map(Text, row))
-    out.print(table)
+    wide = Measurement.get(out, out.options.update(width=MAX_WIDTH), table).maximum
+    width = out.width if out.is_terminal else max(wide, out.width)
+    Console(highlight=False, markup=False, width=width).print(table)
 
 
 def task_label(name: Any) -> str:

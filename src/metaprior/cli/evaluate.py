@@ -1,5 +1,8 @@
 """`metaprior evaluate`."""
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,18 +12,24 @@ import typer
 from metaprior.cli.console import check_target, err, out, print_json, print_note, print_table, report_errors, task_label
 from metaprior.cli.options import (
     AsJson,
+    Decimal,
     DropDuplicates,
     DropMissing,
+    Encoding,
     Environment,
     Prior,
+    Sep,
     Task,
     X,
     Y,
     check_outputs,
     fitted_columns,
+    fitted_format,
     write_frame,
     write_picture,
 )
+from metaprior.cli.scores import CONTEXT, compare, overall, print_overall
+from metaprior.tables.csv_files import TableFile
 
 SHOWN = 12  # tasks in the terminal; --out writes all
 
@@ -28,7 +37,7 @@ SHOWN = 12  # tasks in the terminal; --out writes all
 def evaluate(
     prior: Prior,
     data: Annotated[Path, typer.Argument(help="CSV or Parquet table of tasks that the prior was not fitted to.")],
-    context: Annotated[int, typer.Option(min=0, help="Readings of a task to adapt to; the others are predicted.")] = 5,
+    context: Annotated[int, typer.Option(min=0, help="Readings of a task to adapt to; others are scored.")] = CONTEXT,
     task: Task = None,
     x: X = None,
     y: Y = None,
@@ -37,54 +46,80 @@ def evaluate(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the choice of context readings.")] = 0,
     drop_missing: DropMissing = False,
     drop_duplicates: DropDuplicates = False,
-    path: Annotated[Path | None, typer.Option("--out", help="CSV file for the metrics of every task.")] = None,
+    sep: Sep = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
+    path: Annotated[Path | None, typer.Option("--out", help="CSV or Parquet file for the scores of all tasks.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Plot the calibration to this file.")] = None,
     as_json: AsJson = False,
 ):
     """Adapt a prior to each task of a table, and compare its predictions with those of models without a prior.
 
-    The columns are those of the fit unless others are named.
+    Columns, and how CSV files are written, are those of the fit unless others are named.
     """
     from metaprior import load
 
-    with report_errors():
+    with report_errors(as_json):
         check_outputs([prior, data], path, plot)
         meta = load(prior)
-        columns = _columns(meta, data, (task, x, y, environment))
+        table = TableFile(data, fitted_format(meta, sep, decimal, encoding))
+        columns = _columns(meta, table, (task, x, y, environment))
         drops = {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates}
         with err.status(f"reading {data}"):
-            tests, names = _test_tasks(meta, data, columns, target, context, seed, drops)
-        with err.status(f"predicting {len(tests)} tasks"):
-            scores = {"metaprior": meta.evaluate(tests), **_baselines(meta, tests, context)}
-        per_task = _per_task(names, columns.task, scores["metaprior"].per_task)
+            tests, names = _test_tasks(meta, table, columns, target, context, seed, drops)
+        fitted_on = _fitted_on(meta, tests, names)
+        with err.status(f"predicting {len(tests)} tasks"), _known():
+            scores = compare(meta, tests, has_context=context > 0)
+        per_task = _per_task(names, columns.task, {**scores["metaprior"].per_task, "fitted_on": fitted_on})
         if path is not None:
             write_frame(path, per_task)
         if plot is not None:
             from metaprior.plots import plot_calibration
 
-            write_picture(plot, plot_calibration(meta, tests).figure)
+            with _known():
+                write_picture(plot, plot_calibration(meta, tests).figure)
     if as_json:
-        metrics = (*_metrics(scores), "calibration_error")
-        overall = {who: {name: float(score[name]) for name in metrics} for who, score in scores.items()}
-        rows = per_task.astype(object).to_dict(orient="records")
-        print_json({"tasks": len(tests), "context": context, "overall": overall, "per_task": rows})
+        rows, counts = per_task.astype(object).to_dict(orient="records"), {"tasks": len(tests), "context": context}
+        counts["fitted_on"] = int(fitted_on.sum())
+        print_json({**counts, "overall": overall(scores), "per_task": rows})
         return
-    _print_scores(scores, names)
+    print_overall(overall(scores), columns.y)
+    _print_tasks(names, scores["metaprior"].per_task)
     more = f" {len(names) - SHOWN} more tasks: --out writes all of them." if len(names) > SHOWN and path is None else ""
-    out.print(f"{len(tests)} tasks, {context} readings of each as context.{more}")
+    compared = "" if context else " Without context there is nothing to compare with."
+    out.print(f"{len(tests)} tasks, {context} readings of each as context.{compared}{more}", soft_wrap=True)
 
 
-def _columns(meta: Any, data: Path, given: tuple[Any, ...]) -> Any:
+def _fitted_on(meta: Any, tests: list[Any], names: list[Any]) -> np.ndarray:
+    """Return which tasks the prior was fitted on, and say so: their scores would be taken for those of new tasks."""
+    whole = [(np.concatenate(test[::2]), np.concatenate(test[1::2])) for test in tests]
+    seen = meta.fitted_on(whole)
+    if seen.any():
+        first = task_label(names[int(seen.argmax())])
+        print_note(
+            f"the prior was fitted on {seen.sum()} of these {len(seen)} tasks (the first is {first}). Their scores say "
+            "how well it fits them, not how well it predicts new tasks. Evaluate other tasks, or hold some out with "
+            "`metaprior fit --hold-out 0.2`."
+        )
+    return seen
+
+
+@contextmanager
+def _known() -> Iterator[None]:
+    """Silence the library's warnings about tasks of the fit: they have been told."""
+    from metaprior.estimators.seen_tasks import SeenTasksWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SeenTasksWarning)
+        yield
+
+
+def _columns(meta: Any, data: TableFile, given: tuple[Any, ...]) -> Any:
     """Return the columns to use, without that of environments if only the fitted table has it."""
-    from metaprior.tables.csv_files import TableFile
     from metaprior.tables.reading import column_names
 
     columns = fitted_columns(meta, *given)
-    if (
-        given[-1] is None
-        and columns.environment is not None
-        and columns.environment not in column_names(TableFile.of(data))
-    ):
+    if given[-1] is None and columns.environment is not None and columns.environment not in column_names(data):
         target = meta.training_["target"]
         print_note(f"{data} has no column {columns.environment!r}: all its tasks are evaluated as {target!r}.")
         return columns._replace(environment=None)
@@ -92,7 +127,7 @@ def _columns(meta: Any, data: Path, given: tuple[Any, ...]) -> Any:
 
 
 def _test_tasks(
-    meta: Any, data: Path, columns: Any, target: str | None, context: int, seed: int, drops: dict[str, Any]
+    meta: Any, data: TableFile, columns: Any, target: str | None, context: int, seed: int, drops: dict[str, Any]
 ) -> tuple[list[Any], list[Any]]:
     """Return the tasks of the target environment, split into context and queries, and their names."""
     from metaprior.prediction.ensemble import predicts_labels
@@ -111,37 +146,12 @@ def _test_tasks(
     return tests, names
 
 
-def _baselines(meta: Any, tests: list[Any], context: int) -> dict[str, Any]:
-    """Return the scores of models that are fitted to the context of each task alone."""
-    from metaprior.estimators.baselines import BASELINES, score_baseline, score_per_task_gp
-    from metaprior.metrics import report
-    from metaprior.prediction.ensemble import predicts_labels
-    from metaprior.tasks.labels import as_labeled_tests
-
-    if context == 0:
-        print_note("without context there is nothing to compare with.")
-        return {}
-    if not predicts_labels(meta):
-        return {"scikit-learn GP": score_per_task_gp(tests)}
-    encoded = as_labeled_tests(tests, "tasks", meta.model_.input_dim, meta.classes_)
-    return {name: report(score_baseline(baseline, encoded)) for name, baseline in BASELINES.items()}
-
-
-def _metrics(scores: dict[str, Any]) -> list[str]:
-    return [name for name in scores["metaprior"].per_task if name != "width"]
-
-
-def _print_scores(scores: dict[str, Any], names: list[Any]) -> None:
-    """Print the means of all models, and the metrics of the first tasks."""
-    metrics, per_task = _metrics(scores), scores["metaprior"].per_task
-    cells = lambda score: [f"{score[name]:.3g} ± {score[f'{name}_se']:.2g}" for name in metrics]  # noqa: E731
-    rows = [(who, *cells(score), f"{score.calibration_error:.3f}") for who, score in scores.items()]
-    print_table(("mean over tasks", *metrics, "calibration"), rows)
+def _print_tasks(names: list[Any], metrics: dict[str, Any]) -> None:
+    """Print the metrics of the first tasks."""
     rows = [
-        (task_label(name), *(f"{values[i]:.3g}" for values in per_task.values()))
-        for i, name in enumerate(names[:SHOWN])
+        (task_label(name), *(f"{values[i]:.3g}" for values in metrics.values())) for i, name in enumerate(names[:SHOWN])
     ]
-    print_table(("task", *per_task), rows)
+    print_table(("task", *metrics), rows)
 
 
 def _per_task(names: list[Any], columns: tuple[str, ...], metrics: dict[str, Any]) -> Any:

@@ -7,10 +7,24 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from metaprior.cli.console import check_target, err, out, print_json, print_note, report_errors
-from metaprior.cli.info import environment_rows, plot_report
-from metaprior.cli.options import AsJson, DropDuplicates, DropMissing, Environment, Task, X, check_outputs
+from metaprior.cli.console import err, out, print_json, print_note, report_errors
+from metaprior.cli.info import environment_rows, plot_report, print_report
+from metaprior.cli.options import (
+    AsJson,
+    Decimal,
+    DropDuplicates,
+    DropMissing,
+    Encoding,
+    Environment,
+    Sep,
+    Task,
+    X,
+    check_outputs,
+)
+from metaprior.cli.scores import print_held_out, score_held_out
+from metaprior.cli.training_data import read_training_data
 from metaprior.interruption import resume_from
+from metaprior.tables.csv_files import TableFile, as_csv_format
 
 
 class Kind(StrEnum):
@@ -19,10 +33,6 @@ class Kind(StrEnum):
     auto = "auto"
     regression = "regression"
     classification = "classification"
-
-
-# Tasks by environment ({"": tasks} without a column of environments), the columns, and whether y holds labels.
-TrainingData = tuple[dict[str, Any], dict[str, Any], bool]
 
 
 def fit(
@@ -48,54 +58,78 @@ def fit(
     prior_std: Annotated[str, typer.Option(help="Scale of the hyper-prior: a number, or auto.")] = "1",
     steps: Annotated[int | None, typer.Option(help="Training steps (default: 2000; for labels 1000).")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Tasks per step (default: all; 256 if stored).")] = None,
-    search_time: Annotated[float | None, typer.Option(help="Time limit for choosing alpha, in seconds.")] = None,
+    search_time: Annotated[float | None, typer.Option(help="Seconds for the comparison that chooses alpha.")] = None,
     max_tasks: Annotated[int | None, typer.Option(min=1, help="Use at most this many tasks per environment.")] = None,
+    held_out: Annotated[
+        float | None, typer.Option("--hold-out", help="Share of the target's tasks to test the prior on, such as 0.2.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same prior.")] = 0,
     drop_missing: DropMissing = False,
     drop_duplicates: DropDuplicates = False,
+    sep: Sep = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
     plot: Annotated[Path | None, typer.Option(help="Plot the comparison that chose alpha to this file.")] = None,
     as_json: AsJson = False,
 ):
     """Learn a prior from the tasks of a table and save it.
 
-    The default takes seconds. Priors that are trained by gradients (labels, --kernel, --inference, --steps, ...) keep a
-    checkpoint beside --out: re-running an interrupted fit resumes it, with the same result.
+    The default takes seconds. With --hold-out the prior is also tested, on tasks that it is not fitted to. Priors that
+    are trained by gradients (labels, --kernel, --inference, --steps, ...) keep a checkpoint beside --out: re-running an
+    interrupted fit resumes it, with the same result.
     """
-    with report_errors():
+    with report_errors(as_json):
         check_outputs([data], path, plot)
         if environment is None and target is None and alpha != "auto":
             raise ValueError("--alpha weights other environments: it needs --environment and --target.")
         named = {"task": task, "x": x, "y": y, "environment": environment}
-        drops = {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates}
+        how: Any = {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates}
         labels = None if kind is Kind.auto else kind is Kind.classification
-        if data.is_dir():
-            is_table = any([*named.values(), *drops.values(), max_tasks])
-            environments, columns, is_text = _open(data, target, bool(labels), is_table)
-        else:
-            environments, columns, is_text = _read(data, named, target, max_tasks, seed, labels=labels, **drops)
+        table = TableFile(data, as_csv_format(sep, decimal, encoding))
+        tasks = read_training_data(table, named, target, labels, max_tasks, held_out, seed, how)
         settings = {
             "alpha": _number_or_word("--alpha", alpha) if target is not None else 0.0,
             "inference": inference,
             "n_particles": particles,
             "kernel": kernel,
             "mean": mean,
-            "noise_std": None if is_text else _number_or_word("--noise", noise),
+            "noise_std": _number_or_word("--noise", noise) if noise != "learned" else None,
             "temperature": _number_or_word("--temperature", temperature),
             "prior_std": _number_or_word("--prior-std", prior_std),
             "n_steps": steps,
             "batch_size": batch_size,
             "search_time": search_time,
         }
-        meta = _train(environments, target, is_text, settings, seed, path)
-        meta.training_.update(columns=columns, data=data.name)
+        meta = _train(tasks.environments, target, tasks.labels, settings, seed, path)
+        meta.training_.update(columns=tasks.columns, data=data.name, csv=table.format._asdict())
+        if tasks.held_out:
+            with err.status(f"predicting {len(tasks.held_out)} held-out tasks"):
+                meta.training_["held_out"] = score_held_out(meta, tasks.held_out, np.random.default_rng(seed))
         meta.save(path)
         checkpoint_path(path).unlink(missing_ok=True)
         plotted = plot is not None and plot_report(meta.transfer_report(), plot)
     if as_json:
-        print_json({"prior": str(path), "alpha": meta.alpha_, "kernel": meta.family_, **meta.training_})
+        kind_words = "classification" if tasks.labels else "regression"
+        figures = {"kind": kind_words, "alpha": meta.alpha_, "kernel": meta.family_, **meta.training_}
+        print_json({"prior": str(path), **figures})
         return
-    rows = [f"{name}: {counts}" for name, counts in environment_rows(meta.training_)]
-    out.print(*rows, str(meta.transfer_report()), f"Wrote {path}{f' and {plot}' if plotted else ''}.", sep="\n")
+    _print_fit(meta, tasks.labels)
+    out.print(f"Wrote {path}{f' and {plot}' if plotted else ''}.", soft_wrap=True)
+
+
+def _print_fit(meta: Any, labels: bool) -> None:
+    """Print what was fitted to what, whether the source helped, and how well held-out tasks are predicted."""
+    training = meta.training_
+    y = training["columns"]["y"]
+    what = f"readings: {y} holds numbers"
+    if labels:
+        classes = None if meta.classes_ is None else " and ".join(map(str, meta.classes_.tolist()))
+        what = f"labels: {y} holds " + (f"two, {classes}" if classes else "two of its own for every task")
+    counts = [f"{name}: {count}" for name, count in environment_rows(training)]
+    out.print(f"Fitted to {what}.", *counts, sep="\n", soft_wrap=True)
+    print_report(meta.transfer_report())
+    if "held_out" in training:
+        print_held_out(training["held_out"], y)
 
 
 def _train(
@@ -105,6 +139,8 @@ def _train(
     import metaprior
 
     given = {name: value for name, value in settings.items() if value is not None}
+    if labels and "noise_std" in given:
+        raise ValueError("--noise is the noise of readings; y holds labels. Leave it out.")
     kind = metaprior.MetaGPClassifier if labels else metaprior.MetaGPRegressor
     meta = kind(**given, random_state=seed)
     checkpoint = checkpoint_path(path)
@@ -120,57 +156,6 @@ def _train(
 def checkpoint_path(path: Path) -> Path:
     """Return the checkpoint of a fit that is to be saved to `path`."""
     return path.with_name(f".{path.name}.checkpoint")
-
-
-def _read(
-    data: Path, named: dict[str, Any], target: str | None, max_tasks: int | None, seed: int, **how: Any
-) -> TrainingData:
-    """Read the tasks of a table, at most `max_tasks` of each environment."""
-    from metaprior.tables.columns import as_columns
-    from metaprior.tables.grouping import group_rows
-
-    missing = [f"--{name}" for name in ("task", "x", "y") if not named[name]]
-    if missing:
-        raise ValueError(f"Missing {', '.join(missing)}: each must name a column of the table.")
-    columns = as_columns(**named)
-    _check_both(columns.environment, target)
-    with err.status(f"reading {data}"):
-        table = group_rows(data, columns, **how)
-    environments, rng = table.by_environment(), np.random.default_rng(seed)
-    if target is not None:
-        check_target(target, environments, columns.environment)
-    for name, tasks in environments.items():
-        if max_tasks is not None and len(tasks) > max_tasks:
-            print_note(f"using {max_tasks} of {len(tasks)} tasks{f' of {name}' if name else ''} (--max-tasks).")
-            environments[name] = [tasks[i] for i in np.sort(rng.choice(len(tasks), max_tasks, replace=False)).tolist()]
-    labels = table.tasks[0].y.dtype.kind not in "fiu" if how["labels"] is None else how["labels"]
-    return environments, columns._asdict(), labels
-
-
-def _open(folder: Path, target: str | None, labels: bool, is_table: bool) -> TrainingData:
-    """Open stored tasks; raise if there are options that are for tables."""
-    from metaprior.storage.task_folders import open_tasks, read_header
-
-    stored, columns = open_tasks(folder), read_header(folder)["columns"]
-    if is_table:
-        raise ValueError(
-            f"{folder} holds stored tasks, for which `metaprior store` took these options. "
-            "Leave out --task, --x, --y, --environment, --drop-missing, --drop-duplicates and --max-tasks."
-        )
-    _check_both(columns["environment"], target)
-    environments = stored if isinstance(stored, dict) else {"": stored}
-    if target is not None:
-        check_target(target, environments, columns["environment"])
-    return environments, columns, labels
-
-
-def _check_both(environment: str | None, target: str | None) -> None:
-    if (environment is None) != (target is None):
-        given, lacking = ("--target", "--environment") if environment is None else ("--environment", "--target")
-        raise ValueError(
-            f"{given} needs {lacking}: --environment is the column that names the environment of a task, --target the "
-            "one of them to predict in."
-        )
 
 
 def _number_or_word(option: str, text: str) -> float | str:

@@ -8,6 +8,7 @@ import typer
 
 from metaprior.cli.console import out, print_json, print_note, print_table, report_errors
 from metaprior.cli.options import AsJson, Prior, check_outputs, write_picture
+from metaprior.cli.scores import print_held_out
 
 PARTS = ("kind", "input_dim", "n_members", "fitted", "parameters", "training", "report")
 
@@ -22,7 +23,7 @@ def info(
     from metaprior.files import InvalidFile
     from metaprior.search.report import TransferReport
 
-    with report_errors():
+    with report_errors(as_json):
         check_outputs([prior], None, plot)
         header, _ = read_prior(prior)
         try:
@@ -36,9 +37,21 @@ def info(
         return
     print_table(("property", "value"), facts)
     print_table(("argument", "value"), [(name, json.dumps(value)) for name, value in header["parameters"].items()])
-    out.print(str(report))
+    print_report(report)
+    training = header["training"]
+    if training.get("held_out"):
+        print_held_out(training["held_out"], (training.get("columns") or {}).get("y"))
     if plotted:
         out.print(f"Wrote {plot}.")
+
+
+def print_report(report: Any) -> None:
+    """Print whether the source helped; without a source there is nothing to compare."""
+    if report.n_source_tasks == 0 or len(report.names) == 1:
+        words = ["All tasks are of one environment: there is no source whose weight could be chosen."]
+        out.print(*words, *([report.family_words] if report.families else []), sep="\n", soft_wrap=True)
+    else:
+        out.print(str(report), soft_wrap=True)
 
 
 def plot_report(report: Any, path: Path) -> bool:
@@ -51,11 +64,15 @@ def plot_report(report: Any, path: Path) -> bool:
 
 
 def environment_rows(training: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return every environment with the number of its tasks and readings."""
-    return [
-        (name + " (target)" * (name == training["target"]), f"{counts['tasks']} tasks, {counts['samples']} readings")
+    """Return every environment with the number of its tasks and readings, or all tasks if there is one environment."""
+    counted = {
+        name: f"{counts['tasks']} tasks, {counts['samples']} readings"
         for name, counts in training["environments"].items()
-    ]
+        if counts["tasks"]
+    }
+    if len(counted) == 1:
+        return [("all", count) for count in counted.values()]
+    return [(name + " (target)" * (name == training["target"]), counts) for name, counts in counted.items()]
 
 
 def _facts(header: dict[str, Any]) -> list[tuple[str, str]]:
@@ -73,7 +90,7 @@ def _facts(header: dict[str, Any]) -> list[tuple[str, str]]:
         ("table", training.get("data") or "none (fitted from arrays)"),
         *((f"column {name}", value) for name, value in columns.items() if value),
         *((f"environment {name}", counts) for name, counts in environment_rows(training)),
-        *((f"scale of {name}", f"{mean:.4g} ± {std:.4g}") for name, mean, std in scales),
+        *((f"{name}: mean, standard deviation", f"{mean:.4g}, {std:.4g}") for name, mean, std in scales),
         *((_spaced(name), value) for name, value in fitted.items() if isinstance(value, int | float | str)),
         ("priors averaged", header["n_members"]),
         *([("final loss", final_loss)] if final_loss is not None else []),

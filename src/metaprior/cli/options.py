@@ -7,16 +7,20 @@ import typer
 
 if TYPE_CHECKING:
     from metaprior.tables.columns import Columns
+    from metaprior.tables.csv_files import CsvFormat
 from metaprior.checks import require_matplotlib
 
-Task = Annotated[list[str] | None, typer.Option("--task", help="Column that names the task of a row; may be repeated.")]
-X = Annotated[list[str] | None, typer.Option("--x", help="Input column; repeat it for several.")]
+Task = Annotated[list[str] | None, typer.Option("--task", help="Column that names the task of a row, or several.")]
+X = Annotated[list[str] | None, typer.Option("--x", help="Input column, or several: --x week price.")]
 Y = Annotated[str | None, typer.Option("--y", help="Output column.")]
 Environment = Annotated[
     str | None, typer.Option("--environment", help="Column that names the environment of a task (hospital, building).")
 ]
 DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Drop rows with a missing value.")]
 DropDuplicates = Annotated[bool, typer.Option("--drop-duplicates", help="Drop exact repetitions of a row.")]
+Sep = Annotated[str | None, typer.Option("--sep", help="Separator of CSV files, such as ';' or tab (default: comma).")]
+Decimal = Annotated[str | None, typer.Option("--decimal", help="Decimal mark of CSV files, ',' or '.' (default).")]
+Encoding = Annotated[str | None, typer.Option("--encoding", help="Encoding of CSV files, such as cp1252.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of tables.")]
 Prior = Annotated[Path, typer.Argument(help="A prior saved by `metaprior fit`, or by `save` in Python.")]
 
@@ -26,13 +30,22 @@ def fitted_columns(
 ) -> "Columns":
     """Return the given columns, and for the others those that the prior was fitted with."""
     from metaprior.tables.columns import as_columns
+    from metaprior.tables.frames import in_fitted_order
 
     stored = meta.training_.get("columns") or {}
     columns = {"task": task, "x": x, "y": y, "environment": environment}
     columns = {name: value or stored.get(name) for name, value in columns.items()}
     if not (columns["x"] and columns["y"]):
         raise ValueError("--x and --y must name columns: this prior was not fitted from a table.")
-    return as_columns(**columns)
+    return in_fitted_order(meta, as_columns(**columns))
+
+
+def fitted_format(meta: Any, sep: str | None, decimal: str | None, encoding: str | None) -> "CsvFormat":
+    """Return how CSV files are written, as far as it is not given as in the fit."""
+    from metaprior.tables.csv_files import as_csv_format
+
+    given = {"sep": sep, "decimal": decimal, "encoding": encoding}
+    return as_csv_format(**{**(meta.training_.get("csv") or {}), **{k: v for k, v in given.items() if v is not None}})
 
 
 PICTURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg")

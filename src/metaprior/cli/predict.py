@@ -8,14 +8,18 @@ import typer
 from metaprior.cli.console import err, out, print_json, print_table, report_errors, task_label
 from metaprior.cli.options import (
     AsJson,
+    Decimal,
     DropDuplicates,
     DropMissing,
+    Encoding,
     Prior,
+    Sep,
     Task,
     X,
     Y,
     check_outputs,
     fitted_columns,
+    fitted_format,
     write_frame,
     write_picture,
 )
@@ -35,30 +39,38 @@ def predict(
     x: X = None,
     y: Y = None,
     one_task: Annotated[bool, typer.Option("--one-task", help="All rows are one task; no column names it.")] = False,
+    from_prior: Annotated[
+        bool, typer.Option("--from-prior", help="Predict tasks without context, though others have one.")
+    ] = False,
     drop_missing: DropMissing = False,
     drop_duplicates: DropDuplicates = False,
+    sep: Sep = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
     plot: Annotated[Path | None, typer.Option(help=f"Plot the first {DRAWN} tasks to this file.")] = None,
     as_json: AsJson = False,
 ):
     """Adapt a prior to the tasks of one table and predict the rows of another.
 
-    The columns are those of the fit unless others are named. A task without context is predicted from the prior.
+    Columns, and how CSV files are written, are those of the fit unless others are named. Predictions are in the units
+    of y. The column extrapolates marks inputs outside the range of the fit.
     """
     from metaprior import load
+    from metaprior.tables.csv_files import TableFile
     from metaprior.tables.frames import predict_tables
 
-    with report_errors():
+    with report_errors(as_json):
         check_outputs([prior, context, query], path, plot)
         if path.suffix not in (".csv", ".parquet"):
             raise ValueError(f"--out must end in .csv or .parquet; got {path}.")
         meta = load(prior)
         columns = fitted_columns(meta, task, x, y, None)
         columns = columns._replace(task=() if one_task else columns.task, environment=None)
-        if plot is not None and len(columns.x) > 1:
-            raise ValueError(f"--plot shows predictions along one input; these have {len(columns.x)}. Leave it out.")
+        how = fitted_format(meta, sep, decimal, encoding)
+        tables = TableFile(context, how), TableFile(query, how)
         drops: Any = {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates}
         with err.status(f"predicting {query}"):
-            predicted = predict_tables(meta, context, query, columns, coverage, **drops)
+            predicted = predict_tables(meta, *tables, columns, coverage, from_prior, **drops)
         frame = predicted.frame
         write_frame(path, frame)
         if plot is not None:
@@ -71,8 +83,11 @@ def predict(
         for row in frame.head(SHOWN).itertuples(index=False)
     ]
     print_table(tuple(map(str, frame.columns)), shown)
-    rest = f" (the first {SHOWN} of {len(frame)} rows)" if len(frame) > SHOWN else ""
-    out.print(f"Wrote {path}{rest}" + (f" and {plot}." if plot else "."))
+    if "mean" in frame:
+        unit = f"Mean and standard deviation (std) of a new reading in the units of {columns.y}"
+        out.print(f"{unit}; it is between lower and upper with a probability of {coverage:.3g}.", soft_wrap=True)
+    rest = f" ({len(frame)} rows, of which the first {SHOWN} are shown)" if len(frame) > SHOWN else ""
+    out.print(f"Wrote {path}{rest}" + (f" and {plot}." if plot else "."), soft_wrap=True)
 
 
 def _plot(meta: Any, predicted: Any, columns: Any, coverage: float) -> Any:
@@ -88,10 +103,11 @@ def _plot(meta: Any, predicted: Any, columns: Any, coverage: float) -> Any:
     n_rows = -(-n_plotted // n_columns)
     figure = Figure(figsize=(1 + 3.6 * n_columns, 0.6 + 2.8 * n_rows), layout="constrained")
     panels = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
+    named: Any = {"names": (columns.x[0], columns.y), "coverage": coverage}
     for axes, name, query, (x, y) in zip(panels, queries.names, queries.tasks, predicted.contexts, strict=False):
-        plot_prediction(meta, x, y, query.x, coverage=coverage, names=(columns.x[0], columns.y), axes=axes)
+        plot_prediction(meta, x, y, query.x, **named, axes=axes)
         axes.set_title(task_label(name), fontsize=10)
-        if queries.dates:  # matplotlib too counts days since 1970
+        if columns.x[0] in queries.dates:  # matplotlib too counts days since 1970
             locator = AutoDateLocator(maxticks=5)
             axes.xaxis.set_major_locator(locator)
             axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))

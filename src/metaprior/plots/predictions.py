@@ -32,7 +32,8 @@ def plot_prediction(
     """Plot the prediction for one task given its context.
 
     With one input column: mean and central band of new observations over a grid, or the probability of the second
-    class. With several, for numbers only: predicted mean and interval of every query against its observed y.
+    class. With several: mean and interval, or the probability, at every query along the first column; if the y of
+    queries are given, mean and interval of every query against its y.
 
     Parameters
     ----------
@@ -60,15 +61,17 @@ def plot_prediction(
     queries = None if y_query is None else as_task(X_query, y_query, "query", features, outputs)
     if names is not None and (isinstance(names, str) or len(names) != 2):
         raise ValueError(f"names must be a pair (input name, output name); got {names!r}.")
-    if input_dim > 1:
-        _check_several_columns(labeled, input_dim, queries)
+    if input_dim > 1 and not len(x_query):
+        raise ValueError(f"With {input_dim} input columns predictions are drawn at queries: pass X_query.")
     axes = resolve_axes(axes, (5.2, 4.8) if input_dim > 1 else (6.4, 4.2))
-    if input_dim > 1 and queries is not None:
-        _draw_against_observed(axes, meta.adapt(*context), queries, coverage, "y" if names is None else names[1])
-    elif labeled:
+    if labeled:
         _draw_probability(axes, meta, context, x_query, queries, names)
-    else:
+    elif input_dim == 1:
         _draw_over_grid(axes, meta, context, x_query, queries, coverage, names or ("x", "y"))
+    elif queries is not None:
+        _draw_against_observed(axes, meta.adapt(*context), queries, coverage, "y" if names is None else names[1])
+    else:
+        _draw_along_first(axes, meta.adapt(*context), context, x_query, coverage, names or ("x", "y"))
     if not len(context.y) and not axes.get_title():
         axes.set_title("Without context: the prediction of the prior", fontsize=10)
     tidy(axes)
@@ -139,6 +142,17 @@ def _draw_over_grid(
     axes.margins(x=0)
 
 
+def _draw_along_first(
+    axes: Any, adapted: Any, context: Task, x_query: np.ndarray, coverage: Any, names: Sequence[str]
+) -> None:
+    predictive, first = adapted.predictive(x_query), x_query[:, 0]
+    axes.vlines(first, *predictive.interval(coverage), color=BAND, linewidth=1.6, label=f"{coverage:.0%} interval")
+    axes.plot(first, predictive.mean(), label="mean", **{**DOTS, "color": LINE})
+    if len(context.y):
+        axes.plot(context.x[:, 0], context.y, label="context", **DOTS)
+    axes.set(xlabel=f"{names[0]}, one of {x_query.shape[1]} inputs", ylabel=names[1])
+
+
 def _draw_against_observed(axes: Any, adapted: Any, queries: Task, coverage: Any, name: str) -> None:
     predictive = adapted.predictive(queries.x)
     axes.vlines(queries.y, *predictive.interval(coverage), color=BAND, linewidth=1.6, label=f"{coverage:.0%} interval")
@@ -156,9 +170,11 @@ def _draw_probability(
     classes = task_classes(as_labels(both, "context and query: y"), "plot_prediction", meta.classes_)
     known = None not in classes.tolist()
     adapted = meta.adapt(*context, classes if known else None)
-    grid = _grid(meta, context.x, x_query)
+    several = x_query.shape[1] > 1
+    at = x_query if several else _grid(meta, context.x, x_query)[:, None]
+    style = {**DOTS, "color": LINE} if several else {"color": LINE, "linewidth": 1.8}
     axes.axhline(0.5, **DIAGONAL)
-    axes.plot(grid, adapted.predict_proba(grid)[:, 1], color=LINE, linewidth=1.8, label="probability")
+    axes.plot(at[:, 0], adapted.predict_proba(at)[:, 1], label="probability", **style)
     if len(context.y):
         axes.plot(context.x[:, 0], encode(context.y, classes), label="context", **DOTS)
     if queries is not None and len(queries.y):
@@ -168,22 +184,10 @@ def _draw_probability(
             place = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": 9, "color": POINTS}
             axes.text(1.01, height, str(name), **place)
     second = "the second class" if classes[1] is None else classes[1]
-    axes.set_xlabel("x" if names is None else names[0])
+    axes.set_xlabel(("x" if names is None else names[0]) + f", one of {x_query.shape[1]} inputs" * several)
     axes.set_ylabel(f"probability of {second}" if names is None else f"probability of {names[1]} = {second}")
     axes.set_ylim(-0.06, 1.06)
     axes.margins(x=0)
-
-
-def _check_several_columns(labeled: bool, input_dim: int, queries: Task | None) -> None:
-    if labeled:
-        raise ValueError(
-            f"plot_prediction draws labels over one input column; there are {input_dim}. Use plot_calibration, or "
-            "adapt(X, y).predict_proba(X_new)."
-        )
-    if queries is None or not len(queries.y):
-        raise ValueError(
-            f"With {input_dim} input columns predictions are drawn against observations: pass X_query and y_query."
-        )
 
 
 def _score(adapted: Any, queries: Task, coverage: Any) -> str:

@@ -196,11 +196,16 @@ def split_table(
         if len(of_task.y) <= n_context:
             skipped.append(name)
             continue
-        order = rng.permutation(len(of_task.y))
-        context, query = np.sort(order[:n_context]), np.sort(order[n_context:])
-        tests.append(TestTask(of_task.x[context], of_task.y[context], of_task.x[query], of_task.y[query]))
+        tests.append(split_task(of_task, n_context, rng))
         names.append(name)
     return tests, names, skipped
+
+
+def split_task(task: Task, n_context: int, rng: np.random.Generator) -> TestTask:
+    """Return a task with `n_context` random readings as context and the others as queries, both in their order."""
+    order = rng.permutation(len(task.y))
+    context, query = np.sort(order[:n_context]), np.sort(order[n_context:])
+    return TestTask(task.x[context], task.y[context], task.x[query], task.y[query])
 
 
 def _columns(meta: Any, queries: TaskTable, contexts: Sequence[Task], coverage: float) -> dict[str, np.ndarray]:

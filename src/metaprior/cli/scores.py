@@ -1,0 +1,80 @@
+"""Scores of a prior on test tasks, next to those of models without a prior: computed, recorded and printed."""
+
+from typing import Any
+
+import numpy as np
+
+from metaprior.cli.console import out, print_table
+
+CONTEXT = 5  # readings of a task to adapt to
+
+
+def compare(meta: Any, tests: list[Any], has_context: bool) -> dict[str, Any]:
+    """Return the scores of the prior and, given context, of models that are fitted to each task's context alone."""
+    from metaprior.estimators.baselines import BASELINES, score_baseline, score_per_task_gp
+    from metaprior.metrics import report
+    from metaprior.prediction.ensemble import predicts_labels
+    from metaprior.tasks.labels import as_labeled_tests
+
+    scores = {"metaprior": meta.evaluate(tests)}
+    if not has_context:
+        return scores
+    if not predicts_labels(meta):
+        return {**scores, "scikit-learn GP": score_per_task_gp(tests)}
+    encoded = as_labeled_tests(tests, "tasks", meta.model_.input_dim, meta.classes_)
+    return {**scores, **{name: report(score_baseline(model, encoded)) for name, model in BASELINES.items()}}
+
+
+def overall(scores: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Return the means over tasks of all models, and their standard errors, as JSON values."""
+    means = [name for name in scores["metaprior"].per_task if name != "width"]
+    names = [each for name in means for each in (name, f"{name}_se")]
+    return {who: {name: float(score[name]) for name in (*names, "calibration_error")} for who, score in scores.items()}
+
+
+def print_overall(figures: dict[str, dict[str, Any]], y: str | None) -> None:
+    """Print the means over tasks of all models, and what they mean."""
+    from metaprior.metrics import MEANINGS
+
+    names = [name for name in figures["metaprior"] if not name.endswith("_se")]
+    rows = [(who, *(_with_error(score, name) for name in names)) for who, score in figures.items()]
+    print_table(("mean over tasks", *(name.replace("_", " ") for name in names)), rows)
+    unit = f"the units of {y or 'y'}"
+    meanings = "; ".join(
+        f"{name.replace('_', ' ')}: {MEANINGS[name].replace('the units of y', unit)}" for name in names
+    )
+    out.print(f"{meanings}. ±: standard error over tasks.", soft_wrap=True)
+
+
+def hold_out(tasks: list[Any], share: float, rng: np.random.Generator) -> tuple[list[Any], list[Any]]:
+    """Return the tasks to fit to and, drawn at random, those to test on."""
+    if not 0.0 < share < 1.0:
+        raise ValueError(f"--hold-out must be a share of the tasks, between 0 and 1; got {share:g}.")
+    n_held = max(round(share * len(tasks)), 1)
+    held = set(rng.permutation(len(tasks))[:n_held].tolist())
+    testable = [tasks[i] for i in sorted(held) if len(tasks[i].y) > 1]
+    if len(tasks) - n_held < 2 or not testable:
+        found = f"{len(tasks)} tasks of the target" if testable else "the tasks drawn have one reading each"
+        raise ValueError(f"--hold-out {share:g} must leave two tasks to fit to, and tasks to test on; got {found}.")
+    return [task for i, task in enumerate(tasks) if i not in held], testable
+
+
+def score_held_out(meta: Any, held: list[Any], rng: np.random.Generator) -> dict[str, Any]:
+    """Return what is recorded of the scores on held-out tasks, adapted to five readings each, or half of fewer."""
+    from metaprior.tables.frames import split_task
+
+    tests = [split_task(task, min(CONTEXT, len(task.y) // 2), rng) for task in held]
+    return {"tasks": len(tests), "context": CONTEXT, "overall": overall(compare(meta, tests, has_context=True))}
+
+
+def print_held_out(held_out: dict[str, Any], y: str | None) -> None:
+    """Print the scores on held-out tasks."""
+    words = f"{held_out['tasks']} held-out tasks of the target, which the prior has not seen; {held_out['context']} "
+    out.print(f"{words}readings of each (half, of shorter ones) as context:", soft_wrap=True)
+    print_overall(held_out["overall"], y)
+
+
+def _with_error(score: dict[str, Any], name: str) -> str:
+    value, error = score[name], score.get(f"{name}_se")
+    number = "-" if value is None else f"{value:.3g}"
+    return number if error is None or not np.isfinite(error) else f"{number} ± {error:.2g}"

@@ -1,0 +1,80 @@
+"""How arguments are read: several columns after one option, and mistakes told in one line of text or JSON."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from metaprior.cli.console import exit_error
+
+UsageError: Any = typer.BadParameter.__mro__[1]  # of click, which later versions of typer contain
+
+
+class Command(TyperCommand):
+    """A command with `--x week price` for `--x week --x price`, and usage errors like all others."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse arguments."""
+        with _one_line(args):
+            return super().parse_args(ctx, repeat_options(args, self.params))
+
+
+class Group(TyperGroup):
+    """The commands, with errors about their names like all others."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the options before a command."""
+        with _one_line(args):
+            return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command."""
+        with _one_line(args):
+            return super().resolve_command(ctx, args)
+
+
+@contextmanager
+def _one_line(args: Sequence[str]) -> Iterator[None]:
+    as_json = "--json" in args  # it is not parsed yet
+    try:
+        yield
+    except UsageError as error:
+        is_command = error.ctx is not None and error.ctx.parent is not None
+        command = f"metaprior {error.ctx.info_name}" if is_command else "metaprior"
+        message = " ".join(error.format_message().split())
+        raise exit_error(f"{message.rstrip('.')}. See {command} --help.", as_json=as_json) from None
+
+
+def repeat_options(args: Sequence[str], parameters: Sequence[Any]) -> list[str]:
+    """Repeat an option that may be given several times before each further value that follows it.
+
+    Values are taken from arguments that there would otherwise be too many of. A command that takes any number of paths
+    keeps those that exist.
+    """
+    options = {name: each for each in parameters for name in each.opts if each.param_type_name == "option"}
+    counts = [each.nargs for each in parameters if each.param_type_name == "argument"]
+    places, follows = _positionals(args, options)
+    surplus = len(places) - sum(counts)
+    is_value: Callable[[str], bool] = lambda text: -1 not in counts or not Path(text).exists()  # noqa: E731
+    values = [i for i in places if follows.get(i) and is_value(args[i])]
+    values = values if -1 in counts else values[: max(surplus, 0)]
+    return [part for i, text in enumerate(args) for part in ([follows[i], text] if i in values else [text])]
+
+
+def _positionals(args: Sequence[str], options: dict[str, Any]) -> tuple[list[int], dict[int, str]]:
+    """Return the places of arguments that belong to no option, and the repeatable option that some of them follow."""
+    places, follows, i, latest = [], {}, 0, ""
+    while i < len(args) and args[i] != "--":
+        name, given, _ = args[i].partition("=")
+        if not args[i].startswith("-") or args[i] == "-":
+            places.append(i)
+            follows[i] = latest
+        else:
+            option = options.get(name)
+            latest = name if option is not None and option.multiple else ""
+            i += option is not None and not option.is_flag and not given
+        i += 1
+    return places + list(range(i + 1, len(args))), follows

@@ -1,0 +1,222 @@
+"""What the command line says where a result would otherwise be wrong, missing or hard to read."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from metaprior import load
+from metaprior.cli import app
+from metaprior.cli.console import print_table
+
+COLUMNS = ("--task", "shop", "--x", "week", "price", "--y", "sold")
+
+
+def call(*arguments, code=0):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def words(result):
+    return " ".join((result.stdout + result.stderr).split())
+
+
+def sales(shops, seed):
+    rng = np.random.default_rng(seed)
+    rows = []
+    for shop in shops:
+        level, slope = rng.normal(30, 5), rng.normal(-2, 0.5)
+        for week in np.sort(rng.choice(52, 8, replace=False)).tolist():
+            price = round(float(rng.uniform(1, 9)), 1)
+            rows.append((shop, week, price, round(level + slope * price + 0.05 * week + rng.normal(0, 0.5), 2)))
+    return pd.DataFrame(rows, columns=["shop", "week", "price", "sold"])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Sales of shops, new ones, and a prior of two inputs."""
+    folder = tmp_path_factory.mktemp("sales")
+    sales([f"{i:04d}" for i in range(101, 113)], 0).to_csv(folder / "sales.csv", index=False)
+    new = sales(["0301", "0302"], 1)
+    new.to_csv(folder / "new.csv", index=False)
+    new.drop(columns="sold").to_csv(folder / "asked.csv", index=False)
+    call("fit", folder / "sales.csv", *COLUMNS, "--hold-out", "0.25", "--out", folder / "prior")
+    return folder
+
+
+def test_scores_on_the_tasks_of_the_fit_are_called_so(folder):
+    seen = call("evaluate", folder / "prior", folder / "sales.csv")
+    assert "the prior was fitted on 9 of these 12 tasks (the first is 01" in words(seen)
+    assert "not how well it predicts new tasks" in words(seen)
+    parsed = json.loads(call("evaluate", folder / "prior", folder / "sales.csv", "--json").stdout)
+    assert parsed["fitted_on"] == 9
+    assert sum(row["fitted_on"] for row in parsed["per_task"]) == 9
+    assert "fitted on" not in words(call("evaluate", folder / "prior", folder / "new.csv"))
+
+
+def test_held_out_tasks_are_not_fitted_to_and_their_scores_are_kept(folder):
+    training = load(folder / "prior").training_
+    assert training["environments"]["target"]["tasks"] == 9
+    assert training["held_out"]["tasks"] == 3
+    assert (
+        training["held_out"]["overall"]["metaprior"]["rmse"]
+        < training["held_out"]["overall"]["scikit-learn GP"]["rmse"]
+    )
+    shown = words(call("info", folder / "prior"))
+    assert "3 held-out tasks of the target, which the prior has not seen" in shown
+    assert f"{training['held_out']['overall']['metaprior']['rmse']:.3g} ±" in shown
+    whole = json.loads(call("info", folder / "prior", "--json").stdout)
+    assert whole["training"]["held_out"] == training["held_out"]
+    for share in ("0", "1", "0.99", "-1"):
+        fit = ("fit", folder / "sales.csv", *COLUMNS, "--out", folder / "p", "--hold-out", share)
+        assert f"--hold-out {share if share == '0.99' else 'must be'}" in words(call(*fit, code=2))
+
+
+def test_every_number_has_a_meaning(folder):
+    scores = words(call("evaluate", folder / "prior", folder / "new.csv"))
+    assert "in the units of sold; nll: negative log likelihood, nats per reading" in scores
+    assert "±: standard error over tasks" in scores
+    predicted = words(
+        call("predict", folder / "prior", folder / "new.csv", folder / "asked.csv", "--out", folder / "p.csv")
+    )
+    assert "in the units of sold; it is between lower and upper with a probability of 0.9." in predicted
+    assert "week: mean, standard deviation" in words(call("info", folder / "prior"))
+
+
+def test_a_fit_without_environments_prints_no_table_about_a_source(folder, tmp_path):
+    """Nor of one that is held out; it says what it was fitted to."""
+    result = call("fit", folder / "sales.csv", *COLUMNS, "--max-tasks", 4, "--out", tmp_path / "p")
+    assert "Fitted to readings: sold holds numbers. all: 4 tasks, 32 readings" in words(result)
+    assert "one environment: there is no source" in words(result)
+    for absent in ("0 tasks", "target-only", "gain"):
+        assert absent not in result.stdout
+
+
+def test_inputs_outside_the_range_of_the_fit_are_told_once_and_marked(folder, tmp_path):
+    asked = pd.read_csv(folder / "asked.csv", dtype={"shop": str})
+    asked.loc[3, "week"] = 500
+    asked.to_csv(tmp_path / "far.csv", index=False)
+    tables = folder / "new.csv", tmp_path / "far.csv", "--out", tmp_path / "p.csv"
+    result = call("predict", folder / "prior", *tables, "--plot", tmp_path / "p.png")
+    assert result.stderr.count("Note: Predictions extrapolate at 1 of 16 inputs: 'week' is 500 and was") == 1
+    assert "the column extrapolates tells which" in words(result)
+    assert pd.read_csv(tmp_path / "p.csv")["extrapolates"].tolist() == [i == 3 for i in range(16)]
+    rows = json.loads(call("predict", folder / "prior", *tables, "--json").stdout)["rows"]
+    assert [row["extrapolates"] for row in rows] == [i == 3 for i in range(16)]
+
+
+def test_names_that_match_no_query_are_refused(folder, tmp_path):
+    readings = pd.read_csv(folder / "new.csv")  # 301 in place of 0301
+    readings.to_csv(tmp_path / "readings.csv", index=False)
+    command = (
+        "predict",
+        folder / "prior",
+        tmp_path / "readings.csv",
+        folder / "asked.csv",
+        "--out",
+        tmp_path / "p.csv",
+    )
+    refused = words(call(*command, code=2))
+    assert "2 of 2 query tasks have no context (the first is '0301'). The context has '301'" in refused
+    assert "pass --from-prior" in refused
+    assert not (tmp_path / "p.csv").exists()
+    assert "2 of 2 tasks of the context have no query, and are not used" in words(call(*command, "--from-prior"))
+
+
+def test_a_picture_of_two_inputs_is_drawn_and_the_table_written(folder, tmp_path):
+    tables = folder / "new.csv", folder / "asked.csv", "--out", tmp_path / "p.csv"
+    call("predict", folder / "prior", *tables, "--plot", tmp_path / "p.png")
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+    assert len(pd.read_csv(tmp_path / "p.csv")) == 16
+
+
+def test_the_order_of_inputs_is_that_of_the_fit(folder, tmp_path):
+    tables = folder / "new.csv", folder / "asked.csv"
+    call("predict", folder / "prior", *tables, "--out", tmp_path / "a.csv")
+    call("predict", folder / "prior", *tables, "--x", "price", "week", "--out", tmp_path / "b.csv")
+    assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("sales.csv", "--x", "week", "price", "--task", "shop", "--y", "sold"),
+        ("--x", "week", "price", "sales.csv", "--task", "shop", "--y", "sold"),
+        ("--task", "shop", "--y", "sold", "--x=week", "price", "sales.csv"),
+        ("sales.csv", "--x", "week", "--x", "price", "--task", "shop", "--y", "sold"),
+    ],
+)
+@pytest.mark.parametrize("command", ["fit", "store"])
+def test_several_columns_after_one_option(folder, monkeypatch, tmp_path, command, given):
+    """Stored, which takes any number of tables, or refused by a fit for a reason that comes later."""
+    monkeypatch.chdir(folder)
+    if command == "store":
+        assert "all: 12 tasks, 96 readings" in words(call("store", *given, "--out", tmp_path / "stored"))
+    else:
+        assert "--noise must be a positive" in words(call("fit", *given, "--noise", "-1", "--out", "p", code=2))
+    assert "See metaprior" in words(call("fit", "a.csv", "b.csv", "--y", "sold", code=2))
+
+
+def test_files_of_a_spreadsheet_with_decimal_commas(folder, tmp_path):
+    """The way to a prior, as messages show it; `predict` remembers how files are written."""
+    for name in ("sales", "new", "asked"):
+        table = pd.read_csv(folder / f"{name}.csv", dtype={"shop": str})
+        table.to_csv(tmp_path / f"{name}.csv", sep=";", decimal=",", index=False, encoding="cp1252")
+    fit = ["fit", tmp_path / "sales.csv", *COLUMNS, "--max-tasks", 4, "--out", tmp_path / "p"]
+    assert "read it with --sep ';'." in words(call(*fit, code=2))
+    assert "line 2, column price: " in words(call(*fit, "--sep", ";", code=2))
+    assert "read it with --decimal ,." in words(call(*fit, "--sep", ";", code=2))
+    call(*fit, "--sep", ";", "--decimal", ",", "--encoding", "cp1252")
+    call("predict", tmp_path / "p", tmp_path / "new.csv", tmp_path / "asked.csv", "--out", tmp_path / "out.csv")
+    assert len(pd.read_csv(tmp_path / "out.csv")) == 16
+    scores = [
+        json.loads(call("evaluate", tmp_path / "p", path / "new.csv", *how, "--json").stdout)["overall"]
+        for path, how in ((tmp_path, ()), (folder, ("--sep", ",", "--decimal", ".")))
+    ]
+    assert scores[0] == scores[1]
+
+
+def test_two_numbers_may_be_labels(folder, tmp_path):
+    table = pd.read_csv(folder / "sales.csv", dtype={"shop": str})
+    table.assign(sold=(table["sold"] > 20).astype(int)).to_csv(tmp_path / "t.csv", index=False)
+    fit = ("fit", tmp_path / "t.csv", *COLUMNS, "--out", tmp_path / "p", "--max-tasks", 4)
+    assert "sold has two values only, 0 and 1, fitted as numbers. For labels pass --kind classification." in words(
+        call(*fit)
+    )
+    refused = call(*fit, "--kind", "classification", "--noise", "0.1", code=2)
+    assert "--noise is the noise of readings; y holds labels" in words(refused)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("fit", "{folder}/sales.csv", "--task", "shop", "--x", "wek", "--y", "sold"), "did you mean 'week'?"),
+        (("fit", "{folder}/sales.csv", "--nonsense"), "No such option"),
+        (("fit",), "Missing argument"),
+        (("evaluate", "{folder}/prior", "{folder}/new.csv", "--context", "many"), "valid integer"),
+        (("predict", "{folder}/prior", "{folder}/nowhere.csv", "{folder}/asked.csv"), "nowhere.csv does not exist"),
+        (("info", "{folder}/sales.csv"), "not a file saved by metaprior"),
+        (("fti",), "No such command"),
+    ],
+)
+def test_errors_are_one_line_of_text_or_of_json(folder, arguments, message):
+    arguments = [argument.format(folder=folder) for argument in arguments]
+    text = call(*arguments, code=2)
+    assert text.stdout == ""
+    assert len(text.stderr.strip().splitlines()) == 1
+    assert message in text.stderr
+    parsed = json.loads(call(*arguments, "--json", code=2).stdout)
+    assert message in parsed["error"]
+    assert parsed["exit_code"] == 2
+
+
+def test_names_of_columns_are_never_cut_off(capsys):
+    names = [f"a_rather_long_name_of_column_{i}" for i in range(12)]
+    print_table(tuple(names), [tuple(["1.234"] * 12)])
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in names)
+    assert "…" not in shown
