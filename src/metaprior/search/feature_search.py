@@ -9,7 +9,7 @@ from metaprior.search.family_search import FamilySearch, Scored, training_tasks
 from metaprior.search.held_out import PER_TASK, HeldOut, gather
 from metaprior.tasks.types import Task
 
-MIN_TASKS, MIN_INPUTS = 100, 2  # from which features are tried
+MIN_TASKS, MIN_INPUTS = 50, 2  # from which features are tried
 N_PARTS = 3  # in which the held-out tasks are left out: a network is fitted anew without each
 MAX_READINGS = 30  # of each task that features are learned from
 HOPELESS = 0.05  # weight in the average on the first part, below which the rest is not tried
