@@ -428,7 +428,7 @@ def write_and_die(self, state):
     if len(written) == 2:
         os.kill(os.getpid(), signal.SIGKILL)
 
-checkpoint.INTERVAL, checkpoint.Checkpoint.update = 0.0, write_and_die
+checkpoint.INTERVAL, checkpoint.SHARE, checkpoint.Checkpoint.update = 0.0, float("inf"), write_and_die
 app()
 """
 

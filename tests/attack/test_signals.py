@@ -1,0 +1,134 @@
+"""Ctrl-C, SIGTERM and SIGKILL at any moment of `metaprior fit`: one line, an exit code, no half-written file."""
+
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import pytest
+from counters import count
+
+from metaprior.files import read_tensors
+
+TABLE = str(resources.files("metaprior").joinpath("datasets", "example", "patients.csv"))
+COLUMNS = ["--task", "patient", "--x", "hours", "--y", "heart_rate", "--environment", "hospital", "--target", "south"]
+RBF = ["--kernel", "rbf", "--alpha", "0.5", "--mean", "constant", "--inference", "map"]
+STOPPED = "Stopped."
+KEPT = "Stopped. The checkpoint is kept: run the same command again to resume."
+CAUGHT = 1 << (signal.SIGHUP - 1)  # the last of the signals that get a handler
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads signal masks from /proc")
+
+
+def start(out, *options):
+    """Start a fit; return once signals are handled. Before that, Python itself is starting."""
+    command = [sys.executable, "-m", "metaprior", "fit", TABLE, *COLUMNS, *options, "--out", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        if int(status.split("SigCgt:")[1].split()[0], 16) & CAUGHT:
+            break
+        time.sleep(0.002)
+    return process
+
+
+def interrupt(folder, number, delay, *options):
+    """Send a signal after a delay; return the exit code and standard error, or fail if the process hangs."""
+    folder.mkdir(exist_ok=True)
+    process = start(folder / "prior.safetensors", *options)
+    time.sleep(delay)
+    process.send_signal(number)
+    sent = time.monotonic()
+    _, error = process.communicate(timeout=60)
+    assert time.monotonic() - sent < 10.0, "took long to stop"
+    return process.returncode, error
+
+
+def check(folder, number, code, error):
+    """The process has either stopped as promised, or was done before the signal came."""
+    lines = [line for line in error.splitlines() if not line.startswith("Note: found a checkpoint")]
+    files = {path.name for path in folder.iterdir()}
+    assert files <= {"prior.safetensors", ".prior.safetensors.checkpoint"}
+    if code == 0:
+        assert "prior.safetensors" in files
+        count("signals", "fit had finished")
+        return
+    assert code == 128 + number, error
+    assert lines == [KEPT if ".prior.safetensors.checkpoint" in files else STOPPED]
+    count("signals", "stopped with one line")
+
+
+@needs_proc
+def test_a_fit_stops_at_any_moment(tmp_path):
+    """All at once: while modules are imported, the table is read, priors are fitted and XLA compiles."""
+    attacks = [(signal.SIGINT, delay) for delay in (0.0, 0.2, 0.8, 1.4)] + [(signal.SIGTERM, 0.5)]
+    attacks = [(number, delay, ()) for number, delay in attacks] + [(signal.SIGINT, 2.5, RBF)]
+    folders = [tmp_path / str(i) for i in range(len(attacks))]
+    with ThreadPoolExecutor(len(attacks)) as pool:
+        ends = list(pool.map(lambda folder, attack: interrupt(folder, *attack[:2], *attack[2]), folders, attacks))
+    for folder, (number, _, _), end in zip(folders, attacks, ends, strict=True):
+        check(folder, number, *end)
+    assert sum(code != 0 for code, _ in ends) >= 4
+
+
+@needs_proc
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "seconds", "n_signals"),
+    [((), 3.0, 50), (RBF, 8.0, 30), (["--kind", "classification", "--y", "high", "--steps", "300"], 12.0, 20)],
+    ids=["default", "rbf", "labels"],
+)
+def test_100_interruptions(options, seconds, n_signals, tmp_path, monkeypatch):
+    if "--kind" in options:
+        monkeypatch.setattr(sys.modules[__name__], "TABLE", with_labels(tmp_path / "labels.csv"))
+    rng = np.random.default_rng(n_signals)
+    attacks = [(signal.SIGTERM if i % 5 == 4 else signal.SIGINT, rng.uniform(0.0, seconds)) for i in range(n_signals)]
+    folders = [tmp_path / str(i % 2) for i in range(n_signals)]  # two at a time; later fits resume earlier ones
+    for i in range(0, n_signals, 2):
+        with ThreadPoolExecutor(2) as pool:
+            pair = list(zip(folders[i : i + 2], attacks[i : i + 2], strict=True))
+            ends = list(pool.map(lambda each: interrupt(each[0], *each[1], *options), pair))
+        for (folder, (number, _)), end in zip(pair, ends, strict=True):
+            check(folder, number, *end)
+
+
+def with_labels(path):
+    import pandas as pd
+
+    table = pd.read_csv(TABLE)
+    table["high"] = (table.heart_rate > table.groupby("patient").heart_rate.transform("median")).astype(int)
+    table.to_csv(path, index=False)
+    return str(path)
+
+
+@needs_proc
+@pytest.mark.slow
+def test_a_killed_fit_resumes_from_the_middle_to_the_same_prior(tmp_path):
+    """SIGKILL as soon as a checkpoint has been written, three times; then the fit is completed."""
+    options = [*RBF, "--steps", "20000"]
+    checkpoint = tmp_path / ".prior.safetensors.checkpoint"
+    taken = [0]
+    for _ in range(3):
+        process = start(tmp_path / "prior.safetensors", *options)
+        before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else None
+        while process.poll() is None and (not checkpoint.exists() or checkpoint.stat().st_mtime_ns == before):
+            time.sleep(0.01)
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL, "the fit ended before it was killed: give it more steps"
+        taken.append(max(array.size for array in read_tensors(checkpoint)[1].values()) // 2)
+        assert taken[-1] > taken[-2]
+        count("signals", "killed, then resumed")
+    for name in ("prior", "whole"):
+        assert start(tmp_path / f"{name}.safetensors", *options).communicate()
+    (header, tensors), (other_header, other) = (read_tensors(tmp_path / f"{n}.safetensors") for n in ("prior", "whole"))
+    assert {path.name for path in tmp_path.iterdir()} == {"prior.safetensors", "whole.safetensors"}
+    assert header["training"].pop("seconds") < other_header["training"].pop("seconds")
+    assert header == other_header
+    assert tensors.keys() == other.keys()
+    for name, tensor in tensors.items():
+        np.testing.assert_array_equal(tensor, other[name], strict=True)
