@@ -111,7 +111,7 @@ def test_files_hold_all_of_it(auto, tmp_path):
 
 def test_the_report_says_it_in_words(auto):
     text = " ".join(str(auto.transfer_report()).splitlines())
-    assert re.search(r"source.*(helps|help|told): [+-]\d\.\d{3} ± \d\.\d{3} per reading", text)
+    assert re.search(r"source.*(helps|help|told): [+-]\d\.\d{3} ± \d\.\d{3} nats per reading", text)
     assert "4 held-out target tasks" in text
     assert "alpha = 0 (target-only)" in text
     assert max(map(len, str(auto.transfer_report()).splitlines())) <= 80
