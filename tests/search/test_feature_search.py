@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from metaprior import MetaGPRegressor
+from metaprior import MetaGPRegressor, load
 from metaprior.hierarchical.families import FEATURES, LINEAR, fit_families
 from metaprior.search import feature_search as module
 from metaprior.search.family_search import FamilySearch, Option, choose_members, training_tasks
@@ -130,6 +130,6 @@ def test_a_fit_with_features_predicts_well_and_is_saved(tmp_path, monkeypatch):
     assert scores.rmse < 0.35  # 0.5 without features
     assert 0.85 < scores.coverage < 0.95
     meta.save(tmp_path / "prior.safetensors")
-    again = MetaGPRegressor.load(tmp_path / "prior.safetensors")
+    again = load(tmp_path / "prior.safetensors")
     x, y, x_query, _ = tests[0]
     np.testing.assert_array_equal(again.adapt(x, y).predict(x_query), meta.adapt(x, y).predict(x_query))

@@ -1,6 +1,7 @@
 """The search of the default: families of hierarchical priors and environment weights, scored on held-out tasks."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from metaprior.tasks.types import Task
 NEGLIGIBLE = 0.01  # weight
 WORSE_LEVEL = 0.01  # of the test whether a candidate is worse than target-only, and dropped
 FOLD_ITERATIONS = 4  # from the mode of all tasks
+N_THREADS = 2  # more get in each other's way: much of a small fit is Python
 OUTWEIGHED = 10.0  # nats by which the log Gibbs density of a larger family rules a family out
 NESTED = ((LINEAR, SMOOTH), (SMOOTH, CURVE))
 
@@ -83,9 +85,9 @@ class FamilySearch:
         full = fit_families(training, option.environment, self.noise_std, self._latest)
         self._latest = full
         parts: dict[str, list[tuple[np.ndarray, HeldOut]]] = {name: [] for name in full.priors}
-        for members in self.folds.members:
+        for members, priors in zip(self.folds.members, self._without_folds(option, full), strict=True):
             rows = self.queries.rows_of(members)
-            for name, prior in self._without(members, option, full).items():
+            for name, prior in priors.items():
                 if name in parts:
                     parts[name].append((rows, self.queries.predict(prior, rows)))
         complete = [name for name in parts if len(parts[name]) == len(self.folds.members)]  # fitted without every fold
@@ -116,10 +118,16 @@ class FamilySearch:
             averages.append(self.queries.scores(join([self.scored[i].held_out for i in rows], weights)))
         return np.array(averages)
 
+    def _without_folds(self, option: Option, full: FamilyFit) -> list[dict[str, HierarchicalPrior]]:
+        """Return the priors fitted without each fold, two folds at a time."""
+        folds = self.folds.members
+        if option.weights[self.held_out] == 0.0:
+            return [full.priors] * len(folds)
+        with ThreadPoolExecutor(N_THREADS) as pool:
+            return list(pool.map(lambda members: self._without(members, option, full), folds))
+
     def _without(self, members: np.ndarray, option: Option, full: FamilyFit) -> dict[str, HierarchicalPrior]:
         """Return the priors fitted without some of the held-out environment's tasks."""
-        if option.weights[self.held_out] == 0.0:
-            return full.priors
         kept = list(self.environments)
         kept[self.held_out] = [task for i, task in enumerate(self.tasks) if i not in members]
         training = training_tasks(kept, self.target, option, [len(tasks) for tasks in self.environments])
