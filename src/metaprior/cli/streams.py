@@ -4,7 +4,7 @@ import errno
 import io
 import signal
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 CLOSED = 128 + signal.SIGPIPE  # the exit code of programs whose reader has gone
 
@@ -14,7 +14,7 @@ class Stream(io.FileIO):
 
     error: OSError | None = None
 
-    def write(self, data: bytes, /) -> int:  # type: ignore[override]
+    def write(self, data: Any, /) -> int:
         """Write, or remember why that is not possible."""
         try:
             return super().write(data) if self.error is None else len(data)

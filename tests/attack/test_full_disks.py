@@ -1,0 +1,63 @@
+"""Disks that are full while a command writes: one line that names the path, exit code 2, and nothing left behind.
+
+`tests/test_files.py` and `tests/storage/` have the quick relatives.
+"""
+
+import os
+import resource
+import subprocess
+import sys
+from importlib import resources
+
+import pytest
+from counters import count
+
+from metaprior import MetaGPRegressor, tasks_from_frame
+
+EXAMPLE = resources.files("metaprior").joinpath("datasets", "example")
+COLUMNS = ["--task", "patient", "--x", "hours", "--y", "heart_rate"]
+TABLES = [str(EXAMPLE.joinpath(name)) for name in ("patients.csv", "test.csv", "readings.csv", "hours.csv")]
+PATIENTS, TEST, READINGS, HOURS = TABLES
+
+
+@pytest.fixture(scope="module")
+def prior(tmp_path_factory):
+    import pandas as pd
+
+    path = tmp_path_factory.mktemp("prior") / "prior.safetensors"
+    tasks = tasks_from_frame(pd.read_csv(PATIENTS), task="patient", x="hours", y="heart_rate", environment="hospital")
+    meta = MetaGPRegressor(random_state=0).fit(tasks, target="south")
+    meta.training_["columns"] = {"task": ["patient"], "x": ["hours"], "y": "heart_rate", "environment": "hospital"}
+    meta.save(path)
+    return str(path)
+
+
+def no_space():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))  # bytes of a file, beyond which writing fails
+
+
+COMMANDS = {
+    "store": lambda prior: (["store", PATIENTS, *COLUMNS, "--out"], "stored"),
+    "csv": lambda prior: (["predict", prior, READINGS, HOURS, "--out"], "predictions.csv"),
+    "parquet": lambda prior: (["predict", prior, READINGS, HOURS, "--out"], "predictions.parquet"),
+    "picture": lambda prior: (["info", prior, "--plot"], "report.png"),
+    "scores": lambda prior: (["evaluate", prior, TEST, "--out"], "scores.csv"),
+    "fit": lambda prior: (["fit", PATIENTS, *COLUMNS, "--out"], "prior.safetensors"),
+    "rbf": lambda prior: (["fit", PATIENTS, *COLUMNS, "--kernel", "rbf", "--steps", "200", "--out"], "r.safetensors"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_full_disk(prior, command, tmp_path):
+    arguments, name = COMMANDS[command](prior)
+    whole = [sys.executable, "-m", "metaprior", *arguments, name]
+    environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": "", "MPLCONFIGDIR": str(tmp_path.parent)}
+    done = subprocess.run(
+        whole, cwd=tmp_path, preexec_fn=no_space, capture_output=True, text=True, check=False, env=environment
+    )
+    named = f".{name}.checkpoint" if command == "rbf" else name
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("Note:")]
+    assert (done.returncode, lines) == (2, [f"{named}: File too large"])
+    assert list(tmp_path.iterdir()) == []
+    count("command lines", "disk full, told in one line")
