@@ -101,6 +101,14 @@ def test_large_tasks_need_their_covariance_matrices(monkeypatch):
         many_runs.check_memory([Tasks(1, 5000)], settings(), None, False, 4)
 
 
+def test_the_curvature_needs_the_derivatives_of_a_large_covariance_and_map_does_not(monkeypatch):
+    monkeypatch.setattr(many_runs, "available_memory", lambda: 1.2e9)
+    for_laplace = Settings(mean=ConstantMean(), kernel=RBFKernel(), method=Laplace())  # of three parameters
+    many_runs.check_memory([Tasks(500, 10)], for_laplace, None, False, 4)
+    with pytest.raises(ValueError, match=r"needs about 1.5 GB .* Use inference='map', or fewer tasks"):
+        many_runs.check_memory([Tasks(1, 5000)], for_laplace, None, False, 4)
+
+
 def test_one_large_task_does_not_make_all_others_large(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(jax, "local_devices", lambda: [Device(60e9)])

@@ -16,6 +16,7 @@ from metaprior.search.weights import Weights
 from metaprior.storage.feed import Feed
 from metaprior.storage.stored_tasks import StoredTasks, sample_tasks, stored_scaling
 from metaprior.tasks.scaling import Scaling
+from metaprior.tasks.thinning import thin_tasks
 from metaprior.tasks.types import Task
 from metaprior.training.loop import Result, Validation
 from metaprior.training.many_runs import TrainingOptions, train_runs
@@ -164,9 +165,12 @@ TaskSource = InMemoryTasks | StreamedTasks
 
 
 def make_source(environments: Environments, batch_size: int | None) -> TaskSource:
-    """Return a stream if any environment is stored (those in memory then join it), else all tasks in memory."""
+    """Return a stream if any environment is stored (those in memory then join it), else all tasks in memory.
+
+    Tasks in memory are thinned to the samples that training can use.
+    """
     input_dims = [tasks.input_dim for tasks in environments if isinstance(tasks, StoredTasks)]
     if not input_dims:
-        return InMemoryTasks(environments, None if batch_size is None else int(batch_size))
+        return InMemoryTasks(thin_tasks(environments), None if batch_size is None else int(batch_size))
     stored = [StoredTasks.from_tasks(tasks, input_dims[0]) for tasks in environments]
     return StreamedTasks(stored, STREAM_BATCH_SIZE if batch_size is None else int(batch_size))

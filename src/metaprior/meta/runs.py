@@ -65,7 +65,7 @@ def resolve_settings(settings: Settings, input_dim: int, method: Method | None, 
     settings = replace(settings, mean=choose_mean(settings.mean, settings.kernel))
     check_encoded(settings.mean, settings.kernel, settings.encoder)
     if method is None or isinstance(method, Laplace):
-        n_parameters = _count_parameters(settings, input_dim)
+        n_parameters = count_parameters(settings, input_dim)
         small = n_parameters <= MAX_PARAMETERS
         if isinstance(method, Laplace) and not small:
             raise ValueError(
@@ -194,7 +194,8 @@ def _sample_counts(problem: Problem) -> list[np.ndarray]:
     return [float(problem.temperature) * np.asarray(w) / size for w, size in zip(weights, sizes, strict=True)]
 
 
-def _count_parameters(settings: Settings, input_dim: int) -> int:
+def count_parameters(settings: Settings, input_dim: int) -> int:
+    """Return the size of theta. Nothing is computed."""
     dtype = jnp.zeros(()).dtype
     settings = replace(settings, noise_std=None if settings.noise_std is None else 1.0)  # in any unit
     theta, *_ = eqx.filter_eval_shape(draw_prior, jax.random.key(0), input_dim, settings, 1.0, dtype)

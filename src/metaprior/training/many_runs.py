@@ -15,7 +15,7 @@ from metaprior.memory import RUN_ADVICE, in_chunks
 from metaprior.meta.methods import Laplace, Method
 from metaprior.meta.mini_batches import batch_plan
 from metaprior.meta.objective import BLOCK_SAMPLES
-from metaprior.meta.runs import Run, Settings, stack_runs
+from metaprior.meta.runs import Run, Settings, count_parameters, stack_runs
 from metaprior.progress import progress_bar
 from metaprior.tasks.types import Task
 from metaprior.training.checkpoint import Checkpoint
@@ -25,6 +25,7 @@ from metaprior.training.steps import CHUNK, TrainConfig
 MAX_BYTES = 2**32  # kept at once for the gradients of several runs
 ADVISED_BATCHES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # with more tasks per step training only takes longer
 CURVATURE_NUMBERS = 800  # that Laplace's curvature keeps per sample of all tasks (measured: up to 760)
+CURVATURE_COPIES = 5  # of the derivatives of the largest task's covariance by every parameter (measured)
 SEARCH_COPIES = 45  # of all tasks that a search holds: nine candidates without each of five folds
 
 
@@ -147,9 +148,13 @@ def check_memory(
     n_tasks, n_samples = len(sizes), int(sizes.sum())
     input_dim = next(task.x.shape[1] for group in environments for task in group)
 
-    def needed(batch_size: float) -> float:
+    curvature = 0.0
+    if isinstance(settings.method, Laplace):
+        by_parameter = CURVATURE_COPIES * count_parameters(settings, input_dim) * float(sizes.max()) ** 2
+        curvature = CURVATURE_NUMBERS * n_samples + by_parameter
+
+    def needed(batch_size: float, curvature: float = curvature) -> float:
         gradient = gradient_numbers(sizes, input_dim, settings.encoder is not None, min(batch_size / n_tasks, 1.0))
-        curvature = CURVATURE_NUMBERS * n_samples if isinstance(settings.method, Laplace) else 0
         kept = n_samples * (input_dim + 2) * (SEARCH_COPIES if searched else 2)
         return itemsize * (max(gradient * settings.n_particles, curvature) + kept)
 
@@ -158,6 +163,8 @@ def check_memory(
     if available is None or needed(asked) <= available:
         return
     advice: list[Argument | str] = [Argument("fewer tasks")]
+    if needed(asked, curvature=0.0) <= available:
+        advice.insert(0, Argument("inference", "map"))
     fitting = [size for size in ADVISED_BATCHES if size < asked and needed(size) <= available]
     if fitting:
         advice.append(Argument("batch_size", fitting[-1]))
