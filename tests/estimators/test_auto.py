@@ -264,11 +264,27 @@ def test_search_time_bounds_the_search(monkeypatch):
         raise Searched
 
     monkeypatch.setattr("metaprior.estimators.fitting.train_members", stop)
+    monkeypatch.setattr("metaprior.estimators.fitting.COMPILING", 1.0)
     meta = MetaGPRegressor(**{**SMALL, "n_steps": 4_000_000}, search_time=2.0)
     started = time.monotonic()
     with pytest.raises(Searched):
         meta.fit(SOURCE, TARGET)
     assert time.monotonic() - started < 40.0  # a million steps would take minutes
+
+
+def test_without_time_to_compile_nothing_is_compared(monkeypatch):
+    class Chosen(Exception):
+        pass
+
+    def stop(source, sample, choice, *_):
+        assert choice.scores is None
+        assert choice.weights.tolist() == [1 / 3] * 3
+        raise Chosen
+
+    monkeypatch.setattr("metaprior.estimators.fitting.train_members", stop)
+    monkeypatch.setattr("metaprior.estimators.fitting.choose", lambda *_: pytest.fail("searched"))
+    with pytest.warns(UserWarning, match="search_time of 3 s is too short to compare settings"), pytest.raises(Chosen):
+        MetaGPRegressor(**SMALL, search_time=3.0).fit(SOURCE, TARGET)
 
 
 def test_validation_tasks_stop_every_member():

@@ -1,6 +1,8 @@
 """The default engine through the estimator: when it is used, what it compares, what it keeps, and files."""
 
 import json
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,10 +11,12 @@ from safetensors.numpy import save_file
 
 from metaprior import InvalidFile, MetaGPClassifier, MetaGPRegressor, load
 from metaprior.datasets import Sinusoid
-from metaprior.estimators import hierarchical_fit
+from metaprior.estimators import hierarchical_fit, hierarchical_search
+from metaprior.estimators.arguments import NamedEnvironments
 from metaprior.estimators.hierarchical_fit import GRADIENT_ONLY, MAX_READINGS, MAX_TASKS, is_asked_for
 from metaprior.files import read_tensors, write_tensors
 from metaprior.hierarchical.families import FAMILIES
+from metaprior.search.family_search import FamilySearch
 from metaprior.tasks.types import Task
 
 PROBLEM = Sinusoid(deviation=0.25)
@@ -151,8 +155,43 @@ def test_several_sources_are_compared_alone_and_combined():
 
 
 def test_search_time_still_compares_the_first_option():
-    meta = fitted(*tasks_of(8, 3), search_time=1e-9)
+    with pytest.warns(UserWarning, match=r"search_time of 1e-09 s ended .* of the first 1 environment weights only"):
+        meta = fitted(*tasks_of(8, 3), search_time=1e-9)
     assert meta.transfer_report().alpha.tolist() == [0.0]
+
+
+@pytest.mark.parametrize(("seconds", "kept"), [(2.0, 6), (15.0, 6), (30.0, 12), (1e6, 24)])
+def test_a_search_grows_for_as_long_as_there_is_time(monkeypatch, seconds, kept):
+    """Six tasks first, then twice as many; here a comparison takes a hundredth of a second times its cost."""
+    clock = [0.0]
+    sample = [[Task(np.zeros((30, 1)), np.arange(30.0))] * 24]
+    compared = hierarchical_search.Compared(FamilySearch(sample, 0, None, 0), sample, True)
+
+    def compare(meta, environments, sample, *_):
+        clock[0] += 0.01 * hierarchical_search._cost(sample)
+        return compared._replace(sample=sample)
+
+    monkeypatch.setattr(hierarchical_search, "FIRST_TASKS", 6)
+    monkeypatch.setattr(hierarchical_search, "FIRST_READINGS", 8)
+    monkeypatch.setattr(hierarchical_search, "_compare_on", compare)
+    monkeypatch.setattr(hierarchical_search.time, "monotonic", lambda: clock[0])
+    cost = [hierarchical_search._cost(part) for part in hierarchical_search._growing(sample, 0)]
+    assert cost == [6 * 8**2, 12 * 11**2, 24 * 16**2, 24 * 22**2, 24 * 30**2]
+    meta, environments = SimpleNamespace(search_time=seconds), NamedEnvironments(("here",), sample, 0, ("tasks",))
+    with pytest.warns(UserWarning, match=f"made on {kept} of 24 tasks") if kept < 24 else nullcontext():
+        found = hierarchical_search._compare(meta, environments, sample, 0, 0)
+    assert len(found.sample[0]) == kept
+    assert clock[0] <= max(seconds, 0.01 * cost[0])
+
+
+def test_every_phase_of_a_fit_is_labeled_and_counted(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in a terminal
+    monkeypatch.setenv("COLUMNS", "200")
+    fitted(*tasks_of(3, 3), progress=True)
+    shown = capsys.readouterr().err
+    for label in ("1/3 comparing environment weights", "2/3 averaging predictions", "3/3 learning the common mean"):
+        assert label in shown
+    assert "on 6 tasks" in shown
 
 
 def test_many_tasks_and_long_tasks_are_sampled_and_the_mean_sees_all(monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from metaprior.datasets import Sinusoid
-from metaprior.estimators.hierarchical_fit import _add
+from metaprior.estimators.hierarchical_search import add_options
 from metaprior.hierarchical.families import FAMILIES, LINEAR, SHAPES, SMOOTH, FamilyFit, fit_families
 from metaprior.search import family_search as module
 from metaprior.search.averaging import CLEARLY_WORSE, averaging_weights, merge_similar
@@ -254,7 +254,7 @@ def test_a_family_that_fails_without_a_fold_is_left_out(monkeypatch, small):
 
 def test_a_deadline_in_the_past_still_compares_the_first_option(small):
     search = FamilySearch(small.environments, 1, None, 0)
-    _add(search, small.options, time.monotonic() - 1.0, None)
+    add_options(search, small.options, "environment weights", time.monotonic() - 1.0, False)
     assert search.options == small.options[:1]
     np.testing.assert_allclose(search.scores(), small.scores()[:4], rtol=1e-6)
     found = choose_members(search)

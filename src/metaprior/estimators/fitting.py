@@ -13,15 +13,16 @@ import jax.numpy as jnp
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from metaprior.checks import Argument, Message
+from metaprior.checks import Argument, Message, warn_caller
 from metaprior.estimators.task_sources import Environments, TaskSource
 from metaprior.meta.adaptation import pad_queries
 from metaprior.meta.runs import Settings
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.prediction.trained import Model
-from metaprior.search.candidates import AutoSettings, Choice
+from metaprior.progress import phases
+from metaprior.search.candidates import AutoSettings, Candidate, Choice
 from metaprior.search.selection import STEPS_DIVISOR, SearchOptions, choose
-from metaprior.search.weights import Weights
+from metaprior.search.weights import DISCOUNTS_UNTRIED, Weights, discounted
 from metaprior.tasks.padding import padded_size
 from metaprior.tasks.scaling import Scaling
 from metaprior.tasks.types import TestTask
@@ -30,6 +31,7 @@ from metaprior.training.loop import Result, Validation
 from metaprior.training.many_runs import TrainingOptions, check_memory
 from metaprior.training.steps import CHUNK
 
+COMPILING = 10.0  # seconds that the first comparison takes to compile, about, on two cores
 UNCONVERGED_SHARE = 1e-6  # of the weights, which sum to one up to rounding
 
 
@@ -82,13 +84,42 @@ def run_fit(plan: FitPlan, checkpoint: str | os.PathLike | None, fingerprint: st
     with jax.enable_x64(plan.dtype == "float64"), open_checkpoint(checkpoint, fingerprint, plan.seed) as (saved, seed):
         training = plan.training._replace(checkpoint=saved)
         sample = sample if seed == plan.seed else plan.source.sample(seed)  # a checkpoint may have another seed
-        deadline = None if plan.search_time is None else time.monotonic() + plan.search_time
-        shorter = training._replace(n_steps=math.ceil(training.n_steps / STEPS_DIVISOR))
-        families = list(plan.families.values())
-        search = SearchOptions(shorter, seed, deadline)
-        family, choice = choose(sample, plan.target, plan.options, families, plan.auto, search)
-        members = train_members(plan.source, sample, choice, seed, training, plan.tests, plan.patience)
+        with phases(_n_phases(plan, sample)):
+            family, choice = _search(plan, sample, training, seed)
+            members = train_members(plan.source, sample, choice, seed, training, plan.tests, plan.patience)
     return Fitted(list(plan.families)[family], choice, [len(tasks) for tasks in sample], members)
+
+
+def _search(plan: FitPlan, sample: Environments, training: TrainingOptions, seed: int) -> tuple[int, Choice]:
+    """Choose settings in the time there is: compiling cannot be interrupted, so with little time less is compared."""
+    limit, families = plan.search_time, list(plan.families.values())
+    if limit is not None and plan.searched:
+        families = families if limit >= len(families) * COMPILING else families[:1]
+        if limit < COMPILING:
+            short = f" of {limit:g} s is too short to compare settings, which takes {COMPILING:g} s to compile. They "
+            advice = "are averaged untested: give more time, or ", Argument("alpha"), "."
+            warn_caller(Message(Argument("search_time"), short, *advice))
+            return 0, _untested(plan, sample, families[0])
+    deadline = None if limit is None else time.monotonic() + limit
+    shorter = training._replace(n_steps=math.ceil(training.n_steps / STEPS_DIVISOR))
+    search = SearchOptions(shorter, seed, deadline)
+    return choose(sample, plan.target, plan.options, families, plan.auto, search)
+
+
+def _untested(plan: FitPlan, sample: Environments, settings: Settings) -> Choice:
+    """Average over the given environment weights or, if these are to be chosen, over those for targets of one task."""
+    counts, options = [len(tasks) for tasks in sample], plan.options
+    if plan.auto.weights and len(options) > 1:
+        options = [discounted(counts, plan.target, discount) for discount in DISCOUNTS_UNTRIED]
+    equal = np.full(len(options), 1.0 / len(options))
+    return Choice([Candidate(weights, settings) for weights in options], equal, None)
+
+
+def _n_phases(plan: FitPlan, sample: Environments) -> int:
+    """Return how many phases a fit may have: families, weights, single and combined sources, variations, training."""
+    several_sources = sum(len(tasks) > 0 for tasks in sample) > 2 and plan.auto.weights
+    varied = plan.auto.temperature or plan.auto.prior_std
+    return 1 + plan.searched * (1 + (len(plan.families) > 1) + 2 * several_sources + varied)
 
 
 def train_members(

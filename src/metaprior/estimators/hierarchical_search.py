@@ -1,0 +1,206 @@
+"""The comparison of hierarchical priors: which environment weights are tried, on how many tasks, and for how long."""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from metaprior.checks import Argument, Message, check_noise, warn_caller
+from metaprior.estimators.arguments import NamedEnvironments
+from metaprior.progress import progress_bar
+from metaprior.search.family_search import (
+    FamilyChoice,
+    FamilySearch,
+    Option,
+    choose_members,
+    choose_untested,
+    without_test,
+)
+from metaprior.search.feature_search import MIN_INPUTS, MIN_TASKS, add_features, are_worth_trying
+from metaprior.search.weights import (
+    DISCOUNTS_UNTRIED,
+    combined_source_weights,
+    discounted,
+    resolve_weights,
+    single_source_weights,
+)
+from metaprior.tasks.types import Task
+
+DISCOUNTS = (0.0, 0.1, 0.4, 1.0)
+ENVIRONMENT_DISCOUNTS = (0.4, 1.0)  # at which the target's mean may also deviate from the sources'
+FIRST_TASKS, FIRST_READINGS = 20, 25  # of each environment, and of each task: a comparison of about a second
+GROWTH = 2  # of the tasks from one comparison to the next, if there is time
+WORTH_PARTS = 4  # times the first comparison: the cost of the whole from which on it pays to begin with a part
+
+Sample = list[list[Task]]  # tasks of each environment
+
+
+class Compared(NamedTuple):
+    """A comparison, the tasks it was made on, and whether there was time for all of it."""
+
+    search: FamilySearch
+    sample: Sample
+    complete: bool
+
+
+def compare_priors(
+    meta: Any, environments: NamedEnvironments, sample: Sample, seed: int
+) -> tuple[FamilyChoice, Sample]:
+    """Compare families and environment weights on held-out tasks; return the choice, and the tasks it was made by.
+
+    With a `search_time` the comparison starts with few tasks and is repeated with twice as many for as long as there is
+    time: all environment weights on some tasks tell more than some of them on all tasks.
+    """
+    names, _, target, _ = environments
+    counts = [len(tasks) for tasks in sample]
+    options = _options(meta.alpha, names, counts, target)
+    held_out = target if counts[target] > 1 else _largest_used(counts, options)
+    if counts[held_out] < 2:
+        return without_test(sample, target, options, check_noise(meta.noise_std)), sample
+    compared = _compare(meta, environments, sample, seed, held_out)
+    with progress_bar("averaging predictions", None, "", meta.progress):
+        search = compared.search
+        return (choose_members if held_out == target else choose_untested)(search), compared.sample
+
+
+def _compare(meta: Any, environments: NamedEnvironments, sample: Sample, seed: int, held_out: int) -> Compared:
+    """Return the comparison on most tasks that there is time for."""
+    if meta.search_time is None:
+        return _compare_on(meta, environments, sample, seed, held_out, None)
+    deadline, found, seconds = time.monotonic() + meta.search_time, None, 0.0
+    for part in _growing(sample, seed):
+        started = time.monotonic()
+        if found is not None and started + seconds * _cost(part) / _cost(found.sample) > deadline:
+            break
+        latest = _compare_on(meta, environments, part, seed, held_out, deadline)
+        found, seconds = latest if found is None or latest.complete else found, time.monotonic() - started
+        if not latest.complete:
+            break
+    assert found is not None, "there is at least one sample"
+    if not found.complete or _cost(found.sample) < _cost(sample):
+        n_used, n_all = (sum(map(len, tasks)) for tasks in (found.sample, sample))
+        readings = max(len(task.y) for tasks in found.sample for task in tasks)
+        made = f"made on {n_used} of {n_all} tasks, with up to {readings} readings of each"
+        made += "" if found.complete else f", and of the first {len(found.search.options)} environment weights only"
+        warn_caller(
+            Message(Argument("search_time"), f" of {meta.search_time:g} s ended the comparison: it was {made}.")
+        )
+    return found
+
+
+def _compare_on(
+    meta: Any, environments: NamedEnvironments, sample: Sample, seed: int, held_out: int, deadline: float | None
+) -> Compared:
+    """Compare on some tasks, until the deadline."""
+    names, _, target, _ = environments
+    counts = [len(tasks) for tasks in sample]
+    options = _options(meta.alpha, names, counts, target)
+    search = FamilySearch(sample, target, check_noise(meta.noise_std), seed, held_out)
+    complete = add_options(search, options, "environment weights", deadline, meta.progress)
+    if complete and _is_auto(meta.alpha) and held_out == target:
+        complete = _compare_sources(search, counts, deadline, meta.progress)
+    if complete and are_worth_trying(search) and not is_over(deadline):
+        with progress_bar("learning features", None, "", meta.progress):
+            add_features(search)
+    return Compared(search, sample, complete)
+
+
+def add_options(
+    search: FamilySearch, options: Sequence[Option], what: str, deadline: float | None, progress: bool | None
+) -> bool:
+    """Compare options until the deadline, always the first; return whether there was time for all."""
+    n_tasks = sum(map(len, search.environments))
+    with progress_bar(f"comparing {what}", len(options), f"on {n_tasks} tasks", progress) as move:
+        for i, option in enumerate(options):
+            if search.options and is_over(deadline):
+                return False
+            if move is not None:
+                move(i, f"alpha = {1.0 - option.weights[search.target]:.2g}")
+            search.add(option)
+    return True
+
+
+def _compare_sources(
+    search: FamilySearch, counts: Sequence[int], deadline: float | None, progress: bool | None
+) -> bool:
+    """With several sources, compare each source alone with the target, then the helpful ones combined."""
+    single = single_source_weights(counts, search.target)
+    if not single:
+        return True
+    before = len(search.options)
+    complete = add_options(search, [Option(weights) for _, _, weights in single], "single sources", deadline, progress)
+    of_target, *means = search.option_scores()[[0, *range(before, len(search.options))]].mean(axis=1).tolist()
+    scores = [(source, discount, score) for (source, discount, _), score in zip(single, means, strict=False)]
+    known = [option.weights for option in search.options]
+    several = combined_source_weights(counts, search.target, of_target, scores)
+    combined = [Option(w, from_scores=True) for w in several if w not in known]
+    return complete and add_options(search, combined, "combined sources", deadline, progress)
+
+
+def is_over(deadline: float | None) -> bool:
+    """Return whether the time of a search is over."""
+    return deadline is not None and time.monotonic() > deadline
+
+
+def n_phases(meta: Any, sample: Sample) -> int:
+    """Return how many phases a comparison has: weights, single and combined sources, features, averaging."""
+    several_sources = sum(len(tasks) > 0 for tasks in sample) > 2 and _is_auto(meta.alpha)
+    n_inputs = next(task.x.shape[1] for tasks in sample for task in tasks)
+    features = n_inputs >= MIN_INPUTS and sum(map(len, sample)) >= MIN_TASKS
+    return 2 + 2 * several_sources + features
+
+
+def _largest_used(counts: Sequence[int], options: Sequence[Option]) -> int:
+    """Return the environment with most tasks among those with weight: others must not have any effect."""
+    used = np.min([option.weights for option in options], axis=0) > 0
+    return int(np.argmax(np.where(used, counts, 0)))
+
+
+def _options(alpha: Any, names: Sequence[str], counts: Sequence[int], target: int) -> list[Option]:
+    """Return the environment weights to compare: target-only first, then ever more of the source."""
+    if not _is_auto(alpha):
+        return [Option(weights) for weights in resolve_weights(alpha, names, counts, target)]
+    if sum(counts) == counts[target]:
+        return [Option(discounted(counts, target, 0.0))]
+    if not counts[target]:
+        return [Option(discounted(counts, target, np.inf))]
+    if counts[target] == 1:
+        return [Option(discounted(counts, target, r)) for r in DISCOUNTS_UNTRIED]
+    plain = [Option(discounted(counts, target, r)) for r in DISCOUNTS]
+    return plain + [Option(discounted(counts, target, r), environment=True) for r in ENVIRONMENT_DISCOUNTS]
+
+
+def _is_auto(alpha: Any) -> bool:
+    return isinstance(alpha, str) and alpha == "auto"
+
+
+def thin(task: Task, most: int, rng: np.random.Generator) -> Task:
+    """Return at most so many random readings of a task, in their order."""
+    if len(task.y) <= most:
+        return task
+    kept = np.sort(rng.choice(len(task.y), most, replace=False))
+    return Task(task.x[kept], task.y[kept])
+
+
+def _growing(sample: Sample, seed: int) -> Iterator[Sample]:
+    """Yield random parts of a sample, the next with twice the tasks and more readings of each, up to the whole."""
+    n_tasks, n_readings = FIRST_TASKS, float(FIRST_READINGS)
+    part = _part(sample, n_tasks, FIRST_READINGS, seed)
+    while WORTH_PARTS * _cost(part) < _cost(sample) or (n_tasks > FIRST_TASKS and _cost(part) < _cost(sample)):
+        yield part
+        n_tasks, n_readings = GROWTH * n_tasks, GROWTH**0.5 * n_readings
+        part = _part(sample, n_tasks, int(n_readings), seed)
+    yield sample
+
+
+def _part(sample: Sample, n_tasks: int, n_readings: int, seed: int) -> Sample:
+    """Return up to so many random tasks of each environment, with up to so many readings each."""
+    rng = np.random.default_rng(seed)
+    chosen = [np.sort(rng.permutation(len(tasks))[:n_tasks]).tolist() for tasks in sample]
+    return [[thin(tasks[i], n_readings, rng) for i in rows] for tasks, rows in zip(sample, chosen, strict=True)]
+
+
+def _cost(sample: Sample) -> int:
+    """Return a number that the time of a comparison grows with."""
+    return sum(len(task.y) ** 2 for tasks in sample for task in tasks)
