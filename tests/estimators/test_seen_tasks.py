@@ -6,9 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from metaprior import ExtrapolationWarning, MetaGPRegressor, SeenTasksWarning, StoredTasks, load
+from metaprior import ExtrapolationWarning, InvalidFile, MetaGPRegressor, SeenTasksWarning, StoredTasks, load
 from metaprior.estimators import seen_tasks
+from metaprior.estimators.prior_header import check_seen
+from metaprior.files import read_tensors, write_tensors
 from metaprior.plots import plot_prior_samples
+from metaprior.schema import Mismatch
 
 RNG = np.random.default_rng(0)
 
@@ -216,3 +219,25 @@ def test_files_of_earlier_versions_know_nothing_and_say_nothing(meta, tmp_path):
 def _saved(meta, path):
     meta.save(path)
     return path
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        ({"feature_range_": np.zeros((2, 3))}, r"feature_range_ must be float64\[2, 2\]"),
+        ({"feature_range_": np.array([[0.0, np.nan], [1.0, 1.0]])}, "feature_range_ must have finite numbers"),
+        ({"feature_range_": np.array([[0.0, 2.0], [1.0, 1.0]])}, "feature_range_ must have the smaller values first"),
+        ({"task_digests_": np.zeros(3)}, r"task_digests_ must be uint64\[at most 100000\]; the file has float64\[3\]"),
+        ({"task_digests_": np.zeros(100_001, np.uint64)}, "the file has uint64"),
+    ],
+)
+def test_what_a_file_tells_of_the_tasks_is_checked(arrays, said):
+    with pytest.raises(Mismatch, match=said):
+        check_seen({"input_dim": 2}, arrays)
+
+
+def test_a_file_with_names_of_other_columns_is_refused(meta, tmp_path):
+    header, tensors = read_tensors(_saved(meta, tmp_path / "prior.safetensors"))
+    write_tensors(tmp_path / "prior.safetensors", {**header, "feature_names": ["week"]}, tensors)
+    with pytest.raises(InvalidFile, match="feature_names must have 2 items"):
+        load(tmp_path / "prior.safetensors")
