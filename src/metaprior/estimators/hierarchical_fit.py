@@ -12,13 +12,14 @@ from threadpoolctl import threadpool_limits  # a dependency of scikit-learn
 
 from metaprior.estimators.arguments import NamedEnvironments, auto_settings, warn_if_few_target_tasks
 from metaprior.estimators.fitted_prior import FittedPrior
-from metaprior.estimators.hierarchical_search import compare_priors, n_phases, thin
+from metaprior.estimators.hierarchical_search import compare_priors, n_phases
 from metaprior.hierarchical.families import TrainingTasks, with_mean_of
 from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.progress import phases, progress_bar
 from metaprior.search.report import make_report
 from metaprior.storage.stored_tasks import StoredTasks, sample_tasks
+from metaprior.tasks.thinning import thin_task
 from metaprior.tasks.types import Task, TestTask
 
 MAX_TASKS = 300  # of each environment that families are fitted to and compared on; the mean is learned from all
@@ -83,7 +84,8 @@ def fit_prior(
 def _sample(environments: Sequence[Sequence[Task]], seed: int) -> list[list[Task]]:
     """Return up to MAX_TASKS random tasks of each environment, with up to MAX_READINGS readings each."""
     rng = np.random.default_rng(seed)
-    return [[thin(task, MAX_READINGS, rng) for task in tasks] for tasks in sample_tasks(environments, MAX_TASKS, seed)]
+    sampled = sample_tasks(environments, MAX_TASKS, seed)
+    return [[thin_task(task, MAX_READINGS, rng) for task in tasks] for tasks in sampled]
 
 
 def _with_all_tasks(
@@ -103,7 +105,7 @@ def _with_all_tasks(
         for e, (tasks, drawn) in enumerate(zip(environments, sample, strict=True)):
             count = of_environment[e] * len(drawn) / max(len(tasks), 1)
             for first in range(0, len(tasks) if count > 0 else 0, CHUNK_TASKS):
-                thinned = (thin(task, MAX_READINGS, rng) for task in tasks[first : first + CHUNK_TASKS])
+                thinned = (thin_task(task, MAX_READINGS, rng) for task in tasks[first : first + CHUNK_TASKS])
                 some = [prior.scaling.task(task) for task in thinned]
                 is_target = np.full(len(some), float(e == target))
                 yield TrainingTasks(prior.scaling, some, np.full(len(some), count), is_target)

@@ -25,6 +25,7 @@ from metaprior.search.weights import (
     resolve_weights,
     single_source_weights,
 )
+from metaprior.tasks.thinning import thin_task
 from metaprior.tasks.types import Task
 
 DISCOUNTS = (0.0, 0.1, 0.4, 1.0)
@@ -175,14 +176,6 @@ def _is_auto(alpha: Any) -> bool:
     return isinstance(alpha, str) and alpha == "auto"
 
 
-def thin(task: Task, most: int, rng: np.random.Generator) -> Task:
-    """Return at most so many random readings of a task, in their order."""
-    if len(task.y) <= most:
-        return task
-    kept = np.sort(rng.choice(len(task.y), most, replace=False))
-    return Task(task.x[kept], task.y[kept])
-
-
 def _growing(sample: Sample, seed: int) -> Iterator[Sample]:
     """Yield random parts of a sample, the next with twice the tasks and more readings of each, up to the whole."""
     n_tasks, n_readings = FIRST_TASKS, float(FIRST_READINGS)
@@ -198,7 +191,7 @@ def _part(sample: Sample, n_tasks: int, n_readings: int, seed: int) -> Sample:
     """Return up to so many random tasks of each environment, with up to so many readings each."""
     rng = np.random.default_rng(seed)
     chosen = [np.sort(rng.permutation(len(tasks))[:n_tasks]).tolist() for tasks in sample]
-    return [[thin(tasks[i], n_readings, rng) for i in rows] for tasks, rows in zip(sample, chosen, strict=True)]
+    return [[thin_task(tasks[i], n_readings, rng) for i in rows] for tasks, rows in zip(sample, chosen, strict=True)]
 
 
 def _cost(sample: Sample) -> int:
