@@ -20,7 +20,7 @@ CLEAR_LINE = "\r\x1b[2K\x1b[?25h"  # of a progress bar, which also hides the cur
 
 _unfinished: set[str] = set()  # files and folders that are being written
 _beginning = threading.Lock()
-_resumable: list[str] = []  # checkpoints that a later run of the command resumes from
+_advice: list[tuple[str, str]] = []  # on what is kept, and where
 
 
 def exit_on_signals() -> None:
@@ -34,9 +34,9 @@ def exit_on_signals() -> None:
     threading.Thread(target=_wait_and_exit, args=(received,), daemon=True).start()
 
 
-def resume_from(checkpoint: str | os.PathLike) -> None:
-    """Tell users who interrupt this command that it resumes from a checkpoint, if that exists by then."""
-    _resumable.append(os.fspath(checkpoint))
+def tell_on_stop(advice: str, kept: str | os.PathLike = ".") -> None:
+    """Add a sentence to the line for users who stop this command, if a file that is to be kept exists by then."""
+    _advice.append((advice, os.fspath(kept)))
 
 
 @contextmanager
@@ -64,9 +64,7 @@ def _wait_and_exit(received: int) -> None:
         pass
     for path in list(_unfinished):
         _remove(path)
-    line = "Stopped."
-    if any(map(os.path.exists, _resumable)):
-        line += " The checkpoint is kept: run the same command again to resume."
+    line = " ".join(["Stopped.", *(advice for advice, kept in _advice if os.path.exists(kept))])
     with suppress(OSError, AttributeError, ValueError):  # standard error may be closed
         clear = CLEAR_LINE if os.isatty(sys.stderr.fileno()) else ""
         os.write(sys.stderr.fileno(), f"{clear}{line}\n".encode())

@@ -5,7 +5,7 @@ import pytest
 import tinygp
 
 from metaprior import MetaGPClassifier, MetaGPRegressor, RBFKernel, load
-from metaprior.files import InvalidFile, read_tensors
+from metaprior.files import InvalidFile, read_tensors, write_tensors
 from metaprior.search import selection
 from metaprior.training import checkpoint, loop
 from metaprior.training.checkpoint import Checkpoint
@@ -222,6 +222,39 @@ def first_round_only(validations, *arguments, score=selection.score_candidates):
 def test_a_checkpoint_that_cannot_be_written_is_refused_at_once(tmp_path):
     with pytest.raises(ValueError, match="checkpoint must be a writable file"):
         MetaGPRegressor(**SMALL, alpha="pooled").fit(TASKS, checkpoint=tmp_path / "nowhere" / "checkpoint")
+
+
+def test_a_fit_that_fails_before_it_has_anything_leaves_no_checkpoint(tmp_path, monkeypatch):
+    stop_after(monkeypatch, 0)
+    with pytest.raises(Stopped):
+        MetaGPRegressor(**SMALL, alpha=0.3, inference="map").fit(TASKS[:4], TASKS[4:], checkpoint=tmp_path / "empty")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("header", [{"seed": "3"}, {"asked": 3}, {"seed": -1}, {"seed": 10**400}], ids=str)
+def test_a_checkpoint_with_a_header_of_another_kind_is_refused(header, tmp_path):
+    path = tmp_path / "checkpoint"
+    write_tensors(path, {"kind": "checkpoint", "asked": "", "seed": 0, **header}, {})
+    with pytest.raises(ValueError, match=r"checkpoint: .*(asked|seed) must be .* Remove that file"):
+        MetaGPRegressor(**SMALL, alpha=0.3, inference="map").fit(TASKS[:4], TASKS[4:], checkpoint=path)
+
+
+def test_slow_disks_are_written_to_less_often(monkeypatch):
+    now = [0.0]
+
+    def write(arrays):
+        now[0] += 0.2
+
+    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now[0])
+    saved = Checkpoint(write, {"earlier": np.zeros(3)})
+    saved.flush()
+    times = []
+    for _ in range(100):
+        now[0] += 0.5
+        before = now[0]
+        saved.update(np.zeros(2))
+        times += [before] if now[0] > before else []
+    np.testing.assert_array_less(3.9, np.diff(times))  # seconds for 0.2 seconds of writing
 
 
 def test_labels_too(tmp_path, monkeypatch):

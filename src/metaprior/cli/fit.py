@@ -23,7 +23,7 @@ from metaprior.cli.options import (
 )
 from metaprior.cli.scores import print_held_out, score_held_out
 from metaprior.cli.training_data import read_training_data
-from metaprior.interruption import resume_from
+from metaprior.interruption import tell_on_stop
 from metaprior.tables.csv_files import TableFile, as_csv_format
 
 
@@ -147,7 +147,7 @@ def _train(
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     if checkpoint.exists():
         print_note(f"found a checkpoint of an interrupted fit, {checkpoint}; it is resumed if it belongs to this fit.")
-    resume_from(checkpoint)
+    tell_on_stop("The checkpoint is kept: run the same command again to resume.", checkpoint)
     if target is None:
         return meta.fit(target_tasks=environments[""], checkpoint=checkpoint)
     return meta.fit(environments, target=target, checkpoint=checkpoint)

@@ -8,6 +8,9 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from metaprior.cli.console import err, exit_error
+from metaprior.interruption import tell_on_stop
+
+KEPT = "Finished points are kept: run the same command with --resume to continue."
 
 
 @contextmanager
@@ -15,12 +18,13 @@ def keep_results() -> Iterator[None]:
     """Turn unusable results and interruptions into a message and an exit code."""
     from metaprior_studies.results_store import ResultsError
 
+    tell_on_stop(KEPT)
     try:
         yield
     except ResultsError as error:
         raise exit_error(str(error)) from None
     except KeyboardInterrupt:
-        err.print("Interrupted. Finished points are kept: run the same command with --resume to continue.")
+        err.print(f"Stopped. {KEPT}")
         raise typer.Exit(130) from None
 
 
