@@ -1,0 +1,129 @@
+"""Contexts that are hard to condition on: at any distance, repeated, collinear, contradicting each other.
+
+Predictions must be finite and equal whether a task comes alone or among others, for every kernel, likelihood and dtype.
+`make test` tries a few hundred tasks, `make test-all` 20,000.
+"""
+
+import warnings
+from functools import cache
+
+import numpy as np
+import pytest
+from counters import count
+
+from metaprior import ExtrapolationWarning, MetaGPClassifier, MetaGPRegressor
+from metaprior.prediction import batches
+
+KERNELS = ["rbf", "linear+rbf", "linear", "mlp", "inducing"]
+TOGETHER = 12  # tasks of one `adapt_many`, always padded alike
+EQUAL = {"float64": 2e-3, "float32": 0.1}  # relative to the standard deviation and the size of the numbers
+HARD = 1e-9  # noise, far below what double precision can resolve
+
+
+@pytest.fixture(autouse=True)
+def _small_programs(monkeypatch):
+    """Pad to what these tasks need, which compiles and runs sooner."""
+    monkeypatch.setattr(batches, "SMALL", 16)
+
+
+@cache
+def fitted(kernel, labels, noise_std):
+    """Return an untrained prior, or the default's: training would only move the scales."""
+    rng = np.random.default_rng(0)
+    tasks = [(x := rng.normal(size=(8, 2)), np.sin(x[:, 0]) + x @ rng.normal(size=2)) for _ in range(6)]
+    if labels:
+        tasks = [(x, (y > 0).astype(int)) for x, y in tasks]
+        return MetaGPClassifier(0.0, kernel=kernel, n_steps=0, random_state=0).fit(target_tasks=tasks)
+    gradient = {} if kernel is None else {"kernel": kernel, "inference": "map", "n_steps": 0}
+    return MetaGPRegressor(0.0, noise_std=noise_std, random_state=0, **gradient).fit(target_tasks=tasks)
+
+
+def draw_task(rng, labels, farthest):
+    """Draw a context, arranged in some unfortunate way, and inputs to predict."""
+    n = int(rng.integers(0, 13))
+    x, new = rng.normal(size=(n, 2)), rng.normal(size=(5, 2))
+    arrangement = rng.choice(["plain", "twice", "nearly twice", "collinear", "one point", "clusters"])
+    if arrangement in ("twice", "nearly twice"):
+        x[n // 2 :] = x[: n - n // 2] + (arrangement == "nearly twice") * 1e-9 * rng.normal(size=(n - n // 2, 2))
+    if arrangement == "collinear":
+        x[:, 1] = 2.0 * x[:, 0]
+    if arrangement == "one point":
+        x[:] = x[:1]
+    if arrangement == "clusters":
+        x = np.round(x) + 1e-6 * rng.normal(size=x.shape)
+    scale = 10.0 ** rng.uniform(-20, 60) if rng.random() < 0.5 else 10.0 ** rng.uniform(0, 12)
+    scale = min(scale, farthest)
+    where = rng.choice(["nothing", "one sample", "context", "queries", "everything", "one column"])
+    x[: 1 if where == "one sample" else n] *= scale if where in ("one sample", "context", "everything") else 1.0
+    x[:, 0] *= scale if where == "one column" else 1.0
+    new *= scale if where in ("queries", "everything") else 1.0
+    new[: min(n, 2)] = x[: min(n, 2)]  # where the variance vanishes
+    y = rng.choice([rng.normal(size=n), np.zeros(n), np.resize([-1e3, 1e3], n), x[:, 0] / max(scale, 1.0)])
+    return x, (y > 0).astype(int) if labels else y, new
+
+
+def predicted(adapted, new, labels):
+    """Return mean and standard deviation, or log probabilities, one row each."""
+    if labels:
+        return np.moveaxis(np.asarray(adapted.predict_log_proba(new)), -1, 0)
+    return np.array(adapted.predict(new, return_std=True))
+
+
+def attack(kernel, labels, dtype, n_tasks, seed=0, farthest=np.inf):
+    """Adapt to tasks one by one and together; count and compare."""
+    meta = fitted(kernel, labels, 0.1 if dtype == "float32" else HARD)
+    rng = np.random.default_rng(seed)
+    for _ in range(n_tasks // TOGETHER):
+        tasks = [draw_task(rng, labels, farthest) for _ in range(TOGETHER)]
+        contexts, queries = [(x, y) for x, y, _ in tasks], [new for *_, new in tasks]
+        pair = {"classes": [0, 1]} if labels else {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExtrapolationWarning)  # they do
+            try:
+                many = predicted(meta.adapt_many(contexts, **pair, dtype=dtype), queries, labels)
+            except ValueError as error:
+                if "dtype='float32' cannot represent values" not in str(error):
+                    raise
+                count("ill-conditioned tasks", "refused", TOGETHER)
+                continue
+            alone = np.stack([predicted(meta.adapt(x, y, **pair), new, labels) for x, y, new in tasks], axis=1)
+        check(many, alone, labels, EQUAL[dtype])
+        count("ill-conditioned tasks", "equal alone and together", TOGETHER)
+
+
+def check(many, alone, labels, tolerance):
+    """Values are (2, tasks, queries)."""
+    assert np.isfinite(alone).all()
+    assert np.isfinite(many).all()
+    if labels:
+        assert (alone <= 0.0).all()
+        np.testing.assert_allclose(np.exp(alone).sum(axis=0), 1.0, atol=1e-6)
+        np.testing.assert_allclose(np.exp(many), np.exp(alone), atol=tolerance)
+        return
+    means, stds = alone
+    assert (stds > 0.0).all()
+    sizes = np.maximum(np.abs(means).max(axis=1, keepdims=True), 1.0)  # of a task, in units of y
+    assert (np.abs(many[0] - means) <= tolerance * (stds + sizes)).all()
+    np.testing.assert_allclose(many[1], stds, rtol=tolerance)
+
+
+@pytest.mark.parametrize("labels", [False, True], ids=["gaussian", "bernoulli"])
+def test_hard_contexts_alone_and_among_others(labels):
+    attack("linear+rbf", labels, "float64", 96)
+
+
+def test_hard_contexts_with_the_default():
+    attack(None, False, "float64", 120, farthest=1e3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("labels", [False, True], ids=["gaussian", "bernoulli"])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_20_000_hard_contexts(kernel, labels, dtype):
+    attack(kernel, labels, dtype, 960, seed=1)
+
+
+@pytest.mark.slow
+def test_20_000_hard_contexts_with_the_default():
+    attack(None, False, "float64", 1200, seed=1, farthest=1e3)
