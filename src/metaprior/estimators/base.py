@@ -76,8 +76,8 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         patience : int or None, default=5
             Stop after as many validations without improvement. None never stops early.
         checkpoint : path-like, optional
-            File that gradient training writes its state to, every ten seconds and when it is interrupted. Re-running
-            the same fit resumes it and gives the same result (a similar one with `search_time`). Remove the file
+            File that gradient training writes its state to, every second and when it is interrupted. Re-running the
+            same fit resumes it and gives the same result (a similar one with `search_time`). Remove the file
             afterwards. Hierarchical priors take seconds and write none.
 
         Returns
