@@ -190,7 +190,7 @@ def test_files_of_gradient_training(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "n_files"), [("default", 90_000), ("gradient", 6_000), ("labels", 4_000)], ids=lambda value: str(value)
+    ("kind", "n_files"), [("default", 60_000), ("gradient", 25_000), ("labels", 15_000)], ids=lambda value: str(value)
 )
 def test_100000_files(default, kind, n_files, tmp_path):
     """In a process without the type checks of these tests, which would catch mistakes that users meet."""
