@@ -114,6 +114,13 @@ def test_numbers_that_cannot_be_computed_with_are_refused_by_name(parameters, sa
         MetaGPRegressor(**parameters).fit(target_tasks=TASKS)
 
 
+def test_large_noise_is_refused_beside_constant_readings_but_not_beside_large_ones():
+    with pytest.raises(ValueError, match="noise_std must be in the units of y, whose values span 0"):
+        MetaGPRegressor(noise_std=1e300).fit(target_tasks=[([[0.0], [1.0]], [5.0, 5.0])])
+    large = [(x, 1e30 * y) for x, y in TASKS]
+    MetaGPRegressor(noise_std=1e30, random_state=0).fit(target_tasks=large)
+
+
 @pytest.mark.parametrize("kind", [MetaGPRegressor, MetaGPClassifier])
 def test_predict_says_to_adapt_first(kind):
     with pytest.raises(TypeError, match=r"adapt\(X_context, y_context\).predict\(X\)"):

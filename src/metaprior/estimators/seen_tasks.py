@@ -130,7 +130,8 @@ def check_noise_size(noise_std: float | None, environments: Sequence[Seen]) -> N
     lower, upper = (min(seen.lower[-1] for seen in environments), max(seen.upper[-1] for seen in environments))
     with np.errstate(over="ignore"):
         y_range = float(upper - lower)
-    if noise_std is not None and y_range > 0 and noise_std > MAX_NOISE * y_range:
+    size = y_range or max(abs(float(upper)), 1.0)  # of y that is constant
+    if noise_std is not None and noise_std > MAX_NOISE * size:
         found = f" must be in the units of y, whose values span {y_range:.3g}; got {noise_std:g}. Give the standard "
         learned = Argument("noise_std", "learned")
         raise ValueError(Message(Argument("noise_std"), found, "deviation of the noise, or ", learned, "."))
