@@ -1,11 +1,15 @@
 """The family of learned features in the search: when it is tried, on which tasks, and when it is given up."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
 from metaprior import MetaGPRegressor, load
+from metaprior.hierarchical import families
 from metaprior.hierarchical.families import FEATURES, LINEAR, fit_families
+from metaprior.hierarchical.features import find_features
 from metaprior.search import feature_search as module
 from metaprior.search.family_search import FamilySearch, Option, choose_members, training_tasks
 from metaprior.search.feature_search import MAX_READINGS, add_features, are_worth_trying
@@ -81,7 +85,7 @@ def test_every_task_is_predicted_without_it(small, monkeypatch):
         left_out.append([i for i, task in enumerate(small.tasks) if np.min(np.abs(np.array(seen) - task.y[0])) > 1e-9])
         assert len(training.tasks) == n_source + 7 - len(left_out[-1])
     assert sorted(i for part in left_out for i in part) == list(range(7))
-    assert [len(part) for part in left_out] == [3, 2, 2, 0]  # seven folds in three parts, then all tasks
+    assert sorted(len(part) for part in left_out) == [0, 2, 2, 3]  # seven folds in three parts, and all tasks
 
 
 def test_given_up_after_a_first_part(small, monkeypatch):
@@ -120,6 +124,7 @@ def test_long_tasks_are_thinned(monkeypatch):
 
 
 def test_a_fit_with_features_predicts_well_and_is_saved(tmp_path, monkeypatch):
+    monkeypatch.setattr(families, "find_features", partial(find_features, max_iterations=120))
     monkeypatch.setattr(module, "MIN_TASKS", 50)
     target, test = make_tasks(50, 12, 0, 3), make_tasks(40, 16, 1, 3)
     tests = [(task.x[:6], task.y[:6], task.x[6:], task.y[6:]) for task in test]

@@ -1,13 +1,15 @@
 """The family of learned features joins the search where tasks are many and inputs several."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 
 from metaprior.hierarchical.families import FEATURES, fit_features
 from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
 from metaprior.search.averaging import averaging_weights
-from metaprior.search.family_search import FamilySearch, Scored, training_tasks
+from metaprior.search.family_search import N_THREADS, FamilySearch, Scored, training_tasks
 from metaprior.search.held_out import PER_TASK, HeldOut, gather
-from metaprior.tasks.types import Task
+from metaprior.tasks.thinning import thin_task
 
 MIN_TASKS, MIN_INPUTS = 50, 2  # from which features are tried
 N_PARTS = 3  # in which the held-out tasks are left out: a network is fitted anew without each
@@ -29,19 +31,24 @@ def add_features(search: FamilySearch) -> None:
     """
     option = _best_option(search)
     search.families[FEATURES] = None
-    groups = np.array_split(np.arange(len(search.folds.members)), min(N_PARTS, len(search.folds.members)))
-    parts: list[tuple[np.ndarray, HeldOut]] = []
+    n_parts = min(N_PARTS, len(search.folds.members))
+    groups = np.array_split(np.arange(len(search.folds.members)), n_parts)
+    first, *others = [np.concatenate([search.folds.members[i] for i in group.tolist()]) for group in groups]
     try:
-        for group in groups:
-            members = np.concatenate([search.folds.members[i] for i in group.tolist()])
-            rows = search.queries.rows_of(members)
-            parts.append((rows, search.queries.predict(_fit(search, option, members), rows)))
-            if len(parts) == 1 and _is_hopeless(search, members, gather(parts, len(search.queries.splits))):
-                return
-        prior = _fit(search, option, np.zeros(0, int))
+        parts = [_predict(search, _fit(search, option, first), first)]
+        if _is_hopeless(search, first, gather(parts, len(search.queries.splits))):
+            return
+        with ThreadPoolExecutor(N_THREADS) as pool:
+            prior, *priors = pool.map(lambda left_out: _fit(search, option, left_out), [np.zeros(0, int), *others])
+        parts += [_predict(search, each, members) for each, members in zip(priors, others, strict=True)]
     except np.linalg.LinAlgError:  # left out, and the report names it
         return
     search.scored.append(Scored(option, FEATURES, prior, gather(parts, len(search.queries.splits))))
+
+
+def _predict(search: FamilySearch, prior: HierarchicalPrior, members: np.ndarray) -> tuple[np.ndarray, HeldOut]:
+    rows = search.queries.rows_of(members)
+    return rows, search.queries.predict(prior, rows)
 
 
 def _best_option(search: FamilySearch) -> int:
@@ -57,15 +64,8 @@ def _is_hopeless(search: FamilySearch, members: np.ndarray, predicted: HeldOut) 
 def _fit(search: FamilySearch, option: int, left_out: np.ndarray) -> HierarchicalPrior:
     """Fit features to all tasks but some of the held-out environment's."""
     rng = np.random.default_rng(0)
-    kept = [[_thin(task, rng) for task in tasks] for tasks in search.environments]
+    kept = [[thin_task(task, MAX_READINGS, rng) for task in tasks] for tasks in search.environments]
     kept[search.held_out] = [task for i, task in enumerate(kept[search.held_out]) if i not in left_out]
     chosen, sizes = search.options[option], [len(tasks) for tasks in search.environments]
     training = training_tasks(kept, search.target, chosen, sizes)
     return fit_features(training, chosen.environment, search.noise_std)
-
-
-def _thin(task: Task, rng: np.random.Generator) -> Task:
-    if len(task.y) <= MAX_READINGS:
-        return task
-    kept = np.sort(rng.choice(len(task.y), MAX_READINGS, replace=False))
-    return Task(task.x[kept], task.y[kept])

@@ -97,16 +97,26 @@ class Queries:
         """Return the factor by which the averaged predictions must be stretched to fit the held-out tasks best.
 
         Averages over candidates are too wide where each is well calibrated, and too narrow where tasks are too few to
-        show how much tasks vary. A normal prior keeps the log factor near that of sqrt(1 + 1 / n), where `n_tasks` is
-        the number of tasks that the members were fitted to: theta is a point, and ignores its own uncertainty.
+        show how much tasks vary. A normal prior keeps the log factor near its expectation: theta is a point, so that
+        the variance between tasks, about half of the whole, is too small by a factor of 1 + 1 / n. `n_tasks` is the
+        number of tasks that the members were fitted to.
         """
-        average, expected = join(members, weights), 0.5 * np.log1p(1.0 / n_tasks)
+        average, expected = join(members, weights), 0.25 * np.log1p(1.0 / n_tasks)
         values = []
         for log_spread in LOG_SPREADS.tolist():
             densities = average.stretched(float(np.exp(log_spread))).log_densities(self.y)
             likelihood = PER_TASK * float(np.sum(self.by_task(np.where(np.isfinite(self.y), densities, 0.0))))
             values.append(likelihood - 0.5 * ((log_spread - expected) / SPREAD_STD) ** 2)
-        return float(np.exp(LOG_SPREADS[int(np.argmax(values))]))
+        return float(np.exp(_peak(LOG_SPREADS, np.array(values))))
+
+
+def _peak(grid: np.ndarray, values: np.ndarray) -> float:
+    """Return where values on an even grid are largest, by a parabola through the three largest."""
+    best = int(np.clip(np.argmax(values), 1, len(grid) - 2))
+    before, middle, after = values[best - 1 : best + 2].tolist()
+    curvature = before - 2.0 * middle + after
+    step = 0.5 * (before - after) / curvature if curvature < 0.0 else 0.0
+    return float(grid[best] + np.clip(step, -1.0, 1.0) * (grid[1] - grid[0]))
 
 
 def join(members: Sequence[HeldOut], weights: np.ndarray) -> HeldOut:
