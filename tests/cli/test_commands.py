@@ -66,6 +66,7 @@ def test_fit_is_that_of_the_library(folder):
         "environment": "hospital",
     }
     assert not list(folder.glob(".*checkpoint"))
+    assert loaded.feature_names_in_.tolist() == ["hours"]
 
 
 def test_predict_knows_the_columns_and_writes_what_predict_frame_gives(folder, tmp_path):

@@ -102,6 +102,7 @@ def fit(
         }
         meta = _train(tasks.environments, target, tasks.labels, settings, seed, path)
         meta.training_.update(columns=tasks.columns, data=data.name, csv=table.format._asdict())
+        meta.feature_names_in_ = np.array(tasks.columns["x"], dtype=object)
         if tasks.held_out:
             with err.status(f"predicting {len(tasks.held_out)} held-out tasks"):
                 meta.training_["held_out"] = score_held_out(meta, tasks.held_out, np.random.default_rng(seed))
