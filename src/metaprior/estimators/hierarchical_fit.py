@@ -3,6 +3,7 @@
 import os
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -55,8 +56,8 @@ def fit_prior(
     warn_if_few_target_tasks(environments, auto_settings(meta), 1)
     names, _, target, _ = environments
     sample = _sample(environments.tasks, seed)
-    # Threads get in each other's way with matrices this small.
-    with threadpool_limits(1, user_api="blas"), phases(n_phases(meta, sample) + 1):
+    # Threads of BLAS get in each other's way with matrices this small.
+    with threadpool_limits(1, user_api="blas"), phases(n_phases(meta, sample) + 1), _line_searches_may_fail():
         chosen, sample = compare_priors(meta, environments, sample, seed)
         with progress_bar("learning the common mean", len(chosen.priors), "priors", meta.progress) as move:
             priors = []
@@ -79,6 +80,14 @@ def fit_prior(
         {"parameters": len(priors[0].theta), "spread": chosen.spread},
         engine="hierarchical",
     )
+
+
+@contextmanager
+def _line_searches_may_fail() -> Iterator[None]:
+    """Ignore a warning that scipy ignores too, but not safely in threads, in which families are fitted."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The line search algorithm did not converge", RuntimeWarning)
+        yield
 
 
 def _sample(environments: Sequence[Sequence[Task]], seed: int) -> list[list[Task]]:
