@@ -10,7 +10,8 @@ from flat_engine import SPREAD, TASKS
 
 import metaprior
 from metaprior import InvalidFile, MetaGPRegressor
-from metaprior.estimators import arguments, persistence
+from metaprior.estimators import arguments
+from metaprior.estimators.prior_header import HEADER
 from metaprior.files import read_tensors, write_tensors
 from metaprior.meta import objective
 from metaprior.training import steps
@@ -77,7 +78,7 @@ def test_files_of_trained_priors_name_no_engine(tmp_path):
     path = tmp_path / "rbf.prior"
     meta = MetaGPRegressor(alpha=0.0, kernel="rbf", mean="constant", inference="map", n_steps=0, random_state=0)
     meta.fit(target_tasks=TASKS).save(path)
-    assert sorted(read_tensors(path)[0]) == sorted(persistence.HEADER)
+    assert sorted(read_tensors(path)[0]) == sorted(HEADER)
     wide = meta.model_._replace(spread=np.float64(1.5))
     meta.model_ = wide
     meta.save(path)

@@ -4,6 +4,7 @@ How the model of a prior is stored is up to what fitted it: see `ENGINES`.
 """
 
 import os
+import reprlib
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from metaprior.estimators.arguments import RENAMED, check_parameters
-from metaprior.estimators.prior_header import FITTED, HEADER, TRACES, check_header, check_seen, check_traces
+from metaprior.estimators.prior_header import FITTED, TRACES, check_header, check_seen, check_traces
 from metaprior.files import CHECKPOINT, InvalidFile, read_tensors, reading, write_tensors
 from metaprior.search.report import TransferReport
 from metaprior.tasks.labels import as_labels
@@ -30,8 +31,6 @@ ENGINES = {
 DEFAULT_ENGINE = "gradient"  # of files that name none
 ARRAYS = ("environment_weights_", *TRACES)
 OPTIONAL_ARRAYS = ("feature_range_", "task_digests_")  # not in files of earlier versions
-
-__all__ = ["ENGINES", "HEADER", "load", "read_prior", "write_prior"]
 
 
 def load(path: str | os.PathLike, *, mean: Any = None, kernel: Any = None, encoder: Any = None) -> Any:
@@ -57,7 +56,7 @@ def load(path: str | os.PathLike, *, mean: Any = None, kernel: Any = None, encod
     engine = header.get("engine", DEFAULT_ENGINE)
     for how, name, known in (("of kind", header["kind"], ESTIMATORS), ("fitted by", engine, ENGINES)):
         if name not in known:
-            raise InvalidFile(f"{path} holds a prior {how} {name!r}, which this version does not know.")
+            raise InvalidFile(f"{path} holds a prior {how} {reprlib.repr(name)}, which this version does not know.")
     kind = getattr(import_module(ESTIMATORS[header["kind"]]), header["kind"])
     custom = {"mean": mean, "kernel": kernel, "encoder": encoder}
     _check_custom(header["parameters"], custom)
