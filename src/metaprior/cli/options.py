@@ -44,8 +44,9 @@ def fitted_format(meta: Any, sep: str | None, decimal: str | None, encoding: str
     """Return how CSV files are written, as far as it is not given as in the fit."""
     from metaprior.tables.csv_files import as_csv_format
 
+    stored = meta.training_.get("csv") or {}  # priors fitted in Python, or by earlier versions, have none
     given = {"sep": sep, "decimal": decimal, "encoding": encoding}
-    return as_csv_format(**{**(meta.training_.get("csv") or {}), **{k: v for k, v in given.items() if v is not None}})
+    return as_csv_format(**{name: stored.get(name) if value is None else value for name, value in given.items()})
 
 
 PICTURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg")

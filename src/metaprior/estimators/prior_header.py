@@ -96,6 +96,7 @@ TRAINING = record(
     },
     {
         "columns": optional(record({}, COLUMNS)),
+        "csv": optional(record({}, dict.fromkeys(("sep", "decimal", "encoding"), optional(text)))),
         "data": optional(text),
         **dict.fromkeys(("final_loss", "free_energy", "particle_spread", "spread", "seconds"), optional(any_number)),
         **dict.fromkeys(("particles", "parameters"), COUNT),
