@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from counters import COUNTS, count
 from safetensors.numpy import save
+from typer.testing import CliRunner
 
 from metaprior import ExtrapolationWarning, InvalidFile, MetaGPClassifier, MetaGPRegressor, files, load
+from metaprior.cli import app
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-2.0, 2.0, size=(6, 5, 1))
@@ -24,6 +26,7 @@ EARLIER = Path(__file__).parents[1] / "data" / "jax-0.10-python-3.11.safetensors
 
 
 NESTED = {f"nested {depth}": "[" * depth + "]" * depth for depth in (20, 40, 900, 5000)}  # put in as text
+HELD_OUT = {"tasks": 3, "context": 5, "overall": {"metaprior": {"rmse": 1.0}, "other": {"nll": 1.0}}}
 BIG_NETWORK = {"description": "MLPKernel", "fields": {"hidden_sizes": [10**6] * 60}}
 VALUES = [
     *(None, True, False, -1, 0, 1, 2, 10**8, 10**9, 2**63, 10**400, 0.5, -1e-300, 1e300, math.nan, math.inf, -math.inf),
@@ -188,6 +191,16 @@ def test_files_of_gradient_training(tmp_path):
     attack(tmp_path / "prior", EARLIER, 60, 0, predict=lambda meta: None)  # predicting would compile
 
 
+def test_info_tells_about_a_file_or_refuses_it_in_one_line(default, tmp_path):
+    rng, path = np.random.default_rng(4), tmp_path / "prior"
+    header, tensors = files.read_tensors(default)
+    for i in range(40):
+        path.write_bytes(damaged(rng, json.dumps(header), tensors))
+        result = CliRunner().invoke(app, ["info", str(path), *(["--json"] if i % 2 else [])])
+        assert isinstance(result.exception, SystemExit | None), result.exception
+        assert result.exit_code == 0 or (result.exit_code == 2 and len(result.output.splitlines()) == 1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "n_files"), [("default", 60_000), ("gradient", 25_000), ("labels", 15_000)], ids=lambda value: str(value)
@@ -215,6 +228,11 @@ def test_100000_files(default, kind, n_files, tmp_path):
         (lambda header, _: header["fitted"].update(alpha_="a"), "fitted.alpha_ must be a finite number"),
         (lambda header, _: header["report"].update(target="elsewhere"), "report.target must be one of"),
         (lambda header, _: header["report"].pop("weight"), "report lacks weight"),
+        (lambda header, _: header["training"].update(csv={"sep": 3}), "training.csv.sep must be text"),
+        (
+            lambda header, _: header["training"].update(held_out=HELD_OUT),
+            "held_out.overall must have the same",
+        ),
         (lambda header, _: header["parameters"].update(batch_size=10**400), "parameters.batch_size must be a finite"),
         (lambda _, tensors: tensors["member0.weights"].fill(np.nan), "weights must have finite numbers"),
         (lambda _, tensors: tensors["member0.scaling.y_std"].fill(-1.0), "y_std must be positive"),

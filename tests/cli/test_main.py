@@ -3,12 +3,14 @@
 import runpy
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from metaprior import __version__
 from metaprior.cli import app
+from metaprior.cli.options import fitted_format
 
 EARLIER = Path(__file__).parents[1] / "data" / "jax-0.10-python-3.11.safetensors"
 
@@ -33,3 +35,8 @@ def test_the_final_loss_was_once_called_free_energy():
     assert result.exit_code == 0
     line = next(line for line in result.stdout.splitlines() if "final loss" in line)
     assert any(character.isdigit() for character in line)
+
+
+def test_priors_of_earlier_versions_do_not_tell_how_their_tables_were_written():
+    earlier = SimpleNamespace(training_={"data": "patients.csv"})
+    assert fitted_format(earlier, ";", None, None) == (";", ".", "utf-8")

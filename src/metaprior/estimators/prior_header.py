@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from metaprior.metrics import MEANINGS
 from metaprior.schema import (
     MAX_NUMBER,
     OUTERMOST,
@@ -67,7 +68,7 @@ def label(value: Any, name: str) -> None:
 
 PER_CANDIDATE = ("temperature", "prior_std", "weight")
 SCORES = ("score", "standard_error", "gain", "gain_standard_error")
-COUNT = integer(0)
+COUNT, SCORE = integer(0), optional(any_number)
 COLUMNS = {"task": sequence(text), "x": sequence(text), "y": optional(text), "environment": optional(text)}
 REPORT = record(
     {
@@ -98,6 +99,7 @@ TRAINING = record(
         "columns": optional(record({}, COLUMNS)),
         "csv": optional(record({}, dict.fromkeys(("sep", "decimal", "encoding"), optional(text)))),
         "data": optional(text),
+        "held_out": optional(record({"tasks": COUNT, "context": COUNT, "overall": mapping(mapping(SCORE))})),
         **dict.fromkeys(("final_loss", "free_energy", "particle_spread", "spread", "seconds"), optional(any_number)),
         **dict.fromkeys(("particles", "parameters"), COUNT),
     },
@@ -143,6 +145,11 @@ def check_header(header: Any) -> None:
     check_weights("report.weight", np.array(report["weight"], float), n_candidates)
     if training["target"] not in training["environments"]:
         raise Mismatch("training.target must be one of training.environments")
+    compared = (training.get("held_out") or {}).get("overall", {"metaprior": {}})
+    names = compared.get("metaprior", {"": None}).keys()
+    known = {name.removesuffix("_se") for name in names} <= MEANINGS.keys()
+    if not known or any(score.keys() != names for score in compared.values()):
+        raise Mismatch("training.held_out.overall must have the same known scores of metaprior and of all others")
 
 
 def check_traces(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
