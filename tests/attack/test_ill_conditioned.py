@@ -6,6 +6,7 @@ Predictions must be finite and equal whether a task comes alone or among others,
 
 import warnings
 from functools import cache
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,12 +19,6 @@ KERNELS = ["rbf", "linear+rbf", "linear", "mlp", "inducing"]
 TOGETHER = 12  # tasks of one `adapt_many`, always padded alike
 EQUAL = {"float64": 2e-3, "float32": 0.1}  # relative to the standard deviation and the size of the numbers
 HARD = 1e-9  # noise, far below what double precision can resolve
-
-
-@pytest.fixture(autouse=True)
-def _small_programs(monkeypatch):
-    """Pad to what these tasks need, which compiles and runs sooner."""
-    monkeypatch.setattr(batches, "SMALL", 16)
 
 
 @cache
@@ -69,30 +64,26 @@ def predicted(adapted, new, labels):
     return np.array(adapted.predict(new, return_std=True))
 
 
-def attack(kernel, labels, dtype, n_tasks, seed=0, farthest=np.inf):
-    """Adapt to tasks one by one and together; count and compare."""
-    meta = fitted(kernel, labels, 0.1 if dtype == "float32" else HARD)
+def attack(kernel, labels, dtype, n_tasks, seed=0, noise_std=HARD, farthest=np.inf):
+    """Adapt to tasks one by one, and together with samples in another order; count and compare."""
+    meta = fitted(kernel, labels, noise_std)
     rng = np.random.default_rng(seed)
     for _ in range(n_tasks // TOGETHER):
         tasks = [draw_task(rng, labels, farthest) for _ in range(TOGETHER)]
-        contexts, queries = [(x, y) for x, y, _ in tasks], [new for *_, new in tasks]
+        orders, queries = [rng.permutation(len(y)) for _, y, _ in tasks], [new for *_, new in tasks]
+        contexts = [(x[order], y[order]) for (x, y, _), order in zip(tasks, orders, strict=True)]
         pair = {"classes": [0, 1]} if labels else {}
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), mock.patch.object(batches, "SMALL", 16):  # compiles sooner than 128
             warnings.simplefilter("ignore", ExtrapolationWarning)  # they do
-            try:
-                many = predicted(meta.adapt_many(contexts, **pair, dtype=dtype), queries, labels)
-            except ValueError as error:
-                if "dtype='float32' cannot represent values" not in str(error):
-                    raise
-                count("ill-conditioned tasks", "refused", TOGETHER)
-                continue
             alone = np.stack([predicted(meta.adapt(x, y, **pair), new, labels) for x, y, new in tasks], axis=1)
-        check(many, alone, labels, EQUAL[dtype])
+            many = predicted(meta.adapt_many(contexts, **pair, dtype=dtype), queries, labels)
+        sizes = [np.max(np.abs(y), initial=1.0) * np.maximum(np.abs(new).max(axis=1), 1.0) for _, y, new in tasks]
+        check(many, alone, labels, np.array(sizes), EQUAL[dtype])
         count("ill-conditioned tasks", "equal alone and together", TOGETHER)
 
 
-def check(many, alone, labels, tolerance):
-    """Values are (2, tasks, queries)."""
+def check(many, alone, labels, sizes, tolerance):
+    """Values are (2, tasks, queries); sizes those of lines with slopes as large as y."""
     assert np.isfinite(alone).all()
     assert np.isfinite(many).all()
     if labels:
@@ -102,8 +93,7 @@ def check(many, alone, labels, tolerance):
         return
     means, stds = alone
     assert (stds > 0.0).all()
-    sizes = np.maximum(np.abs(means).max(axis=1, keepdims=True), 1.0)  # of a task, in units of y
-    assert (np.abs(many[0] - means) <= tolerance * (stds + sizes)).all()
+    assert (np.abs(many[0] - means) <= tolerance * (stds + np.abs(means) + sizes)).all()
     np.testing.assert_allclose(many[1], stds, rtol=tolerance)
 
 
@@ -113,7 +103,7 @@ def test_hard_contexts_alone_and_among_others(labels):
 
 
 def test_hard_contexts_with_the_default():
-    attack(None, False, "float64", 120, farthest=1e3)
+    attack(None, False, "float64", 120, noise_std=1e-3, farthest=30.0)
 
 
 @pytest.mark.slow
@@ -121,9 +111,10 @@ def test_hard_contexts_with_the_default():
 @pytest.mark.parametrize("labels", [False, True], ids=["gaussian", "bernoulli"])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_20_000_hard_contexts(kernel, labels, dtype):
-    attack(kernel, labels, dtype, 960, seed=1)
+    hard = {"noise_std": HARD} if dtype == "float64" else {"noise_std": 0.1, "farthest": 3.0}  # it resolves no more
+    attack(kernel, labels, dtype, 960, seed=1, **hard)
 
 
 @pytest.mark.slow
 def test_20_000_hard_contexts_with_the_default():
-    attack(None, False, "float64", 1200, seed=1, farthest=1e3)
+    attack(None, False, "float64", 1200, seed=1, noise_std=1e-3, farthest=30.0)

@@ -356,7 +356,7 @@ def test_stacked_queries_are_those_of_each_task(regressor):
 
 def test_single_precision_refuses_what_it_cannot_hold(regressor):
     far = [(np.zeros((1, 1)), np.zeros(1), np.full((1, 1), 1e60))]
-    with pytest.raises(ValueError, match="'float32' cannot represent values"):
+    with pytest.raises(ValueError, match="'float32' cannot resolve values"):
         regressor.predict_many(far, dtype="float32")
 
 

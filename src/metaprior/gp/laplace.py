@@ -74,6 +74,11 @@ class _Task(NamedTuple):
         mean = jnp.where(mask, points.mean, 0.0)
         return cls(prior.likelihood, covariance, mean, jnp.where(mask, y, 0.0), mask)
 
+    def take(self, order: Int[Array, " n"]) -> "_Task":
+        """Return the task with its samples in another order."""
+        covariance = self.covariance[order][:, order]
+        return _Task(self.likelihood, covariance, self.mean[order], self.y[order], self.mask[order])
+
     def latent(self, a: Float[Array, " n"]) -> Float[Array, " n"]:
         """Return t = mu + K a."""
         return self.mean + _times(self.covariance, a)
@@ -133,8 +138,12 @@ def _iterate(task: _Task) -> Mode:
     which the derivatives need in single precision.
 
     Far from the data K may be 1e17 and more, and t = mu + K a the small difference of large numbers. F has the root of
-    that size, and its columns are apart: t, and the matrix I + F^T W F of a step, are accurate.
+    that size. Its columns are graded if samples of large variance come first: then t, and the matrix I + F^T W F of a
+    step, are accurate.
     """
+    order = jnp.argsort(-jnp.diagonal(task.covariance))
+    back = jnp.argsort(order)
+    task = task.take(order)
     factor = cholesky(task.covariance)
 
     def log_posterior(u: Float[Array, " n"], t: Float[Array, " n"]) -> Float[Array, ""]:
@@ -169,7 +178,8 @@ def _iterate(task: _Task) -> Mode:
     start = arrive(jnp.zeros_like(task.mean), jnp.asarray(0), jnp.asarray(False))
     last = jax.lax.while_loop(unfinished, step, start)
     u = last.u + jnp.where(last.converged, last.direction, 0.0)
-    return Mode(task.mean + _times(factor, u), solve_upper(factor, u), last.n_steps, last.converged)
+    t, a = task.mean + _times(factor, u), solve_upper(factor, u)
+    return Mode(t[back], a[back], last.n_steps, last.converged)
 
 
 def _times(matrix: Float[Array, "n n"], vector: Float[Array, " n"]) -> Float[Array, " n"]:

@@ -26,7 +26,7 @@ ACCELERATOR_CHUNK_BYTES = 2**28
 FEW_CHUNKS = 8  # take less time than compiling for their exact sizes would
 KEPT_BYTES = 2**29  # of posteriors, for later predictions
 THREADED_TASKS = 64  # of a chunk: with fewer, threads cost more than they save
-MAX_SINGLE = 1e15  # scaled numbers whose squares float32 can add up
+MAX_SINGLE = 1e3  # standard deviations from the mean; float32 knows their neighbors to 1e-4, and their squares to 0.1
 
 Predict = Callable[[Any, Any, np.ndarray], Any]  # of a member, its posterior and scaled inputs (tasks, queries, d)
 _keeping = threading.Lock()
@@ -138,7 +138,7 @@ class Posteriors:
     def _cast(self, scaled: np.ndarray) -> np.ndarray:
         if self.dtype == "float32" and np.max(np.abs(scaled), initial=0.0) > MAX_SINGLE:
             raise ValueError(
-                f"dtype='float32' cannot represent values {MAX_SINGLE:g} standard deviations from the mean. Use "
+                f"dtype='float32' cannot resolve values {MAX_SINGLE:g} standard deviations from the mean. Use "
                 "dtype='float64', the default, or check the units of X and y."
             )
         return scaled.astype(self.dtype, copy=False)
