@@ -103,10 +103,14 @@ def test_inputs_outside_the_range_of_the_fit_are_told_once_and_marked(folder, tm
     tables = folder / "new.csv", tmp_path / "far.csv", "--out", tmp_path / "p.csv"
     result = call("predict", folder / "prior", *tables, "--plot", tmp_path / "p.png")
     assert result.stderr.count("Note: Predictions extrapolate at 1 of 16 inputs: 'week' is 500 and was") == 1
-    assert "the column extrapolates tells which" in words(result)
+    assert "The column extrapolates tells which" in words(result)
     assert pd.read_csv(tmp_path / "p.csv")["extrapolates"].tolist() == [i == 3 for i in range(16)]
     rows = json.loads(call("predict", folder / "prior", *tables, "--json").stdout)["rows"]
     assert [row["extrapolates"] for row in rows] == [i == 3 for i in range(16)]
+    asked.assign(sold=20.0).to_csv(tmp_path / "far.csv", index=False)
+    scores = call("evaluate", folder / "prior", tmp_path / "far.csv", "--context", 0, "--json")
+    assert scores.stderr.count("Note: Predictions extrapolate at 1 of 16 inputs: 'week' is 500") == 1
+    assert [task["extrapolates"] for task in json.loads(scores.stdout)["per_task"]] == [1, 0]
 
 
 def test_names_that_match_no_query_are_refused(folder, tmp_path):
@@ -212,6 +216,18 @@ def test_errors_are_one_line_of_text_or_of_json(folder, arguments, message):
     parsed = json.loads(call(*arguments, "--json", code=2).stdout)
     assert message in parsed["error"]
     assert parsed["exit_code"] == 2
+
+
+def test_messages_stay_short_and_in_one_line(folder, tmp_path):
+    asked = pd.read_csv(folder / "asked.csv", dtype={"shop": str})
+    asked.assign(shop="a\nb" + "s" * 10**6).to_csv(tmp_path / "asked.csv", index=False)
+    refused = call("predict", folder / "prior", folder / "new.csv", tmp_path / "asked.csv", code=2).stderr
+    assert len(refused.splitlines()) == 1
+    assert len(refused) < 1100
+    assert "pass --from-prior" in refused
+    tabs = (folder / "sales.csv").read_text().replace(",", "\t")
+    (tmp_path / "tabs.csv").write_text(tabs)
+    assert "read it with --sep tab." in words(call("fit", tmp_path / "tabs.csv", *COLUMNS, code=2))
 
 
 def test_names_of_columns_are_never_cut_off(capsys):

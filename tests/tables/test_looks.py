@@ -1,5 +1,7 @@
 """Text where numbers are expected: what it looks like, and what helps."""
 
+import datetime
+
 import pytest
 
 from metaprior import tasks_from_frame
@@ -39,6 +41,12 @@ def test_labels_stay_labels(labels):
     tasks = tasks_from_frame({"task": TASKS, "x": [1, 2, 3, 4], "y": labels * 2}, task="task", x="x", y="y")
     assert tasks[0].y.tolist() == labels
     assert look_of(labels) is None
+
+
+def test_times_of_day_are_refused_as_dates_are():
+    table = {"task": TASKS, "x": [datetime.time(hour, 30) for hour in range(4)], "y": [1, 2, 3, 4]}
+    with pytest.raises(ValueError, match=r'"00:30:00" is not a number .* add a column of hours since a start'):
+        tasks_from_frame(table, task="task", x="x", y="y")
 
 
 def test_text_as_an_input_is_refused_with_advice():

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from metaprior.checks import Argument, Message
 
+MAX_MESSAGE = 1000  # characters
 MAX_WIDTH = 10_000  # of a table that is not printed to a terminal
 out, err = Console(highlight=False, markup=False), Console(stderr=True, highlight=False, markup=False)
 # The options for arguments that messages name; other arguments keep the spelling of Python.
@@ -25,7 +26,7 @@ TABLES = ("coverage", "drop_duplicates", "drop_missing", "environment", "from_pr
 COLUMNS, FORMAT = ("task", "x", "y"), ("sep", "decimal", "encoding")
 OPTIONS = {name: f"--{name.replace('_', '-')}" for name in (*SETTINGS, *TABLES, *COLUMNS, *FORMAT)} | {
     **{f"pandas.read_csv and {name}": f"--{name}" for name in FORMAT},
-    "extrapolates(X)": "the column extrapolates",
+    "extrapolates(X)": "The column extrapolates",
     "n_context": "--context",
     "n_particles": "--particles",
     "n_steps": "--steps",
@@ -74,7 +75,8 @@ def _as_option(argument: Argument) -> str:
         return str(argument)
     if value is None or value is True:
         return option
-    return " ".join(f"{option} {shlex.quote(str(each))}" for each in (value if isinstance(value, list) else [value]))
+    values = value if isinstance(value, list) else ["tab" if value == "\t" else value]
+    return " ".join(f"{option} {shlex.quote(str(each))}" for each in values)
 
 
 def check_target(target: str, environments: Iterable[str], column: str | None) -> None:
@@ -89,6 +91,7 @@ def check_target(target: str, environments: Iterable[str], column: str | None) -
 
 def exit_error(message: str, code: int = 2, as_json: bool = False) -> typer.Exit:
     """Print what is wrong; return the exception to raise."""
+    message = _clipped(message)
     if as_json:
         print_json({"error": message, "exit_code": code})
     else:
@@ -98,7 +101,15 @@ def exit_error(message: str, code: int = 2, as_json: bool = False) -> typer.Exit
 
 def print_note(message: str) -> None:
     """Print something that the user should know but that does not stop the command."""
-    err.print(f"Note: {message}", style="yellow", soft_wrap=True)
+    err.print(f"Note: {_clipped(message)}", style="yellow", soft_wrap=True)
+
+
+def _clipped(message: str) -> str:
+    """Return a message of bearable length, in one line: it may quote a cell of a megabyte, or one with line breaks."""
+    message = " ".join(message.splitlines())
+    return (
+        message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE // 2]} ... {message[-MAX_MESSAGE // 2 :]}"
+    )
 
 
 def print_json(value: Any) -> None:

@@ -1,5 +1,6 @@
 """`metaprior evaluate`."""
 
+import dataclasses
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,10 +68,11 @@ def evaluate(
         drops = {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates}
         with err.status(f"reading {data}"):
             tests, names = _test_tasks(meta, table, columns, target, context, seed, drops)
-        fitted_on = _fitted_on(meta, tests, names)
+        fitted_on, n_outside = _fitted_on(meta, tests, names), _outside(meta, tests, columns.x)
         with err.status(f"predicting {len(tests)} tasks"), _known():
             scores = compare(meta, tests, has_context=context > 0)
-        per_task = _per_task(names, columns.task, {**scores["metaprior"].per_task, "fitted_on": fitted_on})
+        facts = {"fitted_on": fitted_on, "extrapolates": n_outside}
+        per_task = _per_task(names, columns.task, {**scores["metaprior"].per_task, **facts})
         if path is not None:
             write_frame(path, per_task)
         if plot is not None:
@@ -102,6 +104,13 @@ def _fitted_on(meta: Any, tests: list[Any], names: list[Any]) -> np.ndarray:
             "`metaprior fit --hold-out 0.2`."
         )
     return seen
+
+
+def _outside(meta: Any, tests: list[Any], names: tuple[str, ...]) -> list[int]:
+    """Return how many queries of each task are outside the range of the fit, and warn if any are."""
+    features = dataclasses.replace(meta.features_, names=names)
+    features.warn_outside(np.concatenate([test.x_query for test in tests]))
+    return [int(features.outside(test.x_query).any(axis=1).sum()) for test in tests]
 
 
 @contextmanager

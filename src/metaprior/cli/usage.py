@@ -42,10 +42,12 @@ def _one_line(args: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        is_command = error.ctx is not None and error.ctx.parent is not None
-        command = f"metaprior {error.ctx.info_name}" if is_command else "metaprior"
+        context: Any = error.ctx
+        is_command = context is not None and context.parent is not None
+        command = f"metaprior {context.info_name}" if is_command else "metaprior"
         message = " ".join(error.format_message().split())
-        raise exit_error(f"{message.rstrip('.')}. See {command} --help.", as_json=as_json) from None
+        end = "" if message.endswith((".", "?")) else "."
+        raise exit_error(f"{message}{end} See {command} --help.", as_json=as_json) from None
 
 
 def repeat_options(args: Sequence[str], parameters: Sequence[Any]) -> list[str]:

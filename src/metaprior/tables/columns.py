@@ -80,7 +80,7 @@ def _suggestion(name: str, known: Sequence[Any]) -> Message:
     close = difflib.get_close_matches(name.lower().strip(), list(lower), n=1)
     guess = f"; did you mean {lower[close[0]]!r}? Its" if close else "; its"
     shown = ", ".join(map(repr, texts[:12])) + (f" and {len(texts) - 12} more" if len(texts) > 12 else "")
-    separator = next((mark for mark in (";", "\t", "|") if len(texts) == 1 and mark in texts[0]), None)
+    separator = next((mark for mark in (";", "\t", "|", ",") if len(texts) == 1 and mark in texts[0]), None)
     guess = f"{guess} columns are {shown}."
     if separator is None:
         return Message(guess)

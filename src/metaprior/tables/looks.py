@@ -1,5 +1,6 @@
 """What text in a column of numbers looks like, and how to make it numbers."""
 
+import datetime
 import json
 import re
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ class Look(NamedTuple):
 
 def look_of(cells: Sequence[Any]) -> Look | None:
     """Return what the distinct cells of a column that are not numbers have in common, if most have something."""
-    texts = [cell.strip() for cell in cells if isinstance(cell, str)]
+    texts = [str(cell).strip() for cell in cells if isinstance(cell, str | datetime.time)]
     if not texts:
         return None
     most = lambda pattern: 2 * sum(bool(pattern.fullmatch(text)) for text in texts) > len(cells)  # noqa: E731
@@ -59,7 +60,8 @@ def categories(cells: Sequence[Any]) -> Message:
 
 def shown(cell: Any) -> str:
     """Return a cell as messages quote it."""
-    return json.dumps(cell[:40], ensure_ascii=False) if isinstance(cell, str) else repr(cell)[:40]
+    is_text = isinstance(cell, str | datetime.time)
+    return json.dumps(str(cell)[:40], ensure_ascii=False) if is_text else repr(cell)[:40]
 
 
 def _comma() -> Argument:
