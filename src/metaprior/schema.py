@@ -48,6 +48,9 @@ def number(least: float = -MAX_NUMBER, most: float = MAX_NUMBER) -> Schema:
     return check
 
 
+finite = number()
+
+
 def positive(value: Any, name: str) -> None:
     """Allow positive finite numbers."""
     if type(value) not in (int, float) or not 0 < value <= MAX_NUMBER:
@@ -57,7 +60,7 @@ def positive(value: Any, name: str) -> None:
 def any_number(value: Any, name: str) -> None:
     """Allow numbers, also NaN and infinite ones."""
     if type(value) is not float:
-        number()(value, name)
+        finite(value, name)
 
 
 def boolean(value: Any, name: str) -> None:

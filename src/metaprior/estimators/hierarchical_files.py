@@ -7,7 +7,7 @@ import numpy as np
 
 from metaprior.hierarchical.arrays import from_arrays, to_arrays
 from metaprior.prediction.ensemble import Ensemble
-from metaprior.schema import Mismatch, anything, check_weights, sequence
+from metaprior.schema import Mismatch, check_weights
 
 MEMBER_ARRAY = re.compile(r"member(\d{1,5})\.(.+)")
 
@@ -24,7 +24,8 @@ def read_model(meta: Any, header: dict[str, Any], tensors: dict[str, np.ndarray]
     """Return the model of an estimator from a file; raise if a part is missing or does not fit."""
     weights = check_weights("member_weights", tensors.get("member_weights"), header["n_members"])
     described = header.get("model", {}).get("members")
-    sequence(anything, len(weights), len(weights))(described, "model.members")
+    if not isinstance(described, list) or len(described) != len(weights):
+        raise Mismatch(f"model.members must be a list of {len(weights)}")
     if meta.likelihood != "gaussian":
         raise Mismatch("hierarchical priors are for regression")
     arrays: list[dict[str, np.ndarray]] = [{} for _ in described]

@@ -20,6 +20,7 @@ from metaprior.schema import (
     check_weights,
     choice,
     describe,
+    finite,
     integer,
     mapping,
     number,
@@ -42,10 +43,9 @@ def parameter(value: Any, name: str) -> None:
     if isinstance(value, dict):
         if not ({"own", "mapping", "description"} & value.keys()) or ("description" in value and "fields" not in value):
             raise Mismatch(f"{name} must be a description with fields, a mapping or the name of a custom part")
-        kinds = {"own": text, "mapping": mapping(parameter), "description": text, "fields": mapping(part)}
-        record({}, kinds)(value, name)
+        DESCRIBED(value, name)
     elif isinstance(value, list):
-        sequence(parameter)(value, name)
+        PARAMETERS(value, name)
     elif value is not None:
         label(value, name)
 
@@ -53,9 +53,9 @@ def parameter(value: Any, name: str) -> None:
 def part(value: Any, name: str) -> None:
     """Allow the fields of a description, with limits on sizes and numbers of layers."""
     if isinstance(value, list):
-        sequence(part, most=MAX_LAYERS)(value, name)
+        PARTS(value, name)
     elif isinstance(value, int) and not isinstance(value, bool):
-        integer(-MAX_SIZE, MAX_SIZE)(value, name)
+        SIZE(value, name)
     else:
         parameter(value, name)
 
@@ -63,7 +63,12 @@ def part(value: Any, name: str) -> None:
 def label(value: Any, name: str) -> None:
     """Allow text, numbers, true and false."""
     if not isinstance(value, str | bool):
-        number()(value, name)
+        finite(value, name)
+
+
+# Made once: recursive, and the tests compile a type check for every schema that is made.
+PARAMETERS, PARTS, SIZE = sequence(parameter), sequence(part, most=MAX_LAYERS), integer(-MAX_SIZE, MAX_SIZE)
+DESCRIBED = record({}, {"own": text, "mapping": mapping(parameter), "description": text, "fields": mapping(part)})
 
 
 PER_CANDIDATE = ("temperature", "prior_std", "weight")
@@ -127,10 +132,12 @@ OPTIONAL_HEADER: dict[str, Schema] = {
     "feature_names": sequence(text, least=1),
 }
 
+SCHEMA = record(HEADER, OPTIONAL_HEADER)
+
 
 def check_header(header: Any) -> None:
     """Raise Mismatch if the header of a prior lacks something, or has a part of another kind or size."""
-    record(HEADER, OPTIONAL_HEADER)(header, OUTERMOST)
+    SCHEMA(header, OUTERMOST)
     report, training, n_inputs = header["report"], header["training"], header["input_dim"]
     if len(header.get("feature_names", range(n_inputs))) != n_inputs:
         raise Mismatch(f"feature_names must have {n_inputs} items, one of each input column")
