@@ -170,7 +170,9 @@ class Posteriors:
 
     def padded_size(self, n: int, n_tasks: int = 1, most: int = SMALL) -> int:
         """Return the size to pad n samples or queries to: SMALL up to `most` of them, if that is little work."""
-        small = self._compiled and n <= most and n_tasks * self._numbers(SMALL, SMALL) <= self._chunk_numbers
+        if not self._compiled:
+            return max(n, 1)
+        small = n <= most and n_tasks * self._numbers(SMALL, SMALL) <= self._chunk_numbers
         return SMALL if small else padded_size(n)
 
     def _chunk_size(self, size: int, context_size: int) -> int:
