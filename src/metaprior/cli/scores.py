@@ -43,6 +43,7 @@ def print_overall(figures: dict[str, dict[str, Any]], y: str | None) -> None:
     meanings = "; ".join(
         f"{name.replace('_', ' ')}: {MEANINGS[name].replace('the units of y', unit)}" for name in names
     )
+    meanings = meanings.replace("inside the interval", "inside the 90% interval")  # what `evaluate` computes
     out.print(f"{meanings}. ±: standard error over tasks.", soft_wrap=True)
 
 

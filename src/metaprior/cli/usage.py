@@ -43,7 +43,7 @@ def _one_line(args: Sequence[str]) -> Iterator[None]:
         yield
     except UsageError as error:
         context: Any = error.ctx
-        is_command = context is not None and context.parent is not None
+        is_command = getattr(context, "parent", None) is not None
         command = f"metaprior {context.info_name}" if is_command else "metaprior"
         message = " ".join(error.format_message().split())
         end = "" if message.endswith((".", "?")) else "."

@@ -84,8 +84,9 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
     random_state : int, RandomState or None, default=None
         Seed for reproducible results.
     search_time : float, optional
-        Seconds that the search may take, by default unlimited. Hierarchical priors: no further environment weights are
-        compared after that. Gradient training: runs are shortened to meet it, compilation excluded.
+        Seconds that the search may take, by default unlimited. Hierarchical priors are compared on 20 tasks of each
+        environment first, and on twice as many for as long as there is time. Gradient training: runs are shortened, and
+        in less than 10 seconds, which compiling takes, nothing is compared. A warning tells what was left out.
     n_devices : int, optional
         Gradient training: devices that share it, by default all that JAX sees, in all processes.
     progress : bool, optional
