@@ -78,16 +78,21 @@ def predict(
     if as_json:
         print_json({"predictions": str(path), "rows": frame.astype(object).to_dict(orient="records")})
         return
+    _print_rows(frame, columns.y, coverage)
+    rest = f" ({len(frame)} rows, of which the first {SHOWN} are shown)" if len(frame) > SHOWN else ""
+    out.print(f"Wrote {path}{rest}" + (f" and {plot}." if plot else "."), soft_wrap=True)
+
+
+def _print_rows(frame: Any, y: str, coverage: float) -> None:
+    """Print the first predictions, and what they mean."""
     shown = [
         tuple(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row)
         for row in frame.head(SHOWN).itertuples(index=False)
     ]
     print_table(tuple(map(str, frame.columns)), shown)
     if "mean" in frame:
-        unit = f"Mean and standard deviation (std) of a new reading in the units of {columns.y}"
+        unit = f"Mean and standard deviation (std) of a new reading in the units of {y}"
         out.print(f"{unit}; it is between lower and upper with a probability of {coverage:.3g}.", soft_wrap=True)
-    rest = f" ({len(frame)} rows, of which the first {SHOWN} are shown)" if len(frame) > SHOWN else ""
-    out.print(f"Wrote {path}{rest}" + (f" and {plot}." if plot else "."), soft_wrap=True)
 
 
 def _plot(meta: Any, predicted: Any, columns: Any, coverage: float) -> Any:
