@@ -83,7 +83,7 @@ def predict(
     out.print(f"Wrote {path}{rest}" + (f" and {plot}." if plot else "."), soft_wrap=True)
 
 
-def _print_rows(frame: Any, y: str, coverage: float) -> None:
+def _print_rows(frame: Any, y: str | None, coverage: float) -> None:
     """Print the first predictions, and what they mean."""
     shown = [
         tuple(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row)
