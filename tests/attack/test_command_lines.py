@@ -1,6 +1,6 @@
 """Command lines with every mistake that we could think of: an answer or one line of error, never a traceback.
 
-All of them are `slow`; every seventh also runs without that mark. `counters.py` prints how many there were.
+Every twelfth always runs, the others are `slow`. `counters.py` prints how many there were.
 """
 
 import json
