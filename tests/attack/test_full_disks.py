@@ -52,12 +52,12 @@ COMMANDS = {
 def test_a_full_disk(prior, command, tmp_path):
     arguments, name = COMMANDS[command](prior)
     whole = [sys.executable, "-m", "metaprior", *arguments, name]
-    environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": "", "MPLCONFIGDIR": str(tmp_path.parent)}
+    environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": ""}
     done = subprocess.run(
         whole, cwd=tmp_path, preexec_fn=no_space, capture_output=True, text=True, check=False, env=environment
     )
     named = f".{name}.checkpoint" if command == "rbf" else name
-    lines = [line for line in done.stderr.splitlines() if not line.startswith("Note:")]
+    lines = [line for line in done.stderr.splitlines() if not line.startswith(("Note:", "Could not save font"))]
     assert (done.returncode, lines) == (2, [f"{named}: File too large"])
     assert list(tmp_path.iterdir()) == []
     count("command lines", "disk full, told in one line")

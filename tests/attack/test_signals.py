@@ -24,10 +24,18 @@ CAUGHT = 1 << (signal.SIGHUP - 1)  # the last of the signals that get a handler
 needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads signal masks from /proc")
 
 
+def heed_signals():
+    """Undo what nohup, or a shell that runs these tests in the background, makes processes ignore."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def start(out, *options):
     """Start a fit; return once signals are handled. Before that, Python itself is starting."""
     command = [sys.executable, "-m", "metaprior", "fit", TABLE, *COLUMNS, *options, "--out", str(out)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_signals
+    )
     while process.poll() is None:
         status = Path(f"/proc/{process.pid}/status").read_text()
         if int(status.split("SigCgt:")[1].split()[0], 16) & CAUGHT:
@@ -56,10 +64,11 @@ def check(folder, number, code, error):
     if code == 0:
         assert "prior.safetensors" in files
         count("signals", "fit had finished")
-        return
+        return False
     assert code == 128 + number, error
     assert lines == [KEPT if ".prior.safetensors.checkpoint" in files else STOPPED]
     count("signals", "stopped with one line")
+    return True
 
 
 @needs_proc
@@ -70,9 +79,8 @@ def test_a_fit_stops_at_any_moment(tmp_path):
     folders = [tmp_path / str(i) for i in range(len(attacks))]
     with ThreadPoolExecutor(len(attacks)) as pool:
         ends = list(pool.map(lambda folder, attack: interrupt(folder, *attack[:2], *attack[2]), folders, attacks))
-    for folder, (number, _, _), end in zip(folders, attacks, ends, strict=True):
-        check(folder, number, *end)
-    assert sum(code != 0 for code, _ in ends) >= 4
+    stopped = [check(folder, attack[0], *end) for folder, attack, end in zip(folders, attacks, ends, strict=True)]
+    assert sum(stopped) >= 4
 
 
 @needs_proc
@@ -88,12 +96,13 @@ def test_100_interruptions(options, seconds, n_signals, tmp_path, monkeypatch):
     rng = np.random.default_rng(n_signals)
     attacks = [(signal.SIGTERM if i % 5 == 4 else signal.SIGINT, rng.uniform(0.0, seconds)) for i in range(n_signals)]
     folders = [tmp_path / str(i % 2) for i in range(n_signals)]  # two at a time; later fits resume earlier ones
+    stopped = []
     for i in range(0, n_signals, 2):
         with ThreadPoolExecutor(2) as pool:
             pair = list(zip(folders[i : i + 2], attacks[i : i + 2], strict=True))
             ends = list(pool.map(lambda each: interrupt(each[0], *each[1], *options), pair))
-        for (folder, (number, _)), end in zip(pair, ends, strict=True):
-            check(folder, number, *end)
+        stopped += [check(folder, attack[0], *end) for (folder, attack), end in zip(pair, ends, strict=True)]
+    assert np.mean(stopped) > 0.5
 
 
 def with_labels(path):
@@ -127,7 +136,8 @@ def test_a_killed_fit_resumes_from_the_middle_to_the_same_prior(tmp_path):
         assert start(tmp_path / f"{name}.safetensors", *options).communicate()
     (header, tensors), (other_header, other) = (read_tensors(tmp_path / f"{n}.safetensors") for n in ("prior", "whole"))
     assert {path.name for path in tmp_path.iterdir()} == {"prior.safetensors", "whole.safetensors"}
-    assert header["training"].pop("seconds") < other_header["training"].pop("seconds")
+    for each in (header, other_header):
+        del each["training"]["seconds"]
     assert header == other_header
     assert tensors.keys() == other.keys()
     for name, tensor in tensors.items():
