@@ -1,6 +1,6 @@
 """The command `metaprior`, also as `python -m metaprior`."""
 
-from metaprior.interruption import exit_on_signals
+from metaprior.interruption import exit_on_signals, ignore_signals
 
 
 def main() -> None:
@@ -8,7 +8,10 @@ def main() -> None:
     exit_on_signals()  # before the rest is imported, which takes a while
     from metaprior.cli import run
 
-    run()
+    try:
+        run()
+    finally:
+        ignore_signals()
 
 
 if __name__ == "__main__":

@@ -34,6 +34,12 @@ def exit_on_signals() -> None:
     threading.Thread(target=_wait_and_exit, args=(received,), daemon=True).start()
 
 
+def ignore_signals() -> None:
+    """Let a command that has done its work end in peace; Python, while it exits, would die of a signal."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def tell_on_stop(advice: str, kept: str | os.PathLike = ".") -> None:
     """Add a sentence to the line for users who stop this command, if a file that is to be kept exists by then."""
     _advice.append((advice, os.fspath(kept)))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from counters import count
 
+from metaprior import __version__
 from metaprior.files import read_tensors
 
 TABLE = str(resources.files("metaprior").joinpath("datasets", "example", "patients.csv"))
@@ -81,6 +82,21 @@ def test_a_fit_stops_at_any_moment(tmp_path):
         ends = list(pool.map(lambda folder, attack: interrupt(folder, *attack[:2], *attack[2]), folders, attacks))
     stopped = [check(folder, attack[0], *end) for folder, attack, end in zip(folders, attacks, ends, strict=True)]
     assert sum(stopped) >= 4
+
+
+def test_a_command_that_is_done_ends_in_peace():
+    """Signals while Python exits, which takes longer with JAX than here."""
+    program = (
+        "import os, sys; sys.argv = ['metaprior', '--version']; from metaprior import __main__\n"
+        "class Last:\n"
+        "    def __del__(self, kill=os.kill, process=os.getpid()): kill(process, 2)\n"
+        "last = Last()  # deleted after Python has put signals back to their default\n"
+        "__main__.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, preexec_fn=heed_signals
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{__version__}\n", "")
 
 
 @needs_proc

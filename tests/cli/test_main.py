@@ -8,11 +8,18 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from metaprior import __version__
+from metaprior import __version__, interruption
 from metaprior.cli import app
 from metaprior.cli.options import fitted_format
 
 EARLIER = Path(__file__).parents[1] / "data" / "jax-0.10-python-3.11.safetensors"
+
+
+@pytest.fixture(autouse=True)
+def _signals_of_this_process(monkeypatch):
+    """Tests run `main` here: this process keeps its own handlers."""
+    for name in ("exit_on_signals", "ignore_signals"):
+        monkeypatch.setattr(interruption, name, lambda: None)
 
 
 def test_the_package_runs_as_a_module(monkeypatch, capsys):
