@@ -152,7 +152,8 @@ def _iterate(task: _Task) -> Mode:
     def arrive(u: Float[Array, " n"], n_steps: Int[Array, ""], stalled: Bool[Array, ""]) -> _Iterate:
         t = task.mean + _times(factor, u)
         scaled = task.root_curvature(t)[:, None] * factor
-        newton = cholesky(jnp.eye(len(u), dtype=u.dtype) + product(scaled.T, scaled))
+        curvature = jnp.eye(len(u), dtype=u.dtype) + product(scaled.T, scaled)
+        newton = cholesky(noisy_covariance(curvature, 0.0, task.mask))  # damped by no more than rounding
         gradient = _times(factor.T, task.gradient(t)) - u
         direction = solve_upper(newton, solve_lower(newton, gradient))
         slope, value = jnp.sum(gradient * direction), log_posterior(u, t)
