@@ -110,7 +110,7 @@ def test_hard_contexts_alone_and_among_others(labels):
 
 
 def test_hard_contexts_with_the_default():
-    attack(None, False, "float64", 120, noise_std=1e-3, farthest=30.0)
+    attack(None, False, "float64", 120)
 
 
 @pytest.mark.slow
@@ -124,4 +124,4 @@ def test_20_000_hard_contexts(kernel, labels, dtype):
 
 @pytest.mark.slow
 def test_20_000_hard_contexts_with_the_default():
-    attack(None, False, "float64", 1200, seed=1, noise_std=1e-3, farthest=30.0)
+    attack(None, False, "float64", 1200, seed=1)

@@ -11,11 +11,13 @@ from metaprior.hierarchical.blocks import line, squared_distances
 from metaprior.hierarchical.features import FeatureNetwork
 from metaprior.hierarchical.layout import Layout
 from metaprior.hierarchical.modes import CommonCurve
-from metaprior.hierarchical.small_matrices import log_sum_exp
+from metaprior.hierarchical.small_matrices import log_sum_exp, triangular_inverses
 from metaprior.hierarchical.task_scales import TaskScales
 from metaprior.hierarchical.terms import Basis, add_noise, make_basis, rbf_between, whitening
 from metaprior.prediction.ensemble import Prediction
 from metaprior.tasks.scaling import Scaling
+
+ROUNDING = float(np.finfo(np.float64).eps) ** (2 / 3)  # of a variance, below which differences are noise
 
 
 class Points(NamedTuple):
@@ -66,13 +68,15 @@ class HierarchicalPrior:
 
     def condition(self, x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> Posterior:
         """Condition on standardized contexts x (tasks, n, d), y and mask (tasks, n)."""
+        x, y, mask = _from_far_to_near(x, y, mask)
         context = self.describe(np.asarray(x, np.float64), mask.astype(np.float64))
         fixed, scaled = self._covariance(context, context)
         deviation = (np.asarray(y, np.float64) - context.features @ self.weights) * context.mask
         pairs = zip(self._factors.tolist(), self.noise_variances.tolist(), strict=True)
-        roots = [_cholesky(add_noise(fixed + factor**2 * scaled, context.mask, noise)) for factor, noise in pairs]
-        root = np.stack(roots)
-        inverse = np.linalg.inv(root)
+        covariances = ((fixed + factor**2 * scaled, noise) for factor, noise in pairs)
+        floor = ROUNDING * context.mask.sum(axis=1, keepdims=True)
+        root = np.stack([_cholesky(add_noise(each, context.mask, noise, floor)) for each, noise in covariances])
+        inverse = triangular_inverses(root)
         residual = (inverse @ deviation[..., None])[..., 0]
         evidence = -0.5 * np.sum(residual**2, axis=-1) - np.log(np.diagonal(root, axis1=2, axis2=3)).sum(axis=-1)
         log_weights = self.scales.log_weights[:, None] + evidence
@@ -87,7 +91,7 @@ class HierarchicalPrior:
         scaled = np.sum(queries.own[..., n_line:] ** 2, axis=-1) - np.sum(queries.removed**2, axis=-1)
         scaled += self._smooth_variance
         prior_variance = fixed + self._factors[:, None, None] ** 2 * scaled
-        variance = np.maximum(prior_variance - np.sum(solved**2, axis=2), 0.0)
+        variance = np.maximum(prior_variance - np.sum(solved**2, axis=2), ROUNDING * prior_variance)
         return Prediction(mean, variance, self.noise_variances, posterior.log_weights)
 
     def joint(self, posterior: Posterior, x: np.ndarray) -> Prediction:
@@ -188,12 +192,26 @@ class HierarchicalPrior:
         return queries, solved, mean
 
 
+def _from_far_to_near(x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> list[np.ndarray]:
+    """Sort the readings of every task: with large variances first rounding is least, and no order is special."""
+    distances = np.sum(np.square(x, dtype=np.float64), axis=-1)
+    order = np.argsort(np.where(mask, -distances, np.inf), axis=1)
+    return [np.take_along_axis(x, order[..., None], 1), *(np.take_along_axis(part, order, 1) for part in (y, mask))]
+
+
 def _cholesky(covariance: np.ndarray) -> np.ndarray:
-    """Return Cholesky factors, with as much added to the diagonal as rounding makes necessary."""
+    """Return Cholesky factors, with as much added to the diagonal of each as rounding makes necessary."""
+    try:
+        return np.linalg.cholesky(covariance)
+    except np.linalg.LinAlgError:
+        return np.stack([_jittered_cholesky(each) for each in covariance])
+
+
+def _jittered_cholesky(covariance: np.ndarray) -> np.ndarray:
+    diagonal = np.diagonal(covariance)
     for jitter in (0.0, 1e-12, 1e-10, 1e-8, 1e-6):
-        magnitude = jitter * np.max(np.diagonal(covariance, axis1=1, axis2=2), axis=1, initial=0.0)
         try:
-            return np.linalg.cholesky(covariance + magnitude[:, None, None] * np.eye(covariance.shape[1]))
+            return np.linalg.cholesky(covariance + np.diag(jitter * diagonal))
         except np.linalg.LinAlgError:
             continue
     raise np.linalg.LinAlgError("the covariance of a context is not positive definite")

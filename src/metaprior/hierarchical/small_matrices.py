@@ -3,6 +3,8 @@
 import numpy as np
 from scipy.linalg import lapack
 
+BLAS_SIZE = 64  # from which one matrix at a time, with its zeros left out, is faster than all at once
+
 
 def cholesky(matrix: np.ndarray) -> np.ndarray:
     """Return the lower Cholesky factor; raise LinAlgError if the matrix is not positive definite."""
@@ -18,6 +20,14 @@ def triangular_inverse(factor: np.ndarray) -> np.ndarray:
     if info:
         raise np.linalg.LinAlgError("the factor is singular")
     return inverse
+
+
+def triangular_inverses(factors: np.ndarray) -> np.ndarray:
+    """Return the inverses of lower triangular matrices (..., n, n)."""
+    if factors.shape[-1] < BLAS_SIZE:
+        return np.linalg.inv(factors)
+    inverses = [triangular_inverse(factor) for factor in factors.reshape(-1, *factors.shape[-2:])]
+    return np.stack(inverses).reshape(factors.shape)
 
 
 def log_sum_exp(values: np.ndarray, axis: int) -> np.ndarray:

@@ -90,10 +90,16 @@ def deviations(layout: Layout, theta: np.ndarray, block: Block) -> tuple[np.ndar
     return covariance + smooth, smooth
 
 
-def add_noise(covariance: np.ndarray, mask: np.ndarray, noise_variance: float) -> np.ndarray:
-    """Add noise to the diagonal of covariances, and make that of padding one; in place."""
+def add_noise(
+    covariance: np.ndarray, mask: np.ndarray, noise_variance: float, relative_floor: float | np.ndarray = 0.0
+) -> np.ndarray:
+    """Add noise to the diagonal of covariances, and make that of padding one; in place.
+
+    `relative_floor` is the least noise of a reading as a share of its variance, for all tasks or (tasks, 1).
+    """
     diagonal = np.arange(covariance.shape[1])
-    covariance[:, diagonal, diagonal] += mask * (noise_variance + NOISE_FLOOR) + (1.0 - mask)
+    noise = np.maximum(noise_variance + NOISE_FLOOR, relative_floor * covariance[:, diagonal, diagonal])
+    covariance[:, diagonal, diagonal] += mask * noise + (1.0 - mask)
     return covariance
 
 
