@@ -7,7 +7,7 @@ from scipy import stats
 from metaprior.meta.runs import Settings
 from metaprior.search.averaging import averaging_weights, select_weights
 from metaprior.search.candidates import Candidate, Choice
-from metaprior.search.report import TransferReport, make_report
+from metaprior.search.report import NO_SOURCE, TransferReport, make_report
 
 SETTINGS = Settings()
 NAMES = ("source", "target")
@@ -176,7 +176,7 @@ def test_verdicts_without_scores_or_sources():
     several = make_report(Choice(candidates(0.3, 0.5), np.ones(2) / 2, None), NAMES, 1, 1)
     assert several.verdict == "Nothing was compared: alpha = 0.4 on average, because no target task could be held out."
     alone = make_report(Choice(candidates(0.0), np.ones(1), np.array([[0.0, 1.0]])), NAMES, 1, 2)
-    assert alone.verdict == "There was no source to compare: alpha = 0."
+    assert alone.verdict == NO_SOURCE
     diverged = np.array([[0.0, 0.1], [-np.inf, 0.0]])
     assert make_report(Choice(candidates(0.0, 0.5), np.array([1.0, 0.0]), diverged), NAMES, 1, 2).source_gain is None
 

@@ -8,7 +8,7 @@ import numpy as np
 import typer
 
 from metaprior.cli.console import err, out, print_json, print_note, report_errors
-from metaprior.cli.info import environment_rows, plot_report, print_report
+from metaprior.cli.info import environment_rows, plot_report
 from metaprior.cli.options import (
     AsJson,
     Decimal,
@@ -128,7 +128,7 @@ def _print_fit(meta: Any, labels: bool) -> None:
         what = f"labels: {y} holds " + (f"two, {classes}" if classes else "two of its own for every task")
     counts = [f"{name}: {count}" for name, count in environment_rows(training)]
     out.print(f"Fitted to {what}.", *counts, sep="\n", soft_wrap=True)
-    print_report(meta.transfer_report())
+    out.print(str(meta.transfer_report()), soft_wrap=True)
     if "held_out" in training:
         print_held_out(training["held_out"], y)
 

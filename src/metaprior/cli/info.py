@@ -1,6 +1,7 @@
 """`metaprior info`."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ from metaprior.cli.console import out, print_json, print_note, print_table, repo
 from metaprior.cli.options import AsJson, Prior, check_outputs, write_picture
 from metaprior.cli.scores import print_held_out
 
+OF_TRAINING = ("temperature_", "dtype_", "best_step_")  # results of gradient training
 PARTS = ("kind", "input_dim", "n_members", "fitted", "parameters", "training", "report")
 
 
@@ -19,6 +21,7 @@ def info(
     as_json: AsJson = False,
 ):
     """Show what a saved prior was fitted to, with which settings, and whether its source helped."""
+    from metaprior.estimators.hierarchical_fit import GRADIENT_ONLY
     from metaprior.estimators.persistence import read_prior
     from metaprior.files import InvalidFile
     from metaprior.search.report import TransferReport
@@ -28,7 +31,8 @@ def info(
         header, _ = read_prior(prior)
         try:
             report = TransferReport.from_json(header["report"])
-            facts = _facts(header)
+            unused = (*GRADIENT_ONLY, *OF_TRAINING) if header.get("engine") == "hierarchical" else ()
+            facts = _facts(header, unused)
         except (KeyError, TypeError, AttributeError) as error:
             raise InvalidFile(f"{prior} is damaged: {error!r} in its header.") from None
         plotted = plot is not None and plot_report(report, plot)
@@ -36,22 +40,14 @@ def info(
         print_json({name: header[name] for name in PARTS})
         return
     print_table(("property", "value"), facts)
-    print_table(("argument", "value"), [(name, json.dumps(value)) for name, value in header["parameters"].items()])
-    print_report(report)
+    arguments = [(name, json.dumps(value)) for name, value in header["parameters"].items() if name not in unused]
+    print_table(("argument", "value"), arguments)
+    out.print(str(report), soft_wrap=True)
     training = header["training"]
     if training.get("held_out"):
         print_held_out(training["held_out"], (training.get("columns") or {}).get("y"))
     if plotted:
         out.print(f"Wrote {plot}.")
-
-
-def print_report(report: Any) -> None:
-    """Print whether the source helped; without a source there is nothing to compare."""
-    if report.n_source_tasks == 0 or len(report.names) == 1:
-        words = ["All tasks are of one environment: there is no source whose weight could be chosen."]
-        out.print(*words, *([report.family_words] if report.families else []), sep="\n", soft_wrap=True)
-    else:
-        out.print(str(report), soft_wrap=True)
 
 
 def plot_report(report: Any, path: Path) -> bool:
@@ -75,9 +71,10 @@ def environment_rows(training: dict[str, Any]) -> list[tuple[str, str]]:
     return [(name + " (target)" * (name == training["target"]), counts) for name, counts in counted.items()]
 
 
-def _facts(header: dict[str, Any]) -> list[tuple[str, str]]:
+def _facts(header: dict[str, Any], unused: Sequence[str]) -> list[tuple[str, str]]:
     """Return names and values: of the data, the scaling, the result, and the versions of packages."""
-    training, fitted = header["training"], header["fitted"]
+    training = header["training"]
+    fitted = {name: value for name, value in header["fitted"].items() if name not in unused}
     scaling, columns = training["scaling"], training.get("columns") or {}
     inputs = columns.get("x") or [f"input {i + 1}" for i in range(header["input_dim"])]
     scales = list(zip(inputs, scaling["x_mean"], scaling["x_std"], strict=False))[:8]

@@ -19,6 +19,7 @@ from metaprior.search.candidates import Choice
 # weights for the other. Gains with a long tail of losses break it (docs/choosing-alpha.md).
 CERTAIN, PROBABLE = 0.99, 0.84
 MAX_GROUPS = 20  # of target tasks, each weighted by the others
+NO_SOURCE = "All tasks are of one environment: there is no source whose weight could be chosen."
 SCORES_IN_WORDS = (
     "Scores: log density of held-out readings, in nats per reading, ± standard error over target tasks; higher is "
     "better. Gains: over target-only."
@@ -93,7 +94,7 @@ class TransferReport:
             why = " on average, because no target task could be held out" if len(self.weight) > 1 else ""
             return f"Nothing was compared: alpha = {alpha:.2g}{why}."
         if not self.alpha.any():
-            return "There was no source to compare: alpha = 0."
+            return NO_SOURCE
         if self.source_gain is None:
             return f"alpha = {alpha:.2g} on average. Target-only (alpha = 0) was not among the candidates."
         gain, error = self.source_gain
@@ -143,6 +144,9 @@ class TransferReport:
         return f"Weights of the families of priors: {listed}.{left_out}"
 
     def __str__(self) -> str:
+        if self.n_source_tasks == 0 or len(self.names) == 1:  # a table would have one row, of dashes
+            words = [NO_SOURCE, self.family_words] if self.families else [NO_SOURCE]
+            return "\n".join(textwrap.fill(text, 80) for text in words)
         header = ("settings", "score", "gain", "weight")
         rows = [header, *self.rows()]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
