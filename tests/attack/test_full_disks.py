@@ -4,7 +4,6 @@
 """
 
 import os
-import resource
 import subprocess
 import sys
 from importlib import resources
@@ -32,10 +31,12 @@ def prior(tmp_path_factory):
     return str(path)
 
 
-def no_space():
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))  # bytes of a file, beyond which writing fails
-
-
+# Files of at most a kilobyte, beyond which writing fails as on a full disk.
+NO_SPACE = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
 COMMANDS = {
     "store": lambda prior: (["store", PATIENTS, *COLUMNS, "--out"], "stored"),
     "csv": lambda prior: (["predict", prior, READINGS, HOURS, "--out"], "predictions.csv"),
@@ -51,11 +52,9 @@ COMMANDS = {
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_full_disk(prior, command, tmp_path):
     arguments, name = COMMANDS[command](prior)
-    whole = [sys.executable, "-m", "metaprior", *arguments, name]
+    whole = [sys.executable, "-c", NO_SPACE, "-m", "metaprior", *arguments, name]
     environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": ""}
-    done = subprocess.run(
-        whole, cwd=tmp_path, preexec_fn=no_space, capture_output=True, text=True, check=False, env=environment
-    )
+    done = subprocess.run(whole, cwd=tmp_path, capture_output=True, text=True, check=False, env=environment)
     named = f".{name}.checkpoint" if command == "rbf" else name
     lines = [line for line in done.stderr.splitlines() if not line.startswith(("Note:", "Could not save font"))]
     assert (done.returncode, lines) == (2, [f"{named}: File too large"])

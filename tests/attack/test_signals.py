@@ -22,21 +22,23 @@ STOPPED = "Stopped."
 KEPT = "Stopped. The checkpoint is kept: run the same command again to resume."
 CAUGHT = 1 << (signal.SIGHUP - 1)  # the last of the signals that get a handler
 
+# Undoes what nohup, or a shell that runs these tests in the background, makes processes ignore. Not a `preexec_fn`, for
+# which a process that uses JAX would fork.
+HEED_SIGNALS = """
+import os, signal, sys
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+PYTHON = [sys.executable, "-c", HEED_SIGNALS]
+
 needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads signal masks from /proc")
-
-
-def heed_signals():
-    """Undo what nohup, or a shell that runs these tests in the background, makes processes ignore."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
 
 
 def start(out, *options):
     """Start a fit; return once signals are handled. Before that, Python itself is starting."""
-    command = [sys.executable, "-m", "metaprior", "fit", TABLE, *COLUMNS, *options, "--out", str(out)]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_signals
-    )
+    command = [*PYTHON, "-m", "metaprior", "fit", TABLE, *COLUMNS, *options, "--out", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while process.poll() is None:
         status = Path(f"/proc/{process.pid}/status").read_text()
         if int(status.split("SigCgt:")[1].split()[0], 16) & CAUGHT:
@@ -93,9 +95,7 @@ def test_a_command_that_is_done_ends_in_peace():
         "last = Last()  # deleted after Python has put signals back to their default\n"
         "__main__.main()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, preexec_fn=heed_signals
-    )
+    done = subprocess.run([*PYTHON, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{__version__}\n", "")
 
 
