@@ -165,7 +165,7 @@ def test_a_search_grows_for_as_long_as_there_is_time(monkeypatch, seconds, kept)
     """Six tasks first, then twice as many; here a comparison takes a hundredth of a second times its cost."""
     clock = [0.0]
     sample = [[Task(np.zeros((30, 1)), np.arange(30.0))] * 24]
-    compared = hierarchical_search.Compared(FamilySearch(sample, 0, None, 0), sample, True)
+    compared = hierarchical_search.Compared(FamilySearch(sample, 0, None, 0), sample, True, False)
 
     def compare(meta, environments, sample, *_):
         clock[0] += 0.01 * hierarchical_search._cost(sample)

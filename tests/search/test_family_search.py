@@ -119,7 +119,7 @@ def test_weights_of_options_families_and_members_agree(small):
     members = [small.scored[i].held_out for i in range(12) if any(p is small.scored[i].prior for p in found.priors)]
     sizes = {0: 3.0, 1: 0.4 * 4 + 3, 2: 4.0 + 3}  # tasks of the source count 0, 0.4 and 1
     n_tasks = 1.0 / sum(w / sizes[scored[id(p)].option] for p, w in zip(found.priors, found.weights, strict=True))
-    assert found.spread == small.queries.spread(members, found.weights, pytest.approx(n_tasks).expected)
+    assert found.spread == pytest.approx(small.queries.spread(members, found.weights, n_tasks))
 
 
 @pytest.mark.parametrize(
@@ -149,16 +149,16 @@ def test_outweighed_families_are_not_scored_but_reported():
 def test_a_family_is_not_outweighed_by_one_that_fails_without_a_fold(monkeypatch):
     curves, calls = Sinusoid(deviation=0.0, noise_std=0.05).target_tasks(12, 8, rng=3), []
 
-    def failing(*args):
+    def failing(*args, **settings):
         calls.append(args)
-        fit = fit_families(*args)
+        fit = fit_families(*args, **settings)
         return fit if len(calls) != 3 else FamilyFit({LINEAR: fit.priors[LINEAR]}, fit.modes)
 
     monkeypatch.setattr(module, "fit_families", failing)
     search = search_of([[], curves], [Option((0.0, 1.0))], outweighed=OUTWEIGHED)
     assert [each.family for each in search.scored] == [LINEAR]
     found = choose_members(search)
-    assert found.families == {LINEAR: pytest.approx(1.0), SMOOTH: 0.0, "curve": 0.0, SHAPES: 0.0}
+    assert found.families == {LINEAR: 1.0}
 
 
 def test_the_same_seed_gives_the_same_result(small):
@@ -240,9 +240,9 @@ def test_tasks_count_as_much_without_a_fold_as_with_it(small):
 def test_a_family_that_fails_without_a_fold_is_left_out(monkeypatch, small):
     calls = []
 
-    def failing(*args):
+    def failing(*args, **settings):
         calls.append(args)
-        fit = fit_families(*args)
+        fit = fit_families(*args, **settings)
         kept = {name: prior for name, prior in fit.priors.items() if name != SHAPES or len(calls) != 3}
         return FamilyFit(kept, fit.modes)
 
@@ -305,9 +305,9 @@ def test_an_option_without_the_held_out_environment_is_fitted_once(monkeypatch):
     environments = [SAME.source_tasks(4, 4, rng=0), SAME.target_tasks(3, 4, rng=1)]
     calls = []
 
-    def counted(*args):
+    def counted(*args, **settings):
         calls.append(args)
-        return fit_families(*args)
+        return fit_families(*args, **settings)
 
     monkeypatch.setattr(module, "fit_families", counted)
     search = search_of(environments, [Option((1.0, 0.0))])
@@ -325,6 +325,38 @@ def test_without_tasks_to_hold_out_the_simplest_families_are_averaged():
     assert [prior.layout.parts.smooth for prior in found.priors] == [False, True] * 2
     np.testing.assert_array_equal(found.weights, np.full(4, 0.25))
     np.testing.assert_array_equal(found.choice.weights, [0.5, 0.5])
-    assert (found.choice.scores, found.spread) == (None, 1.0)
+    assert found.choice.scores is None
+    n_tasks = 1.0 / np.mean([1.0 / 1.1, 1.0 / 2.0])  # the source counts 0.1 and 1
+    assert found.spread == pytest.approx((1.0 + 1.0 / n_tasks) ** 0.25)
     np.testing.assert_allclose(found.priors[0].counts, [0.1, 1.0])
     np.testing.assert_allclose([prior.noise_variance * prior.scaling.y_std**2 for prior in found.priors], 0.01)
+
+
+def test_with_many_inputs_own_and_shared_scales_are_compared():
+    """Two of eight columns matter: scales of their own find that out, and the average uses them."""
+    rng = np.random.default_rng(0)
+
+    def tasks(n):
+        inputs = [rng.normal(size=(8, 8)) for _ in range(n)]
+        return [Task(x, np.sin(2.0 * x[:, 0]) + rng.normal() * x[:, 1] + 0.1 * rng.normal(size=8)) for x in inputs]
+
+    search = FamilySearch([[], tasks(12)], 1, None, 0)
+    search.add(Option((0.0, 1.0)))
+    assert {each.prior.layout.separate for each in search.scored} == {True, False}
+    assert {len(each.prior.layout.scale(each.prior.theta, "line")) for each in search.scored} == {2, 9}
+    best = search.scored[int(np.argmax(search.scores().mean(axis=1)))]
+    assert best.prior.layout.separate
+    assert FamilySearch([[], [Task(np.zeros((2, 6)), np.zeros(2))] * 3], 1, None, 0).scales == (None,)
+    assert FamilySearch([[], [Task(np.zeros((2, 33)), np.zeros(2))] * 3], 1, None, 0).scales == (None,)
+
+
+def test_a_family_that_fails_without_a_fold_is_not_listed(small, monkeypatch):
+    def without_shapes(*arguments, **settings):
+        fit = fit_families(*arguments, **settings)
+        partial = len(arguments) > 4  # without a fold
+        return FamilyFit({n: p for n, p in fit.priors.items() if n != SHAPES or not partial}, fit.modes)
+
+    monkeypatch.setattr(module, "fit_families", without_shapes)
+    search = search_of(small.environments, small.options[:1])
+    assert SHAPES not in search.families
+    assert SMOOTH in search.families

@@ -4,11 +4,12 @@ from functools import partial
 
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 from metaprior import MetaGPRegressor, load
 from metaprior.hierarchical import families
-from metaprior.hierarchical.families import FEATURES, LINEAR, fit_families
+from metaprior.hierarchical.families import FAMILIES, FEATURES, LINEAR, fit_families
 from metaprior.hierarchical.features import find_features
 from metaprior.search import feature_search as module
 from metaprior.search.family_search import FamilySearch, Option, choose_members, training_tasks
@@ -104,9 +105,12 @@ def test_a_fit_that_fails_is_left_out(small, monkeypatch):
         raise np.linalg.LinAlgError
 
     before = len(small.scored)
+    monkeypatch.setattr(small, "families", dict.fromkeys(FAMILIES))
     monkeypatch.setattr(module, "fit_features", fail)
-    add_features(small)
+    with pytest.warns(ConvergenceWarning, match="features could not be fitted, and are left out"):
+        add_features(small)
     assert len(small.scored) == before
+    assert FEATURES not in choose_members(small).families
 
 
 def test_long_tasks_are_thinned(monkeypatch):

@@ -209,6 +209,7 @@ class NaNKernel(eqx.Module):
 
 
 ADVICE = r"at step \d+.*Try.* a smaller learning_rate"
+TOO_FAST = {"optimizer": "sgd", "learning_rate": 1e15, "prior_std": 1e-15, "dtype": "float32"}
 
 
 @pytest.mark.parametrize(
@@ -216,7 +217,10 @@ ADVICE = r"at step \d+.*Try.* a smaller learning_rate"
     [
         ({"optimizer": "sgd", "learning_rate": 1e12}, ADVICE),
         ({"kernel": NaNKernel(np.ones(()))}, "nan before the first step.*Check a custom mean or kernel"),
-        ({"optimizer": "sgd", "learning_rate": 1e308, "n_steps": 1}, ADVICE),  # the last step has no loss after it
+        (
+            {"optimizer": "sgd", "learning_rate": 1e15, "n_steps": 1, "prior_std": 1e-15, "dtype": "float32"},
+            ADVICE,
+        ),  # no loss after it
     ],
 )
 def test_divergence_is_reported_with_advice(settings, advice):

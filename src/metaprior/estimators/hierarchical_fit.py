@@ -3,7 +3,6 @@
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from threadpoolctl import threadpool_limits  # a dependency of scikit-learn
 
+from metaprior.checks import warn_caller
 from metaprior.estimators.arguments import NamedEnvironments, auto_settings, warn_if_few_target_tasks
 from metaprior.estimators.fitted_prior import FittedPrior
 from metaprior.estimators.hierarchical_search import compare_priors, n_phases
@@ -25,6 +25,8 @@ from metaprior.tasks.types import Task, TestTask
 
 MAX_TASKS = 300  # of each environment that families are fitted to and compared on; the mean is learned from all
 MAX_READINGS = 100  # of each task that a fit sees: few parameters do not need more. Adaptation uses all of a context
+SEVERAL_INPUTS = 6
+WIDE = 2.0  # stretching of bands from which on something is wrong
 CHUNK_TASKS = 2000
 
 # Parameters of gradient-based training: a value other than the default asks for it.
@@ -57,7 +59,7 @@ def fit_prior(
     names, _, target, _ = environments
     sample = _sample(environments.tasks, seed)
     # Threads of BLAS get in each other's way with matrices this small.
-    with threadpool_limits(1, user_api="blas"), phases(n_phases(meta, sample) + 1), _line_searches_may_fail():
+    with threadpool_limits(1, user_api="blas"), phases(n_phases(meta, sample) + 1):
         chosen, sample = compare_priors(meta, environments, sample, seed)
         with progress_bar("learning the common mean", len(chosen.priors), "priors", meta.progress) as move:
             priors = []
@@ -65,6 +67,7 @@ def fit_prior(
                 priors.append(_with_all_tasks(prior, environments.tasks, sample, target))
                 if move is not None:
                     move(len(priors), "")
+    _warn_if_too_wide(chosen.spread)
     n_target = len(sample[target])
     n_source = sum(map(len, sample)) - n_target
     report = make_report(chosen.choice, names, target, n_target, n_source, chosen.families)
@@ -82,19 +85,23 @@ def fit_prior(
     )
 
 
-@contextmanager
-def _line_searches_may_fail() -> Iterator[None]:
-    """Ignore a warning that scipy ignores too, but not safely in threads, in which families are fitted."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The line search algorithm did not converge", RuntimeWarning)
-        yield
+def _warn_if_too_wide(spread: float) -> None:
+    """Warn if held-out readings are far from their predictions."""
+    if spread > WIDE:
+        found = f"Held-out readings lie far from their predictions: bands are stretched by {spread:.2g}. "
+        warn_caller(found + "Check y for wrong values, and tasks for repeated rows.", ConvergenceWarning)
 
 
 def _sample(environments: Sequence[Sequence[Task]], seed: int) -> list[list[Task]]:
-    """Return up to MAX_TASKS random tasks of each environment, with up to MAX_READINGS readings each."""
+    """Return up to MAX_TASKS random tasks of each environment, with up to MAX_READINGS readings each.
+
+    With many inputs half as many: distances along every one of them are kept.
+    """
     rng = np.random.default_rng(seed)
     sampled = sample_tasks(environments, MAX_TASKS, seed)
-    return [[thin_task(task, MAX_READINGS, rng) for task in tasks] for tasks in sampled]
+    n_inputs = next((task.x.shape[1] for tasks in sampled for task in tasks), 1)
+    most = MAX_READINGS if n_inputs <= SEVERAL_INPUTS else MAX_READINGS // 2
+    return [[thin_task(task, most, rng) for task in tasks] for tasks in sampled]
 
 
 def _with_all_tasks(

@@ -32,17 +32,19 @@ DISCOUNTS = (0.0, 0.1, 0.4, 1.0)
 ENVIRONMENT_DISCOUNTS = (0.4, 1.0)  # at which the target's mean may also deviate from the sources'
 FIRST_TASKS, FIRST_READINGS = 20, 25  # of each environment, and of each task: a comparison of about a second
 GROWTH = 2  # of the tasks from one comparison to the next, if there is time
+FEATURES_COST = 5  # times all other families, at most
 WORTH_PARTS = 4  # times the first comparison: the cost of the whole from which on it pays to begin with a part
 
 Sample = list[list[Task]]  # tasks of each environment
 
 
 class Compared(NamedTuple):
-    """A comparison, the tasks it was made on, and whether there was time for all of it."""
+    """A comparison, the tasks it was made on, whether there was time for all of it, and if features had no time."""
 
     search: FamilySearch
     sample: Sample
     complete: bool
+    without_features: bool
 
 
 def compare_priors(
@@ -79,11 +81,12 @@ def _compare(meta: Any, environments: NamedEnvironments, sample: Sample, seed: i
         if not latest.complete:
             break
     assert found is not None, "there is at least one sample"
-    if not found.complete or _cost(found.sample) < _cost(sample):
+    if not found.complete or found.without_features or _cost(found.sample) < _cost(sample):
         n_used, n_all = (sum(map(len, tasks)) for tasks in (found.sample, sample))
         readings = max(len(task.y) for tasks in found.sample for task in tasks)
         made = f"made on {n_used} of {n_all} tasks, with up to {readings} readings of each"
         made += "" if found.complete else f", and of the first {len(found.search.options)} environment weights only"
+        made += ", without learned features" if found.without_features else ""
         warn_caller(
             Message(Argument("search_time"), f" of {meta.search_time:g} s ended the comparison: it was {made}.")
         )
@@ -94,17 +97,24 @@ def _compare_on(
     meta: Any, environments: NamedEnvironments, sample: Sample, seed: int, held_out: int, deadline: float | None
 ) -> Compared:
     """Compare on some tasks, until the deadline."""
-    names, _, target, _ = environments
+    started, (names, _, target, _) = time.monotonic(), environments
     counts = [len(tasks) for tasks in sample]
     options = _options(meta.alpha, names, counts, target)
     search = FamilySearch(sample, target, check_noise(meta.noise_std), seed, held_out)
     complete = add_options(search, options, "environment weights", deadline, meta.progress)
     if complete and _is_auto(meta.alpha) and held_out == target:
         complete = _compare_sources(search, counts, deadline, meta.progress)
-    if complete and are_worth_trying(search) and not is_over(deadline):
+    features = complete and are_worth_trying(search)
+    if features and _has_time(deadline, time.monotonic() - started):
         with progress_bar("learning features", None, "", meta.progress):
             add_features(search)
-    return Compared(search, sample, complete)
+        features = False
+    return Compared(search, sample, complete, features)
+
+
+def _has_time(deadline: float | None, seconds: float) -> bool:
+    """Return whether there is time to learn features, given that of the other families."""
+    return deadline is None or time.monotonic() + FEATURES_COST * seconds < deadline
 
 
 def add_options(

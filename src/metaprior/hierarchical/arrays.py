@@ -8,7 +8,7 @@ import numpy as np
 
 from metaprior.hierarchical.features import FeatureNetwork
 from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
-from metaprior.hierarchical.layout import MAX_ARD, Layout, Parts
+from metaprior.hierarchical.layout import Layout, Parts
 from metaprior.hierarchical.modes import CommonCurve
 from metaprior.hierarchical.task_scales import TaskScales
 from metaprior.schema import (
@@ -39,7 +39,8 @@ DESCRIPTION = record(
         "log_noise": optional(number(-1000.0, 1000.0)),
         "noise_variance": number(1e-300, MAX_LEARNED),
         "noise_only": boolean,
-    }
+    },
+    {"separate": optional(boolean)},
 )
 
 
@@ -57,6 +58,7 @@ def to_arrays(prior: HierarchicalPrior) -> tuple[dict[str, Any], dict[str, np.nd
         "parts": asdict(layout.parts),
         "input_dim": layout.input_dim,
         "log_noise": layout.log_noise,
+        "separate": layout.separate,
         "noise_variance": prior.noise_variance,
         "noise_only": prior.scales.noise_only,
     }
@@ -71,7 +73,7 @@ def from_arrays(description: Any, arrays: Mapping[str, np.ndarray], input_dim: i
     scaling = read_scaling(arrays, "scaling.", input_dim)  # first: it shows how many columns there are
     if unknown := description["parts"].keys() - {part.name for part in fields(Parts)}:
         raise Mismatch(f"model.members has parts {sorted(unknown)} that this version does not know")
-    layout = Layout(Parts(**description["parts"]), input_dim, description["log_noise"])
+    layout = Layout(Parts(**description["parts"]), input_dim, description["log_noise"], description.get("separate"))
     found = _check_arrays(layout, arrays)
     scales = TaskScales(found["scales.factors"], found["scales.log_weights"], description["noise_only"])
     curve = CommonCurve(*(found[f"curve.{name}"] for name in CURVE)) if layout.parts.curve else None
@@ -128,7 +130,7 @@ def _expected_shapes(layout: Layout, arrays: Mapping[str, np.ndarray]) -> dict[s
             "curve.line": (n_line,),
             "curve.weights": (n_curve_points,),
             "curve.points": (n_curve_points, input_dim),
-            "curve.lengths": (input_dim if input_dim <= MAX_ARD else 1,),
+            "curve.lengths": (input_dim if layout.ard else 1,),
         }
     if layout.parts.features:
         width = max(_length(arrays, "network.second"), 1)

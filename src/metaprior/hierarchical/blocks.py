@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from metaprior.hierarchical.layout import MAX_ARD
+from metaprior.hierarchical.layout import is_separate
 from metaprior.tasks.farthest_points import farthest_points
 from metaprior.tasks.padding import group_by_size, pad_to
 from metaprior.tasks.types import Task
@@ -36,23 +36,30 @@ def make_blocks(
     is_target: np.ndarray,
     points: np.ndarray,
     max_blocks: int = 3,
+    separate: bool | None = None,
 ) -> list[Block]:
     """Pad standardized tasks into at most `max_blocks` sizes."""
     sizes = np.array([len(task.y) for task in tasks])
     blocks = []
     for size, members in group_by_size(sizes, max_blocks):
         x, y, mask = pad_to([tasks[i] for i in members.tolist()], size, np.float64)
-        blocks.append(make_block(x, y, mask, counts[members], is_target[members], points))
+        blocks.append(make_block(x, y, mask, counts[members], is_target[members], points, separate))
     return blocks
 
 
 def make_block(
-    x: np.ndarray, y: np.ndarray, mask: np.ndarray, counts: np.ndarray, is_target: np.ndarray, points: np.ndarray
+    x: np.ndarray,
+    y: np.ndarray,
+    mask: np.ndarray,
+    counts: np.ndarray,
+    is_target: np.ndarray,
+    points: np.ndarray,
+    separate: bool | None = None,
 ) -> Block:
     """Compute what does not depend on theta."""
     real = mask.astype(np.float64)
-    between = squared_distances(x, x)
-    to_points = squared_distances(x, np.broadcast_to(points, (len(x), *points.shape)))
+    between = squared_distances(x, x, separate)
+    to_points = squared_distances(x, np.broadcast_to(points, (len(x), *points.shape)), separate)
     return Block(x, y * real, real, counts, is_target.astype(np.float64), line(x, real), between, to_points)
 
 
@@ -61,10 +68,10 @@ def line(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return np.concatenate([np.ones((*x.shape[:-1], 1)), x], axis=-1) * mask[..., None]
 
 
-def squared_distances(x: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """Return squared distances (..., n, m, d) along every input, or (..., n, m, 1) in all of many inputs."""
+def squared_distances(x: np.ndarray, z: np.ndarray, separate: bool | None = None) -> np.ndarray:
+    """Return squared distances (..., n, m, d) along every input, or (..., n, m, 1) in all inputs that share scales."""
     differences = x[..., :, None, :] - z[..., None, :, :]
-    if x.shape[-1] <= MAX_ARD:
+    if is_separate(x.shape[-1], separate):
         return differences**2
     return np.sum(differences**2, axis=-1, keepdims=True)
 

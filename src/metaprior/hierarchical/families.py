@@ -46,13 +46,14 @@ def fit_families(
     noise_std: float | None,
     near: FamilyFit | None = None,
     max_iterations: int = MAX_ITERATIONS,
+    separate: bool | None = None,
 ) -> FamilyFit:
     """Fit every family. `near` has fits to similar tasks; with almost the same tasks a few iterations are enough.
 
     With `environment` the target's mean deviates from that of the sources. `noise_std` is given in the units of y, or
-    learned if None.
+    learned if None. `separate` says whether every input has its own scales; None: if they are few.
     """
-    fitter = _Fitter(training, noise_std, near, max_iterations)
+    fitter = _Fitter(training, noise_std, near, max_iterations, separate)
     fitter.fit(LINEAR, Parts(environment=environment))
     try:
         collapsed = fitter.fit(SMOOTH, Parts(smooth=True, environment=environment))
@@ -86,11 +87,12 @@ class _Fitter:
         noise_std: float | None,
         near: FamilyFit | None,
         max_iterations: int,
+        separate: bool | None = None,
     ):
-        self.training, self.near, self.max_iterations = training, near, max_iterations
+        self.training, self.near, self.max_iterations, self.separate = training, near, max_iterations, separate
         self.points = place_points(training.tasks)
-        self.point_distances = squared_distances(self.points, self.points)
-        self.blocks = make_blocks(training.tasks, training.counts, training.is_target, self.points)
+        self.point_distances = squared_distances(self.points, self.points, separate)
+        self.blocks = make_blocks(training.tasks, training.counts, training.is_target, self.points, separate=separate)
         self.log_noise = None if noise_std is None else float(np.log(noise_std / training.scaling.y_std))
         self.curve: CommonCurve | None = None
         self.priors: dict[str, HierarchicalPrior] = {}
@@ -98,15 +100,18 @@ class _Fitter:
 
     def fit(self, name: str, parts: Parts) -> Collapsed:
         """Find the mode of theta; integrate the mean's weights out there, and the scales of tasks."""
-        layout = Layout(parts, self.points.shape[1], self.log_noise)
+        layout = self._layout(parts)
         known = [] if self.near is None or name not in self.near.modes else [self.near.modes[name]]
         if parts.curve and (self.max_iterations == MAX_ITERATIONS or not known):
             known.append(self.modes[SMOOTH])
         return self._collapse(name, find_mode(layout, self.blocks, self.points, known, self.max_iterations))
 
+    def _layout(self, parts: Parts) -> Layout:
+        return Layout(parts, self.points.shape[1], self.log_noise, self.separate)
+
     def fit_features(self, parts: Parts) -> None:
         """Learn features together with theta."""
-        layout = Layout(parts, self.points.shape[1], self.log_noise)
+        layout = self._layout(parts)
         mode, network = find_features(layout, self.blocks, self.points)
         self.blocks = with_features(self.blocks, network)
         self._collapse(FEATURES, mode)
@@ -123,7 +128,7 @@ class _Fitter:
     def add_curve(self, collapsed: Collapsed) -> None:
         """Let tasks deform the common curve of the smooth family."""
         self.curve = common_curve(self.modes[SMOOTH], collapsed, self.points)
-        n_functions = Layout(Parts(smooth=True, curve=True), self.points.shape[1]).n_curve
+        n_functions = self._layout(Parts(smooth=True, curve=True)).n_curve
         self.blocks = with_curve(self.blocks, self.curve, n_functions)
 
     def fit_shapes(self) -> None:
@@ -181,7 +186,7 @@ def with_mean_of(prior: HierarchicalPrior, chunks: Iterable[TrainingTasks]) -> H
     """
     precision, linear = np.eye(len(prior.weights)), np.zeros(len(prior.weights))
     for chunk in chunks:
-        for block in make_blocks(chunk.tasks, chunk.counts, chunk.is_target, prior.points):
+        for block in make_blocks(chunk.tasks, chunk.counts, chunk.is_target, prior.points, separate=False):
             described = prior.describe(block.x, block.mask, block.is_target)
             lines, rest = prior.deviations(described, described)
             covariance = add_noise(lines + rest, block.mask, prior.noise_variance)

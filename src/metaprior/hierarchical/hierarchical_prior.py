@@ -119,12 +119,16 @@ class HierarchicalPrior:
 
     @cached_property
     def _basis(self) -> Basis | None:
-        return make_basis(self.layout, self.theta, squared_distances(self.points, self.points))
+        return make_basis(self.layout, self.theta, self._point_distances)
 
     @cached_property
     def _whitening(self) -> np.ndarray:
         """Of the smooth deviation."""
-        return whitening(squared_distances(self.points, self.points), self.layout.scale(self.theta, "lengths"))
+        return whitening(self._point_distances, self.layout.scale(self.theta, "lengths"))
+
+    @cached_property
+    def _point_distances(self) -> np.ndarray:
+        return squared_distances(self.points, self.points, self.layout.ard)
 
     def describe(self, x: np.ndarray, mask: np.ndarray, is_target: np.ndarray | None = None) -> Points:
         """Return what the prior says about standardized inputs x (tasks, n, d), by default of the target."""

@@ -15,9 +15,14 @@ from functools import cached_property
 
 import numpy as np
 
-MAX_ARD = 6  # input columns up to which each has its own length scale and its own scale of slopes
+MAX_ARD = 6  # input columns up to which each has its own length scale and its own scale of slopes, unless told
 N_FEATURES = 8  # that a network computes
 COMMON_STD = 3.0  # prior standard deviation of the common intercept and slopes, in standardized units
+
+
+def is_separate(input_dim: int, separate: bool | None) -> bool:
+    """Return whether every input column has its own scales."""
+    return input_dim <= MAX_ARD if separate is None else separate
 
 
 @dataclass(frozen=True)
@@ -37,11 +42,12 @@ class Layout:
     parts: Parts
     input_dim: int
     log_noise: float | None = None  # if the noise is given, in standardized units
+    separate: bool | None = None  # whether every input column has its own scales; None: if they are few
 
     @property
     def ard(self) -> bool:
         """Whether every input column has its own length scale."""
-        return self.input_dim <= MAX_ARD
+        return is_separate(self.input_dim, self.separate)
 
     @property
     def n_curve(self) -> int:

@@ -60,7 +60,7 @@ def log_density(
     layout: Layout, theta: np.ndarray, blocks: Sequence[Block], points: np.ndarray, gradient: bool = True
 ) -> Density:
     """Return log p(theta) + J up to constants, with its derivatives unless told otherwise."""
-    point_distances = squared_distances(points, points)
+    point_distances = squared_distances(points, points, layout.ard)
     basis = make_basis(layout, theta, point_distances)
     parts = [gaussians(layout, theta, basis, block) for block in blocks]
     given = [part for part, _ in parts]
@@ -139,7 +139,7 @@ def common_curve(mode: Mode, collapsed: Collapsed, points: np.ndarray) -> Common
         half = len(weights) // 2
         weights = weights[:half] + layout.scale(theta, "environment")[0] * weights[half:]
     n_line = 1 + layout.input_dim
-    basis = make_basis(layout, theta, squared_distances(points, points))
+    basis = make_basis(layout, theta, squared_distances(points, points, layout.ard))
     assert basis is not None
     of_points = basis.scale * (basis.inverse_root.T @ weights[n_line:])
     return CommonCurve(layout.trend_stds(theta) * weights[:n_line], of_points, points, basis.lengths)

@@ -23,7 +23,7 @@ N_ITERATIONS = 12
 def shape_functions(layout: Layout, theta: np.ndarray, points: np.ndarray, block: Block) -> np.ndarray:
     """Return psi, (tasks, n, functions)."""
     lengths = layout.scale(theta, "lengths")
-    whitened = rbf(block.to_points, lengths) @ whitening(squared_distances(points, points), lengths)
+    whitened = rbf(block.to_points, lengths) @ whitening(squared_distances(points, points, layout.ard), lengths)
     whitened *= block.mask[..., None]
     parts = [block.line, whitened] if block.curve is None else [block.line, block.curve, whitened]
     return np.concatenate(parts, axis=-1)
@@ -52,7 +52,7 @@ def learn_shapes(mode: Mode, blocks: Sequence[Block], points: np.ndarray) -> tup
     psi, the expected sum of u u' over tasks is n S + S B S. The M step averages it with S_0.
     """
     layout, theta = mode.layout, mode.theta
-    basis = make_basis(layout, theta, squared_distances(points, points))
+    basis = make_basis(layout, theta, squared_distances(points, points, layout.ard))
     features = [mean_features(layout, theta, basis, block) for block in blocks]
     functions = [shape_functions(layout, theta, points, block) for block in blocks]
     rests = []

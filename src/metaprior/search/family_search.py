@@ -1,7 +1,6 @@
 """The search of the default: families of hierarchical priors and environment weights, scored on held-out tasks."""
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,18 +8,19 @@ import numpy as np
 
 from metaprior.hierarchical.families import CURVE, LINEAR, SMOOTH, FamilyFit, TrainingTasks, fit_families
 from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
+from metaprior.hierarchical.layout import MAX_ARD
 from metaprior.search.averaging import averaging_weights, drop_worse, merge_similar
 from metaprior.search.candidates import Candidate, Choice
 from metaprior.search.folds import make_folds
-from metaprior.search.held_out import PER_TASK, HeldOut, Queries, gather, join
+from metaprior.search.held_out import PER_TASK, HeldOut, Queries, expected_log_spread, gather, join
 from metaprior.search.weights import Weights
 from metaprior.tasks.scaling import fit_scaling
 from metaprior.tasks.types import Task
 
 NEGLIGIBLE = 0.01  # weight
+MAX_SEPARATE = 32  # inputs up to which scales of their own are compared with shared ones
 WORSE_LEVEL = 0.01  # of the test whether a candidate is worse than target-only, and dropped
 FOLD_ITERATIONS = 4  # from the mode of all tasks
-N_THREADS = 2  # more get in each other's way: much of a small fit is Python
 OUTWEIGHED = 10.0  # nats by which the log Gibbs density of a larger family rules a family out
 NESTED = ((LINEAR, SMOOTH), (SMOOTH, CURVE))
 
@@ -77,15 +77,22 @@ class FamilySearch:
         self.options: list[Option] = []
         self.scored: list[Scored] = []
         self.families: dict[str, None] = {}  # in the order in which they were fitted
-        self._latest: FamilyFit | None = None
+        n_inputs = self.tasks[0].x.shape[1]
+        self.scales = (True, False) if MAX_ARD < n_inputs <= MAX_SEPARATE else (None,)
+        self._latest: dict[bool | None, FamilyFit] = {}
 
     def add(self, option: Option) -> None:
         """Fit all families to all tasks and without every fold; keep the predictions of the folds."""
-        training = training_tasks(self.environments, self.target, option)
-        full = fit_families(training, option.environment, self.noise_std, self._latest)
-        self._latest = full
+        for separate in self.scales:
+            self._add(option, separate)
+        self.options.append(option)
+
+    def _add(self, option: Option, separate: bool | None) -> None:
+        training, near = training_tasks(self.environments, self.target, option), self._latest.get(separate)
+        full = fit_families(training, option.environment, self.noise_std, near, separate=separate)
+        self._latest[separate] = full
         parts: dict[str, list[tuple[np.ndarray, HeldOut]]] = {name: [] for name in full.priors}
-        for members, priors in zip(self.folds.members, self._without_folds(option, full), strict=True):
+        for members, priors in zip(self.folds.members, self._without_folds(option, full, separate), strict=True):
             rows = self.queries.rows_of(members)
             for name, prior in priors.items():
                 if name in parts:
@@ -96,13 +103,7 @@ class FamilySearch:
             if name not in outweighed:
                 held_out = gather(parts[name], len(self.queries.splits))
                 self.scored.append(Scored(len(self.options), name, full.priors[name], held_out))
-        self.families |= dict.fromkeys(full.priors)
-        self.options.append(option)
-
-    def n_tasks(self, prior: HierarchicalPrior) -> float:
-        """Return the number of tasks that a prior was fitted to, those of discounted environments in part."""
-        assert prior.counts is not None
-        return float(prior.counts @ [len(tasks) for tasks in self.environments])
+        self.families |= dict.fromkeys(complete)
 
     def scores(self) -> np.ndarray:
         """Return the mean contaminated log density of every held-out task, (scored, tasks)."""
@@ -118,20 +119,23 @@ class FamilySearch:
             averages.append(self.queries.scores(join([self.scored[i].held_out for i in rows], weights)))
         return np.array(averages)
 
-    def _without_folds(self, option: Option, full: FamilyFit) -> list[dict[str, HierarchicalPrior]]:
-        """Return the priors fitted without each fold, two folds at a time."""
+    def _without_folds(
+        self, option: Option, full: FamilyFit, separate: bool | None
+    ) -> list[dict[str, HierarchicalPrior]]:
+        """Return the priors fitted without each fold."""
         folds = self.folds.members
         if option.weights[self.held_out] == 0.0:
             return [full.priors] * len(folds)
-        with ThreadPoolExecutor(N_THREADS) as pool:
-            return list(pool.map(lambda members: self._without(members, option, full), folds))
+        return [self._without(members, option, full, separate) for members in folds]
 
-    def _without(self, members: np.ndarray, option: Option, full: FamilyFit) -> dict[str, HierarchicalPrior]:
+    def _without(
+        self, members: np.ndarray, option: Option, full: FamilyFit, separate: bool | None
+    ) -> dict[str, HierarchicalPrior]:
         """Return the priors fitted without some of the held-out environment's tasks."""
         kept = list(self.environments)
         kept[self.held_out] = [task for i, task in enumerate(self.tasks) if i not in members]
         training = training_tasks(kept, self.target, option, [len(tasks) for tasks in self.environments])
-        return fit_families(training, option.environment, self.noise_std, full, FOLD_ITERATIONS).priors
+        return fit_families(training, option.environment, self.noise_std, full, FOLD_ITERATIONS, separate).priors
 
 
 def outweighed_families(fitted: FamilyFit) -> set[str]:
@@ -200,7 +204,17 @@ def without_test(
     weights = np.full(len(priors), 1.0 / len(priors))
     used = [name for fit in fits for name in families if name in fit.priors]
     found = {name: used.count(name) / len(used) for fit in fits for name in fit.priors}
-    return FamilyChoice(Choice(_candidates(options), equal, None), priors, weights, found, 1.0)
+    spread = float(np.exp(expected_log_spread(n_tasks_of(priors, weights, environments))))
+    return FamilyChoice(Choice(_candidates(options), equal, None), priors, weights, found, spread)
+
+
+def n_tasks_of(
+    priors: Sequence[HierarchicalPrior], weights: np.ndarray, environments: Sequence[Sequence[Task]]
+) -> float:
+    """Return the harmonic mean of the numbers of tasks that priors were fitted to, discounted ones in part."""
+    sizes = [len(tasks) for tasks in environments]
+    numbers = [float(prior.counts @ sizes) for prior in priors if prior.counts is not None]
+    return 1.0 / float(weights @ np.reciprocal(numbers))
 
 
 def _candidates(options: Sequence[Option]) -> list[Candidate]:
@@ -216,6 +230,6 @@ def _average(search: FamilySearch, choice: Choice, weights: np.ndarray) -> Famil
     weights = merge_similar(weights, search.queries.distances(held_out))
     kept = np.flatnonzero(weights).tolist()
     priors, weights = [search.scored[i].prior for i in kept], weights[kept]
-    n_tasks = 1.0 / float(weights @ [1.0 / search.n_tasks(prior) for prior in priors])
+    n_tasks = n_tasks_of(priors, weights, search.environments)
     spread = search.queries.spread([held_out[i] for i in kept], weights, n_tasks)
     return FamilyChoice(choice, priors, weights, families, spread)

@@ -3,17 +3,20 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 
+from metaprior.checks import warn_caller
 from metaprior.hierarchical.families import FEATURES, fit_features
 from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
 from metaprior.search.averaging import averaging_weights
-from metaprior.search.family_search import N_THREADS, FamilySearch, Scored, training_tasks
+from metaprior.search.family_search import FamilySearch, Scored, training_tasks
 from metaprior.search.held_out import PER_TASK, HeldOut, gather
 from metaprior.tasks.thinning import thin_task
 
 MIN_TASKS, MIN_INPUTS = 50, 2  # from which features are tried
 N_PARTS = 3  # in which the held-out tasks are left out: a network is fitted anew without each
 MAX_READINGS = 30  # of each task that features are learned from
+N_THREADS = 2
 HOPELESS = 0.05  # weight in the average on the first part, below which the rest is not tried
 
 
@@ -30,19 +33,21 @@ def add_features(search: FamilySearch) -> None:
     A first part of these tasks tells whether it is worthwhile; if not, no time is spent on the others.
     """
     option = _best_option(search)
-    search.families[FEATURES] = None
     n_parts = min(N_PARTS, len(search.folds.members))
     groups = np.array_split(np.arange(len(search.folds.members)), n_parts)
     first, *others = [np.concatenate([search.folds.members[i] for i in group.tolist()]) for group in groups]
     try:
         parts = [_predict(search, _fit(search, option, first), first)]
         if _is_hopeless(search, first, gather(parts, len(search.queries.splits))):
+            search.families[FEATURES] = None
             return
         with ThreadPoolExecutor(N_THREADS) as pool:
             prior, *priors = pool.map(lambda left_out: _fit(search, option, left_out), [np.zeros(0, int), *others])
         parts += [_predict(search, each, members) for each, members in zip(priors, others, strict=True)]
-    except np.linalg.LinAlgError:  # left out, and the report names it
+    except np.linalg.LinAlgError:
+        warn_caller("Learned features could not be fitted, and are left out.", ConvergenceWarning)
         return
+    search.families[FEATURES] = None
     search.scored.append(Scored(option, FEATURES, prior, gather(parts, len(search.queries.splits))))
 
 

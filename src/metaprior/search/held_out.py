@@ -14,7 +14,7 @@ from metaprior.tasks.padding import pad_to
 from metaprior.tasks.scaling import fit_scaling
 from metaprior.tasks.types import Task, TestTask
 
-LOG_SPREADS = np.arange(-10, 11) / 20
+LOG_SPREADS = np.arange(-10, 21) / 20
 SPREAD_STD = 0.2  # prior standard deviation of the log factor: few held-out tasks change little
 PER_TASK = 1.5  # independent observations that the readings of a held-out task count as
 
@@ -97,17 +97,24 @@ class Queries:
         """Return the factor by which the averaged predictions must be stretched to fit the held-out tasks best.
 
         Averages over candidates are too wide where each is well calibrated, and too narrow where tasks are too few to
-        show how much tasks vary. A normal prior keeps the log factor near its expectation: theta is a point, so that
-        the variance between tasks, about half of the whole, is too small by a factor of 1 + 1 / n. `n_tasks` is the
-        number of tasks that the members were fitted to.
+        show how much tasks vary. A normal prior keeps the log factor near its expectation, given the number of tasks
+        that the members were fitted to.
         """
-        average, expected = join(members, weights), 0.25 * np.log1p(1.0 / n_tasks)
+        average, expected = join(members, weights), expected_log_spread(n_tasks)
         values = []
         for log_spread in LOG_SPREADS.tolist():
             densities = average.stretched(float(np.exp(log_spread))).log_densities(self.y)
             likelihood = PER_TASK * float(np.sum(self.by_task(np.where(np.isfinite(self.y), densities, 0.0))))
             values.append(likelihood - 0.5 * ((log_spread - expected) / SPREAD_STD) ** 2)
         return float(np.exp(_peak(LOG_SPREADS, np.array(values))))
+
+
+def expected_log_spread(n_tasks: float) -> float:
+    """Return the log factor by which predictions are expected to be too narrow.
+
+    Theta is a point, so that the variance between tasks, about half of the whole, is too small by 1 + 1 / n.
+    """
+    return 0.25 * float(np.log1p(1.0 / n_tasks))
 
 
 def _peak(grid: np.ndarray, values: np.ndarray) -> float:
