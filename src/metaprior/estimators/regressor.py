@@ -23,7 +23,7 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
 
     `fit` learns the prior from many tasks. `adapt` conditions it on a few readings of a new task, in closed form.
 
-    By default, four families of hierarchical priors are fitted in NumPy and averaged, with weights from
+    By default, families of hierarchical priors are fitted in NumPy and averaged, with weights from
     cross-validation over target tasks. Parameters marked *gradient training* belong to priors that are trained in JAX:
     giving any of them a value other than its default asks for such a prior instead, and so do `validation_tasks`.
 
@@ -97,8 +97,8 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
     engine_ : "hierarchical" or "gradient"
         What fitted the prior.
     family_ : str
-        The family of hierarchical priors with the largest weight ("linear", "smooth", "curve" or "shapes"), or the
-        kernel that was trained by gradients.
+        The family of hierarchical priors with the largest weight ("linear", "smooth", "curve", "shapes" or
+        "features"), or the kernel that was trained by gradients.
     family_weights_ : dict
         The families that were compared, with their weights in the averaged prediction.
     alpha_, environment_weights_, temperature_ : float, ndarray, float

@@ -259,10 +259,10 @@ def _source_gain(
 ) -> tuple[float, float] | None:
     """Return the gain of candidates with a source over target-only, and its standard error.
 
-    Candidates are weighted as in predictions (equally if all are dropped), but for each task by the scores of the other
-    tasks: a task must not judge weights it has set. For the same reason only `given` candidates count, not those made
-    from the scores of others. Nor do candidates at another temperature or hyper-prior than target-only's, whose gain is
-    not due to the source.
+    Candidates are weighted much as in predictions (equally if all are dropped), but for each task by the scores of the
+    other tasks: a task must not judge weights it has set. For the same reason only `given` candidates count, not those
+    made from the scores of others. Nor do candidates at another temperature or hyper-prior than target-only's, whose
+    gain is not due to the source.
     """
     plain = (report.temperature == 1.0) & (report.prior_std == 1.0)
     comparable = given & plain & (report.alpha > 0.0) & np.isfinite(scores).all(axis=1)
