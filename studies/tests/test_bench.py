@@ -71,6 +71,7 @@ def test_plain_jax_has_the_librarys_loss_and_gradient():
         step.check_agreement({**results, "off": off})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_as_users_write")
 def test_newton_differentiated_through_has_the_librarys_loss_and_gradient():
     run = laplace.label_run("linear+rbf", n_tasks=4, n_samples=3)

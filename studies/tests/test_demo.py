@@ -176,6 +176,7 @@ def assert_meta_learning_leads(rows, margin):
             assert accuracy[scheme] > accuracy[baseline] + margin
 
 
+@pytest.mark.slow
 def test_fewshot_demo_on_few_generated_images(tmp_path, monkeypatch):
     """The plain GP, pooling, and WFEM at alpha = beta; the others compile as much again each."""
     monkeypatch.setenv("METAPRIOR_DATA", str(tmp_path / "nothing"))

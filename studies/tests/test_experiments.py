@@ -212,6 +212,7 @@ def made_up_scores(draws, schemes, training, on_chunk):
     return [{scheme: dict.fromkeys(LABEL_METRICS, 0.1 * draw.seed) for scheme in schemes} for draw in draws]
 
 
+@pytest.mark.slow
 def test_reproduce_all_ends_with_the_claims_and_can_be_resumed(tmp_path, monkeypatch):
     monkeypatch.setitem(profiles.PROFILES, "quick", STUDIES)
     monkeypatch.setattr(fewshot_figure, "score", made_up_scores)  # labels take long to compile

@@ -73,6 +73,7 @@ def swap_metadata(rng, first, second):
     return struct.pack("<Q", len(changed)) + changed + first[8 + size :]
 
 
+@pytest.mark.slow
 def test_of_1200_damaged_files_each_is_refused_or_as_good_as_before(priors, tmp_path):
     first, second, expected = priors
     rng = np.random.default_rng(1)

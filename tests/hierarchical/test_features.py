@@ -1,10 +1,13 @@
 """Features that a network computes: derivatives by finite differences, and what they are good for."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from small_problems import FEATURES, make_problem
 from test_terms import finite_differences
 
+from metaprior.hierarchical import families
 from metaprior.hierarchical.families import SMOOTH, TrainingTasks, fit_families, fit_features
 from metaprior.hierarchical.features import FeatureNetwork, draw_network, find_features, log_density_of_features
 from metaprior.tasks.padding import pad_to
@@ -68,7 +71,8 @@ def tasks_that_share_a_feature(n_tasks, n_samples, rng):
     return tasks
 
 
-def test_a_feature_that_tasks_share_is_found():
+def test_a_feature_that_tasks_share_is_found(monkeypatch):
+    monkeypatch.setattr(families, "find_features", partial(find_features, max_iterations=150))
     tasks = tasks_that_share_a_feature(50, 12, np.random.default_rng(0))
     training = TrainingTasks(identity_scaling(3), tasks, np.ones(50), np.ones(50))
     fit = fit_families(training, False, None)

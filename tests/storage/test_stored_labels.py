@@ -100,6 +100,7 @@ def test_text_beside_numbers_is_refused():
         encode_stored((stored(draw([(0, 1)] * 3)), text), NAMES, (0.5, 0.5))
 
 
+@pytest.mark.slow
 def test_a_classifier_knows_that_labels_are_the_tasks_own():
     """Own labels have no order, so that no mean of the log odds may be learned, whatever the mean asked for."""
     source, target = draw([(2 * i, 2 * i + 1) for i in range(6)]), draw([(1, 9), (4, 8)], 1)

@@ -61,6 +61,7 @@ def assert_as_one_device(out, n_steps):
         np.testing.assert_allclose(first[name], expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_two_processes_of_two_devices_give_what_one_device_gives(tmp_path):
     """Particles, tasks and mini-batches divided among processes and devices."""
     said, ended = run_two(20, tmp_path / "checkpoint", tmp_path / "once")
