@@ -15,6 +15,7 @@ from metaprior.checks import (
     check_choice,
     check_integer,
     check_positive,
+    draw_seed,
     require_matplotlib,
     warn_caller,
 )
@@ -81,3 +82,13 @@ def test_matplotlib_is_optional(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match=r"pip install 'metaprior\[plots\]'"):
         require_matplotlib()
+
+
+@pytest.mark.parametrize("random_state", [-1, 2**32, "a", 1.5])
+def test_a_seed_that_is_none_is_refused_by_name(random_state):
+    with pytest.raises(ValueError, match="random_state must be None, an integer from 0"):
+        draw_seed(random_state)
+
+
+def test_seeds_follow_the_random_state():
+    assert draw_seed(3) == draw_seed(3) != draw_seed(4)

@@ -51,6 +51,17 @@ def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
     warnings.warn(message, category, stacklevel=level)
 
 
+def draw_seed(random_state: Any) -> int:
+    """Draw a seed; raise if `random_state` is not what scikit-learn takes."""
+    from sklearn.utils import check_random_state
+
+    try:
+        return int(check_random_state(random_state).randint(2**31 - 1))
+    except ValueError:
+        expected = " must be None, an integer from 0 to 2**32 - 1, or a numpy.random.RandomState; got "
+        raise ValueError(Message(Argument("random_state"), f"{expected}{random_state!r}.")) from None
+
+
 def is_number(value: Any) -> TypeGuard[float]:
     """Return whether a value is a finite real number, and not a bool."""
     is_real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)

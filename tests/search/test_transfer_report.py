@@ -177,6 +177,9 @@ def test_verdicts_without_scores_or_sources():
     assert several.verdict == "Nothing was compared: alpha = 0.4 on average, because no target task could be held out."
     alone = make_report(Choice(candidates(0.0), np.ones(1), np.array([[0.0, 1.0]])), NAMES, 1, 2)
     assert alone.verdict == NO_SOURCE
+    untried = make_report(Choice(candidates(0.0), np.ones(1), np.array([[0.0, 1.0]])), NAMES, 1, 2, 30)
+    assert untried.verdict == "The source was not tried: alpha = 0 (target-only)."
+    assert NO_SOURCE not in str(untried)
     diverged = np.array([[0.0, 0.1], [-np.inf, 0.0]])
     assert make_report(Choice(candidates(0.0, 0.5), np.array([1.0, 0.0]), diverged), NAMES, 1, 2).source_gain is None
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from sklearn.utils import check_random_state
 
-from metaprior.checks import Argument, Message, check_noise
+from metaprior.checks import Argument, Message, check_noise, draw_seed
 from metaprior.estimators.arguments import NamedEnvironments, auto_settings, warn_if_few_target_tasks
 from metaprior.estimators.fitted_prior import FittedPrior
 from metaprior.estimators.fitting import FitPlan, FittedMembers, run_fit
@@ -122,7 +121,7 @@ def make_plan(
     training = TrainingOptions(
         n_steps, meta.learning_rate, meta.optimizer, meta.schedule, source.batch_size, meta.n_devices, meta.progress
     )
-    seed = broadcast_from_first(int(check_random_state(meta.random_state).randint(2**31 - 1)))
+    seed = broadcast_from_first(draw_seed(meta.random_state))
     dtype = _resolve_dtype(meta, source, options, target, settings)
     auto = auto_settings(meta)
     return FitPlan(source, target, options, known, auto, training, meta.search_time, dtype, seed, tests, patience)

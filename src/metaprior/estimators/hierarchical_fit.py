@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
 from threadpoolctl import threadpool_limits  # a dependency of scikit-learn
 
-from metaprior.checks import warn_caller
+from metaprior.checks import draw_seed, warn_caller
 from metaprior.estimators.arguments import NamedEnvironments, auto_settings, warn_if_few_target_tasks
 from metaprior.estimators.fitted_prior import FittedPrior
 from metaprior.estimators.hierarchical_search import compare_priors, n_phases
@@ -54,7 +53,7 @@ def fit_prior(
     checkpoint: str | os.PathLike | None,
 ) -> FittedPrior:
     """Fit hierarchical priors to checked tasks. It takes seconds, so no checkpoint is written."""
-    seed = int(check_random_state(meta.random_state).randint(2**31 - 1))
+    seed = draw_seed(meta.random_state)
     warn_if_few_target_tasks(environments, auto_settings(meta), 1)
     names, _, target, _ = environments
     sample = _sample(environments.tasks, seed)

@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 from scipy.special import softmax
-from sklearn.utils import check_random_state
 
-from metaprior.checks import check_integer
+from metaprior.checks import check_integer, draw_seed
 from metaprior.prediction.adapted_tasks import Adapted, AdaptedMany
 from metaprior.prediction.batches import Posteriors, components, joint, predict_rows
 from metaprior.prediction.ensemble import Ensemble, mixture
@@ -122,7 +121,7 @@ class _Regression(Adapted):
         ndarray of shape (n_samples, n)
         """
         check_integer("n_samples", n_samples, least=0)
-        rng = np.random.default_rng(check_random_state(random_state).randint(2**31 - 1))
+        rng = np.random.default_rng(draw_seed(random_state))
         return self._entries([mixture.sample(n_samples, rng) for mixture in self._joint(X, latent)])
 
     def _rows(self, X: Any, wanted: Callable[[GaussianMixture, np.ndarray], np.ndarray], latent: bool) -> Any:

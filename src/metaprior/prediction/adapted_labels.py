@@ -4,9 +4,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from sklearn.utils import check_random_state
 
-from metaprior.checks import check_integer
+from metaprior.checks import check_integer, draw_seed
 from metaprior.gp.likelihoods import sampled_probability
 from metaprior.prediction.adapted_tasks import Adapted, AdaptedMany
 from metaprior.prediction.batches import Posteriors, components, predict_rows
@@ -92,7 +91,7 @@ class _Classification(Adapted):
 
     def _sampled(self, X: Any, n_samples: int, random_state: Any) -> Any:
         queries, model = self._queries(X), self._posteriors.model
-        key = jax.random.key(check_random_state(random_state).randint(2**31 - 1))
+        key = jax.random.key(draw_seed(random_state))
         probabilities = []
         for task, latent in enumerate(queries.split(predict_rows(self._posteriors, queries, components, latent=True))):
             n, size = latent.shape[-1], self._posteriors.padded_size(latent.shape[-1])

@@ -94,7 +94,7 @@ class TransferReport:
             why = " on average, because no target task could be held out" if len(self.weight) > 1 else ""
             return f"Nothing was compared: alpha = {alpha:.2g}{why}."
         if not self.alpha.any():
-            return NO_SOURCE
+            return NO_SOURCE if not self.n_source_tasks else "The source was not tried: alpha = 0 (target-only)."
         if self.source_gain is None:
             return f"alpha = {alpha:.2g} on average. Target-only (alpha = 0) was not among the candidates."
         gain, error = self.source_gain

@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 from metaprior.checks import Argument, Message
 from metaprior.tables.csv_files import read_with
 
+MINUS = re.compile(r"[\u2212\u2013\u2012]\s*\d+([.,]\d+)*")  # typographic signs
+CENSORED = re.compile(r"[<>\u2264\u2265~]=?\s*[+-]?\d+([.,]\d+)*")
+SPACED = re.compile(r"[+-]?\d{1,3}([ _\u00a0\u202f']\d{3})+([.,]\d+)?")
 THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 DECIMAL_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d*),\d+([eE][+-]?\d+)?")
 UNIT = re.compile(r"(?P<before>[^\s\d.,+-]*)\s*(?P<number>[+-]?\d+([.,]\d+)*)\s*(?P<after>[^\s\d.,:/-]\S*)?")
@@ -37,6 +40,14 @@ def look_of(cells: Sequence[Any]) -> Look | None:
         if len(commas[0].split(",")) == 2 and "." not in commas[0]:
             return Look(Message(found, ", or, if the comma is the decimal mark, read it with ", _comma(), "."))
         return Look(Message(found, "."))
+    if most(SPACED):
+        plain = re.sub(r"[ _\u00a0\u202f']", "", texts[0])
+        return Look(Message(f"The column seems to have marks between thousands: write {plain} for {texts[0]}."))
+    if any(MINUS.fullmatch(text) for text in texts):
+        return Look(Message("The column has typographic minus signs: write a hyphen, as in -7.16."))
+    if any(CENSORED.fullmatch(text) for text in texts):
+        found = "The column has limits such as <5 among its numbers, which are no readings: "
+        return Look(Message(found + "leave these cells empty, or write the value that you want to use."))
     if most(DECIMAL_COMMA):
         return Look(Message("The column seems to have decimal commas: read it with ", _comma(), "."))
     if most(DATE_OR_TIME):
