@@ -108,8 +108,8 @@ MORE_BAD_ARGUMENTS = [
         {"noise_std": 0.1, "kernel": custom(lambda a, b: jnp.exp(-jnp.sum((a - b) ** 2)))},
         "mean, kernel and noise_std leave nothing to",
     ),
-    ({"random_state": "seed"}, "'seed'", "seed a numpy.random.RandomState"),
-    ({"random_state": -1}, "Seed must be between 0 and"),
+    ({"random_state": "seed"}, "random_state must be None, an integer from 0", "numpy.random.RandomState", "'seed'"),
+    ({"random_state": -1}, "random_state must be None, an integer from 0 to 2**32 - 1", "got -1"),
     ({"alpha": 0.25}, "alpha=0.25", "weight 0.75 to the target environment", "no tasks", "alpha=1"),
     ({"alpha": 0}, "alpha=0", "weight 1 to the target environment", "no tasks", "alpha=1"),
 ]
