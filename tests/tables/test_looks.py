@@ -39,7 +39,15 @@ def test_numbers_in_another_format_are_not_labels(cells, advice, column):
 
 @pytest.mark.parametrize(
     "labels",
-    [["fast", "calm"], ["1a", "2b"], ["5 mg", "10 mg"], ["yes, both", "no"], ["class 1", "class 2"], ["A1", "B2"]],
+    [
+        ["fast", "calm"],
+        ["1a", "2b"],
+        ["5 mg", "10 mg"],
+        ["yes, both", "no"],
+        ["class 1", "class 2"],
+        ["A1", "B2"],
+        ["<5", ">=5"],
+    ],
 )
 def test_labels_stay_labels(labels):
     tasks = tasks_from_frame({"task": TASKS, "x": [1, 2, 3, 4], "y": labels * 2}, task="task", x="x", y="y")

@@ -111,7 +111,7 @@ def fit(
         plotted = plot is not None and plot_report(meta.transfer_report(), plot)
     if as_json:
         kind_words = "classification" if tasks.labels else "regression"
-        figures = {"kind": kind_words, "alpha": meta.alpha_, "kernel": meta.family_, **meta.training_}
+        figures = {"kind": kind_words, "alpha": meta.alpha_, "family": meta.family_, **meta.training_}
         print_json({"prior": str(path), **figures})
         return
     _print_fit(meta, tasks.labels)

@@ -20,9 +20,9 @@ from metaprior.meta.runs import Settings
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.prediction.trained import Model
 from metaprior.progress import phases
-from metaprior.search.candidates import AutoSettings, Candidate, Choice
-from metaprior.search.selection import STEPS_DIVISOR, SearchOptions, choose
-from metaprior.search.weights import DISCOUNTS_UNTRIED, Weights, discounted
+from metaprior.search.candidates import AutoSettings, Choice
+from metaprior.search.selection import STEPS_DIVISOR, SearchOptions, choose, untested
+from metaprior.search.weights import Weights
 from metaprior.tasks.padding import padded_size
 from metaprior.tasks.scaling import Scaling
 from metaprior.tasks.types import TestTask
@@ -99,20 +99,12 @@ def _search(plan: FitPlan, sample: Environments, training: TrainingOptions, seed
             short = f" of {limit:g} s is too short to compare settings, which takes {COMPILING:g} s to compile. They "
             advice = "are averaged untested: give more time, or ", Argument("alpha"), "."
             warn_caller(Message(Argument("search_time"), short, *advice))
-            return 0, _untested(plan, sample, families[0])
+            counts = [len(tasks) for tasks in sample]
+            return 0, untested(counts, plan.target, plan.options, families[0], plan.auto)
     deadline = None if limit is None else time.monotonic() + limit
     shorter = training._replace(n_steps=math.ceil(training.n_steps / STEPS_DIVISOR))
     search = SearchOptions(shorter, seed, deadline)
     return choose(sample, plan.target, plan.options, families, plan.auto, search)
-
-
-def _untested(plan: FitPlan, sample: Environments, settings: Settings) -> Choice:
-    """Average over the given environment weights or, if these are to be chosen, over those for targets of one task."""
-    counts, options = [len(tasks) for tasks in sample], plan.options
-    if plan.auto.weights and len(options) > 1:
-        options = [discounted(counts, plan.target, discount) for discount in DISCOUNTS_UNTRIED]
-    equal = np.full(len(options), 1.0 / len(options))
-    return Choice([Candidate(weights, settings) for weights in options], equal, None)
 
 
 def _n_phases(plan: FitPlan, sample: Environments) -> int:

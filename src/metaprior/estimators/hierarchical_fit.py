@@ -15,6 +15,7 @@ from metaprior.estimators.fitted_prior import FittedPrior
 from metaprior.estimators.hierarchical_search import compare_priors, n_phases
 from metaprior.hierarchical.families import TrainingTasks, with_mean_of
 from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
+from metaprior.hierarchical.layout import MAX_ARD
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.progress import phases, progress_bar
 from metaprior.search.report import make_report
@@ -24,7 +25,6 @@ from metaprior.tasks.types import Task, TestTask
 
 MAX_TASKS = 300  # of each environment that families are fitted to and compared on; the mean is learned from all
 MAX_READINGS = 100  # of each task that a fit sees: few parameters do not need more. Adaptation uses all of a context
-SEVERAL_INPUTS = 6
 WIDE = 2.0  # stretching of bands from which on something is wrong
 CHUNK_TASKS = 2000
 
@@ -99,7 +99,7 @@ def _sample(environments: Sequence[Sequence[Task]], seed: int) -> list[list[Task
     rng = np.random.default_rng(seed)
     sampled = sample_tasks(environments, MAX_TASKS, seed)
     n_inputs = next((task.x.shape[1] for tasks in sampled for task in tasks), 1)
-    most = MAX_READINGS if n_inputs <= SEVERAL_INPUTS else MAX_READINGS // 2
+    most = MAX_READINGS if n_inputs <= MAX_ARD else MAX_READINGS // 2
     return [[thin_task(task, most, rng) for task in tasks] for tasks in sampled]
 
 

@@ -82,7 +82,7 @@ class KnowsItsTasks:
         # An environment without weight in any candidate had no effect, but the target has judged the candidates.
         used = self.report_.environment_weights.max(axis=0) > 0
         digests = [each.digests for e, each in enumerate(seen) if used[e] or e == target]
-        digests += [] if tests is None else [test_digests(tests)]
+        digests += [] if tests is None else [digests_of_tests(tests)]
         self.task_digests_ = kept_digests(np.concatenate(digests))
 
     @property
@@ -142,14 +142,14 @@ def task_digests(tasks: Sequence[Task]) -> np.ndarray:
     return digest(*_sums(tasks))
 
 
-def test_digests(tests: Sequence[TestTask]) -> np.ndarray:
+def digests_of_tests(tests: Sequence[TestTask]) -> np.ndarray:
     """Return the digest of each test task, context and queries together."""
     return digest(*(a + b for a, b in zip(*_parts(tests), strict=True)))
 
 
 def tests_seen(tests: Sequence[TestTask], known: np.ndarray) -> np.ndarray:
     """Return which test tasks have the readings of a known task: context and queries together, or queries alone."""
-    return np.isin(test_digests(tests), known) | np.isin(digest(*_parts(tests)[1]), known)
+    return np.isin(digests_of_tests(tests), known) | np.isin(digest(*_parts(tests)[1]), known)
 
 
 def warn_if_seen(seen: np.ndarray, name: str, n_digests: int) -> None:

@@ -60,11 +60,7 @@ def choose(
     if len(options) == 1 and not (auto.temperature or auto.prior_std):
         return family, Choice([Candidate(options[0], settings)], np.ones(1), None)
     if counts[target] < 2 or n_steps == 0:
-        if auto.weights and len(options) > 1:
-            untried = DISCOUNTS_UNTRIED if n_steps > 0 else (1.0,)
-            options = [discounted(counts, target, discount) for discount in untried]
-        candidates = [Candidate(weights, settings) for weights in options]
-        return family, Choice(candidates, np.full(len(options), 1.0 / len(options)), None)
+        return family, untested(counts, target, options, settings, auto, DISCOUNTS_UNTRIED if n_steps > 0 else (1.0,))
     candidates = [Candidate(weights, settings) for weights in options]
     if validation is None or not score_candidates([validation], candidates, search.training, search.deadline):
         # Nothing to reuse, or no time to train all candidates for as many steps: then all take fewer.
@@ -78,6 +74,22 @@ def choose(
         if score_candidates([validation], varied, search.training, search.deadline):
             candidates += varied
     return family, choice_of(validation, candidates)
+
+
+def untested(
+    counts: Sequence[int],
+    target: int,
+    options: Sequence[Weights],
+    settings: Settings,
+    auto: AutoSettings,
+    discounts: Sequence[float] = DISCOUNTS_UNTRIED,
+) -> Choice:
+    """Average over the given options or, if these are to be chosen, over some discounts of the source."""
+    if auto.weights and len(options) > 1:
+        options = [discounted(counts, target, discount) for discount in discounts]
+    return Choice(
+        [Candidate(weights, settings) for weights in options], np.full(len(options), 1.0 / len(options)), None
+    )
 
 
 def choice_of(validation: CrossValidation, candidates: list[Candidate]) -> Choice:

@@ -45,7 +45,9 @@ def look_of(cells: Sequence[Any]) -> Look | None:
         return Look(Message(f"The column seems to have marks between thousands: write {plain} for {texts[0]}."))
     if any(MINUS.fullmatch(text) for text in texts):
         return Look(Message("The column has typographic minus signs: write a hyphen, as in -7.16."))
-    if any(CENSORED.fullmatch(text) for text in texts):
+    limits = [text for text in texts if CENSORED.fullmatch(text)]
+    signs = {re.sub(r"\d.*", "", text).strip() for text in limits}
+    if limits and not len(texts) == len(signs) == 2:  # two labels, such as <5 and >=5, are none
         found = "The column has limits such as <5 among its numbers, which are no readings: "
         return Look(Message(found + "leave these cells empty, or write the value that you want to use."))
     if most(DECIMAL_COMMA):
