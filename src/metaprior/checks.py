@@ -43,6 +43,11 @@ class Message(str):
         return "".join(argument(part) if isinstance(part, Argument) else part for part in self.parts)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number of things in words: "1 task", "1,000 tasks"."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
     """Warn at the line that called metaprior, however deep inside the package the warning comes from."""
     frame, level = sys._getframe(1), 2

@@ -123,7 +123,7 @@ def test_options_of_predict(folder, tmp_path):
     found = pd.read_csv(out)
     np.testing.assert_allclose(found[["mean", "lower", "upper"]], expected[["mean", "lower", "upper"]], rtol=1e-7)
     assert "dropped 1 of" in words(result)
-    assert "dropped 2 row(s) that repeat" in words(result)
+    assert "dropped 2 rows that repeat" in words(result)
     call(*command, "--drop-missing")
     found = pd.read_csv(out)
     assert np.abs(found["mean"] - expected["mean"]).max() > 1e-3  # two readings count twice
@@ -397,7 +397,7 @@ def test_notes_of_what_is_strange_but_can_be_used(folder, tmp_path):
     untrained = [*QUICK[:-1], "0", "--out", tmp_path / "prior", "--max-tasks", 6]
     result = call("fit", twice, *COLUMNS, *untrained)
     assert "Note:" in result.stderr
-    assert "2 row(s) that repeat an earlier row exactly" in words(result)
+    assert "2 rows that repeat an earlier row exactly" in words(result)
     assert "using 6 of 40 tasks of north" in words(result)
     dated = edited(
         folder, tmp_path, lambda t: t.assign(hours=pd.Timestamp("2026-01-01") + pd.to_timedelta(t["hours"], "h"))

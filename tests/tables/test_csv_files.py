@@ -1,5 +1,9 @@
 """CSV files of other countries: separators, decimal commas, encodings, and where messages point."""
 
+import os
+import threading
+
+import pandas as pd
 import pytest
 
 from metaprior import store_tasks, tasks_from_frame
@@ -70,3 +74,71 @@ def test_places_are_lines_of_the_file(tmp_path):
     assert [source.place(row) for row in range(3)] == ["line 2", "line 5", "row 3"]
     assert Source.of({"a": [1]}, "frame").place(0) == "row 1"
     assert Source.of(tmp_path / "t.parquet", "frame").place(0) == "row 1"
+
+
+@pytest.mark.parametrize("column", ["x", "y"])
+@pytest.mark.parametrize(
+    ("cell", "said"), [("0x15", '"0x15" is not a number'), ("0X1F", "not a number"), ("10:30", "not a number")]
+)
+def test_cells_are_read_as_users_write_them(tmp_path, column, cell, said):
+    """pyarrow reads 0x15 in a column of integers as 21, and 10:30 as a time."""
+    rows = {"task": ["a", "a", "b"], "x": ["1", "2", "3"], "y": ["4", "5", "6"]}
+    rows[column][1] = cell
+    pd.DataFrame(rows).to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(ValueError, match=rf"t\.csv: line 3, column {column}: .*{said}"):
+        tasks_from_frame(tmp_path / "t.csv", task="task", x="x", y="y")
+
+
+def test_columns_of_times_stay_as_they_are_written(tmp_path):
+    (tmp_path / "t.csv").write_text("task,x,y\na,1,10:30\na,2,12:00\n")
+    assert tasks_from_frame(tmp_path / "t.csv", task="task", x="x", y="y")[0].y.tolist() == ["10:30", "12:00"]
+
+
+@pytest.fixture
+def pipe():
+    """Return a function that makes a pipe of some bytes, as a shell does for `<(command)`."""
+    opened = []
+
+    def make(content):
+        reader, writer = os.pipe()
+        opened.append(reader)
+        threading.Thread(target=lambda: (os.write(writer, content), os.close(writer))).start()
+        return f"/dev/fd/{reader}"
+
+    yield make
+    for reader in opened:
+        os.close(reader)
+
+
+needs_descriptors = pytest.mark.skipif(not os.path.exists("/dev/fd"), reason="has no /dev/fd")
+
+
+@needs_descriptors
+def test_a_pipe_is_a_table(pipe, tmp_path):
+    frame = pd.DataFrame({"task": ["a", "a", "b"], "x": [1, 2, 3], "y": [4.5, 5.5, 6.5]})
+    names, text = {"task": "task", "x": "x", "y": "y"}, frame.to_csv(index=False).encode()
+    for content in (text, frame.to_parquet()):
+        assert [task.y.tolist() for task in tasks_from_frame(pipe(content), **names)] == [[4.5, 5.5], [6.5]]
+    store_tasks(pipe(text), tmp_path / "stored", **names)
+    assert len(open_tasks(tmp_path / "stored")) == 2
+    os.mkfifo(tmp_path / "t.tsv")
+    threading.Thread(target=(tmp_path / "t.tsv").write_bytes, args=(text.replace(b",", b"\t"),)).start()
+    assert len(tasks_from_frame(tmp_path / "t.tsv", **names)) == 2
+
+
+@needs_descriptors
+def test_mistakes_in_a_pipe_are_told_with_their_line(pipe):
+    names = {"task": "task", "x": "x", "y": "y"}
+    with pytest.raises(ValueError, match=r"/dev/fd/\d+: line 3, column x: \"n/a\?\" is not a number"):
+        tasks_from_frame(pipe(b"task,x,y\na,1,2\na,n/a?,3\n"), **names)
+    with pytest.raises(ValueError, match=r"/dev/fd/\d+ is empty.* A pipe can be read once only"):
+        tasks_from_frame(pipe(b""), **names)
+    with pytest.raises(ValueError, match=r"/dev/null is a device"):
+        tasks_from_frame("/dev/null", **names)
+
+
+def test_a_task_is_named_with_its_table_line_and_column(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b\n\n1,2\n")
+    source = Source.of(tmp_path / "t.csv", "frame")
+    assert source.task("p1", 0, "b") == f"{tmp_path / 't.csv'}: task 'p1' (from line 3), column b"
+    assert Source("frame").task(7) == "frame: task 7"

@@ -114,6 +114,9 @@ def test_tasks_without_context_are_predicted_from_the_prior(regressor):
         (["Anna ", "Bob"], ["anna", "Bob"], "The context has 'Anna '"),
         (["patient-7", "Bob"], ["Patient 07", "Bob"], "The context has 'patient-7'"),
         (["anna", "Bob"], ["Zoe", "Bob"], "Name tasks alike"),
+        (["1e3", "Bob"], ["1000", "Bob"], "The context has '1e3'"),
+        (["1000", "Bob"], ["1.0E+03", "Bob"], "The context has '1000'"),
+        (["Zo\u00eb", "Bob"], ["Zoe\u0308", "Bob"], r"stored as 'Zo\xeb' and 'Zoe\u0308' (Unicode NFC and NFD)"),
     ],
 )
 def test_tasks_whose_names_do_not_match_are_refused(regressor, names, queried, meant):
@@ -230,7 +233,7 @@ def test_classes_of_each_task(own_labels):
         ({"meta": "svgd"}, ("meta must be a fitted MetaGPRegressor", "str")),
         ({"meta": MetaGPRegressor()}, ("not fitted",)),
         ({"coverage": 1.0}, ("coverage must lie strictly", "1.0")),
-        ({"x": "hours"}, ("x must name 2 column(s)", "got 1")),
+        ({"x": "hours"}, ("x must name 2 columns", "got 1")),
         ({"y": None}, ("y must be the name of a column of context",)),
         (
             {"query": make_tables(np.random.default_rng(0))[1][:0]},
@@ -276,7 +279,7 @@ def test_the_context_may_drop_rows_and_the_query_may_repeat(regressor):
     hole = context[:1].assign(gcs=np.nan)
     with (
         pytest.warns(TableWarning, match="context: dropped 1 of"),
-        pytest.warns(TableWarning, match=r"context: dropped 2 row\(s\) that repeat"),
+        pytest.warns(TableWarning, match=r"context: dropped 2 rows that repeat"),
     ):
         found = predict_frame(
             regressor, pd.concat([context, hole, context[:2]]), query, drop_missing=True, drop_duplicates=True, **NAMES

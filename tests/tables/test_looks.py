@@ -2,9 +2,12 @@
 
 import datetime
 
+import pandas as pd
 import pytest
 
 from metaprior import tasks_from_frame
+from metaprior.tables.columns import as_columns
+from metaprior.tables.grouping import group_rows
 from metaprior.tables.looks import look_of
 
 TASKS = ["a", "a", "b", "b"]
@@ -59,6 +62,34 @@ def test_times_of_day_are_refused_as_dates_are():
     table = {"task": TASKS, "x": [datetime.time(hour, 30) for hour in range(4)], "y": [1, 2, 3, 4]}
     with pytest.raises(ValueError, match=r'"00:30:00" is not a number .* add a column of hours since a start'):
         tasks_from_frame(table, task="task", x="x", y="y")
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["10:30", "11:00", "12:15", "13:20"],
+        [datetime.time(hour, 30) for hour in range(4)],
+        ["1/2/2026", "1/3/2026", "7", "1/5/2026"],
+    ],
+)
+def test_times_are_no_labels(cells):
+    """More than two of them; labels that look like times have to be called labels."""
+    table = {"task": TASKS, "x": [1, 2, 3, 4], "y": cells}
+    with pytest.raises(ValueError, match=r"frame: row 1, column y: .* is not a number") as raised:
+        tasks_from_frame(table, task="task", x="x", y="y")
+    assert "seems to hold dates or times: predict a number" in str(raised.value)
+    assert str(raised.value).endswith("If these are labels, write them in other words.")
+    tasks_from_frame({**table, "y": ["10:30", "12:00"] * 2}, task="task", x="x", y="y")
+
+
+@pytest.mark.parametrize(
+    "cell", [pd.Period("2026-01"), pd.Interval(0, 1), b"a", 1j, datetime.timedelta(1), 10**400], ids=repr
+)
+@pytest.mark.parametrize("labels", [True, None])
+def test_what_is_no_label_is_refused_by_column(cell, labels):
+    table = pd.DataFrame({"x": [1, 2, 3], "y": pd.Series([cell, "a", "b"], dtype=object)})
+    with pytest.raises(ValueError, match=r"frame: row 1, column y: .* is not a number or label\. Labels are text,"):
+        group_rows(table, as_columns(x="x", y="y"), labels=labels)
 
 
 def test_text_as_an_input_is_refused_with_advice():

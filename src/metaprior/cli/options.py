@@ -29,8 +29,7 @@ def fitted_columns(
     meta: Any, task: list[str] | None, x: list[str] | None, y: str | None, environment: str | None
 ) -> "Columns":
     """Return the given columns, and for the others those that the prior was fitted with."""
-    from metaprior.tables.columns import as_columns
-    from metaprior.tables.frames import in_fitted_order
+    from metaprior.tables.columns import as_columns, in_fitted_order
 
     stored = meta.training_.get("columns") or {}
     columns = {"task": task, "x": x, "y": y, "environment": environment}

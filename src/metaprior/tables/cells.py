@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.checks import Message
+from metaprior.checks import Argument, Message
 from metaprior.tables.csv_files import Source
-from metaprior.tables.looks import FIX, categories, look_of, shown
+from metaprior.tables.looks import FIX, MOMENTS, categories, look_of, shown
 
 Series = Any  # pandas annotates every selection from a frame as perhaps a frame
 
@@ -72,9 +72,23 @@ def as_outputs(series: Series, source: Source, labels: bool | None) -> np.ndarra
     if not bad.any():
         is_bool = series.dtype.kind == "O" and {type(value) for value in series.cat.categories} <= {bool, np.bool_}
         return numbers.astype(bool) if is_bool else _finite(numbers, series, source)
-    if labels or (labels is None and 2 * bad.sum() >= len(bad) and not _are_numbers(_distinct(series, bad))):
-        return np.asarray(series, object)
-    raise _refusal(series, bad, source, "number")
+    cells = _distinct(series, bad)
+    look = look_of(cells)
+    is_moment = look is not None and not look.is_number
+    if labels or (labels is None and 2 * bad.sum() >= len(bad) and (look is None or (is_moment and len(cells) == 2))):
+        return _as_labels(series, bad, source)
+    if not is_moment:
+        raise _refusal(series, bad, source, "number")
+    meant: Any = (" If these are labels, ", Argument("write them in other words"), ".") if labels is None else ()
+    raise _not_a(series, bad, source, "number", Message(MOMENTS, *meant))
+
+
+def _as_labels(series: Series, bad: np.ndarray, source: Source) -> np.ndarray:
+    """Return text, numbers and bools as they are; raise for everything else that a data frame may hold."""
+    odd = bad & np.array([not isinstance(cell, str) for cell in series.cat.categories])[series.cat.codes.to_numpy()]
+    if odd.any():
+        raise _not_a(series, odd, source, "number or label", Message("Labels are text, numbers or bools."))
+    return np.asarray(series, object)
 
 
 def _parse(series: Series) -> tuple[np.ndarray, np.ndarray]:
@@ -108,12 +122,6 @@ def _distinct(series: Series, rows: np.ndarray) -> list[Any]:
     return series[rows].cat.remove_unused_categories().cat.categories.tolist()
 
 
-def _are_numbers(cells: list[Any]) -> bool:
-    """Return whether cells look like numbers written in some other way, rather than like labels."""
-    look = look_of(cells)
-    return look is not None and look.is_number
-
-
 def _finite(values: np.ndarray, series: Series, source: Source) -> np.ndarray:
     bad = ~np.isfinite(values)
     if bad.any():
@@ -126,7 +134,10 @@ def _refusal(
 ) -> ValueError:
     """Return an error that names the first cell that is not a number, or not a date, and says what may help."""
     look = look_of(_distinct(series, bad))
-    advice = otherwise or Message(FIX) if look is None else look.advice
+    return _not_a(series, bad, source, kind, otherwise or Message(FIX) if look is None else look.advice)
+
+
+def _not_a(series: Series, bad: np.ndarray, source: Source, kind: str, advice: Message) -> ValueError:
     return _bad_cell(series, bad, source, f"{shown(series.iloc[bad.argmax()])} is not a {kind}", advice)
 
 

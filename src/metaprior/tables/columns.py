@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from metaprior.checks import Argument, Message
+from metaprior.checks import Argument, Message, counted
 from metaprior.tables.csv_files import read_with
 
 
@@ -52,6 +52,18 @@ def as_columns(*, task: Any = None, x: Any, y: Any = None, environment: Any = No
             raise ValueError(f"column {name!r} is named {both}. A column has one role only: leave one out.")
         first[name] = role
     return columns
+
+
+def in_fitted_order(meta: Any, columns: Columns) -> Columns:
+    """Return the columns with the inputs in the order of the fit, if it had inputs of these names."""
+    n_inputs = meta.model_.input_dim
+    if len(columns.x) != n_inputs:
+        wanted = f" must name {counted(n_inputs, 'column')}, as many as the prior was fitted with"
+        message = f"{wanted}; got {len(columns.x)}."
+        raise ValueError(Message(Argument("x"), message))
+    of_table = (meta.training_.get("columns") or {}).get("x") or ()
+    known = tuple(getattr(meta, "feature_names_in_", of_table))
+    return columns._replace(x=known) if sorted(known) == sorted(columns.x) else columns
 
 
 def as_text(name: Any) -> Any:

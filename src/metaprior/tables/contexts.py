@@ -2,56 +2,69 @@
 
 import difflib
 import re
+import unicodedata
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaprior.checks import Argument, Message, check_bool, warn_caller
+from metaprior.checks import Argument, Message, check_bool, counted, warn_caller
 from metaprior.prediction.ensemble import predicts_labels
 from metaprior.tables.columns import Columns, TableWarning, as_text
 from metaprior.tables.grouping import TaskTable, group_rows
 from metaprior.tasks.types import Task
 
+EXPONENT = re.compile(r"\d+(\.\d+)?e\+?\d{1,2}")  # as a spreadsheet may write 1000
 ALIKE = 0.75  # of the characters of two names, from which on one may be meant by the other
+
+
+class Context(NamedTuple):
+    """The context of a query task."""
+
+    task: Task
+    row: int | None = None  # of its table, the first of the task
 
 
 def match_contexts(
     meta: Any, context: Any, queries: TaskTable, columns: Columns, from_prior: Any, drops: dict[str, Any]
-) -> list[Task]:
+) -> list[Context]:
     """Return the context of each query task, empty where it may be: if there are no contexts at all, or if asked for.
 
     A name that is written in two ways, such as 101 and 0101, would otherwise be predicted without its readings.
     """
     check_bool("from_prior", from_prior)
     known = _by_name(context, queries, columns, predicts_labels(meta), drops)
-    empty = Task(np.zeros((0, meta.model_.input_dim)), np.zeros(0))
+    empty = Context(Task(np.zeros((0, meta.model_.input_dim)), np.zeros(0)))
     contexts = [known.get(as_text(name), empty) for name in queries.names]
-    without = [name for name, of_task in zip(queries.names, contexts, strict=True) if not len(of_task.y)]
+    without = [name for name, of_task in zip(queries.names, contexts, strict=True) if of_task is empty]
     wanted = {as_text(name) for name in queries.names}
     unused = [name for name in known if name not in wanted]
     if without:
-        found = f"{len(without)} of {len(contexts)} query tasks have no context (the first is {without[0]!r})"
+        found = (
+            f"{len(without)} of {counted(len(contexts), 'query task')} have no context (the first is {without[0]!r})"
+        )
         if predicts_labels(meta) and meta.classes_ is None:
             advice = "Add rows of each to the context, or leave these tasks out of the queries."
             raise ValueError(f"{found}, and every task has its own labels, so theirs are unknown. {advice}")
         if known and not from_prior:
             alike = _alike(as_text(without[0]), unused)
             meant = "" if alike is None else f" The context has {alike!r}, for which there is no query: is it the same?"
+            if alike is not None and _composed(alike) == _composed(as_text(without[0])):
+                meant += f" They look the same, but are stored as {alike!a} and {without[0]!a} (Unicode NFC and NFD)."
             advice = "Name tasks alike in both tables, or pass "
             raise ValueError(
                 Message(f"{found}.{meant} {advice}", Argument("from_prior", True), " to predict them from the prior.")
             )
         warn_caller(f"{found}: they are predicted from the prior.", TableWarning)
     if unused:
-        found = f"{len(unused)} of {len(known)} tasks of the context have no query, and are not used"
+        found = f"{len(unused)} of {counted(len(known), 'task')} of the context have no query, and are not used"
         warn_caller(f"{found} (the first is {unused[0]!r}).", TableWarning)
     return contexts
 
 
 def _by_name(
     context: Any, queries: TaskTable, columns: Columns, labels: bool, drops: dict[str, Any]
-) -> dict[Any, Task]:
+) -> dict[Any, Context]:
     """Return the context of each task by its name as text."""
     if context is None:
         return {}
@@ -59,21 +72,30 @@ def _by_name(
     if table.tasks and table.dates != queries.dates:
         name = next(name for name in columns.x if (name in table.dates) != (name in queries.dates))
         raise ValueError(f"column {name!r} must hold dates in the context and in the queries, or in neither.")
-    known: dict[Any, Task] = {}
-    for name, of_task in zip(table.names, table.tasks, strict=True):
+    known: dict[Any, Context] = {}
+    for name, of_task, rows in zip(table.names, table.tasks, table.rows, strict=True):
         if as_text(name) in known:
             raise ValueError(f"context: two tasks are named {as_text(name)}, as text and as a number. Rename one.")
-        known[as_text(name)] = of_task
+        known[as_text(name)] = Context(of_task, int(rows[0]))
     return known
 
 
 def _alike(name: Any, others: Sequence[Any]) -> Any | None:
-    """Return the one of other names that differs in zeros, case or blanks only, or else the most similar one."""
+    """Return the one of other names that differs in its spelling only, or else the most similar one."""
     plain = {_plain(other): other for other in reversed(others)}
     near = difflib.get_close_matches(_plain(name), list(plain), n=1, cutoff=ALIKE)
     return plain.get(_plain(name), plain[near[0]] if near else None)
 
 
+def _composed(name: Any) -> str:
+    return unicodedata.normalize("NFC", str(name))
+
+
 def _plain(name: Any) -> str:
-    text = " ".join(name) if isinstance(name, tuple) else name
-    return re.sub(r"\b0+(?=\d)|\.0\b|[\s_-]", "", text.casefold())
+    """Return a name without what spelling may change: zeros, case, blanks, exponents, the way accents are stored."""
+    if isinstance(name, tuple):
+        return " ".join(map(_plain, name))
+    text = unicodedata.normalize("NFKC", name).casefold()
+    if EXPONENT.fullmatch(text.strip()):
+        return f"{float(text):.0f}"
+    return re.sub(r"\b0+(?=\d)|\.0+\b|[\s_-]", "", text)

@@ -8,13 +8,18 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from metaprior.checks import Argument, Message
+from metaprior.checks import Argument, Message, counted
 
 SEPARATORS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
+PARQUET = (".parquet", ".pq")
+ENDINGS = (*PARQUET, *(f"{ending}{packed}" for ending in SEPARATORS for packed in ("", *COMPRESSED)))
+STANDARD_INPUT = "-"
+DESCRIPTORS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")  # what shells pass for `< table.csv` and `<(command)`
 UTF_8 = "utf-8"
 SPELLED = {"\\t": "\t", "tab": "\t"}  # as typed in a shell
 
@@ -49,7 +54,7 @@ def read_with(option: str, value: str) -> Argument:
 
 @dataclass(frozen=True)
 class TableFile:
-    """The path of a CSV or Parquet file, and how it is written if it is CSV."""
+    """The path of a CSV or Parquet file, and how it is written if it is CSV; or a pipe, read once and kept."""
 
     path: Path
     format: CsvFormat = CsvFormat()
@@ -62,24 +67,51 @@ class TableFile:
     @property
     def separator(self) -> str:
         """The character between cells."""
-        endings = map(str.lower, self.path.suffixes[-2:])
+        endings = map(str.lower, Path(self.name).suffixes[-2:])
         return self.format.sep or next(SEPARATORS[ending] for ending in endings if ending in SEPARATORS)
 
     @property
     def name(self) -> str:
-        """The name of the file in lower case."""
-        return self.path.name.lower()
+        """The name of the file in lower case; pipes without one are CSV or, as their first bytes tell, Parquet."""
+        name = self.path.name.lower()
+        if not self.is_pipe or name.endswith(ENDINGS):
+            return name
+        return "pipe.parquet" if self.content.startswith(b"PAR1") else "pipe.csv"
+
+    @property
+    def is_parquet(self) -> bool:
+        """Whether the table is a Parquet file."""
+        return self.name.endswith(PARQUET)
+
+    @property
+    def is_pipe(self) -> bool:
+        """Whether the table can be read once only: standard input, `<(command)`, a named pipe."""
+        return str(self.path) == STANDARD_INPUT or str(self.path).startswith(DESCRIPTORS) or self.path.is_fifo()
+
+    @cached_property
+    def content(self) -> bytes:
+        """All that comes through a pipe."""
+        if str(self.path) != STANDARD_INPUT:
+            return self.path.read_bytes()
+        with open(0, "rb", closefd=False) as stream:
+            return stream.read()
+
+    @property
+    def seekable(self) -> Any:
+        """The path, or a stream of what came through the pipe."""
+        return io.BytesIO(self.content) if self.is_pipe else self.path
 
     def open(self) -> Any:
         """Open the file as bytes, uncompressed."""
         import pyarrow as pa
 
-        packed = self.path.suffix.lower()
+        packed = Path(self.name).suffix
         if packed == ".xz":
-            return lzma.open(self.path)
+            return lzma.open(self.seekable)
         if packed != ".zip":
-            return pa.input_stream(str(self.path), compression="detect")
-        archive = zipfile.ZipFile(self.path)
+            kind = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}.get(packed)
+            return pa.input_stream(self.seekable, compression=kind)
+        archive = zipfile.ZipFile(self.seekable)
         inside = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX")]
         if len(inside) != 1:
             raise ValueError(f"{self} must hold one file; it has {len(inside)}. Unpack it and pass the table.")
@@ -115,7 +147,7 @@ class TableFile:
             for line, cells in self.records():
                 width = width or len(cells)
                 if len(cells) != width:
-                    found = f"{len(cells)} cell(s), but there are {width} columns: {','.join(cells)[:80]!r}"
+                    found = f"{counted(len(cells), 'cell')}, but there are {width} columns: {','.join(cells)[:80]!r}"
                     return f"{self}: line {line} has {found}. Fix or quote that line; the file may also be cut short."
         return None
 
@@ -132,7 +164,12 @@ class TableFile:
         return os.fspath(self.path)
 
     def __str__(self) -> str:
-        return str(self.path)
+        return "standard input" if str(self.path) == STANDARD_INPUT else str(self.path)
+
+
+def as_table(table: Any) -> Any:
+    """Return a path as a table file, so that a pipe is read once; a table of another kind stays what it is."""
+    return TableFile.of(table) if isinstance(table, str | os.PathLike) else table
 
 
 @dataclass(frozen=True)
@@ -145,15 +182,21 @@ class Source:
     @classmethod
     def of(cls, table: Any, name: str) -> "Source":
         """Return the source of a table, which has the given name unless it is a file."""
-        return cls(str(table), TableFile.of(table)) if isinstance(table, str | os.PathLike) else cls(name)
+        table = as_table(table)
+        return cls(str(table), table) if isinstance(table, TableFile) else cls(name)
 
     def place(self, row: int) -> str:
         """Return where a row (counted from 0) is: the line of a CSV file, where an editor shows it, or the row."""
-        if self.file is not None and not self.file.name.endswith((".parquet", ".pq")):
+        if self.file is not None and not self.file.is_parquet:
             for i, (line, _) in enumerate(self.file.records()):
                 if i == row + 1:  # the first record has the names of the columns
                     return f"line {line}"
         return f"row {row + 1}"
+
+    def task(self, name: Any, row: int | None = None, column: str | None = None) -> str:
+        """Return what messages call a task: its table, its name, where it begins, and the column they are about."""
+        begins = "" if row is None else f" (from {self.place(row)})"
+        return f"{self}: task {name!r}{begins}" + ("" if column is None else f", column {column}")
 
     def __str__(self) -> str:
         return self.name

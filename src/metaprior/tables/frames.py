@@ -11,8 +11,9 @@ from metaprior.checks import Argument, Message, check_integer, is_number
 from metaprior.prediction.batches import Posteriors, predict_rows
 from metaprior.prediction.ensemble import predicts_labels
 from metaprior.prediction.mixtures import GaussianMixture
-from metaprior.tables.columns import Columns, as_columns
-from metaprior.tables.contexts import match_contexts
+from metaprior.tables.columns import Columns, as_columns, in_fitted_order
+from metaprior.tables.contexts import Context, match_contexts
+from metaprior.tables.csv_files import Source, as_table
 from metaprior.tables.grouping import TaskTable, group_rows
 from metaprior.tasks.labels import as_labels, encode, task_classes
 from metaprior.tasks.padding import Ragged
@@ -147,24 +148,18 @@ def predict_tables(
         if name in wanted.used:
             raise ValueError(f"column {name!r} has the name of a column of the result ({', '.join(added)}). Rename it.")
     queries = group_rows(query, wanted, name="query")
-    contexts = match_contexts(meta, context, queries, columns, from_prior, drops)
-    predicted = _label_columns(meta, queries, contexts) if is_labeled else _columns(meta, queries, contexts, coverage)
+    context = as_table(context)
+    found = match_contexts(meta, context, queries, columns, from_prior, drops)
+    if is_labeled:
+        predicted = _label_columns(meta, queries, found, Source.of(context, "context"), columns.y)
+    else:
+        predicted = _columns(meta, queries, found, coverage)
+    contexts = [each.task for each in found]
     features = dataclasses.replace(meta.features_, names=columns.x)
     x = _in_order(np.concatenate([of_task.x for of_task in queries.tasks]).T, queries).T
     features.warn_outside(x)
     outside = features.outside(x).any(axis=1)
     return TablePrediction(queries.frame.assign(**predicted, extrapolates=outside), queries, contexts)
-
-
-def in_fitted_order(meta: Any, columns: Columns) -> Columns:
-    """Return the columns with the inputs in the order of the fit, if it had inputs of these names."""
-    n_inputs = meta.model_.input_dim
-    if len(columns.x) != n_inputs:
-        message = f" must name {n_inputs} column(s), as many as the prior was fitted with; got {len(columns.x)}."
-        raise ValueError(Message(Argument("x"), message))
-    of_table = (meta.training_.get("columns") or {}).get("x") or ()
-    known = tuple(getattr(meta, "feature_names_in_", of_table))
-    return columns._replace(x=known) if sorted(known) == sorted(columns.x) else columns
 
 
 def _added(meta: Any) -> list[str]:
@@ -208,25 +203,27 @@ def split_task(task: Task, n_context: int, rng: np.random.Generator) -> TestTask
     return TestTask(task.x[context], task.y[context], task.x[query], task.y[query])
 
 
-def _columns(meta: Any, queries: TaskTable, contexts: Sequence[Task], coverage: float) -> dict[str, np.ndarray]:
+def _columns(meta: Any, queries: TaskTable, contexts: Sequence[Context], coverage: float) -> dict[str, np.ndarray]:
     def wanted(predictive: GaussianMixture, _: np.ndarray) -> np.ndarray:
         return np.stack([predictive.mean(), predictive.std(), *predictive.interval(coverage)])
 
-    predicted = predict_rows(*_condition(meta, queries, contexts), wanted)
+    predicted = predict_rows(*_condition(meta, queries, [context.task for context in contexts]), wanted)
     return dict(zip(("mean", "std", "lower", "upper"), _in_order(predicted, queries), strict=True))
 
 
-def _label_columns(meta: Any, queries: TaskTable, contexts: Sequence[Task]) -> dict[str, Any]:
+def _label_columns(
+    meta: Any, queries: TaskTable, contexts: Sequence[Context], source: Source, column: str | None
+) -> dict[str, Any]:
     import pandas as pd
 
     from metaprior.prediction.label_batches import predict_label_rows
 
     classes, encoded = [], []
     for name, context in zip(queries.names, contexts, strict=True):
-        where = f"context, task {name!r}"
-        y = as_labels(context.y, where)
+        where = source.task(name, context.row, column)
+        y = as_labels(context.task.y, f"{where}: y")
         classes.append(task_classes(y, where, meta.classes_))
-        encoded.append(Task(context.x, encode(y, classes[-1])))
+        encoded.append(Task(context.task.x, encode(y, classes[-1])))
     first, second = _in_order(predict_label_rows(*_condition(meta, queries, encoded)), queries)
     odds = second - first
     label = np.empty(len(odds), object)

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaprior.checks import Argument, Message, check_bool
+from metaprior.checks import Argument, Message, check_bool, counted
 from metaprior.tables.cells import as_inputs, as_names, as_outputs, as_values
 from metaprior.tables.columns import Columns, TableWarning, as_text
-from metaprior.tables.csv_files import Source
+from metaprior.tables.csv_files import Source, as_table
 from metaprior.tables.reading import Frame, as_frame
 from metaprior.tasks.types import Task
 
@@ -50,6 +50,7 @@ def group_rows(
     `labels` says whether y holds labels or numbers (None: infer it); `name` is what errors call a table without path.
     """
     check_bool("drop_duplicates", drop_duplicates)
+    frame = as_table(frame)
     source = Source.of(frame, name)
     index = TaskIndex(columns, drop_missing, labels)
     frame = as_frame(frame, columns, name)
@@ -202,8 +203,9 @@ def _distinct(batch: Batch, drop: bool, source: Source) -> Batch:
     repeated = pd.DataFrame(dict(enumerate([batch.tasks, *batch.x.T, batch.y]))).duplicated().to_numpy()
     if not repeated.any():
         return batch
-    found = f"{repeated.sum()} row(s) that repeat an earlier row exactly; the first is"
-    found = f"{found} {source.place(int(batch.rows[repeated.argmax()]))}."
+    n_repeated = int(repeated.sum())
+    found = f"{counted(n_repeated, 'row')} that {'repeats' if n_repeated == 1 else 'repeat'} an earlier row exactly; "
+    found = f"{found}the first is {source.place(int(batch.rows[repeated.argmax()]))}."
     keep: Any = ("Each counts as a sample; if they are copies, pass ", Argument("drop_duplicates", True), ".")
     warnings.warn(
         f"{source}: dropped {found}" if drop else Message(f"{source} has {found} ", *keep), TableWarning, stacklevel=4

@@ -17,6 +17,7 @@ DECIMAL_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d*),\d+([eE][+-]?\d+)?")
 UNIT = re.compile(r"(?P<before>[^\s\d.,+-]*)\s*(?P<number>[+-]?\d+([.,]\d+)*)\s*(?P<after>[^\s\d.,:/-]\S*)?")
 DATE_OR_TIME = re.compile(r"\d{1,4}[/.-]\d{1,2}[/.-]\d{1,4}.*|\d{1,2}:\d{2}(:\d{2}.*)?")
 FIX = "Fix these cells or leave them empty."
+MOMENTS = "The column seems to hold dates or times: predict a number computed from them, such as hours since a start."
 SHOWN = 4  # values
 
 
@@ -24,7 +25,7 @@ class Look(NamedTuple):
     """What most cells of a column look like."""
 
     advice: Message  # a sentence or two
-    is_number: bool = True  # rather than a label
+    is_number: bool = True  # rather than a date or a time
 
 
 def look_of(cells: Sequence[Any]) -> Look | None:

@@ -10,16 +10,16 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from metaprior.checks import Argument, Message
 from metaprior.tables.columns import Columns, check_known
-from metaprior.tables.csv_files import COMPRESSED, SEPARATORS, TableFile
+from metaprior.tables.csv_files import COMPRESSED, ENDINGS, PARQUET, SEPARATORS, TableFile
 
 Frame = Any  # a data frame: pandas annotates every selection from one as perhaps a series
-PARQUET = (".parquet", ".pq")
-ENDINGS = (*PARQUET, *(f"{ending}{packed}" for ending in SEPARATORS for packed in ("", *COMPRESSED)))
 DAMAGED = (zlib.error, EOFError, OSError, lzma.LZMAError, zipfile.BadZipFile, csv.Error)
 ROWS = 2**16  # in a batch
 DECIMAL_COMMA = re.compile(r"[+-]?\d*,?\d+([eE][+-]?\d+)?")
@@ -63,12 +63,31 @@ def read_table(file: TableFile, columns: Columns) -> Frame:
 
     check_known(columns.used, column_names(file), str(file))
     with _named_errors(file):
-        if _is_parquet(file):
-            with parquet.ParquetFile(file.path) as stored:
+        if file.is_parquet:
+            with parquet.ParquetFile(file.seekable) as stored:
                 return _to_frame(stored.read(columns=columns.used), columns, file)
         with file.open() as stream:
             read = arrow_csv.read_csv(stream, **file.arrow_options(columns.used, columns.naming))
-            return _to_frame(read, columns, file)
+        return _to_frame(_as_written(read, columns, file), columns, file)
+
+
+def _as_written(table: Any, columns: Columns, file: TableFile) -> Any:
+    """Return a table with text for what pyarrow takes for numbers or times and users may not: 0x15, 10:30."""
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    compute: Any = import_module("pyarrow.compute")  # its functions are made when it is imported
+    types = {field.name: field.type for field in table.schema if field.name not in columns.naming}
+    doubtful = [name for name, kind in types.items() if pa.types.is_integer(kind) or pa.types.is_time(kind)]
+    if not doubtful:
+        return table
+    with file.open() as stream:
+        texts = arrow_csv.read_csv(stream, **file.arrow_options(doubtful, doubtful))
+    for name in doubtful:
+        text = texts.column(name)
+        if pa.types.is_time(types[name]) or compute.any(compute.match_substring(text, "x", ignore_case=True)).as_py():
+            table = table.set_column(table.schema.get_field_index(name), name, text)
+    return table
 
 
 def read_batches(file: TableFile, root: Path, columns: Columns) -> Iterator[Frame]:
@@ -84,8 +103,8 @@ def read_batches(file: TableFile, root: Path, columns: Columns) -> Iterator[Fram
     folders = dict(part.split("=", 1) for part in file.path.relative_to(root).parts[:-1] if "=" in part)
     inside = [name for name in columns.used if name not in folders]
     check_known(columns.used, [*(name for name in column_names(file) if name not in folders), *folders], str(file))
-    with _named_errors(file), parquet.ParquetFile(file.path) if _is_parquet(file) else file.open() as stored:
-        parts = stored.iter_batches(ROWS, columns=inside) if _is_parquet(file) else None
+    with _named_errors(file), parquet.ParquetFile(file.seekable) if file.is_parquet else file.open() as stored:
+        parts = stored.iter_batches(ROWS, columns=inside) if file.is_parquet else None
         for batch in parts or arrow_csv.open_csv(stored, **file.arrow_options(inside, inside)):
             for first in range(0, batch.num_rows, ROWS):
                 table = pa.Table.from_batches([batch.slice(first, ROWS)])
@@ -103,7 +122,8 @@ def table_files(tables: Any) -> list[tuple[TableFile, Path]]:
     files: dict[Path, tuple[TableFile, Path]] = {}
     for table in map(TableFile.of, given):
         each = table.path
-        paths = [each] if each.exists() else [Path(path) for path in sorted(glob.glob(str(each), recursive=True))]
+        exists = table.is_pipe or each.exists()
+        paths = [each] if exists else [Path(path) for path in sorted(glob.glob(str(each), recursive=True))]
         found = [file for path in paths for file in (_inside(path) if path.is_dir() else [(path, path.parent)])]
         if not found:
             what = "has no Parquet or CSV file in it" if paths else "does not exist"
@@ -112,7 +132,7 @@ def table_files(tables: Any) -> list[tuple[TableFile, Path]]:
             whole = path.resolve().with_suffix("") if path.suffix.lower() in COMPRESSED else path.resolve()
             if whole in files:  # t.csv and t.csv.gz are one table too
                 raise ValueError(f"tables has {path} twice: its rows would count twice. Leave one out.")
-            files[whole] = (TableFile(path, table.format), root)
+            files[whole] = (table if path == each else replace(table, path=path), root)
             check_file(files[whole][0])
     return list(files.values())
 
@@ -130,8 +150,8 @@ def column_names(file: TableFile) -> list[str]:
 
     check_file(file)
     with _named_errors(file):
-        if _is_parquet(file):
-            with parquet.ParquetFile(file.path) as stored:
+        if file.is_parquet:
+            with parquet.ParquetFile(file.seekable) as stored:
                 return list(stored.schema_arrow.names)
         _, names = next(file.records(), (0, []))
     if not names:
@@ -142,23 +162,20 @@ def column_names(file: TableFile) -> list[str]:
 
 
 def check_file(file: TableFile) -> None:
-    """Raise unless a file exists, has content, and is named like a table."""
-    if not file.path.is_file():
-        what = "is a folder" if file.path.is_dir() else "does not exist"
-        raise ValueError(f"{file} {what}: expected a CSV or Parquet file.")
+    """Raise unless a file exists, has content, and is named like a table, or is a pipe with content."""
+    if not (file.is_pipe or file.path.is_file()):
+        found = "is a folder" if file.path.is_dir() else "is a device" if file.path.exists() else "does not exist"
+        raise ValueError(f"{file} {found}: expected a CSV or Parquet file.")
     if not file.name.endswith(ENDINGS):
         known = ", ".join([*SEPARATORS, *PARQUET])
         raise ValueError(f"{file} must be named {known}, or a CSV file with {', '.join(COMPRESSED)} after that.")
-    if not file.path.stat().st_size:
+    if not (len(file.content) if file.is_pipe else file.path.stat().st_size):
         raise _empty(file)
 
 
 def _empty(file: TableFile) -> ValueError:
-    return ValueError(f"{file} is empty: expected a table with a line of column names.")
-
-
-def _is_parquet(file: TableFile) -> bool:
-    return file.name.endswith(PARQUET)
+    once = " A pipe can be read once only, as one table." if file.is_pipe else ""
+    return ValueError(f"{file} is empty: expected a table with a line of column names.{once}")
 
 
 def _to_frame(table: Any, columns: Columns, file: TableFile) -> Frame:
@@ -174,7 +191,7 @@ def _to_frame(table: Any, columns: Columns, file: TableFile) -> Frame:
             table = table.set_column(i, field.name, table.column(i).dictionary_encode())
             texts.append(field.name)
     frame = table.to_pandas(ignore_metadata=True, date_as_object=False, split_blocks=True, self_destruct=True)
-    if file.format.decimal == "," and not _is_parquet(file):
+    if file.format.decimal == "," and not file.is_parquet:
         for name in set(texts) - set(columns.naming):
             frame[name] = frame[name].cat.rename_categories(lambda cell, name=name: _with_point(cell, name, file))
     return frame
@@ -196,12 +213,17 @@ def _named_errors(file: TableFile) -> Iterator[None]:
     try:
         yield
     except pa.ArrowException as error:
-        if _is_parquet(file):
-            raise ValueError(f"{file} is damaged, or not a Parquet file: {str(error)[:200]}.") from None
+        if file.is_parquet:
+            raise ValueError(f"{file} is damaged, or not a Parquet file: {_reason(error)}.") from None
         if "UTF8" in str(error):
             raise file.wrong_encoding() from None
-        raise ValueError(file.ragged() or f"{file} is not a CSV table: {error}.") from None
+        raise ValueError(file.ragged() or f"{file} is not a CSV table: {_reason(error)}.") from None
     except UnicodeError:
         raise file.wrong_encoding() from None
     except DAMAGED as error:
-        raise ValueError(f"{file} is damaged or cannot be read: {error}.") from None
+        raise ValueError(f"{file} is damaged or cannot be read: {_reason(error)}.") from None
+
+
+def _reason(error: Exception) -> str:
+    """Return the words of another library as the end of a sentence of ours."""
+    return " ".join(str(error).split())[:200].rstrip(" .") or type(error).__name__
