@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from metaprior.prediction.adapted import AdaptedRegressor, AdaptedRegressors
     from metaprior.prediction.adapted_labels import AdaptedClassifier, AdaptedClassifiers
     from metaprior.prediction.mixtures import GaussianMixture
+    from metaprior.prediction.plausibility import ImplausibleContextWarning
     from metaprior.search.report import TransferReport
     from metaprior.storage.stored_tasks import StoredTasks
     from metaprior.storage.task_folders import open_tasks, store_tasks
@@ -40,6 +41,7 @@ __all__ = [
     "ConvEncoder",
     "ExtrapolationWarning",
     "GaussianMixture",
+    "ImplausibleContextWarning",
     "InducingKernel",
     "InducingMean",
     "InvalidFile",
@@ -84,6 +86,7 @@ _MODULES = {
     "prediction.adapted": ["AdaptedRegressor", "AdaptedRegressors"],
     "prediction.adapted_labels": ["AdaptedClassifier", "AdaptedClassifiers"],
     "prediction.mixtures": ["GaussianMixture"],
+    "prediction.plausibility": ["ImplausibleContextWarning"],
     "search.report": ["TransferReport"],
     "storage.stored_tasks": ["StoredTasks"],
     "storage.task_folders": ["open_tasks", "store_tasks"],

@@ -70,9 +70,16 @@ def test_evaluation_on_training_tasks_warns(prior):
 
 
 @pytest.mark.usefixtures("strict")
-def test_evaluation_on_new_tasks_is_quiet_wherever_they_are(prior):
+def test_evaluation_on_new_tasks_is_quiet(prior):
     prior.evaluate(split(NEW))
-    prior.evaluate(split([(x * 100.0, y) for x, y in NEW]))
+
+
+def test_evaluation_outside_the_range_warns_once_and_counts_tasks(prior):
+    far = [(x, y, x_new.assign(week=500.0), y_new) for x, y, x_new, y_new in split(NEW)]
+    for call in (prior.evaluate, prior.score):
+        with pytest.warns(ExtrapolationWarning, match="at 6 of 15 inputs, in 2 of 5 tasks: 'week' is 500") as caught:
+            call([*far[:2], *split(NEW[2:])])
+        assert len(caught) == 1
 
 
 def test_environments_without_effect_are_not_known():

@@ -82,6 +82,12 @@ def test_one_data_set_explains_the_two_steps(kind, x, y):
         assert "adapt(X_context, y_context).predict(X_new)" in str(raised.value)
 
 
+@pytest.mark.parametrize("kind", [MetaGPRegressor, MetaGPClassifier])
+def test_score_of_one_data_set_explains_that_it_takes_tasks(kind):
+    with pytest.raises(TypeError, match=r"^score takes test tasks, not X and y: score\(\[\(X_context, y_context, "):
+        kind().score(np.zeros((6, 1)), np.zeros(6))
+
+
 def test_fitted_things_describe_themselves_in_words():
     meta = MetaGPRegressor(random_state=0)
     assert repr(meta) == "MetaGPRegressor(random_state=0)"

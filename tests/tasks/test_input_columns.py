@@ -82,11 +82,32 @@ def test_images_and_priors_without_a_range_have_nothing_outside():
     assert not Features(1).outside(np.array([[1e9]])).any()
 
 
-def test_the_warning_names_the_column_that_is_farthest_outside():
-    said = "at 2 of 3 inputs: 'week' .and 1 more column. is 500 and was 0 to 51"
+def test_the_warning_names_the_columns_the_farthest_first():
+    said = "at 2 of 3 inputs: 'week' is 500 and was 0 to 51; 'price' is 110 and was 10 to 90. The ranges"
     with pytest.warns(ExtrapolationWarning, match=said) as caught:
         WEEK_PRICE.warn_outside(np.array([[500.0, 20.0], [5.0, 110.0], [5.0, 20.0]]))
     assert len(caught) == 1
+
+
+def test_the_warning_names_three_columns_and_counts_the_others_and_the_tasks():
+    many = Features(6, None, np.array([[0.0] * 6, [1.0] * 6]))
+    x = np.array([[0.5] * 6, [2.0, 3.0, 4.0, 5.0, 6.0, 1.0], [2.0] + [0.5] * 5])
+    said = r"at 2 of 3 inputs, in 1 of 2 tasks: X\[:, 4\] is 6 .*; X\[:, 3\] is 5 .*; X\[:, 2\] is 4 [^;]*; 2 more col"
+    with pytest.warns(ExtrapolationWarning, match=said):
+        many.warn_outside(x, np.array([1, 2]))
+
+
+def test_arrays_among_data_frames_are_told_if_the_order_of_columns_matters():
+    def learned(*tasks):
+        features = Features()
+        as_tasks([(x, [0.0, 1.0]) for x in tasks], "tasks", features)
+        features.warn_if_mixed()
+
+    with pytest.warns(UserWarning, match="^2 tasks have an X without column names.* 'week', 'price', in this order"):
+        learned(FRAME.to_numpy(), FRAME, FRAME.to_numpy())
+    learned(FRAME, FRAME)
+    learned(FRAME.to_numpy(), FRAME.to_numpy())
+    learned(FRAME[["week"]], FRAME[["week"]].to_numpy())
 
 
 def test_warnings_are_silent_where_they_are_expected():

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metaprior.cli.console import with_options
 from metaprior.tasks.labels import as_labeled_tests, as_labels, encode, encode_environments, task_classes
 from metaprior.tasks.types import Task
 
@@ -145,3 +146,9 @@ def test_test_tasks_take_their_classes_from_context_and_queries():
     assert (empty.y_context.tolist(), empty.y_query.tolist()) == ([], [0.0, 1.0])
     [shared] = as_labeled_tests([(x, [1, 1], x, [1, 1])], "test_tasks", 1, np.array([0, 1]))
     assert shared.y_query.tolist() == [1.0, 1.0]
+
+
+def test_the_command_line_does_not_advise_an_option_that_it_lacks():
+    with pytest.raises(ValueError, match=r"pass both as classes=\.\.\.") as raised:
+        task_classes(np.array([7]), "adapt", np.array([0, 1]))
+    assert "pass both as classes=... of adapt in Python." in with_options(raised.value)

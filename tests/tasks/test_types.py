@@ -1,13 +1,14 @@
 """Tasks as users pass them, padding, and ragged evaluation against one task at a time."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import logsumexp
 
-from metaprior import MetaGPRegressor
+from metaprior import ImplausibleContextWarning, MetaGPRegressor
 from metaprior.meta.adaptation import pad_queries
 from metaprior.storage.stored_tasks import StoredTasks, stored_scaling
 from metaprior.tasks.padding import bucket_sizes, pad_to, padded_size
@@ -61,6 +62,47 @@ def test_as_task_gives_float64_of_two_and_one_dimensions(x, y, expected_x, expec
 
 def test_an_empty_flat_x_takes_the_dimension_of_the_prior():
     assert as_inputs([], "predict", 3).shape == (0, 3)
+
+
+FRAME = pd.DataFrame({"week": [1.0, 2.0], "price": [30.0, 40.0]}, index=["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("x", "said"),
+    [
+        (FRAME.assign(price=pd.array([1, None], dtype="Int64")), "column 'price' of X must be finite; 1 value is NaN"),
+        (FRAME.assign(price=[1.0, np.nan]), "column 'price' of X must be finite"),
+        (
+            FRAME.assign(week=pd.to_datetime(["2020-01-01", "2020-01-08"])),
+            "column 'week' of X .*datetime64; convert dates",
+        ),
+        (FRAME.assign(price=["30 EUR", "40 EUR"]), "column 'price' of X must be an array of numbers; got Series .text"),
+        (
+            FRAME.iloc[0],
+            r"2 columns, like the other tasks; got 1\. For one input of 2 columns pass frame\.iloc\[\[i\]\]",
+        ),
+        (np.array([1.0, 30.0]), r"For one input of 2 columns pass \[x\], a table of one row"),
+    ],
+)
+def test_what_is_wrong_with_a_data_frame_is_named(x, said):
+    with pytest.raises(ValueError, match=f"^predict: .*{said}"):
+        as_inputs(x, "predict", 2)
+
+
+def test_nullable_columns_without_missing_values_are_numbers():
+    nullable = FRAME.assign(price=pd.array([30, 40], dtype="Int64"))
+    np.testing.assert_array_equal(as_inputs(nullable, "predict", 2), FRAME.to_numpy())
+
+
+def test_rows_of_x_and_y_in_different_orders_are_refused():
+    y = pd.Series([1.0, 2.0], index=["a", "b"])
+    for wrong in (y[::-1], y[::-1].to_frame()):
+        with pytest.raises(
+            ValueError, match=r"adapt: X and y have the same index in different orders.*y\.loc\[X\.index\]"
+        ):
+            as_task(FRAME, wrong, "adapt", 2)
+    for right in (y, y.reset_index(drop=True), y.to_numpy(), y.set_axis(["b", "c"]), y.set_axis(["a", "a"])):
+        assert as_task(FRAME, right, "adapt", 2).y.tolist() == [1.0, 2.0]
 
 
 @pytest.mark.parametrize("container", [list, tuple, iter])
@@ -231,7 +273,8 @@ def test_ragged_evaluation_equals_task_by_task(three_particles, seed):
     assert report.calibration_error == pytest.approx(np.mean(np.abs(frequencies - levels)), abs=1e-12)
     assert report.n_tasks == 5
     wild = TestTask(np.full((1, 2), 1e6), np.array([1e6]), np.full((1, 2), -1e6), np.array([-1e6]))
-    among_others = three_particles.evaluate([*tasks[::-1], wild], coverage=0.8)  # tasks do not influence each other
+    with pytest.warns(ImplausibleContextWarning, match=r"^Readings of 1 of 6 tasks .* in test_tasks\[5\] context"):
+        among_others = three_particles.evaluate([*tasks[::-1], wild], coverage=0.8)  # tasks do not influence each other
     np.testing.assert_allclose(among_others.per_task.nll[-2::-1], report.per_task.nll, rtol=1e-10)
     assert np.isfinite(among_others.per_task.nll).all()
 

@@ -150,6 +150,15 @@ def warn_if_few_target_tasks(environments: NamedEnvironments, auto: AutoSettings
         )
 
 
+def reject_rows(y: Any) -> None:
+    """Raise if `score` gets X and y, as those of other estimators do."""
+    if y is not None:
+        raise TypeError(
+            "score takes test tasks, not X and y: score([(X_context, y_context, X_query, y_query), ...]) adapts to the "
+            "context of each task and scores its queries."
+        )
+
+
 def _check_not_one_data_set(name: str, given: Any) -> None:
     """Raise for one X or y in place of many tasks, as other estimators take them, and explain the two steps."""
     first = given[0] if isinstance(given, list | tuple) and len(given) else None
@@ -171,7 +180,7 @@ def _stored(tasks: StoredTasks, argument: str, features: Features) -> StoredTask
             f"{argument} must have {input_dim} input column{'s' * (input_dim != 1)}, like the other tasks; got "
             f"{tasks.input_dim}."
         )
-    features.count = tasks.input_dim
+    features.count, features.n_unnamed = tasks.input_dim, features.n_unnamed + len(tasks)
     return tasks
 
 

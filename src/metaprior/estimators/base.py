@@ -90,6 +90,7 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
             check_integer("patience", patience, least=1)
         features = Features()
         environments = self._read_environments(source_tasks, target_tasks, target, features)
+        features.warn_if_mixed()
         seen = [remember(tasks, environments.input_dim) for tasks in environments.tasks]
         check_noise_size(check_noise(getattr(self, "noise_std", "learned")), seen)
         tests = None

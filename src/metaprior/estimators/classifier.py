@@ -8,7 +8,7 @@ from scipy.special import expit
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from metaprior.estimators.arguments import NamedEnvironments, read_environments, reject_renamed
+from metaprior.estimators.arguments import NamedEnvironments, read_environments, reject_renamed, reject_rows
 from metaprior.estimators.base import MetaGP
 from metaprior.metrics import Scores, report, summarize_labels
 from metaprior.prediction.adapted_labels import AdaptedClassifier, AdaptedClassifiers
@@ -208,19 +208,22 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         probability = expit(second - first)  # exactly one half where neither class is more probable
         return report(summarize_labels(y, probability, np.where(y > 0.5, second, first), mask))
 
-    def score(self, test_tasks: Iterable[Any]) -> float:  # type: ignore[override]
+    def score(self, test_tasks: Iterable[Any], y: Any = None) -> float:  # type: ignore[override]
         """Return the accuracy on the queries of test tasks, averaged over tasks.
 
         Parameters
         ----------
         test_tasks : sequence of (X_context, y_context, X_query, y_query)
             As for `evaluate`.
+        y : None
+            Not used: the tasks have their own. Anything else raises a TypeError.
 
         Returns
         -------
         float
             The mean accuracy.
         """
+        reject_rows(y)
         return float(self.evaluate(test_tasks).accuracy)
 
     def _adapted(

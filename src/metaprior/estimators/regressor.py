@@ -1,6 +1,6 @@
 """`MetaGPRegressor`: a meta-learned Gaussian-process prior for regression tasks."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -8,11 +8,12 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from metaprior.checks import check_bool
-from metaprior.estimators.arguments import NamedEnvironments, read_environments, reject_renamed
+from metaprior.estimators.arguments import NamedEnvironments, read_environments, reject_renamed, reject_rows
 from metaprior.estimators.base import MetaGP
 from metaprior.metrics import Scores, report, summarize
 from metaprior.prediction.adapted import AdaptedRegressor, AdaptedRegressors
 from metaprior.prediction.batches import check_precision, predict_tasks
+from metaprior.prediction.plausibility import warn_if_implausible
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.padding import Ragged, as_contexts, as_new_tasks
 from metaprior.tasks.types import Task, TestTask, as_task, as_tasks, as_test_tasks
@@ -209,7 +210,7 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         features = self.features_
         task = as_task(X, y, "adapt", features)
         x, y = Ragged.of([task.x], task.x.shape[1:]), Ragged.of([task.y])
-        return AdaptedRegressors(self.model_, x, y, "float64", features)[0]
+        return self._adapted(x, y, "float64", features, lambda _: "adapt")[0]
 
     def adapt_many(self, contexts: Iterable[Any], *, dtype: str = "float64") -> AdaptedRegressors:
         """Condition the prior on the contexts of many new tasks at once: `adapt` for each of them, much faster.
@@ -229,8 +230,7 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         check_is_fitted(self, "model_")
         features = self.features_
         x, y = as_contexts(contexts, "contexts", features)
-        check_precision(dtype, self.model_, x)
-        return AdaptedRegressors(self.model_, x, Ragged.of(y), dtype, features)
+        return self._adapted(x, Ragged.of(y), dtype, features, "contexts[{}]".format)
 
     def predict_many(
         self, tasks: Iterable[Any], *, return_std: bool = False, latent: bool = False, dtype: str = "float64"
@@ -256,8 +256,7 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         check_is_fitted(self, "model_")
         features = self.features_
         x, y, queries = as_new_tasks(tasks, "tasks", features)
-        check_precision(dtype, self.model_, x)
-        adapted = AdaptedRegressors(self.model_, x, Ragged.of(y), dtype, features)
+        adapted = self._adapted(x, Ragged.of(y), dtype, features, "tasks[{}] context".format)
         return adapted.predict(queries, return_std, latent=latent)
 
     def evaluate(self, test_tasks: Iterable[Any], coverage: Any = 0.9) -> Scores:
@@ -281,24 +280,42 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         predictive, y, mask = predict_tasks(self.model_, tasks)
         return report(summarize(predictive, y, mask, coverage), float(coverage))
 
-    def score(self, test_tasks: Iterable[Any]) -> float:  # type: ignore[override]
+    def score(self, test_tasks: Iterable[Any], y: Any = None) -> float:  # type: ignore[override]
         """Return the coefficient of determination R^2 over the queries of all test tasks.
 
         Parameters
         ----------
         test_tasks : sequence of (X_context, y_context, X_query, y_query)
             As for `evaluate`.
+        y : None
+            Not used: the tasks have their own. Anything else raises a TypeError.
 
         Returns
         -------
         float
             The coefficient of determination; 1 is best.
         """
+        reject_rows(y)
         tasks = self._read_tests(test_tasks, "test_tasks")
         predictive, observed, mask = predict_tasks(self.model_, tasks)
         residual = (observed - predictive.mean())[mask]
         total = np.sum((observed[mask] - np.mean(observed[mask])) ** 2)
         return float(1.0 - np.sum(residual**2) / total) if total > 0 else float(np.all(residual == 0.0))
+
+    def _adapted(
+        self, x: Ragged, y: Ragged, dtype: str, features: Features, name: Callable[[int], str]
+    ) -> AdaptedRegressors:
+        check_precision(dtype, self.model_, x)
+        adapted = AdaptedRegressors(self.model_, x, y, dtype, features)
+        warn_if_implausible(self.model_, x, y, name)
+        return adapted
+
+    def _read_tests(self, tasks: Any, name: str) -> list[TestTask]:
+        tests = super()._read_tests(tasks, name)
+        x = Ragged.of([test.x_context for test in tests], (self.n_features_in_,))
+        y = Ragged.of([test.y_context for test in tests])
+        warn_if_implausible(self.model_, x, y, f"{name}[{{}}] context".format)
+        return tests
 
     def _read_environments(
         self, source_tasks: Any, target_tasks: Any, target: Any, features: Features

@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from metaprior.checks import Argument, Message, warn_caller
 from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tasks.input_columns import Features
+from metaprior.tasks.padding import Ragged
 from metaprior.tasks.task_digests import MAX_DIGESTS, digest, kept_digests, row_hashes, sum_rows
 from metaprior.tasks.types import Task, TestTask
 
@@ -90,10 +91,12 @@ class KnowsItsTasks:
         return getattr(self, "task_digests_", np.empty(0, np.uint64))  # not in files of earlier versions
 
     def _read_tests(self, tasks: Any, name: str) -> list[TestTask]:
-        """Check tasks to score; warn if the prior was fitted to any of them."""
+        """Check tasks to score; warn about those that the prior was fitted to, and about extrapolation."""
         check_is_fitted(self, "model_")
-        tests = self._check_tests(tasks, name, self.features_)
-        known = self._known_digests
+        features, known = self.features_, self._known_digests
+        tests = self._check_tests(tasks, name, features)
+        queries = Ragged.of([test.x_query for test in tests], (self.n_features_in_,))
+        features.warn_outside(queries.rows[:-1], queries.sizes)
         warn_if_seen(tests_seen(tests, known), name, len(known))
         return tests
 

@@ -11,6 +11,7 @@ from metaprior.checks import Argument, Message, check_integer, is_number
 from metaprior.prediction.batches import Posteriors, predict_rows
 from metaprior.prediction.ensemble import predicts_labels
 from metaprior.prediction.mixtures import GaussianMixture
+from metaprior.prediction.plausibility import warn_if_implausible
 from metaprior.tables.columns import Columns, as_columns, in_fitted_order
 from metaprior.tables.contexts import Context, match_contexts
 from metaprior.tables.csv_files import Source, as_table
@@ -207,7 +208,9 @@ def _columns(meta: Any, queries: TaskTable, contexts: Sequence[Context], coverag
     def wanted(predictive: GaussianMixture, _: np.ndarray) -> np.ndarray:
         return np.stack([predictive.mean(), predictive.std(), *predictive.interval(coverage)])
 
-    predicted = predict_rows(*_condition(meta, queries, [context.task for context in contexts]), wanted)
+    posteriors, inputs = _condition(meta, queries, [context.task for context in contexts])
+    warn_if_implausible(meta.model_, posteriors.x, posteriors.y, lambda i: f"the context of task {queries.names[i]!r}")
+    predicted = predict_rows(posteriors, inputs, wanted)
     return dict(zip(("mean", "std", "lower", "upper"), _in_order(predicted, queries), strict=True))
 
 

@@ -12,6 +12,7 @@ from metaprior.checks import Argument, Message, warn_caller
 
 MARGIN = 0.1  # of a column's range, on either side: new tasks overshoot the range of a few others by about as much
 ROUNDING = 1e-9  # of its value, for a column that is constant
+MAX_NAMED = 3  # columns in a warning
 MAX_RANGED = 100  # columns: in an image, some pixel is always brighter than it ever was
 
 
@@ -26,6 +27,7 @@ class Features:
     count: int | None = None
     names: tuple[str, ...] | None = None  # None: X came as arrays
     range: np.ndarray | None = None  # (2, count): the smallest and the largest value in the meta-training tasks
+    n_unnamed: int = 0  # tasks whose X came without names
 
     @classmethod
     def of(cls, given: "Features | int | None") -> "Features":
@@ -34,8 +36,8 @@ class Features:
 
     def learn(self, x: Any, count: int) -> None:
         """Take the number of columns, and their names if X has any, from an X that has been checked."""
-        self.count = count
-        self.names = self.names or _names(x)
+        self.count, names = count, _names(x)
+        self.names, self.n_unnamed = self.names or names, self.n_unnamed + (names is None)
 
     def in_order(self, x: Any, where: str) -> Any:
         """Return X with the columns of a data frame in the order of the fit; raise if they have other names.
@@ -65,25 +67,46 @@ class Features:
             allowed = np.maximum(MARGIN * (upper - lower), ROUNDING * np.maximum(np.abs(lower), np.abs(upper)))
             return (x < lower - allowed) | (x > upper + allowed)
 
-    def warn_outside(self, x: np.ndarray) -> None:
-        """Warn if any input is outside its range, and name the column that is farthest outside."""
+    def warn_outside(self, x: np.ndarray, task_sizes: np.ndarray | None = None) -> None:
+        """Warn if any input is outside its range, and name the columns, the farthest first.
+
+        With the sizes of tasks, whose inputs follow each other in x, the warning also counts the tasks.
+        """
         outside = self.outside(x)
         if self.range is None or not outside.any():
             return
         lower, upper = self.range
         with np.errstate(over="ignore"):
-            beyond = np.where(outside, np.maximum(lower - x, x - upper), 0.0)
             span = np.where(upper > lower, upper - lower, 1.0)
-            row, column = np.unravel_index(np.argmax(beyond / span), x.shape)
-        n_rows, others = int(outside.any(axis=1).sum()), int(outside.any(axis=0).sum()) - 1
-        name = f"X[:, {column}]" if self.names is None else repr(self.names[column])
-        also = f" (and {others} more column{'s' * (others > 1)})" if others else ""
-        found, fitted = f"{x[row, column]:.6g}", f"{lower[column]:.6g} to {upper[column]:.6g}"
-        where = (
-            f"Predictions extrapolate at {n_rows} of {len(x)} inputs: {name}{also} is {found} and was {fitted} in the "
-        )
-        which = Argument("extrapolates(X)"), " tells which inputs these are."
-        warn_caller(Message(where, "tasks that the prior was fitted to. ", *which), ExtrapolationWarning)
+            beyond = np.where(outside, np.maximum(lower - x, x - upper), 0.0) / span
+        farthest = np.argmax(beyond, axis=0)  # row of each column
+        columns = np.argsort(-beyond.max(axis=0), kind="stable")[: outside.any(axis=0).sum()].tolist()
+        found = [
+            f"{self._name(column)} is {x[farthest[column], column]:.6g} and was {lower[column]:.6g} to "
+            f"{upper[column]:.6g}"
+            for column in columns[:MAX_NAMED]
+        ]
+        found += [f"{len(columns) - MAX_NAMED} more columns are outside too"] * (len(columns) > MAX_NAMED)
+        rows = outside.any(axis=1)
+        where = f"{int(rows.sum())} of {len(x)} inputs"
+        if task_sizes is not None:
+            task = np.repeat(np.arange(len(task_sizes)), task_sizes)
+            where += f", in {len(np.unique(task[rows]))} of {len(task_sizes)} tasks"
+        said = f"Predictions extrapolate at {where}: {'; '.join(found)}. The ranges are those of the tasks that the "
+        which = "prior was fitted to. ", Argument("extrapolates(X)"), " tells which inputs these are."
+        warn_caller(Message(said, *which), ExtrapolationWarning)
+
+    def warn_if_mixed(self) -> None:
+        """Warn if some tasks of a fit came with names of their columns, and others as arrays, without."""
+        if self.names is not None and self.n_unnamed and len(self.names) > 1:
+            tasks = "1 task has" if self.n_unnamed == 1 else f"{self.n_unnamed} tasks have"
+            warn_caller(
+                f"{tasks} an X without column names, others are data frames: its columns are taken to be "
+                f"{_listed(self.names)}, in this order. Pass data frames for all tasks, or arrays for all."
+            )
+
+    def _name(self, column: int) -> str:
+        return f"X[:, {column}]" if self.names is None else repr(self.names[column])
 
 
 @contextmanager

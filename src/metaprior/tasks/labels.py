@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from metaprior.checks import Argument, Message
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.types import Task, TestTask, as_test_tasks
 
@@ -89,10 +90,9 @@ def task_classes(y: np.ndarray, name: str, shared: np.ndarray | None, given: Any
     if shared is not None and len(labels) and _same_kind([shared, labels]):
         known = [label for label in labels.tolist() if label in shared.tolist()]
         if known or len(labels) == 1:
-            raise ValueError(
-                f"{name}: y has {_preview(labels)}, but all meta-training tasks have the labels {_preview(shared)}. If "
-                "this task has its own classes, pass both as classes=...; otherwise correct its labels."
-            )
+            found = f"{name}: y has {_preview(labels)}, but all meta-training tasks have the labels {_preview(shared)}"
+            own = ". Correct its labels or, if this task has its own classes, pass both as ", Argument("classes=...")
+            raise ValueError(Message(found, *own, "."))
     if len(labels) == 2:
         return labels
     if len(labels) == 1 and labels.dtype.kind in "biuf" and labels[0] in (0, 1):
@@ -157,8 +157,9 @@ def _two_classes(y: np.ndarray, name: str) -> np.ndarray:
         )
     if len(classes) > 2:
         continuous = classes.dtype.kind == "f" and (classes != np.round(classes)).any()
-        advice = "For real-valued y use MetaGPRegressor." if continuous else "Make one task per pair of labels."
-        raise ValueError(f"{name}: y must have two labels; got {len(classes)}: {_preview(classes)}. {advice}")
+        advice: Any = ("For real-valued y ", Argument("use MetaGPRegressor"), ".")
+        advice = advice if continuous else ("Make one task per pair of labels.",)
+        raise ValueError(Message(f"{name}: y must have two labels; got {len(classes)}: {_preview(classes)}. ", *advice))
     return classes
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from metaprior.tasks.input_columns import Features
 
 NUMERIC = set("biuf")  # dtype kinds
-OTHER_KINDS = {"U": "text", "S": "bytes", "c": "complex numbers", "M": "datetime64", "m": "timedelta64"}
+DATES = "; convert dates to numbers, such as days since a start"
+OTHER_KINDS = {"U": "text", "S": "bytes", "c": "complex numbers", "M": f"datetime64{DATES}", "m": f"timedelta64{DATES}"}
 
 
 class Task(NamedTuple):
@@ -58,8 +59,9 @@ def as_numbers(values: Any, name: str) -> np.ndarray:
 def as_inputs(x: Any, name: str, features: Features | int | None = None) -> np.ndarray:
     """Return inputs as floats of shape (n, d), named columns in the order of the features; images become rows."""
     features = Features.of(features)
-    inputs, input_dim = as_numbers(features.in_order(x, name), f"{name}: X"), features.count
-    if inputs.ndim == 1:
+    inputs, input_dim = _as_columns(features.in_order(x, name), name), features.count
+    is_flat = inputs.ndim == 1
+    if is_flat:
         # An empty list does not show its dimension; any other flat X is n inputs of one dimension.
         inputs = inputs.reshape(0, input_dim or 1) if inputs.size == 0 else inputs[:, None]
     if inputs.ndim < 2 or 0 in inputs.shape[1:]:
@@ -67,11 +69,23 @@ def as_inputs(x: Any, name: str, features: Features | int | None = None) -> np.n
     flat = inputs.reshape(len(inputs), math.prod(inputs.shape[1:]))
     if input_dim is not None and flat.shape[1] != input_dim:
         samples = f" in samples of shape {inputs.shape[1:]}" if inputs.ndim > 2 else ""
+        one_row = "frame.iloc[[i]]" if hasattr(x, "iloc") else "[x]"
+        advice = f" For one input of {input_dim} columns pass {one_row}, a table of one row." if is_flat else ""
         raise ValueError(
             f"{name}: X must have {input_dim} column{'s' * (input_dim != 1)}, like the other tasks; "
-            f"got {flat.shape[1]}{samples}."
+            f"got {flat.shape[1]}{samples}.{advice}"
         )
     return flat
+
+
+def _as_columns(x: Any, name: str) -> np.ndarray:
+    """Return X as finite floats; an error names the column of a data frame."""
+    try:
+        return as_numbers(x, f"{name}: X")
+    except ValueError:
+        for i, column in enumerate(x.columns if hasattr(x, "iloc") and hasattr(x, "columns") else ()):
+            as_numbers(x.iloc[:, i], f"{name}: column {column!r} of X")
+        raise
 
 
 def as_task(
@@ -88,7 +102,20 @@ def as_task(
         raise ValueError(
             f"{name}: X and y must have the same number of samples; X has {len(inputs)} and y has {len(observed)}."
         )
+    _check_same_order(x, y, name)
     return Task(inputs, observed)
+
+
+def _check_same_order(x: Any, y: Any, name: str) -> None:
+    """Raise if X and y have the same row labels in different orders: rows are taken by position, as in scikit-learn."""
+    of_x, of_y = (getattr(each, "index", None) if hasattr(each, "iloc") else None for each in (x, y))
+    if of_x is None or of_y is None or of_x.equals(of_y):
+        return
+    if of_x.is_unique and of_y.is_unique and of_x.isin(of_y).all():  # other labels say nothing about the order
+        raise ValueError(
+            f"{name}: X and y have the same index in different orders, and rows are matched by position. Pass "
+            "y.loc[X.index], or y.to_numpy() if the positions are right."
+        )
 
 
 def as_tasks(
