@@ -25,6 +25,7 @@ _advice: list[tuple[str, str]] = []  # on what is kept, and where
 
 def exit_on_signals() -> None:
     """From now on end the process with exit code 128 + signal, unless the signal was ignored (nohup)."""
+    _hold_descriptors()
     received, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -32,6 +33,13 @@ def exit_on_signals() -> None:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda *_: None)  # what matters is the byte that Python writes to `wake`
     threading.Thread(target=_wait_and_exit, args=(received,), daemon=True).start()
+
+
+def _hold_descriptors() -> None:
+    """Open what is closed of standard input, output and error, lest what libraries print there lands in other files."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
 
 
 def ignore_signals() -> None:

@@ -10,7 +10,10 @@ from metaprior.checks import Argument, Message
 Result = TypeVar("Result")
 
 # If a single training run does not fit.
-RUN_ADVICE = Message("Set or decrease ", Argument("batch_size"), ", or use ", Argument("fewer tasks"), " or particles.")
+RUN_ADVICE = Message(
+    *("Set or decrease ", Argument("batch_size"), ", decrease ", Argument("n_particles")),
+    *(", or use ", Argument("fewer tasks"), "."),
+)
 
 
 class OutOfMemoryWarning(UserWarning):

@@ -4,6 +4,7 @@ Every twelfth always runs, the others are `slow`. `counters.py` prints how many 
 """
 
 import json
+import re
 import time
 import warnings
 
@@ -99,8 +100,16 @@ TABLES = {
     "every row twice": HEADER + "\n".join(row for row in ROWS for _ in range(2)) + "\n",
     "signs": column(0, lambda shop, _: f"😀[red]{shop}[/]"),
     "numbers as names": column(0, lambda shop, _: f"0{shop[1:]}"),
+    "times as y": column(4, lambda y, _: f"{y[:2]}:30"),
+    "a hexadecimal number": column(2, lambda week, i: "0x15" if i == 9 else week),
+    "hexadecimal numbers": column(4, lambda y, _: hex(int(float(y)))),
+    "names with exponents": column(0, lambda shop, _: f"1e{shop[1:]}"),
 }
-TEXT = {"three labels": column(4, lambda _, i: "abc"[i % 3]), "one label": column(4, lambda _, __: "yes")}
+TEXT = {
+    "three labels": column(4, lambda _, i: "abc"[i % 3]),
+    "one label": column(4, lambda _, __: "yes"),
+    "a label of a shop's own": column(4, lambda _, i: "yes" if i < 6 else "abc"[i % 2]),
+}
 
 OPTIONS = [
     *(
@@ -149,6 +158,8 @@ OTHERS += [["info", "prior", "--plot", value] for value in ("p.png", "p", "", "p
 OTHERS += [["store", *more] for more in ([], ["t.csv"], [".", *NAMES, "--out", "s"], ["*.csv", *NAMES, "--out", "s"])]
 OTHERS += [["store", "t.csv", *NAMES, "--out", value] for value in ("", "t.csv", ".", "s/deep/er", "prior")]
 OTHERS += [["example", "--out", value] for value in ("", "e", "t.csv", "/proc/e")]
+OTHERS += [["fit", value, *BOTH] for value in ("-", "/dev/null", "/dev/stdin", "/dev/fd/99", "/dev/zero")]
+OTHERS += [["store", "-", *NAMES, "--out", "s"], ["predict", "prior", "-", "-"], ["evaluate", "prior", "-"]]
 OTHERS += [[], ["--version"], ["--help"], ["fit", "--help"], ["fti"], ["--json"], [""], ["-"], ["--", "fit"]]
 
 
@@ -202,6 +213,7 @@ def attack(prior, folder, arguments, table):
     told = [json.loads(done.stdout)["error"]] if as_json else told
     assert len(told) == 1, told
     assert told[0].strip()
+    assert not re.search(r"_tasks\b|\b[a-z_]+=|MetaGP", told[0]), "names of Python"
     assert not {"p", "s", "prior.safetensors", "predictions.csv"} & after, after
     count("command lines", "refused in one line")
 

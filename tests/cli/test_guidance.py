@@ -1,6 +1,7 @@
 """What the command line says where a result would otherwise be wrong, missing or hard to read."""
 
 import json
+import os
 
 import numpy as np
 import pandas as pd
@@ -8,8 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from metaprior import load
+from metaprior.checks import Message
 from metaprior.cli import app
 from metaprior.cli.console import print_table
+from metaprior.cli.scores import hold_out
+from metaprior.memory import RUN_ADVICE
 
 COLUMNS = ("--task", "shop", "--x", "week", "price", "--y", "sold")
 
@@ -236,3 +240,75 @@ def test_names_of_columns_are_never_cut_off(capsys):
     shown = capsys.readouterr().out
     assert all(name in shown for name in names)
     assert "…" not in shown
+
+
+def test_stored_tasks_are_held_out_too(folder, tmp_path):
+    """The last ones: stored tasks are read in one piece."""
+    call("store", folder / "sales.csv", *COLUMNS, "--out", tmp_path / "stored")
+    result = call("fit", tmp_path / "stored", "--hold-out", "0.25", "--out", tmp_path / "p")
+    assert "Note: holding out 3 stored tasks, the last of the target." in words(result)
+    prior = load(tmp_path / "p")
+    assert prior.training_["environments"]["target"]["tasks"] == 9
+    assert prior.training_["held_out"]["tasks"] == 3
+    scores = json.loads(call("evaluate", tmp_path / "p", folder / "sales.csv", "--json").stdout)
+    assert [task["fitted_on"] for task in scores["per_task"]] == [True] * 9 + [False] * 3
+
+
+def test_a_sample_of_many_stored_tasks_is_tested(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("metaprior.cli.training_data.MAX_TESTED", 1)
+    call("store", folder / "sales.csv", *COLUMNS, "--out", tmp_path / "stored")
+    result = call("fit", tmp_path / "stored", "--hold-out", "0.25", "--out", tmp_path / "p")
+    assert "the last of the target, and testing on 1 of them, drawn at random." in words(result)
+    assert "1 held-out task of the target, which" in words(result)
+
+
+def test_a_share_that_leaves_nothing_is_refused_in_a_sentence():
+    with pytest.raises(ValueError, match=r"^--hold-out 0.5 holds out 1 of 2 tasks of the target. It must leave two"):
+        hold_out([5, 5], 0.5, [0, 1])
+    with pytest.raises(ValueError, match=r"^--hold-out 0.3 drew 1 task with one reading each: there is none to test"):
+        hold_out([5, 5, 1], 0.3, [2, 1, 0])
+    assert hold_out([5, 5, 1, 5], 0.5, [2, 1, 0, 3]) == ([0, 3], [1])
+
+
+def test_rows_of_several_tasks_are_merged_with_a_note(folder, tmp_path):
+    command = ("predict", folder / "prior", folder / "new.csv", folder / "asked.csv", "--out", tmp_path / "p.csv")
+    merged = call(*command, "--one-task").stderr
+    assert merged.count("names 2 tasks in shop, which --one-task predicts as one.") == 2
+    one = pd.read_csv(folder / "new.csv", dtype={"shop": str}).query("shop == '0301'")
+    one.to_csv(tmp_path / "one.csv", index=False)
+    alone = ("predict", folder / "prior", tmp_path / "one.csv", tmp_path / "one.csv", "--out", tmp_path / "p.csv")
+    assert "as one" not in call(*alone, "--one-task").stderr
+
+
+def test_a_table_may_come_through_a_pipe(folder, tmp_path):
+    """As of `<(command)`: a descriptor of this process."""
+    reader, writer = os.pipe()
+    os.write(writer, (folder / "new.csv").read_bytes())
+    os.close(writer)
+    result = call("evaluate", folder / "prior", f"/dev/fd/{reader}")
+    os.close(reader)
+    assert "2 tasks, 5 readings of each as context." in words(result)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            MemoryError("Unable to allocate 9 GiB"),
+            "Out of memory: Unable to allocate 9 GiB. Set or decrease --batch-size",
+        ),
+        (MemoryError(), "Out of memory: an array could not be allocated. Set or decrease --batch-size"),
+        (
+            MemoryError(Message("One run. ", RUN_ADVICE)),
+            "One run. Set or decrease --batch-size, decrease --particles, or",
+        ),
+    ],
+)
+def test_a_fit_without_memory_names_options(folder, tmp_path, monkeypatch, error, said):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr("metaprior.MetaGPRegressor.fit", fail)
+    refused = words(call("fit", folder / "sales.csv", *COLUMNS, "--out", tmp_path / "p", code=2))
+    assert said in refused
+    assert refused.endswith("decrease --particles, or use fewer tasks (--max-tasks).")

@@ -65,7 +65,10 @@ def test_in_a_shell():
         f"{metaprior} fit --help > /dev/full": (2, "standard output: No space left on device\n"),
         f"{{ {metaprior} fit --help; echo $? >&2; }} | head -1 > /dev/null": (0, "141\n"),
         f"{metaprior} nothing 2> /dev/full": (2, ""),
-        f"{metaprior} fit --help >&- 2>&-": (0, ""),
+        f"{metaprior} fit --help >&-": (2, "standard output: Bad file descriptor\n"),
+        f"{metaprior} fit --help >&- 2>&-": (2, ""),
+        f"{metaprior} fit --help > /dev/null 2>&-": (0, ""),
+        f"{metaprior} nothing >&- 2> /dev/null": (2, ""),
     }
     shells = [subprocess.Popen(command, shell=True, stderr=subprocess.PIPE, text=True) for command in endings]
     for shell, expected in zip(shells, endings.values(), strict=True):

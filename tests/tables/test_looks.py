@@ -30,6 +30,7 @@ TASKS = ["a", "a", "b", "b"]
         (["<21.3", "<5", "7.5", "<5"], "limits such as <5"),
         (["1 101", "2 350", "999", "12 400"], "write 1101 for 1 101"),
         (["1_101", "2_350", "9_990", "12_400"], "write 1101 for 1_101"),
+        (["0x15", "0X1f", "0x2", "12"], "hexadecimal numbers: write 21 for 0x15"),
     ],
 )
 @pytest.mark.parametrize("column", ["x", "y"])

@@ -109,6 +109,13 @@ def test_the_curvature_needs_the_derivatives_of_a_large_covariance_and_map_does_
         many_runs.check_memory([Tasks(1, 5000)], for_laplace, None, False, 4)
 
 
+def test_particles_that_do_not_fit_are_named(monkeypatch):
+    monkeypatch.setattr(many_runs, "available_memory", lambda: 4e8)
+    asked = replace(settings(), n_particles=10**6)
+    with pytest.raises(ValueError, match=r"Use n_particles=\d+, or fewer tasks, or .*a given alpha, or tasks on disk"):
+        many_runs.check_memory([Tasks(500, 10)], asked, None, True, 4)
+
+
 def test_one_large_task_does_not_make_all_others_large(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(jax, "local_devices", lambda: [Device(60e9)])

@@ -26,6 +26,7 @@ TABLES = ("coverage", "drop_duplicates", "drop_missing", "environment", "from_pr
 COLUMNS, FORMAT = ("task", "x", "y"), ("sep", "decimal", "encoding")
 OPTIONS = {name: f"--{name.replace('_', '-')}" for name in (*SETTINGS, *TABLES, *COLUMNS, *FORMAT)} | {
     **{f"pandas.read_csv and {name}": f"--{name}" for name in FORMAT},
+    "classes=...": "classes=... of adapt in Python",
     "extrapolates(X)": "The column extrapolates",
     "n_context": "--context",
     "n_particles": "--particles",
@@ -34,15 +35,17 @@ OPTIONS = {name: f"--{name.replace('_', '-')}" for name in (*SETTINGS, *TABLES, 
     "random_state": "--seed",
     "fewer tasks": "fewer tasks (--max-tasks)",
     "metaprior.store_tasks": "metaprior store",
+    "use MetaGPRegressor": "pass --kind regression",
+    "write them in other words": "pass --kind classification",
 }
 
 
 @contextmanager
-def report_errors(as_json: bool = False) -> Iterator[None]:
+def report_errors(as_json: bool = False, for_memory: str = "Pass fewer rows at a time.") -> Iterator[None]:
     """End a command with one line and exit code 2 if arguments or data are wrong; print warnings as notes.
 
     With `as_json` the line is JSON on standard output, where the result would be. METAPRIOR_TRACEBACK=1 shows the
-    traceback instead.
+    traceback instead. `for_memory` says what helps when memory runs out.
     """
     from metaprior.training.divergence import TrainingDiverged
 
@@ -54,6 +57,9 @@ def report_errors(as_json: bool = False) -> Iterator[None]:
         except (ValueError, OSError, MemoryError, TrainingDiverged) as error:  # an InvalidFile is a ValueError
             if os.environ.get("METAPRIOR_TRACEBACK"):
                 raise
+            if isinstance(error, MemoryError) and not isinstance(next(iter(error.args), None), Message):
+                reason = str(error).rstrip(".") or "an array could not be allocated"  # of NumPy, or of Python
+                error = MemoryError(Message(f"Out of memory: {reason}. ", for_memory))
             code = 1 if isinstance(error, TrainingDiverged) else 2
             raise exit_error(with_options(error), code, as_json) from None
         except KeyboardInterrupt:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from metaprior.checks import counted
 from metaprior.cli.console import err, out, report_errors
 from metaprior.cli.options import Decimal, DropMissing, Encoding, Environment, Sep, write
 
@@ -57,5 +58,5 @@ def store(
             store_tasks(files, folder, **columns, drop_missing=drop_missing, overwrite=overwrite)
         stored = open_tasks(folder)
     for name, tasks in stored.items() if isinstance(stored, dict) else [("all", stored)]:
-        out.print(f"{name}: {len(tasks):,} tasks, {tasks.n_samples:,} readings")
+        out.print(f"{name}: {counted(len(tasks), 'task')}, {counted(tasks.n_samples, 'reading')}")
     out.print(f"Wrote {folder}.")

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from metaprior.checks import counted
 from metaprior.cli.console import check_target, err, out, print_json, print_note, print_table, report_errors, task_label
 from metaprior.cli.options import (
     AsJson,
@@ -30,7 +31,8 @@ from metaprior.cli.options import (
     write_picture,
 )
 from metaprior.cli.scores import CONTEXT, compare, overall, print_overall
-from metaprior.tables.csv_files import TableFile
+from metaprior.cli.task_names import Place, tasks_by_name
+from metaprior.tables.csv_files import Source, TableFile
 
 SHOWN = 12  # tasks in the terminal; --out writes all
 
@@ -66,10 +68,11 @@ def evaluate(
         table = TableFile(data, fitted_format(meta, sep, decimal, encoding))
         columns = _columns(meta, table, (task, x, y, environment))
         drops = {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates}
-        with err.status(f"reading {data}"):
-            tests, names = _test_tasks(meta, table, columns, target, context, seed, drops)
+        with err.status(f"reading {table}"):
+            tests, names, place = _test_tasks(meta, table, columns, target, context, seed, drops)
         fitted_on, n_outside = _fitted_on(meta, tests, names), _outside(meta, tests, columns.x)
-        with err.status(f"predicting {len(tests)} tasks"), _known():
+        named = tasks_by_name(Source.of(table, "data"), columns.y, {"test_tasks": place, "tasks": place})
+        with err.status(f"predicting {counted(len(tests), 'task')}"), _known(), named:
             scores = compare(meta, tests, has_context=context > 0)
         facts = {"fitted_on": fitted_on, "extrapolates": n_outside}
         per_task = _per_task(names, columns.task, {**scores["metaprior"].per_task, **facts})
@@ -89,7 +92,8 @@ def evaluate(
     _print_tasks(names, scores["metaprior"].per_task)
     more = f" {len(names) - SHOWN} more tasks: --out writes all of them." if len(names) > SHOWN and path is None else ""
     compared = "" if context else " Without context there is nothing to compare with."
-    out.print(f"{len(tests)} tasks, {context} readings of each as context.{compared}{more}", soft_wrap=True)
+    given = f"{counted(len(tests), 'task')}, {counted(context, 'reading')} of each as context"
+    out.print(f"{given}.{compared}{more}", soft_wrap=True)
 
 
 def _fitted_on(meta: Any, tests: list[Any], names: list[Any]) -> np.ndarray:
@@ -99,9 +103,9 @@ def _fitted_on(meta: Any, tests: list[Any], names: list[Any]) -> np.ndarray:
     if seen.any():
         first = task_label(names[int(seen.argmax())])
         print_note(
-            f"the prior was fitted on {seen.sum()} of these {len(seen)} tasks (the first is {first}). Their scores say "
-            "how well it fits them, not how well it predicts new tasks. Evaluate other tasks, or hold some out with "
-            "`metaprior fit --hold-out 0.2`."
+            f"the prior was fitted on {seen.sum()} of these {counted(len(seen), 'task')} (the first is {first}). Their "
+            "scores say how well it fits them, not how well it predicts new tasks. Evaluate other tasks, or hold some "
+            "out with `metaprior fit --hold-out 0.2`."
         )
     return seen
 
@@ -115,11 +119,13 @@ def _outside(meta: Any, tests: list[Any], names: tuple[str, ...]) -> list[int]:
 
 @contextmanager
 def _known() -> Iterator[None]:
-    """Silence the library's warnings about tasks of the fit: they have been told."""
+    """Silence the library's warnings about tasks of the fit and inputs outside their range: they have been told."""
     from metaprior.estimators.seen_tasks import SeenTasksWarning
+    from metaprior.tasks.input_columns import ExtrapolationWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SeenTasksWarning)
+        warnings.simplefilter("ignore", ExtrapolationWarning)
         yield
 
 
@@ -137,8 +143,8 @@ def _columns(meta: Any, data: TableFile, given: tuple[Any, ...]) -> Any:
 
 def _test_tasks(
     meta: Any, data: TableFile, columns: Any, target: str | None, context: int, seed: int, drops: dict[str, Any]
-) -> tuple[list[Any], list[Any]]:
-    """Return the tasks of the target environment, split into context and queries, and their names."""
+) -> tuple[list[Any], list[Any], Place]:
+    """Return the tasks of the target environment, split into context and queries, their names and places."""
     from metaprior.prediction.ensemble import predicts_labels
     from metaprior.tables.frames import split_table
     from metaprior.tables.grouping import group_rows
@@ -149,10 +155,13 @@ def _test_tasks(
         check_target(str(target), table.environments, columns.environment)
     tests, names, skipped = split_table(table, context, np.random.default_rng(seed), target)
     if skipped:
-        print_note(f"left out {len(skipped)} task(s) with at most {context} readings; the first is {skipped[0]!r}.")
+        few = f"{counted(len(skipped), 'task')} with at most {counted(context, 'reading')}"
+        print_note(f"left out {few}; the first is {skipped[0]!r}.")
     if not tests:
-        raise ValueError(f"{data} has no task with more than {context} readings. Use a smaller --context.")
-    return tests, names
+        most = counted(context, "reading")
+        raise ValueError(f"{data} has no task with more than {most}. Use a smaller --context.")
+    rows = dict(zip(table.names, table.rows, strict=True))
+    return tests, names, lambda i: (names[i], int(rows[names[i]][0]))
 
 
 def _print_tasks(names: list[Any], metrics: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from metaprior.checks import counted
 from metaprior.cli.console import err, out, print_json, print_note, report_errors
 from metaprior.cli.info import environment_rows, plot_report
 from metaprior.cli.options import (
@@ -22,8 +23,10 @@ from metaprior.cli.options import (
     check_outputs,
 )
 from metaprior.cli.scores import print_held_out, score_held_out
-from metaprior.cli.training_data import read_training_data
+from metaprior.cli.task_names import tasks_by_name
+from metaprior.cli.training_data import TrainingData, read_training_data
 from metaprior.interruption import tell_on_stop
+from metaprior.memory import RUN_ADVICE
 from metaprior.tables.csv_files import TableFile, as_csv_format
 
 
@@ -78,7 +81,7 @@ def fit(
     are trained by gradients (labels, --kernel, --inference, --steps, ...) keep a checkpoint beside --out: re-running an
     interrupted fit resumes it, with the same result.
     """
-    with report_errors(as_json):
+    with report_errors(as_json, RUN_ADVICE):
         check_outputs([data], path, plot)
         if environment is None and target is None and alpha != "auto":
             raise ValueError("--alpha weights other environments: it needs --environment and --target.")
@@ -100,11 +103,12 @@ def fit(
             "batch_size": batch_size,
             "search_time": search_time,
         }
-        meta = _train(tasks.environments, target, tasks.labels, settings, seed, path)
-        meta.training_.update(columns=tasks.columns, data=data.name, csv=table.format._asdict())
+        meta = _train(tasks, target, settings, seed, path)
+        meta.training_.update(columns=tasks.columns, data="a pipe" if table.is_pipe else data.name)
+        meta.training_["csv"] = table.format._asdict()
         meta.feature_names_in_ = np.array(tasks.columns["x"], dtype=object)
         if tasks.held_out:
-            with err.status(f"predicting {len(tasks.held_out)} held-out tasks"):
+            with err.status(f"predicting {counted(len(tasks.held_out), 'held-out task')}"):
                 meta.training_["held_out"] = score_held_out(meta, tasks.held_out, np.random.default_rng(seed))
         meta.save(path)
         checkpoint_path(path).unlink(missing_ok=True)
@@ -133,25 +137,25 @@ def _print_fit(meta: Any, labels: bool) -> None:
         print_held_out(training["held_out"], y)
 
 
-def _train(
-    environments: dict[str, Any], target: str | None, labels: bool, settings: dict[str, Any], seed: int, path: Path
-) -> Any:
+def _train(tasks: TrainingData, target: str | None, settings: dict[str, Any], seed: int, path: Path) -> Any:
     """Return the fitted estimator; its checkpoint lies beside the file to be written."""
     import metaprior
 
     given = {name: value for name, value in settings.items() if value is not None}
-    if labels and "noise_std" in given:
+    if tasks.labels and "noise_std" in given:
         raise ValueError("--noise is the noise of readings; y holds labels. Leave it out.")
-    kind = metaprior.MetaGPClassifier if labels else metaprior.MetaGPRegressor
+    kind = metaprior.MetaGPClassifier if tasks.labels else metaprior.MetaGPRegressor
     meta = kind(**given, random_state=seed)
     checkpoint = checkpoint_path(path)
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     if checkpoint.exists():
         print_note(f"found a checkpoint of an interrupted fit, {checkpoint}; it is resumed if it belongs to this fit.")
     tell_on_stop("The checkpoint is kept: run the same command again to resume.", checkpoint)
-    if target is None:
-        return meta.fit(target_tasks=environments[""], checkpoint=checkpoint)
-    return meta.fit(environments, target=target, checkpoint=checkpoint)
+    arguments = {"target_tasks" if not name else f"source_tasks[{name!r}]": at for name, at in tasks.places.items()}
+    with tasks_by_name(tasks.source, tasks.columns["y"], arguments):
+        if target is None:
+            return meta.fit(target_tasks=tasks.environments[""], checkpoint=checkpoint)
+        return meta.fit(tasks.environments, target=target, checkpoint=checkpoint)
 
 
 def checkpoint_path(path: Path) -> Path:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from metaprior.checks import counted
 from metaprior.cli.console import out, print_json, print_note, print_table, report_errors
 from metaprior.cli.options import AsJson, Prior, check_outputs, write_picture
 from metaprior.cli.scores import print_held_out
@@ -61,14 +62,14 @@ def plot_report(report: Any, path: Path) -> bool:
 
 def environment_rows(training: dict[str, Any]) -> list[tuple[str, str]]:
     """Return every environment with the number of its tasks and readings, or all tasks if there is one environment."""
-    counted = {
-        name: f"{counts['tasks']} tasks, {counts['samples']} readings"
+    of_environments = {
+        name: f"{counted(counts['tasks'], 'task')}, {counted(counts['samples'], 'reading')}"
         for name, counts in training["environments"].items()
         if counts["tasks"]
     }
-    if len(counted) == 1:
-        return [("all", count) for count in counted.values()]
-    return [(name + " (target)" * (name == training["target"]), counts) for name, counts in counted.items()]
+    if len(of_environments) == 1:
+        return [("all", count) for count in of_environments.values()]
+    return [(name + " (target)" * (name == training["target"]), counts) for name, counts in of_environments.items()]
 
 
 def _facts(header: dict[str, Any], unused: Sequence[str]) -> list[tuple[str, str]]:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from metaprior.cli.console import err, out, print_json, print_table, report_errors, task_label
+from metaprior.cli.console import err, out, print_json, print_note, print_table, report_errors, task_label
 from metaprior.cli.options import (
     AsJson,
     Decimal,
@@ -23,6 +23,7 @@ from metaprior.cli.options import (
     write_frame,
     write_picture,
 )
+from metaprior.tables.csv_files import TableFile
 
 SHOWN, DRAWN = 8, 12  # rows in the terminal, tasks in the picture
 
@@ -56,7 +57,6 @@ def predict(
     of y. The column extrapolates marks inputs outside the range of the fit.
     """
     from metaprior import load
-    from metaprior.tables.csv_files import TableFile
     from metaprior.tables.frames import predict_tables
 
     with report_errors(as_json):
@@ -65,9 +65,11 @@ def predict(
             raise ValueError(f"--out must end in .csv or .parquet; got {path}.")
         meta = load(prior)
         columns = fitted_columns(meta, task, x, y, None)
-        columns = columns._replace(task=() if one_task else columns.task, environment=None)
+        named, columns = columns.task, columns._replace(task=() if one_task else columns.task, environment=None)
         how = fitted_format(meta, sep, decimal, encoding)
         tables = TableFile(context, how), TableFile(query, how)
+        if one_task:
+            _note_merged(tables, named)
         drops: Any = {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates}
         with err.status(f"predicting {query}"):
             predicted = predict_tables(meta, *tables, columns, coverage, from_prior, **drops)
@@ -79,8 +81,21 @@ def predict(
         print_json({"predictions": str(path), "rows": frame.astype(object).to_dict(orient="records")})
         return
     _print_rows(frame, columns.y, coverage)
-    rest = f" ({len(frame)} rows, of which the first {SHOWN} are shown)" if len(frame) > SHOWN else ""
+    rest = f" ({len(frame):,} rows, of which the first {SHOWN} are shown)" if len(frame) > SHOWN else ""
     out.print(f"Wrote {path}{rest}" + (f" and {plot}." if plot else "."), soft_wrap=True)
+
+
+def _note_merged(tables: tuple[TableFile, ...], task: tuple[str, ...]) -> None:
+    """Say so if --one-task makes one task of rows that a table gives several names."""
+    from metaprior.tables.columns import Columns
+    from metaprior.tables.reading import column_names, read_table
+
+    for table in tables:
+        if task and set(task) <= set(column_names(table)):
+            n_names = len(read_table(table, Columns(task, (), None)).drop_duplicates())
+            if n_names > 1:
+                columns = " and ".join(task)
+                print_note(f"{table} names {n_names:,} tasks in {columns}, which --one-task predicts as one.")
 
 
 def _print_rows(frame: Any, y: str | None, coverage: float) -> None:

@@ -1,9 +1,11 @@
 """Scores of a prior on test tasks, next to those of models without a prior: computed, recorded and printed."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from metaprior.checks import counted
 from metaprior.cli.console import out, print_table
 
 CONTEXT = 5  # readings of a task to adapt to
@@ -47,17 +49,19 @@ def print_overall(figures: dict[str, dict[str, Any]], y: str | None) -> None:
     out.print(f"{meanings}. ±: standard error over tasks.", soft_wrap=True)
 
 
-def hold_out(tasks: list[Any], share: float, rng: np.random.Generator) -> tuple[list[Any], list[Any]]:
-    """Return the tasks to fit to and, drawn at random, those to test on."""
+def hold_out(sizes: Sequence[int], share: float, order: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return the places of tasks to fit to and, a share of them in the given order, of those to test on."""
     if not 0.0 < share < 1.0:
         raise ValueError(f"--hold-out must be a share of the tasks, between 0 and 1; got {share:g}.")
-    n_held = max(round(share * len(tasks)), 1)
-    held = set(rng.permutation(len(tasks))[:n_held].tolist())
-    testable = [tasks[i] for i in sorted(held) if len(tasks[i].y) > 1]
-    if len(tasks) - n_held < 2 or not testable:
-        found = f"{len(tasks)} tasks of the target" if testable else "the tasks drawn have one reading each"
-        raise ValueError(f"--hold-out {share:g} must leave two tasks to fit to, and tasks to test on; got {found}.")
-    return [task for i, task in enumerate(tasks) if i not in held], testable
+    held = set(order[: max(round(share * len(sizes)), 1)])
+    if len(sizes) - len(held) < 2:
+        found = f"holds out {len(held)} of {counted(len(sizes), 'task')} of the target"
+        raise ValueError(f"--hold-out {share:g} {found}. It must leave two or more to fit to.")
+    tested = [i for i in sorted(held) if sizes[i] > 1]
+    if not tested:
+        found = f"{counted(len(held), 'task')} with one reading each"
+        raise ValueError(f"--hold-out {share:g} drew {found}: there is none to test on. Hold out a larger share.")
+    return [i for i in range(len(sizes)) if i not in held], tested
 
 
 def score_held_out(meta: Any, held: list[Any], rng: np.random.Generator) -> dict[str, Any]:
@@ -70,7 +74,8 @@ def score_held_out(meta: Any, held: list[Any], rng: np.random.Generator) -> dict
 
 def print_held_out(held_out: dict[str, Any], y: str | None) -> None:
     """Print the scores on held-out tasks."""
-    words = f"{held_out['tasks']} held-out tasks of the target, which the prior has not seen; {held_out['context']} "
+    tasks = counted(held_out["tasks"], "held-out task")
+    words = f"{tasks} of the target, which the prior has not seen; {held_out['context']} "
     out.print(f"{words}readings of each (half, of shorter ones) as context:", soft_wrap=True)
     print_overall(held_out["overall"], y)
 

@@ -1,7 +1,8 @@
-"""Standard output and standard error that may be full or closed: `> /dev/full`, `| head -1`."""
+"""Standard output and standard error that may be full or closed: `> /dev/full`, `>&-`, `| head -1`."""
 
 import errno
 import io
+import os
 import signal
 import sys
 from typing import Any, NoReturn
@@ -28,11 +29,14 @@ def guard_streams() -> Stream | None:
     guarded = []
     for name in ("stdout", "stderr"):
         given = getattr(sys, name)
-        if given is None or given is not getattr(sys, f"__{name}__"):  # closed from the start, or captured by a test
+        if given is not getattr(sys, f"__{name}__"):  # captured by a test
             guarded.append(None)
             continue
-        stream = Stream(given.fileno(), "w", closefd=False)
-        text = {"encoding": given.encoding, "errors": given.errors, "line_buffering": given.line_buffering}
+        # One that was closed from the start cannot be written to: neither can a file that is opened for reading.
+        stream = Stream(os.open(os.devnull, os.O_RDONLY) if given is None else given.fileno(), "w", closefd=False)
+        text: dict[str, Any] = {"encoding": "utf-8"}
+        if given is not None:
+            text = {"encoding": given.encoding, "errors": given.errors, "line_buffering": given.line_buffering}
         setattr(sys, name, io.TextIOWrapper(io.BufferedWriter(stream), **text))
         guarded.append(stream)
     return guarded[0]

@@ -5,9 +5,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from metaprior.checks import counted
 from metaprior.cli.console import check_target, err, print_note
 from metaprior.cli.scores import hold_out
-from metaprior.tables.csv_files import TableFile
+from metaprior.cli.task_names import Place
+from metaprior.tables.csv_files import Source, TableFile
+
+MAX_TESTED = 1000  # of stored tasks that are held out
 
 
 class TrainingData(NamedTuple):
@@ -17,6 +21,8 @@ class TrainingData(NamedTuple):
     columns: dict[str, Any]
     labels: bool  # whether y holds labels
     held_out: list[Any]  # tasks of the target
+    source: Source
+    places: dict[str, Place]  # of the tasks of each environment in the source
 
 
 def read_training_data(
@@ -30,27 +36,35 @@ def read_training_data(
     how: dict[str, Any],
 ) -> TrainingData:
     """Read tasks, at most `max_tasks` of each environment, and hold out a share of the target's."""
+    rng = np.random.default_rng(seed)
     if table.path.is_dir():
-        given = {**named, **how, "max_tasks": max_tasks, "hold_out": share}
-        return _open(table.path, target, bool(labels), [name for name, value in given.items() if value])
-    columns, environments = _read(table, named, target, {**how, "labels": labels})
-    is_text = environments[next(iter(environments))][0].y.dtype.kind not in "fiu" if labels is None else labels
-    rng, held = np.random.default_rng(seed), []
-    for name, tasks in environments.items():
+        given = {**named, **how, "max_tasks": max_tasks}
+        return _open(table.path, target, bool(labels), share, rng, [name for name, value in given.items() if value])
+    columns, grouped = _read(table, named, target, {**how, "labels": labels})
+    places, held = grouped.places(), []
+    for name, tasks in places.items():
         if max_tasks is not None and len(tasks) > max_tasks:
             print_note(f"using {max_tasks} of {len(tasks)} tasks{f' of {name}' if name else ''} (--max-tasks).")
-            environments[name] = [tasks[i] for i in np.sort(rng.choice(len(tasks), max_tasks, replace=False)).tolist()]
+            places[name] = [tasks[i] for i in np.sort(rng.choice(len(tasks), max_tasks, replace=False)).tolist()]
     if share is not None:
-        environments[target or ""], held = hold_out(environments[target or ""], share, rng)
+        among = places[target or ""]
+        order = rng.permutation(len(among)).tolist()
+        kept, tested = hold_out([len(grouped.tasks[i].y) for i in among], share, order)
+        places[target or ""], held = [among[i] for i in kept], [grouped.tasks[among[i]] for i in tested]
+    environments = {name: [grouped.tasks[i] for i in of_name] for name, of_name in places.items()}
+    is_text = grouped.tasks[0].y.dtype.kind not in "fiu" if labels is None else labels
     if labels is None and not is_text:
         _note_two_values(environments, columns["y"])
-    return TrainingData(environments, columns, is_text, held)
+
+    def place(of_name: list[int]) -> Place:
+        return lambda i: (grouped.names[of_name[i]], int(grouped.rows[of_name[i]][0]))
+
+    by_name = {name: place(of_name) for name, of_name in places.items()}
+    return TrainingData(environments, columns, is_text, held, Source.of(table, "table"), by_name)
 
 
-def _read(
-    data: TableFile, named: dict[str, Any], target: str | None, how: dict[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the columns, and the tasks of each environment."""
+def _read(data: TableFile, named: dict[str, Any], target: str | None, how: dict[str, Any]) -> tuple[dict, Any]:
+    """Return the columns, and the grouped tasks of the table."""
     from metaprior.tables.columns import as_columns
     from metaprior.tables.grouping import group_rows
 
@@ -60,14 +74,16 @@ def _read(
     columns = as_columns(**named)
     _check_both(columns.environment, target)
     with err.status(f"reading {data}"):
-        environments = group_rows(data, columns, **how).by_environment()
+        grouped = group_rows(data, columns, **how)
     if target is not None:
-        check_target(target, environments, columns.environment)
-    return columns._asdict(), environments
+        check_target(target, grouped.environments or (), columns.environment)
+    return columns._asdict(), grouped
 
 
-def _open(folder: Path, target: str | None, labels: bool, given: list[str]) -> TrainingData:
-    """Open stored tasks; raise if there are options that are for tables."""
+def _open(
+    folder: Path, target: str | None, labels: bool, share: float | None, rng: np.random.Generator, given: list[str]
+) -> TrainingData:
+    """Open stored tasks; raise if there are options that are for tables. The last ones are held out, in one piece."""
     from metaprior.storage.task_folders import open_tasks, read_header
 
     stored, columns = open_tasks(folder), read_header(folder)["columns"]
@@ -75,10 +91,22 @@ def _open(folder: Path, target: str | None, labels: bool, given: list[str]) -> T
         options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise ValueError(f"{folder} holds stored tasks, and these options are for tables. Leave out {options}.")
     _check_both(columns["environment"], target)
-    environments = stored if isinstance(stored, dict) else {"": stored}
+    environments, held = stored if isinstance(stored, dict) else {"": stored}, []
     if target is not None:
         check_target(target, environments, columns["environment"])
-    return TrainingData(environments, columns, labels, [])
+    if share is not None:
+        tasks = environments[target or ""]
+        kept, tested = hold_out(tasks.sizes.tolist(), share, range(len(tasks))[::-1])
+        drawn = np.sort(rng.permutation(tested)[:MAX_TESTED]).tolist()
+        environments[target or ""], held = tasks[: len(kept)], [tasks[i] for i in drawn]
+        few = "" if len(drawn) == len(tested) else f", and testing on {len(drawn):,} of them, drawn at random"
+        print_note(f"holding out {counted(len(tasks) - len(kept), 'stored task')}, the last of the target{few}.")
+
+    def place(name: str) -> Place:
+        return lambda i: (f"{i + 1} of {name}" if name else i + 1, None)
+
+    by_name = {name: place(name) for name in environments}
+    return TrainingData(environments, columns, labels, held, Source(str(folder)), by_name)
 
 
 def _check_both(environment: str | None, target: str | None) -> None:

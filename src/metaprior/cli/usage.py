@@ -60,7 +60,7 @@ def repeat_options(args: Sequence[str], parameters: Sequence[Any]) -> list[str]:
     counts = [each.nargs for each in parameters if each.param_type_name == "argument"]
     places, follows = _positionals(args, options)
     surplus = len(places) - sum(counts)
-    is_value: Callable[[str], bool] = lambda text: -1 not in counts or not Path(text).exists()  # noqa: E731
+    is_value: Callable[[str], bool] = lambda text: -1 not in counts or not (text == "-" or Path(text).exists())  # noqa: E731
     values = [i for i in places if follows.get(i) and is_value(args[i])]
     values = values if -1 in counts else values[: max(surplus, 0)]
     return [part for i, text in enumerate(args) for part in ([follows[i], text] if i in values else [text])]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from metaprior.checks import Argument, Message
 from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tasks.labels import warn_if_misspelled
 from metaprior.tasks.types import Task
@@ -64,10 +65,11 @@ def _classes(tasks: StoredTasks, name: str | None) -> np.ndarray:
             task = int(bad.argmax())
             labels = np.unique(y[starts[task] :][: int(rows[task + 1] - rows[task])])
             found = f"{len(labels)}: {', '.join(f'{label:g}' for label in labels[:4])}"
-            raise ValueError(
-                f"{name}[{begin + task}]: y must have two labels, since the tasks do not all share two; got {found}. "
-                "Leave the task out, correct the labels, or use MetaGPRegressor for real-valued y."
+            problem = (
+                f"{name}[{begin + task}]: y must have two labels, since the tasks do not all share two; got {found}"
             )
+            advice = ". Leave the task out, correct the labels or, for real-valued y, "
+            raise ValueError(Message(problem, advice, Argument("use MetaGPRegressor"), "."))
         classes.append(np.stack([least, most], axis=1))
     return np.concatenate(classes)
 

@@ -27,12 +27,16 @@ class TaskTable:
     dates: list[str]  # input columns that hold dates, here as days since 1970
     frame: Frame  # the used columns of the table
 
-    def by_environment(self) -> dict[str, list[Task]]:
-        """Return the tasks of each environment, {"": tasks} where the table names none."""
-        grouped: dict[str, list[Task]] = {}
-        for name, of_task in zip(self.environments or [""] * len(self.tasks), self.tasks, strict=True):
-            grouped.setdefault(name, []).append(of_task)
+    def places(self) -> dict[str, list[int]]:
+        """Return the places of each environment's tasks among all tasks; {"": all} where the table names none."""
+        grouped: dict[str, list[int]] = {}
+        for i, name in enumerate(self.environments or [""] * len(self.tasks)):
+            grouped.setdefault(name, []).append(i)
         return grouped
+
+    def by_environment(self) -> dict[str, list[Task]]:
+        """Return the tasks of each environment."""
+        return {name: [self.tasks[i] for i in places] for name, places in self.places().items()}
 
 
 def group_rows(

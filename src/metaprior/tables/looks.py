@@ -10,6 +10,7 @@ from metaprior.checks import Argument, Message
 from metaprior.tables.csv_files import read_with
 
 MINUS = re.compile(r"[\u2212\u2013\u2012]\s*\d+([.,]\d+)*")  # typographic signs
+HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]+")
 CENSORED = re.compile(r"[<>\u2264\u2265~]=?\s*[+-]?\d+([.,]\d+)*")
 SPACED = re.compile(r"[+-]?\d{1,3}([ _\u00a0\u202f']\d{3})+([.,]\d+)?")
 THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
@@ -44,6 +45,8 @@ def look_of(cells: Sequence[Any]) -> Look | None:
     if most(SPACED):
         plain = re.sub(r"[ _\u00a0\u202f']", "", texts[0])
         return Look(Message(f"The column seems to have marks between thousands: write {plain} for {texts[0]}."))
+    if coded := [text for text in texts if HEXADECIMAL.fullmatch(text)]:
+        return Look(Message(f"The column has hexadecimal numbers: write {int(coded[0], 16)} for {coded[0]}."))
     if any(MINUS.fullmatch(text) for text in texts):
         return Look(Message("The column has typographic minus signs: write a hyphen, as in -7.16."))
     limits = [text for text in texts if CENSORED.fullmatch(text)]

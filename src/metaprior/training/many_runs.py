@@ -24,6 +24,7 @@ from metaprior.training.steps import CHUNK, TrainConfig
 
 MAX_BYTES = 2**32  # kept at once for the gradients of several runs
 ADVISED_BATCHES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # with more tasks per step training only takes longer
+ADVISED_PARTICLES = (100, 10, 1)
 CURVATURE_NUMBERS = 800  # that Laplace's curvature keeps per sample of all tasks (measured: up to 760)
 CURVATURE_COPIES = 5  # of the derivatives of the largest task's covariance by every parameter (measured)
 SEARCH_COPIES = 45  # of all tasks that a search holds: nine candidates without each of five folds
@@ -153,10 +154,10 @@ def check_memory(
         by_parameter = CURVATURE_COPIES * count_parameters(settings, input_dim) * float(sizes.max()) ** 2
         curvature = CURVATURE_NUMBERS * n_samples + by_parameter
 
-    def needed(batch_size: float, curvature: float = curvature) -> float:
+    def needed(batch_size: float, curvature: float = curvature, n_particles: int = settings.n_particles) -> float:
         gradient = gradient_numbers(sizes, input_dim, settings.encoder is not None, min(batch_size / n_tasks, 1.0))
         kept = n_samples * (input_dim + 2) * (SEARCH_COPIES if searched else 2)
-        return itemsize * (max(gradient * settings.n_particles, curvature) + kept)
+        return itemsize * (max(gradient * n_particles, curvature) + kept)
 
     asked = n_tasks if batch_size is None else min(batch_size, n_tasks)
     available = available_memory()
@@ -165,11 +166,14 @@ def check_memory(
     advice: list[Argument | str] = [Argument("fewer tasks")]
     if needed(asked, curvature=0.0) <= available:
         advice.insert(0, Argument("inference", "map"))
+    fewer = [n for n in ADVISED_PARTICLES if n < settings.n_particles and needed(asked, n_particles=n) <= available]
+    if fewer:
+        advice.insert(0, Argument("n_particles", fewer[0]))
     fitting = [size for size in ADVISED_BATCHES if size < asked and needed(size) <= available]
     if fitting:
         advice.append(Argument("batch_size", fitting[-1]))
     if searched:
-        advice.append("a given alpha")
+        advice.append(Message("a given ", Argument("alpha")))
     use = [part for each in advice for part in (each, ", or ")]
     where = "" if jax.default_backend() == "cpu" else f" on the {jax.default_backend().upper()}"
     raise ValueError(
