@@ -34,7 +34,7 @@ def write_tensors(path: str | os.PathLike, header: dict[str, Any], tensors: dict
     arrays = {name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}
     metadata = {"format": FORMAT, "version": str(FORMAT_VERSION), "header": json.dumps(header)}
     metadata["sha256"] = _digest(metadata["header"], arrays)
-    write_atomically(path, save(arrays, metadata))
+    write_atomically(path, _in_fixed_order(save(arrays, metadata)))
 
 
 def read_tensors(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -84,6 +84,14 @@ def reading(path: Any, problem: str = "is damaged") -> Iterator[None]:
     ) as error:
         why = f"it lacks {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
         raise InvalidFile(f"{path} {problem}: {' '.join(why.split())[:500].rstrip('.')}.") from None
+
+
+def _in_fixed_order(content: bytes) -> bytes:
+    """Return a safetensors file with sorted names in its header: their order is random, and equal content differs."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8:end]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # tensors begin at multiples of eight bytes
+    return len(header).to_bytes(8, "little") + header + content[end:]
 
 
 def _digest(header: str, arrays: dict[str, np.ndarray]) -> str:

@@ -150,11 +150,5 @@ def test_a_killed_fit_resumes_from_the_middle_to_the_same_prior(tmp_path):
         count("signals", "killed, then resumed")
     for name in ("prior", "whole"):
         assert start(tmp_path / f"{name}.safetensors", *options).communicate()
-    (header, tensors), (other_header, other) = (read_tensors(tmp_path / f"{n}.safetensors") for n in ("prior", "whole"))
     assert {path.name for path in tmp_path.iterdir()} == {"prior.safetensors", "whole.safetensors"}
-    for each in (header, other_header):
-        del each["training"]["seconds"]
-    assert header == other_header
-    assert tensors.keys() == other.keys()
-    for name, tensor in tensors.items():
-        np.testing.assert_array_equal(tensor, other[name], strict=True)
+    assert (tmp_path / "prior.safetensors").read_bytes() == (tmp_path / "whole.safetensors").read_bytes()

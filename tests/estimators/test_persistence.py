@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -19,6 +21,14 @@ RNG = np.random.default_rng(0)
 TASKS = [(x, np.sin(x[:, 0])) for x in RNG.normal(size=(3, 4, 1))]
 POOLED = {"alpha": "pooled", "n_steps": 0, "random_state": 0}
 SMALL = {**POOLED, "mean": MLPMean((4,)), "kernel": MLPKernel((4,), n_features=2)}
+REFUSED = """
+import sys
+from metaprior import load
+try:
+    load(sys.argv[1])
+except ValueError as error:
+    print(type(error).__name__, [name for name in ("jax", "scipy", "sklearn", "pandas") if name in sys.modules])
+"""
 FITTED = ["alpha_", "temperature_", "best_step_", "n_features_in_", "environment_weights_", "loss_trace_"]
 
 
@@ -259,6 +269,24 @@ def test_a_file_that_is_not_ours_is_refused(path, change, message):
     rewrite(path, change)
     with pytest.raises(InvalidFile, match=message):
         load(path)
+
+
+def test_equal_fits_make_equal_files(tmp_path):
+    for name, seed in (("one", 0), ("other", 0), ("different", 1)):
+        meta = MetaGPRegressor(random_state=seed).fit(TASKS[:2], TASKS[2:])
+        assert meta.training_["seconds"] > 0.0
+        meta.training_["seconds"] += seed + len(name)  # as if it had taken longer
+        meta.save(tmp_path / name)
+    load(tmp_path / "one").save(tmp_path / "loaded")
+    content = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert content["one"] == content["other"] == content["loaded"] != content["different"]
+
+
+def test_a_file_is_refused_before_anything_slow_is_imported(trained, path):
+    header, tensors = files.read_tensors(path)
+    files.write_tensors(path, {**header, "n_members": -1}, tensors)
+    refused = subprocess.run([sys.executable, "-c", REFUSED, str(path)], capture_output=True, text=True, check=True)
+    assert refused.stdout.strip() == "InvalidFile []"
 
 
 @pytest.mark.parametrize("keep", [0, 4, 100, -1])

@@ -7,6 +7,7 @@ import pytest
 from small_problems import COUNTS, IS_TARGET, make_tasks
 
 from metaprior.hierarchical import families as module
+from metaprior.hierarchical.arrays import from_arrays, to_arrays
 from metaprior.hierarchical.blocks import place_points
 from metaprior.hierarchical.families import (
     CURVE,
@@ -22,6 +23,7 @@ from metaprior.hierarchical.families import (
     with_mean_of,
 )
 from metaprior.hierarchical.task_scales import ONE_SCALE
+from metaprior.schema import Mismatch
 from metaprior.tasks.scaling import fit_scaling, identity_scaling
 from metaprior.tasks.types import Task
 
@@ -294,3 +296,11 @@ def test_far_too_small_or_large_a_given_noise_gives_finite_predictions(noise_std
     tasks = make_tasks(2)  # with two readings at the same inputs
     fit = fit_families(training_of(tasks), False, noise_std)
     check_predictions(fit, identity_scaling(2), tasks[2])
+
+
+def test_length_scales_of_a_file_must_be_numbers_whose_squares_can_be_divided_by(fitted):
+    description, arrays = to_arrays(fitted.priors[CURVE])
+    assert_same(from_arrays(description, arrays, 2), fitted.priors[CURVE], rtol=1e-12)
+    tiny = {**arrays, "curve.lengths": np.full_like(arrays["curve.lengths"], 1e-308)}
+    with pytest.raises(Mismatch, match="curve.lengths must be positive, and at least 1e-50"):
+        from_arrays(description, tiny, 2)

@@ -22,14 +22,15 @@ def info(
     as_json: AsJson = False,
 ):
     """Show what a saved prior was fitted to, with which settings, and whether its source helped."""
-    from metaprior.estimators.hierarchical_fit import GRADIENT_ONLY
     from metaprior.estimators.persistence import read_prior
     from metaprior.files import InvalidFile
-    from metaprior.search.report import TransferReport
 
     with report_errors(as_json):
         check_outputs([prior], None, plot)
         header, _ = read_prior(prior)
+        from metaprior.estimators.hierarchical_fit import GRADIENT_ONLY  # after it: a refusal need not wait for these
+        from metaprior.search.report import TransferReport
+
         try:
             report = TransferReport.from_json(header["report"])
             unused = (*GRADIENT_ONLY, *OF_TRAINING) if header.get("engine") == "hierarchical" else ()

@@ -32,7 +32,7 @@ def read_model(meta: Any, header: dict[str, Any], tensors: dict[str, np.ndarray]
     fitted, input_dim, n_members = header["fitted"], header["input_dim"], header["n_members"]
     check_weights("model.weights", tensors.get("model.weights"), n_members)
     for i in range(n_members):  # before anything of this size is made
-        read_scaling(tensors, f"model.members[{i}].scaling.", input_dim)
+        read_scaling(tensors, f"model.members[{i}].scaling.", input_dim, header["training"]["scaling"])
     settings = _settings(meta, fitted["family_"], input_dim)
     settings = replace(settings, noise_std=None if settings.noise_std is None else 1.0)  # for its shape
     with jax.enable_x64(fitted["dtype_"] == "float64"):

@@ -34,5 +34,6 @@ def read_model(meta: Any, header: dict[str, Any], tensors: dict[str, np.ndarray]
         if named and int(named[1]) < len(arrays):
             arrays[int(named[1])][named[2]] = tensor
     pairs = zip(described, arrays, strict=True)
-    members = tuple(from_arrays(description, own, header["input_dim"]) for description, own in pairs)
+    recorded = header["training"]["scaling"]
+    members = tuple(from_arrays(description, own, header["input_dim"], recorded) for description, own in pairs)
     return Ensemble(members, weights)

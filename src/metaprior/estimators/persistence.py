@@ -1,6 +1,7 @@
 """Saved priors: one file with named tensors and a JSON header. Nothing in a file is executed.
 
-How the model of a prior is stored is up to what fitted it: see `ENGINES`.
+How the model of a prior is stored is up to what fitted it: see `ENGINES`. Modules that take long to import are
+imported after the header has been checked, so that a file that is no prior is refused at once.
 """
 
 import os
@@ -13,11 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.estimators.arguments import RENAMED, check_parameters
 from metaprior.estimators.prior_header import FITTED, TRACES, check_header, check_seen, check_traces
 from metaprior.files import CHECKPOINT, InvalidFile, read_tensors, reading, write_tensors
-from metaprior.search.report import TransferReport
-from metaprior.tasks.labels import as_labels
 
 ESTIMATORS = {
     "MetaGPRegressor": "metaprior.estimators.regressor",
@@ -57,9 +55,9 @@ def load(path: str | os.PathLike, *, mean: Any = None, kernel: Any = None, encod
     for how, name, known in (("of kind", header["kind"], ESTIMATORS), ("fitted by", engine, ENGINES)):
         if name not in known:
             raise InvalidFile(f"{path} holds a prior {how} {reprlib.repr(name)}, which this version does not know.")
-    kind = getattr(import_module(ESTIMATORS[header["kind"]]), header["kind"])
     custom = {"mean": mean, "kernel": kernel, "encoder": encoder}
     _check_custom(header["parameters"], custom)
+    kind = getattr(import_module(ESTIMATORS[header["kind"]]), header["kind"])
     with reading(path):
         meta = kind(**_decode_parameters(header["parameters"], kind._get_param_names(), custom))
         meta.engine_ = engine
@@ -79,7 +77,8 @@ def write_prior(meta: Any, path: str | os.PathLike) -> None:
         "input_dim": meta.model_.input_dim,
         "n_members": len(meta.model_.members),
         "report": meta.report_.to_json(),
-        "training": meta.training_,
+        # Without the time that the fit took: equal fits make equal files.
+        "training": {name: value for name, value in meta.training_.items() if name != "seconds"},
     }
     if meta.engine_ != DEFAULT_ENGINE:
         header["engine"] = meta.engine_
@@ -110,6 +109,10 @@ def read_prior(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, np.nd
 
 def _restore_fitted(meta: Any, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
     """Set the fitted attributes of an estimator from a file."""
+    from metaprior.estimators.arguments import check_parameters
+    from metaprior.search.report import TransferReport
+    from metaprior.tasks.labels import as_labels
+
     check_parameters(meta)
     fitted = header["fitted"]
     if meta.likelihood == "bernoulli":
@@ -169,6 +172,8 @@ def _check_custom(parameters: dict[str, Any], custom: dict[str, Any]) -> None:
 
 def _decode_parameters(parameters: dict[str, Any], names: Sequence[str], custom: dict[str, Any]) -> dict[str, Any]:
     """Decode constructor parameters; parameters that an older file lacks have their defaults."""
+    from metaprior.estimators.arguments import RENAMED
+
     stored = {RENAMED.get(name, name): value for name, value in parameters.items()}
     if unknown := sorted(set(stored) - set(names)):
         raise ValueError(f"it has parameters {unknown} that this version does not know")

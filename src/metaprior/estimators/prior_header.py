@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.metrics import MEANINGS
 from metaprior.schema import (
     MAX_NUMBER,
     OUTERMOST,
@@ -152,7 +151,14 @@ def check_header(header: Any) -> None:
     check_weights("report.weight", np.array(report["weight"], float), n_candidates)
     if training["target"] not in training["environments"]:
         raise Mismatch("training.target must be one of training.environments")
-    compared = (training.get("held_out") or {}).get("overall", {"metaprior": {}})
+    if training.get("held_out"):
+        _check_held_out(training["held_out"]["overall"])
+
+
+def _check_held_out(compared: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise Mismatch unless the scores on held-out tasks are known ones, and the same of all that were compared."""
+    from metaprior.metrics import MEANINGS  # scikit-learn takes a second, and most files do not need it
+
     names = compared.get("metaprior", {"": None}).keys()
     known = {name.removesuffix("_se") for name in names} <= MEANINGS.keys()
     if not known or any(score.keys() != names for score in compared.values()):

@@ -65,12 +65,14 @@ def to_arrays(prior: HierarchicalPrior) -> tuple[dict[str, Any], dict[str, np.nd
     return description, {name: np.asarray(array, np.float64) for name, array in arrays.items() if array is not None}
 
 
-def from_arrays(description: Any, arrays: Mapping[str, np.ndarray], input_dim: int) -> HierarchicalPrior:
-    """Make a prior from what `to_arrays` returned; raise `Mismatch` if it does not fit."""
+def from_arrays(
+    description: Any, arrays: Mapping[str, np.ndarray], input_dim: int, recorded: Mapping[str, Any] | None = None
+) -> HierarchicalPrior:
+    """Make a prior from what `to_arrays` returned; raise `Mismatch` if it, or the recorded scaling, does not fit."""
     DESCRIPTION(description, "model.members")
     if description["input_dim"] != input_dim:
         raise Mismatch(f"model.members must have {input_dim} input columns, as the header says")
-    scaling = read_scaling(arrays, "scaling.", input_dim)  # first: it shows how many columns there are
+    scaling = read_scaling(arrays, "scaling.", input_dim, recorded)  # first: it shows how many columns there are
     if unknown := description["parts"].keys() - {part.name for part in fields(Parts)}:
         raise Mismatch(f"model.members has parts {sorted(unknown)} that this version does not know")
     layout = Layout(Parts(**description["parts"]), input_dim, description["log_noise"], description.get("separate"))
@@ -100,8 +102,8 @@ def _check_arrays(layout: Layout, arrays: Mapping[str, np.ndarray]) -> dict[str,
         if name in OPTIONAL_ARRAYS and name not in arrays:
             continue
         found[name] = check_array(name, arrays.get(name), shape, LARGEST.get(name, MAX_LEARNED))
-        if name in POSITIVE and not (found[name] > 0).all():
-            raise Mismatch(f"{name} must be positive")
+        if name in POSITIVE and not (found[name] >= 1.0 / MAX_LEARNED).all():  # one over its square must be a number
+            raise Mismatch(f"{name} must be positive, and at least {1.0 / MAX_LEARNED:g}")
     check_weights("scales.log_weights", np.exp(np.minimum(found["scales.log_weights"], 1.0)), None)
     return found
 
