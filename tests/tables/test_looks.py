@@ -84,7 +84,9 @@ def test_times_are_no_labels(cells):
 
 
 @pytest.mark.parametrize(
-    "cell", [pd.Period("2026-01"), pd.Interval(0, 1), b"a", 1j, datetime.timedelta(1), 10**400], ids=repr
+    "cell",
+    [pd.Period("2026-01"), pd.Interval(0, 1), b"a", 1j, datetime.timedelta(1), 10**400],
+    ids=lambda cell: type(cell).__name__,
 )
 @pytest.mark.parametrize("labels", [True, None])
 def test_what_is_no_label_is_refused_by_column(cell, labels):
