@@ -70,7 +70,7 @@ class HierarchicalPrior:
         """Condition on standardized contexts x (tasks, n, d), y and mask (tasks, n)."""
         x, y, mask = _from_far_to_near(x, y, mask)
         context = self.describe(np.asarray(x, np.float64), mask.astype(np.float64))
-        fixed, scaled = self._covariance(context, context)
+        fixed, scaled = self.covariance(context, context)
         deviation = (np.asarray(y, np.float64) - context.features @ self.weights) * context.mask
         pairs = zip(self._factors.tolist(), self.noise_variances.tolist(), strict=True)
         covariances = ((fixed + factor**2 * scaled, noise) for factor, noise in pairs)
@@ -85,11 +85,7 @@ class HierarchicalPrior:
     def marginals(self, posterior: Posterior, x: np.ndarray) -> Prediction:
         """Predict the latent function at standardized queries x (tasks, queries, d)."""
         queries, solved, mean = self._predict(posterior, x)
-        n_line = 1 + self.input_dim
-        fixed = np.sum((queries.features @ self.weights_root) ** 2, axis=-1)
-        fixed += np.sum(queries.own[..., :n_line] ** 2, axis=-1)
-        scaled = np.sum(queries.own[..., n_line:] ** 2, axis=-1) - np.sum(queries.removed**2, axis=-1)
-        scaled += self._smooth_variance
+        fixed, scaled = self.variance(queries)
         prior_variance = fixed + self._factors[:, None, None] ** 2 * scaled
         variance = np.maximum(prior_variance - np.sum(solved**2, axis=2), ROUNDING * prior_variance)
         return Prediction(mean, variance, self.noise_variances, posterior.log_weights)
@@ -97,7 +93,7 @@ class HierarchicalPrior:
     def joint(self, posterior: Posterior, x: np.ndarray) -> Prediction:
         """Predict the latent function at standardized queries jointly: `variance` has covariance matrices."""
         queries, solved, mean = self._predict(posterior, x)
-        fixed, scaled = self._covariance(queries, queries)
+        fixed, scaled = self.covariance(queries, queries)
         prior_covariance = fixed + self._factors[:, None, None, None] ** 2 * scaled
         covariance = prior_covariance - np.swapaxes(solved, 2, 3) @ solved
         return Prediction(mean, covariance, self.noise_variances, posterior.log_weights)
@@ -167,12 +163,20 @@ class HierarchicalPrior:
             scaled -= left.removed @ np.swapaxes(right.removed, 1, 2)
         return lines, scaled
 
-    def _covariance(self, left: Points, right: Points) -> tuple[np.ndarray, np.ndarray]:
+    def covariance(self, left: Points, right: Points) -> tuple[np.ndarray, np.ndarray]:
         """Return the same for a new task: the uncertainty of the common mean adds to the fixed part."""
         of_left = left.features @ self.weights_root
         of_right = of_left if right is left else right.features @ self.weights_root
         lines, scaled = self.deviations(left, right)
         return of_left @ np.swapaxes(of_right, 1, 2) + lines, scaled
+
+    def variance(self, points: Points) -> tuple[np.ndarray, np.ndarray]:
+        """Return the diagonals of `covariance`, (tasks, n) each."""
+        n_line = 1 + self.input_dim
+        fixed = np.sum((points.features @ self.weights_root) ** 2, axis=-1)
+        fixed += np.sum(points.own[..., :n_line] ** 2, axis=-1)
+        scaled = np.sum(points.own[..., n_line:] ** 2, axis=-1) - np.sum(points.removed**2, axis=-1)
+        return fixed, scaled + self._smooth_variance
 
     @property
     def noise_variances(self) -> np.ndarray:
@@ -187,7 +191,7 @@ class HierarchicalPrior:
         """Return the queries, L^-1 times their covariance with the context, and the posterior means."""
         x = np.asarray(x, np.float64)
         queries = self.describe(x, np.ones(x.shape[:2]))
-        fixed, scaled = self._covariance(posterior.context, queries)
+        fixed, scaled = self.covariance(posterior.context, queries)
         if self.scales.noise_only:
             solved = posterior.inverse_root @ (fixed + scaled)
         else:

@@ -1,6 +1,6 @@
 """The mode of the collapsed Gibbs density of theta, by a quasi-Newton method."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -86,7 +86,22 @@ def find_mode(
     near: Sequence[Mode] = (),
     max_iterations: int = MAX_ITERATIONS,
 ) -> Mode:
-    """Return the mode of theta, by BFGS.
+    """Return the mode of theta given readings."""
+
+    def density(theta: np.ndarray, gradient: bool) -> tuple[float, np.ndarray]:
+        value, slope, *_ = log_density(layout, theta, blocks, points, gradient)
+        return value, slope
+
+    return climb(layout, density, near, max_iterations)
+
+
+def climb(
+    layout: Layout,
+    density: Callable[[np.ndarray, bool], tuple[float, np.ndarray]],
+    near: Sequence[Mode] = (),
+    max_iterations: int = MAX_ITERATIONS,
+) -> Mode:
+    """Return the mode of a log density of theta, by BFGS. `density(theta, gradient)` returns its value and slope.
 
     It starts from the best of `near`, modes of similar tasks or of a similar prior; without any, from all general
     starting points, and the highest mode is kept.
@@ -95,14 +110,14 @@ def find_mode(
     def loss(theta: np.ndarray, gradient: bool = True) -> tuple[float, np.ndarray]:
         if np.max(np.abs(theta - layout.center) / layout.spread) < FARTHEST:
             try:
-                value, slope, *_ = log_density(layout, theta, blocks, points, gradient)
+                value, slope = density(theta, gradient)
             except np.linalg.LinAlgError:
                 return np.inf, np.zeros(len(theta))
             if np.isfinite(value) and np.isfinite(slope).all():
                 return -value, -slope
         return np.inf, np.zeros(len(theta))
 
-    def climb(start: np.ndarray, inverse_hessian: np.ndarray | None) -> Mode:
+    def climb_from(start: np.ndarray, inverse_hessian: np.ndarray | None) -> Mode:
         options: dict[str, object] = {"maxiter": max_iterations, "gtol": GRADIENT_TOLERANCE}
         if inverse_hessian is not None:
             options["hess_inv0"] = inverse_hessian
@@ -114,9 +129,9 @@ def find_mode(
 
     known = [_extended(mode, layout) for mode in near if mode.layout.parts.smooth == layout.parts.smooth]
     if not known:  # few tasks have several modes, and the highest is not always near the best start
-        return max((climb(start, None) for start in layout.starts()), key=lambda mode: mode.value)
+        return max((climb_from(start, None) for start in layout.starts()), key=lambda mode: mode.value)
     nearest = min(known, key=lambda mode: loss(mode.theta, gradient=False)[0]) if len(known) > 1 else known[0]
-    return climb(nearest.theta, nearest.inverse_hessian)
+    return climb_from(nearest.theta, nearest.inverse_hessian)
 
 
 def _extended(mode: Mode, layout: Layout) -> Mode:

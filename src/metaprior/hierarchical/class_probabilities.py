@@ -1,0 +1,74 @@
+"""Class probabilities, the average of softmax(t) over Gaussian latent functions t of every class."""
+
+import math
+from functools import cache
+
+import numpy as np
+from scipy.special import log_expit, log_ndtr, ndtri
+
+from metaprior.hierarchical.small_matrices import log_sum_exp
+
+N_NODES = 32  # of Gauss-Hermite quadrature, for two classes
+N_POINTS = 128  # of a quasi-random sequence, for more
+# Variance from which the roles of t and the logistic are swapped in the quadrature; about the variance of the logistic.
+MAX_NARROW_VARIANCE = math.pi
+
+
+def log_probabilities(mean: np.ndarray, covariance: np.ndarray | None) -> np.ndarray:
+    """Return log E[softmax(t)], (..., classes), for t ~ N(mean, covariance), (..., classes) and (..., classes, classes).
+
+    Classes that are not possible have a mean of minus infinity. Without a covariance t is its mean.
+    """
+    if covariance is None:
+        return mean - log_sum_exp(mean, axis=-1)[..., None]
+    if mean.shape[-1] == 2:
+        return _of_two(mean, covariance)
+    possible = np.isfinite(mean)
+    covariance = covariance * (possible[..., :, None] & possible[..., None, :])
+    eigenvalues, vectors = np.linalg.eigh(covariance)
+    root = vectors * np.sqrt(np.maximum(eigenvalues, 0.0))[..., None, :]
+    t = mean[..., None, :] + _points(mean.shape[-1]) @ np.swapaxes(root, -1, -2)
+    t -= log_sum_exp(t, axis=-1)[..., None]
+    return log_sum_exp(t, axis=-2) - math.log(N_POINTS)
+
+
+def _of_two(mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    """Return the log probabilities of two classes, by quadrature over t_2 - t_1, accurate in the tails."""
+    difference = mean[..., 1] - mean[..., 0]
+    variance = covariance[..., 0, 0] + covariance[..., 1, 1] - 2.0 * covariance[..., 0, 1]
+    return np.stack([log_logistic(-difference, variance), log_logistic(difference, variance)], axis=-1)
+
+
+def log_logistic(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    """Return log E[sigmoid(t)] for t ~ N(mean, variance), by Gauss-Hermite quadrature.
+
+    For a narrow t the nodes are those of t. For a wide t they are too coarse for the sigmoid. Then the roles are
+    swapped: sigmoid(t) = p(l < t) for a logistic l, whose nodes come from N(0, pi), and t is integrated out.
+    """
+    nodes, weights = np.polynomial.hermite.hermgauss(N_NODES)
+    std = np.sqrt(np.maximum(variance, 0.0))[..., None]
+    with np.errstate(all="ignore"):
+        narrow = log_expit(mean[..., None] + math.sqrt(2.0) * std * nodes) + np.log(weights)
+        logistic = math.sqrt(2.0 * MAX_NARROW_VARIANCE) * nodes
+        # The density of the logistic over that of N(0, pi), times sqrt(2 pi) and the scale of the nodes.
+        log_ratio = np.log(weights) + nodes**2 + log_expit(logistic) + log_expit(-logistic)
+        wide = log_ndtr((mean[..., None] - logistic) / std) + log_ratio
+    is_narrow = variance < MAX_NARROW_VARIANCE
+    narrow, wide = log_sum_exp(narrow, axis=-1), log_sum_exp(wide, axis=-1)
+    return np.where(is_narrow, narrow - 0.5 * math.log(math.pi), wide + 0.5 * math.log(2.0 * MAX_NARROW_VARIANCE))
+
+
+@cache
+def _points(n_dimensions: int) -> np.ndarray:
+    """Return standard normal points (points, dimensions), in pairs of opposite signs.
+
+    The additive recurrence with the powers of 1 / g, where g^(d + 1) = g + 1 (Roberts, 2018), fills the unit cube
+    evenly in every number of dimensions.
+    """
+    g = 2.0
+    for _ in range(50):
+        g = (1.0 + g) ** (1.0 / (n_dimensions + 1.0))
+    steps = np.arange(1, N_POINTS // 2 + 1)[:, None]
+    half = ndtri((0.5 + steps * g ** -np.arange(1.0, n_dimensions + 1.0)) % 1.0)
+    points = np.concatenate([half, -half])
+    return points / np.sqrt(np.mean(points**2, axis=0))  # of unit variance

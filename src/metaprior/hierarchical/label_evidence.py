@@ -1,0 +1,154 @@
+"""The evidence of labels, with the latent functions of all tasks and the weights m of a common mean integrated out.
+
+The latent functions of task i have the means F_i m_c, with m ~ N(0, I). With counts c_i the log Gibbs density
+
+    psi = sum_i c_i (log p(y_i | t_i) - (t_i - F_i m)' K_i^-1 (t_i - F_i m) / 2) - |m|^2 / 2
+
+is concave in all t and m. Laplace's approximation at its mode, with P = I + sum_i c_i F_i' R_i F_i, is
+
+    J = psi - sum_i c_i log |I + K_i W_i| / 2 - log |P| / 2,
+
+that of `collapse` with K_i + W_i^-1 in place of the covariance of readings.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from metaprior.hierarchical.collapse import posterior_of_weights
+from metaprior.hierarchical.softmax import MAX_HALVINGS, MAX_STEPS, TOLERANCE, Curvature, Labels, find_modes
+
+
+class LabelBlock(NamedTuple):
+    """The labels of a block of tasks, the features of their common mean, and how much each task counts."""
+
+    labels: Labels
+    features: np.ndarray  # F, (tasks, n, p), zero for padding; p = 0: there is no common mean
+    counts: np.ndarray  # c, (tasks,)
+
+    def mean(self, weights: np.ndarray) -> np.ndarray:
+        """Return F m, (tasks, classes, n), for weights (classes, p)."""
+        return weights @ np.swapaxes(self.features, 1, 2)
+
+
+class LabelEvidence(NamedTuple):
+    """The evidence J at the mode of all latent functions and of m."""
+
+    value: float  # J
+    weights: np.ndarray  # m, (classes, p)
+    root: np.ndarray  # Q with Q Q' = P^-1, (classes p, classes p)
+    coefficients: list[np.ndarray]  # a of every block, (tasks, classes, n)
+    curvatures: list[Curvature]
+    converged: bool
+
+
+def label_evidence(blocks: Sequence[LabelBlock], start: Sequence[np.ndarray] | None = None) -> LabelEvidence:
+    """Find the mode, from coefficients a or from zero, and the evidence there."""
+    if blocks[0].features.shape[-1]:
+        weights, coefficients, converged = _joint_mode(blocks, start)
+    else:
+        zeros = [np.zeros(block.labels.y.shape) for block in blocks]
+        starts = start or zeros
+        pairs = [find_modes(block.labels, mu, a) for block, mu, a in zip(blocks, zeros, starts, strict=True)]
+        weights, coefficients = np.zeros((zeros[0].shape[1], 0)), [a for a, _ in pairs]
+        converged = all(found.all() for _, found in pairs)
+    value, curvatures = -0.5 * float(np.sum(weights**2)), []
+    for block, a in zip(blocks, coefficients, strict=True):
+        deviation = block.labels.deviation(a)
+        t = block.mean(weights) + deviation
+        found = Curvature.at(block.labels, t)
+        evidence = block.labels.log_posterior(a, t, deviation) - 0.5 * found.log_determinant
+        value += float(block.counts @ evidence)
+        curvatures.append(found)
+    if not weights.size:
+        return LabelEvidence(value, weights, np.zeros((0, 0)), coefficients, curvatures, converged)
+    _, root, log_determinant = posterior_of_weights(_precision(blocks, curvatures), np.zeros(weights.size))
+    return LabelEvidence(value - 0.5 * log_determinant, weights, root, coefficients, curvatures, converged)
+
+
+def _joint_mode(
+    blocks: Sequence[LabelBlock], start: Sequence[np.ndarray] | None
+) -> tuple[np.ndarray, list[np.ndarray], bool]:
+    """Return m and the coefficients a of every block at the joint mode, by Newton's method."""
+    n_classes, n_features = blocks[0].labels.y.shape[1], blocks[0].features.shape[-1]
+    coefficients = [np.zeros(block.labels.y.shape) for block in blocks] if start is None else list(start)
+    # a determines m at the mode: m = sum_i c_i F_i' a_i. Far from one it is a start like any other.
+    weights = sum((_pull(block, a) for block, a in zip(blocks, coefficients, strict=True)))
+    weights = np.zeros((n_classes, n_features)) if start is None else np.asarray(weights)
+    value = _psi(blocks, coefficients, weights)
+    for _ in range(MAX_STEPS):
+        new_weights, new = _newton(blocks, coefficients, weights)
+        fraction = 1.0
+        for _ in range(MAX_HALVINGS):
+            tried = [a + fraction * (b - a) for a, b in zip(coefficients, new, strict=True)]
+            moved = weights + fraction * (new_weights - weights)
+            after = _psi(blocks, tried, moved)
+            if after >= value - TOLERANCE * (1.0 + abs(value)):
+                break
+            fraction *= 0.5
+        else:
+            return weights, coefficients, False
+        gain, value, weights, coefficients = after - value, after, moved, tried
+        if gain <= TOLERANCE * (1.0 + abs(value)):
+            return weights, coefficients, True
+    return weights, coefficients, False
+
+
+def _newton(
+    blocks: Sequence[LabelBlock], coefficients: Sequence[np.ndarray], weights: np.ndarray
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return m and a after a step of Newton's method from the latent functions t.
+
+    With v = W t + y - pi, the working responses t + W^-1 (y - pi) are Gaussian around F m with the covariance
+    K + W^-1: m is P^-1 sum_i c_i F_i' (I + W K)^-1 v, and a is (I + W K)^-1 (v - W F m).
+    """
+    curvatures, targets, linear = [], [], np.zeros(weights.shape)
+    for block, a in zip(blocks, coefficients, strict=True):
+        t = block.mean(weights) + block.labels.deviation(a)
+        found = Curvature.at(block.labels, t)
+        target = found.times(t) + block.labels.y - found.probabilities
+        linear += _pull(block, found.newton(block.labels, target))
+        curvatures.append(found)
+        targets.append(target)
+    mean, *_ = posterior_of_weights(_precision(blocks, curvatures), linear.ravel())
+    weights = mean.reshape(weights.shape)
+    new = [
+        found.newton(block.labels, target - found.times(block.mean(weights)))
+        for block, found, target in zip(blocks, curvatures, targets, strict=True)
+    ]
+    return weights, new
+
+
+def _psi(blocks: Sequence[LabelBlock], coefficients: Sequence[np.ndarray], weights: np.ndarray) -> float:
+    value = -0.5 * float(np.sum(weights**2))
+    for block, a in zip(blocks, coefficients, strict=True):
+        deviation = block.labels.deviation(a)
+        value += float(block.counts @ block.labels.log_posterior(a, block.mean(weights) + deviation, deviation))
+    return value
+
+
+def _pull(block: LabelBlock, a: np.ndarray) -> np.ndarray:
+    """Return sum_i c_i F_i' a_i, (classes, p)."""
+    return np.tensordot(block.counts[:, None, None] * a, block.features, axes=((0, 2), (0, 1)))
+
+
+def _precision(blocks: Sequence[LabelBlock], curvatures: Sequence[Curvature]) -> np.ndarray:
+    """Return P, with rows and columns by class and feature."""
+    n_classes, n_features = blocks[0].labels.y.shape[1], blocks[0].features.shape[-1]
+    precision = np.eye(n_classes * n_features).reshape(n_classes, n_features, n_classes, n_features)
+    for block, found in zip(blocks, curvatures, strict=True):
+        weighted, across = project(block, found)
+        for c in range(n_classes):
+            own = np.tensordot(block.counts[:, None, None] * block.features, weighted[:, c], axes=((0, 1), (0, 1)))
+            precision[c, :, c] += own
+        scaled = block.counts[:, None, None, None] * across
+        precision -= np.tensordot(scaled, across, axes=((0, 2), (0, 2)))
+    return precision.reshape(n_classes * n_features, n_classes * n_features)
+
+
+def project(block: LabelBlock, found: Curvature) -> tuple[np.ndarray, np.ndarray]:
+    """Return E_c F, and S E_c F with S' S = (sum_c E_c)^-1: R F = E F - (S E)' (S E F), by class."""
+    weighted = found.parts @ block.features[:, None]
+    root = np.linalg.cholesky(found.inverse_sum)
+    return weighted, np.swapaxes(root, 1, 2)[:, None] @ weighted

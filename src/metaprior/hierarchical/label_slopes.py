@@ -1,0 +1,87 @@
+"""Derivatives of the evidence J of labels with respect to the covariances K_i and mean features F_i.
+
+At fixed t and m, J depends on K and F as the evidence of readings does (`collapse.slopes`). The mode moves with them
+too: psi is stationary there, but the determinants are not. With Sigma = K - K R K + H P^-1 H', the posterior covariance
+of t, where H = (I - K R) F, and their derivative g = -c tr(Sigma dW/dt) / 2, the mode adds
+
+    dJ/dK: v a'    and    dJ/dF: v m' + c a w',    v = (I + W K)^-1 g - c R F w,    P w = sum_i F_i' (I + W K)^-1 g_i.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from metaprior.hierarchical.label_evidence import LabelBlock, LabelEvidence, project
+from metaprior.hierarchical.softmax import Curvature
+
+
+class _Parts(NamedTuple):
+    """What the derivatives of one block share."""
+
+    precision_features: np.ndarray  # R F Q, (tasks, classes, n, classes p)
+    determinant: np.ndarray  # (I + W K)^-1 g, (tasks, classes, n)
+
+
+def label_slopes(blocks: Sequence[LabelBlock], evidence: LabelEvidence) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return dJ/dK (tasks, n, n), summed over classes, and dJ/dF (tasks, n, p) of every block."""
+    weights, root = evidence.weights, evidence.root
+    parts = [_parts(block, found, root) for block, found in zip(blocks, evidence.curvatures, strict=True)]
+    pulled = sum(
+        np.tensordot(part.determinant, block.features, axes=((0, 2), (0, 1)))
+        for block, part in zip(blocks, parts, strict=True)
+    )
+    along = root.T @ np.ravel(pulled)  # w = Q along
+    moved = (root @ along).reshape(weights.shape)
+    slopes = []
+    for block, found, a, part in zip(blocks, evidence.curvatures, evidence.coefficients, parts, strict=True):
+        counts = block.counts[:, None, None]
+        v = part.determinant - counts * (part.precision_features @ along)
+        spread = part.precision_features
+        of_covariance = 0.5 * np.swapaxes(a, 1, 2) @ a + 0.5 * np.einsum("tcik,tcjk->tij", spread, spread)
+        of_covariance -= 0.5 * _precision_of_classes(found)
+        of_mode = np.swapaxes(v, 1, 2) @ a
+        of_covariance = counts * of_covariance + 0.5 * (of_mode + np.swapaxes(of_mode, 1, 2))
+        by_class = root.reshape(*weights.shape, len(root))
+        of_features = np.swapaxes(a, 1, 2) @ (weights + moved) - np.einsum("tcik,cpk->tip", spread, by_class)
+        slopes.append((of_covariance, counts * of_features + np.swapaxes(v, 1, 2) @ weights))
+    return slopes
+
+
+def _parts(block: LabelBlock, found: Curvature, root: np.ndarray) -> _Parts:
+    covariance, pi = block.labels.covariance, found.probabilities
+    n_classes, n_features = pi.shape[1], block.features.shape[-1]
+    explained = covariance[:, None] @ found.parts  # K E_c
+    lower = np.linalg.cholesky(found.inverse_sum)
+    shared = explained @ lower[:, None]
+    posterior = np.einsum("tcik,tdik->ticd", shared, shared)
+    own = np.diagonal(covariance, axis1=1, axis2=2)[:, None] - np.sum(explained * covariance[:, None], axis=-1)
+    classes = np.arange(n_classes)
+    posterior[..., classes, classes] += np.swapaxes(own, 1, 2)
+    spread = np.zeros((*pi.shape, 0))
+    if n_features:
+        weighted, across = project(block, found)
+        by_class = root.reshape(n_classes, n_features, len(root))
+        spread = weighted @ by_class - (found.parts @ lower[:, None]) @ np.tensordot(
+            across, by_class, axes=((1, 3), (0, 1))
+        )[:, None]
+        of_mean = block.features[:, None] @ by_class - covariance[:, None] @ spread  # H Q
+        posterior += np.einsum("tcik,tdik->ticd", of_mean, of_mean)
+    determinant = -0.5 * block.counts[:, None, None] * _third_cumulants(pi, posterior)
+    return _Parts(spread, found.newton(block.labels, determinant))
+
+
+def _third_cumulants(pi: np.ndarray, posterior: np.ndarray) -> np.ndarray:
+    """Return tr(S dW/dt_c) of every sample, for S (tasks, n, classes, classes).
+
+    dW_ab/dt_c is the third cumulant of the one-hot label: tr(S dW/dt_c) = pi_c (q_c - sum_k pi_k q_k), where
+    q_k = (e_k - pi)' S (e_k - pi).
+    """
+    q = np.diagonal(posterior, axis1=2, axis2=3) - 2.0 * (posterior @ np.swapaxes(pi, 1, 2)[..., None])[..., 0]
+    q = np.swapaxes(q, 1, 2)
+    return pi * (q - np.sum(pi * q, axis=1, keepdims=True))
+
+
+def _precision_of_classes(found: Curvature) -> np.ndarray:
+    """Return the sum over classes of the blocks R_cc = E_c - E_c (sum_c E_c)^-1 E_c."""
+    return np.sum(found.parts - found.parts @ found.inverse_sum[:, None] @ found.parts, axis=1)
