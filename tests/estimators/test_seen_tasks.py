@@ -57,8 +57,24 @@ def test_a_prior_knows_its_tasks_in_any_order_of_their_readings(prior):
     backwards = [(x[::-1], y[::-1]) for x, y in SOURCE]
     swapped = [(x[["price", "week"]], y) for x, y in TARGET]
     assert prior.fitted_on([*SOURCE, *TARGET, *backwards, *swapped]).all()
-    assert not prior.fitted_on([*NEW, (SOURCE[0][0][:5], SOURCE[0][1][:5])]).any()
+    assert not prior.fitted_on([*NEW, (SOURCE[0][0][:3], SOURCE[0][1][:3])]).any()
     assert prior.fitted_on([]).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x, y: (x[:4], y[:4]),
+        lambda x, y: (x[1:], y[1:] + 1e-7),
+        lambda x, y: (x.astype(np.float32), y.astype(np.float32)),
+    ],
+    ids=["part", "shifted part", "float32"],
+)
+def test_parts_and_rounded_copies_of_its_tasks_are_known_too(prior, change):
+    tasks = [change(*task) for task in (*SOURCE, *TARGET)]
+    assert prior.fitted_on(tasks).mean() > 0.9  # a value may lie on the edge of a cell
+    with pytest.warns(SeenTasksWarning, match=r"of 10 test tasks have the readings of tasks .* nearly all of them"):
+        prior.evaluate(split(tasks, 1))
 
 
 def test_evaluation_on_training_tasks_warns(prior):
@@ -112,7 +128,14 @@ def test_blocks_change_nothing(meta, monkeypatch):
 
 def test_a_prior_with_too_many_tasks_says_at_least():
     with pytest.warns(SeenTasksWarning, match="^At least 1 of 2 test tasks"):
-        seen_tasks.warn_if_seen(np.array([False, True]), "test_tasks", seen_tasks.MAX_DIGESTS)
+        seen_tasks.warn_if_seen(np.array([False, True]), "test_tasks", at_least=True)
+
+
+@pytest.mark.parametrize("kept", ["MAX_DIGESTS", "MAX_ROWS"])
+def test_a_prior_with_too_many_tasks_or_readings_knows_that(meta, kept, monkeypatch):
+    assert not meta._forgets
+    monkeypatch.setattr(seen_tasks, kept, {"MAX_DIGESTS": 10, "MAX_ROWS": 60}[kept])
+    assert meta._forgets
 
 
 def test_names_are_kept_and_checked_wherever_x_enters(prior):
@@ -215,10 +238,11 @@ def test_predictions_inside_the_range_and_plots_are_quiet(meta):
 def test_files_of_earlier_versions_know_nothing_and_say_nothing(meta, tmp_path):
     path = tmp_path / "prior.safetensors"
     old = load(_saved(meta, path))
-    for name in ("feature_names_in_", "feature_range_", "task_digests_"):
+    later = ("feature_names_in_", "feature_range_", "task_digests_", "row_digests_", "row_grid_")
+    for name in later:
         delattr(old, name)
     old = load(_saved(old, path))
-    assert not any(hasattr(old, name) for name in ("feature_names_in_", "feature_range_", "task_digests_"))
+    assert not any(hasattr(old, name) for name in later)
     assert not old.fitted_on(TARGET).any()
     assert not old.adapt([], []).extrapolates([[1e9, 1e9]]).any()
 
@@ -236,6 +260,10 @@ def _saved(meta, path):
         ({"feature_range_": np.array([[0.0, 2.0], [1.0, 1.0]])}, "feature_range_ must have the smaller values first"),
         ({"task_digests_": np.zeros(3)}, r"task_digests_ must be uint64\[at most 100000\]; the file has float64\[3\]"),
         ({"task_digests_": np.zeros(100_001, np.uint64)}, "the file has uint64"),
+        ({"row_digests_": np.zeros((1, 2), np.uint64)}, r"row_digests_ must be uint64\[at most 100000\]"),
+        ({"row_digests_": np.array([2, 1], np.uint64)}, "row_digests_ must be different numbers, the smallest first"),
+        ({"row_grid_": np.ones((2, 2))}, r"row_grid_ must be float64\[2, 3\]"),
+        ({"row_grid_": np.zeros((2, 3))}, "row_grid_ must have positive steps"),
     ],
 )
 def test_what_a_file_tells_of_the_tasks_is_checked(arrays, said):

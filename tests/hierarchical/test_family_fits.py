@@ -302,5 +302,5 @@ def test_length_scales_of_a_file_must_be_numbers_whose_squares_can_be_divided_by
     description, arrays = to_arrays(fitted.priors[CURVE])
     assert_same(from_arrays(description, arrays, 2), fitted.priors[CURVE], rtol=1e-12)
     tiny = {**arrays, "curve.lengths": np.full_like(arrays["curve.lengths"], 1e-308)}
-    with pytest.raises(Mismatch, match="curve.lengths must be positive, and at least 1e-50"):
+    with pytest.raises(Mismatch, match=r"curve\.lengths must be positive, and at least 1e-50"):
         from_arrays(description, tiny, 2)

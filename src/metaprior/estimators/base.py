@@ -99,7 +99,7 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         fit_prior = self._engine(tests)
         fitted = fit_prior(self, environments, tests, patience, checkpoint)
         self._record(fitted, environments, time.monotonic() - started)
-        self._remember_tasks(features, seen, environments.target, tests)
+        self._remember_tasks(features, environments.tasks, seen, environments.target, tests)
         return self
 
     def set_params(self, **params: Any) -> Any:

@@ -28,7 +28,7 @@ ENGINES = {
 }
 DEFAULT_ENGINE = "gradient"  # of files that name none
 ARRAYS = ("environment_weights_", *TRACES)
-OPTIONAL_ARRAYS = ("feature_range_", "task_digests_")  # not in files of earlier versions
+OPTIONAL_ARRAYS = ("feature_range_", "task_digests_", "row_digests_", "row_grid_")  # not in files of earlier versions
 
 
 def load(path: str | os.PathLike, *, mean: Any = None, kernel: Any = None, encoder: Any = None) -> Any:

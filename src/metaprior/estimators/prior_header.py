@@ -29,6 +29,7 @@ from metaprior.schema import (
     sequence,
     text,
 )
+from metaprior.tasks.row_digests import MAX_ROWS
 from metaprior.tasks.task_digests import MAX_DIGESTS
 
 MAX_MEMBERS = 10_000
@@ -181,6 +182,13 @@ def check_seen(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> N
         lower, upper = check_array("feature_range_", arrays["feature_range_"], shape, most=MAX_NUMBER)
         if (lower > upper).any():
             raise Mismatch("feature_range_ must have the smaller values first")
-    digests = arrays.get("task_digests_", np.empty(0, np.uint64))
-    if digests.dtype != np.uint64 or digests.ndim != 1 or len(digests) > MAX_DIGESTS:
-        raise Mismatch(f"task_digests_ must be uint64[at most {MAX_DIGESTS}]; the file has {describe(digests)}")
+    for name, most in (("task_digests_", MAX_DIGESTS), ("row_digests_", MAX_ROWS)):
+        digests = arrays.get(name, np.empty(0, np.uint64))
+        if digests.dtype != np.uint64 or digests.ndim != 1 or len(digests) > most:
+            raise Mismatch(f"{name} must be uint64[at most {most}]; the file has {describe(digests)}")
+        if (digests[1:] <= digests[:-1]).any():
+            raise Mismatch(f"{name} must be different numbers, the smallest first")
+    if "row_grid_" in arrays:
+        _, step = check_array("row_grid_", arrays["row_grid_"], (2, header["input_dim"] + 1), most=MAX_NUMBER)
+        if not (step > 0).all():
+            raise Mismatch("row_grid_ must have positive steps")

@@ -126,8 +126,9 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
     feature_range_ : ndarray of shape (2, n_features_in_)
         Smallest and largest value of every input column in the tasks of environments with weight. Predictions at inputs
         that are outside by more than a tenth of the range warn with an `ExtrapolationWarning`.
-    task_digests_ : ndarray of uint64
-        Digests of the tasks, for `fitted_on` and `evaluate`.
+    task_digests_, row_digests_, row_grid_ : ndarray
+        Digests of the tasks and of their readings, and the grid that readings are rounded to before, for `fitted_on`
+        and `evaluate`.
 
     Examples
     --------

@@ -11,6 +11,7 @@ from metaprior.checks import Argument, Message, warn_caller
 from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.padding import Ragged
+from metaprior.tasks.row_digests import MAX_ROWS, kept_rows, make_grid, recognized, row_digests
 from metaprior.tasks.task_digests import MAX_DIGESTS, digest, kept_digests, row_hashes, sum_rows
 from metaprior.tasks.types import Task, TestTask
 
@@ -41,13 +42,15 @@ class KnowsItsTasks:
     def fitted_on(self, tasks: Iterable[Any]) -> np.ndarray:
         """Tell which tasks the prior was fitted to, by their readings in any order.
 
-        The prior keeps a digest of each task that it was fitted to or validated on, of the first 100,000 in the order
-        of the digests. Beyond that many, a task may go unnoticed.
+        A task is known again if nine tenths of its readings, and four or more, are readings of one task that the prior
+        was fitted to or validated on, up to rounding. Where such tasks have many readings in common with each other, as
+        in tables of small integers, only whole tasks are known again. The prior keeps digests of up to 100,000 tasks
+        and 100,000 of their readings. Beyond that many, a task may go unnoticed.
 
         Parameters
         ----------
         tasks : sequence of (X, y)
-            Tasks with all of their readings.
+            Tasks with all or some of their readings.
 
         Returns
         -------
@@ -63,7 +66,7 @@ class KnowsItsTasks:
         """
         check_is_fitted(self, "model_")
         checked = self._check_tasks(tasks, "tasks", self.features_)
-        return np.isin(task_digests(checked), self._known_digests) if checked else np.zeros(0, bool)
+        return self._seen(checked) if checked else np.zeros(0, bool)
 
     @property
     def features_(self) -> Features:
@@ -73,7 +76,12 @@ class KnowsItsTasks:
         return Features(self.n_features_in_, None if names is None else tuple(names), known)
 
     def _remember_tasks(
-        self, features: Features, seen: Sequence[Seen], target: int, tests: list[TestTask] | None
+        self,
+        features: Features,
+        environments: Sequence[Sequence[Task]],
+        seen: Sequence[Seen],
+        target: int,
+        tests: list[TestTask] | None,
     ) -> None:
         """Set the fitted attributes that tell of the tasks: names and ranges of their inputs, and digests."""
         vars(self).pop("feature_names_in_", None)  # of an earlier fit
@@ -82,22 +90,41 @@ class KnowsItsTasks:
         self.feature_range_ = input_range(seen, self.environment_weights_)
         # An environment without weight in any candidate had no effect, but the target has judged the candidates.
         used = self.report_.environment_weights.max(axis=0) > 0
-        digests = [each.digests for e, each in enumerate(seen) if used[e] or e == target]
-        digests += [] if tests is None else [digests_of_tests(tests)]
-        self.task_digests_ = kept_digests(np.concatenate(digests))
+        used[target] = True
+        whole = [_whole(test) for test in tests or ()]
+        known = [*(tasks for tasks, counts in zip(environments, used, strict=True) if counts and len(tasks)), whole]
+        seen = [each for each, counts in zip(seen, used, strict=True) if counts and len(each.digests)]
+        seen += [remember(whole, self.n_features_in_)] if whole else []
+        self.task_digests_ = kept_digests(np.concatenate([each.digests for each in seen]))
+        self.row_grid_ = make_grid(*(np.min([s.lower for s in seen], 0), np.max([s.upper for s in seen], 0)))
+        self.row_digests_ = np.empty(0, np.uint64)
+        for digests in (each for tasks in known for each, _ in _row_digests(tasks, self.row_grid_)):
+            self.row_digests_ = kept_rows(np.concatenate([self.row_digests_, digests]))
+
+    def _seen(self, tasks: Sequence[Task]) -> np.ndarray:
+        """Return which tasks are known, whole or in part."""
+        whole = np.isin(task_digests(tasks), getattr(self, "task_digests_", ()))  # not in files of earlier versions
+        known, grid = getattr(self, "row_digests_", None), getattr(self, "row_grid_", None)
+        if known is None or grid is None:
+            return whole
+        parts = [recognized(digests, sizes, known) for digests, sizes in _row_digests(tasks, grid)]
+        return whole | np.concatenate(parts)
 
     @property
-    def _known_digests(self) -> np.ndarray:
-        return getattr(self, "task_digests_", np.empty(0, np.uint64))  # not in files of earlier versions
+    def _forgets(self) -> bool:
+        """Whether there were more tasks, or readings, than digests are kept of."""
+        kept = (("task_digests_", MAX_DIGESTS), ("row_digests_", MAX_ROWS))
+        return any(len(getattr(self, name, ())) == most for name, most in kept)
 
     def _read_tests(self, tasks: Any, name: str) -> list[TestTask]:
         """Check tasks to score; warn about those that the prior was fitted to, and about extrapolation."""
         check_is_fitted(self, "model_")
-        features, known = self.features_, self._known_digests
+        features = self.features_
         tests = self._check_tests(tasks, name, features)
         queries = Ragged.of([test.x_query for test in tests], (self.n_features_in_,))
         features.warn_outside(queries.rows[:-1], queries.sizes)
-        warn_if_seen(tests_seen(tests, known), name, len(known))
+        seen = self._seen([_whole(test) for test in tests]) | self._seen([Task(*test[2:]) for test in tests])
+        warn_if_seen(seen, name, self._forgets)
         return tests
 
     @abstractmethod
@@ -116,7 +143,7 @@ def remember(tasks: Sequence[Task], input_dim: int) -> Seen:
     for x, y, sizes in _blocks(tasks):
         lower = np.minimum(lower, [*x.min(axis=0), y.min()])
         upper = np.maximum(upper, [*x.max(axis=0), y.max()])
-        digests = kept_digests(np.concatenate([digests, digest(sum_rows(row_hashes(x, y), sizes), sizes)]))
+        digests = kept_digests(np.concatenate([digests, _digests(x, y, sizes)]))
     return Seen(lower, upper, digests)
 
 
@@ -140,29 +167,14 @@ def check_noise_size(noise_std: float | None, environments: Sequence[Seen]) -> N
         raise ValueError(Message(Argument("noise_std"), found, "deviation of the noise, or ", learned, "."))
 
 
-def task_digests(tasks: Sequence[Task]) -> np.ndarray:
-    """Return the digest of each task."""
-    return digest(*_sums(tasks))
-
-
-def digests_of_tests(tests: Sequence[TestTask]) -> np.ndarray:
-    """Return the digest of each test task, context and queries together."""
-    return digest(*(a + b for a, b in zip(*_parts(tests), strict=True)))
-
-
-def tests_seen(tests: Sequence[TestTask], known: np.ndarray) -> np.ndarray:
-    """Return which test tasks have the readings of a known task: context and queries together, or queries alone."""
-    return np.isin(digests_of_tests(tests), known) | np.isin(digest(*_parts(tests)[1]), known)
-
-
-def warn_if_seen(seen: np.ndarray, name: str, n_digests: int) -> None:
+def warn_if_seen(seen: np.ndarray, name: str, at_least: bool) -> None:
     """Warn about test tasks that the prior was fitted to."""
     if seen.any():
-        least = "At least " if n_digests == MAX_DIGESTS else ""
+        least = "At least " if at_least else ""
         counts, first = f"{least}{int(seen.sum())} of {len(seen)}", f"{name}[{int(seen.argmax())}]"
         warn_caller(
-            f"{counts} test tasks have the readings of tasks that the prior was fitted to (the first is {first}). "
-            "Their scores say little about new tasks. fitted_on tells which tasks to leave out.",
+            f"{counts} test tasks have the readings of tasks that the prior was fitted to, all or nearly all of them "
+            f"(the first is {first}). Their scores say little about new tasks. fitted_on tells which to leave out.",
             SeenTasksWarning,
         )
 
@@ -178,13 +190,21 @@ def _blocks(tasks: Sequence[Task]) -> Iterator[tuple[np.ndarray, np.ndarray, np.
         yield np.concatenate([task.x for task in some]), np.concatenate([task.y for task in some]), sizes
 
 
-def _sums(tasks: Sequence[Task]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sum of the row hashes of each task, and its number of rows."""
-    blocks = [(sum_rows(row_hashes(x, y), sizes), sizes) for x, y, sizes in _blocks(tasks)]
-    sums, sizes = zip(*blocks, strict=True)
-    return np.concatenate(sums), np.concatenate(sizes)
+def task_digests(tasks: Sequence[Task]) -> np.ndarray:
+    """Return the digest of each task."""
+    return np.concatenate([_digests(*block) for block in _blocks(tasks)])
 
 
-def _parts(tests: Sequence[TestTask]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return `_sums` of the contexts and of the queries."""
-    return [_sums([Task(*test[part : part + 2]) for test in tests]) for part in (0, 2)]
+def _digests(x: np.ndarray, y: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    return digest(sum_rows(row_hashes(x, y), sizes), sizes)
+
+
+def _row_digests(tasks: Sequence[Task], grid: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield digests of the rows of tasks, and the sizes of these tasks, some at a time."""
+    for x, y, sizes in _blocks(tasks):
+        yield row_digests(x, y, np.repeat(_digests(x, y, sizes), sizes), grid), sizes
+
+
+def _whole(test: TestTask) -> Task:
+    """Return context and queries as one task."""
+    return Task(np.concatenate([test.x_context, test.x_query]), np.concatenate([test.y_context, test.y_query]))
