@@ -38,8 +38,8 @@ PAIRS = {
 def test_labels_are_those_of_lists(pairs, block, monkeypatch):
     monkeypatch.setattr(stored_tasks, "BLOCK", block)
     environments = draw(pairs[0]), draw(pairs[1], 1)
-    expected, classes = encode_environments(environments, NAMES, (0.5, 0.5))
-    encoded, found = encode_stored((stored(environments[0]), environments[1]), NAMES, (0.5, 0.5))
+    expected, classes, _ = encode_environments(environments, NAMES, (0.5, 0.5))
+    encoded, found, _ = encode_stored((stored(environments[0]), environments[1]), NAMES, (0.5, 0.5))
     np.testing.assert_array_equal(found, classes)
     for tasks, of_list in zip(encoded, expected, strict=True):
         for i, task in enumerate(of_list):
@@ -54,7 +54,7 @@ def test_labels_are_those_of_lists(pairs, block, monkeypatch):
 
 def test_an_environment_of_no_weight_does_not_decide():
     shared, own = draw([(3, 7)] * 4), draw([(0, 1), (1, 1), (2, 3)], 1)
-    encoded, classes = encode_stored((stored(own), stored(shared)), NAMES, (0.0, 1.0))
+    encoded, classes, _ = encode_stored((stored(own), stored(shared)), NAMES, (0.0, 1.0))
     np.testing.assert_array_equal(classes, [3, 7])
     assert set(np.concatenate([task.y for task in encoded[1]])) == {0.0, 1.0}
 
@@ -90,7 +90,7 @@ def test_a_label_that_is_probably_misspelled_is_told():
 
 
 def test_huge_labels_stay_as_they_are():
-    _, classes = encode_stored((stored(draw([(1e300, 2e300)] * 3)), []), NAMES, (1.0, 0.0))
+    _, classes, _ = encode_stored((stored(draw([(1e300, 2e300)] * 3)), []), NAMES, (1.0, 0.0))
     assert classes.tolist() == [1e300, 2e300]
 
 

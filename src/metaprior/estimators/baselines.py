@@ -64,7 +64,8 @@ def score_baseline(baseline: Baseline, tasks: Sequence[TestTask]) -> dict[str, n
     """Score a classification baseline on every task, by `summarize_labels`."""
     if len(tasks) == 0:
         raise ValueError("tasks is empty: there is nothing to score")
-    tasks = as_labeled_tests(tasks, "tasks", as_inputs(tasks[0][2], "tasks[0] query").shape[1], np.array([0, 1]))
+    input_dim = as_inputs(tasks[0][2], "tasks[0] query").shape[1]
+    tasks, _ = as_labeled_tests(tasks, "tasks", input_dim, np.array([0, 1]))
     predictions = [baseline(task.x_context, task.y_context, task.x_query) for task in tasks]
     for index, (task, prediction) in enumerate(zip(tasks, predictions, strict=True)):
         if prediction.shape != task.y_query.shape:

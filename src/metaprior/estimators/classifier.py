@@ -143,7 +143,7 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         check_is_fitted(self, "model_")
         features = self.features_
         task = as_task(X, y, "adapt", features, as_labels)
-        pair = task_classes(task.y, "adapt", self.classes_, classes)
+        pair = task_classes(task.y, "adapt", self.classes_, classes, most=2)
         x, encoded = Ragged.of([task.x], task.x.shape[1:]), Ragged.of([encode(task.y, pair)])
         return AdaptedClassifiers(self.model_, x, encoded, [pair], "float64", features)[0]
 
@@ -230,7 +230,7 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         self, x: Ragged, y: list[np.ndarray], name: str, classes: Any, dtype: str, features: Features
     ) -> AdaptedClassifiers:
         check_precision(dtype, self.model_, x, standardized=bool(self.parameters_["standardize"]))
-        pairs, encoded = encode_contexts(y, name, self.classes_, classes)
+        pairs, encoded = encode_contexts(y, name, self.classes_, classes, most=2)
         return AdaptedClassifiers(self.model_, x, Ragged.of_rows(encoded, x.sizes), pairs, dtype, features)
 
     def _read_environments(
@@ -242,16 +242,16 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         counted = np.max(options, axis=0).tolist()  # labels of environments without weight do not matter
         is_stored = any(isinstance(tasks, StoredTasks) for tasks in environments.tasks)
         encode = encode_stored if is_stored else encode_environments
-        encoded, self.classes_ = encode(environments.tasks, environments.arguments, counted)
+        encoded, self.classes_, _ = encode(environments.tasks, environments.arguments, counted, most=2)
         return environments._replace(tasks=encoded)
 
     def _check_tasks(self, tasks: Any, name: str, features: Features) -> list[Task]:
         labeled = as_tasks(tasks, name, features, as_labels)
-        classes, _ = encode_contexts([task.y for task in labeled], name, self.classes_)
+        classes, _ = encode_contexts([task.y for task in labeled], name, self.classes_, most=2)
         return [Task(task.x, encode(task.y, pair)) for task, pair in zip(labeled, classes, strict=True)]
 
     def _check_tests(self, tasks: Any, name: str, features: Features) -> list[TestTask]:
-        return as_labeled_tests(tasks, name, features, self.classes_)
+        return as_labeled_tests(tasks, name, features, self.classes_, most=2)[0]
 
     def _check_standardize(self) -> None:
         if not (isinstance(self.standardize, bool | np.bool_) or self.standardize == "within-class"):

@@ -115,7 +115,7 @@ def plot_calibration(meta: Any, test_tasks: Any, *, axes: Any = None) -> Any:
     matplotlib Axes
     """
     if predicts_labels(meta):
-        labeled_tasks = as_labeled_tests(test_tasks, "test_tasks", meta.features_, meta.classes_)
+        labeled_tasks, _ = as_labeled_tests(test_tasks, "test_tasks", meta.features_, meta.classes_)
         axes = resolve_axes(axes, (5.6, 4.8))
         from metaprior.prediction.label_batches import predict_labels
 

@@ -13,9 +13,9 @@ MANY = 3  # distinct labels that tell that tasks do not share two
 
 
 def encode_stored(
-    environments: Sequence[Sequence[Task]], names: Sequence[str], weights: Sequence[float]
-) -> tuple[list[StoredTasks], np.ndarray | None]:
-    """Return tasks, some of them stored, that give labels 0.0 and 1.0, and the two labels if all tasks share them.
+    environments: Sequence[Sequence[Task]], names: Sequence[str], weights: Sequence[float], most: int = 2
+) -> tuple[list[StoredTasks], np.ndarray | None, list[np.ndarray]]:
+    """Return tasks, some of them stored, that give labels 0.0 and 1.0; the two labels if shared; numbers of classes.
 
     The rules are those of `tasks.labels.encode_environments`, for labels that are numbers.
     """
@@ -25,6 +25,7 @@ def encode_stored(
         if any(task.y.dtype.kind not in "biuf" for task in (() if isinstance(tasks, StoredTasks) else tasks)):
             raise ValueError(f"{name}: labels must be numbers beside stored tasks, whose labels are numbers; got text.")
         stored.append(StoredTasks.from_tasks(tasks, input_dim))
+    n_classes = [np.full(len(tasks), 2) for tasks in stored]
     counted = [tasks for tasks, weight in zip(stored, weights, strict=True) if weight > 0]
     distinct = np.unique(np.concatenate([_distinct(tasks) for tasks in counted]))
     if len(distinct) < 2:
@@ -32,14 +33,14 @@ def encode_stored(
             f"y must have two labels; got {distinct[0]:g} for every sample of every task. There is nothing to learn."
         )
     if len(distinct) == 2:
-        return [tasks.encoded(np.full(len(tasks), distinct[0])) for tasks in stored], _as_integers(distinct)
+        return [tasks.encoded(np.full(len(tasks), distinct[0])) for tasks in stored], _as_integers(distinct), n_classes
     named = zip(stored, names, weights, strict=True)
     classes = [_classes(tasks, name if weight > 0 else None) for tasks, name, weight in named]
     decisive = np.concatenate([pairs for pairs, weight in zip(classes, weights, strict=True) if weight > 0])
     pairs, counts = np.unique(decisive, axis=0, return_counts=True)
     order = np.argsort(-counts, kind="stable")
     warn_if_misspelled([tuple(pairs[i].tolist()) for i in order[:2]], int(counts.max()), len(decisive))
-    return [tasks.encoded(pairs[:, 0]) for tasks, pairs in zip(stored, classes, strict=True)], None
+    return [tasks.encoded(pairs[:, 0]) for tasks, pairs in zip(stored, classes, strict=True)], None, n_classes
 
 
 def _distinct(tasks: StoredTasks) -> np.ndarray:

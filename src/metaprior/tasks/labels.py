@@ -1,7 +1,7 @@
-"""Labels of classification tasks: any two strings, integers or bools, encoded as 0 and 1.
+"""Labels of classification tasks: any strings, integers or bools, encoded as 0.0, 1.0, ... in the order of the classes.
 
-Either all tasks share two labels (healthy and ill), which then mean the same everywhere and may be missing in a task,
-or every task has its own two (wren and finch), which mean nothing in other tasks.
+Either all tasks share their classes (healthy, ill), which then mean the same everywhere and may be missing in a task,
+or every task has its own (wren, finch, owl), which mean nothing in other tasks and may differ in number.
 """
 
 import warnings
@@ -15,6 +15,7 @@ from metaprior.tasks.input_columns import Features
 from metaprior.tasks.types import Task, TestTask, as_test_tasks
 
 KINDS = {"b": "bools", "i": "numbers", "u": "numbers", "f": "numbers", "U": "text"}
+MAX_CLASSES = 100  # of a task; memory grows with the number, and more are readings or ids by mistake
 
 
 def as_labels(values: Any, name: str) -> np.ndarray:
@@ -38,62 +39,73 @@ def as_labels(values: Any, name: str) -> np.ndarray:
 
 
 def encode_environments(
-    environments: Sequence[Sequence[Task]], names: Sequence[str], weights: Sequence[float]
-) -> tuple[list[Sequence[Task]], np.ndarray | None]:
-    """Return meta-training tasks with labels 0.0 and 1.0, and the two labels if all tasks share them.
+    environments: Sequence[Sequence[Task]],
+    names: Sequence[str],
+    weights: Sequence[float],
+    shared: bool | str = "auto",
+    most: int = MAX_CLASSES,
+) -> tuple[list[Sequence[Task]], np.ndarray | None, list[np.ndarray]]:
+    """Return meta-training tasks with labels 0.0, 1.0, ...; the classes if all tasks share them; numbers of classes.
 
-    Environments with weight zero do not affect whether labels are shared.
+    With "auto", classes are shared if all labels are of one kind and a task has all of them, or if there are two in
+    all. Environments with weight zero do not decide, and their labels become 0.0 and 1.0 whatever they are. The numbers
+    of classes are one array per environment, (tasks,).
     """
-    labels = [task.y for tasks, weight in zip(environments, weights, strict=True) if weight > 0 for task in tasks]
-    distinct = {label for y in labels for label in np.unique(y).tolist()}
-    if len(distinct) < 2:
-        raise ValueError(
-            f"y must have two labels; got {distinct.pop()!r} for every sample of every task. There is nothing to learn."
-        )
-    is_shared = len(distinct) == 2 and _same_kind(labels)
-    shared = np.unique(np.concatenate([np.unique(y) for y in labels])) if is_shared else None
-    encoded: list[Sequence[Task]] = []
-    for tasks, name, weight in zip(environments, names, weights, strict=True):
+    own = [[np.unique(task.y) for task in tasks] for tasks in environments]
+    counted = [labels for of_tasks, weight in zip(own, weights, strict=True) if weight > 0 for labels in of_tasks]
+    for of_tasks, name, weight in zip(own, names, weights, strict=True):
+        for i, labels in enumerate(of_tasks if weight > 0 else ()):
+            check_classes(labels, f"{name}[{i}]", most)
+    classes = _shared_classes(counted, shared, most)
+    encoded, n_classes = [], []
+    for tasks, of_tasks, name, weight in zip(environments, own, names, weights, strict=True):
         if weight == 0:
-            classes = [np.unique(task.y) for task in tasks]
-        elif shared is None:
-            classes = [_two_classes(task.y, f"{name}[{i}]") for i, task in enumerate(tasks)]
+            codes = [np.minimum(encode(task.y, labels), 1.0) for task, labels in zip(tasks, of_tasks, strict=True)]
+        elif classes is None:
+            for i, labels in enumerate(of_tasks):
+                _require_two(labels, f"{name}[{i}]")
+            codes = [encode(task.y, labels) for task, labels in zip(tasks, of_tasks, strict=True)]
         else:
-            classes = [shared] * len(tasks)
-        encoded.append([Task(task.x, encode(task.y, pair)) for task, pair in zip(tasks, classes, strict=True)])
-    if shared is None:
-        pairs = [tuple(np.unique(y).tolist()) for y in labels]
-        common = max(set(pairs), key=pairs.count)
-        others = [pair for pair in pairs if pair != common]
-        warn_if_misspelled([common, *others[:1]], len(pairs) - len(others), len(pairs))
-    return encoded, shared
+            codes = [encode(task.y, classes) for task in tasks]
+        sizes = [2 if weight == 0 else len(labels) if classes is None else len(classes) for labels in of_tasks]
+        encoded.append([Task(task.x, y) for task, y in zip(tasks, codes, strict=True)])
+        n_classes.append(np.array(sizes, int))
+    if classes is None:
+        sets = [tuple(labels.tolist()) for labels in counted]
+        common = max(set(sets), key=sets.count)
+        others = [labels for labels in sets if labels != common]
+        warn_if_misspelled([common, *others[:1]], len(sets) - len(others), len(sets))
+    return encoded, classes, n_classes
 
 
-def task_classes(y: np.ndarray, name: str, shared: np.ndarray | None, given: Any = None) -> np.ndarray:
-    """Return the two classes of a new task, in the order 0, 1: given, shared by all tasks, or the task's own labels.
+def task_classes(
+    y: np.ndarray, name: str, shared: np.ndarray | None, given: Any = None, most: int = MAX_CLASSES
+) -> np.ndarray:
+    """Return the classes of a new task, in the order of their codes: given, shared by all tasks, or its own labels.
 
     The second class of a task with a single label is known if the labels are 0 and 1 or bools, and None otherwise.
     """
     labels = np.unique(y)
     if given is not None:
         classes = np.unique(as_labels(given, f"{name}: classes"))
-        if len(classes) != 2:
-            raise ValueError(f"{name}: classes must be two different labels; got {given!r}.")
+        if len(classes) < 2:
+            raise ValueError(f"{name}: classes must be two or more different labels; got {given!r}.")
+        check_classes(classes, f"{name}: classes", most)
         if extra := [label for label in labels.tolist() if label not in classes.tolist()]:
-            raise ValueError(f"{name}: y has the label {extra[0]!r}, which is not one of classes {classes.tolist()}.")
+            found = f"{name}: y has the label {extra[0]!r}, which is not one of classes"
+            raise ValueError(f"{found} [{_preview(classes)}].")
         return classes
     if shared is not None and set(labels.tolist()) <= set(shared.tolist()) and (not len(y) or _same_kind([shared, y])):
         return shared
-    if len(labels) > 2:
-        raise ValueError(f"{name}: y must have two labels; got {len(labels)}: {_preview(labels)}.")
-    # Labels of another kind, or two new ones, are clearly the task's own. A single new one is more likely a mistake.
+    check_classes(labels, name, most)
+    # Labels of another kind, or several new ones, are clearly the task's own. A single new one is likely a mistake.
     if shared is not None and len(labels) and _same_kind([shared, labels]):
         known = [label for label in labels.tolist() if label in shared.tolist()]
         if known or len(labels) == 1:
             found = f"{name}: y has {_preview(labels)}, but all meta-training tasks have the labels {_preview(shared)}"
-            own = ". Correct its labels or, if this task has its own classes, pass both as ", Argument("classes=...")
+            own = ". Correct its labels or, if this task has its own classes, pass all as ", Argument("classes=...")
             raise ValueError(Message(found, *own, "."))
-    if len(labels) == 2:
+    if len(labels) >= 2:
         return labels
     if len(labels) == 1 and labels.dtype.kind in "biuf" and labels[0] in (0, 1):
         return np.array([0, 1]).astype(labels.dtype)
@@ -101,45 +113,68 @@ def task_classes(y: np.ndarray, name: str, shared: np.ndarray | None, given: Any
 
 
 def encode(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Return 0.0 for the first of the classes, 1.0 for the second."""
-    return np.asarray(y != classes[0]).astype(np.float64) if len(y) else np.zeros(0)
+    """Return the places of labels among the classes, which are sorted, as float64."""
+    if not len(y) or classes[-1] is None:  # one label is known at most
+        return np.zeros(len(y))
+    return np.searchsorted(classes, y).astype(np.float64)
 
 
 def encode_contexts(
-    labels: Sequence[np.ndarray], name: str, shared: np.ndarray | None, given: Any = None
+    labels: Sequence[np.ndarray], name: str, shared: np.ndarray | None, given: Any = None, most: int = MAX_CLASSES
 ) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return the classes of many new tasks, as by `task_classes`, and all labels as 0.0 and 1.0."""
+    """Return the classes of many new tasks, as by `task_classes`, and the codes of all labels, task after task."""
     filled = [y for y in labels if len(y)]
     if shared is not None and given is None and filled and _same_kind([shared, *filled]):  # fast path
         every = np.concatenate(filled)
-        if ((every == shared[0]) | (every == shared[1])).all():
-            return [shared] * len(labels), encode(every, shared)
-    classes = [task_classes(y, f"{name}[{i}]", shared, given) for i, y in enumerate(labels)]
+        codes = np.searchsorted(shared, every)
+        if (shared[np.minimum(codes, len(shared) - 1)] == every).all():
+            return [shared] * len(labels), codes.astype(np.float64)
+    classes = [task_classes(y, f"{name}[{i}]", shared, given, most) for i, y in enumerate(labels)]
     return classes, np.concatenate([np.zeros(0), *map(encode, labels, classes)])
 
 
 def as_labeled_tests(
-    tasks: Iterable[Any] | None, name: str, features: Features | int, shared: np.ndarray | None
-) -> list[TestTask]:
-    """Check test tasks and encode their labels; the classes of a task are those of context and queries."""
-    encoded = []
+    tasks: Iterable[Any] | None,
+    name: str,
+    features: Features | int,
+    shared: np.ndarray | None,
+    most: int = MAX_CLASSES,
+) -> tuple[list[TestTask], np.ndarray]:
+    """Check test tasks and encode their labels; return also the number of classes of each, in context and queries."""
+    encoded, n_classes = [], []
     for i, task in enumerate(as_test_tasks(tasks, name, features, as_labels)):
         where = f"{name}[{i}]"
         if len(task.y_context) and not _same_kind([task.y_context, task.y_query]):
             raise ValueError(f"{where}: the labels of context and query must be of one kind.")
         both = np.concatenate([task.y_context, task.y_query]) if len(task.y_context) else task.y_query
-        classes = task_classes(both, where, shared)
+        classes = task_classes(both, where, shared, most=most)
         y_context, y_query = encode(task.y_context, classes), encode(task.y_query, classes)
         encoded.append(task._replace(y_context=y_context, y_query=y_query))
-    return encoded
+        n_classes.append(len(classes))
+    return encoded, np.array(n_classes, int)
+
+
+def check_classes(labels: np.ndarray, name: str, most: int = MAX_CLASSES) -> None:
+    """Raise if there are too many distinct labels, or more than two that are no integers: these are readings."""
+    readings = labels.dtype.kind == "f" and len(labels) > 2 and (labels != np.round(labels)).any()
+    if not readings and len(labels) <= most:
+        return
+    found = f"{name}: y has {len(labels):,} labels: {_preview(labels)}"
+    if readings:
+        problem = ", which are no integers: y looks like readings. For these "
+    elif most == 2:
+        raise ValueError(f"{found}; gradient training knows two classes at most.")
+    else:
+        problem = f"; a task has {most} classes at most. y looks like readings or ids. For readings "
+    raise ValueError(Message(found, problem, Argument("use MetaGPRegressor"), "."))
 
 
 def warn_if_misspelled(commonest: Sequence[tuple], n_common: int, n_tasks: int) -> None:
-    """Warn if most tasks have the same two labels and some have others, as after writing Yes for yes.
+    """Warn if most tasks have the same labels and some have others, as after writing Yes for yes.
 
     `commonest` are the labels of tasks, the most frequent first; `n_common` tasks have these.
     """
-    if len(commonest) > 1 and len(commonest[0]) == 2 and n_common > n_tasks / 2 and n_tasks > 2:
+    if len(commonest) > 1 and len(commonest[0]) > 1 and n_common > n_tasks / 2 and n_tasks > 2:
         warnings.warn(
             f"{n_common} of {n_tasks} tasks have the labels {commonest[0]}, another has {commonest[1]}. Labels are "
             "therefore treated as specific to each task, with no meaning across tasks. Is one of them misspelled?",
@@ -147,20 +182,30 @@ def warn_if_misspelled(commonest: Sequence[tuple], n_common: int, n_tasks: int) 
         )
 
 
-def _two_classes(y: np.ndarray, name: str) -> np.ndarray:
-    """Return the two labels of a task whose labels are its own."""
-    classes = np.unique(y)
+def _shared_classes(labels: Sequence[np.ndarray], shared: bool | str, most: int) -> np.ndarray | None:
+    """Return the classes that all tasks share, given the distinct labels of each, or None if each has its own."""
+    distinct = {label for of_task in labels for label in of_task.tolist()}
+    if len(distinct) < 2:
+        found = f"got {distinct.pop()!r} for every sample of every task"
+        raise ValueError(f"y must have two or more labels; {found}. There is nothing to learn.")
+    same_kind = _same_kind(labels)
+    if shared is True and not same_kind:
+        raise ValueError("y must be labels of one kind if all tasks share their classes; got a mix.")
+    has_all = len(distinct) == 2 or max(map(len, labels)) == len(distinct)
+    if not (shared is True or (shared == "auto" and same_kind and has_all)):
+        return None
+    classes = np.unique(np.concatenate(labels))
+    check_classes(classes, "all tasks", most)
+    return classes
+
+
+def _require_two(classes: np.ndarray, name: str) -> None:
+    """Raise if a task whose labels are its own has one only."""
     if len(classes) == 1:
         raise ValueError(
-            f"{name}: y has one label only, {classes.tolist()[0]!r}, and the tasks do not all share two labels, so the "
-            "other class is unknown. Drop the task, or correct the labels of the others."
+            f"{name}: y has one label only, {classes.tolist()[0]!r}, and the tasks do not share their classes, so the "
+            "others are unknown. Drop the task, or correct the labels of the others."
         )
-    if len(classes) > 2:
-        continuous = classes.dtype.kind == "f" and (classes != np.round(classes)).any()
-        advice: Any = ("For real-valued y ", Argument("use MetaGPRegressor"), ".")
-        advice = advice if continuous else ("Make one task per pair of labels.",)
-        raise ValueError(Message(f"{name}: y must have two labels; got {len(classes)}: {_preview(classes)}. ", *advice))
-    return classes
 
 
 def _kind(dtype: np.dtype, otherwise: str) -> str:
