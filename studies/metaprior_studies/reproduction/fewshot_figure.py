@@ -16,7 +16,14 @@ from metaprior.tasks.types import Task, TestTask
 from metaprior_studies.environments.episodes import FewShot
 from metaprior_studies.environments.generated import generated_images
 from metaprior_studies.environments.images import DataMissing, cub, features, mini_imagenet
-from metaprior_studies.open_settings import FEATURES, FEATURES_SVGD, PIXELS, OpenSettings, reporting_seeds
+from metaprior_studies.open_settings import (
+    FEATURES,
+    FEATURES_SVGD,
+    PIXELS,
+    PIXELS_SVGD,
+    OpenSettings,
+    reporting_seeds,
+)
 from metaprior_studies.reproduction.schemes import (
     Draw,
     OnChunk,
@@ -60,6 +67,7 @@ class Figure4:
     features: OpenSettings = FEATURES
     features_svgd: OpenSettings = FEATURES_SVGD
     pixels: OpenSettings = PIXELS
+    pixels_svgd: OpenSettings = PIXELS_SVGD
 
     name: ClassVar[str] = "fig4"
 
@@ -109,7 +117,8 @@ class Figure4:
             inference = MAP() if method == "map" else SVGD()
             settings = Settings(ZeroMean(), LinearRBFKernel(), likelihood="bernoulli", standardize="within-class")
             return Training(_with(settings, inference), learning_rate=1e-2, n_steps=1000)
-        chosen = self.pixels if data == PIXEL else self.features if method == "map" else self.features_svgd
+        of_map, of_svgd = (self.pixels, self.pixels_svgd) if data == PIXEL else (self.features, self.features_svgd)
+        chosen = of_map if method == "map" else of_svgd
         # The paper draws the initial particles of SVGD from the hyper-prior.
         inference = MAP() if method == "map" else SVGD(chosen.length_scale, start="hyperprior")  # type: ignore[arg-type]
         settings = Settings(

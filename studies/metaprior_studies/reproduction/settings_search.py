@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 VALIDATED = Figure4(n_test_tasks=50, n_pixel_test_tasks=25)
-LENGTHS = ("median", 1e3, 1e4, 1e5)  # l of SVGD
+LENGTHS = ("median", 1e3, 1e4, 1e5)  # l of SVGD; squared distances of particles grow with their number of parameters
+PIXEL_LENGTHS = ("median", 1e4, 1e5, 1e6)
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,9 @@ class SettingsSearch:
         Grid(FEATURE, "map", 16, (1e-5, 1e-4, 1e-3, 1e-2), (30, 100, 300, 1000), (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)),
         Grid(PIXEL, "map", 4, (1e-5, 1e-4, 1e-3), (50, 200, 1000), (0.1, 0.3, 1.0, 3.0, 10.0)),
         Grid(FEATURE, "svgd", 16, (1e-3, 1e-2, 3e-2), (100, 300, 1000), (0.03, 0.1, 0.3, 1.0, 3.0), LENGTHS),
+        Grid(
+            PIXEL, "svgd", 4, (1e-4, 1e-3, 1e-2, 3e-2), (50, 200, 500), (0.03, 0.1, 0.2, 0.3, 0.5, 1.0), PIXEL_LENGTHS
+        ),
     )
 
     name: ClassVar[str] = "settings"
@@ -65,7 +69,7 @@ class SettingsSearch:
             draws, training, n_tasks = study.draws(study.deviation, seeds), study.training, study.n_tasks
         else:
             chosen = OpenSettings(1.0, values["rate"], values["n_steps"], values["length_scale"])
-            study = replace(VALIDATED, features=chosen, features_svgd=chosen, pixels=chosen)
+            study = replace(VALIDATED, features=chosen, features_svgd=chosen, pixels=chosen, pixels_svgd=chosen)
             draws, training = study.draws(grid.data, seeds, "validation"), study.training(grid.data, grid.method)
             n_tasks = study.n_tasks
         schemes = [Scheme(ALL, 0, n_tasks, 0.0, prior_std=std) for std in grid.prior_std]
