@@ -13,7 +13,7 @@ import pytest
 from counters import count
 from sklearn.exceptions import ConvergenceWarning
 
-from metaprior import ExtrapolationWarning, MetaGPClassifier, MetaGPRegressor
+from metaprior import ExtrapolationWarning, ImplausibleContextWarning, MetaGPClassifier, MetaGPRegressor
 from metaprior.prediction import batches
 
 KERNELS = ["rbf", "linear+rbf", "linear", "mlp", "inducing"]
@@ -78,7 +78,8 @@ def attack(kernel, labels, dtype, n_tasks, seed=0, noise_std=HARD, farthest=np.i
             warnings.catch_warnings(record=True) as warned,
             mock.patch.object(batches, "SMALL", 16),
         ):  # compiles sooner than 128
-            warnings.simplefilter("ignore", ExtrapolationWarning)  # they do
+            for expected in (ExtrapolationWarning, ImplausibleContextWarning):  # they do, and they are
+                warnings.simplefilter("ignore", expected)
             warnings.simplefilter("always", ConvergenceWarning)
             alone = np.stack([predicted(meta.adapt(x, y, **pair), new, labels) for x, y, new in tasks], axis=1)
             many = predicted(meta.adapt_many(contexts, **pair, dtype=dtype), queries, labels)

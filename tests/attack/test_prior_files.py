@@ -14,14 +14,23 @@ from counters import COUNTS, count
 from safetensors.numpy import save
 from typer.testing import CliRunner
 
-from metaprior import ExtrapolationWarning, InvalidFile, MetaGPClassifier, MetaGPRegressor, files, load
+from metaprior import (
+    ExtrapolationWarning,
+    ImplausibleContextWarning,
+    InvalidFile,
+    MetaGPClassifier,
+    MetaGPRegressor,
+    files,
+    load,
+)
 from metaprior.cli import app
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-2.0, 2.0, size=(6, 5, 1))
 TASKS = [(x, np.sin(x[:, 0]) + shift) for x, shift in zip(X, RNG.normal(size=6), strict=True)]
 QUERY = np.linspace(-2.0, 2.0, 4)[:, None]
-pytestmark = pytest.mark.filterwarnings("ignore::metaprior.ExtrapolationWarning")
+EXPECTED = (ExtrapolationWarning, ImplausibleContextWarning)  # of a prior with other numbers
+pytestmark = [pytest.mark.filterwarnings(f"ignore::metaprior.{warning.__name__}") for warning in EXPECTED]
 EARLIER = Path(__file__).parents[1] / "data" / "jax-0.10-python-3.11.safetensors"
 
 
@@ -261,7 +270,8 @@ def test_a_refusal_says_what_is_wrong_in_milliseconds(default, change, message, 
 
 if __name__ == "__main__":
     warnings.simplefilter("error")
-    warnings.simplefilter("ignore", ExtrapolationWarning)
+    for warning in EXPECTED:
+        warnings.simplefilter("ignore", warning)
     path, original, n_files, seed, kind = sys.argv[1:]
     attack(Path(path), original, int(n_files), int(seed), predict_labels if kind == "labels" else predict_numbers)
     print(json.dumps(list(COUNTS.items())))

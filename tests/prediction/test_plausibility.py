@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from metaprior import ImplausibleContextWarning, MetaGPRegressor, predict_frame
-from metaprior.prediction.plausibility import MAX_ERROR, _errors, _extremes
+from metaprior.prediction.plausibility import MAX_ERROR, _errors, _extremes, context_errors
 from metaprior.tasks.padding import Ragged
 
 RNG = np.random.default_rng(0)
@@ -64,9 +64,10 @@ def test_absurd_readings_are_told_once_wherever_they_enter(meta, call, said, con
 
 def test_honest_readings_are_far_from_the_limit(meta):
     x, y = Ragged.of([x for x, _ in HONEST], (1,)), Ragged.of([y for _, y in HONEST])
-    errors, _, noise_std = _errors(meta.model_, x, y)
-    assert errors.max() < MAX_ERROR / 2
-    assert 0.05 < noise_std < 1.0
+    found = context_errors(meta.model_, x, y)
+    assert found.errors.max() < MAX_ERROR / 2
+    assert found.gaps.max() == 0.0  # no input occurs twice
+    assert 0.05 < _errors(meta.model_, x, y)[2] < 1.0  # the noise
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         meta.adapt_many(HONEST)

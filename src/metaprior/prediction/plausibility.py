@@ -4,6 +4,7 @@ Adaptation believes every reading. A typing error, or a wrong unit, therefore gi
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,24 +21,34 @@ class ImplausibleContextWarning(UserWarning):
     """Given when readings of a context are far outside what the prior expects, or contradict each other."""
 
 
+class ContextErrors(NamedTuple):
+    """How far readings are from what the prior can explain; all arrays are (readings,)."""
+
+    errors: np.ndarray  # standard deviations from the prior's prediction
+    expected: np.ndarray  # the mean of that prediction
+    gaps: (
+        np.ndarray
+    )  # between the smallest and the largest y at this input of the task, in standard deviations of noise
+    lowest: np.ndarray
+    highest: np.ndarray
+
+
 def warn_if_implausible(model: Ensemble, x: Ragged, y: Ragged, name: Callable[[int], str]) -> None:
     """Warn, once, about readings that no part of the prior can explain; `name` gives the name of a task."""
     if not y.n_rows:
         return
-    task = np.repeat(np.arange(len(y.sizes)), y.sizes)
-    errors, means, noise_std = _errors(model, x, y)
-    lowest, highest = _extremes(row_hashes(x.rows[:-1], task), y.rows[:-1])
-    gaps = (highest - lowest) / (np.sqrt(2.0) * noise_std)
-    tasks = np.unique(task[np.maximum(errors, gaps) > MAX_ERROR])
+    found, task = context_errors(model, x, y), np.repeat(np.arange(len(y.sizes)), y.sizes)
+    tasks = np.unique(task[np.maximum(found.errors, found.gaps) > MAX_ERROR])
     if not len(tasks):
         return
-    if errors.max() > MAX_ERROR:
-        row = int(errors.argmax())
-        off = f"{errors[row]:.2g} standard deviations off"
-        said = f"y is {y.rows[row]:.6g} where the prior expects {means[row]:.4g}, {off}"
+    if found.errors.max() > MAX_ERROR:
+        row = int(found.errors.argmax())
+        off = f"{found.errors[row]:.2g} standard deviations off"
+        said = f"y is {y.rows[row]:.6g} where the prior expects {found.expected[row]:.4g}, {off}"
     else:
-        row = int(gaps.argmax())
-        said = f"y is both {lowest[row]:.6g} and {highest[row]:.6g}, {gaps[row]:.2g} times the noise apart"
+        row = int(found.gaps.argmax())
+        apart = f"{found.gaps[row]:.2g} times the noise apart"
+        said = f"y is both {found.lowest[row]:.6g} and {found.highest[row]:.6g}, {apart}"
     place = np.array2string(x.rows[row], threshold=4, precision=6)
     count = "" if len(y.sizes) == 1 else f" of {len(tasks)} of {len(y.sizes)} tasks"
     warn_caller(
@@ -45,6 +56,14 @@ def warn_if_implausible(model: Ensemble, x: Ragged, y: Ragged, name: Callable[[i
         "Predictions follow these readings, and are as wrong as they are. Check their units, or leave them out.",
         ImplausibleContextWarning,
     )
+
+
+def context_errors(model: Ensemble, x: Ragged, y: Ragged) -> ContextErrors:
+    """Return how far each reading is from the prior's prediction, and those at one input of a task from each other."""
+    errors, expected, noise_std = _errors(model, x, y)
+    task = np.repeat(np.arange(len(y.sizes)), y.sizes)
+    lowest, highest = _extremes(row_hashes(x.rows[:-1], task), y.rows[:-1])
+    return ContextErrors(errors, expected, (highest - lowest) / (np.sqrt(2.0) * noise_std), lowest, highest)
 
 
 def _errors(model: Ensemble, x: Ragged, y: Ragged) -> tuple[np.ndarray, np.ndarray, float]:

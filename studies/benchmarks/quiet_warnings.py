@@ -1,0 +1,61 @@
+"""Whether warnings about contexts and known tasks are quiet on honest data: the fifteen data sets of the peers.
+
+    python studies/benchmarks/quiet_warnings.py --draws 3
+
+Draws are those that settings are chosen on (seeds from 1,000,000). All readings of a test task are taken as context.
+"""
+
+import argparse
+import warnings
+
+import numpy as np
+
+from metaprior import MetaGPRegressor
+from metaprior.prediction.plausibility import context_errors
+from metaprior.tasks.padding import Ragged
+from metaprior.tasks.types import Task
+from metaprior_studies.peers.tables import ENVIRONMENTS
+
+FIRST_SEED = 1_000_000
+
+
+def known_again(meta, tasks):
+    """Shares of tasks of eight readings or more that are recognized from half of these, in float32, and shifted."""
+    long = [task for task in tasks if len(task.y) >= 8]
+    halves = [(task.x[::2], task.y[::2]) for task in long]
+    single = [(task.x.astype(np.float32), task.y.astype(np.float32)) for task in long]
+    shifted = [(task.x, task.y + 1e-7) for task in long]
+    return [meta.fitted_on(changed).mean() for changed in (halves, single, shifted)] if long else [np.nan] * 3
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--draws", type=int, default=3)
+    n_draws = parser.parse_args().draws
+    warnings.simplefilter("ignore")
+    print(
+        "data set, readings, largest error and gap (standard deviations), tasks taken for known, of; known again: half,"
+    )
+    print("float32, shifted")
+    for name, environment in ENVIRONMENTS.items():
+        errors, gaps, n_wrong, n_tests, known = [], [], 0, 0, []
+        for seed in range(FIRST_SEED, FIRST_SEED + n_draws):
+            drawn = environment.draw(seed)
+            meta = MetaGPRegressor(random_state=seed, progress=False).fit(list(drawn.source), list(drawn.target))
+            tests = [Task(np.concatenate(test[::2]), np.concatenate(test[1::2])) for test in drawn.test]
+            x, y = Ragged.of([test.x for test in tests], (meta.n_features_in_,)), Ragged.of([test.y for test in tests])
+            found = context_errors(meta.model_, x, y)
+            errors.append(found.errors)
+            gaps.append(found.gaps)
+            n_wrong, n_tests = n_wrong + int(meta.fitted_on(tests).sum()), n_tests + len(tests)
+            known.append(known_again(meta, [Task(*task) for task in (*drawn.source, *drawn.target)]))
+        largest = [np.concatenate(each).max() for each in (errors, gaps)]
+        shares = " ".join(f"{share:.3f}" for share in np.mean(known, axis=0))
+        n_readings = sum(map(len, errors))
+        print(
+            f"{name:15s} {n_readings:6d} {largest[0]:5.2f} {largest[1]:5.2f}  {n_wrong}/{n_tests}  {shares}", flush=True
+        )
+
+
+if __name__ == "__main__":
+    main()
