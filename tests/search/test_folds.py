@@ -24,13 +24,15 @@ def test_every_task_is_held_out_once(n_tasks, seed):
     assert max(sizes) - min(sizes) <= 1
 
 
-@given(n=st.integers(1, 40), seed=SEEDS, labels=st.booleans())
-def test_splits_share_out_the_samples(n, seed, labels):
-    task = a_task(n)
-    splits = split_task(task, np.random.default_rng(seed), labels)
-    assert len(splits) == min(n, 5)
+@given(n=st.integers(1, 40), n_classes=st.integers(0, 7), seed=SEEDS)
+def test_splits_share_out_the_samples(n, n_classes, seed):
+    rng = np.random.default_rng(seed)
+    task = a_task(n, rng.integers(0, n_classes, n)) if n_classes else a_task(n)
+    splits = split_task(task, rng, labels=n_classes > 0)
+    alone = n_classes > 0 and len(np.unique(task.y)) == n  # one sample per class
+    assert len(splits) == (1 if alone else min(n, 5))
     for split in splits:
-        assert len(split.y_context) == n // 2
+        assert len(split.y_context) == (0 if alone else n // 2)
         together = np.concatenate([split.x_context, split.x_query])[:, 0]
         np.testing.assert_array_equal(np.sort(together), np.arange(n))
         np.testing.assert_array_equal(split.y_query, task.y[split.x_query[:, 0].astype(int)])
@@ -46,12 +48,30 @@ def test_samples_are_asked_about_equally_often(n, seed):
     assert times.max() - times.min() <= 1
 
 
-@given(ones=st.integers(2, 12), zeros=st.integers(2, 12), seed=SEEDS)
-def test_contexts_of_labels_mix_the_classes(ones, zeros, seed):
-    y = np.random.default_rng(seed).permutation(np.repeat([0.0, 1.0], [zeros, ones]))
-    for split in split_task(a_task(len(y), y), np.random.default_rng(seed), labels=True):
-        share = len(split.y_context) * ones / (ones + zeros)
-        assert abs(split.y_context.sum() - share) <= 1.5
+@given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=8), seed=SEEDS)
+def test_contexts_have_half_of_every_class(sizes, seed):
+    """So that a query is rarely of a class that its context lacks: only if the task has it once."""
+    rng, counts = np.random.default_rng(seed), np.array(sizes)
+    y = rng.permutation(np.repeat(np.arange(len(sizes)), counts))
+    for split in split_task(a_task(len(y), y), rng, labels=True):
+        found = np.bincount(split.y_context.astype(int), minlength=len(sizes))
+        if counts.max() > 1:
+            assert (np.abs(found - counts / 2) <= 0.5).all()
+        assert (found[counts > 1] > 0).all()
+
+
+def test_no_class_is_asked_about_more_often_than_another():
+    """Classes with odd numbers of samples take turns, and chance decides which begins."""
+    rng, task = np.random.default_rng(0), a_task(9, np.repeat([0, 1, 2], 3))
+    queries = np.concatenate([split.y_query for _ in range(400) for split in split_task(task, rng, labels=True)])
+    share = np.bincount(queries.astype(int)) / len(queries)
+    np.testing.assert_allclose(share, 1 / 3, atol=0.005)
+
+
+def test_one_sample_per_class_is_predicted_from_the_prior():
+    """A query would be of a class that its context lacks, always: similar inputs would seem to have different labels."""
+    [split] = split_task(a_task(5, range(5)), np.random.default_rng(0), labels=True)
+    assert (len(split.y_context), len(split.y_query)) == (0, 5)
 
 
 def test_a_task_of_one_sample_is_predicted_from_the_prior():
@@ -81,6 +101,9 @@ def test_reference_densities_lie_where_queries_do():
         np.testing.assert_allclose(row[~np.isnan(row)], expected)
     labels = reference_log_densities(target, folds, labels=True)
     np.testing.assert_allclose(labels[~np.isnan(labels)], np.log(0.5))
+    labels = reference_log_densities(target, folds, labels=True, n_classes=np.array([5, 2, 3]))
+    for row, n_classes in zip(labels, (5, 2, 3), strict=True):
+        np.testing.assert_allclose(row[~np.isnan(row)], -np.log(n_classes))
 
 
 def test_reference_densities_of_constant_and_very_large_readings():

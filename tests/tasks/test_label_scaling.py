@@ -122,6 +122,13 @@ def test_units_and_offsets_of_columns_do_not_matter(seed, n_tasks, per_class):
         np.testing.assert_allclose(task.x, other.x, rtol=1e-5, atol=1e-5)
 
 
+def test_classes_count_whatever_their_codes():
+    tasks = make_tasks(3, 20)
+    more = [Task(task.x, task.y + 3.0) for task in tasks]
+    of_both = [fit_label_scaling([group, []], (1.0, 0.0), within=True).x_map for group in (tasks, more)]
+    np.testing.assert_array_equal(*of_both)
+
+
 def test_one_sample_per_class_and_constant_columns():
     single = make_tasks(6, 5, per_class=1)
     scaling = fit_label_scaling([single, []], (1.0, 0.0), within=True)

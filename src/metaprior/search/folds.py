@@ -31,27 +31,25 @@ def make_folds(target_tasks: Sequence[Task], seed: int, labels: bool) -> Folds:
 def split_task(task: Task, rng: np.random.Generator, labels: bool = False) -> list[TestTask]:
     """Split a held-out task into context (half of the samples, rounded down) and queries, in up to five ways.
 
-    The contexts are spread evenly over the samples in random order. With `labels` the two classes alternate in that
-    order, so that contexts have both. A task of one sample has no context: it is predicted from the prior.
+    The contexts are spread evenly over the samples in random order. With `labels` each class is split in this way, so
+    that contexts have every class with two samples or more. A task of one sample has no context: it is predicted from
+    the prior. So is a task with one sample per class, whose queries would all be of classes that the context lacks.
     """
-    n = len(task.y)
-    order = rng.permutation(n)
-    if labels:
-        order = _alternate_classes(order, task.y)
-    splits = []
-    n_splits = min(n, N_SPLITS)
-    for first in (np.arange(n_splits) * n // n_splits).tolist():
-        rolled = np.roll(order, -first)
-        context, query = np.sort(rolled[: n // 2]), np.sort(rolled[n // 2 :])
-        splits.append(TestTask(task.x[context], task.y[context], task.x[query], task.y[query]))
-    return splits
+    order = rng.permutation(len(task.y))
+    codes = np.unique(task.y, return_inverse=True)[1] if labels else np.zeros(len(order), int)
+    in_context = _spread(order, codes, min(len(order), N_SPLITS))
+    return [TestTask(task.x[own], task.y[own], task.x[~own], task.y[~own]) for own in in_context]
 
 
-def reference_log_densities(target_tasks: Sequence[Task], folds: Folds, labels: bool) -> np.ndarray:
+def reference_log_densities(
+    target_tasks: Sequence[Task], folds: Folds, labels: bool, n_classes: int | np.ndarray = 2
+) -> np.ndarray:
     """Return the log density p_0 of `averaging.contaminated` at every query: what can be said without a model.
 
-    Both labels are equally likely; readings are normal with the mean and standard deviation of all target readings.
+    All of a task's `n_classes` are equally likely, a number or one per task; readings are normal with the mean and
+    standard deviation of all target readings.
     """
+    chance = -np.log(np.broadcast_to(n_classes, len(folds.splits)))
     units = fit_scaling([target_tasks], [1.0])  # handles constant and very large readings
     shape = (max(map(len, folds.splits)), max(len(split.y_query) for splits in folds.splits for split in splits))
     reference = np.full((len(folds.splits), *shape), np.nan)
@@ -59,14 +57,22 @@ def reference_log_densities(target_tasks: Sequence[Task], folds: Folds, labels: 
         for j, split in enumerate(splits):
             z = units.outputs(split.y_query)
             normal = -0.5 * z**2 - 0.5 * math.log(2.0 * math.pi) - np.log(units.y_std)
-            reference[i, j, : len(split.y_query)] = math.log(0.5) if labels else normal
+            reference[i, j, : len(split.y_query)] = chance[i] if labels else normal
     return reference.reshape(len(folds.splits), -1)
 
 
-def _alternate_classes(order: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Reorder samples so that the two labels are mixed as evenly as their numbers allow."""
-    place = np.empty(len(order))
-    for label in (0.0, 1.0):
-        of_label = np.flatnonzero(y[order] == label)
-        place[of_label] = (np.arange(len(of_label)) + 0.5) / max(len(of_label), 1)
-    return order[np.argsort(place, kind="stable")]
+def _spread(order: np.ndarray, codes: np.ndarray, n_splits: int) -> np.ndarray:
+    """Return which samples are context, (splits, samples): half of each class, taken in turn.
+
+    Of classes with an odd number of samples every other one gives one more, so that half of all samples are context.
+    """
+    sizes, split = np.bincount(codes), np.arange(n_splits)[:, None]
+    if sizes.max() == 1:
+        return np.zeros((1, len(codes)), bool)
+    is_odd = sizes % 2 == 1
+    n_odd, place = max(is_odd.sum(), 1), np.cumsum(is_odd) - 1 + order[0]  # a random class is the first
+    gives_more = is_odd & ((place - split * n_odd // n_splits) % n_odd < n_odd // 2)
+    ranks = np.empty(len(codes), int)  # within the class, in random order
+    ranks[order[np.argsort(codes[order], kind="stable")]] = np.concatenate([np.arange(size) for size in sizes])
+    n = sizes[codes]
+    return (ranks - split * n // n_splits) % n < n // 2 + gives_more[:, codes]

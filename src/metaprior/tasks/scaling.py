@@ -81,7 +81,7 @@ def scaling_of(size: np.ndarray, mean: np.ndarray, std: np.ndarray, first: np.nd
 
 
 def fit_label_scaling(environments: Sequence[Sequence[Task]], weights: Sequence[float], within: bool) -> Scaling:
-    """Standardize the inputs of classification tasks; labels 0 and 1 stay as they are.
+    """Standardize the inputs of classification tasks; codes of labels stay as they are.
 
     With `within`, inputs are also divided by their standard deviation within the classes of a task and decorrelated by
     the correlations R within classes. R is shrunk to (1 - s) R + s I as by Ledoit and Wolf, with tasks in place of
@@ -138,7 +138,7 @@ def _weighted_tasks(environments: Sequence[Sequence[Task]], weights: Sequence[fl
 def _class_residuals(task: Task) -> np.ndarray:
     """Return the inputs minus the mean of their class, of classes with two or more samples, with unbiased variance."""
     rows = [np.empty((0, task.x.shape[1]))]
-    for label in (0.0, 1.0):
+    for label in np.unique(task.y):
         x = task.x[task.y == label]
         if len(x) > 1:
             rows.append((x - x.mean(axis=0)) * np.sqrt(len(x) / (len(x) - 1)))
