@@ -69,7 +69,7 @@ def test_no_class_is_asked_about_more_often_than_another():
 
 
 def test_one_sample_per_class_is_predicted_from_the_prior():
-    """A query would be of a class that its context lacks, always: similar inputs would seem to have different labels."""
+    """A query would be of a class that its context lacks: similar inputs would seem to have different labels."""
     [split] = split_task(a_task(5, range(5)), np.random.default_rng(0), labels=True)
     assert (len(split.y_context), len(split.y_query)) == (0, 5)
 
