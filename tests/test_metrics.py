@@ -157,7 +157,7 @@ def test_scores_print_as_a_table_that_fits_and_says_what_numbers_mean():
     assert "inside the 0.9 interval" in lines[3]
     assert repr(scores) == str(scores)
     assert scores.per_task.rmse.shape == (40,)
-    single = metrics.report(metrics.summarize_labels(np.array([[1.0]]), np.array([[0.8]]), np.log([[0.8]])))
+    single = metrics.score_labels(np.array([[1.0]]), np.log([[[0.2]], [[0.8]]]))
     assert "±" not in str(single).split("\n", 1)[1]
     assert "Means over 1 test task " in str(single)
     assert max(map(len, str(single).splitlines())) <= 79

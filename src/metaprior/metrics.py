@@ -1,16 +1,15 @@
-"""How good predictions are: of numbers, and of probabilities of labels 0 and 1.
+"""How good predictions are: of numbers, and of the probabilities of classes.
 
-Arrays have queries on the last axis and tasks before it. Tasks of unequal size are padded and come with a boolean
-`mask` of the same shape, True where a query is real; None means that all are. Padding may hold anything, NaN included.
+Arrays have queries on the last axis and tasks before it; those of all classes have classes on the first. Tasks of
+unequal size are padded and come with a boolean `mask` of the shape (tasks, queries), True where a query is real; None
+means that all are. Padding may hold anything, NaN included.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.utils import Bunch
-
-from metaprior.checks import check_integer
 
 CALIBRATION_LEVELS = np.arange(1, 20) / 20
 MEANINGS = {
@@ -21,7 +20,7 @@ MEANINGS = {
     "accuracy": "share of labels predicted",
     "probability_accuracy": "mean probability of the observed label",
     "log_loss": "negative log probability, nats per label",
-    "brier": "squared error of the probability",
+    "brier": "squared error of the probabilities, 0 to 1",
     "calibration_error": "of the probabilities; 0 is perfect",
 }
 
@@ -161,94 +160,127 @@ def mean_over_queries(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 ROUNDING = 1e-5  # by which a float32 log-sum-exp may exceed log 1
+SAME = 1e-9  # difference by which two probabilities are the same, up to rounding
+N_BINS = 15  # of confidence
+LOG_TINY = float(np.log(np.finfo(np.float64).tiny))  # for a probability of zero: the mean over tasks stays finite
 
 
-def accuracy(y: np.ndarray, probability: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-    """Return the fraction of queries whose label is predicted, 1 where probability > 0.5, of each task.
+class LabelOutcomes(NamedTuple):
+    """How well the class of every query was predicted, (tasks, queries) each."""
 
-    A probability of exactly 0.5 predicts neither label and counts as half right, as guessing would.
-    """
-    y, probability, mask = _check(y, probability, mask)
-    return mean_over_queries(_fraction_right(y, probability), mask)
-
-
-def probability_accuracy(y: np.ndarray, probability: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-    """Return 1 − 1/n Σ_j |p_j − y_j| of each task, the mean probability of the observed labels."""
-    y, probability, mask = _check(y, probability, mask)
-    return np.asarray(1.0 - mean_over_queries(np.abs(probability - y), mask))
-
-
-def log_loss(y: np.ndarray, log_probability: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-    """Return −1/n Σ_j log p(y_j) of each task, given the log probability of the observed label, not of label 1."""
-    mask = check_mask(mask, {"y": y, "log_probability": log_probability})
-    check_labels("y", y[mask])
-    if not (log_probability[mask] <= ROUNDING).all():
-        raise ValueError("log_probability must be the logarithm of a probability, at most 0; got more, or nan")
-    return negative_log_likelihood(log_probability, mask)
-
-
-def brier_score(y: np.ndarray, probability: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-    """Return 1/n Σ_j (p_j − y_j)² of each task, scikit-learn's brier_score_loss for two labels."""
-    y, probability, mask = _check(y, probability, mask)
-    return mean_over_queries((probability - y) ** 2, mask)
-
-
-def expected_calibration_error(
-    y: np.ndarray, probability: np.ndarray, mask: np.ndarray | None = None, n_bins: int = 15
-) -> float:
-    """Return Σ_b n_b/n |mean confidence − fraction right| over bins b of the confidence c = max(p, 1 − p).
-
-    Bins (lower, upper] divide [0.5, 1] equally; the first includes 0.5. The n queries of all tasks are pooled.
-    """
-    count, confidence, right = confidence_bins(y, probability, mask, n_bins)
-    return float(np.sum(np.abs(confidence - right)) / np.sum(count))
-
-
-def confidence_bins(
-    y: np.ndarray, probability: np.ndarray, mask: np.ndarray | None = None, n_bins: int = 15
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the number of queries, their total confidence and the number right in each calibration bin."""
-    check_integer("n_bins", n_bins, 1)
-    y, probability, mask = _check(y, probability, mask)
-    confidence = np.maximum(probability, 1.0 - probability)[mask]
-    inner_edges = np.linspace(0.5, 1.0, n_bins + 1)[1:-1]
-    bins = np.searchsorted(inner_edges, confidence)
-    right = np.bincount(bins, _fraction_right(y, probability)[mask], n_bins)
-    return np.bincount(bins, minlength=n_bins), np.bincount(bins, confidence, n_bins), right
+    y: np.ndarray  # the number of the observed class
+    predicted: np.ndarray  # that of the most probable class
+    confidence: np.ndarray  # its probability
+    right: np.ndarray  # 1 where it was observed, 0 where not; 1/m where m equally probable classes contain the observed
+    probability: np.ndarray  # of the observed class
+    log_probability: np.ndarray  # the same, accurate where it is small
+    squared_error: np.ndarray  # half of sum_c (p_c - 1[c = y])^2
+    mask: np.ndarray
+    n_classes: int  # the largest number of possible classes of a query, at least two
 
 
 def summarize_labels(
-    y: np.ndarray, probability: np.ndarray, log_probability: np.ndarray, mask: np.ndarray | None = None
+    y: np.ndarray, log_probabilities: np.ndarray, mask: np.ndarray | None = None
 ) -> dict[str, np.ndarray | float]:
-    """Return all metrics: 'accuracy', 'probability_accuracy', 'log_loss', 'brier' per task, and 'calibration_error'."""
-    return {
-        "accuracy": accuracy(y, probability, mask),
-        "probability_accuracy": probability_accuracy(y, probability, mask),
-        "log_loss": log_loss(y, log_probability, mask),
-        "brier": brier_score(y, probability, mask),
-        "calibration_error": expected_calibration_error(y, probability, mask),
-    }
+    """Return 'accuracy', 'probability_accuracy', 'log_loss', 'brier' per task, and 'calibration_error' of all queries.
+
+    y holds class codes 0, 1, ...; `log_probabilities` (classes, tasks, queries) are minus infinity for classes that a
+    task does not have.
+
+    - accuracy: the fraction of queries whose most probable class was observed. One of m equally probable classes counts
+      as 1/m, as guessing would.
+    - probability_accuracy: the mean probability of the observed classes, 1 - |p - y| for two classes.
+    - log_loss: minus the mean log probability of the observed classes; a probability of zero counts as 2e-308.
+    - brier: the mean of 1/2 sum_c (p_c - 1[c = y])^2, from 0 to 1. This is scikit-learn's brier_score_loss, with
+      scale_by_half=True for more than two classes.
+    - calibration_error: sum_b n_b/n |mean confidence - fraction right| over bins b of the confidence, the probability
+      of the most probable class. 15 bins (lower, upper] divide [1/k, 1] equally, where k is the largest number of
+      classes of a query; the first includes 1/k. The n queries of all tasks are pooled.
+    """
+    return _summary(label_outcomes(y, log_probabilities, mask))
 
 
-def check_labels(name: str, y: np.ndarray) -> None:
-    """Raise unless every label is 0 or 1; `name` is the argument named in the error."""
-    strange = y[(y != 0) & (y != 1)]
+def score_labels(
+    y: np.ndarray, log_probabilities: np.ndarray, mask: np.ndarray | None = None, classes: np.ndarray | None = None
+) -> Scores:
+    """Return the scores of `summarize_labels`, and the counts that reliability and confusion are drawn from.
+
+    `reliability` has, for the bins between `edges`, the number of queries, their total confidence and how many were
+    right, (tasks, bins) each. `confusion` (classes, classes) counts queries by observed and predicted class; it is None
+    without the names of the `classes` that all tasks share.
+    """
+    outcomes = label_outcomes(y, log_probabilities, mask)
+    scores = report(_summary(outcomes))
+    scores.update(reliability=confidence_bins(outcomes), classes=classes, confusion=None)
+    if classes is not None:
+        pairs = (outcomes.y * len(classes) + outcomes.predicted)[outcomes.mask]
+        scores["confusion"] = np.bincount(pairs, minlength=len(classes) ** 2).reshape(len(classes), len(classes))
+    return scores
+
+
+def label_outcomes(y: np.ndarray, log_probabilities: np.ndarray, mask: np.ndarray | None = None) -> LabelOutcomes:
+    """Check codes of classes and log probabilities, and return how well every query was predicted."""
+    if log_probabilities.shape[1:] != y.shape or not len(log_probabilities):
+        expected = f"(classes, {', '.join(map(str, y.shape))}), as y has the shape {y.shape}"
+        raise ValueError(f"log_probabilities must have the shape {expected}; got {log_probabilities.shape}")
+    mask = check_mask(mask, {"y": y})
+    check_codes("y", y[mask], len(log_probabilities))
+    log_p = np.where(mask, log_probabilities, 0.0).astype(np.float64)
+    if not ((log_p <= ROUNDING).all() and (log_p.max(axis=0) > -np.inf).all()):
+        advice = "at most 0, and minus infinity for some classes of a query but not for all"
+        raise ValueError(f"log_probabilities must be logarithms of probabilities, {advice}; got more, or nan")
+    codes = np.where(mask, y, 0).astype(np.int64)
+    p = np.exp(log_p - log_p.max(axis=0))
+    p /= p.sum(axis=0)
+    confidence = p.max(axis=0)
+    best = p > confidence - SAME
+    observed, log_observed, is_best = (np.take_along_axis(of, codes[None], axis=0)[0] for of in (p, log_p, best))
+    squared = np.sum(p**2, axis=0) - observed**2 + (1.0 - observed) ** 2
+    possible = np.sum(log_p > -np.inf, axis=0)[mask]
+    return LabelOutcomes(
+        y=codes,
+        predicted=np.argmax(p, axis=0),
+        confidence=confidence,
+        right=is_best / np.sum(best, axis=0),
+        probability=observed,
+        log_probability=np.where(log_observed == -np.inf, LOG_TINY, log_observed),
+        squared_error=squared / 2.0,
+        mask=mask,
+        n_classes=max(int(possible.max()), 2),
+    )
+
+
+def confidence_bins(outcomes: LabelOutcomes, n_bins: int = N_BINS) -> Bunch:
+    """Return the edges of bins and, (tasks, bins), their queries, total confidence and number of queries right."""
+    edges = np.linspace(1.0 / outcomes.n_classes, 1.0, n_bins + 1)
+    mask = outcomes.mask.reshape(-1, outcomes.mask.shape[-1])
+    tasks = np.repeat(np.arange(len(mask)), mask.sum(axis=1))
+    bins = np.searchsorted(edges[1:-1] + SAME, outcomes.confidence[outcomes.mask])
+    total = lambda weights: np.bincount(tasks * n_bins + bins, weights, len(mask) * n_bins).reshape(-1, n_bins)  # noqa: E731
+    confidence, right = (total(values[outcomes.mask]) for values in (outcomes.confidence, outcomes.right))
+    return Bunch(edges=edges, count=total(None), confidence=confidence, right=right)
+
+
+def expected_calibration_error(bins: Bunch) -> float:
+    """Return sum_b n_b/n |mean confidence - fraction right| of the result of `confidence_bins`."""
+    gaps = np.sum(bins.confidence, axis=0) - np.sum(bins.right, axis=0)
+    return float(np.sum(np.abs(gaps)) / np.sum(bins.count))
+
+
+def check_codes(name: str, y: np.ndarray, n_classes: int) -> None:
+    """Raise unless every entry is the number of a class; `name` is the argument named in the error."""
+    strange = y[~np.isin(y, np.arange(n_classes))]
     if strange.size:
-        raise ValueError(f"{name} must hold labels 0 and 1; got {strange[0]}")
+        raise ValueError(f"{name} must hold the numbers of classes, 0 to {n_classes - 1}; got {strange[0]}")
 
 
-def _check(
-    y: np.ndarray, probability: np.ndarray, mask: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return labels and probabilities in float64, zero where they are padding, and the mask."""
-    mask = check_mask(mask, {"y": y, "probability": probability})
-    check_labels("y", y[mask])
-    valid = probability[mask]
-    if not ((valid >= 0) & (valid <= 1)).all():
-        raise ValueError("probability must lie in [0, 1]; got values outside, or nan")
-    return np.where(mask, y, 0).astype(np.float64), np.where(mask, probability, 0).astype(np.float64), mask
-
-
-def _fraction_right(y: np.ndarray, probability: np.ndarray) -> np.ndarray:
-    """Return 1 where the label is predicted, 0 where the other one is, and 1/2 where neither is."""
-    return np.where(probability == 0.5, 0.5, (probability > 0.5) == (y == 1))
+def _summary(outcomes: LabelOutcomes) -> dict[str, np.ndarray | float]:
+    """Return the metrics of `summarize_labels`."""
+    per_task = {
+        "accuracy": outcomes.right,
+        "probability_accuracy": outcomes.probability,
+        "log_loss": -outcomes.log_probability,
+        "brier": outcomes.squared_error,
+    }
+    means: dict[str, Any] = {name: mean_over_queries(values, outcomes.mask) for name, values in per_task.items()}
+    return {**means, "calibration_error": expected_calibration_error(confidence_bins(outcomes))}

@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 from sklearn.exceptions import NotFittedError
 
 from metaprior import MetaGPClassifier, MetaGPRegressor
-from metaprior.metrics import confidence_bins, expected_calibration_error
 from metaprior.plots import (
     plot_alpha_path,
     plot_calibration,
@@ -230,29 +229,6 @@ def test_quantiles_are_counted_as_the_metrics_do(meta):
     assert f"calibration error {report.calibration_error:.3f}" in axes.get_title()
     assert f"coverage of the 90% interval {report.coverage:.0%}" in axes.get_title()
     assert not plot_calibration(meta, TESTS[:1]).collections  # one task says nothing of others
-
-
-def test_reliability_of_probabilities(classifier):
-    axes = plot_calibration(classifier, LABELLED_TESTS)
-    confidence, right = line(axes, "observed").T
-    [twin] = [other for other in axes.figure.axes if other is not axes]
-    counts = np.array([bar.get_height() for bar in twin.patches])
-    assert counts.sum() == sum(len(task[3]) for task in LABELLED_TESTS)
-    filled = counts[counts > 0]
-    error = classifier.evaluate(LABELLED_TESTS).calibration_error
-    np.testing.assert_allclose(np.sum(filled * np.abs(confidence - right)) / filled.sum(), error, atol=1e-12)
-    assert f"calibration error {error:.3f}" in axes.get_title()
-    assert legend_of(axes) == ["perfect", "observed", "queries"]
-
-
-def test_bins_of_confidence_by_hand():
-    y, probability = np.array([[1.0, 0.0, 1.0, np.nan]]), np.array([[0.9, 0.8, 0.4, np.nan]])
-    count, confidence, right = confidence_bins(y, probability, ~np.isnan(y), n_bins=2)
-    np.testing.assert_array_equal(count, [1, 2])
-    np.testing.assert_allclose(confidence, [0.6, 1.7])
-    np.testing.assert_array_equal(right, [0, 1])
-    expected = (0.6 + 0.7) / 3
-    np.testing.assert_allclose(expected_calibration_error(y, probability, ~np.isnan(y), n_bins=2), expected)
 
 
 def test_the_path_of_alpha(meta, several):

@@ -23,8 +23,8 @@ def compare(meta: Any, tests: list[Any], has_context: bool) -> dict[str, Any]:
         return scores
     if not predicts_labels(meta):
         return {**scores, "scikit-learn GP": score_per_task_gp(tests)}
-    encoded, _ = as_labeled_tests(tests, "tasks", meta.model_.input_dim, meta.classes_)
-    return {**scores, **{name: report(score_baseline(model, encoded)) for name, model in BASELINES.items()}}
+    labeled = as_labeled_tests(tests, "tasks", meta.model_.input_dim, meta.classes_)
+    return {**scores, **{name: report(score_baseline(model, *labeled)) for name, model in BASELINES.items()}}
 
 
 def overall(scores: dict[str, Any]) -> dict[str, dict[str, float]]:

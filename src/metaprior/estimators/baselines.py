@@ -1,7 +1,7 @@
 """Baselines that learn from the context of one task alone: what meta-learning has to beat.
 
-A classification baseline maps (x_context, y_context, x_query) of a task, with labels 0 and 1, to p(y = 1) at the
-queries.
+A classification baseline maps (x_context, y_context, x_query, n_classes) of a task, with labels 0, 1, ..., to the
+probabilities of its classes at the queries, (queries, classes).
 """
 
 import warnings
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.special import expit
+from scipy.special import softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
@@ -17,14 +17,13 @@ from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits  # a dependency of scikit-learn
 
 from metaprior.checks import check_positive
-from metaprior.metrics import Scores, check_labels, report, summarize, summarize_labels
+from metaprior.metrics import Scores, check_codes, report, summarize, summarize_labels
 from metaprior.prediction.mixtures import GaussianMixture
-from metaprior.tasks.labels import as_labeled_tests
 from metaprior.tasks.types import TestTask, as_inputs, as_test_tasks
 
-Baseline = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+Baseline = Callable[[np.ndarray, np.ndarray, np.ndarray, int], np.ndarray]
 
-MIN_PROBABILITY = 1e-12  # of an observed label: no query costs more than 27.6 nats
+MIN_PROBABILITY = 1e-12  # of a class: no query costs more than 27.6 nats
 # In units of the standard deviation of the context, in x and in y. The noise bound, a tenth of it, favors this
 # baseline: with few readings the likelihood is often highest without noise, and a tiny predicted deviation is costly.
 # With scikit-learn's own bound of 1e-5 the RMSE is much the same, but the negative log likelihood is many times as
@@ -33,25 +32,36 @@ KERNEL = ConstantKernel(1.0, (1e-3, 1e3)) * RBF(1.0, (1e-2, 1e2)) + WhiteKernel(
 RESTARTS, SEED = 2, 0
 
 
-def nearest_class_mean(x_context: np.ndarray, y_context: np.ndarray, x_query: np.ndarray) -> np.ndarray:
-    """Return p(y = 1) = sigmoid((‖x − m_0‖² − ‖x − m_1‖²) / 2) with the class means m_0 and m_1 of the context.
+def nearest_class_mean(
+    x_context: np.ndarray, y_context: np.ndarray, x_query: np.ndarray, n_classes: int = 2
+) -> np.ndarray:
+    """Return p(y = c) proportional to exp(−‖x − m_c‖² / 2) with the class means m_c of the context.
 
-    This is the posterior of two equally likely Gaussian classes of unit covariance. With fewer than two classes in the
-    context it is the rule of succession.
+    This is the posterior of equally likely Gaussian classes of unit covariance. Classes that the context lacks follow
+    the rule of succession.
     """
-    if _lacks_a_class(y_context):
-        return _rule_of_succession(y_context, len(x_query))
-    mean_0, mean_1 = (x_context[y_context == label].mean(axis=0, dtype=np.float64) for label in (0, 1))
-    # The same logit without the squares, which lose digits far from the origin.
-    return expit((x_query - (mean_0 + mean_1) / 2) @ (mean_1 - mean_0))
+
+    def among_present(codes: np.ndarray, n_present: int) -> np.ndarray:
+        means = np.stack([x_context[codes == c].mean(axis=0, dtype=np.float64) for c in range(n_present)])
+        # The same logits without the squares of x, which lose digits far from the origin.
+        center = means.mean(axis=0)
+        return softmax((x_query - center) @ (means - center).T - np.sum((means - center) ** 2, axis=1) / 2, axis=1)
+
+    return _with_absent(among_present, y_context, len(x_query), n_classes)
 
 
-def logistic_regression(x_context: np.ndarray, y_context: np.ndarray, x_query: np.ndarray) -> np.ndarray:
-    """Return p(y = 1) by scikit-learn's LogisticRegression with C = 1, which suits inputs of unit variance."""
-    if _lacks_a_class(y_context):
-        return _rule_of_succession(y_context, len(x_query))
-    classifier = LogisticRegression(max_iter=10_000).fit(x_context, y_context)
-    return classifier.predict_proba(x_query)[:, 1]
+def logistic_regression(
+    x_context: np.ndarray, y_context: np.ndarray, x_query: np.ndarray, n_classes: int = 2
+) -> np.ndarray:
+    """Return p(y = c) by scikit-learn's LogisticRegression with C = 1, which suits inputs of unit variance.
+
+    Classes that the context lacks follow the rule of succession.
+    """
+
+    def among_present(codes: np.ndarray, n_present: int) -> np.ndarray:
+        return LogisticRegression(max_iter=10_000).fit(x_context, codes).predict_proba(x_query)
+
+    return _with_absent(among_present, y_context, len(x_query), n_classes)
 
 
 BASELINES: dict[str, Baseline] = {
@@ -60,24 +70,28 @@ BASELINES: dict[str, Baseline] = {
 }
 
 
-def score_baseline(baseline: Baseline, tasks: Sequence[TestTask]) -> dict[str, np.ndarray | float]:
-    """Score a classification baseline on every task, by `summarize_labels`."""
+def score_baseline(
+    baseline: Baseline, tasks: Sequence[TestTask], n_classes: np.ndarray | None = None
+) -> dict[str, np.ndarray | float]:
+    """Score a classification baseline on every task, by `summarize_labels`.
+
+    `n_classes` are the numbers of classes of the tasks, whose labels are 0, 1, ...; by default all have two.
+    """
     if len(tasks) == 0:
         raise ValueError("tasks is empty: there is nothing to score")
-    input_dim = as_inputs(tasks[0][2], "tasks[0] query").shape[1]
-    tasks, _ = as_labeled_tests(tasks, "tasks", input_dim, np.array([0, 1]))
-    predictions = [baseline(task.x_context, task.y_context, task.x_query) for task in tasks]
-    for index, (task, prediction) in enumerate(zip(tasks, predictions, strict=True)):
-        if prediction.shape != task.y_query.shape:
-            raise ValueError(
-                f"baseline must return shape {task.y_query.shape} for tasks[{index}]; got {prediction.shape}"
-            )
-    n_queries = np.array([len(task.y_query) for task in tasks])
-    mask = np.arange(n_queries.max()) < n_queries[:, None]
-    probability, y = np.zeros(mask.shape), np.zeros(mask.shape)
-    probability[mask], y[mask] = np.concatenate(predictions), np.concatenate([task.y_query for task in tasks])
-    of_observed = np.where(y == 1, probability, 1.0 - probability)
-    return summarize_labels(y, probability, np.log(np.maximum(of_observed, MIN_PROBABILITY)), mask)
+    tasks = as_test_tasks(tasks, "tasks", as_inputs(tasks[0][2], "tasks[0] query").shape[1])
+    counts = [2] * len(tasks) if n_classes is None else np.asarray(n_classes).tolist()
+    sizes = [len(task.y_query) for task in tasks]
+    y, mask = np.zeros((len(tasks), max(sizes))), np.arange(max(sizes)) < np.array(sizes)[:, None]
+    log_probabilities = np.full((max(counts), *mask.shape), -np.inf)
+    for i, (task, count, size) in enumerate(zip(tasks, counts, sizes, strict=True)):
+        check_codes(f"tasks[{i}]: y", np.concatenate([task.y_context, task.y_query]), count)
+        predicted = baseline(task.x_context, task.y_context, task.x_query, count)
+        if predicted.shape != (size, count):
+            raise ValueError(f"baseline must return shape {(size, count)} for tasks[{i}]; got {predicted.shape}")
+        y[i, :size] = task.y_query
+        log_probabilities[:count, i, :size] = np.log(np.maximum(predicted, MIN_PROBABILITY)).T
+    return summarize_labels(y, log_probabilities, mask)
 
 
 def per_task_gp(
@@ -123,11 +137,21 @@ def score_per_task_gp(tasks: Sequence[TestTask], coverage: float = 0.9) -> Score
     return report(summarize(GaussianMixture(mean[None], variance[None]), y, mask, coverage), coverage)
 
 
-def _lacks_a_class(y_context: np.ndarray) -> bool:
-    check_labels("y_context", y_context)
-    return np.unique(y_context).size < 2
+def _with_absent(
+    among_present: Callable[[np.ndarray, int], np.ndarray], y_context: np.ndarray, n_query: int, n_classes: int
+) -> np.ndarray:
+    """Return the probabilities of all classes, given those of the classes in the context among each other.
 
-
-def _rule_of_succession(y_context: np.ndarray, n_query: int) -> np.ndarray:
-    """Return Laplace's (n_1 + 1) / (n + 2) for every query."""
-    return np.full(n_query, (np.sum(y_context) + 1) / (len(y_context) + 2))
+    Every class that the n labels of the context lack has the probability 1 / (n + classes) of Laplace's rule of
+    succession. `among_present` gets the labels as 0, 1, ..., numbers among the classes present, of which it has two or
+    more.
+    """
+    check_codes("y_context", y_context, n_classes)
+    present, codes = np.unique(y_context.astype(np.int64), return_inverse=True)
+    absent = 1.0 / (len(y_context) + n_classes)
+    probabilities = np.full((n_query, n_classes), absent)
+    if len(present):
+        share = 1.0 - (n_classes - len(present)) * absent
+        among = among_present(codes, len(present)) if len(present) > 1 else np.ones((n_query, 1))
+        probabilities[:, present] = share * among
+    return probabilities

@@ -4,13 +4,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from scipy.special import expit
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from metaprior.estimators.arguments import NamedEnvironments, read_environments, reject_renamed, reject_rows
 from metaprior.estimators.base import MetaGP
-from metaprior.metrics import Scores, report, summarize_labels
+from metaprior.metrics import Scores, score_labels
 from metaprior.prediction.adapted_labels import AdaptedClassifier, AdaptedClassifiers
 from metaprior.prediction.batches import check_precision
 from metaprior.prediction.label_batches import predict_labels
@@ -204,9 +203,8 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
             `calibration_error` (ECE) over all queries; `n_tasks`; `per_task`, the values per task.
         """
         tasks = self._read_tests(test_tasks, "test_tasks")
-        (first, second), y, mask = predict_labels(self.model_, tasks)
-        probability = expit(second - first)  # exactly one half where neither class is more probable
-        return report(summarize_labels(y, probability, np.where(y > 0.5, second, first), mask))
+        log_probabilities, y, mask = predict_labels(self.model_, tasks)
+        return score_labels(y, log_probabilities, mask, self.classes_)
 
     def score(self, test_tasks: Iterable[Any], y: Any = None) -> float:  # type: ignore[override]
         """Return the accuracy on the queries of test tasks, averaged over tasks.

@@ -4,20 +4,12 @@ import textwrap
 from typing import Any
 
 import numpy as np
-from scipy.special import expit
 
-from metaprior.metrics import (
-    CALIBRATION_LEVELS,
-    accuracy,
-    confidence_bins,
-    expected_calibration_error,
-    mean_and_standard_error,
-    summarize,
-)
+from metaprior.metrics import CALIBRATION_LEVELS, mean_and_standard_error, summarize
+from metaprior.plots.class_scores import draw_reliability
 from metaprior.plots.style import BAND, DIAGONAL, LINE, POINTS, TRUTH, legend, marker_areas, note, resolve_axes, tidy
 from metaprior.prediction.batches import predict_tasks
 from metaprior.prediction.ensemble import predicts_labels
-from metaprior.tasks.labels import as_labeled_tests
 from metaprior.tasks.types import as_test_tasks
 
 N_BOOTSTRAP = 2000
@@ -102,7 +94,9 @@ def plot_calibration(meta: Any, test_tasks: Any, *, axes: Any = None) -> Any:
 
     For numbers: the share of queries below the predicted p-quantile against p, with a 90% bootstrap band over tasks;
     above the diagonal y is lower than predicted. For labels: how often the predicted class was right against its
-    probability, in bins, with the number of queries in each bin.
+    probability, in bins, with the number of queries in each bin. Error bars are 90% intervals of that share: Jeffreys'
+    binomial intervals, wider if some tasks are predicted better than others. Tasks of the fit warn with a
+    `SeenTasksWarning`.
 
     Parameters
     ----------
@@ -115,15 +109,13 @@ def plot_calibration(meta: Any, test_tasks: Any, *, axes: Any = None) -> Any:
     matplotlib Axes
     """
     if predicts_labels(meta):
-        labeled_tasks, _ = as_labeled_tests(test_tasks, "test_tasks", meta.features_, meta.classes_)
+        scores = meta.evaluate(test_tasks)
         axes = resolve_axes(axes, (5.6, 4.8))
-        from metaprior.prediction.label_batches import predict_labels
-
-        _draw_reliability(axes, *predict_labels(meta.model_, labeled_tasks))
-    else:
-        tasks = as_test_tasks(test_tasks, "test_tasks", meta.features_)
-        axes = resolve_axes(axes, (5.2, 4.8))
-        _draw_quantiles(axes, *predict_tasks(meta.model_, tasks))
+        draw_reliability(axes, scores)
+        return axes
+    tasks = as_test_tasks(test_tasks, "test_tasks", meta.features_)
+    axes = resolve_axes(axes, (5.2, 4.8))
+    _draw_quantiles(axes, *predict_tasks(meta.model_, tasks))
     tidy(axes)
     return axes
 
@@ -167,29 +159,3 @@ def _draw_quantiles(axes: Any, predictive: Any, y: np.ndarray, mask: np.ndarray)
     axes.set_title(f"calibration error {error:.3f}, coverage of the 90% interval {coverage:.0%}", fontsize=10)
     axes.set(xlabel="predicted quantile p", ylabel="share of queries below it", xlim=(0, 1), ylim=(0, 1))
     legend(axes, loc="upper left")
-
-
-def _draw_reliability(axes: Any, log_probabilities: np.ndarray, y: np.ndarray, mask: np.ndarray) -> None:
-    first, second = log_probabilities
-    probability = expit(second - first)
-    counts, confidence, right = confidence_bins(y, probability, mask)
-    edges, most = np.linspace(0.5, 1.0, len(counts) + 1), int(counts.max())
-    bars = axes.twinx()
-    look = {"align": "edge", "color": BAND, "alpha": 0.5, "edgecolor": "white", "label": "queries"}
-    bars.bar(edges[:-1], counts, np.diff(edges), **look)
-    bars.set_ylim(0, 3 * most)
-    bars.set_yticks([0, most])
-    bars.set_ylabel("queries", loc="bottom", labelpad=-6)
-    bars.spines[["top", "left"]].set_visible(False)
-    bars.spines["right"].set_bounds(0, most)
-    axes.set_zorder(bars.get_zorder() + 1)
-    axes.patch.set_visible(False)
-    axes.axline((0.75, 0.75), slope=1.0, label="perfect", **DIAGONAL)
-    confidence, right = (total[counts > 0] / counts[counts > 0] for total in (confidence, right))
-    axes.plot(confidence, right, color=LINE, linewidth=1.8, marker="o", label="observed")
-    error = expected_calibration_error(y, probability, mask)
-    correct, _ = mean_and_standard_error(accuracy(y, probability, mask))
-    axes.set_title(f"calibration error {error:.3f}, accuracy {correct:.0%}", fontsize=10)
-    axes.set(xlabel="probability of the predicted class", ylabel="how often it was right")
-    axes.set(xlim=(0.5, 1.0), ylim=(min(0.4, float(right.min()) - 0.05), 1.02))
-    legend(axes, bars, loc="upper left")

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import expit
 
 from metaprior.meta.runs import Settings, draw_prior, make_run, make_scaling
 from metaprior.metrics import calibration_error, negative_log_likelihood, root_mean_square_error, summarize_labels
@@ -183,9 +182,8 @@ def metrics(ensemble: Ensemble | None, test: TestTask, likelihood: str) -> dict[
         return dict.fromkeys(names, np.nan)
     tasks = unstack_tests(test)
     if likelihood == "bernoulli":
-        (first, second), y, _ = predict_labels(ensemble, tasks)
-        probability = expit(second - first)  # exactly one half where neither class is more probable
-        return _means(summarize_labels(y, probability, np.where(y > 0.5, second, first)))
+        log_probabilities, y, _ = predict_labels(ensemble, tasks)
+        return _means(summarize_labels(y, log_probabilities))
     predictive, y, _ = predict_tasks(ensemble, tasks)
     return score_mixture(predictive, y)
 
