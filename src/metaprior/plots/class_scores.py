@@ -39,7 +39,7 @@ def plot_confusion(meta: Any, test_tasks: Any, *, axes: Any = None) -> Any:
         raise ValueError(
             "plot_confusion needs classes that all tasks share; here every task has its own. Use plot_calibration."
         )
-    size = 1.8 + 0.62 * min(len(scores.classes), MAX_CELLS)
+    size = _size(scores)
     axes = resolve_axes(axes, (size + 0.8, size))
     draw_confusion(axes, scores)
     return axes
@@ -49,13 +49,15 @@ def plot_scores(scores: Scores) -> Any:
     """Return a figure of the reliability of probabilities and, if all tasks share their classes, of the confusion."""
     from matplotlib.figure import Figure
 
-    if scores.confusion is None:
-        return _reliability_figure(Figure(figsize=(5.6, 4.8), layout="constrained"), scores)
-    size = max(4.8, 1.8 + 0.5 * min(len(scores.classes), MAX_CELLS))
-    figure = Figure(figsize=(5.6 + size + 0.8, size), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(5.6, size + 0.8))
-    draw_reliability(left, scores)
-    draw_confusion(right, scores)
+    size = 4.8 if scores.confusion is None else _size(scores)
+    widths = (5.6,) if scores.confusion is None else (5.6, size + 0.8)
+    figure = Figure(figsize=(sum(widths), size), layout="constrained")
+    panels = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
+    draw_reliability(panels[0], scores)
+    for axes in {*figure.axes}.difference(panels[1:]):
+        axes.set_box_aspect(0.85)  # beside a large matrix it would be stretched
+    if scores.confusion is not None:
+        draw_confusion(panels[1], scores)
     return figure
 
 
@@ -84,9 +86,9 @@ def draw_reliability(axes: Any, scores: Scores) -> None:
     axes.set_title(f"calibration error {error:.3f}, accuracy {correct:.0%}", fontsize=10)
     axes.set(xlabel="probability of the predicted class", ylabel="how often it was right")
     margin = 0.01 * (1.0 - least)  # for markers and intervals at either end
-    axes.set(xlim=(least - margin, 1.0 + margin), ylim=(min(least - 0.1, float(lower.min()) - 0.02), 1.02))
+    axes.set(xlim=(least - margin, 1.0 + margin), ylim=(max(min(least, float(lower.min())) - 0.05, -0.02), 1.02))
     tidy(axes)
-    legend(axes, bars, loc="upper left")
+    legend(axes, bars, below=True, ncols=4)
 
 
 def binomial_intervals(count: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -122,7 +124,9 @@ def draw_confusion(axes: Any, scores: Scores) -> None:
             color = "white" if shares[i, j] > 0.55 else "black"
             axes.text(j, i, text, ha="center", va="center", fontsize=size, color=color)
     ticks = range(len(names))
-    turned = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if max(map(len, names)) > 4 else {}
+    turned = (
+        {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if max(map(len, names)) * len(names) > 40 else {}
+    )
     axes.set_xticks(ticks, names, fontsize=size, **turned)
     axes.set_yticks(ticks, names, fontsize=size)
     axes.tick_params(length=0)
@@ -144,11 +148,13 @@ def _draw_pairs(axes: Any, confusion: np.ndarray, shares: np.ndarray, names: lis
     axes.set_yticks(rows, [f"{names[i]} as {names[j]}" for i, j in pairs], fontsize=8)
     axes.invert_yaxis()
     axes.margins(x=0.12)
-    axes.set_xlabel("queries of the first class that were predicted as the second; %: of the first class")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlabel("queries of the first class predicted as the second; %: of the first")
     axes.set_title(f"The most confused of {len(names)} classes, {int(confusion.sum()):,} queries", fontsize=10)
     tidy(axes, "x")
 
 
-def _reliability_figure(figure: Any, scores: Scores) -> Any:
-    draw_reliability(figure.subplots(), scores)
-    return figure
+def _size(scores: Scores) -> float:
+    """Return the height of a figure in which the cells of the matrix can be read, in inches."""
+    n_classes = len(scores.classes)
+    return max(4.8, 1.8 + 0.42 * n_classes) if n_classes <= MAX_CELLS else 5.4
