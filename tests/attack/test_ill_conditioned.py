@@ -20,6 +20,8 @@ KERNELS = ["rbf", "linear+rbf", "linear", "mlp", "inducing"]
 TOGETHER = 12  # tasks of one `adapt_many`, always padded alike
 EQUAL = {"float64": 0.02, "float32": 0.2}  # relative to the standard deviation and the size of the numbers; most 1e-4
 HARD = 1e-9  # noise, far below what double precision can resolve
+SINGLE = {"noise_std": 0.1, "farthest": 1e8}  # float32 resolves no less noise, and refuses what is far away
+WIDENED = ("linear+rbf", "inducing")  # kernels that grow: from ten standard deviations on, bands of float32 are wider
 
 
 @cache
@@ -69,8 +71,10 @@ def attack(kernel, labels, dtype, n_tasks, seed=0, noise_std=HARD, farthest=np.i
     """Adapt to tasks one by one, and together with samples in another order; count and compare."""
     meta = fitted(kernel, labels, noise_std)
     rng = np.random.default_rng(seed)
+    widened = dtype == "float32" and kernel in WIDENED
     for _ in range(n_tasks // TOGETHER):
-        tasks = [draw_task(rng, labels, farthest) for _ in range(TOGETHER)]
+        far = farthest if dtype == "float64" else farthest ** rng.uniform() ** 2  # larger ones are refused
+        tasks = [draw_task(rng, labels, far) for _ in range(TOGETHER)]
         orders, queries = [rng.permutation(len(y)) for _, y, _ in tasks], [new for *_, new in tasks]
         contexts = [(x[order], y[order]) for (x, y, _), order in zip(tasks, orders, strict=True)]
         pair = {"classes": [0, 1]} if labels else {}
@@ -82,18 +86,25 @@ def attack(kernel, labels, dtype, n_tasks, seed=0, noise_std=HARD, farthest=np.i
                 warnings.simplefilter("ignore", expected)
             warnings.simplefilter("always", ConvergenceWarning)
             alone = np.stack([predicted(meta.adapt(x, y, **pair), new, labels) for x, y, new in tasks], axis=1)
-            many = predicted(meta.adapt_many(contexts, **pair, dtype=dtype), queries, labels)
+            try:
+                many = predicted(meta.adapt_many(contexts, **pair, dtype=dtype), queries, labels)
+            except ValueError as error:
+                assert "dtype='float32' cannot resolve values 1000 standard deviations" in str(error)  # noqa: PT017
+                assert dtype == "float32"
+                assert far > 100.0
+                count("ill-conditioned tasks", "refused in float32", TOGETHER)
+                continue
         assert np.isfinite([alone, many]).all()
         if warned:  # that a task is inexact, which is not silent; hardly ever
             count("ill-conditioned tasks", "with a warning", TOGETHER)
             continue
         sizes = [np.max(np.abs(y), initial=1.0) * np.maximum(np.abs(new).max(axis=1), 1.0) for _, y, new in tasks]
-        check(many, alone, labels, np.array(sizes), EQUAL[dtype])
+        check(many, alone, labels, np.array(sizes), EQUAL[dtype], widened)
         count("ill-conditioned tasks", "equal alone and together", TOGETHER)
 
 
-def check(many, alone, labels, sizes, tolerance):
-    """Values are (2, tasks, queries); sizes those of lines with slopes as large as y."""
+def check(many, alone, labels, sizes, tolerance, widened=False):
+    """Values are (2, tasks, queries); sizes those of lines with slopes as large as y. Bands may be wider if widened."""
     if labels:
         assert (alone <= 0.0).all()
         np.testing.assert_allclose(np.exp(alone).sum(axis=0), 1.0, atol=1e-6)
@@ -102,12 +113,17 @@ def check(many, alone, labels, sizes, tolerance):
     means, stds = alone
     assert (stds > 0.0).all()
     assert (np.abs(many[0] - means) <= tolerance * (stds + np.abs(means) + sizes)).all()
-    np.testing.assert_allclose(many[1], stds, rtol=tolerance)
+    assert (many[1] >= (1.0 - tolerance) * stds).all()
+    assert widened or (many[1] <= (1.0 + tolerance) * stds).all()
 
 
 @pytest.mark.parametrize("labels", [False, True], ids=["gaussian", "bernoulli"])
 def test_hard_contexts_alone_and_among_others(labels):
     attack("linear+rbf", labels, "float64", 96)
+
+
+def test_hard_contexts_in_single_precision():
+    attack("linear+rbf", False, "float32", 96, **SINGLE)
 
 
 def test_hard_contexts_with_the_default():
@@ -119,8 +135,7 @@ def test_hard_contexts_with_the_default():
 @pytest.mark.parametrize("labels", [False, True], ids=["gaussian", "bernoulli"])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_20_000_hard_contexts(kernel, labels, dtype):
-    hard = {"noise_std": HARD} if dtype == "float64" else {"noise_std": 0.1, "farthest": 3.0}  # it resolves no more
-    attack(kernel, labels, dtype, 960, seed=1, **hard)
+    attack(kernel, labels, dtype, 960, seed=1, **(SINGLE if dtype == "float32" else {}))
 
 
 @pytest.mark.slow

@@ -222,7 +222,8 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
             Contexts of any sizes.
         dtype : "float64" or "float32", default="float64"
             float32 is faster and accurate to about 1e-4 of the spread of y, and is refused if the noise is too small.
-            Hierarchical priors always compute in float64.
+            Ten or more standard deviations from the data its bands may be too wide. Hierarchical priors always compute
+            in float64.
 
         Returns
         -------

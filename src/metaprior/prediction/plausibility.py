@@ -44,11 +44,11 @@ def warn_if_implausible(model: Ensemble, x: Ragged, y: Ragged, name: Callable[[i
     if found.errors.max() > MAX_ERROR:
         row = int(found.errors.argmax())
         off = f"{found.errors[row]:.2g} standard deviations off"
-        said = f"y is {y.rows[row]:.6g} where the prior expects {found.expected[row]:.4g}, {off}"
+        said = f"y is {y.rows[row]:.10g} where the prior expects {found.expected[row]:.4g}, {off}"
     else:
         row = int(found.gaps.argmax())
         apart = f"{found.gaps[row]:.2g} times the noise apart"
-        said = f"y is both {found.lowest[row]:.6g} and {found.highest[row]:.6g}, {apart}"
+        said = f"y is both {found.lowest[row]:.10g} and {found.highest[row]:.10g}, {apart}"
     place = np.array2string(x.rows[row], threshold=4, precision=6)
     count = "" if len(y.sizes) == 1 else f" of {len(tasks)} of {len(y.sizes)} tasks"
     warn_caller(
