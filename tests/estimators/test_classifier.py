@@ -340,7 +340,7 @@ def test_images_are_flattened(meta):
 
 
 BAD = [
-    (lambda m: m.adapt(X_CONTEXT, [0, 1, 2, 0, 1, 2]), ["adapt", "two labels", "0, 1, 2"]),
+    (lambda m: m.adapt(X_CONTEXT, [0, 1, 2, 0, 1, 2]), ["adapt", "labels 0, 1", "0, 1, 2"]),
     (lambda m: m.adapt(X_CONTEXT, Y_CONTEXT[:3]), ["same number of samples", "6", "3"]),
     (lambda m: m.adapt(X_CONTEXT[:, :1], Y_CONTEXT), ["2 columns", "got 1"]),
     (lambda m: m.adapt(X_CONTEXT * np.nan, Y_CONTEXT), ["X must be finite"]),
@@ -350,10 +350,10 @@ BAD = [
     (lambda m: m.adapt(X_CONTEXT, Y_CONTEXT, classes=["a", "b"]), ["label 0", "classes"]),
     (lambda m: m.adapt(X_CONTEXT, Y_CONTEXT).predict_proba(X_QUERY, n_samples=0), ["n_samples", "at least 1"]),
     (lambda m: m.adapt(X_CONTEXT, Y_CONTEXT).predict(np.zeros((2, 3, 4))), ["2 columns", "12", "(3, 4)"]),
-    (lambda m: m.evaluate([(X_CONTEXT, Y_CONTEXT, X_QUERY, [7] * 7)]), ["test_tasks[0]", "two labels"]),
+    (lambda m: m.evaluate([(X_CONTEXT, Y_CONTEXT, X_QUERY, [7] * 7)]), ["test_tasks[0]", "labels 0, 1"]),
     (lambda m: m.evaluate([]), ["test_tasks is empty"]),
     (lambda m: MetaGPClassifier().fit([(X_CONTEXT, ["a"] * 6)], TARGET), ["source_tasks[0]", "one label only"]),
-    (lambda m: MetaGPClassifier().fit([(X_CONTEXT, [1] * 6)]), ["two labels", "every task"]),
+    (lambda m: MetaGPClassifier().fit([(X_CONTEXT, [1] * 6)]), ["two or more labels", "every task"]),
     (lambda m: MetaGPClassifier().fit([(X_CONTEXT, np.arange(6))]), ["source_tasks[0]", "two labels", "got 6"]),
     (lambda m: MetaGPClassifier().fit(), ["both empty"]),
     (lambda m: MetaGPClassifier(standardize="classes").fit(SOURCE), ["standardize", "within-class"]),

@@ -114,7 +114,7 @@ def test_stored_tasks_are_known_as_tasks_in_memory_are(meta):
     for one, other in zip(in_memory, streamed, strict=True):
         np.testing.assert_array_equal(one, other)
     assert meta.fitted_on(stored).all()
-    labels = stored.encoded(np.array([y[start] for start in offsets[:-1]]))  # the first reading of each is class 0
+    labels = stored.encoded(np.array([[y[start], np.inf] for start in offsets[:-1]]))  # 1 above the first reading
     np.testing.assert_array_equal(seen_tasks.remember(labels, 2).digests, seen_tasks.remember(list(labels), 2).digests)
 
 

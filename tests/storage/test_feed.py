@@ -282,7 +282,7 @@ def test_labels_of_a_stream_are_zero_and_one():
     streamed = clone(meta).fit(stored[0], labeled[2])
     np.testing.assert_allclose(streamed.loss_trace_, whole.loss_trace_, atol=1e-4)
     assert streamed.classes_.tolist() == [0, 1]
-    with pytest.raises(ValueError, match=r"source_tasks\[\d+\]: y must have two labels.* or use MetaGPRegressor"):
+    with pytest.raises(ValueError, match=r"source_tasks\[\d+\]: y must have integers.* use MetaGPRegressor"):
         meta.fit(STORED[0], labeled[2])
 
 

@@ -13,11 +13,11 @@ NAMES = ("source_tasks", "target_tasks")
 
 
 def draw(labels, seed=0):
-    """One task of three to seven samples for each pair of labels; both labels occur."""
+    """One task for each set of labels, with one to five samples more than labels; all of them occur."""
     rng = np.random.default_rng(seed)
     tasks = []
-    for pair in labels:
-        y = rng.permutation(np.resize(pair, rng.integers(3, 8)))
+    for distinct in labels:
+        y = rng.permutation(np.resize(distinct, len(distinct) + rng.integers(1, 6)))
         tasks.append(Task(rng.normal(size=(len(y), 2)), y))
     return tasks
 
@@ -26,63 +26,84 @@ def stored(tasks):
     return StoredTasks.from_tasks(tasks, 2)
 
 
-PAIRS = {
+LABELS = {
     "zero and one": ([(0, 1)] * 5, [(0, 1)] * 3),
     "others, shared": ([(3, 7)] * 5, [(3, 7)] * 3),
     "own": ([(0, 1), (5, 2), (1, 3), (8, 9), (0, 4)], [(6, 1), (2, 3), (7, 9)]),
+    "three, shared": ([(0, 1), (4,), (1, 4)], [(0, 1, 4), (1,)]),
+    "own, of different numbers": ([(0, 1), (-5, 2, 7, 9), (1, 3, 8)], [(6, 1), (2, 3, 4)]),
 }
 
 
+@pytest.mark.parametrize("shared", ["auto", True])
 @pytest.mark.parametrize("block", [2**20, 4], ids=["one block", "blocks of four rows"])
-@pytest.mark.parametrize("pairs", PAIRS.values(), ids=PAIRS)
-def test_labels_are_those_of_lists(pairs, block, monkeypatch):
+@pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
+def test_labels_are_those_of_lists(labels, block, shared, monkeypatch):
     monkeypatch.setattr(stored_tasks, "BLOCK", block)
-    environments = draw(pairs[0]), draw(pairs[1], 1)
-    expected, classes, _ = encode_environments(environments, NAMES, (0.5, 0.5))
-    encoded, found, _ = encode_stored((stored(environments[0]), environments[1]), NAMES, (0.5, 0.5))
+    environments = draw(labels[0]), draw(labels[1], 1)
+    expected, classes, n_classes = encode_environments(environments, NAMES, (0.5, 0.5), shared)
+    encoded, found, numbers = encode_stored((stored(environments[0]), environments[1]), NAMES, (0.5, 0.5), shared)
     np.testing.assert_array_equal(found, classes)
+    for of_stored, of_lists in zip(numbers, n_classes, strict=True):
+        np.testing.assert_array_equal(of_stored, of_lists)
     for tasks, of_list in zip(encoded, expected, strict=True):
         for i, task in enumerate(of_list):
             np.testing.assert_array_equal(tasks[i].y, task.y)
             np.testing.assert_array_equal(tasks[1:][i - 1].y if i else tasks[i].y, task.y)
         order = np.arange(len(of_list))[::-1].reshape(-1, 1)
-        _, y, mask = tasks.gather(order, 9)
+        _, y, mask = tasks.gather(order, 12)
         for row, task in zip(y[:, 0], of_list[::-1], strict=True):
-            np.testing.assert_array_equal(row, np.pad(task.y, (0, 9 - len(task.y))))
+            np.testing.assert_array_equal(row, np.pad(task.y, (0, 12 - len(task.y))))
         assert mask.sum() == sum(len(task.y) for task in of_list)
 
 
 def test_an_environment_of_no_weight_does_not_decide():
-    shared, own = draw([(3, 7)] * 4), draw([(0, 1), (1, 1), (2, 3)], 1)
-    encoded, classes, _ = encode_stored((stored(own), stored(shared)), NAMES, (0.0, 1.0))
+    shared, own = draw([(3, 7)] * 4), draw([(0, 1), (1, 1), range(200), (0.1, 0.2, 0.3)], 1)
+    of_lists, _, _ = encode_environments((own, shared), NAMES, (0.0, 1.0))
+    encoded, classes, n_classes = encode_stored((stored(own), stored(shared)), NAMES, (0.0, 1.0))
     np.testing.assert_array_equal(classes, [3, 7])
     assert set(np.concatenate([task.y for task in encoded[1]])) == {0.0, 1.0}
+    assert [numbers.tolist() for numbers in n_classes] == [[2] * 4, [2] * 4]
+    for task, of_list in zip(encoded[0], of_lists[0], strict=True):
+        np.testing.assert_array_equal(task.y, of_list.y)
+        assert set(task.y) <= {0.0, 1.0}
 
 
 def test_content_and_classes_tell_tasks_apart():
     """A checkpoint of one encoding must not go on with another."""
     plain = stored(draw([(0, 1)] * 3))
-    one, other = plain.encoded(np.zeros(3)), plain.encoded(np.ones(3))
+    one, other = plain.encoded(np.array([0.0, 1.0])), plain.encoded(np.array([[0.0, 1.0], [0.0, 1.0], [1.0, 2.0]]))
     assert len({plain.digest, one.digest, other.digest}) == 3
-    assert plain.encoded(np.zeros(3)).digest == one.digest
+    assert plain.encoded(np.array([0.0, 1.0])).digest == one.digest
 
 
 @pytest.mark.parametrize(
-    ("pairs", "match"),
+    ("labels", "match"),
     [
-        ([(1, 1)] * 8, "y must have two labels; got 1 for every sample"),
-        ([(0, 1), (2, 3), (4, 4), (5, 6)], r"source_tasks\[2\]: y must have two labels.*got 1: 4"),
-        ([(0, 1), (2, 3, 4), (5, 6)], r"source_tasks\[1\]: y must have two labels.*got 3: 2, 3, 4"),
+        ([(1, 1)] * 8, "^y must have two or more labels; got 1 for every sample"),
+        ([(0, 1), (2, 3), (4, 4), (5, 6)], r"source_tasks\[2\]: y has one label only, 4,"),
+        (
+            [(0, 1), range(101), (5, 6)],
+            r"source_tasks\[1\]: y must have at most 100 labels; got 101: 0, 1, 2",
+        ),
+        ([(0, 1), (0.5, 2.5, 4), (5, 6)], r"source_tasks\[1\]: y must have integers.*readings.* use MetaGPRegressor"),
     ],
 )
-def test_what_cannot_be_told_apart_is_refused(pairs, match):
+@pytest.mark.parametrize("encode", [encode_stored, encode_environments])
+def test_what_cannot_be_told_apart_is_refused(labels, match, encode):
+    tasks = draw(labels)
     with pytest.raises(ValueError, match=match):
-        encode_stored((stored(draw(pairs)), []), NAMES, (1.0, 0.0))
+        encode((stored(tasks) if encode is encode_stored else tasks, []), NAMES, (1.0, 0.0))
+
+
+def test_gradient_training_is_for_two_classes():
+    with pytest.raises(ValueError, match=r"source_tasks\[1\]: y must have two labels; got 3: 2, 3, 4"):
+        encode_stored((stored(draw([(0, 1), (2, 3, 4), (5, 6)])), []), NAMES, (1.0, 0.0), most=2)
 
 
 def test_a_label_that_is_probably_misspelled_is_told():
     pairs = [(0, 1)] * 9 + [(0, 2)]
-    said = r"9 of 10 tasks have the labels \(0.*1.*\), another has \(0.*2.*\).*misspelled"
+    said = r"9 of 10 tasks have the labels \(0, 1\), another has \(0, 2\).*misspelled"
     with pytest.warns(UserWarning, match=said):
         encode_stored((stored(draw(pairs)), []), NAMES, (1.0, 0.0))
     with pytest.warns(UserWarning, match=said):

@@ -38,11 +38,11 @@ class StoredTasks(Sequence[Task]):
         y: np.ndarray,
         offsets: np.ndarray,
         digest: str | None = None,
-        first_classes: np.ndarray | None = None,
+        classes: np.ndarray | None = None,
     ):
         self.x, self.y, self.offsets = x, y, offsets
         self._digest = digest
-        self._first_classes = first_classes  # of tasks with labels: those are given as 0, all others as 1
+        self._classes = classes  # of tasks with labels, (tasks, most classes), sorted; infinite where there are fewer
 
     @classmethod
     def from_arrays(cls, x: Any, y: Any, offsets: Any) -> "StoredTasks":
@@ -53,7 +53,7 @@ class StoredTasks(Sequence[Task]):
         x : array of shape (rows, inputs) or (rows,)
             Inputs of all tasks. All numbers are checked once, in blocks.
         y : array of shape (rows,)
-            Outputs, or labels as numbers: the same two in all tasks, or each task's own two.
+            Outputs, or labels as numbers: the same classes in all tasks, or each task's own.
         offsets : array of int of shape (tasks + 1,)
             Task i has the rows offsets[i] to offsets[i + 1]; from 0 to the number of rows.
 
@@ -111,7 +111,7 @@ class StoredTasks(Sequence[Task]):
             if step != 1:
                 return [self[i] for i in range(first, last, step)]
             digest = None if self._digest is None else f"{self._digest}[{first}:{last}]"
-            classes = None if self._first_classes is None else self._first_classes[first:last]
+            classes = None if self._classes is None else self._classes[first:last]
             return StoredTasks(self.x, self.y, self.offsets[first : max(first, last) + 1], digest, classes)
         index = int(index)
         if not -len(self) <= index < len(self):
@@ -143,9 +143,10 @@ class StoredTasks(Sequence[Task]):
     @functools.cached_property
     def digest(self) -> str:
         """Checksum of the content: as written by `store_tasks`, or found by reading everything."""
-        if self._first_classes is not None:
+        if self._classes is not None:
             plain = StoredTasks(self.x, self.y, self.offsets, self._digest).digest
-            return f"{plain} labels {hashlib.sha256(self._first_classes.tobytes()).hexdigest()}"
+            classes = self._classes if self._classes.strides[0] else self._classes[:1]  # shared: the same in each task
+            return f"{plain} labels {hashlib.sha256(classes.tobytes()).hexdigest()}"
         if self._digest is not None:
             return self._digest
         digest = hashlib.sha256(f"{self.x.dtype.str} {self.x.shape} {self.y.dtype.str}".encode())
@@ -169,19 +170,27 @@ class StoredTasks(Sequence[Task]):
             self.release()
         return tuple(array.reshape(*indices.shape, *array.shape[1:]) for array in (x, y, mask))  # type: ignore
 
-    def encoded(self, first_classes: np.ndarray) -> "StoredTasks":
-        """Return tasks that give 0 for the first class of each task, (tasks,), and 1 for its second."""
-        return StoredTasks(self.x, self.y, self.offsets, self._digest, first_classes)
+    def encoded(self, classes: np.ndarray) -> "StoredTasks":
+        """Return tasks that give the places of labels among the classes of each task: 0.0, 1.0, ...
+
+        Classes (tasks, most classes) are sorted, and infinite where a task has fewer. Those that all tasks share may
+        have one axis.
+        """
+        classes = np.broadcast_to(classes, (len(self), classes.shape[-1]))
+        return StoredTasks(self.x, self.y, self.offsets, self._digest, classes)
 
     def _outputs(self, y: np.ndarray, tasks: np.ndarray) -> np.ndarray:
-        """Return y of tasks (first axis, if any), or their labels as 0 and 1."""
-        if self._first_classes is None:
+        """Return y of tasks (first axis, if any), or the codes of their labels."""
+        if self._classes is None:
             return y
-        first = self._first_classes[tasks]
-        return (y != (first[:, None] if y.ndim > 1 else first)).astype(np.float64)
+        codes = np.zeros(y.shape)
+        for classes in self._classes.T[:-1]:  # the number of classes below a label is its place
+            below = classes[tasks]
+            codes += y > (below[:, None] if y.ndim > 1 else below)
+        return codes
 
     def read(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return all rows of x and y of a range of tasks, labels as 0 and 1, and the sizes of the tasks."""
+        """Return all rows of x and y of a range of tasks, labels as codes, and the sizes of the tasks."""
         rows, sizes = slice(self.offsets[first], self.offsets[last]), self.sizes[first:last]
         tasks = np.repeat(np.arange(first, last), sizes)
         return np.asarray(self.x[rows], np.float64), self._outputs(np.asarray(self.y[rows], np.float64), tasks), sizes

@@ -4,7 +4,7 @@ Either all tasks share their classes (healthy, ill), which then mean the same ev
 or every task has its own (wren, finch, owl), which mean nothing in other tasks and may differ in number.
 """
 
-import warnings
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from metaprior.checks import Argument, Message
 from metaprior.tasks.input_columns import Features
+from metaprior.tasks.label_warnings import warn_if_misspelled, warn_if_spelled_alike, warn_if_unrepeated
 from metaprior.tasks.types import Task, TestTask, as_test_tasks
 
 KINDS = {"b": "bools", "i": "numbers", "u": "numbers", "f": "numbers", "U": "text"}
@@ -52,29 +53,28 @@ def encode_environments(
     of classes are one array per environment, (tasks,).
     """
     own = [[np.unique(task.y) for task in tasks] for tasks in environments]
-    counted = [labels for of_tasks, weight in zip(own, weights, strict=True) if weight > 0 for labels in of_tasks]
-    for of_tasks, name, weight in zip(own, names, weights, strict=True):
-        for i, labels in enumerate(of_tasks if weight > 0 else ()):
-            check_classes(labels, f"{name}[{i}]", most)
-    classes = _shared_classes(counted, shared, most)
-    encoded, n_classes = [], []
-    for tasks, of_tasks, name, weight in zip(environments, own, names, weights, strict=True):
-        if weight == 0:
-            codes = [np.minimum(encode(task.y, labels), 1.0) for task, labels in zip(tasks, of_tasks, strict=True)]
-        elif classes is None:
-            for i, labels in enumerate(of_tasks):
-                _require_two(labels, f"{name}[{i}]")
-            codes = [encode(task.y, labels) for task, labels in zip(tasks, of_tasks, strict=True)]
-        else:
-            codes = [encode(task.y, classes) for task in tasks]
-        sizes = [2 if weight == 0 else len(labels) if classes is None else len(classes) for labels in of_tasks]
-        encoded.append([Task(task.x, y) for task, y in zip(tasks, codes, strict=True)])
-        n_classes.append(np.array(sizes, int))
+    counted = {
+        f"{name}[{i}]": labels
+        for of_tasks, name, weight in zip(own, names, weights, strict=True)
+        for i, labels in enumerate(of_tasks if weight > 0 else ())
+    }
+    for name, labels in counted.items():
+        check_classes(labels, name, most)
+    classes = _shared_classes(list(counted.values()), shared, most)
     if classes is None:
-        sets = [tuple(labels.tolist()) for labels in counted]
-        common = max(set(sets), key=sets.count)
-        others = [labels for labels in sets if labels != common]
-        warn_if_misspelled([common, *others[:1]], len(sets) - len(others), len(sets))
+        for name, labels in counted.items():
+            require_two(labels, name)
+        sets = Counter(tuple(labels.tolist()) for labels in counted.values()).most_common(2)
+        warn_if_misspelled([labels for labels, _ in sets], sets[0][1], len(counted))
+    sizes = [len(task.y) for tasks, weight in zip(environments, weights, strict=True) if weight > 0 for task in tasks]
+    warn_if_unrepeated(np.array([len(labels) for labels in counted.values()]), np.array(sizes))
+    encoded, n_classes = [], []
+    for tasks, of_tasks, weight in zip(environments, own, weights, strict=True):
+        used = of_tasks if classes is None or weight == 0 else [classes] * len(tasks)
+        last = np.inf if weight > 0 else 1.0
+        codes = [np.minimum(encode(task.y, labels), last) for task, labels in zip(tasks, used, strict=True)]
+        encoded.append([Task(task.x, y) for task, y in zip(tasks, codes, strict=True)])
+        n_classes.append(np.array([len(labels) if weight > 0 else 2 for labels in used], int))
     return encoded, classes, n_classes
 
 
@@ -97,7 +97,6 @@ def task_classes(
         return classes
     if shared is not None and set(labels.tolist()) <= set(shared.tolist()) and (not len(y) or _same_kind([shared, y])):
         return shared
-    check_classes(labels, name, most)
     # Labels of another kind, or several new ones, are clearly the task's own. A single new one is likely a mistake.
     if shared is not None and len(labels) and _same_kind([shared, labels]):
         known = [label for label in labels.tolist() if label in shared.tolist()]
@@ -105,6 +104,7 @@ def task_classes(
             found = f"{name}: y has {_preview(labels)}, but all meta-training tasks have the labels {_preview(shared)}"
             own = ". Correct its labels or, if this task has its own classes, pass all as ", Argument("classes=...")
             raise ValueError(Message(found, *own, "."))
+    check_classes(labels, name, most)
     if len(labels) >= 2:
         return labels
     if len(labels) == 1 and labels.dtype.kind in "biuf" and labels[0] in (0, 1):
@@ -154,58 +154,58 @@ def as_labeled_tests(
     return encoded, np.array(n_classes, int)
 
 
-def check_classes(labels: np.ndarray, name: str, most: int = MAX_CLASSES) -> None:
-    """Raise if there are too many distinct labels, or more than two that are no integers: these are readings."""
+def check_classes(labels: np.ndarray, name: str | None, most: int = MAX_CLASSES) -> None:
+    """Raise if there are too many distinct labels, or more than two that are no integers: these are readings.
+
+    `name` is that of the task, or None for the labels of all tasks.
+    """
     readings = labels.dtype.kind == "f" and len(labels) > 2 and (labels != np.round(labels)).any()
     if not readings and len(labels) <= most:
         return
-    found = f"{name}: y has {len(labels):,} labels: {_preview(labels)}"
+    task, found = "" if name is None else f"{name}: ", f"{len(labels):,}: {_preview(labels)}"
+    limit = "two labels" if most == 2 else f"at most {most} labels"
     if readings:
-        problem = ", which are no integers: y looks like readings. For these "
+        limit, advice = "integers or text as labels", "y looks like readings. For these "
     elif most == 2:
-        raise ValueError(f"{found}; gradient training knows two classes at most.")
+        raise ValueError(f"{task}y must have {limit}; got {found}. Gradient training is for two classes.")
     else:
-        problem = f"; a task has {most} classes at most. y looks like readings or ids. For readings "
-    raise ValueError(Message(found, problem, Argument("use MetaGPRegressor"), "."))
+        advice = "y looks like readings or ids. For readings "
+    raise ValueError(Message(f"{task}y must have {limit}; got {found}. {advice}", Argument("use MetaGPRegressor"), "."))
 
 
-def warn_if_misspelled(commonest: Sequence[tuple], n_common: int, n_tasks: int) -> None:
-    """Warn if most tasks have the same labels and some have others, as after writing Yes for yes.
+def require_two(labels: Sequence[Any] | np.ndarray, name: str | None = None) -> None:
+    """Raise if there is a single label, in a task whose labels are its own or, without a name, in all tasks."""
+    if len(labels) > 1:
+        return
+    [label] = np.asarray(labels).tolist()
+    if name is None:
+        found = f"got {label!r} for every sample of every task"
+        raise ValueError(f"y must have two or more labels; {found}. There is nothing to learn.")
+    raise ValueError(
+        f"{name}: y has one label only, {label!r}, and the tasks do not share their classes, so the others are "
+        "unknown. Drop the task, or correct the labels of the others."
+    )
 
-    `commonest` are the labels of tasks, the most frequent first; `n_common` tasks have these.
-    """
-    if len(commonest) > 1 and len(commonest[0]) > 1 and n_common > n_tasks / 2 and n_tasks > 2:
-        warnings.warn(
-            f"{n_common} of {n_tasks} tasks have the labels {commonest[0]}, another has {commonest[1]}. Labels are "
-            "therefore treated as specific to each task, with no meaning across tasks. Is one of them misspelled?",
-            stacklevel=4,
-        )
+
+def are_shared(n_distinct: int, most_of_a_task: int, shared: bool | str) -> bool:
+    """Return whether tasks share their classes: as given or, with "auto", if a task has all, or there are two."""
+    return n_distinct in (2, most_of_a_task) if shared == "auto" else bool(shared)
 
 
 def _shared_classes(labels: Sequence[np.ndarray], shared: bool | str, most: int) -> np.ndarray | None:
     """Return the classes that all tasks share, given the distinct labels of each, or None if each has its own."""
     distinct = {label for of_task in labels for label in of_task.tolist()}
-    if len(distinct) < 2:
-        found = f"got {distinct.pop()!r} for every sample of every task"
-        raise ValueError(f"y must have two or more labels; {found}. There is nothing to learn.")
-    same_kind = _same_kind(labels)
-    if shared is True and not same_kind:
-        raise ValueError("y must be labels of one kind if all tasks share their classes; got a mix.")
-    has_all = len(distinct) == 2 or max(map(len, labels)) == len(distinct)
-    if not (shared is True or (shared == "auto" and same_kind and has_all)):
+    require_two(list(distinct))
+    kinds = {_kind(of_task.dtype, "") for of_task in labels}
+    if shared is True and len(kinds) > 1:
+        found = f"got {' and '.join(sorted(kinds))}"
+        raise ValueError(f"y must be labels of one kind if all tasks share their classes; {found}.")
+    if len(kinds) > 1 or not are_shared(len(distinct), max(map(len, labels)), shared):
         return None
     classes = np.unique(np.concatenate(labels))
-    check_classes(classes, "all tasks", most)
+    check_classes(classes, None, most)
+    warn_if_spelled_alike(classes)
     return classes
-
-
-def _require_two(classes: np.ndarray, name: str) -> None:
-    """Raise if a task whose labels are its own has one only."""
-    if len(classes) == 1:
-        raise ValueError(
-            f"{name}: y has one label only, {classes.tolist()[0]!r}, and the tasks do not share their classes, so the "
-            "others are unknown. Drop the task, or correct the labels of the others."
-        )
 
 
 def _kind(dtype: np.dtype, otherwise: str) -> str:

@@ -1,0 +1,45 @@
+"""Warnings about labels that may be a mistake: spelled in two ways, or readings."""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from metaprior.checks import Argument, Message, warn_caller
+
+
+def warn_if_misspelled(commonest: Sequence[tuple], n_common: int, n_tasks: int) -> None:
+    """Warn if most tasks have the same labels and some have others, as after writing Yes for yes.
+
+    `commonest` are the labels of tasks, the most frequent first; `n_common` tasks have these.
+    """
+    if len(commonest) > 1 and len(commonest[0]) > 1 and n_common > n_tasks / 2 and n_tasks > 2:
+        first, second = map(_listed, commonest)
+        warn_caller(
+            f"{n_common} of {n_tasks} tasks have the labels {first}, another has {second}. Labels are therefore "
+            "treated as specific to each task, with no meaning across tasks. Is one of them misspelled?"
+        )
+
+
+def warn_if_spelled_alike(classes: np.ndarray) -> None:
+    """Warn if two of the classes that all tasks share differ in case or spaces only."""
+    texts = sorted((label for label in classes.tolist() if isinstance(label, str)), key=_spelling)
+    for first, second in itertools.pairwise(texts):
+        if _spelling(first) == _spelling(second):
+            found = f"The labels {first!r} and {second!r} differ in case or spaces only, and are two classes."
+            warn_caller(f"{found} Is one of them misspelled?")
+
+
+def warn_if_unrepeated(n_labels: np.ndarray, n_samples: np.ndarray) -> None:
+    """Warn if most tasks have three or more labels and none of them twice, as when y are counts or ids."""
+    if ((n_labels > 2) & (n_labels == n_samples)).mean() > 0.5:
+        found = "Most tasks have three or more labels, and none of them twice, which shows little about classes. "
+        warn_caller(Message(found, "If y are readings, ", Argument("use MetaGPRegressor"), "."))
+
+
+def _spelling(label: str) -> str:
+    return " ".join(label.split()).casefold()
+
+
+def _listed(labels: tuple) -> str:
+    return f"({', '.join([repr(label) for label in labels[:6]] + ['...'] * (len(labels) > 6))})"
