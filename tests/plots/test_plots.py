@@ -331,13 +331,13 @@ def test_errors_name_the_argument(meta, classifier, several, call, message):
 
 
 def test_labels_over_several_inputs_are_drawn_at_queries():
-    tasks = [labeled(make_tasks(seed, 2, input_dim=2)) for seed in (0, 1)]
+    tasks = [labeled(make_tasks(seed, 2, input_dim=3)) for seed in (0, 1)]
     fitted = MetaGPClassifier(alpha=0.5, **{**QUICK, "n_steps": 0}).fit(*tasks)
     x, y = tasks[0][0]
     axes = plot_prediction(fitted, x, y, x[:3])
     expected = np.column_stack([x[:3, 0], fitted.adapt(x, y).predict_proba(x[:3])[:, 1]])
     np.testing.assert_allclose(line(axes, "probability"), expected, rtol=1e-9)
-    assert axes.get_xlabel() == "x, one of 2 inputs"
+    assert axes.get_xlabel() == "x, one of 3 inputs"
 
 
 def test_a_prior_that_is_not_fitted_is_refused():

@@ -6,15 +6,13 @@ from typing import Any
 import numpy as np
 
 from metaprior.checks import check_integer
+from metaprior.plots.class_predictions import draw_classes
+from metaprior.plots.grids import grid_over, prior_range
 from metaprior.plots.style import BAND, DIAGONAL, DOTS, LINE, POINTS, RINGS, legend, plot_posterior, resolve_axes, tidy
 from metaprior.prediction.ensemble import predicts_labels
 from metaprior.tasks.input_columns import no_extrapolation_warnings
-from metaprior.tasks.labels import as_labels, encode, task_classes
+from metaprior.tasks.labels import as_labels
 from metaprior.tasks.types import Task, as_inputs, as_numbers, as_task
-
-N_GRID = 201
-MARGIN = 0.05  # of the range of the points, on either side
-RANGE = 2.5  # standard deviations of the meta-training inputs, on either side of their mean
 
 
 @no_extrapolation_warnings()
@@ -31,9 +29,12 @@ def plot_prediction(
 ) -> Any:
     """Plot the prediction for one task given its context.
 
-    With one input column: mean and central band of new observations over a grid, or the probability of the second
-    class. With several: mean and interval, or the probability, at every query along the first column; if the y of
-    queries are given, mean and interval of every query against its y.
+    With one input column: mean and central band of new observations over a grid. With several: mean and interval at
+    every query along the first column; if the y of queries are given, mean and interval of every query against its y.
+
+    For labels, with one input column: the probability of the second class, or of every class if there are more than
+    two. With two: a map of the most probable class, paler where it is less probable. With more: the probability, or
+    that of the most probable class, at every query along the first column. Eight classes have colors of their own.
 
     Parameters
     ----------
@@ -61,11 +62,11 @@ def plot_prediction(
     queries = None if y_query is None else as_task(X_query, y_query, "query", features, outputs)
     if names is not None and (isinstance(names, str) or len(names) != 2):
         raise ValueError(f"names must be a pair (input name, output name); got {names!r}.")
-    if input_dim > 1 and not len(x_query):
+    if input_dim > (2 if labeled else 1) and not len(x_query):
         raise ValueError(f"With {input_dim} input columns predictions are drawn at queries: pass X_query.")
     axes = resolve_axes(axes, (5.2, 4.8) if input_dim > 1 else (6.4, 4.2))
     if labeled:
-        _draw_probability(axes, meta, context, x_query, queries, names)
+        draw_classes(axes, meta, context, x_query, queries, names)
     elif input_dim == 1:
         _draw_over_grid(axes, meta, context, x_query, queries, coverage, names or ("x", "y"))
     elif queries is not None:
@@ -108,7 +109,7 @@ def plot_prior_samples(
     column = check_integer("column", column, least=0)
     if column >= meta.n_features_in_:
         raise ValueError(f"column must be less than {meta.n_features_in_}, the number of inputs; got {column}.")
-    grid = _prior_range(meta, column) if x is None else np.sort(as_inputs(x, "x", 1)[:, 0])
+    grid = prior_range(meta, column) if x is None else np.sort(as_inputs(x, "x", 1)[:, 0])
     if len(grid) == 0:
         raise ValueError("x is empty: there is nothing to draw at.")
     inputs = np.tile(meta.model_.members[0].scaling.x_mean, (len(grid), 1))
@@ -132,7 +133,7 @@ def plot_prior_samples(
 def _draw_over_grid(
     axes: Any, meta: Any, context: Task, x_query: np.ndarray, queries: Task | None, coverage: Any, names: Sequence[str]
 ) -> None:
-    grid = _grid(meta, context.x, x_query)
+    grid = grid_over(meta, 0, context.x, x_query)
     adapted = meta.adapt(*context)
     plot_posterior(axes, grid, adapted.predictive(grid), context.x[:, 0], context.y, coverage=coverage)
     if queries is not None and len(queries.y):
@@ -163,52 +164,9 @@ def _draw_against_observed(axes: Any, adapted: Any, queries: Task, coverage: Any
     axes.set_title(_score(adapted, queries, coverage), fontsize=10)
 
 
-def _draw_probability(
-    axes: Any, meta: Any, context: Task, x_query: np.ndarray, queries: Task | None, names: Sequence[str] | None
-) -> None:
-    both = [*context.y.tolist(), *(queries.y.tolist() if queries is not None else [])]
-    classes = task_classes(as_labels(both, "context and query: y"), "plot_prediction", meta.classes_)
-    known = None not in classes.tolist()
-    adapted = meta.adapt(*context, classes if known else None)
-    several = x_query.shape[1] > 1
-    at = x_query if several else _grid(meta, context.x, x_query)[:, None]
-    style = {**DOTS, "color": LINE} if several else {"color": LINE, "linewidth": 1.8}
-    axes.axhline(0.5, **DIAGONAL)
-    axes.plot(at[:, 0], adapted.predict_proba(at)[:, 1], label="probability", **style)
-    if len(context.y):
-        axes.plot(context.x[:, 0], encode(context.y, classes), label="context", **DOTS)
-    if queries is not None and len(queries.y):
-        axes.plot(queries.x[:, 0], encode(queries.y, classes), label="queries", **RINGS)
-    for height, name in enumerate(classes.tolist()):
-        if name is not None:
-            place = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": 9, "color": POINTS}
-            axes.text(1.01, height, str(name), **place)
-    second = "the second class" if classes[1] is None else classes[1]
-    axes.set_xlabel(("x" if names is None else names[0]) + f", one of {x_query.shape[1]} inputs" * several)
-    axes.set_ylabel(f"probability of {second}" if names is None else f"probability of {names[1]} = {second}")
-    axes.set_ylim(-0.06, 1.06)
-    axes.margins(x=0)
-
-
 def _score(adapted: Any, queries: Task, coverage: Any) -> str:
     predictive = adapted.predictive(queries.x)
     lower, upper = predictive.interval(coverage)
     inside = np.mean((lower <= queries.y) & (queries.y <= upper))
     error = np.sqrt(np.mean((predictive.mean() - queries.y) ** 2))
     return f"RMSE {error:.3g}, {inside:.0%} of {len(queries.y)} queries inside the {coverage:.0%} interval"
-
-
-def _grid(meta: Any, *inputs: np.ndarray) -> np.ndarray:
-    """Return a grid that covers all points, or without any the meta-training inputs."""
-    points = np.concatenate(inputs)[:, 0]
-    if not len(points):
-        return _prior_range(meta, 0)
-    low, high = float(points.min()), float(points.max())
-    margin = MARGIN * (high - low) or float(meta.model_.members[0].scaling.x_std[0])
-    return np.linspace(low - margin, high + margin, N_GRID)
-
-
-def _prior_range(meta: Any, column: int) -> np.ndarray:
-    scaling = meta.model_.members[0].scaling
-    middle, spread = float(scaling.x_mean[column]), float(scaling.x_std[column])
-    return np.linspace(middle - RANGE * spread, middle + RANGE * spread, N_GRID)
