@@ -1,4 +1,6 @@
-"""Labels of any kind become 0 and 1, and errors say what to do."""
+"""Labels of any kind and number become 0, 1, 2, ..., and errors say what to do."""
+
+import re
 
 import numpy as np
 import pytest
@@ -6,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaprior.cli.console import with_options
-from metaprior.tasks.labels import as_labeled_tests, as_labels, encode, encode_environments, task_classes
+from metaprior.tasks.labels import (
+    as_labeled_tests,
+    as_labels,
+    encode,
+    encode_contexts,
+    encode_environments,
+    task_classes,
+)
 from metaprior.tasks.types import Task
 
 
@@ -14,8 +23,8 @@ def tasks(*labels):
     return [Task(np.zeros((len(y), 1)), as_labels(y, "y")) for y in labels]
 
 
-def encoded(*labels):
-    environments, shared, _ = encode_environments([tasks(*labels)], ["tasks"], [1.0])
+def encoded(*labels, **options):
+    environments, shared, _ = encode_environments([tasks(*labels)], ["tasks"], [1.0], **options)
     return [task.y.tolist() for task in environments[0]], shared
 
 
@@ -40,20 +49,80 @@ def test_shared_labels_mean_the_same_in_every_task_even_where_one_is_missing():
     assert shared.tolist() == ["ill", "well"]
 
 
+@pytest.mark.parametrize(
+    ("labels", "options", "shared", "n_classes"),
+    [
+        ([["flu", "cold", "well", "well"], ["cold"], ["well", "flu"]], {}, ["cold", "flu", "well"], [3, 3, 3]),
+        ([[2, 0, 1, 1], [3, 0]], {}, None, [3, 2]),
+        ([[2, 0, 1, 1], [3, 0]], {"shared": True}, [0, 1, 2, 3], [4, 4]),
+        ([[2, 0, 1, 1], [1, 0]], {"shared": False}, None, [3, 2]),
+        ([[1, 0], [0, 1]], {"shared": False}, None, [2, 2]),
+        ([["a", "b", "a"], [1, 2, 3, 3], [True, False]], {}, None, [2, 3, 2]),
+    ],
+)
+def test_classes_are_shared_if_a_task_has_all_of_them(labels, options, shared, n_classes):
+    [of_tasks], classes, [numbers] = encode_environments([tasks(*labels)], ["tasks"], [1.0], **options)
+    assert (None if classes is None else classes.tolist()) == shared
+    assert numbers.tolist() == n_classes
+    for task, y in zip(of_tasks, labels, strict=True):
+        own = np.unique(y) if classes is None else classes
+        assert own[task.y.astype(int)].tolist() == y
+
+
 def test_tasks_with_labels_of_their_own():
     values, shared = encoded(["wren", "finch", "finch"], [5, 2], [True, False])
     assert values == [[1.0, 0.0, 0.0], [1.0, 0.0], [1.0, 0.0]]
     assert shared is None
 
 
-@given(st.lists(st.lists(st.sampled_from("ab"), min_size=1, max_size=6), min_size=1, max_size=5))
-def test_encoding_can_be_undone(labels):
+KINDS = [st.text("ab ", max_size=2), st.integers(-3, 3), st.booleans(), st.integers(-2, 2).map(float)]
+ONE_KIND = st.sampled_from(KINDS).flatmap(
+    lambda kind: st.lists(st.lists(kind, min_size=1, max_size=8), min_size=1, max_size=5)
+)
+
+
+@pytest.mark.filterwarnings("ignore:.*(misspelled|none of them twice)")
+@given(ONE_KIND, st.sampled_from(["auto", True, False]))
+def test_encoding_can_be_undone(labels, shared):
     if len({label for y in labels for label in y}) < 2:
         with pytest.raises(ValueError, match="two or more labels"):
-            encoded(*labels)
+            encoded(*labels, shared=shared)
         return
-    values, shared = encoded(*labels)
-    assert [[shared[int(value)] for value in task] for task in values] == labels
+    own = shared is False or (shared == "auto" and not _has_all(labels))
+    if own and min(len(set(y)) for y in labels) < 2:
+        with pytest.raises(ValueError, match=r"tasks\[\d\]: y has one label only"):
+            encoded(*labels, shared=shared)
+        return
+    values, classes = encoded(*labels, shared=shared)
+    assert (classes is None) == own
+    used = [np.unique(y) if own else classes for y in labels]
+    assert [of_task[np.array(codes, int)].tolist() for of_task, codes in zip(used, values, strict=True)] == labels
+    # New tasks with the same labels get the same codes.
+    found, codes = encode_contexts([as_labels(y, "y") for y in labels], "contexts", classes)
+    assert [of_task.tolist() for of_task in found] == [of_task.tolist() for of_task in used]
+    assert codes.tolist() == [code for of_task in values for code in of_task]
+
+
+def _has_all(labels):
+    distinct = {label for y in labels for label in y}
+    return len(distinct) == 2 or any(set(y) == distinct for y in labels)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 6), max_size=6), min_size=1, max_size=5), st.sets(st.integers(0, 6), min_size=2)
+)
+def test_many_contexts_are_encoded_as_one_at_a_time(labels, shared):
+    """Whether the fast path for shared classes is taken or not; labels that are not shared are refused by both."""
+    shared, labels = np.array(sorted(shared)), [as_labels(y, "y") for y in labels]
+    try:
+        expected = [task_classes(y, f"contexts[{i}]", shared) for i, y in enumerate(labels)]
+    except ValueError as error:
+        with pytest.raises(ValueError, match=re.escape(str(error))):
+            encode_contexts(labels, "contexts", shared)
+        return
+    classes, codes = encode_contexts(labels, "contexts", shared)
+    assert [of_task.tolist() for of_task in classes] == [of_task.tolist() for of_task in expected]
+    assert codes.tolist() == [code for y, of_task in zip(labels, expected, strict=True) for code in encode(y, of_task)]
 
 
 @pytest.mark.parametrize(
@@ -73,6 +142,10 @@ def test_encoding_can_be_undone(labels):
         ([], None, None, [None, None]),
         (["cat"], None, ("dog", "cat"), ["cat", "dog"]),
         ([], ["x", "y"], ("dog", "cat"), ["cat", "dog"]),
+        (["c", "a", "b", "c"], None, None, ["a", "b", "c"]),
+        ([2], [0, 1, 2], None, [0, 1, 2]),
+        ([7, 8, 9], [0, 1], None, [7, 8, 9]),
+        (["dog"], None, ("dog", "cat", "eel"), ["cat", "dog", "eel"]),
     ],
 )
 def test_classes_of_a_new_task(y, shared, given_, expected):
@@ -93,6 +166,26 @@ def test_classes_of_a_new_task(y, shared, given_, expected):
         (lambda: task_classes(np.array([0]), "adapt", None, [0]), ["classes", "two or more different labels", "[0]"]),
         (lambda: task_classes(np.array([5]), "adapt", None, [0, 1]), ["label 5", "classes [0, 1]"]),
         (lambda: task_classes(np.array([1, 2]), "adapt", np.array([0, 1])), ["y has 1, 2", "labels 0, 1", "classes="]),
+        (
+            lambda: task_classes(np.array([0, 3]), "adapt", np.array([0, 1, 2])),
+            ["y has 0, 3", "all meta-training tasks have the labels 0, 1, 2", "pass all as classes="],
+        ),
+        (lambda: encoded([1, 2, 2], ["a", "b"], shared=True), ["one kind", "numbers and text"]),
+        (lambda: encoded([1, 1], [1], shared=False), ["two or more labels"]),
+        (lambda: encoded(np.arange(10_000)), ["tasks[0]", "at most 100 labels; got 10,000: 0, 1", "readings or ids"]),
+        (
+            lambda: encoded(*np.arange(202).reshape(2, 101).tolist()),
+            ["tasks[0]", "at most 100 labels; got 101", "MetaGPRegressor"],
+        ),
+        (
+            lambda: encoded(*np.repeat(np.arange(200), 2).reshape(100, 4).tolist(), shared=True),
+            ["y must have at most 100 labels; got 200"],
+        ),
+        (lambda: encoded([1, 2, 3], most=2), ["tasks[0]", "two labels; got 3: 1, 2, 3", "Gradient training"]),
+        (lambda: encoded([1, 2], [3, 2], shared=True, most=2), ["y must have two labels; got 3: 1, 2, 3"]),
+        (lambda: task_classes(np.arange(10_000), "adapt", None), ["adapt: y must have at most 100", "10,000"]),
+        (lambda: task_classes(np.array([0.5, 1.5, 3.0]), "adapt", None), ["adapt", "integers or text", "readings"]),
+        (lambda: task_classes(np.array([0]), "adapt", None, range(101)), ["adapt: classes", "at most 100"]),
         (lambda: as_labels(["a", 1], "task: y"), ["task: y", "one kind", "numbers and text"]),
         (lambda: as_labels([b"a", b"b"], "y"), ["text, integers or bools", "|S1"]),
         (lambda: task_classes(np.array([7]), "adapt", np.array([0, 1])), ["y has 7", "labels 0, 1", "classes="]),
@@ -126,6 +219,25 @@ def test_a_misspelled_label_gives_a_warning():
     assert shared is None
 
 
+def test_labels_that_are_spelled_alike_give_a_warning():
+    """A task has all three, so that they are shared: the misspelled one would silently be a class."""
+    with pytest.warns(UserWarning, match="labels 'Yes ' and 'yes' differ in case or spaces only.*misspelled"):
+        _, shared = encoded(["no", "yes", "yes", "Yes "], ["yes", "no"])
+    assert len(shared) == 3
+
+
+def test_labels_that_look_like_readings_give_a_warning():
+    with pytest.warns(UserWarning, match=r"Most tasks.*none of them twice.*readings, use MetaGPRegressor\."):
+        encoded([3, 8, 5, 9], [12, 7, 3], [1, 1, 2])
+
+
+def test_more_classes_than_samples():
+    """Shared classes may all but one be missing in a task."""
+    values, shared = encoded([*range(50), *range(50)], [7], [49, 3])
+    assert values[1:] == [[7.0], [49.0, 3.0]]
+    assert len(shared) == 50
+
+
 def test_an_environment_with_weight_zero_does_not_decide_on_shared_labels():
     own, shared = tasks(["wren", "finch"], ["owl", "owl"]), tasks([0, 1], [1, 1])
     encoded, classes, _ = encode_environments([own, shared], ["source_tasks", "target_tasks"], [0.0, 1.0])
@@ -138,12 +250,18 @@ def test_an_environment_with_weight_zero_does_not_decide_on_shared_labels():
 
 def test_test_tasks_take_their_classes_from_context_and_queries():
     x = np.zeros((2, 1))
-    [own], _ = as_labeled_tests([(x, ["b", "b"], x, ["a", "b"])], "test_tasks", 1, None)
-    assert (own.y_context.tolist(), own.y_query.tolist()) == ([1.0, 1.0], [0.0, 1.0])
-    [empty], _ = as_labeled_tests([([], [], x, ["a", "b"])], "test_tasks", 1, None)
-    assert (empty.y_context.tolist(), empty.y_query.tolist()) == ([], [0.0, 1.0])
-    [shared], _ = as_labeled_tests([(x, [1, 1], x, [1, 1])], "test_tasks", 1, np.array([0, 1]))
-    assert shared.y_query.tolist() == [1.0, 1.0]
+    tests = [
+        (x, ["b", "b"], x, ["a", "b"]),
+        ([], [], x, ["a", "b"]),
+        (x, ["b", "d"], x, ["c", "c"]),
+        (x, ["b", "b"], x, ["b", "b"]),
+    ]
+    encoded, n_classes = as_labeled_tests(tests, "test_tasks", 1, None)
+    expected = [([1.0, 1.0], [0.0, 1.0]), ([], [0.0, 1.0]), ([0.0, 2.0], [1.0, 1.0]), ([0.0, 0.0], [0.0, 0.0])]
+    assert [(task.y_context.tolist(), task.y_query.tolist()) for task in encoded] == expected
+    assert n_classes.tolist() == [2, 2, 3, 2]
+    [shared], n_classes = as_labeled_tests([(x, [1, 1], x, [1, 1])], "test_tasks", 1, np.array([0, 1, 2]))
+    assert (shared.y_query.tolist(), n_classes.tolist()) == ([1.0, 1.0], [3])
 
 
 def test_the_command_line_does_not_advise_an_option_that_it_lacks():
