@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 
 from metaprior.plots.grids import grid_over
-from metaprior.plots.style import DIAGONAL, DOTS, LINE, POINTS, RINGS
+from metaprior.plots.style import DIAGONAL, DOTS, LINE, POINTS, RINGS, TRUTH
 from metaprior.tasks.labels import as_labels, encode, task_classes
 from metaprior.tasks.types import Task
 
 # Distinguishable with color blindness (Okabe and Ito, 2008); brown in place of their yellow, which is too light.
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8C564B", "#333333")
 OTHERS = "#AAAAAA"  # of classes beyond these
+NEGLIGIBLE = 0.02  # probability of a class that many others need not be told from
 N_MAP = 61  # points along each side of a map
 CONTOURS = np.array([0.5, 0.7, 0.9])
 ABOVE, BELOW = 1.06, -0.06  # heights of the context and of queries
@@ -113,7 +114,7 @@ def _draw_map(
     of_class = np.array([to_rgb(color) for color in colors])[probabilities.argmax(axis=1)]
     picture = (1.0 - strength[:, None] * (1.0 - of_class)).reshape(N_MAP, N_MAP, 3)
     extent = (*sides[0][[0, -1]], *sides[1][[0, -1]])
-    axes.imshow(np.clip(picture, 0.0, 1.0), extent=extent, origin="lower", aspect="auto", interpolation="bilinear")
+    axes.imshow(np.clip(picture, 0.0, 1.0), extent=extent, origin="lower", aspect="auto", zorder=0.6)  # over the grid
     levels = CONTOURS[(highest.min() < CONTOURS) & (highest.max() > CONTOURS)]
     if len(levels):
         lines = axes.contour(*sides, highest.reshape(N_MAP, N_MAP), levels, colors="0.35", linewidths=0.7)
@@ -121,7 +122,8 @@ def _draw_map(
     for color, name in zip(colors, classes, strict=True):
         if color != OTHERS:
             axes.plot([], [], linestyle="", marker="s", color=color, label="other class" if name is None else str(name))
-    for codes, at, label, look in marked:
+    for codes, at, label, _ in marked:
+        look = DOTS if label == "context" else {**DOTS, "markeredgecolor": TRUTH}  # rings are hard to see on colors
         _draw_marks(axes, at[:, 0], at[:, 1], codes, colors, look)
         axes.plot([], [], label=label, **{**look, "color": "0.4"})
     axes.set(xlim=extent[:2], ylim=extent[2:])
@@ -135,7 +137,10 @@ def class_colors(probabilities: np.ndarray, marked: list[Any]) -> np.ndarray:
     n_classes = probabilities.shape[1]
     colors = np.full(n_classes, OTHERS, dtype=object)
     seen = np.isin(np.arange(n_classes), np.concatenate([np.zeros(0, int), *(codes for codes, *_ in marked)]))
-    ranked = np.argsort(-probabilities.max(axis=0) - seen, kind="stable")[: len(COLORS)]
+    rank = probabilities.max(axis=0) + seen
+    ranked = np.argsort(-rank, kind="stable")[: len(COLORS)]
+    if n_classes > len(COLORS):
+        ranked = ranked[rank[ranked] > NEGLIGIBLE]
     colors[np.sort(ranked)] = COLORS[: len(ranked)]
     return colors
 
