@@ -58,6 +58,7 @@ def test_shared_labels_mean_the_same_in_every_task_even_where_one_is_missing():
         ([[2, 0, 1, 1], [1, 0]], {"shared": False}, None, [3, 2]),
         ([[1, 0], [0, 1]], {"shared": False}, None, [2, 2]),
         ([["a", "b", "a"], [1, 2, 3, 3], [True, False]], {}, None, [2, 3, 2]),
+        ([[1, 0], [True, False]], {}, None, [2, 2]),
     ],
 )
 def test_classes_are_shared_if_a_task_has_all_of_them(labels, options, shared, n_classes):
@@ -239,11 +240,12 @@ def test_more_classes_than_samples():
 
 
 def test_an_environment_with_weight_zero_does_not_decide_on_shared_labels():
-    own, shared = tasks(["wren", "finch"], ["owl", "owl"]), tasks([0, 1], [1, 1])
-    encoded, classes, _ = encode_environments([own, shared], ["source_tasks", "target_tasks"], [0.0, 1.0])
+    own, shared = tasks(["wren", "finch"], ["owl", "owl"], list("abca")), tasks([0, 1], [1, 1])
+    encoded, classes, n_classes = encode_environments([own, shared], ["source_tasks", "target_tasks"], [0.0, 1.0])
     assert classes.tolist() == [0, 1]
     assert [task.y.tolist() for task in encoded[1]] == [[0.0, 1.0], [1.0, 1.0]]
-    assert [len(task.y) for task in encoded[0]] == [2, 2]
+    assert [task.y.tolist() for task in encoded[0]] == [[1.0, 0.0], [0.0, 0.0], [0.0, 1.0, 1.0, 0.0]]
+    assert [numbers.tolist() for numbers in n_classes] == [[2, 2, 2], [2, 2]]
     with pytest.raises(ValueError, match=r"source_tasks\[1\]: y has one label only"):
         encode_environments([own, shared], ["source_tasks", "target_tasks"], [0.1, 0.9])
 
