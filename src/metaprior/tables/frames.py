@@ -1,11 +1,10 @@
 """From tables to tasks, and from tables to predictions: for many tasks at once."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from scipy.special import expit
 
 from metaprior.checks import Argument, Message, check_integer, is_number
 from metaprior.prediction.batches import Posteriors, predict_rows
@@ -16,12 +15,14 @@ from metaprior.tables.columns import Columns, as_columns, in_fitted_order
 from metaprior.tables.contexts import Context, match_contexts
 from metaprior.tables.csv_files import Source, as_table
 from metaprior.tables.grouping import TaskTable, group_rows
-from metaprior.tasks.labels import as_labels, encode, task_classes
+from metaprior.tables.label_columns import known_columns, label_columns
 from metaprior.tasks.padding import Ragged
 from metaprior.tasks.types import Task, TestTask
 
 if TYPE_CHECKING:
     import pandas as pd
+
+OF_NUMBERS = ("mean", "std", "lower", "upper")  # columns of predicted numbers
 
 
 def tasks_from_frame(
@@ -109,9 +110,10 @@ def predict_frame(
     -------
     DataFrame
         The task and x columns of the query, with its rows and index, and `mean`, `std`, `lower` and `upper` of a new
-        observation in the units of y. For labels: `label`, the more probable class, and `probability_<class>` of both
-        classes; if every task has its own classes, `probability`, that of the label. A label of None is the class that
-        the task's context does not show. `extrapolates` says which inputs are outside the range of the fit.
+        observation in the units of y. For labels: `label`, the most probable class, and `probability_<class>` of every
+        class. If every task has its own classes, these are the classes of all tasks, empty where a task does not have
+        the class (there are none beyond 100), and `probability` is that of the label. A label of None is the class
+        that the task's context does not show. `extrapolates` says which inputs are outside the range of the fit.
 
     Examples
     --------
@@ -144,15 +146,14 @@ def predict_tables(
     if columns.y is None:
         raise ValueError(Message(Argument("y"), " must be the name of a column of context; got None."))
     columns = in_fitted_order(meta, columns)
-    wanted, added = columns._replace(y=None), _added(meta)
-    for name in added:
-        if name in wanted.used:
-            raise ValueError(f"column {name!r} has the name of a column of the result ({', '.join(added)}). Rename it.")
+    wanted = columns._replace(y=None)
+    _check_free(known_columns(meta.classes_) if is_labeled else OF_NUMBERS, wanted)
     queries = group_rows(query, wanted, name="query")
     context = as_table(context)
     found = match_contexts(meta, context, queries, columns, from_prior, drops)
     if is_labeled:
-        predicted = _label_columns(meta, queries, found, Source.of(context, "context"), columns.y)
+        predicted = label_columns(meta, queries, found, Source.of(context, "context"), columns.y)
+        _check_free(predicted, wanted)  # now with the classes of every task
     else:
         predicted = _columns(meta, queries, found, coverage)
     contexts = [each.task for each in found]
@@ -163,16 +164,13 @@ def predict_tables(
     return TablePrediction(queries.frame.assign(**predicted, extrapolates=outside), queries, contexts)
 
 
-def _added(meta: Any) -> list[str]:
-    """Return the names of the columns of predictions."""
-    if not predicts_labels(meta):
-        return ["mean", "std", "lower", "upper", "extrapolates"]
-    return ["label", *_probabilities(meta), "extrapolates"]
-
-
-def _probabilities(meta: Any) -> list[str]:
-    """Return a name for the probability of every class that all tasks share, else that of the label's."""
-    return ["probability"] if meta.classes_ is None else [f"probability_{name}" for name in meta.classes_.tolist()]
+def _check_free(added: Iterable[str], columns: Columns) -> None:
+    """Raise if the result would have two columns of a name."""
+    names = [*added, "extrapolates"]
+    for name in names:
+        if name in columns.used:
+            listed = ", ".join(names[:12]) + ", ..." * (len(names) > 12)
+            raise ValueError(f"column {name!r} has the name of a column of the result ({listed}). Rename it.")
 
 
 def split_table(
@@ -211,30 +209,7 @@ def _columns(meta: Any, queries: TaskTable, contexts: Sequence[Context], coverag
     posteriors, inputs = _condition(meta, queries, [context.task for context in contexts])
     warn_if_implausible(meta.model_, posteriors.x, posteriors.y, lambda i: f"the context of task {queries.names[i]!r}")
     predicted = predict_rows(posteriors, inputs, wanted)
-    return dict(zip(("mean", "std", "lower", "upper"), _in_order(predicted, queries), strict=True))
-
-
-def _label_columns(
-    meta: Any, queries: TaskTable, contexts: Sequence[Context], source: Source, column: str | None
-) -> dict[str, Any]:
-    import pandas as pd
-
-    from metaprior.prediction.label_batches import predict_label_rows
-
-    classes, encoded = [], []
-    for name, context in zip(queries.names, contexts, strict=True):
-        where = source.task(name, context.row, column)
-        y = as_labels(context.task.y, f"{where}: y")
-        classes.append(task_classes(y, where, meta.classes_))
-        encoded.append(Task(context.task.x, encode(y, classes[-1])))
-    first, second = _in_order(predict_label_rows(*_condition(meta, queries, encoded)), queries)
-    odds = second - first
-    label = np.empty(len(odds), object)
-    for rows, pair in zip(queries.rows, classes, strict=True):
-        label[rows] = pair.astype(object)[(odds[rows] > 0).astype(int)]
-    of_class = [expit(np.abs(odds))] if meta.classes_ is None else [expit(-odds), expit(odds)]
-    named = dict(zip(_probabilities(meta), of_class, strict=True))
-    return {"label": pd.Series(label).infer_objects().array, **named}
+    return dict(zip(OF_NUMBERS, _in_order(predicted, queries), strict=True))
 
 
 def _condition(meta: Any, queries: TaskTable, contexts: Sequence[Task]) -> tuple[Posteriors, Ragged]:
