@@ -29,6 +29,8 @@ OPTIONS = {name: f"--{name.replace('_', '-')}" for name in (*SETTINGS, *TABLES, 
     "classes=...": "classes=... of adapt in Python",
     "extrapolates(X)": "The column extrapolates",
     "n_context": "--context",
+    "shared_classes": "--shared-classes",
+    "shared_classes=False": "--own-classes",
     "n_particles": "--particles",
     "n_steps": "--steps",
     "noise_std": "--noise",
@@ -76,6 +78,8 @@ def with_options(error: Any) -> str:
 
 
 def _as_option(argument: Argument) -> str:
+    if str(argument) in OPTIONS:
+        return OPTIONS[str(argument)]
     option, value = OPTIONS.get(argument.name), argument.value
     if option is None:
         return str(argument)

@@ -38,7 +38,7 @@ def store(
     ],
     task: Annotated[list[str], typer.Option("--task", help="Column that names the task of a row, or several.")],
     x: Annotated[list[str], typer.Option("--x", help="Input column, or several: --x week price.")],
-    y: Annotated[str, typer.Option("--y", help="Output column: numbers, or the labels 0 and 1.")],
+    y: Annotated[str, typer.Option("--y", help="Output column: numbers, or labels written as numbers.")],
     folder: Annotated[Path, typer.Option("--out", help="Folder for the tasks.")],
     environment: Environment = None,
     drop_missing: DropMissing = False,

@@ -53,7 +53,9 @@ def evaluate(
     decimal: Decimal = None,
     encoding: Encoding = None,
     path: Annotated[Path | None, typer.Option("--out", help="CSV or Parquet file for the scores of all tasks.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Plot the calibration to this file.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Plot the calibration, of labels also the confusion, to this file.")
+    ] = None,
     as_json: AsJson = False,
 ):
     """Adapt a prior to each task of a table, and compare its predictions with those of models without a prior.
@@ -79,14 +81,11 @@ def evaluate(
         if path is not None:
             write_frame(path, per_task)
         if plot is not None:
-            from metaprior.plots import plot_calibration
-
-            with _known():
-                write_picture(plot, plot_calibration(meta, tests).figure)
+            write_picture(plot, _picture(meta, tests, scores["metaprior"]))
     if as_json:
         rows, counts = per_task.astype(object).to_dict(orient="records"), {"tasks": len(tests), "context": context}
         counts["fitted_on"] = int(fitted_on.sum())
-        print_json({**counts, "overall": overall(scores), "per_task": rows})
+        print_json({**counts, "overall": overall(scores), **_confusion(scores["metaprior"]), "per_task": rows})
         return
     print_overall(overall(scores), columns.y)
     _print_tasks(names, scores["metaprior"].per_task)
@@ -94,6 +93,24 @@ def evaluate(
     compared = "" if context else " Without context there is nothing to compare with."
     given = f"{counted(len(tests), 'task')}, {counted(context, 'reading')} of each as context"
     out.print(f"{given}.{compared}{more}", soft_wrap=True)
+
+
+def _picture(meta: Any, tests: list[Any], scores: Any) -> Any:
+    """Return a figure of the calibration and, of labels, of the classes that are confused."""
+    from metaprior.plots import plot_calibration
+    from metaprior.plots.class_scores import plot_scores
+
+    if "reliability" in scores:
+        return plot_scores(scores)
+    with _known():
+        return plot_calibration(meta, tests).figure
+
+
+def _confusion(scores: Any) -> dict[str, Any]:
+    """Return, as JSON values, how often each class was predicted for queries of each, if tasks share their classes."""
+    if scores.get("confusion") is None:
+        return {}
+    return {"confusion": {"classes": scores.classes.tolist(), "counts": scores.confusion.tolist()}}
 
 
 def _fitted_on(meta: Any, tests: list[Any], names: list[Any]) -> np.ndarray:

@@ -9,7 +9,7 @@ import typer
 
 from metaprior.checks import counted
 from metaprior.cli.console import err, out, print_json, print_note, report_errors
-from metaprior.cli.info import environment_rows, plot_report
+from metaprior.cli.info import class_words, environment_rows, plot_report
 from metaprior.cli.options import (
     AsJson,
     Decimal,
@@ -44,11 +44,18 @@ def fit(
     ],
     task: Task = None,
     x: X = None,
-    y: Annotated[str | None, typer.Option("--y", help="Output column: numbers, or two labels.")] = None,
+    y: Annotated[str | None, typer.Option("--y", help="Output column: numbers, or labels.")] = None,
     path: Annotated[Path, typer.Option("--out", help="File for the prior.")] = Path("prior.safetensors"),
     environment: Environment = None,
     target: Annotated[str | None, typer.Option(help="Environment to predict in: a value of that column.")] = None,
     kind: Annotated[Kind, typer.Option(help="What y holds; auto: labels if it is text, else numbers.")] = Kind.auto,
+    shared_classes: Annotated[
+        bool | None,
+        typer.Option(
+            "--shared-classes/--own-classes",
+            help="Labels mean the same in all tasks, or each task has its own (default: shared if one has them all).",
+        ),
+    ] = None,
     alpha: Annotated[str, typer.Option(help="Weight of the other environments: auto, pooled, or 0 to 1.")] = "auto",
     inference: Annotated[str, typer.Option(help="auto, map, svgd or laplace.")] = "auto",
     particles: Annotated[int | None, typer.Option(help="Number of particles (default: 1 for map, else 10).")] = None,
@@ -78,7 +85,7 @@ def fit(
     """Learn a prior from the tasks of a table and save it.
 
     The default takes seconds. With --hold-out the prior is also tested, on tasks that it is not fitted to. Priors that
-    are trained by gradients (labels, --kernel, --inference, --steps, ...) keep a checkpoint beside --out: re-running an
+    are trained by gradients (--kernel, --inference, --steps, ...) keep a checkpoint beside --out: re-running an
     interrupted fit resumes it, with the same result.
     """
     with report_errors(as_json, RUN_ADVICE):
@@ -102,6 +109,7 @@ def fit(
             "n_steps": steps,
             "batch_size": batch_size,
             "search_time": search_time,
+            "shared_classes": shared_classes,
         }
         meta = _train(tasks, target, settings, seed, path)
         meta.training_.update(columns=tasks.columns, data="a pipe" if table.is_pipe else data.name)
@@ -128,8 +136,8 @@ def _print_fit(meta: Any, labels: bool) -> None:
     y = training["columns"]["y"]
     what = f"readings: {y} holds numbers"
     if labels:
-        classes = None if meta.classes_ is None else " and ".join(map(str, meta.classes_.tolist()))
-        what = f"labels: {y} holds " + (f"two, {classes}" if classes else "two of its own for every task")
+        shared = meta.classes_ is not None
+        what = f"labels: {y} holds " + (class_words(meta.classes_.tolist()) if shared else "other classes in each task")
     counts = [f"{name}: {count}" for name, count in environment_rows(training)]
     out.print(f"Fitted to {what}.", *counts, sep="\n", soft_wrap=True)
     out.print(str(meta.transfer_report()), soft_wrap=True)
@@ -144,6 +152,9 @@ def _train(tasks: TrainingData, target: str | None, settings: dict[str, Any], se
     given = {name: value for name, value in settings.items() if value is not None}
     if tasks.labels and "noise_std" in given:
         raise ValueError("--noise is the noise of readings; y holds labels. Leave it out.")
+    if not tasks.labels and "shared_classes" in given:
+        option = "--shared-classes" if given["shared_classes"] else "--own-classes"
+        raise ValueError(f"{option} is for labels; y holds numbers. Pass --kind classification, or leave it out.")
     kind = metaprior.MetaGPClassifier if tasks.labels else metaprior.MetaGPRegressor
     meta = kind(**given, random_state=seed)
     checkpoint = checkpoint_path(path)

@@ -13,6 +13,7 @@ from metaprior.cli.options import AsJson, Prior, check_outputs, write_picture
 from metaprior.cli.scores import print_held_out
 
 OF_TRAINING = ("temperature_", "dtype_", "best_step_")  # results of gradient training
+MAX_NAMED = 12  # classes
 PARTS = ("kind", "input_dim", "n_members", "fitted", "parameters", "training", "report")
 
 
@@ -73,6 +74,15 @@ def environment_rows(training: dict[str, Any]) -> list[tuple[str, str]]:
     return [(name + " (target)" * (name == training["target"]), counts) for name, counts in of_environments.items()]
 
 
+def class_words(classes: Sequence[Any] | None) -> str:
+    """Return the number of classes that all tasks share, and the first of their names."""
+    if classes is None:
+        return "every task has its own"
+    names = [str(name) for name in classes]
+    listed = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) <= MAX_NAMED else f"{', '.join(names[:8])}, ..."
+    return f"{len(names)}, {listed}"
+
+
 def _facts(header: dict[str, Any], unused: Sequence[str]) -> list[tuple[str, str]]:
     """Return names and values: of the data, the scaling, the result, and the versions of packages."""
     training = header["training"]
@@ -90,6 +100,7 @@ def _facts(header: dict[str, Any], unused: Sequence[str]) -> list[tuple[str, str
         *((f"column {name}", value) for name, value in columns.items() if value),
         *((f"environment {name}", counts) for name, counts in environment_rows(training)),
         *((f"{name}: mean, standard deviation", f"{mean:.4g}, {std:.4g}") for name, mean, std in scales),
+        *([("classes", class_words(fitted["classes_"]))] if "classes_" in fitted else []),
         *((_spaced(name), value) for name, value in fitted.items() if isinstance(value, int | float | str)),
         ("priors averaged", header["n_members"]),
         *([("final loss", final_loss)] if final_loss is not None else []),

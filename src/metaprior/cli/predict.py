@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from metaprior.cli.console import err, out, print_json, print_note, print_table, report_errors, task_label
@@ -26,6 +27,7 @@ from metaprior.cli.options import (
 from metaprior.tables.csv_files import TableFile
 
 SHOWN, DRAWN = 8, 12  # rows in the terminal, tasks in the picture
+MAX_CLASSES = 8  # columns of classes in the terminal
 
 
 def predict(
@@ -100,14 +102,25 @@ def _note_merged(tables: tuple[TableFile, ...], task: tuple[str, ...]) -> None:
 
 def _print_rows(frame: Any, y: str | None, coverage: float) -> None:
     """Print the first predictions, and what they mean."""
-    shown = [
-        tuple(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row)
-        for row in frame.head(SHOWN).itertuples(index=False)
-    ]
+    of_classes = [name for name in frame if str(name).startswith("probability_")]
+    if len(of_classes) > MAX_CLASSES:
+        highest = frame[of_classes].max(axis=1)
+        frame = frame.drop(columns=["extrapolates", *of_classes]).assign(
+            probability=highest, extrapolates=frame["extrapolates"]
+        )
+    shown = [tuple(map(_cell, row)) for row in frame.head(SHOWN).itertuples(index=False)]
     print_table(tuple(map(str, frame.columns)), shown)
+    if len(of_classes) > MAX_CLASSES:
+        out.print(f"The file has the probabilities of all {len(of_classes)} classes.", soft_wrap=True)
     if "mean" in frame:
         unit = f"Mean and standard deviation (std) of a new reading in the units of {y}"
         out.print(f"{unit}; it is between lower and upper with a probability of {coverage:.3g}.", soft_wrap=True)
+
+
+def _cell(value: Any) -> str:
+    if not isinstance(value, float):
+        return "" if value is None else str(value)
+    return "" if np.isnan(value) else f"{value:.4g}"
 
 
 def _plot(meta: Any, predicted: Any, columns: Any, coverage: float) -> Any:

@@ -11,6 +11,7 @@ from metaprior.cli.scores import hold_out
 from metaprior.cli.task_names import Place
 from metaprior.tables.csv_files import Source, TableFile
 
+FEW_VALUES = 5  # integers that may be labels
 MAX_TESTED = 1000  # of stored tasks that are held out
 
 
@@ -54,7 +55,7 @@ def read_training_data(
     environments = {name: [grouped.tasks[i] for i in of_name] for name, of_name in places.items()}
     is_text = grouped.tasks[0].y.dtype.kind not in "fiu" if labels is None else labels
     if labels is None and not is_text:
-        _note_two_values(environments, columns["y"])
+        _note_few_values(environments, columns["y"])
 
     def place(of_name: list[int]) -> Place:
         return lambda i: (grouped.names[of_name[i]], int(grouped.rows[of_name[i]][0]))
@@ -118,9 +119,10 @@ def _check_both(environment: str | None, target: str | None) -> None:
         )
 
 
-def _note_two_values(environments: dict[str, Any], y: str) -> None:
-    """Say that numbers are not taken for labels, where they may be labels."""
+def _note_few_values(environments: dict[str, Any], y: str) -> None:
+    """Say that numbers are not taken for labels, where they may be labels: two values, or few integers."""
     values = np.unique(np.concatenate([np.unique(task.y) for tasks in environments.values() for task in tasks]))
-    if len(values) == 2:
-        both = f"{values[0]:g} and {values[1]:g}"
-        print_note(f"{y} has two values only, {both}, fitted as numbers. For labels pass --kind classification.")
+    if len(values) == 2 or (2 < len(values) <= FEW_VALUES and (values == np.round(values)).all()):
+        words = f"{'two' if len(values) == 2 else len(values)} values only, " + ", ".join(f"{v:g}" for v in values[:-1])
+        advice = "fitted as numbers. For labels pass --kind classification."
+        print_note(f"{y} has {words} and {values[-1]:g}, {advice}")

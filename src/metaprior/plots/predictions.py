@@ -31,10 +31,8 @@ def plot_prediction(
 
     With one input column: mean and central band of new observations over a grid. With several: mean and interval at
     every query along the first column; if the y of queries are given, mean and interval of every query against its y.
-
-    For labels, with one input column: the probability of the second class, or of every class if there are more than
-    two. With two: a map of the most probable class, paler where it is less probable. With more: the probability, or
-    that of the most probable class, at every query along the first column. Eight classes have colors of their own.
+    For labels, with one input column: the probability of the second of two classes, or of each of more. With two: a map
+    of the most probable class. With more: the probability at every query along the first column.
 
     Parameters
     ----------
@@ -46,7 +44,7 @@ def plot_prediction(
     coverage : float, default=0.9
         Probability of the band or interval.
     names : (str, str), optional
-        Names of input and output, for the axes.
+        Of input and output, for the axes.
     axes : matplotlib Axes, optional
 
     Returns
