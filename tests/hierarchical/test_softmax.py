@@ -1,0 +1,173 @@
+"""Laplace's approximation for any number of classes against scikit-learn, dense algebra and closed forms."""
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from label_problems import as_tasks, dense_evidence, kernel, make_block
+from scipy.optimize import brentq
+from sklearn.gaussian_process import GaussianProcessClassifier
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+
+from metaprior.hierarchical.softmax import Curvature, Labels, find_modes, softmax
+
+SCALES = [1e-3, 1e-1, 1.0, 10.0, 1e3]
+
+
+def modes(labels, mean=None):
+    """Return a, the latent functions at the mode, and the curvature there."""
+    mean = np.zeros(labels.y.shape) if mean is None else mean
+    a, converged = find_modes(labels, mean)
+    assert converged.all()
+    t = mean + labels.deviation(a)
+    return a, t, Curvature.at(labels, t)
+
+
+def evidence(labels):
+    a, t, found = modes(labels)
+    return labels.log_posterior(a, t, labels.deviation(a)) - 0.5 * found.log_determinant
+
+
+def one_task(y, covariance, n_classes):
+    """Return labels of a single task."""
+    one_hot = (np.asarray(y) == np.arange(n_classes)[:, None]).astype(float)
+    return Labels(one_hot[None], np.ones((1, n_classes), bool), np.ones((1, len(y))), covariance[None])
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_two_classes_are_the_logistic_model_of_scikit_learn(scale):
+    """Whose kernel is that of t_2 - t_1, twice that of either."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(12, 2))
+    y = (x[:, 0] + 0.7 * rng.normal(size=12) > 0.0).astype(int)
+    peer = GaussianProcessClassifier(ConstantKernel(2.0 * scale) * RBF(1.0), optimizer=None, max_iter_predict=1000)
+    peer.fit(x, y)
+    labels = one_task(y, scale * kernel(x, x), 2)
+    np.testing.assert_allclose(evidence(labels), peer.log_marginal_likelihood_value_, rtol=1e-8)
+    _, t, _ = modes(labels)
+    np.testing.assert_allclose(t[0, 1] - t[0, 0], peer.latent_mean_and_variance(x)[0], atol=1e-4, rtol=1e-4)
+
+
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 10_000),
+    n_classes=st.lists(st.integers(2, 6), min_size=1, max_size=4),
+    log_scale=st.floats(-3.0, 3.0),
+)
+@example(seed=0, n_classes=[2, 2], log_scale=-3.0)
+@example(seed=0, n_classes=[5, 2], log_scale=3.0)
+def test_the_mode_is_where_the_slope_vanishes(seed, n_classes, log_scale):
+    sizes = np.random.default_rng(seed).integers(1, 9, len(n_classes))
+    labels = make_block(seed, sizes, n_classes, scale=10.0**log_scale).labels
+    mean = np.random.default_rng(seed).normal(size=labels.y.shape) * labels.mask[:, None]
+    a, t, found = modes(labels, mean)
+    np.testing.assert_allclose(a, labels.y - softmax(labels, t), atol=2e-4)
+    np.testing.assert_array_equal(found.probabilities, softmax(labels, t))
+    np.testing.assert_allclose(found.probabilities.sum(axis=1), labels.mask, atol=1e-12)
+    assert (found.probabilities[~labels.possible] == 0.0).all()
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_every_task_of_a_block_has_the_evidence_of_dense_algebra(scale):
+    block = make_block(3, (7, 2, 1, 5), (2, 3, 4, 4), scale=scale)
+    for value, task in zip(evidence(block.labels), as_tasks(block), strict=True):
+        np.testing.assert_allclose(value, dense_evidence([task]).value, rtol=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_algebra_of_the_curvature_is_that_of_dense_matrices(scale):
+    """Far from the mode too, with classes that a task lacks and padding."""
+    block = make_block(1, (5, 3, 1), (3, 2, 3), scale=scale)
+    rng, labels = np.random.default_rng(0), block.labels
+    t = 2.0 * rng.normal(size=labels.y.shape)
+    found, v = Curvature.at(labels, t), rng.normal(size=labels.y.shape) * labels.mask[:, None]
+    for i, task in enumerate(as_tasks(block)):
+        kept = labels.mask[i] > 0
+        w, flat = task.curvature(t[i][:, kept]), v[i][:, kept].ravel()
+        both = np.eye(len(w)) + w @ task.covariance  # W is singular: (K + W^-1)^-1 is (I + W K)^-1 W
+        np.testing.assert_allclose(found.log_determinant[i], np.linalg.slogdet(both)[1], rtol=1e-8, atol=1e-12)
+        for value, expected in (
+            (found.times(v), w @ flat),
+            (found.precision(v[..., None])[..., 0], np.linalg.solve(both, w @ flat)),
+            (found.newton(labels, v), np.linalg.solve(both, flat)),
+        ):
+            np.testing.assert_allclose(value[i][:, kept].ravel(), expected, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("n_classes", [2, 3, 20])
+def test_one_sample(n_classes, scale):
+    """By symmetry t is K (1 - p) for its class and -K (1 - p) / (k - 1) for the others, with p = softmax(t)."""
+    ratio = n_classes / (n_classes - 1)
+    p = brentq(lambda p: np.log(p / (1 - p) * (n_classes - 1)) - scale * (1 - p) * ratio, 1e-12, 1 - 1e-12)
+    a, _, found = modes(one_task([1], np.array([[scale]]), n_classes))
+    expected = np.where(np.arange(n_classes) == 1, 1 - p, -(1 - p) / (n_classes - 1))
+    np.testing.assert_allclose(a[0, :, 0], expected, atol=1e-5)
+    np.testing.assert_allclose(found.probabilities[0, 1, 0], p, rtol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e3, 1e6])
+def test_separable_classes_have_finite_latent_functions(scale):
+    x, y = np.repeat(np.eye(3), 4, axis=0), np.repeat(np.arange(3), 4)
+    a, t, found = modes(one_task(y, scale * (x @ x.T), 3))
+    assert np.isfinite(t).all()
+    assert np.isfinite(found.log_determinant).all()
+    np.testing.assert_array_equal(found.probabilities[0].argmax(axis=0), y)
+    np.testing.assert_allclose(a[0].sum(axis=0), 0.0, atol=1e-8)
+
+
+def test_no_context():
+    """Tasks of no samples are all padding."""
+    labels = Labels(np.zeros((2, 3, 1)), np.ones((2, 3), bool), np.zeros((2, 1)), np.zeros((2, 1, 1)))
+    a, _, found = modes(labels)
+    assert not a.any()
+    np.testing.assert_array_equal(found.log_determinant, 0.0)
+
+
+def test_tasks_do_not_affect_each_other():
+    block = make_block(2, (6, 3, 5), (3, 3, 3), scale=30.0)
+    together = modes(block.labels)[0]
+    for i in range(3):
+        np.testing.assert_allclose(modes(block.labels.take(np.array([i])))[0][0], together[i], atol=1e-10)
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 10_000), n_classes=st.integers(2, 5))
+def test_permuted_classes_and_samples_have_permuted_modes(seed, n_classes):
+    rng, block = np.random.default_rng(seed), make_block(seed, (6,), (n_classes,))
+    labels, classes, samples = block.labels, rng.permutation(n_classes), rng.permutation(6)
+    turned = labels._replace(
+        y=labels.y[:, classes][..., samples], covariance=labels.covariance[:, samples][..., samples]
+    )
+    np.testing.assert_allclose(modes(turned)[1], modes(labels)[1][:, classes][..., samples], atol=1e-4)
+    np.testing.assert_allclose(evidence(turned), evidence(labels), rtol=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", SCALES)
+def test_two_classes_are_those_of_gradient_training(scale):
+    """`gp.laplace`, with the kernel of t_2 - t_1."""
+    import jax
+    import jax.numpy as jnp
+
+    from metaprior.gp import laplace
+    from metaprior.gp.kernels import RBF as Kernel
+    from metaprior.gp.likelihoods import Bernoulli
+    from metaprior.gp.means import NetworkMean
+    from metaprior.gp.networks import MLP, Layer
+    from metaprior.gp.prior import GPPrior
+
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(9, 2))
+    y = (x[:, 0] + 0.7 * rng.normal(size=9) > 0.0).astype(float)
+    with jax.enable_x64(True):
+        mean = NetworkMean(MLP((Layer(jnp.zeros((1, 2)), jnp.zeros(1)),), "tanh"))
+        prior = GPPrior(mean, Kernel(jnp.zeros(()), jnp.log(jnp.asarray(2.0 * scale))), Bernoulli())
+        points, mask = prior.points(jnp.asarray(x)), jnp.ones(9, bool)
+        value, _ = laplace.log_evidence(prior, points, jnp.asarray(y), mask)
+        mode = laplace.find_mode(prior, points, jnp.asarray(y), mask)
+    labels = one_task(y, scale * kernel(x, x), 2)
+    np.testing.assert_allclose(evidence(labels), value, rtol=1e-6)
+    a, t, _ = modes(labels)
+    np.testing.assert_allclose(t[0, 1] - t[0, 0], mode.t, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(a[0, 1], mode.a, atol=1e-4)
