@@ -100,6 +100,8 @@ def test_a_map_needs_no_queries_and_no_context():
     axes = plot_prediction(meta, np.zeros((0, 2)), [])
     assert axes.images
     assert "prior" in axes.get_title()
+    asked = np.array([[0.5, 1.0], [2.0, -1.0]])
+    np.testing.assert_array_equal(lines(plot_prediction(meta, asked, ["a", "b"], asked))["queries"].get_xydata(), asked)
 
 
 def test_several_inputs_are_drawn_at_queries():

@@ -56,7 +56,7 @@ def test_reliability_of_probabilities(n_classes):
     assert [text.get_text() for text in axes.get_legend().get_texts()] == [
         "perfect",
         "observed",
-        "90% interval",
+        "90% interval over tasks",
         "queries",
     ]
     assert axes.get_xlim()[0] == pytest.approx(1 / n_classes, abs=0.02)

@@ -136,8 +136,7 @@ def _print_fit(meta: Any, labels: bool) -> None:
     y = training["columns"]["y"]
     what = f"readings: {y} holds numbers"
     if labels:
-        shared = meta.classes_ is not None
-        what = f"labels: {y} holds " + (class_words(meta.classes_.tolist()) if shared else "other classes in each task")
+        what = f"labels: {y} holds {class_words(None if meta.classes_ is None else meta.classes_.tolist())}"
     counts = [f"{name}: {count}" for name, count in environment_rows(training)]
     out.print(f"Fitted to {what}.", *counts, sep="\n", soft_wrap=True)
     out.print(str(meta.transfer_report()), soft_wrap=True)

@@ -77,10 +77,10 @@ def environment_rows(training: dict[str, Any]) -> list[tuple[str, str]]:
 def class_words(classes: Sequence[Any] | None) -> str:
     """Return the number of classes that all tasks share, and the first of their names."""
     if classes is None:
-        return "every task has its own"
+        return "other classes in each task"
     names = [str(name) for name in classes]
     listed = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) <= MAX_NAMED else f"{', '.join(names[:8])}, ..."
-    return f"{len(names)}, {listed}"
+    return f"{len(names)} classes, {listed}"
 
 
 def _facts(header: dict[str, Any], unused: Sequence[str]) -> list[tuple[str, str]]:
@@ -100,7 +100,7 @@ def _facts(header: dict[str, Any], unused: Sequence[str]) -> list[tuple[str, str
         *((f"column {name}", value) for name, value in columns.items() if value),
         *((f"environment {name}", counts) for name, counts in environment_rows(training)),
         *((f"{name}: mean, standard deviation", f"{mean:.4g}, {std:.4g}") for name, mean, std in scales),
-        *([("classes", class_words(fitted["classes_"]))] if "classes_" in fitted else []),
+        *([("labels", class_words(fitted["classes_"]))] if "classes_" in fitted else []),
         *((_spaced(name), value) for name, value in fitted.items() if isinstance(value, int | float | str)),
         ("priors averaged", header["n_members"]),
         *([("final loss", final_loss)] if final_loss is not None else []),

@@ -126,6 +126,8 @@ def _draw_map(
         look = DOTS if label == "context" else {**DOTS, "markeredgecolor": TRUTH}  # rings are hard to see on colors
         _draw_marks(axes, at[:, 0], at[:, 1], codes, colors, look)
         axes.plot([], [], label=label, **{**look, "color": "0.4"})
+    if len(inputs[1]) and all(label != "queries" for *_, label, _ in marked):
+        axes.plot(*inputs[1].T, linestyle="", marker="+", color=TRUTH, markersize=5, label="queries")
     axes.set(xlim=extent[:2], ylim=extent[2:])
     if len(inputs[0]):
         axes.set_title("Most probable class, and its probability", fontsize=10)

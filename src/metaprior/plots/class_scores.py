@@ -80,7 +80,8 @@ def draw_reliability(axes: Any, scores: Scores) -> None:
     confidence, right = (total.sum(axis=0)[filled] / counts[filled] for total in (bins.confidence, bins.right))
     lower, upper = binomial_intervals(bins.count[:, filled], bins.right[:, filled])
     errors = np.maximum([right - lower, upper - right], 0.0)
-    axes.errorbar(confidence, right, errors, fmt="none", ecolor=LINE, elinewidth=1.0, label=f"{INTERVAL:.0%} interval")
+    label = f"{INTERVAL:.0%} interval" + " over tasks" * (len(bins.count) > 1)
+    axes.errorbar(confidence, right, errors, fmt="none", ecolor=LINE, elinewidth=1.0, label=label)
     axes.plot(confidence, right, color=LINE, linewidth=1.8, marker="o", label="observed")
     error, correct = scores.calibration_error, scores.accuracy
     axes.set_title(f"calibration error {error:.3f}, accuracy {correct:.0%}", fontsize=10)
