@@ -44,7 +44,12 @@ def log_logistic(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
 
     For a narrow t the nodes are those of t. For a wide t they are too coarse for the sigmoid. Then the roles are
     swapped: sigmoid(t) = p(l < t) for a logistic l, whose nodes come from N(0, pi), and t is integrated out.
+
+    In the lower tail, where these nodes end too early, sigmoid(t) = e^t sigmoid(-t) moves the mean to where they do
+    not: E[sigmoid(t)] = e^(mean + variance / 2) E[sigmoid(s)] with s ~ N(-mean - variance, variance).
     """
+    in_tail = mean < -0.5 * variance
+    offset, mean = np.where(in_tail, mean + 0.5 * variance, 0.0), np.where(in_tail, -mean - variance, mean)
     nodes, weights = np.polynomial.hermite.hermgauss(N_NODES)
     std = np.sqrt(np.maximum(variance, 0.0))[..., None]
     with np.errstate(all="ignore"):
@@ -55,7 +60,8 @@ def log_logistic(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
         wide = log_ndtr((mean[..., None] - logistic) / std) + log_ratio
     is_narrow = variance < MAX_NARROW_VARIANCE
     narrow, wide = log_sum_exp(narrow, axis=-1), log_sum_exp(wide, axis=-1)
-    return np.where(is_narrow, narrow - 0.5 * math.log(math.pi), wide + 0.5 * math.log(2.0 * MAX_NARROW_VARIANCE))
+    narrow, wide = narrow - 0.5 * math.log(math.pi), wide + 0.5 * math.log(2.0 * MAX_NARROW_VARIANCE)
+    return offset + np.where(is_narrow, narrow, wide)
 
 
 @cache

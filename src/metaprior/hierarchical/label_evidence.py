@@ -58,7 +58,7 @@ def label_evidence(blocks: Sequence[LabelBlock], start: Sequence[np.ndarray] | N
         deviation = block.labels.deviation(a)
         t = block.mean(weights) + deviation
         found = Curvature.at(block.labels, t)
-        evidence = block.labels.log_posterior(a, t, deviation) - 0.5 * found.log_determinant
+        evidence = block.labels.log_posterior(a, t, deviation) - 0.5 * found.log_determinant(block.labels)
         value += float(block.counts @ evidence)
         curvatures.append(found)
     if not weights.size:
@@ -142,13 +142,15 @@ def _precision(blocks: Sequence[LabelBlock], curvatures: Sequence[Curvature]) ->
         for c in range(n_classes):
             own = np.tensordot(block.counts[:, None, None] * block.features, weighted[:, c], axes=((0, 1), (0, 1)))
             precision[c, :, c] += own
-        scaled = block.counts[:, None, None, None] * across
-        precision -= np.tensordot(scaled, across, axes=((0, 2), (0, 2)))
+        if across is not None:
+            scaled = block.counts[:, None, None, None] * across
+            precision -= np.tensordot(scaled, across, axes=((0, 2), (0, 2)))
     return precision.reshape(n_classes * n_features, n_classes * n_features)
 
 
-def project(block: LabelBlock, found: Curvature) -> tuple[np.ndarray, np.ndarray]:
-    """Return E_c F, and S E_c F with S' S = (sum_c E_c)^-1: R F = E F - (S E)' (S E F), by class."""
+def project(block: LabelBlock, found: Curvature) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return E_c F and L' E_c F: R F = E F - (L' E)' L' E F, by class. For two classes there is no second part."""
     weighted = found.parts @ block.features[:, None]
-    root = np.linalg.cholesky(found.inverse_sum)
-    return weighted, np.swapaxes(root, 1, 2)[:, None] @ weighted
+    if found.root_sum is None:
+        return weighted, None
+    return weighted, np.swapaxes(found.root_sum, 1, 2)[:, None] @ weighted

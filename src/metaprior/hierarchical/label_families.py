@@ -67,7 +67,9 @@ def fit_label_families(
     for name, (common, smooth) in LABEL_FAMILIES.items():
         if (common and not shared) or (environment and not common):
             continue
-        layout = Layout(Parts(smooth=smooth, environment=environment), points.shape[1], 0.0, separate)
+        layout = Layout(
+            Parts(smooth=smooth, environment=environment), points.shape[1], 0.0, separate, learned_trend=True
+        )
         objective = LabelObjective(layout, blocks, n_classes, points, common)
         known = [near.modes[name]] if near is not None and name in near.modes else []
         try:
@@ -80,11 +82,11 @@ def fit_label_families(
     return LabelFit(priors, modes)
 
 
-def _prior(
-    training: LabelTasks, mode: Mode, points: np.ndarray, evidence: LabelEvidence, common: bool
-) -> LabelPrior:
+def _prior(training: LabelTasks, mode: Mode, points: np.ndarray, evidence: LabelEvidence, common: bool) -> LabelPrior:
     n_weights = _n_weights(mode.layout, len(points))
     weights = evidence.weights if common else np.zeros((0, n_weights))
+    if len(weights) == 1:
+        weights = 2.0**0.5 * weights  # the features of the difference of two classes are this much larger
     root = contrast_root(evidence) if common else np.zeros((n_weights, n_weights))
     process = HierarchicalPrior(
         *(training.scaling, mode.layout, mode.theta, points, np.zeros(n_weights), root),
@@ -106,6 +108,8 @@ def contrast_root(evidence: LabelEvidence) -> np.ndarray:
     that is exact.
     """
     n_classes, n_weights = evidence.weights.shape
+    if n_classes == 1:
+        return evidence.root  # of the difference in units of sqrt(2)
     covariance = (evidence.root @ evidence.root.T).reshape(n_classes, n_weights, n_classes, n_weights)
     own = np.einsum("cpcq->pq", covariance)
     alike = (own - covariance.sum(axis=(0, 2)) / n_classes) / (n_classes - 1)

@@ -30,20 +30,19 @@ class LabelObjective:
     ):
         self.layout, self.blocks, self.common = layout, blocks, common
         self.point_distances = squared_distances(points, points, layout.ard)
-        most = max(int(numbers.max()) for numbers in n_classes)
-        self.possible = [np.arange(most) < numbers[:, None] for numbers in n_classes]
-        self.one_hot = [one_hot(block.y, block.mask, most) for block in blocks]
+        self.n_classes, self.most = n_classes, max(int(numbers.max()) for numbers in n_classes)
         self._start: list[np.ndarray] | None = None  # near the mode of the latent functions
 
     def given(self, theta: np.ndarray) -> tuple[list[LabelBlock], list[np.ndarray], list[np.ndarray | None]]:
         """Return the labels given theta, their mean features, and the smooth parts of their covariances."""
         basis = make_basis(self.layout, theta, self.point_distances)
         given, features, smooth = [], [], []
-        for block, y, possible in zip(self.blocks, self.one_hot, self.possible, strict=True):
+        for block, n_classes in zip(self.blocks, self.n_classes, strict=True):
             covariance, part = deviations(self.layout, theta, block)
             of_block = mean_features(self.layout, theta, basis, block)
-            used = of_block if self.common else of_block[..., :0]
-            given.append(LabelBlock(Labels(y, possible, block.mask, covariance), used, block.counts))
+            labels = Labels.of(block.y, block.mask, n_classes, self.most, covariance)
+            used = self._unit * of_block if self.common else of_block[..., :0]
+            given.append(LabelBlock(labels, used, block.counts))
             features.append(of_block)
             smooth.append(part)
         return given, features, smooth
@@ -67,7 +66,8 @@ class LabelObjective:
         basis, of_root = make_basis(layout, theta, self.point_distances), 0.0
         parts = zip(self.blocks, features, smooth, label_slopes(given, evidence), strict=True)
         for block, of_block, part, (by_covariance, by_features) in parts:
-            by_features = by_features if self.common else np.zeros_like(of_block)
+            by_features = self._unit * by_features if self.common else np.zeros_like(of_block)
+            by_covariance = self._unit**2 * by_covariance
             by_theta, by_root = pull_back(layout, theta, basis, block, of_block, part, by_covariance, by_features)
             slope += by_theta
             of_root = of_root + by_root
@@ -75,11 +75,11 @@ class LabelObjective:
             slope[layout.places["mean_lengths"]] += point_slopes(basis, np.asarray(of_root), self.point_distances)
         return value, slope
 
+    @property
+    def _unit(self) -> float:
+        """Standard deviation of the difference of two classes that t stands for, or of one class."""
+        return 2.0**0.5 if self.most == 2 else 1.0
+
     def find_mode(self, near: Sequence[Mode], max_iterations: int) -> Mode:
         """Return the mode of theta."""
         return climb(self.layout, self, near, max_iterations)
-
-
-def one_hot(y: np.ndarray, mask: np.ndarray, n_classes: int) -> np.ndarray:
-    """Return (tasks, classes, n) from classes 0, 1, ... (tasks, n); zero for padding."""
-    return (y[:, None] == np.arange(n_classes)[:, None]) * mask[:, None]

@@ -49,34 +49,38 @@ def label_slopes(blocks: Sequence[LabelBlock], evidence: LabelEvidence) -> list[
 
 
 def _parts(block: LabelBlock, found: Curvature, root: np.ndarray) -> _Parts:
-    covariance, pi = block.labels.covariance, found.probabilities
-    n_classes, n_features = pi.shape[1], block.features.shape[-1]
+    labels, pi, lower = block.labels, found.probabilities, found.root_sum
+    covariance, (_, n_classes, _) = labels.covariance, pi.shape
     explained = covariance[:, None] @ found.parts  # K E_c
-    lower = np.linalg.cholesky(found.inverse_sum)
-    shared = explained @ lower[:, None]
-    posterior = np.einsum("tcik,tdik->ticd", shared, shared)
     own = np.diagonal(covariance, axis1=1, axis2=2)[:, None] - np.sum(explained * covariance[:, None], axis=-1)
+    posterior = np.zeros((*labels.mask.shape, n_classes, n_classes))
+    if lower is not None:
+        shared = explained @ lower[:, None]
+        posterior += np.einsum("tcik,tdik->ticd", shared, shared)
     classes = np.arange(n_classes)
     posterior[..., classes, classes] += np.swapaxes(own, 1, 2)
     spread = np.zeros((*pi.shape, 0))
-    if n_features:
+    if block.features.shape[-1]:
         weighted, across = project(block, found)
-        by_class = root.reshape(n_classes, n_features, len(root))
-        spread = weighted @ by_class - (found.parts @ lower[:, None]) @ np.tensordot(
-            across, by_class, axes=((1, 3), (0, 1))
-        )[:, None]
+        by_class = root.reshape(n_classes, block.features.shape[-1], len(root))
+        spread = weighted @ by_class
+        if lower is not None and across is not None:
+            of_all = np.tensordot(across, by_class, axes=((1, 3), (0, 1)))
+            spread -= (found.parts @ lower[:, None]) @ of_all[:, None]
         of_mean = block.features[:, None] @ by_class - covariance[:, None] @ spread  # H Q
         posterior += np.einsum("tcik,tdik->ticd", of_mean, of_mean)
-    determinant = -0.5 * block.counts[:, None, None] * _third_cumulants(pi, posterior)
+    determinant = -0.5 * block.counts[:, None, None] * _third_cumulants(pi, posterior, labels.is_binary)
     return _Parts(spread, found.newton(block.labels, determinant))
 
 
-def _third_cumulants(pi: np.ndarray, posterior: np.ndarray) -> np.ndarray:
+def _third_cumulants(pi: np.ndarray, posterior: np.ndarray, is_binary: bool) -> np.ndarray:
     """Return tr(S dW/dt_c) of every sample, for S (tasks, n, classes, classes).
 
     dW_ab/dt_c is the third cumulant of the one-hot label: tr(S dW/dt_c) = pi_c (q_c - sum_k pi_k q_k), where
-    q_k = (e_k - pi)' S (e_k - pi).
+    q_k = (e_k - pi)' S (e_k - pi). For two classes, dW/dt = pi (1 - pi) (1 - 2 pi).
     """
+    if is_binary:
+        return pi * (1.0 - pi) * (1.0 - 2.0 * pi) * posterior[:, None, :, 0, 0]
     q = np.diagonal(posterior, axis1=2, axis2=3) - 2.0 * (posterior @ np.swapaxes(pi, 1, 2)[..., None])[..., 0]
     q = np.swapaxes(q, 1, 2)
     return pi * (q - np.sum(pi * q, axis=1, keepdims=True))
@@ -84,4 +88,7 @@ def _third_cumulants(pi: np.ndarray, posterior: np.ndarray) -> np.ndarray:
 
 def _precision_of_classes(found: Curvature) -> np.ndarray:
     """Return the sum over classes of the blocks R_cc = E_c - E_c (sum_c E_c)^-1 E_c."""
-    return np.sum(found.parts - found.parts @ found.inverse_sum[:, None] @ found.parts, axis=1)
+    if found.root_sum is None:
+        return found.parts[:, 0]
+    explained = found.parts @ found.root_sum[:, None]
+    return np.sum(found.parts - explained @ np.swapaxes(explained, 2, 3), axis=1)

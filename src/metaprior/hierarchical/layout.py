@@ -43,6 +43,12 @@ class Layout:
     input_dim: int
     log_noise: float | None = None  # if the noise is given, in standardized units
     separate: bool | None = None  # whether every input column has its own scales; None: if they are few
+    learned_trend: bool = False  # whether the scale of common slopes is learned even if they are few
+
+    @property
+    def has_trend(self) -> bool:
+        """Whether theta has the scale of the common slopes."""
+        return self.learned_trend or not self.ard
 
     @property
     def ard(self) -> bool:
@@ -66,7 +72,7 @@ class Layout:
         log_length = 0.0 if self.input_dim == 1 else 0.5
         groups = [("noise", 1, -1.0, 1.5)] if self.log_noise is None else []
         groups.append(("line", 1 + n_lengths, -1.0, 1.5))  # b: intercept, slopes
-        if not self.ard:
+        if self.has_trend:
             groups.append(("trend", 1, -1.0, 1.0))  # the scale of many common slopes is learned
         if self.parts.smooth:
             groups += [("mean", 1, -0.5, 1.0), ("mean_lengths", n_lengths, log_length, 1.0)]  # mu
@@ -111,7 +117,7 @@ class Layout:
     def trend_stds(self, theta: np.ndarray) -> np.ndarray:
         """Return the prior standard deviations of the common intercept and slopes, (1 + input_dim,)."""
         stds = np.full(1 + self.input_dim, COMMON_STD)
-        if not self.ard:
+        if self.has_trend:
             stds[1:] = self.scale(theta, "trend")[0]
         return stds
 

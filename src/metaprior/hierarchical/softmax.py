@@ -7,12 +7,14 @@ is that of Rasmussen and Williams (2006), algorithm 3.3: with D_c = diag(pi_c) a
 
     R = (K + W^-1)^-1 = E - E (sum_c E_c)^-1 E    and    |I + K W| = |sum_c E_c| prod_c |I + K D_c|.
 
-Two classes give the logistic model, with the covariance 2 K of t_2 - t_1.
+Two classes give the logistic model for t = t_2 - t_1, whose covariance is 2 K: W = pi_1 pi_2 and R = (2 K + W^-1)^-1.
+That is a third of the work, and is how tasks of two classes are computed. Their arrays have one row, that of t.
 """
 
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import expit
 
 from metaprior.hierarchical.small_matrices import log_sum_exp
 
@@ -27,7 +29,20 @@ class Labels(NamedTuple):
     y: np.ndarray  # (tasks, classes, n), one where the sample is of the class; zero for padding
     possible: np.ndarray  # (tasks, classes): which classes a task has
     mask: np.ndarray  # (tasks, n), 1.0 where there is a sample
-    covariance: np.ndarray  # K, (tasks, n, n)
+    covariance: np.ndarray  # K, or 2 K for two classes, (tasks, n, n)
+
+    @classmethod
+    def of(cls, y: np.ndarray, mask: np.ndarray, n_classes: np.ndarray, most: int, covariance: np.ndarray) -> "Labels":
+        """Make them from classes 0, 1, ... (tasks, n) of tasks with some numbers of classes, at most `most`; and K."""
+        one_hot = (y[:, None] == np.arange(most)[:, None]) * mask[:, None]
+        if most == 2:
+            return cls(one_hot[:, 1:], np.ones((len(y), 1), bool), mask, 2.0 * covariance)
+        return cls(one_hot, np.arange(most) < n_classes[:, None], mask, covariance)
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether there are two classes."""
+        return self.y.shape[1] == 1
 
     def take(self, tasks: np.ndarray) -> "Labels":
         """Return some of the tasks."""
@@ -39,7 +54,10 @@ class Labels(NamedTuple):
 
     def log_posterior(self, a: np.ndarray, t: np.ndarray, deviation: np.ndarray) -> np.ndarray:
         """Return log p(y | t) - (t - mu)' K^-1 (t - mu) / 2 of every task, with t - mu = K a."""
-        total = log_sum_exp(np.where(self.possible[:, :, None], t, -np.inf), axis=1)
+        if self.is_binary:
+            total = np.logaddexp(0.0, t[:, 0])
+        else:
+            total = log_sum_exp(np.where(self.possible[:, :, None], t, -np.inf), axis=1)
         likelihood = np.sum(self.y * t, axis=(1, 2)) - np.sum(self.mask * total, axis=1)
         return likelihood - 0.5 * np.sum(a * deviation, axis=(1, 2))
 
@@ -49,21 +67,24 @@ class Curvature(NamedTuple):
 
     probabilities: np.ndarray  # pi, (tasks, classes, n); zero for padding
     parts: np.ndarray  # E_c, (tasks, classes, n, n)
-    inverse_sum: np.ndarray  # (sum_c E_c)^-1, (tasks, n, n)
-    log_determinant: np.ndarray  # log |I + K W|, (tasks,)
+    root_sum: np.ndarray | None  # L with L L' = (sum_c E_c)^-1, (tasks, n, n); None for two classes, where E is R
 
     @classmethod
     def at(cls, labels: Labels, t: np.ndarray) -> "Curvature":
         """Compute W at the latent functions t."""
-        pi, diagonal = softmax(labels, t), np.arange(t.shape[-1])
-        root = np.sqrt(pi)
-        scaled = root[..., :, None] * labels.covariance[:, None] * root[..., None, :]
-        scaled[..., diagonal, diagonal] += 1.0
-        parts = root[..., :, None] * np.linalg.inv(scaled) * root[..., None, :]
-        total = parts.sum(axis=1)
-        total[..., diagonal, diagonal] += 1.0 - labels.mask
-        log_determinant = np.linalg.slogdet(scaled)[1].sum(axis=1) + np.linalg.slogdet(total)[1]
-        return cls(pi, parts, np.linalg.inv(total), log_determinant)
+        pi = softmax(labels, t)
+        root = np.sqrt(pi * (labels.mask[:, None] - pi) if labels.is_binary else pi)
+        parts = root[..., :, None] * np.linalg.inv(_identity_plus(root, labels)) * root[..., None, :]
+        if labels.is_binary:
+            return cls(pi, parts, None)
+        return cls(pi, parts, np.linalg.cholesky(np.linalg.inv(_sum_of(parts, labels.mask))))
+
+    def log_determinant(self, labels: Labels) -> np.ndarray:
+        """Return log |I + K W| of every task."""
+        pi = self.probabilities
+        root = np.sqrt(pi * (labels.mask[:, None] - pi) if labels.is_binary else pi)
+        of_parts = np.linalg.slogdet(_identity_plus(root, labels))[1].sum(axis=1)
+        return of_parts if labels.is_binary else of_parts + np.linalg.slogdet(_sum_of(self.parts, labels.mask))[1]
 
     def times(self, v: np.ndarray) -> np.ndarray:
         """Return W v, for v (tasks, classes, n)."""
@@ -73,7 +94,10 @@ class Curvature(NamedTuple):
     def precision(self, v: np.ndarray) -> np.ndarray:
         """Return R v, for v (tasks, classes, n, columns)."""
         first = self.parts @ v
-        return first - self.parts @ (self.inverse_sum @ first.sum(axis=1))[:, None]
+        if self.root_sum is None:
+            return first
+        shared = self.root_sum @ (np.swapaxes(self.root_sum, 1, 2) @ first.sum(axis=1))
+        return first - self.parts @ shared[:, None]
 
     def newton(self, labels: Labels, target: np.ndarray) -> np.ndarray:
         """Return (I + W K)^-1 v = v - R K v, for v (tasks, classes, n)."""
@@ -81,10 +105,27 @@ class Curvature(NamedTuple):
 
 
 def softmax(labels: Labels, t: np.ndarray) -> np.ndarray:
-    """Return class probabilities (tasks, classes, n); zero for padding."""
+    """Return class probabilities (tasks, classes, n), of the second class if there are two; zero for padding."""
+    if labels.is_binary:
+        return expit(t) * labels.mask[:, None]
     t = np.where(labels.possible[:, :, None], t, -np.inf)
     relative = np.exp(t - t.max(axis=1, keepdims=True))
     return relative / relative.sum(axis=1, keepdims=True) * labels.mask[:, None]
+
+
+def _identity_plus(root: np.ndarray, labels: Labels) -> np.ndarray:
+    """Return I + D^1/2 K D^1/2 of every class, given D^1/2."""
+    scaled = root[..., :, None] * labels.covariance[:, None] * root[..., None, :]
+    diagonal = np.arange(scaled.shape[-1])
+    scaled[..., diagonal, diagonal] += 1.0
+    return scaled
+
+
+def _sum_of(parts: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Return sum_c E_c, one for padding."""
+    total, diagonal = parts.sum(axis=1), np.arange(parts.shape[-1])
+    total[..., diagonal, diagonal] += 1.0 - mask
+    return total
 
 
 def find_modes(labels: Labels, mean: np.ndarray, start: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:

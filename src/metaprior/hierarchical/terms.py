@@ -141,7 +141,7 @@ def pull_back(
         gradient[places["environment"]] = layout.scale(theta, "environment")[0] * np.sum(own * features[..., :half])
         of_features, features = without_environment(layout, theta, block, of_features), features[..., :half]
     n_line = block.line.shape[-1]
-    if not layout.ard:
+    if layout.has_trend:
         gradient[places["trend"]] = np.sum(of_features[..., 1:n_line] * features[..., 1:n_line])
     if layout.parts.features:
         of_network, by_network = (part[..., -layout.n_features :] for part in (features, of_features))

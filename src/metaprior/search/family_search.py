@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from metaprior.hierarchical.families import CURVE, LINEAR, SMOOTH, FamilyFit, TrainingTasks, fit_families
-from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
 from metaprior.hierarchical.layout import MAX_ARD
+from metaprior.hierarchical.modes import MAX_ITERATIONS
 from metaprior.search.averaging import averaging_weights, drop_worse, merge_similar
 from metaprior.search.candidates import Candidate, Choice
 from metaprior.search.folds import make_folds
-from metaprior.search.held_out import PER_TASK, HeldOut, Queries, expected_log_spread, gather, join
+from metaprior.search.held_out import PER_TASK, Queries, expected_log_spread, gather
 from metaprior.search.weights import Weights
 from metaprior.tasks.scaling import fit_scaling
 from metaprior.tasks.types import Task
@@ -40,15 +40,15 @@ class Scored:
 
     option: int
     family: str
-    prior: HierarchicalPrior
-    held_out: HeldOut
+    prior: Any  # HierarchicalPrior or LabelPrior
+    held_out: Any  # its predictions
 
 
 class FamilyChoice(NamedTuple):
     """What was compared and chosen: options with their scores, the members of the average, and its calibration."""
 
     choice: Choice
-    priors: list[HierarchicalPrior]
+    priors: list[Any]  # HierarchicalPrior or LabelPrior
     weights: np.ndarray  # of the priors
     families: dict[str, float]  # weight of every family that was compared
     spread: float  # factor by which the averaged predictions are stretched
@@ -58,8 +58,12 @@ class FamilySearch:
     """Fits of all families at some options, with predictions of the held-out tasks of one environment.
 
     `target` is the environment to predict in, `held_out` the one whose tasks are held out: the same, unless the target
-    has too few tasks.
+    has too few tasks. `LabelSearch` is the same for labels.
     """
+
+    per_task = PER_TASK  # independent observations that a held-out task counts as
+    queries: Any  # `Queries`, or what takes its place for labels
+    labels = False
 
     def __init__(
         self,
@@ -72,8 +76,8 @@ class FamilySearch:
         self.environments, self.target, self.noise_std = environments, target, noise_std
         self.held_out = target if held_out is None else held_out
         self.tasks = environments[self.held_out]
-        self.folds = make_folds(self.tasks, seed, labels=False)
-        self.queries = Queries(self.tasks, self.folds)
+        self.folds = make_folds(self.tasks, seed, self.labels)
+        self.queries = self._make_queries()
         self.options: list[Option] = []
         self.scored: list[Scored] = []
         self.families: dict[str, None] = {}  # in the order in which they were fitted
@@ -88,22 +92,45 @@ class FamilySearch:
         self.options.append(option)
 
     def _add(self, option: Option, separate: bool | None) -> None:
-        training, near = training_tasks(self.environments, self.target, option), self._latest.get(separate)
-        full = fit_families(training, option.environment, self.noise_std, near, separate=separate)
+        full = self.fit(self.environments, option, None, self._latest.get(separate), MAX_ITERATIONS, separate)
         self._latest[separate] = full
-        parts: dict[str, list[tuple[np.ndarray, HeldOut]]] = {name: [] for name in full.priors}
+        parts: dict[str, list[tuple[np.ndarray, Any]]] = {name: [] for name in full.priors}
         for members, priors in zip(self.folds.members, self._without_folds(option, full, separate), strict=True):
             rows = self.queries.rows_of(members)
             for name, prior in priors.items():
                 if name in parts:
                     parts[name].append((rows, self.queries.predict(prior, rows)))
         complete = [name for name in parts if len(parts[name]) == len(self.folds.members)]  # fitted without every fold
-        outweighed = outweighed_families(FamilyFit({name: full.priors[name] for name in complete}, full.modes))
+        outweighed = self.outweighed(full, complete)
         for name in complete:
             if name not in outweighed:
-                held_out = gather(parts[name], len(self.queries.splits))
-                self.scored.append(Scored(len(self.options), name, full.priors[name], held_out))
+                prior, held_out = self.tested(full.priors[name], parts[name])
+                self.scored.append(Scored(len(self.options), name, prior, held_out))
         self.families |= dict.fromkeys(complete)
+
+    def fit(
+        self,
+        environments: Sequence[Sequence[Task]],
+        option: Option,
+        sizes: Sequence[int] | None,
+        near: Any,
+        max_iterations: int,
+        separate: bool | None,
+    ) -> Any:
+        """Fit all families to tasks; `sizes` are the numbers of tasks with those that are held out."""
+        training = training_tasks(environments, self.target, option, sizes)
+        return fit_families(training, option.environment, self.noise_std, near, max_iterations, separate)
+
+    def tested(self, prior: Any, parts: Sequence[tuple[np.ndarray, Any]]) -> tuple[Any, Any]:
+        """Return the prior, calibrated where it is one by one, and its predictions of all held-out tasks."""
+        return prior, gather(parts, len(self.queries.splits))
+
+    def outweighed(self, full: Any, complete: Sequence[str]) -> set[str]:
+        """Return the families that the evidence rules out."""
+        return outweighed_families(FamilyFit({name: full.priors[name] for name in complete}, full.modes))
+
+    def _make_queries(self) -> Any:
+        return Queries(self.tasks, self.folds)
 
     def scores(self) -> np.ndarray:
         """Return the mean contaminated log density of every held-out task, (scored, tasks)."""
@@ -115,27 +142,23 @@ class FamilySearch:
         averages = []
         for option in range(len(self.options)):
             rows = [i for i, each in enumerate(self.scored) if each.option == option]
-            weights = averaging_weights(scores[rows], PER_TASK)
-            averages.append(self.queries.scores(join([self.scored[i].held_out for i in rows], weights)))
+            weights = averaging_weights(scores[rows], self.per_task)
+            averages.append(self.queries.scores(self.queries.join([self.scored[i].held_out for i in rows], weights)))
         return np.array(averages)
 
-    def _without_folds(
-        self, option: Option, full: FamilyFit, separate: bool | None
-    ) -> list[dict[str, HierarchicalPrior]]:
+    def _without_folds(self, option: Option, full: Any, separate: bool | None) -> list[dict[str, Any]]:
         """Return the priors fitted without each fold."""
         folds = self.folds.members
         if option.weights[self.held_out] == 0.0:
             return [full.priors] * len(folds)
         return [self._without(members, option, full, separate) for members in folds]
 
-    def _without(
-        self, members: np.ndarray, option: Option, full: FamilyFit, separate: bool | None
-    ) -> dict[str, HierarchicalPrior]:
+    def _without(self, members: np.ndarray, option: Option, full: Any, separate: bool | None) -> dict[str, Any]:
         """Return the priors fitted without some of the held-out environment's tasks."""
         kept = list(self.environments)
         kept[self.held_out] = [task for i, task in enumerate(self.tasks) if i not in members]
-        training = training_tasks(kept, self.target, option, [len(tasks) for tasks in self.environments])
-        return fit_families(training, option.environment, self.noise_std, full, FOLD_ITERATIONS, separate).priors
+        sizes = [len(tasks) for tasks in self.environments]
+        return self.fit(kept, option, sizes, full, FOLD_ITERATIONS, separate).priors
 
 
 def outweighed_families(fitted: FamilyFit) -> set[str]:
@@ -156,14 +179,22 @@ def training_tasks(
     The evidence of a task of environment e counts w_e / N_e, relative to the largest: once in the environment that
     counts most. Without a fold, tasks count as much as with it: `sizes` are the N_e with all tasks.
     """
-    kept = [list(tasks) if weight > 0 else [] for tasks, weight in zip(environments, option.weights, strict=True)]
+    kept, counts, of_environment, is_target = task_counts(environments, target, option, sizes)
     scaling = fit_scaling(kept, option.weights)
+    tasks = [scaling.task(task) for tasks in kept for task in tasks]
+    return TrainingTasks(scaling, tasks, counts, is_target, of_environment)
+
+
+def task_counts(
+    environments: Sequence[Sequence[Task]], target: int, option: Option, sizes: Sequence[int] | None
+) -> tuple[list[list[Task]], np.ndarray, np.ndarray, np.ndarray]:
+    """Return the tasks that count, how much each of them and one of each environment does, and which are the target's."""
+    kept = [list(tasks) if weight > 0 else [] for tasks, weight in zip(environments, option.weights, strict=True)]
     numbers = [len(tasks) for tasks in environments] if sizes is None else sizes
     of_task = np.array([w / max(n, 1) for w, n in zip(option.weights, numbers, strict=True)])
     counts, kept_sizes = of_task / of_task.max(), [len(tasks) for tasks in kept]
     is_target = np.repeat(np.arange(len(kept)) == target, kept_sizes).astype(np.float64)
-    tasks = [scaling.task(task) for tasks in kept for task in tasks]
-    return TrainingTasks(scaling, tasks, np.repeat(counts, kept_sizes), is_target, counts)
+    return kept, np.repeat(counts, kept_sizes), counts, is_target
 
 
 def choose_members(search: FamilySearch) -> FamilyChoice:
@@ -171,9 +202,9 @@ def choose_members(search: FamilySearch) -> FamilyChoice:
     scores = search.scores()
     alone = [i for i, each in enumerate(search.scored) if search.options[each.option].weights[search.target] == 1.0]
     target_only = max(alone, key=lambda i: scores[i].mean()) if alone else None
-    weights = drop_worse(averaging_weights(scores, PER_TASK), scores, target_only, NEGLIGIBLE, WORSE_LEVEL)
+    weights = drop_worse(averaging_weights(scores, search.per_task), scores, target_only, NEGLIGIBLE, WORSE_LEVEL)
     of_option = np.bincount([each.option for each in search.scored], weights, len(search.options))
-    choice = Choice(_candidates(search.options), of_option, search.option_scores())
+    choice = Choice(candidates(search.options), of_option, search.option_scores())
     return _average(search, choice, weights)
 
 
@@ -186,9 +217,9 @@ def choose_untested(search: FamilySearch) -> FamilyChoice:
     weights = np.zeros(len(scores))
     for option in range(len(search.options)):
         rows = [i for i, each in enumerate(search.scored) if each.option == option]
-        weights[rows] = averaging_weights(scores[rows], PER_TASK) / len(search.options)
+        weights[rows] = averaging_weights(scores[rows], search.per_task) / len(search.options)
     equal = np.full(len(search.options), 1.0 / len(search.options))
-    return _average(search, Choice(_candidates(search.options), equal, None), weights)
+    return _average(search, Choice(candidates(search.options), equal, None), weights)
 
 
 def without_test(
@@ -205,19 +236,18 @@ def without_test(
     used = [name for fit in fits for name in families if name in fit.priors]
     found = {name: used.count(name) / len(used) for fit in fits for name in fit.priors}
     spread = float(np.exp(expected_log_spread(n_tasks_of(priors, weights, environments))))
-    return FamilyChoice(Choice(_candidates(options), equal, None), priors, weights, found, spread)
+    return FamilyChoice(Choice(candidates(options), equal, None), priors, weights, found, spread)
 
 
-def n_tasks_of(
-    priors: Sequence[HierarchicalPrior], weights: np.ndarray, environments: Sequence[Sequence[Task]]
-) -> float:
+def n_tasks_of(priors: Sequence[Any], weights: np.ndarray, environments: Sequence[Sequence[Task]]) -> float:
     """Return the harmonic mean of the numbers of tasks that priors were fitted to, discounted ones in part."""
     sizes = [len(tasks) for tasks in environments]
     numbers = [float(prior.counts @ sizes) for prior in priors if prior.counts is not None]
     return 1.0 / float(weights @ np.reciprocal(numbers))
 
 
-def _candidates(options: Sequence[Option]) -> list[Candidate]:
+def candidates(options: Sequence[Option]) -> list[Candidate]:
+    """Return options as candidates of a report."""
     return [Candidate(option.weights, option, option.from_scores) for option in options]
 
 

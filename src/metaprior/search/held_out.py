@@ -76,6 +76,10 @@ class Queries:
         """Return the mean contaminated log density of every task, (tasks,)."""
         return self.by_task(contaminated(held_out.log_densities(self.y), self.reference))
 
+    def join(self, members: Sequence[HeldOut], weights: np.ndarray) -> HeldOut:
+        """Return the weighted average of predictive distributions."""
+        return join(members, weights)
+
     def by_task(self, values: np.ndarray) -> np.ndarray:
         """Average values (rows, queries) over the queries of every task."""
         sums = np.bincount(self.owner, np.nansum(values, axis=1))

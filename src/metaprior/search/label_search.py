@@ -1,0 +1,100 @@
+"""The search of the default for labels: families and environment weights, calibrated and scored on held-out tasks."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from metaprior.hierarchical.label_families import LabelFit, LabelTasks, fit_label_families
+from metaprior.hierarchical.label_prior import LabelPrior, Latent, calibrated
+from metaprior.search.candidates import Choice
+from metaprior.search.family_search import OUTWEIGHED, FamilyChoice, FamilySearch, Option, candidates, task_counts
+from metaprior.search.held_out_labels import LABELS_PER_TASK, Calibration, LabelQueries, number_of_classes
+from metaprior.tasks.scaling import fit_label_scaling
+from metaprior.tasks.types import Task
+
+RULE_EVIDENCE = 1.0  # nats for a common rule from which on one is considered (Kass and Raftery, 1995: "positive")
+NESTED_RULES = (("linear", "common linear"), ("smooth", "common smooth"))
+
+
+class LabelSearch(FamilySearch):
+    """`FamilySearch` for labels. `n_shared` is the number of classes that all tasks share, None if each has its own."""
+
+    per_task = LABELS_PER_TASK
+    labels = True
+
+    def __init__(
+        self,
+        environments: Sequence[Sequence[Task]],
+        target: int,
+        n_shared: int | None,
+        seed: int,
+        held_out: int | None = None,
+        calibrate: bool = True,
+    ):
+        self.n_shared, self.calibrate = n_shared, calibrate
+        super().__init__(environments, target, None, seed, held_out)
+
+    def fit(
+        self,
+        environments: Sequence[Sequence[Task]],
+        option: Option,
+        sizes: Sequence[int] | None,
+        near: LabelFit | None,
+        max_iterations: int,
+        separate: bool | None,
+    ) -> LabelFit:
+        """Fit all families to tasks; `sizes` are the numbers of tasks with those that are held out."""
+        training = label_tasks(environments, self.target, option, self.n_shared, sizes)
+        shared = self.n_shared is not None
+        return fit_label_families(training, shared, option.environment, near, max_iterations, separate)
+
+    def tested(self, prior: LabelPrior, parts: Sequence[tuple[np.ndarray, Latent]]) -> tuple[LabelPrior, np.ndarray]:
+        """Return the calibrated prior, and its predictions of all held-out tasks."""
+        latent = self.queries.gather(parts)
+        found = self.queries.calibrate(latent) if self.calibrate else Calibration(1.0, 1.0)
+        return replace(prior, factor=found.factor, ratio=found.ratio), calibrated(latent, *found)
+
+    def outweighed(self, full: LabelFit, complete: Sequence[str]) -> set[str]:
+        """Return the families with a common rule unless the evidence is for one, those without if it is far for one.
+
+        The evidence of all tasks tells these apart where held-out tasks are too few to. A rule of many inputs fits
+        labels that mean nothing, and then predicts worse than none.
+        """
+        ruled_out = set()
+        for plain, common in NESTED_RULES:
+            if plain in complete and common in complete:
+                gain = full.modes[common].value - full.modes[plain].value
+                ruled_out |= {common} if gain < RULE_EVIDENCE else {plain} if gain > OUTWEIGHED else set()
+        return ruled_out
+
+    def _make_queries(self) -> LabelQueries:
+        return LabelQueries(self.tasks, self.folds, self.n_shared)
+
+
+def label_tasks(
+    environments: Sequence[Sequence[Task]],
+    target: int,
+    option: Option,
+    n_shared: int | None,
+    sizes: Sequence[int] | None = None,
+) -> LabelTasks:
+    """Standardize the tasks of environments with weight within their classes, and count them as `training_tasks`."""
+    kept, counts, of_environment, is_target = task_counts(environments, target, option, sizes)
+    scaling = fit_label_scaling(kept, option.weights, within=True)
+    tasks = [scaling.task(task) for tasks in kept for task in tasks]
+    n_classes = np.array([number_of_classes(task, n_shared) for task in tasks])
+    return LabelTasks(scaling, tasks, n_classes, counts, is_target, of_environment)
+
+
+def labels_without_test(
+    environments: Sequence[Sequence[Task]], target: int, options: Sequence[Option], n_shared: int | None
+) -> FamilyChoice:
+    """Average all families without a common rule at all options, as they are: there are no tasks to hold out."""
+    fits = [fit_label_families(label_tasks(environments, target, option, n_shared), False, False) for option in options]
+    names = [name for fit in fits for name in fit.priors]
+    priors = [prior for fit in fits for prior in fit.priors.values()]
+    weights = np.full(len(priors), 1.0 / len(priors))
+    found = {name: names.count(name) / len(names) for name in names}
+    equal = np.full(len(options), 1.0 / len(options))
+    return FamilyChoice(Choice(candidates(options), equal, None), priors, weights, found, 1.0)
