@@ -234,6 +234,7 @@ def test_scores_keep_what_plots_need():
     own = score_labels(y, log_p, mask)  # of tasks with classes of their own: their numbers mean nothing together
     assert own.confusion is None
     assert str(own) == str(scores)
+    assert score_labels(y, log_p, mask, classes[:2]).confusion is None  # a task has other classes than those shared
 
 
 ONE, HALF = np.ones(2), of_second(np.full(2, 0.5))

@@ -212,7 +212,7 @@ def score_labels(
     outcomes = label_outcomes(y, log_probabilities, mask)
     scores = report(_summary(outcomes))
     scores.update(reliability=confidence_bins(outcomes), classes=classes, confusion=None)
-    if classes is not None:
+    if classes is not None and outcomes.y.max() < len(classes) > outcomes.predicted.max():  # else a task has its own
         pairs = (outcomes.y * len(classes) + outcomes.predicted)[outcomes.mask]
         scores["confusion"] = np.bincount(pairs, minlength=len(classes) ** 2).reshape(len(classes), len(classes))
     return scores

@@ -66,7 +66,7 @@ def test_of_many_classes_the_most_probable_have_colors_and_others_are_added():
     assert list(drawn) == ["c02", "c03", "c04", "c05", "c06", "7 other classes", "context"]
     assert drawn["7 other classes"].get_color() == OTHERS
     total = np.sum([line.get_ydata() for name, line in drawn.items() if name != "context"], axis=0)
-    np.testing.assert_allclose(total, 1.0)
+    np.testing.assert_allclose(total, 1.0, rtol=1e-10)
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
