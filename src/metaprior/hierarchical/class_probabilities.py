@@ -9,13 +9,13 @@ from scipy.special import log_expit, log_ndtr, ndtri
 from metaprior.hierarchical.small_matrices import log_sum_exp
 
 N_NODES = 32  # of Gauss-Hermite quadrature, for two classes
-N_POINTS = 128  # of a quasi-random sequence, for more
+N_POINTS = 128  # of a quasi-random sequence, for more; about that many
 # Variance from which the roles of t and the logistic are swapped in the quadrature; about the variance of the logistic.
 MAX_NARROW_VARIANCE = math.pi
 
 
 def log_probabilities(mean: np.ndarray, covariance: np.ndarray | None) -> np.ndarray:
-    """Return log E[softmax(t)], (..., classes), for t ~ N(mean, covariance), (..., classes) and (..., classes, classes).
+    """Return log E[softmax(t)], (..., classes), for t ~ N(mean, covariance) of every class.
 
     Classes that are not possible have a mean of minus infinity. Without a covariance t is its mean.
     """
@@ -26,10 +26,12 @@ def log_probabilities(mean: np.ndarray, covariance: np.ndarray | None) -> np.nda
     possible = np.isfinite(mean)
     covariance = covariance * (possible[..., :, None] & possible[..., None, :])
     eigenvalues, vectors = np.linalg.eigh(covariance)
-    root = vectors * np.sqrt(np.maximum(eigenvalues, 0.0))[..., None, :]
-    t = mean[..., None, :] + _points(mean.shape[-1]) @ np.swapaxes(root, -1, -2)
+    # The symmetric root, with points that are the same for all classes: equal classes get equal probabilities.
+    root = vectors * np.sqrt(np.maximum(eigenvalues, 0.0))[..., None, :] @ np.swapaxes(vectors, -1, -2)
+    points = _points(mean.shape[-1])
+    t = mean[..., None, :] + points @ root
     t -= log_sum_exp(t, axis=-1)[..., None]
-    return log_sum_exp(t, axis=-2) - math.log(N_POINTS)
+    return log_sum_exp(t, axis=-2) - math.log(len(points))
 
 
 def _of_two(mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
@@ -66,7 +68,7 @@ def log_logistic(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
 
 @cache
 def _points(n_dimensions: int) -> np.ndarray:
-    """Return standard normal points (points, dimensions), in pairs of opposite signs.
+    """Return standard normal points (points, dimensions), in pairs of opposite signs and with rotated coordinates.
 
     The additive recurrence with the powers of 1 / g, where g^(d + 1) = g + 1 (Roberts, 2018), fills the unit cube
     evenly in every number of dimensions.
@@ -74,7 +76,7 @@ def _points(n_dimensions: int) -> np.ndarray:
     g = 2.0
     for _ in range(50):
         g = (1.0 + g) ** (1.0 / (n_dimensions + 1.0))
-    steps = np.arange(1, N_POINTS // 2 + 1)[:, None]
-    half = ndtri((0.5 + steps * g ** -np.arange(1.0, n_dimensions + 1.0)) % 1.0)
-    points = np.concatenate([half, -half])
-    return points / np.sqrt(np.mean(points**2, axis=0))  # of unit variance
+    steps = np.arange(1, max(N_POINTS // (2 * n_dimensions), 1) + 1)[:, None]
+    first = ndtri((0.5 + steps * g ** -np.arange(1.0, n_dimensions + 1.0)) % 1.0)
+    points = np.concatenate([sign * np.roll(first, by, axis=1) for by in range(n_dimensions) for sign in (1.0, -1.0)])
+    return points / np.sqrt(np.mean(points**2))  # of unit variance
