@@ -20,9 +20,8 @@ def make_block(seed=0, sizes=(6, 6, 4), n_classes=(3, 3, 3), n_features=0, scale
     both = mask[:, :, None] * mask[:, None]
     covariance = scale * both * kernel(x, x) + 1e-3 * scale * both * np.eye(n)
     codes = rng.integers(0, 2**31, (len(sizes), n)) % np.array(n_classes)[:, None]
-    y = (codes[:, None] == np.arange(most)[:, None]) * mask[:, None]
     features = rng.normal(size=(len(sizes), n, n_features)) * mask[..., None]
-    labels = Labels(y, np.arange(most) < np.array(n_classes)[:, None], mask, covariance)
+    labels = Labels.of(codes, mask, np.array(n_classes), most, covariance)
     return LabelBlock(labels, features, np.ones(len(sizes)) if counts is None else np.array(counts))
 
 
@@ -32,7 +31,10 @@ def kernel(x, other):
 
 
 class Task(NamedTuple):
-    """One task without padding. Latent functions are vectors, class after class."""
+    """One task without padding. Latent functions are vectors, class after class.
+
+    With a single row the first of two classes has a latent function of zero.
+    """
 
     y: np.ndarray  # (classes, n)
     possible: np.ndarray  # (classes,)
@@ -41,12 +43,16 @@ class Task(NamedTuple):
     count: float
 
     def log_likelihood(self, t):
-        t = t.reshape(self.y.shape)
-        return np.sum(self.y * t) - np.sum(logsumexp(t[self.possible], axis=0))
+        return np.sum(self.y.ravel() * t.ravel()) - np.sum(logsumexp(self.of_all(t), axis=0))
 
     def probabilities(self, t):
+        t = self.of_all(t)
+        return np.exp(t - logsumexp(t, axis=0))[-len(self.y) :]
+
+    def of_all(self, t):
+        """The latent functions of all classes, (classes, n)."""
         t = np.where(self.possible[:, None], t.reshape(self.y.shape), -np.inf)
-        return np.exp(t - logsumexp(t, axis=0))
+        return t if len(t) > 1 else np.pad(t, [(1, 0), (0, 0)])
 
     def curvature(self, t):
         """W, with -d^2 log p(y | t) of every sample in its place."""

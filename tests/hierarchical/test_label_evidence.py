@@ -32,6 +32,20 @@ def test_mode_and_evidence_are_those_of_dense_algebra(problem):
         np.testing.assert_allclose(t[:, mask > 0].ravel(), of_task, atol=1e-4)
 
 
+def test_two_classes_are_softmax_with_two_latent_functions():
+    """Whose difference has twice the covariance, and features that are larger by the root of two."""
+    block = make_block(sizes=(6, 4), n_classes=(2, 2), n_features=3, counts=(1.0, 0.4))
+    softmax = []
+    for task in as_tasks(block):
+        y, identity = np.concatenate([1.0 - task.y, task.y]), np.eye(2)
+        parts = np.kron(identity, 0.5 * task.covariance), np.kron(identity, np.sqrt(0.5) * task.features)
+        softmax.append(task._replace(y=y, possible=np.ones(2, bool), covariance=parts[0], features=parts[1]))
+    expected, found = dense_evidence(softmax), label_evidence([block])
+    np.testing.assert_allclose(found.value, expected.value, rtol=1e-9)
+    first, second = expected.weights.reshape(2, 3)
+    np.testing.assert_allclose(found.weights[0], np.sqrt(0.5) * (second - first), atol=1e-5)
+
+
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
 def test_slopes_are_those_of_central_differences(problem, scale):
@@ -93,7 +107,7 @@ def test_the_order_of_classes_and_the_division_into_blocks_do_not_matter(seed, n
     block = make_block(seed, sizes, [n_classes] * 4, n_features, 10.0**log_scale, counts)
     found = label_evidence([block])
     assert found.converged
-    order = rng.permutation(n_classes)
+    order = rng.permutation(block.labels.y.shape[1])
     turned = label_evidence([block._replace(labels=block.labels._replace(y=block.labels.y[:, order]))])
     np.testing.assert_allclose(turned.value, found.value, rtol=1e-8)
     largest = np.abs(found.weights).max(initial=1.0)
