@@ -30,6 +30,12 @@ SCHEDULES = ("constant", "cosine")
 RENAMED = {"standardise": "standardize"}
 Read = Callable[[Any, str, Features], list[Task]]  # checks tasks, given their name in errors and what X must have
 
+# Parameters of gradient-based training: a value other than the default asks for it.
+GRADIENT_ONLY = (
+    *("inference", "n_particles", "mean", "kernel", "encoder", "temperature", "prior_mean", "prior_std"),
+    *("optimizer", "learning_rate", "schedule", "n_steps", "batch_size", "standardize", "dtype", "n_devices"),
+)
+
 
 class NamedEnvironments(NamedTuple):
     """Checked tasks of every environment."""
@@ -88,6 +94,16 @@ def check_parameters(meta: Any) -> None:
         check_noise(meta.noise_std)
     check_prior_mean(meta.prior_mean)
     check_prior_std(1.0 if auto.prior_std else meta.prior_std)
+
+
+def leaves_all_to_default(meta: Any, tests: Any) -> bool:
+    """Return whether the estimator leaves everything to the default that only gradient-based training has."""
+    if tests is not None:
+        return False
+    defaults = type(meta)()
+    given = ((getattr(meta, name), getattr(defaults, name)) for name in GRADIENT_ONLY)
+    plain = (str, int, float, type(None))  # arrays, dicts and modules are never the default, and may not compare
+    return all(isinstance(value, plain) and value == default for value, default in given)
 
 
 def auto_settings(meta: Any) -> AutoSettings:

@@ -3,7 +3,8 @@
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -12,17 +13,22 @@ from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
 from metaprior.checks import check_integer, check_noise
-from metaprior.estimators.arguments import NamedEnvironments, check_parameters, reject_renamed_parameters
+from metaprior.estimators.arguments import (
+    NamedEnvironments,
+    check_parameters,
+    leaves_all_to_default,
+    reject_renamed_parameters,
+)
 from metaprior.estimators.fitted_prior import FittedPrior, heaviest, training_record
 from metaprior.estimators.persistence import write_prior
 from metaprior.estimators.seen_tasks import KnowsItsTasks, check_noise_size, remember
 from metaprior.search.report import TransferReport
 from metaprior.tasks.input_columns import Features
-from metaprior.tasks.types import TestTask
 
 if TYPE_CHECKING:
     from metaprior.meta.methods import Interaction
 
+ENGINES = {"hierarchical": "metaprior.estimators.hierarchical_fit", "gradient": "metaprior.estimators.gradient"}
 Estimator = TypeVar("Estimator", bound="MetaGP")
 
 
@@ -89,14 +95,15 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         if patience is not None:
             check_integer("patience", patience, least=1)
         features = Features()
-        environments = self._read_environments(source_tasks, target_tasks, target, features)
+        engine = "hierarchical" if leaves_all_to_default(self, validation_tasks) else "gradient"
+        environments = self._read_environments(source_tasks, target_tasks, target, features, engine)
         features.warn_if_mixed()
         seen = [remember(tasks, environments.input_dim) for tasks in environments.tasks]
         check_noise_size(check_noise(getattr(self, "noise_std", "learned")), seen)
         tests = None
         if validation_tasks is not None:
             tests = self._check_tests(validation_tasks, "validation_tasks", features)
-        fit_prior = self._engine(tests)
+        fit_prior = import_module(ENGINES[engine]).fit_prior  # JAX, which one of them needs, takes long to import
         fitted = fit_prior(self, environments, tests, patience, checkpoint)
         self._record(fitted, environments, time.monotonic() - started)
         self._remember_tasks(features, environments.tasks, seen, environments.target, tests)
@@ -175,16 +182,6 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         check_is_fitted(self, "model_")
         write_prior(self, path)
 
-    def _engine(self, tests: list[TestTask] | None) -> Callable[..., FittedPrior]:
-        """Return the function that fits the prior; imported here because JAX, which one of them needs, takes long."""
-        from metaprior.estimators import hierarchical_fit
-
-        if hierarchical_fit.is_asked_for(self, tests):
-            return hierarchical_fit.fit_prior
-        from metaprior.estimators.gradient import fit_prior
-
-        return fit_prior
-
     def _record(self, fitted: FittedPrior, environments: NamedEnvironments, seconds: float) -> None:
         """Set the fitted attributes."""
         names, tasks, target, _ = environments
@@ -211,9 +208,9 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
 
     @abstractmethod
     def _read_environments(
-        self, source_tasks: Any, target_tasks: Any, target: Any, features: Features
+        self, source_tasks: Any, target_tasks: Any, target: Any, features: Features, engine: str
     ) -> NamedEnvironments:
-        """Check the tasks, and learn their features."""
+        """Check the tasks, for one of the ENGINES, and learn their features."""
 
     @abstractmethod
     def _check_standardize(self) -> None:

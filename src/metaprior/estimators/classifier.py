@@ -1,6 +1,6 @@
-"""`MetaGPClassifier`: a meta-learned Gaussian-process prior for tasks of two classes."""
+"""`MetaGPClassifier`: a meta-learned Gaussian-process prior for tasks of two or more classes."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from metaprior.storage.stored_labels import encode_stored
 from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.labels import (
+    MAX_CLASSES,
     as_labeled_tests,
     as_labels,
     encode,
@@ -96,6 +97,8 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         batch_size: int | None = None,
         standardize: bool | str = "within-class",
         dtype: str = "auto",
+        shared_classes: bool | str = "auto",
+        calibrate: bool = True,
         random_state: Any = None,
         search_time: Any = None,
         n_devices: int | None = None,
@@ -117,6 +120,8 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         self.batch_size = batch_size
         self.standardize = standardize
         self.dtype = dtype
+        self.shared_classes = shared_classes
+        self.calibrate = calibrate
         self.random_state = random_state
         self.search_time = search_time
         self.n_devices = n_devices
@@ -131,9 +136,9 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
             Inputs of the context. An empty context predicts from the prior.
         y : array-like of shape (n_context,)
             Labels.
-        classes : sequence of two labels, optional
-            The two classes, if the context does not have both and they are not the labels that all tasks share, 0 and
-            1, or bools. By default the class that is missing is None.
+        classes : sequence of labels, optional
+            All classes of the task, if the context lacks some and they are not those that all tasks share, 0 and 1, or
+            bools. By default a second class that is missing is None.
 
         Returns
         -------
@@ -142,9 +147,10 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         check_is_fitted(self, "model_")
         features = self.features_
         task = as_task(X, y, "adapt", features, as_labels)
-        pair = task_classes(task.y, "adapt", self.classes_, classes, most=2)
-        x, encoded = Ragged.of([task.x], task.x.shape[1:]), Ragged.of([encode(task.y, pair)])
-        return AdaptedClassifiers(self.model_, x, encoded, [pair], "float64", features)[0]
+        own = task_classes(task.y, "adapt", self.classes_, classes, most=self._most_classes)
+        self._check_rule([own], "adapt".format)
+        x, encoded = Ragged.of([task.x], task.x.shape[1:]), Ragged.of([encode(task.y, own)])
+        return AdaptedClassifiers(self.model_, x, encoded, [own], "float64", features)[0]
 
     def adapt_many(self, contexts: Iterable[Any], classes: Any = None, *, dtype: str = "float64") -> AdaptedClassifiers:
         """Condition the prior on the labeled contexts of many new tasks at once: `adapt` for each, much faster.
@@ -153,8 +159,8 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         ----------
         contexts : iterable of (X, y)
             Contexts of any sizes.
-        classes : sequence of two labels, optional
-            The two classes of all tasks, as for `adapt`.
+        classes : sequence of labels, optional
+            The classes of all tasks, as for `adapt`.
         dtype : "float64" or "float32", default="float64"
             float32 is faster.
 
@@ -180,7 +186,7 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         Returns
         -------
         list of ndarray
-            The more probable classes of every task.
+            The most probable classes of every task.
         """
         check_is_fitted(self, "model_")
         features = self.features_
@@ -203,7 +209,7 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
             `calibration_error` (ECE) over all queries; `n_tasks`; `per_task`, the values per task.
         """
         tasks = self._read_tests(test_tasks, "test_tasks")
-        log_probabilities, y, mask = predict_labels(self.model_, tasks)
+        log_probabilities, y, mask = predict_labels(self.model_, tasks, self._n_classes(tasks))
         return score_labels(y, log_probabilities, mask, self.classes_)
 
     def score(self, test_tasks: Iterable[Any], y: Any = None) -> float:  # type: ignore[override]
@@ -228,11 +234,35 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         self, x: Ragged, y: list[np.ndarray], name: str, classes: Any, dtype: str, features: Features
     ) -> AdaptedClassifiers:
         check_precision(dtype, self.model_, x, standardized=bool(self.parameters_["standardize"]))
-        pairs, encoded = encode_contexts(y, name, self.classes_, classes, most=2)
-        return AdaptedClassifiers(self.model_, x, Ragged.of_rows(encoded, x.sizes), pairs, dtype, features)
+        own, encoded = encode_contexts(y, name, self.classes_, classes, most=self._most_classes)
+        self._check_rule(own, f"{name}[{{}}]".format)
+        return AdaptedClassifiers(self.model_, x, Ragged.of_rows(encoded, x.sizes), own, dtype, features)
+
+    @property
+    def _most_classes(self) -> int:
+        """The number of classes that a task may have: gradient training is for two."""
+        return MAX_CLASSES if self.engine_ == "hierarchical" else 2
+
+    def _n_classes(self, tasks: Sequence[TestTask]) -> np.ndarray:
+        """Return the number of classes of checked test tasks: those that all tasks share, or their own."""
+        if self.classes_ is not None:
+            return np.full(len(tasks), len(self.classes_))
+        own = [max(np.max(y, initial=1.0) for y in (task.y_context, task.y_query)) for task in tasks]
+        return np.array(own, int) + 1
+
+    def _check_rule(self, classes: Sequence[np.ndarray], name: Callable[[int], str]) -> None:
+        """Raise for a task with classes of its own if the prior has a rule for those of the fit."""
+        rules = self.classes_ is not None and any(len(getattr(m, "weights", ())) for m in self.model_.members)
+        for i, own in enumerate(classes if rules else ()):
+            if own is not self.classes_ and not np.array_equal(own, self.classes_):
+                listed = ", ".join(map(repr, self.classes_.tolist()))
+                raise ValueError(
+                    f"{name(i)}: this prior has a rule by which the classes {listed} are told apart in every task, "
+                    "and this task has other classes. Fit with shared_classes=False for a prior of any classes."
+                )
 
     def _read_environments(
-        self, source_tasks: Any, target_tasks: Any, target: Any, features: Features
+        self, source_tasks: Any, target_tasks: Any, target: Any, features: Features, engine: str
     ) -> NamedEnvironments:
         read = lambda *tasks: as_tasks(*tasks, outputs=as_labels)  # noqa: E731
         environments = read_environments(source_tasks, target_tasks, target, read, features)
@@ -240,16 +270,20 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         counted = np.max(options, axis=0).tolist()  # labels of environments without weight do not matter
         is_stored = any(isinstance(tasks, StoredTasks) for tasks in environments.tasks)
         encode = encode_stored if is_stored else encode_environments
-        encoded, self.classes_, _ = encode(environments.tasks, environments.arguments, counted, most=2)
+        most = MAX_CLASSES if engine == "hierarchical" else 2
+        encoded, self.classes_, _ = encode(
+            environments.tasks, environments.arguments, counted, self.shared_classes, most
+        )
         return environments._replace(tasks=encoded)
 
     def _check_tasks(self, tasks: Any, name: str, features: Features) -> list[Task]:
         labeled = as_tasks(tasks, name, features, as_labels)
-        classes, _ = encode_contexts([task.y for task in labeled], name, self.classes_, most=2)
+        classes, _ = encode_contexts([task.y for task in labeled], name, self.classes_, most=self._most_classes)
         return [Task(task.x, encode(task.y, pair)) for task, pair in zip(labeled, classes, strict=True)]
 
     def _check_tests(self, tasks: Any, name: str, features: Features) -> list[TestTask]:
-        return as_labeled_tests(tasks, name, features, self.classes_, most=2)[0]
+        most = self._most_classes if hasattr(self, "engine_") else 2  # validation tasks are for gradient training
+        return as_labeled_tests(tasks, name, features, self.classes_, most=most)[0]
 
     def _check_standardize(self) -> None:
         if not (isinstance(self.standardize, bool | np.bool_) or self.standardize == "within-class"):

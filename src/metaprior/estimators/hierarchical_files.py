@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 
 from metaprior.hierarchical.arrays import from_arrays, to_arrays
+from metaprior.hierarchical.label_arrays import from_label_arrays, label_arrays
+from metaprior.hierarchical.label_prior import LabelPrior
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.schema import Mismatch, check_weights
 
@@ -14,7 +16,10 @@ MEMBER_ARRAY = re.compile(r"member(\d{1,5})\.(.+)")
 
 def model_parts(model: Ensemble) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return what is stored of a model, as JSON and as tensors."""
-    described = [to_arrays(member) for member in model.members]  # type: ignore[arg-type]
+    described = [
+        label_arrays(member) if isinstance(member, LabelPrior) else to_arrays(member)  # type: ignore[arg-type]
+        for member in model.members
+    ]
     tensors = {f"member{i}.{name}": array for i, (_, arrays) in enumerate(described) for name, array in arrays.items()}
     tensors["member_weights"] = np.asarray(model.weights, np.float64)
     return {"members": [description for description, _ in described]}, tensors
@@ -26,8 +31,6 @@ def read_model(meta: Any, header: dict[str, Any], tensors: dict[str, np.ndarray]
     described = header.get("model", {}).get("members")
     if not isinstance(described, list) or len(described) != len(weights):
         raise Mismatch(f"model.members must be a list of {len(weights)}")
-    if meta.likelihood != "gaussian":
-        raise Mismatch("hierarchical priors are for regression")
     arrays: list[dict[str, np.ndarray]] = [{} for _ in described]
     for name, tensor in tensors.items():
         named = MEMBER_ARRAY.fullmatch(name)
@@ -35,5 +38,11 @@ def read_model(meta: Any, header: dict[str, Any], tensors: dict[str, np.ndarray]
             arrays[int(named[1])][named[2]] = tensor
     pairs = zip(described, arrays, strict=True)
     recorded = header["training"]["scaling"]
-    members = tuple(from_arrays(description, own, header["input_dim"], recorded) for description, own in pairs)
-    return Ensemble(members, weights)
+    if meta.likelihood == "gaussian":
+        members = (from_arrays(description, own, header["input_dim"], recorded) for description, own in pairs)
+        return Ensemble(tuple(members), weights)
+    n_shared = None if meta.classes_ is None else len(meta.classes_)
+    labeled = (
+        from_label_arrays(description, own, header["input_dim"], recorded, n_shared) for description, own in pairs
+    )
+    return Ensemble(tuple(labeled), weights)

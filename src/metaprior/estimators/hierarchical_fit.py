@@ -15,6 +15,8 @@ from metaprior.estimators.fitted_prior import FittedPrior
 from metaprior.estimators.hierarchical_search import compare_priors, n_phases
 from metaprior.hierarchical.families import TrainingTasks, with_mean_of
 from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
+from metaprior.hierarchical.label_families import with_rule_of
+from metaprior.hierarchical.label_prior import LabelPrior
 from metaprior.hierarchical.layout import MAX_ARD
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.progress import phases, progress_bar
@@ -27,22 +29,7 @@ MAX_TASKS = 300  # of each environment that families are fitted to and compared 
 MAX_READINGS = 100  # of each task that a fit sees: few parameters do not need more. Adaptation uses all of a context
 WIDE = 2.0  # stretching of bands from which on something is wrong
 CHUNK_TASKS = 2000
-
-# Parameters of gradient-based training: a value other than the default asks for it.
-GRADIENT_ONLY = (
-    *("inference", "n_particles", "mean", "kernel", "encoder", "temperature", "prior_mean", "prior_std"),
-    *("optimizer", "learning_rate", "schedule", "n_steps", "batch_size", "standardize", "dtype", "n_devices"),
-)
-
-
-def is_asked_for(meta: Any, tests: Sequence[TestTask] | None) -> bool:
-    """Return whether the estimator leaves everything to the default that only gradient-based training has."""
-    if meta.likelihood != "gaussian" or tests is not None:
-        return False
-    defaults = type(meta)()
-    given = ((getattr(meta, name), getattr(defaults, name)) for name in GRADIENT_ONLY)
-    plain = (str, int, float, type(None))  # arrays, dicts and modules are never the default, and may not compare
-    return all(isinstance(value, plain) and value == default for value, default in given)
+MAX_RULE_TASKS = 2000  # of each environment that a rule of labels is learned from
 
 
 def fit_prior(
@@ -56,6 +43,7 @@ def fit_prior(
     seed = draw_seed(meta.random_state)
     warn_if_few_target_tasks(environments, auto_settings(meta), 1)
     names, _, target, _ = environments
+    labels = meta.likelihood == "bernoulli"
     sample = _sample(environments.tasks, seed)
     # Threads of BLAS get in each other's way with matrices this small.
     with threadpool_limits(1, user_api="blas"), phases(n_phases(meta, sample) + 1):
@@ -63,7 +51,8 @@ def fit_prior(
         with progress_bar("learning the common mean", len(chosen.priors), "priors", meta.progress) as move:
             priors = []
             for prior in chosen.priors:
-                priors.append(_with_all_tasks(prior, environments.tasks, sample, target))
+                learn = with_rule_of_all if labels else _with_all_tasks
+                priors.append(learn(prior, environments.tasks, sample, target))
                 if move is not None:
                     move(len(priors), "")
     _warn_if_too_wide(chosen.spread)
@@ -79,9 +68,16 @@ def fit_prior(
         np.zeros(0),
         np.zeros(0),
         0,
-        {"parameters": len(priors[0].theta), "spread": chosen.spread},
+        _describe_calibration(priors[int(np.argmax(chosen.weights))], chosen.spread),
         engine="hierarchical",
     )
+
+
+def _describe_calibration(prior: HierarchicalPrior | LabelPrior, spread: float) -> dict[str, Any]:
+    """Describe how predictions are calibrated, of labels those of the member of largest weight."""
+    if isinstance(prior, LabelPrior):
+        return {"parameters": len(prior.process.theta), "factor": prior.factor, "ratio": prior.ratio}
+    return {"parameters": len(prior.theta), "spread": spread}
 
 
 def _warn_if_too_wide(spread: float) -> None:
@@ -133,3 +129,26 @@ def _with_all_tasks(
         few = f"The common mean is learned from {sum(map(len, sample))} sampled tasks only: a covariance of the other "
         warnings.warn(few + "tasks is singular. Check them for extreme values.", ConvergenceWarning, stacklevel=4)
         return prior
+
+
+def with_rule_of_all(
+    prior: LabelPrior, environments: Sequence[Sequence[Task]], sample: Sequence[Sequence[Task]], target: int
+) -> LabelPrior:
+    """Return the prior with its common rule, if it has one, learned from up to MAX_RULE_TASKS of each environment."""
+    counts = prior.counts
+    if not len(prior.weights) or counts is None or all(map(_same_size, environments, sample)):
+        return prior
+    more = sample_tasks(environments, MAX_RULE_TASKS, 0)
+    rng = np.random.default_rng(0)
+    tasks, of_task, is_target = [], [], []
+    for e, (drawn, some) in enumerate(zip(sample, more, strict=True)):
+        count = counts[e] * len(drawn) / max(len(some), 1)
+        for task in some if count > 0 else ():
+            tasks.append(prior.scaling.task(thin_task(task, MAX_READINGS // 2, rng)))
+            of_task.append(count)
+            is_target.append(float(e == target))
+    return with_rule_of(prior, tasks, np.array(of_task), np.array(is_target))
+
+
+def _same_size(tasks: Sequence[Task], sample: Sequence[Task]) -> bool:
+    return len(tasks) == len(sample)

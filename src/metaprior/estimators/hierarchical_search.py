@@ -18,6 +18,7 @@ from metaprior.search.family_search import (
     without_test,
 )
 from metaprior.search.feature_search import MIN_INPUTS, MIN_TASKS, add_features, are_worth_trying
+from metaprior.search.label_search import LabelSearch, labels_without_test
 from metaprior.search.weights import (
     DISCOUNTS_UNTRIED,
     combined_source_weights,
@@ -57,9 +58,11 @@ def compare_priors(
     """
     names, _, target, _ = environments
     counts = [len(tasks) for tasks in sample]
-    options = _options(meta.alpha, names, counts, target)
+    options = _options(meta, names, counts, target)
     held_out = target if counts[target] > 1 else _largest_used(counts, options)
     if counts[held_out] < 2:
+        if meta.likelihood == "bernoulli":
+            return labels_without_test(sample, target, options, _n_shared(meta)), sample
         return without_test(sample, target, options, check_noise(meta.noise_std)), sample
     compared = _compare(meta, environments, sample, seed, held_out)
     with progress_bar("averaging predictions", None, "", meta.progress):
@@ -99,12 +102,12 @@ def _compare_on(
     """Compare on some tasks, until the deadline."""
     started, (names, _, target, _) = time.monotonic(), environments
     counts = [len(tasks) for tasks in sample]
-    options = _options(meta.alpha, names, counts, target)
-    search = FamilySearch(sample, target, check_noise(meta.noise_std), seed, held_out)
+    options = _options(meta, names, counts, target)
+    search = _make_search(meta, sample, target, seed, held_out)
     complete = add_options(search, options, "environment weights", deadline, meta.progress)
     if complete and _is_auto(meta.alpha) and held_out == target:
         complete = _compare_sources(search, counts, deadline, meta.progress)
-    features = complete and are_worth_trying(search)
+    features = complete and not search.labels and are_worth_trying(search)
     if features and _has_time(deadline, time.monotonic() - started):
         with progress_bar("learning features", None, "", meta.progress):
             add_features(search)
@@ -158,7 +161,7 @@ def n_phases(meta: Any, sample: Sample) -> int:
     """Return how many phases a comparison has: weights, single and combined sources, features, averaging."""
     several_sources = sum(len(tasks) > 0 for tasks in sample) > 2 and _is_auto(meta.alpha)
     n_inputs = next(task.x.shape[1] for tasks in sample for task in tasks)
-    features = n_inputs >= MIN_INPUTS and sum(map(len, sample)) >= MIN_TASKS
+    features = n_inputs >= MIN_INPUTS and sum(map(len, sample)) >= MIN_TASKS and meta.likelihood == "gaussian"
     return 2 + 2 * several_sources + features
 
 
@@ -168,10 +171,21 @@ def _largest_used(counts: Sequence[int], options: Sequence[Option]) -> int:
     return int(np.argmax(np.where(used, counts, 0)))
 
 
-def _options(alpha: Any, names: Sequence[str], counts: Sequence[int], target: int) -> list[Option]:
+def _make_search(meta: Any, sample: Sample, target: int, seed: int, held_out: int) -> FamilySearch:
+    if meta.likelihood == "bernoulli":
+        return LabelSearch(sample, target, _n_shared(meta), seed, held_out, meta.calibrate)
+    return FamilySearch(sample, target, check_noise(meta.noise_std), seed, held_out)
+
+
+def _n_shared(meta: Any) -> int | None:
+    """Return the number of classes that all tasks share, or None if each has its own."""
+    return None if meta.classes_ is None else len(meta.classes_)
+
+
+def _options(meta: Any, names: Sequence[str], counts: Sequence[int], target: int) -> list[Option]:
     """Return the environment weights to compare: target-only first, then ever more of the source."""
-    if not _is_auto(alpha):
-        return [Option(weights) for weights in resolve_weights(alpha, names, counts, target)]
+    if not _is_auto(meta.alpha):
+        return [Option(weights) for weights in resolve_weights(meta.alpha, names, counts, target)]
     if sum(counts) == counts[target]:
         return [Option(discounted(counts, target, 0.0))]
     if not counts[target]:
@@ -179,6 +193,8 @@ def _options(alpha: Any, names: Sequence[str], counts: Sequence[int], target: in
     if counts[target] == 1:
         return [Option(discounted(counts, target, r)) for r in DISCOUNTS_UNTRIED]
     plain = [Option(discounted(counts, target, r)) for r in DISCOUNTS]
+    if meta.likelihood == "bernoulli":
+        return plain
     return plain + [Option(discounted(counts, target, r), environment=True) for r in ENVIRONMENT_DISCOUNTS]
 
 

@@ -35,6 +35,7 @@ from metaprior.tasks.task_digests import MAX_DIGESTS
 MAX_MEMBERS = 10_000
 MAX_SIZE = 10**6  # of layers, points and the like, in descriptions of parts of a prior
 MAX_LAYERS = 64
+MAX_CLASSES = 100  # that all tasks may share, as in `tasks.labels`
 TRACES = ("loss_trace_", "validation_trace_")
 
 
@@ -105,7 +106,10 @@ TRAINING = record(
         "csv": optional(record({}, dict.fromkeys(("sep", "decimal", "encoding"), optional(text)))),
         "data": optional(text),
         "held_out": optional(record({"tasks": COUNT, "context": COUNT, "overall": mapping(mapping(SCORE))})),
-        **dict.fromkeys(("final_loss", "free_energy", "particle_spread", "spread", "seconds"), optional(any_number)),
+        **dict.fromkeys(
+            ("final_loss", "free_energy", "particle_spread", "spread", "factor", "ratio", "seconds"),
+            optional(any_number),
+        ),
         **dict.fromkeys(("particles", "parameters"), COUNT),
     },
 )
@@ -119,7 +123,7 @@ FITTED: dict[str, Schema] = {
 HEADER: dict[str, Schema] = {
     "kind": text,
     "parameters": mapping(parameter),
-    "fitted": record(FITTED, {"classes_": optional(sequence(label, 2, 2))}),
+    "fitted": record(FITTED, {"classes_": optional(sequence(label, 2, MAX_CLASSES))}),
     "input_dim": integer(1, 2**31),
     "n_members": integer(1, MAX_MEMBERS),
     "report": REPORT,

@@ -320,7 +320,7 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         return tests
 
     def _read_environments(
-        self, source_tasks: Any, target_tasks: Any, target: Any, features: Features
+        self, source_tasks: Any, target_tasks: Any, target: Any, features: Features, engine: str
     ) -> NamedEnvironments:
         return read_environments(source_tasks, target_tasks, target, as_tasks, features)
 

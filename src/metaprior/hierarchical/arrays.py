@@ -17,6 +17,7 @@ from metaprior.schema import (
     MAX_LOG,
     Mismatch,
     Shape,
+    anything,
     boolean,
     check_array,
     check_weights,
@@ -40,7 +41,11 @@ DESCRIPTION = record(
         "noise_variance": number(1e-300, MAX_LEARNED),
         "noise_only": boolean,
     },
-    {"separate": optional(boolean)},
+    {
+        "separate": optional(boolean),
+        "learned_trend": boolean,
+        "labels": anything,  # `label_arrays` knows
+    },
 )
 
 
@@ -49,6 +54,7 @@ def to_arrays(prior: HierarchicalPrior) -> tuple[dict[str, Any], dict[str, np.nd
     arrays = {name: getattr(prior, name) for name in (*ARRAYS, *OPTIONAL_ARRAYS)}
     arrays |= {"scales.factors": prior.scales.factors, "scales.log_weights": prior.scales.log_weights}
     arrays |= {f"scaling.{name}": getattr(prior.scaling, name) for name in SCALING}
+    arrays["scaling.x_map"] = prior.scaling.x_map
     if prior.curve is not None:
         arrays |= {f"curve.{name}": getattr(prior.curve, name) for name in CURVE}
     if prior.network is not None:
@@ -62,6 +68,8 @@ def to_arrays(prior: HierarchicalPrior) -> tuple[dict[str, Any], dict[str, np.nd
         "noise_variance": prior.noise_variance,
         "noise_only": prior.scales.noise_only,
     }
+    if layout.learned_trend:
+        description["learned_trend"] = True
     return description, {name: np.asarray(array, np.float64) for name, array in arrays.items() if array is not None}
 
 
@@ -75,7 +83,8 @@ def from_arrays(
     scaling = read_scaling(arrays, "scaling.", input_dim, recorded)  # first: it shows how many columns there are
     if unknown := description["parts"].keys() - {part.name for part in fields(Parts)}:
         raise Mismatch(f"model.members has parts {sorted(unknown)} that this version does not know")
-    layout = Layout(Parts(**description["parts"]), input_dim, description["log_noise"], description.get("separate"))
+    kept = description.get("separate"), description.get("learned_trend", False)
+    layout = Layout(Parts(**description["parts"]), input_dim, description["log_noise"], *kept)
     found = _check_arrays(layout, arrays)
     scales = TaskScales(found["scales.factors"], found["scales.log_weights"], description["noise_only"])
     curve = CommonCurve(*(found[f"curve.{name}"] for name in CURVE)) if layout.parts.curve else None

@@ -10,6 +10,7 @@ from metaprior.tasks.farthest_points import farthest_points
 from metaprior.tasks.padding import group_by_size, pad_to
 from metaprior.tasks.types import Task
 
+MANY_INPUTS = 32
 NEAREST = 1e-3  # distance of two inducing points
 N_POINTS, N_POINTS_SEVERAL = 20, 40  # inducing points of the common curve, with one input and with several
 
@@ -70,6 +71,9 @@ def line(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 def squared_distances(x: np.ndarray, z: np.ndarray, separate: bool | None = None) -> np.ndarray:
     """Return squared distances (..., n, m, d) along every input, or (..., n, m, 1) in all inputs that share scales."""
+    if x.shape[-1] > MANY_INPUTS and not separate:  # differences along each would need as many times the memory
+        norms = np.sum(x**2, axis=-1)[..., :, None] + np.sum(z**2, axis=-1)[..., None, :]
+        return np.maximum(norms - 2.0 * x @ np.swapaxes(z, -1, -2), 0.0)[..., None]
     differences = x[..., :, None, :] - z[..., None, :, :]
     if is_separate(x.shape[-1], separate):
         return differences**2

@@ -1,7 +1,7 @@
 """Families of priors of labels: linear or smooth, each with and without a rule that all tasks have in common."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -84,20 +84,37 @@ def fit_label_families(
 
 def _prior(training: LabelTasks, mode: Mode, points: np.ndarray, evidence: LabelEvidence, common: bool) -> LabelPrior:
     n_weights = _n_weights(mode.layout, len(points))
-    weights = evidence.weights if common else np.zeros((0, n_weights))
-    if len(weights) == 1:
-        weights = 2.0**0.5 * weights  # the features of the difference of two classes are this much larger
-    root = contrast_root(evidence) if common else np.zeros((n_weights, n_weights))
     process = HierarchicalPrior(
-        *(training.scaling, mode.layout, mode.theta, points, np.zeros(n_weights), root),
+        *(training.scaling, mode.layout, mode.theta, points, np.zeros(n_weights), np.zeros((n_weights, n_weights))),
         *(1.0, ONE_SCALE, None, None, training.of_environment),
     )
-    return LabelPrior(process, weights)
+    prior = LabelPrior(process, np.zeros((0, n_weights)))
+    return _with_rule(prior, evidence) if common else prior
 
 
 def _n_weights(layout: Layout, n_points: int) -> int:
     n_common = 1 + layout.input_dim + (n_points if layout.parts.smooth else 0)
     return n_common * (2 if layout.parts.environment else 1)
+
+
+def with_rule_of(prior: LabelPrior, tasks: Sequence[Task], counts: np.ndarray, is_target: np.ndarray) -> LabelPrior:
+    """Return the prior with its common rule learned from other tasks; all else stays as it is.
+
+    Tasks must be standardized by the prior's scaling.
+    """
+    process = prior.process
+    layout, points = process.layout, process.points
+    blocks = make_blocks(tasks, counts, is_target, points, separate=layout.separate)
+    most = max(len(prior.weights), 2)
+    n_classes = [np.full(len(block.counts), most) for block in blocks]
+    evidence = LabelObjective(layout, blocks, n_classes, points, common=True).evidence(process.theta)
+    return _with_rule(prior, evidence) if evidence.converged else prior
+
+
+def _with_rule(prior: LabelPrior, evidence: LabelEvidence) -> LabelPrior:
+    # The features of the difference of two classes are larger by the root of two.
+    weights = evidence.weights * (2.0**0.5 if len(evidence.weights) == 1 else 1.0)
+    return replace(prior, process=replace(prior.process, weights_root=contrast_root(evidence)), weights=weights)
 
 
 def contrast_root(evidence: LabelEvidence) -> np.ndarray:

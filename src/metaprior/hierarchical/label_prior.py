@@ -11,7 +11,6 @@ from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior, Points
 from metaprior.hierarchical.softmax import Curvature, Labels, find_modes
 from metaprior.tasks.scaling import Scaling
 
-
 MAX_COVARIANCE = 10  # classes up to which the covariance of their latent functions is used
 
 
@@ -66,7 +65,7 @@ class LabelPrior:
         """(environments,): how much the evidence of a task of each has counted."""
         return self.process.counts
 
-    def condition(
+    def condition_labels(
         self, x: np.ndarray, y: np.ndarray, mask: np.ndarray, n_classes: np.ndarray, most: int = 0
     ) -> LabelPosterior:
         """Condition on standardized contexts x (tasks, n, d), with classes y and mask (tasks, n).

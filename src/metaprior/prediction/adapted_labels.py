@@ -1,27 +1,24 @@
-"""A learned prior adapted to new tasks of two classes: class probabilities, averaged over particles."""
+"""A learned prior adapted to new tasks of two or more classes: class probabilities, averaged over its members."""
 
+from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from metaprior.checks import check_integer, draw_seed
-from metaprior.gp.likelihoods import sampled_probability
 from metaprior.prediction.adapted_tasks import Adapted, AdaptedMany
-from metaprior.prediction.batches import Posteriors, components, predict_rows
+from metaprior.prediction.batches import Posteriors
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.prediction.label_batches import predict_label_rows
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.padding import Ragged
-
-_draw = jax.jit(sampled_probability, static_argnums=3)
 
 
 class _Classification(Adapted):
     classes_: Any
 
     def predict(self, X: Any) -> Any:
-        """Predict the more probable class of each input.
+        """Predict the most probable class of each input.
 
         Parameters
         ----------
@@ -31,31 +28,30 @@ class _Classification(Adapted):
         -------
         ndarray of shape (n,)
         """
-        queries, (first, second) = self._log_probabilities(X)
-        classes = self.classes_ if isinstance(self, AdaptedMany) else [self.classes_]
-        chosen = queries.split((second - first > 0).astype(int))
-        return self._entries([pair[of_task] for pair, of_task in zip(classes, chosen, strict=True)])
+        return self._entries(
+            [classes[np.argmax(rows, axis=1)] for classes, rows in zip(self._classes, self._rows(X), strict=True)]
+        )
 
     def predict_proba(self, X: Any, n_samples: Any = None, random_state: Any = None) -> Any:
-        """Return class probabilities, averaged over particles.
+        """Return class probabilities, averaged over the members of the prior.
 
         Parameters
         ----------
         X : array-like of shape (n, n_inputs)
         n_samples : int, optional
-            Draws of the latent function to average over, as in the paper. Default: quadrature.
+            Draws of the latent function to average over, as in the paper, for priors trained by gradients. Default:
+            quadrature.
         random_state : int, RandomState or None
 
         Returns
         -------
-        ndarray of shape (n, 2)
+        ndarray of shape (n, n_classes)
             Columns are in the order of `classes_`.
         """
         if n_samples is not None:
             return self._sampled(X, check_integer("n_samples", n_samples, least=1), random_state)
-        queries, rows = self._log_probabilities(X)
-        probabilities = np.exp(rows)
-        return self._entries([part.T for part in queries.split(probabilities / probabilities.sum(axis=0))])
+        probabilities = (np.exp(rows) for rows in self._rows(X))
+        return self._entries([rows / rows.sum(axis=1, keepdims=True) for rows in probabilities])
 
     def predict_log_proba(self, X: Any) -> Any:
         """Return logarithms of class probabilities, accurate for small ones.
@@ -66,13 +62,12 @@ class _Classification(Adapted):
 
         Returns
         -------
-        ndarray of shape (n, 2)
+        ndarray of shape (n, n_classes)
         """
-        queries, rows = self._log_probabilities(X)
-        return self._entries([part.T for part in queries.split(rows)])
+        return self._entries(self._rows(X))
 
     def decision_function(self, X: Any) -> Any:
-        """Return log odds of the second class, positive where `predict` returns it.
+        """Return log odds of the second of two classes, or log probabilities of more: `predict` returns the largest.
 
         Parameters
         ----------
@@ -80,34 +75,37 @@ class _Classification(Adapted):
 
         Returns
         -------
-        ndarray of shape (n,)
+        ndarray of shape (n,), or (n, n_classes) for more than two classes
         """
-        queries, (first, second) = self._log_probabilities(X)
-        return self._entries(queries.split(second - first))
+        return self._entries([rows[:, 1] - rows[:, 0] if rows.shape[1] == 2 else rows for rows in self._rows(X)])
 
-    def _log_probabilities(self, X: Any) -> tuple[Ragged, np.ndarray]:
+    @property
+    def _classes(self) -> Sequence[np.ndarray]:
+        """The classes of every task."""
+        return self.classes_ if isinstance(self, AdaptedMany) else [self.classes_]
+
+    def _rows(self, X: Any) -> list[np.ndarray]:
+        """Return the log probabilities of every task's classes, (n, n_classes) each."""
         queries = self._queries(X)
-        return queries, predict_label_rows(self._posteriors, queries)
+        parts = queries.split(predict_label_rows(self._posteriors, queries))
+        return [part[: len(classes)].T for part, classes in zip(parts, self._classes, strict=True)]
 
     def _sampled(self, X: Any, n_samples: int, random_state: Any) -> Any:
-        queries, model = self._queries(X), self._posteriors.model
-        key = jax.random.key(draw_seed(random_state))
-        probabilities = []
-        for task, latent in enumerate(queries.split(predict_rows(self._posteriors, queries, components, latent=True))):
-            n, size = latent.shape[-1], self._posteriors.padded_size(latent.shape[-1])
-            padded = np.pad(latent, ((0, 0), (0, 0), (0, size - n))).reshape(2, len(model.members), -1, 1, size)
-            of_task = key if task == 0 else jax.random.fold_in(key, task)
-            with jax.enable_x64(True):
-                drawn = [np.asarray(_draw(of_task, *of_member, n_samples)) for of_member in np.moveaxis(padded, 1, 0)]
-            second = model.component_weights @ np.concatenate(drawn)[:, 0, :n]
-            probabilities.append(np.stack([1.0 - second, second], axis=1))
-        return self._entries(probabilities)
+        if not all(hasattr(member, "particles") for member in self._posteriors.model.members):
+            raise ValueError(
+                "n_samples is for priors trained by gradients, as in the paper. Leave it out: the probabilities of "
+                "this prior are computed without draws."
+            )
+        from metaprior.prediction.sampled_labels import sampled_probabilities  # JAX takes long to import
+
+        seed = draw_seed(random_state)
+        return self._entries(sampled_probabilities(self._posteriors, self._queries(X), n_samples, seed))
 
 
 class AdaptedClassifier(_Classification):
     """A prior conditioned on the labeled context of one task, by Laplace's approximation: what `adapt` returns.
 
-    The posterior is computed once, at the first prediction. `classes_` holds the two classes.
+    The posterior is computed once, at the first prediction. `classes_` holds the classes of the task.
     """
 
     def __init__(self, posteriors: Posteriors, classes: np.ndarray, features: Features | None = None):
@@ -121,7 +119,7 @@ class AdaptedClassifier(_Classification):
 class AdaptedClassifiers(AdaptedMany, _Classification):
     """A prior conditioned on the labeled contexts of many tasks: what `adapt_many` returns.
 
-    As `AdaptedRegressors`, with the methods of `AdaptedClassifier`. `classes_` lists the two classes of each task.
+    As `AdaptedRegressors`, with the methods of `AdaptedClassifier`. `classes_` lists the classes of each task.
     """
 
     def __init__(
@@ -133,7 +131,8 @@ class AdaptedClassifiers(AdaptedMany, _Classification):
         dtype: str,
         features: Features | None = None,
     ):
-        super().__init__(Posteriors(model, x, y, dtype), features)
+        n_classes = np.fromiter(map(len, classes), np.int64, len(classes))
+        super().__init__(Posteriors(model, x, y, dtype, n_classes), features)
         self.classes_ = classes
 
     def __getitem__(self, index: Any) -> Any:

@@ -90,7 +90,9 @@ class AdaptedMany(Adapted, Sequence):
         task = range(len(self))[index]
         if len(self) == 1 and self._posteriors.dtype == "float64":
             return task, self._posteriors
-        return task, Posteriors(*self._some(slice(task, task + 1)))
+        n_classes = self._posteriors.n_classes
+        of_task = None if n_classes is None else n_classes[task : task + 1]
+        return task, Posteriors(*self._some(slice(task, task + 1)), n_classes=of_task)
 
     def _list(self, name: str, values: Any) -> list[Any]:
         shape = getattr(values, "shape", ())

@@ -38,8 +38,11 @@ class Posteriors:
     Posteriors are kept for later predictions up to KEPT_BYTES; further ones are computed anew in every prediction.
     """
 
-    def __init__(self, model: Ensemble, x: Ragged, y: Ragged, dtype: str = "float64"):
+    def __init__(
+        self, model: Ensemble, x: Ragged, y: Ragged, dtype: str = "float64", n_classes: np.ndarray | None = None
+    ):
         self.model, self.x, self.y, self.dtype = model, x, y, dtype
+        self.n_classes = n_classes  # of every task, for labels
         self._scaled = [_scale(member, x, y) for member in model.members]
         self._size = np.ones(len(x.sizes), np.int64)  # to which each context is padded
         for size, tasks in self._group(x.sizes):
@@ -110,7 +113,11 @@ class Posteriors:
         def of_member(member: Member, context: tuple[Ragged, Ragged]) -> Any:
             x, y = context
             padded, places = x.pad(x.starts[tasks], x.sizes[tasks], int(self._size[tasks[0]]))
-            return member.condition(self._cast(padded), self._cast(y.rows[places]), places >= 0)
+            given = self._cast(padded), self._cast(y.rows[places]), places >= 0
+            if self.n_classes is None:
+                return member.condition(*given)
+            label_member: Any = member
+            return label_member.condition_labels(*given, self.n_classes[tasks], int(self.n_classes.max()))
 
         posteriors = self._each(of_member, self._scaled, len(tasks))
         self._warn_unconverged(tasks, posteriors)
@@ -259,11 +266,13 @@ def check_precision(dtype: str, model: Ensemble, contexts: Ragged, standardized:
             raise ValueError(f"dtype='float32' is too coarse for {why}. Use dtype='float64', the default.")
 
 
-def read_tests(model: Ensemble, tasks: Sequence[TestTask]) -> tuple[Posteriors, Ragged]:
+def read_tests(
+    model: Ensemble, tasks: Sequence[TestTask], n_classes: np.ndarray | None = None
+) -> tuple[Posteriors, Ragged]:
     """Return the posteriors of checked tasks, and their queries."""
     x, y, queries, observed = (Ragged.of(arrays, arrays[0].shape[1:]) for arrays in zip(*tasks, strict=True))
     model.members[0].scaling.outputs(observed.rows)  # raises if their errors could not be squared
-    return Posteriors(model, x, y), queries
+    return Posteriors(model, x, y, n_classes=n_classes), queries
 
 
 def pad_rows(rows: np.ndarray, tasks: Sequence[TestTask]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -8,26 +8,32 @@ from scipy.special import logsumexp
 
 from metaprior.prediction.batches import Posteriors, pad_rows, read_tests
 from metaprior.prediction.ensemble import Ensemble
-from metaprior.prediction.trained import Model
 from metaprior.tasks.padding import Ragged
 from metaprior.tasks.types import TestTask
 
 
 def predict_label_rows(posteriors: Posteriors, queries: Ragged) -> np.ndarray:
-    """Return log probabilities of the two labels for all query rows, (2, rows)."""
+    """Return log probabilities of all classes for all query rows, (classes, rows).
+
+    They are minus infinity for classes that a task does not have.
+    """
 
     def values(tasks: np.ndarray, x: np.ndarray) -> np.ndarray:
-        return average_log(posteriors.evaluate(Model.label_log_probabilities, tasks, x), posteriors.model.weights)
+        of_member = lambda member, posterior, x: member.class_log_probabilities(posterior, x)  # noqa: E731
+        return average_log(posteriors.evaluate(of_member, tasks, x), posteriors.model.weights)
 
-    rows = np.empty((2, queries.n_rows))
+    assert posteriors.n_classes is not None
+    rows = np.empty((int(posteriors.n_classes.max()), queries.n_rows))
     for places, of_chunk in posteriors.predict(queries, values):
         rows[:, places] = of_chunk
     return rows
 
 
-def predict_labels(model: Ensemble, tasks: Sequence[TestTask]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return log probabilities (2, tasks, queries) of labels, y and mask; padding is NaN and masked."""
-    return pad_rows(predict_label_rows(*read_tests(model, tasks)), tasks)
+def predict_labels(
+    model: Ensemble, tasks: Sequence[TestTask], n_classes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return log probabilities (classes, tasks, queries), y and mask; padding is NaN and masked."""
+    return pad_rows(predict_label_rows(*read_tests(model, tasks, n_classes)), tasks)
 
 
 def average_log(log_probabilities: Any, weights: np.ndarray) -> np.ndarray:

@@ -60,6 +60,12 @@ class Model(NamedTuple):
         with jax.enable_x64(True):
             return condition(self.particles, self.rest, x, y, mask)
 
+    def condition_labels(
+        self, x: np.ndarray, y: np.ndarray, mask: np.ndarray, n_classes: np.ndarray, most: int
+    ) -> Posterior:
+        """Return the posterior given labels 0 and 1: gradient training is for two classes."""
+        return self.condition(x, y, mask)
+
     def marginals(self, posterior: Posterior, x: np.ndarray) -> Prediction:
         """Predict x (tasks, queries, input_dim), each query on its own."""
         check_not_forked()
@@ -72,7 +78,7 @@ class Model(NamedTuple):
         with jax.enable_x64(True):
             return _as_numpy(joint(self.particles, self.rest, posterior, x))
 
-    def label_log_probabilities(self, posterior: Posterior, x: np.ndarray) -> np.ndarray:
+    def class_log_probabilities(self, posterior: Posterior, x: np.ndarray) -> np.ndarray:
         """Return the log probabilities of the two labels of x (tasks, queries, input_dim), (2, tasks, queries)."""
         check_not_forked()
         with jax.enable_x64(True):

@@ -188,7 +188,7 @@ def training_tasks(
 def task_counts(
     environments: Sequence[Sequence[Task]], target: int, option: Option, sizes: Sequence[int] | None
 ) -> tuple[list[list[Task]], np.ndarray, np.ndarray, np.ndarray]:
-    """Return the tasks that count, how much each of them and one of each environment does, and which are the target's."""
+    """Return the tasks with weight, how much each and one of each environment counts, and which are the target's."""
     kept = [list(tasks) if weight > 0 else [] for tasks, weight in zip(environments, option.weights, strict=True)]
     numbers = [len(tasks) for tasks in environments] if sizes is None else sizes
     of_task = np.array([w / max(n, 1) for w, n in zip(option.weights, numbers, strict=True)])

@@ -52,7 +52,7 @@ class LabelQueries:
         queries = [Task(prior.scaling.inputs(split.x_query), split.y_query) for split in splits]
         x_query, *_ = pad_to(queries, self.y.shape[1], np.float64)
         n_classes = self.n_classes[rows]
-        posterior = prior.condition(x, y, mask, n_classes, int(self.n_classes.max()))
+        posterior = prior.condition_labels(x, y, mask, n_classes, int(self.n_classes.max()))
         return prior.latent(posterior, x_query)
 
     def gather(self, parts: Sequence[tuple[np.ndarray, Latent]]) -> Latent:
@@ -85,7 +85,7 @@ class LabelQueries:
                 mixed = contaminated(log_p, -np.log(self.n_classes[rows]))
                 values.append(LABELS_PER_TASK * float(share @ mixed) - 0.5 * (log_factor / FACTOR_STD) ** 2)
             found.append((*peak(LOG_FACTORS, np.array(values)), ratio))
-        value, log_factor, ratio = max(found)
+        _, log_factor, ratio = max(found)
         return Calibration(float(np.exp(log_factor)), ratio)
 
     def scores(self, log_probabilities: np.ndarray) -> np.ndarray:

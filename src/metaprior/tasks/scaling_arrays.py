@@ -25,6 +25,8 @@ def read_scaling(
         found[name] = check_array(f"{prefix}{name}", arrays.get(f"{prefix}{name}"), shape, most)
     if not ((found["x_std"] > 0).all() and found["y_std"] >= 1.0 / MAX_SPREAD):
         raise Mismatch(f"{prefix}x_std and {prefix}y_std must be positive")
+    if f"{prefix}x_map" in arrays:
+        found["x_map"] = check_array(f"{prefix}x_map", arrays[f"{prefix}x_map"], (input_dim, input_dim), MAX_SPREAD)
     for column in "xy" if recorded is not None else "":
         _check_alike(found, recorded or {}, prefix, f"{column}_mean", f"{column}_std")
     return Scaling(**found)
