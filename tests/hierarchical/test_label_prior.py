@@ -11,6 +11,7 @@ from sklearn.gaussian_process.kernels import Kernel
 from small_problems import make_tasks, make_theta
 
 from metaprior.hierarchical.blocks import place_points
+from metaprior.hierarchical.class_probabilities import log_logistic
 from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
 from metaprior.hierarchical.label_prior import LabelPrior
 from metaprior.hierarchical.layout import Layout, Parts
@@ -128,6 +129,9 @@ def test_factor_and_ratio_scale_the_latent_functions(prior):
     difference = latent.mean[0, :, 1] - latent.mean[0, :, 0]
     _, certain = predict(replace(prior, factor=3.0, ratio=0.0), x, y, queries, 2)
     np.testing.assert_allclose(certain[1, 0], log_expit(3.0 * difference), rtol=1e-9)
+    variance = np.array([-1.0, 1.0]) @ latent.covariance[0] @ np.array([-1.0, 1.0])
+    _, both = predict(replace(prior, factor=3.0, ratio=0.5), x, y, queries, 2)
+    np.testing.assert_allclose(both[1, 0], log_logistic(3.0 * difference, 0.5 * 9.0 * variance), rtol=1e-9)
     _, plain = predict(prior, x, y, queries, 2)
     _, scaled = predict(replace(prior, factor=3.0), x, y, queries, 2)
     np.testing.assert_array_equal(plain.argmax(axis=0), scaled.argmax(axis=0))  # accuracy does not change
