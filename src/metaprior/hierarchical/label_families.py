@@ -1,6 +1,6 @@
 """Families of priors of labels: linear or smooth, each with and without a rule that all tasks have in common."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,13 +17,10 @@ from metaprior.tasks.padding import group_by_size
 from metaprior.tasks.scaling import Scaling
 from metaprior.tasks.types import Task
 
-# Names of the families: whether labels follow a common rule, and whether the latent functions are smooth or linear.
-LABEL_FAMILIES = {
-    "linear": (False, False),
-    "smooth": (False, True),
-    "common linear": (True, False),
-    "common smooth": (True, True),
-}
+PLAIN = {"linear": False, "smooth": True}  # families without a common rule, and whether latent functions are smooth
+COMMON = {"common linear": "linear", "common smooth": "smooth"}  # with one, and the same without
+RULE_EVIDENCE = 1.0  # nats for a common rule from which on one is considered (Kass and Raftery, 1995: "positive")
+OVERWHELMING = 10.0  # nats for a common rule from which on only that is
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,37 +46,66 @@ class LabelFit:
 def fit_label_families(
     training: LabelTasks,
     shared: bool,
-    environment: bool,
     near: LabelFit | None = None,
     max_iterations: int = MAX_ITERATIONS,
     separate: bool | None = None,
+    only: Collection[str] | None = None,
 ) -> LabelFit:
-    """Fit every family. `near` has fits to similar tasks; with almost the same tasks a few iterations are enough.
+    """Fit the families, `only` some of them or those that the evidence speaks for.
 
-    Only classes that are `shared` by all tasks can follow a common rule. With `environment` the rule of the target
-    deviates from that of the sources, and families without a rule are left out: they would be the same.
+    Only classes that are `shared` by all tasks can follow a common rule. The evidence of all tasks tells whether they
+    do where held-out tasks are too few to: a rule of many inputs also fits labels that mean nothing, and then predicts
+    worse than none. `near` has fits to similar tasks; with almost the same tasks a few iterations are enough.
     """
-    points = place_points(training.tasks)
-    blocks = make_blocks(training.tasks, training.counts, training.is_target, points, separate=separate)
-    sizes = np.array([len(task.y) for task in training.tasks])
-    n_classes = [training.n_classes[members] for _, members in group_by_size(sizes, 3)]
-    priors, modes = {}, {}
-    for name, (common, smooth) in LABEL_FAMILIES.items():
-        if (common and not shared) or (environment and not common):
+    fitter = _Fitter(training, near, max_iterations, separate)
+    for name in PLAIN if only is None else only:
+        fitter.fit(name)
+    for name, plain in COMMON.items() if shared and only is None else ():
+        if not (fitter.fit(name) and plain in fitter.modes):
             continue
-        layout = Layout(
-            Parts(smooth=smooth, environment=environment), points.shape[1], 0.0, separate, learned_trend=True
-        )
-        objective = LabelObjective(layout, blocks, n_classes, points, common)
-        known = [near.modes[name]] if near is not None and name in near.modes else []
+        gain = fitter.modes[name].value - fitter.modes[plain].value
+        if gain < RULE_EVIDENCE:
+            fitter.drop(name)
+            break  # a smooth rule is not worth the time then
+        if gain > OVERWHELMING:
+            fitter.drop(plain)
+    return LabelFit(fitter.priors, fitter.modes)
+
+
+class _Fitter:
+    """The fits of one family after another to the same tasks."""
+
+    def __init__(self, training: LabelTasks, near: LabelFit | None, max_iterations: int, separate: bool | None):
+        self.training, self.near, self.max_iterations, self.separate = training, near, max_iterations, separate
+        self.points = place_points(training.tasks)
+        self.blocks = make_blocks(training.tasks, training.counts, training.is_target, self.points, separate=separate)
+        sizes = np.array([len(task.y) for task in training.tasks])
+        self.n_classes = [training.n_classes[members] for _, members in group_by_size(sizes, 3)]
+        self.priors: dict[str, LabelPrior] = {}
+        self.modes: dict[str, Mode] = {}
+
+    def fit(self, name: str) -> bool:
+        """Find the mode of theta, and the prior there; return whether it was found."""
+        smooth, common = PLAIN[COMMON.get(name, name)], name in COMMON
+        layout = Layout(Parts(smooth=smooth), self.points.shape[1], 0.0, self.separate, learned_trend=True)
+        objective = LabelObjective(layout, self.blocks, self.n_classes, self.points, common)
+        known = [self.near.modes[name]] if self.near is not None and name in self.near.modes else []
+        if not known and common and COMMON[name] in self.modes:
+            known = [self.modes[COMMON[name]]]
         try:
-            mode = objective.find_mode(known, max_iterations)
+            mode = objective.find_mode(known, self.max_iterations)
             evidence = objective.evidence(mode.theta)
         except np.linalg.LinAlgError:
-            continue
-        if np.isfinite(mode.value) and evidence.converged:
-            priors[name], modes[name] = _prior(training, mode, points, evidence, common), mode
-    return LabelFit(priors, modes)
+            return False
+        if not (np.isfinite(mode.value) and evidence.converged):
+            return False
+        self.priors[name] = _prior(self.training, mode, self.points, evidence, common)
+        self.modes[name] = mode
+        return True
+
+    def drop(self, name: str) -> None:
+        """Leave a family out; its mode stays, to start similar fits from."""
+        del self.priors[name]
 
 
 def _prior(training: LabelTasks, mode: Mode, points: np.ndarray, evidence: LabelEvidence, common: bool) -> LabelPrior:

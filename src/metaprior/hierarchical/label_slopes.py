@@ -38,12 +38,12 @@ def label_slopes(blocks: Sequence[LabelBlock], evidence: LabelEvidence) -> list[
         counts = block.counts[:, None, None]
         v = part.determinant - counts * (part.precision_features @ along)
         spread = part.precision_features
-        of_covariance = 0.5 * np.swapaxes(a, 1, 2) @ a + 0.5 * np.einsum("tcik,tcjk->tij", spread, spread)
+        of_covariance = 0.5 * np.swapaxes(a, 1, 2) @ a + 0.5 * np.sum(spread @ np.swapaxes(spread, 2, 3), axis=1)
         of_covariance -= 0.5 * _precision_of_classes(found)
         of_mode = np.swapaxes(v, 1, 2) @ a
         of_covariance = counts * of_covariance + 0.5 * (of_mode + np.swapaxes(of_mode, 1, 2))
         by_class = root.reshape(*weights.shape, len(root))
-        of_features = np.swapaxes(a, 1, 2) @ (weights + moved) - np.einsum("tcik,cpk->tip", spread, by_class)
+        of_features = np.swapaxes(a, 1, 2) @ (weights + moved) - np.tensordot(spread, by_class, axes=((1, 3), (0, 2)))
         slopes.append((of_covariance, counts * of_features + np.swapaxes(v, 1, 2) @ weights))
     return slopes
 
@@ -56,7 +56,7 @@ def _parts(block: LabelBlock, found: Curvature, root: np.ndarray) -> _Parts:
     posterior = np.zeros((*labels.mask.shape, n_classes, n_classes))
     if lower is not None:
         shared = explained @ lower[:, None]
-        posterior += np.einsum("tcik,tdik->ticd", shared, shared)
+        posterior += _between_classes(shared)
     classes = np.arange(n_classes)
     posterior[..., classes, classes] += np.swapaxes(own, 1, 2)
     spread = np.zeros((*pi.shape, 0))
@@ -68,9 +68,15 @@ def _parts(block: LabelBlock, found: Curvature, root: np.ndarray) -> _Parts:
             of_all = np.tensordot(across, by_class, axes=((1, 3), (0, 1)))
             spread -= (found.parts @ lower[:, None]) @ of_all[:, None]
         of_mean = block.features[:, None] @ by_class - covariance[:, None] @ spread  # H Q
-        posterior += np.einsum("tcik,tdik->ticd", of_mean, of_mean)
+        posterior += _between_classes(of_mean)
     determinant = -0.5 * block.counts[:, None, None] * _third_cumulants(pi, posterior, labels.is_binary)
     return _Parts(spread, found.newton(block.labels, determinant))
+
+
+def _between_classes(functions: np.ndarray) -> np.ndarray:
+    """Return the products of classes at every sample, (tasks, n, classes, classes), summed over the last axis."""
+    by_sample = np.ascontiguousarray(np.swapaxes(functions, 1, 2))
+    return by_sample @ np.swapaxes(by_sample, 2, 3)
 
 
 def _third_cumulants(pi: np.ndarray, posterior: np.ndarray, is_binary: bool) -> np.ndarray:

@@ -79,17 +79,21 @@ def drop_worse(
     return kept / kept.sum()
 
 
-def merge_similar(weights: np.ndarray, distances: np.ndarray, n_members: int = MAX_MEMBERS) -> np.ndarray:
+def merge_similar(
+    weights: np.ndarray, distances: np.ndarray, n_members: int = MAX_MEMBERS, negligible: float = 0.0
+) -> np.ndarray:
     """Reduce the members to a few by giving the weight of one to a similar one, the pair with the least loss first.
 
     Merging members i and j loses about w_i w_j / (w_i + w_j) d_ij (Ward's criterion), where d_ij (members, members) is
     the squared distance of their predictions. Dropping the members of small weight would instead lose the diversity
-    that averaging lives on.
+    that averaging lives on. Losses below `negligible` make them still fewer.
     """
     weights = weights.copy()
-    while len(alive := np.flatnonzero(weights)) > n_members:
+    while len(alive := np.flatnonzero(weights)) > 1:
         w, d = weights[alive], distances[np.ix_(alive, alive)]
         loss = np.outer(w, w) / np.add.outer(w, w) * d + np.where(np.tri(len(w), dtype=bool), np.inf, 0.0)
+        if len(alive) <= n_members and not loss.min() < negligible:
+            break
         first, second = alive[list(np.unravel_index(int(np.argmin(loss)), loss.shape))]
         stays, goes = (first, second) if weights[first] >= weights[second] else (second, first)
         weights[stays] += weights[goes]

@@ -257,7 +257,7 @@ def _average(search: FamilySearch, choice: Choice, weights: np.ndarray) -> Famil
         for name in search.families
     }
     held_out = [each.held_out for each in search.scored]
-    weights = merge_similar(weights, search.queries.distances(held_out))
+    weights = merge_similar(weights, search.queries.distances(held_out), negligible=search.queries.negligible)
     kept = np.flatnonzero(weights).tolist()
     priors, weights = [search.scored[i].prior for i in kept], weights[kept]
     n_tasks = n_tasks_of(priors, weights, search.environments)

@@ -29,6 +29,8 @@ class Calibration(NamedTuple):
 class LabelQueries:
     """The splits of all held-out tasks, one row each. `n_shared` is the number of classes that all tasks share."""
 
+    negligible = 1e-4  # loss of `merge_similar`, in squared Hellinger distances: a hundredth of a standard error or so
+
     def __init__(self, tasks: Sequence[Task], folds: Folds, n_shared: int | None):
         self.splits = [split for of_task in folds.splits for split in of_task]
         sizes = [len(of_task) for of_task in folds.splits]

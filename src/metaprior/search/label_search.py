@@ -7,14 +7,12 @@ import numpy as np
 
 from metaprior.hierarchical.label_families import LabelFit, LabelTasks, fit_label_families
 from metaprior.hierarchical.label_prior import LabelPrior, Latent, calibrated
+from metaprior.hierarchical.modes import MAX_ITERATIONS
 from metaprior.search.candidates import Choice
-from metaprior.search.family_search import OUTWEIGHED, FamilyChoice, FamilySearch, Option, candidates, task_counts
+from metaprior.search.family_search import FamilyChoice, FamilySearch, Option, candidates, task_counts
 from metaprior.search.held_out_labels import LABELS_PER_TASK, Calibration, LabelQueries, number_of_classes
 from metaprior.tasks.scaling import fit_label_scaling
 from metaprior.tasks.types import Task
-
-RULE_EVIDENCE = 1.0  # nats for a common rule from which on one is considered (Kass and Raftery, 1995: "positive")
-NESTED_RULES = (("linear", "common linear"), ("smooth", "common smooth"))
 
 
 class LabelSearch(FamilySearch):
@@ -46,8 +44,8 @@ class LabelSearch(FamilySearch):
     ) -> LabelFit:
         """Fit all families to tasks; `sizes` are the numbers of tasks with those that are held out."""
         training = label_tasks(environments, self.target, option, self.n_shared, sizes)
-        shared = self.n_shared is not None
-        return fit_label_families(training, shared, option.environment, near, max_iterations, separate)
+        only = near.priors if near is not None and max_iterations < MAX_ITERATIONS else None  # without a fold
+        return fit_label_families(training, self.n_shared is not None, near, max_iterations, separate, only)
 
     def tested(self, prior: LabelPrior, parts: Sequence[tuple[np.ndarray, Latent]]) -> tuple[LabelPrior, np.ndarray]:
         """Return the calibrated prior, and its predictions of all held-out tasks."""
@@ -56,17 +54,8 @@ class LabelSearch(FamilySearch):
         return replace(prior, factor=found.factor, ratio=found.ratio), calibrated(latent, *found)
 
     def outweighed(self, full: LabelFit, complete: Sequence[str]) -> set[str]:
-        """Return the families with a common rule unless the evidence is for one, those without if it is far for one.
-
-        The evidence of all tasks tells these apart where held-out tasks are too few to. A rule of many inputs fits
-        labels that mean nothing, and then predicts worse than none.
-        """
-        ruled_out = set()
-        for plain, common in NESTED_RULES:
-            if plain in complete and common in complete:
-                gain = full.modes[common].value - full.modes[plain].value
-                ruled_out |= {common} if gain < RULE_EVIDENCE else {plain} if gain > OUTWEIGHED else set()
-        return ruled_out
+        """Return none: families that the evidence rules out are not fitted."""
+        return set()
 
     def _make_queries(self) -> LabelQueries:
         return LabelQueries(self.tasks, self.folds, self.n_shared)
@@ -91,7 +80,7 @@ def labels_without_test(
     environments: Sequence[Sequence[Task]], target: int, options: Sequence[Option], n_shared: int | None
 ) -> FamilyChoice:
     """Average all families without a common rule at all options, as they are: there are no tasks to hold out."""
-    fits = [fit_label_families(label_tasks(environments, target, option, n_shared), False, False) for option in options]
+    fits = [fit_label_families(label_tasks(environments, target, option, n_shared), False) for option in options]
     names = [name for fit in fits for name in fit.priors]
     priors = [prior for fit in fits for prior in fit.priors.values()]
     weights = np.full(len(priors), 1.0 / len(priors))

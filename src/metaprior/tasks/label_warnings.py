@@ -15,10 +15,10 @@ def warn_if_misspelled(commonest: Sequence[tuple], n_common: int, n_tasks: int) 
     """
     if len(commonest) > 1 and len(commonest[0]) > 1 and n_common > n_tasks / 2 and n_tasks > 2:
         first, second = map(_listed, commonest)
-        warn_caller(
-            f"{n_common} of {n_tasks} tasks have the labels {first}, another has {second}. Labels are therefore "
-            "treated as specific to each task, with no meaning across tasks. Is one of them misspelled?"
-        )
+        found = f"{n_common} of {n_tasks} tasks have the labels {first}, another has {second}. Labels are therefore "
+        meaning = "treated as specific to each task, with no meaning across tasks. Is one of them misspelled? "
+        advice = "If they mean the same in all tasks, pass ", Argument("shared_classes", True), "."
+        warn_caller(Message(found, meaning, *advice))
 
 
 def warn_if_spelled_alike(classes: np.ndarray) -> None:

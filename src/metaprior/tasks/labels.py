@@ -162,7 +162,7 @@ def check_classes(labels: np.ndarray, name: str | None, most: int = MAX_CLASSES)
     readings = labels.dtype.kind == "f" and len(labels) > 2 and (labels != np.round(labels)).any()
     if not readings and len(labels) <= most:
         return
-    task, found = "" if name is None else f"{name}: ", f"{len(labels):,}: {_preview(labels)}"
+    task, found = "" if name is None else f"{name}: ", f"{len(labels):,} ({_preview(labels)})"
     limit = "two labels" if most == 2 else f"at most {most} labels"
     if readings:
         limit, advice = "integers or text as labels", "y looks like readings. For these "
@@ -181,10 +181,11 @@ def require_two(labels: Sequence[Any] | np.ndarray, name: str | None = None) -> 
     if name is None:
         found = f"got {label!r} for every sample of every task"
         raise ValueError(f"y must have two or more labels; {found}. There is nothing to learn.")
-    raise ValueError(
-        f"{name}: y has one label only, {label!r}, and the tasks do not share their classes, so the others are "
-        "unknown. Drop the task, or correct the labels of the others."
+    found = (
+        f"{name}: y has one label only, {label!r}, and tasks do not share their classes, so the others are unknown. "
     )
+    advice = "Drop the task, correct the labels of the others or, if labels mean the same in all tasks, pass "
+    raise ValueError(Message(found, advice, Argument("shared_classes", True), "."))
 
 
 def are_shared(n_distinct: int, most_of_a_task: int, shared: bool | str) -> bool:
