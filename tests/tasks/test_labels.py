@@ -162,7 +162,7 @@ def test_classes_of_a_new_task(y, shared, given_, expected):
     ("call", "parts"),
     [
         (lambda: encoded([1, 1], [1]), ["two or more labels", "1", "every task"]),
-        (lambda: encoded([1, 2], [3, 3]), ["tasks[1]", "one label only", "3", "Drop the task"]),
+        (lambda: encoded([1, 2], [3, 3]), ["tasks[1]", "one label only", "3", "Drop the task", "shared_classes=True"]),
         (lambda: task_classes(np.array([0, 1, 2]), "adapt", np.array([0, 1])), ["adapt", "labels 0, 1.", "0, 1, 2"]),
         (lambda: task_classes(np.array([0]), "adapt", None, [0]), ["classes", "two or more different labels", "[0]"]),
         (lambda: task_classes(np.array([5]), "adapt", None, [0, 1]), ["label 5", "classes [0, 1]"]),
@@ -173,7 +173,7 @@ def test_classes_of_a_new_task(y, shared, given_, expected):
         ),
         (lambda: encoded([1, 2, 2], ["a", "b"], shared=True), ["one kind", "numbers and text"]),
         (lambda: encoded([1, 1], [1], shared=False), ["two or more labels"]),
-        (lambda: encoded(np.arange(10_000)), ["tasks[0]", "at most 100 labels; got 10,000: 0, 1", "readings or ids"]),
+        (lambda: encoded(np.arange(10_000)), ["tasks[0]", "at most 100 labels; got 10,000 (0, 1", "readings or ids"]),
         (
             lambda: encoded(*np.arange(202).reshape(2, 101).tolist()),
             ["tasks[0]", "at most 100 labels; got 101", "MetaGPRegressor"],
@@ -182,8 +182,8 @@ def test_classes_of_a_new_task(y, shared, given_, expected):
             lambda: encoded(*np.repeat(np.arange(200), 2).reshape(100, 4).tolist(), shared=True),
             ["y must have at most 100 labels; got 200"],
         ),
-        (lambda: encoded([1, 2, 3], most=2), ["tasks[0]", "two labels; got 3: 1, 2, 3", "Gradient training"]),
-        (lambda: encoded([1, 2], [3, 2], shared=True, most=2), ["y must have two labels; got 3: 1, 2, 3"]),
+        (lambda: encoded([1, 2, 3], most=2), ["tasks[0]", "two labels; got 3 (1, 2, 3)", "Gradient training"]),
+        (lambda: encoded([1, 2], [3, 2], shared=True, most=2), ["y must have two labels; got 3 (1, 2, 3)"]),
         (lambda: task_classes(np.arange(10_000), "adapt", None), ["adapt: y must have at most 100", "10,000"]),
         (lambda: task_classes(np.array([0.5, 1.5, 3.0]), "adapt", None), ["adapt", "integers or text", "readings"]),
         (lambda: task_classes(np.array([0]), "adapt", None, range(101)), ["adapt: classes", "at most 100"]),

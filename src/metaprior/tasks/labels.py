@@ -181,9 +181,7 @@ def require_two(labels: Sequence[Any] | np.ndarray, name: str | None = None) -> 
     if name is None:
         found = f"got {label!r} for every sample of every task"
         raise ValueError(f"y must have two or more labels; {found}. There is nothing to learn.")
-    found = (
-        f"{name}: y has one label only, {label!r}, and tasks do not share their classes, so the others are unknown. "
-    )
+    found = f"{name}: y has one label only, {label!r}, and tasks do not share classes, so the others are unknown. "
     advice = "Drop the task, correct the labels of the others or, if labels mean the same in all tasks, pass "
     raise ValueError(Message(found, advice, Argument("shared_classes", True), "."))
 
