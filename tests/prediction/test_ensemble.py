@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from metaprior.prediction.ensemble import Ensemble, Member, Prediction, observations, predicts_labels
+from metaprior.prediction.ensemble import Ensemble, NumberMember, Prediction, observations, predicts_labels
 from metaprior.prediction.label_batches import average_log
 from metaprior.prediction.trained import Model
 from metaprior.tasks.scaling import Scaling
@@ -24,7 +24,7 @@ def test_probabilities_are_averaged_by_the_weights_of_the_members():
 def test_particles_share_the_weight_of_their_member():
     members = tuple(Model({"a": np.zeros((4, 3))}, None, SCALING) for _ in range(2))  # type: ignore[arg-type]
     ensemble = Ensemble(members, np.array([0.25, 0.75]))
-    assert isinstance(members[0], Member)
+    assert isinstance(members[0], NumberMember)
     assert (members[0].n_components, ensemble.input_dim) == (4, 2)
     np.testing.assert_allclose(ensemble.component_weights, [0.0625] * 4 + [0.1875] * 4)
 

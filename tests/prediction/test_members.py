@@ -10,7 +10,7 @@ from scipy.special import log_softmax
 
 from metaprior.prediction import batches
 from metaprior.prediction.adapted import AdaptedRegressors
-from metaprior.prediction.ensemble import Ensemble, Member, Prediction
+from metaprior.prediction.ensemble import Ensemble, NumberMember, Prediction
 from metaprior.prediction.mixtures import GaussianMixture
 from metaprior.tasks.padding import Ragged
 from metaprior.tasks.scaling import Scaling
@@ -87,7 +87,7 @@ def by_hand(task, query, latent=False):
 
 @pytest.mark.parametrize("latent", [False, True])
 def test_weights_of_components_may_depend_on_the_task(latent):
-    assert isinstance(PLAIN, Member)
+    assert isinstance(PLAIN, NumberMember)
     many = adapted()
     found = {
         "std": many.predict(QUERIES, return_std=True, latent=latent)[1],

@@ -115,10 +115,11 @@ def _draw_map(
     picture = (1.0 - strength[:, None] * (1.0 - of_class)).reshape(N_MAP, N_MAP, 3)
     extent = (*sides[0][[0, -1]], *sides[1][[0, -1]])
     axes.imshow(np.clip(picture, 0.0, 1.0), extent=extent, origin="lower", aspect="auto", zorder=0.6)  # over the grid
-    levels = CONTOURS[(highest.min() < CONTOURS) & (highest.max() > CONTOURS)]
-    if len(levels):
-        lines = axes.contour(*sides, highest.reshape(N_MAP, N_MAP), levels, colors="0.35", linewidths=0.7)
-        axes.clabel(lines, fontsize=7, fmt="%.1f")
+    for of_class in probabilities.T:  # contours of the highest are ragged where classes meet
+        levels = CONTOURS[(of_class.min() < CONTOURS) & (of_class.max() > CONTOURS)]
+        if len(levels):
+            lines = axes.contour(*sides, of_class.reshape(N_MAP, N_MAP), levels, colors="0.35", linewidths=0.7)
+            axes.clabel(lines, fontsize=7, fmt="%.1f")
     for color, name in zip(colors, classes, strict=True):
         if color != OTHERS:
             axes.plot([], [], linestyle="", marker="s", color=color, label="other class" if name is None else str(name))

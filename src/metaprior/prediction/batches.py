@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from metaprior.checks import check_choice
 from metaprior.memory import in_chunks
-from metaprior.prediction.ensemble import Ensemble, Member, Prediction, mixture
+from metaprior.prediction.ensemble import Ensemble, Member, NumberMember, Prediction, mixture
 from metaprior.prediction.mixtures import GaussianMixture
 from metaprior.tasks.padding import Ragged, group_by_size, padded_size
 from metaprior.tasks.types import TestTask
@@ -110,14 +110,13 @@ class Posteriors:
 
     def _condition(self, tasks: np.ndarray) -> list[Any]:
 
-        def of_member(member: Member, context: tuple[Ragged, Ragged]) -> Any:
+        def of_member(member: Any, context: tuple[Ragged, Ragged]) -> Any:
             x, y = context
             padded, places = x.pad(x.starts[tasks], x.sizes[tasks], int(self._size[tasks[0]]))
             given = self._cast(padded), self._cast(y.rows[places]), places >= 0
             if self.n_classes is None:
                 return member.condition(*given)
-            label_member: Any = member
-            return label_member.condition_labels(*given, self.n_classes[tasks], int(self.n_classes.max()))
+            return member.condition_labels(*given, self.n_classes[tasks], int(self.n_classes.max()))
 
         posteriors = self._each(of_member, self._scaled, len(tasks))
         self._warn_unconverged(tasks, posteriors)
@@ -246,12 +245,12 @@ def components(predictive: GaussianMixture, _: Any = None) -> np.ndarray:
     return np.stack([predictive.means, predictive.variances, *varying])
 
 
-def marginals(member: Member, posterior: Any, x: np.ndarray) -> Prediction:
+def marginals(member: NumberMember, posterior: Any, x: np.ndarray) -> Prediction:
     """Return the member's predictions of single queries."""
     return member.marginals(posterior, x)
 
 
-def joint(member: Member, posterior: Any, x: np.ndarray) -> Prediction:
+def joint(member: NumberMember, posterior: Any, x: np.ndarray) -> Prediction:
     """Return the member's joint prediction of the queries of a task."""
     return member.joint(posterior, x)
 

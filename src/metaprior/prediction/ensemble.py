@@ -46,6 +46,19 @@ class Member(Protocol):
         """Number of Gaussian components of its predictions."""
         ...
 
+    def take(self, posteriors: list[Any], places: np.ndarray) -> Any:
+        """Join posteriors along their tasks and return those of the tasks at `places`, as NumPy arrays."""
+        ...
+
+    def float32_problem(self, largest_context: int, standardized: bool) -> str | None:
+        """Return what float32 is too coarse for, or None if it is precise enough."""
+        ...
+
+
+@runtime_checkable
+class NumberMember(Member, Protocol):
+    """A member that predicts numbers."""
+
     def condition(self, x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> Any:
         """Return the posterior given padded contexts: x (tasks, size, input_dim), y and mask (tasks, size)."""
         ...
@@ -58,12 +71,17 @@ class Member(Protocol):
         """Predict x (tasks, queries, input_dim), with covariances among the queries of a task."""
         ...
 
-    def take(self, posteriors: list[Any], places: np.ndarray) -> Any:
-        """Join posteriors along their tasks and return those of the tasks at `places`, as NumPy arrays."""
+
+@runtime_checkable
+class LabelMember(Member, Protocol):
+    """A member that predicts labels."""
+
+    def condition_labels(self, x: np.ndarray, y: np.ndarray, mask: np.ndarray, n_classes: np.ndarray, most: int) -> Any:
+        """Return the posterior given padded contexts with codes y of `n_classes` (tasks,) classes, at most `most`."""
         ...
 
-    def float32_problem(self, largest_context: int, standardized: bool) -> str | None:
-        """Return what float32 is too coarse for, or None if it is precise enough."""
+    def class_log_probabilities(self, posterior: Any, x: np.ndarray) -> np.ndarray:
+        """Return the log probabilities of all classes at x (tasks, queries, input_dim), (classes, tasks, queries)."""
         ...
 
 
