@@ -29,7 +29,7 @@ def info(
     with report_errors(as_json):
         check_outputs([prior], None, plot)
         header, _ = read_prior(prior)
-        from metaprior.estimators.hierarchical_fit import GRADIENT_ONLY  # after it: a refusal need not wait for these
+        from metaprior.estimators.arguments import GRADIENT_ONLY  # after it: a refusal need not wait for these
         from metaprior.search.report import TransferReport
 
         try:
