@@ -1,0 +1,138 @@
+"""fit, evaluate, predict and info for labels of any number of classes, as they are typed."""
+
+import json
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from metaprior import load, predict_frame
+from metaprior.cli import app
+
+COLUMNS = ["--task", "site", "--x", "size", "weight", "--y", "bird"]
+NAMES = {"task": "site", "x": ["size", "weight"], "y": "bird"}
+BIRDS = np.array(["auk", "jay", "owl"])
+
+
+def call(*arguments, code=0):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    return result
+
+
+def words(result):
+    return " ".join((result.stdout + result.stderr).split())
+
+
+def make_table(seed, n_tasks, n, labels):
+    """Sites with a cluster for each class; `labels` gives the names of the classes of a site."""
+    rng, rows = np.random.default_rng(seed), []
+    centers = np.array([[0.0, 0.0], [3.0, 0.0], [0.0, 3.0]])
+    for site in range(n_tasks):
+        codes = rng.permutation(np.arange(n) % 3)
+        x = centers[codes] + rng.normal(size=(n, 2)) + 0.3 * rng.normal(size=2)
+        rows += [(f"s{seed}-{site}", *x[i], labels(site)[codes[i]]) for i in range(n)]
+    return pd.DataFrame(rows, columns=["site", "size", "weight", "bird"])
+
+
+def write_tables(folder, labels):
+    make_table(0, 6, 9, labels).to_csv(folder / "train.csv", index=False)
+    test = make_table(1, 3, 15, labels)
+    test.to_csv(folder / "test.csv", index=False)
+    test.groupby("site").head(6).to_csv(folder / "context.csv", index=False)
+    test.groupby("site").tail(4).drop(columns="bird").to_csv(folder / "query.csv", index=False)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """Tables of three birds, the same in every site, and a prior."""
+    folder = tmp_path_factory.mktemp("shared")
+    write_tables(folder, lambda site: BIRDS)
+    said = call("fit", folder / "train.csv", *COLUMNS, "--hold-out", "0.2", "--out", folder / "prior")
+    assert "Fitted to labels: bird holds 3 classes, auk, jay and owl." in words(said)
+    assert "logistic regression" in said.stdout
+    return folder
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """Tables in which every site numbers its own birds, and a prior."""
+    folder = tmp_path_factory.mktemp("own")
+    write_tables(folder, lambda site: np.array([f"{site % 2}{bird}" for bird in BIRDS]))
+    said = call("fit", folder / "train.csv", *COLUMNS, "--own-classes", "--out", folder / "prior")
+    assert "bird holds other classes in each task" in words(said)
+    return folder
+
+
+def test_evaluate_compares_with_baselines_and_counts_confusions(shared, tmp_path):
+    picture = tmp_path / "picture.png"
+    said = call("evaluate", shared / "prior", shared / "test.csv", "--json", "--plot", picture)
+    result = json.loads(said.stdout)
+    assert set(result["overall"]) == {"metaprior", "nearest class mean", "logistic regression"}
+    assert result["overall"]["metaprior"]["accuracy"] > 0.8
+    assert result["confusion"]["classes"] == BIRDS.tolist()
+    counts = np.array(result["confusion"]["counts"])
+    assert counts.shape == (3, 3)
+    assert counts.sum() == 3 * 10
+    assert picture.stat().st_size > 10_000
+
+
+def test_predictions_have_a_column_for_every_class(shared, tmp_path):
+    files = shared / "context.csv", shared / "query.csv"
+    said = call("predict", shared / "prior", *files, "--out", tmp_path / "p.csv", "--plot", tmp_path / "p.png")
+    found = pd.read_csv(tmp_path / "p.csv")
+    columns = [f"probability_{bird}" for bird in BIRDS]
+    np.testing.assert_allclose(found[columns].sum(axis=1), 1.0)
+    assert found["label"].tolist() == BIRDS[found[columns].to_numpy().argmax(axis=1)].tolist()
+    assert "probability_owl" in said.stdout
+    expected = predict_frame(load(shared / "prior"), *map(pd.read_csv, files), **NAMES)
+    np.testing.assert_allclose(found[columns], expected[columns], rtol=1e-9)
+
+
+def test_classes_of_their_own_are_empty_elsewhere(own, tmp_path):
+    files = own / "context.csv", own / "query.csv"
+    said = json.loads(call("predict", own / "prior", *files, "--out", tmp_path / "p.csv", "--json").stdout)
+    found = pd.read_csv(tmp_path / "p.csv")
+    columns = [name for name in found if name.startswith("probability_")]
+    assert len(columns) == 6
+    assert (found[columns].notna().sum(axis=1) == 3).all()
+    np.testing.assert_allclose(found[columns].sum(axis=1), 1.0)
+    np.testing.assert_allclose(found[columns].max(axis=1), found["probability"])
+    assert any(value is None for value in said["rows"][0].values())  # NaN is not JSON
+    result = json.loads(
+        call("evaluate", own / "prior", own / "test.csv", "--json", "--plot", tmp_path / "e.png").stdout
+    )
+    assert "confusion" not in result
+    assert result["overall"]["metaprior"]["accuracy"] > 0.5
+
+
+def test_info_names_the_classes(shared, own):
+    assert "3 classes, auk, jay and owl" in words(call("info", shared / "prior"))
+    assert "other classes in each task" in words(call("info", own / "prior"))
+
+
+def test_numbers_are_labels_if_told(shared, tmp_path):
+    table = pd.read_csv(shared / "train.csv")
+    table["bird"] = table["bird"].map({bird: 2 + i for i, bird in enumerate(BIRDS)})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    fit = ["fit", tmp_path / "t.csv", *COLUMNS, "--max-tasks", "3", "--out", tmp_path / "prior"]
+    note = "bird has 3 values only, 2, 3 and 4, fitted as numbers. For labels pass --kind classification."
+    assert note in words(call(*fit))
+    assert "bird holds 3 classes, 2, 3 and 4" in words(call(*fit, "--kind", "classification"))
+
+
+@pytest.mark.parametrize("option", ["--own-classes", "--shared-classes"])
+def test_classes_of_numbers_are_refused(shared, tmp_path, option):
+    columns = ["--task", "site", "--x", "size", "--y", "weight"]
+    refused = call("fit", shared / "train.csv", *columns, option, "--out", tmp_path / "prior", code=2)
+    assert f"{option} is for labels; y holds numbers." in words(refused)
+
+
+def test_probabilities_of_many_classes_are_left_to_the_file(own, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["metaprior.cli.predict"], "MAX_CLASSES", 5)
+    said = call("predict", own / "prior", own / "context.csv", own / "query.csv", "--out", tmp_path / "p.csv")
+    assert "The file has the probabilities of all 6 classes." in words(said)
+    assert "probability_" not in said.stdout
