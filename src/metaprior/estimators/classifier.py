@@ -204,9 +204,12 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         Returns
         -------
         Bunch
-            Printed, a table. Its entries: means over tasks of `accuracy`, `probability_accuracy` (1 - |p - y|, the
-            paper's measure read with probabilities), `log_loss` and `brier`, each with its standard error `..._se`;
-            `calibration_error` (ECE) over all queries; `n_tasks`; `per_task`, the values per task.
+            Printed, a table. Its entries: means over tasks of `accuracy`, `probability_accuracy` (the mean probability
+            of the observed classes, for two 1 - |p - y|: the paper's measure read with probabilities), `log_loss` and
+            `brier` (from 0 to 1), each with its standard error `..._se`; `calibration_error` (ECE) over all queries;
+            `n_tasks`; `per_task`, the values per task; `reliability`, counts in bins of the probability of the
+            predicted class; `confusion`, counts of queries by observed and predicted class of `classes`, or None if
+            tasks have classes of their own.
         """
         tasks = self._read_tests(test_tasks, "test_tasks")
         log_probabilities, y, mask = predict_labels(self.model_, tasks, self._n_classes(tasks))
