@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from metaprior import load, predict_frame
 from metaprior.cli import app
+from metaprior.cli.info import class_words
 
 COLUMNS = ["--task", "site", "--x", "size", "weight", "--y", "bird"]
 NAMES = {"task": "site", "x": ["size", "weight"], "y": "bird"}
@@ -136,3 +137,16 @@ def test_probabilities_of_many_classes_are_left_to_the_file(own, tmp_path, monke
     said = call("predict", own / "prior", own / "context.csv", own / "query.csv", "--out", tmp_path / "p.csv")
     assert "The file has the probabilities of all 6 classes." in words(said)
     assert "probability_" not in said.stdout
+
+
+def test_a_label_that_the_prior_does_not_know_is_refused_by_the_name_of_its_task(shared, tmp_path):
+    table = pd.read_csv(shared / "test.csv").replace({"bird": {"owl": "emu"}})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    said = words(call("evaluate", shared / "prior", tmp_path / "t.csv", code=2))
+    assert f"{tmp_path / 't.csv'}: task 's1-0' (from line 2), column bird: y has 'auk', 'emu', 'jay'" in said
+
+
+def test_many_classes_are_named_in_part():
+    assert class_words(["a"] * 30).startswith("30 classes, a, a")
+    assert class_words(["a"] * 30).endswith(", a and others")
+    assert class_words(None) == "other classes in each task"

@@ -72,10 +72,10 @@ def evaluate(
         drops = {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates}
         with err.status(f"reading {table}"):
             tests, names, place = _test_tasks(meta, table, columns, target, context, seed, drops)
-        fitted_on, n_outside = _fitted_on(meta, tests, names), _outside(meta, tests, columns.x)
-        named = tasks_by_name(Source.of(table, "data"), columns.y, {"test_tasks": place, "tasks": place})
-        with err.status(f"predicting {counted(len(tests), 'task')}"), _known(), named:
-            scores = compare(meta, tests, has_context=context > 0)
+        with tasks_by_name(Source.of(table, "data"), columns.y, {"test_tasks": place, "tasks": place}):
+            fitted_on, n_outside = _fitted_on(meta, tests, names), _outside(meta, tests, columns.x)
+            with err.status(f"predicting {counted(len(tests), 'task')}"), _known():
+                scores = compare(meta, tests, has_context=context > 0)
         facts = {"fitted_on": fitted_on, "extrapolates": n_outside}
         per_task = _per_task(names, columns.task, {**scores["metaprior"].per_task, **facts})
         if path is not None:

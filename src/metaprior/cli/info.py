@@ -79,7 +79,8 @@ def class_words(classes: Sequence[Any] | None) -> str:
     if classes is None:
         return "other classes in each task"
     names = [str(name) for name in classes]
-    listed = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) <= MAX_NAMED else f"{', '.join(names[:8])}, ..."
+    shown = names if len(names) <= MAX_NAMED else [*names[:MAX_NAMED], "others"]
+    listed = f"{', '.join(shown[:-1])} and {shown[-1]}"
     return f"{len(names)} classes, {listed}"
 
 
