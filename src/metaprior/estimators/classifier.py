@@ -7,6 +7,7 @@ import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
+from metaprior.checks import Argument, Message
 from metaprior.estimators.arguments import NamedEnvironments, read_environments, reject_renamed, reject_rows
 from metaprior.estimators.base import MetaGP
 from metaprior.metrics import Scores, score_labels
@@ -27,7 +28,7 @@ from metaprior.tasks.labels import (
     task_classes,
 )
 from metaprior.tasks.padding import Ragged, as_contexts, as_new_tasks
-from metaprior.tasks.types import Task, TestTask, as_task, as_tasks
+from metaprior.tasks.types import Task, TestTask, as_task, as_tasks, as_test_tasks
 
 
 class MetaGPClassifier(ClassifierMixin, MetaGP):
@@ -211,9 +212,16 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
             predicted class; `confusion`, counts of queries by observed and predicted class of `classes`, or None if
             tasks have classes of their own.
         """
-        tasks = self._read_tests(test_tasks, "test_tasks")
-        log_probabilities, y, mask = predict_labels(self.model_, tasks, self._n_classes(tasks))
-        return score_labels(y, log_probabilities, mask, self.classes_)
+        check_is_fitted(self, "model_")
+        given = as_test_tasks(test_tasks, "test_tasks", self.features_, as_labels)
+        tasks = self._read_tests(given, "test_tasks")
+        labels = [np.concatenate([task.y_context, task.y_query][not len(task.y_context) :]) for task in given]
+        classes, _ = encode_contexts(labels, "test_tasks", self.classes_, most=self._most_classes)
+        self._check_rule(classes, "test_tasks[{}]".format)
+        n_classes = np.array([len(own) for own in classes])
+        log_probabilities, y, mask = predict_labels(self.model_, tasks, n_classes)
+        all_share = all(own is self.classes_ for own in classes)
+        return score_labels(y, log_probabilities, mask, self.classes_ if all_share else None)
 
     def score(self, test_tasks: Iterable[Any], y: Any = None) -> float:  # type: ignore[override]
         """Return the accuracy on the queries of test tasks, averaged over tasks.
@@ -246,23 +254,17 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         """The number of classes that a task may have: gradient training is for two."""
         return MAX_CLASSES if self.engine_ == "hierarchical" else 2
 
-    def _n_classes(self, tasks: Sequence[TestTask]) -> np.ndarray:
-        """Return the number of classes of checked test tasks: those that all tasks share, or their own."""
-        if self.classes_ is not None:
-            return np.full(len(tasks), len(self.classes_))
-        own = [max(np.max(y, initial=1.0) for y in (task.y_context, task.y_query)) for task in tasks]
-        return np.array(own, int) + 1
-
     def _check_rule(self, classes: Sequence[np.ndarray], name: Callable[[int], str]) -> None:
         """Raise for a task with classes of its own if the prior has a rule for those of the fit."""
-        rules = self.classes_ is not None and any(len(getattr(m, "weights", ())) for m in self.model_.members)
-        for i, own in enumerate(classes if rules else ()):
-            if own is not self.classes_ and not np.array_equal(own, self.classes_):
-                listed = ", ".join(map(repr, self.classes_.tolist()))
-                raise ValueError(
-                    f"{name(i)}: this prior has a rule by which the classes {listed} are told apart in every task, "
-                    "and this task has other classes. Fit with shared_classes=False for a prior of any classes."
-                )
+        shared = self.classes_
+        if shared is None or not any(len(getattr(member, "weights", ())) for member in self.model_.members):
+            return
+        for i, own in enumerate(classes):
+            if own is not shared and not np.array_equal(own, shared):
+                listed = ", ".join(map(repr, shared.tolist()))
+                found = f"{name(i)}: this prior has a rule by which the classes {listed} are told apart in every task, "
+                advice = "and this task has other classes. Fit with ", Argument("shared_classes", False)
+                raise ValueError(Message(found, *advice, " for a prior of any classes."))
 
     def _read_environments(
         self, source_tasks: Any, target_tasks: Any, target: Any, features: Features, engine: str
