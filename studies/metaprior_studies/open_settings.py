@@ -24,7 +24,7 @@ SINUSOID = OpenSettings(prior_std=8.0, learning_rate=1e-2, n_steps=1000)
 FEATURES = OpenSettings(prior_std=10.0, learning_rate=1e-3, n_steps=30)
 FEATURES_SVGD = OpenSettings(prior_std=0.3, learning_rate=1e-2, n_steps=100, length_scale=1e3)
 PIXELS = OpenSettings(prior_std=1.0, learning_rate=1e-4, n_steps=50)
-PIXELS_SVGD = PIXELS  # until its own search has been run
+PIXELS_SVGD = OpenSettings(prior_std=0.3, learning_rate=1e-2, n_steps=50, length_scale=1e4)
 
 
 def reporting_seeds(n_draws: int) -> range:

@@ -12,28 +12,31 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pixels
 import pytest
 
 from metaprior.gp.kernels import LinearRBFKernel, MLPKernel
 from metaprior.gp.means import MLPMean
-from metaprior.meta.methods import SVGD
+from metaprior.meta.methods import MAP, SVGD
 from metaprior_studies import results_store as store
 from metaprior_studies.commands.reproduce import Figure
 from metaprior_studies.open_settings import (
     FEATURES,
     FEATURES_SVGD,
     PIXELS,
+    PIXELS_SVGD,
     SINUSOID,
     OpenSettings,
     validation_seeds,
 )
-from metaprior_studies.reproduction import profiles
+from metaprior_studies.reproduction import profiles, settings_search
 from metaprior_studies.reproduction.claims import judge
 from metaprior_studies.reproduction.conclusions import provenance, read_tables
+from metaprior_studies.reproduction.fewshot_figure import Figure4
 from metaprior_studies.reproduction.schemes import paper_schemes, score
-from metaprior_studies.reproduction.settings_search import best
+from metaprior_studies.reproduction.settings_search import SettingsSearch, best
 from metaprior_studies.reproduction.sinusoid_figures import RegimeMap
-from metaprior_studies.results_store import ResultsError, Store
+from metaprior_studies.results_store import ResultsError, Store, read_json
 from metaprior_studies.runner import run
 from metaprior_studies.schema import (
     ALL,
@@ -46,6 +49,7 @@ from metaprior_studies.schema import (
     GP,
     ORACLE_BAYES,
     ORACLE_GP,
+    PIXEL,
     WFEM,
 )
 from metaprior_studies.study import Point, make_rows
@@ -252,8 +256,48 @@ def test_the_profiles_show_what_the_paper_states():
     assert full["fig5"].alphas == full["fig4"].alphas == full["fig4"].pixel_alphas == tuple(k / 10 for k in range(11))
 
 
-# What was run: the full profile, but for the last five draws of SVGD on pixels.
-RUN, N_SVGD_PIXELS = profiles.FULL, 15
+OWN_SETTINGS = {
+    (FEATURE, "map"): FEATURES,
+    (FEATURE, "svgd"): FEATURES_SVGD,
+    (PIXEL, "map"): PIXELS,
+    (PIXEL, "svgd"): PIXELS_SVGD,
+}
+
+
+@pytest.mark.parametrize(("data", "method"), OWN_SETTINGS)
+def test_every_method_is_trained_with_the_settings_that_were_searched_for_it(data, method):
+    training, chosen = Figure4().training(data, method), OWN_SETTINGS[data, method]
+    assert (training.learning_rate, training.n_steps) == (chosen.learning_rate, chosen.n_steps)
+    assert set(training.settings.prior_std.values()) == {chosen.prior_std}
+    expected = MAP() if method == "map" else SVGD(chosen.length_scale, start="hyperprior")  # type: ignore[arg-type]
+    assert training.settings.method == expected
+
+
+def test_the_search_trains_every_candidate_as_the_figure_would(monkeypatch):
+    trained = []
+    monkeypatch.setattr(Figure4, "draws", lambda self, data, seeds, split: [])
+    monkeypatch.setattr(
+        settings_search, "score", lambda draws, schemes, training, on_chunk: trained.append(training) or []
+    )
+    search = SettingsSearch(tuple(grid for grid in SettingsSearch().grids if grid.data != "sinusoid"))
+    for point in search.points():
+        assert search.run(point, lambda what: None) == []
+        [training], values = trained, point.values
+        assert (training.learning_rate, training.n_steps) == (values["rate"], values["n_steps"])
+        if search.grids[values["grid"]].method == "svgd":
+            assert training.settings.method == SVGD(values["length_scale"], start="hyperprior")
+        trained.clear()
+
+
+def test_networks_that_do_not_interact_have_the_settings_of_svgd_on_pixels():
+    svgd, networks = Figure4().training(PIXEL, "svgd"), pixels.METHODS["MAP, 10 networks"]
+    assert networks["inference"] == MAP(start=svgd.settings.method.start)
+    assert (networks["learning_rate"], networks["n_steps"]) == (svgd.learning_rate, svgd.n_steps)
+    assert {networks["prior_std"]} == set(svgd.settings.prior_std.values())
+    for name in ("n_particles", "temperature", "standardize"):
+        assert networks[name] == getattr(svgd.settings, name), name
+
+
 committed = pytest.mark.skipif(not (COMMITTED / "claims.json").exists(), reason="the full results are missing")
 
 
@@ -265,6 +309,8 @@ def test_the_open_settings_are_those_that_the_committed_search_chose():
     assert best(table, "features", "map") == FEATURES
     assert best(table, "features", "svgd") == FEATURES_SVGD
     assert best(table, "pixels", "map") == PIXELS
+    assert best(table, "pixels", "svgd") == PIXELS_SVGD
+    assert read_json(COMMITTED / "settings" / "config.json") == Store(COMMITTED, SettingsSearch()).config
 
 
 @committed
@@ -272,19 +318,18 @@ def test_the_committed_results_are_whole_and_say_what_the_claims_say():
     tables = read_tables(COMMITTED)
     assert set(tables) == set(FIGURES)
     for name, table in tables.items():
-        study = RUN[name]
+        study = profiles.FULL[name]
         assert list(table) == list(COLUMNS)
         config = json.loads((COMMITTED / name / "config.json").read_text())
         assert config == Store(COMMITTED, study).config
         of_draw = table[~table["metric"].isin(CURVES)].groupby([*list(COLUMNS)[:8], "scheme", "metric"], dropna=False)
         for key, draws in of_draw["draw"]:
             n_draws = study.n_pixel_draws if "pixels" in key else study.n_draws
-            n_draws = N_SVGD_PIXELS if "pixels" in key and "svgd" in key else n_draws
             assert sorted(draws) == list(range(n_draws)), key
     shown = set(zip(tables["fig4"]["data"], tables["fig4"]["inference"], strict=True))
-    assert shown == {(data, method) for data, methods in RUN["fig4"].inference for method in methods}
-    assert set(tables["fig3"].query("scheme == @WFEM")["n_target"]) == {30 - n for n in RUN["fig3"].n_source}
-    assert set(tables["fig5"].query("scheme == @WFEM")["alpha"]) == set(RUN["fig5"].alphas)
+    assert shown == {(data, method) for data, methods in profiles.FULL["fig4"].inference for method in methods}
+    assert set(tables["fig3"].query("scheme == @WFEM")["n_target"]) == {30 - n for n in profiles.FULL["fig3"].n_source}
+    assert set(tables["fig5"].query("scheme == @WFEM")["alpha"]) == set(profiles.FULL["fig5"].alphas)
     stated = {claim["id"]: claim["verdict"] for claim in json.loads((COMMITTED / "claims.json").read_text())["claims"]}
     assert {claim.id: claim.verdict for claim in judge(tables)} == stated
 
