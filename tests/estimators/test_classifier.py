@@ -354,7 +354,10 @@ BAD = [
     (lambda m: m.evaluate([]), ["test_tasks is empty"]),
     (lambda m: MetaGPClassifier().fit([(X_CONTEXT, ["a"] * 6)], TARGET), ["source_tasks[0]", "one label only"]),
     (lambda m: MetaGPClassifier().fit([(X_CONTEXT, [1] * 6)]), ["two or more labels", "every task"]),
-    (lambda m: MetaGPClassifier().fit([(X_CONTEXT, np.arange(6))]), ["source_tasks[0]", "two labels", "got 6"]),
+    (
+        lambda m: MetaGPClassifier(n_steps=0).fit([(X_CONTEXT, np.arange(6))]),
+        ["source_tasks[0]", "two labels", "got 6"],
+    ),
     (lambda m: MetaGPClassifier().fit(), ["both empty"]),
     (lambda m: MetaGPClassifier(standardize="classes").fit(SOURCE), ["standardize", "within-class"]),
     (lambda m: MetaGPClassifier(kernel="cosine").fit(SOURCE), ["kernel must be one of", "linear+rbf"]),

@@ -12,8 +12,8 @@ from safetensors.numpy import save_file
 from metaprior import InvalidFile, MetaGPClassifier, MetaGPRegressor, load
 from metaprior.datasets import Sinusoid
 from metaprior.estimators import hierarchical_fit, hierarchical_search
-from metaprior.estimators.arguments import NamedEnvironments
-from metaprior.estimators.hierarchical_fit import GRADIENT_ONLY, MAX_READINGS, MAX_TASKS, is_asked_for
+from metaprior.estimators.arguments import GRADIENT_ONLY, NamedEnvironments, leaves_all_to_default
+from metaprior.estimators.hierarchical_fit import MAX_READINGS, MAX_TASKS
 from metaprior.files import read_tensors, write_tensors
 from metaprior.hierarchical.families import FAMILIES
 from metaprior.search.family_search import FamilySearch
@@ -58,14 +58,16 @@ def predictions(meta, context):
     return np.stack(meta.adapt(*context).predict(X, return_std=True))
 
 
-def test_every_argument_of_gradient_training_asks_for_it():
-    assert is_asked_for(MetaGPRegressor(0.3, noise_std=0.1, random_state=1, search_time=3.0, progress=True), None)
+@pytest.mark.parametrize("kind", [MetaGPRegressor, MetaGPClassifier])
+def test_every_argument_of_gradient_training_asks_for_it(kind):
+    assert leaves_all_to_default(kind(0.3, random_state=1, search_time=3.0, progress=True), None)
     assert set(OTHERS) == set(GRADIENT_ONLY)
-    assert is_asked_for(MetaGPRegressor(prior_std=1), None)
+    assert leaves_all_to_default(kind(prior_std=1), None)
     for name, value in OTHERS.items():
-        assert not is_asked_for(MetaGPRegressor(**{name: value}), None), name
-    assert not is_asked_for(MetaGPRegressor(), PROBLEM.test_tasks(1, 2, 2, 0))  # early stopping
-    assert not is_asked_for(MetaGPClassifier(), None)
+        assert not leaves_all_to_default(kind(**{name: value}), None), name
+    assert not leaves_all_to_default(kind(), PROBLEM.test_tasks(1, 2, 2, 0))  # early stopping
+    assert leaves_all_to_default(MetaGPRegressor(noise_std=0.1), None)
+    assert leaves_all_to_default(MetaGPClassifier(shared_classes=False, calibrate=False), None)
 
 
 def test_report_has_six_options_and_all_families(meta):

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.estimators.prior_header import FITTED, TRACES, check_header, check_seen, check_traces
+from metaprior.estimators.prior_header import DEFAULT_ENGINE, FITTED, TRACES, check_header, check_seen, check_traces
 from metaprior.files import CHECKPOINT, InvalidFile, read_tensors, reading, write_tensors
 
 ESTIMATORS = {
@@ -26,7 +26,6 @@ ENGINES = {
     "gradient": "metaprior.estimators.gradient_files",
     "hierarchical": "metaprior.estimators.hierarchical_files",
 }
-DEFAULT_ENGINE = "gradient"  # of files that name none
 ARRAYS = ("environment_weights_", *TRACES)
 OPTIONAL_ARRAYS = ("feature_range_", "task_digests_", "row_digests_", "row_grid_")  # not in files of earlier versions
 

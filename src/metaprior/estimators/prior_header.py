@@ -137,6 +137,8 @@ OPTIONAL_HEADER: dict[str, Schema] = {
 }
 
 SCHEMA = record(HEADER, OPTIONAL_HEADER)
+DEFAULT_ENGINE = "gradient"  # of files that name none
+TWO_CLASSES = optional(sequence(label, 2, 2))  # what gradient training is for
 
 
 def check_header(header: Any) -> None:
@@ -156,6 +158,8 @@ def check_header(header: Any) -> None:
     check_weights("report.weight", np.array(report["weight"], float), n_candidates)
     if training["target"] not in training["environments"]:
         raise Mismatch("training.target must be one of training.environments")
+    if header.get("engine", DEFAULT_ENGINE) == "gradient":
+        TWO_CLASSES(header["fitted"].get("classes_"), "fitted.classes_")
     if training.get("held_out"):
         _check_held_out(training["held_out"]["overall"])
 
