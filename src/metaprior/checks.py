@@ -98,10 +98,10 @@ def check_integer(name: str, value: Any, least: int) -> int:
     return int(value)
 
 
-def check_bool(name: str, value: Any) -> None:
-    """Raise unless a value is True or False."""
+def check_bool(name: str, value: Any, also: str = "") -> None:
+    """Raise unless a value is True or False; `also` completes the error, as in "'auto', "."""
     if not isinstance(value, bool | np.bool_):
-        raise ValueError(Message(Argument(name), f" must be True or False; got {value!r}."))
+        raise ValueError(Message(Argument(name), f" must be {also}True or False; got {value!r}."))
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.utils import Bunch
 
+from metaprior.checks import counted
+
 CALIBRATION_LEVELS = np.arange(1, 20) / 20
 MEANINGS = {
     "rmse": "root mean square error, in the units of y",
@@ -42,7 +44,7 @@ class Scores(Bunch):
             rows.append((name, number, meanings[name]))
         first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
         table = [f"{name:<{first}}  {number:<{second}}  {meaning}" for name, number, meaning in rows]
-        tasks = f"{self.n_tasks} test task{'s' * (self.n_tasks != 1)}"
+        tasks = counted(self.n_tasks, "test task")
         return "\n".join([f"Means over {tasks} ± standard error; per_task has the values of each.", *table])
 
 

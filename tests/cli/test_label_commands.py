@@ -55,6 +55,9 @@ def shared(tmp_path_factory):
     said = call("fit", folder / "train.csv", *COLUMNS, "--hold-out", "0.2", "--out", folder / "prior")
     assert "Fitted to labels: bird holds 3 classes, auk, jay and owl." in words(said)
     assert "logistic regression" in said.stdout
+    assert "5 labels of each (half, of shorter ones) as context" in words(said)
+    assert "could not be fitted" not in words(said)
+    assert "reading" not in words(said)
     return folder
 
 
@@ -111,7 +114,11 @@ def test_classes_of_their_own_are_empty_elsewhere(own, tmp_path):
 
 
 def test_info_names_the_classes(shared, own):
-    assert "3 classes, auk, jay and owl" in words(call("info", shared / "prior"))
+    said = words(call("info", shared / "prior"))
+    assert "3 classes, auk, jay and owl" in said
+    assert "5 tasks, 45 labels" in said
+    assert "factor of the latent scale" in said
+    assert json.loads(call("info", shared / "prior", "--json").stdout)["report"]["outputs"] == "labels"
     assert "other classes in each task" in words(call("info", own / "prior"))
 
 
@@ -125,7 +132,15 @@ def test_numbers_are_labels_if_told(shared, tmp_path):
     assert "bird holds 3 classes, 2, 3 and 4" in words(call(*fit, "--kind", "classification"))
 
 
-@pytest.mark.parametrize("option", ["--own-classes", "--shared-classes"])
+def test_probabilities_are_calibrated_unless_told_otherwise(shared, tmp_path):
+    assert load(shared / "prior").training_["factor"] != 1.0
+    fit = ["fit", shared / "train.csv", *COLUMNS, "--max-tasks", "3", "--out", tmp_path / "prior", "--json"]
+    plain = json.loads(call(*fit, "--no-calibrate").stdout)
+    assert (plain["factor"], plain["ratio"]) == (1.0, 1.0)
+    assert not load(tmp_path / "prior").calibrate
+
+
+@pytest.mark.parametrize("option", ["--own-classes", "--shared-classes", "--no-calibrate"])
 def test_classes_of_numbers_are_refused(shared, tmp_path, option):
     columns = ["--task", "site", "--x", "size", "--y", "weight"]
     refused = call("fit", shared / "train.csv", *columns, option, "--out", tmp_path / "prior", code=2)

@@ -57,3 +57,17 @@ def test_tasks_with_classes_of_their_own_are_scored_by_theirs():
     assert scores.reliability.edges[0] == pytest.approx(1 / 3)
     with_context = own.adapt(*make_tests(1, 2, ["p", "q", "r"])[0][:2])
     assert with_context.predict_proba(np.zeros((1, 2))).shape == (1, 3)
+
+
+def test_reports_and_tasks_speak_of_labels(meta):
+    assert meta.transfer_report().outputs == "labels"
+    assert "could not be fitted" not in str(meta.transfer_report())
+    x, y = make_tasks(1, 1, ["a", "b", "c"])[0]
+    assert repr(meta.adapt(x, y)).startswith("AdaptedClassifier(12 labels as context, 2 input columns")
+    assert repr(meta.adapt_many([(x, y)])).startswith("AdaptedClassifiers(1 task, 12 labels as context")
+
+
+@pytest.mark.parametrize(("name", "expected"), [("calibrate", "True or"), ("shared_classes", "'auto', True or")])
+def test_arguments_of_labels_are_checked(name, expected):
+    with pytest.raises(ValueError, match=f"{name} must be {expected} False; got 'yes'"):
+        MetaGPClassifier().set_params(**{name: "yes"}).fit(make_tasks(0, 2, ["a", "b"]))

@@ -1,5 +1,7 @@
 """The transfer report: verdicts that are right as often as they say, tables, JSON, pictures."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -52,6 +54,20 @@ def test_the_gain_of_a_task_is_weighted_by_the_other_tasks():
         gains.append(weights @ scores[1:, task] / weights.sum())
     assert gains[0] == pytest.approx(-1.0, abs=0.01)  # in-sample weights would count the 9
     assert (gain, error) == pytest.approx((np.mean(gains), np.std(gains, ddof=1) / np.sqrt(3)))
+
+
+def test_a_report_of_labels_speaks_of_labels():
+    scores = np.stack([np.zeros(8), np.random.default_rng(0).normal(1.0, 0.5, 8)])
+    families = {"linear": 0.4, "common linear": 0.6}
+    readings = replace(report_of(scores, (0.0, 0.5)), families=families)
+    labels = TransferReport.from_json(replace(readings, outputs="labels").to_json())
+    said = {each.outputs: " ".join(str(each).split()) for each in (readings, labels)}
+    for outputs, what, unit in (("readings", "density", "reading"), ("labels", "probability", "label")):
+        assert f"Scores: log {what} of held-out {outputs}, in nats per {unit}," in said[outputs]
+        assert f"nats per {unit} over target-only" in said[outputs]
+    assert "Left out, because they could not be fitted: smooth, curve, shapes." in said["readings"]
+    assert "families of priors: common linear 0.60, linear 0.40. Scores" in said["labels"]
+    assert "nats per label" in labels.plot().axes[0].get_xlabel()
 
 
 def test_many_tasks_are_weighted_in_twenty_groups():

@@ -108,6 +108,7 @@ def test_a_label_that_is_probably_misspelled_is_told():
         encode_stored((stored(draw(pairs)), []), NAMES, (1.0, 0.0))
     with pytest.warns(UserWarning, match=said):
         encode_environments((draw(pairs), []), NAMES, (1.0, 0.0))
+    encode_stored((stored(draw(pairs)), []), NAMES, (1.0, 0.0), shared=False)  # as was asked for: no warning
 
 
 def test_huge_labels_stay_as_they_are():

@@ -77,8 +77,9 @@ def test_ranges_that_overflow_do_not_warn():
 
 
 def test_images_and_priors_without_a_range_have_nothing_outside():
-    n = MAX_RANGED + 1
-    assert not Features(n, None, np.zeros((2, n))).outside(np.ones((1, n))).any()
+    for n in (MAX_RANGED + 1, 64):  # features of images, of which some are always beyond what they ever were
+        assert not Features(n, None, np.zeros((2, n))).outside(np.ones((1, n))).any()
+    assert Features(20, None, np.zeros((2, 20))).outside(np.ones((1, 20))).all()
     assert not Features(1).outside(np.array([[1e9]])).any()
 
 

@@ -218,6 +218,7 @@ def test_a_misspelled_label_gives_a_warning():
     with pytest.warns(UserWarning, match=message):
         _, shared = encoded(["no", "yes"], ["yes", "no"], ["no", "yes"], ["no", "Yes"])
     assert shared is None
+    encoded(["no", "yes"], ["yes", "no"], ["no", "yes"], ["no", "Yes"], shared=False)  # as was asked for: no warning
 
 
 def test_labels_that_are_spelled_alike_give_a_warning():

@@ -91,7 +91,7 @@ def evaluate(
     _print_tasks(names, scores["metaprior"].per_task)
     more = f" {len(names) - SHOWN} more tasks: --out writes all of them." if len(names) > SHOWN and path is None else ""
     compared = "" if context else " Without context there is nothing to compare with."
-    given = f"{counted(len(tests), 'task')}, {counted(context, 'reading')} of each as context"
+    given = f"{counted(len(tests), 'task')}, {counted(context, _output(meta))} of each as context"
     out.print(f"{given}.{compared}{more}", soft_wrap=True)
 
 
@@ -172,13 +172,18 @@ def _test_tasks(
         check_target(str(target), table.environments, columns.environment)
     tests, names, skipped = split_table(table, context, np.random.default_rng(seed), target)
     if skipped:
-        few = f"{counted(len(skipped), 'task')} with at most {counted(context, 'reading')}"
+        few = f"{counted(len(skipped), 'task')} with at most {counted(context, _output(meta))}"
         print_note(f"left out {few}; the first is {skipped[0]!r}.")
     if not tests:
-        most = counted(context, "reading")
+        most = counted(context, _output(meta))
         raise ValueError(f"{data} has no task with more than {most}. Use a smaller --context.")
     rows = dict(zip(table.names, table.rows, strict=True))
     return tests, names, lambda i: (names[i], int(rows[names[i]][0]))
+
+
+def _output(meta: Any) -> str:
+    """Return what y holds, a reading or a label."""
+    return meta.transfer_report().outputs.removesuffix("s")
 
 
 def _print_tasks(names: list[Any], metrics: dict[str, Any]) -> None:

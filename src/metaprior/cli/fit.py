@@ -29,6 +29,12 @@ from metaprior.interruption import tell_on_stop
 from metaprior.memory import RUN_ADVICE
 from metaprior.tables.csv_files import TableFile, as_csv_format
 
+FOR_LABELS = {
+    ("shared_classes", True): "--shared-classes",
+    ("shared_classes", False): "--own-classes",
+    ("calibrate", False): "--no-calibrate",
+}
+
 
 class Kind(StrEnum):
     """What y holds."""
@@ -56,6 +62,9 @@ def fit(
             help="Labels mean the same in all tasks, or each task has its own (default: shared if one has them all).",
         ),
     ] = None,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate/--no-calibrate", help="Calibrate class probabilities on held-out tasks.")
+    ] = True,
     alpha: Annotated[str, typer.Option(help="Weight of the other environments: auto, pooled, or 0 to 1.")] = "auto",
     inference: Annotated[str, typer.Option(help="auto, map, svgd or laplace.")] = "auto",
     particles: Annotated[int | None, typer.Option(help="Number of particles (default: 1 for map, else 10).")] = None,
@@ -110,6 +119,7 @@ def fit(
             "batch_size": batch_size,
             "search_time": search_time,
             "shared_classes": shared_classes,
+            "calibrate": None if calibrate else False,
         }
         meta = _train(tasks, target, settings, seed, path)
         meta.training_.update(columns=tasks.columns, data="a pipe" if table.is_pipe else data.name)
@@ -137,11 +147,12 @@ def _print_fit(meta: Any, labels: bool) -> None:
     what = f"readings: {y} holds numbers"
     if labels:
         what = f"labels: {y} holds {class_words(None if meta.classes_ is None else meta.classes_.tolist())}"
-    counts = [f"{name}: {count}" for name, count in environment_rows(training)]
+    outputs = meta.transfer_report().outputs
+    counts = [f"{name}: {count}" for name, count in environment_rows(training, outputs)]
     out.print(f"Fitted to {what}.", *counts, sep="\n", soft_wrap=True)
     out.print(str(meta.transfer_report()), soft_wrap=True)
     if "held_out" in training:
-        print_held_out(training["held_out"], y)
+        print_held_out(training["held_out"], y, outputs)
 
 
 def _train(tasks: TrainingData, target: str | None, settings: dict[str, Any], seed: int, path: Path) -> Any:
@@ -151,9 +162,11 @@ def _train(tasks: TrainingData, target: str | None, settings: dict[str, Any], se
     given = {name: value for name, value in settings.items() if value is not None}
     if tasks.labels and "noise_std" in given:
         raise ValueError("--noise is the noise of readings; y holds labels. Leave it out.")
-    if not tasks.labels and "shared_classes" in given:
-        option = "--shared-classes" if given["shared_classes"] else "--own-classes"
-        raise ValueError(f"{option} is for labels; y holds numbers. Pass --kind classification, or leave it out.")
+    for_labels = [option for item, option in FOR_LABELS.items() if item in given.items()]
+    if for_labels and not tasks.labels:
+        raise ValueError(
+            f"{for_labels[0]} is for labels; y holds numbers. Pass --kind classification, or leave it out."
+        )
     kind = metaprior.MetaGPClassifier if tasks.labels else metaprior.MetaGPRegressor
     meta = kind(**given, random_state=seed)
     checkpoint = checkpoint_path(path)

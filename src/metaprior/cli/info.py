@@ -14,6 +14,15 @@ from metaprior.cli.scores import print_held_out
 
 OF_TRAINING = ("temperature_", "dtype_", "best_step_")  # results of gradient training
 MAX_NAMED = 12  # classes
+NUMBERS = {  # that `training` may have, in words
+    "parameters": "parameters",
+    "particles": "particles",
+    "particle_spread": "particle spread",
+    "spread": "spread",
+    "factor": "factor of the latent scale",
+    "ratio": "ratio of the latent variance",
+    "seconds": "seconds",
+}
 PARTS = ("kind", "input_dim", "n_members", "fitted", "parameters", "training", "report")
 
 
@@ -35,7 +44,7 @@ def info(
         try:
             report = TransferReport.from_json(header["report"])
             unused = (*GRADIENT_ONLY, *OF_TRAINING) if header.get("engine") == "hierarchical" else ()
-            facts = _facts(header, unused)
+            facts = _facts(header, report.outputs, unused)
         except (KeyError, TypeError, AttributeError) as error:
             raise InvalidFile(f"{prior} is damaged: {error!r} in its header.") from None
         plotted = plot is not None and plot_report(report, plot)
@@ -48,7 +57,7 @@ def info(
     out.print(str(report), soft_wrap=True)
     training = header["training"]
     if training.get("held_out"):
-        print_held_out(training["held_out"], (training.get("columns") or {}).get("y"))
+        print_held_out(training["held_out"], (training.get("columns") or {}).get("y"), report.outputs)
     if plotted:
         out.print(f"Wrote {plot}.")
 
@@ -62,10 +71,10 @@ def plot_report(report: Any, path: Path) -> bool:
     return True
 
 
-def environment_rows(training: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return every environment with the number of its tasks and readings, or all tasks if there is one environment."""
+def environment_rows(training: dict[str, Any], outputs: str) -> list[tuple[str, str]]:
+    """Return every environment with the number of its tasks and outputs, or all tasks if there is one environment."""
     of_environments = {
-        name: f"{counted(counts['tasks'], 'task')}, {counted(counts['samples'], 'reading')}"
+        name: f"{counted(counts['tasks'], 'task')}, {counted(counts['samples'], outputs.removesuffix('s'))}"
         for name, counts in training["environments"].items()
         if counts["tasks"]
     }
@@ -84,7 +93,7 @@ def class_words(classes: Sequence[Any] | None) -> str:
     return f"{len(names)} classes, {listed}"
 
 
-def _facts(header: dict[str, Any], unused: Sequence[str]) -> list[tuple[str, str]]:
+def _facts(header: dict[str, Any], outputs: str, unused: Sequence[str]) -> list[tuple[str, str]]:
     """Return names and values: of the data, the scaling, the result, and the versions of packages."""
     training = header["training"]
     fitted = {name: value for name, value in header["fitted"].items() if name not in unused}
@@ -93,19 +102,18 @@ def _facts(header: dict[str, Any], unused: Sequence[str]) -> list[tuple[str, str
     scales = list(zip(inputs, scaling["x_mean"], scaling["x_std"], strict=False))[:8]
     if header["kind"] == "MetaGPRegressor":
         scales.append((columns.get("y") or "y", scaling["y_mean"], scaling["y_std"]))
-    numbers = ("parameters", "particles", "particle_spread", "spread", "seconds")
     final_loss = training.get("final_loss", training.get("free_energy"))  # its name in files of earlier versions
     rows = [
         ("kind", header["kind"]),
         ("table", training.get("data") or "none (fitted from arrays)"),
         *((f"column {name}", value) for name, value in columns.items() if value),
-        *((f"environment {name}", counts) for name, counts in environment_rows(training)),
+        *((f"environment {name}", counts) for name, counts in environment_rows(training, outputs)),
         *((f"{name}: mean, standard deviation", f"{mean:.4g}, {std:.4g}") for name, mean, std in scales),
         *([("labels", class_words(fitted["classes_"]))] if "classes_" in fitted else []),
         *((_spaced(name), value) for name, value in fitted.items() if isinstance(value, int | float | str)),
         ("priors averaged", header["n_members"]),
         *([("final loss", final_loss)] if final_loss is not None else []),
-        *((_spaced(name), training[name]) for name in numbers if name in training),
+        *((words, training[name]) for name, words in NUMBERS.items() if name in training),
         ("versions", [f"{name} {version}" for name, version in training["versions"].items()]),
     ]
     return [(name, _text(value)) for name, value in rows]

@@ -72,11 +72,11 @@ def score_held_out(meta: Any, held: list[Any], rng: np.random.Generator) -> dict
     return {"tasks": len(tests), "context": CONTEXT, "overall": overall(compare(meta, tests, has_context=True))}
 
 
-def print_held_out(held_out: dict[str, Any], y: str | None) -> None:
-    """Print the scores on held-out tasks."""
+def print_held_out(held_out: dict[str, Any], y: str | None, outputs: str) -> None:
+    """Print the scores on held-out tasks; `outputs` are readings or labels."""
     tasks = counted(held_out["tasks"], "held-out task")
     words = f"{tasks} of the target, which the prior has not seen; {held_out['context']} "
-    out.print(f"{words}readings of each (half, of shorter ones) as context:", soft_wrap=True)
+    out.print(f"{words}{outputs} of each (half, of shorter ones) as context:", soft_wrap=True)
     print_overall(held_out["overall"], y)
 
 

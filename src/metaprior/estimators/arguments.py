@@ -15,6 +15,7 @@ from metaprior.checks import (
     check_integer,
     check_noise,
     check_positive,
+    counted,
     is_number,
 )
 from metaprior.meta.hyperprior_arguments import check_prior_mean, check_prior_std
@@ -27,6 +28,7 @@ from metaprior.tasks.types import Task
 TEMPERATURES = ("paper", "effective", "bayes")
 OPTIMIZERS = ("adam", "sgd")
 SCHEDULES = ("constant", "cosine")
+OUTPUTS = {"gaussian": "readings", "bernoulli": "labels"}  # what y holds, by the likelihood
 RENAMED = {"standardise": "standardize"}
 Read = Callable[[Any, str, Features], list[Task]]  # checks tasks, given their name in errors and what X must have
 
@@ -92,6 +94,10 @@ def check_parameters(meta: Any) -> None:
         check_bool("progress", meta.progress)
     if meta.likelihood == "gaussian":
         check_noise(meta.noise_std)
+    else:
+        check_bool("calibrate", meta.calibrate)
+        if not (isinstance(meta.shared_classes, str) and meta.shared_classes == "auto"):
+            check_bool("shared_classes", meta.shared_classes, "'auto', ")
     check_prior_mean(meta.prior_mean)
     check_prior_std(1.0 if auto.prior_std else meta.prior_std)
 
@@ -193,8 +199,7 @@ def _stored(tasks: StoredTasks, argument: str, features: Features) -> StoredTask
     input_dim = features.count
     if input_dim is not None and tasks.input_dim != input_dim:
         raise ValueError(
-            f"{argument} must have {input_dim} input column{'s' * (input_dim != 1)}, like the other tasks; got "
-            f"{tasks.input_dim}."
+            f"{argument} must have {counted(input_dim, 'input column')}, like the other tasks; got {tasks.input_dim}."
         )
     features.count, features.n_unnamed = tasks.input_dim, features.n_unnamed + len(tasks)
     return tasks

@@ -4,6 +4,7 @@ import os
 import time
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
@@ -12,8 +13,9 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
-from metaprior.checks import check_integer, check_noise
+from metaprior.checks import check_integer, check_noise, counted
 from metaprior.estimators.arguments import (
+    OUTPUTS,
     NamedEnvironments,
     check_parameters,
     leaves_all_to_default,
@@ -185,7 +187,8 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
     def _record(self, fitted: FittedPrior, environments: NamedEnvironments, seconds: float) -> None:
         """Set the fitted attributes."""
         names, tasks, target, _ = environments
-        self.model_, self.report_, self.engine_ = fitted.model, fitted.report, fitted.engine
+        self.model_, self.engine_ = fitted.model, fitted.engine
+        self.report_ = replace(fitted.report, outputs=OUTPUTS[self.likelihood])
         # What `save` writes, whatever is set later.
         self.parameters_ = {**self.get_params(deep=False), **fitted.parameters}
         self.environment_weights_ = self.report_.weight @ self.report_.environment_weights
@@ -221,10 +224,10 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         if not hasattr(self, "training_"):
             return parameters
         counts = {name: count["tasks"] for name, count in self.training_["environments"].items() if count["tasks"]}
-        inputs = f"{self.n_features_in_} input column{'s' * (self.n_features_in_ != 1)}"
         of_each = [f"{count} of {name}" for name, count in counts.items()]
-        tasks = f"{sum(counts.values())} tasks ({', '.join(of_each[:4] + ['...'] * (len(of_each) > 4))})"
-        return f"{parameters}, a {self.engine_} prior fitted to {tasks} with {inputs}"
+        tasks = f"{counted(sum(counts.values()), 'task')} ({', '.join(of_each[:4] + ['...'] * (len(of_each) > 4))})"
+        fitted = f"a {self.engine_} prior fitted to {tasks} with {counted(self.n_features_in_, 'input column')}"
+        return f"{parameters}, {fitted}"
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "model_")

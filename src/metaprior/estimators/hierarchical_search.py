@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metaprior.checks import Argument, Message, check_noise, warn_caller
-from metaprior.estimators.arguments import NamedEnvironments
+from metaprior.estimators.arguments import OUTPUTS, NamedEnvironments
 from metaprior.progress import progress_bar
 from metaprior.search.family_search import (
     FamilyChoice,
@@ -86,8 +86,8 @@ def _compare(meta: Any, environments: NamedEnvironments, sample: Sample, seed: i
     assert found is not None, "there is at least one sample"
     if not found.complete or found.without_features or _cost(found.sample) < _cost(sample):
         n_used, n_all = (sum(map(len, tasks)) for tasks in (found.sample, sample))
-        readings = max(len(task.y) for tasks in found.sample for task in tasks)
-        made = f"made on {n_used} of {n_all} tasks, with up to {readings} readings of each"
+        most = max(len(task.y) for tasks in found.sample for task in tasks)
+        made = f"made on {n_used} of {n_all} tasks, with up to {most} {OUTPUTS[meta.likelihood]} of each"
         made += "" if found.complete else f", and of the first {len(found.search.options)} environment weights only"
         made += ", without learned features" if found.without_features else ""
         warn_caller(

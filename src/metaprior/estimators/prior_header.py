@@ -90,6 +90,7 @@ REPORT = record(
         "n_source_tasks": optional(COUNT),
         "environment_effect": optional(sequence(anything)),
         "families": optional(mapping(number(0.0, 1.0 + 1e-6))),
+        "outputs": choice("readings", "labels"),
     },
 )
 TRAINING = record(

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 
+from metaprior.checks import counted
 from metaprior.gp.kernels import compare, embed
 from metaprior.gp.likelihoods import Bernoulli, Gaussian, Likelihood
 from metaprior.gp.networks import at_points
@@ -106,6 +107,6 @@ def _output_shape(call: str, input_dim: int, evaluate: Callable[[], Array]) -> t
         return jax.eval_shape(evaluate).shape
     except Exception as error:
         raise ValueError(
-            f"{call.partition('(')[0]}: {call} with {input_dim} input dimension{'s' * (input_dim != 1)} failed: "
+            f"{call.partition('(')[0]}: {call} with {counted(input_dim, 'input dimension')} failed: "
             f"{type(error).__name__}: {error}"
         ) from error

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.checks import check_integer
+from metaprior.checks import check_integer, counted
 from metaprior.plots.class_predictions import draw_classes
 from metaprior.plots.grids import grid_over, prior_range
 from metaprior.plots.style import BAND, DIAGONAL, DOTS, LINE, POINTS, RINGS, legend, plot_posterior, resolve_axes, tidy
@@ -116,7 +116,7 @@ def plot_prior_samples(
     samples = prior.sample(inputs, n_samples, latent=True, random_state=random_state)
     axes = resolve_axes(axes)
     for i, sample in enumerate(samples):
-        label = f"{len(samples)} sample{'s' * (len(samples) > 1)}" if i == 0 else None
+        label = counted(len(samples), "sample") if i == 0 else None
         axes.plot(grid, sample, color=POINTS, linewidth=1.0, alpha=0.7, label=label)
     plot_posterior(axes, grid, prior.predictive(inputs, latent=True), np.empty(0), np.empty(0))
     several = meta.n_features_in_ > 1

@@ -15,6 +15,7 @@ from metaprior.tasks.padding import Ragged
 
 
 class _Classification(Adapted):
+    _output_name = "label"
     classes_: Any
 
     def predict(self, X: Any) -> Any:

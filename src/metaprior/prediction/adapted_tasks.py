@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from metaprior.checks import counted
 from metaprior.prediction.batches import Posteriors
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.tasks.input_columns import Features
@@ -19,20 +20,20 @@ class Adapted:
     """Posteriors of one task; `AdaptedMany` overrides what differs for many."""
 
     _query_name, _sample_name = "predict", "log_density"  # in errors
+    _output_name = "reading"
 
     def __init__(self, posteriors: Posteriors, features: Features | None = None):
         self._posteriors, self._features = posteriors, features or Features(posteriors.model.input_dim)
 
     def __repr__(self) -> str:
-        readings, inputs = self._posteriors.y.n_rows, self._features.count
-        plural = f"{inputs} input column{'s' * (inputs != 1)}"
-        return f"{type(self).__name__}({readings} reading{'s' * (readings != 1)} as context, {plural})"
+        context = counted(self._posteriors.y.n_rows, self._output_name)
+        return f"{type(self).__name__}({context} as context, {counted(self._features.count or 0, 'input column')})"
 
     def extrapolates(self, X: Any) -> Any:
         """Tell which inputs are outside the range of the tasks that the prior was fitted to.
 
         An input is outside if any of its columns is, by more than a tenth of the column's range. Ranges are those of
-        all environments with weight. With more than 100 columns, as in images, nothing is outside.
+        all environments with weight. With more than 20 columns, as in images, nothing is outside.
 
         Parameters
         ----------
@@ -75,8 +76,8 @@ class AdaptedMany(Adapted, Sequence):
         return len(self._posteriors.x.sizes)
 
     def __repr__(self) -> str:
-        readings, dtype = self._posteriors.y.n_rows, self._posteriors.dtype
-        return f"{type(self).__name__}({len(self)} tasks, {readings} readings as context, dtype={dtype!r})"
+        context, dtype = counted(self._posteriors.y.n_rows, self._output_name), self._posteriors.dtype
+        return f"{type(self).__name__}({counted(len(self), 'task')}, {context} as context, dtype={dtype!r})"
 
     def _some(self, index: slice) -> tuple[Ensemble, Ragged, Ragged]:
         """Return the prior and the contexts of some tasks."""

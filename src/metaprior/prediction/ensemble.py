@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from metaprior.checks import counted
 from metaprior.prediction.mixtures import stretch
 from metaprior.tasks.scaling import Scaling
 
@@ -93,8 +94,8 @@ class Ensemble(NamedTuple):
     spread: float = 1.0  # factor by which predictive distributions are stretched about their means
 
     def __repr__(self) -> str:
-        members = f"{len(self.members)} prior{'s' * (len(self.members) != 1)} of {self.input_dim} input column"
-        return f"Ensemble({members}{'s' * (self.input_dim != 1)}, spread {self.spread:.3g})"
+        members = f"{counted(len(self.members), 'prior')} of {counted(self.input_dim, 'input column')}"
+        return f"Ensemble({members}, spread {self.spread:.3g})"
 
     @property
     def input_dim(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import logsumexp, ndtr, ndtri
 
-from metaprior.checks import is_number
+from metaprior.checks import counted, is_number
 
 VARIANCE_FLOOR = 1e-30  # of the largest variance: a known value becomes a Gaussian too narrow to matter
 QUANTILE_TOLERANCE = 1e-12  # in units of the local scale dy/dz, where z is the normal score of the cdf
@@ -48,7 +48,7 @@ class GaussianMixture:
 
     def __repr__(self) -> str:
         components, *points = self.means.shape
-        return f"GaussianMixture({components} component{'s' * (components != 1)} at points of shape {tuple(points)})"
+        return f"GaussianMixture({counted(components, 'component')} at points of shape {tuple(points)})"
 
     @cached_property
     def _log_weights(self) -> np.ndarray:

@@ -20,10 +20,7 @@ from metaprior.search.candidates import Choice
 CERTAIN, PROBABLE = 0.99, 0.84
 MAX_GROUPS = 20  # of target tasks, each weighted by the others
 NO_SOURCE = "All tasks are of one environment: there is no source whose weight could be chosen."
-SCORES_IN_WORDS = (
-    "Scores: log density of held-out readings, in nats per reading, ± standard error over target tasks; higher is "
-    "better. Gains: over target-only."
-)
+SCORES = {"readings": "log density", "labels": "log probability"}  # of held-out ones, by what y holds
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +53,8 @@ class TransferReport:
         Whether the target's common mean may deviate from that of the sources.
     families : dict or None
         The families of priors that were compared, with their weights in the averaged prediction.
+    outputs : "readings" or "labels"
+        What y holds.
     """
 
     names: tuple[str, ...]
@@ -73,6 +72,7 @@ class TransferReport:
     n_source_tasks: int | None = None  # None in files written before it was recorded
     environment_effect: np.ndarray | None = None
     families: dict[str, float] | None = None
+    outputs: str = "readings"
 
     @property
     def alpha(self) -> np.ndarray:
@@ -87,6 +87,11 @@ class TransferReport:
         )
 
     @property
+    def unit(self) -> str:
+        """The unit of scores and gains."""
+        return f"nats per {self.outputs.removesuffix('s')}"
+
+    @property
     def verdict(self) -> str:
         """One or two sentences: does the source help, by how much, and how certain is that."""
         alpha = float(self.weight @ self.alpha)
@@ -99,7 +104,7 @@ class TransferReport:
             return f"alpha = {alpha:.2g} on average. Target-only (alpha = 0) was not among the candidates."
         gain, error = self.source_gain
         held_out = f"{self.n_target_tasks} held-out target tasks"
-        found = f"{gain:+.3f} ± {error:.3f} nats per reading over target-only, on {held_out}"
+        found = f"{gain:+.3f} ± {error:.3f} {self.unit} over target-only, on {held_out}"
         certainty = stats.t.cdf(abs(gain) / error, self.n_target_tasks - 1) if error > 0 else float(gain != 0.0)
         if certainty < PROBABLE:
             return f"It is unclear whether the source helps: {found}. alpha = {alpha:.2g} on average."
@@ -134,14 +139,25 @@ class TransferReport:
 
     @property
     def family_words(self) -> str:
-        """A sentence on the families of priors that predictions are averaged over."""
+        """A sentence on the families of priors that predictions are averaged over.
+
+        Those of readings are always tried. Those of labels that are missing were ruled out by the evidence.
+        """
         if not self.families:
             return ""
         used = {name: weight for name, weight in self.families.items() if weight >= 0.005}
         listed = ", ".join(f"{name} {used[name]:.2f}" for name in sorted(used, key=lambda name: -used[name]))
-        missing = [name for name in FAMILIES if name not in self.families]
+        missing = [name for name in FAMILIES if name not in self.families and self.outputs == "readings"]
         left_out = f" Left out, because they could not be fitted: {', '.join(missing)}." if missing else ""
         return f"Weights of the families of priors: {listed}.{left_out}"
+
+    @property
+    def score_words(self) -> str:
+        """What scores and gains are."""
+        scored = (
+            f"{SCORES[self.outputs]} of held-out {self.outputs}, in {self.unit}, ± standard error over target tasks"
+        )
+        return f"Scores: {scored}; higher is better. Gains: over target-only."
 
     def __str__(self) -> str:
         if self.n_source_tasks == 0 or len(self.names) == 1:  # a table would have one row, of dashes
@@ -161,7 +177,7 @@ class TransferReport:
         )
         words = [self.verdict, f"Weights of the environments, on average: {shares}."]
         words += [self.family_words] if self.families else []
-        words += [] if self.score is None else [SCORES_IN_WORDS]
+        words += [] if self.score is None else [self.score_words]
         return "\n".join([*(textwrap.fill(text, 80) for text in words), "", *lines])
 
     __repr__ = __str__
@@ -185,7 +201,7 @@ class TransferReport:
             (self.gain, self.gain_standard_error) if self.gain is not None else (self.score, self.standard_error)
         )
         plot_candidates(left, right, labels, values, errors, self.weight)
-        left.set_xlabel("gain over target-only, nats per reading" if self.gain is not None else "score")
+        left.set_xlabel(f"gain over target-only, {self.unit}" if self.gain is not None else "score")
         figure.suptitle(self.verdict, fontsize=9, wrap=True)
         return figure
 
@@ -196,7 +212,7 @@ class TransferReport:
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> "TransferReport":
         """Make a report from what `to_json` returned."""
-        stored = {"n_source_tasks": None, "environment_effect": None, "families": None, **stored}
+        stored = {"n_source_tasks": None, "environment_effect": None, "families": None, "outputs": "readings", **stored}
         given = {field.name: stored[field.name] for field in dataclasses.fields(cls)}
         tuples = {name: given[name] and tuple(given[name]) for name in ("names", "source_gain")}
         arrays = {

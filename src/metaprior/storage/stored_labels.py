@@ -43,7 +43,7 @@ def encode_stored(
         own = [distinct if weight > 0 else of_tasks for of_tasks, weight in zip(own, weights, strict=True)]
     else:
         classes = None
-        _check_own(own, names, weights)
+        _check_own(own, names, weights, warn=shared == "auto")
     pairs = list(zip(stored, own, strict=True))
     n_classes = [np.broadcast_to(np.isfinite(of_tasks).sum(axis=-1), len(tasks)) for tasks, of_tasks in pairs]
     return [tasks.encoded(of_tasks) for tasks, of_tasks in pairs], classes, n_classes
@@ -82,13 +82,15 @@ def _zero_or_one(tasks: StoredTasks) -> np.ndarray:
     return np.stack([least, np.full(len(least), np.finfo(np.float64).max)], axis=1)
 
 
-def _check_own(own: Sequence[np.ndarray], names: Sequence[str], weights: Sequence[float]) -> None:
-    """Raise if a task that counts has one label only; warn if most tasks have the same labels."""
+def _check_own(own: Sequence[np.ndarray], names: Sequence[str], weights: Sequence[float], warn: bool) -> None:
+    """Raise if a task that counts has one label only; `warn` if most tasks have the same labels."""
     counted = [(classes, name) for classes, name, weight in zip(own, names, weights, strict=True) if weight > 0]
     for classes, name in counted:
         alone = np.isfinite(classes).sum(axis=1) == 1
         if alone.any():
             require_two(_as_integers(classes[alone.argmax(), :1]), f"{name}[{int(alone.argmax())}]")
+    if not warn:
+        return
     sets, counts = np.unique(_stacked([classes for classes, _ in counted]), axis=0, return_counts=True)
     first = sets[np.argsort(-counts, kind="stable")[:2]]
     commonest = [tuple(_as_integers(labels[np.isfinite(labels)]).tolist()) for labels in first]

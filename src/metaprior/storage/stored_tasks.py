@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from metaprior.checks import counted
 from metaprior.tasks.scaling import Scaling, scaling_of
 from metaprior.tasks.types import Task
 
@@ -122,8 +123,8 @@ class StoredTasks(Sequence[Task]):
         return Task(np.array(self.x[first:last], np.float64), y)
 
     def __repr__(self) -> str:
-        inputs = f"{self.input_dim} input column{'s' * (self.input_dim != 1)}"
-        return f"StoredTasks({len(self):,} tasks, {self.n_samples:,} samples, {inputs})"
+        parts = (len(self), "task"), (self.n_samples, "sample"), (self.input_dim, "input column")
+        return f"StoredTasks({', '.join(counted(*part) for part in parts)})"
 
     @property
     def input_dim(self) -> int:

@@ -13,7 +13,7 @@ from metaprior.checks import Argument, Message, warn_caller
 MARGIN = 0.1  # of a column's range, on either side: new tasks overshoot the range of a few others by about as much
 ROUNDING = 1e-9  # of its value, for a column that is constant
 MAX_NAMED = 3  # columns in a warning
-MAX_RANGED = 100  # columns: in an image, some pixel is always brighter than it ever was
+MAX_RANGED = 20  # columns: of more, as in an image or an embedding, some are always beyond what they ever were
 
 
 class ExtrapolationWarning(UserWarning):

@@ -11,6 +11,7 @@ from metaprior.checks import Argument, Message, warn_caller
 def warn_if_misspelled(commonest: Sequence[tuple], n_common: int, n_tasks: int) -> None:
     """Warn if most tasks have the same labels and some have others, as after writing Yes for yes.
 
+    Not for classes that the user has said to be each task's own: there tasks of the same labels are nothing odd.
     `commonest` are the labels of tasks, the most frequent first; `n_common` tasks have these.
     """
     if len(commonest) > 1 and len(commonest[0]) > 1 and n_common > n_tasks / 2 and n_tasks > 2:

@@ -64,8 +64,9 @@ def encode_environments(
     if classes is None:
         for name, labels in counted.items():
             require_two(labels, name)
-        sets = Counter(tuple(labels.tolist()) for labels in counted.values()).most_common(2)
-        warn_if_misspelled([labels for labels, _ in sets], sets[0][1], len(counted))
+        if shared == "auto":
+            sets = Counter(tuple(labels.tolist()) for labels in counted.values()).most_common(2)
+            warn_if_misspelled([labels for labels, _ in sets], sets[0][1], len(counted))
     sizes = [len(task.y) for tasks, weight in zip(environments, weights, strict=True) if weight > 0 for task in tasks]
     warn_if_unrepeated(np.array([len(labels) for labels in counted.values()]), np.array(sizes))
     encoded, n_classes = [], []

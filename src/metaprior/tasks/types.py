@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from metaprior.checks import counted
 from metaprior.tasks.input_columns import Features
 
 NUMERIC = set("biuf")  # dtype kinds
@@ -72,7 +73,7 @@ def as_inputs(x: Any, name: str, features: Features | int | None = None) -> np.n
         one_row = "frame.iloc[[i]]" if hasattr(x, "iloc") else "[x]"
         advice = f" For one input of {input_dim} columns pass {one_row}, a table of one row." if is_flat else ""
         raise ValueError(
-            f"{name}: X must have {input_dim} column{'s' * (input_dim != 1)}, like the other tasks; "
+            f"{name}: X must have {counted(input_dim, 'column')}, like the other tasks; "
             f"got {flat.shape[1]}{samples}.{advice}"
         )
     return flat

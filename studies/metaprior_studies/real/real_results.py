@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from metaprior.checks import counted
 from metaprior.files import nan_to_none
 from metaprior.metrics import mean_and_standard_error
 from metaprior.plots.style import LINE, POINTS, as_bytes, tidy
@@ -97,10 +98,7 @@ def find(table: pd.DataFrame) -> Findings:
 def words(findings: Findings) -> str:
     """Describe the findings in sentences."""
     if findings.n_draws < MIN_DRAWS:
-        return (
-            f"{findings.n_draws} draw{'s' * (findings.n_draws != 1)}: too few for intervals, which need {MIN_DRAWS}. "
-            "No conclusions."
-        )
+        return f"{counted(findings.n_draws, 'draw')}: too few for intervals, which need {MIN_DRAWS}. No conclusions."
     transfer = "; ".join(f"in {label}, {_listed(findings.winners(metric))}" for metric, label in COMPARED.items())
     per_task = "; ".join(f"{COMPARED[each.where]} {_text(each)}, {_beats(each)}" for each in findings.per_task)
     cover = findings.coverage
