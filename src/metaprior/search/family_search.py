@@ -76,7 +76,7 @@ class FamilySearch:
         self.environments, self.target, self.noise_std = environments, target, noise_std
         self.held_out = target if held_out is None else held_out
         self.tasks = environments[self.held_out]
-        self.folds = make_folds(self.tasks, seed, self.labels)
+        self.folds = make_folds(self.tasks, seed, self._has_contexts_by_class())
         self.queries = self._make_queries()
         self.options: list[Option] = []
         self.scored: list[Scored] = []
@@ -128,6 +128,10 @@ class FamilySearch:
     def outweighed(self, full: Any, complete: Sequence[str]) -> set[str]:
         """Return the families that the evidence rules out."""
         return outweighed_families(FamilyFit({name: full.priors[name] for name in complete}, full.modes))
+
+    def _has_contexts_by_class(self) -> bool:
+        """Return whether contexts of held-out tasks have half of every class, rather than of all samples."""
+        return False
 
     def _make_queries(self) -> Any:
         return Queries(self.tasks, self.folds)

@@ -57,6 +57,17 @@ class LabelSearch(FamilySearch):
         """Return none: families that the evidence rules out are not fitted."""
         return set()
 
+    def _has_contexts_by_class(self) -> bool:
+        """Return whether new tasks will: those with classes of their own, and those made to have as many of each class.
+
+        Elsewhere the share of a class in the context would tell its share among the queries too well, and probabilities
+        would be calibrated to be too certain.
+        """
+        n_shared = self.n_shared
+        return n_shared is None or all(
+            len(set(np.bincount(t.y.astype(int), minlength=n_shared))) == 1 for t in self.tasks
+        )
+
     def _make_queries(self) -> LabelQueries:
         return LabelQueries(self.tasks, self.folds, self.n_shared)
 
