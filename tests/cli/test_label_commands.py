@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 from metaprior import load, predict_frame
 from metaprior.cli import app
 from metaprior.cli.info import class_words
+from metaprior.cli.scores import score_held_out
+from metaprior.tasks.types import Task
 
 COLUMNS = ["--task", "site", "--x", "size", "weight", "--y", "bird"]
 NAMES = {"task": "site", "x": ["size", "weight"], "y": "bird"}
@@ -159,6 +161,19 @@ def test_a_label_that_the_prior_does_not_know_is_refused_by_the_name_of_its_task
     table.to_csv(tmp_path / "t.csv", index=False)
     said = words(call("evaluate", shared / "prior", tmp_path / "t.csv", code=2))
     assert f"{tmp_path / 't.csv'}: task 's1-0' (from line 2), column bird: y has 'auk', 'emu', 'jay'" in said
+
+
+def test_held_out_tasks_with_a_class_that_the_fit_has_not_seen_are_left_out(shared, capfd):
+    meta, table = (
+        load(shared / "prior"),
+        make_table(1, 2, 15, lambda site: BIRDS if site else np.array(["emu", "owl", "jay"])),
+    )
+    strange, known = (
+        Task(each[["size", "weight"]].to_numpy(), each["bird"].to_numpy(str)) for _, each in table.groupby("site")
+    )
+    assert score_held_out(meta, [strange, known], np.random.default_rng(0))["tasks"] == 1
+    assert "not tested on 1 held-out task with a label that no task of the fit has" in capfd.readouterr().err
+    assert score_held_out(meta, [strange], np.random.default_rng(0)) is None
 
 
 def test_many_classes_are_named_in_part():

@@ -151,7 +151,7 @@ def _print_fit(meta: Any, labels: bool) -> None:
     counts = [f"{name}: {count}" for name, count in environment_rows(training, outputs)]
     out.print(f"Fitted to {what}.", *counts, sep="\n", soft_wrap=True)
     out.print(str(meta.transfer_report()), soft_wrap=True)
-    if "held_out" in training:
+    if training.get("held_out"):
         print_held_out(training["held_out"], y, outputs)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from metaprior.checks import counted
-from metaprior.cli.console import out, print_table
+from metaprior.cli.console import out, print_note, print_table
 
 CONTEXT = 5  # readings of a task to adapt to
 
@@ -64,12 +64,27 @@ def hold_out(sizes: Sequence[int], share: float, order: Sequence[int]) -> tuple[
     return [i for i in range(len(sizes)) if i not in held], tested
 
 
-def score_held_out(meta: Any, held: list[Any], rng: np.random.Generator) -> dict[str, Any]:
-    """Return what is recorded of the scores on held-out tasks, adapted to five readings each, or half of fewer."""
+def score_held_out(meta: Any, held: list[Any], rng: np.random.Generator) -> dict[str, Any] | None:
+    """Return what is recorded of the scores on held-out tasks, adapted to five readings each, or half of fewer.
+
+    Tasks with a class that no task of the fit has are left out; without any other there is nothing to record.
+    """
     from metaprior.tables.frames import split_task
 
-    tests = [split_task(task, min(CONTEXT, len(task.y) // 2), rng) for task in held]
+    known = [task for task in held if _knows_classes(meta, task)]
+    if len(known) < len(held):
+        found = f"{counted(len(held) - len(known), 'held-out task')} with a label that no task of the fit has"
+        print_note(f"the prior is not tested on {found}.")
+    if not known:
+        return None
+    tests = [split_task(task, min(CONTEXT, len(task.y) // 2), rng) for task in known]
     return {"tasks": len(tests), "context": CONTEXT, "overall": overall(compare(meta, tests, has_context=True))}
+
+
+def _knows_classes(meta: Any, task: Any) -> bool:
+    """Return whether a prior of shared classes, if it is one, has all classes of a task."""
+    shared = getattr(meta, "classes_", None)
+    return shared is None or set(task.y.tolist()) <= set(shared.tolist())
 
 
 def print_held_out(held_out: dict[str, Any], y: str | None, outputs: str) -> None:
