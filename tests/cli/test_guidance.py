@@ -117,6 +117,23 @@ def test_inputs_outside_the_range_of_the_fit_are_told_once_and_marked(folder, tm
     assert [task["extrapolates"] for task in json.loads(scores.stdout)["per_task"]] == [1, 0]
 
 
+def test_notes_are_in_the_json(folder, tmp_path):
+    """Also those without a field of their own, such as of readings that the prior cannot explain."""
+    readings = pd.read_csv(folder / "new.csv", dtype={"shop": str})
+    readings["sold"] = readings["sold"].astype(float)
+    readings.loc[0, "sold"] = 1e9
+    readings.to_csv(tmp_path / "typo.csv", index=False)
+    command = "predict", folder / "prior", tmp_path / "typo.csv", folder / "asked.csv", "--out", tmp_path / "p.csv"
+    result = call(*command, "--json")
+    [note] = json.loads(result.stdout)["notes"]
+    assert note["kind"] == "ImplausibleContextWarning"
+    assert f"Note: {note['message']}" in result.stderr
+    right = "predict", folder / "prior", folder / "new.csv", folder / "asked.csv", "--out", tmp_path / "p.csv"
+    assert json.loads(call(*right, "--json").stdout)["notes"] == []  # not those of the command before
+    fit = call("fit", folder / "sales.csv", *COLUMNS, "--max-tasks", 4, "--out", tmp_path / "p", "--json")
+    assert json.loads(fit.stdout)["notes"][0]["message"].startswith("using 4 of ")
+
+
 def test_names_that_match_no_query_are_refused(folder, tmp_path):
     readings = pd.read_csv(folder / "new.csv")  # 301 in place of 0301
     readings.to_csv(tmp_path / "readings.csv", index=False)

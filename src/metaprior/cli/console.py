@@ -19,6 +19,7 @@ from metaprior.checks import Argument, Message
 
 MAX_MESSAGE = 1000  # characters
 MAX_WIDTH = 10_000  # of a table that is not printed to a terminal
+NOTES: list[dict[str, str]] = []  # that the command has printed, for --json
 out, err = Console(highlight=False, markup=False), Console(stderr=True, highlight=False, markup=False)
 # The options for arguments that messages name; other arguments keep the spelling of Python.
 SETTINGS = ("alpha", "batch_size", "inference", "kernel", "mean", "prior_std", "search_time", "temperature")
@@ -51,9 +52,10 @@ def report_errors(as_json: bool = False, for_memory: str = "Pass fewer rows at a
     """
     from metaprior.training.divergence import TrainingDiverged
 
+    NOTES.clear()
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = lambda message, *_, **__: print_note(with_options(message))
+        warnings.showwarning = lambda message, kind, *_, **__: print_note(with_options(message), kind.__name__)
         try:
             yield
         except (ValueError, OSError, MemoryError, TrainingDiverged) as error:  # an InvalidFile is a ValueError
@@ -109,8 +111,9 @@ def exit_error(message: str, code: int = 2, as_json: bool = False) -> typer.Exit
     return typer.Exit(code)
 
 
-def print_note(message: str) -> None:
-    """Print something that the user should know but that does not stop the command."""
+def print_note(message: str, kind: str = "note") -> None:
+    """Print something that the user should know but that does not stop the command; `kind` is a class of warnings."""
+    NOTES.append({"kind": kind, "message": _clipped(message)})
     err.print(f"Note: {_clipped(message)}", style="yellow", soft_wrap=True)
 
 
@@ -120,6 +123,11 @@ def _clipped(message: str) -> str:
     return (
         message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE // 2]} ... {message[-MAX_MESSAGE // 2 :]}"
     )
+
+
+def print_result(figures: dict[str, Any]) -> None:
+    """Print the result of a command as JSON, with all notes: programs do not read standard error."""
+    print_json({**figures, "notes": NOTES})
 
 
 def print_json(value: Any) -> None:

@@ -11,7 +11,16 @@ import numpy as np
 import typer
 
 from metaprior.checks import counted
-from metaprior.cli.console import check_target, err, out, print_json, print_note, print_table, report_errors, task_label
+from metaprior.cli.console import (
+    check_target,
+    err,
+    out,
+    print_note,
+    print_result,
+    print_table,
+    report_errors,
+    task_label,
+)
 from metaprior.cli.options import (
     AsJson,
     Decimal,
@@ -85,7 +94,7 @@ def evaluate(
     if as_json:
         rows, counts = per_task.astype(object).to_dict(orient="records"), {"tasks": len(tests), "context": context}
         counts["fitted_on"] = int(fitted_on.sum())
-        print_json({**counts, "overall": overall(scores), **_confusion(scores["metaprior"]), "per_task": rows})
+        print_result({**counts, "overall": overall(scores), **_confusion(scores["metaprior"]), "per_task": rows})
         return
     print_overall(overall(scores), columns.y)
     _print_tasks(names, scores["metaprior"].per_task)

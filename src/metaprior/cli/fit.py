@@ -8,7 +8,7 @@ import numpy as np
 import typer
 
 from metaprior.checks import counted
-from metaprior.cli.console import err, out, print_json, print_note, report_errors
+from metaprior.cli.console import err, out, print_note, print_result, report_errors
 from metaprior.cli.info import class_words, environment_rows, plot_report
 from metaprior.cli.options import (
     AsJson,
@@ -134,7 +134,7 @@ def fit(
     if as_json:
         kind_words = "classification" if tasks.labels else "regression"
         figures = {"kind": kind_words, "alpha": meta.alpha_, "family": meta.family_, **meta.training_}
-        print_json({"prior": str(path), **figures})
+        print_result({"prior": str(path), **figures})
         return
     _print_fit(meta, tasks.labels)
     out.print(f"Wrote {path}{f' and {plot}' if plotted else ''}.", soft_wrap=True)

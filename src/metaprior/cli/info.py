@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from metaprior.checks import counted
-from metaprior.cli.console import out, print_json, print_note, print_table, report_errors
+from metaprior.cli.console import out, print_note, print_result, print_table, report_errors
 from metaprior.cli.options import AsJson, Prior, check_outputs, write_picture
 from metaprior.cli.scores import print_held_out
 
@@ -49,7 +49,7 @@ def info(
             raise InvalidFile(f"{prior} is damaged: {error!r} in its header.") from None
         plotted = plot is not None and plot_report(report, plot)
     if as_json:
-        print_json({name: header[name] for name in PARTS})
+        print_result({name: header[name] for name in PARTS})
         return
     print_table(("property", "value"), facts)
     arguments = [(name, json.dumps(value)) for name, value in header["parameters"].items() if name not in unused]

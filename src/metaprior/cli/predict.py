@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from metaprior.cli.console import err, out, print_json, print_note, print_table, report_errors, task_label
+from metaprior.cli.console import err, out, print_note, print_result, print_table, report_errors, task_label
 from metaprior.cli.options import (
     AsJson,
     Decimal,
@@ -80,7 +80,7 @@ def predict(
         if plot is not None:
             write_picture(plot, _plot(meta, predicted, columns, coverage))
     if as_json:
-        print_json({"predictions": str(path), "rows": frame.astype(object).to_dict(orient="records")})
+        print_result({"predictions": str(path), "rows": frame.astype(object).to_dict(orient="records")})
         return
     _print_rows(frame, columns.y, coverage)
     rest = f" ({len(frame):,} rows, of which the first {SHOWN} are shown)" if len(frame) > SHOWN else ""
