@@ -13,11 +13,11 @@ target_tasks = problem.target_tasks(10, rng=1)
 test_tasks = problem.test_tasks(100, rng=2)  # classes that are in no other task
 
 for alpha in (0.0, 0.3, "pooled"):
-    meta = MetaGPClassifier(alpha=alpha, random_state=0).fit(source_tasks, target_tasks)
+    meta = MetaGPClassifier(alpha=alpha, shared_classes=False, random_state=0).fit(source_tasks, target_tasks)
     scores = meta.evaluate(test_tasks)
     accuracy = f"{scores.accuracy:.3f} ± {scores.accuracy_se:.3f}"
     print(f"alpha={meta.alpha_:.2f}  accuracy {accuracy}  log loss {scores.log_loss:.3f}")
 
 X, y, X_new, y_new = test_tasks[0]
-task = meta.adapt(X, ["wren" if label else "finch" for label in y])  # any two labels
+task = meta.adapt(X, ["wren" if label else "finch" for label in y])  # any labels
 print(task.classes_, task.predict(X_new)[:4], task.predict_proba(X_new)[:4].round(2).tolist())

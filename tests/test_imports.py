@@ -17,11 +17,14 @@ import metaprior.cli, metaprior.cli.fit, metaprior.cli.predict, metaprior.cli.ev
 import metaprior.cli.console, metaprior.plots, metaprior.estimators.baselines, metaprior.datasets
 with metaprior.cli.console.report_errors():
     pass
+x = [[0.0], [1.0], [2.0], [3.0]]
+for kind, y in ((metaprior.MetaGPRegressor, [0.0, 1.0, 2.0, 2.5]), (metaprior.MetaGPClassifier, ["a", "b", "b", "c"])):
+    kind(progress=False).fit(target_tasks=[(x, y)] * 3).adapt(x, y).predict(x)
 print([name for name in ("jax", "jaxlib", "equinox", "optax", "tinygp", "jaxtyping") if name in sys.modules])
 """
 
 
-def test_regression_and_the_command_line_import_no_jax():
+def test_the_default_and_the_command_line_import_no_jax():
     done = subprocess.run([sys.executable, "-c", WITHOUT_JAX], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -32,48 +32,69 @@ from metaprior.tasks.types import Task, TestTask, as_task, as_tasks, as_test_tas
 
 
 class MetaGPClassifier(ClassifierMixin, MetaGP):
-    """A Gaussian-process prior for two classes, meta-learned from source and target tasks.
+    """A Gaussian-process prior for labels of any number of classes, meta-learned from source and target tasks.
 
-    The evidence of a task and the posterior given a context are Laplace approximations with the Bernoulli likelihood
-    and the logit link. Labels may be any two strings, integers or bools. If all tasks share two labels, these mean the
-    same in every task; otherwise every task has two labels of its own.
+    By default, families of hierarchical priors are fitted in NumPy and averaged, as by `MetaGPRegressor`: every class
+    has a latent function, and the likelihood is their softmax. The evidence of a task and the posterior given a context
+    are Laplace approximations, whose probabilities are calibrated on held-out tasks.
 
-    Parameters and attributes that are not listed are those of `MetaGPRegressor`.
+    Labels are strings, integers or bools. Classes that all tasks share (ill, well) mean the same in every task, and a
+    task may lack some. Otherwise every task has classes of its own, and tasks may differ in their number.
+
+    Parameters and attributes that are not listed are those of `MetaGPRegressor`. Any of those marked *gradient
+    training* asks for a prior that is trained in JAX, with the Bernoulli likelihood. It is for two classes, and its
+    probabilities are not calibrated.
 
     Parameters
     ----------
     inference : "auto", "map", "svgd", MAP(...) or SVGD(...), default="auto"
-        Approximation of the Gibbs hyper-posterior. "auto" is "map".
+        Gradient training: approximation of the Gibbs hyper-posterior. "auto" is "map".
     mean : "auto", "constant", "linear", "zero", "mlp", MLPMean(...), or a callable, default="auto"
-        Prior mean of the log odds of the second class. "auto" is "constant". "linear" is for labels that follow much
-        the same rule in every task (ill, well); if every task has its own rule, as in few-shot learning, it overfits.
-        If tasks have labels of their own, "linear" and "constant" are zero, because the order of the classes is
-        arbitrary.
+        Gradient training: prior mean of the log odds of the second class. "auto" is "constant". "linear" is for labels
+        that follow much the same rule in every task (ill, well); if every task has its own rule, as in few-shot
+        learning, it overfits. If tasks have labels of their own, "linear" and "constant" are zero, because the order of
+        the classes is arbitrary. (Hierarchical priors compare such a rule with none.)
     kernel : "auto", "linear+rbf", "inducing", "rbf", "linear", "mlp", MLPKernel(...), a tinygp kernel, or a module
-        Prior covariance of the log odds. "auto" is "linear+rbf". "mlp" with mean="mlp" is the paper's prior.
+        Prior covariance. "auto" fits hierarchical priors. Any other value asks for gradient training. If another
+        parameter does, "auto" is "linear+rbf". "mlp" with mean="mlp" is the paper's prior.
     n_steps : int, optional
-        Training steps, by default 1000.
+        Gradient training: steps, by default 1000.
     standardize : "within-class", True or False, default="within-class"
-        True standardizes every input column by the tasks. "within-class" divides by the standard deviation within the
-        classes of a task, and decorrelates by the correlations found there: one metric shared by all tasks. (It is the
-        same as True for over 1024 columns, and before a ConvEncoder.)
+        "within-class" divides every input column by the standard deviation within the classes of a task, and
+        decorrelates by the correlations found there: one metric shared by all tasks. (With over 1024 columns, and
+        before a ConvEncoder, columns are only standardized.) True standardizes every input column by the tasks. True
+        and False ask for gradient training.
     dtype : "auto", "float32" or "float64", default="auto"
-        Training precision. "auto" is float64 for tasks of over 100 samples and for inputs that are not standardized.
+        Gradient training: precision. "auto" is float64 for tasks of over 100 samples and for inputs that are not
+        standardized.
+    shared_classes : "auto", True or False, default="auto"
+        Whether labels mean the same in all tasks. "auto": they do if one task has all of them, or if there are two in
+        all. False is for episodes whose labels are all written 0, 1, ..., True for tasks none of which has every label.
+    calibrate : bool, default=True
+        Whether held-out tasks calibrate the probabilities of hierarchical priors, by a factor of the latent scale and a
+        ratio of its variance. False leaves those of Laplace's approximation.
 
     Attributes
     ----------
-    classes_ : ndarray of shape (2,) or None
-        The two labels that all tasks share, or None if tasks have labels of their own.
+    classes_ : ndarray of shape (n_classes,) or None
+        The classes that all tasks share, sorted, or None if tasks have classes of their own.
+    family_ : str
+        The family of hierarchical priors with the largest weight, "linear" or "smooth", or "common linear" or "common
+        smooth" with a rule that all tasks follow; or the kernel that was trained by gradients.
 
     Examples
     --------
     >>> import numpy as np
     >>> from metaprior import MetaGPClassifier
     >>> rng = np.random.default_rng(0)
-    >>> tasks = [(x := rng.normal(size=(8, 2)), (x @ rng.normal(size=2) > 0).astype(int)) for _ in range(6)]
-    >>> meta = MetaGPClassifier(alpha=0.0, n_steps=20, random_state=0).fit(target_tasks=tasks)
-    >>> meta.adapt(*tasks[0]).predict_proba(tasks[0][0]).shape
-    (8, 2)
+    >>> centers = np.array([[0, 0], [3, 0], [0, 3]])
+    >>> codes = np.arange(9) % 3
+    >>> names = np.array(["finch", "owl", "wren"])
+    >>> tasks = [(centers[codes] + rng.normal(size=(9, 2)), names[codes]) for _ in range(6)]
+    >>> meta = MetaGPClassifier(random_state=0).fit(target_tasks=tasks)
+    >>> task = meta.adapt(*tasks[0])
+    >>> task.classes_.tolist(), task.predict_proba([[0.0, 0.0], [3.0, 0.0]]).shape
+    (['finch', 'owl', 'wren'], (2, 3))
     """
 
     likelihood = "bernoulli"
@@ -139,7 +160,7 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
             Labels.
         classes : sequence of labels, optional
             All classes of the task, if the context lacks some and they are not those that all tasks share, 0 and 1, or
-            bools. By default a second class that is missing is None.
+            bools. By default they are the labels of the context; a second class that is missing is None.
 
         Returns
         -------
