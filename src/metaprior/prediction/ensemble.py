@@ -25,7 +25,7 @@ class Member(Protocol):
     """A fitted prior that predicts new tasks, given their contexts. All arrays are NumPy's.
 
     A member of labels has `condition_labels` in place of `condition`, which takes the numbers of classes of the tasks
-    and the largest of all too, and `class_log_probabilities` in place of `marginals` and `joint`.
+    too, and `class_log_probabilities` in place of `marginals` and `joint`.
 
     A member may have two more attributes, for the sizes of chunks: `point_width`, the numbers that it computes per
     point (by default `input_dim`), and `accelerated`, whether it runs on an accelerator. A posterior may have
@@ -77,8 +77,13 @@ class NumberMember(Member, Protocol):
 class LabelMember(Member, Protocol):
     """A member that predicts labels."""
 
-    def condition_labels(self, x: np.ndarray, y: np.ndarray, mask: np.ndarray, n_classes: np.ndarray, most: int) -> Any:
-        """Return the posterior given padded contexts with codes y of `n_classes` (tasks,) classes, at most `most`."""
+    def condition_labels(
+        self, x: np.ndarray, y: np.ndarray, mask: np.ndarray, n_classes: np.ndarray, most: int = 0
+    ) -> Any:
+        """Return the posterior given padded contexts with codes y of `n_classes` (tasks,) classes.
+
+        `most` is the number of classes that arrays have at least.
+        """
         ...
 
     def class_log_probabilities(self, posterior: Any, x: np.ndarray) -> np.ndarray:

@@ -61,7 +61,7 @@ class Model(NamedTuple):
             return condition(self.particles, self.rest, x, y, mask)
 
     def condition_labels(
-        self, x: np.ndarray, y: np.ndarray, mask: np.ndarray, n_classes: np.ndarray, most: int
+        self, x: np.ndarray, y: np.ndarray, mask: np.ndarray, n_classes: np.ndarray, most: int = 0
     ) -> Posterior:
         """Return the posterior given labels 0 and 1: gradient training is for two classes."""
         return self.condition(x, y, mask)
