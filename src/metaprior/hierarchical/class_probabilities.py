@@ -17,14 +17,22 @@ MAX_NARROW_VARIANCE = math.pi
 def log_probabilities(mean: np.ndarray, covariance: np.ndarray | None) -> np.ndarray:
     """Return log E[softmax(t)], (..., classes), for t ~ N(mean, covariance) of every class.
 
-    Classes that are not possible have a mean of minus infinity. Without a covariance t is its mean.
+    Classes that are not possible come last and have a mean of minus infinity. Without a covariance t is its mean.
     """
     if covariance is None:
         return mean - log_sum_exp(mean, axis=-1)[..., None]
-    if mean.shape[-1] == 2:
-        return _of_two(mean, covariance)
-    possible = np.isfinite(mean)
-    covariance = covariance * (possible[..., :, None] & possible[..., None, :])
+    n_classes = np.isfinite(mean).sum(axis=-1)
+    if (n_classes == mean.shape[-1]).all():
+        return (_of_two if mean.shape[-1] == 2 else _of_many)(mean, covariance)
+    found = np.full(mean.shape, -np.inf)
+    for k in np.unique(n_classes).tolist():  # as if there were no others
+        rows = n_classes == k
+        found[rows, :k] = log_probabilities(mean[rows, :k], covariance[rows, :k, :k])
+    return found
+
+
+def _of_many(mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    """Return the log probabilities of several classes, by quasi-random points."""
     eigenvalues, vectors = np.linalg.eigh(covariance)
     # The symmetric root, with points that are the same for all classes: equal classes get equal probabilities.
     root = vectors * np.sqrt(np.maximum(eigenvalues, 0.0))[..., None, :] @ np.swapaxes(vectors, -1, -2)

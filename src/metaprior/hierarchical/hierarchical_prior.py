@@ -11,13 +11,11 @@ from metaprior.hierarchical.blocks import line, squared_distances
 from metaprior.hierarchical.features import FeatureNetwork
 from metaprior.hierarchical.layout import Layout
 from metaprior.hierarchical.modes import CommonCurve
-from metaprior.hierarchical.small_matrices import log_sum_exp, triangular_inverses
+from metaprior.hierarchical.small_matrices import ROUNDING, log_sum_exp, stable_cholesky, triangular_inverses
 from metaprior.hierarchical.task_scales import TaskScales
 from metaprior.hierarchical.terms import Basis, add_noise, make_basis, rbf_between, whitening
 from metaprior.prediction.ensemble import Prediction
 from metaprior.tasks.scaling import Scaling
-
-ROUNDING = float(np.finfo(np.float64).eps) ** (2 / 3)  # of a variance, below which differences are noise
 
 
 class Points(NamedTuple):
@@ -68,14 +66,14 @@ class HierarchicalPrior:
 
     def condition(self, x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> Posterior:
         """Condition on standardized contexts x (tasks, n, d), y and mask (tasks, n)."""
-        x, y, mask = _from_far_to_near(x, y, mask)
+        x, y, mask = from_far_to_near(x, y, mask)
         context = self.describe(np.asarray(x, np.float64), mask.astype(np.float64))
         fixed, scaled = self.covariance(context, context)
         deviation = (np.asarray(y, np.float64) - context.features @ self.weights) * context.mask
         pairs = zip(self._factors.tolist(), self.noise_variances.tolist(), strict=True)
         covariances = ((fixed + factor**2 * scaled, noise) for factor, noise in pairs)
         floor = ROUNDING * context.mask.sum(axis=1, keepdims=True)
-        root = np.stack([_cholesky(add_noise(each, context.mask, noise, floor)) for each, noise in covariances])
+        root = np.stack([stable_cholesky(add_noise(each, context.mask, noise, floor)) for each, noise in covariances])
         inverse = triangular_inverses(root)
         residual = (inverse @ deviation[..., None])[..., 0]
         evidence = -0.5 * np.sum(residual**2, axis=-1) - np.log(np.diagonal(root, axis1=2, axis2=3)).sum(axis=-1)
@@ -126,20 +124,17 @@ class HierarchicalPrior:
     def _point_distances(self) -> np.ndarray:
         return squared_distances(self.points, self.points, self.layout.ard)
 
-    def describe(self, x: np.ndarray, mask: np.ndarray, is_target: np.ndarray | None = None) -> Points:
-        """Return what the prior says about standardized inputs x (tasks, n, d), by default of the target."""
+    def describe(
+        self, x: np.ndarray, mask: np.ndarray, is_target: np.ndarray | None = None, mean: bool = True
+    ) -> Points:
+        """Return what the prior says about standardized inputs x (tasks, n, d), by default of the target.
+
+        Without `mean` there are no features of a common mean: it is known to be zero.
+        """
         layout, theta, real = self.layout, self.theta, mask[..., None]
         lines = line(x, mask)
-        common = lines * layout.trend_stds(theta)
-        if self._basis is not None:
-            functions = self._basis.functions(rbf_between(x, self.points, self._basis.lengths))
-            common = np.concatenate([common, functions * real], axis=-1)
         features = np.zeros((*mask.shape, 0)) if self.network is None else self.network(x) * real
-        if self.network is not None:
-            common = np.concatenate([common, layout.scale(theta, "feature_mean")[0] * features], axis=-1)
-        if layout.parts.environment:
-            share = 1.0 if is_target is None else is_target[:, None, None]
-            common = np.concatenate([common, layout.scale(theta, "environment")[0] * share * common], axis=-1)
+        common = self._mean_features(x, lines, features, is_target) * real if mean else np.zeros((*mask.shape, 0))
         curve = np.zeros((*mask.shape, 0)) if self.curve is None else self.curve(x, layout.n_curve) * real
         if self.shape_root is None:
             curve *= 1.0 if self.curve is None else layout.scale(theta, "curve")
@@ -149,6 +144,21 @@ class HierarchicalPrior:
         whitened = (rbf_between(x, self.points, layout.scale(theta, "lengths")) @ self._whitening) * real
         own = np.concatenate([lines, curve, whitened], axis=-1) @ self.shape_root
         return Points(x, mask, common, own, np.sqrt(self._smooth_variance) * whitened)
+
+    def _mean_features(
+        self, x: np.ndarray, lines: np.ndarray, features: np.ndarray, is_target: np.ndarray | None
+    ) -> np.ndarray:
+        """Return F, given (1, x) and the features of the network."""
+        layout, theta = self.layout, self.theta
+        parts = [lines * layout.trend_stds(theta)]
+        if self._basis is not None:
+            parts.append(self._basis.functions(rbf_between(x, self.points, self._basis.lengths)))
+        if self.network is not None:
+            parts.append(layout.scale(theta, "feature_mean")[0] * features)
+        if layout.parts.environment:
+            share = layout.scale(theta, "environment")[0] * (1.0 if is_target is None else is_target[:, None, None])
+            parts += [share * part for part in parts]
+        return np.concatenate(parts, axis=-1)
 
     def deviations(self, left: Points, right: Points) -> tuple[np.ndarray, np.ndarray]:
         """Return the covariance around the common mean, without noise: of lines, and what factors may multiply."""
@@ -165,16 +175,19 @@ class HierarchicalPrior:
 
     def covariance(self, left: Points, right: Points) -> tuple[np.ndarray, np.ndarray]:
         """Return the same for a new task: the uncertainty of the common mean adds to the fixed part."""
+        lines, scaled = self.deviations(left, right)
+        if not left.features.shape[-1]:
+            return lines, scaled
         of_left = left.features @ self.weights_root
         of_right = of_left if right is left else right.features @ self.weights_root
-        lines, scaled = self.deviations(left, right)
         return of_left @ np.swapaxes(of_right, 1, 2) + lines, scaled
 
     def variance(self, points: Points) -> tuple[np.ndarray, np.ndarray]:
         """Return the diagonals of `covariance`, (tasks, n) each."""
         n_line = 1 + self.input_dim
-        fixed = np.sum((points.features @ self.weights_root) ** 2, axis=-1)
-        fixed += np.sum(points.own[..., :n_line] ** 2, axis=-1)
+        fixed = np.sum(points.own[..., :n_line] ** 2, axis=-1)
+        if points.features.shape[-1]:
+            fixed += np.sum((points.features @ self.weights_root) ** 2, axis=-1)
         scaled = np.sum(points.own[..., n_line:] ** 2, axis=-1) - np.sum(points.removed**2, axis=-1)
         return fixed, scaled + self._smooth_variance
 
@@ -200,26 +213,8 @@ class HierarchicalPrior:
         return queries, solved, mean
 
 
-def _from_far_to_near(x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> list[np.ndarray]:
+def from_far_to_near(x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> list[np.ndarray]:
     """Sort the readings of every task: with large variances first rounding is least, and no order is special."""
     distances = np.sum(np.square(x, dtype=np.float64), axis=-1)
     order = np.argsort(np.where(mask, -distances, np.inf), axis=1)
     return [np.take_along_axis(x, order[..., None], 1), *(np.take_along_axis(part, order, 1) for part in (y, mask))]
-
-
-def _cholesky(covariance: np.ndarray) -> np.ndarray:
-    """Return Cholesky factors, with as much added to the diagonal of each as rounding makes necessary."""
-    try:
-        return np.linalg.cholesky(covariance)
-    except np.linalg.LinAlgError:
-        return np.stack([_jittered_cholesky(each) for each in covariance])
-
-
-def _jittered_cholesky(covariance: np.ndarray) -> np.ndarray:
-    diagonal = np.diagonal(covariance)
-    for jitter in (0.0, 1e-12, 1e-10, 1e-8, 1e-6):
-        try:
-            return np.linalg.cholesky(covariance + np.diag(jitter * diagonal))
-        except np.linalg.LinAlgError:
-            continue
-    raise np.linalg.LinAlgError("the covariance of a context is not positive definite")

@@ -17,7 +17,18 @@ from typing import NamedTuple
 import numpy as np
 
 from metaprior.hierarchical.collapse import posterior_of_weights
-from metaprior.hierarchical.softmax import MAX_HALVINGS, MAX_STEPS, TOLERANCE, Curvature, Labels, find_modes
+from metaprior.hierarchical.softmax import (
+    CHORD_STEPS,
+    MAX_HALVINGS,
+    MAX_STEPS,
+    NEAR,
+    STALLED,
+    TOLERANCE,
+    Curvature,
+    Labels,
+    find_modes,
+    softmax,
+)
 
 
 class LabelBlock(NamedTuple):
@@ -48,11 +59,10 @@ def label_evidence(blocks: Sequence[LabelBlock], start: Sequence[np.ndarray] | N
     if blocks[0].features.shape[-1]:
         weights, coefficients, converged = _joint_mode(blocks, start)
     else:
-        zeros = [np.zeros(block.labels.y.shape) for block in blocks]
-        starts = start or zeros
-        pairs = [find_modes(block.labels, mu, a) for block, mu, a in zip(blocks, zeros, starts, strict=True)]
-        weights, coefficients = np.zeros((zeros[0].shape[1], 0)), [a for a, _ in pairs]
-        converged = all(found.all() for _, found in pairs)
+        starts = start or [None] * len(blocks)
+        weights = np.zeros((blocks[0].labels.y.shape[1], 0))
+        pairs = [find_modes(block.labels, block.mean(weights), a) for block, a in zip(blocks, starts, strict=True)]
+        coefficients, converged = [a for a, _ in pairs], all(found.all() for _, found in pairs)
     value, curvatures = -0.5 * float(np.sum(weights**2)), []
     for block, a in zip(blocks, coefficients, strict=True):
         deviation = block.labels.deviation(a)
@@ -71,53 +81,60 @@ def _joint_mode(
     blocks: Sequence[LabelBlock], start: Sequence[np.ndarray] | None
 ) -> tuple[np.ndarray, list[np.ndarray], bool]:
     """Return m and the coefficients a of every block at the joint mode, by Newton's method."""
-    n_classes, n_features = blocks[0].labels.y.shape[1], blocks[0].features.shape[-1]
     coefficients = [np.zeros(block.labels.y.shape) for block in blocks] if start is None else list(start)
     # a determines m at the mode: m = sum_i c_i F_i' a_i. Far from one it is a start like any other.
-    weights = sum((_pull(block, a) for block, a in zip(blocks, coefficients, strict=True)))
-    weights = np.zeros((n_classes, n_features)) if start is None else np.asarray(weights)
+    weights = np.sum([_pull(block, a) for block, a in zip(blocks, coefficients, strict=True)], axis=0)
     value = _psi(blocks, coefficients, weights)
     for _ in range(MAX_STEPS):
-        new_weights, new = _newton(blocks, coefficients, weights)
+        curvatures = [
+            Curvature.at(block.labels, block.mean(weights) + block.labels.deviation(a))
+            for block, a in zip(blocks, coefficients, strict=True)
+        ]
+        along, steps = _newton(blocks, curvatures, coefficients, weights)
         fraction = 1.0
         for _ in range(MAX_HALVINGS):
-            tried = [a + fraction * (b - a) for a, b in zip(coefficients, new, strict=True)]
-            moved = weights + fraction * (new_weights - weights)
-            after = _psi(blocks, tried, moved)
+            tried = [a + fraction * step for a, step in zip(coefficients, steps, strict=True)]
+            after = _psi(blocks, tried, weights + fraction * along)
             if after >= value - TOLERANCE * (1.0 + abs(value)):
                 break
             fraction *= 0.5
         else:
             return weights, coefficients, False
-        gain, value, weights, coefficients = after - value, after, moved, tried
-        if gain <= TOLERANCE * (1.0 + abs(value)):
+        gain, value, weights, coefficients = after - value, after, weights + fraction * along, tried
+        moved = [block.mean(along) + block.labels.deviation(step) for block, step in zip(blocks, steps, strict=True)]
+        if max(np.max(np.abs(part), initial=0.0) for part in moved) < NEAR:
+            for _ in range(CHORD_STEPS):
+                along, steps = _newton(blocks, curvatures, coefficients, weights)
+                weights, coefficients = weights + along, [a + b for a, b in zip(coefficients, steps, strict=True)]
+            return weights, coefficients, True
+        if gain <= STALLED * (1.0 + abs(value)):
             return weights, coefficients, True
     return weights, coefficients, False
 
 
 def _newton(
-    blocks: Sequence[LabelBlock], coefficients: Sequence[np.ndarray], weights: np.ndarray
+    blocks: Sequence[LabelBlock],
+    curvatures: Sequence[Curvature],
+    coefficients: Sequence[np.ndarray],
+    weights: np.ndarray,
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Return m and a after a step of Newton's method from the latent functions t.
+    """Return the steps of m and a by Newton's method, with W of the latent functions t or of others nearby.
 
-    With v = W t + y - pi, the working responses t + W^-1 (y - pi) are Gaussian around F m with the covariance
-    K + W^-1: m is P^-1 sum_i c_i F_i' (I + W K)^-1 v, and a is (I + W K)^-1 (v - W F m).
+    With g = y - pi - a, the slope by t, and b = (I + W K)^-1 g, the step of m is P^-1 (sum_i c_i F_i' (a_i + b_i) - m),
+    and that of a is b - R F times that of m.
     """
-    curvatures, targets, linear = [], [], np.zeros(weights.shape)
-    for block, a in zip(blocks, coefficients, strict=True):
-        t = block.mean(weights) + block.labels.deviation(a)
-        found = Curvature.at(block.labels, t)
-        target = found.times(t) + block.labels.y - found.probabilities
-        linear += _pull(block, found.newton(block.labels, target))
-        curvatures.append(found)
-        targets.append(target)
+    slopes, linear = [], -weights
+    for block, found, a in zip(blocks, curvatures, coefficients, strict=True):
+        slope = block.labels.y - softmax(block.labels, block.mean(weights) + block.labels.deviation(a)) - a
+        linear = linear + _pull(block, a + found.newton(block.labels, slope))
+        slopes.append(slope)
     mean, *_ = posterior_of_weights(_precision(blocks, curvatures), linear.ravel())
-    weights = mean.reshape(weights.shape)
-    new = [
-        found.newton(block.labels, target - found.times(block.mean(weights)))
-        for block, found, target in zip(blocks, curvatures, targets, strict=True)
+    along = mean.reshape(weights.shape)
+    steps = [
+        found.newton(block.labels, slope - found.times(block.mean(along)))
+        for block, found, slope in zip(blocks, curvatures, slopes, strict=True)
     ]
-    return weights, new
+    return along, steps
 
 
 def _psi(blocks: Sequence[LabelBlock], coefficients: Sequence[np.ndarray], weights: np.ndarray) -> float:

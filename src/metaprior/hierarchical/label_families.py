@@ -9,7 +9,7 @@ from metaprior.hierarchical.blocks import make_blocks, place_points
 from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
 from metaprior.hierarchical.label_evidence import LabelEvidence
 from metaprior.hierarchical.label_modes import LabelObjective
-from metaprior.hierarchical.label_prior import LabelPrior
+from metaprior.hierarchical.label_prior import LabelPrior, within_reach
 from metaprior.hierarchical.layout import Layout, Parts
 from metaprior.hierarchical.modes import MAX_ITERATIONS, Mode
 from metaprior.hierarchical.task_scales import ONE_SCALE
@@ -77,9 +77,10 @@ class _Fitter:
 
     def __init__(self, training: LabelTasks, near: LabelFit | None, max_iterations: int, separate: bool | None):
         self.training, self.near, self.max_iterations, self.separate = training, near, max_iterations, separate
-        self.points = place_points(training.tasks)
-        self.blocks = make_blocks(training.tasks, training.counts, training.is_target, self.points, separate=separate)
-        sizes = np.array([len(task.y) for task in training.tasks])
+        tasks = [Task(within_reach(task.x), task.y) for task in training.tasks]
+        self.points = place_points(tasks)
+        self.blocks = make_blocks(tasks, training.counts, training.is_target, self.points, separate=separate)
+        sizes = np.array([len(task.y) for task in tasks])
         self.n_classes = [training.n_classes[members] for _, members in group_by_size(sizes, 3)]
         self.priors: dict[str, LabelPrior] = {}
         self.modes: dict[str, Mode] = {}
@@ -130,6 +131,7 @@ def with_rule_of(prior: LabelPrior, tasks: Sequence[Task], counts: np.ndarray, i
     """
     process = prior.process
     layout, points = process.layout, process.points
+    tasks = [Task(within_reach(task.x), task.y) for task in tasks]
     blocks = make_blocks(tasks, counts, is_target, points, separate=layout.separate)
     most = max(len(prior.weights), 2)
     n_classes = [np.full(len(block.counts), most) for block in blocks]

@@ -2,16 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from metaprior.hierarchical.class_probabilities import log_probabilities
-from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior, Points
-from metaprior.hierarchical.softmax import Curvature, Labels, find_modes
+from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior, Points, from_far_to_near
+from metaprior.hierarchical.softmax import Labels, find_modes, precision_roots
 from metaprior.tasks.scaling import Scaling
 
 MAX_COVARIANCE = 10  # classes up to which the covariance of their latent functions is used
+FAR = 30.0  # standard deviations from which on inputs count by their logarithm
 
 
 class LabelPosterior(NamedTuple):
@@ -19,8 +20,8 @@ class LabelPosterior(NamedTuple):
 
     context: Points
     possible: np.ndarray  # (tasks, classes)
-    coefficients: np.ndarray  # a, (tasks, classes, n)
-    parts: np.ndarray  # E_c, (tasks, classes, n, n)
+    coefficients: np.ndarray  # a, (tasks, classes, n); one row for two classes
+    roots: np.ndarray | None  # V_c of `precision_roots`, (tasks, classes, n, n), where variances are used
     root_sum: np.ndarray | None  # L with L L' = (sum_c E_c)^-1, (tasks, n, n); None for two classes
     converged: np.ndarray  # (1, tasks)
 
@@ -72,31 +73,34 @@ class LabelPrior:
 
         `n_classes` (tasks,) are the numbers of classes of the tasks, `most` the number that arrays have at least.
         """
-        context = self.process.describe(np.asarray(x, np.float64), mask.astype(np.float64))
+        x, y, mask = from_far_to_near(x, y, mask)
+        context = self._describe(x, mask.astype(np.float64))
         most = max(int(n_classes.max()), len(self.weights), most)
-        labels = Labels.of(y, context.mask, n_classes, most, sum(self.process.covariance(context, context)))
+        lines, rest = self.process.covariance(context, context)
+        labels = Labels.of(y, context.mask, n_classes, most, lines + rest)
         mean = self._mean(context, labels.y.shape[1])
         a, converged = find_modes(labels, mean)
-        found = Curvature.at(labels, mean + labels.deviation(a))
+        used = self.ratio > 0.0 and most <= MAX_COVARIANCE
+        roots = precision_roots(labels, mean + labels.deviation(a)) if used else (None, None)
         possible = np.arange(most) < n_classes[:, None]
-        return LabelPosterior(context, possible, a, found.parts, found.root_sum, converged[None])
+        return LabelPosterior(context, possible, a, *roots, converged[None])
 
     def latent(self, posterior: LabelPosterior, x: np.ndarray) -> Latent:
         """Predict the latent functions at standardized queries x (tasks, queries, d), before calibration."""
-        x = np.asarray(x, np.float64)
-        queries = self.process.describe(x, np.ones(x.shape[:2]))
-        is_binary = posterior.root_sum is None
+        queries = self._describe(x, np.ones(x.shape[:2]))
+        is_binary = posterior.coefficients.shape[1] == 1
         unit = 2.0 if is_binary else 1.0  # of the variance: t is the difference of two classes, or one of several
-        cross = unit * sum(self.process.covariance(posterior.context, queries))
+        cross = unit * np.add(*self.process.covariance(posterior.context, queries))
         mean = self._mean(queries, posterior.coefficients.shape[1]) + posterior.coefficients @ cross
         covariance = None
-        if self.ratio > 0.0 and mean.shape[1] <= MAX_COVARIANCE:
-            explained = posterior.parts @ cross[:, None]  # E_c k(X, x)
-            own = unit * sum(self.process.variance(queries))[:, None] - np.sum(cross[:, None] * explained, axis=2)
+        if posterior.roots is not None:
+            solved = posterior.roots @ cross[:, None]  # V_c k(X, x)
+            own = unit * np.add(*self.process.variance(queries))[:, None] - np.sum(solved**2, axis=2)
             covariance = np.swapaxes(np.maximum(own, 0.0), 1, 2)[..., None] * np.eye(mean.shape[1])
             if posterior.root_sum is not None:
-                shared = np.swapaxes(posterior.root_sum, 1, 2)[:, None] @ explained
-                covariance += np.einsum("tciq,tdiq->tqcd", shared, shared)
+                across = np.swapaxes(posterior.roots @ posterior.root_sum[:, None], 2, 3) @ solved  # L' E_c k(X, x)
+                by_query = np.ascontiguousarray(np.moveaxis(across, 3, 1))
+                covariance += by_query @ np.swapaxes(by_query, 2, 3)
         mean = np.swapaxes(mean, 1, 2)
         if is_binary:  # the first class has a latent function of zero
             mean = np.concatenate([np.zeros_like(mean), mean], axis=-1)
@@ -111,13 +115,17 @@ class LabelPrior:
         """Join posteriors and pick tasks."""
         contexts = [posterior.context for posterior in posteriors]
         context = Points(*(np.concatenate(parts)[places] for parts in zip(*contexts, strict=True)))
-        *rest, converged = zip(*(posterior[1:] for posterior in posteriors), strict=True)
-        joined = (None if parts[0] is None else np.concatenate(parts)[places] for parts in rest)
-        return LabelPosterior(context, *joined, np.concatenate(converged, axis=1)[:, places])
+        _, *rest, converged = zip(*posteriors, strict=True)
+        joined: list[Any] = [None if parts[0] is None else np.concatenate(parts)[places] for parts in rest]
+        return LabelPosterior(context, *joined, converged=np.concatenate(converged, axis=1)[:, places])
 
     def float32_problem(self, largest_context: int, standardized: bool) -> str | None:
         """Return None: hierarchical priors always compute in double precision."""
         return None
+
+    def _describe(self, x: np.ndarray, mask: np.ndarray) -> Points:
+        """Return what the prior says about standardized inputs."""
+        return self.process.describe(within_reach(x), mask, mean=len(self.weights) > 0)
 
     def _mean(self, points: Points, n_latent: int) -> np.ndarray:
         """Return F m of every latent function, (tasks, functions, n)."""
@@ -126,8 +134,20 @@ class LabelPrior:
         return self.weights @ np.swapaxes(points.features, 1, 2)
 
 
+def within_reach(x: np.ndarray) -> np.ndarray:
+    """Return standardized inputs in double precision, those farther than FAR at FAR (1 + log(|x| / FAR)), in order.
+
+    The variance of a line through them is a sum of their squares, of which nothing but the largest would be left.
+    """
+    x = np.asarray(x, np.float64)
+    size = np.abs(x)
+    if np.max(size, initial=0.0) <= FAR:
+        return x
+    return np.where(size > FAR, np.sign(x) * FAR * (1.0 + np.log(np.maximum(size, FAR) / FAR)), x)
+
+
 def calibrated(latent: Latent, factor: float, ratio: float) -> np.ndarray:
     """Return log class probabilities (tasks, queries, classes), with the latent functions scaled."""
-    used = latent.covariance is not None and ratio > 0.0
-    covariance = latent.covariance * (ratio * factor**2) if used else None
-    return log_probabilities(factor * latent.mean, covariance)
+    if latent.covariance is None or ratio == 0.0:
+        return log_probabilities(factor * latent.mean, None)
+    return log_probabilities(factor * latent.mean, ratio * factor**2 * latent.covariance)

@@ -3,6 +3,7 @@
 import numpy as np
 from scipy.linalg import lapack
 
+ROUNDING = float(np.finfo(np.float64).eps) ** (2 / 3)  # of a variance, below which differences are noise
 BLAS_SIZE = 64  # from which one matrix at a time, with its zeros left out, is faster than all at once
 
 
@@ -12,6 +13,25 @@ def cholesky(matrix: np.ndarray) -> np.ndarray:
     if info:
         raise np.linalg.LinAlgError("the matrix is not positive definite")
     return factor
+
+
+def stable_cholesky(matrices: np.ndarray) -> np.ndarray:
+    """Return Cholesky factors (..., n, n), with as much added to each diagonal as rounding makes necessary."""
+    try:
+        return np.linalg.cholesky(matrices)
+    except np.linalg.LinAlgError:
+        each = matrices.reshape(-1, *matrices.shape[-2:])
+        return np.stack([_jittered_cholesky(one) for one in each]).reshape(matrices.shape)
+
+
+def _jittered_cholesky(matrix: np.ndarray) -> np.ndarray:
+    diagonal = np.diagonal(matrix)
+    for jitter in (0.0, 1e-12, 1e-10, 1e-8, 1e-6):
+        try:
+            return np.linalg.cholesky(matrix + np.diag(jitter * diagonal))
+        except np.linalg.LinAlgError:
+            continue
+    raise np.linalg.LinAlgError("a covariance is not positive definite")
 
 
 def triangular_inverse(factor: np.ndarray) -> np.ndarray:

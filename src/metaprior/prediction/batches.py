@@ -116,7 +116,7 @@ class Posteriors:
             given = self._cast(padded), self._cast(y.rows[places]), places >= 0
             if self.n_classes is None:
                 return member.condition(*given)
-            return member.condition_labels(*given, self.n_classes[tasks], int(self.n_classes.max()))
+            return member.condition_labels(*given, self.n_classes[tasks], int(self.n_classes[tasks[0]]))
 
         posteriors = self._each(of_member, self._scaled, len(tasks))
         self._warn_unconverged(tasks, posteriors)
@@ -152,10 +152,12 @@ class Posteriors:
     def _batches(self, queries: Ragged) -> Iterator[tuple[np.ndarray, int, int, int]]:
         """Yield tasks, the first of their queries, the size to pad these to, and the number of tasks of a chunk.
 
-        Tasks with more queries than that come in several batches, so that no batch has a task twice.
+        Tasks with more queries than that come in several batches, so that no batch has a task twice. All tasks of a
+        batch have as many classes: none is computed with classes that it lacks.
         """
-        for context_size in np.unique(self._size).tolist():
-            of_size = np.flatnonzero((self._size == context_size) & (queries.sizes > 0))
+        kinds = self._size if self.n_classes is None else self._size + 1j * self.n_classes
+        for kind in np.unique(kinds).tolist():
+            of_size, context_size = np.flatnonzero((kinds == kind) & (queries.sizes > 0)), int(kind.real)
             for size, chosen in self._group(np.minimum(queries.sizes[of_size], MAX_QUERIES), context_size):
                 tasks = of_size[chosen]
                 at_once = min(self._chunk_size(size, context_size), padded_size(len(tasks)))
