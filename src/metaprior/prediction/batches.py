@@ -116,7 +116,7 @@ class Posteriors:
             given = self._cast(padded), self._cast(y.rows[places]), places >= 0
             if self.n_classes is None:
                 return member.condition(*given)
-            return member.condition_labels(*given, self.n_classes[tasks], int(self.n_classes[tasks[0]]))
+            return member.condition_labels(*given, self.n_classes[tasks])
 
         posteriors = self._each(of_member, self._scaled, len(tasks))
         self._warn_unconverged(tasks, posteriors)
