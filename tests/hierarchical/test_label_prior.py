@@ -174,3 +174,13 @@ def test_probabilities_are_near_those_of_elliptical_slice_sampling(prior, n_clas
         total = total + np.exp(t[:, N:] - logsumexp(t[:, N:], axis=0))
     _, log_probabilities = predict(prior, x, y, queries, n_classes)
     np.testing.assert_allclose(np.exp(log_probabilities[:, 0]), total / n_steps, atol=0.06)
+
+
+@pytest.mark.parametrize(("n_rows", "known", "asked"), [(1, 2, 3), (3, 3, 4)])
+def test_a_common_rule_is_not_stretched_to_more_classes(prior, n_rows, known, asked):
+    """The single row of two classes would otherwise be added to every one of several."""
+    with_rule = replace(prior, weights=np.ones((n_rows, prior.weights.shape[1])))
+    x, y, queries = draw(asked)
+    with pytest.raises(ValueError, match=f"n_classes must be at most {known}, .*common rule for; got {asked}"):
+        predict(with_rule, x, y, queries, asked)
+    assert predict(with_rule, x, np.minimum(y, known - 1), queries, known)[1].shape == (known, 1, QUERIES)

@@ -51,8 +51,10 @@ def fit_prior(
         with progress_bar("learning the common mean", len(chosen.priors), "priors", meta.progress) as move:
             priors = []
             for prior in chosen.priors:
-                learn = with_rule_of_all if labels else _with_all_tasks
-                priors.append(learn(prior, environments.tasks, sample, target))
+                if labels:
+                    priors.append(with_rule_of_all(prior, environments.tasks, sample))
+                else:
+                    priors.append(_with_all_tasks(prior, environments.tasks, sample, target))
                 if move is not None:
                     move(len(priors), "")
     _warn_if_too_wide(chosen.spread)
@@ -132,7 +134,7 @@ def _with_all_tasks(
 
 
 def with_rule_of_all(
-    prior: LabelPrior, environments: Sequence[Sequence[Task]], sample: Sequence[Sequence[Task]], target: int
+    prior: LabelPrior, environments: Sequence[Sequence[Task]], sample: Sequence[Sequence[Task]]
 ) -> LabelPrior:
     """Return the prior with its common rule, if it has one, learned from up to MAX_RULE_TASKS of each environment."""
     counts = prior.counts
@@ -140,14 +142,13 @@ def with_rule_of_all(
         return prior
     more = sample_tasks(environments, MAX_RULE_TASKS, 0)
     rng = np.random.default_rng(0)
-    tasks, of_task, is_target = [], [], []
-    for e, (drawn, some) in enumerate(zip(sample, more, strict=True)):
-        count = counts[e] * len(drawn) / max(len(some), 1)
+    tasks, of_task = [], []
+    for of_environment, drawn, some in zip(counts, sample, more, strict=True):
+        count = of_environment * len(drawn) / max(len(some), 1)
         for task in some if count > 0 else ():
             tasks.append(prior.scaling.task(thin_task(task, MAX_READINGS // 2, rng)))
             of_task.append(count)
-            is_target.append(float(e == target))
-    return with_rule_of(prior, tasks, np.array(of_task), np.array(is_target))
+    return with_rule_of(prior, tasks, np.array(of_task))
 
 
 def _same_size(tasks: Sequence[Task], sample: Sequence[Task]) -> bool:

@@ -31,7 +31,6 @@ class LabelTasks:
     tasks: Sequence[Task]
     n_classes: np.ndarray  # (tasks,)
     counts: np.ndarray  # (tasks,)
-    is_target: np.ndarray  # (tasks,)
     of_environment: np.ndarray | None = None  # (environments,): the count of a task of each
 
 
@@ -79,7 +78,7 @@ class _Fitter:
         self.training, self.near, self.max_iterations, self.separate = training, near, max_iterations, separate
         tasks = [Task(within_reach(task.x), task.y) for task in training.tasks]
         self.points = place_points(tasks)
-        self.blocks = make_blocks(tasks, training.counts, training.is_target, self.points, separate=separate)
+        self.blocks = make_blocks(tasks, training.counts, np.zeros(len(tasks)), self.points, separate=separate)
         sizes = np.array([len(task.y) for task in tasks])
         self.n_classes = [training.n_classes[members] for _, members in group_by_size(sizes, 3)]
         self.priors: dict[str, LabelPrior] = {}
@@ -124,7 +123,7 @@ def _n_weights(layout: Layout, n_points: int) -> int:
     return n_common * (2 if layout.parts.environment else 1)
 
 
-def with_rule_of(prior: LabelPrior, tasks: Sequence[Task], counts: np.ndarray, is_target: np.ndarray) -> LabelPrior:
+def with_rule_of(prior: LabelPrior, tasks: Sequence[Task], counts: np.ndarray) -> LabelPrior:
     """Return the prior with its common rule learned from other tasks; all else stays as it is.
 
     Tasks must be standardized by the prior's scaling.
@@ -132,7 +131,7 @@ def with_rule_of(prior: LabelPrior, tasks: Sequence[Task], counts: np.ndarray, i
     process = prior.process
     layout, points = process.layout, process.points
     tasks = [Task(within_reach(task.x), task.y) for task in tasks]
-    blocks = make_blocks(tasks, counts, is_target, points, separate=layout.separate)
+    blocks = make_blocks(tasks, counts, np.zeros(len(tasks)), points, separate=layout.separate)
     most = max(len(prior.weights), 2)
     n_classes = [np.full(len(block.counts), most) for block in blocks]
     evidence = LabelObjective(layout, blocks, n_classes, points, common=True).evidence(process.theta)

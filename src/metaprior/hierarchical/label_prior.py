@@ -131,6 +131,9 @@ class LabelPrior:
         """Return F m of every latent function, (tasks, functions, n)."""
         if not len(self.weights):
             return np.zeros((len(points.mask), n_latent, points.mask.shape[1]))
+        if len(self.weights) != n_latent:  # a single row, of the difference of two classes, would serve any number
+            known, asked = (max(number, 2) for number in (len(self.weights), n_latent))
+            raise ValueError(f"n_classes must be at most {known}, which this prior has a common rule for; got {asked}.")
         return self.weights @ np.swapaxes(points.features, 1, 2)
 
 

@@ -80,11 +80,11 @@ def label_tasks(
     sizes: Sequence[int] | None = None,
 ) -> LabelTasks:
     """Standardize the tasks of environments with weight within their classes, and count them as `training_tasks`."""
-    kept, counts, of_environment, is_target = task_counts(environments, target, option, sizes)
+    kept, counts, of_environment, _ = task_counts(environments, target, option, sizes)
     scaling = fit_label_scaling(kept, option.weights, within=True)
     tasks = [scaling.task(task) for tasks in kept for task in tasks]
     n_classes = np.array([number_of_classes(task, n_shared) for task in tasks])
-    return LabelTasks(scaling, tasks, n_classes, counts, is_target, of_environment)
+    return LabelTasks(scaling, tasks, n_classes, counts, of_environment)
 
 
 def labels_without_test(

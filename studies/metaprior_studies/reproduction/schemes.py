@@ -182,7 +182,7 @@ def metrics(ensemble: Ensemble | None, test: TestTask, likelihood: str) -> dict[
         return dict.fromkeys(names, np.nan)
     tasks = unstack_tests(test)
     if likelihood == "bernoulli":
-        log_probabilities, y, _ = predict_labels(ensemble, tasks)
+        log_probabilities, y, _ = predict_labels(ensemble, tasks, np.full(len(tasks), 2))
         return _means(summarize_labels(y, log_probabilities))
     predictive, y, _ = predict_tasks(ensemble, tasks)
     return score_mixture(predictive, y)
