@@ -10,6 +10,8 @@ from metaprior.hierarchical.small_matrices import log_sum_exp
 
 N_NODES = 32  # of Gauss-Hermite quadrature, for two classes
 N_POINTS = 128  # of a quasi-random sequence, for more; about that many
+CACHED = 2**17  # latent functions at these points that are computed at once, and stay in the processor's cache
+TINY = 1e-200  # average probability from which on it is computed by logarithms: it may be less than the least number
 # Variance from which the roles of t and the logistic are swapped in the quadrature; about the variance of the logistic.
 MAX_NARROW_VARIANCE = math.pi
 
@@ -36,10 +38,26 @@ def _of_many(mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
     eigenvalues, vectors = np.linalg.eigh(covariance)
     # The symmetric root, with points that are the same for all classes: equal classes get equal probabilities.
     root = vectors * np.sqrt(np.maximum(eigenvalues, 0.0))[..., None, :] @ np.swapaxes(vectors, -1, -2)
-    points = _points(mean.shape[-1])
-    t = mean[..., None, :] + points @ root
-    t -= log_sum_exp(t, axis=-1)[..., None]
-    return log_sum_exp(t, axis=-2) - math.log(len(points))
+    points, n_classes = _points(mean.shape[-1]).T, mean.shape[-1]
+    found, rows, roots = np.empty(mean.shape), mean.reshape(-1, n_classes), root.reshape(-1, n_classes, n_classes)
+    flat, step = found.reshape(rows.shape), max(CACHED // points.size, 1)
+    for first in range(0, len(rows), step):
+        some = slice(first, first + step)
+        flat[some] = _average(rows[some, :, None] + roots[some] @ points)
+    return found
+
+
+def _average(t: np.ndarray) -> np.ndarray:
+    """Return the log of the average of softmax(t) over points, (rows, classes), for t (rows, classes, points)."""
+    relative = np.exp(t - t.max(axis=1, keepdims=True))
+    average = np.mean(relative / relative.sum(axis=1, keepdims=True), axis=-1)
+    tiny = np.min(average, axis=1) < TINY
+    with np.errstate(divide="ignore"):
+        found = np.log(average)
+    if tiny.any():
+        logs = t[tiny] - log_sum_exp(t[tiny], axis=1)[:, None]
+        found[tiny] = log_sum_exp(logs, axis=-1) - math.log(t.shape[-1])
+    return found
 
 
 def _of_two(mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
