@@ -39,7 +39,6 @@ from threadpoolctl import threadpool_limits
 from metaprior.hierarchical.label_prior import LabelPrior, Latent, calibrated
 from metaprior.hierarchical.modes import MAX_ITERATIONS
 from metaprior.metrics import report, summarize_labels
-from metaprior.search.averaging import contaminated
 from metaprior.search.family_search import FOLD_ITERATIONS, Option
 from metaprior.search.held_out_labels import LabelQueries, peak
 from metaprior.search.label_search import LabelSearch
@@ -52,7 +51,7 @@ LAPLACE, EXACT, SOFTMAX = "Laplace", "exact (sampled)", "softmax, Laplace"
 ADDED, SCALES = 10.0 ** np.arange(-4.0, 0.0), 4.0 ** np.arange(-1.0, 3.0)  # of Dirichlet regression
 N_TESTS = 60
 LABELS_PER_TASK, FACTOR_STD = 10.0, 0.5  # of calibrations
-LOG_FACTORS, RATIOS = np.log(2.0) * np.arange(-3.0, 7.0), (1.0, 0.3, 0.1, 0.03, 0.0)
+LOG_FACTORS, RATIOS = 0.2 * np.arange(-5.0, 16.0), (1.0, 0.3, 0.1, 0.03, 0.0)
 
 Contestant = Callable[[GivenClasses], Latent]
 
@@ -75,7 +74,8 @@ class Fitted(NamedTuple):
     def calibrate(self, latent: Latent) -> tuple[float, float, float]:
         """Return the best log posterior density of a calibration, its factor and its ratio.
 
-        Every task counts as some independent labels, and a normal prior keeps the log factor near zero.
+        Every task counts as some independent labels, and a normal prior keeps the log factor near zero. Labels are
+        scored by their log probabilities as they are: less for gross errors would favor factors that are too large.
         """
         rows, columns = np.nonzero(self.queries.asked)
         owner, y = self.queries.owner[rows], self.queries.y[rows, columns].astype(int)
@@ -85,8 +85,7 @@ class Fitted(NamedTuple):
         for ratio in RATIOS:
             values = -0.5 * (LOG_FACTORS / FACTOR_STD) ** 2
             for i, factor in enumerate(np.exp(LOG_FACTORS).tolist()):
-                log_p = np.take_along_axis(calibrated(some, factor, ratio), y[:, None], -1)[:, 0]
-                values[i] += count @ contaminated(log_p, -np.log(self.queries.n_classes[rows]))
+                values[i] += count @ np.take_along_axis(calibrated(some, factor, ratio), y[:, None], -1)[:, 0]
             value, log_factor = peak(LOG_FACTORS, values)
             found.append((value, float(np.exp(log_factor)), ratio))
         return max(found)
@@ -295,16 +294,14 @@ def run(
 
 
 @app.command()
-def inference(
-    draws: Draws = 16, steps: Steps = 4000, processes: Processes = 2, out: Out = None, resume: Resume = False
-):
+def inference(draws: Draws = 8, steps: Steps = 2000, processes: Processes = 2, out: Out = None, resume: Resume = False):
     """Compare posteriors of two classes with slice sampling."""
     problems = [Problem(2, 1), Problem(2, 5), Problem(2, 10)]
     run(compare_inference, problems, LAPLACE, draws, steps, processes, out, resume)
 
 
 @app.command()
-def likelihoods(draws: Draws = 16, processes: Processes = 2, out: Out = None, resume: Resume = False):
+def likelihoods(draws: Draws = 8, processes: Processes = 2, out: Out = None, resume: Resume = False):
     """Compare models of five classes."""
     problems = [Problem(5, 1), Problem(5, 5)]
     run(compare_likelihoods, problems, SOFTMAX, draws, 0, processes, out, resume)
