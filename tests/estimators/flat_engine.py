@@ -40,7 +40,7 @@ class Flat:
         return None
 
 
-def fit_flat(meta, environments, tests, patience, checkpoint):
+def fit_prior(meta, environments, tests, patience, checkpoint):
     level = np.mean([task.y.mean() for tasks in environments.tasks for task in tasks])
     choice = Choice([Candidate((0.0, 1.0), None), Candidate((0.5, 0.5), None)], np.array([0.25, 0.75]), None)
     report = make_report(choice, environments.names, environments.target, 1, 1)
@@ -58,11 +58,11 @@ def read_model(meta, header, tensors):
     return Ensemble(tuple(map(Flat, tensors["level"])), np.ones(header["n_members"]))
 
 
-def use(setattr, setitem):
-    """Make this the engine of all fits."""
+def use(setitem):
+    """Make this what fits the default."""
     from metaprior.estimators import base, persistence
 
-    setattr(base.MetaGP, "_engine", lambda self, environments: fit_flat)
+    setitem(base.ENGINES, "hierarchical", __name__)
     setitem(persistence.ENGINES, "flat", __name__)
 
 
@@ -74,7 +74,7 @@ if __name__ == "__main__":
     import metaprior
     from metaprior.tables.frames import predict_frame
 
-    use(setattr, dict.__setitem__)
+    use(dict.__setitem__)
     fitted = metaprior.MetaGPRegressor().fit(TASKS[:1], TASKS[1:])
     with tempfile.TemporaryDirectory() as folder:
         fitted.save(Path(folder) / "flat.prior")

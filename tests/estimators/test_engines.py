@@ -19,7 +19,7 @@ from metaprior.training import steps
 
 @pytest.fixture
 def flat(monkeypatch):
-    flat_engine.use(monkeypatch.setattr, monkeypatch.setitem)
+    flat_engine.use(monkeypatch.setitem)
     return MetaGPRegressor().fit(TASKS[:1], TASKS[1:])
 
 
