@@ -50,6 +50,19 @@ def triangular_inverses(factors: np.ndarray) -> np.ndarray:
     return np.stack(inverses).reshape(factors.shape)
 
 
+def positive_inverses(matrices: np.ndarray) -> np.ndarray:
+    """Return the inverses of symmetric, positive definite matrices (..., n, n)."""
+    if matrices.shape[-1] < BLAS_SIZE:
+        return np.linalg.inv(matrices)
+    inverses = np.empty(matrices.shape)
+    for place in np.ndindex(matrices.shape[:-2]):
+        inverse, info = lapack.dpotri(cholesky(matrices[place]), lower=1)  # type: ignore[attr-defined]
+        if info:
+            raise np.linalg.LinAlgError("the matrix is singular")
+        inverses[place] = inverse + np.tril(inverse, -1).T
+    return inverses
+
+
 def log_sum_exp(values: np.ndarray, axis: int) -> np.ndarray:
     """Return log sum exp along an axis; minus infinity where all values are."""
     largest = np.max(values, axis=axis, keepdims=True)

@@ -19,7 +19,13 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit
 
-from metaprior.hierarchical.small_matrices import ROUNDING, log_sum_exp, stable_cholesky, triangular_inverses
+from metaprior.hierarchical.small_matrices import (
+    ROUNDING,
+    log_sum_exp,
+    positive_inverses,
+    stable_cholesky,
+    triangular_inverses,
+)
 
 LEAST = 1e-24  # probability, for which 1 - 1e-16 and 1 are the same
 MAX_STEPS = 100
@@ -86,7 +92,7 @@ class Curvature(NamedTuple):
         """Compute W at the latent functions t."""
         pi = softmax(labels, t)
         scaled, scale, _ = _scaled(labels, pi)
-        parts = scale[..., :, None] * np.linalg.inv(scaled) * scale[..., None, :]
+        parts = scale[..., :, None] * positive_inverses(scaled) * scale[..., None, :]
         if labels.is_binary:
             return cls(pi, parts, None)
         return cls(pi, parts, _root_of_sum(parts, labels.mask))
@@ -172,10 +178,11 @@ def precision_roots(labels: Labels, t: np.ndarray) -> tuple[np.ndarray, np.ndarr
     What a sample explains of a variance is known more exactly from these than from E_c itself, if K is large.
     """
     scaled, scale, _ = _scaled(labels, softmax(labels, t))
-    roots = triangular_inverses(stable_cholesky(scaled)) * scale[..., None, :]
+    inverses = triangular_inverses(stable_cholesky(scaled))
+    inverses *= scale[..., None, :]
     if labels.is_binary:
-        return roots, None
-    return roots, _root_of_sum(np.swapaxes(roots, 2, 3) @ roots, labels.mask)
+        return inverses, None
+    return inverses, _root_of_sum(np.swapaxes(inverses, 2, 3) @ inverses, labels.mask)
 
 
 def find_modes(labels: Labels, mean: np.ndarray, start: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
