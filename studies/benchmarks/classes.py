@@ -29,7 +29,7 @@ from metaprior import MetaGPClassifier
 from metaprior.estimators.baselines import logistic_regression, nearest_class_mean, score_baseline
 from metaprior.metrics import report
 from metaprior.tasks.scaling import Scaling, fit_label_scaling, identity_scaling
-from metaprior.tasks.types import Task, TestTask
+from metaprior.tasks.types import Task
 from metaprior_studies.drawn_tasks import DrawnTasks
 from metaprior_studies.environments.episodes import FewShot
 from metaprior_studies.environments.images import features
