@@ -46,7 +46,7 @@ def test_two_classes_are_softmax_with_two_latent_functions():
     np.testing.assert_allclose(found.weights[0], np.sqrt(0.5) * (second - first), atol=1e-5)
 
 
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 1e3, 1e6])
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
 def test_slopes_are_those_of_central_differences(problem, scale):
     block = make_block(seed=1, scale=scale, **problem)

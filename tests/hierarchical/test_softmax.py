@@ -9,6 +9,7 @@ from scipy.optimize import brentq
 from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
+from metaprior.hierarchical.small_matrices import positive_inverses
 from metaprior.hierarchical.softmax import Curvature, Labels, find_modes, softmax
 
 SCALES = [1e-3, 1e-1, 1.0, 10.0, 1e3]
@@ -120,6 +121,52 @@ def test_separable_classes_have_finite_latent_functions(scale):
     assert np.isfinite(found.log_determinant(labels)).all()
     np.testing.assert_array_equal(found.probabilities[0].argmax(axis=0), y)
     np.testing.assert_allclose(a[0].sum(axis=0), 0.0, atol=1e-8)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("scale", [1e4, 1e6, 1e8])
+def test_contradicting_labels_of_one_sample_under_a_large_variance(scale, n_classes):
+    """The mode is where the probabilities are the shares of the classes, which t = K a leaves no digit of."""
+    y = np.resize([0, 0, 1], 9)
+    labels = one_task(y, np.full((9, 9), scale), n_classes)
+    a, converged = find_modes(labels, np.zeros(labels.y.shape))
+    assert converged.all()
+    found = softmax(labels, labels.deviation(a))[0, -n_classes + 1]
+    np.testing.assert_allclose(found, 1 / 3, atol=1e-3)
+    # The same labels of two samples, with a sample without any doubt beside them.
+    labels = one_task([*y, 0], scale * np.pad(np.ones((9, 9)), (0, 1)) + 1e-3 * np.eye(10), n_classes)
+    assert find_modes(labels, np.zeros(labels.y.shape))[1].all()
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_a_mean_of_any_size_that_contradicts_the_labels(n_classes):
+    """Far from the tasks of the fit, the mean of a common rule may say anything."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(12, 2))
+    y = rng.integers(0, n_classes, 12)
+    for size in (1.0, 1e2, 1e4):
+        labels = one_task(y, size**2 * (x @ x.T) + kernel(x, x), n_classes)
+        mean = size * rng.normal(size=labels.y.shape)
+        a, converged = find_modes(labels, mean)
+        assert converged.all()
+        np.testing.assert_allclose(a, labels.y - softmax(labels, mean + labels.deviation(a)), atol=1e-6)
+
+
+def test_a_step_that_is_no_number_is_not_taken(monkeypatch):
+    labels = make_block(2, (6, 1), (3, 3)).labels
+    monkeypatch.setattr(Curvature, "newton", lambda self, labels, v: np.full(v.shape, np.nan))
+    a, converged = find_modes(labels, np.zeros(labels.y.shape))
+    assert np.isfinite(a).all()
+    assert not converged.any()
+
+
+def test_large_and_small_matrices_have_the_same_inverses():
+    """From 64 samples on they are computed one by one."""
+    root = np.random.default_rng(0).normal(size=(2, 3, 70, 90))
+    matrices = root @ np.swapaxes(root, 2, 3)
+    np.testing.assert_allclose(positive_inverses(matrices), np.linalg.inv(matrices), atol=1e-10)
+    with pytest.raises(np.linalg.LinAlgError):
+        positive_inverses(-matrices)
 
 
 def test_no_context():

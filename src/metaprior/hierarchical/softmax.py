@@ -20,13 +20,13 @@ import numpy as np
 from scipy.special import expit
 
 from metaprior.hierarchical.small_matrices import (
-    ROUNDING,
     log_sum_exp,
     positive_inverses,
     stable_cholesky,
     triangular_inverses,
 )
 
+ROUNDING = 1e-13  # that a variance gains per sample, relative
 LEAST = 1e-24  # probability, for which 1 - 1e-16 and 1 are the same
 MAX_STEPS = 100
 MAX_HALVINGS = 40
@@ -234,9 +234,10 @@ def _first_step(labels: Labels, mean: np.ndarray) -> np.ndarray:
 
 def _chord(labels: Labels, found: Curvature, mean: np.ndarray, a: np.ndarray) -> np.ndarray:
     """Take steps from near the mode with a curvature that was found nearby: a cheap end of Newton's method."""
+    new = a
     for _ in range(CHORD_STEPS):
-        a = a + found.newton(labels, labels.y - softmax(labels, mean + labels.deviation(a)) - a)
-    return a
+        new = new + found.newton(labels, labels.y - softmax(labels, mean + labels.deviation(new)) - new)
+    return np.where(np.isfinite(new), new, a)
 
 
 def _backtrack(
