@@ -1,0 +1,89 @@
+"""Calibration and choice of priors of labels by held-out tasks."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from metaprior import MetaGPClassifier
+from metaprior.search.family_search import Option
+from metaprior.search.held_out_labels import peak
+from metaprior.search.label_search import LabelSearch
+from metaprior.tasks.types import Task
+
+
+def draw_tasks(n_tasks, seed=0, n=16, n_classes=2, noise=0.1):
+    """Every task has a linear rule of its own, and labels with hardly any noise: latent functions are large."""
+    rng = np.random.default_rng(seed)
+    tasks = []
+    for _ in range(n_tasks):
+        x, rule = rng.normal(size=(n, 2)), rng.normal(size=(2, n_classes))
+        scores = x @ rule + noise * rng.normal(size=(n, n_classes))
+        tasks.append((x, np.argsort(np.argsort(scores, axis=1), axis=1).argmax(axis=1)))
+    return tasks
+
+
+def searched(calibrate):
+    tasks = [Task(x, y.astype(float)) for x, y in draw_tasks(6, n_classes=3)]
+    search = LabelSearch([[], tasks], 1, None, seed=0, calibrate=calibrate)
+    search.add(Option((0.0, 1.0)))
+    return search
+
+
+@pytest.fixture(scope="module")
+def both():
+    return [searched(calibrate) for calibrate in (False, True)]
+
+
+def test_calibration_improves_the_log_loss_of_held_out_labels(both):
+    losses = []
+    for search in both:
+        queries = search.queries
+        by_task = [queries.by_task(queries.of_labels(each.held_out)) for each in search.scored]
+        losses.append(-np.mean(by_task))
+    plain, calibrated = losses
+    assert calibrated < plain - 0.02
+
+
+def test_without_calibration_priors_are_laplace_as_it_is(both):
+    plain, calibrated = both
+    assert {(each.prior.factor, each.prior.ratio) for each in plain.scored} == {(1.0, 1.0)}
+    assert all(each.prior.factor > 1.0 for each in calibrated.scored)
+
+
+def test_held_out_predictions_are_probabilities_of_every_query(both):
+    for search in both:
+        for each in search.scored:
+            asked = np.exp(each.held_out[search.queries.asked])
+            np.testing.assert_allclose(asked.sum(axis=1), 1.0, atol=1e-6)
+        rows = search.queries.rows_of(np.arange(len(search.tasks)))
+        np.testing.assert_array_equal(rows, np.arange(len(search.queries.splits)))
+
+
+def test_the_factor_leaves_the_more_probable_of_two_classes():
+    meta = MetaGPClassifier(0.0, random_state=0).fit(target_tasks=draw_tasks(2, n=8))
+    [(x, y)] = draw_tasks(1, seed=1, n=40)
+    first, predictions = meta.model_.members[0], []
+    for factor in (0.1, 1.0, 10.0):
+        meta.model_ = meta.model_._replace(members=[replace(first, factor=factor)], weights=np.ones(1))
+        predictions.append(meta.adapt(x[:8], y[:8]).predict_proba(x)[:, 1])
+    small, one, large = np.abs(np.array(predictions) - 0.5).max(axis=1)
+    assert small < one < large
+    np.testing.assert_array_equal(np.array(predictions) > 0.5, [predictions[1] > 0.5] * 3)
+
+
+def test_with_one_target_task_those_of_the_source_hold_out():
+    meta = MetaGPClassifier(0.5, random_state=0).fit(draw_tasks(3, n=8), draw_tasks(1, seed=1, n=8))
+    assert all((member.factor, member.ratio) != (1.0, 1.0) for member in meta.model_.members)
+    alone = MetaGPClassifier(random_state=0).fit(target_tasks=draw_tasks(1, seed=1, n=8))
+    assert all((member.factor, member.ratio) == (1.0, 1.0) for member in alone.model_.members)
+
+
+@pytest.mark.parametrize("at", [-0.3, 0.0, 0.4, 3.0, -3.0])
+def test_the_peak_is_that_of_a_parabola_within_a_step_of_the_grid(at):
+    grid = np.linspace(-2.0, 2.0, 9)
+    value, where = peak(grid, 5.0 - (grid - at) ** 2)
+    if abs(at) < 2.0:
+        assert (value, where) == pytest.approx((5.0, at))
+    else:
+        assert where == pytest.approx(2.0 * np.sign(at), abs=0.01)
