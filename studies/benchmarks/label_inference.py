@@ -48,7 +48,7 @@ from metaprior_studies.open_settings import validation_seeds
 METRICS = ("log_loss", "accuracy", "calibration_error")
 FAMILY, EQUALLY = "smooth", Option((0.5, 0.5))
 LAPLACE, EXACT, SOFTMAX = "Laplace", "exact (sampled)", "softmax, Laplace"
-ADDED, SCALES = 10.0 ** np.arange(-4.0, 0.0), 4.0 ** np.arange(-1.0, 3.0)  # of Dirichlet regression
+ADDED, SCALES = 10.0 ** np.arange(-4.0, 0.0), 4.0 ** np.arange(-4.0, 1.0)  # of Dirichlet regression
 N_TESTS = 60
 LABELS_PER_TASK, FACTOR_STD = 10.0, 0.5  # of calibrations
 LOG_FACTORS, RATIOS = 0.2 * np.arange(-5.0, 16.0), (1.0, 0.3, 0.1, 0.03, 0.0)
