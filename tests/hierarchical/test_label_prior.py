@@ -140,6 +140,28 @@ def test_factor_and_ratio_scale_the_latent_functions(prior):
     assert (plain.max(axis=0) < sharper.max(axis=0)).all()
 
 
+def test_shrunk_latent_functions_are_those_of_scikit_learn_with_a_smaller_covariance(prior):
+    x, y, queries = draw(2)
+    peer = GaussianProcessClassifier(Given(2.0 * 0.3**2 * covariance(prior, x, queries)[0]), optimizer=None)
+    peer.fit(np.arange(N)[:, None], y[0])
+    mean, variance = peer.latent_mean_and_variance(np.arange(N, N + QUERIES)[:, None])
+    latent, _ = predict(replace(prior, shrink=0.3), x, y, queries, 2)
+    np.testing.assert_allclose(latent.mean[0, :, 1], mean, atol=1e-5)
+    np.testing.assert_allclose(latent.covariance[0, :, 1, 1], variance, atol=1e-5)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_a_common_rule_shrinks_too(prior, n_classes):
+    """So that without a context factor * shrink is all that counts."""
+    rows = 1 if n_classes == 2 else n_classes
+    ruled = replace(prior, weights=np.random.default_rng(0).normal(size=(rows, prior.weights.shape[1])))
+    x, y, queries = draw(n_classes)
+    empty = x[:, :0], y[:, :0], queries, n_classes
+    _, plain = predict(ruled, *empty)
+    _, shrunk = predict(replace(ruled, factor=4.0, shrink=0.25), *empty)
+    np.testing.assert_allclose(shrunk, plain, atol=1e-9)
+
+
 def test_posteriors_are_joined_and_picked(prior):
     x, y, queries = draw(3, n_tasks=3)
     whole = prior.condition_labels(x, y, np.ones(y.shape), np.array([3, 3, 3]))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaprior.search.folds import make_folds, reference_log_densities, split_task
+from metaprior.search.folds import make_folds, reference_log_densities, split_labels, split_task
 from metaprior.tasks.types import Task
 
 SEEDS = st.integers(0, 2**31 - 1)
@@ -66,6 +66,33 @@ def test_no_class_is_asked_about_more_often_than_another():
     queries = np.concatenate([split.y_query for _ in range(400) for split in split_task(task, rng, labels=True)])
     share = np.bincount(queries.astype(int)) / len(queries)
     np.testing.assert_allclose(share, 1 / 3, atol=0.005)
+
+
+@given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=8), by_class=st.booleans(), seed=SEEDS)
+def test_labels_are_queries_once_given_four_fifths_of_the_task(sizes, by_class, seed):
+    rng, counts = np.random.default_rng(seed), np.array(sizes)
+    y = rng.permutation(np.repeat(np.arange(len(sizes)), counts))
+    task, alone = a_task(len(y), y), by_class and counts.max() == 1
+    splits = split_labels(task, rng, by_class)
+    asked = np.concatenate([split.x_query[:, 0] for split in splits]).astype(int)
+    kept = np.arange(len(y)) if alone or not by_class else np.flatnonzero(counts[y] > 1)
+    np.testing.assert_array_equal(np.sort(asked), kept)
+    for split in splits:
+        assert alone or len(split.y_query) in (len(kept) // len(splits), -(-len(kept) // len(splits)))
+        assert len(split.y_context) + len(split.y_query) == len(y)
+        np.testing.assert_array_equal(split.y_query, y[split.x_query[:, 0].astype(int)])
+        np.testing.assert_array_equal(split.y_context, y[split.x_context[:, 0].astype(int)])
+    assert len(splits) == (1 if alone else min(len(kept), 5))
+
+
+@given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=8), seed=SEEDS)
+def test_stratified_contexts_have_every_class(sizes, seed):
+    rng, counts = np.random.default_rng(seed), np.array([2, *sizes])
+    y = rng.permutation(np.repeat(np.arange(len(counts)), counts))
+    for split in split_labels(a_task(len(y), y), rng, by_class=True):
+        found = np.bincount(split.y_query.astype(int), minlength=len(counts))
+        assert (found < counts).all()
+        assert (found <= -(-counts // 5) + 1).all()
 
 
 def test_one_sample_per_class_is_predicted_from_the_prior():

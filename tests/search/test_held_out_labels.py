@@ -7,7 +7,7 @@ import pytest
 
 from metaprior import MetaGPClassifier
 from metaprior.search.family_search import Option
-from metaprior.search.held_out_labels import peak
+from metaprior.search.held_out_labels import AS_FITTED, SEPARABLE, SHRINKS, peak
 from metaprior.search.label_search import LabelSearch
 from metaprior.tasks.types import Task
 
@@ -87,3 +87,13 @@ def test_the_peak_is_that_of_a_parabola_within_a_step_of_the_grid(at):
         assert (value, where) == pytest.approx((5.0, at))
     else:
         assert where == pytest.approx(2.0 * np.sign(at), abs=0.01)
+
+
+def test_more_inputs_than_samples_are_expected_to_be_separable():
+    rng = np.random.default_rng(0)
+    for n_inputs, expected in ((7, AS_FITTED), (8, SEPARABLE)):  # contexts have 8 samples or 7
+        tasks = [Task(rng.normal(size=(9, n_inputs)), np.arange(9.0) % 2) for _ in range(3)]
+        search = LabelSearch([[], tasks], 1, None, seed=0)
+        search.add(Option((0.0, 1.0)))
+        assert search.queries._expected(search.scored[0].prior) is expected
+        assert {each.prior.shrink for each in search.scored} <= set(SHRINKS)

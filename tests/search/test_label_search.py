@@ -19,7 +19,7 @@ UNBALANCED = [*BALANCED, [0] * 8]
 @pytest.mark.parametrize(
     ("labels", "n_shared", "by_class"), [(BALANCED, 2, True), (UNBALANCED, 2, False), (UNBALANCED, None, True)]
 )
-def test_contexts_have_half_of_every_class_only_where_those_of_new_tasks_will(labels, n_shared, by_class):
+def test_folds_are_stratified_only_where_new_tasks_will_be(labels, n_shared, by_class):
     search = LabelSearch([[], tasks_with(*labels)], 1, n_shared, seed=0)
-    shares = {float(split.y_context.mean()) for splits in search.folds.splits[:6] for split in splits}
-    assert (shares == {0.5}) == by_class
+    queries = [split.y_query for splits in search.folds.splits[:6] for split in splits]
+    assert all(abs(2 * y.sum() - len(y)) <= 1 for y in queries) == by_class

@@ -21,6 +21,7 @@ NUMBERS = {  # that `training` may have, in words
     "spread": "spread",
     "factor": "factor of the latent scale",
     "ratio": "ratio of the latent variance",
+    "shrink": "shrinkage in contexts",
     "seconds": "seconds",
 }
 PARTS = ("kind", "input_dim", "n_members", "fitted", "parameters", "training", "report")

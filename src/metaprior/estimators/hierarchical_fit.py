@@ -78,7 +78,8 @@ def fit_prior(
 def _describe_calibration(prior: HierarchicalPrior | LabelPrior, spread: float) -> dict[str, Any]:
     """Describe how predictions are calibrated, of labels those of the member of largest weight."""
     if isinstance(prior, LabelPrior):
-        return {"parameters": len(prior.process.theta), "factor": prior.factor, "ratio": prior.ratio}
+        calibration = {name: getattr(prior, name) for name in ("factor", "ratio", "shrink")}
+        return {"parameters": len(prior.process.theta), **calibration}
     return {"parameters": len(prior.theta), "spread": spread}
 
 

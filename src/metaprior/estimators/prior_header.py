@@ -108,7 +108,7 @@ TRAINING = record(
         "data": optional(text),
         "held_out": optional(record({"tasks": COUNT, "context": COUNT, "overall": mapping(mapping(SCORE))})),
         **dict.fromkeys(
-            ("final_loss", "free_energy", "particle_spread", "spread", "factor", "ratio", "seconds"),
+            ("final_loss", "free_energy", "particle_spread", "spread", "factor", "ratio", "shrink", "seconds"),
             optional(any_number),
         ),
         **dict.fromkeys(("particles", "parameters"), COUNT),

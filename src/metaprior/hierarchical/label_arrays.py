@@ -9,13 +9,13 @@ from metaprior.hierarchical.arrays import from_arrays, to_arrays
 from metaprior.hierarchical.label_prior import LabelPrior
 from metaprior.schema import MAX_LEARNED, Mismatch, check_array, number, record
 
-CALIBRATION = record({"factor": number(1e-6, 1e6), "ratio": number(0.0, 1e6)})
+CALIBRATION = record({"factor": number(1e-6, 1e6), "ratio": number(0.0, 1e6), "shrink": number(1e-3, 1.0)})
 
 
 def label_arrays(prior: LabelPrior) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return a description of the prior as JSON values, and its arrays."""
     description, arrays = to_arrays(prior.process)
-    calibration = {"factor": float(prior.factor), "ratio": float(prior.ratio)}
+    calibration = {"factor": float(prior.factor), "ratio": float(prior.ratio), "shrink": float(prior.shrink)}
     return {**description, "labels": calibration}, {**arrays, "class_weights": prior.weights}
 
 

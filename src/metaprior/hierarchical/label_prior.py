@@ -37,14 +37,17 @@ class Latent(NamedTuple):
 class LabelPrior:
     """A hierarchical prior of the latent functions of classes, and how their scale is calibrated.
 
-    Predictions average softmax(factor t) over t ~ N(m, ratio V), where m and V are Laplace's mean and covariance. A
-    factor of one and a ratio of one is Laplace's approximation as it is.
+    Predictions average softmax(factor t) over t ~ N(m, ratio V). Laplace's mean m and covariance V are those of latent
+    functions shrunk by `shrink`, with the standard deviation that it leaves them. With all three at one that is
+    Laplace's approximation as it is. With factor * shrink = 1, the labels of contexts have the probabilities
+    softmax(t / factor) where those of queries have softmax(t): contexts tell less than a model that is right would say.
     """
 
     process: HierarchicalPrior  # of the latent function of each class; its own mean is not used
     weights: np.ndarray  # (classes, m): mean weights; (1, m) of the difference of two; (0, m) without a common rule
     factor: float = 1.0
     ratio: float = 1.0
+    shrink: float = 1.0
 
     @property
     def scaling(self) -> Scaling:
@@ -76,8 +79,8 @@ class LabelPrior:
         x, y, mask = from_far_to_near(x, y, mask)
         context = self._describe(x, mask.astype(np.float64))
         most = max(int(n_classes.max()), len(self.weights), most)
-        lines, rest = self.process.covariance(context, context)
-        labels = Labels.of(y, context.mask, n_classes, most, lines + rest)
+        covariance = self.shrink**2 * np.add(*self.process.covariance(context, context))
+        labels = Labels.of(y, context.mask, n_classes, most, covariance)
         mean = self._mean(context, labels.y.shape[1])
         a, converged = find_modes(labels, mean)
         used = self.ratio > 0.0 and most <= MAX_COVARIANCE
@@ -89,7 +92,7 @@ class LabelPrior:
         """Predict the latent functions at standardized queries x (tasks, queries, d), before calibration."""
         queries = self._describe(x, np.ones(x.shape[:2]))
         is_binary = posterior.coefficients.shape[1] == 1
-        unit = 2.0 if is_binary else 1.0  # of the variance: t is the difference of two classes, or one of several
+        unit = self.shrink**2 * (2.0 if is_binary else 1.0)  # t is the difference of two classes, or one of several
         cross = unit * np.add(*self.process.covariance(posterior.context, queries))
         mean = self._mean(queries, posterior.coefficients.shape[1]) + posterior.coefficients @ cross
         covariance = None
@@ -128,13 +131,13 @@ class LabelPrior:
         return self.process.describe(within_reach(x), mask, mean=len(self.weights) > 0)
 
     def _mean(self, points: Points, n_latent: int) -> np.ndarray:
-        """Return F m of every latent function, (tasks, functions, n)."""
+        """Return the mean of every latent function, (tasks, functions, n)."""
         if not len(self.weights):
             return np.zeros((len(points.mask), n_latent, points.mask.shape[1]))
         if len(self.weights) != n_latent:  # a single row, of the difference of two classes, would serve any number
             known, asked = (max(number, 2) for number in (len(self.weights), n_latent))
             raise ValueError(f"n_classes must be at most {known}, which this prior has a common rule for; got {asked}.")
-        return self.weights @ np.swapaxes(points.features, 1, 2)
+        return self.shrink * self.weights @ np.swapaxes(points.features, 1, 2)
 
 
 def within_reach(x: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from metaprior.hierarchical.layout import MAX_ARD
 from metaprior.hierarchical.modes import MAX_ITERATIONS
 from metaprior.search.averaging import averaging_weights, drop_worse, merge_similar
 from metaprior.search.candidates import Candidate, Choice
-from metaprior.search.folds import make_folds
+from metaprior.search.folds import Folds, make_folds
 from metaprior.search.held_out import PER_TASK, Queries, expected_log_spread, gather
 from metaprior.search.weights import Weights
 from metaprior.tasks.scaling import fit_scaling
@@ -76,7 +76,7 @@ class FamilySearch:
         self.environments, self.target, self.noise_std = environments, target, noise_std
         self.held_out = target if held_out is None else held_out
         self.tasks = environments[self.held_out]
-        self.folds = make_folds(self.tasks, seed, self._has_contexts_by_class())
+        self.folds = self._make_folds(seed)
         self.queries = self._make_queries()
         self.options: list[Option] = []
         self.scored: list[Scored] = []
@@ -129,9 +129,8 @@ class FamilySearch:
         """Return the families that the evidence rules out."""
         return outweighed_families(FamilyFit({name: full.priors[name] for name in complete}, full.modes))
 
-    def _has_contexts_by_class(self) -> bool:
-        """Return whether contexts of held-out tasks have half of every class, rather than of all samples."""
-        return False
+    def _make_folds(self, seed: int) -> Folds:
+        return make_folds(self.tasks, seed, labels=False)
 
     def _make_queries(self) -> Any:
         return Queries(self.tasks, self.folds)

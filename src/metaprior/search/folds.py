@@ -22,10 +22,16 @@ class Folds(NamedTuple):
 
 def make_folds(target_tasks: Sequence[Task], seed: int, labels: bool) -> Folds:
     """Deal the target tasks into folds, and split each into context and queries."""
-    rng, n_tasks = np.random.default_rng(seed), len(target_tasks)
-    n_folds = n_tasks if n_tasks < LEAVE_ONE_OUT_BELOW else N_FOLDS
-    members = [np.sort(fold) for fold in np.array_split(rng.permutation(n_tasks), n_folds)]
+    rng = np.random.default_rng(seed)
+    members = _deal(len(target_tasks), rng)
     return Folds(members, [split_task(task, rng, labels) for task in target_tasks])
+
+
+def make_label_folds(target_tasks: Sequence[Task], seed: int, by_class: bool) -> Folds:
+    """Deal the target tasks into folds, and split each with `split_labels`."""
+    rng = np.random.default_rng(seed)
+    members = _deal(len(target_tasks), rng)
+    return Folds(members, [split_labels(task, rng, by_class) for task in target_tasks])
 
 
 def split_task(task: Task, rng: np.random.Generator, labels: bool = False) -> list[TestTask]:
@@ -39,6 +45,24 @@ def split_task(task: Task, rng: np.random.Generator, labels: bool = False) -> li
     codes = np.unique(task.y, return_inverse=True)[1] if labels else np.zeros(len(order), int)
     in_context = _spread(order, codes, min(len(order), N_SPLITS))
     return [TestTask(task.x[own], task.y[own], task.x[~own], task.y[~own]) for own in in_context]
+
+
+def split_labels(task: Task, rng: np.random.Generator, by_class: bool) -> list[TestTask]:
+    """Split a held-out task five-fold: every sample is a query once, given about four fifths of the task.
+
+    How certain labels of new samples are depends on the size of the context, which should be near that of new tasks.
+    With `by_class` folds are stratified, and the only sample of a class is always context. If there are no others, the
+    task is predicted from the prior.
+    """
+    order, n_splits = rng.permutation(len(task.y)), N_SPLITS
+    if by_class:
+        order = order[np.argsort(task.y[order], kind="stable")]
+        _, codes, sizes = np.unique(task.y[order], return_inverse=True, return_counts=True)
+        order, n_splits = (order, 1) if sizes.max() == 1 else (order[sizes[codes] > 1], N_SPLITS)
+    n_splits = min(len(order), n_splits)
+    asked = [np.sort(order[first::n_splits]) for first in range(n_splits)]
+    contexts = [np.setdiff1d(np.arange(len(task.y)), queries) for queries in asked]
+    return [TestTask(task.x[c], task.y[c], task.x[q], task.y[q]) for c, q in zip(contexts, asked, strict=True)]
 
 
 def reference_log_densities(
@@ -59,6 +83,12 @@ def reference_log_densities(
             normal = -0.5 * z**2 - 0.5 * math.log(2.0 * math.pi) - np.log(units.y_std)
             reference[i, j, : len(split.y_query)] = chance[i] if labels else normal
     return reference.reshape(len(folds.splits), -1)
+
+
+def _deal(n_tasks: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Return the tasks of each fold."""
+    n_folds = n_tasks if n_tasks < LEAVE_ONE_OUT_BELOW else N_FOLDS
+    return [np.sort(fold) for fold in np.array_split(rng.permutation(n_tasks), n_folds)]
 
 
 def _spread(order: np.ndarray, codes: np.ndarray, n_splits: int) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Predictions of held-out labels: class probabilities at every query, their averages and the calibration of a prior."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -12,18 +13,40 @@ from metaprior.search.folds import Folds
 from metaprior.tasks.padding import pad_to
 from metaprior.tasks.types import Task
 
-LABELS_PER_TASK = 10.0  # independent labels that those of a held-out task count as
-LOG_FACTORS = np.log(2.0) * np.arange(-3.0, 7.0)
-RATIOS = (1.0, 0.3, 0.1, 0.03, 0.0)
-FACTOR_STD = 0.5  # prior standard deviation of the log factor
+LABELS_PER_TASK = 5.0  # independent labels that those of a held-out task count as
+SHRINKS = (1.0, 0.55, 0.3, 0.17)
+LOG_SCALES = 0.5 * np.log(2.0) * np.arange(-6.0, 9.0)  # of factor * shrink
+SCALE_SPREAD, SHRINK_SPREAD = 0.25, 0.5  # prior standard deviations of log(factor * shrink) and log(shrink)
 MAX_CALIBRATED = 2000  # queries that a calibration is found on
 
 
+class Expected(NamedTuple):
+    """What is expected of a calibration before held-out labels are seen: medians, and the ratios to choose from."""
+
+    scale: float  # factor * shrink
+    shrink: float
+    ratios: tuple[float, ...]
+
+
+AS_FITTED = Expected(1.0, 1.0, (1.0, 0.3, 0.1, 0.03, 0.0))
+# With more inputs than samples a context tells its classes apart whatever they are, and the evidence tells little about
+# scales. Chosen on validation classes (docs/classification.md).
+SEPARABLE = Expected(1.4, 0.4, (0.0,))
+
+
 class Calibration(NamedTuple):
-    """How the latent functions of a prior are scaled: `LabelPrior.factor` and `ratio`."""
+    """How the latent functions of a prior are scaled, see `LabelPrior`."""
 
     factor: float
     ratio: float
+    shrink: float
+
+
+class FoldPrediction(NamedTuple):
+    """A prior that was fitted without some held-out tasks, and what it predicts for these before calibration."""
+
+    prior: LabelPrior
+    means: list[np.ndarray]  # of the latent functions with each of `SHRINKS`
 
 
 class LabelQueries:
@@ -46,49 +69,48 @@ class LabelQueries:
         """Return the rows of some tasks."""
         return np.flatnonzero(np.isin(self.owner, tasks))
 
-    def predict(self, prior: LabelPrior, rows: np.ndarray) -> Latent:
-        """Return a prior's predictions of the latent functions, before calibration."""
+    def predict(self, prior: LabelPrior, rows: np.ndarray) -> FoldPrediction:
+        """Return a prior without a fold, and the means that it predicts with every shrinkage."""
+        shrunk = [replace(prior, shrink=shrink, ratio=0.0) for shrink in SHRINKS]  # a ratio of 0 needs no covariances
+        return FoldPrediction(prior, [self._latent(each, rows).mean for each in shrunk])
+
+    def _latent(self, prior: LabelPrior, rows: np.ndarray) -> Latent:
         splits = [self.splits[row] for row in rows.tolist()]
         contexts = [Task(prior.scaling.inputs(split.x_context), split.y_context) for split in splits]
         x, y, mask = pad_to(contexts, max(1, *(len(context.y) for context in contexts)), np.float64)
         queries = [Task(prior.scaling.inputs(split.x_query), split.y_query) for split in splits]
         x_query, *_ = pad_to(queries, self.y.shape[1], np.float64)
-        n_classes = self.n_classes[rows]
-        posterior = prior.condition_labels(x, y, mask, n_classes, int(self.n_classes.max()))
+        posterior = prior.condition_labels(x, y, mask, self.n_classes[rows], int(self.n_classes.max()))
         return prior.latent(posterior, x_query)
 
-    def gather(self, parts: Sequence[tuple[np.ndarray, Latent]]) -> Latent:
-        """Put the predictions of folds together."""
-        order = np.argsort(np.concatenate([rows for rows, _ in parts]))
-        mean, covariance = (
-            None if arrays[0] is None else np.concatenate(arrays)[order]
-            for arrays in zip(*(latent for _, latent in parts), strict=True)
-        )
-        assert mean is not None
-        return Latent(mean, covariance)
+    def gather(self, folds: Sequence[tuple[np.ndarray, FoldPrediction]], shrink: float) -> Latent:
+        """Return the latent functions of all rows, with one shrinkage."""
+        found = [self._latent(replace(fold.prior, shrink=shrink), rows) for rows, fold in folds]
+        order = _order(folds)
+        covariances = [latent.covariance for latent in found if latent.covariance is not None]
+        mean = np.concatenate([latent.mean for latent in found])[order]
+        return Latent(mean, np.concatenate(covariances)[order] if covariances else None)
 
-    def calibrate(self, latent: Latent) -> Calibration:
-        """Return the factor and ratio with which the held-out labels are most probable.
+    def calibrate(self, folds: Sequence[tuple[np.ndarray, FoldPrediction]]) -> tuple[Calibration, np.ndarray]:
+        """Return the calibration with which the held-out labels are most probable, and log probabilities with it.
 
-        Every task counts as some independent labels, and a normal prior keeps the log factor near zero: few held-out
-        tasks change little.
+        Every task counts as some independent labels, and a prior keeps the scale near what is common: few held-out
+        tasks change little. The shrinkage is the best without covariances, the ratio the best with that shrinkage.
         """
-        rows, columns = np.nonzero(self.asked)
-        chosen = np.random.default_rng(0).permutation(len(rows))[:MAX_CALIBRATED]
-        rows, columns = rows[chosen], columns[chosen]
-        y = self.y[rows, columns].astype(int)
-        share = 1.0 / np.bincount(self.owner[rows], minlength=self.owner[-1] + 1)[self.owner[rows]]
-        some = Latent(*(None if part is None else part[rows, columns] for part in latent))
-        found = []
-        for ratio in RATIOS if latent.covariance is not None else (0.0,):
-            values = []
-            for log_factor in LOG_FACTORS.tolist():
-                log_p = np.take_along_axis(calibrated(some, float(np.exp(log_factor)), ratio), y[:, None], -1)[:, 0]
-                mixed = contaminated(log_p, -np.log(self.n_classes[rows]))
-                values.append(LABELS_PER_TASK * float(share @ mixed) - 0.5 * (log_factor / FACTOR_STD) ** 2)
-            found.append((*peak(LOG_FACTORS, np.array(values)), ratio))
-        _, log_factor, ratio = max(found)
-        return Calibration(float(np.exp(log_factor)), ratio)
+        sample, order = _Sample.of(self, self._expected(folds[0][1].prior)), _order(folds)
+        means = [np.concatenate([fold.means[i] for _, fold in folds])[order] for i in range(len(SHRINKS))]
+        pairs = zip(means, SHRINKS, strict=True)
+        _, shrink = max((sample.best(Latent(mean, None), 0.0, shrink), shrink) for mean, shrink in pairs)
+        latent = self.gather(folds, shrink)
+        ratios = sample.expected.ratios if latent.covariance is not None else (0.0,)
+        (_, log_scale), ratio = max((sample.best(latent, ratio, shrink), ratio) for ratio in ratios)
+        factor = float(np.exp(log_scale)) / shrink
+        return Calibration(factor, ratio, shrink), calibrated(latent, factor, ratio)
+
+    def _expected(self, prior: LabelPrior) -> Expected:
+        """Return what to expect of a prior: scales as fitted, unless contexts are separable and have no common rule."""
+        typical = np.median([len(split.y_context) for split in self.splits])
+        return AS_FITTED if len(prior.weights) or prior.input_dim <= typical else SEPARABLE
 
     def scores(self, log_probabilities: np.ndarray) -> np.ndarray:
         """Return the mean contaminated log probability of the labels of every task, (tasks,)."""
@@ -117,6 +139,40 @@ class LabelQueries:
     def spread(self, members: Sequence[np.ndarray], weights: np.ndarray, n_tasks: float) -> float:
         """Return one: probabilities are calibrated prior by prior."""
         return 1.0
+
+
+class _Sample(NamedTuple):
+    """Some of the queries, on which calibrations are compared."""
+
+    rows: np.ndarray
+    columns: np.ndarray
+    y: np.ndarray
+    share: np.ndarray  # of each label: those of a task sum to `LABELS_PER_TASK`
+    expected: Expected
+
+    @classmethod
+    def of(cls, queries: LabelQueries, expected: Expected) -> "_Sample":
+        rows, columns = np.nonzero(queries.asked)
+        chosen = np.random.default_rng(0).permutation(len(rows))[:MAX_CALIBRATED]
+        rows, columns = rows[chosen], columns[chosen]
+        owner = queries.owner[rows]
+        share = LABELS_PER_TASK / np.bincount(owner)[owner]
+        return cls(rows, columns, queries.y[rows, columns].astype(int), share, expected)
+
+    def best(self, latent: Latent, ratio: float, shrink: float) -> tuple[float, float]:
+        """Return the largest log posterior density of the scale, up to a constant, and the log scale."""
+        covariance = None if latent.covariance is None or ratio == 0.0 else latent.covariance[self.rows, self.columns]
+        some = Latent(latent.mean[self.rows, self.columns], covariance)
+        values = -0.5 * ((LOG_SCALES - np.log(self.expected.scale)) / SCALE_SPREAD) ** 2
+        for i, factor in enumerate(np.exp(LOG_SCALES) / shrink):
+            log_p = np.take_along_axis(calibrated(some, float(factor), ratio), self.y[:, None], -1)[:, 0]
+            values[i] += self.share @ log_p
+        value, log_scale = peak(LOG_SCALES, values)
+        return value - 0.5 * (np.log(shrink / self.expected.shrink) / SHRINK_SPREAD) ** 2, log_scale
+
+
+def _order(folds: Sequence[tuple[np.ndarray, FoldPrediction]]) -> np.ndarray:
+    return np.argsort(np.concatenate([rows for rows, _ in folds]))
 
 
 def number_of_classes(task: Task, n_shared: int | None) -> int:

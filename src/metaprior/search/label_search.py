@@ -6,11 +6,12 @@ from dataclasses import replace
 import numpy as np
 
 from metaprior.hierarchical.label_families import LabelFit, LabelTasks, fit_label_families
-from metaprior.hierarchical.label_prior import LabelPrior, Latent, calibrated
+from metaprior.hierarchical.label_prior import LabelPrior, calibrated
 from metaprior.hierarchical.modes import MAX_ITERATIONS
 from metaprior.search.candidates import Choice
 from metaprior.search.family_search import FamilyChoice, FamilySearch, Option, candidates, task_counts
-from metaprior.search.held_out_labels import LABELS_PER_TASK, Calibration, LabelQueries, number_of_classes
+from metaprior.search.folds import Folds, make_label_folds
+from metaprior.search.held_out_labels import LABELS_PER_TASK, FoldPrediction, LabelQueries, number_of_classes
 from metaprior.tasks.scaling import fit_label_scaling
 from metaprior.tasks.types import Task
 
@@ -47,26 +48,30 @@ class LabelSearch(FamilySearch):
         only = near.priors if near is not None and max_iterations < MAX_ITERATIONS else None  # without a fold
         return fit_label_families(training, self.n_shared is not None, near, max_iterations, separate, only)
 
-    def tested(self, prior: LabelPrior, parts: Sequence[tuple[np.ndarray, Latent]]) -> tuple[LabelPrior, np.ndarray]:
+    def tested(
+        self, prior: LabelPrior, parts: Sequence[tuple[np.ndarray, FoldPrediction]]
+    ) -> tuple[LabelPrior, np.ndarray]:
         """Return the calibrated prior, and its predictions of all held-out tasks."""
-        latent = self.queries.gather(parts)
-        found = self.queries.calibrate(latent) if self.calibrate else Calibration(1.0, 1.0)
-        return replace(prior, factor=found.factor, ratio=found.ratio), calibrated(latent, *found)
+        if not self.calibrate:
+            return prior, calibrated(self.queries.gather(parts, prior.shrink), prior.factor, prior.ratio)
+        found, log_p = self.queries.calibrate(parts)
+        return replace(prior, **found._asdict()), log_p
 
     def outweighed(self, full: LabelFit, complete: Sequence[str]) -> set[str]:
         """Return none: families that the evidence rules out are not fitted."""
         return set()
 
-    def _has_contexts_by_class(self) -> bool:
-        """Return whether new tasks will: those with classes of their own, and those made to have as many of each class.
+    def _make_folds(self, seed: int) -> Folds:
+        """Split held-out tasks as new ones will be: by class if each has its own, or as many of every class.
 
         Elsewhere the share of a class in the context would tell its share among the queries too well, and probabilities
         would be calibrated to be too certain.
         """
         n_shared = self.n_shared
-        return n_shared is None or all(
-            len(set(np.bincount(t.y.astype(int), minlength=n_shared))) == 1 for t in self.tasks
+        by_class = n_shared is None or all(
+            len(set(np.bincount(task.y.astype(int), minlength=n_shared))) == 1 for task in self.tasks
         )
+        return make_label_folds(self.tasks, seed, by_class)
 
     def _make_queries(self) -> LabelQueries:
         return LabelQueries(self.tasks, self.folds, self.n_shared)
