@@ -26,7 +26,7 @@ def stable_cholesky(matrices: np.ndarray) -> np.ndarray:
 
 def _jittered_cholesky(matrix: np.ndarray) -> np.ndarray:
     diagonal = np.diagonal(matrix)
-    for jitter in (0.0, 1e-12, 1e-10, 1e-8, 1e-6):
+    for jitter in (0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2):
         try:
             return np.linalg.cholesky(matrix + np.diag(jitter * diagonal))
         except np.linalg.LinAlgError:

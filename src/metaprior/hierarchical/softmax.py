@@ -26,7 +26,7 @@ from metaprior.hierarchical.small_matrices import (
     triangular_inverses,
 )
 
-ROUNDING = 1e-13  # that a variance gains per sample, relative
+ROUNDING = 1e-11  # that a variance gains per sample, relative
 LEAST = 1e-24  # probability, for which 1 - 1e-16 and 1 are the same
 MAX_STEPS = 100
 MAX_HALVINGS = 40
