@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import NoReturn
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE = 0.5  # seconds that a file in the making has to be completed, unless a second signal comes
@@ -21,6 +22,7 @@ CLEAR_LINE = "\r\x1b[2K\x1b[?25h"  # of a progress bar, which also hides the cur
 _unfinished: set[str] = set()  # files and folders that are being written
 _beginning = threading.Lock()
 _advice: list[tuple[str, str]] = []  # on what is kept, and where
+_waiting: list[threading.Thread] = []  # for signals
 
 
 def exit_on_signals() -> None:
@@ -32,7 +34,15 @@ def exit_on_signals() -> None:
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda *_: None)  # what matters is the byte that Python writes to `wake`
-    threading.Thread(target=_wait_and_exit, args=(received,), daemon=True).start()
+    _waiting.append(threading.Thread(target=_wait_and_exit, args=(received,), daemon=True))
+    _waiting[-1].start()
+
+
+def leave_to_signal() -> NoReturn:
+    """Stop where another library has noticed a signal: a command waits for its own end, Python gets its exception."""
+    for thread in _waiting:
+        thread.join(2.0 * PATIENCE)
+    raise KeyboardInterrupt
 
 
 def _hold_descriptors() -> None:

@@ -4,6 +4,8 @@ import os
 import threading
 
 import pandas as pd
+import pyarrow
+import pyarrow.csv
 import pytest
 
 from metaprior import store_tasks, tasks_from_frame
@@ -142,3 +144,16 @@ def test_a_task_is_named_with_its_table_line_and_column(tmp_path):
     source = Source.of(tmp_path / "t.csv", "frame")
     assert source.task("p1", 0, "b") == f"{tmp_path / 't.csv'}: task 'p1' (from line 3), column b"
     assert Source("frame").task(7) == "frame: task 7"
+
+
+def test_a_signal_that_pyarrow_notices_is_no_damaged_table(tmp_path, monkeypatch):
+    """Its handler for Ctrl-C ends a read with an exception of its own."""
+    path = tmp_path / "t.csv"
+    path.write_text("task,x,y\n1,2,3\n")
+
+    def cancelled(*_, **__):
+        raise pyarrow.ArrowCancelled("Operation cancelled")
+
+    monkeypatch.setattr(pyarrow.csv, "read_csv", cancelled)
+    with pytest.raises(KeyboardInterrupt):
+        tasks_from_frame(TableFile.of(path), x="x", y="y", task="task")

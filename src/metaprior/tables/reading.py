@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from metaprior.checks import Argument, Message
+from metaprior.interruption import leave_to_signal
 from metaprior.tables.columns import Columns, check_known
 from metaprior.tables.csv_files import COMPRESSED, ENDINGS, PARQUET, SEPARATORS, TableFile
 
@@ -212,6 +213,8 @@ def _named_errors(file: TableFile) -> Iterator[None]:
 
     try:
         yield
+    except pa.ArrowCancelled:
+        leave_to_signal()
     except pa.ArrowException as error:
         if file.is_parquet:
             raise ValueError(f"{file} is damaged, or not a Parquet file: {_reason(error)}.") from None
