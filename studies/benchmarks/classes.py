@@ -37,6 +37,7 @@ from metaprior_studies.open_settings import validation_seeds
 
 METRICS = ("accuracy", "log_loss", "calibration_error", "brier")
 N_TASKS, TRAINING_SHOTS, N_TESTS = 10, 5, 200
+N_ROTATIONS = 2  # splits of a training task that baselines are tuned on
 OURS = "metaprior"
 
 
@@ -47,7 +48,7 @@ class Problem(NamedTuple):
     shots: int
 
 
-PROBLEMS = [Problem(2, 1), Problem(2, 5), Problem(2, 10), Problem(5, 1), Problem(5, 5)]
+PROBLEMS = [Problem(2, 5), Problem(5, 5), Problem(5, 1), Problem(2, 1), Problem(2, 10)]
 Probabilities = Callable[[np.ndarray, np.ndarray, np.ndarray, int], np.ndarray]
 
 
@@ -128,7 +129,7 @@ def training_splits(problem: Problem, tasks: list[Task]) -> Iterator[tuple[np.nd
     shots = min(problem.shots, TRAINING_SHOTS - 1)
     for task in tasks:
         x, y = (part.reshape(TRAINING_SHOTS, problem.ways, *part.shape[1:]) for part in (task.x, task.y.astype(int)))
-        for first in range(TRAINING_SHOTS):
+        for first in range(N_ROTATIONS):
             order = np.roll(np.arange(TRAINING_SHOTS), -first)
             context, query = order[:shots], order[shots:]
             yield tuple(part[rows].reshape(-1, *part.shape[2:]) for rows in (context, query) for part in (x, y))

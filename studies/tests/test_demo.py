@@ -194,17 +194,18 @@ def test_fewshot_demo_on_few_generated_images(tmp_path, monkeypatch):
 
 
 def test_schemes_of_the_fewshot_demo():
-    plain, *others = fewshot_schemes(FewShotConfig(), 4)
+    plain, *others, default = fewshot_schemes(FewShotConfig(n_steps=7), 4)
     assert plain.arguments["kernel"].length_scale == 2.0
     assert [(scheme.n_source, scheme.n_target, scheme.arguments.get("alpha")) for scheme in others] == [
         (10, 10, "pooled"),
         (0, 10, 0.0),
         (10, 10, "pooled"),
         (10, 10, 0.2),
-        (10, 10, None),
+        (10, 10, "auto"),
         (0, 20, 0.0),
     ]
-    assert [scheme.arguments.get("n_steps") for scheme in others] == [0, None, None, None, None, None]
+    assert [scheme.arguments["n_steps"] for scheme in others] == [0, 7, 7, 7, 7, 7]
+    assert (default.n_source, default.n_target, default.arguments) == (10, 10, {})
 
 
 @pytest.mark.slow
@@ -212,7 +213,7 @@ def test_fewshot_demo_on_generated_images(tmp_path, monkeypatch):
     monkeypatch.setenv("METAPRIOR_DATA", str(tmp_path / "nothing"))
     result = run_demo(tmp_path, "--problem", "fewshot", "--draws", "1", "--steps", "20")
     rows = check_fewshot_demo(tmp_path, result)
-    assert len(rows) == 9
+    assert len(rows) == 10
     assert_meta_learning_leads(rows, margin=0.1)
 
 

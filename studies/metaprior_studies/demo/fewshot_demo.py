@@ -14,7 +14,7 @@ from metaprior.estimators.classifier import MetaGPClassifier
 from metaprior.gp.kernels import RBFKernel
 from metaprior.metrics import report
 from metaprior.plots.style import tidy
-from metaprior_studies.demo.rows import OnFit, Rows, Scorer, by_scheme, score_draws, with_error
+from metaprior_studies.demo.rows import DEFAULT, OnFit, Rows, Scorer, by_scheme, score_draws, with_error
 from metaprior_studies.drawn_tasks import DrawnTasks
 from metaprior_studies.environments.episodes import FewShot
 from metaprior_studies.environments.generated import generated_images
@@ -50,19 +50,24 @@ def find_data() -> tuple[FewShot, str]:
 
 
 def schemes(config: FewShotConfig, input_dim: int) -> list[EstimatorScheme]:
-    """Return GPs, PACOH on few, pooled and all target tasks, and WFEM: one estimator with different arguments."""
+    """Return GPs, PACOH on few, pooled and all target tasks, WFEM, and the default.
+
+    All but the default are trained by gradients.
+    """
     few = round((1 - config.beta) * config.n_tasks)
     rest = config.n_tasks - few
     rbf = RBFKernel(length_scale=float(np.sqrt(input_dim)), output_scale=4.0)
     plain = {"mean": "zero", "kernel": rbf, "standardize": False, "n_steps": 0}
+    trained = {"n_steps": config.n_steps}
     return [
         EstimatorScheme(PLAIN, rest, few, {**plain, "alpha": "pooled"}),
         EstimatorScheme("GP, not meta-trained", rest, few, {"standardize": True, "n_steps": 0, "alpha": "pooled"}),
-        EstimatorScheme(f"PACOH, {few} target tasks", 0, few, {"alpha": 0.0}),
-        EstimatorScheme(f"PACOH, {rest} source + {few}", rest, few, {"alpha": "pooled"}),
-        EstimatorScheme(f"WFEM, alpha = {config.small_alpha:g}", rest, few, {"alpha": config.small_alpha}),
-        EstimatorScheme("WFEM, alpha chosen", rest, few, {}),
-        EstimatorScheme(f"PACOH, {config.n_tasks} target tasks", 0, config.n_tasks, {"alpha": 0.0}),
+        EstimatorScheme(f"PACOH, {few} target tasks", 0, few, {**trained, "alpha": 0.0}),
+        EstimatorScheme(f"PACOH, {rest} source + {few}", rest, few, {**trained, "alpha": "pooled"}),
+        EstimatorScheme(f"WFEM, alpha = {config.small_alpha:g}", rest, few, {**trained, "alpha": config.small_alpha}),
+        EstimatorScheme("WFEM, alpha chosen", rest, few, {**trained, "alpha": "auto"}),
+        EstimatorScheme(f"PACOH, {config.n_tasks} target tasks", 0, config.n_tasks, {**trained, "alpha": 0.0}),
+        EstimatorScheme(DEFAULT, rest, few, {}),
     ]
 
 
@@ -70,7 +75,7 @@ def run(config: FewShotConfig, problem: FewShot, on_fit: OnFit = lambda name: No
     """Score the baselines and fit and score every scheme on every draw: one row each."""
     scorers: dict[str, Scorer] = {name: partial(_score_baseline, baseline) for name, baseline in BASELINES.items()}
     for scheme in schemes(config, int(np.prod(problem.target.shape))):
-        scorers[scheme.name] = partial(_score_scheme, config, scheme)
+        scorers[scheme.name] = partial(_score_scheme, scheme)
     return score_draws(config.n_draws, partial(make_draw, config, problem), scorers, METRICS, on_fit)
 
 
@@ -85,11 +90,8 @@ def make_draw(config: FewShotConfig, problem: FewShot, number: int) -> DrawnTask
     )
 
 
-def _score_scheme(
-    config: FewShotConfig, scheme: EstimatorScheme, number: int, draw: DrawnTasks
-) -> tuple[Mapping[str, Any], float]:
-    meta = scheme.estimator(MetaGPClassifier, n_steps=config.n_steps, random_state=number)
-    return fit_and_score(meta, scheme.tasks(draw))
+def _score_scheme(scheme: EstimatorScheme, number: int, draw: DrawnTasks) -> tuple[Mapping[str, Any], float]:
+    return fit_and_score(scheme.estimator(MetaGPClassifier, random_state=number), scheme.tasks(draw))
 
 
 def _score_baseline(baseline: Any, number: int, draw: DrawnTasks) -> tuple[Mapping[str, Any], float]:

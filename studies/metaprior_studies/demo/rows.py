@@ -10,6 +10,8 @@ import numpy as np
 from metaprior.metrics import mean_and_standard_error
 from metaprior_studies.drawn_tasks import DrawnTasks
 
+DEFAULT = "metaprior, default"  # the name of its rows
+
 Rows = list[dict[str, Any]]
 Scorer = Callable[[int, DrawnTasks], tuple[Mapping[str, Any], float]]  # draw number, tasks -> scores, seconds
 OnFit = Callable[[str], None]  # called with the name of the scheme that is fitted next

@@ -17,14 +17,13 @@ from metaprior.datasets import Functions, Sinusoid
 from metaprior.estimators.regressor import MetaGPRegressor
 from metaprior.plots import plot_posterior
 from metaprior.tasks.input_columns import no_extrapolation_warnings
-from metaprior_studies.demo.rows import OnFit, Rows, Scorer, by_scheme, score_draws, with_error
+from metaprior_studies.demo.rows import DEFAULT, OnFit, Rows, Scorer, by_scheme, score_draws, with_error
 from metaprior_studies.drawn_tasks import DrawnTasks
 from metaprior_studies.environments.sinusoid_oracles import OraclePrediction, bayes_oracle, gp_oracle, score_oracle
 from metaprior_studies.estimator_schemes import EstimatorScheme, fit_and_score
 
 METRICS = ("rmse", "nll", "calibration_error", "coverage", "width")
 PAPER: dict[str, Any] = {"mean": "mlp", "kernel": "mlp", "inference": "map"}
-DEFAULT = "metaprior, default"
 ORACLES = {"oracle: true GP prior": gp_oracle, "oracle: Bayes-optimal": bayes_oracle}
 
 
