@@ -4,7 +4,8 @@
 
 fits MetaGPClassifier's default to 10 source and 10 target tasks with five samples of every class, and scores it on 200
 tasks of CUB's test classes with 1, 5 or 10 samples of every class as context. `--split validation` has tasks of the
-validation classes on other draws: what the default and the baselines are chosen on. Baselines are tuned on the same
+validation classes on other draws: what the default and the baselines are chosen on. With `--calibration none` or
+`as-fitted` and `--resume` it adds rows of ours with that. Baselines are tuned on the same
 training tasks, by the log loss of their samples given as many others as a context has: logistic regression by its
 penalty, class means by a temperature, cosines with class means by a temperature, each with the inputs as they are,
 standardized, or scaled within classes.
@@ -28,6 +29,7 @@ from threadpoolctl import threadpool_limits
 from metaprior import MetaGPClassifier
 from metaprior.estimators.baselines import logistic_regression, nearest_class_mean, score_baseline
 from metaprior.metrics import report
+from metaprior.search import held_out_labels
 from metaprior.tasks.scaling import Scaling, fit_label_scaling, identity_scaling
 from metaprior.tasks.types import Task
 from metaprior_studies.drawn_tasks import DrawnTasks
@@ -39,6 +41,7 @@ METRICS = ("accuracy", "log_loss", "calibration_error", "brier")
 N_TASKS, TRAINING_SHOTS, N_TESTS = 10, 5, 200
 N_ROTATIONS = 2  # splits of a training task that baselines are tuned on
 OURS = "metaprior"
+SCHEMES = {"default": OURS, "as-fitted": f"{OURS}, scales expected as fitted", "none": f"{OURS}, not calibrated"}
 
 
 class Problem(NamedTuple):
@@ -135,17 +138,22 @@ def training_splits(problem: Problem, tasks: list[Task]) -> Iterator[tuple[np.nd
             yield tuple(part[rows].reshape(-1, *part.shape[2:]) for rows in (context, query) for part in (x, y))
 
 
-def score_draw(job: tuple[Problem, str, int]) -> list[dict[str, Any]]:
-    """Score every contestant on one draw."""
-    problem, split, number = job
+def score_draw(job: tuple[Problem, str, int, str]) -> list[dict[str, Any]]:
+    """Score every contestant on one draw, or ours alone if it is calibrated in another way."""
+    problem, split, number, calibration = job
     warnings.simplefilter("ignore")
     tasks = draw_tasks(problem, split, number)
     n_classes = np.full(N_TESTS, problem.ways)
     labels = {"ways": problem.ways, "shots": problem.shots, "draw": number}
     rows = []
     with threadpool_limits(1):
-        meta = MetaGPClassifier(random_state=number % 1000, progress=False).fit(tasks.source, tasks.target)
-        rows.append({**labels, "scheme": OURS, **rounded(meta.evaluate(tasks.test), METRICS)})
+        if calibration == "as-fitted":
+            held_out_labels.SEPARABLE = held_out_labels.AS_FITTED  # in this process, which does nothing else
+        meta = MetaGPClassifier(random_state=number % 1000, progress=False, calibrate=calibration != "none")
+        meta.fit(tasks.source, tasks.target)
+        rows.append({**labels, "scheme": SCHEMES[calibration], **rounded(meta.evaluate(tasks.test), METRICS)})
+        if calibration != "default":
+            return rows
         baselines = {"nearest class mean": nearest_class_mean, "logistic regression": logistic_regression}
         baselines |= {name: tune(candidates, problem, tasks) for name, candidates in FAMILIES.items()}
         for name, baseline in baselines.items():
@@ -154,15 +162,19 @@ def score_draw(job: tuple[Problem, str, int]) -> list[dict[str, Any]]:
     return rows
 
 
+def _by_problem(frame: pd.DataFrame) -> Any:
+    return frame.groupby(["ways", "shots"])
+
+
 def print_summary(frame: pd.DataFrame) -> None:
     """Print means over draws, and paired differences from ours with 95% bootstrap intervals."""
-    for (ways, shots), rows in frame.groupby(["ways", "shots"]):
+    for (ways, shots), rows in _by_problem(frame):
         print(f"{ways}-way {shots}-shot, {rows['draw'].nunique()} draws")
         ours = rows[rows["scheme"] == OURS].set_index("draw")
         for scheme in rows["scheme"].unique():
             other = rows[rows["scheme"] == scheme].set_index("draw")
             line = f"  {scheme:28s}" + "".join(f"  {metric} {other[metric].mean():.4f}" for metric in METRICS[:3])
-            if scheme != OURS and len(ours) > 2:
+            if scheme != OURS and len(ours) == len(other) > 2:
                 for metric in METRICS[:2]:
                     difference = (ours[metric] - other[metric]).to_numpy()
                     low, high = stats.bootstrap((difference,), np.mean, rng=0).confidence_interval
@@ -174,6 +186,9 @@ def main(
     draws: Annotated[int, typer.Option(help="Draws per problem.")] = 32,
     split: Annotated[str, typer.Option(help="test or validation.")] = "test",
     only: Annotated[str, typer.Option(help="Only this problem, such as 5-1 for five classes and one sample.")] = "",
+    calibration: Annotated[
+        str, typer.Option(help="default; as-fitted, which expects nothing of separable contexts; or none.")
+    ] = "default",
     processes: Annotated[int, typer.Option(help="Draws at a time.")] = 2,
     out: Annotated[Path | None, typer.Option(help="CSV file to write; single draws go beside it.")] = None,
     resume: Resume = False,
@@ -183,9 +198,9 @@ def main(
     numbers = validation_seeds(draws) if split == "validation" else range(draws)
     problems = [problem for problem in PROBLEMS if only in ("", f"{problem.ways}-{problem.shots}")]
     jobs = [
-        (problem, split, number)
+        (problem, split, number, calibration)
         for problem, number in itertools.product(problems, numbers)
-        if {"ways": problem.ways, "shots": problem.shots, "draw": number, "scheme": OURS} not in table
+        if {"ways": problem.ways, "shots": problem.shots, "draw": number, "scheme": SCHEMES[calibration]} not in table
     ]
     with get_context("spawn").Pool(processes) as pool:
         for rows in pool.imap(score_draw, jobs):
@@ -194,7 +209,7 @@ def main(
     print_summary(frame)
     if out is not None:
         summaries: list[dict[str, Any]] = []
-        for (ways, shots), rows in frame.groupby(["ways", "shots"]):
+        for (ways, shots), rows in _by_problem(frame):
             compared = summarize(rows, "scheme", METRICS, "log_loss", "log_loss_minus_ours")
             summaries += [{"ways": ways, "shots": shots, **row} for row in compared]
         write_csv(summaries, out)

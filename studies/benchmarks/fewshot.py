@@ -36,7 +36,7 @@ MIXES = ((10, 10), (0, 20), (0, 10), (15, 5), (0, 5), (20, 0))  # source and tar
 
 
 def candidates() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the defaults, and one argument varied at a time."""
+    """Yield the defaults of gradient training, and one argument varied at a time."""
     yield "defaults", {}
     yield "standardize=True", {"standardize": True}
     yield "standardize=False", {"standardize": False}
@@ -70,7 +70,7 @@ def measure(
         rng = np.random.default_rng(seed)
         source, target = episodes.source_tasks(20, rng)[:n_source], episodes.target_tasks(20, rng)[:n_target]
         tasks = DrawnTasks(source, target, episodes.validation_tasks(100, rng))
-        base = {"alpha": "pooled", "random_state": seed % 1000, "progress": False}
+        base = {"alpha": "pooled", "n_steps": 1000, "random_state": seed % 1000, "progress": False}
         table.measure({"candidate": name, "draw": seed}, MetaGPClassifier(**{**base, **arguments}), tasks, METRICS)
 
 

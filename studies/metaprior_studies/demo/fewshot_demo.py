@@ -118,6 +118,7 @@ def summary(rows: Rows) -> list[tuple[str, ...]]:
 def draw_figure(rows: Rows, title: str, path: Path) -> None:
     """Plot accuracy, log loss and calibration error: a dot per draw, and the mean with its 95% interval."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullLocator
 
     schemes = by_scheme(rows)
     figure = Figure(figsize=(12, 4.4), layout="constrained")
@@ -132,6 +133,9 @@ def draw_figure(rows: Rows, title: str, path: Path) -> None:
         axes.set_xlabel(label)
         if metric == "log_loss":
             axes.set_xscale("log")  # one overconfident baseline would squeeze the others
+            axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0)))
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_locator(NullLocator())
         tidy(axes, "x")
     panels[0].set_yticks(range(len(schemes)), list(schemes))
     panels[0].invert_yaxis()
