@@ -71,8 +71,8 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         Whether labels mean the same in all tasks. "auto": they do if one task has all of them, or if there are two in
         all. False is for episodes whose labels are all written 0, 1, ..., True for tasks none of which has every label.
     calibrate : bool, default=True
-        Whether held-out tasks calibrate the probabilities of hierarchical priors, by a factor of the latent scale and a
-        ratio of its variance. False leaves those of Laplace's approximation.
+        Whether held-out tasks calibrate the probabilities of hierarchical priors, by the scales of latent functions in
+        contexts and in predictions. False leaves those of Laplace's approximation.
 
     Attributes
     ----------
