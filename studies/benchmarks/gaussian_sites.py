@@ -180,20 +180,31 @@ def slice_step(latent: np.ndarray, other: np.ndarray, sign: np.ndarray, rng: np.
         angle = np.where(left, rng.uniform(lower, upper), angle)
 
 
-def sampled_evidence(given: Given, near: Posterior, rng: np.random.Generator, n_samples: int = 4000) -> np.ndarray:
-    """Return the log evidence of every task by importance sampling from a wider Gaussian posterior."""
-    n = given.sign.shape[1]
-    proposal, prior = (
-        np.linalg.cholesky(WIDER * jittered(near.covariance)),
-        np.linalg.cholesky(jittered(given.covariance)),
-    )
-    z = rng.normal(size=(len(prior), n_samples, n))
-    t = near.mean[:, None] + np.einsum("tij,tsj->tsi", proposal, z)
+class Weighted(NamedTuple):
+    """Exact evidence, (tasks,), and moments of latent functions at queries, (tasks, queries), by weighted samples."""
+
+    log_evidence: np.ndarray
+    mean: np.ndarray
+    variance: np.ndarray
+
+
+def importance_sampling(given: Given, near: Posterior, rng: np.random.Generator, n_samples: int = 4000) -> Weighted:
+    """Sample t at the context from a Gaussian posterior made wider, and weight the samples."""
+    k = jittered(given.covariance)
+    proposal, prior = np.linalg.cholesky(WIDER * jittered(near.covariance)), np.linalg.cholesky(k)
+    z = rng.normal(size=(len(prior), n_samples, given.sign.shape[1]))
+    t = near.mean[:, None] + z @ np.swapaxes(proposal, 1, 2)
     whitened = np.linalg.solve(prior, np.swapaxes(t, 1, 2))
     log_p = log_expit(given.sign[:, None] * t).sum(axis=-1) - 0.5 * np.sum(whitened**2, axis=1)
+    log_p += 0.5 * np.sum(z**2, axis=-1)
+    total = logsumexp(log_p, axis=1)
     log_ratio = np.log(np.diagonal(proposal, axis1=1, axis2=2)).sum(axis=1)
     log_ratio -= np.log(np.diagonal(prior, axis1=1, axis2=2)).sum(axis=1)
-    return logsumexp(log_p + 0.5 * np.sum(z**2, axis=-1), axis=1) - np.log(n_samples) + log_ratio
+    solved, share = np.linalg.solve(k, given.cross), np.exp(log_p - total[:, None])[:, None]
+    at_queries = t @ solved
+    mean = share @ at_queries
+    variance = (share @ (at_queries - mean) ** 2)[:, 0] + given.variance - np.sum(given.cross * solved, axis=1)
+    return Weighted(total - np.log(n_samples) + log_ratio, mean[:, 0], variance)
 
 
 def jittered(covariance: np.ndarray) -> np.ndarray:

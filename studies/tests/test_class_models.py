@@ -2,13 +2,8 @@
 
 import numpy as np
 from class_models import GivenClasses, dirichlet_regression, one_vs_each
-from label_inference import Fitted
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import DotProduct
-
-from metaprior.hierarchical.label_prior import Latent
-from metaprior.search.label_search import LabelSearch
-from metaprior.tasks.types import Task
 
 
 def make(n_classes, n=6, n_queries=3):
@@ -56,14 +51,3 @@ def test_classes_are_exchangeable():
     other = given._replace(y=2 - given.y)
     for model in (one_vs_each, lambda each: dirichlet_regression(each, 0.01, 2.0)):
         np.testing.assert_allclose(model(given).mean, model(other).mean[..., ::-1], atol=1e-9)
-
-
-def test_held_out_labels_tell_the_factor():
-    rng = np.random.default_rng(0)
-    tasks = [Task(rng.normal(size=(8, 1)), np.tile([0.0, 1.0], 4)) for _ in range(100)]
-    queries = LabelSearch([[], tasks], 1, 2, seed=0).queries
-    mean = rng.normal(size=queries.y.shape)
-    queries.y = (rng.uniform(size=mean.shape) < 1.0 / (1.0 + np.exp(-2.0 * mean))).astype(float)
-    latent = Latent(np.stack([np.zeros_like(mean), mean], axis=-1), np.zeros((*mean.shape, 2, 2)))
-    _, factor, _ = Fitted(None, [], queries).calibrate(latent)
-    assert 1.7 < factor < 2.3
