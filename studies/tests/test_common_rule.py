@@ -1,8 +1,10 @@
 """Grouped tables with binary outcomes: draws of groups, and the mixed models that metaprior is compared with."""
 
+import common_rule
 import numpy as np
 import pytest
-from common_rule import Effects, draw_groups, fit_intercepts, independent_columns, pooled_regression
+from common_rule import AVERAGED, draw_groups, score_without_group
+from mixed_models import Effects, fit_intercepts, independent_columns, pooled_regression
 from rule_tables import TABLES, Table
 from scipy.integrate import quad
 from scipy.special import expit, log_expit
@@ -29,6 +31,24 @@ def test_a_draw_keeps_groups_and_rows_apart():
     new = np.concatenate([part for task in draw.new for part in (task.x_context, task.x_query)])
     assert sorted(np.concatenate([training, held_out, new])[:, 0]) == list(range(120))
     assert not set(table.group[training[:, 0].astype(int)]) & set(table.group[new[:, 0].astype(int)])
+
+
+def test_training_groups_may_be_predicted_by_a_prior_that_has_not_seen_them(monkeypatch):
+    class Recorder:
+        def __init__(self, **arguments):
+            pass
+
+        def fit(self, source, target):
+            self.seen = np.concatenate([task.x for task in target])
+            return self
+
+        def evaluate(self, tasks):
+            unseen = [not np.isin(task.x_context, self.seen).any() for task in tasks]
+            return dict.fromkeys(AVERAGED, float(np.mean(unseen)) * (len(self.seen) == 4 * 8))
+
+    monkeypatch.setattr(common_rule, "MetaGPClassifier", Recorder)
+    draw = draw_groups(simulate(12, 10), 5, seed=3)
+    assert score_without_group(draw, seed=0) == dict.fromkeys(AVERAGED, 1.0)
 
 
 def test_a_group_is_predicted_by_its_intercept_given_its_context():
