@@ -7,7 +7,7 @@ import pytest
 
 from metaprior import MetaGPClassifier
 from metaprior.search.family_search import Option
-from metaprior.search.held_out_labels import AS_FITTED, SEPARABLE, SHRINKS, peak
+from metaprior.search.held_out_labels import RATIOS, SHRINKS, peak, separability
 from metaprior.search.label_search import LabelSearch
 from metaprior.tasks.types import Task
 
@@ -89,11 +89,22 @@ def test_the_peak_is_that_of_a_parabola_within_a_step_of_the_grid(at):
         assert where == pytest.approx(2.0 * np.sign(at), abs=0.01)
 
 
-def test_more_inputs_than_samples_are_expected_to_be_separable():
+@pytest.mark.parametrize(
+    ("n_inputs", "n_samples", "expected"), [(2, 40, 0.0), (5, 5, 0.0), (6, 5, 0.263), (10, 5, 1.0), (64, 10, 1.0)]
+)
+def test_contexts_become_separable_with_the_number_of_inputs(n_inputs, n_samples, expected):
+    assert separability(n_inputs, n_samples) == pytest.approx(expected, abs=1e-3)
+
+
+def test_little_changes_where_held_out_labels_say_nothing():
+    """Tasks of one sample per class: with few inputs scales stay as fitted, with many they are those of such tasks."""
     rng = np.random.default_rng(0)
-    for n_inputs, expected in ((7, AS_FITTED), (8, SEPARABLE)):  # contexts have 8 samples or 7
-        tasks = [Task(rng.normal(size=(9, n_inputs)), np.arange(9.0) % 2) for _ in range(3)]
+    for n_inputs, expected in ((2, (1.0, 1.0, 1.0)), (4, (1.4 / 0.3, 0.0, 0.3))):
+        tasks = [Task(rng.normal(size=(2, n_inputs)), np.arange(2.0)) for _ in range(6)]
         search = LabelSearch([[], tasks], 1, None, seed=0)
         search.add(Option((0.0, 1.0)))
-        assert search.queries._expected(search.scored[0].prior) is expected
-        assert {each.prior.shrink for each in search.scored} <= set(SHRINKS)
+        for each in search.scored:
+            found = each.prior.factor, each.prior.ratio, each.prior.shrink
+            assert found == pytest.approx(expected, rel=0.01)
+            assert each.prior.shrink in SHRINKS
+            assert each.prior.ratio in RATIOS

@@ -13,25 +13,17 @@ from metaprior.search.folds import Folds
 from metaprior.tasks.padding import pad_to
 from metaprior.tasks.types import Task
 
-LABELS_PER_TASK = 5.0  # independent labels that those of a held-out task count as
+LABELS_PER_TASK = 5.0  # independent labels that those of a held-out task count as, at most
 SHRINKS = (1.0, 0.55, 0.3, 0.17)
+RATIOS = (1.0, 0.3, 0.1, 0.03, 0.0)
 LOG_SCALES = 0.5 * np.log(2.0) * np.arange(-6.0, 9.0)  # of factor * shrink
-SCALE_SPREAD, SHRINK_SPREAD = 0.25, 0.5  # prior standard deviations of log(factor * shrink) and log(shrink)
+# What is expected before held-out labels are seen: medians of factor * shrink and shrink, standard deviations of their
+# logs, and that of the place in `RATIOS`. As fitted: one, one and the first place. If contexts are separable, a context
+# tells its classes apart whatever they are, and the evidence tells little about scales. Medians and the last place
+# were chosen on validation classes (docs/classification.md).
+SEPARABLE_SCALE, SEPARABLE_SHRINK = 1.4, 0.4
+SCALE_SPREAD, SHRINK_SPREAD, PLACE_SPREAD = 0.25, 0.5, 1.0
 MAX_CALIBRATED = 2000  # queries that a calibration is found on
-
-
-class Expected(NamedTuple):
-    """What is expected of a calibration before held-out labels are seen: medians, and the ratios to choose from."""
-
-    scale: float  # factor * shrink
-    shrink: float
-    ratios: tuple[float, ...]
-
-
-AS_FITTED = Expected(1.0, 1.0, (1.0, 0.3, 0.1, 0.03, 0.0))
-# With more inputs than samples a context tells its classes apart whatever they are, and the evidence tells little about
-# scales. Chosen on validation classes (docs/classification.md).
-SEPARABLE = Expected(1.4, 0.4, (0.0,))
 
 
 class Calibration(NamedTuple):
@@ -63,6 +55,7 @@ class LabelQueries:
         for row, split in enumerate(self.splits):
             self.y[row, : len(split.y_query)] = split.y_query
         self.asked = np.isfinite(self.y)
+        self.n_samples = float(np.median([len(task.y) for task in tasks]))
         self.reference = np.where(self.asked, -np.log(self.n_classes)[:, None], np.nan)
 
     def rows_of(self, tasks: np.ndarray) -> np.ndarray:
@@ -97,20 +90,22 @@ class LabelQueries:
         Every task counts as some independent labels, and a prior keeps the scale near what is common: few held-out
         tasks change little. The shrinkage is the best without covariances, the ratio the best with that shrinkage.
         """
-        sample, order = _Sample.of(self, self._expected(folds[0][1].prior)), _order(folds)
+        rule = len(folds[0][1].prior.weights) > 0
+        separable = 0.0 if rule else separability(folds[0][1].prior.input_dim, self.n_samples)
+        sample, order = _Sample.of(self, separable), _order(folds)
         means = [np.concatenate([fold.means[i] for _, fold in folds])[order] for i in range(len(SHRINKS))]
         pairs = zip(means, SHRINKS, strict=True)
         _, shrink = max((sample.best(Latent(mean, None), 0.0, shrink), shrink) for mean, shrink in pairs)
         latent = self.gather(folds, shrink)
-        ratios = sample.expected.ratios if latent.covariance is not None else (0.0,)
-        (_, log_scale), ratio = max((sample.best(latent, ratio, shrink), ratio) for ratio in ratios)
+        found = []
+        for place, ratio in enumerate(RATIOS):
+            penalty = _place_penalty(place, separable)
+            if np.isfinite(penalty) and (latent.covariance is not None or ratio == 0.0):
+                value, log_scale = sample.best(latent, ratio, shrink)
+                found.append((value - penalty, log_scale, ratio))
+        _, log_scale, ratio = max(found)
         factor = float(np.exp(log_scale)) / shrink
         return Calibration(factor, ratio, shrink), calibrated(latent, factor, ratio)
-
-    def _expected(self, prior: LabelPrior) -> Expected:
-        """Return what to expect of a prior: scales as fitted, unless contexts are separable and have no common rule."""
-        typical = np.median([len(split.y_context) for split in self.splits])
-        return AS_FITTED if len(prior.weights) or prior.input_dim <= typical else SEPARABLE
 
     def scores(self, log_probabilities: np.ndarray) -> np.ndarray:
         """Return the mean contaminated log probability of the labels of every task, (tasks,)."""
@@ -147,28 +142,41 @@ class _Sample(NamedTuple):
     rows: np.ndarray
     columns: np.ndarray
     y: np.ndarray
-    share: np.ndarray  # of each label: those of a task sum to `LABELS_PER_TASK`
-    expected: Expected
+    share: np.ndarray  # of each label: those of a task sum to their number, or to `LABELS_PER_TASK`
+    separable: float
 
     @classmethod
-    def of(cls, queries: LabelQueries, expected: Expected) -> "_Sample":
+    def of(cls, queries: LabelQueries, separable: float) -> "_Sample":
         rows, columns = np.nonzero(queries.asked)
+        counted = np.minimum(np.bincount(queries.owner[rows]), LABELS_PER_TASK)
         chosen = np.random.default_rng(0).permutation(len(rows))[:MAX_CALIBRATED]
         rows, columns = rows[chosen], columns[chosen]
         owner = queries.owner[rows]
-        share = LABELS_PER_TASK / np.bincount(owner)[owner]
-        return cls(rows, columns, queries.y[rows, columns].astype(int), share, expected)
+        share = (counted / np.maximum(np.bincount(owner, minlength=len(counted)), 1))[owner]
+        return cls(rows, columns, queries.y[rows, columns].astype(int), share, separable)
 
     def best(self, latent: Latent, ratio: float, shrink: float) -> tuple[float, float]:
         """Return the largest log posterior density of the scale, up to a constant, and the log scale."""
         covariance = None if latent.covariance is None or ratio == 0.0 else latent.covariance[self.rows, self.columns]
         some = Latent(latent.mean[self.rows, self.columns], covariance)
-        values = -0.5 * ((LOG_SCALES - np.log(self.expected.scale)) / SCALE_SPREAD) ** 2
+        log_scale, log_shrink = self.separable * np.log([SEPARABLE_SCALE, SEPARABLE_SHRINK])
+        values = -0.5 * ((LOG_SCALES - log_scale) / SCALE_SPREAD) ** 2
         for i, factor in enumerate(np.exp(LOG_SCALES) / shrink):
             log_p = np.take_along_axis(calibrated(some, float(factor), ratio), self.y[:, None], -1)[:, 0]
             values[i] += self.share @ log_p
         value, log_scale = peak(LOG_SCALES, values)
-        return value - 0.5 * (np.log(shrink / self.expected.shrink) / SHRINK_SPREAD) ** 2, log_scale
+        return value - 0.5 * ((np.log(shrink) - log_shrink) / SHRINK_SPREAD) ** 2, log_scale
+
+
+def separability(n_inputs: int, n_samples: float) -> float:
+    """Return 0 for tasks with at least as many samples as inputs, 1 with at most half as many, and shares between."""
+    return float(np.clip(np.log2(n_inputs / n_samples), 0.0, 1.0))
+
+
+def _place_penalty(place: int, separable: float) -> float:
+    """Return minus the log prior density of a place in `RATIOS`, up to a constant; infinite for all but one if 1."""
+    distance, spread = place - separable * (len(RATIOS) - 1), PLACE_SPREAD * (1.0 - separable)
+    return 0.0 if distance == 0.0 else 0.5 * (distance / spread) ** 2 if spread > 0.0 else np.inf
 
 
 def _order(folds: Sequence[tuple[np.ndarray, FoldPrediction]]) -> np.ndarray:
