@@ -37,9 +37,10 @@ class ContestantQueries(LabelQueries):
 
     def _latent(self, prior: LabelPrior, rows: np.ndarray) -> Latent:
         key = (prior.shrink, *rows.tolist())
-        if key not in self.found:
-            self.found[key] = self.contestant(prior, [self.splits[row] for row in rows.tolist()])
-        return self.found[key]
+        found = self.found.get(key)
+        if found is None or (found.covariance is None and prior.ratio > 0.0):  # a ratio of 0 needs no covariances
+            found = self.found[key] = self.contestant(prior, [self.splits[row] for row in rows.tolist()])
+        return found
 
 
 class Fitted(NamedTuple):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from gaussian_sites import laplace
-from label_contestants import Fitted, Predicted, fit_prior, given_classes, scores_of, softmax_laplace
+from label_contestants import ContestantQueries, Fitted, Predicted, fit_prior, given_classes, scores_of, softmax_laplace
 from label_inference import gaussian
 
 from metaprior.search.held_out_labels import SHRINKS, Calibration
@@ -39,6 +39,12 @@ def test_laplace_as_a_contestant_is_calibrated_as_in_the_package(fitted, contest
     np.testing.assert_allclose(found, expected, rtol=1e-4)
     labels = np.nanmean(fitted.queries.of_labels(log_p))  # as many of every task
     np.testing.assert_allclose(log_loss, -labels, rtol=1e-4)
+
+
+def test_covariances_are_found_where_they_were_not_needed_before(fitted):
+    queries, (rows, prior) = ContestantQueries(fitted.queries, softmax_laplace), fitted.without[0]
+    folds = [(rows, queries.predict(prior, rows))]
+    assert queries.gather(folds, 1.0).covariance is not None
 
 
 def test_covariances_of_contestants_are_those_of_shrunk_functions(fitted, tests):
