@@ -112,3 +112,26 @@ def test_many_classes(n_classes):
     error = drawn.std(axis=0) / np.sqrt(len(t))
     found = np.exp(log_probabilities(mean[None], covariance[None])[0])
     assert (np.abs(found - drawn.mean(axis=0)) < 4.0 * error + 0.01).all()
+
+
+@pytest.mark.parametrize("variance", [0.1, 3.0, 100.0])
+def test_what_classes_are_called_does_not_matter(variance):
+    rng = np.random.default_rng(0)
+    root, mean, order = rng.normal(size=(20, 5, 5)), rng.normal(size=(20, 5)), np.array([3, 0, 4, 1, 2])
+    covariance = variance * root @ np.swapaxes(root, 1, 2)
+    renamed = log_probabilities(mean[:, order], covariance[:, order][:, :, order])
+    np.testing.assert_allclose(renamed, log_probabilities(mean, covariance)[:, order], atol=1e-6)
+
+
+@pytest.mark.parametrize(("variance", "atol", "rtol"), [(1.0, 0.01, 0.1), (30.0, 0.03, 0.7), (1e4, 0.03, 2.0)])
+def test_small_probabilities_of_wide_latent_functions(variance, atol, rtol):
+    """Against draws: probabilities of one in a thousand must not vanish between the points."""
+    rng = np.random.default_rng(1)
+    for _ in range(3):
+        root, mean = np.sqrt(variance / 5.0) * rng.normal(size=(5, 5)), np.sqrt(variance) * rng.normal(size=5)
+        t = mean + rng.normal(size=(100_000, 5)) @ root.T
+        expected = np.exp(t - logsumexp(t, axis=1, keepdims=True)).mean(axis=0)
+        found = np.exp(log_probabilities(mean[None], (root @ root.T)[None])[0])
+        np.testing.assert_allclose(found, expected, atol=atol)
+        likely = expected > 1e-3
+        np.testing.assert_allclose(np.log(found[likely]), np.log(expected[likely]), atol=rtol)

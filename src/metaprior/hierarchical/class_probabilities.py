@@ -9,11 +9,12 @@ from scipy.special import log_expit, log_ndtr, ndtri
 from metaprior.hierarchical.small_matrices import log_sum_exp
 
 N_NODES = 32  # of Gauss-Hermite quadrature, for two classes
-N_POINTS = 128  # of a quasi-random sequence, for more; about that many
+N_POINTS = 512  # of a quasi-random sequence, for more; about that many
 CACHED = 2**17  # latent functions at these points that are computed at once, and stay in the processor's cache
 TINY = 1e-200  # average probability from which on it is computed by logarithms: it may be less than the least number
 # Variance from which the roles of t and the logistic are swapped in the quadrature; about the variance of the logistic.
 MAX_NARROW_VARIANCE = math.pi
+MOVED, HALF_MOVED = 0.05, 30.0  # share of large variances that softmax takes over, and the variance with half of it
 
 
 def log_probabilities(mean: np.ndarray, covariance: np.ndarray | None) -> np.ndarray:
@@ -34,7 +35,19 @@ def log_probabilities(mean: np.ndarray, covariance: np.ndarray | None) -> np.nda
 
 
 def _of_many(mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
-    """Return the log probabilities of several classes, by quasi-random points."""
+    """Return the log probabilities of several classes, by quasi-random points.
+
+    Classes are sorted by their means: what they are called must not matter. With large variances softmax is a step
+    between points. A share of the variance is moved into it, since softmax is the probability that t plus Gumbel noise
+    is largest: with noise of the standard deviation s pi / sqrt(6) it is softmax(t / s).
+    """
+    order = np.argsort(-mean, axis=-1, kind="stable")
+    mean, covariance = np.take_along_axis(mean, order, -1), np.take_along_axis(covariance, order[..., None], -2)
+    covariance = np.take_along_axis(covariance, order[..., None, :], -1)
+    variance = np.mean(np.diagonal(covariance, axis1=-2, axis2=-1), axis=-1) - np.mean(covariance, axis=(-2, -1))
+    moved = MOVED * variance / (variance + HALF_MOVED)
+    scale = np.sqrt(1.0 + 6.0 / math.pi**2 * moved * variance)[..., None]
+    mean, covariance = mean / scale, covariance * ((1.0 - moved)[..., None] / scale**2)[..., None]
     eigenvalues, vectors = np.linalg.eigh(covariance)
     # The symmetric root, with points that are the same for all classes: equal classes get equal probabilities.
     root = vectors * np.sqrt(np.maximum(eigenvalues, 0.0))[..., None, :] @ np.swapaxes(vectors, -1, -2)
@@ -44,7 +57,9 @@ def _of_many(mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
     for first in range(0, len(rows), step):
         some = slice(first, first + step)
         flat[some] = _average(rows[some, :, None] + roots[some] @ points)
-    return found
+    named = np.empty(mean.shape)
+    np.put_along_axis(named, order, found, axis=-1)
+    return named
 
 
 def _average(t: np.ndarray) -> np.ndarray:
