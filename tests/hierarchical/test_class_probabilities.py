@@ -69,7 +69,7 @@ def test_probabilities_sum_to_one(seed, n_classes, log_scale):
     mean, covariance = draw(seed, n_classes, 10.0**log_scale, (3,))
     for found in (log_probabilities(mean, covariance), log_probabilities(mean, None)):
         assert found.shape == (3, n_classes)
-        np.testing.assert_allclose(np.exp(found).sum(axis=-1), 1.0, atol=1e-6)
+        np.testing.assert_allclose(np.exp(found).sum(axis=-1), 1.0, atol=1e-12)
 
 
 def test_without_a_covariance_it_is_softmax():

@@ -79,7 +79,8 @@ def _of_two(mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
     """Return the log probabilities of two classes, by quadrature over t_2 - t_1, accurate in the tails."""
     difference = mean[..., 1] - mean[..., 0]
     variance = covariance[..., 0, 0] + covariance[..., 1, 1] - 2.0 * covariance[..., 0, 1]
-    return np.stack([log_logistic(-difference, variance), log_logistic(difference, variance)], axis=-1)
+    found = np.stack([log_logistic(-difference, variance), log_logistic(difference, variance)], axis=-1)
+    return found - log_sum_exp(found, axis=-1)[..., None]
 
 
 def log_logistic(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
