@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import NoReturn
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -21,6 +21,7 @@ CLEAR_LINE = "\r\x1b[2K\x1b[?25h"  # of a progress bar, which also hides the cur
 
 _unfinished: set[str] = set()  # files and folders that are being written
 _beginning = threading.Lock()
+_last: list[str] = []  # stages of a command: "begun" while its last files are written, then also "complete"
 _advice: list[tuple[str, str]] = []  # on what is kept, and where
 _waiting: list[threading.Thread] = []  # for signals
 
@@ -71,7 +72,7 @@ def unfinished(target: str | os.PathLike) -> Iterator[str]:
     """
     folder, name = os.path.split(os.fspath(target))
     path = os.path.join(folder, f".{name[:60]}.{os.urandom(4).hex()}.part")
-    with _beginning:
+    with nullcontext() if _last else _beginning:
         _unfinished.add(path)
     try:
         yield path
@@ -80,12 +81,30 @@ def unfinished(target: str | os.PathLike) -> Iterator[str]:
         _unfinished.discard(path)
 
 
+@contextmanager
+def last_files() -> Iterator[None]:
+    """Write the last files of a command: once all are in place, it ends as if no signal had come.
+
+    A signal that comes meanwhile waits for them, as for any file in the making.
+    """
+    with _beginning:
+        _last[:] = ["begun"]
+    try:
+        yield
+        _last.append("complete")
+    except BaseException:
+        _last.clear()
+        raise
+
+
 def _wait_and_exit(received: int) -> None:
     (number,) = os.read(received, 1)
     _beginning.acquire()  # for good: no other file is begun
     deadline = time.monotonic() + PATIENCE
-    while _unfinished and time.monotonic() < deadline and not select.select([received], [], [], 0.005)[0]:
+    while _is_writing() and time.monotonic() < deadline and not select.select([received], [], [], 0.005)[0]:
         pass
+    if "complete" in _last:
+        return  # and let later signals pass
     for path in list(_unfinished):
         _remove(path)
     line = " ".join(["Stopped.", *(advice for advice, kept in _advice if os.path.exists(kept))])
@@ -93,6 +112,10 @@ def _wait_and_exit(received: int) -> None:
         clear = CLEAR_LINE if os.isatty(sys.stderr.fileno()) else ""
         os.write(sys.stderr.fileno(), f"{clear}{line}\n".encode())
     os._exit(128 + number)
+
+
+def _is_writing() -> bool:
+    return "complete" not in _last and bool(_unfinished or _last)
 
 
 def _remove(path: str) -> None:

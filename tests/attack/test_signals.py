@@ -99,6 +99,63 @@ def test_a_command_that_is_done_ends_in_peace():
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{__version__}\n", "")
 
 
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A folder with a small table, and a prior that is fitted to it."""
+    folder, rng = tmp_path_factory.mktemp("small"), np.random.default_rng(0)
+    rows = [f"{i},{x:.3f},{x + i + 0.1 * rng.normal():.3f}" for i in range(4) for x in rng.uniform(size=6)]
+    (folder / "t.csv").write_text("\n".join(["t,x,y", *rows]))
+    command = [
+        sys.executable,
+        "-m",
+        "metaprior",
+        "fit",
+        "t.csv",
+        "--task",
+        "t",
+        "--x",
+        "x",
+        "--y",
+        "y",
+        "--out",
+        "p.st",
+    ]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["fit", "t.csv", "--task", "t", "--x", "x", "--y", "y"],
+        ["store", "t.csv", "--task", "t", "--x", "x", "--y", "y"],
+        ["predict", "p.st", "t.csv", "t.csv"],
+        ["evaluate", "p.st", "t.csv"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_command_whose_files_are_written_ends_as_it_would_have(command, small):
+    """One signal when the last file gets its name, another when everything is printed."""
+    out = str(small / f"{command[0]}.csv")
+    program = (
+        "import os, sys, time; from metaprior import __main__, cli\n"
+        "replace, exit_with = os.replace, cli.exit_with\n"
+        "def interrupt(number): os.kill(os.getpid(), number); time.sleep(0.05)\n"
+        "def placed(new, target):\n"
+        "    replace(new, target)\n"
+        f"    if os.fspath(target) == {out!r}: interrupt(2)\n"
+        "def printed(*given): interrupt(15); exit_with(*given)\n"
+        "os.replace, cli.exit_with = placed, printed\n"
+        f"sys.argv = ['metaprior', *{command!r}, '--out', {out!r}]\n"
+        "__main__.main()"
+    )
+    done = subprocess.run([*PYTHON, "-c", program], cwd=small, capture_output=True, text=True, check=False)
+    assert (done.returncode, "Stopped." in done.stderr) == (0, False), done.stderr
+    assert done.stdout
+    assert Path(out).exists()
+    assert not list(small.glob(".*"))
+
+
 @needs_proc
 @pytest.mark.slow
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import typer
 from metaprior.checks import counted
 from metaprior.cli.console import err, out, report_errors
 from metaprior.cli.options import Decimal, DropMissing, Encoding, Environment, Sep, write
+from metaprior.interruption import last_files
 
 TABLES = ("patients.csv", "test.csv", "readings.csv", "hours.csv")
 
@@ -55,7 +56,8 @@ def store(
         columns = {"task": task, "x": x, "y": y, "environment": environment}
         with err.status(f"reading {tables[0]}" + (" and others" if len(tables) > 1 else "")):
             files = [TableFile(path, as_csv_format(sep, decimal, encoding)) for path in tables]
-            store_tasks(files, folder, **columns, drop_missing=drop_missing, overwrite=overwrite)
+            with last_files():
+                store_tasks(files, folder, **columns, drop_missing=drop_missing, overwrite=overwrite)
         stored = open_tasks(folder)
     for name, tasks in stored.items() if isinstance(stored, dict) else [("all", stored)]:
         out.print(f"{name}: {counted(len(tasks), 'task')}, {counted(tasks.n_samples, 'reading')}")

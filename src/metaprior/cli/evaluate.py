@@ -36,8 +36,7 @@ from metaprior.cli.options import (
     check_outputs,
     fitted_columns,
     fitted_format,
-    write_frame,
-    write_picture,
+    write_results,
 )
 from metaprior.cli.scores import CONTEXT, compare, overall, print_overall
 from metaprior.cli.task_names import Place, tasks_by_name
@@ -87,10 +86,8 @@ def evaluate(
                 scores = compare(meta, tests, has_context=context > 0)
         facts = {"fitted_on": fitted_on, "extrapolates": n_outside}
         per_task = _per_task(names, columns.task, {**scores["metaprior"].per_task, **facts})
-        if path is not None:
-            write_frame(path, per_task)
-        if plot is not None:
-            write_picture(plot, _picture(meta, tests, scores["metaprior"]))
+        figure = None if plot is None else _picture(meta, tests, scores["metaprior"])
+        write_results((path, per_task), (plot, figure))
     if as_json:
         rows, counts = per_task.astype(object).to_dict(orient="records"), {"tasks": len(tests), "context": context}
         counts["fitted_on"] = int(fitted_on.sum())

@@ -25,7 +25,7 @@ from metaprior.cli.options import (
 from metaprior.cli.scores import print_held_out, score_held_out
 from metaprior.cli.task_names import tasks_by_name
 from metaprior.cli.training_data import TrainingData, read_training_data
-from metaprior.interruption import tell_on_stop
+from metaprior.interruption import last_files, tell_on_stop
 from metaprior.memory import RUN_ADVICE
 from metaprior.tables.csv_files import TableFile, as_csv_format
 
@@ -128,9 +128,10 @@ def fit(
         if tasks.held_out:
             with err.status(f"predicting {counted(len(tasks.held_out), 'held-out task')}"):
                 meta.training_["held_out"] = score_held_out(meta, tasks.held_out, np.random.default_rng(seed))
-        meta.save(path)
-        checkpoint_path(path).unlink(missing_ok=True)
         plotted = plot is not None and plot_report(meta.transfer_report(), plot)
+        with last_files():
+            meta.save(path)
+            checkpoint_path(path).unlink(missing_ok=True)
     if as_json:
         kind_words = "classification" if tasks.labels else "regression"
         figures = {"kind": kind_words, "alpha": meta.alpha_, "family": meta.family_, **meta.training_}

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from metaprior.tables.columns import Columns
     from metaprior.tables.csv_files import CsvFormat
 from metaprior.checks import require_matplotlib
+from metaprior.interruption import last_files
 
 Task = Annotated[list[str] | None, typer.Option("--task", help="Column that names the task of a row, or several.")]
 X = Annotated[list[str] | None, typer.Option("--x", help="Input column, or several: --x week price.")]
@@ -94,7 +95,18 @@ def write_picture(path: Path, figure: Any) -> None:
     write(path, as_bytes(figure, path.suffix[1:].lower()))
 
 
-def write_frame(path: Path, frame: Any) -> None:
+def write_results(table: tuple[Path | None, Any], picture: tuple[Path | None, Any]) -> None:
+    """Write a data frame and a figure, each unless its path is None, as the last files of a command."""
+    if table[0] is None and picture[0] is None:
+        return
+    with last_files():
+        if table[0] is not None:
+            _write_frame(table[0], table[1])
+        if picture[0] is not None:
+            write_picture(picture[0], picture[1])
+
+
+def _write_frame(path: Path, frame: Any) -> None:
     """Write a data frame as Parquet if the file's name says so, else as CSV."""
     content = frame.to_parquet(index=False) if path.suffix == ".parquet" else frame.to_csv(index=False).encode()
     write(path, content)

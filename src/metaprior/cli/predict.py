@@ -21,8 +21,7 @@ from metaprior.cli.options import (
     check_outputs,
     fitted_columns,
     fitted_format,
-    write_frame,
-    write_picture,
+    write_results,
 )
 from metaprior.tables.csv_files import TableFile
 
@@ -76,9 +75,8 @@ def predict(
         with err.status(f"predicting {query}"):
             predicted = predict_tables(meta, *tables, columns, coverage, from_prior, **drops)
         frame = predicted.frame
-        write_frame(path, frame)
-        if plot is not None:
-            write_picture(plot, _plot(meta, predicted, columns, coverage))
+        figure = None if plot is None else _plot(meta, predicted, columns, coverage)
+        write_results((path, frame), (plot, figure))
     if as_json:
         print_result({"predictions": str(path), "rows": frame.astype(object).to_dict(orient="records")})
         return
