@@ -317,6 +317,22 @@ def test_a_failed_save_leaves_the_old_file(trained, path, monkeypatch, failing):
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda meta: setattr(meta, "model_", meta.model_._replace(spread=1e9)), "loaded: spread must be"),
+        (lambda meta: meta.model_.members[0].theta.fill(np.nan), "loaded: theta must have finite numbers"),
+        (lambda meta: setattr(meta, "__class__", type("Mine", (MetaGPRegressor,), {})), "hold a prior of kind 'Mine'"),
+    ],
+)
+def test_what_could_not_be_loaded_is_not_written(change, message, tmp_path):
+    meta = MetaGPRegressor(random_state=0).fit(target_tasks=TASKS)
+    change(meta)
+    with pytest.raises(InvalidFile, match=rf"prior is not written.*{message}"):
+        meta.save(tmp_path / "prior")
+    assert not list(tmp_path.iterdir())
+
+
 def test_saving_again_replaces_the_file_and_keeps_to_the_umask(trained, path):
     retrained = clone(trained).set_params(n_steps=0, random_state=5).fit(TASKS[:2], TASKS[2:])
     retrained.save(path)

@@ -106,6 +106,7 @@ def test_fitted_things_describe_themselves_in_words():
     ("parameters", "said"),
     [
         ({"noise_std": 1e300}, "noise_std must be in the units of y, whose values span"),
+        ({"noise_std": 1e-300}, "noise_std must be in the units of y, whose values span"),
         ({"noise_std": 1e300, "kernel": "rbf"}, "noise_std must be in the units of y, whose values span"),
         ({"temperature": 1e300}, "temperature must lie between"),
         ({"temperature": 1e-300}, "temperature must lie between"),

@@ -223,6 +223,14 @@ def test_y_whose_variance_is_no_number_is_refused(size):
             fit([tasks], [1.0])
 
 
+@pytest.mark.parametrize("size", [1.7e308, -1e160])
+def test_constant_y_whose_square_is_no_number_is_refused(size):
+    tasks = [Task(np.zeros((2, 1)), np.full(2, size))]
+    for fit in (fit_scaling, lambda *given: stored_scaling([StoredTasks.from_tasks(tasks, 1)], given[1])):
+        with pytest.raises(ValueError, match=r"y must have a mean of at most 1e\+150 in size; it is"):
+            fit([tasks], [1.0])
+
+
 def test_new_y_is_guarded_as_new_x_is(three_particles):
     x, far = np.zeros((1, 2)), np.array([1.7e308])
     message = "y is more than 1e\\+100 standard deviations from the meta-training outputs"

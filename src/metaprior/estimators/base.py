@@ -180,6 +180,11 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         ----------
         path : path-like
             The file, in safetensors format: tensors and JSON, no pickle. It is replaced atomically.
+
+        Raises
+        ------
+        InvalidFile
+            If the file could not be loaded. Nothing is written then.
         """
         check_is_fitted(self, "model_")
         write_prior(self, path)

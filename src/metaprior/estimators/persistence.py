@@ -4,6 +4,7 @@ How the model of a prior is stored is up to what fitted it: see `ENGINES`. Modul
 imported after the header has been checked, so that a file that is no prior is refused at once.
 """
 
+import json
 import os
 import reprlib
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from metaprior.estimators.prior_header import DEFAULT_ENGINE, FITTED, TRACES, check_header, check_seen, check_traces
-from metaprior.files import CHECKPOINT, InvalidFile, read_tensors, reading, write_tensors
+from metaprior.files import CHECKPOINT, InvalidFile, read_json, read_tensors, reading, write_tensors
 
 ESTIMATORS = {
     "MetaGPRegressor": "metaprior.estimators.regressor",
@@ -26,6 +27,7 @@ ENGINES = {
     "gradient": "metaprior.estimators.gradient_files",
     "hierarchical": "metaprior.estimators.hierarchical_files",
 }
+CUSTOM = ("mean", "kernel", "encoder")  # parts of a prior that may be of a class of the user's
 ARRAYS = ("environment_weights_", *TRACES)
 OPTIONAL_ARRAYS = ("feature_range_", "task_digests_", "row_digests_", "row_grid_")  # not in files of earlier versions
 
@@ -50,22 +52,15 @@ def load(path: str | os.PathLike, *, mean: Any = None, kernel: Any = None, encod
         If the file is damaged or was not written by metaprior.
     """
     header, tensors = read_prior(path)
-    engine = header.get("engine", DEFAULT_ENGINE)
-    for how, name, known in (("of kind", header["kind"], ESTIMATORS), ("fitted by", engine, ENGINES)):
-        if name not in known:
-            raise InvalidFile(f"{path} holds a prior {how} {reprlib.repr(name)}, which this version does not know.")
+    _check_known(header, f"{path} holds")
     custom = {"mean": mean, "kernel": kernel, "encoder": encoder}
     _check_custom(header["parameters"], custom)
-    kind = getattr(import_module(ESTIMATORS[header["kind"]]), header["kind"])
     with reading(path):
-        meta = kind(**_decode_parameters(header["parameters"], kind._get_param_names(), custom))
-        meta.engine_ = engine
-        _restore_fitted(meta, header, tensors)
-    return meta
+        return _restored(header, tensors, custom)
 
 
 def write_prior(meta: Any, path: str | os.PathLike) -> None:
-    """Write a fitted estimator to a file."""
+    """Write a fitted estimator to a file; raise InvalidFile, and write nothing, if `load` would refuse it."""
     fitted = {name: getattr(meta, name) for name in FITTED}
     if meta.likelihood == "bernoulli":
         fitted["classes_"] = None if meta.classes_ is None else meta.classes_.tolist()
@@ -89,7 +84,14 @@ def write_prior(meta: Any, path: str | os.PathLike) -> None:
     if hasattr(meta, "feature_names_in_"):
         header["feature_names"] = list(meta.feature_names_in_)
     arrays = (*ARRAYS, *(name for name in OPTIONAL_ARRAYS if hasattr(meta, name)))
-    write_tensors(path, header, {**tensors, **{name: getattr(meta, name) for name in arrays}})
+    tensors |= {name: getattr(meta, name) for name in arrays}
+    with reading(path, "is not written, because it could not be loaded"):
+        written = read_json(json.dumps(header))
+        _check_content(written, tensors)
+        _check_known(written, f"{path} is not written: it would hold")
+        custom = [name for name in CUSTOM if _custom_part(written["parameters"], name)]
+        _restored(written, tensors, {name: meta.parameters_[name] for name in custom})
+    write_tensors(path, header, tensors)
 
 
 def read_prior(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -100,10 +102,32 @@ def read_prior(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, np.nd
             f"{path} is the checkpoint of an interrupted fit, not a prior. Re-run the same fit to resume it."
         )
     with reading(path):
-        check_header(header)
-        check_traces(header, tensors)
-        check_seen(header, tensors)
+        _check_content(header, tensors)
     return header, tensors
+
+
+def _check_content(header: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
+    """Raise Mismatch unless header and tensors are those of a prior, as far as they are the same for all engines."""
+    check_header(header)
+    check_traces(header, tensors)
+    check_seen(header, tensors)
+
+
+def _check_known(header: dict[str, Any], holds: str) -> None:
+    """Raise InvalidFile if no estimator or engine of this version has the name that the header gives."""
+    engine = header.get("engine", DEFAULT_ENGINE)
+    for how, name, known in (("of kind", header["kind"], ESTIMATORS), ("fitted by", engine, ENGINES)):
+        if name not in known:
+            raise InvalidFile(f"{holds} a prior {how} {reprlib.repr(name)}, which this version does not know.")
+
+
+def _restored(header: dict[str, Any], tensors: dict[str, np.ndarray], custom: dict[str, Any]) -> Any:
+    """Return the estimator that checked content describes, with the custom parts that it lacks."""
+    kind = getattr(import_module(ESTIMATORS[header["kind"]]), header["kind"])
+    meta = kind(**_decode_parameters(header["parameters"], kind._get_param_names(), custom))
+    meta.engine_ = header.get("engine", DEFAULT_ENGINE)
+    _restore_fitted(meta, header, tensors)
+    return meta
 
 
 def _restore_fitted(meta: Any, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
@@ -156,11 +180,16 @@ def _encode(value: Any) -> Any:
     return {"own": _signature(value)}  # the key that files have had from the first
 
 
+def _custom_part(parameters: dict[str, Any], name: str) -> str | None:
+    """Return the signature of a custom mean, kernel or encoder, None if the file describes it."""
+    encoded = parameters.get(name)
+    return encoded.get("own") if isinstance(encoded, dict) else None
+
+
 def _check_custom(parameters: dict[str, Any], custom: dict[str, Any]) -> None:
     """Raise unless exactly the custom parts that the file lacks are given. `custom` has None for all others."""
     for name, value in custom.items():
-        encoded = parameters.get(name)
-        expected = encoded.get("own") if isinstance(encoded, dict) else None
+        expected = _custom_part(parameters, name)
         if value is not None and expected is None:
             raise ValueError(f"{name} is stored in the file: this prior was not fitted with a custom {name}.")
         if value is None and expected is not None:

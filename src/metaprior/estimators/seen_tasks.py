@@ -16,7 +16,7 @@ from metaprior.tasks.task_digests import MAX_DIGESTS, digest, kept_digests, row_
 from metaprior.tasks.types import Task, TestTask
 
 BLOCK_TASKS = 2000  # in memory, looked at once
-MAX_NOISE = 1e6  # times the range of y
+MAX_NOISE, MIN_NOISE = 1e6, 1e-100  # times the range of y
 
 
 class SeenTasksWarning(UserWarning):
@@ -156,12 +156,12 @@ def input_range(environments: Sequence[Seen], weights: np.ndarray) -> np.ndarray
 
 
 def check_noise_size(noise_std: float | None, environments: Sequence[Seen]) -> None:
-    """Raise if the noise is so much larger than the range of y that nothing can be learned, nor computed."""
+    """Raise if the noise is so much larger or smaller than the range of y that nothing can be learned, or computed."""
     lower, upper = (min(seen.lower[-1] for seen in environments), max(seen.upper[-1] for seen in environments))
     with np.errstate(over="ignore"):
         y_range = float(upper - lower)
     size = y_range or max(abs(float(upper)), 1.0)  # of y that is constant
-    if noise_std is not None and noise_std > MAX_NOISE * size:
+    if noise_std is not None and not MIN_NOISE * (y_range or 1.0) <= noise_std <= MAX_NOISE * size:
         found = f" must be in the units of y, whose values span {y_range:.3g}; got {noise_std:g}. Give the standard "
         learned = Argument("noise_std", "learned")
         raise ValueError(Message(Argument("noise_std"), found, "deviation of the noise, or ", learned, "."))

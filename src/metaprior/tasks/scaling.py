@@ -77,6 +77,10 @@ def scaling_of(size: np.ndarray, mean: np.ndarray, std: np.ndarray, first: np.nd
     if not 1.0 / MAX_SPREAD <= std[-1] <= MAX_SPREAD:
         limits = f"between {1.0 / MAX_SPREAD:g} and {MAX_SPREAD:g}, so that its variance is a number"
         raise ValueError(f"y must have a standard deviation {limits}; it is {std[-1]:.3g}. Change the units of y.")
+    if abs(mean[-1]) > MAX_SPREAD:  # constant, or nearly
+        raise ValueError(
+            f"y must have a mean of at most {MAX_SPREAD:g} in size; it is {mean[-1]:.3g}. Change its units."
+        )
     return Scaling(mean[:-1], std[:-1], mean[-1], std[-1])
 
 
