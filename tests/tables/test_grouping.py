@@ -69,6 +69,28 @@ def test_names_are_as_they_came():
     assert both.names[:2] == [("a", 0), ("b", 1)]
 
 
+@pytest.mark.parametrize(
+    ("names", "pair"),
+    [
+        (["t0", "t0 ", "t0", "t1", "t1", "t1"], "'t0' and 't0 '"),
+        (["t0", "T0", "t0", "t1", "t1", "t1"], "'t0' and 'T0'"),
+        (["3", "3.0", "3", "13", "13", "13"], "'3' and '3.0'"),
+    ],
+)
+@pytest.mark.parametrize("column", ["patient", "hospital"])
+def test_names_that_are_spelled_alike_give_a_warning(names, pair, column):
+    """Readings of one task would silently become two tasks, or those of one environment two environments."""
+    columns = as_columns(**{**NAMES, "task": ["patient", "hours"], "x": "dose"}, environment="hospital")
+    if column == "patient":
+        columns = as_columns(**NAMES)
+    with pytest.warns(TableWarning, match=f"s {pair} differ in case, spaces or .0 only, and are two"):
+        group_rows(changed(**{column: names}), columns)
+
+
+def test_names_that_are_certainly_distinct_give_no_warning():
+    group_rows(changed(patient=["1-11", "11-1", "01", "1", "p 1", "p1"]), as_columns(**NAMES))
+
+
 def test_no_task_column_is_one_task():
     table = group_rows(TABLE, as_columns(x="hours", y=None))
     assert [rows.tolist() for rows in table.rows] == [[0, 1, 2, 3, 4, 5]]

@@ -223,7 +223,7 @@ def test_a_misspelled_label_gives_a_warning():
 
 def test_labels_that_are_spelled_alike_give_a_warning():
     """A task has all three, so that they are shared: the misspelled one would silently be a class."""
-    with pytest.warns(UserWarning, match="labels 'Yes ' and 'yes' differ in case or spaces only.*misspelled"):
+    with pytest.warns(UserWarning, match="labels 'Yes ' and 'yes' differ in case, spaces or .0 only.*misspelled"):
         _, shared = encoded(["no", "yes", "yes", "Yes "], ["yes", "no"])
     assert len(shared) == 3
 

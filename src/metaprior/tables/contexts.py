@@ -1,9 +1,5 @@
 """The context of every task of a table of queries: rows of another table with the same name."""
 
-import difflib
-import re
-import unicodedata
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,10 +8,8 @@ from metaprior.checks import Argument, Message, check_bool, counted, warn_caller
 from metaprior.prediction.ensemble import predicts_labels
 from metaprior.tables.columns import Columns, TableWarning, as_text
 from metaprior.tables.grouping import TaskTable, group_rows
+from metaprior.tasks.spelling import composed, nearest
 from metaprior.tasks.types import Task
-
-EXPONENT = re.compile(r"\d+(\.\d+)?e\+?\d{1,2}")  # as a spreadsheet may write 1000
-ALIKE = 0.75  # of the characters of two names, from which on one may be meant by the other
 
 
 class Context(NamedTuple):
@@ -47,9 +41,9 @@ def match_contexts(
             advice = "Add rows of each to the context, or leave these tasks out of the queries."
             raise ValueError(f"{found}, and every task has its own labels, so theirs are unknown. {advice}")
         if known and not from_prior:
-            alike = _alike(as_text(without[0]), unused)
+            alike = nearest(as_text(without[0]), unused)
             meant = "" if alike is None else f" The context has {alike!r}, for which there is no query: is it the same?"
-            if alike is not None and _composed(alike) == _composed(as_text(without[0])):
+            if alike is not None and composed(alike) == composed(as_text(without[0])):
                 meant += f" They look the same, but are stored as {alike!a} and {without[0]!a} (Unicode NFC and NFD)."
             advice = "Name tasks alike in both tables, or pass "
             raise ValueError(
@@ -78,24 +72,3 @@ def _by_name(
             raise ValueError(f"context: two tasks are named {as_text(name)}, as text and as a number. Rename one.")
         known[as_text(name)] = Context(of_task, int(rows[0]))
     return known
-
-
-def _alike(name: Any, others: Sequence[Any]) -> Any | None:
-    """Return the one of other names that differs in its spelling only, or else the most similar one."""
-    plain = {_plain(other): other for other in reversed(others)}
-    near = difflib.get_close_matches(_plain(name), list(plain), n=1, cutoff=ALIKE)
-    return plain.get(_plain(name), plain[near[0]] if near else None)
-
-
-def _composed(name: Any) -> str:
-    return unicodedata.normalize("NFC", str(name))
-
-
-def _plain(name: Any) -> str:
-    """Return a name without what spelling may change: zeros, case, blanks, exponents, the way accents are stored."""
-    if isinstance(name, tuple):
-        return " ".join(map(_plain, name))
-    text = unicodedata.normalize("NFKC", name).casefold()
-    if EXPONENT.fullmatch(text.strip()):
-        return f"{float(text):.0f}"
-    return re.sub(r"\b0+(?=\d)|\.0+\b|[\s_-]", "", text)

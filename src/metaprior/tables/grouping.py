@@ -13,6 +13,7 @@ from metaprior.tables.cells import as_inputs, as_names, as_outputs, as_values
 from metaprior.tables.columns import Columns, TableWarning, as_text
 from metaprior.tables.csv_files import Source, as_table
 from metaprior.tables.reading import Frame, as_frame
+from metaprior.tasks.spelling import SPELLING, spelled_alike
 from metaprior.tasks.types import Task
 
 
@@ -124,10 +125,22 @@ class TaskIndex:
             raise ValueError(f"{source} must have at least one row without missing values; got {found}.")
         if self.n_missing:
             warnings.warn(f"{source}: dropped {found}.", TableWarning, stacklevel=4)
+        if self.columns.y is not None:
+            self._warn_if_spelled_alike(source)
         for name in self.dates:
             advice = "If the time since each task's first row matters, add a column of that, such as hours."
             message = f"{source}: column {name} holds dates, which become days since 1970-01-01 (UTC). {advice}"
             warnings.warn(message, TableWarning, stacklevel=4)
+
+    def _warn_if_spelled_alike(self, source: Source) -> None:
+        """Warn about names of tasks, or of environments, that differ in their spelling only."""
+        for what, names in (("environment", self.environments), ("task", self.names)):
+            if pairs := spelled_alike(names):
+                first, second = pairs[0]
+                found = f"{source}: {what}s {first!r} and {second!r} differ in {SPELLING} only, and are two {what}s"
+                others = f", and {counted(len(pairs) - 1, 'more name')} of that kind" if len(pairs) > 1 else ""
+                advice = "If they are the same, write them alike."
+                warnings.warn(f"{found}{others}. {advice}", TableWarning, stacklevel=5)
 
     def _missing_cells(self) -> str:
         return ", ".join(f"{count} in {name}" for name, count in self.missing.items() if count)

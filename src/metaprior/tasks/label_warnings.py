@@ -1,11 +1,11 @@
 """Warnings about labels that may be a mistake: spelled in two ways, or readings."""
 
-import itertools
 from collections.abc import Sequence
 
 import numpy as np
 
 from metaprior.checks import Argument, Message, warn_caller
+from metaprior.tasks.spelling import SPELLING, spelled_alike
 
 
 def warn_if_misspelled(commonest: Sequence[tuple], n_common: int, n_tasks: int) -> None:
@@ -23,12 +23,10 @@ def warn_if_misspelled(commonest: Sequence[tuple], n_common: int, n_tasks: int) 
 
 
 def warn_if_spelled_alike(classes: np.ndarray) -> None:
-    """Warn if two of the classes that all tasks share differ in case or spaces only."""
-    texts = sorted((label for label in classes.tolist() if isinstance(label, str)), key=_spelling)
-    for first, second in itertools.pairwise(texts):
-        if _spelling(first) == _spelling(second):
-            found = f"The labels {first!r} and {second!r} differ in case or spaces only, and are two classes."
-            warn_caller(f"{found} Is one of them misspelled?")
+    """Warn if two of the classes that all tasks share differ in their spelling only."""
+    for first, second in spelled_alike(classes.tolist()):
+        found = f"The labels {first!r} and {second!r} differ in {SPELLING} only, and are two classes."
+        warn_caller(f"{found} Is one of them misspelled?")
 
 
 def warn_if_unrepeated(n_labels: np.ndarray, n_samples: np.ndarray) -> None:
@@ -36,10 +34,6 @@ def warn_if_unrepeated(n_labels: np.ndarray, n_samples: np.ndarray) -> None:
     if ((n_labels > 2) & (n_labels == n_samples)).mean() > 0.5:
         found = "Most tasks have three or more labels, and none of them twice, which shows little about classes. "
         warn_caller(Message(found, "If y are readings, ", Argument("use MetaGPRegressor"), "."))
-
-
-def _spelling(label: str) -> str:
-    return " ".join(label.split()).casefold()
 
 
 def _listed(labels: tuple) -> str:
