@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from counters import COUNTS, count
 from safetensors.numpy import save
+from sklearn.exceptions import ConvergenceWarning
 from typer.testing import CliRunner
 
 from metaprior import (
@@ -28,9 +29,10 @@ from metaprior.cli import app
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-2.0, 2.0, size=(6, 5, 1))
 TASKS = [(x, np.sin(x[:, 0]) + shift) for x, shift in zip(X, RNG.normal(size=6), strict=True)]
+LABELED = {n: [(x, np.array(["a", "b", "c"])[y.argsort().argsort() * n // 5]) for x, y in TASKS] for n in (2, 3)}
 QUERY = np.linspace(-2.0, 2.0, 4)[:, None]
-EXPECTED = (ExtrapolationWarning, ImplausibleContextWarning)  # of a prior with other numbers
-pytestmark = [pytest.mark.filterwarnings(f"ignore::metaprior.{warning.__name__}") for warning in EXPECTED]
+EXPECTED = (ExtrapolationWarning, ImplausibleContextWarning, ConvergenceWarning)  # of a prior with other numbers
+pytestmark = [pytest.mark.filterwarnings(f"ignore::{warning.__module__}.{warning.__name__}") for warning in EXPECTED]
 EARLIER = Path(__file__).parents[1] / "data" / "jax-0.10-python-3.11.safetensors"
 
 
@@ -196,6 +198,28 @@ def test_files_of_the_default(default, tmp_path):
     attack(tmp_path / "prior", default, 250, 0, predict_numbers)
 
 
+@pytest.fixture(scope="module")
+def default_labels(tmp_path_factory):
+    path = tmp_path_factory.mktemp("labels") / "prior"
+    MetaGPClassifier(random_state=0).fit(LABELED[3][:3], LABELED[3][3:]).save(path)
+    return path
+
+
+def test_files_of_labels(default_labels, tmp_path):
+    attack(tmp_path / "prior", default_labels, 80, 0, predict_labels)
+
+
+@pytest.mark.parametrize("log_scale", [15.0, 30.0, 50.0])
+def test_labels_with_scales_up_to_the_largest_that_a_file_may_have(default_labels, log_scale, tmp_path):
+    """Variances of 1e13 to 1e43, of which rounding makes matrices that are not positive definite."""
+    header, tensors = files.read_tensors(default_labels)
+    thetas = {name: np.full(tensor.shape, log_scale) for name, tensor in tensors.items() if name.endswith("theta")}
+    files.write_tensors(tmp_path / "prior", header, {**tensors, **thetas})
+    x = np.linspace(-2.0, 2.0, 12)[:, None]
+    probabilities = load(tmp_path / "prior").adapt(x, np.tile(["a", "b", "c"], 4)).predict_proba(QUERY)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
+
+
 def test_files_of_gradient_training(tmp_path):
     attack(tmp_path / "prior", EARLIER, 60, 0, predict=lambda meta: None)  # predicting would compile
 
@@ -212,16 +236,18 @@ def test_info_tells_about_a_file_or_refuses_it_in_one_line(default, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "n_files"), [("default", 60_000), ("gradient", 25_000), ("labels", 15_000)], ids=lambda value: str(value)
+    ("kind", "n_files"),
+    [("default", 50_000), ("gradient", 20_000), ("labels", 20_000), ("gradient labels", 10_000)],
+    ids=lambda value: str(value),
 )
-def test_100000_files(default, kind, n_files, tmp_path):
+def test_100000_files(default, default_labels, kind, n_files, tmp_path):
     """In a process without the type checks of these tests, which would catch mistakes that users meet."""
-    original = {"default": default, "gradient": EARLIER, "labels": tmp_path / "labels"}[kind]
-    if kind == "labels":
-        tasks = [(x, np.array(["no", "yes"])[(y > np.median(y)).astype(int)]) for x, y in TASKS]
+    trained = tmp_path / "labels"
+    originals = {"default": default, "gradient": EARLIER, "labels": default_labels, "gradient labels": trained}
+    if kind == "gradient labels":
         settings = {"alpha": 0.5, "mean": "constant", "inference": "map", "n_steps": 0, "random_state": 0}
-        MetaGPClassifier(kernel="rbf", **settings).fit(tasks[:3], tasks[3:]).save(original)
-    arguments = [str(tmp_path / "prior"), str(original), str(n_files), "1", kind]
+        MetaGPClassifier(kernel="rbf", **settings).fit(LABELED[2][:3], LABELED[2][3:]).save(trained)
+    arguments = [str(tmp_path / "prior"), str(originals[kind]), str(n_files), "1", kind]
     done = subprocess.run([sys.executable, __file__, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     for (_, outcome_of_file), n in json.loads(done.stdout):
@@ -273,5 +299,5 @@ if __name__ == "__main__":
     for warning in EXPECTED:
         warnings.simplefilter("ignore", warning)
     path, original, n_files, seed, kind = sys.argv[1:]
-    attack(Path(path), original, int(n_files), int(seed), predict_labels if kind == "labels" else predict_numbers)
+    attack(Path(path), original, int(n_files), int(seed), predict_labels if "labels" in kind else predict_numbers)
     print(json.dumps(list(COUNTS.items())))

@@ -18,6 +18,7 @@ from metaprior.files import read_tensors
 TABLE = str(resources.files("metaprior").joinpath("datasets", "example", "patients.csv"))
 COLUMNS = ["--task", "patient", "--x", "hours", "--y", "heart_rate", "--environment", "hospital", "--target", "south"]
 RBF = ["--kernel", "rbf", "--alpha", "0.5", "--mean", "constant", "--inference", "map"]
+LABELS = ["--kind", "classification", "--y", "high"]
 STOPPED = "Stopped."
 KEPT = "Stopped. The checkpoint is kept: run the same command again to resume."
 CAUGHT = 1 << (signal.SIGHUP - 1)  # the last of the signals that get a handler
@@ -160,8 +161,8 @@ def test_a_command_whose_files_are_written_ends_as_it_would_have(command, small)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "seconds", "n_signals"),
-    [((), 3.0, 50), (RBF, 8.0, 30), (["--kind", "classification", "--y", "high", "--steps", "300"], 12.0, 20)],
-    ids=["default", "rbf", "labels"],
+    [((), 3.0, 40), (RBF, 8.0, 25), (LABELS, 4.0, 20), ([*LABELS, "--steps", "300"], 12.0, 15)],
+    ids=["default", "rbf", "labels", "labels by gradients"],
 )
 def test_100_interruptions(options, seconds, n_signals, tmp_path, monkeypatch):
     if "--kind" in options:
