@@ -329,3 +329,12 @@ def test_a_fit_without_memory_names_options(folder, tmp_path, monkeypatch, error
     refused = words(call("fit", folder / "sales.csv", *COLUMNS, "--out", tmp_path / "p", code=2))
     assert said in refused
     assert refused.endswith("decrease --particles, or use fewer tasks (--max-tasks).")
+
+
+def test_the_checkpoint_of_another_fit_is_kept(folder, tmp_path):
+    """The default fit writes none, so the one beside its file is that of a gradient training."""
+    kept = tmp_path / ".prior.checkpoint"
+    kept.write_bytes(b"of another fit")
+    fitted = call("fit", folder / "sales.csv", *COLUMNS, "--out", tmp_path / "prior")
+    assert "it is resumed if it belongs to this fit, and kept if not" in words(fitted)
+    assert kept.read_bytes() == b"of another fit"

@@ -104,6 +104,7 @@ def test_what_was_done_is_not_done_again(tmp_path, monkeypatch):
     [({"n_steps": 400}, TASKS), ({"random_state": 4}, TASKS), ({}, [*TASKS[:7], (TASKS[7][0], TASKS[7][1] + 1e-3)])],
     ids=["steps", "seed", "data"],
 )
+@pytest.mark.filterwarnings("ignore:.*checkpoint of another fit")
 def test_another_fit_starts_anew(arguments, tasks, tmp_path, monkeypatch):
     path = tmp_path / "checkpoint"
     with monkeypatch.context() as patch:
@@ -115,6 +116,23 @@ def test_another_fit_starts_anew(arguments, tasks, tmp_path, monkeypatch):
         left = stop_after(patch, 100)
         other.fit(tasks[:4], tasks[4:], checkpoint=path)
     assert 100 - left[0] == other.n_steps // 100
+
+
+def test_the_checkpoint_of_another_fit_is_kept_and_resumed(tmp_path, monkeypatch):
+    path = tmp_path / "checkpoint"
+    first, second = (MetaGPRegressor(**{**SMALL, "random_state": i}, alpha=0.3, inference="map") for i in (4, 5))
+    with monkeypatch.context() as patch:
+        stop_after(patch, 2)
+        with pytest.raises(Stopped):
+            first.fit(TASKS[:4], TASKS[4:], checkpoint=path)
+    with pytest.warns(UserWarning, match=r"checkpoint of another fit. It is kept as .*checkpoint\.[0-9a-f]{8}"):
+        second.fit(TASKS[:4], TASKS[4:], checkpoint=path)
+    path.unlink()  # as the command line does
+    with monkeypatch.context() as patch:
+        left = stop_after(patch, 100)
+        first.fit(TASKS[:4], TASKS[4:], checkpoint=path)
+    assert 100 - left[0] < first.n_steps // 100
+    assert [file.name for file in tmp_path.iterdir()] == ["checkpoint"]
 
 
 def test_without_a_random_state_the_seed_is_kept(tmp_path, monkeypatch):
@@ -188,6 +206,7 @@ other.__name__ = other.__qualname__ = made(2.0).__qualname__
     ],
     ids=["closure", "body", "tinygp", "description"],
 )
+@pytest.mark.filterwarnings("ignore:.*checkpoint of another fit")
 def test_custom_parts_that_act_differently_start_anew(first, second, tmp_path, monkeypatch):
     path = tmp_path / "checkpoint"
     for arguments, expected in ((first, 2), (second, 5), (second, 0)):

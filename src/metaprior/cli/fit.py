@@ -131,7 +131,8 @@ def fit(
         plotted = plot is not None and plot_report(meta.transfer_report(), plot)
         with last_files():
             meta.save(path)
-            checkpoint_path(path).unlink(missing_ok=True)
+            if meta.engine_ != "hierarchical":  # which has none: there may be one of another fit
+                checkpoint_path(path).unlink(missing_ok=True)
     if as_json:
         kind_words = "classification" if tasks.labels else "regression"
         figures = {"kind": kind_words, "alpha": meta.alpha_, "family": meta.family_, **meta.training_}
@@ -173,7 +174,8 @@ def _train(tasks: TrainingData, target: str | None, settings: dict[str, Any], se
     checkpoint = checkpoint_path(path)
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     if checkpoint.exists():
-        print_note(f"found a checkpoint of an interrupted fit, {checkpoint}; it is resumed if it belongs to this fit.")
+        found = f"found a checkpoint of an interrupted fit, {checkpoint}"
+        print_note(f"{found}; it is resumed if it belongs to this fit, and kept if not.")
     tell_on_stop("The checkpoint is kept: run the same command again to resume.", checkpoint)
     arguments = {"target_tasks" if not name else f"source_tasks[{name!r}]": at for name, at in tasks.places.items()}
     with tasks_by_name(tasks.source, tasks.columns["y"], arguments):

@@ -139,7 +139,8 @@ def _fingerprint(meta: Any, environments: NamedEnvironments, seed: int) -> str:
     """Identify what was asked for. Without a `random_state`, a resumed fit keeps the seed it had."""
     parameters = {k: v for k, v in meta.get_params(deep=False).items() if k not in ("progress", "random_state")}
     seed_asked = None if meta.random_state is None else seed
-    return fingerprint(parameters, environments.names, environments.target, seed_asked)
+    named = (*environments.names, *map(str, environments.counts))  # other tables most often have other counts
+    return fingerprint(parameters, named, environments.target, seed_asked)
 
 
 def _describe_training(members: FittedMembers, heaviest: int) -> dict[str, Any]:

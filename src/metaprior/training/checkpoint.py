@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from metaprior.checks import warn_caller
 from metaprior.files import (
     CHECKPOINT,
     InvalidFile,
@@ -110,8 +111,8 @@ class Checkpoint:
 def open_checkpoint(path: str | os.PathLike | None, fingerprint: str, seed: int) -> Iterator[tuple[Any, int]]:
     """Yield the checkpoint in a file and the seed to use; None and the given seed without a path.
 
-    The file is resumed, with its seed, if its fingerprint is the same, and overwritten if not. If the fit is
-    interrupted or fails, everything done so far is written.
+    The file is resumed, with its seed, if its fingerprint is the same, and put aside, for its own fit to find, if not.
+    If the fit is interrupted or fails, everything done so far is written.
     """
     if path is None:
         yield None, seed
@@ -149,12 +150,17 @@ def _try_read(path: str | os.PathLike, fingerprint: str, seed: int) -> tuple[Arr
         return _read(path, fingerprint, seed)
     except ValueError as error:
         return error
+    except OSError as error:
+        return ValueError(f"checkpoint must be a writable file; {path}: {error.strerror}.")
 
 
 def _read(path: str | os.PathLike, fingerprint: str, seed: int) -> tuple[Arrays, int]:
-    """Return what the file holds for this fit, and the seed. Refuse to overwrite anything but a checkpoint."""
+    """Return what the file holds for this fit, and the seed. Refuse to replace anything but a checkpoint."""
+    own = _aside(path, fingerprint)
     if not Path(path).exists():
-        return {}, seed
+        if not own.exists():
+            return {}, seed
+        os.replace(own, path)
     try:
         header, arrays = read_tensors(path)
         if header.get("kind") != CHECKPOINT:
@@ -163,7 +169,19 @@ def _read(path: str | os.PathLike, fingerprint: str, seed: int) -> tuple[Arrays,
             HEADER(header, OUTERMOST)
     except (OSError, InvalidFile) as error:
         raise ValueError(f"checkpoint: {error} Remove that file or choose another path.") from None
-    return (arrays, header["seed"]) if header["asked"] == fingerprint else ({}, seed)
+    if header["asked"] == fingerprint:
+        return arrays, header["seed"]
+    other = _aside(path, header["asked"])
+    os.replace(path, other)
+    warn_caller(
+        f"{path} was the checkpoint of another fit. It is kept as {other}, which that fit resumes if run again."
+    )
+    return _read(path, fingerprint, seed)
+
+
+def _aside(path: str | os.PathLike, asked: str) -> Path:
+    """Return where the checkpoint of a fit is kept while another fit writes its own."""
+    return Path(f"{os.fspath(path)}.{hashlib.sha256(asked.encode()).hexdigest()[:8]}")
 
 
 def _describe(value: Any) -> Any:
