@@ -2,10 +2,12 @@
 
 import datetime
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from metaprior import tasks_from_frame
+from metaprior.cli.console import with_options
 from metaprior.tables.columns import as_columns
 from metaprior.tables.grouping import group_rows
 from metaprior.tables.looks import look_of
@@ -93,6 +95,34 @@ def test_what_is_no_label_is_refused_by_column(cell, labels):
     table = pd.DataFrame({"x": [1, 2, 3], "y": pd.Series([cell, "a", "b"], dtype=object)})
     with pytest.raises(ValueError, match=r"frame: row 1, column y: .* is not a number or label\. Labels are text,"):
         group_rows(table, as_columns(x="x", y="y"), labels=labels)
+
+
+@pytest.mark.parametrize(
+    ("cells", "found"),
+    [
+        (["c1", "c2", "c3", "c1"], "seems to have a unit (c)"),
+        (["5 mm", "10 mm", "15 mm", "5 mm"], "seems to have a unit (mm)"),
+        (["+", "0", "0", "0"], '"+" is not a number'),
+        (["1", "1", "1", "no"], '"no" is not a number'),
+    ],
+)
+def test_text_that_may_be_labels_is_refused_with_a_way_to_say_so(cells, found):
+    with pytest.raises(ValueError, match=r"row [14], column y") as raised:
+        group_rows({"x": [1, 2, 3, 4], "y": cells}, as_columns(x="x", y="y"))
+    assert found in str(raised.value)
+    assert with_options(raised.value).endswith("If these are labels, pass --kind classification.")
+    assert (
+        group_rows({"x": [1, 2, 3, 4], "y": cells}, as_columns(x="x", y="y"), labels=True).tasks[0].y.tolist() == cells
+    )
+
+
+@pytest.mark.parametrize("limit", ["<LOD", "< loq", "ND", "<0.5"])
+@pytest.mark.parametrize("n_below", [2, 10, 14])
+def test_readings_below_a_limit_are_no_labels_however_many(limit, n_below):
+    table = {"x": np.arange(20.0), "y": [limit] * n_below + [f"{1.1 * i:.1f}" for i in range(20 - n_below)]}
+    with pytest.raises(ValueError, match=f'"{limit}" is not a number') as raised:
+        group_rows(table, as_columns(x="x", y="y"))
+    assert ("limits such as <5 among its numbers" in str(raised.value)) == (limit != "ND")
 
 
 def test_text_as_an_input_is_refused_with_advice():

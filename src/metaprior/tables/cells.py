@@ -56,7 +56,10 @@ def as_inputs(series: Series, source: Source) -> tuple[np.ndarray, bool]:
     bad = np.isnan(found)
     if bad.any():
         kind = "date" if dates else "number"
-        raise _refusal(series, bad, source, kind, categories(_distinct(series, bad)) if bad.all() else None)
+        cells = _distinct(series, bad)
+        look = look_of(cells)
+        otherwise = categories(cells) if bad.all() else Message(FIX)
+        raise _not_a(series, bad, source, kind, otherwise if look is None else look.advice)
     return _finite(found, series, source), dates
 
 
@@ -75,12 +78,17 @@ def as_outputs(series: Series, source: Source, labels: bool | None) -> np.ndarra
     cells = _distinct(series, bad)
     look = look_of(cells)
     is_moment = look is not None and not look.is_number
-    if labels or (labels is None and 2 * bad.sum() >= len(bad) and (look is None or (is_moment and len(cells) == 2))):
+    may_be = (look is None and not _are_readings(numbers[~bad], cells)) or (is_moment and len(cells) == 2)
+    if labels or (labels is None and 2 * bad.sum() >= len(bad) and may_be):
         return _as_labels(series, bad, source)
-    if not is_moment:
-        raise _refusal(series, bad, source, "number")
+    advice = Message(MOMENTS) if is_moment else Message(FIX) if look is None else look.advice
     meant: Any = (" If these are labels, ", Argument("write them in other words"), ".") if labels is None else ()
-    raise _not_a(series, bad, source, "number", Message(MOMENTS, *meant))
+    raise _not_a(series, bad, source, "number", Message(advice, *meant))
+
+
+def _are_readings(numbers: np.ndarray, texts: list[Any]) -> bool:
+    """Return whether the numbers among text, as in a column of readings and ND, are more varied than labels are."""
+    return len(np.unique(numbers)) > max(2, len(texts))
 
 
 def _as_labels(series: Series, bad: np.ndarray, source: Source) -> np.ndarray:
@@ -129,15 +137,8 @@ def _finite(values: np.ndarray, series: Series, source: Source) -> np.ndarray:
     return values
 
 
-def _refusal(
-    series: Series, bad: np.ndarray, source: Source, kind: str, otherwise: Message | None = None
-) -> ValueError:
-    """Return an error that names the first cell that is not a number, or not a date, and says what may help."""
-    look = look_of(_distinct(series, bad))
-    return _not_a(series, bad, source, kind, otherwise or Message(FIX) if look is None else look.advice)
-
-
 def _not_a(series: Series, bad: np.ndarray, source: Source, kind: str, advice: Message) -> ValueError:
+    """Return an error that names the first cell that is not a number, or not a date, and says what may help."""
     return _bad_cell(series, bad, source, f"{shown(series.iloc[bad.argmax()])} is not a {kind}", advice)
 
 

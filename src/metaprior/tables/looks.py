@@ -11,7 +11,8 @@ from metaprior.tables.csv_files import read_with
 
 MINUS = re.compile(r"[\u2212\u2013\u2012]\s*\d+([.,]\d+)*")  # typographic signs
 HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]+")
-CENSORED = re.compile(r"[<>\u2264\u2265~]=?\s*[+-]?\d+([.,]\d+)*")
+LIMITS = r"[LU]?LO[DQ]|M?DL|RL"  # of detection, quantification or reporting
+CENSORED = re.compile(rf"[<>\u2264\u2265~]=?\s*([+-]?\d+([.,]\d+)*|{LIMITS})", re.IGNORECASE)
 SPACED = re.compile(r"[+-]?\d{1,3}([ _\u00a0\u202f']\d{3})+([.,]\d+)?")
 THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 DECIMAL_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d*),\d+([eE][+-]?\d+)?")
