@@ -12,6 +12,8 @@ from metaprior.hierarchical.softmax import Labels, find_modes, precision_roots
 from metaprior.tasks.scaling import Scaling
 
 MAX_COVARIANCE = 10  # classes up to which the covariance of their latent functions is used
+NEWTON_STEPS, FLOPS = 8, 1.6e10  # until a large context is conditioned on; operations per second of one core
+COPIES = 7  # of an array (classes, n, n) that are in memory at once
 FAR = 30.0  # standard deviations from which on inputs count by their logarithm
 
 
@@ -121,6 +123,12 @@ class LabelPrior:
         _, *rest, converged = zip(*posteriors, strict=True)
         joined: list[Any] = [None if parts[0] is None else np.concatenate(parts)[places] for parts in rest]
         return LabelPosterior(context, *joined, converged=np.concatenate(converged, axis=1)[:, places])
+
+    def expected_cost(self, sizes: np.ndarray, n_classes: np.ndarray) -> tuple[float, float]:
+        """Return about how many seconds contexts of such sizes take, one after the other, and how many bytes."""
+        n_latent, size = np.where(n_classes == 2, 1, n_classes), sizes.astype(np.float64)
+        operations = NEWTON_STEPS * (n_latent + 2.0 / 3.0) * size**3
+        return float(np.sum(operations)) / FLOPS, float(np.max(8.0 * COPIES * n_latent * size**2, initial=0.0))
 
     def float32_problem(self, largest_context: int, standardized: bool) -> str | None:
         """Return None: hierarchical priors always compute in double precision."""
