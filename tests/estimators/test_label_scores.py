@@ -40,10 +40,13 @@ def test_scores_are_those_of_adapted_tasks(meta):
 
 
 def test_a_rule_for_some_classes_is_not_applied_to_others(meta):
-    with pytest.raises(ValueError, match=r"test_tasks\[0\]: this prior has a rule by which the classes") as raised:
-        meta.evaluate(make_tests(1, 2, ["p", "q", "r"]))
+    x, y, *_ = make_tests(1, 2, ["p", "q", "r"])[0]
+    with pytest.raises(ValueError, match=r"adapt: this prior has a rule by which the classes") as raised:
+        meta.adapt(x, y, classes=["p", "q", "r"])
     assert "shared_classes=False" in str(raised.value)
     assert "Fit with --own-classes for a prior" in with_options(raised.value)
+    with pytest.raises(ValueError, match=r"test_tasks\[0\]: y has .* all meta-training tasks have the labels 'a', 'b'"):
+        meta.evaluate(make_tests(1, 2, ["p", "q", "r"]))
 
 
 def test_tasks_with_classes_of_their_own_are_scored_by_theirs():

@@ -171,7 +171,9 @@ def test_probabilities_over_one_input(classifier):
     assert (named.get_xlabel(), named.get_ylabel()) == ("dose", "probability of state = well")
 
 
-def test_classes_may_be_known_from_the_queries_only(classifier):
+def test_classes_may_be_known_from_the_queries_only():
+    settings = {**QUICK, "n_steps": 0, "shared_classes": False}
+    classifier = MetaGPClassifier(alpha=0.5, **settings).fit(labeled(make_tasks(0, 4)), labeled(make_tasks(1, 3)))
     axes = plot_prediction(classifier, [0.0, 1.0, 0.0, 1.0], ["finch"] * 4, [2.0], ["wren"])
     assert axes.get_ylabel() == "probability of wren"
     with pytest.raises(ValueError, match="one kind"):

@@ -78,14 +78,10 @@ def test_classes_of_their_own_are_joined_and_empty_where_a_task_has_them_not():
         np.testing.assert_allclose(of_site["probability"], expected.max(axis=1))
 
 
-def test_a_task_with_other_labels_than_those_shared_has_columns_of_its_own():
-    context, query = tables({"a": ["auk", "jay"], "b": ["kea", "tit"]})
-    found = predict_frame(StandIn(np.array(["auk", "jay"])), context, query, **NAMES)
-    assert [name for name in found if name.startswith("probability_")] == [
-        f"probability_{name}" for name in ("auk", "jay", "kea", "tit")
-    ]
-    assert found.loc[found["site"] == "b", ["probability_auk", "probability_jay"]].isna().all(axis=None)
-    assert set(found.loc[found["site"] == "b", "label"]) <= {"kea", "tit"}
+def test_a_task_with_other_labels_than_those_shared_is_refused_by_its_place():
+    context, query = tables({"a": ["auk", "jay"], "b": ["Auk", "Jay"]})
+    with pytest.raises(ValueError, match=r"context: task 'b' \(from row 3\), .* Is 'Auk' the same as 'auk'\?"):
+        predict_frame(StandIn(np.array(["auk", "jay"])), context, query, **NAMES)
 
 
 def test_more_classes_than_columns_are_told(monkeypatch):

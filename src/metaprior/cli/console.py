@@ -39,6 +39,7 @@ OPTIONS = {name: f"--{name.replace('_', '-')}" for name in (*SETTINGS, *TABLES, 
     "fewer tasks": "fewer tasks (--max-tasks)",
     "metaprior.store_tasks": "metaprior store",
     "use MetaGPRegressor": "pass --kind regression",
+    "use a prior of MetaGPRegressor": "use a prior of fit --kind regression",
     "write them in other words": "pass --kind classification",
 }
 

@@ -160,7 +160,8 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
             Labels.
         classes : sequence of labels, optional
             All classes of the task, if the context lacks some and they are not those that all tasks share, 0 and 1, or
-            bools. By default they are the labels of the context; a second class that is missing is None.
+            bools. If all tasks of the fit share their classes, a task of others must be given them. By default they are
+            the labels of the context; a second class that is missing is None.
 
         Returns
         -------
@@ -238,7 +239,6 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         tasks = self._read_tests(given, "test_tasks")
         labels = [np.concatenate([task.y_context, task.y_query][not len(task.y_context) :]) for task in given]
         classes, _ = encode_contexts(labels, "test_tasks", self.classes_, most=self._most_classes)
-        self._check_rule(classes, "test_tasks[{}]".format)
         n_classes = np.array([len(own) for own in classes])
         log_probabilities, y, mask = predict_labels(self.model_, tasks, n_classes)
         all_share = all(own is self.classes_ for own in classes)

@@ -61,7 +61,7 @@ def _of_each_class(
 ) -> dict[str, np.ndarray]:
     """Return a column for every class of any task, unless they are too many."""
     known: dict[str, int] = {}
-    for of_task in classes if shared is None else [shared, *classes]:
+    for of_task in classes if shared is None else [shared]:
         for label in of_task.tolist():
             if label is not None:  # the class that a context does not show
                 known.setdefault(column_of(label), len(known))

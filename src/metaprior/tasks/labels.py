@@ -13,9 +13,11 @@ import numpy as np
 from metaprior.checks import Argument, Message
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.label_warnings import warn_if_misspelled, warn_if_spelled_alike, warn_if_unrepeated
+from metaprior.tasks.spelling import nearest
 from metaprior.tasks.types import Task, TestTask, as_test_tasks
 
 KINDS = {"b": "bools", "i": "numbers", "u": "numbers", "f": "numbers", "U": "text"}
+REGRESSOR = Argument("use MetaGPRegressor")
 MAX_CLASSES = 100  # of a task; memory grows with the number, and more are readings or ids by mistake
 
 
@@ -98,19 +100,26 @@ def task_classes(
         return classes
     if shared is not None and set(labels.tolist()) <= set(shared.tolist()) and (not len(y) or _same_kind([shared, y])):
         return shared
-    # Labels of another kind, or several new ones, are clearly the task's own. A single new one is likely a mistake.
-    if shared is not None and len(labels) and _same_kind([shared, labels]):
-        known = [label for label in labels.tolist() if label in shared.tolist()]
-        if known or len(labels) == 1:
-            found = f"{name}: y has {_preview(labels)}, but all meta-training tasks have the labels {_preview(shared)}"
-            own = ". Correct its labels or, if this task has its own classes, pass all as ", Argument("classes=...")
-            raise ValueError(Message(found, *own, "."))
-    check_classes(labels, name, most)
+    if shared is not None:
+        raise _unknown_labels(labels, name, shared)
+    check_classes(labels, name, most, Argument("use a prior of MetaGPRegressor"))
     if len(labels) >= 2:
         return labels
     if len(labels) == 1 and labels.dtype.kind in "biuf" and labels[0] in (0, 1):
         return np.array([0, 1]).astype(labels.dtype)
     return np.array([*labels.tolist(), None, None][:2], dtype=object)
+
+
+def _unknown_labels(labels: np.ndarray, name: str, shared: np.ndarray) -> ValueError:
+    """Return an error for a task with labels that the fit did not have, though all its tasks share their classes."""
+    known = shared.tolist()
+    texts = {str(label): label for label in known}
+    unknown = next((label for label in labels.tolist() if label not in known), labels.tolist()[0])
+    near = nearest(str(unknown), list(texts))
+    meant = "" if near is None else f" Is {unknown!r} the same as {texts[near]!r}?"
+    found = f"{name}: y has {_preview(labels)}, but all meta-training tasks have the labels {_preview(shared)}.{meant}"
+    own = " Correct its labels or, if this task has its own classes, pass all as ", Argument("classes=...")
+    return ValueError(Message(found, *own, ", or fit with ", Argument("shared_classes", False), "."))
 
 
 def encode(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
@@ -155,10 +164,10 @@ def as_labeled_tests(
     return encoded, np.array(n_classes, int)
 
 
-def check_classes(labels: np.ndarray, name: str | None, most: int = MAX_CLASSES) -> None:
+def check_classes(labels: np.ndarray, name: str | None, most: int = MAX_CLASSES, instead: Argument = REGRESSOR) -> None:
     """Raise if there are too many distinct labels, or more than two that are no integers: these are readings.
 
-    `name` is that of the task, or None for the labels of all tasks.
+    `name` is that of the task, or None for the labels of all tasks; `instead` is the advice on readings.
     """
     readings = labels.dtype.kind == "f" and len(labels) > 2 and (labels != np.round(labels)).any()
     if not readings and len(labels) <= most:
@@ -171,7 +180,7 @@ def check_classes(labels: np.ndarray, name: str | None, most: int = MAX_CLASSES)
         raise ValueError(f"{task}y must have {limit}; got {found}. Gradient training is for two classes.")
     else:
         advice = "y looks like readings or ids. For readings "
-    raise ValueError(Message(f"{task}y must have {limit}; got {found}. {advice}", Argument("use MetaGPRegressor"), "."))
+    raise ValueError(Message(f"{task}y must have {limit}; got {found}. {advice}", instead, "."))
 
 
 def require_two(labels: Sequence[Any] | np.ndarray, name: str | None = None) -> None:
