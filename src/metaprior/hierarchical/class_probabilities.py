@@ -41,7 +41,8 @@ def _of_many(mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
     between points. A share of the variance is moved into it, since softmax is the probability that t plus Gumbel noise
     is largest: with noise of the standard deviation s pi / sqrt(6) it is softmax(t / s).
     """
-    order = np.argsort(-mean, axis=-1, kind="stable")
+    size = np.maximum(np.max(np.abs(mean), axis=-1, keepdims=True), 1.0)
+    order = np.argsort(-np.round(mean / size, 6), axis=-1, kind="stable")  # rounded, lest rounding decides
     mean, covariance = np.take_along_axis(mean, order, -1), np.take_along_axis(covariance, order[..., None], -2)
     covariance = np.take_along_axis(covariance, order[..., None, :], -1)
     variance = np.mean(np.diagonal(covariance, axis1=-2, axis2=-1), axis=-1) - np.mean(covariance, axis=(-2, -1))
