@@ -74,6 +74,7 @@ def quick(data, monkeypatch):
     monkeypatch.setitem(STUDIES, "colorado", TINY)
 
 
+@pytest.mark.filterwarnings("ignore:Readings of:UserWarning")  # priors of one or two tasks
 def test_every_scheme_is_fitted_and_scored(data, monkeypatch):
     study = replace(TINY, alphas=(0.5,), n_steps=0)  # compiling the training of all would take a minute
     [point, _] = study.points()
@@ -95,6 +96,7 @@ def test_every_scheme_is_fitted_and_scored(data, monkeypatch):
     assert value[PER_TASK, "nll"] == score_per_task_gp(tests)["nll"]
 
 
+@pytest.mark.filterwarnings("ignore:Readings of:UserWarning")  # priors of one or two tasks
 def test_schemes_are_trained(data, monkeypatch):
     schemes = TINY.schemes
     monkeypatch.setattr(RealStudy, "schemes", lambda self, kernel: schemes(kernel)[:2])

@@ -179,7 +179,8 @@ def test_a_search_grows_for_as_long_as_there_is_time(monkeypatch, seconds, kept)
     monkeypatch.setattr(hierarchical_search.time, "monotonic", lambda: clock[0])
     cost = [hierarchical_search._cost(part) for part in hierarchical_search._growing(sample, 0)]
     assert cost == [6 * 8**2, 12 * 11**2, 24 * 16**2, 24 * 22**2, 24 * 30**2]
-    meta, environments = SimpleNamespace(search_time=seconds), NamedEnvironments(("here",), sample, 0, ("tasks",))
+    meta = SimpleNamespace(search_time=seconds, likelihood="gaussian")
+    environments = NamedEnvironments(("here",), sample, 0, ("tasks",))
     with pytest.warns(UserWarning, match=f"made on {kept} of 24 tasks") if kept < 24 else nullcontext():
         found = hierarchical_search._compare(meta, environments, sample, 0, 0)
     assert len(found.sample[0]) == kept

@@ -151,3 +151,11 @@ def test_otherwise_it_is_plain_standardization(within_, input_dim):
     scaling = fit_label_scaling([tasks, []], (1.0, 0.0), within=within_)
     assert scaling.x_map is None
     np.testing.assert_array_equal(scaling.inputs(tasks[0].x), fit_scaling([tasks, []], (1.0, 0.0)).inputs(tasks[0].x))
+
+
+@pytest.mark.parametrize("n_tasks", [5, 6])
+def test_equal_tasks_of_one_column_have_nothing_to_decorrelate(n_tasks):
+    """Their correlations are the identity, at a distance of zero from it."""
+    tasks = [Task(np.linspace(0.0, 5.0 / 3.0, 6)[:, None], np.array([0.0, 1.0, 1.0, 0.0, 1.0, 1.0]))] * n_tasks
+    scaling = fit_label_scaling([[], tasks], (0.0, 1.0), within=True)
+    assert np.isfinite(scaling.x_map).all()

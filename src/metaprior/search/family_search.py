@@ -137,6 +137,8 @@ class FamilySearch:
 
     def scores(self) -> np.ndarray:
         """Return the mean contaminated log density of every held-out task, (scored, tasks)."""
+        if not self.scored:
+            raise ValueError("No prior could be fitted: see whether X or y of the tasks are out of the ordinary.")
         return np.array([self.queries.scores(each.held_out) for each in self.scored])
 
     def option_scores(self) -> np.ndarray:

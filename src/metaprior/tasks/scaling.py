@@ -128,6 +128,8 @@ def _shrunk_correlations(tasks: Sequence[np.ndarray], share: np.ndarray) -> np.n
         return identity  # one task does not show how tasks differ
     variance = concentration * (share @ deviations) / (1.0 - concentration)  # unbiased if tasks vary alike
     distance = np.sum((mean - identity) ** 2)
+    if distance == 0.0:  # one column
+        return identity
     shrinkage = 1.0 if variance >= distance else np.sqrt(max(variance, 0.0) / distance)
     return (1.0 - shrinkage) * mean + shrinkage * identity
 
