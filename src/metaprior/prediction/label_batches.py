@@ -23,7 +23,7 @@ def predict_label_rows(posteriors: Posteriors, queries: Ragged) -> np.ndarray:
         return average_log(posteriors.evaluate(of_member, tasks, x), posteriors.model.weights)
 
     assert posteriors.n_classes is not None
-    rows = np.full((int(posteriors.n_classes.max()), queries.n_rows), -np.inf)
+    rows = np.full((int(posteriors.n_classes.max(initial=0)), queries.n_rows), -np.inf)
     for places, of_chunk in posteriors.predict(queries, values):
         rows[: len(of_chunk), places] = of_chunk
     return rows
