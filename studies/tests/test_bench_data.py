@@ -96,6 +96,7 @@ def test_every_scheme_is_fitted_and_scored(data, monkeypatch):
     assert value[PER_TASK, "nll"] == score_per_task_gp(tests)["nll"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Readings of:UserWarning")  # priors of one or two tasks
 def test_schemes_are_trained(data, monkeypatch):
     schemes = TINY.schemes

@@ -83,6 +83,7 @@ def test_oracles_are_calibrated(oracle, draw):
     assert scores["nll"] < -0.35
 
 
+@pytest.mark.slow
 def test_sinusoid_demo_on_few_tasks(tmp_path, monkeypatch):
     monkeypatch.setattr(sinusoid_demo, "DemoConfig", partial(DemoConfig, n_tasks=5))
     monkeypatch.setattr(sinusoid_demo, "PAPER", {"mean": "constant", "kernel": "rbf", "inference": "map"})

@@ -130,8 +130,8 @@ def small(tmp_path_factory):
     [
         ["fit", "t.csv", "--task", "t", "--x", "x", "--y", "y"],
         ["store", "t.csv", "--task", "t", "--x", "x", "--y", "y"],
-        ["predict", "p.st", "t.csv", "t.csv"],
-        ["evaluate", "p.st", "t.csv"],
+        pytest.param(["predict", "p.st", "t.csv", "t.csv"], marks=pytest.mark.slow),
+        pytest.param(["evaluate", "p.st", "t.csv"], marks=pytest.mark.slow),
     ],
     ids=lambda command: command[0],
 )
