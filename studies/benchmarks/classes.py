@@ -21,8 +21,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import pandas as pd
 import typer
-from draw_loop import ResultTable, Resume, draws_file, rounded, summarize, write_csv
-from scipy import stats
+from draw_loop import ResultTable, Resume, draws_file, print_compared, rounded, summarize, write_csv
 from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
@@ -170,16 +169,7 @@ def print_summary(frame: pd.DataFrame) -> None:
     """Print means over draws, and paired differences from ours with 95% bootstrap intervals."""
     for (ways, shots), rows in _by_problem(frame):
         print(f"{ways}-way {shots}-shot, {rows['draw'].nunique()} draws")
-        ours = rows[rows["scheme"] == OURS].set_index("draw")
-        for scheme in rows["scheme"].unique():
-            other = rows[rows["scheme"] == scheme].set_index("draw")
-            line = f"  {scheme:28s}" + "".join(f"  {metric} {other[metric].mean():.4f}" for metric in METRICS[:3])
-            if scheme != OURS and len(ours) == len(other) > 2:
-                for metric in METRICS[:2]:
-                    difference = (ours[metric] - other[metric]).to_numpy()
-                    low, high = stats.bootstrap((difference,), np.mean, rng=0).confidence_interval
-                    line += f"  ours {difference.mean():+.4f} [{low:+.4f}, {high:+.4f}]"
-            print(line)
+        print_compared(rows, OURS, METRICS[:3], METRICS[:2])
 
 
 def main(

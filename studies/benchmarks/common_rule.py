@@ -29,10 +29,9 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import pandas as pd
 import typer
-from draw_loop import ResultTable, Resume, draws_file, rounded, summarize, write_csv
+from draw_loop import ResultTable, Resume, draws_file, print_compared, rounded, summarize, write_csv
 from mixed_models import PEERS
 from rule_tables import TABLES, Table
-from scipy import stats
 from threadpoolctl import threadpool_limits
 
 from metaprior import MetaGPClassifier
@@ -112,15 +111,7 @@ def print_summary(frame: pd.DataFrame) -> None:
     """Print means over draws, and paired differences of ours with 95% bootstrap intervals."""
     for key, rows in frame.groupby(["table", "training_groups", "groups"], sort=False):
         print(*key, f"groups, {rows['draw'].nunique()} draws")
-        ours = rows[rows["scheme"] == OURS].set_index("draw")
-        for scheme in rows["scheme"].unique():
-            other = rows[rows["scheme"] == scheme].set_index("draw")
-            line = f"  {scheme:28s}" + "".join(f"  {metric} {other[metric].mean():.4f}" for metric in METRICS[:3])
-            difference = (ours["log_loss"] - other["log_loss"]).to_numpy()
-            if scheme != OURS and len(ours) > 2:
-                low, high = stats.bootstrap((difference,), np.mean, rng=0).confidence_interval
-                line += f"  ours {difference.mean():+.4f} [{low:+.4f}, {high:+.4f}]"
-            print(line)
+        print_compared(rows, OURS, METRICS[:3], ["log_loss"])
 
 
 def main(

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import numpy as np
 import pandas as pd
 import typer
+from scipy import stats
 
 from metaprior.datasets import Sinusoid
 from metaprior.metrics import mean_and_standard_error
@@ -132,6 +133,19 @@ def summarize(
         row[difference], row[f"{difference}_se"] = mean_and_standard_error(paired)
         rows.append({key: float(f"{each:.4g}") if isinstance(each, float) else each for key, each in row.items()})
     return rows
+
+
+def print_compared(rows: pd.DataFrame, ours: str, metrics: Sequence[str], compared: Sequence[str]) -> None:
+    """Print the means of every scheme over draws, and paired differences of ours from it with 95% intervals."""
+    own = rows[rows["scheme"] == ours].set_index("draw")
+    for scheme in rows["scheme"].unique():
+        other = rows[rows["scheme"] == scheme].set_index("draw")
+        line = f"  {scheme:28s}" + "".join(f"  {metric} {other[metric].mean():.4f}" for metric in metrics)
+        for metric in compared if scheme != ours and len(own) == len(other) > 2 else ():
+            difference = (own[metric] - other[metric]).to_numpy()
+            low, high = stats.bootstrap((difference,), np.mean, rng=0).confidence_interval
+            line += f"  ours {difference.mean():+.4f} [{low:+.4f}, {high:+.4f}]"
+        print(line)
 
 
 def draws_file(out: Path | None) -> Path | None:

@@ -10,6 +10,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from arrangements import arrange
 from counters import count
 from sklearn.exceptions import ConvergenceWarning
 
@@ -41,14 +42,7 @@ def draw_task(rng, labels, farthest):
     n = int(rng.integers(0, 13))
     x, new = rng.normal(size=(n, 2)), rng.normal(size=(5, 2))
     arrangement = rng.choice(["plain", "twice", "nearly twice", "collinear", "one point", "clusters"])
-    if arrangement in ("twice", "nearly twice"):
-        x[n // 2 :] = x[: n - n // 2] + (arrangement == "nearly twice") * 1e-9 * rng.normal(size=(n - n // 2, 2))
-    if arrangement == "collinear":
-        x[:, 1] = 2.0 * x[:, 0]
-    if arrangement == "one point":
-        x[:] = x[:1]
-    if arrangement == "clusters":
-        x = np.round(x) + 1e-6 * rng.normal(size=x.shape)
+    x = arrange(rng, x, arrangement)
     scale = 10.0 ** rng.uniform(-20, 60) if rng.random() < 0.5 else 10.0 ** rng.uniform(0, 12)
     scale = min(scale, farthest)
     where = rng.choice(["nothing", "one sample", "context", "queries", "everything", "one column"])

@@ -10,10 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from make_example import tables
-from typer.testing import CliRunner
+from running import call, words
 
 from metaprior import MetaGPRegressor, load, predict_frame, tasks_from_frame
-from metaprior.cli import app
 from metaprior.cli.data import TABLES
 from metaprior.files import read_tensors
 from metaprior.tables import reading
@@ -23,18 +22,6 @@ from metaprior.tables.grouping import group_rows
 
 QUICK = ["--kernel", "rbf", "--mean", "constant", "--inference", "map", "--alpha", "0.5", "--steps", "20"]
 COLUMNS = ["--task", "patient", "--x", "hours", "--y", "heart_rate", "--environment", "hospital", "--target", "south"]
-
-
-def call(*arguments, code=0):
-    """Run a command; its words, lines joined again."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == code, result.output
-    assert "Traceback" not in result.output
-    return result
-
-
-def words(result):
-    return " ".join((result.stdout + result.stderr).split())
 
 
 @pytest.fixture(scope="module")

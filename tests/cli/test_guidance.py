@@ -6,27 +6,15 @@ import os
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
+from running import call, words
 
 from metaprior import load
 from metaprior.checks import Message
-from metaprior.cli import app
 from metaprior.cli.console import print_table
 from metaprior.cli.scores import hold_out
 from metaprior.memory import RUN_ADVICE
 
 COLUMNS = ("--task", "shop", "--x", "week", "price", "--y", "sold")
-
-
-def call(*arguments, code=0):
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == code, result.output
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
-
-
-def words(result):
-    return " ".join((result.stdout + result.stderr).split())
 
 
 def sales(shops, seed):

@@ -6,10 +6,9 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
+from running import call, words
 
 from metaprior import load, predict_frame
-from metaprior.cli import app
 from metaprior.cli.info import class_words
 from metaprior.cli.scores import score_held_out
 from metaprior.tasks.types import Task
@@ -17,17 +16,6 @@ from metaprior.tasks.types import Task
 COLUMNS = ["--task", "site", "--x", "size", "weight", "--y", "bird"]
 NAMES = {"task": "site", "x": ["size", "weight"], "y": "bird"}
 BIRDS = np.array(["auk", "jay", "owl"])
-
-
-def call(*arguments, code=0):
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == code, result.output
-    assert "Traceback" not in result.output
-    return result
-
-
-def words(result):
-    return " ".join((result.stdout + result.stderr).split())
 
 
 def make_table(seed, n_tasks, n, labels):
