@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import NoReturn
 
@@ -24,6 +24,7 @@ _beginning = threading.Lock()
 _last: list[str] = []  # stages of a command: "begun" while its last files are written, then also "complete"
 _advice: list[tuple[str, str]] = []  # on what is kept, and where
 _waiting: list[threading.Thread] = []  # for signals
+_children: set[int] = set()  # process groups that end with this process
 
 
 def exit_on_signals() -> None:
@@ -62,6 +63,12 @@ def ignore_signals() -> None:
 def tell_on_stop(advice: str, kept: str | os.PathLike = ".") -> None:
     """Add a sentence to the line for users who stop this command, if a file that is to be kept exists by then."""
     _advice.append((advice, os.fspath(kept)))
+
+
+def end_with_this(group: int) -> Callable[[], None]:
+    """End a process group too if a signal ends this process; call what is returned once the group has ended."""
+    _children.add(group)
+    return lambda: _children.discard(group)
 
 
 @contextmanager
@@ -105,6 +112,9 @@ def _wait_and_exit(received: int) -> None:
         pass
     if "complete" in _last:
         return  # and let later signals pass
+    for group in list(_children):
+        with suppress(OSError):
+            os.killpg(group, signal.SIGKILL)
     for path in list(_unfinished):
         _remove(path)
     line = " ".join(["Stopped.", *(advice for advice, kept in _advice if os.path.exists(kept))])

@@ -1,11 +1,16 @@
-"""Progress bars on standard error, numbered where a computation has several phases."""
+"""Progress on standard error, in numbered phases where there are several: bars in a terminal, JSON for programs."""
 
+import json
+import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 Move = Callable[[float, str], None]  # of (units done, detail)
+VARIABLE, AS_JSON = "METAPRIOR_PROGRESS", "json"  # the environment variable, and its value that asks for lines of JSON
+MIN_SECONDS = 0.1  # from one such line to the next
 
 
 class Phases:
@@ -14,11 +19,11 @@ class Phases:
     def __init__(self, total: int):
         self.total, self.begun = total, []
 
-    def label(self, name: str) -> str:
-        """Return the name with its number; bars of one name are one phase."""
+    def place(self, name: str) -> tuple[int, int]:
+        """Return the number of a phase, and how many there are; bars of one name are one phase."""
         if name not in self.begun:
             self.begun.append(name)
-        return f"{self.begun.index(name) + 1}/{max(self.total, len(self.begun))} {name}"
+        return self.begun.index(name) + 1, max(self.total, len(self.begun))
 
 
 _current: list[Phases] = []
@@ -41,8 +46,14 @@ def progress_bar(
     """Yield a function of (units done, detail) that moves a progress bar, or None if no bar is shown.
 
     A total of None shows that something happens, not how far it is. `show=None` shows the bar if standard error is a
-    terminal.
+    terminal. With METAPRIOR_PROGRESS=json a program that runs metaprior gets lines of JSON instead.
     """
+    number, of = _current[-1].place(description) if _current else (1, 1)
+    if os.environ.get(VARIABLE) == AS_JSON:
+        known = {"phase": description, "number": number, "of": of, "total": total, "unit": unit}
+        with _as_json(known, detail) as move:
+            yield move
+        return
     if not (sys.stderr.isatty() if show is None else show):
         yield None
         return
@@ -58,7 +69,24 @@ def progress_bar(
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    label = _current[-1].label(description) if _current else description
+    label = f"{number}/{of} {description}" if _current else description
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(label, total=total, detail=detail)
         yield lambda done, detail: progress.update(task, completed=done, detail=detail)
+
+
+@contextmanager
+def _as_json(known: dict[str, Any], detail: str) -> Iterator[Move]:
+    """Yield a function that prints progress: at the beginning, at the end, and not too often between."""
+    latest = 0.0
+
+    def move(done: float, detail: str) -> None:
+        nonlocal latest
+        if time.monotonic() - latest > MIN_SECONDS:
+            latest = time.monotonic()
+            print(json.dumps({"progress": {**known, "done": done, "detail": detail}}), file=sys.stderr, flush=True)
+
+    move(0, detail)
+    yield move
+    latest = 0.0
+    move(known["total"] or 0, "")

@@ -182,4 +182,4 @@ def _fits(found: tuple[int, ...], expected: Shape) -> bool:
 
 
 def _mismatch(name: str, expected: str, value: Any) -> Mismatch:
-    return Mismatch(f"{name} must be {expected}; the file has {reprlib.repr(value)}")
+    return Mismatch(f"{name} must be {expected}; got {reprlib.repr(value)}")

@@ -102,8 +102,8 @@ def test_loaded_prior_has_the_same_bits(arguments, tmp_path):
     ("part", "key", "value", "message"),
     [
         (None, "input_dim", -1, "input_dim must be an integer from 1 to"),
-        (None, "input_dim", True, "input_dim must be an integer .* the file has True"),
-        ("fitted", "family_", ["rbf"], r"fitted.family_ must be text; the file has \['rbf'\]"),
+        (None, "input_dim", True, "input_dim must be an integer .* got True"),
+        ("fitted", "family_", ["rbf"], r"fitted.family_ must be text; got \['rbf'\]"),
         ("fitted", "family_", "mlp", "kernel 'mlp' that its parameters do not allow"),
         ("parameters", "inference", "guess", "inference must be"),
         ("parameters", "schedule", "linear", "schedule must be one of"),

@@ -11,6 +11,7 @@ from metaprior.cli.data import example, store
 from metaprior.cli.evaluate import evaluate
 from metaprior.cli.fit import fit
 from metaprior.cli.info import info
+from metaprior.cli.page import app as open_page
 from metaprior.cli.predict import predict
 from metaprior.cli.streams import exit_with, guard_streams
 from metaprior.cli.usage import Command, Group
@@ -44,6 +45,7 @@ def _forward(name: str) -> Callable[..., None]:
 app = typer.Typer(cls=Group, no_args_is_help=True, pretty_exceptions_enable=False)
 for command in (fit, evaluate, predict, info, store, example):
     app.command(cls=Command)(command)
+app.command("app", cls=Command)(open_page)
 add_studies(app)
 
 

@@ -1,6 +1,7 @@
 """The transfer report: does the source help? The result of the search in words, as a table and as a plot."""
 
 import dataclasses
+import math
 import textwrap
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from metaprior.search.candidates import Choice
 # normal, "helps" comes out in at most 4% of reports, not 1%: the gains of two tasks are correlated, since each chooses
 # weights for the other. Gains with a long tail of losses break it (docs/choosing-alpha.md).
 CERTAIN, PROBABLE = 0.99, 0.84
+UNCLEAR = "unclear"
 MAX_GROUPS = 20  # of target tasks, each weighted by the others
 NO_SOURCE = "All tasks are of one environment: there is no source whose weight could be chosen."
 SCORES = {"readings": "log density", "labels": "log probability"}  # of held-out ones, by what y holds
@@ -105,12 +107,44 @@ class TransferReport:
         gain, error = self.source_gain
         held_out = f"{self.n_target_tasks} held-out target tasks"
         found = f"{gain:+.3f} ± {error:.3f} {self.unit} over target-only, on {held_out}"
+        if self.judgment == UNCLEAR:
+            return f"It is unclear whether the source helps: {found}. alpha = {alpha:.2g} on average."
+        return f"The source {self.judgment}: {found}. alpha = {alpha:.2g} on average."
+
+    @property
+    def judgment(self) -> str | None:
+        """Whether the source helps: "helps" or "does not help", both also with "probably", "unclear", or None."""
+        if self.source_gain is None:
+            return None
+        gain, error = self.source_gain
         certainty = stats.t.cdf(abs(gain) / error, self.n_target_tasks - 1) if error > 0 else float(gain != 0.0)
         if certainty < PROBABLE:
-            return f"It is unclear whether the source helps: {found}. alpha = {alpha:.2g} on average."
+            return UNCLEAR
         helps = "helps" if gain > 0 else "does not help"
-        probably = "" if certainty > CERTAIN else "probably "
-        return f"The source {probably}{helps}: {found}. alpha = {alpha:.2g} on average."
+        return helps if certainty > CERTAIN else f"probably {helps}"
+
+    @property
+    def plain_words(self) -> str:
+        """Two sentences without symbols: does the source help new target tasks, and how much does it count."""
+        if self.n_source_tasks == 0 or len(self.names) == 1:
+            one = "All tasks come from one environment, so there is nothing to transfer."
+            return f"{one} A new task is predicted from what these {self.n_target_tasks} tasks have in common."
+        sources = [name for name in self.names if name != self.target]
+        others = sources[0] if len(sources) == 1 else f"{len(sources)} other environments"
+        share = f"{100 * float(self.weight @ self.alpha):.0f}% of the weight"
+        counts = f"In predictions {others} {'gets' if len(sources) == 1 else 'get'} {share}, {self.target} the rest."
+        if self.judgment is None:
+            return f"It was not measured whether the tasks of {others} help to predict those of {self.target}. {counts}"
+        assert self.source_gain is not None
+        change = 100.0 * math.expm1(self.source_gain[0])
+        more = f"{abs(change):.2g}% {'more' if change >= 0 else 'less'} probable"
+        held_out = f"left-out {self.outputs} of {self.target} are {more} with them than without"
+        if self.judgment == UNCLEAR:
+            words = f"It is unclear whether the tasks of {others} help to predict new tasks of {self.target}"
+        else:
+            words = f"The tasks of {others} {self.judgment.replace('helps', 'help').replace('does', 'do')} to predict "
+            words += f"new tasks of {self.target}"
+        return f"{words}: {held_out}. {counts}"
 
     def rows(self) -> list[tuple[str, ...]]:
         """Return a row for every candidate: description, score, gain over target-only, weight."""

@@ -1,0 +1,189 @@
+"""What the charts of the page show: predictions of a new task along one input or over two, and training tasks."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits  # a dependency of scikit-learn
+
+from metaprior.app.messages import InvalidRequest, spoken
+from metaprior.prediction.ensemble import predicts_labels
+from metaprior.schema import Schema, anything, boolean, finite, integer, number, optional, record, sequence, text
+from metaprior.tasks.input_columns import no_extrapolation_warnings
+from metaprior.tasks.types import Task
+
+POINTS, SAMPLE_POINTS, CELLS = 120, 48, 28  # along a line, along a drawn function, along each side of a map
+N_SAMPLES, SAMPLE_SEED = 6, 0
+MAX_READINGS = 500
+MAX_LINES = 100  # tasks that are drawn one by one; more are drawn as a density
+MAX_POINTS = 200  # of a drawn task
+DENSITY = (40, 72)  # cells along y and x
+DIGITS = 6
+
+Inputs = sequence(finite, 1, 1000)
+PREDICT: Schema = record(
+    {
+        "readings": sequence(record({"x": Inputs, "y": anything}), 0, MAX_READINGS),
+        "coverage": number(0.01, 0.999),
+        "axis": integer(0, 999),
+        "range": sequence(finite, 2, 2),
+        "fixed": Inputs,
+    },
+    {
+        "alpha": optional(text),
+        "samples": boolean,
+        "map": boolean,
+        "second": integer(0, 999),
+        "second_range": sequence(finite, 2, 2),
+        "class": integer(0, 99),
+        "classes": optional(sequence(text, 2, 20)),
+    },
+)
+
+
+def predict_chart(meta: Any, request: dict[str, Any]) -> dict[str, Any]:
+    """Return what a chart of a new task shows, given a request that has the schema PREDICT, with notes."""
+    _check(meta, request)
+    with threadpool_limits(1, user_api="blas"), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        adapted = adapt(meta, request)
+        with no_extrapolation_warnings():
+            if request.get("map"):
+                shown = _surface(meta, adapted, request)
+            else:
+                shown = (_probabilities if predicts_labels(meta) else _curve)(meta, adapted, request)
+    return {**shown, "notes": list(dict.fromkeys(spoken(warning.message) for warning in caught))}
+
+
+def adapt(meta: Any, request: dict[str, Any]) -> Any:
+    """Condition the prior on the readings of a request."""
+    x = np.array([reading["x"] for reading in request["readings"]], float).reshape(-1, meta.n_features_in_)
+    if not predicts_labels(meta):
+        return meta.adapt(x, np.array([reading["y"] for reading in request["readings"]], float))
+    classes = classes_of(meta, request)
+    labels = [classes[reading["y"]] for reading in request["readings"]]
+    if meta.classes_ is None:
+        return meta.adapt(x, np.array(labels, object), classes=classes)
+    return meta.adapt(x, np.array(labels, meta.classes_.dtype))
+
+
+def classes_of(meta: Any, request: dict[str, Any]) -> list[Any]:
+    """Return the classes of the new task, to which the labels of readings are indices."""
+    return list(request.get("classes") or ["A", "B"]) if meta.classes_ is None else meta.classes_.tolist()
+
+
+def _check(meta: Any, request: dict[str, Any]) -> None:
+    """Raise if a request does not fit the prior."""
+    n_inputs = meta.n_features_in_
+    lengths = {len(reading["x"]) for reading in request["readings"]} | {len(request["fixed"])}
+    if lengths != {n_inputs}:
+        raise InvalidRequest(f"Every reading must have {n_inputs} inputs, as the prior has; got {sorted(lengths)}.")
+    for axis in ("axis", "second"):
+        if request.get(axis, 0) >= n_inputs:
+            raise InvalidRequest(f"{axis} must be the number of an input, below {n_inputs}; got {request[axis]}.")
+    for name in ("range", "second_range"):
+        low, high = request.get(name, (0.0, 1.0))
+        if not low < high:
+            raise InvalidRequest(f"{name} must go from a smaller to a larger number; got {low:g} to {high:g}.")
+    if predicts_labels(meta):
+        classes = classes_of(meta, request)
+        check_y, most = integer(0, len(classes) - 1), f"from 0 to {len(classes) - 1}"
+        if len(set(classes)) < len(classes):
+            raise InvalidRequest("The names of classes must differ.")
+        if request.get("class", 0) >= len(classes):
+            raise InvalidRequest(f"class must be the number of a class, {most}; got {request['class']}.")
+    else:
+        check_y = finite
+    for i, reading in enumerate(request["readings"]):
+        check_y(reading["y"], f"readings[{i}].y")
+
+
+def grid(request: dict[str, Any], n_points: int = POINTS) -> np.ndarray:
+    """Return inputs along the axis of a chart, the others as they are fixed, (points, inputs)."""
+    x = np.tile(np.array(request["fixed"], float), (n_points, 1))
+    low, high = request["range"]
+    x[:, request["axis"]] = np.linspace(low, high, n_points)
+    return x
+
+
+def _curve(meta: Any, adapted: Any, request: dict[str, Any]) -> dict[str, Any]:
+    x, axis = grid(request), request["axis"]
+    predictive = adapted.predictive(x)
+    lower, upper = predictive.interval(request["coverage"])
+    shown = {"kind": "curve", "x": rounded(x[:, axis]), "mean": rounded(predictive.mean())}
+    shown |= {"lower": rounded(lower), "upper": rounded(upper), "outside": _outside(meta, x)}
+    if request.get("samples"):
+        points = grid(request, SAMPLE_POINTS)
+        drawn = adapted.sample(points, N_SAMPLES, latent=True, random_state=SAMPLE_SEED)
+        shown |= {"sample_x": rounded(points[:, axis]), "samples": rounded(drawn)}
+    return shown
+
+
+def _probabilities(meta: Any, adapted: Any, request: dict[str, Any]) -> dict[str, Any]:
+    x = grid(request)
+    shown = {"kind": "probabilities", "x": rounded(x[:, request["axis"]]), "outside": _outside(meta, x)}
+    return {
+        **shown,
+        "classes": _words(adapted.classes_),
+        "probabilities": rounded(_by_class(meta, adapted, x, request)),
+    }
+
+
+def _surface(meta: Any, adapted: Any, request: dict[str, Any]) -> dict[str, Any]:
+    """Return values over two inputs: mean and standard deviation, or the probability of a class."""
+    axis, second = request["axis"], request["second"]
+    ranges = request["range"], request["second_range"]
+    first, other = (_centers(*ends) for ends in ranges)
+    x = np.tile(np.array(request["fixed"], float), (CELLS * CELLS, 1))
+    x[:, axis], x[:, second] = np.tile(first, CELLS), np.repeat(other, CELLS)
+    shown: dict[str, Any] = {"kind": "map", "x": list(ranges[0]), "y": list(ranges[1])}
+    if predicts_labels(meta):
+        probabilities = _by_class(meta, adapted, x, request)[request.get("class", 0)]
+        return {**shown, "probability": rounded(probabilities.reshape(CELLS, CELLS))}
+    mean, std = adapted.predict(x, return_std=True)
+    return {**shown, "mean": rounded(mean.reshape(CELLS, CELLS)), "std": rounded(std.reshape(CELLS, CELLS))}
+
+
+def _by_class(meta: Any, adapted: Any, x: np.ndarray, request: dict[str, Any]) -> np.ndarray:
+    """Return probabilities (classes, rows) in the order of the request's classes."""
+    columns = _words(adapted.classes_)
+    order = [columns.index(name) for name in _words(classes_of(meta, request))]
+    return adapted.predict_proba(x).T[order]
+
+
+def _words(classes: Sequence[Any]) -> list[str]:
+    return [str(name) for name in classes]
+
+
+def _centers(low: float, high: float) -> np.ndarray:
+    return low + (np.arange(CELLS) + 0.5) * (high - low) / CELLS
+
+
+def _outside(meta: Any, x: np.ndarray) -> list[bool]:
+    return meta.features_.outside(x).any(axis=1).tolist()
+
+
+def rounded(values: Any) -> list[Any]:
+    """Return numbers with the digits that a chart can show, as lists."""
+    values = np.asarray(values, float)
+    size = np.max(np.abs(values), initial=0.0)
+    decimals = DIGITS - int(np.ceil(np.log10(size))) if 0.0 < size < np.inf else DIGITS
+    return (np.round(values, decimals) if -300 < decimals < 300 else values).tolist()
+
+
+def draw_tasks(tasks: Sequence[Task], axis: int, y_range: Sequence[float]) -> dict[str, Any]:
+    """Return training tasks of numbers along an input: their readings if they are few, else how many lie where."""
+    if len(tasks) <= MAX_LINES:
+        return {"tasks": [_line(task, axis) for task in tasks], "n_tasks": len(tasks)}
+    x, y = np.concatenate([task.x[:, axis] for task in tasks]), np.concatenate([task.y for task in tasks])
+    (low, high), ends = (float(x.min()), float(x.max())), [float(end) for end in y_range]
+    high = high if high > low else low + 1.0
+    counts, _, _ = np.histogram2d(y, x, DENSITY, ((ends[0], ends[1]), (low, high)))
+    return {"x": [low, high], "y": ends, "counts": counts.astype(int).tolist(), "n_tasks": len(tasks)}
+
+
+def _line(task: Task, axis: int) -> dict[str, Any]:
+    order = np.argsort(task.x[:, axis], kind="stable")
+    order = order[np.unique(np.linspace(0, len(order) - 1, min(len(order), MAX_POINTS)).astype(int))]
+    return {"x": rounded(task.x[order, axis]), "y": rounded(task.y[order])}

@@ -1,0 +1,94 @@
+"""What leaves the page: predictions and readings as tables, and programs that make them. Contexts that come to it."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from metaprior.app.chart_data import MAX_READINGS, classes_of, grid
+from metaprior.app.loaded_prior import LoadedPrior
+from metaprior.app.messages import InvalidRequest
+from metaprior.app.recipes import command_lines, python_code
+from metaprior.checks import counted
+from metaprior.prediction.ensemble import predicts_labels
+from metaprior.tables.columns import as_columns
+from metaprior.tables.csv_files import TableFile, as_csv_format
+from metaprior.tables.frames import predict_frame
+from metaprior.tables.grouping import group_rows
+from metaprior.tables.reading import column_names
+
+PRIOR_NAME = "prior.safetensors"  # of the download
+MAX_TASKS = 1000  # of a table of contexts
+
+
+def predictions_csv(prior: LoadedPrior, meta: Any, request: dict[str, Any]) -> bytes:
+    """Return predictions along the chart's axis as a CSV file, with the columns of `metaprior predict`."""
+    import pandas as pd
+
+    columns = prior.columns
+    names: Any = {"x": columns["x"], "y": columns["y"]}
+    queries = pd.DataFrame(grid(request), columns=columns["x"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the chart tells them
+        context = readings_frame(prior, meta, request)
+        frame = predict_frame(meta, context if len(context) else None, queries, coverage=request["coverage"], **names)
+    return frame.to_csv(index=False).encode()
+
+
+def readings_frame(prior: LoadedPrior, meta: Any, request: dict[str, Any]) -> Any:
+    """Return the readings of a request as a data frame."""
+    import pandas as pd
+
+    columns, readings = prior.columns, request["readings"]
+    x = np.array([reading["x"] for reading in readings], float).reshape(-1, len(columns["x"]))
+    y: list[Any] = [reading["y"] for reading in readings]
+    if predicts_labels(meta):
+        classes = classes_of(meta, request)
+        y = [classes[index] for index in y]
+    return pd.DataFrame(x, columns=columns["x"]).assign(**{columns["y"]: y})
+
+
+def code(prior: LoadedPrior, meta: Any, request: dict[str, Any]) -> dict[str, Any]:
+    """Return the Python and the command line that predict what the chart shows, from its downloads."""
+    alpha, _, _ = prior.at(request.get("alpha"))
+    fit = prior.fit
+    if fit is not None and alpha is not None:
+        fit = [*fit[:-1], f"--alpha={alpha!r}", fit[-1]]
+    given = (prior.table, prior.settings, prior.format._asdict(), PRIOR_NAME, prior.columns)
+    python = python_code(*given, request["coverage"], predicts_labels(meta), alpha)
+    return {"command": command_lines(fit, PRIOR_NAME, request["coverage"]), "python": python}
+
+
+def read_context(prior: LoadedPrior, path: Path, name: str) -> list[dict[str, Any]]:
+    """Return the readings of a table, task by task; labels are indices into the classes of their task."""
+    columns, stored = prior.columns, prior.meta.training_.get("csv") or {}
+    file = TableFile(path, as_csv_format(stored.get("sep"), stored.get("decimal"), stored.get("encoding")))
+    task = [each for each in columns["task"] if each in column_names(file)]
+    named = as_columns(task=task or None, x=columns["x"], y=columns["y"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        grouped = group_rows(file, named, labels=predicts_labels(prior.meta))
+    if len(grouped.tasks) > MAX_TASKS:
+        raise InvalidRequest(f"{name} has {counted(len(grouped.tasks), 'task')}; the page takes {MAX_TASKS} at most.")
+    return [_task(prior, *each, name) for each in zip(grouped.names, grouped.tasks, strict=True)]
+
+
+def _task(prior: LoadedPrior, task_name: Any, task: Any, name: str) -> dict[str, Any]:
+    title = " ".join(map(str, task_name)) if isinstance(task_name, tuple) else str(task_name)
+    if len(task.y) > MAX_READINGS:
+        found = f"task {title} has {len(task.y)} readings; the page takes {MAX_READINGS} at most"
+        raise InvalidRequest(f"{name}: {found}. Use `metaprior predict`.")
+    classes, y = None, task.y.tolist()
+    if predicts_labels(prior.meta):
+        shared = prior.meta.classes_
+        words = [str(value) for value in task.y]
+        classes = sorted(set(words)) if shared is None else [str(each) for each in shared]
+        unknown = next((word for word in words if word not in classes), None)
+        if unknown is not None:
+            raise InvalidRequest(f"{name}: {unknown!r} is no class of this prior ({', '.join(classes)}).")
+        if len(classes) < 2:
+            classes = [*classes, "other"]
+        y = [classes.index(word) for word in words]
+    readings = [{"x": x, "y": value} for x, value in zip(task.x.tolist(), y, strict=True)]
+    return {"name": title, "readings": readings, "classes": classes}

@@ -1,0 +1,148 @@
+"""A prior that the page predicts with, and what the page shows of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from metaprior.app.chart_data import MAX_LINES, draw_tasks, rounded
+from metaprior.checks import counted
+from metaprior.prediction.ensemble import predicts_labels
+from metaprior.tables.csv_files import CsvFormat
+from metaprior.tasks.types import Task
+
+MAX_FIXED = 40  # inputs that the page lets fix one by one
+AUTO = "auto"  # the key of the prior whose alpha was chosen by the search
+
+
+@dataclass
+class LoadedPrior:
+    """A fitted prior, its variants at other weights of the source, and the tasks it was fitted to, if known."""
+
+    meta: Any
+    file: Path
+    revision: int
+    name: str
+    tasks: Sequence[Task] = ()
+    dates: Sequence[str] = ()
+    fit: list[str] | None = None  # arguments of `metaprior fit`, as the user would write them
+    settings: dict[str, Any] | None = None  # of the fit
+    table: str | None = None
+    format: CsvFormat = CsvFormat()  # how the table is written
+    variants: dict[str, tuple[float, Any, Path]] = field(default_factory=dict)  # key to (alpha, meta, file)
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Names of the inputs and of the output."""
+        stored = self.meta.training_.get("columns") or {}
+        names = getattr(self.meta, "feature_names_in_", None)
+        x = list(names) if names is not None else stored.get("x")
+        x = x or [f"input {i + 1}" for i in range(self.meta.n_features_in_)]
+        return {"task": stored.get("task") or [], "x": [str(name) for name in x], "y": stored.get("y") or "y"}
+
+    def at(self, key: str | None) -> tuple[float | None, Any, Path]:
+        """Return alpha, prior and file at a place of the slider."""
+        if key in (None, AUTO):
+            return None, self.meta, self.file
+        if key not in self.variants:
+            raise KeyError(key)
+        return self.variants[key]
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the page shows."""
+        meta, columns = self.meta, self.columns
+        labels, report = predicts_labels(meta), meta.transfer_report()
+        shown = {
+            "revision": self.revision,
+            "name": self.name,
+            "labels": labels,
+            "classes": None if not labels or meta.classes_ is None else [str(name) for name in meta.classes_],
+            "inputs": self._inputs(columns["x"]),
+            "output": columns["y"],
+            "y_range": None if labels else self._y_range(),
+            "n_tasks": len(self.tasks),
+            "is_density": len(self.tasks) > MAX_LINES,
+            "fitted_here": self.fit is not None,
+            "words": report.plain_words,
+            "verdict": report.verdict,
+            "environments": _environments(meta.training_, report.outputs),
+        }
+        return {**shown, "candidates": self._candidates(), "alpha": float(meta.alpha_), "pooled": report.pooled_alpha}
+
+    def draw_tasks(self, axis: int) -> dict[str, Any] | None:
+        """Return training tasks of numbers for the chart along an input, or None if they are not known."""
+        if not self.tasks or predicts_labels(self.meta):
+            return None
+        return draw_tasks(self.tasks, axis, self._y_range())
+
+    def _inputs(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        """Return names, ranges and typical values of the inputs."""
+        learned, scaling = getattr(self.meta, "feature_range_", None), self.meta.training_["scaling"]
+        described = []
+        x = np.concatenate([task.x for task in self.tasks]) if self.tasks else None
+        for i, name in enumerate(names[:MAX_FIXED]):
+            if learned is not None:
+                low, high = float(learned[0, i]), float(learned[1, i])
+            else:
+                middle, spread = scaling["x_mean"][i], scaling["x_std"][i]
+                low, high = middle - 2.0 * spread, middle + 2.0 * spread
+            typical = float(np.median(x[:, i])) if x is not None else (low + high) / 2.0
+            high = high if high > low else low + 1.0
+            limits = dict(zip(("low", "high", "typical"), rounded([low, high, typical]), strict=True))
+            described.append({"name": name, "dates": name in self.dates, **limits})
+        return described
+
+    def _y_range(self) -> list[float]:
+        """Return limits for the axis of y: about what training tasks have, and some room."""
+        scaling = self.meta.training_["scaling"]
+        if self.tasks:
+            y = np.concatenate([task.y for task in self.tasks]).astype(float)
+            low, high = np.percentile(y, [0.2, 99.8]).tolist()
+        else:
+            low, high = (scaling["y_mean"] + sign * 2.5 * scaling["y_std"] for sign in (-1.0, 1.0))
+        room = 0.12 * (high - low) or 1.0
+        return rounded([low - room, high + room])
+
+    def _candidates(self) -> dict[str, Any] | None:
+        """Return the rows of the picture of the transfer report."""
+        report = self.meta.transfer_report()
+        if report.score is None or not report.alpha.any():
+            return None
+        gains = report.gain is not None
+        values, errors = (report.gain, report.gain_standard_error) if gains else (report.score, report.standard_error)
+        rows = [
+            {
+                "label": report.describe(i),
+                "value": _or_none(values[i]),
+                "error": _or_none(errors[i]),
+                "weight": float(w),
+            }
+            for i, w in enumerate(report.weight)
+        ]
+        return {"rows": rows, "label": f"{'gain over target-only' if gains else 'score'}, {report.unit}"}
+
+
+def _environments(training: dict[str, Any], outputs: str) -> list[str]:
+    """Return every environment with the numbers of its tasks and readings, or labels."""
+    used = {name: counts for name, counts in training["environments"].items() if counts["tasks"]}
+    described = []
+    for name, counts in used.items():
+        numbers = f"{counted(counts['tasks'], 'task')}, {counted(counts['samples'], outputs.removesuffix('s'))}"
+        is_target = name == training["target"]
+        described.append(f"{name}{' (target)' * is_target}: {numbers}" if len(used) > 1 else numbers)
+    return described
+
+
+def searched_alphas(meta: Any) -> list[float]:
+    """Return the weights of the source that were compared, each once, from target-only upwards."""
+    report = meta.transfer_report()
+    if report.score is None or not report.alpha.any() or meta.engine_ != "hierarchical":
+        return []
+    plain = np.ones(len(report.alpha), bool) if report.environment_effect is None else ~report.environment_effect
+    return sorted({round(float(alpha), 12) for alpha in report.alpha[plain]})
+
+
+def _or_none(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,92 @@
+"""A table that the page has open: its columns, its first rows, and what they are probably for."""
+
+import os
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from metaprior.app.messages import InvalidRequest
+from metaprior.tables.columns import Columns
+from metaprior.tables.csv_files import CsvFormat, TableFile
+from metaprior.tables.guesses import guess_roles, summarize_columns
+from metaprior.tables.reading import column_names, read_table
+
+SHOWN = 8  # rows
+MAX_GUESSED = 200_000  # rows that guesses are made from
+MAX_COLUMNS = 500
+MAX_CELL = 40  # characters
+MAX_LEVELS = 50  # values of a column that may name environments
+
+
+@dataclass(frozen=True)
+class OpenTable:
+    """A table, and what the page shows of it. `stamp` tells whether the file has changed since it was read."""
+
+    file: TableFile
+    name: str  # that the user gave it
+    is_copy: bool  # an upload or an example, rather than a file of the user's
+    stamp: tuple[int, int]
+    shown: dict[str, Any]
+    revision: int = 0
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the file is another one than that which was read."""
+        return not self.file.path.exists() or _stamp(self.file.path) != self.stamp
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the page shows."""
+        return {
+            "revision": self.revision,
+            "name": self.name,
+            "is_copy": self.is_copy,
+            "format": self.file.format._asdict(),
+            **self.shown,
+        }
+
+
+def open_table(path: Path, name: str, is_copy: bool, how: CsvFormat, revision: int = 0) -> OpenTable:
+    """Read a table; raise a ValueError that says what is wrong with it."""
+    file = TableFile(path, how)
+    names = column_names(file)
+    repeated = next((each for i, each in enumerate(names) if each in names[:i]), None)
+    if repeated is not None:
+        raise InvalidRequest(f"{name} has two columns named {repeated!r}. Rename one.")
+    if len(names) > MAX_COLUMNS:
+        raise InvalidRequest(
+            f"{name} has {len(names)} columns; the page shows {MAX_COLUMNS} at most. Use `metaprior fit`."
+        )
+    stamp = _stamp(path)
+    frame = read_table(file, Columns((), tuple(names), None))
+    if not len(frame):
+        raise InvalidRequest(f"{name} has a line of column names, but no rows.")
+    head = frame.head(MAX_GUESSED)
+    columns = [{**asdict(each), "levels": _levels(head[each.name])} for each in summarize_columns(head)]
+    shown = {
+        "n_rows": len(frame),
+        "n_guessed": len(head),
+        "columns": columns,
+        "rows": _first_rows(file, frame),
+        "guess": asdict(guess_roles(head)),
+    }
+    return OpenTable(file, name, is_copy, stamp, shown, revision)
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    status = os.stat(path)
+    return status.st_mtime_ns, status.st_size
+
+
+def _first_rows(file: TableFile, frame: Any) -> list[list[str]]:
+    """Return the first rows as they are written: 007 is not 7."""
+    if file.is_parquet:
+        rows = frame.head(SHOWN).astype(object).itertuples(index=False)
+        return [["" if cell != cell or cell is None else str(cell)[:MAX_CELL] for cell in row] for row in rows]
+    return [[cell[:MAX_CELL] for cell in cells] for _, cells in islice(file.records(), 1, SHOWN + 1)]
+
+
+def _levels(series: Any) -> list[str]:
+    """Return the values of a column that has few."""
+    values = series.dropna().unique().tolist()
+    return sorted(str(value) for value in values) if len(values) <= MAX_LEVELS else []
