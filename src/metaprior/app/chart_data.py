@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits  # a dependency of scikit-learn
 
-from metaprior.app.messages import InvalidRequest, spoken
+from metaprior.app.messages import InvalidRequest, check, spoken
 from metaprior.prediction.ensemble import predicts_labels
 from metaprior.schema import Schema, anything, boolean, finite, integer, number, optional, record, sequence, text
 from metaprior.tasks.input_columns import no_extrapolation_warnings
@@ -43,8 +43,7 @@ PREDICT: Schema = record(
 
 
 def predict_chart(meta: Any, request: dict[str, Any]) -> dict[str, Any]:
-    """Return what a chart of a new task shows, given a request that has the schema PREDICT, with notes."""
-    _check(meta, request)
+    """Return what a chart of a new task shows, given a request that `check_request` lets pass, with notes."""
     with threadpool_limits(1, user_api="blas"), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         adapted = adapt(meta, request)
@@ -73,8 +72,9 @@ def classes_of(meta: Any, request: dict[str, Any]) -> list[Any]:
     return list(request.get("classes") or ["A", "B"]) if meta.classes_ is None else meta.classes_.tolist()
 
 
-def _check(meta: Any, request: dict[str, Any]) -> None:
-    """Raise if a request does not fit the prior."""
+def check_request(meta: Any, request: dict[str, Any]) -> None:
+    """Raise if a request does not have the schema PREDICT, or does not fit the prior."""
+    check(PREDICT, request)
     n_inputs = meta.n_features_in_
     lengths = {len(reading["x"]) for reading in request["readings"]} | {len(request["fixed"])}
     if lengths != {n_inputs}:
@@ -95,8 +95,7 @@ def _check(meta: Any, request: dict[str, Any]) -> None:
             raise InvalidRequest(f"class must be the number of a class, {most}; got {request['class']}.")
     else:
         check_y = finite
-    for i, reading in enumerate(request["readings"]):
-        check_y(reading["y"], f"readings[{i}].y")
+    check(record({"readings": sequence(record({"y": check_y}))}), request)
 
 
 def grid(request: dict[str, Any], n_points: int = POINTS) -> np.ndarray:

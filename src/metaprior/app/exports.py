@@ -36,6 +36,11 @@ def predictions_csv(prior: LoadedPrior, meta: Any, request: dict[str, Any]) -> b
     return frame.to_csv(index=False).encode()
 
 
+def readings_csv(prior: LoadedPrior, meta: Any, request: dict[str, Any]) -> bytes:
+    """Return the readings of a chart as a CSV file."""
+    return readings_frame(prior, meta, request).to_csv(index=False).encode()
+
+
 def readings_frame(prior: LoadedPrior, meta: Any, request: dict[str, Any]) -> Any:
     """Return the readings of a request as a data frame."""
     import pandas as pd

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from metaprior.app.chart_data import MAX_LINES, draw_tasks, rounded
+from metaprior.app.messages import CHANGED, InvalidRequest
 from metaprior.checks import counted
 from metaprior.prediction.ensemble import predicts_labels
 from metaprior.tables.csv_files import CsvFormat
@@ -23,8 +24,8 @@ class LoadedPrior:
 
     meta: Any
     file: Path
-    revision: int
     name: str
+    revision: int = 0
     tasks: Sequence[Task] = ()
     dates: Sequence[str] = ()
     fit: list[str] | None = None  # arguments of `metaprior fit`, as the user would write them
@@ -44,10 +45,10 @@ class LoadedPrior:
 
     def at(self, key: str | None) -> tuple[float | None, Any, Path]:
         """Return alpha, prior and file at a place of the slider."""
-        if key in (None, AUTO):
+        if key is None or key == AUTO:
             return None, self.meta, self.file
-        if key not in self.variants:
-            raise KeyError(key)
+        if not isinstance(key, str) or key not in self.variants:
+            raise InvalidRequest(f"There is no prior at alpha = {key} (yet).", CHANGED)
         return self.variants[key]
 
     def describe(self) -> dict[str, Any]:

@@ -3,6 +3,9 @@
 from typing import Any
 
 from metaprior.checks import Argument, Message
+from metaprior.schema import Mismatch, Schema
+
+CHANGED = 409  # HTTP: the request does not fit the state any more
 
 # What the page calls arguments that messages name.
 PAGE_WORDS = {
@@ -43,6 +46,14 @@ class InvalidRequest(ValueError):
     def __init__(self, message: str, status: int = 400):
         super().__init__(message)
         self.status = status
+
+
+def check(schema: Schema, request: dict[str, Any]) -> None:
+    """Raise an InvalidRequest that names what does not fit the schema."""
+    try:
+        schema(request, "request")
+    except Mismatch as error:
+        raise InvalidRequest(f"{error}.") from None
 
 
 def spoken(error: Any) -> str:

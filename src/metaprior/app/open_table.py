@@ -1,10 +1,10 @@
 """A table that the page has open: its columns, its first rows, and what they are probably for."""
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from metaprior.app.messages import InvalidRequest
 from metaprior.tables.columns import Columns
@@ -19,8 +19,7 @@ MAX_CELL = 40  # characters
 MAX_LEVELS = 50  # values of a column that may name environments
 
 
-@dataclass(frozen=True)
-class OpenTable:
+class OpenTable(NamedTuple):
     """A table, and what the page shows of it. `stamp` tells whether the file has changed since it was read."""
 
     file: TableFile
@@ -46,7 +45,7 @@ class OpenTable:
         }
 
 
-def open_table(path: Path, name: str, is_copy: bool, how: CsvFormat, revision: int = 0) -> OpenTable:
+def open_table(path: Path, name: str, is_copy: bool, how: CsvFormat) -> OpenTable:
     """Read a table; raise a ValueError that says what is wrong with it."""
     file = TableFile(path, how)
     names = column_names(file)
@@ -70,7 +69,7 @@ def open_table(path: Path, name: str, is_copy: bool, how: CsvFormat, revision: i
         "rows": _first_rows(file, frame),
         "guess": asdict(guess_roles(head)),
     }
-    return OpenTable(file, name, is_copy, stamp, shown, revision)
+    return OpenTable(file, name, is_copy, stamp, shown)
 
 
 def _stamp(path: Path) -> tuple[int, int]:

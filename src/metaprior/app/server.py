@@ -34,7 +34,7 @@ HEADERS = {
 }
 # A report carries its own policy, which allows its inlined script and style by their digests.
 REPORT_HEADERS = {**HEADERS, "Content-Security-Policy": "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"}
-SCRIPTS = ("base.js", "charts.js", "new_task.js", "fit.js", "page.js")
+SCRIPTS = ("base.js", "charts.js", "task_chart.js", "task_table.js", "new_task.js", "fit.js", "page.js")
 STATIC = {
     "": ("index.html", "text/html; charset=utf-8"),
     "style.css": ("style.css", "text/css; charset=utf-8"),
@@ -141,7 +141,7 @@ class Handler(BaseHTTPRequestHandler):
         elif path == "prior.safetensors":
             content = self.server.workspace.prior_file(query.get("alpha")).read_bytes()
             self._send(content, "application/octet-stream", "prior.safetensors")
-        elif path == "report.html" and (file := self.server.workspace.report_file).exists():
+        elif path == "report.html" and (file := self.server.workspace.fits.report_file).exists():
             self._send(file.read_bytes(), "text/html; charset=utf-8", headers=REPORT_HEADERS)
         else:
             raise InvalidRequest("There is nothing at this address.", 404)

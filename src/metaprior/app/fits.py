@@ -1,0 +1,159 @@
+"""Fits begun on the page: one at a time, then those of the slider's other weights of the source."""
+
+import threading
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from metaprior.app.fit_process import FitProcess
+from metaprior.app.loaded_prior import LoadedPrior, searched_alphas
+from metaprior.app.messages import CHANGED, InvalidRequest, from_command, spoken
+from metaprior.app.open_table import OpenTable
+from metaprior.app.recipes import fit_arguments
+from metaprior.estimators.persistence import load
+from metaprior.prediction.ensemble import predicts_labels
+from metaprior.tables.columns import Columns, as_columns
+from metaprior.tables.grouping import group_rows
+
+
+@dataclass
+class Fit:
+    """A fit, or the report of one."""
+
+    process: FitProcess
+    what: str  # "fit" or "report"
+    settings: dict[str, Any]
+    table: OpenTable
+    problem: str | None = None  # of loading what was fitted
+    is_complete: bool = False  # loaded, or ended otherwise
+
+    def describe(self) -> dict[str, Any]:
+        """Return its state for the page."""
+        state = self.process.describe()
+        if state["status"] == "done" and not self.is_complete:
+            state["status"] = "running"
+        if self.problem is not None:
+            state |= {"status": "failed", "error": self.problem}
+        spell = lambda message: from_command(message, str(self.table.file.path), self.table.name)  # noqa: E731
+        state["error"] = None if state["error"] is None else spell(state["error"])
+        return {**state, "what": self.what, "notes": [spell(note) for note in state["notes"]]}
+
+
+class Fits:
+    """The fit that runs or ran last. `adopt` takes the prior of a fit that succeeds, and gives it its revision."""
+
+    def __init__(self, folder: Path, adopt: Callable[[LoadedPrior], None]):
+        self.folder, self.adopt = folder, adopt
+        self.latest: Fit | None = None
+        self.slider_left = 0  # weights that are yet to be fitted
+        self._count = 0
+        self._changing = threading.RLock()
+        self._slider: FitProcess | None = None
+        self._of_slider: LoadedPrior | None = None  # whose other weights are being fitted
+
+    @property
+    def report_file(self) -> Path:
+        """The report of the latest fit, if it was asked for."""
+        return self.folder / "report.html"
+
+    def start(self, table: OpenTable, settings: dict[str, Any]) -> None:
+        """Begin a fit to a table."""
+        with self._changing:
+            self.refuse_if_running()
+            self.stop_slider()
+            self.report_file.unlink(missing_ok=True)
+            self._count += 1
+            out = self.folder / f"prior-{self._count}.safetensors"
+            self.latest = fit = Fit(FitProcess(_arguments(table, settings, out)), "fit", settings, table)
+        threading.Thread(target=self._finish, args=(fit, out), daemon=True).start()
+
+    def start_report(self, table: OpenTable, settings: dict[str, Any]) -> None:
+        """Begin to make a report: the same fit again, in the same process as its report."""
+        with self._changing:
+            self.refuse_if_running()
+            arguments = _arguments(table, settings, self.folder / "report.safetensors")
+            process = FitProcess([*arguments, f"--report={self.report_file}"])
+            self.latest = fit = Fit(process, "report", settings, table)
+        threading.Thread(target=self._await, args=(fit,), daemon=True).start()
+
+    def stop(self) -> None:
+        """Stop the fit that runs, if one does."""
+        if self.latest is not None:
+            self.latest.process.stop()
+
+    def stop_slider(self) -> None:
+        """Fit no other weights."""
+        with self._changing:
+            self.slider_left, self._of_slider = 0, None
+            slider = self._slider
+        if slider is not None:
+            slider.stop()
+
+    def refuse_if_running(self) -> None:
+        """Raise if a fit runs."""
+        if self.latest is not None and self.latest.describe()["status"] == "running":
+            raise InvalidRequest("A fit is running, perhaps in another tab. Stop it first.", CHANGED)
+
+    def _await(self, fit: Fit) -> None:
+        fit.process.wait()
+        fit.is_complete = True
+
+    def _finish(self, fit: Fit, out: Path) -> None:
+        """Wait for a fit, load what it has written, and fit the other weights of the slider."""
+        fit.process.wait()
+        if fit.process.result is None:
+            fit.is_complete = True
+            return
+        try:
+            prior = _load_fitted(fit, out)
+        except Exception as error:  # of a table that was changed meanwhile, say
+            fit.problem = spoken(error)
+            return
+        alphas = searched_alphas(prior.meta)
+        with self._changing:
+            self.adopt(prior)
+            self._of_slider, self.slider_left, fit.is_complete = prior, len(alphas), True
+        for alpha in alphas:
+            if not self._fit_variant(prior, fit, alpha):
+                return
+
+    def _fit_variant(self, prior: LoadedPrior, fit: Fit, alpha: float) -> bool:
+        """Fit the prior with a given weight of the source; return whether to go on."""
+        out = self.folder / f"prior-{prior.revision}-{alpha:.6g}.safetensors"
+        with self._changing:
+            if self._of_slider is not prior or fit.table.has_changed:
+                self.slider_left = 0 if self._of_slider is prior else self.slider_left
+                return False
+            self._slider = process = FitProcess(_arguments(fit.table, fit.settings, out, alpha))
+        process.wait()
+        variant = load(out) if process.status == "done" else None
+        with self._changing:
+            if self._of_slider is not prior:
+                return False
+            self.slider_left -= 1
+            if variant is not None:
+                prior.variants[f"{alpha:.6g}"] = (alpha, variant, out)
+        return True
+
+
+def _arguments(table: OpenTable, settings: dict[str, Any], out: Path, alpha: float | None = None) -> list[str]:
+    return fit_arguments(table.file.path, table.file.format._asdict(), settings, out, alpha)
+
+
+def columns_of(settings: dict[str, Any]) -> Columns:
+    """Return the columns that were chosen, checked."""
+    return as_columns(**{name: settings.get(name) for name in ("task", "x", "y", "environment")})
+
+
+def _load_fitted(fit: Fit, out: Path) -> LoadedPrior:
+    """Load what a fit has written, and the tasks that it was fitted to."""
+    meta, table, settings = load(out), fit.table, fit.settings
+    drops: Any = {name: bool(settings.get(name)) for name in ("drop_missing", "drop_duplicates")}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the fit has told them
+        grouped = group_rows(table.file, columns_of(settings), labels=predicts_labels(meta), **drops)
+    shown = fit_arguments(table.name, table.file.format._asdict(), settings, "prior.safetensors")
+    known: Any = {"fit": shown, "settings": settings, "table": table.name, "format": table.file.format}
+    return LoadedPrior(meta, out, table.name, tasks=grouped.tasks, dates=grouped.dates, **known)

@@ -1,0 +1,110 @@
+"use strict";
+/* The chart of a new task: predictions along one input, or maps of two, and the readings on top. */
+const taskChart = (() => {
+  const chart = byId("chart"), second = byId("second");
+
+  const range = (prior, i) => [prior.inputs[i].low, prior.inputs[i].high];
+  const axis = (prior, i) => ({ domain: range(prior, i), label: prior.inputs[i].name, dates: prior.inputs[i].dates });
+
+  function yDomain({ prior, task }) {
+    if (prior.labels) return [0, 1.08];
+    const values = task.readings.map((reading) => reading.y), [low, high] = prior.y_range;
+    return [Math.min(low, ...values), Math.max(high, ...values)];
+  }
+
+  // Draw {prior, task, shown, tasks}: what the server has predicted, and training tasks. Return a frame for each chart,
+  // and the places of the readings in it: {i: reading, k: chart, x, y, dot}.
+  function draw(view) {
+    const { prior, task } = view, isMap = task.view === "map";
+    byId("second-figure").hidden = !isMap || prior.labels;
+    for (const id of ["coverage-row", "show-row"]) byId(id).hidden = isMap || prior.labels;
+    const frames = isMap ? drawMaps(view) : [drawLines(view)];
+    const places = frames.flatMap((f, k) => task.readings.map((reading, i) => drawReading(view, f, reading, i, k)));
+    return { frames, places };
+  }
+
+  function size(svg, share) {
+    const width = Math.min(Math.max(svg.parentElement.clientWidth || 720, 300), 1040);
+    return { width, height: Math.max(Math.round(width * share), 260) };
+  }
+
+  function drawLines(view) {
+    const { prior, task, shown, tasks } = view, label = prior.labels ? "probability" : prior.output;
+    const title = `Predictions of ${prior.output} for a new task, from ${task.readings.length} readings`;
+    const y = { domain: yDomain(view), label };
+    const f = charts.frame(chart, { ...size(chart, 0.46), title, x: axis(prior, task.axis), y });
+    const withTasks = !prior.labels && byId("show-tasks").checked && tasks;
+    if (withTasks) charts.tasks(f, tasks);
+    if (!shown || shown.kind === "map") return f;
+    drawOutside(f, shown);
+    if (shown.kind === "probabilities") {
+      shown.probabilities.forEach((row, i) => charts.line(f, shown.x, row, `probability ${charts.classOf(i)}`));
+      byId("chart-caption").textContent = `Probability of each ${prior.output}. Dots: readings, in the color of their label.`;
+      return f;
+    }
+    charts.band(f, shown.x, shown.lower, shown.upper);
+    const drawn = byId("show-samples").checked ? shown.samples ?? [] : [];
+    for (const values of drawn) charts.line(f, shown.sample_x, values, "sample");
+    charts.line(f, shown.x, shown.mean, "mean");
+    const behind = withTasks ? ` Behind: ${prior.n_tasks} training tasks, as ${prior.is_density ? "density" : "lines"}.` : "";
+    const beyond = shown.outside.some(Boolean) ? " Shaded: outside the range of the training tasks." : "";
+    byId("chart-caption").textContent = `Mean and ${byId("coverage").value}% band of a new reading.${behind}${beyond}`;
+    return f;
+  }
+
+  function drawOutside(f, { x, outside }) {
+    const half = (f.sx(x[1]) - f.sx(x[0])) / 2;
+    outside.forEach((isOutside, i) => {
+      const box = { x: f.sx(x[i]) - half, width: 2 * half, y: f.box.y, height: f.box.height };
+      if (isOutside) charts.element("rect", { class: "outside", ...box }, f.plot);
+    });
+  }
+
+  function drawMaps(view) {
+    const { prior, task } = view;
+    if (prior.labels) return [drawMap(view, chart, "probability", `probability of ${task.classes[task.label]}`)];
+    return [drawMap(view, chart, "mean", `mean of ${prior.output}`), drawMap(view, second, "std", "standard deviation")];
+  }
+
+  function drawMap({ prior, task, shown }, svg, what, words) {
+    const axes = { x: axis(prior, task.axis), y: axis(prior, task.second) };
+    const f = charts.frame(svg, { ...size(svg, 0.8), title: `Map: ${words}`, ...axes });
+    if (!shown?.[what]) return f;
+    const values = shown[what].flat();
+    const [low, high] = what === "probability" ? [0, 1] : [Math.min(...values), Math.max(...values)];
+    charts.map(f, { x: shown.x, y: shown.y, values: shown[what], low, high });
+    const scale = html("span", { className: "scale" });
+    scale.style.background = charts.gradient();
+    byId(`${svg.id}-caption`).replaceChildren(`${words}: ${charts.number(low)}`, scale, charts.number(high));
+    return f;
+  }
+
+  function drawReading({ prior, task }, f, reading, i, k) {
+    const x = reading.x[task.axis];
+    const y = task.view === "map" ? reading.x[task.second] : prior.labels ? 1 : reading.y;
+    const kind = prior.labels ? `labeled ${charts.classOf(reading.y)}` : "reading";
+    const [dot] = charts.points(f, [x], [y], `point ${kind}`, 7, f.svg);
+    const value = prior.labels ? task.classes[reading.y] : charts.number(reading.y);
+    const at = prior.inputs.map((each, j) => `${each.name} ${text(prior, reading.x[j], j)}`).join(", ");
+    dot.setAttribute("tabindex", "0");
+    dot.setAttribute("role", "button");
+    dot.setAttribute("data-reading", i);
+    dot.setAttribute("aria-label", `Reading ${i + 1}: ${at}, ${prior.output} ${value}. Arrows move it, Delete removes it.`);
+    return { i, k, x: f.sx(x), y: f.sy(y), dot };
+  }
+
+  const text = (prior, value, i) => (prior.inputs[i].dates ? charts.date(value) : charts.number(value));
+
+  async function asPng(svg) {
+    const image = new Image(), [, , width, height] = svg.getAttribute("viewBox").split(" ").map(Number);
+    image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(charts.standalone(svg))}`;
+    await image.decode();
+    const canvas = html("canvas", { width: 2 * width, height: 2 * height });
+    canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+    return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
+  }
+
+  const asSvg = (svg) => new Blob([charts.standalone(svg)], { type: "image/svg+xml" });
+
+  return { chart, second, draw, yDomain, range, text, asPng, asSvg };
+})();
