@@ -5,9 +5,9 @@ const newTask = (() => {
   const MOVES = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
   const { chart, second } = taskChart;
   let prior = null, task = null, past = [], tasks = null, shown = null, drawn = { frames: [], places: [] };
-  let isAsking = false, asksAgain = false, dragged = null, focused = null;
+  let isAsking = false, asksAgain = false, dragged = null, focused = null, domain = null;
 
-  const view = () => ({ prior, task, shown, tasks });
+  const view = () => ({ prior, task, shown, tasks, domain });
   const isMap = () => task.view === "map";
   const range = (i) => taskChart.range(prior, i);
   const key = () => `${location.pathname}${prior.revision}`;
@@ -127,7 +127,7 @@ const newTask = (() => {
   function place(reading, x, y) {
     reading.x[task.axis] = round(x, range(task.axis));
     if (isMap()) reading.x[task.second] = round(y, range(task.second));
-    else if (!prior.labels) reading.y = round(y, taskChart.yDomain(view()));
+    else if (!prior.labels) reading.y = round(y, domain);
     return reading;
   }
 
@@ -150,7 +150,7 @@ const newTask = (() => {
 
   function addInTheMiddle() {
     const middle = ([low, high]) => (low + high) / 2, x = middle(range(task.axis));
-    let y = isMap() ? middle(range(task.second)) : middle(taskChart.yDomain(view()));
+    let y = isMap() ? middle(range(task.second)) : middle(domain);
     if (shown?.kind === "curve") y = shown.mean[shown.x.findIndex((each) => each >= x)] ?? y;
     add(x, y);
     changed();
@@ -160,6 +160,7 @@ const newTask = (() => {
 
   function draw() {
     if (!prior || byId("task-panel").hidden) return;
+    if (dragged === null) domain = taskChart.yDomain(view()); // a scale that moves under the pointer would be confusing
     drawn = taskChart.draw(view());
     for (const { i, k, dot } of drawn.places) {
       dot.addEventListener("keydown", (event) => onKey(event, i));
@@ -213,7 +214,7 @@ const newTask = (() => {
     if (!move) return;
     event.preventDefault();
     const step = event.shiftKey ? 0.05 : 0.01, reading = task.readings[i], [low, high] = range(task.axis);
-    const [bottom, top] = isMap() ? range(task.second) : taskChart.yDomain(view());
+    const [bottom, top] = isMap() ? range(task.second) : domain;
     const y = isMap() ? reading.x[task.second] : reading.y;
     change(() => place(reading, reading.x[task.axis] + move[0] * step * (high - low), y + move[1] * step * (top - bottom)));
   }

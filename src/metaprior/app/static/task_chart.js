@@ -6,13 +6,16 @@ const taskChart = (() => {
   const range = (prior, i) => [prior.inputs[i].low, prior.inputs[i].high];
   const axis = (prior, i) => ({ domain: range(prior, i), label: prior.inputs[i].name, dates: prior.inputs[i].dates });
 
-  function yDomain({ prior, task }) {
+  // Limits of y: about those of the training tasks, and whatever readings and band need beyond them.
+  function yDomain({ prior, task, shown }) {
     if (prior.labels) return [0, 1.08];
-    const values = task.readings.map((reading) => reading.y), [low, high] = prior.y_range;
+    const values = task.readings.map((reading) => reading.y), [low, high] = prior.y_range, span = high - low;
+    const band = shown?.kind === "curve" ? [...shown.lower, ...shown.upper] : [];
+    values.push(...band.map((value) => Math.min(Math.max(value, low - span), high + span)));
     return [Math.min(low, ...values), Math.max(high, ...values)];
   }
 
-  // Draw {prior, task, shown, tasks}: what the server has predicted, and training tasks. Return a frame for each chart,
+  // Draw {prior, task, shown, tasks, domain}: what the server has predicted, training tasks, and limits of y. Return a frame for each chart,
   // and the places of the readings in it: {i: reading, k: chart, x, y, dot}.
   function draw(view) {
     const { prior, task } = view, isMap = task.view === "map";
@@ -31,7 +34,7 @@ const taskChart = (() => {
   function drawLines(view) {
     const { prior, task, shown, tasks } = view, label = prior.labels ? "probability" : prior.output;
     const title = `Predictions of ${prior.output} for a new task, from ${task.readings.length} readings`;
-    const y = { domain: yDomain(view), label };
+    const y = { domain: view.domain, label };
     const f = charts.frame(chart, { ...size(chart, 0.46), title, x: axis(prior, task.axis), y });
     const withTasks = !prior.labels && byId("show-tasks").checked && tasks;
     if (withTasks) charts.tasks(f, tasks);
