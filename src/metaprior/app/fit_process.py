@@ -87,6 +87,7 @@ class FitProcess:
             else:
                 self._said.append(line[:MAX_LINE])
                 del self._said[:-20]
+        self._process.stderr.close()
 
     def _wait(self, reader: threading.Thread) -> None:
         assert self._process.stdout is not None
