@@ -151,7 +151,7 @@ def _by_class(meta: Any, adapted: Any, x: np.ndarray, request: dict[str, Any]) -
     return adapted.predict_proba(x).T[order]
 
 
-def _words(classes: Sequence[Any]) -> list[str]:
+def _words(classes: Any) -> list[str]:
     return [str(name) for name in classes]
 
 
