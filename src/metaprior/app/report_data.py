@@ -26,7 +26,7 @@ class Sample:
     tasks: dict[str, list[Task]]
     names: dict[str, list[str]]
     is_whole: bool  # whether these are all tasks
-    most: int = MAX_TASKS
+    most: int
 
 
 def sample_training(data: TrainingData, seed: int) -> Sample:
@@ -40,7 +40,7 @@ def sample_training(data: TrainingData, seed: int) -> Sample:
         names[name] = [task_label(data.places[name](i)[0]) for i in places.tolist()]
         if isinstance(given, StoredTasks):
             given.release()
-    return Sample(tasks, names, all(len(tasks[name]) == len(data.environments[name]) for name in tasks))
+    return Sample(tasks, names, all(len(tasks[name]) == len(data.environments[name]) for name in tasks), MAX_TASKS)
 
 
 def describe_data(data: TrainingData, sample: Sample, target: str | None) -> dict[str, Any]:

@@ -108,7 +108,8 @@ def _given(outputs: str) -> str:
 
 def _fit_without(fitted: Fit, sample: Sample, fold: set[int]) -> Any:
     """Return a prior fitted with the same settings to all tasks but those of a fold."""
-    meta = clone(fitted.meta).set_params(progress=False)
+    meta: Any = clone(fitted.meta)
+    meta.set_params(progress=False)  # there is a bar around it
     environments = dict(sample.tasks)
     target = fitted.target or ""
     environments[target] = [task for i, task in enumerate(sample.tasks[target]) if i not in fold]

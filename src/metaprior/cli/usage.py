@@ -16,6 +16,8 @@ UsageError: Any = typer.BadParameter.__mro__[1]  # of click, which later version
 class Command(TyperCommand):
     """A command with `--x week price` for `--x week --x price`, and usage errors like all others."""
 
+    context_class = typer.Context  # what commands that ask for one declare; by default it is click's
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse arguments."""
         with _one_line(args):
