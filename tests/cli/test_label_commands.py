@@ -159,7 +159,8 @@ def test_held_out_tasks_with_a_class_that_the_fit_has_not_seen_are_left_out(shar
     strange, known = (
         Task(each[["size", "weight"]].to_numpy(), each["bird"].to_numpy(str)) for _, each in table.groupby("site")
     )
-    assert score_held_out(meta, [strange, known], np.random.default_rng(0))["tasks"] == 1
+    tested = score_held_out(meta, [strange, known], np.random.default_rng(0))
+    assert (tested.places, tested.record()["tasks"]) == ([1], 1)
     assert "not tested on 1 held-out task with a label that no task of the fit has" in capfd.readouterr().err
     assert score_held_out(meta, [strange], np.random.default_rng(0)) is None
 

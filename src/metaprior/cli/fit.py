@@ -1,5 +1,6 @@
 """`metaprior fit`."""
 
+from contextlib import nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,7 +9,7 @@ import numpy as np
 import typer
 
 from metaprior.checks import counted
-from metaprior.cli.console import err, out, print_note, print_result, report_errors
+from metaprior.cli.console import NOTES, err, out, print_note, print_result, report_errors
 from metaprior.cli.info import class_words, environment_rows, plot_report
 from metaprior.cli.options import (
     AsJson,
@@ -21,10 +22,12 @@ from metaprior.cli.options import (
     Task,
     X,
     check_outputs,
+    write,
 )
 from metaprior.cli.scores import print_held_out, score_held_out
 from metaprior.cli.task_names import tasks_by_name
-from metaprior.cli.training_data import TrainingData, read_training_data
+from metaprior.cli.training_data import Fit, TrainingData, read_training_data
+from metaprior.cli.usage import typed
 from metaprior.interruption import last_files, tell_on_stop
 from metaprior.memory import RUN_ADVICE
 from metaprior.tables.csv_files import TableFile, as_csv_format
@@ -45,6 +48,7 @@ class Kind(StrEnum):
 
 
 def fit(
+    context: typer.Context,
     data: Annotated[
         Path, typer.Argument(help="CSV or Parquet table, one row per reading; or a folder of `metaprior store`.")
     ],
@@ -89,6 +93,10 @@ def fit(
     decimal: Decimal = None,
     encoding: Encoding = None,
     plot: Annotated[Path | None, typer.Option(help="Plot the comparison that chose alpha to this file.")] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(help="Write a page on the fit to this .html file: data, comparison, calibration, examples."),
+    ] = None,
     as_json: AsJson = False,
 ):
     """Learn a prior from the tasks of a table and save it.
@@ -98,7 +106,7 @@ def fit(
     interrupted fit resumes it, with the same result.
     """
     with report_errors(as_json, RUN_ADVICE):
-        check_outputs([data], path, plot)
+        check_outputs([data], path, plot, report)
         if environment is None and target is None and alpha != "auto":
             raise ValueError("--alpha weights other environments: it needs --environment and --target.")
         named = {"task": task, "x": x, "y": y, "environment": environment}
@@ -125,21 +133,41 @@ def fit(
         meta.training_.update(columns=tasks.columns, data="a pipe" if table.is_pipe else data.name)
         meta.training_["csv"] = table.format._asdict()
         meta.feature_names_in_ = np.array(tasks.columns["x"], dtype=object)
+        tested = None
         if tasks.held_out:
             with err.status(f"predicting {counted(len(tasks.held_out), 'held-out task')}"):
-                meta.training_["held_out"] = score_held_out(meta, tasks.held_out, np.random.default_rng(seed))
+                tested = score_held_out(meta, tasks.held_out, np.random.default_rng(seed))
+            meta.training_["held_out"] = None if tested is None else tested.record()
         plotted = plot is not None and plot_report(meta.transfer_report(), plot)
-        with last_files():
+        with last_files() if report is None else nullcontext():
             meta.save(path)
             if meta.engine_ != "hierarchical":  # which has none: there may be one of another fit
                 checkpoint_path(path).unlink(missing_ok=True)
+        if report is not None:
+            tell_on_stop(f"{path} is written, {report} is not.")
+            command = typed(context, ("plot", "report", "as_json"))
+            _write_report(report, path, Fit(meta, tasks, target, seed, tested, command, table.is_pipe))
+    written = [str(path), *([str(plot)] if plotted else []), *([str(report)] if report is not None else [])]
     if as_json:
         kind_words = "classification" if tasks.labels else "regression"
         figures = {"kind": kind_words, "alpha": meta.alpha_, "family": meta.family_, **meta.training_}
-        print_result({"prior": str(path), **figures})
+        print_result({"prior": str(path), **({"report": str(report)} if report is not None else {}), **figures})
         return
     _print_fit(meta, tasks.labels)
-    out.print(f"Wrote {path}{f' and {plot}' if plotted else ''}.", soft_wrap=True)
+    out.print(f"Wrote {' and '.join([', '.join(written[:-1])] * (len(written) > 1) + written[-1:])}.", soft_wrap=True)
+
+
+def _write_report(report: Path, prior: Path, fitted: Fit) -> None:
+    """Write the page on a fit whose prior is saved."""
+    from metaprior.app.fit_report import fit_report
+
+    try:
+        content = fit_report(fitted, NOTES)
+        with last_files():
+            write(report, content)
+    except (ValueError, OSError, MemoryError):
+        print_note(f"{prior} is written, {report} is not.")
+        raise
 
 
 def _print_fit(meta: Any, labels: bool) -> None:

@@ -1,5 +1,6 @@
 """Options that commands share, and checks and writers of the files that they name."""
 
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,14 +53,12 @@ def fitted_format(meta: Any, sep: str | None, decimal: str | None, encoding: str
 PICTURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg")
 
 
-def check_outputs(inputs: list[Path], out: Path | None, plot: Path | None = None) -> None:
-    """Raise if an output is an input, the other output or a folder, or cannot be written."""
+def check_outputs(inputs: list[Path], out: Path | None, plot: Path | None = None, report: Path | None = None) -> None:
+    """Raise if an output is an input, another output or a folder, or cannot be written."""
     from metaprior.files import check_writable  # imports NumPy, which `--help` does not need
 
-    given = {"--out": out, "--plot": plot}
+    given = {option: path for option, path in (("--out", out), ("--plot", plot), ("--report", report)) if path}
     for option, path in given.items():
-        if path is None:
-            continue
         if path.is_dir():
             raise ValueError(f"{option} {path} is a folder. Name a file.")
         if any(_same(path, read) for read in inputs):
@@ -69,16 +68,18 @@ def check_outputs(inputs: list[Path], out: Path | None, plot: Path | None = None
             check_writable(path if above == path.absolute().parent else above / path.name)
         except OSError as error:
             raise ValueError(f"{option} {path}: {error.strerror}. Name a file elsewhere.") from None
-    if plot is None:
-        return
-    if plot.suffix.lower() not in PICTURES:
+    if plot is not None and plot.suffix.lower() not in PICTURES:
         raise ValueError(f"--plot must end in one of {', '.join(PICTURES)}; got {plot}.")
-    if out is not None and _same(out, plot):
-        raise ValueError(f"--out and --plot must be two files; got {out} for both.")
-    try:
-        require_matplotlib()
-    except ImportError as error:
-        raise ValueError(f"--plot {plot}: {error}") from None
+    if report is not None and report.suffix.lower() != ".html":
+        raise ValueError(f"--report must end in .html; got {report}.")
+    for (option, path), (other, second) in itertools.combinations(given.items(), 2):
+        if _same(path, second):
+            raise ValueError(f"{option} and {other} must be two files; got {path} for both.")
+    if plot is not None:
+        try:
+            require_matplotlib()
+        except ImportError as error:
+            raise ValueError(f"--plot {plot}: {error}") from None
 
 
 def write(path: Path, content: bytes) -> None:

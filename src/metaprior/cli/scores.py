@@ -1,7 +1,7 @@
 """Scores of a prior on test tasks, next to those of models without a prior: computed, recorded and printed."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,18 +13,20 @@ CONTEXT = 5  # readings of a task to adapt to
 
 def compare(meta: Any, tests: list[Any], has_context: bool) -> dict[str, Any]:
     """Return the scores of the prior and, given context, of models that are fitted to each task's context alone."""
+    return {"metaprior": meta.evaluate(tests), **(score_baselines(meta, tests) if has_context else {})}
+
+
+def score_baselines(meta: Any, tests: list[Any]) -> dict[str, Any]:
+    """Return the scores of models that are fitted to each task's context alone."""
     from metaprior.estimators.baselines import BASELINES, score_baseline, score_per_task_gp
     from metaprior.metrics import report
     from metaprior.prediction.ensemble import predicts_labels
     from metaprior.tasks.labels import as_labeled_tests
 
-    scores = {"metaprior": meta.evaluate(tests)}
-    if not has_context:
-        return scores
     if not predicts_labels(meta):
-        return {**scores, "scikit-learn GP": score_per_task_gp(tests)}
+        return {"scikit-learn GP": score_per_task_gp(tests)}
     labeled = as_labeled_tests(tests, "tasks", meta.model_.input_dim, meta.classes_)
-    return {**scores, **{name: report(score_baseline(model, *labeled)) for name, model in BASELINES.items()}}
+    return {name: report(score_baseline(model, *labeled)) for name, model in BASELINES.items()}
 
 
 def overall(scores: dict[str, Any]) -> dict[str, dict[str, float]]:
@@ -64,24 +66,41 @@ def hold_out(sizes: Sequence[int], share: float, order: Sequence[int]) -> tuple[
     return [i for i in range(len(sizes)) if i not in held], tested
 
 
-def score_held_out(meta: Any, held: list[Any], rng: np.random.Generator) -> dict[str, Any] | None:
-    """Return what is recorded of the scores on held-out tasks, adapted to five readings each, or half of fewer.
+class HeldOut(NamedTuple):
+    """Held-out tasks that the prior was tested on, and the scores of all models."""
 
-    Tasks with a class that no task of the fit has are left out; without any other there is nothing to record.
+    places: list[int]  # among all held-out tasks
+    tests: list[Any]
+    scores: dict[str, Any]
+
+    def record(self) -> dict[str, Any]:
+        """Return what is kept of it in the file of the prior."""
+        return {"tasks": len(self.tests), "context": CONTEXT, "overall": overall(self.scores)}
+
+
+def score_held_out(meta: Any, held: list[Any], rng: np.random.Generator) -> HeldOut | None:
+    """Test a prior on held-out tasks, adapted to five readings each, or half of fewer.
+
+    Tasks with a class that no task of the fit has are left out; without any other there is nothing to test.
     """
-    from metaprior.tables.frames import split_task
-
-    known = [task for task in held if _knows_classes(meta, task)]
+    known = [i for i, task in enumerate(held) if knows_classes(meta, task)]
     if len(known) < len(held):
         found = f"{counted(len(held) - len(known), 'held-out task')} with a label that no task of the fit has"
         print_note(f"the prior is not tested on {found}.")
     if not known:
         return None
-    tests = [split_task(task, min(CONTEXT, len(task.y) // 2), rng) for task in known]
-    return {"tasks": len(tests), "context": CONTEXT, "overall": overall(compare(meta, tests, has_context=True))}
+    tests = [split_held_out(held[i], rng) for i in known]
+    return HeldOut(known, tests, compare(meta, tests, has_context=True))
 
 
-def _knows_classes(meta: Any, task: Any) -> bool:
+def split_held_out(task: Any, rng: np.random.Generator) -> Any:
+    """Return a task with five random readings, or half of fewer, as context and the others as queries."""
+    from metaprior.tables.frames import split_task
+
+    return split_task(task, min(CONTEXT, len(task.y) // 2), rng)
+
+
+def knows_classes(meta: Any, task: Any) -> bool:
     """Return whether a prior of shared classes, if it is one, has all classes of a task."""
     shared = getattr(meta, "classes_", None)
     return shared is None or set(task.y.tolist()) <= set(shared.tolist())

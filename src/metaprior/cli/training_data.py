@@ -7,7 +7,7 @@ import numpy as np
 
 from metaprior.checks import counted
 from metaprior.cli.console import check_target, err, print_note
-from metaprior.cli.scores import hold_out
+from metaprior.cli.scores import HeldOut, hold_out
 from metaprior.cli.task_names import Place
 from metaprior.tables.csv_files import Source, TableFile
 
@@ -24,6 +24,20 @@ class TrainingData(NamedTuple):
     held_out: list[Any]  # tasks of the target
     source: Source
     places: dict[str, Place]  # of the tasks of each environment in the source
+    held_out_names: list[Any]
+    dates: list[str]  # input columns that hold dates, here as days since 1970
+
+
+class Fit(NamedTuple):
+    """A fitted prior, what it was fitted to and tested on, and how that was asked for."""
+
+    meta: Any
+    tasks: TrainingData
+    target: str | None  # the environment to predict in, where there are several
+    seed: int
+    held_out: HeldOut | None  # the result of --hold-out
+    command: list[str]  # words of the command line that gives the same prior
+    is_pipe: bool  # whether the table came through one
 
 
 def read_training_data(
@@ -42,7 +56,7 @@ def read_training_data(
         given = {**named, **how, "max_tasks": max_tasks}
         return _open(table.path, target, bool(labels), share, rng, [name for name, value in given.items() if value])
     columns, grouped = _read(table, named, target, {**how, "labels": labels})
-    places, held = grouped.places(), []
+    places, held = grouped.places(), list[int]()
     for name, tasks in places.items():
         if max_tasks is not None and len(tasks) > max_tasks:
             print_note(f"using {max_tasks} of {len(tasks)} tasks{f' of {name}' if name else ''} (--max-tasks).")
@@ -51,7 +65,7 @@ def read_training_data(
         among = places[target or ""]
         order = rng.permutation(len(among)).tolist()
         kept, tested = hold_out([len(grouped.tasks[i].y) for i in among], share, order)
-        places[target or ""], held = [among[i] for i in kept], [grouped.tasks[among[i]] for i in tested]
+        places[target or ""], held = [among[i] for i in kept], [among[i] for i in tested]
     environments = {name: [grouped.tasks[i] for i in of_name] for name, of_name in places.items()}
     is_text = grouped.tasks[0].y.dtype.kind not in "fiu" if labels is None else labels
     if labels is None and not is_text:
@@ -61,7 +75,9 @@ def read_training_data(
         return lambda i: (grouped.names[of_name[i]], int(grouped.rows[of_name[i]][0]))
 
     by_name = {name: place(of_name) for name, of_name in places.items()}
-    return TrainingData(environments, columns, is_text, held, Source.of(table, "table"), by_name)
+    held_out, names = [grouped.tasks[i] for i in held], [grouped.names[i] for i in held]
+    source = Source.of(table, "table")
+    return TrainingData(environments, columns, is_text, held_out, source, by_name, names, grouped.dates)
 
 
 def _read(data: TableFile, named: dict[str, Any], target: str | None, how: dict[str, Any]) -> tuple[dict, Any]:
@@ -92,7 +108,7 @@ def _open(
         options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise ValueError(f"{folder} holds stored tasks, and these options are for tables. Leave out {options}.")
     _check_both(columns["environment"], target)
-    environments, held = stored if isinstance(stored, dict) else {"": stored}, []
+    environments, held, drawn = stored if isinstance(stored, dict) else {"": stored}, [], []
     if target is not None:
         check_target(target, environments, columns["environment"])
     if share is not None:
@@ -107,7 +123,8 @@ def _open(
         return lambda i: (f"{i + 1} of {name}" if name else i + 1, None)
 
     by_name = {name: place(name) for name in environments}
-    return TrainingData(environments, columns, labels, held, Source(str(folder)), by_name)
+    names = [by_name[target or ""](i)[0] for i in drawn]
+    return TrainingData(environments, columns, labels, held, Source(str(folder)), by_name, names, [])
 
 
 def _check_both(environment: str | None, target: str | None) -> None:

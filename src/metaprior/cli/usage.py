@@ -16,6 +16,8 @@ UsageError: Any = typer.BadParameter.__mro__[1]  # of click, which later version
 class Command(TyperCommand):
     """A command with `--x week price` for `--x week --x price`, and usage errors like all others."""
 
+    context_class = typer.Context  # what commands that ask for one declare; by default it is click's
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse arguments."""
         with _one_line(args):
@@ -64,6 +66,21 @@ def repeat_options(args: Sequence[str], parameters: Sequence[Any]) -> list[str]:
     values = [i for i in places if follows.get(i) and is_value(args[i])]
     values = values if -1 in counts else values[: max(surplus, 0)]
     return [part for i, text in enumerate(args) for part in ([follows[i], text] if i in values else [text])]
+
+
+def typed(context: Any, leave_out: Sequence[str] = ()) -> list[str]:
+    """Return the command with the options that were typed, but for those to leave out."""
+    words = ["metaprior", str(context.info_name)]
+    for parameter in context.command.params:
+        value, source = context.params.get(parameter.name), context.get_parameter_source(parameter.name)
+        if getattr(source, "name", "") != "COMMANDLINE" or parameter.name in leave_out:
+            continue
+        is_flag = isinstance(value, bool)
+        names = parameter.secondary_opts if value is False else parameter.opts
+        option = [names[0]] if parameter.param_type_name == "option" else []
+        for each in value if isinstance(value, list | tuple) else [value]:
+            words += [*option, *([] if is_flag else [str(each)])]
+    return words
 
 
 def _positionals(args: Sequence[str], options: dict[str, Any]) -> tuple[list[int], dict[int, str]]:

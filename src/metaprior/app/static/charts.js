@@ -154,30 +154,34 @@ const charts = (() => {
   // A bar of the colors of `map`, as a linear gradient for CSS or as text for exports.
   const gradient = () => `linear-gradient(to right, ${STOPS.map((stop) => `rgb(${stop})`).join(", ")})`;
 
-  // Candidates of a transfer report, one row each: {label, value, error, weight}; values are gains or scores.
-  function candidates(svg, rows, label) {
+  // Candidates of a transfer report, one row each: {label, value, error, weight}; values are gains or scores. On a
+  // narrow screen labels stand above their rows.
+  function candidates(svg, rows, label, width = 720) {
     const spread = rows.filter((row) => Number.isFinite(row.value));
     const ends = spread.flatMap((row) => [row.value - (row.error || 0), row.value + (row.error || 0)]);
     const low = Math.min(0, ...ends), high = Math.max(0, ...ends), room = (high - low) * 0.06 || 0.1;
-    const height = 62 + 26 * rows.length, left = 190, right = 90;
+    const narrow = width < 560, step = narrow ? 44 : 26, first = narrow ? 52 : 34;
+    const height = first + 28 + step * rows.length, left = narrow ? 8 : 190, right = 90;
     svg.replaceChildren();
-    svg.setAttribute("viewBox", `0 0 720 ${height}`);
+    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     svg.classList.add("chart");
     svg.setAttribute("role", "img");
     svg.setAttribute("aria-label", `${label} of ${rows.length} settings, with their weights`);
-    const sx = (value) => left + ((value - low + room) / (high - low + 2 * room)) * (720 - left - right);
-    for (const value of ticks(low, high, 5)) {
+    const sx = (value) => left + ((value - low + room) / (high - low + 2 * room)) * (width - left - right);
+    for (const value of ticks(low, high, narrow ? 3 : 5)) {
       const kind = value === 0 ? "reference" : "gridline";
       element("line", { class: kind, x1: sx(value), x2: sx(value), y1: 20, y2: height - 40 }, svg);
       element("text", { x: sx(value), y: height - 24, "text-anchor": "middle" }, svg, number(value));
     }
-    element("text", { class: "label", x: (left + 720 - right) / 2, y: height - 6, "text-anchor": "middle" }, svg, label);
-    element("text", { x: 714, y: 12, "text-anchor": "end" }, svg, "weight");
+    const middle = (left + width - right) / 2;
+    element("text", { class: "label", x: middle, y: height - 6, "text-anchor": "middle" }, svg, label);
+    element("text", { x: width - 6, y: 12, "text-anchor": "end" }, svg, "weight");
     rows.forEach((row, i) => {
-      const y = 34 + 26 * i;
-      element("text", { class: "label", x: left - 8, y: y + 4, "text-anchor": "end" }, svg, clip(row.label, 30));
-      element("rect", { class: "bar", x: 720 - right + 12, y: y - 7, width: 40 * row.weight, height: 14 }, svg);
-      element("text", { x: 714, y: y + 4, "text-anchor": "end" }, svg, row.weight ? row.weight.toFixed(2) : "–");
+      const y = first + step * i;
+      const above = narrow ? { x: left, y: y - 14 } : { x: left - 8, y: y + 4, "text-anchor": "end" };
+      element("text", { class: "label", ...above }, svg, clip(row.label, narrow ? 36 : 30));
+      element("rect", { class: "bar", x: width - right + 12, y: y - 7, width: 40 * row.weight, height: 14 }, svg);
+      element("text", { x: width - 6, y: y + 4, "text-anchor": "end" }, svg, row.weight ? row.weight.toFixed(2) : "–");
       if (!Number.isFinite(row.value)) return;
       const from = sx(row.value - (row.error || 0)), to = sx(row.value + (row.error || 0));
       element("line", { class: "error-bar", x1: from, x2: to, y1: y, y2: y }, svg);

@@ -1,0 +1,159 @@
+"""Held-out tasks of a report, each predicted by a prior that has not seen it: those of --hold-out, or of folds."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.base import clone
+
+from metaprior.app.report_data import Sample
+from metaprior.checks import counted
+from metaprior.cli.console import task_label
+from metaprior.cli.scores import CONTEXT, knows_classes, score_baselines, split_held_out
+from metaprior.cli.training_data import Fit
+from metaprior.metrics import Scores, calibration_error, report, score_labels, summarize
+from metaprior.prediction.batches import predict_tasks
+from metaprior.prediction.label_batches import predict_labels
+from metaprior.progress import progress_bar
+from metaprior.tasks.labels import as_labeled_tests
+from metaprior.tasks.thinning import thin_task
+from metaprior.tasks.types import TestTask
+
+N_FOLDS = 3  # each costs a fit
+MAX_TESTED = 100  # tasks; the GP of each that the prior is compared with takes longest
+MAX_READINGS = 100  # of a tested task
+COVERAGE = 0.9
+ADVICE = "Fit with --hold-out 0.2 to test the prior on tasks that it is not fitted to."
+
+
+class Group(NamedTuple):
+    """Test tasks, and a prior that has not seen them."""
+
+    meta: Any
+    tests: list[TestTask]
+    names: list[str]
+
+
+class Tested(NamedTuple):
+    """Held-out tasks and the scores of all models on them; without groups, `how` says why there are none."""
+
+    how: str
+    groups: list[Group]
+    scores: dict[str, Scores]
+
+
+def held_out_tasks(fitted: Fit, sample: Sample) -> Tested:
+    """Return the tasks of --hold-out, or else those of a cross-validation over target tasks."""
+    outputs, of_target = fitted.meta.transfer_report().outputs, f" of {fitted.target}" if fitted.target else ""
+    if fitted.held_out is not None:
+        places, tests, scores = fitted.held_out
+        names = [task_label(fitted.tasks.held_out_names[i]) for i in places]
+        tasks = counted(len(tests), "task")
+        how = f"{tasks}{of_target} {'was' if len(tests) == 1 else 'were'} held out of the fit (--hold-out). "
+        return Tested(how + _given(outputs), [Group(fitted.meta, tests, names)], scores)
+    if fitted.tasks.held_out:
+        return Tested("No held-out task has labels of the fit only, so there is none to test the prior on.", [], {})
+    if fitted.meta.engine_ != "hierarchical":
+        return Tested(f"Priors trained by gradients take too long to fit again without some tasks. {ADVICE}", [], {})
+    target = fitted.target or ""
+    able = [i for i, task in enumerate(sample.tasks[target]) if len(task.y) > 1]
+    if len(sample.tasks[target]) < N_FOLDS or not able:
+        few = f"{counted(len(sample.tasks[target]), 'task')}{of_target}"
+        found = f"There are {few}" if able else f"The {few} have one of the {outputs} each"
+        return Tested(
+            f"{found}, too few to fit the prior again without some of them. Held-out tasks need more.", [], {}
+        )
+    return _cross_validate(fitted, sample, able, outputs, of_target)
+
+
+def _cross_validate(fitted: Fit, sample: Sample, able: list[int], outputs: str, of_target: str) -> Tested:
+    """Fit again without each third of the target tasks, and predict these."""
+    rng = np.random.default_rng(fitted.seed)
+    tasks = sample.tasks[fitted.target or ""]
+    chosen = set(rng.permutation(able)[:MAX_TESTED].tolist())
+    folds = [np.sort(fold).tolist() for fold in np.array_split(rng.permutation(len(tasks)), N_FOLDS)]
+    groups = []
+    with progress_bar("fitting again without each third of the tasks, for the report", N_FOLDS, "fits") as move:
+        for i, fold in enumerate(folds):
+            try:
+                meta = _fit_without(fitted, sample, set(fold))
+            except ValueError as error:  # such as a class that no other task has
+                return Tested(f"The prior could not be fitted without some of the tasks: {error} {ADVICE}", [], {})
+            known = [place for place in fold if place in chosen and knows_classes(meta, tasks[place])]
+            tests = [split_held_out(thin_task(tasks[place], MAX_READINGS, rng), rng) for place in known]
+            names = [sample.names[fitted.target or ""][place] for place in known]
+            groups += [Group(meta, tests, names)] if tests else []
+            if move is not None:
+                move(i + 1, "")
+    if not groups:
+        return Tested(f"Every task has a label that the others lack. {ADVICE}", [], {})
+    n_tested = sum(len(group.tests) for group in groups)
+    drawn = "" if sample.is_whole else f" Of each environment up to {sample.most} tasks were drawn for this."
+    how = (
+        f"For this report the {counted(len(tasks), 'task')}{of_target} were dealt into {N_FOLDS} folds, and the prior "
+        f"was fitted again without each, with the same settings: it has not seen the {counted(n_tested, 'task')} that "
+        f"it predicts here.{drawn} {_given(outputs)}"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pooled = _pooled_labels(groups) if fitted.tasks.labels else _pooled_readings(groups)
+        compared = score_baselines(fitted.meta, [test for group in groups for test in group.tests])
+    return Tested(how, groups, {"metaprior": pooled, **compared})
+
+
+def _given(outputs: str) -> str:
+    return f"{CONTEXT} random {outputs} of each (half, of shorter ones) were given, and the others predicted."
+
+
+def _fit_without(fitted: Fit, sample: Sample, fold: set[int]) -> Any:
+    """Return a prior fitted with the same settings to all tasks but those of a fold."""
+    meta: Any = clone(fitted.meta)
+    meta.set_params(progress=False)  # there is a bar around it
+    environments = dict(sample.tasks)
+    target = fitted.target or ""
+    environments[target] = [task for i, task in enumerate(sample.tasks[target]) if i not in fold]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the fit to all tasks has said it
+        if fitted.target is None:
+            return meta.fit(target_tasks=environments[target])
+        return meta.fit(environments, target=target)
+
+
+def _pooled_readings(groups: Sequence[Group]) -> Scores:
+    """Return what `evaluate` would return if one prior had predicted all groups."""
+    parts, transforms = [], []
+    for group in groups:
+        predictive, y, mask = predict_tasks(group.meta.model_, group.tests)
+        parts.append(summarize(predictive, y, mask, COVERAGE))
+        transforms.append(predictive.cdf(y)[mask])
+    summary = {name: np.concatenate([part[name] for part in parts]) for name in parts[0] if name != "calibration_error"}
+    return report({**summary, "calibration_error": calibration_error(np.concatenate(transforms))}, COVERAGE)
+
+
+def _pooled_labels(groups: Sequence[Group]) -> Scores:
+    """Return what `evaluate` would return if one prior had predicted all groups; without a confusion matrix."""
+    parts = []
+    for group in groups:
+        encoded, n_classes = as_labeled_tests(group.tests, "tests", group.meta.n_features_in_, group.meta.classes_)
+        parts.append(predict_labels(group.meta.model_, encoded, n_classes))
+    n_queries, most = max(y.shape[1] for _, y, _ in parts), max(len(log_p) for log_p, _, _ in parts)
+
+    def padded(values: np.ndarray, fill: float) -> np.ndarray:
+        return np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, n_queries - values.shape[-1])], constant_values=fill)
+
+    log_p = [np.pad(log_p, [(0, most - len(log_p)), (0, 0), (0, 0)], constant_values=-np.inf) for log_p, _, _ in parts]
+    all_log_p = np.concatenate([padded(each, np.nan) for each in log_p], axis=1)
+    y, mask = (np.concatenate([padded(part[i], fill) for part in parts]) for i, fill in ((1, np.nan), (2, False)))
+    return score_labels(y, all_log_p, mask)
+
+
+def coverage_of_tasks(groups: Sequence[Group], levels: np.ndarray) -> np.ndarray:
+    """Return the share of each task's held-back readings inside the central interval of each level, (tasks, levels)."""
+    shares = []
+    for group in groups:
+        predictive, y, mask = predict_tasks(group.meta.model_, group.tests)
+        distance = np.abs(2.0 * predictive.cdf(y) - 1.0)  # an interval of level c has all y with a distance of up to c
+        inside = (distance[..., None] <= levels) & mask[..., None]
+        shares.append(inside.sum(axis=1) / mask.sum(axis=1, keepdims=True))
+    return np.concatenate(shares)
