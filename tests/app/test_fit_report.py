@@ -122,6 +122,7 @@ def test_the_report_says_what_the_prior_says(example, folder):
     report = meta.transfer_report()
     assert (folder / "fit.html").stat().st_size < 150_000
     assert report.verdict in page.words
+    assert report.plain_words in page.words
     for row in report.rows():
         assert " ".join(row) in page.words
     for name, weight in report.families.items():
@@ -283,7 +284,7 @@ def test_dates_and_parquet_and_one_environment(small, tmp_path):
     page = read(tmp_path / "fit.html")
     assert all(chart["x"]["dates"] for chart in page.charts if chart["kind"] in ("tasks", "prediction"))
     assert f"day all {small['day'].min().removesuffix(' 00:00')} {small['day'].max()}" in page.words
-    assert "there is no source" in page.words
+    assert "All tasks come from one environment, so there is nothing to transfer." in page.words
     assert "holds dates, which become days" in page.words  # the note of the fit
 
 

@@ -69,7 +69,8 @@ def _transfer(report: TransferReport) -> dict[str, Any]:
     rows = [dict(zip(("label", "value", "error", "weight"), row, strict=True)) for row in zip(*columns, strict=True)]
     chart = {"kind": "candidates", "title": f"{what}, of {len(rows)} settings", "rows": rows, "label": what}
     return {
-        "verdict": report.verdict if not one else str(report).partition("Weights")[0].replace("\n", " ").strip(),
+        "words": report.plain_words,
+        "verdict": "" if one else report.verdict,
         "rows": [] if one else [list(row) for row in report.rows()],
         "shares": {} if one else dict(zip(report.names, report.weight @ report.environment_weights, strict=True)),
         "families": report.families or {},

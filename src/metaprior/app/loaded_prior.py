@@ -67,7 +67,6 @@ class LoadedPrior:
             "is_density": len(self.tasks) > MAX_LINES,
             "fitted_here": self.fit is not None,
             "words": report.plain_words,
-            "verdict": report.verdict,
             "environments": _environments(meta.training_, report.outputs),
         }
         return {**shown, "candidates": self._candidates(), "alpha": float(meta.alpha_), "pooled": report.pooled_alpha}

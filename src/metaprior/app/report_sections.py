@@ -51,7 +51,7 @@ def _summary(facts: dict[str, Any]) -> str:
     average = f"an average of {counted(members, 'prior')}, most of all of the family “{family}”"
     single = f"a prior of the family “{family}”"
     how = f"A new task{of_target} is predicted from a few of its {what} by {average if members > 1 else single}."
-    return paragraph(facts["transfer"]["verdict"]) + paragraph(how, _tested(facts)) + _figures(facts)
+    return paragraph(facts["transfer"]["words"]) + paragraph(how, _tested(facts)) + _figures(facts)
 
 
 def _tested(facts: dict[str, Any]) -> str:
@@ -157,7 +157,7 @@ def _classes(facts: dict[str, Any]) -> str:
 
 def _comparison(transfer: dict[str, Any], charts: Charts) -> str:
     """Return the candidates, and the families of priors."""
-    text = "" if transfer["rows"] or transfer["families"] else paragraph(transfer["verdict"])
+    text = paragraph(transfer["verdict"]) if transfer["verdict"] else ""
     if transfer["shares"]:
         shares = ", ".join(f"{name} {share:.2f}" for name, share in transfer["shares"].items())
         text += paragraph(f"Weights of the environments, on average: {shares}.", transfer["score_words"])
