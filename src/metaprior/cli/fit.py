@@ -77,6 +77,9 @@ def fit(
     prior_std: Annotated[str, typer.Option(help="Scale of the hyper-prior: a number, or auto.")] = "1",
     steps: Annotated[int | None, typer.Option(help="Training steps (default: 2000; for labels 1000).")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Tasks per step (default: all; 256 if stored).")] = None,
+    context: Annotated[
+        str, typer.Option(help="What is given of a task to predict: random, first (forecasting), 5 or 'first 5'.")
+    ] = "random",
     search_time: Annotated[float | None, typer.Option(help="Seconds for the comparison that chooses alpha.")] = None,
     max_tasks: Annotated[int | None, typer.Option(min=1, help="Use at most this many tasks per environment.")] = None,
     held_out: Annotated[
@@ -118,6 +121,7 @@ def fit(
             "n_steps": steps,
             "batch_size": batch_size,
             "search_time": search_time,
+            "context": context,
             "shared_classes": shared_classes,
             "calibrate": None if calibrate else False,
         }

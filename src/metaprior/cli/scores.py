@@ -7,6 +7,7 @@ import numpy as np
 
 from metaprior.checks import counted
 from metaprior.cli.console import out, print_note, print_table
+from metaprior.tasks.context_rules import FIRST, RANDOM, ContextRule, as_context_rule
 
 CONTEXT = 5  # readings of a task to adapt to
 
@@ -67,9 +68,11 @@ def hold_out(sizes: Sequence[int], share: float, order: Sequence[int]) -> tuple[
 def score_held_out(meta: Any, held: list[Any], rng: np.random.Generator) -> dict[str, Any] | None:
     """Return what is recorded of the scores on held-out tasks, adapted to five readings each, or half of fewer.
 
+    If the fit was told which readings are given, these are.
+
     Tasks with a class that no task of the fit has are left out; without any other there is nothing to record.
     """
-    from metaprior.tables.frames import split_task
+    from metaprior.tasks.context_rules import split_once
 
     known = [task for task in held if _knows_classes(meta, task)]
     if len(known) < len(held):
@@ -77,8 +80,17 @@ def score_held_out(meta: Any, held: list[Any], rng: np.random.Generator) -> dict
         print_note(f"the prior is not tested on {found}.")
     if not known:
         return None
-    tests = [split_task(task, min(CONTEXT, len(task.y) // 2), rng) for task in known]
-    return {"tasks": len(tests), "context": CONTEXT, "overall": overall(compare(meta, tests, has_context=True))}
+    rule = fitted_rule(meta)
+    rules = [rule._replace(size=min(rule.size or CONTEXT, len(task.y) // 2)) for task in known]
+    tests = [split_once(task, each, rng) for task, each in zip(known, rules, strict=True)]
+    scores = overall(compare(meta, tests, has_context=rule.size != 0))
+    return {"tasks": len(tests), "context": rule.size, "which": rule.kind, "overall": scores}
+
+
+def fitted_rule(meta: Any) -> ContextRule:
+    """Return which readings are given by default: five at random, unless the fit was told otherwise."""
+    rule = as_context_rule(meta.parameters_.get("context", RANDOM))
+    return rule._replace(size=CONTEXT) if rule.size is None else rule
 
 
 def _knows_classes(meta: Any, task: Any) -> bool:
@@ -90,7 +102,8 @@ def _knows_classes(meta: Any, task: Any) -> bool:
 def print_held_out(held_out: dict[str, Any], y: str | None, outputs: str) -> None:
     """Print the scores on held-out tasks; `outputs` are readings or labels."""
     tasks = counted(held_out["tasks"], "held-out task")
-    words = f"{tasks} of the target, which the prior has not seen; {held_out['context']} "
+    first = "the first " if held_out.get("which") == FIRST else ""
+    words = f"{tasks} of the target, which the prior has not seen; {first}{held_out['context']} "
     out.print(f"{words}{outputs} of each (half, of shorter ones) as context:", soft_wrap=True)
     print_overall(held_out["overall"], y)
 
