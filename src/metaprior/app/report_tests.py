@@ -10,7 +10,7 @@ from sklearn.base import clone
 from metaprior.app.report_data import Sample
 from metaprior.checks import counted
 from metaprior.cli.console import task_label
-from metaprior.cli.scores import CONTEXT, knows_classes, score_baselines, split_held_out
+from metaprior.cli.scores import fitted_rule, knows_classes, score_baselines, split_held_out
 from metaprior.cli.training_data import Fit
 from metaprior.metrics import Scores, calibration_error, report, score_labels, summarize
 from metaprior.prediction.batches import predict_tasks
@@ -47,11 +47,11 @@ def held_out_tasks(fitted: Fit, sample: Sample) -> Tested:
     """Return the tasks of --hold-out, or else those of a cross-validation over target tasks."""
     outputs, of_target = fitted.meta.transfer_report().outputs, f" of {fitted.target}" if fitted.target else ""
     if fitted.held_out is not None:
-        places, tests, scores = fitted.held_out
+        places, tests, scores, _ = fitted.held_out
         names = [task_label(fitted.tasks.held_out_names[i]) for i in places]
         tasks = counted(len(tests), "task")
         how = f"{tasks}{of_target} {'was' if len(tests) == 1 else 'were'} held out of the fit (--hold-out). "
-        return Tested(how + _given(outputs), [Group(fitted.meta, tests, names)], scores)
+        return Tested(how + _given(fitted.meta, outputs), [Group(fitted.meta, tests, names)], scores)
     if fitted.tasks.held_out:
         return Tested("No held-out task has labels of the fit only, so there is none to test the prior on.", [], {})
     if fitted.meta.engine_ != "hierarchical":
@@ -81,7 +81,8 @@ def _cross_validate(fitted: Fit, sample: Sample, able: list[int], outputs: str, 
             except ValueError as error:  # such as a class that no other task has
                 return Tested(f"The prior could not be fitted without some of the tasks: {error} {ADVICE}", [], {})
             known = [place for place in fold if place in chosen and knows_classes(meta, tasks[place])]
-            tests = [split_held_out(thin_task(tasks[place], MAX_READINGS, rng), rng) for place in known]
+            rule = fitted_rule(meta)
+            tests = [split_held_out(thin_task(tasks[place], MAX_READINGS, rng), rule, rng) for place in known]
             names = [sample.names[fitted.target or ""][place] for place in known]
             groups += [Group(meta, tests, names)] if tests else []
             if move is not None:
@@ -93,7 +94,7 @@ def _cross_validate(fitted: Fit, sample: Sample, able: list[int], outputs: str, 
     how = (
         f"For this report the {counted(len(tasks), 'task')}{of_target} were dealt into {N_FOLDS} folds, and the prior "
         f"was fitted again without each, with the same settings: it has not seen the {counted(n_tested, 'task')} that "
-        f"it predicts here.{drawn} {_given(outputs)}"
+        f"it predicts here.{drawn} {_given(fitted.meta, outputs)}"
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -102,8 +103,9 @@ def _cross_validate(fitted: Fit, sample: Sample, able: list[int], outputs: str, 
     return Tested(how, groups, {"metaprior": pooled, **compared})
 
 
-def _given(outputs: str) -> str:
-    return f"{CONTEXT} random {outputs} of each (half, of shorter ones) were given, and the others predicted."
+def _given(meta: Any, outputs: str) -> str:
+    given = fitted_rule(meta).words(outputs.removesuffix("s"))
+    return f"Of each task (of shorter ones half) was given: {given}. The others were predicted."
 
 
 def _fit_without(fitted: Fit, sample: Sample, fold: set[int]) -> Any:

@@ -87,6 +87,7 @@ class Handler(BaseHTTPRequestHandler):
     server: PageServer  # type: ignore[assignment]
     protocol_version = "HTTP/1.1"
     timeout = TIMEOUT
+    disable_nagle_algorithm = True  # else the body of an answer waits 40 ms for its headers to be acknowledged
     server_version, sys_version = "metaprior", ""
 
     def do_GET(self) -> None:

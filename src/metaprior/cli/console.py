@@ -22,14 +22,13 @@ MAX_WIDTH = 10_000  # of a table that is not printed to a terminal
 NOTES: list[dict[str, str]] = []  # that the command has printed, for --json
 out, err = Console(highlight=False, markup=False), Console(stderr=True, highlight=False, markup=False)
 # The options for arguments that messages name; other arguments keep the spelling of Python.
-SETTINGS = ("alpha", "batch_size", "inference", "kernel", "mean", "prior_std", "search_time", "temperature")
+SETTINGS = ("alpha", "batch_size", "context", "inference", "kernel", "mean", "prior_std", "search_time", "temperature")
 TABLES = ("coverage", "drop_duplicates", "drop_missing", "environment", "from_prior", "out", "overwrite", "target")
 COLUMNS, FORMAT = ("task", "x", "y"), ("sep", "decimal", "encoding")
 OPTIONS = {name: f"--{name.replace('_', '-')}" for name in (*SETTINGS, *TABLES, *COLUMNS, *FORMAT)} | {
     **{f"pandas.read_csv and {name}": f"--{name}" for name in FORMAT},
     "classes=...": "classes=... of adapt in Python",
     "extrapolates(X)": "The column extrapolates",
-    "n_context": "--context",
     "shared_classes": "--shared-classes",
     "shared_classes=False": "--own-classes",
     "n_particles": "--particles",

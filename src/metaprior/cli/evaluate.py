@@ -21,6 +21,7 @@ from metaprior.cli.console import (
     report_errors,
     task_label,
 )
+from metaprior.cli.horizons import print_horizons, score_horizons
 from metaprior.cli.options import (
     AsJson,
     Decimal,
@@ -38,9 +39,10 @@ from metaprior.cli.options import (
     fitted_format,
     write_results,
 )
-from metaprior.cli.scores import CONTEXT, compare, overall, print_overall
+from metaprior.cli.scores import compare, fitted_rule, overall, print_overall
 from metaprior.cli.task_names import Place, tasks_by_name
 from metaprior.tables.csv_files import Source, TableFile
+from metaprior.tasks.context_rules import FIRST, ContextRule, as_context_rule
 
 SHOWN = 12  # tasks in the terminal; --out writes all
 
@@ -48,7 +50,10 @@ SHOWN = 12  # tasks in the terminal; --out writes all
 def evaluate(
     prior: Prior,
     data: Annotated[Path, typer.Argument(help="CSV or Parquet table of tasks that the prior was not fitted to.")],
-    context: Annotated[int, typer.Option(min=0, help="Readings of a task to adapt to; others are scored.")] = CONTEXT,
+    context: Annotated[
+        str | None,
+        typer.Option(help="Readings of a task to adapt to, others are scored: 5 (at random), 'first 5', first (half)."),
+    ] = None,
     task: Task = None,
     x: X = None,
     y: Y = None,
@@ -78,26 +83,29 @@ def evaluate(
         table = TableFile(data, fitted_format(meta, sep, decimal, encoding))
         columns = _columns(meta, table, (task, x, y, environment))
         drops = {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates}
+        rule = fitted_rule(meta) if context is None else as_context_rule(context)
         with err.status(f"reading {table}"):
-            tests, names, place = _test_tasks(meta, table, columns, target, context, seed, drops)
+            tests, names, place, dates = _test_tasks(meta, table, columns, target, rule, seed, drops)
         with tasks_by_name(Source.of(table, "data"), columns.y, {"test_tasks": place, "tasks": place}):
             fitted_on, n_outside = _fitted_on(meta, tests, names), _outside(meta, tests, columns.x)
             with err.status(f"predicting {counted(len(tests), 'task')}"), _known():
-                scores = compare(meta, tests, has_context=context > 0)
+                scores = compare(meta, tests, has_context=rule.size != 0)
+                horizons = score_horizons(meta, tests) if rule.kind == FIRST else []
         facts = {"fitted_on": fitted_on, "extrapolates": n_outside}
         per_task = _per_task(names, columns.task, {**scores["metaprior"].per_task, **facts})
         figure = None if plot is None else _picture(meta, tests, scores["metaprior"])
         write_results((path, per_task), (plot, figure))
     if as_json:
-        rows, counts = per_task.astype(object).to_dict(orient="records"), {"tasks": len(tests), "context": context}
-        counts["fitted_on"] = int(fitted_on.sum())
+        rows, counts = per_task.astype(object).to_dict(orient="records"), {"tasks": len(tests), "context": rule.size}
+        counts |= {"which": rule.kind, "fitted_on": int(fitted_on.sum()), "horizons": horizons}
         print_result({**counts, "overall": overall(scores), **_confusion(scores["metaprior"]), "per_task": rows})
         return
     print_overall(overall(scores), columns.y)
+    print_horizons(horizons, columns.x[0], columns.x[0] in dates)
     _print_tasks(names, scores["metaprior"].per_task)
     more = f" {len(names) - SHOWN} more tasks: --out writes all of them." if len(names) > SHOWN and path is None else ""
-    compared = "" if context else " Without context there is nothing to compare with."
-    given = f"{counted(len(tests), 'task')}, {counted(context, _output(meta))} of each as context"
+    compared = "" if rule.size != 0 else " Without context there is nothing to compare with."
+    given = f"{counted(len(tests), 'task')}, with {rule.words(_output(meta))} of each as context"
     out.print(f"{given}.{compared}{more}", soft_wrap=True)
 
 
@@ -165,9 +173,9 @@ def _columns(meta: Any, data: TableFile, given: tuple[Any, ...]) -> Any:
 
 
 def _test_tasks(
-    meta: Any, data: TableFile, columns: Any, target: str | None, context: int, seed: int, drops: dict[str, Any]
-) -> tuple[list[Any], list[Any], Place]:
-    """Return the tasks of the target environment, split into context and queries, their names and places."""
+    meta: Any, data: TableFile, columns: Any, target: str | None, rule: ContextRule, seed: int, drops: dict[str, Any]
+) -> tuple[list[Any], list[Any], Place, list[str]]:
+    """Return the tasks of the target, split into context and queries, their names and places, and columns of dates."""
     from metaprior.prediction.ensemble import predicts_labels
     from metaprior.tables.frames import split_table
     from metaprior.tables.grouping import group_rows
@@ -176,15 +184,15 @@ def _test_tasks(
     if table.environments is not None:
         target = target or meta.training_["target"]
         check_target(str(target), table.environments, columns.environment)
-    tests, names, skipped = split_table(table, context, np.random.default_rng(seed), target)
+    tests, names, skipped = split_table(table, rule, np.random.default_rng(seed), target)
     if skipped:
-        few = f"{counted(len(skipped), 'task')} with at most {counted(context, _output(meta))}"
+        few = f"{counted(len(skipped), 'task')} with at most {counted(rule.size or 0, _output(meta))}"
         print_note(f"left out {few}; the first is {skipped[0]!r}.")
     if not tests:
-        most = counted(context, _output(meta))
+        most = counted(rule.size or 0, _output(meta))
         raise ValueError(f"{data} has no task with more than {most}. Use a smaller --context.")
     rows = dict(zip(table.names, table.rows, strict=True))
-    return tests, names, lambda i: (names[i], int(rows[names[i]][0]))
+    return tests, names, lambda i: (names[i], int(rows[names[i]][0])), table.dates
 
 
 def _output(meta: Any) -> str:

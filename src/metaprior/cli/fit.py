@@ -48,7 +48,7 @@ class Kind(StrEnum):
 
 
 def fit(
-    context: typer.Context,
+    command: typer.Context,
     data: Annotated[
         Path, typer.Argument(help="CSV or Parquet table, one row per reading; or a folder of `metaprior store`.")
     ],
@@ -81,6 +81,9 @@ def fit(
     prior_std: Annotated[str, typer.Option(help="Scale of the hyper-prior: a number, or auto.")] = "1",
     steps: Annotated[int | None, typer.Option(help="Training steps (default: 2000; for labels 1000).")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Tasks per step (default: all; 256 if stored).")] = None,
+    context: Annotated[
+        str, typer.Option(help="What is given of a task to predict: random, first (forecasting), 5 or 'first 5'.")
+    ] = "random",
     search_time: Annotated[float | None, typer.Option(help="Seconds for the comparison that chooses alpha.")] = None,
     max_tasks: Annotated[int | None, typer.Option(min=1, help="Use at most this many tasks per environment.")] = None,
     held_out: Annotated[
@@ -126,6 +129,7 @@ def fit(
             "n_steps": steps,
             "batch_size": batch_size,
             "search_time": search_time,
+            "context": context,
             "shared_classes": shared_classes,
             "calibrate": None if calibrate else False,
         }
@@ -145,8 +149,8 @@ def fit(
                 checkpoint_path(path).unlink(missing_ok=True)
         if report is not None:
             tell_on_stop(f"{path} is written, {report} is not.")
-            command = typed(context, ("plot", "report", "as_json"))
-            _write_report(report, path, Fit(meta, tasks, target, seed, tested, command, table.is_pipe))
+            again = typed(command, ("plot", "report", "as_json"))
+            _write_report(report, path, Fit(meta, tasks, target, seed, tested, again, table.is_pipe))
     written = [str(path), *([str(plot)] if plotted else []), *([str(report)] if report is not None else [])]
     if as_json:
         kind_words = "classification" if tasks.labels else "regression"

@@ -7,6 +7,7 @@ import numpy as np
 
 from metaprior.checks import counted
 from metaprior.cli.console import out, print_note, print_table
+from metaprior.tasks.context_rules import FIRST, RANDOM, ContextRule, as_context_rule, split_once
 
 CONTEXT = 5  # readings of a task to adapt to
 
@@ -72,14 +73,16 @@ class HeldOut(NamedTuple):
     places: list[int]  # among all held-out tasks
     tests: list[Any]
     scores: dict[str, Any]
+    rule: ContextRule
 
     def record(self) -> dict[str, Any]:
         """Return what is kept of it in the file of the prior."""
-        return {"tasks": len(self.tests), "context": CONTEXT, "overall": overall(self.scores)}
+        given = {"context": self.rule.size, "which": self.rule.kind}
+        return {"tasks": len(self.tests), **given, "overall": overall(self.scores)}
 
 
 def score_held_out(meta: Any, held: list[Any], rng: np.random.Generator) -> HeldOut | None:
-    """Test a prior on held-out tasks, adapted to five readings each, or half of fewer.
+    """Test a prior on held-out tasks, adapted to the readings that `fitted_rule` says.
 
     Tasks with a class that no task of the fit has are left out; without any other there is nothing to test.
     """
@@ -89,15 +92,21 @@ def score_held_out(meta: Any, held: list[Any], rng: np.random.Generator) -> Held
         print_note(f"the prior is not tested on {found}.")
     if not known:
         return None
-    tests = [split_held_out(held[i], rng) for i in known]
-    return HeldOut(known, tests, compare(meta, tests, has_context=True))
+    rule = fitted_rule(meta)
+    tests = [split_held_out(held[i], rule, rng) for i in known]
+    return HeldOut(known, tests, compare(meta, tests, has_context=rule.size != 0), rule)
 
 
-def split_held_out(task: Any, rng: np.random.Generator) -> Any:
-    """Return a task with five random readings, or half of fewer, as context and the others as queries."""
-    from metaprior.tables.frames import split_task
+def fitted_rule(meta: Any) -> ContextRule:
+    """Return which readings are given by default: five at random, unless the fit was told otherwise."""
+    rule = as_context_rule(meta.parameters_.get("context", RANDOM))
+    return rule._replace(size=CONTEXT) if rule.size is None else rule
 
-    return split_task(task, min(CONTEXT, len(task.y) // 2), rng)
+
+def split_held_out(task: Any, rule: ContextRule, rng: np.random.Generator) -> Any:
+    """Return a task with the readings of its context, or half of fewer, and the others as queries."""
+    assert rule.size is not None
+    return split_once(task, rule._replace(size=min(rule.size, len(task.y) // 2)), rng)
 
 
 def knows_classes(meta: Any, task: Any) -> bool:
@@ -109,7 +118,8 @@ def knows_classes(meta: Any, task: Any) -> bool:
 def print_held_out(held_out: dict[str, Any], y: str | None, outputs: str) -> None:
     """Print the scores on held-out tasks; `outputs` are readings or labels."""
     tasks = counted(held_out["tasks"], "held-out task")
-    words = f"{tasks} of the target, which the prior has not seen; {held_out['context']} "
+    first = "the first " if held_out.get("which") == FIRST else ""
+    words = f"{tasks} of the target, which the prior has not seen; {first}{held_out['context']} "
     out.print(f"{words}{outputs} of each (half, of shorter ones) as context:", soft_wrap=True)
     print_overall(held_out["overall"], y)
 

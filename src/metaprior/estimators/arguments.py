@@ -21,6 +21,7 @@ from metaprior.checks import (
 from metaprior.meta.hyperprior_arguments import check_prior_mean, check_prior_std
 from metaprior.search.candidates import AutoSettings
 from metaprior.storage.stored_tasks import StoredTasks
+from metaprior.tasks.context_rules import as_context_rule
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.types import Task
 
@@ -86,6 +87,7 @@ def check_parameters(meta: Any) -> None:
         check_positive("temperature", meta.temperature, f", or one of {', '.join((*TEMPERATURES, 'auto'))}")
     if meta.search_time is not None:
         check_positive("search_time", meta.search_time, " of seconds, or None", limits=None)
+    as_context_rule(meta.context)
     check_choice("optimizer", meta.optimizer, OPTIMIZERS)
     check_choice("schedule", meta.schedule, SCHEDULES)
     check_choice("dtype", meta.dtype, ("auto", "float32", "float64"))

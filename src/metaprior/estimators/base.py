@@ -54,6 +54,7 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
     batch_size: Any
     standardize: Any
     dtype: Any
+    context: Any
     random_state: Any
     search_time: Any
     n_devices: Any

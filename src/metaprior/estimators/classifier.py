@@ -17,6 +17,7 @@ from metaprior.prediction.label_batches import predict_labels
 from metaprior.search.weights import resolve_weights
 from metaprior.storage.stored_labels import encode_stored
 from metaprior.storage.stored_tasks import StoredTasks
+from metaprior.tasks.context_rules import split_all
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.labels import (
     MAX_CLASSES,
@@ -121,6 +122,7 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         dtype: str = "auto",
         shared_classes: bool | str = "auto",
         calibrate: bool = True,
+        context: Any = "random",
         random_state: Any = None,
         search_time: Any = None,
         n_devices: int | None = None,
@@ -144,6 +146,7 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         self.dtype = dtype
         self.shared_classes = shared_classes
         self.calibrate = calibrate
+        self.context = context
         self.random_state = random_state
         self.search_time = search_time
         self.n_devices = n_devices
@@ -216,13 +219,15 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         x, y, queries = as_new_tasks(tasks, "tasks", features, as_labels)
         return self._adapted(x, y, "tasks", classes, dtype, features).predict(queries)
 
-    def evaluate(self, test_tasks: Iterable[Any]) -> Scores:
+    def evaluate(self, test_tasks: Iterable[Any], context: Any = None) -> Scores:
         """Adapt to the contexts of test tasks and score the predictions of their queries.
 
         Parameters
         ----------
         test_tasks : sequence of (X_context, y_context, X_query, y_query)
             Tasks that were not meta-trained on; others warn with a `SeenTasksWarning`.
+        context : "random", "first", int, or ("first", int), optional
+            Split tasks that are given as (X, y) into context and queries, as the parameter of the constructor.
 
         Returns
         -------
@@ -235,6 +240,8 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
             tasks have classes of their own.
         """
         check_is_fitted(self, "model_")
+        if context is not None:
+            test_tasks = split_all(as_tasks(test_tasks, "test_tasks", self.features_, as_labels), context)
         given = as_test_tasks(test_tasks, "test_tasks", self.features_, as_labels)
         tasks = self._read_tests(given, "test_tasks")
         labels = [np.concatenate([task.y_context, task.y_query][not len(task.y_context) :]) for task in given]

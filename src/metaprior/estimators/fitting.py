@@ -21,8 +21,10 @@ from metaprior.prediction.ensemble import Ensemble
 from metaprior.prediction.trained import Model
 from metaprior.progress import phases
 from metaprior.search.candidates import AutoSettings, Choice
+from metaprior.search.folds import DEFAULT_RULE
 from metaprior.search.selection import STEPS_DIVISOR, SearchOptions, choose, untested
 from metaprior.search.weights import Weights
+from metaprior.tasks.context_rules import ContextRule
 from metaprior.tasks.padding import padded_size
 from metaprior.tasks.scaling import Scaling
 from metaprior.tasks.types import TestTask
@@ -50,6 +52,7 @@ class FitPlan:
     seed: int
     tests: Sequence[TestTask] | None
     patience: int | None
+    rule: ContextRule = DEFAULT_RULE  # by which held-out tasks are split in the search
 
     @property
     def searched(self) -> bool:
@@ -103,7 +106,7 @@ def _search(plan: FitPlan, sample: Environments, training: TrainingOptions, seed
             return 0, untested(counts, plan.target, plan.options, families[0], plan.auto)
     deadline = None if limit is None else time.monotonic() + limit
     shorter = training._replace(n_steps=math.ceil(training.n_steps / STEPS_DIVISOR))
-    search = SearchOptions(shorter, seed, deadline)
+    search = SearchOptions(shorter, seed, deadline, plan.rule)
     return choose(sample, plan.target, plan.options, families, plan.auto, search)
 
 

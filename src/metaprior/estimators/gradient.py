@@ -23,6 +23,7 @@ from metaprior.meta.methods import Laplace, Method, resolve_inference
 from metaprior.meta.runs import Settings, resolve_settings
 from metaprior.search.report import make_report
 from metaprior.search.weights import Weights, resolve_weights, single_source_weights
+from metaprior.tasks.context_rules import as_context_rule
 from metaprior.tasks.types import TestTask
 from metaprior.training.checkpoint import fingerprint
 from metaprior.training.devices import broadcast_from_first, check_n_devices, check_same_tasks
@@ -124,7 +125,8 @@ def make_plan(
     seed = broadcast_from_first(draw_seed(meta.random_state))
     dtype = _resolve_dtype(meta, source, options, target, settings)
     auto = auto_settings(meta)
-    return FitPlan(source, target, options, known, auto, training, meta.search_time, dtype, seed, tests, patience)
+    rule = as_context_rule(meta.context)
+    return FitPlan(source, target, options, known, auto, training, meta.search_time, dtype, seed, tests, patience, rule)
 
 
 def _resolve_dtype(meta: Any, source: TaskSource, options: Sequence[Weights], target: int, settings: Settings) -> str:

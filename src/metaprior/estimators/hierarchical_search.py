@@ -26,6 +26,7 @@ from metaprior.search.weights import (
     resolve_weights,
     single_source_weights,
 )
+from metaprior.tasks.context_rules import as_context_rule
 from metaprior.tasks.thinning import thin_task
 from metaprior.tasks.types import Task
 
@@ -172,9 +173,10 @@ def _largest_used(counts: Sequence[int], options: Sequence[Option]) -> int:
 
 
 def _make_search(meta: Any, sample: Sample, target: int, seed: int, held_out: int) -> FamilySearch:
+    rule = as_context_rule(meta.context)
     if meta.likelihood == "bernoulli":
-        return LabelSearch(sample, target, _n_shared(meta), seed, held_out, meta.calibrate)
-    return FamilySearch(sample, target, check_noise(meta.noise_std), seed, held_out)
+        return LabelSearch(sample, target, _n_shared(meta), seed, held_out, meta.calibrate, rule)
+    return FamilySearch(sample, target, check_noise(meta.noise_std), seed, held_out, rule)
 
 
 def _n_shared(meta: Any) -> int | None:

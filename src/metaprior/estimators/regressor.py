@@ -14,6 +14,7 @@ from metaprior.metrics import Scores, report, summarize
 from metaprior.prediction.adapted import AdaptedRegressor, AdaptedRegressors
 from metaprior.prediction.batches import check_precision, predict_tasks
 from metaprior.prediction.plausibility import warn_if_implausible
+from metaprior.tasks.context_rules import split_all
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.padding import Ragged, as_contexts, as_new_tasks
 from metaprior.tasks.types import Task, TestTask, as_task, as_tasks, as_test_tasks
@@ -82,6 +83,10 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
     dtype : "auto", "float32" or "float64", default="auto"
         Gradient training: precision. "auto" is float64 if the noise is small against the spread of y or tasks are
         large. Adaptation and prediction are in float64 unless asked otherwise. Hierarchical priors are in float64.
+    context : "random", "first", int, or ("first", int), default="random"
+        What is given of a task when it is predicted, so that cross-validation asks for the same: readings at random,
+        or the first ones in the order of the first input (forecasting), about half of them or as many as the number.
+        A number alone is drawn at random.
     random_state : int, RandomState or None, default=None
         Seed for reproducible results.
     search_time : float, optional
@@ -166,6 +171,7 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         batch_size: int | None = None,
         standardize: bool = True,
         dtype: str = "auto",
+        context: Any = "random",
         random_state: Any = None,
         search_time: Any = None,
         n_devices: int | None = None,
@@ -188,6 +194,7 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         self.batch_size = batch_size
         self.standardize = standardize
         self.dtype = dtype
+        self.context = context
         self.random_state = random_state
         self.search_time = search_time
         self.n_devices = n_devices
@@ -261,7 +268,7 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         adapted = self._adapted(x, Ragged.of(y), dtype, features, "tasks[{}] context".format)
         return adapted.predict(queries, return_std, latent=latent)
 
-    def evaluate(self, test_tasks: Iterable[Any], coverage: Any = 0.9) -> Scores:
+    def evaluate(self, test_tasks: Iterable[Any], coverage: Any = 0.9, context: Any = None) -> Scores:
         """Adapt to the contexts of test tasks and score the predictions of their queries.
 
         Parameters
@@ -270,6 +277,8 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
             Tasks that were not meta-trained on; others warn with a `SeenTasksWarning`.
         coverage : float, default=0.9
             Nominal coverage of the central interval.
+        context : "random", "first", int, or ("first", int), optional
+            Split tasks that are given as (X, y) into context and queries, as the parameter of the constructor.
 
         Returns
         -------
@@ -278,7 +287,7 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
             `width` of the interval, each with its standard error `..._se`; `calibration_error` over all queries;
             `n_tasks`; `per_task`, the values per task.
         """
-        tasks = self._read_tests(test_tasks, "test_tasks")
+        tasks = self._read_tests(self._split(test_tasks, context), "test_tasks")
         predictive, y, mask = predict_tasks(self.model_, tasks)
         return report(summarize(predictive, y, mask, coverage), float(coverage))
 
@@ -323,6 +332,9 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         self, source_tasks: Any, target_tasks: Any, target: Any, features: Features, engine: str
     ) -> NamedEnvironments:
         return read_environments(source_tasks, target_tasks, target, as_tasks, features)
+
+    def _split(self, tasks: Any, context: Any) -> Any:
+        return tasks if context is None else split_all(as_tasks(tasks, "test_tasks", self.features_), context)
 
     def _check_tasks(self, tasks: Any, name: str, features: Features) -> list[Task]:
         return as_tasks(tasks, name, features)

@@ -16,7 +16,8 @@ from metaprior.meta.methods import MAP, Laplace, Method
 from metaprior.meta.runs import Run, make_run, make_scaling, stack_runs
 from metaprior.search.averaging import contaminated
 from metaprior.search.candidates import Candidate
-from metaprior.search.folds import Folds, make_folds, reference_log_densities
+from metaprior.search.folds import DEFAULT_RULE, Folds, make_folds, reference_log_densities
+from metaprior.tasks.context_rules import ContextRule
 from metaprior.tasks.scaling import Scaling
 from metaprior.tasks.types import Task, TestTask
 from metaprior.training.loop import Validation, query_log_densities
@@ -46,9 +47,16 @@ class CrossValidation:
     All candidates share the folds, the splits into context and queries, and the initial particles.
     """
 
-    def __init__(self, environments: Sequence[Sequence[Task]], target: int, seed: int, labels: bool):
+    def __init__(
+        self,
+        environments: Sequence[Sequence[Task]],
+        target: int,
+        seed: int,
+        labels: bool,
+        rule: ContextRule = DEFAULT_RULE,
+    ):
         self.environments, self.target, self.seed = environments, target, seed
-        self.folds = make_folds(environments[target], seed, labels)
+        self.folds = make_folds(environments[target], seed, labels, rule)
         self.reference = reference_log_densities(environments[target], self.folds, labels)
         self.candidates: list[Candidate] = []
         self.log_densities = np.empty((0, *self.reference.shape))  # (candidates, target tasks, queries), contaminated

@@ -11,9 +11,10 @@ from metaprior.hierarchical.layout import MAX_ARD
 from metaprior.hierarchical.modes import MAX_ITERATIONS
 from metaprior.search.averaging import averaging_weights, drop_worse, merge_similar
 from metaprior.search.candidates import Candidate, Choice
-from metaprior.search.folds import Folds, make_folds
+from metaprior.search.folds import DEFAULT_RULE, Folds, make_folds
 from metaprior.search.held_out import PER_TASK, Queries, expected_log_spread, gather
 from metaprior.search.weights import Weights
+from metaprior.tasks.context_rules import ContextRule
 from metaprior.tasks.scaling import fit_scaling
 from metaprior.tasks.types import Task
 
@@ -72,8 +73,10 @@ class FamilySearch:
         noise_std: float | None,
         seed: int,
         held_out: int | None = None,
+        rule: ContextRule = DEFAULT_RULE,
     ):
         self.environments, self.target, self.noise_std = environments, target, noise_std
+        self.rule = rule  # by which held-out tasks are split into context and queries
         self.held_out = target if held_out is None else held_out
         self.tasks = environments[self.held_out]
         self.folds = self._make_folds(seed)
@@ -130,7 +133,7 @@ class FamilySearch:
         return outweighed_families(FamilyFit({name: full.priors[name] for name in complete}, full.modes))
 
     def _make_folds(self, seed: int) -> Folds:
-        return make_folds(self.tasks, seed, labels=False)
+        return make_folds(self.tasks, seed, False, self.rule)
 
     def _make_queries(self) -> Any:
         return Queries(self.tasks, self.folds)

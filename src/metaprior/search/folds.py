@@ -1,16 +1,19 @@
 """Folds of held-out tasks, and splits of each held-out task into context and queries."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from metaprior.tasks.context_rules import ContextRule, split_often
 from metaprior.tasks.scaling import fit_scaling
 from metaprior.tasks.types import Task, TestTask
 
 N_FOLDS, LEAVE_ONE_OUT_BELOW = 5, 8  # with fewer than eight target tasks every task is a fold
 N_SPLITS = 5  # of a held-out task into context and queries
+DEFAULT_RULE = ContextRule()
+Split = Callable[[Task, np.random.Generator], list[TestTask]]
 
 
 class Folds(NamedTuple):
@@ -20,18 +23,24 @@ class Folds(NamedTuple):
     splits: list[list[TestTask]]
 
 
-def make_folds(target_tasks: Sequence[Task], seed: int, labels: bool) -> Folds:
-    """Deal the target tasks into folds, and split each into context and queries."""
-    rng = np.random.default_rng(seed)
-    members = _deal(len(target_tasks), rng)
-    return Folds(members, [split_task(task, rng, labels) for task in target_tasks])
+def make_folds(target_tasks: Sequence[Task], seed: int, labels: bool, rule: ContextRule = DEFAULT_RULE) -> Folds:
+    """Deal the target tasks into folds, and split each into context and queries, by a rule or with `split_task`."""
+    return _make(target_tasks, seed, rule, lambda task, rng: split_task(task, rng, labels))
 
 
-def make_label_folds(target_tasks: Sequence[Task], seed: int, by_class: bool) -> Folds:
-    """Deal the target tasks into folds, and split each with `split_labels`."""
+def make_label_folds(
+    target_tasks: Sequence[Task], seed: int, by_class: bool, rule: ContextRule = DEFAULT_RULE
+) -> Folds:
+    """Deal the target tasks into folds, and split each by a rule or with `split_labels`."""
+    return _make(target_tasks, seed, rule, lambda task, rng: split_labels(task, rng, by_class))
+
+
+def _make(target_tasks: Sequence[Task], seed: int, rule: ContextRule, split: Split) -> Folds:
     rng = np.random.default_rng(seed)
     members = _deal(len(target_tasks), rng)
-    return Folds(members, [split_labels(task, rng, by_class) for task in target_tasks])
+    if not rule.is_default:
+        return Folds(members, [split_often(task, rule, rng, N_SPLITS) for task in target_tasks])
+    return Folds(members, [split(task, rng) for task in target_tasks])
 
 
 def split_task(task: Task, rng: np.random.Generator, labels: bool = False) -> list[TestTask]:

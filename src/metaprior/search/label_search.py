@@ -10,8 +10,9 @@ from metaprior.hierarchical.label_prior import LabelPrior, calibrated
 from metaprior.hierarchical.modes import MAX_ITERATIONS
 from metaprior.search.candidates import Choice
 from metaprior.search.family_search import FamilyChoice, FamilySearch, Option, candidates, task_counts
-from metaprior.search.folds import Folds, make_label_folds
+from metaprior.search.folds import DEFAULT_RULE, Folds, make_label_folds
 from metaprior.search.held_out_labels import LABELS_PER_TASK, FoldPrediction, LabelQueries, number_of_classes
+from metaprior.tasks.context_rules import ContextRule
 from metaprior.tasks.scaling import fit_label_scaling
 from metaprior.tasks.types import Task
 
@@ -30,9 +31,10 @@ class LabelSearch(FamilySearch):
         seed: int,
         held_out: int | None = None,
         calibrate: bool = True,
+        rule: ContextRule = DEFAULT_RULE,
     ):
         self.n_shared, self.calibrate = n_shared, calibrate
-        super().__init__(environments, target, None, seed, held_out)
+        super().__init__(environments, target, None, seed, held_out, rule)
 
     def fit(
         self,
@@ -71,7 +73,7 @@ class LabelSearch(FamilySearch):
         by_class = n_shared is None or all(
             len(set(np.bincount(task.y.astype(int), minlength=n_shared))) == 1 for task in self.tasks
         )
-        return make_label_folds(self.tasks, seed, by_class)
+        return make_label_folds(self.tasks, seed, by_class, self.rule)
 
     def _make_queries(self) -> LabelQueries:
         return LabelQueries(self.tasks, self.folds, self.n_shared)

@@ -12,6 +12,7 @@ from metaprior.meta.runs import Settings
 from metaprior.search.averaging import averaging_weights, select_weights
 from metaprior.search.candidates import AutoSettings, Candidate, Choice
 from metaprior.search.cross_validation import CrossValidation, score_candidates
+from metaprior.search.folds import DEFAULT_RULE
 from metaprior.search.weights import (
     DISCOUNTS_UNTRIED,
     Weights,
@@ -19,6 +20,7 @@ from metaprior.search.weights import (
     discounted,
     single_source_weights,
 )
+from metaprior.tasks.context_rules import ContextRule
 from metaprior.tasks.types import Task
 from metaprior.training.divergence import DIVERGENCE_ADVICE, TrainingDiverged
 from metaprior.training.many_runs import TrainingOptions
@@ -36,6 +38,7 @@ class SearchOptions(NamedTuple):
     training: TrainingOptions
     seed: int
     deadline: float | None = None  # of time.monotonic
+    rule: ContextRule = DEFAULT_RULE  # by which held-out tasks are split into context and queries
 
 
 def choose(
@@ -64,7 +67,7 @@ def choose(
     candidates = [Candidate(weights, settings) for weights in options]
     if validation is None or not score_candidates([validation], candidates, search.training, search.deadline):
         # Nothing to reuse, or no time to train all candidates for as many steps: then all take fewer.
-        validation = CrossValidation(environments, target, search.seed, settings.likelihood == "bernoulli")
+        validation = CrossValidation(environments, target, search.seed, settings.likelihood == "bernoulli", search.rule)
         score_candidates([validation], candidates, search.training, search.deadline)
     if auto.weights and len(options) > 1:
         candidates += _compare_sources(validation, candidates, counts, search)
@@ -126,7 +129,7 @@ def _choose_family(
         if deadline is not None:  # the time left is shared with the families to come and with the rest of the search
             now = time.monotonic()
             deadline = now + (deadline - now) / (len(families) - i + 1)
-        validation = CrossValidation(environments, target, search.seed, settings.likelihood == "bernoulli")
+        validation = CrossValidation(environments, target, search.seed, settings.likelihood == "bernoulli", search.rule)
         candidates = [Candidate(weights, settings) for weights in options]
         score_candidates([validation], candidates, search.training, deadline)
         of_task = validation.scores(candidates)

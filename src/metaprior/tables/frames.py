@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from metaprior.checks import Argument, Message, check_integer, is_number
+from metaprior.checks import Argument, Message, is_number
 from metaprior.prediction.batches import Posteriors, predict_rows
 from metaprior.prediction.ensemble import predicts_labels
 from metaprior.prediction.mixtures import GaussianMixture
@@ -16,6 +16,7 @@ from metaprior.tables.contexts import Context, match_contexts
 from metaprior.tables.csv_files import Source, as_table
 from metaprior.tables.grouping import TaskTable, group_rows
 from metaprior.tables.label_columns import known_columns, label_columns
+from metaprior.tasks.context_rules import as_context_rule, split_once
 from metaprior.tasks.padding import Ragged
 from metaprior.tasks.types import Task, TestTask
 
@@ -174,32 +175,25 @@ def _check_free(added: Iterable[str], columns: Columns) -> None:
 
 
 def split_table(
-    table: TaskTable, n_context: Any, rng: np.random.Generator, environment: str | None = None
+    table: TaskTable, context: Any, rng: np.random.Generator, environment: str | None = None
 ) -> tuple[list[TestTask], list[Any], list[Any]]:
     """Return tasks to evaluate on, their names, and the names of those with too few rows.
 
-    `n_context` rows of each task, drawn at random, are context and the others are queries. Tasks of other environments
-    than the given one are left out, if the table names any.
+    `context` is what `as_context_rule` takes. Tasks of other environments than the given one are left out, if the table
+    names any.
     """
-    n_context = check_integer("n_context", n_context, least=0)
+    rule = as_context_rule(context)
     tests, names, skipped = [], [], []
     places = table.environments or [environment] * len(table.names)
     for name, place, of_task in zip(table.names, places, table.tasks, strict=True):
         if place != environment:
             continue
-        if len(of_task.y) <= n_context:
+        if len(of_task.y) <= (len(of_task.y) // 2 if rule.size is None else rule.size):
             skipped.append(name)
             continue
-        tests.append(split_task(of_task, n_context, rng))
+        tests.append(split_once(of_task, rule, rng))
         names.append(name)
     return tests, names, skipped
-
-
-def split_task(task: Task, n_context: int, rng: np.random.Generator) -> TestTask:
-    """Return a task with `n_context` random readings as context and the others as queries, both in their order."""
-    order = rng.permutation(len(task.y))
-    context, query = np.sort(order[:n_context]), np.sort(order[n_context:])
-    return TestTask(task.x[context], task.y[context], task.x[query], task.y[query])
 
 
 def _columns(meta: Any, queries: TaskTable, contexts: Sequence[Context], coverage: float) -> dict[str, np.ndarray]:

@@ -1,0 +1,102 @@
+"""How a task is split into context and queries: at random, or, for forecasting, its first readings and the rest."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from metaprior.checks import Argument, Message, counted
+from metaprior.tasks.types import Task, TestTask
+
+RANDOM, FIRST = "random", "first"
+N_PREFIXES = 5  # contexts of a task whose first readings are given, if their number is not
+
+
+class ContextRule(NamedTuple):
+    """Which readings of a task are its context."""
+
+    kind: str = RANDOM  # or FIRST, in the order of the first input
+    size: int | None = None  # None: half of the readings
+
+    def words(self, noun: str) -> str:
+        """Return the rule in words, given what a reading is called: "the first 5 readings"."""
+        if self.kind == FIRST:
+            return f"the first half of the {noun}s" if self.size is None else f"the first {counted(self.size, noun)}"
+        return (
+            f"half of the {noun}s, drawn at random"
+            if self.size is None
+            else f"{counted(self.size, noun)}, drawn at random"
+        )
+
+    @property
+    def is_default(self) -> bool:
+        """Whether nothing was said about contexts."""
+        return self == ContextRule()
+
+
+def as_context_rule(context: Any) -> ContextRule:
+    """Check an argument: "random", "first", a number, or ("first", number); also as text, "first 5"."""
+    if isinstance(context, ContextRule):
+        return context
+    given = context
+    if isinstance(given, str):
+        given = [int(part) if part.isdigit() else part for part in given.split()]
+    elif isinstance(given, int | np.integer) and not isinstance(given, bool):
+        given = [int(given)]
+    if isinstance(given, Sequence) and len(given):
+        kind, *sizes = given if isinstance(given[0], str) else (RANDOM, *given)
+        is_size = [isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 0 for size in sizes]
+        if kind in (RANDOM, FIRST) and len(sizes) <= 1 and all(is_size):
+            return ContextRule(kind, int(sizes[0]) if sizes else None)
+    expected = ' must be "random", "first", a number of readings, or ("first", number)'
+    raise ValueError(Message(Argument("context"), f"{expected}; got {context!r}."))
+
+
+def split_once(task: Task, rule: ContextRule, rng: np.random.Generator) -> TestTask:
+    """Return a task with the readings of its context and the others as queries, both in their order.
+
+    At least one reading is a query; a context larger than that is refused.
+    """
+    size = len(task.y) // 2 if rule.size is None else rule.size
+    if size >= len(task.y):
+        readings = counted(len(task.y), "reading")
+        raise ValueError(f"A context of {size} leaves no reading to predict of a task with {readings}.")
+    order = first_to_last(task) if rule.kind == FIRST else rng.permutation(len(task.y))
+    return _parts(task, order[:size])
+
+
+def split_all(tasks: Sequence[Task], context: Any) -> list[TestTask]:
+    """Split checked test tasks by what `evaluate` was given, random readings always the same."""
+    rule, rng, tests = as_context_rule(context), np.random.default_rng(0), []
+    for i, task in enumerate(tasks):
+        try:
+            tests.append(split_once(task, rule, rng))
+        except ValueError as error:
+            raise ValueError(f"test_tasks[{i}]: {error} Leave it out, or pass a smaller context.") from None
+    return tests
+
+
+def split_often(task: Task, rule: ContextRule, rng: np.random.Generator, n_splits: int) -> list[TestTask]:
+    """Return a held-out task split by a rule, in up to `n_splits` ways; contexts leave one reading to predict.
+
+    First readings are given in several numbers if the rule does not say how many.
+    """
+    n = len(task.y)
+    if rule.kind == FIRST:
+        sizes = n * np.arange(1, N_PREFIXES + 1) // (N_PREFIXES + 1) if rule.size is None else np.array([rule.size])
+        order = first_to_last(task)
+        return [_parts(task, order[:size]) for size in np.unique(np.minimum(sizes, n - 1)).tolist()]
+    size, order = min(n // 2 if rule.size is None else rule.size, n - 1), rng.permutation(n)
+    starts = np.unique(n * np.arange(min(n_splits, n)) // min(n_splits, n)) if size else np.zeros(1, int)
+    return [_parts(task, np.roll(order, -start)[:size]) for start in starts.tolist()]
+
+
+def first_to_last(task: Task) -> np.ndarray:
+    """Return the order of a task's readings along its first input."""
+    return np.argsort(task.x[:, 0], kind="stable")
+
+
+def _parts(task: Task, context: np.ndarray) -> TestTask:
+    given = np.zeros(len(task.y), bool)
+    given[context] = True
+    return TestTask(task.x[given], task.y[given], task.x[~given], task.y[~given])
