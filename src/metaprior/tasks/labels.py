@@ -12,7 +12,12 @@ import numpy as np
 
 from metaprior.checks import Argument, Message
 from metaprior.tasks.input_columns import Features
-from metaprior.tasks.label_warnings import warn_if_misspelled, warn_if_spelled_alike, warn_if_unrepeated
+from metaprior.tasks.label_warnings import (
+    warn_if_kinds_differ,
+    warn_if_misspelled,
+    warn_if_spelled_alike,
+    warn_if_unrepeated,
+)
 from metaprior.tasks.spelling import nearest
 from metaprior.tasks.types import Task, TestTask, as_test_tasks
 
@@ -66,7 +71,7 @@ def encode_environments(
     if classes is None:
         for name, labels in counted.items():
             require_two(labels, name)
-        if shared == "auto":
+        if shared == "auto" and not warn_if_kinds_differ([(_kind(of.dtype, ""), of) for of in counted.values()]):
             sets = Counter(tuple(labels.tolist()) for labels in counted.values()).most_common(2)
             warn_if_misspelled([labels for labels, _ in sets], sets[0][1], len(counted))
     sizes = [len(task.y) for tasks, weight in zip(environments, weights, strict=True) if weight > 0 for task in tasks]
