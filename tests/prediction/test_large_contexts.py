@@ -33,12 +33,12 @@ def fitted(request):
 @pytest.fixture
 def few(monkeypatch):
     """At most 200 labels of two classes, or 100 of five."""
-    monkeypatch.setattr(label_prior, "MAX_WORK", label_prior.MAX_WORK * (0.135**3))
+    monkeypatch.setattr(label_prior, "MAX_WORK", label_prior.MAX_WORK * (0.11**3))
 
 
 def test_how_many_labels_are_used():
     most = LabelPrior.most_labels(None, np.array([2, 3, 5, 10, 100]))
-    assert most.tolist() == [1500, 1100, 1000, 800, 300]
+    assert most.tolist() == [2000, 1200, 1000, 800, 400]
     assert most.dtype.kind == "i"
 
 

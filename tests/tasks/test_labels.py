@@ -311,3 +311,8 @@ def test_labels_of_two_kinds_are_own_classes_and_said_to_be(others, told):
     encode_environments([tasks], ["target_tasks"], [1.0], shared=False)  # as the user has said
     with pytest.raises(ValueError, match="labels of one kind"):
         encode_environments([tasks], ["target_tasks"], [1.0], shared=True)
+
+
+def test_labels_with_a_zero_are_refused_because_numpy_would_drop_it():
+    with pytest.raises(ValueError, match="y must not have labels with a NUL character"):
+        as_labels(["yes\0", "yes", "no"], "y")

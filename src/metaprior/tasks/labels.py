@@ -35,6 +35,8 @@ def as_labels(values: Any, name: str) -> np.ndarray:
     if labels.dtype.kind in "OT" and labels.size:  # T: strings of NumPy and pandas
         if any(item is None or item != item for item in labels.flat):  # NaN is not equal to itself
             raise ValueError(f"{name} must not have missing labels, None or NaN. Drop these samples.")
+        if any(isinstance(item, str) and "\0" in item for item in labels.flat):  # NumPy drops them from ends
+            raise ValueError(f"{name} must not have labels with a NUL character. Remove it.")
         kinds = {_kind(np.asarray(item).dtype, type(item).__name__) for item in labels.flat}
         if len(kinds) > 1:
             raise ValueError(f"{name} must be labels of one kind; got a mix of {' and '.join(sorted(kinds))}.")
