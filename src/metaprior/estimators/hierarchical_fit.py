@@ -72,6 +72,7 @@ def fit_prior(
         0,
         _describe_calibration(priors[int(np.argmax(chosen.weights))], chosen.spread),
         engine="hierarchical",
+        sample=sample,
     )
 
 
