@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-import metaprior
-
 ROOT = Path(__file__).parent.parent
 
 
