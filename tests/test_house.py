@@ -8,6 +8,8 @@ import tomllib
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "src" / "metaprior").rglob("*.py"))
 MAX_FUNCTION_LINES = 60
@@ -52,3 +54,13 @@ def test_plurals_are_made_in_one_place():
     """`checks.counted` also groups thousands, and gets one thing right."""
     found = [path.name for path in MODULES if re.search(r"""['"]s['"] (\*|if) """, path.read_text())]
     assert found == ["checks.py"]
+
+
+def test_types_are_checked_while_tests_run():
+    """In both ways of `conftest.py`: with shapes where annotations have them, and without."""
+    from metaprior.hierarchical.small_matrices import cholesky
+    from metaprior.search.averaging import averaging_weights
+
+    for function in (cholesky, averaging_weights):
+        with pytest.raises(Exception, match=r"type|violates"):
+            function("no array")

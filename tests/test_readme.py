@@ -6,25 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import metaprior
-
 ROOT = Path(__file__).parent.parent
-SMALL = {"n_steps": 4, "kernel": "rbf", "mean": "constant", "inference": "map"}
-SETTINGS = ["quick", pytest.param("as it is", marks=pytest.mark.slow)]
 
 
-@pytest.fixture
-def settings(request, monkeypatch):
-    """Replace the defaults by a small prior, or leave the code as it is."""
-    if request.param == "quick":
-        for name in ("MetaGPRegressor", "MetaGPClassifier"):
-            estimator = getattr(metaprior, name)
-            quick = lambda estimator=estimator, **given: estimator(**{**given, **SMALL})  # noqa: E731
-            monkeypatch.setattr(metaprior, name, quick)
-
-
-@pytest.mark.parametrize("settings", SETTINGS, indirect=True)
-@pytest.mark.usefixtures("settings")
 def test_the_example_in_the_readme_runs(capsys):
     [code] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
     assert len(code.strip().splitlines()) <= 12
@@ -33,16 +17,7 @@ def test_the_example_in_the_readme_runs(capsys):
 
 
 # The examples on real data are tested in test_docs.py; the demo also covers few-shot learning on generated images.
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("sinusoid.py", "quick"),
-        pytest.param("sinusoid.py", "as it is", marks=pytest.mark.slow),
-        pytest.param("fewshot.py", "as it is", marks=pytest.mark.slow),
-    ],
-    indirect=["settings"],
-)
-@pytest.mark.usefixtures("settings")
+@pytest.mark.parametrize("name", ["sinusoid.py", pytest.param("fewshot.py", marks=pytest.mark.slow)])
 def test_examples_run(name, capsys):
     runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
     assert " ± " in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 import csv
 import os
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -126,26 +127,42 @@ def test_schemes_of_the_sinusoid_have_tasks_in_two_lists_of_the_same_lengths():
     assert all(tasks.source[0] is draw.source[0] for tasks in found.values())
 
 
-def test_patients_demo(tmp_path):
-    """The main job, in full: a few seconds."""
-    result = run_demo(tmp_path, "--problem", "patients")
-    rows = pd.read_csv(tmp_path / "patients.csv", index_col="model").to_dict("index")
+def check_patients_demo(folder, result, patients):
+    """Scores of three models, a prior, and predictions of the first three patients, in the files it names."""
+    rows = pd.read_csv(folder / "patients.csv", index_col="model").to_dict("index")
     assert list(rows) == [patients_demo.OURS, patients_demo.MIXED, patients_demo.ALONE]
-    ours, mixed, alone = rows.values()
-    assert ours["rmse"] < mixed["rmse"] < alone["rmse"]
-    assert ours["nll"] < mixed["nll"] < alone["nll"]
-    assert 0.8 < ours["coverage"] < 0.97
-    meta = metaprior.load(tmp_path / "prior.safetensors")
+    meta = metaprior.load(folder / "prior.safetensors")
     assert meta.transfer_report().verdict[:40] in result.stdout
-    predicted = pd.read_csv(tmp_path / "predictions.csv")
-    tests = patients_demo.Patients.read().test
+    predicted, tests = pd.read_csv(folder / "predictions.csv"), patients.test
     assert list(predicted["patient"].unique()) == tests.names[:3] == ["T01", "T02", "T03"]
     assert list(predicted.groupby("patient").size()) == [len(task.y) - 5 for task in tests.tasks[:3]]
     assert (predicted["lower"] < predicted["mean"]).all()
     assert (predicted["mean"] < predicted["upper"]).all()
-    assert (tmp_path / "predictions.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "predictions.png").read_bytes().startswith(b"\x89PNG")
     assert all(len(line) <= 80 for line in result.stdout.splitlines()[:-1])
     assert "Wrote patients.csv, prior.safetensors, predictions.csv, predictions.png to" in result.stdout
+    ours, mixed, alone = rows.values()
+    assert ours["rmse"] < alone["rmse"]
+    assert ours["nll"] < alone["nll"]
+    return ours, mixed, alone
+
+
+@pytest.mark.slow
+def test_patients_demo(tmp_path):
+    """The main job, in full."""
+    result = run_demo(tmp_path, "--problem", "patients")
+    ours, mixed, alone = check_patients_demo(tmp_path, result, patients_demo.Patients.read())
+    assert ours["rmse"] < mixed["rmse"] < alone["rmse"]
+    assert ours["nll"] < mixed["nll"] < alone["nll"]
+    assert 0.8 < ours["coverage"] < 0.97
+
+
+def test_patients_demo_of_a_few_patients(tmp_path, monkeypatch):
+    every = patients_demo.Patients.read()
+    few = {name: getattr(every.test, name)[:6] for name in ("names", "environments", "rows", "tasks")}
+    some = patients_demo.Patients(every.source[:8], every.target[:5], replace(every.test, **few))
+    monkeypatch.setattr(patients_demo.Patients, "read", lambda: some)
+    check_patients_demo(tmp_path, run_demo(tmp_path, "--problem", "patients"), some)
 
 
 def test_the_demo_is_patients_then_the_sinusoid(tmp_path, monkeypatch):

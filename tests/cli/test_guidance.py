@@ -326,3 +326,15 @@ def test_the_checkpoint_of_another_fit_is_kept(folder, tmp_path):
     fitted = call("fit", folder / "sales.csv", *COLUMNS, "--out", tmp_path / "prior")
     assert "it is resumed if it belongs to this fit, and kept if not" in words(fitted)
     assert kept.read_bytes() == b"of another fit"
+
+
+def test_what_a_fit_leaves_out_of_long_tasks_is_said(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [(task, x, task * x + rng.normal()) for task, n in enumerate((130, 5, 5)) for x in rng.uniform(size=n)]
+    pd.DataFrame(rows, columns=["t", "x", "y"]).to_csv(tmp_path / "t.csv", index=False)
+    fit = ("fit", tmp_path / "t.csv", "--task", "t", "--x", "x", "--y", "y", "--out", tmp_path / "prior")
+    said = "3 tasks, 140 readings (a random part is used: 3 tasks, 110 readings)"
+    assert f"all: {said}" in words(call(*fit))
+    assert said in call("info", tmp_path / "prior").stdout
+    counts = json.loads(call("info", tmp_path / "prior", "--json").stdout)["training"]["environments"]["target"]
+    assert counts == {"tasks": 3, "samples": 140, "used_tasks": 3, "used_samples": 110}

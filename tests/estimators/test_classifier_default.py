@@ -1,12 +1,9 @@
 """The default of `MetaGPClassifier`, end to end: shared classes and own ones, common rules, weights and files."""
 
-import warnings
-
 import numpy as np
 import pytest
 
 from metaprior import MetaGPClassifier, load
-from metaprior.hierarchical.label_prior import LabelPrior
 
 NAMES = np.array(["ant", "bee", "cat"])
 
@@ -116,23 +113,3 @@ def test_single_precision_inputs(shared):
     np.testing.assert_allclose(shared.adapt(x.astype(np.float32), y).predict_proba(x), expected, atol=1e-4)
     [found] = shared.adapt_many([(x, y)], dtype="float32").predict_proba([x])
     np.testing.assert_allclose(found, expected, atol=1e-4)
-
-
-def test_thousands_of_labels_are_announced_before_they_take_minutes(shared, monkeypatch):
-    conditioned = []
-    monkeypatch.setattr(LabelPrior, "condition_labels", lambda *given: conditioned.append(given) or 1 / 0)
-    x, y = draw_tasks(1, RULE, n=5000)[0]
-    announced = r"1 context of up to 5,000 labels will take about \d+ minutes .* \d\.\d GB"
-    with pytest.warns(UserWarning, match=announced), pytest.raises(ZeroDivisionError):
-        shared.adapt(x, y).predict(x[:1])
-    with warnings.catch_warnings(action="error"), pytest.raises(ZeroDivisionError):
-        shared.adapt(x[:900], y[:900]).predict(x[:1])
-    assert len(conditioned) == 2
-
-
-def test_what_labels_are_expected_to_take_is_about_what_they_take(shared):
-    """For three classes, 2,000 labels took 15 s under each of two priors, on one core; and 5,000 labels 4.4 GB."""
-    seconds, _ = shared.model_.members[0].expected_cost(np.array([2000]), np.array([3]))
-    _, n_bytes = shared.model_.members[0].expected_cost(np.array([5000]), np.array([3]))
-    assert 0.5 < seconds / 15.0 < 2.0
-    assert 0.5 < n_bytes / 4.4e9 < 2.0

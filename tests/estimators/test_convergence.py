@@ -59,9 +59,17 @@ def test_the_weight_of_missed_modes_is_that_of_their_tasks(monkeypatch):
     assert float(unconverged) == pytest.approx(expected, rel=1e-5)
 
 
-def test_predictions_say_it_once_and_name_the_task(monkeypatch):
+@pytest.fixture
+def compiled_anew():
+    """Programs with another number of Newton's steps: not those of other tests, and not for them."""
+    jax.clear_caches()
+    yield
+    jax.clear_caches()
+
+
+def test_predictions_say_it_once_and_name_the_task(monkeypatch, compiled_anew):
     meta = fit(1.0)
-    rng, size = np.random.default_rng(0), 11  # a size that no other test has compiled with all of Newton's steps
+    rng, size = np.random.default_rng(0), 11
     contexts = [*make_tasks(3, 2, size), (np.zeros((0, 2)), np.zeros(0, int))]
     queries = [rng.normal(size=(2, 2))] * 4
     monkeypatch.setattr(laplace, "MAX_STEPS", 0)

@@ -83,7 +83,7 @@ def test_of_1200_damaged_files_each_is_refused_or_as_good_as_before(priors, tmp_
         damage = damages[i % len(damages)]
         content = damage(rng, first, second)
         path.write_bytes(content)
-        started = time.monotonic()
+        started = time.thread_time()
         try:
             found = prediction(load(path))
         except InvalidFile:
@@ -92,7 +92,7 @@ def test_of_1200_damaged_files_each_is_refused_or_as_good_as_before(priors, tmp_
             assert content == second or np.array_equal(found, expected), damage.__name__
             outcome = "read"
         outcomes[damage, outcome] = outcomes.get((damage, outcome), 0) + 1
-        assert time.monotonic() - started < 10.0
+        assert time.thread_time() - started < 5.0
     assert all(outcomes.get((damage, "refused"), 0) > 144 for damage in damages if damage is not swap_metadata)
     assert outcomes[swap_metadata, "refused"] > 72  # two of its parts are the same in both
     assert outcomes[swap_metadata, "read"] > 72

@@ -209,6 +209,13 @@ def test_many_tasks_and_long_tasks_are_sampled_and_the_mean_sees_all(monkeypatch
     sampled = [fitted([], sample[1], alpha=0.0).model_.members[0]]
     assert not np.array_equal(meta.model_.members[0].weights[:2], sampled[0].weights[:2])
     assert MAX_TASKS == 300
+    n, used = sum(len(task.y) for task in tasks), meta.training_["environments"]["target"]
+    assert used["samples"] == n == 11 * 4 + MAX_READINGS + 50
+    assert (used["tasks"], used["used_tasks"], used["used_samples"]) == (12, 5, sum(len(task.y) for task in sample[1]))
+    assert repr(meta).endswith(f", using {used['used_samples']} of {n} readings")
+    whole = fitted([], tasks[:5], alpha=0.0)
+    assert whole.training_["environments"]["target"] == {"tasks": 5, "samples": 20}
+    assert "using" not in repr(whole)
 
 
 def test_the_same_seed_gives_the_same_prior_and_files_keep_it(meta, tmp_path):

@@ -273,7 +273,7 @@ def test_a_file_that_is_not_ours_is_refused(path, change, message):
 
 def test_equal_fits_make_equal_files(tmp_path):
     for name, seed in (("one", 0), ("other", 0), ("different", 1)):
-        meta = MetaGPRegressor(random_state=seed).fit(TASKS[:2], TASKS[2:])
+        meta = MetaGPRegressor(0.5, random_state=seed).fit(TASKS[:2], TASKS[2:])
         assert meta.training_["seconds"] > 0.0
         meta.training_["seconds"] += seed + len(name)  # as if it had taken longer
         meta.save(tmp_path / name)

@@ -277,7 +277,7 @@ def test_alpha_and_kernel_are_chosen_on_a_sample(tmp_path, monkeypatch):
 def test_labels_of_a_stream_are_zero_and_one():
     labeled = [[Task(task.x, (task.y > 3).astype(int)) for task in tasks] for tasks in (EVEN, [], EVEN[4:])]
     stored = [StoredTasks.from_tasks(tasks, 2) for tasks in labeled]
-    meta = MetaGPClassifier(0.25, kernel="rbf", n_steps=20, random_state=3)
+    meta = MetaGPClassifier(0.25, kernel="rbf", mean="constant", inference="map", n_steps=20, random_state=3)
     whole = clone(meta).fit(labeled[0], labeled[2])
     streamed = clone(meta).fit(stored[0], labeled[2])
     np.testing.assert_allclose(streamed.loss_trace_, whole.loss_trace_, atol=1e-4)

@@ -249,7 +249,7 @@ def test_classes_of_each_task(own_labels):
         ),
         (
             {"context": {"patient": [1, "1"], "hours": [1, 2], "dose": [1, 2], "gcs": [1, 2]}},
-            ("two tasks are named 1",),
+            ("which read the same",),
         ),
     ],
 )

@@ -2,6 +2,7 @@
 
 import datetime
 import gzip
+import re
 import zipfile
 
 import numpy as np
@@ -347,7 +348,8 @@ GOOD = b"patient,hours,gcs\na,1,2\nb,2,3\n"
                 "encoding='utf-16'",
             ),
         ),
-        ("t.csv", GOOD.decode().encode("utf-16-le"), ("is not UTF-8 text",)),
+        ("t.csv", GOOD.decode().encode("utf-16-le"), ("is not UTF-8 text", "encoding='utf-16-le'")),
+        ("t.csv", GOOD.decode().encode("utf-16-be"), ("is not UTF-8 text", "encoding='utf-16-be'")),
         ("t.csv", GOOD.replace(b",", b";"), ("no column 'patient'", "separated by ';'", "pandas.read_csv and sep=';'")),
         ("t.csv", GOOD.replace(b"gcs", b"gsc"), ("no column 'gcs'; did you mean 'gsc'?",)),
         ("t.csv", GOOD.replace(b"hours", b"gcs"), ("no column 'hours'",)),
@@ -414,3 +416,36 @@ def test_a_damaged_zip_file_is_refused_in_words(tmp_path):
     path.write_bytes(content)
     with pytest.raises(ValueError, match="damaged"):
         tasks_from_frame(path, task="task", x="x", y="y")
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ({"task": [1, 1, "1", "1"]}, "column 'task' has 1 (row 1) and '1' (row 3), which read the same"),
+        ({"task": ["a", 2.0, "2", "a"]}, "column 'task' has 2.0 (row 2) and '2' (row 3), which read the same"),
+        ({"task": [True, "True", "a", "b"]}, "column 'task' has True (row 1) and 'True' (row 2)"),
+        ({"town": ["7", 7, 7, 7]}, "column 'town' has '7' (row 1) and 7 (row 2), which read the same"),
+        ({"task": ["a", "b\0", "b", "b"]}, "row 2, column task: 'b\\x00' has a NUL character"),
+        ({"town": ["a\0b", "a", "a", "a"]}, "row 1, column town: 'a\\x00b' has a NUL character"),
+        ({"y": ["no", "yes", "yes", "yes\0"]}, "row 4, column y: 'yes\\x00' has a NUL character"),
+        ({"x": [0, 1, "2\0", 3]}, "row 3, column x: '2\\x00' has a NUL character"),
+    ],
+)
+def test_names_that_read_the_same_and_text_with_zeros_are_refused(columns, told):
+    table = {"task": ["a", "b", "c", "d"], "town": ["n"] * 4, "x": [0, 1, 2, 3], "y": [1.0, 2.0, 3.0, 4.0], **columns}
+    with pytest.raises(ValueError, match=re.escape(told)):
+        tasks_from_frame(table, task="task", x="x", y="y", environment="town")
+
+
+def test_numbers_that_are_equal_are_one_name():
+    table = {"task": pd.Series([1, 1.0, "a", "a"], dtype=object), "x": range(4), "y": range(4)}
+    assert [len(task.y) for task in tasks_from_frame(table, task="task", x="x", y="y")] == [2, 2]
+
+
+@pytest.mark.parametrize("where", ["week", "a,1"])
+def test_a_zero_in_a_file_is_found_in_its_line(where, tmp_path):
+    text = "task,week,y\na,1,2\na,2,3\n".replace(where, where[0] + "\0" + where[1:])
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(ValueError, match=r"t\.csv: line [12].* has a NUL character") as raised:
+        tasks_from_frame(tmp_path / "t.csv", task="task", x="week", y="y")
+    assert "\0" not in str(raised.value)

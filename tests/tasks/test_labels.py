@@ -57,8 +57,8 @@ def test_shared_labels_mean_the_same_in_every_task_even_where_one_is_missing():
         ([[2, 0, 1, 1], [3, 0]], {"shared": True}, [0, 1, 2, 3], [4, 4]),
         ([[2, 0, 1, 1], [1, 0]], {"shared": False}, None, [3, 2]),
         ([[1, 0], [0, 1]], {"shared": False}, None, [2, 2]),
-        ([["a", "b", "a"], [1, 2, 3, 3], [True, False]], {}, None, [2, 3, 2]),
-        ([[1, 0], [True, False]], {}, None, [2, 2]),
+        ([["a", "b", "a"], [2, 3, 4, 4], [True, False]], {}, None, [2, 3, 2]),
+        ([["10", "2"], [True, False]], {}, None, [2, 2]),
     ],
 )
 def test_classes_are_shared_if_a_task_has_all_of_them(labels, options, shared, n_classes):
@@ -290,3 +290,29 @@ def test_the_command_line_does_not_advise_an_option_that_it_lacks():
     with pytest.raises(ValueError, match="For these use a prior of MetaGPRegressor") as raised:
         task_classes(np.array([0.5, 1.5, 3.0]), "adapt", None)
     assert "use a prior of fit --kind regression." in with_options(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("others", "told"),
+    [
+        ([0, 1], "bools in 2 tasks and numbers in 2 tasks"),
+        ([0.0, 1.0], "bools in 2 tasks and numbers in 2 tasks"),
+        (["False", "True"], "bools in 2 tasks and text in 2 tasks"),
+        (["no", "1"], "bools in 2 tasks and text in 2 tasks"),
+    ],
+)
+def test_labels_of_two_kinds_are_own_classes_and_said_to_be(others, told):
+    x = np.zeros((2, 1))
+    tasks = [Task(x, np.array(labels)) for labels in ([False, True], others) for _ in range(2)]
+    with pytest.warns(UserWarning, match=rf"Labels are {told}, .* make them of one kind") as warned:
+        _, classes, _ = encode_environments([tasks], ["target_tasks"], [1.0])
+    assert classes is None
+    assert len(warned) == 1
+    encode_environments([tasks], ["target_tasks"], [1.0], shared=False)  # as the user has said
+    with pytest.raises(ValueError, match="labels of one kind"):
+        encode_environments([tasks], ["target_tasks"], [1.0], shared=True)
+
+
+def test_labels_with_a_zero_are_refused_because_numpy_would_drop_it():
+    with pytest.raises(ValueError, match="y must not have labels with a NUL character"):
+        as_labels(["yes\0", "yes", "no"], "y")

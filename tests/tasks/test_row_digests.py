@@ -43,6 +43,15 @@ def test_changes_in_the_last_digits_are_rounded_away(scale, shift):
     assert not seen([(x, y + 1e-3 * size) for x, y in known], known).any()
 
 
+def test_rounding_to_seven_digits_is_recognized_and_to_four_is_not():
+    """What docs/promises.md says: unlike in a table of few digits, values lie in the middle of cells of no grid."""
+    known = [(RNG.normal(50.0, 15.0, (20, 2)), RNG.normal(80.0, 10.0, 20)) for _ in range(100)]  # up to 100 or so
+    shares = [seen([(x.round(n - 2), y.round(n - 2)) for x, y in known], known).mean() for n in (7, 6, 4)]
+    assert shares[0] > 0.98
+    assert shares[1] > 0.9
+    assert shares[2] < 0.02
+
+
 def test_a_constant_column_is_in_the_middle_of_a_cell():
     for value in RNG.normal(size=50):
         known = [(np.full((5, 1), value), RNG.normal(size=5)) for _ in range(10)]

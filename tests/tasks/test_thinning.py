@@ -1,12 +1,14 @@
-"""Large tasks are thinned for training, with a warning, and small ones left as they are."""
+"""Large tasks are thinned for training, with a warning, and small ones left as they are; no class vanishes."""
 
 import time
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
 from metaprior import MetaGPClassifier, MetaGPRegressor
-from metaprior.tasks.thinning import MAX_SAMPLES, thin_tasks
+from metaprior.estimators import hierarchical_fit, hierarchical_search
+from metaprior.tasks.thinning import MAX_SAMPLES, draw_of_each, thin_task, thin_tasks, typical_labels
 from metaprior.tasks.types import Task
 
 RNG = np.random.default_rng(0)
@@ -48,11 +50,53 @@ def test_gradient_training_thins_and_says_so():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "meta", [MetaGPClassifier(random_state=0), MetaGPRegressor(kernel="inducing", random_state=0)], ids=type
-)
-def test_a_task_of_5000_samples_fits_within_a_minute(meta):
+@pytest.mark.parametrize("kind", [MetaGPClassifier, MetaGPRegressor])
+@pytest.mark.parametrize("kernel", ["auto", "inducing"])
+def test_a_task_of_5000_samples_fits_within_a_minute(kind, kernel):
     start = time.process_time()
-    with pytest.warns(UserWarning, match=WARNING):
-        meta.fit(target_tasks=one_large_of_six(labels=isinstance(meta, MetaGPClassifier)))
+    with nullcontext() if kernel == "auto" else pytest.warns(UserWarning, match=WARNING):
+        kind(kernel=kernel, random_state=0).fit(target_tasks=one_large_of_six(labels=kind is MetaGPClassifier))
     assert time.process_time() - start < 120.0  # of two cores
+
+
+def test_every_class_keeps_its_share_and_at_least_one_label():
+    for _ in range(300):
+        n_classes, n = RNG.integers(1, 12), RNG.integers(1, 400)
+        codes = RNG.choice(n_classes, n, p=RNG.dirichlet(np.full(n_classes, 0.3)))
+        most, before = int(RNG.integers(1, n + 1)), np.bincount(codes, minlength=n_classes)
+        kept = draw_of_each(codes, most, RNG)
+        after, n_present = np.bincount(codes[kept], minlength=n_classes), np.count_nonzero(before)
+        assert len(kept) == max(most, n_present)
+        assert (np.diff(kept) > 0).all()
+        assert np.count_nonzero(after) == n_present
+        if most >= n_present:
+            assert np.abs(after - before * most / n).max() <= n_present
+
+
+def test_labels_of_one_class_are_drawn_at_random():
+    drawn = [draw_of_each(np.zeros(10), 3, np.random.default_rng(seed)) for seed in range(300)]
+    counts = np.bincount(np.concatenate(drawn), minlength=10)
+    assert np.abs(counts - 90).max() < 4 * np.sqrt(90 * 0.7)
+
+
+@pytest.mark.parametrize("y", [np.zeros(500), np.repeat([0.0, 1.0, 2.0], [490, 9, 1])], ids=["one class", "rare"])
+def test_typical_labels_do_not_depend_on_the_order_of_samples(y):
+    x, order = RNG.normal(size=(500, 2)).round(1), RNG.permutation(500)  # some inputs are equal
+    first, second = typical_labels(x, y, 60), order[typical_labels(x[order], y[order], 60)]
+    rows = np.column_stack([x, y])
+    np.testing.assert_array_equal(np.unique(rows[first], axis=0), np.unique(rows[second], axis=0))
+    assert len(first) == len(second) == 60
+    assert not np.array_equal(first, np.arange(60))
+
+
+def test_rare_classes_of_training_tasks_do_not_vanish():
+    """One label of a thousand, which a random hundred have in one of ten tasks."""
+    y = np.repeat([0.0, 1.0, 2.0], [700, 299, 1])
+    tasks = [Task(RNG.normal(size=(1000, 2)), y) for _ in range(4)]
+    for task in (thin_task(tasks[0], 100, RNG, labels=True), *hierarchical_fit._sample([tasks], 0, labels=True)[0]):
+        assert np.bincount(task.y.astype(int)).tolist() == [69, 30, 1]
+    part = hierarchical_search._part([tasks], 2, 20, 0, labels=True)
+    assert [len(np.unique(task.y)) for task in part[0]] == [3, 3]
+    with pytest.warns(UserWarning, match="more than 256 samples"):
+        thinned = thin_tasks([tasks], labels=True)
+    assert all(len(np.unique(task.y)) == 3 for task in thinned[0])

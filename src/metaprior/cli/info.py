@@ -14,6 +14,7 @@ from metaprior.cli.scores import print_held_out
 
 OF_TRAINING = ("temperature_", "dtype_", "best_step_")  # results of gradient training
 MAX_NAMED = 12  # classes
+USED = "a random part is used: "
 NUMBERS = {  # that `training` may have, in words
     "parameters": "parameters",
     "particles": "particles",
@@ -73,9 +74,17 @@ def plot_report(report: Any, path: Path) -> bool:
 
 
 def environment_rows(training: dict[str, Any], outputs: str) -> list[tuple[str, str]]:
-    """Return every environment with the number of its tasks and outputs, or all tasks if there is one environment."""
+    """Return every environment with the number of its tasks and outputs, or all tasks if there is one environment.
+
+    If the fit has used a random part of them, the numbers of these follow.
+    """
+
+    def words(counts: dict[str, int], prefix: str = "") -> str:
+        n_tasks, n_outputs = counts[f"{prefix}tasks"], counts[f"{prefix}samples"]
+        return f"{counted(n_tasks, 'task')}, {counted(n_outputs, outputs.removesuffix('s'))}"
+
     of_environments = {
-        name: f"{counted(counts['tasks'], 'task')}, {counted(counts['samples'], outputs.removesuffix('s'))}"
+        name: words(counts) + (f" ({USED}{words(counts, 'used_')})" if "used_tasks" in counts else "")
         for name, counts in training["environments"].items()
         if counts["tasks"]
     }

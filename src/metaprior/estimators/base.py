@@ -233,7 +233,16 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         of_each = [f"{count} of {name}" for name, count in counts.items()]
         tasks = f"{counted(sum(counts.values()), 'task')} ({', '.join(of_each[:4] + ['...'] * (len(of_each) > 4))})"
         fitted = f"a {self.engine_} prior fitted to {tasks} with {counted(self.n_features_in_, 'input column')}"
-        return f"{parameters}, {fitted}"
+        return f"{parameters}, {fitted}{self._thinned}"
+
+    @property
+    def _thinned(self) -> str:
+        """How much of the tasks the fit has used, in words, if that is not all."""
+        of_all = self.training_["environments"].values()
+        if not any("used_samples" in counts for counts in of_all):
+            return ""
+        n_used, n = (sum(each.get(name, each["samples"]) for each in of_all) for name in ("used_samples", "samples"))
+        return f", using {n_used:,} of {counted(n, OUTPUTS[self.likelihood].removesuffix('s'))}"
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "model_")

@@ -31,6 +31,7 @@ class FittedPrior:
     training: dict[str, Any]  # entries of `training_` that only this way to fit has
     parameters: dict[str, Any] = field(default_factory=dict)  # of the constructor, where a fit has replaced them
     engine: str = "gradient"  # a key of `persistence.ENGINES`
+    sample: Sequence[Sequence[Task]] | None = None  # what the fit has used of the tasks of each environment
 
 
 def training_record(
@@ -38,9 +39,9 @@ def training_record(
 ) -> dict[str, Any]:
     """Describe the training for the saved file and `metaprior info`; the scaling is that of the largest weight."""
     scaling = heaviest(fitted.model).scaling
-    named = zip(names, tasks, strict=True)
+    named = zip(names, tasks, fitted.sample or tasks, strict=True)
     return {
-        "environments": {name: {"tasks": len(group), "samples": _count_samples(group)} for name, group in named},
+        "environments": {name: _counts(group, used) for name, group, used in named},
         "target": names[target],
         "scaling": _describe_scaling(scaling),
         **fitted.training,
@@ -61,6 +62,13 @@ def _describe_scaling(scaling: Scaling) -> dict[str, Any]:
         "y_mean": float(scaling.y_mean),
         "y_std": float(scaling.y_std),
     }
+
+
+def _counts(tasks: Sequence[Task], used: Sequence[Task]) -> dict[str, int]:
+    """Count the tasks and samples of an environment and, if the fit has used fewer, those too."""
+    counts = {"tasks": len(tasks), "samples": _count_samples(tasks)}
+    of_used = {"used_tasks": len(used), "used_samples": _count_samples(used)}
+    return counts if [*counts.values()] == [*of_used.values()] else {**counts, **of_used}
 
 
 def _count_samples(tasks: Sequence[Task]) -> int:

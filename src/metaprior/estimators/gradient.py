@@ -113,7 +113,7 @@ def make_plan(
     if meta.likelihood == "bernoulli":
         settings = adjust_label_mean(settings, meta.classes_)
     target = environments.target
-    source = make_source(environments.tasks, meta.batch_size)
+    source = make_source(environments.tasks, meta.batch_size, meta.likelihood == "bernoulli")
     options = resolve_weights(meta.alpha, environments.names, source.counts(meta.alpha), target)
     method = source.method(resolve_inference(meta.inference))
     n_steps = DEFAULT_STEPS[meta.likelihood] if meta.n_steps is None else int(meta.n_steps)

@@ -44,7 +44,7 @@ def fit_prior(
     warn_if_few_target_tasks(environments, auto_settings(meta), 1)
     names, _, target, _ = environments
     labels = meta.likelihood == "bernoulli"
-    sample = _sample(environments.tasks, seed)
+    sample = _sample(environments.tasks, seed, labels)
     # Threads of BLAS get in each other's way with matrices this small.
     with threadpool_limits(1, user_api="blas"), phases(n_phases(meta, sample) + 1):
         chosen, sample = compare_priors(meta, environments, sample, seed)
@@ -72,6 +72,7 @@ def fit_prior(
         0,
         _describe_calibration(priors[int(np.argmax(chosen.weights))], chosen.spread),
         engine="hierarchical",
+        sample=sample,
     )
 
 
@@ -90,16 +91,16 @@ def _warn_if_too_wide(spread: float) -> None:
         warn_caller(found + "Check y for wrong values, and tasks for repeated rows.", ConvergenceWarning)
 
 
-def _sample(environments: Sequence[Sequence[Task]], seed: int) -> list[list[Task]]:
-    """Return up to MAX_TASKS random tasks of each environment, with up to MAX_READINGS readings each.
+def _sample(environments: Sequence[Sequence[Task]], seed: int, labels: bool = False) -> list[list[Task]]:
+    """Return up to MAX_TASKS random tasks of each environment, with up to MAX_READINGS readings or labels each.
 
-    With many inputs half as many: distances along every one of them are kept.
+    With many inputs half as many: distances along every one of them are kept. Of labels, every class keeps some.
     """
     rng = np.random.default_rng(seed)
     sampled = sample_tasks(environments, MAX_TASKS, seed)
     n_inputs = next((task.x.shape[1] for tasks in sampled for task in tasks), 1)
     most = MAX_READINGS if n_inputs <= MAX_ARD else MAX_READINGS // 2
-    return [[thin_task(task, most, rng) for task in tasks] for tasks in sampled]
+    return [[thin_task(task, most, rng, labels) for task in tasks] for tasks in sampled]
 
 
 def _with_all_tasks(
@@ -147,7 +148,7 @@ def with_rule_of_all(
     for of_environment, drawn, some in zip(counts, sample, more, strict=True):
         count = of_environment * len(drawn) / max(len(some), 1)
         for task in some if count > 0 else ():
-            tasks.append(prior.scaling.task(thin_task(task, MAX_READINGS // 2, rng)))
+            tasks.append(prior.scaling.task(thin_task(task, MAX_READINGS // 2, rng, labels=True)))
             of_task.append(count)
     return with_rule_of(prior, tasks, np.array(of_task))
 

@@ -76,7 +76,7 @@ def _compare(meta: Any, environments: NamedEnvironments, sample: Sample, seed: i
     if meta.search_time is None:
         return _compare_on(meta, environments, sample, seed, held_out, None)
     deadline, found, seconds = time.monotonic() + meta.search_time, None, 0.0
-    for part in _growing(sample, seed):
+    for part in _growing(sample, seed, meta.likelihood == "bernoulli"):
         started = time.monotonic()
         if found is not None and started + seconds * _cost(part) / _cost(found.sample) > deadline:
             break
@@ -204,22 +204,23 @@ def _is_auto(alpha: Any) -> bool:
     return isinstance(alpha, str) and alpha == "auto"
 
 
-def _growing(sample: Sample, seed: int) -> Iterator[Sample]:
+def _growing(sample: Sample, seed: int, labels: bool = False) -> Iterator[Sample]:
     """Yield random parts of a sample, the next with twice the tasks and more readings of each, up to the whole."""
     n_tasks, n_readings = FIRST_TASKS, float(FIRST_READINGS)
-    part = _part(sample, n_tasks, FIRST_READINGS, seed)
+    part = _part(sample, n_tasks, FIRST_READINGS, seed, labels)
     while WORTH_PARTS * _cost(part) < _cost(sample) or (n_tasks > FIRST_TASKS and _cost(part) < _cost(sample)):
         yield part
         n_tasks, n_readings = GROWTH * n_tasks, GROWTH**0.5 * n_readings
-        part = _part(sample, n_tasks, int(n_readings), seed)
+        part = _part(sample, n_tasks, int(n_readings), seed, labels)
     yield sample
 
 
-def _part(sample: Sample, n_tasks: int, n_readings: int, seed: int) -> Sample:
+def _part(sample: Sample, n_tasks: int, n_readings: int, seed: int, labels: bool) -> Sample:
     """Return up to so many random tasks of each environment, with up to so many readings each."""
     rng = np.random.default_rng(seed)
     chosen = [np.sort(rng.permutation(len(tasks))[:n_tasks]).tolist() for tasks in sample]
-    return [[thin_task(tasks[i], n_readings, rng) for i in rows] for tasks, rows in zip(sample, chosen, strict=True)]
+    pairs = zip(sample, chosen, strict=True)
+    return [[thin_task(tasks[i], n_readings, rng, labels) for i in rows] for tasks, rows in pairs]
 
 
 def _cost(sample: Sample) -> int:

@@ -95,7 +95,9 @@ REPORT = record(
 )
 TRAINING = record(
     {
-        "environments": mapping(record({"tasks": COUNT, "samples": COUNT})),
+        "environments": mapping(
+            record({"tasks": COUNT, "samples": COUNT}, {"used_tasks": COUNT, "used_samples": COUNT})
+        ),
         "target": text,
         "scaling": record(
             {"x_mean": sequence(number()), "x_std": sequence(positive), "y_mean": number(), "y_std": positive}

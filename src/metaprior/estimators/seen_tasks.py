@@ -43,9 +43,9 @@ class KnowsItsTasks:
         """Tell which tasks the prior was fitted to, by their readings in any order.
 
         A task is known again if nine tenths of its readings, and four or more, are readings of one task that the prior
-        was fitted to or validated on, up to rounding. Where such tasks have many readings in common with each other, as
-        in tables of small integers, only whole tasks are known again. The prior keeps digests of up to 100,000 tasks
-        and 100,000 of their readings. Beyond that many, a task may go unnoticed.
+        was fitted to or validated on, up to rounding to seven digits or more. Where such tasks have many readings in
+        common with each other, as in tables of small integers, only whole tasks are known again. The prior keeps
+        digests of up to 100,000 tasks and 100,000 of their readings. Beyond that many, a task may go unnoticed.
 
         Parameters
         ----------

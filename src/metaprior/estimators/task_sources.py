@@ -164,13 +164,13 @@ class StreamedTasks:
 TaskSource = InMemoryTasks | StreamedTasks
 
 
-def make_source(environments: Environments, batch_size: int | None) -> TaskSource:
+def make_source(environments: Environments, batch_size: int | None, labels: bool = False) -> TaskSource:
     """Return a stream if any environment is stored (those in memory then join it), else all tasks in memory.
 
     Tasks in memory are thinned to the samples that training can use.
     """
     input_dims = [tasks.input_dim for tasks in environments if isinstance(tasks, StoredTasks)]
     if not input_dims:
-        return InMemoryTasks(thin_tasks(environments), None if batch_size is None else int(batch_size))
+        return InMemoryTasks(thin_tasks(environments, labels=labels), None if batch_size is None else int(batch_size))
     stored = [StoredTasks.from_tasks(tasks, input_dims[0]) for tasks in environments]
     return StreamedTasks(stored, STREAM_BATCH_SIZE if batch_size is None else int(batch_size))

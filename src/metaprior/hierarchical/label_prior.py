@@ -13,7 +13,7 @@ from metaprior.tasks.scaling import Scaling
 
 MAX_COVARIANCE = 10  # classes up to which the covariance of their latent functions is used
 NEWTON_STEPS, FLOPS = 8, 1.6e10  # until a large context is conditioned on; operations per second of one core
-COPIES = 7  # of an array (classes, n, n) that are in memory at once
+MAX_WORK = 6.5e9  # of a step: 2,000 labels of two classes, 1,000 of five, 400 of a hundred
 FAR = 30.0  # standard deviations from which on inputs count by their logarithm
 
 
@@ -124,11 +124,14 @@ class LabelPrior:
         joined: list[Any] = [None if parts[0] is None else np.concatenate(parts)[places] for parts in rest]
         return LabelPosterior(context, *joined, converged=np.concatenate(converged, axis=1)[:, places])
 
-    def expected_cost(self, sizes: np.ndarray, n_classes: np.ndarray) -> tuple[float, float]:
-        """Return about how many seconds contexts of such sizes take, one after the other, and how many bytes."""
-        n_latent, size = np.where(n_classes == 2, 1, n_classes), sizes.astype(np.float64)
-        operations = NEWTON_STEPS * (n_latent + 2.0 / 3.0) * size**3
-        return float(np.sum(operations)) / FLOPS, float(np.max(8.0 * COPIES * n_latent * size**2, initial=0.0))
+    def most_labels(self, n_classes: np.ndarray) -> np.ndarray:
+        """Return how many labels of tasks with so many classes can be conditioned on in seconds, in hundreds."""
+        return ((MAX_WORK / _latent_functions(n_classes)) ** (1.0 / 3.0) // 100 * 100).astype(int)
+
+    def expected_seconds(self, sizes: np.ndarray, n_classes: np.ndarray) -> float:
+        """Return about how long contexts of such sizes take, one after the other."""
+        operations = NEWTON_STEPS * _latent_functions(n_classes) * sizes.astype(np.float64) ** 3
+        return float(np.sum(operations)) / FLOPS
 
     def float32_problem(self, largest_context: int, standardized: bool) -> str | None:
         """Return None: hierarchical priors always compute in double precision."""
@@ -146,6 +149,11 @@ class LabelPrior:
             known, asked = (max(number, 2) for number in (len(self.weights), n_latent))
             raise ValueError(f"n_classes must be at most {known}, which this prior has a common rule for; got {asked}.")
         return self.shrink * self.weights @ np.swapaxes(points.features, 1, 2)
+
+
+def _latent_functions(n_classes: np.ndarray) -> np.ndarray:
+    """Return how much work tasks are, in units of one latent function of several; measured for two classes."""
+    return np.where(n_classes == 2, 0.8, n_classes + 2.0 / 3.0)
 
 
 def within_reach(x: np.ndarray) -> np.ndarray:

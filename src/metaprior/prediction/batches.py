@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from metaprior.checks import check_choice, counted, warn_caller
+from metaprior.checks import check_choice
 from metaprior.memory import in_chunks
 from metaprior.prediction.ensemble import Ensemble, Member, NumberMember, Prediction, mixture
+from metaprior.prediction.large_contexts import limit_labels, warn_if_slow
 from metaprior.prediction.mixtures import GaussianMixture
 from metaprior.tasks.padding import Ragged, group_by_size, padded_size
 from metaprior.tasks.types import TestTask
@@ -26,7 +27,6 @@ ACCELERATOR_CHUNK_BYTES = 2**28
 FEW_CHUNKS = 8  # take less time than compiling for their exact sizes would
 KEPT_BYTES = 2**29  # of posteriors, for later predictions
 THREADED_TASKS = 64  # of a chunk: with fewer, threads cost more than they save
-LARGE_CONTEXT, SLOW = 1000, 10.0  # labels of a task, and seconds, from which on users are told what to expect
 MAX_SINGLE = 1e3  # standard deviations from the mean; float32 knows their neighbors to 1e-4, and their squares to 0.1
 
 Predict = Callable[[Any, Any, np.ndarray], Any]  # of a member, its posterior and scaled inputs (tasks, queries, d)
@@ -42,8 +42,10 @@ class Posteriors:
     def __init__(
         self, model: Ensemble, x: Ragged, y: Ragged, dtype: str = "float64", n_classes: np.ndarray | None = None
     ):
-        self.model, self.x, self.y, self.dtype = model, x, y, dtype
         self.n_classes = n_classes  # of every task, for labels
+        if n_classes is not None:
+            x, y = limit_labels(model, x, y, n_classes)
+        self.model, self.x, self.y, self.dtype = model, x, y, dtype
         self._scaled = [_scale(member, x, y) for member in model.members]
         self._size = np.ones(len(x.sizes), np.int64)  # to which each context is padded
         for size, tasks in self._group(x.sizes):
@@ -111,7 +113,9 @@ class Posteriors:
         return [member.take(list(own), places) for member, own in zip(self.model.members, by_member, strict=True)]
 
     def _condition(self, tasks: np.ndarray) -> list[Any]:
-        self._warn_if_slow()
+        if self.n_classes is not None and not self._told:
+            self._told = True
+            warn_if_slow(self.model, self.x.sizes, self.n_classes)
 
         def of_member(member: Any, context: tuple[Ragged, Ragged]) -> Any:
             x, y = context
@@ -130,23 +134,6 @@ class Posteriors:
                 self._kept.append((tasks, posteriors))
                 self._chunk[tasks] = len(self._kept) - 1
         return posteriors
-
-    def _warn_if_slow(self) -> None:
-        """Warn, once, before contexts of thousands of labels: the work grows with the cube of their number."""
-        large = self.x.sizes >= LARGE_CONTEXT
-        if self._told or self.n_classes is None or not large.any():
-            return
-        self._told = True
-        given = self.x.sizes[large], self.n_classes[large]
-        costs = [m.expected_cost(*given) for m in self.model.members if hasattr(m, "expected_cost")]  # type: ignore[attr-defined]
-        seconds, n_bytes = sum(cost[0] for cost in costs), max((cost[1] for cost in costs), default=0.0)
-        if seconds > SLOW:
-            contexts = f"{counted(int(large.sum()), 'context')} of up to {counted(int(given[0].max()), 'label')}"
-            time = f"{seconds:.0f} seconds" if seconds < 100 else f"{seconds / 60:.0f} minutes"
-            warn_caller(
-                f"{contexts} will take about {time} on one core and {n_bytes / 1e9:.1f} GB: the work grows with the "
-                "cube of the number of labels. Adapt to a random thousand of them to save time."
-            )
 
     def _warn_unconverged(self, tasks: np.ndarray, posteriors: list[Any]) -> None:
         """Warn, once, if Laplace's approximation missed the mode of a task under some particle."""

@@ -29,8 +29,8 @@ class Member(Protocol):
 
     A member may have two more attributes, for the sizes of chunks: `point_width`, the numbers that it computes per
     point (by default `input_dim`), and `accelerated`, whether it runs on an accelerator. A member of labels may have
-    `expected_cost`, in seconds and bytes, of which users are warned if it is large. A posterior may have `converged`,
-    (components, tasks): False warns that the posterior of a task is inexact.
+    `most_labels`, which contexts are thinned to, and `expected_seconds`, of which users are warned if it is large. A
+    posterior may have `converged`, (components, tasks): False warns that the posterior of a task is inexact.
     """
 
     @property

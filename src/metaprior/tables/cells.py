@@ -26,6 +26,20 @@ def as_names(series: Series, source: Source) -> Series:
     return names.cat.remove_categories(blank) if blank else names
 
 
+def check_text(series: Series, source: Source) -> None:
+    """Raise if a cell has a NUL character, which no text has: NumPy would drop it from the end of a label."""
+    if series.dtype.kind != "O":
+        return
+    series = series.cat.remove_unused_categories()
+    bad = [value for value in series.cat.categories if isinstance(value, str) and "\0" in value]
+    if bad:
+        row = int((series == bad[0]).idxmax())
+        advice = "Remove it; the table may be damaged, or in another encoding."
+        raise ValueError(
+            f"{source}: {source.place(row)}, column {series.name}: {bad[0]!r} has a NUL character. {advice}"
+        )
+
+
 def as_values(series: Series, source: Source) -> Series:
     """Return numbers and dates (in UTC) as such, and everything else as categories."""
     import pandas as pd

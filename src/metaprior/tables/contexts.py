@@ -68,7 +68,5 @@ def _by_name(
         raise ValueError(f"column {name!r} must hold dates in the context and in the queries, or in neither.")
     known: dict[Any, Context] = {}
     for name, of_task, rows in zip(table.names, table.tasks, table.rows, strict=True):
-        if as_text(name) in known:
-            raise ValueError(f"context: two tasks are named {as_text(name)}, as text and as a number. Rename one.")
         known[as_text(name)] = Context(of_task, int(rows[0]))
     return known

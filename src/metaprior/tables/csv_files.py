@@ -5,7 +5,7 @@ import io
 import lzma
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -151,14 +151,25 @@ class TableFile:
                     return f"{self}: line {line} has {found}. Fix or quote that line; the file may also be cut short."
         return None
 
-    def wrong_encoding(self, where: str = "") -> ValueError:
-        """Return the error about text that is not in the encoding of the file."""
-        with self.open() as stream:
-            marked = stream.read(2) in (b"\xff\xfe", b"\xfe\xff")
-        other = "utf-16" if marked else "cp1252" if self.format.encoding == UTF_8 else UTF_8
+    def wrong_encoding(self, names: Sequence[str] = (), where: str = "") -> ValueError:
+        """Return the error about text that is not in the encoding of the file, such as these names of columns."""
+        other = self._wide_encoding()
+        damaged = next((name for name in names if "\0" in name), None)
+        if other is None and damaged is not None:
+            return ValueError(f"{self}: line 1: the column {damaged!r} has a NUL character. Remove it.")
+        other = other or ("cp1252" if self.format.encoding == UTF_8 else UTF_8)
         advice = "Save it as 'CSV UTF-8', or, if you know its encoding, read it with "
         found = f"{self} is not {self.format.encoding.upper()} text{where}. {advice}"
         return ValueError(Message(found, read_with("encoding", other), "."))
+
+    def _wide_encoding(self) -> str | None:
+        """Return the encoding of text with two bytes per character, which begins with a mark or has many NUL bytes."""
+        with self.open() as stream:
+            start = bytes(stream.read(1000))
+        if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+            return "utf-16"
+        first, second = start[::2].count(0), start[1::2].count(0)
+        return None if 3 * (first + second) < len(start) else "utf-16-le" if second > first else "utf-16-be"
 
     def __fspath__(self) -> str:
         return os.fspath(self.path)

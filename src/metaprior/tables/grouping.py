@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metaprior.checks import Argument, Message, check_bool, counted
-from metaprior.tables.cells import as_inputs, as_names, as_outputs, as_values
+from metaprior.tables.cells import as_inputs, as_names, as_outputs, as_values, check_text
 from metaprior.tables.columns import Columns, TableWarning, as_text
 from metaprior.tables.csv_files import Source, as_table
 from metaprior.tables.reading import Frame, as_frame
@@ -103,12 +103,15 @@ class TaskIndex:
         columns, naming, kinds = self.columns, self.columns.naming, {}
         read = {name: (as_names if name in naming else as_values)(frame[name], source) for name in columns.used}
         table = self._present(pd.DataFrame(read).set_index(pd.RangeIndex(first, first + len(frame))), source)
+        for name in columns.used:
+            check_text(table[name], source)
         x = np.empty((len(table), len(columns.x)))
         for i, name in enumerate(columns.x):
             x[:, i], dates = as_inputs(table[name], source)
             kinds[name] = "dates" if dates else "numbers"
         y = np.zeros(len(table)) if columns.y is None else as_outputs(table[columns.y], source, self.labels)
         for name in naming:
+            _check_names(table[name], source)
             kinds[name] = "text" if len(table) and isinstance(table[name].iloc[0], str) else "numbers"
         if len(table):
             self._check_kinds(kinds, source)
@@ -206,6 +209,19 @@ class TaskIndex:
             )
             both = Argument("task", [column.name, *(name for name in self.columns.task if name != column.name)])
             raise ValueError(Message(problem, "name tasks by both columns: ", both, ". If not, fix the environment."))
+
+
+def _check_names(column: Any, source: Source) -> None:
+    """Raise if two names read the same, as the number 1 and the text "1": elsewhere they would be one."""
+    known: dict[str, Any] = {}
+    for name in column.cat.remove_unused_categories().cat.categories.tolist():
+        other = known.setdefault(as_text(name), name)
+        if other is not name:
+            places = [source.place(int((column == each).idxmax())) for each in (other, name)]
+            found = (
+                f"{source}: column {column.name!r} has {other!r} ({places[0]}) and {name!r} ({places[1]}), which read "
+            )
+            raise ValueError(f"{found}the same. Make them of one kind or, if they are two, rename one.")
 
 
 def _numbered(values: Sequence[Any], known: dict[Any, int]) -> np.ndarray:

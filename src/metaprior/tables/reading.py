@@ -158,7 +158,7 @@ def column_names(file: TableFile) -> list[str]:
     if not names:
         raise _empty(file)
     if any("\0" in name or "\ufffd" in name for name in names):
-        raise file.wrong_encoding()
+        raise file.wrong_encoding(names)
     return names
 
 
@@ -187,7 +187,7 @@ def _to_frame(table: Any, columns: Columns, file: TableFile) -> Frame:
     texts = []
     for i, field in enumerate(table.schema):
         if pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type):
-            raise file.wrong_encoding(f" in column {field.name!r}")
+            raise file.wrong_encoding(where=f" in column {field.name!r}")
         if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
             table = table.set_column(i, field.name, table.column(i).dictionary_encode())
             texts.append(field.name)

@@ -1,10 +1,12 @@
 """Warnings about labels that may be a mistake: spelled in two ways, or readings."""
 
+from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from metaprior.checks import Argument, Message, warn_caller
+from metaprior.checks import Argument, Message, counted, warn_caller
 from metaprior.tasks.spelling import SPELLING, spelled_alike
 
 
@@ -20,6 +22,33 @@ def warn_if_misspelled(commonest: Sequence[tuple], n_common: int, n_tasks: int) 
         meaning = "treated as specific to each task, with no meaning across tasks. Is one of them misspelled? "
         advice = "If they mean the same in all tasks, pass ", Argument("shared_classes", True), "."
         warn_caller(Message(found, meaning, *advice))
+
+
+def warn_if_kinds_differ(labels: Sequence[tuple[str, np.ndarray]]) -> bool:
+    """Warn if labels of two kinds read the same, as True in some tasks and 1 or "true" in others; return whether.
+
+    `labels` are the kind and the distinct labels of every task.
+    """
+    kinds = Counter(kind for kind, _ in labels)
+    if len(kinds) < 2:
+        return False
+    spelled: dict[str, str] = {}
+    for kind, of_task in labels:
+        for text in (text for label in of_task.tolist() for text in _spellings(label)):
+            if spelled.setdefault(text, kind) != kind:
+                listed = " and ".join(f"{name} in {counted(n, 'task')}" for name, n in kinds.most_common())
+                found = f"Labels are {listed}, and are therefore treated as specific to each task, with no meaning "
+                advice = "across tasks. If they mean the same, make them of one kind; if not, pass "
+                warn_caller(Message(found, advice, Argument("shared_classes", False), "."))
+                return True
+    return False
+
+
+def _spellings(label: Any) -> list[str]:
+    """Return how a label may be written."""
+    if isinstance(label, bool):
+        return [str(label).casefold(), str(int(label))]
+    return [label.strip().casefold() if isinstance(label, str) else f"{label:g}"]
 
 
 def warn_if_spelled_alike(classes: np.ndarray) -> None:

@@ -12,7 +12,12 @@ import numpy as np
 
 from metaprior.checks import Argument, Message
 from metaprior.tasks.input_columns import Features
-from metaprior.tasks.label_warnings import warn_if_misspelled, warn_if_spelled_alike, warn_if_unrepeated
+from metaprior.tasks.label_warnings import (
+    warn_if_kinds_differ,
+    warn_if_misspelled,
+    warn_if_spelled_alike,
+    warn_if_unrepeated,
+)
 from metaprior.tasks.spelling import nearest
 from metaprior.tasks.types import Task, TestTask, as_test_tasks
 
@@ -30,6 +35,8 @@ def as_labels(values: Any, name: str) -> np.ndarray:
     if labels.dtype.kind in "OT" and labels.size:  # T: strings of NumPy and pandas
         if any(item is None or item != item for item in labels.flat):  # NaN is not equal to itself
             raise ValueError(f"{name} must not have missing labels, None or NaN. Drop these samples.")
+        if any(isinstance(item, str) and "\0" in item for item in labels.flat):  # NumPy drops them from ends
+            raise ValueError(f"{name} must not have labels with a NUL character. Remove it.")
         kinds = {_kind(np.asarray(item).dtype, type(item).__name__) for item in labels.flat}
         if len(kinds) > 1:
             raise ValueError(f"{name} must be labels of one kind; got a mix of {' and '.join(sorted(kinds))}.")
@@ -66,7 +73,7 @@ def encode_environments(
     if classes is None:
         for name, labels in counted.items():
             require_two(labels, name)
-        if shared == "auto":
+        if shared == "auto" and not warn_if_kinds_differ([(_kind(of.dtype, ""), of) for of in counted.values()]):
             sets = Counter(tuple(labels.tolist()) for labels in counted.values()).most_common(2)
             warn_if_misspelled([labels for labels, _ in sets], sets[0][1], len(counted))
     sizes = [len(task.y) for tasks, weight in zip(environments, weights, strict=True) if weight > 0 for task in tasks]
