@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export METAPRIOR_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: run test test-all bench peers mutants check format docs clean
+.PHONY: run test test-all test-browser bench peers mutants check format docs clean
 
 run: .venv/.run
 	$(BIN)/metaprior demo --out demo
@@ -19,6 +19,13 @@ test: .venv/.test
 
 test-all: .venv/.test
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m ""
+
+# The page in a real browser: chromium from the machine, or installed by apt-get where that is allowed.
+test-browser: .venv/.browser
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || \
+		{ command -v apt-get >/dev/null && { apt-get install --yes --quiet chromium || sudo -n apt-get install --yes --quiet chromium; }; } || \
+		{ echo "These tests need chromium: install it (Debian: apt-get install chromium), then run make test-browser again."; exit 1; }
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m browser tests/app
 
 # Speed against others; `make bench BENCH=--quick` takes minutes, `make bench BENCH="--only step,sweep"` some of it.
 bench: .venv/.bench
@@ -64,6 +71,10 @@ $(BIN)/python:
 
 .venv/.test: $(BIN)/python pyproject.toml studies/pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[studies,test]" --editable studies
+	touch $@
+
+.venv/.browser: .venv/.test
+	$(BIN)/python -m pip install --quiet --editable ".[studies,test,browser]" --editable studies
 	touch $@
 
 .venv/.check: $(BIN)/python pyproject.toml studies/pyproject.toml
