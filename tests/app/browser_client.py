@@ -1,5 +1,6 @@
 """A real browser that looks at the page, and what it saw: requests, errors, faults that axe-core finds."""
 
+import io
 import os
 import re
 import shutil
@@ -128,9 +129,18 @@ def serious_faults(tab):
     ]
 
 
-def screenshot(tab, name, **options):
-    """Save a picture for README and docs if METAPRIOR_SCREENSHOTS names a folder."""
+def screenshot(tab, name, panel):
+    """Save a picture of a panel for README and docs if METAPRIOR_SCREENSHOTS names a folder."""
     folder = os.environ.get("METAPRIOR_SCREENSHOTS")
-    if folder:
-        os.makedirs(folder, exist_ok=True)
-        tab.screenshot(path=os.path.join(folder, name), **options)
+    if not folder:
+        return
+    from PIL import Image
+
+    os.makedirs(folder, exist_ok=True)
+    tab.mouse.move(0, 0)
+    tab.locator(panel).evaluate("(each) => { each.scrollIntoView(); document.activeElement.blur(); }")
+    tab.wait_for_timeout(300)
+    picture = Image.open(io.BytesIO(tab.screenshot())).convert("RGB")
+    picture.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+        os.path.join(folder, name), optimize=True
+    )
