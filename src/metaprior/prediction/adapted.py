@@ -8,9 +8,10 @@ from scipy.special import softmax
 
 from metaprior.checks import check_integer, draw_seed
 from metaprior.prediction.adapted_tasks import Adapted, AdaptedMany
-from metaprior.prediction.batches import Posteriors, components, joint, predict_rows
+from metaprior.prediction.batches import Posteriors, check_precision, components, joint, predict_rows
 from metaprior.prediction.ensemble import Ensemble, mixture
 from metaprior.prediction.mixtures import GaussianMixture, JointMixture
+from metaprior.prediction.plausibility import warn_if_implausible
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.padding import Ragged, as_context_rows
 
@@ -124,6 +125,26 @@ class _Regression(Adapted):
         rng = np.random.default_rng(draw_seed(random_state))
         return self._entries([mixture.sample(n_samples, rng) for mixture in self._joint(X, latent)])
 
+    def update(self, X: Any, y: Any) -> Any:
+        """Condition on more readings: what adapting the prior to all readings at once returns.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_inputs)
+        y : array-like of shape (n,)
+
+        Returns
+        -------
+        AdaptedRegressor or AdaptedRegressors
+            A new one; this one stays as it is.
+        """
+        x, new = self._more(X, y)
+        model, dtype = self._posteriors.model, self._posteriors.dtype
+        adapted = adapt_readings(
+            model, x, self._posteriors.y.joined(Ragged.of(new)), dtype, self._features, self._update_name.format
+        )
+        return adapted if isinstance(self, AdaptedMany) else adapted[0]
+
     def _rows(self, X: Any, wanted: Callable[[GaussianMixture, np.ndarray], np.ndarray], latent: bool) -> Any:
         queries = self._queries(X)
         rows = predict_rows(self._posteriors, queries, wanted, latent)
@@ -182,3 +203,13 @@ class AdaptedRegressors(AdaptedMany, _Regression):
         if isinstance(index, slice):
             return AdaptedRegressors(*self._some(index), self._posteriors.dtype, self._features)
         return AdaptedRegressor(self._one(index)[1], self._features)
+
+
+def adapt_readings(
+    model: Ensemble, x: Ragged, y: Ragged, dtype: str, features: Features, name: Callable[[int], str]
+) -> AdaptedRegressors:
+    """Condition a prior on the contexts of tasks; warn about readings that it cannot explain."""
+    check_precision(dtype, model, x)
+    adapted = AdaptedRegressors(model, x, y, dtype, features)
+    warn_if_implausible(model, x, y, name)
+    return adapted

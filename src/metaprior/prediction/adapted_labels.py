@@ -7,16 +7,19 @@ import numpy as np
 
 from metaprior.checks import check_integer, draw_seed
 from metaprior.prediction.adapted_tasks import Adapted, AdaptedMany
-from metaprior.prediction.batches import Posteriors
+from metaprior.prediction.batches import Posteriors, check_precision
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.prediction.label_batches import predict_label_rows
+from metaprior.tasks.class_rules import ClassRules, joined_labels
 from metaprior.tasks.input_columns import Features
+from metaprior.tasks.labels import as_labels
 from metaprior.tasks.padding import Ragged
 
 
 class _Classification(Adapted):
     _output_name = "label"
     classes_: Any
+    _rules: ClassRules
 
     def predict(self, X: Any) -> Any:
         """Predict the most probable class of each input.
@@ -80,6 +83,41 @@ class _Classification(Adapted):
         """
         return self._entries([rows[:, 1] - rows[:, 0] if rows.shape[1] == 2 else rows for rows in self._rows(X)])
 
+    def update(self, X: Any, y: Any) -> Any:
+        """Condition on more labels: what adapting the prior to all labels at once returns.
+
+        Labels that the task did not have become classes of it where `adapt` would make them so.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_inputs)
+        y : array-like of shape (n,)
+
+        Returns
+        -------
+        AdaptedClassifier or AdaptedClassifiers
+            A new one; this one stays as it is.
+        """
+        x, new = self._more(X, y, as_labels)
+        known = [classes[codes.astype(int)] for classes, codes in zip(self._classes, self._codes, strict=True)]
+        pairs = enumerate(zip(known, new, strict=True))
+        labels = [joined_labels(*pair, f"{self._update_name.format(i)}: y") for i, pair in pairs]
+        if isinstance(self, AdaptedMany):
+            own, codes = self._rules.of_tasks(labels, "update")
+        else:
+            of_task, codes = self._rules.of_task(labels[0], "update")
+            own = [of_task]
+        model, dtype = self._posteriors.model, self._posteriors.dtype
+        check_precision(dtype, model, x)
+        y_all = Ragged.of_rows(codes, x.sizes)
+        adapted = AdaptedClassifiers(model, x, y_all, own, dtype, self._features, self._rules)
+        return adapted if isinstance(self, AdaptedMany) else adapted[0]
+
+    @property
+    def _codes(self) -> list[np.ndarray]:
+        """The labels of every task, as places among its classes."""
+        return self._posteriors.y.split(self._posteriors.y.rows[:-1])
+
     @property
     def _classes(self) -> Sequence[np.ndarray]:
         """The classes of every task."""
@@ -109,9 +147,15 @@ class AdaptedClassifier(_Classification):
     The posterior is computed once, at the first prediction. `classes_` holds the classes of the task.
     """
 
-    def __init__(self, posteriors: Posteriors, classes: np.ndarray, features: Features | None = None):
+    def __init__(
+        self,
+        posteriors: Posteriors,
+        classes: np.ndarray,
+        features: Features | None = None,
+        rules: ClassRules | None = None,
+    ):
         super().__init__(posteriors, features)
-        self.classes_ = classes
+        self.classes_, self._rules = classes, rules or ClassRules()
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, classes_={self.classes_.tolist()})"
@@ -131,13 +175,15 @@ class AdaptedClassifiers(AdaptedMany, _Classification):
         classes: list[np.ndarray],
         dtype: str,
         features: Features | None = None,
+        rules: ClassRules | None = None,
     ):
         n_classes = np.fromiter(map(len, classes), np.int64, len(classes))
         super().__init__(Posteriors(model, x, y, dtype, n_classes), features)
-        self.classes_ = classes
+        self.classes_, self._rules = classes, rules or ClassRules()
 
     def __getitem__(self, index: Any) -> Any:
+        given = self._features, self._rules
         if isinstance(index, slice):
-            return AdaptedClassifiers(*self._some(index), self.classes_[index], self._posteriors.dtype, self._features)
+            return AdaptedClassifiers(*self._some(index), self.classes_[index], self._posteriors.dtype, *given)
         task, posteriors = self._one(index)
-        return AdaptedClassifier(posteriors, self.classes_[task], self._features)
+        return AdaptedClassifier(posteriors, self.classes_[task], *given)

@@ -12,14 +12,14 @@ from metaprior.checks import counted
 from metaprior.prediction.batches import Posteriors
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.tasks.input_columns import Features
-from metaprior.tasks.padding import Ragged, as_input_rows
-from metaprior.tasks.types import as_inputs
+from metaprior.tasks.padding import Ragged, as_context_rows, as_input_rows
+from metaprior.tasks.types import CheckOutputs, as_inputs, as_numbers
 
 
 class Adapted:
     """Posteriors of one task; `AdaptedMany` overrides what differs for many."""
 
-    _query_name, _sample_name = "predict", "log_density"  # in errors
+    _query_name, _sample_name, _update_name = "predict", "log_density", "update"  # in errors
     _output_name = "reading"
 
     def __init__(self, posteriors: Posteriors, features: Features | None = None):
@@ -54,6 +54,12 @@ class Adapted:
         """Return a list with an entry for every task as users get it."""
         return values[0]
 
+    def _more(self, X: Any, y: Any, outputs: CheckOutputs = as_numbers) -> tuple[Ragged, list[np.ndarray]]:
+        """Return the inputs of all readings, with more of them, and the outputs that are new."""
+        pairs = list(zip(self._list("X", X), self._list("y", y), strict=True))
+        x, new = as_context_rows(pairs, self._update_name.format, self._features, outputs)
+        return self._posteriors.x.joined(x), new
+
     def _queries(self, X: Any) -> Ragged:
         """Return the inputs of every task to predict at; warn about those outside the range of the fit."""
         queries = self._read(X)
@@ -70,7 +76,7 @@ class Adapted:
 class AdaptedMany(Adapted, Sequence):
     """Posteriors of many tasks."""
 
-    _query_name, _sample_name = "X[{}]", "log_density[{}]"
+    _query_name, _sample_name, _update_name = "X[{}]", "log_density[{}]", "update[{}]"
 
     def __len__(self) -> int:
         return len(self._posteriors.x.sizes)
