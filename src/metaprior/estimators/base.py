@@ -24,6 +24,7 @@ from metaprior.estimators.arguments import (
 from metaprior.estimators.fitted_prior import FittedPrior, heaviest, training_record
 from metaprior.estimators.persistence import write_prior
 from metaprior.estimators.seen_tasks import KnowsItsTasks, check_noise_size, remember
+from metaprior.prediction.single_task import SingleTaskClassifier, SingleTaskRegressor
 from metaprior.search.report import TransferReport
 from metaprior.tasks.input_columns import Features
 
@@ -124,6 +125,17 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
             "adapt([], []).predict(X) predicts from the prior."
         )
 
+    def to_sklearn(self) -> Any:
+        """Return an estimator of single tasks for scikit-learn's tools, not fitted yet: its `fit` adapts this prior.
+
+        Returns
+        -------
+        SingleTaskRegressor or SingleTaskClassifier
+            Clones share the prior, where those of this estimator would have to be meta-trained again.
+        """
+        single = SingleTaskClassifier if self.likelihood == "bernoulli" else SingleTaskRegressor
+        return single(self.adapt([], []))
+
     def transfer_report(self) -> TransferReport:
         """Report whether the source helps, by how much, and how certain that is.
 
@@ -213,6 +225,10 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
                 "The hierarchical priors of kernel='auto' have no particles. Fit with kernel='inducing', 'linear+rbf' "
                 "or 'mlp' for a prior that has."
             )
+
+    @abstractmethod
+    def adapt(self, X: Any, y: Any) -> Any:
+        """Condition the prior on the readings of a new task."""
 
     @abstractmethod
     def _read_environments(

@@ -1,9 +1,9 @@
 """A fitted hierarchical prior: for a new task a Gaussian process, or a mixture of them over the task's noise."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -53,6 +53,10 @@ class HierarchicalPrior:
     shape_root: np.ndarray | None = None  # (functions, functions): root of the covariance S of the shapes
     counts: np.ndarray | None = None  # (environments,): how much the evidence of a task of each has counted
     network: FeatureNetwork | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Without what is cached, so that predictions do not change a prior's pickle, or joblib's hash of it.
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def input_dim(self) -> int:

@@ -12,6 +12,7 @@ from metaprior.prediction.batches import Posteriors, check_precision, components
 from metaprior.prediction.ensemble import Ensemble, mixture
 from metaprior.prediction.mixtures import GaussianMixture, JointMixture
 from metaprior.prediction.plausibility import warn_if_implausible
+from metaprior.prediction.single_task import SingleTaskRegressor
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.padding import Ragged, as_context_rows
 
@@ -185,6 +186,17 @@ class AdaptedRegressor(_Regression):
     >>> bool((lower < task.predict([[0.5], [1.5]])).all())
     True
     """
+
+    def to_sklearn(self) -> SingleTaskRegressor:
+        """Return the task as a fitted regressor that scikit-learn's tools take.
+
+        Returns
+        -------
+        SingleTaskRegressor
+            Its `fit` adapts the prior to other readings; clones share the prior.
+        """
+        prior = AdaptedRegressors(*self._nothing(), "float64", self._features)[0]
+        return SingleTaskRegressor(prior)._fitted_to(self)
 
 
 class AdaptedRegressors(AdaptedMany, _Regression):

@@ -10,6 +10,7 @@ from metaprior.prediction.adapted_tasks import Adapted, AdaptedMany
 from metaprior.prediction.batches import Posteriors, check_precision
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.prediction.label_batches import predict_label_rows
+from metaprior.prediction.single_task import SingleTaskClassifier
 from metaprior.tasks.class_rules import ClassRules, joined_labels
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.labels import as_labels
@@ -116,7 +117,8 @@ class _Classification(Adapted):
     @property
     def _codes(self) -> list[np.ndarray]:
         """The labels of every task, as places among its classes."""
-        return self._posteriors.y.split(self._posteriors.y.rows[:-1])
+        y = self._posteriors.y
+        return np.split(y.rows[:-1], np.cumsum(y.sizes)[:-1])
 
     @property
     def _classes(self) -> Sequence[np.ndarray]:
@@ -156,6 +158,18 @@ class AdaptedClassifier(_Classification):
     ):
         super().__init__(posteriors, features)
         self.classes_, self._rules = classes, rules or ClassRules()
+
+    def to_sklearn(self) -> SingleTaskClassifier:
+        """Return the task as a fitted classifier that scikit-learn's tools take.
+
+        Returns
+        -------
+        SingleTaskClassifier
+            Its `fit` adapts the prior to other labels; clones share the prior.
+        """
+        of_nothing, _ = self._rules.of_task(np.empty(0), "to_sklearn")
+        prior = AdaptedClassifiers(*self._nothing(), [of_nothing], "float64", self._features, self._rules)[0]
+        return SingleTaskClassifier(prior)._fitted_to(self)
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, classes_={self.classes_.tolist()})"

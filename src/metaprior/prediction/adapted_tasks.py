@@ -29,6 +29,18 @@ class Adapted:
         context = counted(self._posteriors.y.n_rows, self._output_name)
         return f"{type(self).__name__}({context} as context, {counted(self._features.count or 0, 'input column')})"
 
+    @property
+    def n_features_in_(self) -> int:
+        """Number of input columns."""
+        return self._posteriors.model.input_dim
+
+    @property
+    def feature_names_in_(self) -> np.ndarray:
+        """Names of the input columns; an AttributeError if the tasks of the fit came as arrays, without names."""
+        if self._features.names is None:
+            raise AttributeError("The tasks that the prior was fitted to had no names of input columns.")
+        return np.array(self._features.names, dtype=object)
+
     def extrapolates(self, X: Any) -> Any:
         """Tell which inputs are outside the range of the tasks that the prior was fitted to.
 
@@ -45,6 +57,14 @@ class Adapted:
         """
         queries = self._read(X)
         return self._entries(queries.split(np.any(self._features.outside(queries.rows[:-1]), axis=1)))
+
+    def __sklearn_clone__(self) -> Any:
+        return self  # nothing changes it
+
+    def _nothing(self) -> tuple[Ensemble, Ragged, Ragged]:
+        """Return the prior, and the context of a task without readings."""
+        model = self._posteriors.model
+        return model, Ragged.of([np.empty((0, model.input_dim))], (model.input_dim,)), Ragged.of([np.empty(0)])
 
     def _list(self, name: str, values: Any) -> list[Any]:
         """Return what users pass as a list with an entry for every task."""

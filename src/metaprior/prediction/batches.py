@@ -62,6 +62,10 @@ class Posteriors:
         ]
         return {**self.__dict__, "_kept": kept}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # A copy: joblib may map arrays into memory, where they cannot be written to.
+        self.__dict__.update(state, _chunk=np.array(state["_chunk"]))
+
     def predict(
         self, queries: Ragged, values: Callable[[np.ndarray, np.ndarray], np.ndarray]
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
