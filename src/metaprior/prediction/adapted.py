@@ -1,5 +1,6 @@
 """A learned prior adapted to new tasks of numbers: predictions in the units of y, averaged over particles."""
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from metaprior.prediction.adapted_tasks import Adapted, AdaptedMany
 from metaprior.prediction.batches import Posteriors, check_precision, components, joint, predict_rows
 from metaprior.prediction.ensemble import Ensemble, mixture
 from metaprior.prediction.mixtures import GaussianMixture, JointMixture
+from metaprior.prediction.numpy_modules import write_module
 from metaprior.prediction.plausibility import warn_if_implausible
 from metaprior.prediction.single_task import SingleTaskRegressor
 from metaprior.tasks.input_columns import Features
@@ -197,6 +199,19 @@ class AdaptedRegressor(_Regression):
         """
         prior = AdaptedRegressors(*self._nothing(), "float64", self._features)[0]
         return SingleTaskRegressor(prior)._fitted_to(self)
+
+    def export(self, path: str | os.PathLike) -> None:
+        """Write the task as a Python file that predicts with NumPy alone.
+
+        The file has `predict`, `interval` and `quantile` of this task, and `adapt` for other tasks of the same prior.
+        It holds the readings of the task. Only hierarchical priors, the default, can be exported.
+
+        Parameters
+        ----------
+        path : path-like
+            The file, with the name of a module, such as "patient.py". It is replaced atomically.
+        """
+        write_module(path, self._posteriors, self._features)
 
 
 class AdaptedRegressors(AdaptedMany, _Regression):

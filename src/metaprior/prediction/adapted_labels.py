@@ -1,5 +1,6 @@
 """A learned prior adapted to new tasks of two or more classes: class probabilities, averaged over its members."""
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from metaprior.prediction.adapted_tasks import Adapted, AdaptedMany
 from metaprior.prediction.batches import Posteriors, check_precision
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.prediction.label_batches import predict_label_rows
+from metaprior.prediction.numpy_modules import write_module
 from metaprior.prediction.single_task import SingleTaskClassifier
 from metaprior.tasks.class_rules import ClassRules, joined_labels
 from metaprior.tasks.input_columns import Features
@@ -170,6 +172,19 @@ class AdaptedClassifier(_Classification):
         of_nothing, _ = self._rules.of_task(np.empty(0), "to_sklearn")
         prior = AdaptedClassifiers(*self._nothing(), [of_nothing], "float64", self._features, self._rules)[0]
         return SingleTaskClassifier(prior)._fitted_to(self)
+
+    def export(self, path: str | os.PathLike) -> None:
+        """Write the task as a Python file that predicts with NumPy alone.
+
+        The file has `predict`, `predict_proba` and `predict_log_proba` of this task, and `adapt` for other tasks of the
+        same prior. It holds the labels of the task. Only hierarchical priors, the default, can be exported.
+
+        Parameters
+        ----------
+        path : path-like
+            The file, with the name of a module, such as "birds.py". It is replaced atomically.
+        """
+        write_module(path, self._posteriors, self._features, self.classes_)
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, classes_={self.classes_.tolist()})"
