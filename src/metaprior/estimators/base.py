@@ -185,6 +185,22 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         method = resolve_inference(self.parameters_["inference"]) or MAP()
         return interaction(heaviest(self.model_).particles, method)
 
+    def to_arviz(self) -> Any:
+        """Return the draws of theta as data of ArviZ, for its summaries and plots.
+
+        Priors with draws are those trained by gradients, with `inference="laplace"` or `"svgd"`. A chain is a member of
+        the ensemble, and `sample_stats` has the weights of its draws in predictions.
+
+        Returns
+        -------
+        arviz.InferenceData or, from ArviZ 1.0 on, xarray.DataTree
+            Its group `posterior` has a variable for every parameter, of shape (chain, draw, ...).
+        """
+        self._check_particles("theta is a point, at its mode, and the weights of the common mean are integrated out")
+        from metaprior.estimators.arviz_data import as_arviz
+
+        return as_arviz(self)
+
     def save(self, path: str | os.PathLike) -> None:
         """Write the fitted prior to one file, which `metaprior.load` reads.
 
@@ -217,13 +233,13 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         self.n_features_in_ = self.model_.input_dim
         self.training_ = training_record(names, tasks, target, fitted, seconds)
 
-    def _check_particles(self) -> None:
-        """Raise if the prior is not fitted, or has no particles."""
+    def _check_particles(self, instead: str = "") -> None:
+        """Raise if the prior is not fitted, or has no particles; `instead` says what it has."""
         check_is_fitted(self, "model_")
         if not all(hasattr(member, "particles") for member in self.model_.members):
             raise AttributeError(
-                "The hierarchical priors of kernel='auto' have no particles. Fit with kernel='inducing', 'linear+rbf' "
-                "or 'mlp' for a prior that has."
+                f"The hierarchical priors of kernel='auto' have no particles{': ' * bool(instead)}{instead}. Fit with "
+                "kernel='inducing', 'linear+rbf' or 'mlp' for a prior that has."
             )
 
     @abstractmethod
