@@ -1,5 +1,6 @@
 """Particles of a prior that was trained by gradients, as data of ArviZ."""
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from metaprior.prediction.trained import named_particles
 def as_arviz(meta: Any) -> Any:
     """Return the particles as `InferenceData`, or as a `DataTree` of ArviZ 1.0 and later."""
     try:
-        import arviz
+        arviz = import_module("arviz")
     except ImportError:
         raise ImportError("to_arviz needs ArviZ, which is not installed: run pip install 'metaprior[arviz]'.") from None
     method = _method(meta)

@@ -89,10 +89,10 @@ def _mean_map(prior: HierarchicalPrior) -> np.ndarray:
         parts.append(basis.scale * basis.inverse_root.T)
     if prior.network is not None:
         parts.append(layout.scale(theta, "feature_mean")[0] * np.eye(layout.n_features))
-    common = block_diag(*parts)
+    common = np.asarray(block_diag(*parts))
     return np.hstack([common, layout.scale(theta, "environment")[0] * common]) if layout.parts.environment else common
 
 
 def _shortened(root: np.ndarray) -> np.ndarray:
     """Return a root with as many columns as rows at most: R' with R' R'' = R R^T."""
-    return np.linalg.qr(root.T, mode="r").T if root.shape[1] > root.shape[0] else root
+    return np.asarray(np.linalg.qr(root.T, mode="r")).T if root.shape[1] > root.shape[0] else root
