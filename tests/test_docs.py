@@ -46,6 +46,20 @@ def test_the_code_on_a_page_runs(page, capsys):
     assert capsys.readouterr().out
 
 
+def test_the_page_on_other_libraries_runs(tmp_path, monkeypatch, capsys):
+    """With the default prior: others cannot be exported. MAPIE, SHAP and ArviZ have tests of their own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "other-libraries.md").read_text(), flags=re.DOTALL)
+    namespace = {"__name__": "other-libraries.md"}
+    try:
+        exec(compile("\n".join(blocks), "other-libraries.md", "exec"), namespace)
+    finally:
+        sys.modules.pop("patient", None)
+    assert "AdaptedRegressor(6 readings as context, 1 input column)" in capsys.readouterr().out
+    assert namespace["patient"].__file__ == str(tmp_path / "patient.py")
+
+
 def make_patients(root):
     rng = np.random.default_rng(0)
     units = dict(enumerate(["3.0"] * 40 + ["2.0"] * 25))

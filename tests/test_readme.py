@@ -33,7 +33,7 @@ def test_every_target_and_link_in_the_readme_exists():
     targets = set(re.findall(r"`?make (\w+)", readme))
     assert {"run", "test"} <= targets
     assert all(f"\n{target}:" in makefile for target in targets)
-    links = re.findall(r"\]\(([^)#]+)(?:#([^)]+))?\)", readme)
+    links = re.findall(r"\]\((?!https://)([^)#]+)(?:#([^)]+))?\)", readme)
     assert links
     for path, anchor in links:
         assert (ROOT / path).exists(), path

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from metaprior.prediction.adapted_labels import AdaptedClassifier, AdaptedClassifiers
     from metaprior.prediction.mixtures import GaussianMixture
     from metaprior.prediction.plausibility import ImplausibleContextWarning
+    from metaprior.prediction.single_task import SingleTaskClassifier, SingleTaskRegressor
     from metaprior.search.report import TransferReport
     from metaprior.storage.stored_tasks import StoredTasks
     from metaprior.storage.task_folders import open_tasks, store_tasks
@@ -58,6 +59,8 @@ __all__ = [
     "ProcessLost",
     "RBFKernel",
     "SeenTasksWarning",
+    "SingleTaskClassifier",
+    "SingleTaskRegressor",
     "StoredTasks",
     "TableWarning",
     "TrainingDiverged",
@@ -87,6 +90,7 @@ _MODULES = {
     "prediction.adapted_labels": ["AdaptedClassifier", "AdaptedClassifiers"],
     "prediction.mixtures": ["GaussianMixture"],
     "prediction.plausibility": ["ImplausibleContextWarning"],
+    "prediction.single_task": ["SingleTaskClassifier", "SingleTaskRegressor"],
     "search.report": ["TransferReport"],
     "storage.stored_tasks": ["StoredTasks"],
     "storage.task_folders": ["open_tasks", "store_tasks"],

@@ -20,7 +20,7 @@ from metaprior import (
     OutOfMemoryWarning,
     memory,
 )
-from metaprior.estimators import regressor as regressor_module
+from metaprior.prediction import adapted as adapted_module
 from metaprior.prediction import batches as many_tasks
 from metaprior.prediction import trained
 from metaprior.tasks.padding import Ragged, ranges
@@ -269,7 +269,7 @@ def out_of_memory(size, most):
 
 
 def test_a_chunk_that_does_not_fit_is_halved_with_a_note(regressor, monkeypatch):
-    monkeypatch.setattr(regressor_module, "warn_if_implausible", lambda *_: None)  # which looks at the prior first
+    monkeypatch.setattr(adapted_module, "warn_if_implausible", lambda *_: None)  # which looks at the prior first
     tasks = make_tasks([(3, 3)] * 16)
     expected, tried = regressor.predict_many(tasks), []
     marginals = trained.marginals
@@ -424,7 +424,7 @@ def conditioned(monkeypatch):
 
 
 def test_conditioning_happens_once(regressor, classifier, conditioned, monkeypatch):
-    monkeypatch.setattr(regressor_module, "warn_if_implausible", lambda *_: None)  # which looks at the prior first
+    monkeypatch.setattr(adapted_module, "warn_if_implausible", lambda *_: None)  # which looks at the prior first
     [(x, y, new)] = make_tasks([(3, 4)])
     task = regressor.adapt(x, y)
     assert conditioned == []  # not before the first prediction

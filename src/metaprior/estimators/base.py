@@ -24,6 +24,7 @@ from metaprior.estimators.arguments import (
 from metaprior.estimators.fitted_prior import FittedPrior, heaviest, training_record
 from metaprior.estimators.persistence import write_prior
 from metaprior.estimators.seen_tasks import KnowsItsTasks, check_noise_size, remember
+from metaprior.prediction.single_task import SingleTaskClassifier, SingleTaskRegressor
 from metaprior.search.report import TransferReport
 from metaprior.tasks.input_columns import Features
 
@@ -125,6 +126,17 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
             "adapt([], []).predict(X) predicts from the prior."
         )
 
+    def to_sklearn(self) -> Any:
+        """Return an estimator of single tasks for scikit-learn's tools, not fitted yet: its `fit` adapts this prior.
+
+        Returns
+        -------
+        SingleTaskRegressor or SingleTaskClassifier
+            Clones share the prior, where those of this estimator would have to be meta-trained again.
+        """
+        single = SingleTaskClassifier if self.likelihood == "bernoulli" else SingleTaskRegressor
+        return single(self.adapt([], []))
+
     def transfer_report(self) -> TransferReport:
         """Report whether the source helps, by how much, and how certain that is.
 
@@ -174,6 +186,22 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         method = resolve_inference(self.parameters_["inference"]) or MAP()
         return interaction(heaviest(self.model_).particles, method)
 
+    def to_arviz(self) -> Any:
+        """Return the draws of theta as data of ArviZ, for its summaries and plots.
+
+        Priors with draws are those trained by gradients, with `inference="laplace"` or `"svgd"`. A chain is a member of
+        the ensemble, and `sample_stats` has the weights of its draws in predictions.
+
+        Returns
+        -------
+        arviz.InferenceData or, from ArviZ 1.0 on, xarray.DataTree
+            Its group `posterior` has a variable for every parameter, of shape (chain, draw, ...).
+        """
+        self._check_particles("theta is a point, at its mode, and the weights of the common mean are integrated out")
+        from metaprior.estimators.arviz_data import as_arviz
+
+        return as_arviz(self)
+
     def save(self, path: str | os.PathLike) -> None:
         """Write the fitted prior to one file, which `metaprior.load` reads.
 
@@ -206,14 +234,18 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         self.n_features_in_ = self.model_.input_dim
         self.training_ = training_record(names, tasks, target, fitted, seconds)
 
-    def _check_particles(self) -> None:
-        """Raise if the prior is not fitted, or has no particles."""
+    def _check_particles(self, instead: str = "") -> None:
+        """Raise if the prior is not fitted, or has no particles; `instead` says what it has."""
         check_is_fitted(self, "model_")
         if not all(hasattr(member, "particles") for member in self.model_.members):
             raise AttributeError(
-                "The hierarchical priors of kernel='auto' have no particles. Fit with kernel='inducing', 'linear+rbf' "
-                "or 'mlp' for a prior that has."
+                f"The hierarchical priors of kernel='auto' have no particles{': ' * bool(instead)}{instead}. Fit with "
+                "kernel='inducing', 'linear+rbf' or 'mlp' for a prior that has."
             )
+
+    @abstractmethod
+    def adapt(self, X: Any, y: Any) -> Any:
+        """Condition the prior on the readings of a new task."""
 
     @abstractmethod
     def _read_environments(

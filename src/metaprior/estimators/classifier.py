@@ -1,13 +1,12 @@
 """`MetaGPClassifier`: a meta-learned Gaussian-process prior for tasks of two or more classes."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from metaprior.checks import Argument, Message
 from metaprior.estimators.arguments import NamedEnvironments, read_environments, reject_renamed, reject_rows
 from metaprior.estimators.base import MetaGP
 from metaprior.metrics import Scores, score_labels
@@ -17,6 +16,7 @@ from metaprior.prediction.label_batches import predict_labels
 from metaprior.search.weights import resolve_weights
 from metaprior.storage.stored_labels import encode_stored
 from metaprior.storage.stored_tasks import StoredTasks
+from metaprior.tasks.class_rules import ClassRules
 from metaprior.tasks.context_rules import split_all
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.labels import (
@@ -26,7 +26,6 @@ from metaprior.tasks.labels import (
     encode,
     encode_contexts,
     encode_environments,
-    task_classes,
 )
 from metaprior.tasks.padding import Ragged, as_contexts, as_new_tasks
 from metaprior.tasks.types import Task, TestTask, as_task, as_tasks, as_test_tasks
@@ -173,10 +172,10 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         check_is_fitted(self, "model_")
         features = self.features_
         task = as_task(X, y, "adapt", features, as_labels)
-        own = task_classes(task.y, "adapt", self.classes_, classes, most=self._most_classes)
-        self._check_rule([own], "adapt".format)
-        x, encoded = Ragged.of([task.x], task.x.shape[1:]), Ragged.of([encode(task.y, own)])
-        return AdaptedClassifiers(self.model_, x, encoded, [own], "float64", features)[0]
+        rules = self._class_rules(classes)
+        own, codes = rules.of_task(task.y, "adapt")
+        x, y = Ragged.of([task.x], task.x.shape[1:]), Ragged.of([codes])
+        return AdaptedClassifiers(self.model_, x, y, [own], "float64", features, rules)[0]
 
     def adapt_many(self, contexts: Iterable[Any], classes: Any = None, *, dtype: str = "float64") -> AdaptedClassifiers:
         """Condition the prior on the labeled contexts of many new tasks at once: `adapt` for each, much faster.
@@ -273,26 +272,19 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         self, x: Ragged, y: list[np.ndarray], name: str, classes: Any, dtype: str, features: Features
     ) -> AdaptedClassifiers:
         check_precision(dtype, self.model_, x, standardized=bool(self.parameters_["standardize"]))
-        own, encoded = encode_contexts(y, name, self.classes_, classes, most=self._most_classes)
-        self._check_rule(own, f"{name}[{{}}]".format)
-        return AdaptedClassifiers(self.model_, x, Ragged.of_rows(encoded, x.sizes), own, dtype, features)
+        rules = self._class_rules(classes)
+        own, codes = rules.of_tasks(y, name)
+        return AdaptedClassifiers(self.model_, x, Ragged.of_rows(codes, x.sizes), own, dtype, features, rules)
 
     @property
     def _most_classes(self) -> int:
         """The number of classes that a task may have: gradient training is for two."""
         return MAX_CLASSES if self.engine_ == "hierarchical" else 2
 
-    def _check_rule(self, classes: Sequence[np.ndarray], name: Callable[[int], str]) -> None:
-        """Raise for a task with classes of its own if the prior has a rule for those of the fit."""
-        shared = self.classes_
-        if shared is None or not any(len(getattr(member, "weights", ())) for member in self.model_.members):
-            return
-        for i, own in enumerate(classes):
-            if own is not shared and not np.array_equal(own, shared):
-                listed = ", ".join(map(repr, shared.tolist()))
-                found = f"{name(i)}: this prior has a rule by which the classes {listed} are told apart in every task, "
-                advice = "and this task has other classes. Fit with ", Argument("shared_classes", False)
-                raise ValueError(Message(found, *advice, " for a prior of any classes."))
+    def _class_rules(self, given: Any) -> ClassRules:
+        """Return what decides about the classes of a new task."""
+        fixed = any(len(getattr(member, "weights", ())) for member in self.model_.members)
+        return ClassRules(self.classes_, given, self._most_classes, fixed)
 
     def _read_environments(
         self, source_tasks: Any, target_tasks: Any, target: Any, features: Features, engine: str

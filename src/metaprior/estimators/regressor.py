@@ -1,6 +1,6 @@
 """`MetaGPRegressor`: a meta-learned Gaussian-process prior for regression tasks."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,8 @@ from metaprior.checks import check_bool
 from metaprior.estimators.arguments import NamedEnvironments, read_environments, reject_renamed, reject_rows
 from metaprior.estimators.base import MetaGP
 from metaprior.metrics import Scores, report, summarize
-from metaprior.prediction.adapted import AdaptedRegressor, AdaptedRegressors
-from metaprior.prediction.batches import check_precision, predict_tasks
+from metaprior.prediction.adapted import AdaptedRegressor, AdaptedRegressors, adapt_readings
+from metaprior.prediction.batches import predict_tasks
 from metaprior.prediction.plausibility import warn_if_implausible
 from metaprior.tasks.context_rules import split_all
 from metaprior.tasks.input_columns import Features
@@ -218,7 +218,7 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         features = self.features_
         task = as_task(X, y, "adapt", features)
         x, y = Ragged.of([task.x], task.x.shape[1:]), Ragged.of([task.y])
-        return self._adapted(x, y, "float64", features, lambda _: "adapt")[0]
+        return adapt_readings(self.model_, x, y, "float64", features, "adapt".format)[0]
 
     def adapt_many(self, contexts: Iterable[Any], *, dtype: str = "float64") -> AdaptedRegressors:
         """Condition the prior on the contexts of many new tasks at once: `adapt` for each of them, much faster.
@@ -239,7 +239,7 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         check_is_fitted(self, "model_")
         features = self.features_
         x, y = as_contexts(contexts, "contexts", features)
-        return self._adapted(x, Ragged.of(y), dtype, features, "contexts[{}]".format)
+        return adapt_readings(self.model_, x, Ragged.of(y), dtype, features, "contexts[{}]".format)
 
     def predict_many(
         self, tasks: Iterable[Any], *, return_std: bool = False, latent: bool = False, dtype: str = "float64"
@@ -265,7 +265,7 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         check_is_fitted(self, "model_")
         features = self.features_
         x, y, queries = as_new_tasks(tasks, "tasks", features)
-        adapted = self._adapted(x, Ragged.of(y), dtype, features, "tasks[{}] context".format)
+        adapted = adapt_readings(self.model_, x, Ragged.of(y), dtype, features, "tasks[{}] context".format)
         return adapted.predict(queries, return_std, latent=latent)
 
     def evaluate(self, test_tasks: Iterable[Any], coverage: Any = 0.9, context: Any = None) -> Scores:
@@ -312,14 +312,6 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         residual = (observed - predictive.mean())[mask]
         total = np.sum((observed[mask] - np.mean(observed[mask])) ** 2)
         return float(1.0 - np.sum(residual**2) / total) if total > 0 else float(np.all(residual == 0.0))
-
-    def _adapted(
-        self, x: Ragged, y: Ragged, dtype: str, features: Features, name: Callable[[int], str]
-    ) -> AdaptedRegressors:
-        check_precision(dtype, self.model_, x)
-        adapted = AdaptedRegressors(self.model_, x, y, dtype, features)
-        warn_if_implausible(self.model_, x, y, name)
-        return adapted
 
     def _read_tests(self, tasks: Any, name: str) -> list[TestTask]:
         tests = super()._read_tests(tasks, name)

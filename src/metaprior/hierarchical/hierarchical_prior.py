@@ -1,9 +1,9 @@
 """A fitted hierarchical prior: for a new task a Gaussian process, or a mixture of them over the task's noise."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from metaprior.hierarchical.modes import CommonCurve
 from metaprior.hierarchical.small_matrices import ROUNDING, log_sum_exp, stable_cholesky, triangular_inverses
 from metaprior.hierarchical.task_scales import TaskScales
 from metaprior.hierarchical.terms import Basis, add_noise, make_basis, rbf_between, whitening
-from metaprior.prediction.ensemble import Prediction
+from metaprior.prediction.ensemble import Plain, Prediction
 from metaprior.tasks.scaling import Scaling
 
 
@@ -53,6 +53,10 @@ class HierarchicalPrior:
     shape_root: np.ndarray | None = None  # (functions, functions): root of the covariance S of the shapes
     counts: np.ndarray | None = None  # (environments,): how much the evidence of a task of each has counted
     network: FeatureNetwork | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Without what is cached, so that predictions do not change a prior's pickle, or joblib's hash of it.
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def input_dim(self) -> int:
@@ -103,20 +107,28 @@ class HierarchicalPrior:
         rest = zip(*(posterior[1:] for posterior in posteriors), strict=True)
         return Posterior(context, *(np.concatenate(parts, axis=1)[:, places] for parts in rest))
 
+    def plain(self) -> Plain:
+        """Return code that predicts with NumPy alone, and what it needs of this prior."""
+        from metaprior.hierarchical.plain_arrays import arrays_of_readings, source  # which imports this module
+
+        return Plain(source("plain_process", "plain_readings"), arrays_of_readings(self))
+
     def float32_problem(self, largest_context: int, standardized: bool) -> str | None:
         """Return None: hierarchical priors always compute in double precision."""
         return None
 
     @property
-    def _smooth_variance(self) -> float:
+    def smooth_variance(self) -> float:
+        """Of the smooth deviation of a task."""
         return float(self.layout.scale(self.theta, "deviation")[0] ** 2) if self.layout.parts.smooth else 0.0
 
     @cached_property
-    def _basis(self) -> Basis | None:
+    def basis(self) -> Basis | None:
+        """Of the common curve."""
         return make_basis(self.layout, self.theta, self._point_distances)
 
     @cached_property
-    def _whitening(self) -> np.ndarray:
+    def whitening(self) -> np.ndarray:
         """Of the smooth deviation."""
         return whitening(self._point_distances, self.layout.scale(self.theta, "lengths"))
 
@@ -141,9 +153,9 @@ class HierarchicalPrior:
             features *= 1.0 if self.network is None else layout.scale(theta, "features")
             own = np.concatenate([lines * layout.line_stds(theta), curve, features], axis=-1)
             return Points(x, mask, common, own, np.zeros((*mask.shape, 0)))
-        whitened = (rbf_between(x, self.points, layout.scale(theta, "lengths")) @ self._whitening) * real
+        whitened = (rbf_between(x, self.points, layout.scale(theta, "lengths")) @ self.whitening) * real
         own = np.concatenate([lines, curve, whitened], axis=-1) @ self.shape_root
-        return Points(x, mask, common, own, np.sqrt(self._smooth_variance) * whitened)
+        return Points(x, mask, common, own, np.sqrt(self.smooth_variance) * whitened)
 
     def _mean_features(
         self, x: np.ndarray, lines: np.ndarray, features: np.ndarray, is_target: np.ndarray | None
@@ -151,8 +163,8 @@ class HierarchicalPrior:
         """Return F, given (1, x) and the features of the network."""
         layout, theta = self.layout, self.theta
         parts = [lines * layout.trend_stds(theta)]
-        if self._basis is not None:
-            parts.append(self._basis.functions(rbf_between(x, self.points, self._basis.lengths)))
+        if self.basis is not None:
+            parts.append(self.basis.functions(rbf_between(x, self.points, self.basis.lengths)))
         if self.network is not None:
             parts.append(layout.scale(theta, "feature_mean")[0] * features)
         if layout.parts.environment:
@@ -167,7 +179,7 @@ class HierarchicalPrior:
         scaled = left.own[..., n_line:] @ np.swapaxes(right.own[..., n_line:], 1, 2)
         if self.layout.parts.smooth:
             smooth = rbf_between(left.x, right.x, self.layout.scale(self.theta, "lengths"))
-            smooth *= self._smooth_variance * left.mask[:, :, None]
+            smooth *= self.smooth_variance * left.mask[:, :, None]
             scaled += smooth if right.mask.all() else smooth * right.mask[:, None, :]
         if right.removed.shape[-1]:
             scaled -= left.removed @ np.swapaxes(right.removed, 1, 2)
@@ -189,7 +201,7 @@ class HierarchicalPrior:
         if points.features.shape[-1]:
             fixed += np.sum((points.features @ self.weights_root) ** 2, axis=-1)
         scaled = np.sum(points.own[..., n_line:] ** 2, axis=-1) - np.sum(points.removed**2, axis=-1)
-        return fixed, scaled + self._smooth_variance
+        return fixed, scaled + self.smooth_variance
 
     @property
     def noise_variances(self) -> np.ndarray:

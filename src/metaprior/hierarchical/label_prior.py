@@ -9,6 +9,7 @@ import numpy as np
 from metaprior.hierarchical.class_probabilities import log_probabilities
 from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior, Points, from_far_to_near
 from metaprior.hierarchical.softmax import Labels, find_modes, precision_roots
+from metaprior.prediction.ensemble import Plain
 from metaprior.tasks.scaling import Scaling
 
 MAX_COVARIANCE = 10  # classes up to which the covariance of their latent functions is used
@@ -123,6 +124,12 @@ class LabelPrior:
         _, *rest, converged = zip(*posteriors, strict=True)
         joined: list[Any] = [None if parts[0] is None else np.concatenate(parts)[places] for parts in rest]
         return LabelPosterior(context, *joined, converged=np.concatenate(converged, axis=1)[:, places])
+
+    def plain(self) -> Plain:
+        """Return code that predicts with NumPy alone, and what it needs of this prior."""
+        from metaprior.hierarchical.plain_arrays import arrays_of_labels, source  # which imports this module
+
+        return Plain(source("plain_process", "plain_probabilities", "plain_labels"), arrays_of_labels(self))
 
     def most_labels(self, n_classes: np.ndarray) -> np.ndarray:
         """Return how many labels of tasks with so many classes can be conditioned on in seconds, in hundreds."""

@@ -10,8 +10,9 @@ which all tasks share, with common weights m and the task's own u_i. In the targ
 a deviation of its own.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +45,9 @@ class Layout:
     log_noise: float | None = None  # if the noise is given, in standardized units
     separate: bool | None = None  # whether every input column has its own scales; None: if they are few
     learned_trend: bool = False  # whether the scale of common slopes is learned even if they are few
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # without what is cached
 
     @property
     def has_trend(self) -> bool:

@@ -1,5 +1,6 @@
 """A learned prior adapted to new tasks of numbers: predictions in the units of y, averaged over particles."""
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -8,9 +9,12 @@ from scipy.special import softmax
 
 from metaprior.checks import check_integer, draw_seed
 from metaprior.prediction.adapted_tasks import Adapted, AdaptedMany
-from metaprior.prediction.batches import Posteriors, components, joint, predict_rows
+from metaprior.prediction.batches import Posteriors, check_precision, components, joint, predict_rows
 from metaprior.prediction.ensemble import Ensemble, mixture
 from metaprior.prediction.mixtures import GaussianMixture, JointMixture
+from metaprior.prediction.numpy_modules import write_module
+from metaprior.prediction.plausibility import warn_if_implausible
+from metaprior.prediction.single_task import SingleTaskRegressor
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.padding import Ragged, as_context_rows
 
@@ -124,6 +128,26 @@ class _Regression(Adapted):
         rng = np.random.default_rng(draw_seed(random_state))
         return self._entries([mixture.sample(n_samples, rng) for mixture in self._joint(X, latent)])
 
+    def update(self, X: Any, y: Any) -> Any:
+        """Condition on more readings: what adapting the prior to all readings at once returns.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_inputs)
+        y : array-like of shape (n,)
+
+        Returns
+        -------
+        AdaptedRegressor or AdaptedRegressors
+            A new one; this one stays as it is.
+        """
+        x, new = self._more(X, y)
+        model, dtype = self._posteriors.model, self._posteriors.dtype
+        adapted = adapt_readings(
+            model, x, self._posteriors.y.joined(Ragged.of(new)), dtype, self._features, self._update_name.format
+        )
+        return adapted if isinstance(self, AdaptedMany) else adapted[0]
+
     def _rows(self, X: Any, wanted: Callable[[GaussianMixture, np.ndarray], np.ndarray], latent: bool) -> Any:
         queries = self._queries(X)
         rows = predict_rows(self._posteriors, queries, wanted, latent)
@@ -165,6 +189,30 @@ class AdaptedRegressor(_Regression):
     True
     """
 
+    def to_sklearn(self) -> SingleTaskRegressor:
+        """Return the task as a fitted regressor that scikit-learn's tools take.
+
+        Returns
+        -------
+        SingleTaskRegressor
+            Its `fit` adapts the prior to other readings; clones share the prior.
+        """
+        prior = AdaptedRegressors(*self._nothing(), "float64", self._features)[0]
+        return SingleTaskRegressor(prior)._fitted_to(self)
+
+    def export(self, path: str | os.PathLike) -> None:
+        """Write the task as a Python file that predicts with NumPy alone.
+
+        The file has `predict`, `interval` and `quantile` of this task, and `adapt` for other tasks of the same prior.
+        It holds the readings of the task. Only hierarchical priors, the default, can be exported.
+
+        Parameters
+        ----------
+        path : path-like
+            The file, with the name of a module, such as "patient.py". It is replaced atomically.
+        """
+        write_module(path, self._posteriors, self._features)
+
 
 class AdaptedRegressors(AdaptedMany, _Regression):
     """A prior conditioned on the contexts of many tasks: what `adapt_many` returns.
@@ -182,3 +230,13 @@ class AdaptedRegressors(AdaptedMany, _Regression):
         if isinstance(index, slice):
             return AdaptedRegressors(*self._some(index), self._posteriors.dtype, self._features)
         return AdaptedRegressor(self._one(index)[1], self._features)
+
+
+def adapt_readings(
+    model: Ensemble, x: Ragged, y: Ragged, dtype: str, features: Features, name: Callable[[int], str]
+) -> AdaptedRegressors:
+    """Condition a prior on the contexts of tasks; warn about readings that it cannot explain."""
+    check_precision(dtype, model, x)
+    adapted = AdaptedRegressors(model, x, y, dtype, features)
+    warn_if_implausible(model, x, y, name)
+    return adapted

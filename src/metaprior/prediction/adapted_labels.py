@@ -1,5 +1,6 @@
 """A learned prior adapted to new tasks of two or more classes: class probabilities, averaged over its members."""
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,16 +8,21 @@ import numpy as np
 
 from metaprior.checks import check_integer, draw_seed
 from metaprior.prediction.adapted_tasks import Adapted, AdaptedMany
-from metaprior.prediction.batches import Posteriors
+from metaprior.prediction.batches import Posteriors, check_precision
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.prediction.label_batches import predict_label_rows
+from metaprior.prediction.numpy_modules import write_module
+from metaprior.prediction.single_task import SingleTaskClassifier
+from metaprior.tasks.class_rules import ClassRules, joined_labels
 from metaprior.tasks.input_columns import Features
+from metaprior.tasks.labels import as_labels
 from metaprior.tasks.padding import Ragged
 
 
 class _Classification(Adapted):
     _output_name = "label"
     classes_: Any
+    _rules: ClassRules
 
     def predict(self, X: Any) -> Any:
         """Predict the most probable class of each input.
@@ -80,6 +86,42 @@ class _Classification(Adapted):
         """
         return self._entries([rows[:, 1] - rows[:, 0] if rows.shape[1] == 2 else rows for rows in self._rows(X)])
 
+    def update(self, X: Any, y: Any) -> Any:
+        """Condition on more labels: what adapting the prior to all labels at once returns.
+
+        Labels that the task did not have become classes of it where `adapt` would make them so.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_inputs)
+        y : array-like of shape (n,)
+
+        Returns
+        -------
+        AdaptedClassifier or AdaptedClassifiers
+            A new one; this one stays as it is.
+        """
+        x, new = self._more(X, y, as_labels)
+        known = [classes[codes.astype(int)] for classes, codes in zip(self._classes, self._codes, strict=True)]
+        pairs = enumerate(zip(known, new, strict=True))
+        labels = [joined_labels(*pair, f"{self._update_name.format(i)}: y") for i, pair in pairs]
+        if isinstance(self, AdaptedMany):
+            own, codes = self._rules.of_tasks(labels, "update")
+        else:
+            of_task, codes = self._rules.of_task(labels[0], "update")
+            own = [of_task]
+        model, dtype = self._posteriors.model, self._posteriors.dtype
+        check_precision(dtype, model, x)
+        y_all = Ragged.of_rows(codes, x.sizes)
+        adapted = AdaptedClassifiers(model, x, y_all, own, dtype, self._features, self._rules)
+        return adapted if isinstance(self, AdaptedMany) else adapted[0]
+
+    @property
+    def _codes(self) -> list[np.ndarray]:
+        """The labels of every task, as places among its classes."""
+        _, y = self._posteriors.given
+        return np.split(y.rows[:-1], np.cumsum(y.sizes)[:-1])
+
     @property
     def _classes(self) -> Sequence[np.ndarray]:
         """The classes of every task."""
@@ -109,9 +151,40 @@ class AdaptedClassifier(_Classification):
     The posterior is computed once, at the first prediction. `classes_` holds the classes of the task.
     """
 
-    def __init__(self, posteriors: Posteriors, classes: np.ndarray, features: Features | None = None):
+    def __init__(
+        self,
+        posteriors: Posteriors,
+        classes: np.ndarray,
+        features: Features | None = None,
+        rules: ClassRules | None = None,
+    ):
         super().__init__(posteriors, features)
-        self.classes_ = classes
+        self.classes_, self._rules = classes, rules or ClassRules()
+
+    def to_sklearn(self) -> SingleTaskClassifier:
+        """Return the task as a fitted classifier that scikit-learn's tools take.
+
+        Returns
+        -------
+        SingleTaskClassifier
+            Its `fit` adapts the prior to other labels; clones share the prior.
+        """
+        of_nothing, _ = self._rules.of_task(np.empty(0), "to_sklearn")
+        prior = AdaptedClassifiers(*self._nothing(), [of_nothing], "float64", self._features, self._rules)[0]
+        return SingleTaskClassifier(prior)._fitted_to(self)
+
+    def export(self, path: str | os.PathLike) -> None:
+        """Write the task as a Python file that predicts with NumPy alone.
+
+        The file has `predict`, `predict_proba` and `predict_log_proba` of this task, and `adapt` for other tasks of the
+        same prior. It holds the labels of the task. Only hierarchical priors, the default, can be exported.
+
+        Parameters
+        ----------
+        path : path-like
+            The file, with the name of a module, such as "birds.py". It is replaced atomically.
+        """
+        write_module(path, self._posteriors, self._features, self.classes_)
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, classes_={self.classes_.tolist()})"
@@ -131,13 +204,15 @@ class AdaptedClassifiers(AdaptedMany, _Classification):
         classes: list[np.ndarray],
         dtype: str,
         features: Features | None = None,
+        rules: ClassRules | None = None,
     ):
         n_classes = np.fromiter(map(len, classes), np.int64, len(classes))
         super().__init__(Posteriors(model, x, y, dtype, n_classes), features)
-        self.classes_ = classes
+        self.classes_, self._rules = classes, rules or ClassRules()
 
     def __getitem__(self, index: Any) -> Any:
+        given = self._features, self._rules
         if isinstance(index, slice):
-            return AdaptedClassifiers(*self._some(index), self.classes_[index], self._posteriors.dtype, self._features)
+            return AdaptedClassifiers(*self._some(index), self.classes_[index], self._posteriors.dtype, *given)
         task, posteriors = self._one(index)
-        return AdaptedClassifier(posteriors, self.classes_[task], self._features)
+        return AdaptedClassifier(posteriors, self.classes_[task], *given)

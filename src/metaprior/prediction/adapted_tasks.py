@@ -12,14 +12,14 @@ from metaprior.checks import counted
 from metaprior.prediction.batches import Posteriors
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.tasks.input_columns import Features
-from metaprior.tasks.padding import Ragged, as_input_rows
-from metaprior.tasks.types import as_inputs
+from metaprior.tasks.padding import Ragged, as_context_rows, as_input_rows
+from metaprior.tasks.types import CheckOutputs, as_inputs, as_numbers
 
 
 class Adapted:
     """Posteriors of one task; `AdaptedMany` overrides what differs for many."""
 
-    _query_name, _sample_name = "predict", "log_density"  # in errors
+    _query_name, _sample_name, _update_name = "predict", "log_density", "update"  # in errors
     _output_name = "reading"
 
     def __init__(self, posteriors: Posteriors, features: Features | None = None):
@@ -28,6 +28,18 @@ class Adapted:
     def __repr__(self) -> str:
         context = counted(self._posteriors.y.n_rows, self._output_name)
         return f"{type(self).__name__}({context} as context, {counted(self._features.count or 0, 'input column')})"
+
+    @property
+    def n_features_in_(self) -> int:
+        """Number of input columns."""
+        return self._posteriors.model.input_dim
+
+    @property
+    def feature_names_in_(self) -> np.ndarray:
+        """Names of the input columns; an AttributeError if the tasks of the fit came as arrays, without names."""
+        if self._features.names is None:
+            raise AttributeError("The tasks that the prior was fitted to had no names of input columns.")
+        return np.array(self._features.names, dtype=object)
 
     def extrapolates(self, X: Any) -> Any:
         """Tell which inputs are outside the range of the tasks that the prior was fitted to.
@@ -46,6 +58,14 @@ class Adapted:
         queries = self._read(X)
         return self._entries(queries.split(np.any(self._features.outside(queries.rows[:-1]), axis=1)))
 
+    def __sklearn_clone__(self) -> Any:
+        return self  # nothing changes it
+
+    def _nothing(self) -> tuple[Ensemble, Ragged, Ragged]:
+        """Return the prior, and the context of a task without readings."""
+        model = self._posteriors.model
+        return model, Ragged.of([np.empty((0, model.input_dim))], (model.input_dim,)), Ragged.of([np.empty(0)])
+
     def _list(self, name: str, values: Any) -> list[Any]:
         """Return what users pass as a list with an entry for every task."""
         return [values]
@@ -53,6 +73,12 @@ class Adapted:
     def _entries(self, values: list[Any]) -> Any:
         """Return a list with an entry for every task as users get it."""
         return values[0]
+
+    def _more(self, X: Any, y: Any, outputs: CheckOutputs = as_numbers) -> tuple[Ragged, list[np.ndarray]]:
+        """Return the inputs of all readings, with more of them, and the outputs that are new."""
+        pairs = list(zip(self._list("X", X), self._list("y", y), strict=True))
+        x, new = as_context_rows(pairs, self._update_name.format, self._features, outputs)
+        return self._posteriors.given[0].joined(x), new
 
     def _queries(self, X: Any) -> Ragged:
         """Return the inputs of every task to predict at; warn about those outside the range of the fit."""
@@ -70,7 +96,7 @@ class Adapted:
 class AdaptedMany(Adapted, Sequence):
     """Posteriors of many tasks."""
 
-    _query_name, _sample_name = "X[{}]", "log_density[{}]"
+    _query_name, _sample_name, _update_name = "X[{}]", "log_density[{}]", "update[{}]"
 
     def __len__(self) -> int:
         return len(self._posteriors.x.sizes)
@@ -81,8 +107,8 @@ class AdaptedMany(Adapted, Sequence):
 
     def _some(self, index: slice) -> tuple[Ensemble, Ragged, Ragged]:
         """Return the prior and the contexts of some tasks."""
-        tasks, all_tasks = np.arange(len(self))[index], self._posteriors
-        return all_tasks.model, all_tasks.x.take(tasks), all_tasks.y.take(tasks)
+        tasks, (x, y) = np.arange(len(self))[index], self._posteriors.given
+        return self._posteriors.model, x.take(tasks), y.take(tasks)
 
     def _one(self, index: int) -> tuple[int, Posteriors]:
         """Return the number of a task, and its posteriors in double precision."""

@@ -43,6 +43,7 @@ class Posteriors:
         self, model: Ensemble, x: Ragged, y: Ragged, dtype: str = "float64", n_classes: np.ndarray | None = None
     ):
         self.n_classes = n_classes  # of every task, for labels
+        self.given = x, y  # all of the contexts: of many labels some are used
         if n_classes is not None:
             x, y = limit_labels(model, x, y, n_classes)
         self.model, self.x, self.y, self.dtype = model, x, y, dtype
@@ -63,6 +64,10 @@ class Posteriors:
             for tasks, posteriors in self._kept
         ]
         return {**self.__dict__, "_kept": kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # A copy: joblib may map arrays into memory, where they cannot be written to.
+        self.__dict__.update(state, _chunk=np.array(state["_chunk"]))
 
     def predict(
         self, queries: Ragged, values: Callable[[np.ndarray, np.ndarray], np.ndarray]

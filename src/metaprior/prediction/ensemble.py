@@ -20,6 +20,13 @@ class Prediction(NamedTuple):
     log_weights: np.ndarray | None = None  # (components, tasks), normalized over components; None: equal weights
 
 
+class Plain(NamedTuple):
+    """A member as a part of an exported file."""
+
+    code: str  # of a module that reads PRIORS, and has `Task` and `adapt`
+    arrays: dict[str, Any]  # the entry of PRIORS: numbers, arrays, and dicts of them
+
+
 @runtime_checkable
 class Member(Protocol):
     """A fitted prior that predicts new tasks, given their contexts. All arrays are NumPy's.
@@ -30,7 +37,8 @@ class Member(Protocol):
     A member may have two more attributes, for the sizes of chunks: `point_width`, the numbers that it computes per
     point (by default `input_dim`), and `accelerated`, whether it runs on an accelerator. A member of labels may have
     `most_labels`, which contexts are thinned to, and `expected_seconds`, of which users are warned if it is large. A
-    posterior may have `converged`, (components, tasks): False warns that the posterior of a task is inexact.
+    posterior may have `converged`, (components, tasks): False warns that the posterior of a task is inexact. A
+    member with `plain`, which returns a `Plain`, can be exported.
     """
 
     @property

@@ -114,6 +114,13 @@ def joined_particles(model: Ensemble) -> PyTree:
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *particles)
 
 
+def named_particles(model: Ensemble) -> dict[str, np.ndarray]:
+    """Return the particles by names such as `kernel.log_length_scale`, (members, particles, ...)."""
+    of_members = [jax.tree_util.tree_leaves_with_path(getattr(member, "particles")) for member in model.members]  # noqa: B009
+    named = [{jax.tree_util.keystr(where).lstrip("."): leaf for where, leaf in leaves} for leaves in of_members]
+    return {name: np.stack([np.asarray(each[name]) for each in named]) for name in named[0]}
+
+
 def _as_numpy(prediction: adaptation.Prediction) -> Prediction:
     likelihood = prediction.likelihood
     noise = np.exp(2.0 * np.asarray(likelihood.log_noise_std)) if isinstance(likelihood, Gaussian) else None

@@ -50,6 +50,12 @@ class Ragged:
         sizes = self.sizes[tasks]
         return Ragged(self.rows[np.append(ranges(self.starts[:-1][tasks], sizes), self.n_rows)], sizes)
 
+    def joined(self, more: "Ragged") -> "Ragged":
+        """Return the rows of every task followed by those that it has in another."""
+        tasks = np.arange(len(self.sizes))
+        order = np.argsort(np.concatenate([np.repeat(tasks, self.sizes), np.repeat(tasks, more.sizes)]), kind="stable")
+        return Ragged.of_rows(np.concatenate([self.rows[:-1], more.rows[:-1]])[order], self.sizes + more.sizes)
+
     def split(self, values: np.ndarray) -> list[np.ndarray]:
         """Split values (..., all rows) by task."""
         return [values[..., start:end] for start, end in itertools.pairwise(self.starts.tolist())]

@@ -1,0 +1,103 @@
+"""Tasks exported as one Python file that predicts with NumPy alone: code to read, then numbers. No pickle, no eval."""
+
+import base64
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from metaprior.files import package_versions, write_atomically
+from metaprior.prediction.batches import Posteriors
+from metaprior.tasks.input_columns import Features
+
+WIDTH = 110  # characters of a line of numbers
+MOST_WRITTEN = 8  # numbers of an array that are written out; others are 64-bit numbers in base 64
+MOST_IN_LINE = 4  # entries of a list
+HEAD = '''"""A task of a meta-learned Gaussian-process prior, exported by metaprior {version}. It needs NumPy alone.
+
+    import {module}
+
+    {use}
+    other = {module}.adapt(X, y)  # another task of the same prior, with the same methods
+    more = {module}.task.update(X, y)  # this task with more {outputs}
+
+This file holds the {outputs} of the task, in X_CONTEXT and Y_CONTEXT, and the prior, in PRIORS.
+"""
+'''
+READINGS = """mean, std = {module}.predict(X, return_std=True)
+    lower, upper = {module}.interval(X, coverage=0.9)"""
+LABELS = "p = {module}.predict_proba(X)  # columns in the order of {module}.CLASSES"
+USES = {"readings": READINGS, "labels": LABELS}
+METHODS = {"readings": ("predict", "interval", "quantile"), "labels": ("predict", "predict_proba", "predict_log_proba")}
+
+
+def write_module(
+    path: str | os.PathLike, posteriors: Posteriors, features: Features, classes: np.ndarray | None = None
+) -> None:
+    """Write one task as a Python module."""
+    module = _module_name(path)
+    outputs = "readings" if classes is None else "labels"
+    code, constants = _content(posteriors, features, classes)
+    use = USES[outputs].format(module=module)
+    head = HEAD.format(version=package_versions()["metaprior"], module=module, use=use, outputs=outputs)
+    data = "\n".join(f"{name} = {_literal(value)}" for name, value in constants.items())
+    methods = METHODS[outputs]
+    tail = f"task = adapt(X_CONTEXT, Y_CONTEXT)\n{', '.join(methods)} = {', '.join(f'task.{name}' for name in methods)}"
+    write_atomically(path, f"{head}\n{code}\n\n# The prior and the task.\n{data}\n{tail}\n".encode())
+
+
+def _module_name(path: str | os.PathLike) -> str:
+    """Return the name of the module that a path has; raise if Python could not import it."""
+    name = Path(path).name
+    if not (name.endswith(".py") and name[:-3].isidentifier()):
+        raise ValueError(f"path must be that of a Python module, such as 'patient.py'; got {os.fspath(path)!r}.")
+    return name[:-3]
+
+
+def _content(posteriors: Posteriors, features: Features, classes: np.ndarray | None) -> tuple[str, dict[str, Any]]:
+    """Return the code of the members, and the constants that it reads."""
+    model = posteriors.model
+    if not all(hasattr(member, "plain") for member in model.members):
+        raise ValueError(
+            "Priors trained by gradients cannot be exported: they predict with JAX. Save the prior and load it with "
+            "metaprior instead, or fit with the default settings."
+        )
+    parts = [member.plain() for member in model.members]  # type: ignore[attr-defined]
+    weighted = zip(model.weights.tolist(), parts, strict=True)
+    constants: dict[str, Any] = {
+        "COLUMNS": None if features.names is None else list(features.names),
+        "RANGE": features.range,
+        "PRIORS": [{"weight": weight, **part.arrays} for weight, part in weighted if weight > 0.0],
+        "X_CONTEXT": posteriors.x.rows[:-1].tolist(),
+    }
+    y = posteriors.y.rows[:-1]
+    if classes is None:
+        constants |= {"Y_CONTEXT": y.tolist(), "SPREAD": float(model.spread)}
+    else:
+        constants |= {"CLASSES": classes.tolist(), "Y_CONTEXT": classes[y.astype(int)].tolist()}
+    return parts[0].code, constants
+
+
+def _literal(value: Any, indent: str = "") -> str:
+    """Return a value as Python source: plain numbers, text, lists and dicts of them, and arrays."""
+    inner = f"{indent}    "
+    if isinstance(value, np.ndarray):
+        return _array(value, inner, indent)
+    if isinstance(value, dict):
+        entries = "".join(f"{inner}{key!r}: {_literal(each, inner)},\n" for key, each in value.items())
+        return f"{{\n{entries}{indent}}}"
+    if isinstance(value, list) and (len(value) > MOST_IN_LINE or any(isinstance(each, dict) for each in value)):
+        return "[\n" + "".join(f"{inner}{_literal(each, inner)},\n" for each in value) + f"{indent}]"
+    return repr(value)
+
+
+def _array(array: np.ndarray, inner: str, indent: str) -> str:
+    """Return an array as Python source."""
+    numbers = np.asarray(array, np.float64)
+    if numbers.size <= MOST_WRITTEN and numbers.size and np.isfinite(numbers).all():
+        return f"np.array({numbers.tolist()!r})"
+    encoded = base64.b64encode(numbers.astype("<f8").tobytes()).decode()
+    lines = [encoded[first : first + WIDTH] for first in range(0, len(encoded), WIDTH)] or [""]
+    text = "\n".join(f'{inner}"{line}"' for line in lines)
+    return f"as_array(\n{text},\n{inner}{numbers.shape!r},\n{indent})"

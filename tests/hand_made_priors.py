@@ -1,0 +1,72 @@
+"""Hierarchical priors with all kinds of terms and random numbers, made without a fit."""
+
+import numpy as np
+
+from metaprior.hierarchical.features import draw_network
+from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
+from metaprior.hierarchical.label_prior import LabelPrior
+from metaprior.hierarchical.layout import Layout, Parts
+from metaprior.hierarchical.modes import CommonCurve
+from metaprior.hierarchical.task_scales import ONE_SCALE, TaskScales
+from metaprior.prediction.adapted import AdaptedRegressor, AdaptedRegressors
+from metaprior.prediction.adapted_labels import AdaptedClassifier, AdaptedClassifiers
+from metaprior.prediction.ensemble import Ensemble
+from metaprior.tasks.class_rules import ClassRules
+from metaprior.tasks.padding import Ragged
+from metaprior.tasks.scaling import Scaling
+
+SMOOTH = Parts(smooth=True)
+THREE_SCALES = TaskScales(np.array([0.4, 1.0, 2.5]), np.log([0.2, 0.5, 0.3]), False)
+NOISE_SCALES = THREE_SCALES._replace(noise_only=True)
+
+
+def make_prior(parts=SMOOTH, input_dim=1, shapes=False, scales=ONE_SCALE, seed=0, x_map=False):
+    """Return a prior whose theta is near its hyper-prior mean, with random weights of the common mean."""
+    rng, layout = np.random.default_rng(seed), Layout(parts, input_dim)
+    theta = layout.center + 0.2 * layout.spread * rng.normal(size=len(layout.center))
+    points = rng.uniform(-2.0, 2.0, (5, input_dim))
+    n_weights = (1 + input_dim + (len(points) if parts.smooth else 0) + layout.n_features) * (1 + parts.environment)
+    n_functions = 1 + input_dim + layout.n_curve + len(points)
+    mapped = np.eye(input_dim) + 0.2 * rng.normal(size=(input_dim, input_dim)) if x_map else None
+    scaling = Scaling(rng.normal(size=input_dim), rng.uniform(0.5, 2.0, input_dim), *rng.uniform(1.0, 3.0, 2), mapped)
+    curve = None
+    if parts.curve:
+        lengths = rng.uniform(0.5, 1.5, input_dim if layout.ard else 1)
+        curve = CommonCurve(rng.normal(size=1 + input_dim), rng.normal(size=len(points)), points, lengths)
+    return HierarchicalPrior(
+        scaling,
+        layout,
+        theta,
+        points,
+        weights=0.3 * rng.normal(size=n_weights),
+        weights_root=0.1 * np.tril(rng.normal(size=(n_weights, n_weights))),
+        noise_variance=layout.noise_variance(theta),
+        scales=scales,
+        curve=curve,
+        shape_root=0.3 * rng.normal(size=(n_functions, n_functions)) if shapes else None,
+        network=draw_network(input_dim, layout.n_features) if parts.features else None,
+    )
+
+
+def make_label_prior(n_rules=0, parts=SMOOTH, input_dim=1, seed=0, **calibration):
+    """Return a prior of labels, with a common rule for `n_rules` latent functions."""
+    process = make_prior(parts, input_dim, seed=seed, x_map=True)
+    weights = np.random.default_rng(seed).normal(size=(n_rules, len(process.weights)))
+    scaling = process.scaling._replace(y_mean=np.asarray(0.0), y_std=np.asarray(1.0))
+    return LabelPrior(HierarchicalPrior(**{**vars(process), "scaling": scaling}), weights, **calibration)
+
+
+def as_regressor(*priors, weights=None, spread=1.0) -> AdaptedRegressor:
+    """Return a task without readings."""
+    shares = np.full(len(priors), 1 / len(priors)) if weights is None else np.asarray(weights)
+    model, input_dim = Ensemble(tuple(priors), shares, spread), priors[0].input_dim
+    nothing = Ragged.of([np.empty((0, input_dim))], (input_dim,)), Ragged.of([np.empty(0)])
+    return AdaptedRegressors(model, *nothing, "float64")[0]
+
+
+def as_classifier(*priors, rules=ClassRules()) -> AdaptedClassifier:  # noqa: B008
+    """Return a task without labels."""
+    model, input_dim = Ensemble(tuple(priors), np.full(len(priors), 1 / len(priors))), priors[0].input_dim
+    nothing = Ragged.of([np.empty((0, input_dim))], (input_dim,)), Ragged.of([np.empty(0)])
+    classes, _ = rules.of_task(np.empty(0), "adapt")
+    return AdaptedClassifiers(model, *nothing, [classes], "float64", None, rules)[0]
