@@ -173,7 +173,7 @@ def test_labels_of_two_kinds_are_refused(own):
     assert joined_labels(np.array([]), np.array(["a"]), "y").tolist() == ["a"]
 
 
-@pytest.mark.filterwarnings("ignore:A context has:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*predictions use:UserWarning")
 def test_labels_that_a_large_context_leaves_out_are_not_forgotten(own, monkeypatch):
     monkeypatch.setattr(type(own.model_.members[0]), "most_labels", lambda self, n: np.full(len(n), 6))
     (x, y), (more, new) = make_labels(12), make_labels(9)

@@ -119,7 +119,10 @@ class AdaptedMany(Adapted, Sequence):
             return task, self._posteriors
         n_classes = self._posteriors.n_classes
         of_task = None if n_classes is None else n_classes[task : task + 1]
-        return task, Posteriors(*self._some(slice(task, task + 1)), n_classes=of_task)
+        place, (x, y) = np.array([task]), self._posteriors.given
+        used = self._posteriors.x.take(place), self._posteriors.y.take(place)
+        given = x.take(place), y.take(place)
+        return task, Posteriors(self._posteriors.model, *used, n_classes=of_task, given=given)
 
     def _list(self, name: str, values: Any) -> list[Any]:
         shape = getattr(values, "shape", ())

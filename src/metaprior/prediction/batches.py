@@ -40,11 +40,17 @@ class Posteriors:
     """
 
     def __init__(
-        self, model: Ensemble, x: Ragged, y: Ragged, dtype: str = "float64", n_classes: np.ndarray | None = None
+        self,
+        model: Ensemble,
+        x: Ragged,
+        y: Ragged,
+        dtype: str = "float64",
+        n_classes: np.ndarray | None = None,
+        given: tuple[Ragged, Ragged] | None = None,
     ):
         self.n_classes = n_classes  # of every task, for labels
-        self.given = x, y  # all of the contexts: of many labels some are used
-        if n_classes is not None:
+        self.given = given or (x, y)  # all of the contexts, of which x and y may be a part
+        if n_classes is not None and given is None:
             x, y = limit_labels(model, x, y, n_classes)
         self.model, self.x, self.y, self.dtype = model, x, y, dtype
         self._scaled = [_scale(member, x, y) for member in model.members]
