@@ -79,6 +79,8 @@ def check_request(meta: Any, request: dict[str, Any]) -> None:
     lengths = {len(reading["x"]) for reading in request["readings"]} | {len(request["fixed"])}
     if lengths != {n_inputs}:
         raise InvalidRequest(f"Every reading must have {n_inputs} inputs, as the prior has; got {sorted(lengths)}.")
+    if request.get("map") and not {"second", "second_range"} <= request.keys():
+        raise InvalidRequest("A map needs a second input and its range.")
     for axis in ("axis", "second"):
         if request.get(axis, 0) >= n_inputs:
             raise InvalidRequest(f"{axis} must be the number of an input, below {n_inputs}; got {request[axis]}.")
@@ -106,12 +108,21 @@ def grid(request: dict[str, Any], n_points: int = POINTS) -> np.ndarray:
     return x
 
 
+def cells(request: dict[str, Any]) -> np.ndarray:
+    """Return the centers of the cells of a map, row by row from low to high, (cells, inputs)."""
+    first, other = (_centers(*request[name]) for name in ("range", "second_range"))
+    x = np.tile(np.array(request["fixed"], float), (CELLS * CELLS, 1))
+    x[:, request["axis"]], x[:, request["second"]] = np.tile(first, CELLS), np.repeat(other, CELLS)
+    return x
+
+
 def _curve(meta: Any, adapted: Any, request: dict[str, Any]) -> dict[str, Any]:
     x, axis = grid(request), request["axis"]
     predictive = adapted.predictive(x)
     lower, upper = predictive.interval(request["coverage"])
-    shown = {"kind": "curve", "x": rounded(x[:, axis]), "mean": rounded(predictive.mean())}
-    shown |= {"lower": rounded(lower), "upper": rounded(upper), "outside": _outside(meta, x)}
+    mean, lower, upper = rounded([predictive.mean(), lower, upper])
+    shown = {"kind": "curve", "x": rounded(x[:, axis]), "mean": mean, "lower": lower, "upper": upper}
+    shown["outside"] = _outside(meta, x)
     if request.get("samples"):
         points = grid(request, SAMPLE_POINTS)
         drawn = adapted.sample(points, N_SAMPLES, latent=True, random_state=SAMPLE_SEED)
@@ -124,19 +135,15 @@ def _probabilities(meta: Any, adapted: Any, request: dict[str, Any]) -> dict[str
     shown = {"kind": "probabilities", "x": rounded(x[:, request["axis"]]), "outside": _outside(meta, x)}
     return {
         **shown,
-        "classes": _words(adapted.classes_),
+        "classes": _words(classes_of(meta, request)),
         "probabilities": rounded(_by_class(meta, adapted, x, request)),
     }
 
 
 def _surface(meta: Any, adapted: Any, request: dict[str, Any]) -> dict[str, Any]:
     """Return values over two inputs: mean and standard deviation, or the probability of a class."""
-    axis, second = request["axis"], request["second"]
-    ranges = request["range"], request["second_range"]
-    first, other = (_centers(*ends) for ends in ranges)
-    x = np.tile(np.array(request["fixed"], float), (CELLS * CELLS, 1))
-    x[:, axis], x[:, second] = np.tile(first, CELLS), np.repeat(other, CELLS)
-    shown: dict[str, Any] = {"kind": "map", "x": list(ranges[0]), "y": list(ranges[1])}
+    x = cells(request)
+    shown: dict[str, Any] = {"kind": "map", "x": list(request["range"]), "y": list(request["second_range"])}
     if predicts_labels(meta):
         probabilities = _by_class(meta, adapted, x, request)[request.get("class", 0)]
         return {**shown, "probability": rounded(probabilities.reshape(CELLS, CELLS))}
@@ -164,10 +171,10 @@ def _outside(meta: Any, x: np.ndarray) -> list[bool]:
 
 
 def rounded(values: Any) -> list[Any]:
-    """Return numbers with the digits that a chart can show, as lists."""
+    """Return numbers to a millionth of their range, which is more than a chart can show, as lists."""
     values = np.asarray(values, float)
-    size = np.max(np.abs(values), initial=0.0)
-    decimals = DIGITS - int(np.ceil(np.log10(size))) if 0.0 < size < np.inf else DIGITS
+    span = float(np.ptp(values)) if values.size else 0.0
+    decimals = DIGITS - int(np.floor(np.log10(span))) if 0.0 < span < np.inf else 300
     return (np.round(values, decimals) if -300 < decimals < 300 else values).tolist()
 
 

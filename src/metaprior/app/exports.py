@@ -6,34 +6,47 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.app.chart_data import MAX_READINGS, classes_of, grid
+from metaprior.app.chart_data import MAX_READINGS, adapt, cells, classes_of, grid
 from metaprior.app.loaded_prior import LoadedPrior
 from metaprior.app.messages import InvalidRequest
 from metaprior.app.recipes import command_lines, python_code
 from metaprior.checks import counted
 from metaprior.prediction.ensemble import predicts_labels
 from metaprior.tables.columns import as_columns
-from metaprior.tables.csv_files import TableFile, as_csv_format
+from metaprior.tables.csv_files import CsvFormat, TableFile
 from metaprior.tables.frames import predict_frame
 from metaprior.tables.grouping import group_rows
 from metaprior.tables.reading import column_names
+from metaprior.tables.sniffing import sniff_format
 
 PRIOR_NAME = "prior.safetensors"  # of the download
 MAX_TASKS = 1000  # of a table of contexts
 
 
 def predictions_csv(prior: LoadedPrior, meta: Any, request: dict[str, Any]) -> bytes:
-    """Return predictions along the chart's axis as a CSV file, with the columns of `metaprior predict`."""
+    """Return what the chart shows as a CSV file, with the columns of `metaprior predict`."""
     import pandas as pd
 
     columns = prior.columns
     names: Any = {"x": columns["x"], "y": columns["y"]}
-    queries = pd.DataFrame(grid(request), columns=columns["x"])
+    queries = pd.DataFrame(cells(request) if request.get("map") else grid(request), columns=columns["x"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the chart tells them
+        if predicts_labels(meta) and meta.classes_ is None:
+            return _own_classes(meta, request, queries).to_csv(index=False).encode()
         context = readings_frame(prior, meta, request)
         frame = predict_frame(meta, context if len(context) else None, queries, coverage=request["coverage"], **names)
     return frame.to_csv(index=False).encode()
+
+
+def _own_classes(meta: Any, request: dict[str, Any], queries: Any) -> Any:
+    """Return the probabilities of the classes that the page gives a task, of which readings may not have all."""
+    adapted, classes, x = adapt(meta, request), classes_of(meta, request), queries.to_numpy()
+    places = {str(name): i for i, name in enumerate(adapted.classes_)}
+    probabilities = adapted.predict_proba(x)[:, [places[str(name)] for name in classes]]
+    best = np.array(classes, object)[np.argmax(probabilities, axis=1)]
+    columns = {f"probability_{name}": probabilities[:, i] for i, name in enumerate(classes)}
+    return queries.assign(label=best, **columns, extrapolates=meta.features_.outside(x).any(axis=1))
 
 
 def readings_csv(prior: LoadedPrior, meta: Any, request: dict[str, Any]) -> bytes:
@@ -60,15 +73,17 @@ def code(prior: LoadedPrior, meta: Any, request: dict[str, Any]) -> dict[str, An
     fit = prior.fit
     if fit is not None and alpha is not None:
         fit = [*fit[:-1], f"--alpha={alpha!r}", fit[-1]]
-    given = (prior.table, prior.settings, prior.format._asdict(), PRIOR_NAME, prior.columns)
+    table = prior.table
+    how = CsvFormat()._asdict() if table is None else table.file.format._asdict()
+    given = (None if table is None else table.name, prior.settings, how, PRIOR_NAME, prior.columns)
     python = python_code(*given, request["coverage"], predicts_labels(meta), alpha)
-    return {"command": command_lines(fit, PRIOR_NAME, request["coverage"]), "python": python}
+    stored = prior.meta.training_.get("csv") or {}  # which `predict` takes, unless told otherwise
+    return {"command": command_lines(fit, PRIOR_NAME, request["coverage"], stored), "python": python}
 
 
 def read_context(prior: LoadedPrior, path: Path, name: str) -> list[dict[str, Any]]:
     """Return the readings of a table, task by task; labels are indices into the classes of their task."""
-    columns, stored = prior.columns, prior.meta.training_.get("csv") or {}
-    file = TableFile(path, as_csv_format(stored.get("sep"), stored.get("decimal"), stored.get("encoding")))
+    columns, file = prior.columns, TableFile(path, sniff_format(path))
     task = [each for each in columns["task"] if each in column_names(file)]
     named = as_columns(task=task or None, x=columns["x"], y=columns["y"])
     with warnings.catch_warnings():

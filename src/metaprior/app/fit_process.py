@@ -29,7 +29,7 @@ class FitProcess:
         self._said: list[str] = []  # lines on standard error that are no progress
         self._stopped = False
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "metaprior", "fit", *arguments, "--json"],
+            [sys.executable, "-P", "-m", "metaprior", "fit", *arguments, "--json"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -61,11 +61,11 @@ class FitProcess:
         """End the process, at once if need be, and wait until it has ended."""
         if self.ended is None:
             self._stopped = True
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGTERM)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError, PermissionError):
+                if self._process.poll() is None:  # afterwards its number may be another's
+                    os.killpg(self._process.pid, number)
             self._waiting.join(PATIENCE)
-            if self.ended is None:
-                os.killpg(self._process.pid, signal.SIGKILL)
         self._waiting.join()
 
     def wait(self) -> None:

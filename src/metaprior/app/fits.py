@@ -1,8 +1,10 @@
 """Fits begun on the page: one at a time, then those of the slider's other weights of the source."""
 
+import os
 import threading
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,30 +55,31 @@ class Fits:
         self._slider: FitProcess | None = None
         self._of_slider: LoadedPrior | None = None  # whose other weights are being fitted
 
-    @property
-    def report_file(self) -> Path:
-        """The report of the latest fit, if it was asked for."""
-        return self.folder / "report.html"
+    def report_file(self, revision: int) -> Path:
+        """Return where the report of a prior is, once it was asked for."""
+        return self.folder / f"report-{revision}.html"
 
     def start(self, table: OpenTable, settings: dict[str, Any]) -> None:
         """Begin a fit to a table."""
         with self._changing:
             self.refuse_if_running()
             self.stop_slider()
-            self.report_file.unlink(missing_ok=True)
             self._count += 1
             out = self.folder / f"prior-{self._count}.safetensors"
             self.latest = fit = Fit(FitProcess(_arguments(table, settings, out)), "fit", settings, table)
         threading.Thread(target=self._finish, args=(fit, out), daemon=True).start()
 
-    def start_report(self, table: OpenTable, settings: dict[str, Any]) -> None:
+    def start_report(self, prior: LoadedPrior) -> None:
         """Begin to make a report: the same fit again, in the same process as its report."""
+        assert prior.table is not None
+        assert prior.settings is not None
+        out, made = self.folder / "report.safetensors", self.folder / "report.html"
         with self._changing:
             self.refuse_if_running()
-            arguments = _arguments(table, settings, self.folder / "report.safetensors")
-            process = FitProcess([*arguments, f"--report={self.report_file}"])
-            self.latest = fit = Fit(process, "report", settings, table)
-        threading.Thread(target=self._await, args=(fit,), daemon=True).start()
+            process = FitProcess([*_arguments(prior.table, prior.settings, out), f"--report={made}"])
+            self.latest = fit = Fit(process, "report", prior.settings, prior.table)
+        files = out, made, self.report_file(prior.revision)
+        threading.Thread(target=self._finish_report, args=(fit, *files), daemon=True).start()
 
     def stop(self) -> None:
         """Stop the fit that runs, if one does."""
@@ -96,8 +99,14 @@ class Fits:
         if self.latest is not None and self.latest.describe()["status"] == "running":
             raise InvalidRequest("A fit is running, perhaps in another tab. Stop it first.", CHANGED)
 
-    def _await(self, fit: Fit) -> None:
+    def _finish_report(self, fit: Fit, out: Path, made: Path, report: Path) -> None:
+        """Wait for a report, whose command is to name files as users do, not as they lie in the folder of the page."""
         fit.process.wait()
+        if fit.process.result is not None:
+            text = made.read_text(encoding="utf-8").replace(str(out), "prior.safetensors")
+            if fit.table.is_copy:
+                text = text.replace(f"{fit.table.file.path.parent}{os.sep}", "")
+            report.write_text(text, encoding="utf-8")
         fit.is_complete = True
 
     def _finish(self, fit: Fit, out: Path) -> None:
@@ -128,7 +137,9 @@ class Fits:
                 return False
             self._slider = process = FitProcess(_arguments(fit.table, fit.settings, out, alpha))
         process.wait()
-        variant = load(out) if process.status == "done" else None
+        variant = None
+        with suppress(ValueError, OSError):  # then the slider has one place less
+            variant = load(out) if process.status == "done" else None
         with self._changing:
             if self._of_slider is not prior:
                 return False
@@ -155,5 +166,5 @@ def _load_fitted(fit: Fit, out: Path) -> LoadedPrior:
         warnings.simplefilter("ignore")  # the fit has told them
         grouped = group_rows(table.file, columns_of(settings), labels=predicts_labels(meta), **drops)
     shown = fit_arguments(table.name, table.file.format._asdict(), settings, "prior.safetensors")
-    known: Any = {"fit": shown, "settings": settings, "table": table.name, "format": table.file.format}
+    known: Any = {"fit": shown, "settings": settings, "table": table}
     return LoadedPrior(meta, out, table.name, tasks=grouped.tasks, dates=grouped.dates, **known)

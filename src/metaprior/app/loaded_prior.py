@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.app.chart_data import MAX_LINES, draw_tasks, rounded
+from metaprior.app.chart_data import MAX_LINES, draw_tasks
 from metaprior.app.messages import CHANGED, InvalidRequest
+from metaprior.app.open_table import OpenTable
 from metaprior.checks import counted
 from metaprior.prediction.ensemble import predicts_labels
-from metaprior.tables.csv_files import CsvFormat
 from metaprior.tasks.types import Task
 
-MAX_FIXED = 40  # inputs that the page lets fix one by one
 AUTO = "auto"  # the key of the prior whose alpha was chosen by the search
 
 
@@ -30,8 +29,7 @@ class LoadedPrior:
     dates: Sequence[str] = ()
     fit: list[str] | None = None  # arguments of `metaprior fit`, as the user would write them
     settings: dict[str, Any] | None = None  # of the fit
-    table: str | None = None
-    format: CsvFormat = CsvFormat()  # how the table is written
+    table: OpenTable | None = None  # that it was fitted to
     variants: dict[str, tuple[float, Any, Path]] = field(default_factory=dict)  # key to (alpha, meta, file)
 
     @property
@@ -82,7 +80,7 @@ class LoadedPrior:
         learned, scaling = getattr(self.meta, "feature_range_", None), self.meta.training_["scaling"]
         described = []
         x = np.concatenate([task.x for task in self.tasks]) if self.tasks else None
-        for i, name in enumerate(names[:MAX_FIXED]):
+        for i, name in enumerate(names):
             if learned is not None:
                 low, high = float(learned[0, i]), float(learned[1, i])
             else:
@@ -90,7 +88,7 @@ class LoadedPrior:
                 low, high = middle - 2.0 * spread, middle + 2.0 * spread
             typical = float(np.median(x[:, i])) if x is not None else (low + high) / 2.0
             high = high if high > low else low + 1.0
-            limits = dict(zip(("low", "high", "typical"), rounded([low, high, typical]), strict=True))
+            limits = {"low": low, "high": high, "typical": typical}
             described.append({"name": name, "dates": name in self.dates, **limits})
         return described
 
@@ -103,7 +101,7 @@ class LoadedPrior:
         else:
             low, high = (scaling["y_mean"] + sign * 2.5 * scaling["y_std"] for sign in (-1.0, 1.0))
         room = 0.12 * (high - low) or 1.0
-        return rounded([low - room, high + room])
+        return [low - room, high + room]
 
     def _candidates(self) -> dict[str, Any] | None:
         """Return the rows of the picture of the transfer report."""
@@ -141,6 +139,11 @@ def searched_alphas(meta: Any) -> list[float]:
     if report.score is None or not report.alpha.any() or meta.engine_ != "hierarchical":
         return []
     plain = np.ones(len(report.alpha), bool) if report.environment_effect is None else ~report.environment_effect
+    # Of several sources, only weights in proportion to their tasks: those that a number for alpha stands for.
+    sources = np.array([name != report.target for name in report.names])
+    counts = np.array([meta.training_["environments"][name]["tasks"] for name in report.names], float) * sources
+    shared = np.outer(report.alpha, counts / max(counts.sum(), 1.0))
+    plain &= np.isclose(shared, report.environment_weights * sources, atol=1e-6).all(axis=1)
     return sorted({round(float(alpha), 12) for alpha in report.alpha[plain]})
 
 

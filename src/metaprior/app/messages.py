@@ -18,8 +18,8 @@ PAGE_WORDS = {
     "environment": "the environment column",
     "coverage": "the coverage",
     "shared_classes=False": "labels of each task’s own",
-    "write them in other words": "choose “labels” under what y holds",
-    "use MetaGPRegressor": "choose “numbers” under what y holds",
+    "write them in other words": "choose “labels” under “The output holds”",
+    "use MetaGPRegressor": "choose “numbers” under “The output holds”",
     **{
         f"pandas.read_csv and {name}": f"the file’s {word} set to"
         for name, word in (("sep", "separator"), ("decimal", "decimal mark"), ("encoding", "encoding"))
@@ -61,7 +61,8 @@ def spoken(error: Any) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}."
     message = error.args[0] if getattr(error, "args", None) else str(error)
-    return message.spell(_on_page) if isinstance(message, Message) else str(message)
+    words = message.spell(_on_page) if isinstance(message, Message) else str(message)
+    return words.replace("explain: in adapt, at X = ", "explain: at ")
 
 
 def from_command(message: str, path: str, name: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from metaprior.app.messages import InvalidRequest
-from metaprior.tables.columns import Columns
+from metaprior.tables.columns import Columns, as_text
 from metaprior.tables.csv_files import CsvFormat, TableFile
 from metaprior.tables.guesses import guess_roles, summarize_columns
 from metaprior.tables.reading import column_names, read_table
@@ -61,13 +61,14 @@ def open_table(path: Path, name: str, is_copy: bool, how: CsvFormat) -> OpenTabl
     if not len(frame):
         raise InvalidRequest(f"{name} has a line of column names, but no rows.")
     head = frame.head(MAX_GUESSED)
-    columns = [{**asdict(each), "levels": _levels(head[each.name])} for each in summarize_columns(head)]
+    as_names = read_table(file, Columns(tuple(names), (), None)).head(MAX_GUESSED)  # as a fit reads names: 007 is not 7
+    columns = [{**asdict(each), "levels": _levels(as_names[each.name])} for each in summarize_columns(head)]
     shown = {
         "n_rows": len(frame),
         "n_guessed": len(head),
         "columns": columns,
         "rows": _first_rows(file, frame),
-        "guess": asdict(guess_roles(head)),
+        "guess": asdict(guess_roles(head, as_names)),
     }
     return OpenTable(file, name, is_copy, stamp, shown)
 
@@ -86,6 +87,9 @@ def _first_rows(file: TableFile, frame: Any) -> list[list[str]]:
 
 
 def _levels(series: Any) -> list[str]:
-    """Return the values of a column that has few."""
-    values = series.dropna().unique().tolist()
-    return sorted(str(value) for value in values) if len(values) <= MAX_LEVELS else []
+    """Return the values of a column that has few, as a fit names environments."""
+    try:
+        values = series.dropna().unique().tolist()
+    except TypeError:  # lists and the like
+        return []
+    return sorted(str(as_text(value)) for value in values) if len(values) <= MAX_LEVELS else []

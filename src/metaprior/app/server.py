@@ -103,18 +103,20 @@ class Handler(BaseHTTPRequestHandler):
 
     def _answer(self, respond: Callable[[str, dict[str, str]], None]) -> None:
         """Check where a request comes from, answer it, and turn errors into JSON."""
-        self._body_left = _length(self.headers.get("Content-Length"))
+        chunked = "Transfer-Encoding" in self.headers  # whose end would have to be read to be known
+        self._body_left = -1 if chunked else _length(self.headers.get("Content-Length"))
         try:
             url = urlsplit(self.path)
             self._check_sender(url.path)
             query = {name: values[0] for name, values in parse_qs(url.query).items()}
             respond(url.path.split("/", 2)[2], query)
         except InvalidRequest as error:
-            self._send_json({"error": str(error)}, error.status)
+            self._send_json({"error": self.server.workspace.tidy(str(error))}, error.status)
         except (ValueError, OSError, MemoryError) as error:
             if isinstance(error, ConnectionError | TimeoutError):
                 raise
-            self._send_json({"error": spoken(error) or type(error).__name__}, 400)
+            said = self.server.workspace.tidy(spoken(error))
+            self._send_json({"error": said or type(error).__name__}, 400)
         except Exception:
             traceback.print_exc()
             self._send_json({"error": "The server failed; its terminal shows why."}, 500)
@@ -123,7 +125,7 @@ class Handler(BaseHTTPRequestHandler):
         """Raise unless a request comes from this page: by its token, its host, and its origin if it says one."""
         if self.headers.get("Host") not in self.server.hosts:
             raise InvalidRequest("This server answers to its own address only.", 403)
-        given = path.split("/", 2)[1].encode()
+        given = "".join(path.split("/", 2)[1:2]).encode()
         if path.count("/") < 2 or not hmac.compare_digest(given, self.server.token.encode()):
             raise InvalidRequest("The address must have the token that `metaprior app` printed.", 403)
         origin, site = self.headers.get("Origin"), self.headers.get("Sec-Fetch-Site")
@@ -142,7 +144,7 @@ class Handler(BaseHTTPRequestHandler):
         elif path == "prior.safetensors":
             content = self.server.workspace.prior_file(query.get("alpha")).read_bytes()
             self._send(content, "application/octet-stream", "prior.safetensors")
-        elif path == "report.html" and (file := self.server.workspace.fits.report_file).exists():
+        elif path == "report.html" and (file := self.server.workspace.report):
             self._send(file.read_bytes(), "text/html; charset=utf-8", headers=REPORT_HEADERS)
         else:
             raise InvalidRequest("There is nothing at this address.", 404)
@@ -183,8 +185,11 @@ class Handler(BaseHTTPRequestHandler):
         self._body_left = 0
         try:
             request = json.loads(content)
+            json.dumps(request, ensure_ascii=False).encode()  # raises for half of a surrogate pair
         except (ValueError, RecursionError):
-            raise InvalidRequest("The request is not JSON.") from None
+            raise InvalidRequest("The request is not JSON in UTF-8.") from None
+        if b"\\u0000" in content:
+            raise InvalidRequest("The request has a NUL character.")
         if not isinstance(request, dict):
             raise InvalidRequest("The request must be a JSON object.")
         return request

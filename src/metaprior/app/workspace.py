@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from metaprior.app import exports
-from metaprior.app.chart_data import check_request, predict_chart
+from metaprior.app.chart_data import PREDICT, check_request, predict_chart
 from metaprior.app.fits import Fits, columns_of
 from metaprior.app.loaded_prior import LoadedPrior
 from metaprior.app.messages import CHANGED, InvalidRequest, check
@@ -20,6 +20,7 @@ from metaprior.app.recipes import FIT
 from metaprior.datasets import Sinusoid
 from metaprior.estimators.persistence import load
 from metaprior.tables.csv_files import ENDINGS, CsvFormat, as_csv_format
+from metaprior.tables.sniffing import sniff_format
 
 PRIOR_ENDING = ".safetensors"
 A_TABLE = "a table (.csv, .tsv, .parquet, also compressed)"
@@ -59,7 +60,7 @@ class Workspace:
             "fit": None if fits.latest is None else fits.latest.describe(),
             "slider": [{"key": key, "alpha": alpha} for alpha, key in variants],
             "slider_left": fits.slider_left,
-            "has_report": fits.report_file.exists(),
+            "has_report": self.report is not None,
         }
 
     def close(self) -> None:
@@ -72,7 +73,7 @@ class Workspace:
         if path.name.lower().endswith(PRIOR_ENDING):
             self._open_prior(path, path.name)
         else:
-            self._open_table(path, path.name, False, CsvFormat())
+            self._open_table(path, path.name, False, sniff_format(path))
 
     def upload(self, name: str, receive: Receive) -> dict[str, Any]:
         """Open an uploaded table or prior."""
@@ -81,7 +82,7 @@ class Workspace:
             if path.name.lower().endswith(PRIOR_ENDING):
                 self._open_prior(path, name)
             else:
-                self._open_table(path, name, True, CsvFormat())
+                self._open_table(path, name, True, sniff_format(path))
         except Exception:
             shutil.rmtree(path.parent, ignore_errors=True)
             raise
@@ -122,11 +123,20 @@ class Workspace:
         prior = self.prior
         if prior is None or prior.settings is None:
             raise InvalidRequest("A report needs a prior that was fitted on this page.", CHANGED)
-        table = self._unchanged_table()
-        if prior.table != table.name or prior.format != table.file.format:
-            raise InvalidRequest(f"The prior was fitted to {prior.table}, which is not open any more.", CHANGED)
-        self.fits.start_report(table, prior.settings)
+        if prior.table is None or prior.table.has_changed:
+            raise InvalidRequest("The table has changed since the fit: fit again, then ask for a report.", CHANGED)
+        self.fits.start_report(prior)
         return self.progress()
+
+    @property
+    def report(self) -> Path | None:
+        """The report of the prior, if it was made."""
+        file = None if self.prior is None else self.fits.report_file(self.prior.revision)
+        return file if file is not None and file.exists() else None
+
+    def tidy(self, message: str) -> str:
+        """Return a message without the folders that uploads are kept in."""
+        return re.sub(re.escape(str(self.folder)) + r"/upload-\d+/", "", message)
 
     def stop(self, request: dict[str, Any]) -> dict[str, Any]:
         """Stop the fit that runs, if one does."""
@@ -227,6 +237,7 @@ class Workspace:
         return prior
 
     def _prior_and_meta(self, request: dict[str, Any]) -> tuple[LoadedPrior, Any]:
+        check(PREDICT, request)
         prior = self._current_prior(request)
         meta = prior.at(request.get("alpha"))[1]
         check_request(meta, request)

@@ -20,6 +20,7 @@ from metaprior.search.candidates import Choice
 # weights for the other. Gains with a long tail of losses break it (docs/choosing-alpha.md).
 CERTAIN, PROBABLE = 0.99, 0.84
 UNCLEAR = "unclear"
+MAX_NAMED = 4  # sources in the plain words
 MAX_GROUPS = 20  # of target tasks, each weighted by the others
 NO_SOURCE = "All tasks are of one environment: there is no source whose weight could be chosen."
 SCORES = {"readings": "log density", "labels": "log probability"}  # of held-out ones, by what y holds
@@ -130,15 +131,17 @@ class TransferReport:
             one = "All tasks come from one environment, so there is nothing to transfer."
             return f"{one} A new task is predicted from what these {self.n_target_tasks} tasks have in common."
         sources = [name for name in self.names if name != self.target]
-        others = sources[0] if len(sources) == 1 else f"{len(sources)} other environments"
-        share = f"{100 * float(self.weight @ self.alpha):.0f}% of the weight"
-        counts = f"In predictions {others} {'gets' if len(sources) == 1 else 'get'} {share}, {self.target} the rest."
+        shares = dict(zip(self.names, self.weight @ self.environment_weights, strict=True))
+        others = sources[0] if len(sources) == 1 else "the other environments"
+        listed = [f"{name} {100.0 * shares[name]:.0f}%" for name in sources[:MAX_NAMED]]
+        rest = f" and {len(sources) - MAX_NAMED} more" if len(sources) > MAX_NAMED else ""
+        counts = f"Weights in predictions: {', '.join(listed)}{rest}, {self.target} {100.0 * shares[self.target]:.0f}%."
         if self.judgment is None:
             return f"It was not measured whether the tasks of {others} help to predict those of {self.target}. {counts}"
         assert self.source_gain is not None
         change = 100.0 * math.expm1(self.source_gain[0])
         more = f"{abs(change):.2g}% {'more' if change >= 0 else 'less'} probable"
-        held_out = f"left-out {self.outputs} of {self.target} are {more} with them than without"
+        held_out = f"left-out {self.outputs} of {self.target} are on average {more} with them than without"
         if self.judgment == UNCLEAR:
             words = f"It is unclear whether the tasks of {others} help to predict new tasks of {self.target}"
         else:

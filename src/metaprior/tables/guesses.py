@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from metaprior.checks import counted
+from metaprior.tables.columns import as_text
 
 TASK = re.compile(r"(^|[_\W])(id|ids|task|subject|patient|person|group|unit|tree|school|case|user|site|station)", re.I)
 ENVIRONMENT = re.compile(
@@ -47,8 +48,12 @@ def summarize_columns(frame: Any) -> list[ColumnSummary]:
     return [ColumnSummary(name, _kind(frame[name]), *_counts(frame[name])) for name in frame.columns]
 
 
-def guess_roles(frame: Any) -> Guess:
-    """Guess the roles of the columns of a data frame, of which the first rows are enough."""
+def guess_roles(frame: Any, names: Any = None) -> Guess:
+    """Guess the roles of the columns of a data frame, of which the first rows are enough.
+
+    `names` is the same table with text as it is written, as a fit reads the names of tasks and environments.
+    """
+    names = frame if names is None else names
     guess, columns = Guess(), {column.name: column for column in summarize_columns(frame)}
     guess.task = _guess_task(frame, columns, guess.reasons)
     free = [name for name in columns if name != guess.task and columns[name].n_distinct > 0]
@@ -57,8 +62,8 @@ def guess_roles(frame: Any) -> Guess:
         guess.environment = _guess_environment(columns, constant, guess)
         free = [name for name in free if name not in constant] or [name for name in free if name != guess.environment]
     if guess.environment is not None and guess.task is not None:
-        tasks = frame.groupby(guess.environment, observed=True)[guess.task].nunique()
-        guess.target = str(tasks.idxmin())
+        tasks = names.groupby(guess.environment, observed=True)[guess.task].nunique()
+        guess.target = str(as_text(tasks.idxmin()))
         few = f"it has the fewest tasks, {int(tasks.min())} of {int(tasks.sum())}"
         guess.reasons["target"] = f"{few}. Choose the one that you want to predict in."
     guess.y = _guess_output(columns, free, guess.reasons)
@@ -76,7 +81,11 @@ def _kind(series: Any) -> str:
 
 
 def _counts(series: Any) -> tuple[int, int]:
-    return int(series.nunique()), int(series.isna().sum())
+    """Return the numbers of different values, none of cells that hold lists and the like, and of missing ones."""
+    try:
+        return int(series.nunique()), int(series.isna().sum())
+    except TypeError:
+        return 0, int(series.isna().sum())
 
 
 def _guess_task(frame: Any, columns: dict[str, ColumnSummary], reasons: dict[str, str]) -> str | None:
