@@ -17,7 +17,7 @@ run: .venv/.run
 test: .venv/.test
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
-test-all: .venv/.test
+test-all: .venv/.libraries
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m ""
 
 # The page in a real browser: chromium from the machine, or installed by apt-get where that is allowed.
@@ -75,6 +75,10 @@ $(BIN)/python:
 
 .venv/.browser: .venv/.test
 	$(BIN)/python -m pip install --quiet --editable ".[studies,test,browser]" --editable studies
+	touch $@
+
+.venv/.libraries: .venv/.test
+	$(BIN)/python -m pip install --quiet --editable ".[studies,test,libraries]" --editable studies
 	touch $@
 
 .venv/.check: $(BIN)/python pyproject.toml studies/pyproject.toml

@@ -12,14 +12,12 @@ from urllib.parse import quote
 
 import numpy as np
 import pandas as pd
-import pytest
 from typer.testing import CliRunner
 
 from metaprior.app.server import make_server
 from metaprior.app.workspace import Workspace
 from metaprior.cli import app as command_line
 
-bug = pytest.mark.xfail  # of a test that shows a fault which is not yet corrected
 JSON, BYTES = "application/json", "application/octet-stream"
 PATIENTS = Path(str(resources.files("metaprior").joinpath("datasets", "example", "patients.csv")))
 PATIENT_ROLES = {

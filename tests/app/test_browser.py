@@ -22,7 +22,7 @@ from browser_client import (
     settle,
     values,
 )
-from page_client import PATIENT_ROLES, PATIENTS, bug, readings_table, serving, wait_until
+from page_client import PATIENT_ROLES, PATIENTS, readings_table, serving, wait_until
 
 from metaprior import load
 from metaprior.app import chart_data, loaded_prior
@@ -31,7 +31,6 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(bool(MISSING), reason=f"needs {', '.join(MISSING)}: `make test-browser` installs them"),
 ]
-NESTED = bug(reason="axe-core: nested-interactive, charts of role img have readings that can be focused")
 FIT = 1e3 * 120.0  # milliseconds for a fit on a busy machine
 
 
@@ -475,7 +474,9 @@ def test_the_keyboard_is_enough_to_fit(browser, page):
         "table",
         "fitting",
         "refused",
-        *(pytest.param(each, marks=NESTED) for each in ("fitted", "map", "labels")),
+        "fitted",
+        "map",
+        "labels",
     ],
 )
 @pytest.mark.parametrize("scheme", ["light", "dark"])

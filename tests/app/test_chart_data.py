@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from page_client import bug
 
 from metaprior import load
 from metaprior.app.chart_data import (
@@ -128,7 +127,6 @@ def test_probabilities_of_labels_of_a_task_of_its_own_keep_the_order_of_the_requ
     assert shown["probabilities"][0][0] > shown["probabilities"][1][0]
 
 
-@bug(reason="classes come sorted, but their probabilities in the order of the request")
 def test_classes_come_in_the_order_of_their_probabilities(prior):
     meta = prior("own labels")
     assert predict_chart(meta, chart(meta, classes=["red", "green"]))["classes"] == ["red", "green"]
@@ -224,7 +222,6 @@ def test_requests_that_do_not_fit_the_prior_are_refused_by_name(predicting, chan
     assert said in answer.error
 
 
-@bug(reason="a map without second or second_range: KeyError, 500 and a traceback")
 @pytest.mark.parametrize(
     "changed", [{"map": True}, {"map": True, "second": 1}, {"map": True, "second_range": [0.0, 1.0]}]
 )

@@ -9,11 +9,9 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-from page_client import PATIENT_ROLES, PATIENTS, bug, labels_table, readings_table, serving
+from page_client import PATIENT_ROLES, PATIENTS, labels_table, readings_table, serving
 
 READINGS = [{"x": [2.0], "y": 84.0}, {"x": [20.5], "y": 91.25}, {"x": [40.0], "y": 78.0}]
-OWN = bug(reason="labels of which no reading has any are left out of the export, or it is refused")
-SEMICOLONS = bug(reason="downloads have commas, but the prior remembers the separator of its table")
 ENVIRONMENT = {**os.environ, "PYTHONUTF8": "1"}
 
 
@@ -94,7 +92,7 @@ def own_labels(page, readings):
     return page.chart(readings=readings, classes=["green", "red"])
 
 
-@pytest.mark.parametrize("n_readings", [pytest.param(0, marks=OWN), pytest.param(1, marks=OWN), 2])
+@pytest.mark.parametrize("n_readings", [0, 1, 2])
 def test_labels_of_a_task_of_its_own_are_exported_as_they_are_shown(predicting, n_readings):
     page = predicting("own labels")
     request = own_labels(page, [{"x": [1.0], "y": 0}, {"x": [9.0], "y": 1}][:n_readings])
@@ -128,7 +126,6 @@ def fit_and_take(page, name, content, roles, folder, how=None, **chart):
     return take_along(page, request, folder, name, content)
 
 
-@SEMICOLONS
 @pytest.mark.slow
 def test_a_table_with_semicolons_gives_the_same_by_command_line_and_by_python(page, tmp_path):
     content = readings_table().to_csv(index=False, sep=";").encode()
@@ -140,7 +137,6 @@ def test_a_table_with_semicolons_gives_the_same_by_command_line_and_by_python(pa
     check_same(run_commands(commands, tmp_path), predictions)
 
 
-@SEMICOLONS
 def test_readings_that_were_saved_are_loaded_again(page, tmp_path):
     """Also where the table, and so the prior, has semicolons."""
     from page_client import fit

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from page_client import PATIENTS, bug, wait_until
+from page_client import PATIENTS, wait_until
 
 from metaprior.app import fit_process
 from metaprior.app.fit_process import FitProcess
@@ -117,7 +117,6 @@ def test_its_children_are_stopped_too(run_instead, tmp_path):
     wait_until(lambda: not is_alive(child), 3)
 
 
-@bug(reason="stop() signals the process group also after the process has ended")
 def test_nothing_is_killed_once_the_process_has_ended(run_instead, monkeypatch):
     """Its number may belong to another process by then."""
     process = run_instead("print('{}')")

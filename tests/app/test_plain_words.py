@@ -55,7 +55,7 @@ def test_the_judgment_and_its_words(gain, error, expected):
         "does not help": "The tasks of north do not help to predict new tasks of south:",
     }[expected]
     assert first.startswith(said)
-    assert second == "In predictions north gets 25% of the weight, south the rest."
+    assert second == "Weights in predictions: north 25%, south 75%."
     assert (expected == "unclear") == found.verdict.startswith("It is unclear")
 
 
@@ -73,8 +73,8 @@ def test_the_level_depends_on_the_number_of_tasks():
 
 def test_several_sources():
     words = report(0.2, names=("east", "north", "south")).plain_words
-    assert "The tasks of 2 other environments help" in words
-    assert words.endswith("In predictions 2 other environments get 25% of the weight, south the rest.")
+    assert "The tasks of the other environments help" in words
+    assert words.endswith("Weights in predictions: east 12%, north 12%, south 75%.")
 
 
 @pytest.mark.parametrize("changed", [{"names": ("south",), "alpha": 0.0}, {"n_source_tasks": 0}])
@@ -90,7 +90,7 @@ def test_nothing_compared():
     assert found.plain_words.startswith(
         "It was not measured whether the tasks of north help to predict those of south."
     )
-    assert found.plain_words.endswith("south the rest.")
+    assert found.plain_words.endswith("south 75%.")
 
 
 def test_no_symbols_in_any_case():

@@ -45,7 +45,7 @@ def format_arguments(how: dict[str, Any]) -> list[str]:
     return [f"--{name}={how[name]}" for name in usual if how.get(name) not in (usual[name], None)]
 
 
-def command_lines(fit: Sequence[str] | None, prior: str, coverage: float, stored: dict[str, Any]) -> str:
+def command_lines(fit: Sequence[str] | None, prior: str, coverage: float, stored: dict[str, Any] | None = None) -> str:
     """Return the command lines that fit the prior, if it was fitted on the page, and predict as the page does.
 
     `stored` is how the table of the fit was written; the page's downloads are written in the usual way.
@@ -53,7 +53,7 @@ def command_lines(fit: Sequence[str] | None, prior: str, coverage: float, stored
     lines = [f"metaprior fit {shlex.join(fit)}"] if fit is not None else []
     readings = "readings.csv predictions.csv"  # the page's download of predictions has the inputs to predict at
     predict = f"metaprior predict {shlex.quote(prior)} {readings} --one-task --coverage {coverage:g} --out again.csv"
-    predict += " --sep , --decimal . --encoding utf-8" if format_arguments(stored) else ""
+    predict += " --sep , --decimal . --encoding utf-8" if format_arguments(stored or {}) else ""
     return "\n".join([*lines, predict])
 
 

@@ -2,7 +2,7 @@
 /* The table, the roles of its columns, the fit, and what it has learned. */
 const fitPanel = (() => {
   const ROLES = [["", "not used"], ["task", "names the task"], ["x", "input"], ["y", "output"], ["environment", "environment"]];
-  let table = null;
+  let table = null, mine = false; // whether this tab has begun the fit, or opened the file
 
   function showTable(given) {
     table = given;
@@ -90,6 +90,7 @@ const fitPanel = (() => {
     };
     const progress = await page.attempt(() => server.post("api/fit", request));
     if (!progress) return;
+    mine = true;
     Object.assign(page.state, progress);
     showFit(progress.fit);
     page.watch();
@@ -131,13 +132,22 @@ const fitPanel = (() => {
     byId("environments").textContent = `${prior.name}. ${prior.environments.join("; ")}.`;
     byId("fit-notes").replaceChildren(...(page.state.fit?.notes ?? []).map((note) => html("p", { className: "note small" }, note)));
     byId("candidates-figure").hidden = !prior.candidates;
-    if (prior.candidates) charts.candidates(byId("candidates"), prior.candidates.rows, prior.candidates.label);
+    if (prior.candidates) drawCandidates(prior.candidates);
   }
 
-  const open = (file) => page.attempt(async () => {
+  function drawCandidates({ rows, label }) {
+    const width = Math.min(Math.max(byId("candidates-figure").clientWidth || 720, 340), 900);
+    charts.candidates(byId("candidates"), rows, label, width);
+  }
+
+  async function open(file) {
+    const before = byId("table-words").textContent;
     byId("table-words").textContent = `Reading ${file.name} …`;
-    page.show(await server.upload("api/table", file));
-  });
+    mine = true;
+    const state = await page.attempt(() => server.upload("api/table", file));
+    if (state) page.show(state);
+    else byId("table-words").textContent = before;
+  }
   byId("file").addEventListener("change", (event) => {
     if (event.target.files.length) open(event.target.files[0]);
     event.target.value = "";
@@ -162,5 +172,12 @@ const fitPanel = (() => {
   byId("reread").addEventListener("click", () => page.attempt(async () => page.show(await server.post("api/format",
     { sep: byId("sep").value, decimal: byId("decimal").value, encoding: byId("encoding").value }))));
 
-  return { showTable, showFit, showPrior };
+  // Whether what has just come was asked for in this tab; asked once.
+  function isMine() {
+    const was = mine;
+    mine = false;
+    return was;
+  }
+
+  return { showTable, showFit, showPrior, isMine };
 })();

@@ -2,15 +2,17 @@
 /* A new task: readings that are clicked into a chart or typed, and what the prior predicts from them. */
 const newTask = (() => {
   const NEAR = 16, MAX_UNDO = 200; // pixels to a reading that is meant; steps
+  const MAX_FIXED = 40; // inputs with a field of their own; others keep their typical value
   const MOVES = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
   const { chart, second } = taskChart;
   let prior = null, task = null, past = [], tasks = null, shown = null, drawn = { frames: [], places: [] };
-  let isAsking = false, asksAgain = false, dragged = null, focused = null, domain = null;
+  let isAsking = false, asksAgain = false, dragged = null, isMoved = false, focused = null, domain = null;
 
   const view = () => ({ prior, task, shown, tasks, domain });
   const isMap = () => task.view === "map";
   const range = (i) => taskChart.range(prior, i);
-  const key = () => `${location.pathname}${prior.revision}`;
+  // Readings outlive a reload, and a fit to the same columns.
+  const key = () => `${location.pathname}${JSON.stringify([prior.inputs.map((each) => each.name), prior.output, prior.classes])}`;
 
   function showPrior(given) {
     prior = given;
@@ -21,6 +23,8 @@ const newTask = (() => {
       readings: [], axis: 0, second: prior.inputs.length > 1 ? 1 : 0, view: prior.inputs.length === 2 ? "map" : "line",
       fixed: prior.inputs.map((each) => each.typical), classes: prior.classes ?? ["A", "B"], label: 0, alpha: "auto",
     };
+    task.alpha = "auto";
+    byId("save-prior").href = "prior.safetensors";
     byId("slider-row").hidden = true;
     byId("pick-row").hidden = true;
     showViews();
@@ -87,17 +91,18 @@ const newTask = (() => {
     past.splice(0, past.length - MAX_UNDO);
   }
 
-  function change(how) {
+  function change(how, withTable = true) {
     remember();
     how();
-    changed();
+    changed(withTable);
   }
 
-  function changed() {
+  // A table that is typed into is not shown again: its field would lose the focus.
+  function changed(withTable = true) {
     sessionStorage.setItem(key(), JSON.stringify(task));
     byId("undo").disabled = !past.length;
     byId("clear").disabled = !task.readings.length;
-    showReadings();
+    if (withTable) showReadings();
     draw();
     ask();
   }
@@ -185,13 +190,16 @@ const newTask = (() => {
     if (!near && !isInside) return;
     event.preventDefault();
     f.svg.setPointerCapture(event.pointerId);
-    if (near) remember();
+    isMoved = !near;
     dragged = focused = near ? near.i : add(f.ix(px), f.iy(py));
-    changed();
+    if (near) draw();
+    else changed();
   }
 
   function onMove(event, k) {
     if (dragged === null) return;
+    if (!isMoved) remember();
+    isMoved = true;
     const f = drawn.frames[k], [px, py] = position(event, f), { box } = f;
     const inside = (value, low, span) => Math.min(Math.max(value, low), low + span);
     place(task.readings[dragged], f.ix(inside(px, box.x, box.width)), f.iy(inside(py, box.y, box.height)));
@@ -202,7 +210,7 @@ const newTask = (() => {
   function onUp() {
     if (dragged === null) return;
     dragged = null;
-    changed();
+    if (isMoved) changed();
   }
 
   function onKey(event, i) {
@@ -278,7 +286,7 @@ const newTask = (() => {
       select("along", task.axis, names.filter(([i]) => !isMap() || i !== task.second), (value) => { task.axis = Number(value); });
       if (isMap()) select("and", task.second, names.filter(([i]) => i !== task.axis), (value) => { task.second = Number(value); });
     }
-    for (const [i, name] of names.filter(([each]) => !isShown(each))) {
+    for (const [i, name] of names.filter(([each]) => !isShown(each)).slice(0, MAX_FIXED)) {
       parts.push(html("label", {}, `${name} = `, field(i, task.fixed[i], `${name} is`, (value) => { task.fixed[i] = value; })));
     }
     for (const [i, name] of names.filter(([each]) => isShown(each))) {
@@ -358,7 +366,7 @@ const newTask = (() => {
     event.target.value = "";
   });
   document.addEventListener("keydown", (event) => {
-    const isField = event.target.matches?.("input[type=text], textarea");
+    const isField = event.target.matches?.("input:not([type=range], [type=checkbox], [type=radio]), textarea");
     if (!prior || isField || event.shiftKey || !(event.ctrlKey || event.metaKey) || event.key.toLowerCase() !== "z") return;
     event.preventDefault();
     undo();

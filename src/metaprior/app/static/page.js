@@ -22,12 +22,13 @@ const page = (() => {
     document.title = state.prior ? `${state.prior.name} – metaprior` : "metaprior";
     byId("footer").textContent = `metaprior ${state.version}`;
     if (!before || before.table?.revision !== state.table?.revision) fitPanel.showTable(state.table);
-    showProgress(state);
     if (before?.prior?.revision !== state.prior?.revision) {
       fitPanel.showPrior(state.prior);
       newTask.showPrior(state.prior);
       if (before && state.prior) byId("transfer-panel").scrollIntoView();
+      if (before?.prior && state.prior && !fitPanel.isMine()) say("The prior was replaced in another tab; this is the new one.", "note");
     }
+    showProgress(state);
     byId("export-panel").hidden = !state.prior;
     watch();
   }

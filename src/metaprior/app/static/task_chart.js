@@ -22,6 +22,7 @@ const taskChart = (() => {
     byId("second-figure").hidden = !isMap || prior.labels;
     for (const id of ["coverage-row", "show-row"]) byId(id).hidden = isMap || prior.labels;
     const frames = isMap ? drawMaps(view) : [drawLines(view)];
+    for (const f of frames) f.svg.setAttribute("role", "group"); // an image has nothing inside to be focused
     const places = frames.flatMap((f, k) => task.readings.map((reading, i) => drawReading(view, f, reading, i, k)));
     return { frames, places };
   }

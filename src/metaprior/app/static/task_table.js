@@ -28,7 +28,7 @@ const taskTable = (() => {
     const head = html("tr", {}, ...names.map((name) => html("th", { scope: "col" }, name)));
     const rows = task.readings.map((reading, i) => {
       const cells = prior.inputs.map((each, j) => field(reading.x[j], `${each.name} of reading ${i + 1}`, each.dates,
-        (value) => change(() => { reading.x[j] = value; }), refuse));
+        (value) => change(() => { reading.x[j] = value; }, false), refuse));
       const button = html("button", { type: "button", ariaLabel: `Remove reading ${i + 1}` }, "×");
       button.addEventListener("click", () => remove(i));
       const all = [...cells, output(prior, task, reading, i, change, refuse), button];
@@ -40,7 +40,7 @@ const taskTable = (() => {
   }
 
   function output(prior, task, reading, i, change, refuse) {
-    const label = `${prior.output} of reading ${i + 1}`, set = (value) => change(() => { reading.y = value; });
+    const label = `${prior.output} of reading ${i + 1}`, set = (value) => change(() => { reading.y = value; }, false);
     if (!prior.labels) return field(reading.y, label, false, set, refuse);
     const select = html("select", { ariaLabel: label }, ...task.classes.map((name, k) => html("option", { value: k }, name)));
     select.value = reading.y;
