@@ -84,7 +84,6 @@ def test_the_whole_story_from_a_table_to_exported_predictions(browser, page):
         assert tab.get_by_label("Role of heart_rate").input_value() == "y"
         assert tab.locator("#target").input_value() == "south"
         assert "each the same in all rows of a task" in tab.locator("#reasons").inner_text()
-        tab.locator("#rows-details summary").click()
         assert "N01" in tab.locator("#rows").inner_text()
         screenshot(tab, "page-table.png", "header")
         tab.locator("#fit").click()
@@ -489,7 +488,6 @@ def test_no_serious_fault_of_accessibility_and_no_overflow_on_a_phone(browser, f
         if state in ("table", "fitting"):
             tab.get_by_role("button", name="Heart rates in two hospitals").click()
             tab.locator("#fit").wait_for()
-            tab.locator("#rows-details summary").click()
             tab.locator("#options summary").click()
         if state == "fitting":
             tab.locator("#fit").click()

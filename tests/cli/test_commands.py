@@ -159,7 +159,7 @@ def test_evaluate_compares_with_the_baseline(folder, tmp_path):
     out, picture = tmp_path / "metrics.csv", tmp_path / "calibration.png"
     result = call("evaluate", folder / "prior.safetensors", folder / "test.csv", "--out", out, "--plot", picture)
     assert "scikit-learn GP" in words(result)
-    assert "30 tasks, 5 readings of each as context" in words(result)
+    assert "30 tasks, with 5 random readings of each as context" in words(result)
     per_task = pd.read_csv(out)
     assert len(per_task) == 30
     parsed = json.loads(call("evaluate", folder / "prior.safetensors", folder / "test.csv", "--json").stdout)

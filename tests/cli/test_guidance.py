@@ -210,7 +210,7 @@ def test_two_numbers_may_be_labels(folder, tmp_path):
         (("fit", "{folder}/sales.csv", "--task", "shop", "--x", "wek", "--y", "sold"), "did you mean 'week'?"),
         (("fit", "{folder}/sales.csv", "--nonsense"), "No such option"),
         (("fit",), "Missing argument"),
-        (("evaluate", "{folder}/prior", "{folder}/new.csv", "--context", "many"), "valid integer"),
+        (("evaluate", "{folder}/prior", "{folder}/new.csv", "--context", "many"), "--context must be"),
         (("predict", "{folder}/prior", "{folder}/nowhere.csv", "{folder}/asked.csv"), "nowhere.csv does not exist"),
         (("info", "{folder}/sales.csv"), "not a file saved by metaprior"),
         (("fti",), "No such command"),
@@ -292,7 +292,7 @@ def test_a_table_may_come_through_a_pipe(folder, tmp_path):
     os.close(writer)
     result = call("evaluate", folder / "prior", f"/dev/fd/{reader}")
     os.close(reader)
-    assert "2 tasks, 5 readings of each as context." in words(result)
+    assert "2 tasks, with 5 random readings of each as context." in words(result)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_a_file_names_what_fitted_its_prior(flat, tmp_path):
         ({"engine": "other"}, "holds a prior fitted by 'other', which this version does not know"),
         ({"engine": ["flat"]}, r"engine must be text; got \['flat'\]"),
         ({"spread": 0.0}, r"spread must be a finite number from .*; got 0\.0"),
-        ({"spread": "wide"}, "spread must be a finite number from .*; the file has 'wide'"),
+        ({"spread": "wide"}, "spread must be a finite number from .*; got 'wide'"),
     ],
 )
 def test_a_file_that_cannot_be_read_says_why(flat, tmp_path, change, message):

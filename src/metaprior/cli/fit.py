@@ -205,10 +205,10 @@ def _train(tasks: TrainingData, target: str | None, settings: dict[str, Any], se
     meta = kind(**given, random_state=seed)
     checkpoint = checkpoint_path(path)
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    tell_on_stop("The checkpoint is kept: run the same command again to resume.", checkpoint)
     if checkpoint.exists():
         found = f"found a checkpoint of an interrupted fit, {checkpoint}"
         print_note(f"{found}; it is resumed if it belongs to this fit, and kept if not.")
-    tell_on_stop("The checkpoint is kept: run the same command again to resume.", checkpoint)
     arguments = {"target_tasks" if not name else f"source_tasks[{name!r}]": at for name, at in tasks.places.items()}
     with tasks_by_name(tasks.source, tasks.columns["y"], arguments):
         if target is None:

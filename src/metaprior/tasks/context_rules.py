@@ -19,14 +19,11 @@ class ContextRule(NamedTuple):
     size: int | None = None  # None: half of the readings
 
     def words(self, noun: str) -> str:
-        """Return the rule in words, given what a reading is called: "the first 5 readings"."""
-        if self.kind == FIRST:
-            return f"the first half of the {noun}s" if self.size is None else f"the first {counted(self.size, noun)}"
-        return (
-            f"half of the {noun}s, drawn at random"
-            if self.size is None
-            else f"{counted(self.size, noun)}, drawn at random"
-        )
+        """Return the rule in words, given what a reading is called: "the first 5 readings", "5 random readings"."""
+        which = "first" if self.kind == FIRST else "random"
+        if self.size is None:
+            return f"{'the' if self.kind == FIRST else 'a'} {which} half of the {noun}s"
+        return f"the first {counted(self.size, noun)}" if self.kind == FIRST else counted(self.size, f"random {noun}")
 
     @property
     def is_default(self) -> bool:
