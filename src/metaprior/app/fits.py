@@ -102,11 +102,14 @@ class Fits:
     def _finish_report(self, fit: Fit, out: Path, made: Path, report: Path) -> None:
         """Wait for a report, whose command is to name files as users do, not as they lie in the folder of the page."""
         fit.process.wait()
-        if fit.process.result is not None:
-            text = made.read_text(encoding="utf-8").replace(str(out), "prior.safetensors")
-            if fit.table.is_copy:
-                text = text.replace(f"{fit.table.file.path.parent}{os.sep}", "")
-            report.write_text(text, encoding="utf-8")
+        try:
+            if fit.process.result is not None:
+                text = made.read_text(encoding="utf-8").replace(str(out), "prior.safetensors")
+                if fit.table.is_copy:
+                    text = text.replace(f"{fit.table.file.path.parent}{os.sep}", "")
+                report.write_text(text, encoding="utf-8")
+        except OSError as error:  # a full disk, say
+            fit.problem = spoken(error)
         fit.is_complete = True
 
     def _finish(self, fit: Fit, out: Path) -> None:

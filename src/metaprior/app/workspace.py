@@ -159,7 +159,7 @@ class Workspace:
         return {"tasks": prior.draw_tasks(axis)}
 
     def predictions_csv(self, request: dict[str, Any]) -> bytes:
-        """Return the predictions along the chart's axis as a CSV file."""
+        """Return what the chart shows as a CSV file."""
         prior, meta = self._prior_and_meta(request)
         with self._computing:
             return exports.predictions_csv(prior, meta, request)
