@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export METAPRIOR_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: run test test-all test-browser bench peers mutants check format docs clean
+.PHONY: run test test-all test-browser bench peers mutants check format docs gallery clean
 
 run: .venv/.run
 	$(BIN)/metaprior demo --out demo
@@ -55,10 +55,15 @@ format: .venv/.check
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The site is read from text and docstrings; nothing of metaprior is run to build it.
+# The site is read from text and docstrings, and from the pages of examples that `make gallery` has made; nothing of
+# metaprior is run to build it.
 docs: .venv/.docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 TQDM_DISABLE=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "Open site/index.html, or, with search: $(PYTHON) -m http.server --directory site"
+
+# Run the examples that have changed since their pages in docs/gallery were made. They need their data, in METAPRIOR_DATA.
+gallery: .venv/.gallery
+	METAPRIOR_GALLERY=1 NO_MKDOCS_2_WARNING=1 PYTHONWARNINGS=ignore::DeprecationWarning $(BIN)/mkdocs build --strict --quiet
 
 # Debian's python3 may come without ensurepip: then the machine's own pip fills the environment.
 $(BIN)/python:
@@ -77,7 +82,11 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet --editable ".[studies,test,browser]" --editable studies
 	touch $@
 
+# Torch from its index of CPU builds, or from wherever pip looks: the default wheels for Linux bring gigabytes of CUDA.
+TORCH := --quiet --retries 1 --no-deps torch==2.13.0 --extra-index-url https://download.pytorch.org/whl/cpu
+
 .venv/.libraries: .venv/.test
+	$(BIN)/python -m pip install $(TORCH)
 	$(BIN)/python -m pip install --quiet --editable ".[studies,test,libraries]" --editable studies
 	touch $@
 
@@ -97,10 +106,13 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet --editable ".[docs]"
 	touch $@
 
-# Torch from its index of CPU builds, or from wherever pip looks: the default wheels for Linux bring gigabytes of CUDA.
+.venv/.gallery: .venv/.docs
+	$(BIN)/python -m pip install $(TORCH)
+	$(BIN)/python -m pip install --quiet --editable ".[docs,studies,peers,botorch]" --editable studies
+	touch $@
+
 .venv/.bench: $(BIN)/python pyproject.toml studies/pyproject.toml
-	$(BIN)/python -m pip install --quiet --retries 1 --no-deps torch==2.13.0 \
-		--extra-index-url https://download.pytorch.org/whl/cpu
+	$(BIN)/python -m pip install $(TORCH)
 	$(BIN)/python -m pip install --quiet --editable ".[studies,bench]" --editable studies
 	touch $@
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
+# Workers share few cores. Threads of OpenMP that wait for each other made a test of seconds take minutes.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Most of the suite's time is compiling. Programs are small here, so compile them quickly rather than well.
 QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 if version("jaxlib").startswith("0.10."):  # XLA aborts at a flag that it does not know, as from 0.11 on

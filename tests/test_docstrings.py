@@ -26,6 +26,8 @@ CLASSES = {name: value for name, value in PUBLIC.items() if inspect.isclass(valu
 @pytest.mark.parametrize("name", MODULES)
 @pytest.mark.filterwarnings("ignore")
 def test_examples_run(name):
+    if name.startswith("metaprior.botorch"):
+        pytest.importorskip("botorch")
     with jax.numpy_rank_promotion("allow"):
         failed, tried = doctest.testmod(importlib.import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE)
     assert tried > 0

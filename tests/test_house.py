@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "src" / "metaprior").rglob("*.py"))
 MAX_FUNCTION_LINES = 60
 # Command functions are long by their options, constructors by their parameters.
-LONG_BY_SIGNATURE = {"fit"}
+LONG_BY_SIGNATURE = {"fit", "predict", "predict_frame"}
 
 
 def test_no_two_modules_share_a_name():
@@ -41,6 +41,16 @@ def test_there_are_at_most_nine_layers():
 
 def test_there_are_at_most_twelve_hard_dependencies():
     assert len(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]) <= 12
+
+
+def test_folders_of_tests_do_not_pass_for_libraries():
+    """A folder on pytest's path is importable: `tests/botorch` was found where BoTorch was not installed."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    named = [settings["project"]["dependencies"], *settings["project"]["optional-dependencies"].values()]
+    libraries = {re.match(r"[\w-]+", line).group().replace("-", "_") for lines in named for line in lines}
+    paths = settings["tool"]["pytest"]["ini_options"]["pythonpath"]
+    folders = {folder.name for path in paths for folder in (ROOT / path).iterdir() if folder.is_dir()}
+    assert libraries & folders == set()
 
 
 def test_matplotlib_and_the_studies_are_imported_when_used():

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from metaprior.estimators.classifier import MetaGPClassifier
+    from metaprior.estimators.multi_output import MultiOutputMetaGP
     from metaprior.estimators.persistence import load
     from metaprior.estimators.regressor import MetaGPRegressor
     from metaprior.estimators.seen_tasks import SeenTasksWarning
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from metaprior.prediction.adapted_labels import AdaptedClassifier, AdaptedClassifiers
     from metaprior.prediction.mixtures import GaussianMixture
     from metaprior.prediction.plausibility import ImplausibleContextWarning
+    from metaprior.prediction.response_mixtures import HeavyTailWarning, ResponseMixture
     from metaprior.prediction.single_task import SingleTaskClassifier, SingleTaskRegressor
     from metaprior.search.report import TransferReport
     from metaprior.storage.stored_tasks import StoredTasks
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from metaprior.tables.columns import TableWarning
     from metaprior.tables.frames import predict_frame, tasks_from_frame
     from metaprior.tasks.input_columns import ExtrapolationWarning
+    from metaprior.tasks.outcome_rules import LikelihoodHint
     from metaprior.training.devices import ProcessLost
     from metaprior.training.divergence import TrainingDiverged
 
@@ -42,11 +45,13 @@ __all__ = [
     "ConvEncoder",
     "ExtrapolationWarning",
     "GaussianMixture",
+    "HeavyTailWarning",
     "ImplausibleContextWarning",
     "InducingKernel",
     "InducingMean",
     "InvalidFile",
     "Laplace",
+    "LikelihoodHint",
     "LinearKernel",
     "LinearMean",
     "LinearRBFKernel",
@@ -55,9 +60,11 @@ __all__ = [
     "MLPMean",
     "MetaGPClassifier",
     "MetaGPRegressor",
+    "MultiOutputMetaGP",
     "OutOfMemoryWarning",
     "ProcessLost",
     "RBFKernel",
+    "ResponseMixture",
     "SeenTasksWarning",
     "SingleTaskClassifier",
     "SingleTaskRegressor",
@@ -76,6 +83,7 @@ __all__ = [
 # Imported when first used: JAX and what is built on it take most of the time, and not every prior needs them.
 _MODULES = {
     "estimators.classifier": ["MetaGPClassifier"],
+    "estimators.multi_output": ["MultiOutputMetaGP"],
     "estimators.persistence": ["load"],
     "estimators.regressor": ["MetaGPRegressor"],
     "estimators.seen_tasks": ["SeenTasksWarning"],
@@ -90,6 +98,7 @@ _MODULES = {
     "prediction.adapted_labels": ["AdaptedClassifier", "AdaptedClassifiers"],
     "prediction.mixtures": ["GaussianMixture"],
     "prediction.plausibility": ["ImplausibleContextWarning"],
+    "prediction.response_mixtures": ["HeavyTailWarning", "ResponseMixture"],
     "prediction.single_task": ["SingleTaskClassifier", "SingleTaskRegressor"],
     "search.report": ["TransferReport"],
     "storage.stored_tasks": ["StoredTasks"],
@@ -97,6 +106,7 @@ _MODULES = {
     "tables.columns": ["TableWarning"],
     "tables.frames": ["predict_frame", "tasks_from_frame"],
     "tasks.input_columns": ["ExtrapolationWarning"],
+    "tasks.outcome_rules": ["LikelihoodHint"],
     "training.devices": ["ProcessLost"],
     "training.divergence": ["TrainingDiverged"],
 }

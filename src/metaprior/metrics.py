@@ -19,12 +19,15 @@ MEANINGS = {
     "nll": "negative log likelihood, nats per reading",
     "coverage": "share of readings inside the interval",
     "width": "width of the interval, in the units of y",
+    "guaranteed_coverage": "share of readings inside the band with a guarantee",
+    "guaranteed_width": "width of that band, in the units of y",
     "accuracy": "share of labels predicted",
     "probability_accuracy": "mean probability of the observed label",
     "log_loss": "negative log probability, nats per label",
     "brier": "squared error of the probabilities, 0 to 1",
     "calibration_error": "of the probabilities; 0 is perfect",
 }
+LOSSES = {"rmse": "RMSE", "nll": "NLL", "log_loss": "log loss", "brier": "Brier score"}  # that models are compared by
 
 
 class Scores(Bunch):
@@ -60,19 +63,33 @@ def negative_log_likelihood(log_density: np.ndarray, mask: np.ndarray | None = N
     return np.asarray(-mean_over_queries(log_density, mask))
 
 
-def calibration_error(probability_integral_transform: np.ndarray, mask: np.ndarray | None = None) -> float:
+def calibration_error(
+    probability_integral_transform: np.ndarray, mask: np.ndarray | None = None, below: np.ndarray | None = None
+) -> float:
     """Return the mean over p = 0.05, 0.10, ..., 0.95 of |F̂(p) − p|, where F̂(p) = 1/n Σ_j 1[u_j <= p].
 
     u_j = P(Y <= y_j) is the probability integral transform of query j, uniform if the prediction is right. The n
     queries of all tasks are pooled. Perfect is 0; half of the u_j at 0 and half at 1 (intervals far too narrow, no
     bias) is 9/38 ≈ 0.237; all of them at one end is 0.5.
+
+    Of counts and ranks, `below` is P(Y < y_j). Then u_j is uniform between the two, and its indicator is replaced by
+    the probability that u_j <= p (Czado, Gneiting and Held, 2009).
     """
     mask = check_mask(mask, {"probability_integral_transform": probability_integral_transform})
+    if below is not None:
+        share = shares_below(below[mask], probability_integral_transform[mask])
+        return float(np.mean(np.abs(np.mean(share, axis=0) - CALIBRATION_LEVELS)))
     transform = np.sort(probability_integral_transform[mask])
     if not ((transform >= 0) & (transform <= 1)).all():
         raise ValueError("probability_integral_transform must lie in [0, 1]; got values outside, or nan")
     frequency = np.searchsorted(transform, CALIBRATION_LEVELS, side="right") / transform.size
     return float(np.mean(np.abs(frequency - CALIBRATION_LEVELS)))
+
+
+def shares_below(below: np.ndarray, up_to: np.ndarray) -> np.ndarray:
+    """Return the probability that u, uniform between P(Y < y) and P(Y <= y), is at most each level, (..., levels)."""
+    width = np.maximum(up_to - below, 1e-300)[..., None]
+    return np.clip((CALIBRATION_LEVELS - below[..., None]) / width, 0.0, 1.0)
 
 
 def interval_coverage(
@@ -114,12 +131,13 @@ def summarize(
         mixture, means=np.where(mask, mixture.means, 0.0), variances=np.where(mask, mixture.variances, 1.0)
     )
     lower, upper = mixture.interval(coverage)
+    below = mixture.below(y) if getattr(mixture, "is_discrete", False) else None
     return {
         "rmse": root_mean_square_error(y, mixture.mean(), mask),
         "nll": negative_log_likelihood(mixture.log_density(y), mask),
         "coverage": interval_coverage(y, lower, upper, mask),
         "width": interval_width(lower, upper, mask),
-        "calibration_error": calibration_error(mixture.cdf(y), mask),
+        "calibration_error": calibration_error(mixture.cdf(y), mask, below),
     }
 
 

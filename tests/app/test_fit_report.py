@@ -201,7 +201,7 @@ def test_held_out_tasks_are_predicted_by_priors_that_have_not_seen_them(small, t
     assert scores.coverage == pytest.approx(np.mean(shares, axis=0)[LEVELS.tolist().index(0.9)])
     assert chart["promised"][chart["highlight"]] == 0.9
     assert f"{len(shares)} tasks" in tested.how
-    assert scores.n_tasks == tested.scores["scikit-learn GP"].n_tasks == len(shares)
+    assert scores.n_tasks == tested.scores["GP per task"].n_tasks == len(shares)
 
 
 def test_the_tasks_of_hold_out_are_scored_once(small, tmp_path):

@@ -139,7 +139,7 @@ def _no_fits():
         yield
 
 
-@settings(QUICK, max_examples=250)
+@settings(QUICK, max_examples=100)
 @given(data=st.data())
 def test_any_json_is_answered_or_refused_in_one_line(served_prior, data):
     route = data.draw(st.sampled_from(ROUTES))

@@ -141,7 +141,7 @@ def test_the_seed_of_evaluate_chooses_the_context(folder):
         scores = json.loads(call("evaluate", prior, test, "--seed", seed, "--json").stdout)["overall"]
         tests, *_ = split_table(grouped, 5, np.random.default_rng(seed))
         assert scores["metaprior"]["rmse"] == pytest.approx(load(prior).evaluate(tests).rmse, rel=1e-6)
-        found[seed] = scores["scikit-learn GP"]["rmse"]
+        found[seed] = scores["GP per task"]["rmse"]
     assert found[0] != found[1]
 
 
@@ -158,7 +158,7 @@ def test_one_task_needs_no_column(folder, tmp_path):
 def test_evaluate_compares_with_the_baseline(folder, tmp_path):
     out, picture = tmp_path / "metrics.csv", tmp_path / "calibration.png"
     result = call("evaluate", folder / "prior.safetensors", folder / "test.csv", "--out", out, "--plot", picture)
-    assert "scikit-learn GP" in words(result)
+    assert "GP per task" in words(result)
     assert "30 tasks, with 5 random readings of each as context" in words(result)
     per_task = pd.read_csv(out)
     assert len(per_task) == 30
@@ -475,3 +475,26 @@ def test_a_fit_on_stored_tasks(folder, tmp_path):
         ),
     ):
         assert problem in words(call(*arguments, code=2)), problem
+
+
+def test_covariates_and_categories_from_fit_to_predict(tmp_path):
+    rng, rows = np.random.default_rng(0), []
+    for i in range(8):
+        age, sex = float(rng.integers(40, 80)), rng.choice(["male", "female"])
+        rows += [(f"p{i}", hours, age, sex, hours + age / 10 + 0.1 * rng.normal()) for hours in range(4)]
+    table = pd.DataFrame(rows, columns=["patient", "hours", "age", "sex", "y"])
+    table.to_csv(tmp_path / "table.csv", index=False)
+    new = table[table["patient"] == "p0"].assign(patient="new", y=lambda frame: frame["y"] + 0.5)
+    new.drop(columns=["age", "sex"]).head(2).to_csv(tmp_path / "context.csv", index=False)
+    new.drop(columns="y").to_csv(tmp_path / "query.csv", index=False)
+    prior = str(tmp_path / "prior.safetensors")
+    named = ["--task", "patient", "--x", "hours", "--task-covariates", "age", "sex", "--y", "y"]
+    result = call("fit", tmp_path / "table.csv", *named, "--out", prior)
+    assert "column sex holds text, taken for categories" in words(result)
+    shown = words(call("info", prior))
+    assert "levels of sex" in shown
+    assert "age, sex" in shown
+    call("predict", prior, tmp_path / "context.csv", tmp_path / "query.csv", "--out", tmp_path / "out.csv")
+    assert pd.read_csv(tmp_path / "out.csv")["mean"].notna().all()
+    result = call("fit", tmp_path / "table.csv", *named, "--report", tmp_path / "page.html", "--out", prior, code=2)
+    assert "--report does not show categories and covariates yet" in words(result)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from metaprior import MetaGPClassifier, MetaGPRegressor, load
+from metaprior import MetaGPClassifier, MetaGPRegressor, load, predict_frame
 from metaprior.search import family_search, folds
 from metaprior.tasks.context_rules import ContextRule, split_once
 from metaprior.tasks.types import Task
@@ -57,6 +57,15 @@ def test_evaluate_splits_pairs_as_told(fitted):
         meta.evaluate(tasks, context=16)
     with pytest.raises(ValueError, match="context must be"):
         meta.evaluate(tasks, context="last")
+
+
+def test_a_prior_of_forecasts_says_so_if_the_past_is_asked_for(fitted):
+    x, y = WALKS[20]
+    with pytest.warns(UserWarning, match="5 of 11 queries are not forecasts"):
+        fitted["first", 5].evaluate([(x[5:10], y[5:10], np.delete(x, range(5, 10), 0), np.delete(y, range(5, 10)))])
+    query = {"x": [0.0, 15.0]}
+    with pytest.warns(UserWarning, match="1 of 2 queries are not forecasts"):
+        predict_frame(fitted["first", 5], {"x": x[:5, 0], "y": y[:5]}, query, x="x", y="y")
 
 
 def test_the_rule_is_saved_and_checked(fitted, tmp_path):

@@ -145,7 +145,7 @@ def test_a_renamed_parameter_is_an_error_that_names_the_new_one(kind):
 
 def test_both_estimators_share_their_defaults():
     regressor, classifier = MetaGPRegressor().get_params(), MetaGPClassifier().get_params()
-    assert set(regressor) - set(classifier) == {"noise_std"}
+    assert set(regressor) - set(classifier) == {"noise_std", "likelihood", "exposure", "guarantee"}
     assert set(classifier) - set(regressor) == {"calibrate", "shared_classes"}
     differing = {name for name in regressor.keys() & classifier if regressor[name] != classifier[name]}
     assert differing == {"standardize"}  # the classifier has a choice that means nothing for readings

@@ -309,7 +309,7 @@ def test_scaling_is_the_weighted_mean_and_spread(size, offset):
     weights = [0.1, 0.0, 0.6, 0.3]
     share = np.concatenate([np.full(n, w / len(g) / n) for g, w in zip(RAGGED, weights, strict=True) for n in g])
     moved = [[Task(size * (x + offset), size * y) for x, y in group] for group in units]
-    x_mean, x_std, y_mean, y_std, _ = fit_scaling(moved, weights)
+    x_mean, x_std, y_mean, y_std, *_ = fit_scaling(moved, weights)
     for part, mean, std in [("x", x_mean / size - offset, x_std / size), ("y", y_mean / size, y_std / size)]:
         values = np.concatenate([getattr(task, part) for group in units for task in group])
         center = np.average(values, axis=0, weights=share)

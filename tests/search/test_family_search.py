@@ -12,16 +12,14 @@ from metaprior.estimators.hierarchical_search import add_options
 from metaprior.hierarchical.families import FAMILIES, LINEAR, SHAPES, SMOOTH, FamilyFit, fit_families
 from metaprior.search import family_search as module
 from metaprior.search.averaging import CLEARLY_WORSE, averaging_weights, merge_similar
+from metaprior.search.family_choice import choose_members, choose_untested, without_test
 from metaprior.search.family_search import (
     FOLD_ITERATIONS,
     OUTWEIGHED,
     FamilySearch,
     Option,
-    choose_members,
-    choose_untested,
     outweighed_families,
     training_tasks,
-    without_test,
 )
 from metaprior.search.held_out import PER_TASK, join
 from metaprior.search.weights import discounted

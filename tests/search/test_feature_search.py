@@ -12,7 +12,8 @@ from metaprior.hierarchical import families
 from metaprior.hierarchical.families import FAMILIES, FEATURES, LINEAR, fit_families
 from metaprior.hierarchical.features import find_features
 from metaprior.search import feature_search as module
-from metaprior.search.family_search import FamilySearch, Option, choose_members, training_tasks
+from metaprior.search.family_choice import choose_members
+from metaprior.search.family_search import FamilySearch, Option, training_tasks
 from metaprior.search.feature_search import MAX_READINGS, add_features, are_worth_trying
 from metaprior.tasks.types import Task
 
@@ -49,7 +50,7 @@ class Recorder:
     def __init__(self, prior):
         self.prior, self.trainings = prior, []
 
-    def __call__(self, training, environment, noise_std):
+    def __call__(self, training, environment, noise_std, covariates):
         self.trainings.append(training)
         return self.prior
 

@@ -229,7 +229,7 @@ def test_labels_or_numbers_when_told():
         ({}, {"x": "gcs"}, ("'gcs' is named as x and as y",)),
         ({}, {"environment": "gcs"}, ("'gcs' is named as y and as environment",)),
         ({}, {"y": None}, ("y must be the name of a column",)),
-        ({"hours": list("abcdef")}, {}, ('frame: row 1, column hours: "a" is not a number',)),
+        ({"hours": ["a", 1, 2, 3, 4, 5]}, {}, ('frame: row 1, column hours: "a" is not a number',)),
         ({"hours": ["1", "2", "n/a?", "4", "x", "6"]}, {}, ('row 3, column hours: "n/a?"', "nor is 1 more")),
         (
             {"hours": ["1", "2,5", "3", "4", "5", "6"]},

@@ -26,7 +26,7 @@ class StandIn(BaseEstimator):
         self.classes = classes
         self.classes_, self.features_ = classes, Features(1)
         self.model_ = SimpleNamespace(input_dim=1)
-        self.n_features_in_, self.training_ = 1, {}
+        self.n_features_in_, self.training_, self.parameters_ = 1, {}, {"context": "random"}
 
     def fit(self):
         return self

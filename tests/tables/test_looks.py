@@ -125,7 +125,7 @@ def test_readings_below_a_limit_are_no_labels_however_many(limit, n_below):
     assert ("limits such as <5 among its numbers" in str(raised.value)) == (limit != "ND")
 
 
-def test_text_as_an_input_is_refused_with_advice():
+def test_text_as_an_input_is_refused_with_advice_where_categories_are_not_known():
     table = {"task": TASKS, "x": ["low", "high", "low", "mid"], "y": [1, 2, 3, 4]}
     with pytest.raises(ValueError, match=r'text with 3 different values \("low", "high", "mid"\).*pandas.get_dummies'):
-        tasks_from_frame(table, task="task", x="x", y="y")
+        group_rows(table, as_columns(task="task", x="x", y="y"))

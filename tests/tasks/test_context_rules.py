@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaprior.tasks.context_rules import ContextRule, as_context_rule, split_all, split_often, split_once
+from metaprior.tasks.context_rules import (
+    ContextRule,
+    as_context_rule,
+    split_all,
+    split_often,
+    split_once,
+    warn_if_behind,
+)
 from metaprior.tasks.types import Task
 
 RNG = np.random.default_rng
@@ -91,3 +98,15 @@ def test_a_context_as_long_as_a_task_is_refused_with_its_number():
     ):
         split_all([make_task(6), make_task(5)], ("first", 5))
     assert len(split_once(make_task(1), ContextRule("first"), RNG(0)).y_context) == 0  # half of one reading is none
+
+
+def test_queries_before_the_last_reading_of_a_context_are_no_forecasts():
+    x = np.arange(4.0)[:, None]
+    with pytest.warns(UserWarning, match="3 of 5 queries are not forecasts"):
+        warn_if_behind([(x[[0, 2]], x[[1, 3]]), (x[:0], x[:1]), (x[3:], x[1:3])], ("first", 2))
+
+
+@pytest.mark.parametrize("context", ["random", 2])
+def test_the_past_may_be_asked_for_where_contexts_are_random(context):
+    x = np.arange(4.0)[:, None]
+    warn_if_behind([(x[2:], x[:2])], context)

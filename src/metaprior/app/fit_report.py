@@ -71,6 +71,7 @@ def _transfer(report: TransferReport) -> dict[str, Any]:
     return {
         "words": report.plain_words,
         "verdict": "" if one else report.verdict,
+        "certificate": "" if report.certificate is None else f"Held out, with the source: {report.certificate.words}.",
         "rows": [] if one else [list(row) for row in report.rows()],
         "shares": {} if one else dict(zip(report.names, report.weight @ report.environment_weights, strict=True)),
         "families": report.families or {},
@@ -83,13 +84,14 @@ def _transfer(report: TransferReport) -> dict[str, Any]:
 def _held_out(fitted: Fit, tested: Tested) -> dict[str, Any]:
     """Return the scores on held-out tasks, their calibration, and examples."""
     if not tested.groups:
-        return {"how": tested.how, "scores": {}, "chart": None, "examples": []}
+        return {"how": tested.how, "scores": {}, "gains": [], "chart": None, "examples": []}
     scores = tested.scores["metaprior"]
     chart = reliability_chart(scores) if fitted.tasks.labels else calibration_chart(tested)
     return {
         "how": tested.how,
         "tasks": scores.n_tasks,
         "scores": {who: _means(score) for who, score in tested.scores.items()},
+        "gains": [*tested.compared.sentences, *filter(None, [tested.compared.missing])],
         "chart": chart,
         "examples": examples(fitted, tested),
     }

@@ -32,6 +32,13 @@ class LoadedPrior:
     table: OpenTable | None = None  # that it was fitted to
     variants: dict[str, tuple[float, Any, Path]] = field(default_factory=dict)  # key to (alpha, meta, file)
 
+    def __post_init__(self) -> None:
+        if self.meta.features_.kinds is not None:
+            raise InvalidRequest(
+                f"{self.name} has categories or covariates among its inputs, which this page cannot show yet. Predict "
+                "with `metaprior predict`, or in Python."
+            )
+
     @property
     def columns(self) -> dict[str, Any]:
         """Names of the inputs and of the output."""

@@ -59,14 +59,17 @@ def _tested(facts: dict[str, Any]) -> str:
     held_out = facts["held_out"]
     if not held_out["scores"]:
         return ""
-    own, *others = held_out["scores"].values()
+    (_, own), *others = held_out["scores"].items()
     on = f"On {counted(held_out['tasks'], 'held-out task')}"
     if facts["labels"]:
-        name, best = min(list(held_out["scores"].items())[1:], key=lambda pair: pair[1]["log_loss"][0])
+        name, best = min(others, key=lambda pair: pair[1]["log_loss"][0])
         pairs = [f"{each['accuracy'][0]:.0%} of the labels are predicted, with a log loss of" for each in (own, best)]
         numbers = [number(each["log_loss"][0]) for each in (own, best)]
         return f"{on} {pairs[0]} {numbers[0]}; by {name} in each task alone {pairs[1]} {numbers[1]}."
-    than = f"; a GP fitted to each task alone has {number(others[0]['rmse'][0])}" if others else ""
+    than = ""
+    if others:
+        name, best = min(others, key=lambda pair: pair[1]["rmse"][0])
+        than = f"; the best other model, the {name}, has {number(best['rmse'][0])}"
     inside = f"{own['coverage'][0]:.0%} of the readings lie inside the 90% interval"
     return f"{on} {inside}, and the root mean square error is {number(own['rmse'][0])}{than}."
 
@@ -157,7 +160,7 @@ def _classes(facts: dict[str, Any]) -> str:
 
 def _comparison(transfer: dict[str, Any], charts: Charts) -> str:
     """Return the candidates, and the families of priors."""
-    text = paragraph(transfer["verdict"]) if transfer["verdict"] else ""
+    text = "".join(paragraph(transfer[name]) for name in ("verdict", "certificate") if transfer[name])
     if transfer["shares"]:
         shares = ", ".join(f"{name} {share:.2f}" for name, share in transfer["shares"].items())
         text += paragraph(f"Weights of the environments, on average: {shares}.", transfer["score_words"])
@@ -195,6 +198,7 @@ def _calibration(facts: dict[str, Any], charts: Charts) -> str:
     text += table(("mean over tasks", *(name for name, _ in meanings)), rows)
     said = "; ".join(f"{name}: {meaning}" for name, meaning in meanings)
     text += f'<p class="small muted">{escape(said)}. ±: standard error over tasks.</p>'
+    text += paragraph(*held_out["gains"])
     captions = {
         "calibration": "Share of held-back readings inside intervals of each probability, averaged over tasks. On the "
         "dashed line intervals keep their promise; below it they are too narrow. Band: 90%, over tasks.",

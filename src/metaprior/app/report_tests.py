@@ -10,8 +10,10 @@ from sklearn.base import clone
 from metaprior.app.report_data import Sample
 from metaprior.checks import counted
 from metaprior.cli.console import task_label
-from metaprior.cli.scores import fitted_rule, knows_classes, score_baselines, split_held_out
+from metaprior.cli.scores import fitted_rule, knows_classes, split_held_out
 from metaprior.cli.training_data import Fit
+from metaprior.estimators.baselines import score_per_task_gp
+from metaprior.estimators.comparison import OURS, PER_TASK_GP, Comparison, compare_labels
 from metaprior.metrics import Scores, calibration_error, report, score_labels, summarize
 from metaprior.prediction.batches import predict_tasks
 from metaprior.prediction.label_batches import predict_labels
@@ -36,34 +38,42 @@ class Group(NamedTuple):
 
 
 class Tested(NamedTuple):
-    """Held-out tasks and the scores of all models on them; without groups, `how` says why there are none."""
+    """Held-out tasks and how all models do on them; without groups, `how` says why there are none."""
 
     how: str
     groups: list[Group]
-    scores: dict[str, Scores]
+    compared: Comparison
+
+    @property
+    def scores(self) -> dict[str, Scores]:
+        """Of each model, by name."""
+        return self.compared.scores
+
+
+def _untested(why: str) -> Tested:
+    return Tested(why, [], Comparison({}))
 
 
 def held_out_tasks(fitted: Fit, sample: Sample) -> Tested:
     """Return the tasks of --hold-out, or else those of a cross-validation over target tasks."""
     outputs, of_target = fitted.meta.transfer_report().outputs, f" of {fitted.target}" if fitted.target else ""
     if fitted.held_out is not None:
-        places, tests, scores, _ = fitted.held_out
+        places, tests, compared, _ = fitted.held_out
         names = [task_label(fitted.tasks.held_out_names[i]) for i in places]
         tasks = counted(len(tests), "task")
         how = f"{tasks}{of_target} {'was' if len(tests) == 1 else 'were'} held out of the fit (--hold-out). "
-        return Tested(how + _given(fitted.meta, outputs), [Group(fitted.meta, tests, names)], scores)
+        return Tested(how + _given(fitted.meta, outputs), [Group(fitted.meta, tests, names)], compared)
     if fitted.tasks.held_out:
-        return Tested("No held-out task has labels of the fit only, so there is none to test the prior on.", [], {})
+        return _untested("No held-out task has labels of the fit only, so there is none to test the prior on.")
     if fitted.meta.engine_ != "hierarchical":
-        return Tested(f"Priors trained by gradients take too long to fit again without some tasks. {ADVICE}", [], {})
+        return _untested(f"Priors trained by gradients take too long to fit again without some tasks. {ADVICE}")
     target = fitted.target or ""
     able = [i for i, task in enumerate(sample.tasks[target]) if len(task.y) > 1]
     if len(sample.tasks[target]) < N_FOLDS or not able:
         few = f"{counted(len(sample.tasks[target]), 'task')}{of_target}"
         found = f"There are {few}" if able else f"The {few} have one of the {outputs} each"
-        return Tested(
-            f"{found}, too few to fit the prior again without some of them. Held-out tasks need more.", [], {}
-        )
+        few = f"{found}, too few to fit the prior again without some of them. Held-out tasks need more."
+        return _untested(few)
     return _cross_validate(fitted, sample, able, outputs, of_target)
 
 
@@ -79,7 +89,7 @@ def _cross_validate(fitted: Fit, sample: Sample, able: list[int], outputs: str, 
             try:
                 meta = _fit_without(fitted, sample, set(fold))
             except ValueError as error:  # such as a class that no other task has
-                return Tested(f"The prior could not be fitted without some of the tasks: {error} {ADVICE}", [], {})
+                return _untested(f"The prior could not be fitted without some of the tasks: {error} {ADVICE}")
             known = [place for place in fold if place in chosen and knows_classes(meta, tasks[place])]
             rule = fitted_rule(meta)
             tests = [split_held_out(thin_task(tasks[place], MAX_READINGS, rng), rule, rng) for place in known]
@@ -88,7 +98,7 @@ def _cross_validate(fitted: Fit, sample: Sample, able: list[int], outputs: str, 
             if move is not None:
                 move(i + 1, "")
     if not groups:
-        return Tested(f"Every task has a label that the others lack. {ADVICE}", [], {})
+        return _untested(f"Every task has a label that the others lack. {ADVICE}")
     n_tested = sum(len(group.tests) for group in groups)
     drawn = "" if sample.is_whole else f" Of each environment up to {sample.most} tasks were drawn for this."
     how = (
@@ -98,9 +108,8 @@ def _cross_validate(fitted: Fit, sample: Sample, able: list[int], outputs: str, 
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        pooled = _pooled_labels(groups) if fitted.tasks.labels else _pooled_readings(groups)
-        compared = score_baselines(fitted.meta, [test for group in groups for test in group.tests])
-    return Tested(how, groups, {"metaprior": pooled, **compared})
+        compared = _compare_labels(groups) if fitted.tasks.labels else _compare_readings(groups)
+    return Tested(how, groups, compared)
 
 
 def _given(meta: Any, outputs: str) -> str:
@@ -122,11 +131,28 @@ def _fit_without(fitted: Fit, sample: Sample, fold: set[int]) -> Any:
         return meta.fit(environments, target=target)
 
 
-def _pooled_readings(groups: Sequence[Group]) -> Scores:
-    """Return what `evaluate` would return if one prior had predicted all groups."""
+def _compare_readings(groups: Sequence[Group]) -> Comparison:
+    """Return what `compare` would return if one prior had predicted all groups."""
+    tests = [test for group in groups for test in group.tests]
+    scores = {OURS: _pooled_readings(groups, [group.meta.model_ for group in groups])}
+    for name in groups[0].meta.baselines_:
+        models = [group.meta.baselines_.get(name) for group in groups]
+        if None not in models:  # it could be fitted without each fold
+            scores[name] = _pooled_readings(groups, models)
+    return Comparison({**scores, PER_TASK_GP: score_per_task_gp(tests)})
+
+
+def _compare_labels(groups: Sequence[Group]) -> Comparison:
+    """Return what `compare` would return if one prior had predicted all groups."""
+    meta, tests = groups[0].meta, [test for group in groups for test in group.tests]
+    return compare_labels(_pooled_labels(groups), *as_labeled_tests(tests, "tests", meta.n_features_in_, meta.classes_))
+
+
+def _pooled_readings(groups: Sequence[Group], models: Sequence[Any]) -> Scores:
+    """Return what `evaluate` would return if one of these models had predicted all groups."""
     parts, transforms = [], []
-    for group in groups:
-        predictive, y, mask = predict_tasks(group.meta.model_, group.tests)
+    for group, model in zip(groups, models, strict=True):
+        predictive, y, mask = predict_tasks(model, group.tests)
         parts.append(summarize(predictive, y, mask, COVERAGE))
         transforms.append(predictive.cdf(y)[mask])
     summary = {name: np.concatenate([part[name] for part in parts]) for name in parts[0] if name != "calibration_error"}

@@ -22,13 +22,18 @@ MAX_WIDTH = 10_000  # of a table that is not printed to a terminal
 NOTES: list[dict[str, str]] = []  # that the command has printed, for --json
 out, err = Console(highlight=False, markup=False), Console(stderr=True, highlight=False, markup=False)
 # The options for arguments that messages name; other arguments keep the spelling of Python.
-SETTINGS = ("alpha", "batch_size", "context", "inference", "kernel", "mean", "prior_std", "search_time", "temperature")
+SETTINGS = ("alpha", "batch_size", "context", "exposure", "inference", "kernel", "likelihood", "mean", "prior_std")
+SETTINGS += ("search_time", "temperature")
 TABLES = ("coverage", "drop_duplicates", "drop_missing", "environment", "from_prior", "out", "overwrite", "target")
 COLUMNS, FORMAT = ("task", "x", "y"), ("sep", "decimal", "encoding")
 OPTIONS = {name: f"--{name.replace('_', '-')}" for name in (*SETTINGS, *TABLES, *COLUMNS, *FORMAT)} | {
     **{f"pandas.read_csv and {name}": f"--{name}" for name in FORMAT},
+    "covariates": "--task-covariates",
+    "categorical": "--categorical",
     "classes=...": "classes=... of adapt in Python",
     "extrapolates(X)": "The column extrapolates",
+    "guarantee": "--guarantee",
+    "method='conformal'": "--guarantee",
     "shared_classes": "--shared-classes",
     "shared_classes=False": "--own-classes",
     "n_particles": "--particles",
@@ -113,7 +118,10 @@ def exit_error(message: str, code: int = 2, as_json: bool = False) -> typer.Exit
 
 def print_note(message: str, kind: str = "note") -> None:
     """Print something that the user should know but that does not stop the command; `kind` is a class of warnings."""
-    NOTES.append({"kind": kind, "message": _clipped(message)})
+    note = {"kind": kind, "message": _clipped(message)}
+    if note in NOTES:  # of another output, say
+        return
+    NOTES.append(note)
     err.print(f"Note: {_clipped(message)}", style="yellow", soft_wrap=True)
 
 

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
@@ -37,9 +37,11 @@ from metaprior.cli.options import (
     check_outputs,
     fitted_columns,
     fitted_format,
+    fitted_outputs,
+    refuse_several,
     write_results,
 )
-from metaprior.cli.scores import compare, fitted_rule, overall, print_overall
+from metaprior.cli.scores import figures_of, fitted_rule, print_guaranteed, print_overall
 from metaprior.cli.task_names import Place, tasks_by_name
 from metaprior.tables.csv_files import Source, TableFile
 from metaprior.tasks.context_rules import FIRST, ContextRule, as_context_rule
@@ -71,7 +73,7 @@ def evaluate(
     ] = None,
     as_json: AsJson = False,
 ):
-    """Adapt a prior to each task of a table, and compare its predictions with those of models without a prior.
+    """Adapt a prior to each task of a table, and compare its predictions with those of a mixed model and of others.
 
     Columns, and how CSV files are written, are those of the fit unless others are named.
     """
@@ -79,34 +81,97 @@ def evaluate(
 
     with report_errors(as_json):
         check_outputs([prior, data], path, plot)
-        meta = load(prior)
-        table = TableFile(data, fitted_format(meta, sep, decimal, encoding))
-        columns = _columns(meta, table, (task, x, y, environment))
-        drops = {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates}
-        rule = fitted_rule(meta) if context is None else as_context_rule(context)
-        with err.status(f"reading {table}"):
-            tests, names, place, dates = _test_tasks(meta, table, columns, target, rule, seed, drops)
-        with tasks_by_name(Source.of(table, "data"), columns.y, {"test_tasks": place, "tasks": place}):
-            fitted_on, n_outside = _fitted_on(meta, tests, names), _outside(meta, tests, columns.x)
-            with err.status(f"predicting {counted(len(tests), 'task')}"), _known():
-                scores = compare(meta, tests, has_context=rule.size != 0)
-                horizons = score_horizons(meta, tests) if rule.kind == FIRST else []
-        facts = {"fitted_on": fitted_on, "extrapolates": n_outside}
-        per_task = _per_task(names, columns.task, {**scores["metaprior"].per_task, **facts})
-        figure = None if plot is None else _picture(meta, tests, scores["metaprior"])
-        write_results((path, per_task), (plot, figure))
+        loaded = load(prior)
+        outputs = fitted_outputs(loaded, y)
+        refuse_several(outputs, plot=plot)
+        first = next(iter(outputs.values()))
+        table = TableFile(data, fitted_format(first, sep, decimal, encoding))
+        how: Any = {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates}
+        how["sparse_y"] = hasattr(loaded, "estimators_")  # a prior of several outputs: as in the fit
+        evaluated = []
+        for name, meta in outputs.items():
+            columns = _columns(meta, table, (task, x, name, environment))
+            rule = fitted_rule(meta) if context is None else as_context_rule(context)
+            evaluated.append(_evaluate_output(meta, table, columns, target, rule, seed, how))
+        frames = [each.per_task if len(evaluated) == 1 else _of_output(each) for each in evaluated]
+        figure = None if plot is None else _picture(first, evaluated[0].tests, evaluated[0].ours)
+        write_results((path, _joined(frames)), (plot, figure))
     if as_json:
-        rows, counts = per_task.astype(object).to_dict(orient="records"), {"tasks": len(tests), "context": rule.size}
-        counts |= {"which": rule.kind, "fitted_on": int(fitted_on.sum()), "horizons": horizons}
-        print_result({**counts, "overall": overall(scores), **_confusion(scores["metaprior"]), "per_task": rows})
+        results = {each.columns.y: each.as_json() for each in evaluated}
+        print_result(evaluated[0].as_json() if len(evaluated) == 1 else {"outputs": results})
         return
-    print_overall(overall(scores), columns.y)
-    print_horizons(horizons, columns.x[0], columns.x[0] in dates)
-    _print_tasks(names, scores["metaprior"].per_task)
-    more = f" {len(names) - SHOWN} more tasks: --out writes all of them." if len(names) > SHOWN and path is None else ""
-    compared = "" if rule.size != 0 else " Without context there is nothing to compare with."
-    given = f"{counted(len(tests), 'task')}, with {rule.words(_output(meta))} of each as context"
-    out.print(f"{given}.{compared}{more}", soft_wrap=True)
+    for each in evaluated:
+        if len(evaluated) > 1:
+            out.print(f"Output {each.columns.y}:", soft_wrap=True)
+        _print_evaluated(each, path is None)
+
+
+class Evaluated(NamedTuple):
+    """The prior of an output, compared with other models on the tasks of a table."""
+
+    columns: Any
+    rule: ContextRule
+    tests: list[Any]
+    names: list[Any]
+    dates: list[str]
+    compared: Any
+    horizons: list[Any]
+    per_task: Any  # a data frame
+    output: str  # a reading or a label
+
+    @property
+    def ours(self) -> Any:
+        """The scores of the prior."""
+        return self.compared.scores["metaprior"]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all of it as JSON values."""
+        rows, fitted_on = self.per_task.astype(object).to_dict(orient="records"), self.per_task["fitted_on"].sum()
+        counts = {"tasks": len(self.tests), "context": self.rule.size, "which": self.rule.kind}
+        counts |= {"fitted_on": int(fitted_on), "horizons": self.horizons}
+        return {**counts, **figures_of(self.compared), **_extra(self.ours), "per_task": rows}
+
+
+def _evaluate_output(
+    meta: Any, table: TableFile, columns: Any, target: str | None, rule: ContextRule, seed: int, how: dict[str, Any]
+) -> Evaluated:
+    """Compare the prior of an output with other models."""
+    with err.status(f"reading {table}"):
+        tests, names, place, dates = _test_tasks(meta, table, columns, target, rule, seed, how)
+    with tasks_by_name(Source.of(table, "data"), columns.y, {"test_tasks": place, "tasks": place}):
+        fitted_on, n_outside = _fitted_on(meta, tests, names), _outside(meta, tests, columns.x)
+        with err.status(f"predicting {counted(len(tests), 'task')}"), _known():
+            compared = meta.compare(tests)
+            horizons = score_horizons(meta, tests) if rule.kind == FIRST else []
+    facts = {"fitted_on": fitted_on, "extrapolates": n_outside}
+    per_task = _per_task(names, columns.task, {**compared.scores["metaprior"].per_task, **facts})
+    return Evaluated(columns, rule, tests, names, dates, compared, horizons, per_task, _output(meta))
+
+
+def _print_evaluated(each: Evaluated, short: bool) -> None:
+    """Print the comparison, and the scores of the first tasks."""
+    x = each.columns.x[0]
+    print_overall(figures_of(each.compared), each.columns.y, len(each.tests), each.compared.missing)
+    print_guaranteed(each.ours)
+    print_horizons(each.horizons, x, x in each.dates)
+    _print_tasks(each.names, each.ours.per_task)
+    n_more = len(each.names) - SHOWN
+    more = f" {n_more} more tasks: --out writes all of them." if n_more > 0 and short else ""
+    given = f"{counted(len(each.tests), 'task')}, with {each.rule.words(each.output)} of each as context"
+    out.print(f"{given}.{more}", soft_wrap=True)
+
+
+def _of_output(each: Evaluated) -> Any:
+    """Return the scores of every task, with a first column that names the output."""
+    frame = each.per_task.copy()
+    frame.insert(0, "output", each.columns.y)
+    return frame
+
+
+def _joined(frames: list[Any]) -> Any:
+    import pandas as pd
+
+    return frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
 
 
 def _picture(meta: Any, tests: list[Any], scores: Any) -> Any:
@@ -120,8 +185,11 @@ def _picture(meta: Any, tests: list[Any], scores: Any) -> Any:
         return plot_calibration(meta, tests).figure
 
 
-def _confusion(scores: Any) -> dict[str, Any]:
-    """Return, as JSON values, how often each class was predicted for queries of each, if tasks share their classes."""
+def _extra(scores: Any) -> dict[str, Any]:
+    """Return, as JSON values, how bands with a guarantee did and which classes were confused, where there are any."""
+    if "guaranteed_coverage" in scores:
+        names = ("guaranteed_coverage", "guaranteed_coverage_se", "guaranteed_width", "guaranteed_width_se")
+        return {name: float(scores[name]) for name in names}
     if scores.get("confusion") is None:
         return {}
     return {"confusion": {"classes": scores.classes.tolist(), "counts": scores.confusion.tolist()}}
@@ -143,9 +211,12 @@ def _fitted_on(meta: Any, tests: list[Any], names: list[Any]) -> np.ndarray:
 
 def _outside(meta: Any, tests: list[Any], names: tuple[str, ...]) -> list[int]:
     """Return how many queries of each task are outside the range of the fit, and warn if any are."""
+    from metaprior.tasks.types import as_inputs
+
     features = dataclasses.replace(meta.features_, names=names)
-    features.warn_outside(np.concatenate([test.x_query for test in tests]))
-    return [int(features.outside(test.x_query).any(axis=1).sum()) for test in tests]
+    inputs = [as_inputs(test.x_query, "query", features) for test in tests]
+    features.warn_outside(np.concatenate(inputs))
+    return [int(features.outside(x).any(axis=1).sum()) for x in inputs]
 
 
 @contextmanager
@@ -177,10 +248,11 @@ def _test_tasks(
 ) -> tuple[list[Any], list[Any], Place, list[str]]:
     """Return the tasks of the target, split into context and queries, their names and places, and columns of dates."""
     from metaprior.prediction.ensemble import predicts_labels
+    from metaprior.tables.covariate_columns import group_with_covariates, warn_if_absent
     from metaprior.tables.frames import split_table
-    from metaprior.tables.grouping import group_rows
 
-    table = group_rows(data, columns, **drops, labels=predicts_labels(meta))
+    table = group_with_covariates(data, columns, **drops, labels=predicts_labels(meta))
+    warn_if_absent(columns, data)
     if table.environments is not None:
         target = target or meta.training_["target"]
         check_target(str(target), table.environments, columns.environment)

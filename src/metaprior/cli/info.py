@@ -9,8 +9,9 @@ import typer
 
 from metaprior.checks import counted
 from metaprior.cli.console import out, print_note, print_result, print_table, report_errors
-from metaprior.cli.options import AsJson, Prior, check_outputs, write_picture
+from metaprior.cli.options import AsJson, Prior, check_outputs, refuse_several, write_picture
 from metaprior.cli.scores import print_held_out
+from metaprior.tasks.context_rules import ContextRule
 
 OF_TRAINING = ("temperature_", "dtype_", "best_step_")  # results of gradient training
 MAX_NAMED = 12  # classes
@@ -25,6 +26,7 @@ NUMBERS = {  # that `training` may have, in words
     "shrink": "shrinkage in contexts",
     "seconds": "seconds",
 }
+DOES = {"none": "do nothing", "shift": "shift the mean", "bend": "shift and bend the mean"}
 PARTS = ("kind", "input_dim", "n_members", "fitted", "parameters", "training", "report")
 
 
@@ -34,25 +36,43 @@ def info(
     as_json: AsJson = False,
 ):
     """Show what a saved prior was fitted to, with which settings, and whether its source helped."""
-    from metaprior.estimators.persistence import read_prior
+    from metaprior.estimators.persistence import ONLY, read_priors
     from metaprior.files import InvalidFile
 
     with report_errors(as_json):
         check_outputs([prior], None, plot)
-        header, _ = read_prior(prior)
-        from metaprior.estimators.arguments import GRADIENT_ONLY  # after it: a refusal need not wait for these
-        from metaprior.search.report import TransferReport
+        headers = {name: header for name, (header, _) in read_priors(prior).items()}
+        refuse_several(headers, plot=plot)
+        from metaprior.search.report import TransferReport  # after it: a refusal need not wait for this
 
         try:
-            report = TransferReport.from_json(header["report"])
-            unused = (*GRADIENT_ONLY, *OF_TRAINING) if header.get("engine") == "hierarchical" else ()
-            facts = _facts(header, report.outputs, unused)
+            shown = [(header, TransferReport.from_json(header["report"])) for header in headers.values()]
+            facts = [_facts(header, report.outputs, _unused(header)) for header, report in shown]
         except (KeyError, TypeError, AttributeError) as error:
             raise InvalidFile(f"{prior} is damaged: {error!r} in its header.") from None
-        plotted = plot is not None and plot_report(report, plot)
+        plotted = plot is not None and plot_report(shown[0][1], plot)
     if as_json:
-        print_result({name: header[name] for name in PARTS})
+        parts = {name: {part: header[part] for part in PARTS} for name, header in headers.items()}
+        print_result(parts.get(ONLY, {"outputs": parts}))
         return
+    for name, (header, report), of_output in zip(headers, shown, facts, strict=True):
+        if name != ONLY:
+            out.print(f"Output {name}:", soft_wrap=True)
+        _print(header, report, of_output)
+    if plotted:
+        out.print(f"Wrote {plot}.")
+
+
+def _unused(header: dict[str, Any]) -> tuple[str, ...]:
+    """Return the arguments and results that only gradient training has, of a prior that was not trained so."""
+    from metaprior.estimators.arguments import GRADIENT_ONLY
+
+    return (*GRADIENT_ONLY, *OF_TRAINING) if header.get("engine") == "hierarchical" else ()
+
+
+def _print(header: dict[str, Any], report: Any, facts: list[tuple[str, str]]) -> None:
+    """Print what is known of one prior."""
+    unused = _unused(header)
     print_table(("property", "value"), facts)
     arguments = [(name, json.dumps(value)) for name, value in header["parameters"].items() if name not in unused]
     print_table(("argument", "value"), arguments)
@@ -60,8 +80,6 @@ def info(
     training = header["training"]
     if training.get("held_out"):
         print_held_out(training["held_out"], (training.get("columns") or {}).get("y"), report.outputs)
-    if plotted:
-        out.print(f"Wrote {plot}.")
 
 
 def plot_report(report: Any, path: Path) -> bool:
@@ -93,6 +111,15 @@ def environment_rows(training: dict[str, Any], outputs: str) -> list[tuple[str, 
     return [(name + " (target)" * (name == training["target"]), counts) for name, counts in of_environments.items()]
 
 
+def guarantee_words(n_tasks: int, n_folds: int, rule: ContextRule) -> str:
+    """Return the highest coverage of bands with a guarantee, and what they were calibrated on."""
+    from metaprior.prediction.conformal import floored, highest_coverage
+
+    given = "contexts of any size" if rule.size is None else f"{rule.words('reading')} of each as context"
+    tasks = counted(n_tasks, "held-out target task")
+    return f"coverage of up to {floored(highest_coverage(n_tasks))}, from {tasks} in {n_folds} folds, {given}"
+
+
 def class_words(classes: Sequence[Any] | None) -> str:
     """Return the number of classes that all tasks share, and the first of their names."""
     if classes is None:
@@ -109,7 +136,9 @@ def _facts(header: dict[str, Any], outputs: str, unused: Sequence[str]) -> list[
     fitted = {name: value for name, value in header["fitted"].items() if name not in unused}
     scaling, columns = training["scaling"], training.get("columns") or {}
     inputs = columns.get("x") or [f"input {i + 1}" for i in range(header["input_dim"])]
-    scales = list(zip(inputs, scaling["x_mean"], scaling["x_std"], strict=False))[:8]
+    levels = dict(enumerate(header.get("columns", {}).get("levels", ())))
+    scales = list(zip(inputs, scaling["x_mean"], scaling["x_std"], strict=False))
+    scales = [scale for i, scale in enumerate(scales) if not levels.get(i)][:8]
     if header["kind"] == "MetaGPRegressor":
         scales.append((columns.get("y") or "y", scaling["y_mean"], scaling["y_std"]))
     final_loss = training.get("final_loss", training.get("free_energy"))  # its name in files of earlier versions
@@ -117,16 +146,35 @@ def _facts(header: dict[str, Any], outputs: str, unused: Sequence[str]) -> list[
         ("kind", header["kind"]),
         ("table", training.get("data") or "none (fitted from arrays)"),
         *((f"column {name}", value) for name, value in columns.items() if value),
+        *_kind_rows(header, inputs),
         *((f"environment {name}", counts) for name, counts in environment_rows(training, outputs)),
         *((f"{name}: mean, standard deviation", f"{mean:.4g}, {std:.4g}") for name, mean, std in scales),
         *([("labels", class_words(fitted["classes_"]))] if "classes_" in fitted else []),
         *((_spaced(name), value) for name, value in fitted.items() if isinstance(value, int | float | str)),
         ("priors averaged", header["n_members"]),
+        *_guarantee_rows(header.get("guarantee")),
         *([("final loss", final_loss)] if final_loss is not None else []),
         *((words, training[name]) for name, words in NUMBERS.items() if name in training),
         ("versions", [f"{name} {version}" for name, version in training["versions"].items()]),
     ]
     return [(name, _text(value)) for name, value in rows]
+
+
+def _guarantee_rows(stored: dict[str, Any] | None) -> list[tuple[str, str]]:
+    if stored is None:
+        return []
+    rule = ContextRule(stored["context"]["kind"], stored["context"]["size"])
+    return [("bands with a guarantee", guarantee_words(stored["n_tasks"], len(stored["folds"]), rule))]
+
+
+def _kind_rows(header: dict[str, Any], inputs: Sequence[str]) -> list[tuple[str, Any]]:
+    """Return the levels of categories, the covariates, and how much weight priors have that use them."""
+    columns = header.get("columns", {"levels": [], "covariates": []})
+    rows = [(f"levels of {name}", list(each)) for name, each in zip(inputs, columns["levels"], strict=False) if each]
+    if columns["covariates"]:
+        rows.append(("covariates", [inputs[i] for i in columns["covariates"]]))
+    weights = header["training"].get("covariates", {})
+    return rows + [(f"weight of priors where covariates {DOES[name]}", weight) for name, weight in weights.items()]
 
 
 def _spaced(name: str) -> str:

@@ -14,7 +14,14 @@ from metaprior.interruption import last_files
 
 Task = Annotated[list[str] | None, typer.Option("--task", help="Column that names the task of a row, or several.")]
 X = Annotated[list[str] | None, typer.Option("--x", help="Input column, or several: --x week price.")]
-Y = Annotated[str | None, typer.Option("--y", help="Output column.")]
+Covariates = Annotated[
+    list[str] | None,
+    typer.Option("--task-covariates", help="Columns that are constant within a task: --task-covariates age sex."),
+]
+Categorical = Annotated[
+    list[str] | None, typer.Option("--categorical", help="Columns of numbers that hold categories; text is recognized.")
+]
+Y = Annotated[list[str] | None, typer.Option("--y", help="Output column, or several.")]
 Environment = Annotated[
     str | None, typer.Option("--environment", help="Column that names the environment of a task (hospital, building).")
 ]
@@ -36,9 +43,36 @@ def fitted_columns(
     stored = meta.training_.get("columns") or {}
     columns = {"task": task, "x": x, "y": y, "environment": environment}
     columns = {name: value or stored.get(name) for name, value in columns.items()}
+    columns |= {name: stored.get(name) or None for name in ("covariates", "categorical")}
     if not (columns["x"] and columns["y"]):
         raise ValueError("--x and --y must name columns: this prior was not fitted from a table.")
     return in_fitted_order(meta, as_columns(**columns))
+
+
+def fitted_outputs(meta: Any, y: list[str] | None) -> dict[Any, Any]:
+    """Return the priors of the outputs that are named, by default of all, by the names of their columns y.
+
+    A prior of one output may be given another column.
+    """
+    from metaprior.tables.columns import output_names
+
+    given, several = output_names(y or None), getattr(meta, "estimators_", None)
+    if several is None:
+        if given is not None and len(given) > 1:
+            raise ValueError(f"--y names {len(given)} columns, and this prior has one output. Name one.")
+        stored = (meta.training_.get("columns") or {}).get("y")
+        return {given[0] if given else stored: meta}
+    for name in given or ():
+        if name not in several:
+            raise ValueError(f"--y {name} is no output of this prior, which has {', '.join(several)}.")
+    return {name: several[name] for name in given or several}
+
+
+def refuse_several(outputs: Any, **options: Any) -> None:
+    """Raise if an option that is for one output is given with several."""
+    for option, value in options.items():
+        if len(outputs) > 1 and value is not None:
+            raise ValueError(f"--{option} is for one output, and there are {len(outputs)}. Name one with --y.")
 
 
 def fitted_format(meta: Any, sep: str | None, decimal: str | None, encoding: str | None) -> "CsvFormat":

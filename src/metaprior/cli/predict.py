@@ -21,6 +21,8 @@ from metaprior.cli.options import (
     check_outputs,
     fitted_columns,
     fitted_format,
+    fitted_outputs,
+    refuse_several,
     write_results,
 )
 from metaprior.tables.csv_files import TableFile
@@ -37,6 +39,9 @@ def predict(
         "predictions.csv"
     ),
     coverage: Annotated[float, typer.Option(help="Probability of the interval from lower to upper.")] = 0.9,
+    guarantee: Annotated[
+        bool, typer.Option("--guarantee", help="Make this interval one whose coverage does not depend on the model.")
+    ] = False,
     task: Task = None,
     x: X = None,
     y: Y = None,
@@ -58,31 +63,55 @@ def predict(
     of y. The column extrapolates marks inputs outside the range of the fit.
     """
     from metaprior import load
-    from metaprior.tables.frames import predict_tables
 
     with report_errors(as_json):
         check_outputs([prior, context, query], path, plot)
         if path.suffix not in (".csv", ".parquet"):
             raise ValueError(f"--out must end in .csv or .parquet; got {path}.")
-        meta = load(prior)
-        columns = fitted_columns(meta, task, x, y, None)
-        named, columns = columns.task, columns._replace(task=() if one_task else columns.task, environment=None)
+        loaded = load(prior)
+        outputs = fitted_outputs(loaded, y)
+        refuse_several(outputs, plot=plot)
+        meta = next(iter(outputs.values()))
+        columns = {name: fitted_columns(each, task, x, name, None) for name, each in outputs.items()}
+        named = next(iter(columns.values())).task
+        changed: Any = {"task": () if one_task else named, "environment": None}
+        columns = {name: each._replace(**changed) for name, each in columns.items()}
         how = fitted_format(meta, sep, decimal, encoding)
         tables = TableFile(context, how), TableFile(query, how)
         if one_task:
             _note_merged(tables, named)
         drops: Any = {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates}
         with err.status(f"predicting {query}"):
-            predicted = predict_tables(meta, *tables, columns, coverage, from_prior, **drops)
-        frame = predicted.frame
-        figure = None if plot is None else _plot(meta, predicted, columns, coverage)
+            method = "conformal" if guarantee else "model"
+            drops["sparse_y"] = hasattr(loaded, "estimators_")  # as in the fit
+            frame, draw = _predict(outputs, tables, columns, coverage, from_prior, method, drops)
+        figure = None if plot is None else draw()
         write_results((path, frame), (plot, figure))
     if as_json:
         print_result({"predictions": str(path), "rows": frame.astype(object).to_dict(orient="records")})
         return
-    _print_rows(frame, columns.y, coverage)
+    _print_rows(frame, next(iter(columns)), coverage, meta.model_.guarantee if guarantee else None)
     rest = f" ({len(frame):,} rows, of which the first {SHOWN} are shown)" if len(frame) > SHOWN else ""
     out.print(f"Wrote {path}{rest}" + (f" and {plot}." if plot else "."), soft_wrap=True)
+
+
+def _predict(
+    outputs: dict[Any, Any],
+    tables: tuple[Any, Any],
+    columns: dict[Any, Any],
+    coverage: float,
+    from_prior: bool,
+    method: str,
+    drops: Any,
+) -> tuple[Any, Any]:
+    """Return a data frame of predictions and, of one output, a function that draws them."""
+    from metaprior.tables.frames import predict_outputs, predict_tables
+
+    if len(outputs) > 1:
+        return predict_outputs(outputs, *tables, columns, coverage, from_prior, method, **drops), None
+    (meta,), (only,) = outputs.values(), columns.values()
+    predicted = predict_tables(meta, *tables, only, coverage, from_prior, method, **drops)
+    return predicted.frame, lambda: _plot(meta, predicted, only, coverage, method)
 
 
 def _note_merged(tables: tuple[TableFile, ...], task: tuple[str, ...]) -> None:
@@ -98,8 +127,10 @@ def _note_merged(tables: tuple[TableFile, ...], task: tuple[str, ...]) -> None:
                 print_note(f"{table} names {n_names:,} tasks in {columns}, which --one-task predicts as one.")
 
 
-def _print_rows(frame: Any, y: str | None, coverage: float) -> None:
+def _print_rows(frame: Any, y: str | None, coverage: float, guarantee: Any) -> None:
     """Print the first predictions, and what they mean."""
+    from metaprior.prediction.conformal import floored
+
     of_classes = [name for name in frame if str(name).startswith("probability_")]
     if len(of_classes) > MAX_CLASSES:
         highest = frame[of_classes].max(axis=1)
@@ -111,8 +142,14 @@ def _print_rows(frame: Any, y: str | None, coverage: float) -> None:
     if len(of_classes) > MAX_CLASSES:
         out.print(f"The file has the probabilities of all {len(of_classes)} classes.", soft_wrap=True)
     if "mean" in frame:
-        unit = f"Mean and standard deviation (std) of a new reading in the units of {y}"
-        out.print(f"{unit}; it is between lower and upper with a probability of {coverage:.3g}.", soft_wrap=True)
+        words = f"Mean and standard deviation (std) of a new reading in the units of {y}"
+        if guarantee is None:
+            words += f"; it is between lower and upper with a probability of {coverage:.3g}."
+        else:
+            proven = floored(guarantee.proven(coverage))
+            words += f". From lower to upper is a band with a guarantee: over new tasks it holds {coverage:.3g} of the "
+            words += f"readings, and provably {proven} or more, whether or not the model is right."
+        out.print(words, soft_wrap=True)
 
 
 def _cell(value: Any) -> str:
@@ -121,7 +158,7 @@ def _cell(value: Any) -> str:
     return "" if np.isnan(value) else f"{value:.4g}"
 
 
-def _plot(meta: Any, predicted: Any, columns: Any, coverage: float) -> Any:
+def _plot(meta: Any, predicted: Any, columns: Any, coverage: float, method: str) -> Any:
     """Return a figure with a panel for each of the first tasks."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
     from matplotlib.figure import Figure
@@ -134,7 +171,7 @@ def _plot(meta: Any, predicted: Any, columns: Any, coverage: float) -> Any:
     n_rows = -(-n_plotted // n_columns)
     figure = Figure(figsize=(1 + 3.6 * n_columns, 0.6 + 2.8 * n_rows), layout="constrained")
     panels = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
-    named: Any = {"names": (columns.x[0], columns.y), "coverage": coverage}
+    named: Any = {"names": (columns.x[0], columns.y), "coverage": coverage, "method": method}
     for axes, name, query, (x, y) in zip(panels, queries.names, queries.tasks, predicted.contexts, strict=False):
         plot_prediction(meta, x, y, query.x, **named, axes=axes)
         axes.set_title(task_label(name), fontsize=10)

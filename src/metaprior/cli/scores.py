@@ -12,37 +12,27 @@ from metaprior.tasks.context_rules import FIRST, RANDOM, ContextRule, as_context
 CONTEXT = 5  # readings of a task to adapt to
 
 
-def compare(meta: Any, tests: list[Any], has_context: bool) -> dict[str, Any]:
-    """Return the scores of the prior and, given context, of models that are fitted to each task's context alone."""
-    return {"metaprior": meta.evaluate(tests), **(score_baselines(meta, tests) if has_context else {})}
-
-
-def score_baselines(meta: Any, tests: list[Any]) -> dict[str, Any]:
-    """Return the scores of models that are fitted to each task's context alone."""
-    from metaprior.estimators.baselines import BASELINES, score_baseline, score_per_task_gp
-    from metaprior.metrics import report
-    from metaprior.prediction.ensemble import predicts_labels
-    from metaprior.tasks.labels import as_labeled_tests
-
-    if not predicts_labels(meta):
-        return {"scikit-learn GP": score_per_task_gp(tests)}
-    labeled = as_labeled_tests(tests, "tasks", meta.model_.input_dim, meta.classes_)
-    return {name: report(score_baseline(model, *labeled)) for name, model in BASELINES.items()}
-
-
-def overall(scores: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Return the means over tasks of all models, and their standard errors, as JSON values."""
-    means = [name for name in scores["metaprior"].per_task if name != "width"]
+def figures_of(compared: Any) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the means over tasks of all models, and what the prior gains over each, as JSON values."""
+    scores = compared.scores
+    means = [name for name in scores["metaprior"].per_task if name != "width" and not name.startswith("guaranteed")]
     names = [each for name in means for each in (name, f"{name}_se")]
-    return {who: {name: float(score[name]) for name in (*names, "calibration_error")} for who, score in scores.items()}
+    of_all = {
+        who: {name: float(score[name]) for name in (*names, "calibration_error")} for who, score in scores.items()
+    }
+    return {"overall": of_all, "gains": {who: dict(gain) for who, gain in compared.gains.items()}}
 
 
-def print_overall(figures: dict[str, dict[str, Any]], y: str | None) -> None:
-    """Print the means over tasks of all models, and what they mean."""
+def print_overall(figures: dict[str, Any], y: str | None, n_tasks: int, missing: str = "") -> None:
+    """Print the means over tasks of all models, what they mean, and what the prior gains over each."""
+    from metaprior.estimators.comparison import gain_in_words, with_error
     from metaprior.metrics import MEANINGS
 
-    names = [name for name in figures["metaprior"] if not name.endswith("_se")]
-    rows = [(who, *(_with_error(score, name) for name in names)) for who, score in figures.items()]
+    of_all = figures["overall"]
+    names = [name for name in of_all["metaprior"] if not name.endswith("_se")]
+    rows = [
+        (who, *(with_error(score[name], score.get(f"{name}_se")) for name in names)) for who, score in of_all.items()
+    ]
     print_table(("mean over tasks", *(name.replace("_", " ") for name in names)), rows)
     unit = f"the units of {y or 'y'}"
     meanings = "; ".join(
@@ -50,6 +40,20 @@ def print_overall(figures: dict[str, dict[str, Any]], y: str | None) -> None:
     )
     meanings = meanings.replace("inside the interval", "inside the 90% interval")  # what `evaluate` computes
     out.print(f"{meanings}. ±: standard error over tasks.", soft_wrap=True)
+    for who, gain in figures.get("gains", {}).items():  # not in files of earlier versions
+        out.print(gain_in_words(who, gain, n_tasks), soft_wrap=True)
+    if missing:
+        out.print(missing, soft_wrap=True)
+
+
+def print_guaranteed(scores: Any) -> None:
+    """Print the coverage and width of bands with a guarantee, if there are any."""
+    if "guaranteed_coverage" not in scores:
+        return
+    inside = f"{100 * scores.guaranteed_coverage:.3g} ± {100 * scores.guaranteed_coverage_se:.2g}%"
+    ratio = scores.guaranteed_width / scores.width
+    band = f"Inside the {scores.nominal_coverage:.0%} band with a guarantee"
+    out.print(f"{band}: {inside}; it is {ratio:.3g} times as wide.", soft_wrap=True)
 
 
 def hold_out(sizes: Sequence[int], share: float, order: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -68,17 +72,17 @@ def hold_out(sizes: Sequence[int], share: float, order: Sequence[int]) -> tuple[
 
 
 class HeldOut(NamedTuple):
-    """Held-out tasks that the prior was tested on, and the scores of all models."""
+    """Held-out tasks that the prior was tested on, and how it compares with other models there."""
 
     places: list[int]  # among all held-out tasks
     tests: list[Any]
-    scores: dict[str, Any]
+    compared: Any
     rule: ContextRule
 
     def record(self) -> dict[str, Any]:
         """Return what is kept of it in the file of the prior."""
         given = {"context": self.rule.size, "which": self.rule.kind}
-        return {"tasks": len(self.tests), **given, "overall": overall(self.scores)}
+        return {"tasks": len(self.tests), **given, **figures_of(self.compared)}
 
 
 def score_held_out(meta: Any, held: list[Any], rng: np.random.Generator) -> HeldOut | None:
@@ -94,7 +98,7 @@ def score_held_out(meta: Any, held: list[Any], rng: np.random.Generator) -> Held
         return None
     rule = fitted_rule(meta)
     tests = [split_held_out(held[i], rule, rng) for i in known]
-    return HeldOut(known, tests, compare(meta, tests, has_context=rule.size != 0), rule)
+    return HeldOut(known, tests, meta.compare(tests), rule)
 
 
 def fitted_rule(meta: Any) -> ContextRule:
@@ -121,10 +125,4 @@ def print_held_out(held_out: dict[str, Any], y: str | None, outputs: str) -> Non
     first = "the first " if held_out.get("which") == FIRST else ""
     words = f"{tasks} of the target, which the prior has not seen; {first}{held_out['context']} "
     out.print(f"{words}{outputs} of each (half, of shorter ones) as context:", soft_wrap=True)
-    print_overall(held_out["overall"], y)
-
-
-def _with_error(score: dict[str, Any], name: str) -> str:
-    value, error = score[name], score.get(f"{name}_se")
-    number = "-" if value is None else f"{value:.3g}"
-    return number if error is None or not np.isfinite(error) else f"{number} ± {error:.2g}"
+    print_overall(held_out, y, held_out["tasks"])

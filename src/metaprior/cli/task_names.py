@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,17 +13,17 @@ Place = Callable[[int], tuple[Any, int | None]]  # from the number of a task to 
 
 
 @contextmanager
-def tasks_by_name(source: Source, y: str | None, places: Mapping[str, Place]) -> Iterator[None]:
+def tasks_by_name(source: Source, y: str | None, places: Mapping[str, Place], x: Sequence[str] = ()) -> Iterator[None]:
     """Show errors and warnings of the library with the table, the line, the column and the name of a task.
 
-    `places` has an entry for every argument of the library that tasks are passed as.
+    `places` has an entry for every argument of the library that tasks are passed as, `x` the names of input columns.
     """
 
     def rename(error: Any) -> None:
         if error.args and isinstance(error.args[0], str):
             message = error.args[0]
             parts = message.parts if isinstance(message, Message) else (message,)
-            renamed = (part if isinstance(part, Argument) else _renamed(part, source, y, places) for part in parts)
+            renamed = (part if isinstance(part, Argument) else _renamed(part, source, y, places, x) for part in parts)
             error.args = (Message(*renamed), *error.args[1:])
 
     show = warnings.showwarning
@@ -36,8 +36,9 @@ def tasks_by_name(source: Source, y: str | None, places: Mapping[str, Place]) ->
             raise
 
 
-def _renamed(text: str, source: Source, y: str | None, places: Mapping[str, Place]) -> str:
-    """Return text with the tasks that it counts by name."""
+def _renamed(text: str, source: Source, y: str | None, places: Mapping[str, Place], x: Sequence[str]) -> str:
+    """Return text with the tasks and input columns that it counts by name."""
+    text = re.sub(r"X\[:, (\d+)\]", lambda found: repr(x[int(found[1])]) if int(found[1]) < len(x) else found[0], text)
     for argument, place in places.items():
         counted = rf"(?<!\w){re.escape(argument)}\[(?P<number>\d+)\](?P<part> context| query)?(?P<y>(?=:? y\b))?"
 

@@ -53,8 +53,10 @@ def read_training_data(
     """Read tasks, at most `max_tasks` of each environment, and hold out a share of the target's."""
     rng = np.random.default_rng(seed)
     if table.path.is_dir():
-        given = {**named, **how, "max_tasks": max_tasks}
-        return _open(table.path, target, bool(labels), share, rng, [name for name, value in given.items() if value])
+        given = {**named, **how, "max_tasks": max_tasks, "sparse_y": None}  # which follows from --y
+        covariates = given.pop("covariates", None)
+        opened = _open(table.path, target, bool(labels), share, rng, [name for name, value in given.items() if value])
+        return opened if not covariates else opened._replace(columns=_with_covariates(opened.columns, covariates))
     columns, grouped = _read(table, named, target, {**how, "labels": labels})
     places, held = grouped.places(), list[int]()
     for name, tasks in places.items():
@@ -91,10 +93,21 @@ def _read(data: TableFile, named: dict[str, Any], target: str | None, how: dict[
     columns = as_columns(**named)
     _check_both(columns.environment, target)
     with err.status(f"reading {data}"):
-        grouped = group_rows(data, columns, **how)
+        grouped = group_rows(data, columns, recognize=True, **how)
+    columns = columns._replace(categorical=grouped.categorical)
     if target is not None:
         check_target(target, grouped.environments or (), columns.environment)
-    return columns._asdict(), grouped
+    named = columns._asdict()
+    return {name: value for name, value in named.items() if value or name not in ("covariates", "categorical")}, grouped
+
+
+def _with_covariates(columns: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """Return the columns of stored tasks with covariates, which are some of their inputs."""
+    for name in names:
+        if name not in columns["x"]:
+            known = ", ".join(map(repr, columns["x"]))
+            raise ValueError(f"--task-covariates names {name!r}, which is no input of the stored tasks: {known}.")
+    return {**columns, "covariates": names}
 
 
 def _open(

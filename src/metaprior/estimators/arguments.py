@@ -21,15 +21,19 @@ from metaprior.checks import (
 from metaprior.meta.hyperprior_arguments import check_prior_mean, check_prior_std
 from metaprior.search.candidates import AutoSettings
 from metaprior.storage.stored_tasks import StoredTasks
-from metaprior.tasks.context_rules import as_context_rule
+from metaprior.tasks.column_kinds import ColumnKinds
+from metaprior.tasks.context_rules import FIRST, as_context_rule
 from metaprior.tasks.input_columns import Features
+from metaprior.tasks.outcome_rules import COUNTS, LIKELIHOODS
 from metaprior.tasks.types import Task
 
 # Names that the modules of gradient-based training know, which take long to import.
 TEMPERATURES = ("paper", "effective", "bayes")
 OPTIMIZERS = ("adam", "sgd")
 SCHEDULES = ("constant", "cosine")
-OUTPUTS = {"gaussian": "readings", "bernoulli": "labels"}  # what y holds, by the likelihood
+# What y holds, by the likelihood.
+OUTPUTS = {name: "counts" if name in COUNTS else "readings" for name in LIKELIHOODS}
+OUTPUTS |= {"ordinal": "ranks", "bernoulli": "labels"}
 RENAMED = {"standardise": "standardize"}
 Read = Callable[[Any, str, Features], list[Task]]  # checks tasks, given their name in errors and what X must have
 
@@ -47,6 +51,7 @@ class NamedEnvironments(NamedTuple):
     tasks: list[Sequence[Task]]  # lists, or stored tasks
     target: int  # index of the target environment
     arguments: tuple[str, ...]  # the name of each in errors
+    kinds: ColumnKinds | None = None  # what the input columns are; None: numbers
 
     @property
     def counts(self) -> list[int]:
@@ -57,6 +62,11 @@ class NamedEnvironments(NamedTuple):
     def input_dim(self) -> int:
         """The number of input columns."""
         return next(task.x.shape[1] for tasks in self.tasks for task in tasks[:1])
+
+    @property
+    def width(self) -> int:
+        """The number of columns of scaled inputs."""
+        return self.input_dim if self.kinds is None else sum(self.kinds.widths)
 
 
 def reject_renamed_parameters(given: Mapping[str, Any]) -> None:
@@ -94,14 +104,56 @@ def check_parameters(meta: Any) -> None:
     meta._check_standardize()
     if meta.progress is not None:
         check_bool("progress", meta.progress)
-    if meta.likelihood == "gaussian":
-        check_noise(meta.noise_std)
+    if hasattr(meta, "noise_std"):
+        _check_likelihood(meta)
+        check_bool("guarantee", meta.guarantee)
     else:
         check_bool("calibrate", meta.calibrate)
         if not (isinstance(meta.shared_classes, str) and meta.shared_classes == "auto"):
             check_bool("shared_classes", meta.shared_classes, "'auto', ")
     check_prior_mean(meta.prior_mean)
     check_prior_std(1.0 if auto.prior_std else meta.prior_std)
+
+
+def _check_likelihood(meta: Any) -> None:
+    """Check the likelihood of a regressor, and what goes with it."""
+    given = Argument("likelihood", meta.likelihood)
+    check_choice("likelihood", meta.likelihood, LIKELIHOODS)
+    if check_noise(meta.noise_std) is not None and meta.likelihood != "gaussian":
+        why = " is learned" if meta.likelihood == "student-t" else " has no noise"
+        raise ValueError(Message(Argument("noise_std"), f" must be 'learned': that of {given}{why}."))
+    if meta.exposure is not None and meta.likelihood not in COUNTS:
+        counts = " or ".join(str(Argument("likelihood", name)) for name in COUNTS)
+        raise ValueError(Message(Argument("exposure"), f" is for counts, {counts}; got {given}."))
+    if meta.guarantee and meta.likelihood != "gaussian":
+        only = " is for Gaussian readings: bands of counts, ranks and outliers have no guarantee yet; got "
+        raise ValueError(Message(Argument("guarantee", True), only, given, "."))
+
+
+def check_columns(meta: Any, environments: NamedEnvironments) -> None:
+    """Raise if X has covariates or categories that the likelihood does not know, or that give forecasts no order."""
+    kinds = environments.kinds
+    if kinds is not None and as_context_rule(meta.context).kind == FIRST and (kinds.levels[0] or 0 in kinds.covariates):
+        order = " needs the first column of X to be a number that varies within tasks, such as the time: readings are "
+        raise ValueError(Message(Argument("context", FIRST), order, "put in its order. Put that column first."))
+    if environments.kinds is not None and meta.likelihood not in ("gaussian", "bernoulli"):
+        given = Argument("likelihood", meta.likelihood)
+        advice = (
+            " does not take covariates and categories yet. Pass columns of numbers, such as one of 0 and 1 for a level."
+        )
+        raise ValueError(Message(given, advice))
+
+
+def check_engine(meta: Any, engine: str) -> None:
+    """Raise if a likelihood is not for the engine that other parameters ask for."""
+    if engine == "gradient" and meta.likelihood not in ("gaussian", "bernoulli"):
+        given = Argument("likelihood", meta.likelihood)
+        defaults = ", ".join(GRADIENT_ONLY)
+        raise ValueError(
+            Message(
+                given, f" is for hierarchical priors: leave {defaults} at their defaults, and validation_tasks out."
+            )
+        )
 
 
 def leaves_all_to_default(meta: Any, tests: Any) -> bool:
@@ -150,7 +202,9 @@ def read_environments(
         empty = "source_tasks has no tasks" if len(names) != 2 or isinstance(source_tasks, Mapping) else ""
         raise ValueError(f"{empty or 'source_tasks and target_tasks are both empty'}: expected at least one (X, y).")
     place = names.index(target if isinstance(source_tasks, Mapping) else "target")
-    return NamedEnvironments(names, checked, place, tuple(argument for argument, _ in named))
+    features.learned()
+    arguments = tuple(argument for argument, _ in named)
+    return NamedEnvironments(names, checked, place, arguments, features.kinds)
 
 
 def warn_if_few_target_tasks(environments: NamedEnvironments, auto: AutoSettings, n_steps: Any) -> None:
@@ -198,6 +252,13 @@ def _check_not_one_data_set(name: str, given: Any) -> None:
 
 def _stored(tasks: StoredTasks, argument: str, features: Features) -> StoredTasks:
     """Check that stored tasks, which were checked when they were written, go with the others."""
+    features.decide(tasks)
+    if features.categories.levels:
+        raise ValueError(
+            Message(
+                f"{argument} is stored, and stored tasks hold numbers: ", Argument("categorical"), " is not for them."
+            )
+        )
     input_dim = features.count
     if input_dim is not None and tasks.input_dim != input_dim:
         raise ValueError(

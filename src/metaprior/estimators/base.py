@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -17,14 +17,18 @@ from metaprior.checks import check_integer, check_noise, counted
 from metaprior.estimators.arguments import (
     OUTPUTS,
     NamedEnvironments,
+    check_columns,
+    check_engine,
     check_parameters,
     leaves_all_to_default,
     reject_renamed_parameters,
 )
 from metaprior.estimators.fitted_prior import FittedPrior, heaviest, training_record
+from metaprior.estimators.guaranteed_fit import check_target_tasks, make_guarantee
 from metaprior.estimators.persistence import write_prior
-from metaprior.estimators.seen_tasks import KnowsItsTasks, check_noise_size, remember
+from metaprior.estimators.seen_tasks import KnowsItsTasks, check_covariates, check_noise_size, remember
 from metaprior.prediction.single_task import SingleTaskClassifier, SingleTaskRegressor
+from metaprior.search.certificates import Certificate, certify
 from metaprior.search.report import TransferReport
 from metaprior.tasks.input_columns import Features
 
@@ -38,7 +42,7 @@ Estimator = TypeVar("Estimator", bound="MetaGP")
 class MetaGP(KnowsItsTasks, BaseEstimator):
     """Meta-training by weighted free energy minimization. The parameters are those of the two estimators."""
 
-    likelihood: ClassVar[Literal["gaussian", "bernoulli"]]
+    likelihood: Any
     alpha: Any
     inference: Any
     n_particles: Any
@@ -56,6 +60,8 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
     standardize: Any
     dtype: Any
     context: Any
+    covariates: Any
+    categorical: Any
     random_state: Any
     search_time: Any
     n_devices: Any
@@ -98,17 +104,26 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         check_parameters(self)
         if patience is not None:
             check_integer("patience", patience, least=1)
-        features = Features()
+        features = Features(asked=(self.covariates, self.categorical))
         engine = "hierarchical" if leaves_all_to_default(self, validation_tasks) else "gradient"
+        check_engine(self, engine)
         environments = self._read_environments(source_tasks, target_tasks, target, features, engine)
+        check_columns(self, environments)
         features.warn_if_mixed()
         seen = [remember(tasks, environments.input_dim) for tasks in environments.tasks]
+        check_covariates(features, seen)
         check_noise_size(check_noise(getattr(self, "noise_std", "learned")), seen)
         tests = None
         if validation_tasks is not None:
             tests = self._check_tests(validation_tasks, "validation_tasks", features)
         fit_prior = import_module(ENGINES[engine]).fit_prior  # JAX, which one of them needs, takes long to import
+        guaranteed = getattr(self, "guarantee", False)  # labels have no bands
+        if guaranteed:
+            check_target_tasks(environments)
         fitted = fit_prior(self, environments, tests, patience, checkpoint)
+        if guaranteed:
+            guarantee = make_guarantee(self, fit_prior, environments, tests, patience)
+            fitted = replace(fitted, model=fitted.model._replace(guarantee=guarantee))
         self._record(fitted, environments, time.monotonic() - started)
         self._remember_tasks(features, environments.tasks, seen, environments.target, tests)
         return self
@@ -134,6 +149,9 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         SingleTaskRegressor or SingleTaskClassifier
             Clones share the prior, where those of this estimator would have to be meta-trained again.
         """
+        if levels := self.features_.categories.levels:
+            named = ", ".join(self.features_.column_name(i) for i in levels)
+            raise ValueError(f"X has categories, {named}: estimators of scikit-learn check that inputs are numbers.")
         single = SingleTaskClassifier if self.likelihood == "bernoulli" else SingleTaskRegressor
         return single(self.adapt([], []))
 
@@ -147,6 +165,33 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         """
         check_is_fitted(self, "model_")
         return self.report_
+
+    def certify(self, test_tasks: Iterable[Any], other: "MetaGP", context: Any = None) -> Certificate:
+        """Bound the chance that a new task is predicted better by this prior than by another, such as target-only.
+
+        Better is a smaller negative log likelihood, or log loss of labels. The bound is exact if the tasks are
+        independent draws from the target environment that neither prior was fitted to.
+
+        Parameters
+        ----------
+        test_tasks : sequence of (X_context, y_context, X_query, y_query)
+            As for `evaluate`.
+        other : MetaGPRegressor or MetaGPClassifier
+            The prior to compare with, fitted to the same kind of tasks.
+        context : "random", "first", int, or ("first", int), optional
+            As for `evaluate`.
+
+        Returns
+        -------
+        Certificate
+            With `helped`, `tied`, `n_tasks`, `lower_bound`, `p_value` of the sign test, and `words`.
+        """
+        if type(other) is not type(self):
+            raise ValueError(f"other must be a fitted {type(self).__name__}; got {type(other).__name__}.")
+        tests = list(test_tasks)
+        loss = "log_loss" if self.likelihood == "bernoulli" else "nll"
+        own, others = (each.evaluate(tests, context=context).per_task[loss] for each in (self, other))
+        return certify(others - own)
 
     @property
     def alpha_path_(self) -> Bunch:
@@ -220,8 +265,8 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
 
     def _record(self, fitted: FittedPrior, environments: NamedEnvironments, seconds: float) -> None:
         """Set the fitted attributes."""
-        names, tasks, target, _ = environments
-        self.model_, self.engine_ = fitted.model, fitted.engine
+        names, tasks, target, *_ = environments
+        self.model_, self.engine_, self.baselines_ = fitted.model, fitted.engine, fitted.baselines
         self.report_ = replace(fitted.report, outputs=OUTPUTS[self.likelihood])
         # What `save` writes, whatever is set later.
         self.parameters_ = {**self.get_params(deep=False), **fitted.parameters}
@@ -233,6 +278,7 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         self.best_step_ = fitted.best_step
         self.n_features_in_ = self.model_.input_dim
         self.training_ = training_record(names, tasks, target, fitted, seconds)
+        self.covariate_weights_ = self.training_.get("covariates", {})
 
     def _check_particles(self, instead: str = "") -> None:
         """Raise if the prior is not fitted, or has no particles; `instead` says what it has."""
@@ -246,6 +292,10 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
     @abstractmethod
     def adapt(self, X: Any, y: Any) -> Any:
         """Condition the prior on the readings of a new task."""
+
+    @abstractmethod
+    def evaluate(self, test_tasks: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
+        """Adapt to the contexts of test tasks and score the predictions of their queries."""
 
     @abstractmethod
     def _read_environments(

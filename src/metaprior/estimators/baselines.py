@@ -121,7 +121,7 @@ def per_task_gp(
     return regressor.predict(x_new, return_std=True)
 
 
-def score_per_task_gp(tasks: Sequence[TestTask], coverage: float = 0.9) -> Scores:
+def score_per_task_gp(tasks: Sequence[Any], coverage: float = 0.9) -> Scores:
     """Return what `MetaGPRegressor.evaluate` returns, for `per_task_gp` on every task."""
     if len(tasks) == 0:
         raise ValueError("tasks is empty: there is nothing to score")

@@ -9,6 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from metaprior.estimators.arguments import NamedEnvironments, read_environments, reject_renamed, reject_rows
 from metaprior.estimators.base import MetaGP
+from metaprior.estimators.comparison import Comparison, as_numbers, compare_labels
 from metaprior.metrics import Scores, score_labels
 from metaprior.prediction.adapted_labels import AdaptedClassifier, AdaptedClassifiers
 from metaprior.prediction.batches import check_precision
@@ -67,6 +68,8 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
     dtype : "auto", "float32" or "float64", default="auto"
         Gradient training: precision. "auto" is float64 for tasks of over 100 samples and for inputs that are not
         standardized.
+    covariates : str, int or sequence of them, optional
+        Columns of X that are constant within a task. Here they are inputs like others that may be missing.
     shared_classes : "auto", True or False, default="auto"
         Whether labels mean the same in all tasks. "auto": they do if one task has all of them, or if there are two in
         all. False is for episodes whose labels are all written 0, 1, ..., True for tasks none of which has every label.
@@ -122,6 +125,8 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         shared_classes: bool | str = "auto",
         calibrate: bool = True,
         context: Any = "random",
+        covariates: Any = None,
+        categorical: Any = None,
         random_state: Any = None,
         search_time: Any = None,
         n_devices: int | None = None,
@@ -146,6 +151,8 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         self.shared_classes = shared_classes
         self.calibrate = calibrate
         self.context = context
+        self.covariates = covariates
+        self.categorical = categorical
         self.random_state = random_state
         self.search_time = search_time
         self.n_devices = n_devices
@@ -238,6 +245,10 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
             predicted class; `confusion`, counts of queries by observed and predicted class of `classes`, or None if
             tasks have classes of their own.
         """
+        return self._evaluate(test_tasks, context)[0]
+
+    def _evaluate(self, test_tasks: Iterable[Any], context: Any) -> tuple[Scores, list[TestTask], np.ndarray]:
+        """Return the scores of test tasks, these tasks with codes for labels, and their numbers of classes."""
         check_is_fitted(self, "model_")
         if context is not None:
             test_tasks = split_all(as_tasks(test_tasks, "test_tasks", self.features_, as_labels), context)
@@ -248,7 +259,28 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         n_classes = np.array([len(own) for own in classes])
         log_probabilities, y, mask = predict_labels(self.model_, tasks, n_classes)
         all_share = all(own is self.classes_ for own in classes)
-        return score_labels(y, log_probabilities, mask, self.classes_ if all_share else None)
+        scores = score_labels(y, log_probabilities, mask, self.classes_ if all_share else None)
+        return scores, tasks, n_classes
+
+    def compare(self, test_tasks: Iterable[Any], context: Any = None) -> Comparison:
+        """Score the prior on test tasks beside models that are fitted to the context of each task alone.
+
+        These are the nearest class mean and scikit-learn's logistic regression.
+
+        Parameters
+        ----------
+        test_tasks, context
+            As for `evaluate`.
+
+        Returns
+        -------
+        Comparison
+            Printed, a table. Its `scores` are what `evaluate` returns, of each model by name; its `gains` are by how
+            much the log loss and Brier score of each are above those of "metaprior", with standard errors of the
+            paired differences.
+        """
+        ours, tests, n_classes = self._evaluate(test_tasks, context)
+        return compare_labels(ours, as_numbers(self.model_, tests), n_classes)
 
     def score(self, test_tasks: Iterable[Any], y: Any = None) -> float:  # type: ignore[override]
         """Return the accuracy on the queries of test tasks, averaged over tasks.

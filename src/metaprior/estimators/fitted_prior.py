@@ -32,13 +32,15 @@ class FittedPrior:
     parameters: dict[str, Any] = field(default_factory=dict)  # of the constructor, where a fit has replaced them
     engine: str = "gradient"  # a key of `persistence.ENGINES`
     sample: Sequence[Sequence[Task]] | None = None  # what the fit has used of the tasks of each environment
+    baselines: dict[str, Ensemble] = field(default_factory=dict)  # what users would fit instead, see `pooled_models`
 
 
 def training_record(
     names: Sequence[str], tasks: Sequence[Sequence[Task]], target: int, fitted: FittedPrior, seconds: float
 ) -> dict[str, Any]:
     """Describe the training for the saved file and `metaprior info`; the scaling is that of the largest weight."""
-    scaling = heaviest(fitted.model).scaling
+    member = heaviest(fitted.model)
+    scaling = getattr(member, "process", member).scaling  # that of the latent function, where there is one
     named = zip(names, tasks, fitted.sample or tasks, strict=True)
     return {
         "environments": {name: _counts(group, used) for name, group, used in named},

@@ -109,7 +109,7 @@ def make_plan(
     meta: Any, environments: NamedEnvironments, tests: Sequence[TestTask] | None, patience: int | None
 ) -> FitPlan:
     """Resolve everything that a fit of the estimator depends on."""
-    settings = resolve_parameters(meta)
+    settings = replace(resolve_parameters(meta), kinds=environments.kinds)
     if meta.likelihood == "bernoulli":
         settings = adjust_label_mean(settings, meta.classes_)
     target = environments.target
@@ -117,7 +117,7 @@ def make_plan(
     options = resolve_weights(meta.alpha, environments.names, source.counts(meta.alpha), target)
     method = source.method(resolve_inference(meta.inference))
     n_steps = DEFAULT_STEPS[meta.likelihood] if meta.n_steps is None else int(meta.n_steps)
-    known = resolve_families(meta, settings, environments.input_dim, method)
+    known = resolve_families(meta, settings, environments.width, method)
     check_same_tasks(environments.tasks, meta.search_time)
     training = TrainingOptions(
         n_steps, meta.learning_rate, meta.optimizer, meta.schedule, source.batch_size, meta.n_devices, meta.progress

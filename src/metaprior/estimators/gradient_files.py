@@ -31,13 +31,15 @@ def read_model(meta: Any, header: dict[str, Any], tensors: dict[str, np.ndarray]
     check_not_forked()
     fitted, input_dim, n_members = header["fitted"], header["input_dim"], header["n_members"]
     check_weights("model.weights", tensors.get("model.weights"), n_members)
+    kinds = meta.features_.kinds
     for i in range(n_members):  # before anything of this size is made
-        read_scaling(tensors, f"model.members[{i}].scaling.", input_dim, header["training"]["scaling"])
-    settings = _settings(meta, fitted["family_"], input_dim)
+        read_scaling(tensors, f"model.members[{i}].scaling.", input_dim, header["training"]["scaling"], kinds)
+    width = input_dim if kinds is None else sum(kinds.widths)
+    settings = replace(_settings(meta, fitted["family_"], width), kinds=kinds)
     settings = replace(settings, noise_std=None if settings.noise_std is None else 1.0)  # for its shape
     with jax.enable_x64(fitted["dtype_"] == "float64"):
         dtype = jnp.zeros(()).dtype
-        particles, rest, _ = eqx.filter_eval_shape(draw_prior, jax.random.key(0), input_dim, settings, 1.0, dtype)
+        particles, rest, _ = eqx.filter_eval_shape(draw_prior, jax.random.key(0), width, settings, 1.0, dtype)
         member = Model(particles, rest, scaling_template(input_dim, settings))
         model = _fill(Ensemble((member,) * n_members, np.zeros(n_members)), tensors)
     for name in tensors:

@@ -1,6 +1,7 @@
 """The tensors of hierarchical priors, to and from saved files."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -8,21 +9,27 @@ import numpy as np
 from metaprior.hierarchical.arrays import from_arrays, to_arrays
 from metaprior.hierarchical.label_arrays import from_label_arrays, label_arrays
 from metaprior.hierarchical.label_prior import LabelPrior
+from metaprior.hierarchical.response_arrays import from_response_arrays, response_arrays
+from metaprior.hierarchical.response_prior import ResponsePrior
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.schema import Mismatch, check_weights
 
 MEMBER_ARRAY = re.compile(r"member(\d{1,5})\.(.+)")
+BASELINE_ARRAY = re.compile(r"baseline(\d{1,5})\.(.+)")
 
 
 def model_parts(model: Ensemble) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return what is stored of a model, as JSON and as tensors."""
-    described = [
-        label_arrays(member) if isinstance(member, LabelPrior) else to_arrays(member)  # type: ignore[arg-type]
-        for member in model.members
-    ]
+    described = [_stored(member) for member in model.members]
     tensors = {f"member{i}.{name}": array for i, (_, arrays) in enumerate(described) for name, array in arrays.items()}
     tensors["member_weights"] = np.asarray(model.weights, np.float64)
     return {"members": [description for description, _ in described]}, tensors
+
+
+def _stored(member: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    if isinstance(member, LabelPrior):
+        return label_arrays(member)
+    return response_arrays(member) if isinstance(member, ResponsePrior) else to_arrays(member)
 
 
 def read_model(meta: Any, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> Ensemble:
@@ -31,18 +38,49 @@ def read_model(meta: Any, header: dict[str, Any], tensors: dict[str, np.ndarray]
     described = header.get("model", {}).get("members")
     if not isinstance(described, list) or len(described) != len(weights):
         raise Mismatch(f"model.members must be a list of {len(weights)}")
-    arrays: list[dict[str, np.ndarray]] = [{} for _ in described]
-    for name, tensor in tensors.items():
-        named = MEMBER_ARRAY.fullmatch(name)
-        if named and int(named[1]) < len(arrays):
-            arrays[int(named[1])][named[2]] = tensor
-    pairs = zip(described, arrays, strict=True)
-    recorded = header["training"]["scaling"]
+    pairs = zip(described, _arrays_of(MEMBER_ARRAY, tensors, len(described)), strict=True)
+    recorded, kinds = header["training"]["scaling"], meta.features_.kinds
     if meta.likelihood == "gaussian":
-        members = (from_arrays(description, own, header["input_dim"], recorded) for description, own in pairs)
+        members = (from_arrays(description, own, header["input_dim"], recorded, kinds) for description, own in pairs)
         return Ensemble(tuple(members), weights)
+    if meta.likelihood != "bernoulli":
+        name = meta.likelihood
+        responses = (
+            from_response_arrays(description, own, header["input_dim"], recorded, name) for description, own in pairs
+        )
+        return Ensemble(tuple(responses), weights)
     n_shared = None if meta.classes_ is None else len(meta.classes_)
     labeled = (
-        from_label_arrays(description, own, header["input_dim"], recorded, n_shared) for description, own in pairs
+        from_label_arrays(description, own, header["input_dim"], recorded, n_shared, kinds)
+        for description, own in pairs
     )
     return Ensemble(tuple(labeled), weights)
+
+
+def baseline_parts(baselines: Mapping[str, Ensemble]) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+    """Return what is stored of the models that a prior is compared with, of one member each, as JSON and as tensors."""
+    described, tensors = [], {}
+    for i, (name, model) in enumerate(baselines.items()):
+        description, arrays = to_arrays(model.members[0])  # type: ignore[arg-type]
+        described.append({"name": name, "model": description})
+        tensors |= {f"baseline{i}.{part}": array for part, array in arrays.items()}
+    return described, tensors
+
+
+def read_baselines(meta: Any, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> dict[str, Ensemble]:
+    """Return these models by name; raise if a part is missing or does not fit."""
+    described, found = header["baselines"], {}
+    for each, arrays in zip(described, _arrays_of(BASELINE_ARRAY, tensors, len(described)), strict=True):
+        prior = from_arrays(each["model"], arrays, header["input_dim"], kinds=meta.features_.kinds)
+        found[each["name"]] = Ensemble((prior,), np.ones(1))
+    return found
+
+
+def _arrays_of(pattern: re.Pattern[str], tensors: Mapping[str, np.ndarray], number: int) -> list[dict[str, np.ndarray]]:
+    """Return the tensors of each part of a file, by their names in it."""
+    arrays: list[dict[str, np.ndarray]] = [{} for _ in range(number)]
+    for name, tensor in tensors.items():
+        named = pattern.fullmatch(name)
+        if named and int(named[1]) < number:
+            arrays[int(named[1])][named[2]] = tensor
+    return arrays

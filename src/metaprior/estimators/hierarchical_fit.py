@@ -3,6 +3,7 @@
 import os
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,11 @@ from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
 from metaprior.hierarchical.label_families import with_rule_of
 from metaprior.hierarchical.label_prior import LabelPrior
 from metaprior.hierarchical.layout import MAX_ARD
+from metaprior.hierarchical.response_families import with_mean_of_responses
+from metaprior.hierarchical.response_prior import ResponsePrior
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.progress import phases, progress_bar
+from metaprior.search.family_choice import FamilyChoice
 from metaprior.search.report import make_report
 from metaprior.storage.stored_tasks import StoredTasks, sample_tasks
 from metaprior.tasks.thinning import thin_task
@@ -42,21 +46,21 @@ def fit_prior(
     """Fit hierarchical priors to checked tasks. It takes seconds, so no checkpoint is written."""
     seed = draw_seed(meta.random_state)
     warn_if_few_target_tasks(environments, auto_settings(meta), 1)
-    names, _, target, _ = environments
+    names, _, target, *_ = environments
     labels = meta.likelihood == "bernoulli"
     sample = _sample(environments.tasks, seed, labels)
     # Threads of BLAS get in each other's way with matrices this small.
     with threadpool_limits(1, user_api="blas"), phases(n_phases(meta, sample) + 1):
         chosen, sample = compare_priors(meta, environments, sample, seed)
-        with progress_bar("learning the common mean", len(chosen.priors), "priors", meta.progress) as move:
+        found = [*chosen.priors, *chosen.pooled.values()]
+        with progress_bar("learning the common mean", len(found), "priors", meta.progress) as move:
             priors = []
-            for prior in chosen.priors:
-                if labels:
-                    priors.append(with_rule_of_all(prior, environments.tasks, sample))
-                else:
-                    priors.append(_with_all_tasks(prior, environments.tasks, sample, target))
+            for prior in found:
+                with_all = with_rule_of_all if labels else partial(_with_all_tasks, target=target)
+                priors.append(with_all(prior, environments.tasks, sample))
                 if move is not None:
                     move(len(priors), "")
+    priors, pooled = priors[: len(chosen.priors)], priors[len(chosen.priors) :]
     _warn_if_too_wide(chosen.spread)
     n_target = len(sample[target])
     n_source = sum(map(len, sample)) - n_target
@@ -70,18 +74,24 @@ def fit_prior(
         np.zeros(0),
         np.zeros(0),
         0,
-        _describe_calibration(priors[int(np.argmax(chosen.weights))], chosen.spread),
+        _describe_calibration(priors[int(np.argmax(chosen.weights))], chosen),
         engine="hierarchical",
         sample=sample,
+        baselines={name: Ensemble((each,), np.ones(1)) for name, each in zip(chosen.pooled, pooled, strict=True)},
     )
 
 
-def _describe_calibration(prior: HierarchicalPrior | LabelPrior, spread: float) -> dict[str, Any]:
+def _describe_calibration(
+    prior: HierarchicalPrior | LabelPrior | ResponsePrior, chosen: FamilyChoice
+) -> dict[str, Any]:
     """Describe how predictions are calibrated, of labels those of the member of largest weight."""
     if isinstance(prior, LabelPrior):
         calibration = {name: getattr(prior, name) for name in ("factor", "ratio", "shrink")}
         return {"parameters": len(prior.process.theta), **calibration}
-    return {"parameters": len(prior.theta), "spread": spread}
+    if isinstance(prior, ResponsePrior):
+        return {"parameters": len(prior.process.theta) + len(prior.parameters), "spread": chosen.spread}
+    described = {"parameters": len(prior.theta), "spread": chosen.spread}
+    return {**described, "covariates": chosen.covariates} if chosen.covariates else described
 
 
 def _warn_if_too_wide(spread: float) -> None:
@@ -104,8 +114,11 @@ def _sample(environments: Sequence[Sequence[Task]], seed: int, labels: bool = Fa
 
 
 def _with_all_tasks(
-    prior: HierarchicalPrior, environments: Sequence[Sequence[Task]], sample: Sequence[Sequence[Task]], target: int
-) -> HierarchicalPrior:
+    prior: HierarchicalPrior | ResponsePrior,
+    environments: Sequence[Sequence[Task]],
+    sample: Sequence[Sequence[Task]],
+    target: int,
+) -> HierarchicalPrior | ResponsePrior:
     """Return the prior with its common mean learned from all tasks.
 
     Each environment keeps the weight that its sample had: that is what was tested on held-out tasks.
@@ -128,6 +141,8 @@ def _with_all_tasks(
                 tasks.release()
 
     try:
+        if isinstance(prior, ResponsePrior):
+            return with_mean_of_responses(prior, chunks())
         return with_mean_of(prior, chunks())
     except np.linalg.LinAlgError:
         few = f"The common mean is learned from {sum(map(len, sample))} sampled tasks only: a covariance of the other "

@@ -8,17 +8,16 @@ import numpy as np
 
 from metaprior.checks import Argument, Message, check_noise, warn_caller
 from metaprior.estimators.arguments import OUTPUTS, NamedEnvironments
+from metaprior.prediction.response_mixtures import make_response
+from metaprior.prediction.responses import Response
 from metaprior.progress import progress_bar
-from metaprior.search.family_search import (
-    FamilyChoice,
-    FamilySearch,
-    Option,
-    choose_members,
-    choose_untested,
-    without_test,
-)
+from metaprior.search.covariate_search import covariate_candidates
+from metaprior.search.family_choice import FamilyChoice, choose_members, choose_untested, without_test
+from metaprior.search.family_search import FamilySearch, Option
 from metaprior.search.feature_search import MIN_INPUTS, MIN_TASKS, add_features, are_worth_trying
 from metaprior.search.label_search import LabelSearch, labels_without_test
+from metaprior.search.pooled_models import pooled_models
+from metaprior.search.response_search import ResponseSearch, responses_without_test
 from metaprior.search.weights import (
     DISCOUNTS_UNTRIED,
     combined_source_weights,
@@ -26,7 +25,9 @@ from metaprior.search.weights import (
     resolve_weights,
     single_source_weights,
 )
+from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.context_rules import as_context_rule
+from metaprior.tasks.outcome_rules import Levels
 from metaprior.tasks.thinning import thin_task
 from metaprior.tasks.types import Task
 
@@ -57,18 +58,28 @@ def compare_priors(
     With a `search_time` the comparison starts with few tasks and is repeated with twice as many for as long as there is
     time: all environment weights on some tasks tell more than some of them on all tasks.
     """
-    names, _, target, _ = environments
+    names, _, target, *_ = environments
     counts = [len(tasks) for tasks in sample]
     options = _options(meta, names, counts, target)
     held_out = target if counts[target] > 1 else _largest_used(counts, options)
     if counts[held_out] < 2:
         if meta.likelihood == "bernoulli":
-            return labels_without_test(sample, target, options, _n_shared(meta)), sample
-        return without_test(sample, target, options, check_noise(meta.noise_std)), sample
+            return labels_without_test(sample, target, options, _n_shared(meta), environments.kinds), sample
+        if meta.likelihood != "gaussian":
+            return responses_without_test(sample, target, options, *_response(meta)), sample
+        noise_std, kinds = check_noise(meta.noise_std), environments.kinds
+        chosen = without_test(sample, target, options, noise_std, kinds)
+        return chosen._replace(pooled=pooled_models(sample, target, options, noise_std, (), kinds)), sample
     compared = _compare(meta, environments, sample, seed, held_out)
     with progress_bar("averaging predictions", None, "", meta.progress):
         search = compared.search
-        return (choose_members if held_out == target else choose_untested)(search), compared.sample
+        chosen = (choose_members if held_out == target else choose_untested)(search)
+        if meta.likelihood == "gaussian":
+            fits = zip(search.options, search.fits, strict=True)
+            noise_std, kinds = check_noise(meta.noise_std), environments.kinds
+            pooled = pooled_models(compared.sample, target, options, noise_std, fits, kinds)
+            chosen = chosen._replace(pooled=pooled)
+        return chosen, compared.sample
 
 
 def _compare(meta: Any, environments: NamedEnvironments, sample: Sample, seed: int, held_out: int) -> Compared:
@@ -101,14 +112,16 @@ def _compare_on(
     meta: Any, environments: NamedEnvironments, sample: Sample, seed: int, held_out: int, deadline: float | None
 ) -> Compared:
     """Compare on some tasks, until the deadline."""
-    started, (names, _, target, _) = time.monotonic(), environments
+    started, (names, _, target, *_) = time.monotonic(), environments
     counts = [len(tasks) for tasks in sample]
     options = _options(meta, names, counts, target)
-    search = _make_search(meta, sample, target, seed, held_out)
+    search = _make_search(meta, sample, target, seed, held_out, environments.kinds)
     complete = add_options(search, options, "environment weights", deadline, meta.progress)
     if complete and _is_auto(meta.alpha) and held_out == target:
         complete = _compare_sources(search, counts, deadline, meta.progress)
-    features = complete and not search.labels and are_worth_trying(search)
+    if complete and search.has_covariates:
+        complete = _compare_covariates(search, deadline, meta.progress)
+    features = complete and search.features and are_worth_trying(search)
     if features and _has_time(deadline, time.monotonic() - started):
         with progress_bar("learning features", None, "", meta.progress):
             add_features(search)
@@ -133,6 +146,19 @@ def add_options(
             if move is not None:
                 move(i, f"alpha = {1.0 - option.weights[search.target]:.2g}")
             search.add(option)
+    return True
+
+
+def _compare_covariates(search: FamilySearch, deadline: float | None, progress: bool | None) -> bool:
+    """Compare common means with and without covariates until the deadline; return whether there was time for all."""
+    candidates = covariate_candidates(search)
+    with progress_bar("comparing covariates", len(candidates), "", progress) as move:
+        for i, (option, covariates) in enumerate(candidates):
+            if is_over(deadline):
+                return False
+            if move is not None:
+                move(i, covariates)
+            search.add_covariates(option, covariates)
     return True
 
 
@@ -172,11 +198,21 @@ def _largest_used(counts: Sequence[int], options: Sequence[Option]) -> int:
     return int(np.argmax(np.where(used, counts, 0)))
 
 
-def _make_search(meta: Any, sample: Sample, target: int, seed: int, held_out: int) -> FamilySearch:
+def _make_search(
+    meta: Any, sample: Sample, target: int, seed: int, held_out: int, kinds: ColumnKinds | None
+) -> FamilySearch:
     rule = as_context_rule(meta.context)
     if meta.likelihood == "bernoulli":
-        return LabelSearch(sample, target, _n_shared(meta), seed, held_out, meta.calibrate, rule)
-    return FamilySearch(sample, target, check_noise(meta.noise_std), seed, held_out, rule)
+        return LabelSearch(sample, target, _n_shared(meta), seed, held_out, meta.calibrate, rule, kinds)
+    if meta.likelihood != "gaussian":
+        return ResponseSearch(sample, target, *_response(meta), seed, held_out, rule)
+    return FamilySearch(sample, target, check_noise(meta.noise_std), seed, held_out, rule, kinds)
+
+
+def _response(meta: Any) -> tuple[Response, int | None]:
+    """Return the response of a regressor, and the column of the exposure."""
+    levels = meta._outcomes.levels or Levels(0, 0)
+    return make_response(meta.likelihood, levels.number, levels.lowest), meta._exposure
 
 
 def _n_shared(meta: Any) -> int | None:

@@ -6,8 +6,9 @@ imported after the header has been checked, so that a file that is no prior is r
 
 import json
 import os
+import re
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib import import_module
@@ -15,8 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.estimators.prior_header import DEFAULT_ENGINE, FITTED, TRACES, check_header, check_seen, check_traces
+from metaprior.estimators.prior_header import (
+    DEFAULT_ENGINE,
+    FITTED,
+    OUTPUTS,
+    TRACES,
+    check_header,
+    check_seen,
+    check_traces,
+)
 from metaprior.files import CHECKPOINT, InvalidFile, read_json, read_tensors, reading, write_tensors
+from metaprior.schema import OUTERMOST, Mismatch
 
 ESTIMATORS = {
     "MetaGPRegressor": "metaprior.estimators.regressor",
@@ -28,6 +38,9 @@ ENGINES = {
     "hierarchical": "metaprior.estimators.hierarchical_files",
 }
 CUSTOM = ("mean", "kernel", "encoder")  # parts of a prior that may be of a class of the user's
+SEVERAL = "MultiOutputMetaGP"  # what a file of several priors says it is
+ONLY = ""  # the name of the output of a file with one prior
+OUTPUT_ARRAY = re.compile(r"output(\d{1,5})\.(.+)")
 ARRAYS = ("environment_weights_", *TRACES)
 OPTIONAL_ARRAYS = ("feature_range_", "task_digests_", "row_digests_", "row_grid_")  # not in files of earlier versions
 
@@ -44,23 +57,43 @@ def load(path: str | os.PathLike, *, mean: Any = None, kernel: Any = None, encod
 
     Returns
     -------
-    MetaGPRegressor or MetaGPClassifier
+    MetaGPRegressor, MetaGPClassifier or MultiOutputMetaGP
 
     Raises
     ------
     InvalidFile
         If the file is damaged or was not written by metaprior.
     """
-    header, tensors = read_prior(path)
-    _check_known(header, f"{path} holds")
-    custom = {"mean": mean, "kernel": kernel, "encoder": encoder}
-    _check_custom(header["parameters"], custom)
-    with reading(path):
-        return _restored(header, tensors, custom)
+    custom, found = {"mean": mean, "kernel": kernel, "encoder": encoder}, {}
+    for name, (header, tensors) in read_priors(path).items():
+        _check_known(header, f"{path} holds")
+        _check_custom(header["parameters"], custom)
+        with reading(path):
+            found[name] = _restored(header, tensors, custom)
+    if ONLY in found:
+        return found[ONLY]
+    from metaprior.estimators.multi_output import MultiOutputMetaGP
+
+    several = MultiOutputMetaGP()
+    several.estimators_ = found
+    return several
 
 
 def write_prior(meta: Any, path: str | os.PathLike) -> None:
     """Write a fitted estimator to a file; raise InvalidFile, and write nothing, if `load` would refuse it."""
+    write_tensors(path, *_prior_parts(meta, path))
+
+
+def write_priors(metas: Mapping[str, Any], path: str | os.PathLike) -> None:
+    """Write the estimators of several outputs to one file, as `write_prior`."""
+    parts = [_prior_parts(meta, path) for meta in metas.values()]
+    header = {"kind": SEVERAL, "outputs": list(metas), "priors": [header for header, _ in parts]}
+    tensors = {f"output{i}.{name}": array for i, (_, own) in enumerate(parts) for name, array in own.items()}
+    write_tensors(path, header, tensors)
+
+
+def _prior_parts(meta: Any, path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return the header and tensors of a fitted estimator; raise InvalidFile if `load` would refuse them."""
     fitted = {name: getattr(meta, name) for name in FITTED}
     if meta.likelihood == "bernoulli":
         fitted["classes_"] = None if meta.classes_ is None else meta.classes_.tolist()
@@ -78,11 +111,22 @@ def write_prior(meta: Any, path: str | os.PathLike) -> None:
         header["engine"] = meta.engine_
     if meta.model_.spread != 1.0:
         header["spread"] = float(meta.model_.spread)
-    described, tensors = import_module(ENGINES[meta.engine_]).model_parts(meta.model_)
+    model_parts = import_module(ENGINES[meta.engine_]).model_parts
+    described, tensors = model_parts(meta.model_._replace(guarantee=None))
     if described:
         header["model"] = described
+    if meta.model_.guarantee is not None:
+        from metaprior.estimators.guarantee_files import guarantee_parts
+
+        header["guarantee"], of_folds = guarantee_parts(meta.model_.guarantee, model_parts)
+        tensors |= of_folds
+    if meta.baselines_:
+        header["baselines"], of_baselines = import_module(ENGINES["hierarchical"]).baseline_parts(meta.baselines_)
+        tensors |= of_baselines
     if hasattr(meta, "feature_names_in_"):
         header["feature_names"] = list(meta.feature_names_in_)
+    if meta.features_.kinds is not None:
+        header["columns"] = {"levels": list(meta.column_levels_), "covariates": list(meta.covariates_)}
     arrays = (*ARRAYS, *(name for name in OPTIONAL_ARRAYS if hasattr(meta, name)))
     tensors |= {name: getattr(meta, name) for name in arrays}
     with reading(path, "is not written, because it could not be loaded"):
@@ -91,19 +135,35 @@ def write_prior(meta: Any, path: str | os.PathLike) -> None:
         _check_known(written, f"{path} is not written: it would hold")
         custom = [name for name in CUSTOM if _custom_part(written["parameters"], name)]
         _restored(written, tensors, {name: meta.parameters_[name] for name in custom})
-    write_tensors(path, header, tensors)
+    return header, tensors
 
 
-def read_prior(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Read the header of a prior, checked, and its tensors."""
+def read_priors(path: str | os.PathLike) -> dict[str, tuple[dict[str, Any], dict[str, np.ndarray]]]:
+    """Read the checked header and the tensors of the priors of all outputs by name, or of the ONLY prior."""
     header, tensors = read_tensors(path)
     if header.get("kind") == CHECKPOINT:
         raise InvalidFile(
             f"{path} is the checkpoint of an interrupted fit, not a prior. Re-run the same fit to resume it."
         )
     with reading(path):
-        _check_content(header, tensors)
-    return header, tensors
+        parts = _split_outputs(header, tensors) if header.get("kind") == SEVERAL else {ONLY: (header, tensors)}
+        for each in parts.values():
+            _check_content(*each)
+    return parts
+
+
+def _split_outputs(header: dict[str, Any], tensors: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Return header and tensors of the prior of every output."""
+    OUTPUTS(header, OUTERMOST)
+    names = header["outputs"]
+    if len(set(names)) != len(names) or len(names) != len(header["priors"]) or ONLY in names:
+        raise Mismatch("outputs must be different names, one of each prior")
+    own: list[dict[str, np.ndarray]] = [{} for _ in names]
+    for name, tensor in tensors.items():
+        named = OUTPUT_ARRAY.fullmatch(name)
+        if named and int(named[1]) < len(own):
+            own[int(named[1])][named[2]] = tensor
+    return dict(zip(names, zip(header["priors"], own, strict=True), strict=True))
 
 
 def _check_content(header: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
@@ -133,6 +193,7 @@ def _restored(header: dict[str, Any], tensors: dict[str, np.ndarray], custom: di
 def _restore_fitted(meta: Any, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
     """Set the fitted attributes of an estimator from a file."""
     from metaprior.estimators.arguments import check_parameters
+    from metaprior.estimators.guarantee_files import read_guarantee, without_folds
     from metaprior.search.report import TransferReport
     from metaprior.tasks.labels import as_labels
 
@@ -141,8 +202,16 @@ def _restore_fitted(meta: Any, header: dict[str, Any], tensors: dict[str, np.nda
     if meta.likelihood == "bernoulli":
         classes = fitted.get("classes_")
         meta.classes_ = None if classes is None else as_labels(classes, "classes_")
-    model = import_module(ENGINES[meta.engine_]).read_model(meta, header, tensors)
-    meta.model_ = model._replace(spread=float(header.get("spread", 1.0)))
+    columns = header.get("columns", {"levels": [], "covariates": []})
+    meta.column_levels_ = tuple(None if each is None else tuple(each) for each in columns["levels"])
+    meta.covariates_, meta.n_features_in_ = tuple(columns["covariates"]), header["input_dim"]
+    read_model = import_module(ENGINES[meta.engine_]).read_model
+    model = read_model(meta, header, without_folds(tensors))
+    guarantee = read_guarantee(meta, header, tensors, read_model)
+    meta.model_ = model._replace(spread=float(header.get("spread", 1.0)), guarantee=guarantee)
+    meta.baselines_ = {}
+    if "baselines" in header:  # not in files of earlier versions
+        meta.baselines_ = import_module(ENGINES["hierarchical"]).read_baselines(meta, header, tensors)
     meta.report_ = TransferReport.from_json(header["report"])
     meta.parameters_ = meta.get_params(deep=False)
     for name in FITTED:
@@ -152,7 +221,8 @@ def _restore_fitted(meta: Any, header: dict[str, Any], tensors: dict[str, np.nda
     if "feature_names" in header:
         meta.feature_names_in_ = np.array(header["feature_names"], dtype=object)
     meta.family_weights_ = meta.report_.families or {meta.family_: 1.0}
-    meta.n_features_in_, meta.training_ = header["input_dim"], header["training"]
+    meta.training_ = header["training"]
+    meta.covariate_weights_ = meta.training_.get("covariates", {})
 
 
 @cache

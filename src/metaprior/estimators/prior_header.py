@@ -29,12 +29,16 @@ from metaprior.schema import (
     sequence,
     text,
 )
+from metaprior.tasks.categories import MAX_LEVELS
 from metaprior.tasks.row_digests import MAX_ROWS
 from metaprior.tasks.task_digests import MAX_DIGESTS
 
 MAX_MEMBERS = 10_000
+MAX_BASELINES = 10
+MAX_OUTPUTS = 1000
 MAX_SIZE = 10**6  # of layers, points and the like, in descriptions of parts of a prior
 MAX_LAYERS = 64
+MAX_FOLDS = 1000
 MAX_CLASSES = 100  # that all tasks may share, as in `tasks.labels`
 TRACES = ("loss_trace_", "validation_trace_")
 
@@ -76,6 +80,7 @@ PER_CANDIDATE = ("temperature", "prior_std", "weight")
 SCORES = ("score", "standard_error", "gain", "gain_standard_error")
 COUNT, SCORE = integer(0), optional(any_number)
 COLUMNS = {"task": sequence(text), "x": sequence(text), "y": optional(text), "environment": optional(text)}
+COLUMNS |= {"covariates": sequence(text), "categorical": sequence(text)}
 REPORT = record(
     {
         "names": sequence(text, least=1),
@@ -90,7 +95,9 @@ REPORT = record(
         "n_source_tasks": optional(COUNT),
         "environment_effect": optional(sequence(anything)),
         "families": optional(mapping(number(0.0, 1.0 + 1e-6))),
-        "outputs": choice("readings", "labels"),
+        "outputs": choice("readings", "labels", "counts", "ranks"),
+        "certificate": optional(sequence(COUNT, 3, 3)),
+        "free_energy": optional(sequence(any_number)),
     },
 )
 TRAINING = record(
@@ -108,7 +115,13 @@ TRAINING = record(
         "columns": optional(record({}, COLUMNS)),
         "csv": optional(record({}, dict.fromkeys(("sep", "decimal", "encoding"), optional(text)))),
         "data": optional(text),
-        "held_out": optional(record({"tasks": COUNT, "context": COUNT, "overall": mapping(mapping(SCORE))})),
+        "covariates": mapping(number(0.0, 1.0 + 1e-6)),
+        "held_out": optional(
+            record(
+                {"tasks": COUNT, "context": COUNT, "overall": mapping(mapping(SCORE))},
+                {"gains": mapping(mapping(SCORE))},
+            )
+        ),
         **dict.fromkeys(
             ("final_loss", "free_energy", "particle_spread", "spread", "factor", "ratio", "shrink", "seconds"),
             optional(any_number),
@@ -132,14 +145,38 @@ HEADER: dict[str, Schema] = {
     "report": REPORT,
     "training": TRAINING,
 }
+MODEL = mapping(anything)  # what the engine makes of it
+SPREAD = number(1e-6, 1e6)
+FOLD = record(
+    {
+        "n_members": integer(1, MAX_MEMBERS),
+        "family": text,
+        "dtype": choice("float32", "float64"),
+        "spread": SPREAD,
+    },
+    {"model": MODEL},
+)
+GUARANTEE = record(
+    {
+        "n_tasks": integer(2),
+        "context": record({"kind": choice("random", "first"), "size": optional(COUNT)}),
+        "folds": sequence(FOLD, 2, MAX_FOLDS),
+    }
+)
 OPTIONAL_HEADER: dict[str, Schema] = {
     "engine": text,
-    "spread": number(1e-6, 1e6),
-    "model": mapping(anything),  # what the engine makes of it
+    "spread": SPREAD,
+    "model": MODEL,
     "feature_names": sequence(text, least=1),
+    "guarantee": optional(GUARANTEE),
+    "columns": record({"levels": sequence(optional(sequence(label, 2, MAX_LEVELS))), "covariates": sequence(COUNT)}),
+    "baselines": sequence(record({"name": text, "model": anything}), most=MAX_BASELINES),
 }
 
 SCHEMA = record(HEADER, OPTIONAL_HEADER)
+OUTPUTS = record(  # the header of a file with the priors of several outputs
+    {"outputs": sequence(text, least=1, most=MAX_OUTPUTS), "priors": sequence(mapping(anything), 1, MAX_OUTPUTS)}
+)
 DEFAULT_ENGINE = "gradient"  # of files that name none
 TWO_CLASSES = optional(sequence(label, 2, 2))  # what gradient training is for
 
@@ -150,31 +187,54 @@ def check_header(header: Any) -> None:
     report, training, n_inputs = header["report"], header["training"], header["input_dim"]
     if len(header.get("feature_names", range(n_inputs))) != n_inputs:
         raise Mismatch(f"feature_names must have {n_inputs} items, one of each input column")
+    if "columns" in header:
+        _check_columns(header["columns"], n_inputs)
     names, n_candidates = report["names"], len(report["weight"])
     if report["target"] not in names:
         raise Mismatch("report.target must be one of report.names")
     if {len(row) for row in report["environment_weights"]} != {len(names)}:
         raise Mismatch(f"report.environment_weights must have {len(names)} columns")
-    for name in ("environment_weights", *PER_CANDIDATE, *SCORES, "environment_effect"):
+    for name in ("environment_weights", *PER_CANDIDATE, *SCORES, "environment_effect", "free_energy"):
         if report.get(name) is not None and len(report[name]) != n_candidates:
             raise Mismatch(f"report.{name} must have {n_candidates} items, as many as report.weight")
+    if report.get("certificate") is not None:
+        helped, tied, n_tasks = report["certificate"]
+        if not 0 < n_tasks >= helped + tied:
+            raise Mismatch("report.certificate must be numbers of tasks helped, tied and in all")
     check_weights("report.weight", np.array(report["weight"], float), n_candidates)
     if training["target"] not in training["environments"]:
         raise Mismatch("training.target must be one of training.environments")
     if header.get("engine", DEFAULT_ENGINE) == "gradient":
         TWO_CLASSES(header["fitted"].get("classes_"), "fitted.classes_")
     if training.get("held_out"):
-        _check_held_out(training["held_out"]["overall"])
+        _check_held_out(training["held_out"]["overall"], training["held_out"].get("gains", {}))
 
 
-def _check_held_out(compared: Mapping[str, Mapping[str, Any]]) -> None:
+def _check_columns(columns: Mapping[str, Any], n_inputs: int) -> None:
+    """Raise Mismatch unless levels are different and of all columns, and covariates are some of these columns."""
+    levels, covariates = columns["levels"], columns["covariates"]
+    if len(levels) != n_inputs:
+        raise Mismatch(f"columns.levels must have {n_inputs} items, one of each input column")
+    if any(len(set(each)) < len(each) for each in levels if each is not None):
+        raise Mismatch("columns.levels must be different within a column")
+    if sorted(set(covariates)) != covariates or len(covariates) >= n_inputs or max(covariates, default=0) >= n_inputs:
+        raise Mismatch("columns.covariates must be numbers of input columns, the smallest first, and not all of them")
+
+
+def _check_held_out(compared: Mapping[str, Mapping[str, Any]], gains: Mapping[str, Mapping[str, Any]]) -> None:
     """Raise Mismatch unless the scores on held-out tasks are known ones, and the same of all that were compared."""
-    from metaprior.metrics import MEANINGS  # scikit-learn takes a second, and most files do not need it
+    from metaprior.metrics import LOSSES, MEANINGS  # scikit-learn takes a second, and most files do not need it
 
     names = compared.get("metaprior", {"": None}).keys()
     known = {name.removesuffix("_se") for name in names} <= MEANINGS.keys()
     if not known or any(score.keys() != names for score in compared.values()):
         raise Mismatch("training.held_out.overall must have the same known scores of metaprior and of all others")
+    for who, gain in gains.items():
+        losses = {name for name in LOSSES if name in names}
+        if who not in compared or gain.keys() != losses | {f"{name}_se" for name in losses}:
+            raise Mismatch("training.held_out.gains must have the losses of models in training.held_out.overall")
+        if any(gain[name] is None for name in losses):
+            raise Mismatch("training.held_out.gains must be numbers")
 
 
 def check_traces(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:

@@ -10,14 +10,19 @@ from sklearn.utils.validation import check_is_fitted
 from metaprior.checks import check_bool
 from metaprior.estimators.arguments import NamedEnvironments, read_environments, reject_renamed, reject_rows
 from metaprior.estimators.base import MetaGP
-from metaprior.metrics import Scores, report, summarize
+from metaprior.estimators.comparison import Comparison, compare_readings, score_model
+from metaprior.estimators.fitted_prior import heaviest
+from metaprior.estimators.outcomes import check_outcomes
+from metaprior.metrics import Scores
 from metaprior.prediction.adapted import AdaptedRegressor, AdaptedRegressors, adapt_readings
 from metaprior.prediction.batches import predict_tasks
 from metaprior.prediction.plausibility import warn_if_implausible
+from metaprior.prediction.response_mixtures import outcomes_of
 from metaprior.tasks.context_rules import split_all
 from metaprior.tasks.input_columns import Features
+from metaprior.tasks.outcome_rules import Outcomes
 from metaprior.tasks.padding import Ragged, as_contexts, as_new_tasks
-from metaprior.tasks.types import Task, TestTask, as_task, as_tasks, as_test_tasks
+from metaprior.tasks.types import Task, TestTask, as_numbers, as_task, as_tasks, as_test_tasks
 
 
 class MetaGPRegressor(RegressorMixin, MetaGP):
@@ -57,6 +62,14 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
     noise_std : float or "learned", default="learned"
         Standard deviation of the observation noise, in the units of y. If it is learned, hierarchical priors also learn
         how much tasks differ in it.
+    likelihood : "gaussian", "student-t", "poisson", "negative-binomial" or "ordinal", default="gaussian"
+        What y holds, given a latent function t: readings with Gaussian noise; readings with outliers, whose noise has
+        Student's t distribution; counts of mean exp(t), negative binomial ones with more variance than Poisson's; or
+        ranks and scores, consecutive integers, each an interval of t plus standard normal noise. All but "gaussian" are
+        for hierarchical priors. Their posteriors are approximated by Gaussian ones.
+    exposure : str or int, optional
+        Column of X, by name or number, with the exposure of counts, such as days of observation: the mean is the
+        exposure times exp(t). It is no input of t.
     temperature : "bayes", "effective", "paper", "auto" or float, default="bayes"
         Gradient training: gamma, the weight of the evidence against the hyper-prior. "auto" also tries a quarter and
         four times "bayes".
@@ -87,6 +100,16 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         What is given of a task when it is predicted, so that cross-validation asks for the same: readings at random,
         or the first ones in the order of the first input (forecasting), about half of them or as many as the number.
         A number alone is drawn at random.
+    guarantee : bool, default=False
+        Repeat the fit without each of up to ten folds of target tasks, for `interval(..., method="conformal")`: bands
+        whose coverage does not depend on whether the model is right. A band of 90% needs nine target tasks.
+    covariates : str, int or sequence of them, optional
+        Columns of X, by name or number, that are constant within a task, such as the age of a patient. They shift and
+        bend the mean of a new task before its first reading, where held-out tasks show that this pays. A missing
+        value (NaN) stands for the average. In gradient training they are inputs like others.
+    categorical : str, int or sequence of them, optional
+        Columns of X that hold categories. Those of data frames that are of type category, text or bool are recognized.
+        Levels that the fit has not seen widen the band, and are named in a warning.
     random_state : int, RandomState or None, default=None
         Seed for reproducible results.
     search_time : float, optional
@@ -128,9 +151,19 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
     feature_names_in_ : ndarray of str of shape (n_features_in_,)
         Names of the input columns, if tasks came as data frames. Data frames passed later must have the same ones, in
         any order. Arrays are taken as they are.
+    covariates_ : tuple of int
+        Numbers of the columns that are covariates.
+    column_levels_ : tuple
+        For every input column a tuple of its levels, or None if it holds numbers. Empty if there are neither
+        categories nor covariates.
+    covariate_weights_ : dict
+        Weights of priors with no covariates, with covariates that shift the mean ("shift"), and with covariates that
+        bend it too ("bend"), in the averaged prediction. Empty without covariates.
     feature_range_ : ndarray of shape (2, n_features_in_)
         Smallest and largest value of every input column in the tasks of environments with weight. Predictions at inputs
         that are outside by more than a tenth of the range warn with an `ExtrapolationWarning`.
+    baselines_ : dict
+        The models of all tasks that `compare` scores, by name. Empty for gradient training.
     task_digests_, row_digests_, row_grid_ : ndarray
         Digests of the tasks and of their readings, and the grid that readings are rounded to before, for `fitted_on`
         and `evaluate`.
@@ -148,8 +181,6 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
     (2,)
     """
 
-    likelihood = "gaussian"
-
     @reject_renamed
     def __init__(
         self,
@@ -161,6 +192,8 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         kernel: Any = "auto",
         encoder: Any = None,
         noise_std: float | str = "learned",
+        likelihood: str = "gaussian",
+        exposure: Any = None,
         temperature: float | str = "bayes",
         prior_mean: Any = "zero",
         prior_std: Any = 1.0,
@@ -172,6 +205,9 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         standardize: bool = True,
         dtype: str = "auto",
         context: Any = "random",
+        guarantee: Any = False,
+        covariates: Any = None,
+        categorical: Any = None,
         random_state: Any = None,
         search_time: Any = None,
         n_devices: int | None = None,
@@ -184,6 +220,8 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         self.kernel = kernel
         self.encoder = encoder
         self.noise_std = noise_std
+        self.likelihood = likelihood
+        self.exposure = exposure
         self.temperature = temperature
         self.prior_mean = prior_mean
         self.prior_std = prior_std
@@ -195,6 +233,9 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         self.standardize = standardize
         self.dtype = dtype
         self.context = context
+        self.guarantee = guarantee
+        self.covariates = covariates
+        self.categorical = categorical
         self.random_state = random_state
         self.search_time = search_time
         self.n_devices = n_devices
@@ -216,7 +257,7 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         """
         check_is_fitted(self, "model_")
         features = self.features_
-        task = as_task(X, y, "adapt", features)
+        task = as_task(X, y, "adapt", features, self._outputs)
         x, y = Ragged.of([task.x], task.x.shape[1:]), Ragged.of([task.y])
         return adapt_readings(self.model_, x, y, "float64", features, "adapt".format)[0]
 
@@ -238,7 +279,7 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         """
         check_is_fitted(self, "model_")
         features = self.features_
-        x, y = as_contexts(contexts, "contexts", features)
+        x, y = as_contexts(contexts, "contexts", features, self._outputs)
         return adapt_readings(self.model_, x, Ragged.of(y), dtype, features, "contexts[{}]".format)
 
     def predict_many(
@@ -264,7 +305,7 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         """
         check_is_fitted(self, "model_")
         features = self.features_
-        x, y, queries = as_new_tasks(tasks, "tasks", features)
+        x, y, queries = as_new_tasks(tasks, "tasks", features, self._outputs)
         adapted = adapt_readings(self.model_, x, Ragged.of(y), dtype, features, "tasks[{}] context".format)
         return adapted.predict(queries, return_std, latent=latent)
 
@@ -285,11 +326,32 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         Bunch
             Printed, a table. Its entries: means over tasks of `rmse`, `nll` (nats per reading), `coverage` and
             `width` of the interval, each with its standard error `..._se`; `calibration_error` over all queries;
-            `n_tasks`; `per_task`, the values per task.
+            `n_tasks`; `per_task`, the values per task. If the prior has bands of this coverage with a guarantee:
+            `guaranteed_coverage` and `guaranteed_width` too.
         """
         tasks = self._read_tests(self._split(test_tasks, context), "test_tasks")
-        predictive, y, mask = predict_tasks(self.model_, tasks)
-        return report(summarize(predictive, y, mask, coverage), float(coverage))
+        return score_model(self.model_, tasks, coverage)
+
+    def compare(self, test_tasks: Iterable[Any], coverage: Any = 0.9, context: Any = None) -> Comparison:
+        """Score the prior on test tasks beside models that you would fit without it.
+
+        These are a linear mixed model and a hierarchical GP of all tasks, each counted once, and scikit-learn's GP of
+        each task. The first two were fitted with the prior, by default; gradient training does not fit them.
+
+        Parameters
+        ----------
+        test_tasks, coverage, context
+            As for `evaluate`.
+
+        Returns
+        -------
+        Comparison
+            Printed, a table. Its `scores` are what `evaluate` returns, of each model by name; its `gains` are by how
+            much the RMSE and NLL of each are above those of "metaprior", with standard errors of the paired
+            differences.
+        """
+        tasks = self._read_tests(self._split(test_tasks, context), "test_tasks")
+        return compare_readings(self, tasks, coverage)
 
     def score(self, test_tasks: Iterable[Any], y: Any = None) -> float:  # type: ignore[override]
         """Return the coefficient of determination R^2 over the queries of all test tasks.
@@ -323,16 +385,43 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
     def _read_environments(
         self, source_tasks: Any, target_tasks: Any, target: Any, features: Features, engine: str
     ) -> NamedEnvironments:
-        return read_environments(source_tasks, target_tasks, target, as_tasks, features)
+        environments = read_environments(source_tasks, target_tasks, target, as_tasks, features)
+        if self.exposure is not None:
+            features.exposure = features.find_exposure(self.exposure)
+        self._exposure = features.exposure
+        self._outcomes = check_outcomes(self.likelihood, environments, features)
+        return environments
+
+    @property
+    def features_(self) -> Features:
+        """What is known of the input columns: their number, names, ranges, and which is the exposure."""
+        features = super().features_
+        if hasattr(self, "model_"):  # not yet while a file is read
+            features.exposure = getattr(self.model_.members[0], "exposure", None)
+        return features
+
+    @property
+    def response_(self) -> dict[str, Any]:
+        """Parameters of the likelihood that were learned, of the member of largest weight."""
+        check_is_fitted(self, "model_")
+        response, member = self.model_.response, heaviest(self.model_)
+        return {} if response is None else response.describe(member.component_parameters[0])
+
+    @property
+    def _outputs(self) -> Outcomes:
+        """What checks y, once the prior is fitted."""
+        return outcomes_of(self.model_.response)
 
     def _split(self, tasks: Any, context: Any) -> Any:
-        return tasks if context is None else split_all(as_tasks(tasks, "test_tasks", self.features_), context)
+        if context is None:
+            return tasks
+        return split_all(as_tasks(tasks, "test_tasks", self.features_, self._outputs), context)
 
     def _check_tasks(self, tasks: Any, name: str, features: Features) -> list[Task]:
-        return as_tasks(tasks, name, features)
+        return as_tasks(tasks, name, features, self._outputs)
 
     def _check_tests(self, tasks: Any, name: str, features: Features) -> list[TestTask]:
-        return as_test_tasks(tasks, name, features)
+        return as_test_tasks(tasks, name, features, self._outputs if hasattr(self, "model_") else as_numbers)
 
     def _check_standardize(self) -> None:
         check_bool("standardize", self.standardize)

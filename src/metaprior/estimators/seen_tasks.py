@@ -9,6 +9,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from metaprior.checks import Argument, Message, warn_caller
 from metaprior.storage.stored_tasks import StoredTasks
+from metaprior.tasks.categories import Categories
+from metaprior.tasks.context_rules import warn_if_behind
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.padding import Ragged
 from metaprior.tasks.row_digests import MAX_ROWS, kept_rows, make_grid, recognized, row_digests
@@ -38,6 +40,7 @@ class KnowsItsTasks:
     report_: Any
     environment_weights_: np.ndarray
     n_features_in_: int
+    parameters_: dict[str, Any]
 
     def fitted_on(self, tasks: Iterable[Any]) -> np.ndarray:
         """Tell which tasks the prior was fitted to, by their readings in any order.
@@ -73,7 +76,10 @@ class KnowsItsTasks:
         """What is known of the input columns: their number, names and ranges."""
         names = getattr(self, "feature_names_in_", None)
         known = getattr(self, "feature_range_", None)  # not in files of earlier versions
-        return Features(self.n_features_in_, None if names is None else tuple(names), known)
+        levels = getattr(self, "column_levels_", ())
+        coded = {i: {level: code for code, level in enumerate(each)} for i, each in enumerate(levels) if each}
+        categories = Categories(coded, getattr(self, "covariates_", ()))
+        return Features(self.n_features_in_, None if names is None else tuple(names), known, categories=categories)
 
     def _remember_tasks(
         self,
@@ -87,6 +93,9 @@ class KnowsItsTasks:
         vars(self).pop("feature_names_in_", None)  # of an earlier fit
         if features.names is not None:
             self.feature_names_in_ = np.array(features.names, dtype=object)
+        self.covariates_, levels = features.categories.covariates, features.categories.levels
+        n_levels = self.n_features_in_ if levels or self.covariates_ else 0
+        self.column_levels_ = tuple(tuple(levels[i]) if i in levels else None for i in range(n_levels))
         self.feature_range_ = input_range(seen, self.environment_weights_)
         # An environment without weight in any candidate had no effect, but the target has judged the candidates.
         used = self.report_.environment_weights.max(axis=0) > 0
@@ -123,6 +132,7 @@ class KnowsItsTasks:
         tests = self._check_tests(tasks, name, features)
         queries = Ragged.of([test.x_query for test in tests], (self.n_features_in_,))
         features.warn_outside(queries.rows[:-1], queries.sizes)
+        warn_if_behind([(test.x_context, test.x_query) for test in tests], self.parameters_["context"])
         seen = self._seen([_whole(test) for test in tests]) | self._seen([Task(*test[2:]) for test in tests])
         warn_if_seen(seen, name, self._forgets)
         return tests
@@ -140,9 +150,9 @@ def remember(tasks: Sequence[Task], input_dim: int) -> Seen:
     """Look at all tasks of an environment, once and in blocks."""
     lower, upper = np.full(input_dim + 1, np.inf), np.full(input_dim + 1, -np.inf)
     digests = np.empty(0, np.uint64)
-    for x, y, sizes in _blocks(tasks):
-        lower = np.minimum(lower, [*x.min(axis=0), y.min()])
-        upper = np.maximum(upper, [*x.max(axis=0), y.max()])
+    for x, y, sizes in task_blocks(tasks):
+        lower = np.fmin(lower, [*np.fmin.reduce(x, axis=0), y.min()])  # missing covariates are NaN
+        upper = np.fmax(upper, [*np.fmax.reduce(x, axis=0), y.max()])
         digests = kept_digests(np.concatenate([digests, _digests(x, y, sizes)]))
     return Seen(lower, upper, digests)
 
@@ -153,6 +163,17 @@ def input_range(environments: Sequence[Seen], weights: np.ndarray) -> np.ndarray
     used = [seen for seen, weight in pairs if weight > 0 and len(seen.digests)]
     lower, upper = np.min([seen.lower for seen in used], axis=0), np.max([seen.upper for seen in used], axis=0)
     return np.stack([lower, upper])[:, :-1]
+
+
+def check_covariates(features: Features, environments: Sequence[Seen]) -> None:
+    """Raise if a covariate has no value, or the same in all tasks: it tells nothing."""
+    for column in features.categories.covariates:
+        lower = min(seen.lower[column] for seen in environments)
+        upper = max(seen.upper[column] for seen in environments)
+        if not lower < upper:
+            found = "is missing in all tasks" if lower > upper else f"is {lower:g} in all tasks"
+            named = f"covariate {features.column_name(column)} {found}: it tells nothing. Take it out of X and out of "
+            raise ValueError(Message(named, Argument("covariates"), "."))
 
 
 def check_noise_size(noise_std: float | None, environments: Sequence[Seen]) -> None:
@@ -179,7 +200,7 @@ def warn_if_seen(seen: np.ndarray, name: str, at_least: bool) -> None:
         )
 
 
-def _blocks(tasks: Sequence[Task]) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+def task_blocks(tasks: Sequence[Task]) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Yield x, y and sizes of tasks, some at a time."""
     if isinstance(tasks, StoredTasks):
         yield from (tasks.read(*block) for block in tasks.task_blocks())
@@ -192,7 +213,7 @@ def _blocks(tasks: Sequence[Task]) -> Iterator[tuple[np.ndarray, np.ndarray, np.
 
 def task_digests(tasks: Sequence[Task]) -> np.ndarray:
     """Return the digest of each task."""
-    return np.concatenate([_digests(*block) for block in _blocks(tasks)])
+    return np.concatenate([_digests(*block) for block in task_blocks(tasks)])
 
 
 def _digests(x: np.ndarray, y: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -201,7 +222,7 @@ def _digests(x: np.ndarray, y: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 def _row_digests(tasks: Sequence[Task], grid: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield digests of the rows of tasks, and the sizes of these tasks, some at a time."""
-    for x, y, sizes in _blocks(tasks):
+    for x, y, sizes in task_blocks(tasks):
         yield row_digests(x, y, np.repeat(_digests(x, y, sizes), sizes), grid), sizes
 
 

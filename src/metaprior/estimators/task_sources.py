@@ -15,7 +15,7 @@ from metaprior.search.candidates import Candidate
 from metaprior.search.weights import Weights
 from metaprior.storage.feed import Feed
 from metaprior.storage.stored_tasks import StoredTasks, sample_tasks, stored_scaling
-from metaprior.tasks.scaling import Scaling
+from metaprior.tasks.scaling import Scaling, with_kinds
 from metaprior.tasks.thinning import thin_tasks
 from metaprior.tasks.types import Task
 from metaprior.training.loop import Result, Validation
@@ -98,7 +98,8 @@ class StreamedTasks:
         """Return the scaling of all tasks; correlations within classes are those of the sample."""
         if settings.likelihood == "bernoulli" or not settings.standardize:
             return make_scaling(sample, weights, settings)
-        return stored_scaling(self.environments, weights)
+        scaling, kinds = stored_scaling(self.environments, weights), settings.kinds
+        return scaling if kinds is None else with_kinds(scaling, kinds, np.zeros(sum(kinds.widths)))
 
     def dtype(self, options: Sequence[Weights], settings: Settings) -> str:
         """Return the training precision that the most demanding option needs, given the largest task of each."""

@@ -26,6 +26,7 @@ from metaprior.schema import (
     optional,
     record,
 )
+from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.scaling_arrays import read_scaling
 
 ARRAYS = ("theta", "points", "weights", "weights_root")
@@ -45,6 +46,7 @@ DESCRIPTION = record(
         "separate": optional(boolean),
         "learned_trend": boolean,
         "labels": anything,  # `label_arrays` knows
+        "response": anything,  # `response_arrays` knows
     },
 )
 
@@ -54,7 +56,7 @@ def to_arrays(prior: HierarchicalPrior) -> tuple[dict[str, Any], dict[str, np.nd
     arrays = {name: getattr(prior, name) for name in (*ARRAYS, *OPTIONAL_ARRAYS)}
     arrays |= {"scales.factors": prior.scales.factors, "scales.log_weights": prior.scales.log_weights}
     arrays |= {f"scaling.{name}": getattr(prior.scaling, name) for name in SCALING}
-    arrays["scaling.x_map"] = prior.scaling.x_map
+    arrays |= {"scaling.x_map": prior.scaling.x_map, "scaling.shares": prior.scaling.shares}
     if prior.curve is not None:
         arrays |= {f"curve.{name}": getattr(prior.curve, name) for name in CURVE}
     if prior.network is not None:
@@ -74,17 +76,27 @@ def to_arrays(prior: HierarchicalPrior) -> tuple[dict[str, Any], dict[str, np.nd
 
 
 def from_arrays(
-    description: Any, arrays: Mapping[str, np.ndarray], input_dim: int, recorded: Mapping[str, Any] | None = None
+    description: Any,
+    arrays: Mapping[str, np.ndarray],
+    input_dim: int,
+    recorded: Mapping[str, Any] | None = None,
+    kinds: ColumnKinds | None = None,
 ) -> HierarchicalPrior:
     """Make a prior from what `to_arrays` returned; raise `Mismatch` if it, or the recorded scaling, does not fit."""
     DESCRIPTION(description, "model.members")
-    if description["input_dim"] != input_dim:
-        raise Mismatch(f"model.members must have {input_dim} input columns, as the header says")
-    scaling = read_scaling(arrays, "scaling.", input_dim, recorded)  # first: it shows how many columns there are
+    labels = "labels" in description  # whose covariates are inputs
+    widths = None if kinds is None or labels else kinds.input_widths
+    columns = input_dim if kinds is None else sum(kinds.widths if widths is None else widths)
+    if description["input_dim"] != columns:
+        raise Mismatch(f"model.members must have {columns} input columns, as the header says")
+    scaling = read_scaling(arrays, "scaling.", input_dim, recorded, kinds)  # first: it shows how many columns there are
     if unknown := description["parts"].keys() - {part.name for part in fields(Parts)}:
         raise Mismatch(f"model.members has parts {sorted(unknown)} that this version does not know")
     kept = description.get("separate"), description.get("learned_trend", False)
-    layout = Layout(Parts(**description["parts"]), input_dim, description["log_noise"], *kept)
+    covariates = () if kinds is None or labels else kinds.covariate_widths
+    layout = Layout(Parts(**description["parts"]), columns, description["log_noise"], *kept, widths, covariates)
+    if (layout.parts.covariates or layout.parts.bend) and not covariates:
+        raise Mismatch("model.members has effects of covariates, which the header does not name")
     found = _check_arrays(layout, arrays)
     scales = TaskScales(found["scales.factors"], found["scales.log_weights"], description["noise_only"])
     curve = CommonCurve(*(found[f"curve.{name}"] for name in CURVE)) if layout.parts.curve else None
@@ -121,8 +133,7 @@ def _expected_shapes(layout: Layout, arrays: Mapping[str, np.ndarray]) -> dict[s
     """Return the shape of every array; the numbers of points and of scales are those of the arrays that are there."""
     n_points, n_scales = _length(arrays, "points"), _length(arrays, "scales.factors")
     input_dim, n_line = layout.input_dim, 1 + layout.input_dim
-    n_common = n_line + (n_points if layout.parts.smooth else 0) + layout.n_features
-    n_weights = n_common * (2 if layout.parts.environment else 1)
+    n_weights = layout.n_weights(n_points)
     n_functions = n_line + layout.n_curve + n_points
     shapes: dict[str, Shape] = {
         "theta": (len(layout.center),),

@@ -19,7 +19,7 @@ N_POINTS, N_POINTS_SEVERAL = 20, 40  # inducing points of the common curve, with
 class Block:
     """Tasks padded to one size. Padding has a mask of zero, and zeros in `y`, `line`, `curve` and `features`."""
 
-    x: np.ndarray  # (tasks, n, input_dim)
+    x: np.ndarray  # (tasks, n, input_dim + columns of covariates)
     y: np.ndarray  # (tasks, n)
     mask: np.ndarray  # (tasks, n), 1.0 where there is a reading
     counts: np.ndarray  # (tasks,): how much the evidence of each task counts
@@ -29,6 +29,17 @@ class Block:
     to_points: np.ndarray  # (tasks, n, points, d or 1): squared distances from the inducing points
     curve: np.ndarray | None = None  # (tasks, n, n_curve)
     features: np.ndarray | None = None  # (tasks, n, n_features)
+    noise: np.ndarray | None = None  # (tasks, n): a variance that is known of each reading, beside that of theta
+
+    @property
+    def inputs(self) -> np.ndarray:
+        """(tasks, n, input_dim)."""
+        return self.x[..., : self.line.shape[-1] - 1]
+
+    @property
+    def covariates(self) -> np.ndarray:
+        """(tasks, n, columns of covariates): z, zero for padding."""
+        return self.x[..., self.line.shape[-1] - 1 :] * self.mask[..., None]
 
 
 def make_blocks(
@@ -38,13 +49,14 @@ def make_blocks(
     points: np.ndarray,
     max_blocks: int = 3,
     separate: bool | None = None,
+    widths: tuple[int, ...] | None = None,
 ) -> list[Block]:
-    """Pad standardized tasks into at most `max_blocks` sizes."""
+    """Pad standardized tasks into at most `max_blocks` sizes. Columns beyond those of the points are covariates."""
     sizes = np.array([len(task.y) for task in tasks])
     blocks = []
     for size, members in group_by_size(sizes, max_blocks):
         x, y, mask = pad_to([tasks[i] for i in members.tolist()], size, np.float64)
-        blocks.append(make_block(x, y, mask, counts[members], is_target[members], points, separate))
+        blocks.append(make_block(x, y, mask, counts[members], is_target[members], points, separate, widths))
     return blocks
 
 
@@ -56,12 +68,13 @@ def make_block(
     is_target: np.ndarray,
     points: np.ndarray,
     separate: bool | None = None,
+    widths: tuple[int, ...] | None = None,
 ) -> Block:
     """Compute what does not depend on theta."""
-    real = mask.astype(np.float64)
-    between = squared_distances(x, x, separate)
-    to_points = squared_distances(x, np.broadcast_to(points, (len(x), *points.shape)), separate)
-    return Block(x, y * real, real, counts, is_target.astype(np.float64), line(x, real), between, to_points)
+    real, inputs = mask.astype(np.float64), x[..., : points.shape[1]]
+    between = squared_distances(inputs, inputs, separate, widths)
+    to_points = squared_distances(inputs, np.broadcast_to(points, (len(x), *points.shape)), separate, widths)
+    return Block(x, y * real, real, counts, is_target.astype(np.float64), line(inputs, real), between, to_points)
 
 
 def line(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -69,20 +82,38 @@ def line(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return np.concatenate([np.ones((*x.shape[:-1], 1)), x], axis=-1) * mask[..., None]
 
 
-def squared_distances(x: np.ndarray, z: np.ndarray, separate: bool | None = None) -> np.ndarray:
-    """Return squared distances (..., n, m, d) along every input, or (..., n, m, 1) in all inputs that share scales."""
-    if x.shape[-1] > MANY_INPUTS and not separate:  # differences along each would need as many times the memory
-        norms = np.sum(x**2, axis=-1)[..., :, None] + np.sum(z**2, axis=-1)[..., None, :]
-        return np.maximum(norms - 2.0 * x @ np.swapaxes(z, -1, -2), 0.0)[..., None]
+def squared_distances(
+    x: np.ndarray, z: np.ndarray, separate: bool | None = None, widths: tuple[int, ...] | None = None
+) -> np.ndarray:
+    """Return squared distances (..., n, m, d) along every input, or (..., n, m, 1) in all inputs that share scales.
+
+    With `widths`, d is the number of variables, which have as many columns.
+    """
+    apart = is_separate(x.shape[-1] if widths is None else len(widths), separate)
+    if widths is not None:
+        parts = [_summed_distances(*pair) for pair in zip(_groups(x, widths), _groups(z, widths), strict=True)]
+        return np.concatenate(parts, axis=-1) if apart else np.sum(parts, axis=0)
+    if x.shape[-1] > MANY_INPUTS and not apart:  # differences along each would need as many times the memory
+        return _summed_distances(x, z)
     differences = x[..., :, None, :] - z[..., None, :, :]
-    if is_separate(x.shape[-1], separate):
-        return differences**2
-    return np.sum(differences**2, axis=-1, keepdims=True)
+    return differences**2 if apart else np.sum(differences**2, axis=-1, keepdims=True)
 
 
-def place_points(tasks: Sequence[Task]) -> np.ndarray:
-    """Choose inducing points among the distinct inputs."""
-    inputs = np.unique(np.concatenate([task.x for task in tasks]), axis=0)
+def _summed_distances(x: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """Return squared distances in all columns, (..., n, m, 1)."""
+    if x.shape[-1] == 1:
+        return (x[..., :, None, :] - z[..., None, :, :]) ** 2
+    norms = np.sum(x**2, axis=-1)[..., :, None] + np.sum(z**2, axis=-1)[..., None, :]
+    return np.maximum(norms - 2.0 * x @ np.swapaxes(z, -1, -2), 0.0)[..., None]
+
+
+def _groups(x: np.ndarray, widths: tuple[int, ...]) -> list[np.ndarray]:
+    return np.split(x, np.cumsum(widths)[:-1], axis=-1)
+
+
+def place_points(tasks: Sequence[Task], n_inputs: int | None = None) -> np.ndarray:
+    """Choose inducing points among the distinct inputs, the first columns of x."""
+    inputs = np.unique(np.concatenate([task.x[:, :n_inputs] for task in tasks]), axis=0)
     n_points = N_POINTS if inputs.shape[1] == 1 else N_POINTS_SEVERAL
     points = farthest_points(inputs, min(n_points, len(inputs)))
     squared = np.sum((points[:, None] - points) ** 2, axis=-1)

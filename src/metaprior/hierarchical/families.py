@@ -13,11 +13,12 @@ from metaprior.hierarchical.layout import Layout, Parts
 from metaprior.hierarchical.modes import MAX_ITERATIONS, CommonCurve, Mode, common_curve, find_mode, with_curve
 from metaprior.hierarchical.shapes import learn_shapes, residual, shape_functions
 from metaprior.hierarchical.task_scales import ONE_SCALE, learn_scales
-from metaprior.hierarchical.terms import add_noise, gaussians, make_basis, mean_features
+from metaprior.hierarchical.terms import add_noise, gaussians, make_basis, mean_features, noise_of
 from metaprior.tasks.scaling import Scaling
 from metaprior.tasks.types import Task
 
 LINEAR, SMOOTH, CURVE, SHAPES, FEATURES = "linear", "smooth", "curve", "shapes", "features"
+NO_COVARIATES, SHIFT, BEND = COVARIATES = ("none", "shift", "bend")  # what covariates do to the common mean
 FAMILIES = (LINEAR, SMOOTH, CURVE, SHAPES)  # fitted always; features only where they may pay
 
 
@@ -47,38 +48,41 @@ def fit_families(
     near: FamilyFit | None = None,
     max_iterations: int = MAX_ITERATIONS,
     separate: bool | None = None,
+    covariates: str = NO_COVARIATES,
+    simple: bool = False,
 ) -> FamilyFit:
-    """Fit every family. `near` has fits to similar tasks; with almost the same tasks a few iterations are enough.
+    """Fit every family, or the `simple` ones, linear and smooth.
 
+    `near` has fits to similar tasks; with almost the same tasks a few iterations are enough.
     With `environment` the target's mean deviates from that of the sources. `noise_std` is given in the units of y, or
-    learned if None. `separate` says whether every input has its own scales; None: if they are few.
+    learned if None. `separate` says whether every input has its own scales; None: if they are few. `covariates` is one
+    of COVARIATES: whether those of tasks are left out, shift the mean, or bend it too.
     """
-    fitter = _Fitter(training, noise_std, near, max_iterations, separate)
-    fitter.fit(LINEAR, Parts(environment=environment))
-    try:
-        collapsed = fitter.fit(SMOOTH, Parts(smooth=True, environment=environment))
-        fitter.add_curve(collapsed)
-        fitter.fit(CURVE, Parts(smooth=True, curve=True, environment=environment))
-        fitter.fit_shapes()
-    except np.linalg.LinAlgError:  # the families from there on are left out, and the report names them
-        pass
-    return FamilyFit({name: prior for name, prior in fitter.priors.items() if _is_finite(prior)}, fitter.modes)
+    fitter = Fitter(training, noise_std, near, max_iterations, separate)
+    return FamilyFit(fitter.fit_all(environment, simple, covariates), fitter.modes)
 
 
-def fit_features(training: TrainingTasks, environment: bool, noise_std: float | None) -> HierarchicalPrior:
+def fit_features(
+    training: TrainingTasks, environment: bool, noise_std: float | None, covariates: str = NO_COVARIATES
+) -> HierarchicalPrior:
     """Fit the family of learned features; raise LinAlgError if it cannot be fitted.
 
     It is not among those of `fit_families`, because it takes much longer.
     """
-    fitter = _Fitter(training, noise_std, None, MAX_ITERATIONS)
-    fitter.fit_features(Parts(smooth=True, features=True, environment=environment))
+    fitter = Fitter(training, noise_std, None, MAX_ITERATIONS)
+    fitter.fit_features(Parts(smooth=True, features=True, environment=environment, **_parts_of(covariates)))
     prior = fitter.priors[FEATURES]
     if not _is_finite(prior):
         raise np.linalg.LinAlgError("the features are not finite")
     return prior
 
 
-class _Fitter:
+def _parts_of(covariates: str) -> dict[str, bool]:
+    """Return which terms of covariates the common mean has."""
+    return {"covariates": covariates != NO_COVARIATES, "bend": covariates == BEND}
+
+
+class Fitter:
     """The fits of one family after another to the same tasks."""
 
     def __init__(
@@ -90,34 +94,56 @@ class _Fitter:
         separate: bool | None = None,
     ):
         self.training, self.near, self.max_iterations, self.separate = training, near, max_iterations, separate
-        self.points = place_points(training.tasks)
-        self.point_distances = squared_distances(self.points, self.points, separate)
-        self.blocks = make_blocks(training.tasks, training.counts, training.is_target, self.points, separate=separate)
+        kinds = training.scaling.kinds
+        self.widths, self.covariates = (None, ()) if kinds is None else (kinds.input_widths, kinds.covariate_widths)
+        self.points = place_points(training.tasks, None if self.widths is None else sum(self.widths))
+        self.point_distances = squared_distances(self.points, self.points, separate, self.widths)
+        given = training.tasks, training.counts, training.is_target, self.points
+        self.blocks = make_blocks(*given, separate=separate, widths=self.widths)
         self.log_noise = None if noise_std is None else float(np.log(noise_std / training.scaling.y_std))
         self.curve: CommonCurve | None = None
         self.priors: dict[str, HierarchicalPrior] = {}
         self.modes: dict[str, Mode] = {}
 
+    def fit_all(
+        self, environment: bool, simple: bool = False, covariates: str = NO_COVARIATES
+    ) -> dict[str, HierarchicalPrior]:
+        """Fit one family after another, or the simple ones; return those that could be fitted."""
+        common = {"environment": environment, **_parts_of(covariates)}
+        self.fit(LINEAR, Parts(**common))
+        try:
+            collapsed = self.fit(SMOOTH, Parts(smooth=True, **common))
+            if not simple:
+                self.add_curve(collapsed)
+                self.fit(CURVE, Parts(smooth=True, curve=True, **common))
+                self.fit_shapes()
+        except np.linalg.LinAlgError:  # the families from there on are left out, and the report names them
+            pass
+        return {name: prior for name, prior in self.priors.items() if _is_finite(prior)}
+
     def fit(self, name: str, parts: Parts) -> Collapsed:
         """Find the mode of theta; integrate the mean's weights out there, and the scales of tasks."""
-        layout = self._layout(parts)
+        layout = self.layout(parts)
         known = [] if self.near is None or name not in self.near.modes else [self.near.modes[name]]
         if parts.curve and (self.max_iterations == MAX_ITERATIONS or not known):
             known.append(self.modes[SMOOTH])
-        return self._collapse(name, find_mode(layout, self.blocks, self.points, known, self.max_iterations))
+        return self.collapse_at(name, find_mode(layout, self.blocks, self.points, known, self.max_iterations))
 
-    def _layout(self, parts: Parts) -> Layout:
-        return Layout(parts, self.points.shape[1], self.log_noise, self.separate)
+    def layout(self, parts: Parts) -> Layout:
+        """Return where the parameters of some parts stand."""
+        kinds = self.widths, self.covariates
+        return Layout(parts, self.points.shape[1], self.log_noise, self.separate, False, *kinds)
 
     def fit_features(self, parts: Parts) -> None:
         """Learn features together with theta."""
-        layout = self._layout(parts)
+        layout = self.layout(parts)
         mode, network = find_features(layout, self.blocks, self.points)
         self.blocks = with_features(self.blocks, network)
-        self._collapse(FEATURES, mode)
+        self.collapse_at(FEATURES, mode)
         self.priors[FEATURES] = replace(self.priors[FEATURES], network=network)
 
-    def _collapse(self, name: str, mode: Mode) -> Collapsed:
+    def collapse_at(self, name: str, mode: Mode) -> Collapsed:
+        """Integrate the mean's weights out at a mode, and keep the prior."""
         layout = mode.layout
         basis = make_basis(layout, mode.theta, self.point_distances)
         given = [gaussians(layout, mode.theta, basis, block)[0] for block in self.blocks]
@@ -128,7 +154,7 @@ class _Fitter:
     def add_curve(self, collapsed: Collapsed) -> None:
         """Let tasks deform the common curve of the smooth family."""
         self.curve = common_curve(self.modes[SMOOTH], collapsed, self.points)
-        n_functions = self._layout(Parts(smooth=True, curve=True)).n_curve
+        n_functions = self.layout(Parts(smooth=True, curve=True)).n_curve
         self.blocks = with_curve(self.blocks, self.curve, n_functions)
 
     def fit_shapes(self) -> None:
@@ -145,7 +171,7 @@ class _Fitter:
             rest = residual(layout, theta, functions, block.between, len(self.points))
             rest *= block.mask[:, :, None] * block.mask[:, None, :]
             own = functions @ root
-            total = add_noise(own @ np.swapaxes(own, 1, 2) + rest, block.mask, noise)
+            total = add_noise(own @ np.swapaxes(own, 1, 2) + rest, block.mask, noise_of(block, noise))
             given.append(Gaussians(block.y, mean_features(layout, theta, basis, block), total, block.counts))
             lines.append(own[..., : 1 + layout.input_dim])
         self._keep(SHAPES, mode, given, lines, noise, root)

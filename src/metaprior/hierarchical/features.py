@@ -58,14 +58,14 @@ def draw_network(input_dim: int, n_features: int, seed: int = 0) -> FeatureNetwo
 
 def with_features(blocks: Sequence[Block], network: FeatureNetwork) -> list[Block]:
     """Return the blocks with the features of their inputs."""
-    return [replace(block, features=network(block.x) * block.mask[..., None]) for block in blocks]
+    return [replace(block, features=network(block.inputs) * block.mask[..., None]) for block in blocks]
 
 
 def log_density_of_features(
     layout: Layout, theta: np.ndarray, network: FeatureNetwork, blocks: Sequence[Block], points: np.ndarray
 ) -> tuple[float, np.ndarray, FeatureNetwork]:
     """Return the log Gibbs density of theta and the network, and its derivatives by both."""
-    pairs = [network.with_pull_back(block.x) for block in blocks]
+    pairs = [network.with_pull_back(block.inputs) for block in blocks]
     given = [
         replace(block, features=features * block.mask[..., None])
         for block, (features, _) in zip(blocks, pairs, strict=True)

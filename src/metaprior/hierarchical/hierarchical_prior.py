@@ -13,7 +13,7 @@ from metaprior.hierarchical.layout import Layout
 from metaprior.hierarchical.modes import CommonCurve
 from metaprior.hierarchical.small_matrices import ROUNDING, log_sum_exp, stable_cholesky, triangular_inverses
 from metaprior.hierarchical.task_scales import TaskScales
-from metaprior.hierarchical.terms import Basis, add_noise, make_basis, rbf_between, whitening
+from metaprior.hierarchical.terms import Basis, add_noise, covariate_features, make_basis, rbf_between, whitening
 from metaprior.prediction.ensemble import Plain, Prediction
 from metaprior.tasks.scaling import Scaling
 
@@ -60,7 +60,7 @@ class HierarchicalPrior:
 
     @property
     def input_dim(self) -> int:
-        """Number of input columns."""
+        """Number of columns of scaled inputs, without those of covariates."""
         return self.layout.input_dim
 
     @property
@@ -134,7 +134,7 @@ class HierarchicalPrior:
 
     @cached_property
     def _point_distances(self) -> np.ndarray:
-        return squared_distances(self.points, self.points, self.layout.ard)
+        return squared_distances(self.points, self.points, self.layout.ard, self.layout.widths)
 
     def describe(
         self, x: np.ndarray, mask: np.ndarray, is_target: np.ndarray | None = None, mean: bool = True
@@ -144,29 +144,40 @@ class HierarchicalPrior:
         Without `mean` there are no features of a common mean: it is known to be zero.
         """
         layout, theta, real = self.layout, self.theta, mask[..., None]
+        x, covariates = x[..., : self.input_dim], x[..., self.input_dim :]
         lines = line(x, mask)
         features = np.zeros((*mask.shape, 0)) if self.network is None else self.network(x) * real
-        common = self._mean_features(x, lines, features, is_target) * real if mean else np.zeros((*mask.shape, 0))
+        common = np.zeros((*mask.shape, 0))
+        if mean:
+            common = self._mean_features(x, covariates, lines, features, is_target) * real
         curve = np.zeros((*mask.shape, 0)) if self.curve is None else self.curve(x, layout.n_curve) * real
         if self.shape_root is None:
             curve *= 1.0 if self.curve is None else layout.scale(theta, "curve")
             features *= 1.0 if self.network is None else layout.scale(theta, "features")
             own = np.concatenate([lines * layout.line_stds(theta), curve, features], axis=-1)
             return Points(x, mask, common, own, np.zeros((*mask.shape, 0)))
-        whitened = (rbf_between(x, self.points, layout.scale(theta, "lengths")) @ self.whitening) * real
+        whitened = (rbf_between(x, self.points, self._lengths) @ self.whitening) * real
         own = np.concatenate([lines, curve, whitened], axis=-1) @ self.shape_root
         return Points(x, mask, common, own, np.sqrt(self.smooth_variance) * whitened)
 
     def _mean_features(
-        self, x: np.ndarray, lines: np.ndarray, features: np.ndarray, is_target: np.ndarray | None
+        self,
+        x: np.ndarray,
+        covariates: np.ndarray,
+        lines: np.ndarray,
+        features: np.ndarray,
+        is_target: np.ndarray | None,
     ) -> np.ndarray:
         """Return F, given (1, x) and the features of the network."""
-        layout, theta = self.layout, self.theta
+        layout, theta, curve = self.layout, self.theta, None
         parts = [lines * layout.trend_stds(theta)]
         if self.basis is not None:
-            parts.append(self.basis.functions(rbf_between(x, self.points, self.basis.lengths)))
+            lengths = layout.column_lengths(self.basis.lengths)
+            curve = self.basis.functions(rbf_between(x, self.points, lengths))
+            parts.append(curve)
         if self.network is not None:
             parts.append(layout.scale(theta, "feature_mean")[0] * features)
+        parts += covariate_features(layout, theta, covariates, x, curve)
         if layout.parts.environment:
             share = layout.scale(theta, "environment")[0] * (1.0 if is_target is None else is_target[:, None, None])
             parts += [share * part for part in parts]
@@ -178,7 +189,7 @@ class HierarchicalPrior:
         lines = left.own[..., :n_line] @ np.swapaxes(right.own[..., :n_line], 1, 2)
         scaled = left.own[..., n_line:] @ np.swapaxes(right.own[..., n_line:], 1, 2)
         if self.layout.parts.smooth:
-            smooth = rbf_between(left.x, right.x, self.layout.scale(self.theta, "lengths"))
+            smooth = rbf_between(left.x, right.x, self._lengths)
             smooth *= self.smooth_variance * left.mask[:, :, None]
             scaled += smooth if right.mask.all() else smooth * right.mask[:, None, :]
         if right.removed.shape[-1]:
@@ -202,6 +213,11 @@ class HierarchicalPrior:
             fixed += np.sum((points.features @ self.weights_root) ** 2, axis=-1)
         scaled = np.sum(points.own[..., n_line:] ** 2, axis=-1) - np.sum(points.removed**2, axis=-1)
         return fixed, scaled + self.smooth_variance
+
+    @property
+    def _lengths(self) -> np.ndarray:
+        """Length scales of the smooth deviation, (input_dim or 1,)."""
+        return self.layout.column_lengths(self.layout.scale(self.theta, "lengths"))
 
     @property
     def noise_variances(self) -> np.ndarray:

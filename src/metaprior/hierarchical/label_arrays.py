@@ -8,6 +8,7 @@ import numpy as np
 from metaprior.hierarchical.arrays import from_arrays, to_arrays
 from metaprior.hierarchical.label_prior import LabelPrior
 from metaprior.schema import MAX_LEARNED, Mismatch, check_array, number, record
+from metaprior.tasks.column_kinds import ColumnKinds
 
 CALIBRATION = record({"factor": number(1e-6, 1e6), "ratio": number(0.0, 1e6), "shrink": number(1e-3, 1.0)})
 
@@ -25,12 +26,13 @@ def from_label_arrays(
     input_dim: int,
     recorded: Mapping[str, Any] | None,
     n_shared: int | None,
+    kinds: ColumnKinds | None = None,
 ) -> LabelPrior:
     """Make a prior from what `label_arrays` returned; raise `Mismatch` if it does not fit.
 
     `n_shared` is the number of classes that all tasks share, None if each has its own.
     """
-    process = from_arrays(description, arrays, input_dim, recorded)
+    process = from_arrays(description, arrays, input_dim, recorded, kinds)
     CALIBRATION(description.get("labels"), "model.members.labels")
     if len(process.scales.factors) != 1 or process.curve is not None or process.shape_root is not None:
         raise Mismatch("model.members of labels must have one scale, and neither a curve nor shapes")

@@ -109,18 +109,13 @@ class _Fitter:
 
 
 def _prior(training: LabelTasks, mode: Mode, points: np.ndarray, evidence: LabelEvidence, common: bool) -> LabelPrior:
-    n_weights = _n_weights(mode.layout, len(points))
+    n_weights = mode.layout.n_weights(len(points))
     process = HierarchicalPrior(
         *(training.scaling, mode.layout, mode.theta, points, np.zeros(n_weights), np.zeros((n_weights, n_weights))),
         *(1.0, ONE_SCALE, None, None, training.of_environment),
     )
     prior = LabelPrior(process, np.zeros((0, n_weights)))
     return _with_rule(prior, evidence) if common else prior
-
-
-def _n_weights(layout: Layout, n_points: int) -> int:
-    n_common = 1 + layout.input_dim + (n_points if layout.parts.smooth else 0)
-    return n_common * (2 if layout.parts.environment else 1)
 
 
 def with_rule_of(prior: LabelPrior, tasks: Sequence[Task], counts: np.ndarray) -> LabelPrior:

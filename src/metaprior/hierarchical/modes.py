@@ -8,9 +8,9 @@ import numpy as np
 from scipy.optimize import minimize
 
 from metaprior.hierarchical.blocks import Block, squared_distances
-from metaprior.hierarchical.collapse import Collapsed, collapse, slopes
+from metaprior.hierarchical.collapse import Collapsed, Gaussians, collapse, slopes
 from metaprior.hierarchical.layout import Layout
-from metaprior.hierarchical.terms import gaussians, make_basis, point_slopes, pull_back, rbf_between
+from metaprior.hierarchical.terms import Basis, gaussians, make_basis, point_slopes, pull_back, rbf_between
 
 MAX_ITERATIONS = 60
 GRADIENT_TOLERANCE = 1e-2  # nats: far below the differences between candidates
@@ -34,14 +34,14 @@ class CommonCurve:
     line: np.ndarray  # (1 + input_dim,)
     weights: np.ndarray  # (points,)
     points: np.ndarray  # (points, input_dim)
-    lengths: np.ndarray  # (d or 1,)
+    lengths: np.ndarray  # (input_dim or 1,)
 
     def __call__(self, x: np.ndarray, n_functions: int) -> np.ndarray:
         """Return the curve, and its slope along every input if `n_functions` asks for them, (..., n_functions)."""
         kernel = rbf_between(x, self.points, self.lengths)
         curve = kernel @ self.weights
         functions = [self.line[0] + x @ self.line[1:] + curve]
-        for j in range(n_functions - 1):  # d k(x, z) / d x = -k(x, z) (x - z) / length^2
+        for j in range(n_functions - 1):  # of numbers, the first: d k(x, z) / d x = -k(x, z) (x - z) / length^2
             pulled = curve * x[..., j] - kernel @ (self.weights * self.points[:, j])
             functions.append(self.line[1 + j] - pulled / self.lengths[j] ** 2)
         return np.stack(functions, axis=-1)
@@ -60,7 +60,7 @@ def log_density(
     layout: Layout, theta: np.ndarray, blocks: Sequence[Block], points: np.ndarray, gradient: bool = True
 ) -> Density:
     """Return log p(theta) + J up to constants, with its derivatives unless told otherwise."""
-    point_distances = squared_distances(points, points, layout.ard)
+    point_distances = squared_distances(points, points, layout.ard, layout.widths)
     basis = make_basis(layout, theta, point_distances)
     parts = [gaussians(layout, theta, basis, block) for block in blocks]
     given = [part for part, _ in parts]
@@ -69,14 +69,29 @@ def log_density(
     value, slope = collapsed.value - 0.5 * float(z @ z), -z / layout.spread
     if not gradient:
         return Density(value, slope, collapsed, [])
-    of_root, by_block = 0.0, slopes(given, collapsed)
-    for block, (given_block, smooth), found in zip(blocks, parts, by_block, strict=True):
-        by_theta, by_root = pull_back(layout, theta, basis, block, given_block.features, smooth, *found)
+    by_block = slopes(given, collapsed)
+    slope += slope_by_theta(layout, theta, basis, blocks, parts, by_block, point_distances)
+    return Density(value, slope, collapsed, by_block)
+
+
+def slope_by_theta(
+    layout: Layout,
+    theta: np.ndarray,
+    basis: Basis | None,
+    blocks: Sequence[Block],
+    parts: Sequence[tuple[Gaussians, np.ndarray | None]],
+    by_block: Sequence[tuple[np.ndarray, np.ndarray]],
+    point_distances: np.ndarray,
+) -> np.ndarray:
+    """Return the derivative of J by theta, given those by the covariances and mean features of every block."""
+    slope, of_root = np.zeros(len(theta)), 0.0
+    for block, (given, smooth), found in zip(blocks, parts, by_block, strict=True):
+        by_theta, by_root = pull_back(layout, theta, basis, block, given.features, smooth, *found)
         slope += by_theta
         of_root = of_root + by_root
     if basis is not None:
         slope[layout.places["mean_lengths"]] += point_slopes(basis, np.asarray(of_root), point_distances)
-    return Density(value, slope, collapsed, by_block)
+    return slope
 
 
 def find_mode(
@@ -127,14 +142,14 @@ def climb(
         hessian = 0.5 * (found.hess_inv + found.hess_inv.T) + 1e-8 * np.eye(len(theta))
         return Mode(layout, theta, -float(found.fun), hessian)
 
-    known = [_extended(mode, layout) for mode in near if mode.layout.parts.smooth == layout.parts.smooth]
+    known = [extended(mode, layout) for mode in near if mode.layout.parts.smooth == layout.parts.smooth]
     if not known:  # few tasks have several modes, and the highest is not always near the best start
         return max((climb_from(start, None) for start in layout.starts()), key=lambda mode: mode.value)
     nearest = min(known, key=lambda mode: loss(mode.theta, gradient=False)[0]) if len(known) > 1 else known[0]
     return climb_from(nearest.theta, nearest.inverse_hessian)
 
 
-def _extended(mode: Mode, layout: Layout) -> Mode:
+def extended(mode: Mode, layout: Layout) -> Mode:
     """Return a mode as a starting point for a prior with other parts: new parameters start at their hyper-prior."""
     if mode.layout.places == layout.places:
         return mode
@@ -153,13 +168,14 @@ def common_curve(mode: Mode, collapsed: Collapsed, points: np.ndarray) -> Common
     if layout.parts.environment:
         half = len(weights) // 2
         weights = weights[:half] + layout.scale(theta, "environment")[0] * weights[half:]
-    n_line = 1 + layout.input_dim
-    basis = make_basis(layout, theta, squared_distances(points, points, layout.ard))
+    basis = make_basis(layout, theta, squared_distances(points, points, layout.ard, layout.widths))
     assert basis is not None
-    of_points = basis.scale * (basis.inverse_root.T @ weights[n_line:])
-    return CommonCurve(layout.trend_stds(theta) * weights[:n_line], of_points, points, basis.lengths)
+    places = layout.mean_slices(len(points))
+    of_points = basis.scale * (basis.inverse_root.T @ weights[places["curve"]])
+    line, lengths = layout.trend_stds(theta) * weights[places["line"]], layout.column_lengths(basis.lengths)
+    return CommonCurve(line, of_points, points, lengths)
 
 
 def with_curve(blocks: Sequence[Block], curve: CommonCurve, n_functions: int) -> list[Block]:
     """Return the blocks with the functions by which tasks deform the common curve."""
-    return [replace(block, curve=curve(block.x, n_functions) * block.mask[..., None]) for block in blocks]
+    return [replace(block, curve=curve(block.inputs, n_functions) * block.mask[..., None]) for block in blocks]

@@ -10,6 +10,7 @@ from scipy.linalg import block_diag
 from metaprior.hierarchical.features import FeatureNetwork
 from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
 from metaprior.hierarchical.label_prior import LabelPrior
+from metaprior.hierarchical.layout import N_BENT
 
 NUMPY = "import numpy as np"
 
@@ -61,12 +62,19 @@ def source(*names: str) -> str:
 def _process(prior: HierarchicalPrior) -> dict[str, Any]:
     """Return the arrays of the process without those of the common mean."""
     layout, theta, scaling = prior.layout, prior.theta, prior.scaling
-    found: dict[str, Any] = {"x_mean": scaling.x_mean, "x_std": scaling.x_std}
+    found: dict[str, Any] = {"x_mean": scaling.x_mean, "x_std": scaling.x_std, "n_inputs": prior.input_dim}
+    if scaling.shares is not None:
+        found["shares"] = scaling.shares
     if scaling.x_map is not None:
         found["x_map"] = scaling.x_map
     if layout.parts.smooth:
-        found |= {"points": prior.points, "mean_lengths": layout.scale(theta, "mean_lengths")}
-        found |= {"lengths": layout.scale(theta, "lengths"), "smooth_variance": prior.smooth_variance}
+        lengths, mean_lengths = (layout.column_lengths(layout.scale(theta, n)) for n in ("lengths", "mean_lengths"))
+        found |= {"points": prior.points, "mean_lengths": mean_lengths}
+        found |= {"lengths": lengths, "smooth_variance": prior.smooth_variance}
+    if layout.parts.covariates:
+        bent = layout.bent if layout.parts.bend else np.zeros(0)
+        basis = np.zeros((0, 0)) if prior.basis is None else prior.basis.scale * prior.basis.inverse_root.T
+        found |= {"bent": bent, "n_numbers": layout.n_numbers, "bend_map": basis[:, :N_BENT]}
     if prior.curve is not None:
         found["curve"] = {**vars(prior.curve), "n_slopes": layout.n_curve - 1}
     if prior.network is not None:
@@ -89,6 +97,12 @@ def _mean_map(prior: HierarchicalPrior) -> np.ndarray:
         parts.append(basis.scale * basis.inverse_root.T)
     if prior.network is not None:
         parts.append(layout.scale(theta, "feature_mean")[0] * np.eye(layout.n_features))
+    if layout.parts.covariates:
+        parts.append(np.diag(np.repeat(layout.scale(theta, "covariates"), layout.covariates)))
+    if layout.parts.bend:
+        n_functions = layout.n_numbers + (0 if basis is None else min(len(basis.root), N_BENT))
+        of_columns = np.repeat(layout.scale(theta, "bend"), layout.bent_widths)
+        parts.append(np.diag(np.repeat(of_columns, n_functions)))
     common = np.asarray(block_diag(*parts))
     return np.hstack([common, layout.scale(theta, "environment")[0] * common]) if layout.parts.environment else common
 

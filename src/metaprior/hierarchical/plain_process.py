@@ -14,6 +14,8 @@ import numpy as np
 
 COLUMNS: list[str] | None = None  # names of the input columns
 RANGE: Any = None  # the smallest and the largest value of every input column in the tasks of the fit, (2, columns)
+LEVELS: list[list[Any] | None] | None = None  # of every input column, None for numbers; None: all are numbers
+COVARIATES: list[int] = []  # columns that are constant within a task, and may be missing (None)
 MAX_RANGED = 20  # columns: of more, some are always beyond what they ever were
 PRIORS: list[dict[str, Any]] = []  # the members of the prior, whose predictions are averaged
 ROUNDING = 2.0 ** (-52 * 2 / 3)  # of a variance, below which differences are noise
@@ -40,12 +42,27 @@ def as_inputs(X: Any) -> np.ndarray:
     if COLUMNS is not None and hasattr(X, "columns"):
         X = X[COLUMNS]
     n_columns = len(PRIORS[0]["x_mean"])
-    x = np.asarray(X, dtype=float)
+    x = np.asarray(X, dtype=float) if LEVELS is None else as_codes(np.asarray(X, dtype=object))
     x = x.reshape(-1, n_columns) if x.ndim == 1 and (n_columns == 1 or not x.size) else x
     if x.ndim != 2 or x.shape[1] != n_columns:
         raise ValueError(f"X must have shape (n, {n_columns}); got {x.shape}.")
-    if not np.isfinite(x).all():
+    finite = np.isfinite(x)
+    finite[:, COVARIATES] |= np.isnan(x[:, COVARIATES])
+    if not finite.all():
         raise ValueError("X must be finite.")
+    return x
+
+
+def as_codes(cells: np.ndarray) -> np.ndarray:
+    """Return cells as floats: a level as its number, an unseen one as the number of levels, a missing cell as NaN."""
+    if cells.ndim != 2 or LEVELS is None or cells.shape[1] != len(LEVELS):
+        return np.zeros(cells.shape)  # `as_inputs` refuses it, if it is not empty
+    x = np.full(cells.shape, np.nan)
+    for (row, column), cell in np.ndenumerate(cells):
+        levels = LEVELS[column]
+        if cell is None or cell != cell:
+            continue
+        x[row, column] = cell if levels is None else levels.index(cell) if cell in levels else len(levels)
     return x
 
 
@@ -56,7 +73,11 @@ def extrapolates(X: Any) -> np.ndarray:
         return np.zeros(len(x), bool)
     lower, upper = RANGE
     allowed = np.maximum(0.1 * (upper - lower), 1e-9 * np.maximum(np.abs(lower), np.abs(upper)))
-    return np.any((x < lower - allowed) | (x > upper + allowed), axis=1)
+    outside = (x < lower - allowed) | (x > upper + allowed)
+    for column, levels in enumerate(LEVELS or []):
+        if levels is not None:
+            outside[:, column] = x[:, column] == len(levels)
+    return np.any(outside, axis=1)
 
 
 def as_queries(X: Any) -> np.ndarray:
@@ -68,9 +89,32 @@ def as_queries(X: Any) -> np.ndarray:
 
 
 def standardized(prior: dict[str, Any], x: np.ndarray) -> np.ndarray:
-    """Return inputs in the units of the prior."""
-    x = (x - prior["x_mean"]) / prior["x_std"]
+    """Return inputs in the units of the prior, with a column for every level of a category."""
+    numbers = (x - prior["x_mean"]) / prior["x_std"]
+    x = numbers if LEVELS is None else expanded(numbers, x, prior["shares"])
     return x @ prior["x_map"] if "x_map" in prior else x
+
+
+def expanded(numbers: np.ndarray, x: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    """Return numbers, then categories, then covariates: levels as columns, less how frequent they are."""
+    assert LEVELS is not None
+    kinds = [
+        (column in COVARIATES, column not in COVARIATES and levels is not None, column)
+        for column, levels in enumerate(LEVELS)
+    ]
+    parts: list[np.ndarray] = []
+    for is_covariate, _, column in sorted(kinds):
+        levels, missing = LEVELS[column], np.isnan(x[:, column : column + 1])
+        if levels is None:
+            parts.append(np.where(missing, 0.0, numbers[:, column : column + 1]))
+        else:
+            start = sum(part.shape[1] for part in parts)
+            share = shares[start : start + len(levels) + 1]
+            is_level = x[:, column : column + 1] == np.arange(len(levels) + 1)
+            parts.append(np.where(missing, 0.0, is_level - share))
+        if is_covariate:
+            parts.append(missing.astype(float))
+    return np.concatenate(parts, axis=1)
 
 
 def rbf(x: np.ndarray, z: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -81,10 +125,13 @@ def rbf(x: np.ndarray, z: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 def describe(prior: dict[str, Any], x: np.ndarray) -> Points:
     """Return what a prior says about standardized inputs (n, columns)."""
+    covariates, x = x[:, prior["n_inputs"] :], x[:, : prior["n_inputs"]]
     lines, nothing = np.column_stack([np.ones(len(x)), x]), np.zeros((len(x), 0))
     features = network(prior["network"], x) if "network" in prior else nothing
     mean_curve = rbf(x, prior["points"], prior["mean_lengths"]) if "mean_lengths" in prior else nothing
     common = np.concatenate([lines, mean_curve, features], axis=1)
+    if "bent" in prior:
+        common = np.concatenate([common, *effects(prior, x, mean_curve, covariates)], axis=1)
     curve = common_curve(prior["curve"], x) if "curve" in prior else nothing
     if "removed" in prior:  # shapes: all functions of a task have one covariance
         to_points = rbf(x, prior["points"], prior["lengths"])
@@ -94,6 +141,14 @@ def describe(prior: dict[str, Any], x: np.ndarray) -> Points:
     own = own @ prior["own"]
     fixed = np.concatenate([common @ prior["common_root"], own[:, : lines.shape[1]]], axis=1)
     return Points(x, common, fixed, own[:, lines.shape[1] :], removed)
+
+
+def effects(prior: dict[str, Any], x: np.ndarray, mean_curve: np.ndarray, covariates: np.ndarray) -> list[np.ndarray]:
+    """Return covariates, and their products with inputs and with functions of the common curve."""
+    functions = np.concatenate([x[:, : prior["n_numbers"]], mean_curve @ prior["bend_map"]], axis=1)
+    bent = covariates[:, np.asarray(prior["bent"], dtype=int)]
+    products = bent[:, :, None] * functions[:, None, :]
+    return [covariates, products.reshape(len(x), bent.shape[1] * functions.shape[1])]
 
 
 def network(layers: dict[str, np.ndarray], x: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from metaprior.hierarchical.blocks import Block, squared_distances
 from metaprior.hierarchical.collapse import Gaussians, collapse, slopes
 from metaprior.hierarchical.layout import Layout
 from metaprior.hierarchical.modes import Mode
-from metaprior.hierarchical.terms import add_noise, make_basis, mean_features, rbf, whitening
+from metaprior.hierarchical.terms import add_noise, make_basis, mean_features, noise_of, rbf, whitening
 
 PRIOR_TASKS = 5.0
 N_ITERATIONS = 12
@@ -23,7 +23,7 @@ N_ITERATIONS = 12
 def shape_functions(layout: Layout, theta: np.ndarray, points: np.ndarray, block: Block) -> np.ndarray:
     """Return psi, (tasks, n, functions)."""
     lengths = layout.scale(theta, "lengths")
-    whitened = rbf(block.to_points, lengths) @ whitening(squared_distances(points, points, layout.ard), lengths)
+    whitened = rbf(block.to_points, lengths) @ whitening(_distances(layout, points), lengths)
     whitened *= block.mask[..., None]
     parts = [block.line, whitened] if block.curve is None else [block.line, block.curve, whitened]
     return np.concatenate(parts, axis=-1)
@@ -52,7 +52,7 @@ def learn_shapes(mode: Mode, blocks: Sequence[Block], points: np.ndarray) -> tup
     psi, the expected sum of u u' over tasks is n S + S B S. The M step averages it with S_0.
     """
     layout, theta = mode.layout, mode.theta
-    basis = make_basis(layout, theta, squared_distances(points, points, layout.ard))
+    basis = make_basis(layout, theta, _distances(layout, points))
     features = [mean_features(layout, theta, basis, block) for block in blocks]
     functions = [shape_functions(layout, theta, points, block) for block in blocks]
     rests = []
@@ -66,7 +66,8 @@ def learn_shapes(mode: Mode, blocks: Sequence[Block], points: np.ndarray) -> tup
     for _ in range(N_ITERATIONS):
         given = []
         for block, of_block, rest, feature in zip(blocks, functions, rests, features, strict=True):
-            total = add_noise(of_block @ covariance @ np.swapaxes(of_block, 1, 2) + rest, block.mask, noise)
+            total = of_block @ covariance @ np.swapaxes(of_block, 1, 2) + rest
+            total = add_noise(total, block.mask, noise_of(block, noise))
             given.append(Gaussians(block.y, feature, total, block.counts))
         found = [of_covariance for of_covariance, _ in slopes(given, collapse(given))]
         pairs = list(zip(functions, found, strict=True))
@@ -78,6 +79,10 @@ def learn_shapes(mode: Mode, blocks: Sequence[Block], points: np.ndarray) -> tup
             trace = 2.0 * sum(np.sum(np.diagonal(slope, axis1=1, axis2=2) * block.mask) for slope, block in masked)
             noise = max(noise + noise**2 * float(trace) / n_readings, 1e-8)
     return covariance, noise
+
+
+def _distances(layout: Layout, points: np.ndarray) -> np.ndarray:
+    return squared_distances(points, points, layout.ard, layout.widths)
 
 
 def _flat(functions: np.ndarray) -> np.ndarray:

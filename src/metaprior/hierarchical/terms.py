@@ -6,7 +6,7 @@ import numpy as np
 
 from metaprior.hierarchical.blocks import Block
 from metaprior.hierarchical.collapse import Gaussians
-from metaprior.hierarchical.layout import Layout
+from metaprior.hierarchical.layout import N_BENT, Layout, sums_of_groups
 from metaprior.hierarchical.small_matrices import cholesky, triangular_inverse
 
 JITTER = 1e-6  # of the kernel between inducing points, relative to its variance
@@ -21,7 +21,7 @@ class Basis:
     inverse_root: np.ndarray  # L^-1
     kernel: np.ndarray  # k(Z, Z) without jitter
     scale: float  # s
-    lengths: np.ndarray  # (d or 1,)
+    lengths: np.ndarray  # (variables or 1,)
 
     def functions(self, kernel: np.ndarray) -> np.ndarray:
         """Return the functions at inputs with this kernel k(x, Z)."""
@@ -64,18 +64,40 @@ def whitening(point_distances: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def mean_features(layout: Layout, theta: np.ndarray, basis: Basis | None, block: Block) -> np.ndarray:
-    """Return F: the common line, curve and features, and with an environment effect all again for the target."""
-    features = block.line * layout.trend_stds(theta)
+    """Return F: the common line, curve and features, effects of covariates, and all again for the target.
+
+    The last only with an environment effect.
+    """
+    parts = [block.line * layout.trend_stds(theta)]
     if basis is not None:
-        functions = basis.functions(rbf(block.to_points, basis.lengths))
-        features = np.concatenate([features, functions * block.mask[..., None]], axis=-1)
+        parts.append(basis.functions(rbf(block.to_points, basis.lengths)) * block.mask[..., None])
     if layout.parts.features:
         assert block.features is not None
-        features = np.concatenate([features, layout.scale(theta, "feature_mean")[0] * block.features], axis=-1)
+        parts.append(layout.scale(theta, "feature_mean")[0] * block.features)
+    curve = None if basis is None else parts[1]
+    parts += covariate_features(layout, theta, block.covariates, block.inputs, curve)
+    features = np.concatenate(parts, axis=-1)
     if layout.parts.environment:
         own = layout.scale(theta, "environment")[0] * block.is_target[:, None, None] * features
         features = np.concatenate([features, own], axis=-1)
     return features
+
+
+def covariate_features(
+    layout: Layout, theta: np.ndarray, covariates: np.ndarray, inputs: np.ndarray, curve: np.ndarray | None
+) -> list[np.ndarray]:
+    """Return the features by which covariates z shift and bend the mean, given the functions of the common curve."""
+    parts = []
+    if layout.parts.covariates:
+        parts.append(covariates * np.repeat(layout.scale(theta, "covariates"), layout.covariates))
+    if layout.parts.bend:
+        scaled = covariates[..., layout.bent] * np.repeat(layout.scale(theta, "bend"), layout.bent_widths)
+        functions = inputs[..., : layout.n_numbers]
+        if curve is not None:
+            functions = np.concatenate([functions, curve[..., :N_BENT]], axis=-1)
+        products = scaled[..., :, None] * functions[..., None, :]
+        parts.append(products.reshape(*products.shape[:-2], scaled.shape[-1] * functions.shape[-1]))
+    return parts
 
 
 def deviations(layout: Layout, theta: np.ndarray, block: Block) -> tuple[np.ndarray, np.ndarray | None]:
@@ -91,9 +113,12 @@ def deviations(layout: Layout, theta: np.ndarray, block: Block) -> tuple[np.ndar
 
 
 def add_noise(
-    covariance: np.ndarray, mask: np.ndarray, noise_variance: float, relative_floor: float | np.ndarray = 0.0
+    covariance: np.ndarray,
+    mask: np.ndarray,
+    noise_variance: float | np.ndarray,
+    relative_floor: float | np.ndarray = 0.0,
 ) -> np.ndarray:
-    """Add noise to the diagonal of covariances, and make that of padding one; in place.
+    """Add noise, of all readings or (tasks, n), to the diagonal of covariances, and make that of padding one; in place.
 
     `relative_floor` is the least noise of a reading as a share of its variance, for all tasks or (tasks, 1).
     """
@@ -103,12 +128,17 @@ def add_noise(
     return covariance
 
 
+def noise_of(block: Block, noise_variance: float) -> float | np.ndarray:
+    """Return the noise variance, of all readings or of each, (tasks, n)."""
+    return noise_variance if block.noise is None else noise_variance + block.noise
+
+
 def gaussians(
     layout: Layout, theta: np.ndarray, basis: Basis | None, block: Block
 ) -> tuple[Gaussians, np.ndarray | None]:
     """Return the readings of a block given the mean's weights, and the smooth part of their covariance."""
     covariance, smooth = deviations(layout, theta, block)
-    covariance = add_noise(covariance, block.mask, layout.noise_variance(theta))
+    covariance = add_noise(covariance, block.mask, noise_of(block, layout.noise_variance(theta)))
     features = mean_features(layout, theta, basis, block)
     return Gaussians(block.y, features, covariance, block.counts), smooth
 
@@ -132,7 +162,8 @@ def pull_back(
         trace = np.sum(np.diagonal(of_covariance, axis1=1, axis2=2) * block.mask)
         gradient[places["noise"]] = 2.0 * layout.noise_variance(theta) * trace
     by_line = 2.0 * layout.line_stds(theta) ** 2 * _column_sums(of_covariance, block.line)
-    gradient[places["line"]] = _by_group(layout, by_line)
+    by_variable = layout.by_variable(by_line[1:])
+    gradient[places["line"]] = [by_line[0], *(by_variable if layout.ard else [by_variable.sum()])]
     for name, functions in _own_functions(layout, block):
         gradient[places[name]] = 2.0 * layout.scale(theta, name) ** 2 * _column_sums(of_covariance, functions)
     if layout.parts.environment:
@@ -140,20 +171,42 @@ def pull_back(
         own = of_features[..., half:] * block.is_target[:, None, None]
         gradient[places["environment"]] = layout.scale(theta, "environment")[0] * np.sum(own * features[..., :half])
         of_features, features = without_environment(layout, theta, block, of_features), features[..., :half]
-    n_line = block.line.shape[-1]
+    slices = layout.mean_slices(0 if basis is None else len(basis.root))
+    by_feature = np.sum(of_features * features, axis=(0, 1))
+    of_columns = by_feature[slices["line"]][1:]
     if layout.has_trend:
-        gradient[places["trend"]] = np.sum(of_features[..., 1:n_line] * features[..., 1:n_line])
+        gradient[places["trend"]] = of_columns[: layout.n_numbers].sum()
+    if "levels" in places:
+        gradient[places["levels"]] = layout.by_variable(of_columns)[layout.n_numbers :]
     if layout.parts.features:
-        of_network, by_network = (part[..., -layout.n_features :] for part in (features, of_features))
-        gradient[places["feature_mean"]] = np.sum(of_network * by_network)
+        gradient[places["feature_mean"]] = by_feature[slices["features"]].sum()
+    if layout.parts.covariates:
+        gradient[places["covariates"]] = sums_of_groups(by_feature[slices["covariates"]], layout.covariates)
+    if layout.parts.bend:
+        by_column = by_feature[slices["bend"]].reshape(len(layout.bent), -1).sum(axis=1)
+        gradient[places["bend"]] = sums_of_groups(by_column, layout.bent_widths)
     if smooth is None or basis is None:
         return gradient, np.zeros((0, 0))
     weighted = of_covariance * smooth
     gradient[places["deviation"]] = 2.0 * weighted.sum()
     lengths = layout.scale(theta, "lengths")
     gradient[places["lengths"]] = _total(weighted, block.between) / lengths**2
-    curve = slice(n_line, n_line + len(basis.root))
-    return _curve_slopes(gradient, layout, basis, block, features[..., curve], of_features[..., curve])
+    curve = slices["curve"]
+    by_curve = of_features[..., curve] + _bent_slopes(layout, theta, block, of_features[..., slices["bend"]], curve)
+    return _curve_slopes(gradient, layout, basis, block, features[..., curve], by_curve)
+
+
+def _bent_slopes(
+    layout: Layout, theta: np.ndarray, block: Block, by_products: np.ndarray, curve: slice
+) -> np.ndarray | float:
+    """Return the derivative by the functions of the common curve, through their products with covariates."""
+    if not layout.parts.bend:
+        return 0.0
+    scaled = block.covariates[..., layout.bent] * np.repeat(layout.scale(theta, "bend"), layout.bent_widths)
+    of_each = by_products.reshape(*scaled.shape, -1)[..., layout.n_numbers :]
+    found = np.zeros((*scaled.shape[:-1], curve.stop - curve.start))
+    found[..., : of_each.shape[-1]] = np.sum(scaled[..., None] * of_each, axis=-2)
+    return found
 
 
 def _curve_slopes(
@@ -188,7 +241,8 @@ def feature_slopes(
     They are in C as phi diag(s^2) phi', and in F as t phi: dJ/dphi = 2 (dJ/dC) phi diag(s^2) + t dJ/d(t phi).
     """
     assert block.features is not None
-    by_mean = without_environment(layout, theta, block, of_features)[..., -layout.n_features :]
+    place = layout.mean_slices(block.to_points.shape[2])["features"]
+    by_mean = without_environment(layout, theta, block, of_features)[..., place]
     slopes = 2.0 * (of_covariance @ block.features) * layout.scale(theta, "features") ** 2
     return (slopes + layout.scale(theta, "feature_mean")[0] * by_mean) * block.mask[..., None]
 
@@ -206,10 +260,6 @@ def _own_functions(layout: Layout, block: Block) -> list[tuple[str, np.ndarray]]
     """Return the functions, besides the line, whose weights differ between tasks, by the names of their scales."""
     known = (("curve", block.curve), ("features", block.features))
     return [(name, functions) for name, functions in known if name in layout.places and functions is not None]
-
-
-def _by_group(layout: Layout, by_column: np.ndarray) -> np.ndarray:
-    return by_column if layout.ard else np.array([by_column[0], by_column[1:].sum()])
 
 
 def _total(weights: np.ndarray, squared_distances: np.ndarray) -> np.ndarray:

@@ -24,6 +24,7 @@ from metaprior.meta.hyperprior import HyperPrior, make_hyperprior
 from metaprior.meta.hyperprior_arguments import check_prior_mean, check_prior_std
 from metaprior.meta.methods import MAP, Laplace, Method, place_particles
 from metaprior.meta.objective import Problem, task_weights, temperature
+from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.scaling import MAX_DECORRELATED, Scaling, fit_label_scaling, fit_scaling, identity_scaling
 from metaprior.tasks.task_sets import pad_tasks
 from metaprior.tasks.types import Task
@@ -47,6 +48,7 @@ class Settings:
     method: Method = MAP()
     n_particles: int = 1  # that are trained
     standardize: bool | Literal["within-class"] = True
+    kinds: ColumnKinds | None = None  # what the input columns are; None: numbers
 
 
 class Run(NamedTuple):
@@ -86,16 +88,18 @@ def resolve_settings(settings: Settings, input_dim: int, method: Method | None, 
 def make_scaling(environments: Sequence[Sequence[Task]], weights: Sequence[float], settings: Settings) -> Scaling:
     """Return the scaling of the tasks: learned, or none."""
     if not settings.standardize:
-        return identity_scaling(next(task.x.shape[1] for tasks in environments for task in tasks))
+        input_dim = next(task.x.shape[1] for tasks in environments for task in tasks)
+        return identity_scaling(input_dim, settings.kinds)
     if settings.likelihood == "bernoulli":
-        return fit_label_scaling(environments, weights, within=_within_classes(settings))
-    return fit_scaling(environments, weights)
+        return fit_label_scaling(environments, weights, _within_classes(settings), settings.kinds)
+    return fit_scaling(environments, weights, settings.kinds)
 
 
 def scaling_template(input_dim: int, settings: Settings) -> Scaling:
     """Return a scaling with the shapes of the one that `make_scaling` would return."""
-    decorrelated = _within_classes(settings) and input_dim <= MAX_DECORRELATED
-    return identity_scaling(input_dim)._replace(x_map=np.eye(input_dim) if decorrelated else None)
+    scaling = identity_scaling(input_dim, settings.kinds)
+    decorrelated = _within_classes(settings) and scaling.width <= MAX_DECORRELATED
+    return scaling._replace(x_map=np.eye(scaling.width) if decorrelated else None)
 
 
 def training_dtype(
@@ -124,7 +128,7 @@ def make_run(
     included: Sequence[np.ndarray] | None = None,
 ) -> Run:
     """Scale and pad the tasks, and draw the prior and its particles. The precision follows JAX's x64 switch."""
-    input_dim = len(scaling.x_mean)
+    input_dim = scaling.width
     dtype = jnp.zeros(()).dtype
     tasks = pad_tasks([[scaling.task(task) for task in group] for group in environments], dtype, included=included)
     environment_weights = jnp.asarray(weights, dtype)

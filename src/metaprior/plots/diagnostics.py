@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.metrics import CALIBRATION_LEVELS, mean_and_standard_error, summarize
+from metaprior.metrics import CALIBRATION_LEVELS, mean_and_standard_error, shares_below, summarize
 from metaprior.plots.class_scores import draw_reliability
 from metaprior.plots.style import BAND, DIAGONAL, LINE, POINTS, TRUTH, legend, marker_areas, note, resolve_axes, tidy
 from metaprior.prediction.batches import predict_tasks
@@ -145,7 +145,11 @@ def _draw_scores(axes: Any, report: Any) -> None:
 def _draw_quantiles(axes: Any, predictive: Any, y: np.ndarray, mask: np.ndarray) -> None:
     summary, transform, n_tasks = summarize(predictive, y, mask), predictive.cdf(y), len(y)
     # As `calibration_error` counts: padding is NaN, which is below nothing.
-    below = np.stack([np.sum(transform <= level, axis=1) for level in CALIBRATION_LEVELS], axis=1)
+    if getattr(predictive, "is_discrete", False):
+        found = shares_below(predictive.below(y), transform)
+        below = np.sum(np.where(mask[..., None], found, 0.0), axis=1)
+    else:
+        below = np.stack([np.sum(transform <= level, axis=1) for level in CALIBRATION_LEVELS], axis=1)
     counts = mask.sum(axis=1)
     axes.axline((0.5, 0.5), slope=1.0, label="perfect", **DIAGONAL)
     if n_tasks > 1:

@@ -1,7 +1,7 @@
 """Plots of predictions: for one task given its context, and of the prior."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,17 @@ from metaprior.tasks.labels import as_labels
 from metaprior.tasks.types import Task, as_inputs, as_numbers, as_task
 
 
+class Band(NamedTuple):
+    """Which band of new readings is drawn."""
+
+    coverage: Any
+    method: str
+
+    def of(self, adapted: Any, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return its ends."""
+        return adapted.interval(x, self.coverage, method=self.method)
+
+
 @no_extrapolation_warnings()
 def plot_prediction(
     meta: Any,
@@ -24,6 +35,7 @@ def plot_prediction(
     y_query: Any = None,
     *,
     coverage: Any = 0.9,
+    method: str = "model",
     names: Sequence[str] | None = None,
     axes: Any = None,
 ) -> Any:
@@ -43,6 +55,8 @@ def plot_prediction(
         Queries, drawn as rings if y_query is given.
     coverage : float, default=0.9
         Probability of the band or interval.
+    method : "model" or "conformal", default="model"
+        Which band, as for `interval` of an adapted task.
     names : (str, str), optional
         Of input and output, for the axes.
     axes : matplotlib Axes, optional
@@ -65,12 +79,8 @@ def plot_prediction(
     axes = resolve_axes(axes, (5.2, 4.8) if input_dim > 1 else (6.4, 4.2))
     if labeled:
         draw_classes(axes, meta, context, x_query, queries, names)
-    elif input_dim == 1:
-        _draw_over_grid(axes, meta, context, x_query, queries, coverage, names or ("x", "y"))
-    elif queries is not None:
-        _draw_against_observed(axes, meta.adapt(*context), queries, coverage, "y" if names is None else names[1])
     else:
-        _draw_along_first(axes, meta.adapt(*context), context, x_query, coverage, names or ("x", "y"))
+        _draw_readings(axes, meta, context, x_query, queries, Band(coverage, method), names or ("x", "y"))
     if not len(context.y) and not axes.get_title():
         axes.set_title("Without context: the prediction of the prior", fontsize=10)
     tidy(axes)
@@ -128,43 +138,56 @@ def plot_prior_samples(
     return axes
 
 
+def _draw_readings(
+    axes: Any, meta: Any, context: Task, x_query: np.ndarray, queries: Task | None, band: Band, names: Sequence[str]
+) -> None:
+    if x_query.shape[1] == 1:
+        _draw_over_grid(axes, meta, context, x_query, queries, band, names)
+    elif queries is not None:
+        _draw_against_observed(axes, meta.adapt(*context), queries, band, names[1])
+    else:
+        _draw_along_first(axes, meta.adapt(*context), context, x_query, band, names)
+
+
 def _draw_over_grid(
-    axes: Any, meta: Any, context: Task, x_query: np.ndarray, queries: Task | None, coverage: Any, names: Sequence[str]
+    axes: Any, meta: Any, context: Task, x_query: np.ndarray, queries: Task | None, band: Band, names: Sequence[str]
 ) -> None:
     grid = grid_over(meta, 0, context.x, x_query)
     adapted = meta.adapt(*context)
-    plot_posterior(axes, grid, adapted.predictive(grid), context.x[:, 0], context.y, coverage=coverage)
+    of_grid = {"coverage": band.coverage, "band": band.of(adapted, grid)}
+    plot_posterior(axes, grid, adapted.predictive(grid), context.x[:, 0], context.y, **of_grid)
     if queries is not None and len(queries.y):
         axes.plot(queries.x[:, 0], queries.y, label="queries", **RINGS)
-        axes.set_title(_score(adapted, queries, coverage), fontsize=10)
+        axes.set_title(_score(adapted, queries, band), fontsize=10)
     axes.set(xlabel=names[0], ylabel=names[1])
     axes.margins(x=0)
 
 
 def _draw_along_first(
-    axes: Any, adapted: Any, context: Task, x_query: np.ndarray, coverage: Any, names: Sequence[str]
+    axes: Any, adapted: Any, context: Task, x_query: np.ndarray, band: Band, names: Sequence[str]
 ) -> None:
     predictive, first = adapted.predictive(x_query), x_query[:, 0]
-    axes.vlines(first, *predictive.interval(coverage), color=BAND, linewidth=1.6, label=f"{coverage:.0%} interval")
+    axes.vlines(first, *band.of(adapted, x_query), color=BAND, linewidth=1.6, label=f"{band.coverage:.0%} interval")
     axes.plot(first, predictive.mean(), label="mean", **{**DOTS, "color": LINE})
     if len(context.y):
         axes.plot(context.x[:, 0], context.y, label="context", **DOTS)
     axes.set(xlabel=f"{names[0]}, one of {x_query.shape[1]} inputs", ylabel=names[1])
 
 
-def _draw_against_observed(axes: Any, adapted: Any, queries: Task, coverage: Any, name: str) -> None:
+def _draw_against_observed(axes: Any, adapted: Any, queries: Task, band: Band, name: str) -> None:
     predictive = adapted.predictive(queries.x)
-    axes.vlines(queries.y, *predictive.interval(coverage), color=BAND, linewidth=1.6, label=f"{coverage:.0%} interval")
+    ends, label = band.of(adapted, queries.x), f"{band.coverage:.0%} interval"
+    axes.vlines(queries.y, *ends, color=BAND, linewidth=1.6, label=label)
     axes.plot(queries.y, predictive.mean(), label="mean", **{**DOTS, "color": LINE})
     middle = float(np.mean(queries.y))
     axes.axline((middle, middle), slope=1.0, label="predicted = observed", **DIAGONAL)
     axes.set(xlabel=f"{name}, observed", ylabel=f"{name}, predicted")
-    axes.set_title(_score(adapted, queries, coverage), fontsize=10)
+    axes.set_title(_score(adapted, queries, band), fontsize=10)
 
 
-def _score(adapted: Any, queries: Task, coverage: Any) -> str:
+def _score(adapted: Any, queries: Task, band: Band) -> str:
     predictive = adapted.predictive(queries.x)
-    lower, upper = predictive.interval(coverage)
+    lower, upper = band.of(adapted, queries.x)
     inside = np.mean((lower <= queries.y) & (queries.y <= upper))
     error = np.sqrt(np.mean((predictive.mean() - queries.y) ** 2))
-    return f"RMSE {error:.3g}, {inside:.0%} of {len(queries.y)} queries inside the {coverage:.0%} interval"
+    return f"RMSE {error:.3g}, {inside:.0%} of {len(queries.y)} queries inside the {band.coverage:.0%} interval"

@@ -24,6 +24,7 @@ def plot_posterior(
     y_context: np.ndarray,
     truth: np.ndarray | None = None,
     coverage: float = 0.9,
+    band: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> None:
     """Plot a prediction along one input: mean and central band, the context, and the truth where it is known.
 
@@ -37,8 +38,10 @@ def plot_posterior(
     truth : ndarray of shape (n,), optional
     coverage : float, default=0.9
         Probability of the band.
+    band : (ndarray, ndarray) of shape (n,), optional
+        The ends of another band than the central one.
     """
-    lower, upper = predictive.interval(coverage)
+    lower, upper = predictive.interval(coverage) if band is None else band
     axes.fill_between(x, lower, upper, color=BAND, alpha=0.6, linewidth=0, label=f"{coverage:.0%} band")
     axes.plot(x, predictive.mean(), color=LINE, linewidth=1.8, label="mean")
     if truth is not None:

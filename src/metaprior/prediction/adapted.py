@@ -7,19 +7,27 @@ from typing import Any
 import numpy as np
 from scipy.special import softmax
 
-from metaprior.checks import check_integer, draw_seed
+from metaprior.checks import check_integer, draw_seed, warn_caller
 from metaprior.prediction.adapted_tasks import Adapted, AdaptedMany
 from metaprior.prediction.batches import Posteriors, check_precision, components, joint, predict_rows
+from metaprior.prediction.conformal import check_method, conformal_band
 from metaprior.prediction.ensemble import Ensemble, mixture
-from metaprior.prediction.mixtures import GaussianMixture, JointMixture
+from metaprior.prediction.mixtures import JointMixture
 from metaprior.prediction.numpy_modules import write_module
 from metaprior.prediction.plausibility import warn_if_implausible
+from metaprior.prediction.response_mixtures import outcomes_of
 from metaprior.prediction.single_task import SingleTaskRegressor
 from metaprior.tasks.input_columns import Features
+from metaprior.tasks.outcome_rules import Outcomes
 from metaprior.tasks.padding import Ragged, as_context_rows
 
 
 class _Regression(Adapted):
+    @property
+    def _outputs(self) -> Outcomes:
+        """What checks y."""
+        return outcomes_of(self._posteriors.model.response)
+
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False, latent: bool = False) -> Any:
         """Predict the mean of new observations.
 
@@ -39,6 +47,11 @@ class _Regression(Adapted):
         if return_std and return_cov:
             raise ValueError("return_std and return_cov exclude each other: std is the root of the diagonal of cov.")
         if return_cov:
+            if self._posteriors.model.response is not None and not latent:
+                raise ValueError(
+                    "return_cov is for readings with Gaussian noise. Pass latent=True for the covariance of the latent "
+                    "function, or draw from the joint predictive distribution with sample."
+                )
             mixtures = self._joint(X, latent)
             means, covariances = [each.mean() for each in mixtures], [each.covariance() for each in mixtures]
             return self._entries(means), self._entries(covariances)
@@ -56,11 +69,11 @@ class _Regression(Adapted):
 
         Returns
         -------
-        GaussianMixture
+        GaussianMixture or, of counts, ranks and readings with outliers, ResponseMixture
         """
-        queries, equal = self._queries(X), np.log(self._posteriors.model.component_weights)
+        queries, model = self._queries(X), self._posteriors.model
         rows = predict_rows(self._posteriors, queries, components, latent)
-        return self._entries([_as_mixture(part, equal) for part in queries.split(rows)])
+        return self._entries([_as_mixture(model, part, latent) for part in queries.split(rows)])
 
     def quantile(self, X: Any, probability: Any, latent: bool = False) -> Any:
         """Return quantiles of the predictive distribution.
@@ -78,21 +91,29 @@ class _Regression(Adapted):
         """
         return self._rows(X, lambda predictive, _: predictive.quantile(probability), latent)
 
-    def interval(self, X: Any, coverage: Any = 0.9, latent: bool = False) -> tuple[Any, Any]:
-        """Return the central interval of the predictive distribution.
+    def interval(self, X: Any, coverage: Any = 0.9, latent: bool = False, method: str = "model") -> tuple[Any, Any]:
+        """Return an interval of new readings at every input.
 
         Parameters
         ----------
         X, latent : see `predict`
         coverage : float, default=0.9
             Probability of the interval, strictly between 0 and 1.
+        method : "model" or "conformal", default="model"
+            "model" is the central interval of the predictive distribution. "conformal" is an interval whose coverage
+            does not depend on whether the model is right, for priors fitted with `guarantee=True`: see "Bands with a
+            guarantee" in the documentation.
 
         Returns
         -------
         lower, upper : ndarray of shape (n,)
         """
-        lower, upper = self._rows(X, lambda predictive, _: np.stack(predictive.interval(coverage)), latent)
-        return lower, upper
+        if not check_method(method, latent, self._posteriors.model):
+            lower, upper = self._rows(X, lambda predictive, _: np.stack(predictive.interval(coverage)), latent)
+            return lower, upper
+        queries = self._queries(X)
+        lower, upper = conformal_band(self._posteriors, queries, coverage)
+        return self._entries(queries.split(lower)), self._entries(queries.split(upper))
 
     def log_density(self, X: Any, y: Any, latent: bool = False) -> Any:
         """Return log p(y | x, context) of each sample, in the units of y.
@@ -107,7 +128,7 @@ class _Regression(Adapted):
         ndarray of shape (n,)
         """
         pairs = list(zip(self._list("X", X), self._list("y", y), strict=True))
-        queries, observed = as_context_rows(pairs, self._sample_name.format, self._features)
+        queries, observed = as_context_rows(pairs, self._sample_name.format, self._features, self._outputs)
         rows = Ragged.of(observed).rows
         return self._rows(queries, lambda predictive, places: predictive.log_density(rows[places]), latent)
 
@@ -141,14 +162,14 @@ class _Regression(Adapted):
         AdaptedRegressor or AdaptedRegressors
             A new one; this one stays as it is.
         """
-        x, new = self._more(X, y)
+        x, new = self._more(X, y, self._outputs)
         model, dtype = self._posteriors.model, self._posteriors.dtype
         adapted = adapt_readings(
             model, x, self._posteriors.y.joined(Ragged.of(new)), dtype, self._features, self._update_name.format
         )
         return adapted if isinstance(self, AdaptedMany) else adapted[0]
 
-    def _rows(self, X: Any, wanted: Callable[[GaussianMixture, np.ndarray], np.ndarray], latent: bool) -> Any:
+    def _rows(self, X: Any, wanted: Callable[[Any, np.ndarray], np.ndarray], latent: bool) -> Any:
         queries = self._queries(X)
         rows = predict_rows(self._posteriors, queries, wanted, latent)
         if rows.ndim > 1 and isinstance(self, AdaptedMany):
@@ -163,14 +184,25 @@ class _Regression(Adapted):
             predicted = self._posteriors.evaluate(joint, np.array([task]), padded)
             means, covariances, log_weights = mixture(model, predicted, latent)
             weights = model.component_weights if log_weights.ndim == 1 else softmax(log_weights[:, 0])
-            mixtures.append(JointMixture(means[:, 0, :n], covariances[:, 0, :n, :n], weights))
+            observe = None if latent else _observe(model)
+            mixtures.append(JointMixture(means[:, 0, :n], covariances[:, 0, :n, :n], weights, observe))
         return mixtures
 
 
-def _as_mixture(part: np.ndarray, equal: np.ndarray) -> GaussianMixture:
+def _observe(model: Ensemble) -> Callable[[np.ndarray, np.ndarray, np.random.Generator], np.ndarray] | None:
+    """Return a function that draws what is observed of the latent function; None for Gaussian noise."""
+    response = model.response
+    if response is None:
+        return None
+    parameters = model.response_parameters
+    return lambda t, drawn, rng: response.draw(t, parameters[drawn][:, None], rng)
+
+
+def _as_mixture(model: Ensemble, part: np.ndarray, latent: bool) -> Any:
     """Return the mixture of `components` of one task, whose queries share the weights."""
     varying = len(part) > 2 and part.shape[-1] > 0
-    return GaussianMixture(part[0], part[1], part[2][:, 0] if varying else equal)
+    log_weights = part[2][:, 0] if varying else np.log(model.component_weights)
+    return model.predictive(part[0], part[1], log_weights, latent)
 
 
 class AdaptedRegressor(_Regression):
@@ -204,14 +236,19 @@ class AdaptedRegressor(_Regression):
         """Write the task as a Python file that predicts with NumPy alone.
 
         The file has `predict`, `interval` and `quantile` of this task, and `adapt` for other tasks of the same prior.
-        It holds the readings of the task. Only hierarchical priors, the default, can be exported.
+        It holds the readings of the task. Only hierarchical priors, the default, can be exported. Bands with a
+        guarantee are not: a warning says so, if the prior has them.
 
         Parameters
         ----------
         path : path-like
             The file, with the name of a module, such as "patient.py". It is replaced atomically.
         """
+        if (response := self._posteriors.model.response) is not None:
+            raise ValueError(f"export is for priors with Gaussian noise; this one has likelihood={response.name!r}.")
         write_module(path, self._posteriors, self._features)
+        if self._posteriors.model.guarantee is not None:
+            warn_caller("interval of the exported file is the model's own: bands with a guarantee need metaprior.")
 
 
 class AdaptedRegressors(AdaptedMany, _Regression):

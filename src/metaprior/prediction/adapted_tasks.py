@@ -78,7 +78,7 @@ class Adapted:
         """Return the inputs of all readings, with more of them, and the outputs that are new."""
         pairs = list(zip(self._list("X", X), self._list("y", y), strict=True))
         x, new = as_context_rows(pairs, self._update_name.format, self._features, outputs)
-        return self._posteriors.given[0].joined(x), new
+        return self._posteriors.given[0].joined(self._with_covariates(x, self._update_name)), new
 
     def _queries(self, X: Any) -> Ragged:
         """Return the inputs of every task to predict at; warn about those outside the range of the fit."""
@@ -88,9 +88,29 @@ class Adapted:
 
     def _read(self, X: Any) -> Ragged:
         """Return the checked inputs of every task."""
-        return (
-            X if isinstance(X, Ragged) else as_input_rows(self._list("X", X), self._query_name.format, self._features)
-        )
+        if not isinstance(X, Ragged):
+            X = as_input_rows(self._list("X", X), self._query_name.format, self._features)
+        return self._with_covariates(X, self._query_name)
+
+    def _with_covariates(self, x: Ragged, name: str) -> Ragged:
+        """Return inputs with the covariates of the context where they are missing; raise if they are others."""
+        context, covariates = self._posteriors.given[0], list(self._features.categories.covariates)
+        if not covariates or not context.n_rows:
+            return x
+        owner = np.repeat(np.arange(len(x.sizes)), x.sizes)
+        known = context.rows[np.where(context.sizes > 0, context.starts[:-1], context.n_rows)][owner][:, covariates]
+        rows = x.rows.copy()
+        given, is_known = rows[:-1, covariates], (context.sizes > 0)[owner][:, None]
+        other = is_known & ~np.isnan(given) & (given != known)
+        if other.any():
+            row, column = (int(place) for place in np.argwhere(other)[0])
+            covariate = self._features.column_name(covariates[column])
+            raise ValueError(
+                f"{name.format(owner[row])}: covariate {covariate} must be that of the context, or missing; it "
+                "differs, or is missing in the context. A task has one value: pass it with the context too."
+            )
+        rows[:-1, covariates] = np.where(is_known, known, given)
+        return Ragged(rows, x.sizes)
 
 
 class AdaptedMany(Adapted, Sequence):

@@ -14,7 +14,6 @@ from metaprior.checks import check_choice
 from metaprior.memory import in_chunks
 from metaprior.prediction.ensemble import Ensemble, Member, NumberMember, Prediction, mixture
 from metaprior.prediction.large_contexts import limit_labels, warn_if_slow
-from metaprior.prediction.mixtures import GaussianMixture
 from metaprior.tasks.padding import Ragged, group_by_size, padded_size
 from metaprior.tasks.types import TestTask
 
@@ -96,7 +95,9 @@ class Posteriors:
         """Return `predict(member, posterior, scaled x)` of every member, for x (tasks, queries, d)."""
 
         def of_member(member: Member, posterior: Any) -> Any:
-            scaled = self._cast(member.scaling.inputs(x.reshape(-1, x.shape[-1])).reshape(x.shape))
+            scaled = self._cast(
+                member.scaling.inputs(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], member.scaling.width)
+            )
             return predict(member, posterior, scaled)
 
         return self._each(of_member, self._posteriors(tasks), len(tasks))
@@ -154,7 +155,7 @@ class Posteriors:
         if len(missed) and not self._warned:
             self._warned = True
             which = f"task {missed[0]}" + (f" and {len(missed) - 1} more" if len(missed) > 1 else "")
-            message = f"Laplace's approximation of labels did not converge for {which} (counted from 0): probabilities "
+            message = f"The approximate posterior did not converge for {which} (counted from 0): predictions "
             advice = "there are inexact. Check the context for extreme values of X"
             advice += ", or use dtype='float64'." if self.dtype == "float32" else "."
             warnings.warn(message + advice, ConvergenceWarning, stacklevel=2)
@@ -226,12 +227,12 @@ class Posteriors:
 def predict_rows(
     posteriors: Posteriors,
     queries: Ragged,
-    wanted: Callable[[GaussianMixture, np.ndarray], np.ndarray],
+    wanted: Callable[[Any, np.ndarray], np.ndarray],
     latent: bool = False,
 ) -> np.ndarray:
     """Return `wanted(predictive, places)` of all query rows, (..., rows), computed for some rows at a time."""
     model, equal = posteriors.model, np.log(posteriors.model.component_weights)
-    nothing = GaussianMixture(np.empty((len(equal), 0)), np.empty((len(equal), 0)), equal)
+    nothing = model.predictive(np.empty((len(equal), 0)), np.empty((len(equal), 0)), equal, latent)
     rows = np.empty((*wanted(nothing, np.empty(0, np.int64)).shape[:-1], queries.n_rows))
 
     def values(tasks: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -241,7 +242,7 @@ def predict_rows(
         return np.stack([means, variances, np.broadcast_to(log_weights[..., None], means.shape)])
 
     for places, (means, variances, *log_weights) in posteriors.predict(queries, values):
-        value = wanted(GaussianMixture(means, variances, log_weights[0] if log_weights else equal), places)
+        value = wanted(model.predictive(means, variances, log_weights[0] if log_weights else equal, latent), places)
         if value.shape[:-1] != rows.shape[:-1]:  # `components` has more to return if weights depend on the task
             rows = np.empty((*value.shape[:-1], queries.n_rows))
         first, last = int(places[0]), int(places[-1])
@@ -250,15 +251,15 @@ def predict_rows(
     return rows
 
 
-def predict_tasks(model: Ensemble, tasks: Sequence[TestTask]) -> tuple[GaussianMixture, np.ndarray, np.ndarray]:
+def predict_tasks(model: Ensemble, tasks: Sequence[TestTask]) -> tuple[Any, np.ndarray, np.ndarray]:
     """Return the predictive of observations, y and mask, all (tasks, queries); padding is NaN and masked."""
     rows = predict_rows(*read_tests(model, tasks), components)
     (means, variances, *log_weights), y, mask = pad_rows(rows, tasks)
     weights = log_weights[0][..., 0] if log_weights else np.log(model.component_weights)  # a task has one query or more
-    return GaussianMixture(means, variances, weights), y, mask
+    return model.predictive(means, variances, weights, latent=False), y, mask
 
 
-def components(predictive: GaussianMixture, _: Any = None) -> np.ndarray:
+def components(predictive: Any, _: Any = None) -> np.ndarray:
     """Return means and variances, (2, components, rows); (3, ...) with log weights if they depend on the task."""
     log_weights = predictive.log_weights
     varying = [] if log_weights is None or log_weights.ndim == 1 else [log_weights]

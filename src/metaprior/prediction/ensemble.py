@@ -7,7 +7,10 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from metaprior.checks import counted
-from metaprior.prediction.mixtures import stretch
+from metaprior.prediction.mixtures import GaussianMixture, stretch
+from metaprior.prediction.response_mixtures import ResponseMixture
+from metaprior.prediction.responses import Response
+from metaprior.tasks.outcome_rules import LIKELIHOODS
 from metaprior.tasks.scaling import Scaling
 
 
@@ -16,8 +19,9 @@ class Prediction(NamedTuple):
 
     mean: np.ndarray  # (components, tasks, queries)
     variance: np.ndarray  # the same, or (components, tasks, queries, queries): covariances of a joint prediction
-    noise: np.ndarray | None = None  # (components,): variance of the noise; None for labels
+    noise: np.ndarray | None = None  # (components,): variance of the noise; None for labels and other responses
     log_weights: np.ndarray | None = None  # (components, tasks), normalized over components; None: equal weights
+    offset: np.ndarray | None = None  # (tasks, queries) of a response: log exposure, which is not in the mean yet
 
 
 class Plain(NamedTuple):
@@ -38,7 +42,9 @@ class Member(Protocol):
     point (by default `input_dim`), and `accelerated`, whether it runs on an accelerator. A member of labels may have
     `most_labels`, which contexts are thinned to, and `expected_seconds`, of which users are warned if it is large. A
     posterior may have `converged`, (components, tasks): False warns that the posterior of a task is inexact. A
-    member with `plain`, which returns a `Plain`, can be exported.
+    member with `plain`, which returns a `Plain`, can be exported. A member that predicts counts, ranks or readings with
+    outliers has a `response`, and its `component_parameters` (components, parameters): its predictions are those of the
+    latent function t, without noise and with an `offset`.
     """
 
     @property
@@ -106,6 +112,7 @@ class Ensemble(NamedTuple):
     members: tuple[Member, ...]
     weights: np.ndarray  # (members,)
     spread: float = 1.0  # factor by which predictive distributions are stretched about their means
+    guarantee: Any = None  # a `Guarantee`, if bands with one can be made
 
     def __repr__(self) -> str:
         members = f"{counted(len(self.members), 'prior')} of {counted(self.input_dim, 'input column')}"
@@ -114,13 +121,34 @@ class Ensemble(NamedTuple):
     @property
     def input_dim(self) -> int:
         """Number of input columns."""
-        return self.members[0].input_dim
+        return len(self.members[0].scaling.x_mean)
 
     @property
     def component_weights(self) -> np.ndarray:
         """Weights of the components of all members, one member after another, if those of a member are equal."""
         pairs = zip(self.members, self.weights, strict=True)
         return np.concatenate([np.full(member.n_components, weight / member.n_components) for member, weight in pairs])
+
+    @property
+    def response(self) -> Response | None:
+        """What is observed of the latent function; None for readings with Gaussian noise, and for labels."""
+        return getattr(self.members[0], "response", None)
+
+    def predictive(
+        self, means: np.ndarray, variances: np.ndarray, log_weights: np.ndarray, latent: bool
+    ) -> "GaussianMixture | ResponseMixture":
+        """Return the predictive distribution of what `mixture` returns, (components, *points)."""
+        if self.response is None or latent:
+            return GaussianMixture(means, variances, log_weights)
+        return ResponseMixture(self.response, means, variances, self.response_parameters, log_weights)
+
+    @property
+    def response_parameters(self) -> np.ndarray:
+        """Parameters of the response of all components, stretched, (components, parameters)."""
+        assert self.response is not None
+        members: tuple[Any, ...] = self.members
+        parameters = np.concatenate([member.component_parameters for member in members])
+        return self.response.stretched(parameters, self.spread)
 
     def log_weights(self, of_members: Sequence[np.ndarray | None]) -> np.ndarray:
         """Return the log weights of all components, given those of `Prediction.log_weights` of every member.
@@ -147,7 +175,7 @@ class Ensemble(NamedTuple):
 
 def predicts_labels(meta: Any) -> bool:
     """Return whether a fitted estimator predicts labels; raise if `meta` is not a fitted estimator."""
-    if getattr(meta, "likelihood", None) not in ("gaussian", "bernoulli"):
+    if getattr(meta, "likelihood", None) not in (*LIKELIHOODS, "bernoulli"):
         raise ValueError(f"meta must be a fitted MetaGPRegressor or MetaGPClassifier; got {type(meta).__name__}.")
     check_is_fitted(meta, "model_")
     return meta.likelihood == "bernoulli"
@@ -156,6 +184,8 @@ def predicts_labels(meta: Any) -> bool:
 def observations(prediction: Prediction, scaling: Scaling, latent: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and (co)variance of new observations, or of the latent function, in the units of y."""
     mean, variance = prediction.mean, prediction.variance
+    if prediction.offset is not None:  # what is observed of t is added later, by `Ensemble.predictive`
+        return (mean if latent else mean + prediction.offset), variance
     if not latent:
         assert prediction.noise is not None  # labels have probabilities, not noise
         noise = prediction.noise.reshape(-1, *(1,) * (variance.ndim - 1))

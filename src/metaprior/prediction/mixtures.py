@@ -3,6 +3,7 @@
 Particle k predicts N(m_k, v_k) at a point; averaged with weights w_k: p(y) = Σ_k w_k N(y; m_k, v_k).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -128,14 +129,7 @@ class GaussianMixture:
         -------
         ndarray of shape points, or (len(probability), *points) for a sequence
         """
-        try:
-            levels = np.asarray(probability, dtype=np.float64)
-        except (TypeError, ValueError):
-            raise ValueError(f"probability must be a number or a vector of numbers; got {probability!r}") from None
-        if levels.ndim > 1:
-            raise ValueError(f"probability must be a scalar or a vector; got shape {levels.shape}")
-        if not ((levels > 0) & (levels < 1)).all():
-            raise ValueError(f"probability must lie strictly between 0 and 1; got {probability}")
+        levels = as_levels(probability)
         arrays = (self.means, self._scales, np.broadcast_to(self._weights, self.means.shape))
         valid = np.isfinite(self.means).all(axis=0) & np.isfinite(self._scales).all(axis=0)
         means, scales, weights = (array[:, valid] for array in arrays)  # (components, valid points)
@@ -167,6 +161,7 @@ class JointMixture(NamedTuple):
     means: np.ndarray  # (components, points)
     covariances: np.ndarray  # (components, points, points)
     weights: np.ndarray  # (components,), of sum one
+    observe: "Callable[[np.ndarray, np.ndarray, np.random.Generator], np.ndarray] | None" = None  # see `sample`
 
     def mean(self) -> np.ndarray:
         """Return E[y] = Σ_k w_k m_k."""
@@ -179,7 +174,10 @@ class JointMixture(NamedTuple):
         return within + (self.weights[:, None] * deviations).T @ deviations
 
     def sample(self, n_samples: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw (n_samples, points): k ~ w, then m_k + V_k Λ_k^½ ε with C_k = V_k Λ_k V_kᵀ."""
+        """Draw (n_samples, points): k ~ w, then m_k + V_k Λ_k^½ ε with C_k = V_k Λ_k V_kᵀ.
+
+        What is observed of these draws, and of the components that they are from, is up to `observe`, if given.
+        """
         drawn = rng.choice(self.weights.size, size=n_samples, p=self.weights)
         chosen, group, counts = np.unique(drawn, return_inverse=True, return_counts=True)
         # A singular covariance has eigenvalues a little below zero: clipped here, where Cholesky would fail.
@@ -189,7 +187,21 @@ class JointMixture(NamedTuple):
         place = np.argsort(np.argsort(group, kind="stable")) - (np.cumsum(counts) - counts)[group]
         noise = np.zeros((chosen.size, counts.max(initial=0), self.means.shape[1]))
         noise[group, place] = rng.standard_normal((n_samples, self.means.shape[1]))
-        return self.means[drawn] + (noise @ np.swapaxes(factors, 1, 2))[group, place]
+        samples = self.means[drawn] + (noise @ np.swapaxes(factors, 1, 2))[group, place]
+        return samples if self.observe is None else self.observe(samples, drawn, rng)
+
+
+def as_levels(probability: Any) -> np.ndarray:
+    """Return checked levels of quantiles, a number or a vector."""
+    try:
+        levels = np.asarray(probability, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"probability must be a number or a vector of numbers; got {probability!r}") from None
+    if levels.ndim > 1:
+        raise ValueError(f"probability must be a scalar or a vector; got shape {levels.shape}")
+    if not ((levels > 0) & (levels < 1)).all():
+        raise ValueError(f"probability must lie strictly between 0 and 1; got {probability}")
+    return levels
 
 
 def stretch(

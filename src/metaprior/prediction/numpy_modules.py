@@ -13,6 +13,7 @@ from metaprior.tasks.input_columns import Features
 
 WIDTH = 110  # characters of a line of numbers
 MOST_WRITTEN = 8  # numbers of an array that are written out; others are 64-bit numbers in base 64
+UNSEEN = "(unseen level)"  # of a context, in a file
 MOST_IN_LINE = 4  # entries of a list
 HEAD = '''"""A task of a meta-learned Gaussian-process prior, exported by metaprior {version}. It needs NumPy alone.
 
@@ -68,8 +69,10 @@ def _content(posteriors: Posteriors, features: Features, classes: np.ndarray | N
     constants: dict[str, Any] = {
         "COLUMNS": None if features.names is None else list(features.names),
         "RANGE": features.range,
+        "LEVELS": _levels(features),
+        "COVARIATES": list(features.categories.covariates),
         "PRIORS": [{"weight": weight, **part.arrays} for weight, part in weighted if weight > 0.0],
-        "X_CONTEXT": posteriors.x.rows[:-1].tolist(),
+        "X_CONTEXT": _cells(posteriors.x.rows[:-1], features),
     }
     y = posteriors.y.rows[:-1]
     if classes is None:
@@ -77,6 +80,24 @@ def _content(posteriors: Posteriors, features: Features, classes: np.ndarray | N
     else:
         constants |= {"CLASSES": classes.tolist(), "Y_CONTEXT": classes[y.astype(int)].tolist()}
     return parts[0].code, constants
+
+
+def _levels(features: Features) -> list[list[Any] | None] | None:
+    """Return the levels of every column, None if all columns are numbers."""
+    levels = features.categories.levels
+    return (
+        None if features.are_numbers else [list(levels[i]) if i in levels else None for i in range(features.count or 0)]
+    )
+
+
+def _cells(x: np.ndarray, features: Features) -> list[list[Any]]:
+    """Return inputs as users pass them: levels by name, and None for missing values."""
+    rows = x.tolist()
+    for column, known in features.categories.levels.items():
+        levels = [*known, UNSEEN]
+        for row in rows:
+            row[column] = None if np.isnan(row[column]) else levels[int(row[column])]
+    return [[None if isinstance(cell, float) and np.isnan(cell) else cell for cell in row] for row in rows]
 
 
 def _literal(value: Any, indent: str = "") -> str:

@@ -36,8 +36,8 @@ class Model(NamedTuple):
 
     @property
     def input_dim(self) -> int:
-        """Number of input columns."""
-        return len(self.scaling.x_mean)
+        """Number of columns of scaled inputs."""
+        return self.scaling.width
 
     @property
     def n_components(self) -> int:

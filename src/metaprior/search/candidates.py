@@ -34,6 +34,7 @@ class Choice(NamedTuple):
     # (candidates, target tasks): mean contaminated log density per query of each held-out task. None if nothing was
     # held out.
     scores: np.ndarray | None
+    free_energy: np.ndarray | None = None  # (candidates,): nats per reading, where it is known
 
     @property
     def members(self) -> list[tuple[Candidate, float]]:

@@ -2,26 +2,34 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from metaprior.hierarchical.families import CURVE, LINEAR, SMOOTH, FamilyFit, TrainingTasks, fit_families
+from metaprior.hierarchical.families import (
+    CURVE,
+    LINEAR,
+    NO_COVARIATES,
+    SMOOTH,
+    FamilyFit,
+    TrainingTasks,
+    fit_families,
+)
 from metaprior.hierarchical.layout import MAX_ARD
 from metaprior.hierarchical.modes import MAX_ITERATIONS
-from metaprior.search.averaging import averaging_weights, drop_worse, merge_similar
-from metaprior.search.candidates import Candidate, Choice
+from metaprior.search.averaging import averaging_weights
+from metaprior.search.certificates import free_energy
 from metaprior.search.folds import DEFAULT_RULE, Folds, make_folds
-from metaprior.search.held_out import PER_TASK, Queries, expected_log_spread, gather
+from metaprior.search.held_out import PER_TASK, Queries, gather
 from metaprior.search.weights import Weights
+from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.context_rules import ContextRule
 from metaprior.tasks.scaling import fit_scaling
 from metaprior.tasks.types import Task
 
-NEGLIGIBLE = 0.01  # weight
 MAX_SEPARATE = 32  # inputs up to which scales of their own are compared with shared ones
-WORSE_LEVEL = 0.01  # of the test whether a candidate is worse than target-only, and dropped
 FOLD_ITERATIONS = 4  # from the mode of all tasks
+COVARIATE_EVIDENCE = 1.0  # nats for covariates from which on they are considered, as for a common rule of labels
 OUTWEIGHED = 10.0  # nats by which the log Gibbs density of a larger family rules a family out
 NESTED = ((LINEAR, SMOOTH), (SMOOTH, CURVE))
 
@@ -43,16 +51,7 @@ class Scored:
     family: str
     prior: Any  # HierarchicalPrior or LabelPrior
     held_out: Any  # its predictions
-
-
-class FamilyChoice(NamedTuple):
-    """What was compared and chosen: options with their scores, the members of the average, and its calibration."""
-
-    choice: Choice
-    priors: list[Any]  # HierarchicalPrior or LabelPrior
-    weights: np.ndarray  # of the priors
-    families: dict[str, float]  # weight of every family that was compared
-    spread: float  # factor by which the averaged predictions are stretched
+    covariates: str = NO_COVARIATES  # what they do to the common mean
 
 
 class FamilySearch:
@@ -65,6 +64,7 @@ class FamilySearch:
     per_task = PER_TASK  # independent observations that a held-out task counts as
     queries: Any  # `Queries`, or what takes its place for labels
     labels = False
+    features = True  # whether learned features may join
 
     def __init__(
         self,
@@ -74,8 +74,10 @@ class FamilySearch:
         seed: int,
         held_out: int | None = None,
         rule: ContextRule = DEFAULT_RULE,
+        kinds: ColumnKinds | None = None,
     ):
         self.environments, self.target, self.noise_std = environments, target, noise_std
+        self.kinds = kinds  # of the input columns
         self.rule = rule  # by which held-out tasks are split into context and queries
         self.held_out = target if held_out is None else held_out
         self.tasks = environments[self.held_out]
@@ -83,22 +85,40 @@ class FamilySearch:
         self.queries = self._make_queries()
         self.options: list[Option] = []
         self.scored: list[Scored] = []
+        self.fits: list[Any] = []  # of all tasks, at each option
         self.families: dict[str, None] = {}  # in the order in which they were fitted
-        n_inputs = self.tasks[0].x.shape[1]
+        n_inputs = self._n_inputs()
         self.scales = (True, False) if MAX_ARD < n_inputs <= MAX_SEPARATE else (None,)
+        self.free_energies: list[float] = []  # of the options, NaN if not known
         self._latest: dict[bool | None, FamilyFit] = {}
+        self._evidence: dict[tuple[int, bool | None], dict[str, float]] = {}  # by option and by what covariates do
 
     def add(self, option: Option) -> None:
         """Fit all families to all tasks and without every fold; keep the predictions of the folds."""
-        for separate in self.scales:
-            self._add(option, separate)
+        fits = [self._add(option, len(self.options), separate) for separate in self.scales]
         self.options.append(option)
+        self.free_energies.append(min(self.free_energy(fit) for fit in fits))
+        self.fits.append(fits[0])
 
-    def _add(self, option: Option, separate: bool | None) -> None:
-        full = self.fit(self.environments, option, None, self._latest.get(separate), MAX_ITERATIONS, separate)
+    def add_covariates(self, option: int, covariates: str) -> None:
+        """Fit all families again at a known option, with covariates in the common mean.
+
+        They are scored if the evidence of all tasks speaks for covariates: with useless ones, scores on held-out tasks
+        differ by chance, and the larger prior would get weight.
+        """
+        for separate in self.scales:
+            self._add(self.options[option], option, separate, covariates)
+
+    def _add(self, option: Option, place: int, separate: bool | None, covariates: str = NO_COVARIATES) -> Any:
+        near = self._latest.get(separate)
+        full = self.fit(self.environments, option, None, near, MAX_ITERATIONS, separate, covariates)
+        if not self._is_considered(place, separate, covariates, largest_density(full)):
+            return full
         self._latest[separate] = full
         parts: dict[str, list[tuple[np.ndarray, Any]]] = {name: [] for name in full.priors}
-        for members, priors in zip(self.folds.members, self._without_folds(option, full, separate), strict=True):
+        for members, priors in zip(
+            self.folds.members, self._without_folds(option, full, separate, covariates), strict=True
+        ):
             rows = self.queries.rows_of(members)
             for name, prior in priors.items():
                 if name in parts:
@@ -108,8 +128,17 @@ class FamilySearch:
         for name in complete:
             if name not in outweighed:
                 prior, held_out = self.tested(full.priors[name], parts[name])
-                self.scored.append(Scored(len(self.options), name, prior, held_out))
+                self.scored.append(Scored(place, name, prior, held_out, covariates))
         self.families |= dict.fromkeys(complete)
+        return full
+
+    def _is_considered(self, place: int, separate: bool | None, covariates: str, density: float) -> bool:
+        """Return whether the evidence speaks for these effects of covariates, against none and smaller ones."""
+        known = self._evidence.setdefault((place, separate), {})
+        if known and density < max(known.values()) + COVARIATE_EVIDENCE:
+            return False
+        known[covariates] = density
+        return True
 
     def fit(
         self,
@@ -119,18 +148,32 @@ class FamilySearch:
         near: Any,
         max_iterations: int,
         separate: bool | None,
+        covariates: str = NO_COVARIATES,
     ) -> Any:
         """Fit all families to tasks; `sizes` are the numbers of tasks with those that are held out."""
-        training = training_tasks(environments, self.target, option, sizes)
-        return fit_families(training, option.environment, self.noise_std, near, max_iterations, separate)
+        training = training_tasks(environments, self.target, option, sizes, self.kinds)
+        return fit_families(training, option.environment, self.noise_std, near, max_iterations, separate, covariates)
 
     def tested(self, prior: Any, parts: Sequence[tuple[np.ndarray, Any]]) -> tuple[Any, Any]:
         """Return the prior, calibrated where it is one by one, and its predictions of all held-out tasks."""
         return prior, gather(parts, len(self.queries.splits))
 
+    def free_energy(self, full: Any) -> float:
+        """Return the weighted free energy of a fit to all tasks."""
+        return free_energy(full, self.environments)
+
     def outweighed(self, full: Any, complete: Sequence[str]) -> set[str]:
         """Return the families that the evidence rules out."""
         return outweighed_families(FamilyFit({name: full.priors[name] for name in complete}, full.modes))
+
+    @property
+    def has_covariates(self) -> bool:
+        """Whether there are covariates that the common mean may depend on; for labels they are inputs."""
+        return self.kinds is not None and bool(self.kinds.covariates) and not self.labels
+
+    def _n_inputs(self) -> int:
+        """Return the number of inputs that may have scales of their own."""
+        return self.tasks[0].x.shape[1] if self.kinds is None else len(self.kinds.input_widths)
 
     def _make_folds(self, seed: int) -> Folds:
         return make_folds(self.tasks, seed, False, self.rule)
@@ -154,19 +197,21 @@ class FamilySearch:
             averages.append(self.queries.scores(self.queries.join([self.scored[i].held_out for i in rows], weights)))
         return np.array(averages)
 
-    def _without_folds(self, option: Option, full: Any, separate: bool | None) -> list[dict[str, Any]]:
+    def _without_folds(self, option: Option, full: Any, separate: bool | None, covariates: str) -> list[dict[str, Any]]:
         """Return the priors fitted without each fold."""
         folds = self.folds.members
         if option.weights[self.held_out] == 0.0:
             return [full.priors] * len(folds)
-        return [self._without(members, option, full, separate) for members in folds]
+        return [self._without(members, option, full, separate, covariates) for members in folds]
 
-    def _without(self, members: np.ndarray, option: Option, full: Any, separate: bool | None) -> dict[str, Any]:
+    def _without(
+        self, members: np.ndarray, option: Option, full: Any, separate: bool | None, covariates: str
+    ) -> dict[str, Any]:
         """Return the priors fitted without some of the held-out environment's tasks."""
         kept = list(self.environments)
         kept[self.held_out] = [task for i, task in enumerate(self.tasks) if i not in members]
         sizes = [len(tasks) for tasks in self.environments]
-        return self.fit(kept, option, sizes, full, FOLD_ITERATIONS, separate).priors
+        return self.fit(kept, option, sizes, full, FOLD_ITERATIONS, separate, covariates).priors
 
 
 def outweighed_families(fitted: FamilyFit) -> set[str]:
@@ -179,8 +224,17 @@ def outweighed_families(fitted: FamilyFit) -> set[str]:
     return {name for name, larger in nested if values[larger] - values[name] > OUTWEIGHED}
 
 
+def largest_density(fitted: Any) -> float:
+    """Return the largest log Gibbs density of all families."""
+    return max((mode.value for mode in fitted.modes.values()), default=-np.inf)
+
+
 def training_tasks(
-    environments: Sequence[Sequence[Task]], target: int, option: Option, sizes: Sequence[int] | None = None
+    environments: Sequence[Sequence[Task]],
+    target: int,
+    option: Option,
+    sizes: Sequence[int] | None = None,
+    kinds: ColumnKinds | None = None,
 ) -> TrainingTasks:
     """Standardize the tasks of environments with weight.
 
@@ -188,7 +242,7 @@ def training_tasks(
     counts most. Without a fold, tasks count as much as with it: `sizes` are the N_e with all tasks.
     """
     kept, counts, of_environment, is_target = task_counts(environments, target, option, sizes)
-    scaling = fit_scaling(kept, option.weights)
+    scaling = fit_scaling(kept, option.weights, kinds)
     tasks = [scaling.task(task) for tasks in kept for task in tasks]
     return TrainingTasks(scaling, tasks, counts, is_target, of_environment)
 
@@ -203,71 +257,3 @@ def task_counts(
     counts, kept_sizes = of_task / of_task.max(), [len(tasks) for tasks in kept]
     is_target = np.repeat(np.arange(len(kept)) == target, kept_sizes).astype(np.float64)
     return kept, np.repeat(counts, kept_sizes), counts, is_target
-
-
-def choose_members(search: FamilySearch) -> FamilyChoice:
-    """Weight families and options by their scores, reduce them to a few members, and calibrate their average."""
-    scores = search.scores()
-    alone = [i for i, each in enumerate(search.scored) if search.options[each.option].weights[search.target] == 1.0]
-    target_only = max(alone, key=lambda i: scores[i].mean()) if alone else None
-    weights = drop_worse(averaging_weights(scores, search.per_task), scores, target_only, NEGLIGIBLE, WORSE_LEVEL)
-    of_option = np.bincount([each.option for each in search.scored], weights, len(search.options))
-    choice = Choice(candidates(search.options), of_option, search.option_scores())
-    return _average(search, choice, weights)
-
-
-def choose_untested(search: FamilySearch) -> FamilyChoice:
-    """Give all options the same weight: tasks of the target could not be held out, those of a source have been.
-
-    They say which families predict well, not how much the source should count.
-    """
-    scores = search.scores()
-    weights = np.zeros(len(scores))
-    for option in range(len(search.options)):
-        rows = [i for i, each in enumerate(search.scored) if each.option == option]
-        weights[rows] = averaging_weights(scores[rows], search.per_task) / len(search.options)
-    equal = np.full(len(search.options), 1.0 / len(search.options))
-    return _average(search, Choice(candidates(search.options), equal, None), weights)
-
-
-def without_test(
-    environments: Sequence[Sequence[Task]], target: int, options: Sequence[Option], noise_std: float | None
-) -> FamilyChoice:
-    """Average the two simplest families at all options: there are no tasks to hold out."""
-    families = (LINEAR, SMOOTH)
-    fits = [
-        fit_families(training_tasks(environments, target, option), option.environment, noise_std) for option in options
-    ]
-    priors = [fit.priors[name] for fit in fits for name in families if name in fit.priors]
-    equal = np.full(len(options), 1.0 / len(options))
-    weights = np.full(len(priors), 1.0 / len(priors))
-    used = [name for fit in fits for name in families if name in fit.priors]
-    found = {name: used.count(name) / len(used) for fit in fits for name in fit.priors}
-    spread = float(np.exp(expected_log_spread(n_tasks_of(priors, weights, environments))))
-    return FamilyChoice(Choice(candidates(options), equal, None), priors, weights, found, spread)
-
-
-def n_tasks_of(priors: Sequence[Any], weights: np.ndarray, environments: Sequence[Sequence[Task]]) -> float:
-    """Return the harmonic mean of the numbers of tasks that priors were fitted to, discounted ones in part."""
-    sizes = [len(tasks) for tasks in environments]
-    numbers = [float(prior.counts @ sizes) for prior in priors if prior.counts is not None]
-    return 1.0 / float(weights @ np.reciprocal(numbers))
-
-
-def candidates(options: Sequence[Option]) -> list[Candidate]:
-    """Return options as candidates of a report."""
-    return [Candidate(option.weights, option, option.from_scores) for option in options]
-
-
-def _average(search: FamilySearch, choice: Choice, weights: np.ndarray) -> FamilyChoice:
-    families = {
-        name: float(sum(w for w, each in zip(weights, search.scored, strict=True) if each.family == name))
-        for name in search.families
-    }
-    held_out = [each.held_out for each in search.scored]
-    weights = merge_similar(weights, search.queries.distances(held_out), negligible=search.queries.negligible)
-    kept = np.flatnonzero(weights).tolist()
-    priors, weights = [search.scored[i].prior for i in kept], weights[kept]
-    n_tasks = n_tasks_of(priors, weights, search.environments)
-    spread = search.queries.spread([held_out[i] for i in kept], weights, n_tasks)
-    return FamilyChoice(choice, priors, weights, families, spread)

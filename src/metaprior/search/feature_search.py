@@ -9,6 +9,7 @@ from metaprior.checks import warn_caller
 from metaprior.hierarchical.families import FEATURES, fit_features
 from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
 from metaprior.search.averaging import averaging_weights
+from metaprior.search.covariate_search import best_covariates
 from metaprior.search.family_search import FamilySearch, Scored, training_tasks
 from metaprior.search.held_out import PER_TASK, HeldOut, gather
 from metaprior.tasks.thinning import thin_task
@@ -24,7 +25,12 @@ def are_worth_trying(search: FamilySearch) -> bool:
     """Return whether tasks and inputs are enough to learn features from."""
     option = search.options[_best_option(search)]
     n_tasks = sum(len(tasks) for tasks, w in zip(search.environments, option.weights, strict=True) if w > 0)
-    return n_tasks >= MIN_TASKS and search.tasks[0].x.shape[1] >= MIN_INPUTS
+    return n_tasks >= MIN_TASKS and n_varying_inputs(search) >= MIN_INPUTS
+
+
+def n_varying_inputs(search: FamilySearch) -> int:
+    """Return the number of inputs that are no covariates."""
+    return search.tasks[0].x.shape[1] - (0 if search.kinds is None else len(search.kinds.covariates))
 
 
 def add_features(search: FamilySearch) -> None:
@@ -48,7 +54,8 @@ def add_features(search: FamilySearch) -> None:
         warn_caller("Learned features could not be fitted, and are left out.", ConvergenceWarning)
         return
     search.families[FEATURES] = None
-    search.scored.append(Scored(option, FEATURES, prior, gather(parts, len(search.queries.splits))))
+    found = gather(parts, len(search.queries.splits))
+    search.scored.append(Scored(option, FEATURES, prior, found, best_covariates(search)))
 
 
 def _predict(search: FamilySearch, prior: HierarchicalPrior, members: np.ndarray) -> tuple[np.ndarray, HeldOut]:
@@ -72,5 +79,5 @@ def _fit(search: FamilySearch, option: int, left_out: np.ndarray) -> Hierarchica
     kept = [[thin_task(task, MAX_READINGS, rng) for task in tasks] for tasks in search.environments]
     kept[search.held_out] = [task for i, task in enumerate(kept[search.held_out]) if i not in left_out]
     chosen, sizes = search.options[option], [len(tasks) for tasks in search.environments]
-    training = training_tasks(kept, search.target, chosen, sizes)
-    return fit_features(training, chosen.environment, search.noise_std)
+    training = training_tasks(kept, search.target, chosen, sizes, search.kinds)
+    return fit_features(training, chosen.environment, search.noise_std, best_covariates(search))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from metaprior.tasks.context_rules import ContextRule, split_often
-from metaprior.tasks.scaling import fit_scaling
+from metaprior.tasks.scaling import output_scaling
 from metaprior.tasks.types import Task, TestTask
 
 N_FOLDS, LEAVE_ONE_OUT_BELOW = 5, 8  # with fewer than eight target tasks every task is a fold
@@ -83,7 +83,7 @@ def reference_log_densities(
     standard deviation of all target readings.
     """
     chance = -np.log(np.broadcast_to(n_classes, len(folds.splits)))
-    units = fit_scaling([target_tasks], [1.0])  # handles constant and very large readings
+    units = output_scaling(target_tasks)
     shape = (max(map(len, folds.splits)), max(len(split.y_query) for splits in folds.splits for split in splits))
     reference = np.full((len(folds.splits), *shape), np.nan)
     for i, splits in enumerate(folds.splits):

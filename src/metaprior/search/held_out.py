@@ -1,7 +1,7 @@
 """Predictions of held-out tasks: Gaussian mixtures at every query, their log densities, averages and calibration."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from metaprior.prediction.mixtures import stretch
 from metaprior.search.averaging import contaminated
 from metaprior.search.folds import Folds
 from metaprior.tasks.padding import pad_to
-from metaprior.tasks.scaling import fit_scaling
+from metaprior.tasks.scaling import output_scaling
 from metaprior.tasks.types import Task, TestTask
 
 LOG_SPREADS = np.arange(-10, 21) / 20
@@ -55,17 +55,21 @@ class Queries:
         self.y = np.full((len(self.splits), self.n_queries), np.nan)
         for row, split in enumerate(self.splits):
             self.y[row, : len(split.y_query)] = split.y_query
-        units = fit_scaling([tasks], [1.0])  # handles constant and very large readings
-        self.reference = -0.5 * units.outputs(self.y) ** 2 - np.log(units.y_std) - 0.5 * np.log(2.0 * np.pi)
+        self.reference = self._reference(tasks)
+
+    def _reference(self, tasks: Sequence[Task]) -> np.ndarray:
+        """Return the log density of every query in a broad reference, the normal distribution of all readings."""
+        units = output_scaling(tasks)  # handles constant and very large readings
+        return -0.5 * units.outputs(self.y) ** 2 - np.log(units.y_std) - 0.5 * np.log(2.0 * np.pi)
 
     def rows_of(self, tasks: np.ndarray) -> np.ndarray:
         """Return the rows of some tasks."""
         return np.flatnonzero(np.isin(self.owner, tasks))
 
-    def predict(self, prior: HierarchicalPrior, rows: np.ndarray) -> HeldOut:
+    def predict(self, prior: Any, rows: np.ndarray) -> Any:
         """Return a prior's predictions of new readings, in the units of y."""
         splits = [self.splits[row] for row in rows.tolist()]
-        x, y, mask = pad_to([_context(prior, split) for split in splits], max(_largest_context(splits), 1), np.float64)
+        x, y, mask = pad_to([_context(prior, split) for split in splits], max(largest_context(splits), 1), np.float64)
         queries = [Task(prior.scaling.inputs(split.x_query), split.y_query) for split in splits]
         x_query, _, is_query = pad_to(queries, self.n_queries, np.float64)
         prediction = prior.marginals(prior.condition(x, y, mask), x_query)
@@ -74,11 +78,11 @@ class Queries:
         variances = np.where(is_query, prior.scaling.undo_variance(variance), np.nan)
         return HeldOut(means, variances, np.asarray(prediction.log_weights))
 
-    def scores(self, held_out: HeldOut) -> np.ndarray:
+    def scores(self, held_out: Any) -> np.ndarray:
         """Return the mean contaminated log density of every task, (tasks,)."""
         return self.by_task(contaminated(held_out.log_densities(self.y), self.reference))
 
-    def join(self, members: Sequence[HeldOut], weights: np.ndarray) -> HeldOut:
+    def join(self, members: Sequence[Any], weights: np.ndarray) -> Any:
         """Return the weighted average of predictive distributions."""
         return join(members, weights)
 
@@ -87,7 +91,7 @@ class Queries:
         sums = np.bincount(self.owner, np.nansum(values, axis=1))
         return sums / np.bincount(self.owner, np.sum(np.isfinite(self.y), axis=1))
 
-    def distances(self, members: Sequence[HeldOut]) -> np.ndarray:
+    def distances(self, members: Sequence[Any]) -> np.ndarray:
         """Return mean squared distances between the members' normal approximations, (members, members).
 
         Means differ in units of the average standard deviation, standard deviations by their logarithms.
@@ -99,14 +103,14 @@ class Queries:
         between = [(means - m) ** 2 + 2.0 * (logs - s) ** 2 for m, s in zip(means, logs, strict=True)]
         return np.array([part.mean(axis=1) for part in between])
 
-    def spread(self, members: Sequence[HeldOut], weights: np.ndarray, n_tasks: float) -> float:
+    def spread(self, members: Sequence[Any], weights: np.ndarray, n_tasks: float) -> float:
         """Return the factor by which the averaged predictions must be stretched to fit the held-out tasks best.
 
         Averages over candidates are too wide where each is well calibrated, and too narrow where tasks are too few to
         show how much tasks vary. A normal prior keeps the log factor near its expectation, given the number of tasks
         that the members were fitted to.
         """
-        average, expected = join(members, weights), expected_log_spread(n_tasks)
+        average, expected = self.join(members, weights), expected_log_spread(n_tasks)
         values = []
         for log_spread in LOG_SPREADS.tolist():
             densities = average.stretched(float(np.exp(log_spread))).log_densities(self.y)
@@ -160,5 +164,6 @@ def _context(prior: HierarchicalPrior, split: TestTask) -> Task:
     return Task(prior.scaling.inputs(split.x_context), prior.scaling.outputs(split.y_context))
 
 
-def _largest_context(splits: Sequence[TestTask]) -> int:
+def largest_context(splits: Sequence[TestTask]) -> int:
+    """Return the number of readings of the largest context."""
     return max(len(split.y_context) for split in splits)

@@ -5,13 +5,16 @@ from dataclasses import replace
 
 import numpy as np
 
+from metaprior.hierarchical.families import NO_COVARIATES
 from metaprior.hierarchical.label_families import LabelFit, LabelTasks, fit_label_families
 from metaprior.hierarchical.label_prior import LabelPrior, calibrated
 from metaprior.hierarchical.modes import MAX_ITERATIONS
 from metaprior.search.candidates import Choice
-from metaprior.search.family_search import FamilyChoice, FamilySearch, Option, candidates, task_counts
+from metaprior.search.family_choice import FamilyChoice, candidates
+from metaprior.search.family_search import FamilySearch, Option, task_counts
 from metaprior.search.folds import DEFAULT_RULE, Folds, make_label_folds
 from metaprior.search.held_out_labels import LABELS_PER_TASK, FoldPrediction, LabelQueries, number_of_classes
+from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.context_rules import ContextRule
 from metaprior.tasks.scaling import fit_label_scaling
 from metaprior.tasks.types import Task
@@ -22,6 +25,7 @@ class LabelSearch(FamilySearch):
 
     per_task = LABELS_PER_TASK
     labels = True
+    features = False
 
     def __init__(
         self,
@@ -32,9 +36,10 @@ class LabelSearch(FamilySearch):
         held_out: int | None = None,
         calibrate: bool = True,
         rule: ContextRule = DEFAULT_RULE,
+        kinds: ColumnKinds | None = None,
     ):
         self.n_shared, self.calibrate = n_shared, calibrate
-        super().__init__(environments, target, None, seed, held_out, rule)
+        super().__init__(environments, target, None, seed, held_out, rule, kinds)
 
     def fit(
         self,
@@ -44,9 +49,10 @@ class LabelSearch(FamilySearch):
         near: LabelFit | None,
         max_iterations: int,
         separate: bool | None,
+        covariates: str = NO_COVARIATES,
     ) -> LabelFit:
         """Fit all families to tasks; `sizes` are the numbers of tasks with those that are held out."""
-        training = label_tasks(environments, self.target, option, self.n_shared, sizes)
+        training = label_tasks(environments, self.target, option, self.n_shared, sizes, self.kinds)
         only = near.priors if near is not None and max_iterations < MAX_ITERATIONS else None  # without a fold
         return fit_label_families(training, self.n_shared is not None, near, max_iterations, separate, only)
 
@@ -59,9 +65,17 @@ class LabelSearch(FamilySearch):
         found, log_p = self.queries.calibrate(parts)
         return replace(prior, **found._asdict()), log_p
 
+    def free_energy(self, full: LabelFit) -> float:
+        """Return NaN: the evidence of labels is itself an approximation."""
+        return float("nan")
+
     def outweighed(self, full: LabelFit, complete: Sequence[str]) -> set[str]:
         """Return none: families that the evidence rules out are not fitted."""
         return set()
+
+    def _n_inputs(self) -> int:
+        """Return the number of columns: those of a category have scales of their own here."""
+        return super()._n_inputs() if self.kinds is None else sum(self.kinds.widths)
 
     def _make_folds(self, seed: int) -> Folds:
         """Split held-out tasks as new ones will be: by class if each has its own, or as many of every class.
@@ -85,20 +99,26 @@ def label_tasks(
     option: Option,
     n_shared: int | None,
     sizes: Sequence[int] | None = None,
+    kinds: ColumnKinds | None = None,
 ) -> LabelTasks:
     """Standardize the tasks of environments with weight within their classes, and count them as `training_tasks`."""
     kept, counts, of_environment, _ = task_counts(environments, target, option, sizes)
-    scaling = fit_label_scaling(kept, option.weights, within=True)
+    scaling = fit_label_scaling(kept, option.weights, True, kinds)
     tasks = [scaling.task(task) for tasks in kept for task in tasks]
     n_classes = np.array([number_of_classes(task, n_shared) for task in tasks])
     return LabelTasks(scaling, tasks, n_classes, counts, of_environment)
 
 
 def labels_without_test(
-    environments: Sequence[Sequence[Task]], target: int, options: Sequence[Option], n_shared: int | None
+    environments: Sequence[Sequence[Task]],
+    target: int,
+    options: Sequence[Option],
+    n_shared: int | None,
+    kinds: ColumnKinds | None = None,
 ) -> FamilyChoice:
     """Average all families without a common rule at all options, as they are: there are no tasks to hold out."""
-    fits = [fit_label_families(label_tasks(environments, target, option, n_shared), False) for option in options]
+    training = [label_tasks(environments, target, option, n_shared, None, kinds) for option in options]
+    fits = [fit_label_families(tasks, False) for tasks in training]
     names = [name for fit in fits for name in fit.priors]
     priors = [prior for fit in fits for prior in fit.priors.values()]
     weights = np.full(len(priors), 1.0 / len(priors))

@@ -14,6 +14,7 @@ from metaprior.hierarchical.families import FAMILIES
 from metaprior.metrics import mean_and_standard_error
 from metaprior.search.averaging import averaging_weights, select_weights
 from metaprior.search.candidates import Choice
+from metaprior.search.certificates import Certificate, certify
 
 # Levels of the one-sided t test behind "helps" and "probably helps". If no candidate has any effect and gains are about
 # normal, "helps" comes out in at most 4% of reports, not 1%: the gains of two tasks are correlated, since each chooses
@@ -23,7 +24,8 @@ UNCLEAR = "unclear"
 MAX_NAMED = 4  # sources in the plain words
 MAX_GROUPS = 20  # of target tasks, each weighted by the others
 NO_SOURCE = "All tasks are of one environment: there is no source whose weight could be chosen."
-SCORES = {"readings": "log density", "labels": "log probability"}  # of held-out ones, by what y holds
+# Of held-out ones, by what y holds.
+SCORES = {"readings": "log density", **dict.fromkeys(("labels", "counts", "ranks"), "log probability")}
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +58,14 @@ class TransferReport:
         Whether the target's common mean may deviate from that of the sources.
     families : dict or None
         The families of priors that were compared, with their weights in the averaged prediction.
-    outputs : "readings" or "labels"
+    outputs : "readings", "labels", "counts" or "ranks"
         What y holds.
+    certificate : Certificate or None
+        How many held-out target tasks the source has helped: `helped`, `tied` and `n_tasks`, `lower_bound` on the
+        chance that it helps a new one (95%, Clopper-Pearson), and the `p_value` of the sign test.
+    free_energy : ndarray of shape (n_candidates,) or None
+        The weighted free energy in nats per reading, a PAC-Bayes diagnostic: a bound on the loss of new target tasks
+        would need the divergence between the environments too, which is not known.
     """
 
     names: tuple[str, ...]
@@ -76,6 +84,8 @@ class TransferReport:
     environment_effect: np.ndarray | None = None
     families: dict[str, float] | None = None
     outputs: str = "readings"
+    certificate: Certificate | None = None
+    free_energy: np.ndarray | None = None
 
     @property
     def alpha(self) -> np.ndarray:
@@ -184,9 +194,17 @@ class TransferReport:
             return ""
         used = {name: weight for name, weight in self.families.items() if weight >= 0.005}
         listed = ", ".join(f"{name} {used[name]:.2f}" for name in sorted(used, key=lambda name: -used[name]))
-        missing = [name for name in FAMILIES if name not in self.families and self.outputs == "readings"]
+        missing = [name for name in FAMILIES if name not in self.families and self.outputs != "labels"]
         left_out = f" Left out, because they could not be fitted: {', '.join(missing)}." if missing else ""
         return f"Weights of the families of priors: {listed}.{left_out}"
+
+    @property
+    def diagnostic_words(self) -> str:
+        """A sentence on the weighted free energy of the candidates that predictions are averaged over."""
+        if self.free_energy is None:
+            return ""
+        value = float(self.weight @ self.free_energy)
+        return f"PAC-Bayes diagnostic: weighted free energy of {value:.3f} {self.unit} (not a bound)."
 
     @property
     def score_words(self) -> str:
@@ -213,7 +231,8 @@ class TransferReport:
             for name, share in zip(self.names, self.weight @ self.environment_weights, strict=True)
         )
         words = [self.verdict, f"Weights of the environments, on average: {shares}."]
-        words += [self.family_words] if self.families else []
+        words += [] if self.certificate is None else [f"Held out, with the source: {self.certificate.words}."]
+        words += [each for each in (self.family_words, self.diagnostic_words) if each]
         words += [] if self.score is None else [self.score_words]
         return "\n".join([*(textwrap.fill(text, 80) for text in words), "", *lines])
 
@@ -249,9 +268,11 @@ class TransferReport:
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> "TransferReport":
         """Make a report from what `to_json` returned."""
-        stored = {"n_source_tasks": None, "environment_effect": None, "families": None, "outputs": "readings", **stored}
+        later = ("n_source_tasks", "environment_effect", "families", "certificate", "free_energy")
+        stored = {**dict.fromkeys(later), "outputs": "readings", **stored}
         given = {field.name: stored[field.name] for field in dataclasses.fields(cls)}
         tuples = {name: given[name] and tuple(given[name]) for name in ("names", "source_gain")}
+        tuples["certificate"] = given["certificate"] and Certificate(*given["certificate"])
         arrays = {
             name: np.asarray(value, float)
             for name, value in given.items()
@@ -286,6 +307,7 @@ def make_report(
         n_source_tasks=n_source_tasks,
         environment_effect=None if not any(effects) else np.array(effects),
         families=families,
+        free_energy=choice.free_energy,
     )
     if choice.scores is None:
         return report
@@ -297,8 +319,11 @@ def make_report(
     target_only = int(plain.argmax())
     gain, gain_error = _over_tasks(choice.scores - choice.scores[target_only])
     given = np.array([not candidate.from_scores for candidate in candidates])
-    source_gain = _source_gain(choice.scores, target_only, report, given)
-    return dataclasses.replace(report, gain=gain, gain_standard_error=gain_error, source_gain=source_gain)
+    report = dataclasses.replace(report, gain=gain, gain_standard_error=gain_error)
+    gains = _source_gains(choice.scores, target_only, report, given)
+    if gains is None:
+        return report
+    return dataclasses.replace(report, source_gain=mean_and_standard_error(gains), certificate=certify(gains))
 
 
 def _scales(settings: Any) -> tuple[float, float]:
@@ -307,10 +332,8 @@ def _scales(settings: Any) -> tuple[float, float]:
     return float(getattr(settings, "temperature_factor", 1.0)), float(prior_std["weights"])
 
 
-def _source_gain(
-    scores: np.ndarray, target_only: int, report: TransferReport, given: np.ndarray
-) -> tuple[float, float] | None:
-    """Return the gain of candidates with a source over target-only, and its standard error.
+def _source_gains(scores: np.ndarray, target_only: int, report: TransferReport, given: np.ndarray) -> np.ndarray | None:
+    """Return the gain of candidates with a source over target-only in every task.
 
     Candidates are weighted much as in predictions (equally if all are dropped), but for each task by the scores of the
     other tasks: a task must not judge weights it has set. For the same reason only `given` candidates count, not those
@@ -328,7 +351,7 @@ def _source_gain(
         weights = select_weights(averaging_weights(others), others, target_only)[comparable]
         weights = weights / weights.sum() if weights.any() else np.full(len(weights), 1.0 / len(weights))
         by_group.append(weights @ gains[:, group])
-    return mean_and_standard_error(np.concatenate(by_group))
+    return np.concatenate(by_group)
 
 
 def _over_tasks(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -91,7 +91,8 @@ def store_tasks(
         environments, order = _by_environment(index)
         _place_rows(new, order, index.counts, len(columns.x) + 1)
         digest.update(repr(environments).encode())
-        header = {"columns": columns._asdict(), "environments": environments, "digest": digest.hexdigest()}
+        named = {name: getattr(columns, name) for name in COLUMNS}
+        header = {"columns": named, "environments": environments, "digest": digest.hexdigest()}
         header["bytes"] = {name: (new / name).stat().st_size for name in FILES}
         header = {"format": FORMAT, "version": FORMAT_VERSION, **header}
         (new / HEADER).write_text(json.dumps(header, indent=1) + "\n", encoding="utf-8")

@@ -77,6 +77,24 @@ def as_inputs(series: Series, source: Source) -> tuple[np.ndarray, bool]:
     return _finite(found, series, source), dates
 
 
+def is_category(series: Series) -> bool:
+    """Return whether a column holds text that is neither numbers nor dates nor looks like them in other writing."""
+    if series.dtype.kind != "O" or not len(series):
+        return False
+    if not all(isinstance(cell, str) for cell in series.cat.remove_unused_categories().cat.categories):
+        return False
+    numbers, days = _parse(series)
+    bad = np.isnan(numbers)
+    return bool(bad.all()) and not _are_dates(numbers, days) and look_of(_distinct(series, bad)) is None
+
+
+def as_levels(series: Series) -> np.ndarray:
+    """Return a column of categories as objects, None where they are missing."""
+    cells = np.array(series, object)
+    cells[np.asarray(series.isna())] = None
+    return cells
+
+
 def as_outputs(series: Series, source: Source, labels: bool | None) -> np.ndarray:
     """Return a column as numbers, or as labels (`labels=None`: unless most of its cells are numbers)."""
     numbers, days = _parse(series) if series.dtype.kind == "O" else (series.to_numpy(), np.zeros(0))

@@ -16,9 +16,11 @@ class Columns(NamedTuple):
     """The columns of a table with one row per sample, by name."""
 
     task: tuple[str, ...]  # together they name a task; none: all rows are one task
-    x: tuple[str, ...]
+    x: tuple[str, ...]  # inputs, and covariates after them
     y: str | None  # None for a table of queries
     environment: str | None = None
+    covariates: tuple[str, ...] = ()  # those of x that are constant within a task, and may be missing
+    categorical: tuple[str, ...] = ()  # those of x that hold categories
 
     @property
     def naming(self) -> list[str]:
@@ -31,14 +33,35 @@ class Columns(NamedTuple):
         return [*self.task, *self.x, *(name for name in (self.y, *self.naming) if name and name not in self.task)]
 
 
-def as_columns(*, task: Any = None, x: Any, y: Any = None, environment: Any = None) -> Columns:
-    """Check names of columns: one or several for `task` and `x`, one for `y` and `environment`."""
+def as_columns(
+    *,
+    task: Any = None,
+    x: Any,
+    y: Any = None,
+    environment: Any = None,
+    covariates: Any = None,
+    categorical: Any = None,
+) -> Columns:
+    """Check names of columns: one for `y` and `environment`, one or several for the others.
+
+    Covariates may be among x, or are added to it. Categories are among x or covariates.
+    """
+    inputs, of_tasks = _names(x, "x"), () if covariates is None else _names(covariates, "covariates")
     columns = Columns(
         task=() if task is None else _names(task, "task"),
-        x=_names(x, "x"),
+        x=(*inputs, *(name for name in of_tasks if name not in inputs)),
         y=None if y is None else _name(y, "y"),
         environment=None if environment is None else _name(environment, "environment"),
+        covariates=of_tasks,
+        categorical=() if categorical is None else _names(categorical, "categorical"),
     )
+    for name in columns.categorical:
+        if name not in columns.x:
+            known = ", ".join(map(repr, columns.x))
+            raise ValueError(Message(Argument("categorical"), f" names {name!r}, which is no input: {known}."))
+    if inputs and set(inputs) <= set(of_tasks):
+        few = " must name a column that varies within tasks; all of them are covariates."
+        raise ValueError(Message(Argument("x"), few))
     if not columns.x:
         raise ValueError(Message(Argument("x"), " must name one column or more; got none."))
     roles = [("task", name) for name in columns.task] + [("x", name) for name in columns.x]
@@ -52,6 +75,19 @@ def as_columns(*, task: Any = None, x: Any, y: Any = None, environment: Any = No
             raise ValueError(f"column {name!r} is named {both}. A column has one role only: leave one out.")
         first[name] = role
     return columns
+
+
+def output_names(y: Any) -> tuple[str, ...] | None:
+    """Return the names of several output columns, or None if `y` names one, or none."""
+    if y is None or isinstance(y, str) or not isinstance(y, Iterable):
+        return None
+    names = _names(y, "y")
+    if not names:
+        raise ValueError(Message(Argument("y"), " must name one column or more; got none."))
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            raise ValueError(f"column {name!r} is named twice in y. Leave one out.")
+    return names
 
 
 def in_fitted_order(meta: Any, columns: Columns) -> Columns:

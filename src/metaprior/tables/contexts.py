@@ -7,7 +7,8 @@ import numpy as np
 from metaprior.checks import Argument, Message, check_bool, counted, warn_caller
 from metaprior.prediction.ensemble import predicts_labels
 from metaprior.tables.columns import Columns, TableWarning, as_text
-from metaprior.tables.grouping import TaskTable, group_rows
+from metaprior.tables.covariate_columns import group_with_covariates
+from metaprior.tables.grouping import TaskTable
 from metaprior.tasks.spelling import composed, nearest
 from metaprior.tasks.types import Task
 
@@ -62,7 +63,7 @@ def _by_name(
     """Return the context of each task by its name as text."""
     if context is None:
         return {}
-    table = group_rows(context, columns, labels=labels, name="context", allow_empty=True, **drops)
+    table = group_with_covariates(context, columns, labels=labels, name="context", allow_empty=True, **drops)
     if table.tasks and table.dates != queries.dates:
         name = next(name for name in columns.x if (name in table.dates) != (name in queries.dates))
         raise ValueError(f"column {name!r} must hold dates in the context and in the queries, or in neither.")

@@ -1,24 +1,32 @@
 """From tables to tasks, and from tables to predictions: for many tasks at once."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from metaprior.checks import Argument, Message, is_number
 from metaprior.prediction.batches import Posteriors, predict_rows
+from metaprior.prediction.conformal import check_method, conformal_band
 from metaprior.prediction.ensemble import predicts_labels
-from metaprior.prediction.mixtures import GaussianMixture
 from metaprior.prediction.plausibility import warn_if_implausible
-from metaprior.tables.columns import Columns, as_columns, in_fitted_order
+from metaprior.prediction.response_mixtures import outcomes_of
+from metaprior.tables.columns import Columns, as_columns, in_fitted_order, output_names
 from metaprior.tables.contexts import Context, match_contexts
+from metaprior.tables.covariate_columns import (
+    group_with_covariates,
+    share_covariates,
+    warn_if_absent,
+    with_fitted_kinds,
+)
 from metaprior.tables.csv_files import Source, as_table
 from metaprior.tables.grouping import TaskTable, group_rows
 from metaprior.tables.label_columns import known_columns, label_columns
-from metaprior.tasks.context_rules import as_context_rule, split_once
+from metaprior.tables.several_outputs import are_mentioned, group_outputs, side_by_side
+from metaprior.tasks.context_rules import as_context_rule, split_once, warn_if_behind
 from metaprior.tasks.padding import Ragged
-from metaprior.tasks.types import Task, TestTask
+from metaprior.tasks.types import Task, TestTask, as_inputs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,6 +41,8 @@ def tasks_from_frame(
     x: Any,
     y: Any,
     environment: Any = None,
+    covariates: Any = None,
+    categorical: Any = None,
     drop_missing: Any = False,
     drop_duplicates: Any = False,
 ) -> Any:
@@ -45,18 +55,26 @@ def tasks_from_frame(
     task : str or list of str
         Columns that name the task of a row. Rows with the same values are one task, in their order.
     x : str or list of str
-        Input columns: numbers, or dates, which become days since 1970-01-01 (UTC).
-    y : str
-        Output column: numbers, or labels.
+        Input columns: numbers, or dates, which become days since 1970-01-01 (UTC), or text, which is taken for
+        categories.
+    y : str or list of str
+        Output column: numbers, or labels. With several, each has the tasks of the rows that have a value of it.
     environment : str, optional
         Column that names the environment of a task, such as a hospital.
+    covariates : str or list of str, optional
+        Columns that are constant within a task, such as age and sex. They become the last columns of X, and may be
+        missing. Pass the same names to the estimator.
+    categorical : str or list of str, optional
+        Columns of numbers, among `x` and `covariates`, that hold categories.
     drop_missing, drop_duplicates : bool, default=False
         Drop rows with a missing value, which otherwise is an error, or exact repetitions of a row.
 
     Returns
     -------
     list of (X, y), or dict from environment to such a list
-        The dict, for `fit(tasks, target=...)`, if `environment` is given.
+        The dict, for `fit(tasks, target=...)`, if `environment` is given. With categories or covariates X is a data
+        frame, so that the estimator knows their names and kinds. With several columns y, a dict of these from the
+        names of the columns, for `MultiOutputMetaGP`.
 
     Examples
     --------
@@ -65,11 +83,26 @@ def tasks_from_frame(
     >>> [task.y.tolist() for task in tasks_from_frame(table, task="patient", x="hours", y="rate")]
     [[80, 82], [95]]
     """
-    columns = as_columns(task=task, x=x, y=y, environment=environment)
+    named = {"task": task, "x": x, "environment": environment, "covariates": covariates, "categorical": categorical}
+    how = {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates, "recognize": True}
+    outputs = output_names(y)
+    if outputs is not None:
+        of_outputs = {name: as_columns(**named, y=name) for name in outputs}
+        tables = group_outputs(frame, of_outputs, **how)
+        return {name: _tasks_of(table, of_outputs[name]) for name, table in tables.items()}
+    columns = as_columns(**named, y=y)
     if columns.y is None:
         raise ValueError(Message(Argument("y"), " must be the name of a column; got None."))
-    table = group_rows(frame, columns, drop_missing=drop_missing, drop_duplicates=drop_duplicates)
-    return table.tasks if table.environments is None else table.by_environment()
+    return _tasks_of(group_rows(frame, columns, **how), columns)
+
+
+def _tasks_of(table: TaskTable, columns: Columns) -> Any:
+    """Return the tasks of a table, of every environment if it names any; X with kinds of columns is a data frame."""
+    if not (columns.covariates or table.categorical):
+        return table.tasks if table.environments is None else table.by_environment()
+    places = table.places()
+    framed = {name: [_as_frames(table.tasks[i], columns, table) for i in of_name] for name, of_name in places.items()}
+    return framed if table.environments is not None else framed[""]
 
 
 def predict_frame(
@@ -80,16 +113,18 @@ def predict_frame(
     task: Any = None,
     x: Any,
     y: Any,
+    covariates: Any = None,
     coverage: Any = 0.9,
     drop_missing: Any = False,
     drop_duplicates: Any = False,
     from_prior: Any = False,
+    method: str = "model",
 ) -> "pd.DataFrame":
     """Predict every row of a table, given the rows of the same task in another.
 
     Parameters
     ----------
-    meta : MetaGPRegressor or MetaGPClassifier
+    meta : MetaGPRegressor, MetaGPClassifier or MultiOutputMetaGP
         The fitted prior.
     context : DataFrame, mapping of names to arrays, path of a CSV or Parquet file, or None
         Observations of the new tasks. Without any, tasks are predicted from the prior.
@@ -99,6 +134,9 @@ def predict_frame(
         Columns, as for `tasks_from_frame`. Without `task` all rows are one task. Tasks of the two tables match if their
         names read the same: 7 in a data frame is "7" in a CSV file. If the prior was fitted with the same names of
         inputs, their order does not matter.
+    covariates : str or list of str, optional
+        Columns of the covariates that the prior was fitted with, in that order. They are taken from the query, or from
+        the context if the query has no such column. A task without them gets the average.
     coverage : float, default=0.9
         Probability of the interval from `lower` to `upper`.
     drop_missing, drop_duplicates : bool, default=False
@@ -106,6 +144,9 @@ def predict_frame(
     from_prior : bool, default=False
         Predict tasks without context from the prior, though other tasks have one. By default this is an error, because
         names that differ between the tables look the same.
+    method : "model" or "conformal", default="model"
+        Whether `lower` and `upper` are the central interval of the predictive distribution, or a band with a guarantee,
+        for priors fitted with `guarantee=True`.
 
     Returns
     -------
@@ -114,7 +155,8 @@ def predict_frame(
         observation in the units of y. For labels: `label`, the most probable class, and `probability_<class>` of every
         class. If every task has its own classes, these are the classes of all tasks, empty where a task does not have
         the class (there are none beyond 100), and `probability` is that of the label. A label of None is the class
-        that the task's context does not show. `extrapolates` says which inputs are outside the range of the fit.
+        that the task's context does not show. `extrapolates` says which inputs are outside the range of the fit. With
+        several outputs, for which `y` names columns, those of each end in its name, as `mean_hct`.
 
     Examples
     --------
@@ -125,8 +167,40 @@ def predict_frame(
     >>> predict_frame(meta, context, query, x="hours", y="rate").columns.tolist()
     ['hours', 'mean', 'std', 'lower', 'upper', 'extrapolates']
     """
-    columns, drops = as_columns(task=task, x=x, y=y), {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates}
-    return predict_tables(meta, context, query, columns, coverage, from_prior, **drops).frame
+    drops = {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates}
+    outputs, named = getattr(meta, "estimators_", None), {"task": task, "x": x, "covariates": covariates}
+    if outputs is not None:
+        chosen = {name: as_columns(**named, y=name) for name in _chosen(outputs, y)}
+        return predict_outputs(outputs, context, query, chosen, coverage, from_prior, method, **drops)
+    return predict_tables(meta, context, query, as_columns(**named, y=y), coverage, from_prior, method, **drops).frame
+
+
+def _chosen(outputs: Mapping[str, Any], y: Any) -> tuple[str, ...]:
+    """Return the outputs that are named, or all; raise if there is no such output."""
+    chosen = output_names([y] if isinstance(y, str) else y) or tuple(outputs)
+    if unknown := [name for name in chosen if name not in outputs]:
+        known = ", ".join(map(repr, outputs))
+        raise ValueError(Message(Argument("y"), f" must name outputs of the fit, {known}; got {unknown[0]!r}."))
+    return chosen
+
+
+def predict_outputs(
+    metas: Mapping[str, Any],
+    context: Any,
+    query: Any,
+    columns: Mapping[str, Columns],
+    coverage: Any = 0.9,
+    from_prior: Any = False,
+    method: str = "model",
+    **drops: Any,
+) -> "pd.DataFrame":
+    """Predict the outputs that have columns, each from the rows of the context that have it, side by side."""
+    context, query, drops = as_table(context), as_table(query), {**drops, "sparse_y": True}
+    frames = {
+        name: predict_tables(metas[name], context, query, of_output, coverage, from_prior, method, **drops).frame
+        for name, of_output in columns.items()
+    }
+    return side_by_side(frames, next(iter(columns.values()))._replace(y=None).used)
 
 
 class TablePrediction(NamedTuple):
@@ -138,31 +212,56 @@ class TablePrediction(NamedTuple):
 
 
 def predict_tables(
-    meta: Any, context: Any, query: Any, columns: Columns, coverage: Any = 0.9, from_prior: Any = False, **drops: Any
+    meta: Any,
+    context: Any,
+    query: Any,
+    columns: Columns,
+    coverage: Any = 0.9,
+    from_prior: Any = False,
+    method: str = "model",
+    **drops: Any,
 ) -> TablePrediction:
     """Predict as `predict_frame`, and return the grouped tasks too."""
     is_labeled = predicts_labels(meta)  # raises unless it is a fitted prior
+    guaranteed = check_method(method, False, meta.model_, is_labeled)
     if not (is_number(coverage) and 0 < coverage < 1):
         raise ValueError(Message(Argument("coverage"), f" must lie strictly between 0 and 1; got {coverage!r}."))
     if columns.y is None:
         raise ValueError(Message(Argument("y"), " must be the name of a column of context; got None."))
-    columns = in_fitted_order(meta, columns)
+    columns = with_fitted_kinds(meta, in_fitted_order(meta, columns))
     wanted = columns._replace(y=None)
     _check_free(known_columns(meta.classes_) if is_labeled else OF_NUMBERS, wanted)
-    queries = group_rows(query, wanted, name="query")
-    context = as_table(context)
+    query, context = as_table(query), as_table(context)
+    queries = group_with_covariates(query, wanted, name="query")
+    if drops.get("sparse_y") and not from_prior:  # tasks may have no reading of this output
+        from_prior = are_mentioned(queries.names, context, wanted)
     found = match_contexts(meta, context, queries, columns, from_prior, drops)
+    queries, found = share_covariates(queries, found, columns)
+    warn_if_absent(columns, query, context)
     if is_labeled:
         predicted = label_columns(meta, queries, found, Source.of(context, "context"), columns.y)
         _check_free(predicted, wanted)  # now with the classes of every task
     else:
-        predicted = _columns(meta, queries, found, coverage)
+        predicted = _columns(meta, queries, found, coverage, guaranteed)
     contexts = [each.task for each in found]
     features = dataclasses.replace(meta.features_, names=columns.x)
-    x = _in_order(np.concatenate([of_task.x for of_task in queries.tasks]).T, queries).T
+    inputs = [as_inputs(of_task.x, "query", features) for of_task in queries.tasks]
+    warn_if_behind([(each.x, x) for each, x in zip(contexts, inputs, strict=True)], meta.parameters_["context"])
+    x = _in_order(np.concatenate(inputs).T, queries).T
     features.warn_outside(x)
     outside = features.outside(x).any(axis=1)
     return TablePrediction(queries.frame.assign(**predicted, extrapolates=outside), queries, contexts)
+
+
+def _as_frames(task: Task, columns: Columns, table: TaskTable) -> tuple[Any, np.ndarray]:
+    """Return X as a data frame, whose categories are such by their type, and y."""
+    import pandas as pd
+
+    cells = dict(zip(columns.x, task.x.T, strict=True))
+    kinds = {
+        name: pd.Series(cell, dtype="category" if name in table.categorical else float) for name, cell in cells.items()
+    }
+    return pd.DataFrame(kinds), task.y
 
 
 def _check_free(added: Iterable[str], columns: Columns) -> None:
@@ -196,21 +295,36 @@ def split_table(
     return tests, names, skipped
 
 
-def _columns(meta: Any, queries: TaskTable, contexts: Sequence[Context], coverage: float) -> dict[str, np.ndarray]:
-    def wanted(predictive: GaussianMixture, _: np.ndarray) -> np.ndarray:
+def _columns(
+    meta: Any, queries: TaskTable, contexts: Sequence[Context], coverage: float, guaranteed: bool
+) -> dict[str, np.ndarray]:
+    def wanted(predictive: Any, _: np.ndarray) -> np.ndarray:
         return np.stack([predictive.mean(), predictive.std(), *predictive.interval(coverage)])
 
     posteriors, inputs = _condition(meta, queries, [context.task for context in contexts])
+    _check_observations(meta, queries, posteriors, inputs)
     warn_if_implausible(meta.model_, posteriors.x, posteriors.y, lambda i: f"the context of task {queries.names[i]!r}")
     predicted = predict_rows(posteriors, inputs, wanted)
+    if guaranteed:
+        predicted[2:] = conformal_band(posteriors, inputs, coverage)
     return dict(zip(OF_NUMBERS, _in_order(predicted, queries), strict=True))
+
+
+def _check_observations(meta: Any, queries: TaskTable, posteriors: Posteriors, inputs: Ragged) -> None:
+    """Raise if a context cannot be observed under the likelihood of the prior, or an exposure is not positive."""
+    outcomes, features = outcomes_of(meta.model_.response), meta.features_
+    for i, name in enumerate(queries.names if meta.model_.response is not None else ()):
+        outcomes.check(posteriors.y[i], f"the context of task {name!r}: y")
+        features.check_exposure(posteriors.x[i], f"the context of task {name!r}")
+        features.check_exposure(inputs[i], f"query, task {name!r}")
 
 
 def _condition(meta: Any, queries: TaskTable, contexts: Sequence[Task]) -> tuple[Posteriors, Ragged]:
     """Return the posteriors of all tasks, and the inputs of their queries."""
-    shape = queries.tasks[0].x.shape[1:]
-    x, y = Ragged.of([context.x for context in contexts], shape), Ragged.of([context.y for context in contexts])
-    return Posteriors(meta.model_, x, y), Ragged.of([of_task.x for of_task in queries.tasks], shape)
+    shape, features = queries.tasks[0].x.shape[1:], meta.features_
+    x, y = [as_inputs(context.x, "context", features) for context in contexts], [context.y for context in contexts]
+    asked = [as_inputs(of_task.x, "query", features) for of_task in queries.tasks]
+    return Posteriors(meta.model_, Ragged.of(x, shape), Ragged.of(y)), Ragged.of(asked, shape)
 
 
 def _in_order(values: np.ndarray, queries: TaskTable) -> np.ndarray:

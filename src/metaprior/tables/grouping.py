@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metaprior.checks import Argument, Message, check_bool, counted
-from metaprior.tables.cells import as_inputs, as_names, as_outputs, as_values, check_text
+from metaprior.tables.cells import as_inputs, as_levels, as_names, as_outputs, as_values, check_text, is_category
 from metaprior.tables.columns import Columns, TableWarning, as_text
 from metaprior.tables.csv_files import Source, as_table
 from metaprior.tables.reading import Frame, as_frame
@@ -27,6 +27,7 @@ class TaskTable:
     tasks: list[Task]  # y is zero where the table has no column y
     dates: list[str]  # input columns that hold dates, here as days since 1970
     frame: Frame  # the used columns of the table
+    categorical: tuple[str, ...] = ()  # input columns that hold categories
 
     def places(self) -> dict[str, list[int]]:
         """Return the places of each environment's tasks among all tasks; {"": all} where the table names none."""
@@ -49,15 +50,19 @@ def group_rows(
     labels: bool | None = None,
     name: str = "frame",
     allow_empty: bool = False,
+    recognize: bool = False,
+    sparse_y: bool = False,
 ) -> TaskTable:
     """Check a table and collect the rows of every task.
 
-    `labels` says whether y holds labels or numbers (None: infer it); `name` is what errors call a table without path.
+    Rows without y are an error unless `sparse_y` or `drop_missing`. `labels` says whether y holds labels or numbers
+    (None: infer it); `name` is what errors call a table without path. With `recognize`, text among the inputs is taken
+    for categories. X of a table with categories has objects.
     """
     check_bool("drop_duplicates", drop_duplicates)
     frame = as_table(frame)
     source = Source.of(frame, name)
-    index = TaskIndex(columns, drop_missing, labels)
+    index = TaskIndex(columns, drop_missing, labels, recognize, sparse_y)
     frame = as_frame(frame, columns, name)
     batch = index.add(frame, source)
     index.finish(source, allow_empty)
@@ -69,7 +74,7 @@ def group_rows(
     tasks = [Task(*pair) for pair in zip(x, y, strict=True)]
     known = list(index.environments)
     environments = None if columns.environment is None else [known[e] for e in index.task_environments.tolist()]
-    return TaskTable(list(index.names), environments, rows, tasks, index.dates, frame)
+    return TaskTable(list(index.names), environments, rows, tasks, index.dates, frame, index.categorical)
 
 
 class Batch(NamedTuple):
@@ -77,15 +82,24 @@ class Batch(NamedTuple):
 
     rows: np.ndarray  # places in the table
     tasks: np.ndarray  # the number of each row's task
-    x: np.ndarray  # (rows, inputs)
+    x: np.ndarray  # (rows, inputs): floats, or objects where some are categories
     y: np.ndarray  # zero where the table has no column y
 
 
 class TaskIndex:
     """The tasks of tables that come in one batch of rows or many, numbered in the order of their first rows."""
 
-    def __init__(self, columns: Columns, drop_missing: Any, labels: bool | None = None):
+    def __init__(
+        self,
+        columns: Columns,
+        drop_missing: Any,
+        labels: bool | None = None,
+        recognize: bool = False,
+        sparse_y: bool = False,
+    ):
         check_bool("drop_missing", drop_missing)
+        self.recognize, self.categorical = recognize, columns.categorical
+        self.sparse_y = sparse_y  # y may be missing: rows without it are dropped
         self.columns, self.drop_missing, self.labels = columns, drop_missing, labels
         self.names: dict[Any, int] = {}
         self.environments: dict[str, int] = {}
@@ -94,6 +108,7 @@ class TaskIndex:
         self.kinds: dict[str, tuple[str, str]] = {}  # text, numbers or dates in a column, and the table that says so
         self.dates: list[str] = []  # input columns that hold dates
         self.missing = dict.fromkeys(columns.used, 0)  # cells
+        self.absent: dict[str, int] = {}  # cells of covariates, which may be missing
         self.n_rows = self.n_missing = 0
 
     def add(self, frame: Frame, source: Source, first: int = 0) -> Batch:
@@ -105,9 +120,16 @@ class TaskIndex:
         table = self._present(pd.DataFrame(read).set_index(pd.RangeIndex(first, first + len(frame))), source)
         for name in columns.used:
             check_text(table[name], source)
-        x = np.empty((len(table), len(columns.x)))
+        if self.recognize:
+            self.categorical = tuple(n for n in columns.x if n in columns.categorical or is_category(table[n].dropna()))
+        x = np.empty((len(table), len(columns.x)), object if self.categorical else float)
         for i, name in enumerate(columns.x):
-            x[:, i], dates = as_inputs(table[name], source)
+            if name in self.categorical:
+                x[:, i], kinds[name] = as_levels(table[name]), "categories"
+                continue
+            there = ~np.asarray(table[name].isna())  # covariates may be missing
+            x[~there, i] = np.nan
+            x[there, i], dates = as_inputs(table[name][there], source)
             kinds[name] = "dates" if dates else "numbers"
         y = np.zeros(len(table)) if columns.y is None else as_outputs(table[columns.y], source, self.labels)
         for name in naming:
@@ -128,8 +150,17 @@ class TaskIndex:
             raise ValueError(f"{source} must have at least one row without missing values; got {found}.")
         if self.n_missing:
             warnings.warn(f"{source}: dropped {found}.", TableWarning, stacklevel=4)
+        for name, count in self.absent.items():
+            if count:
+                cells = f"{count} of {counted(self.n_rows, 'row')} (empty, or read as such: NA, nan, null)"
+                text = f"{source}: covariate {name} is missing in {cells}. These tasks are taken for average ones."
+                warnings.warn(text, TableWarning, stacklevel=4)
         if self.columns.y is not None:
             self._warn_if_spelled_alike(source)
+        if found := [name for name in self.categorical if name not in self.columns.categorical]:
+            named = f"{'column' if len(found) == 1 else 'columns'} {', '.join(found)}"
+            text = f"{source}: {named} {'holds' if len(found) == 1 else 'hold'} text, taken for categories."
+            warnings.warn(text, TableWarning, stacklevel=4)
         for name in self.dates:
             advice = "If the time since each task's first row matters, add a column of that, such as hours."
             message = f"{source}: column {name} holds dates, which become days since 1970-01-01 (UTC). {advice}"
@@ -150,17 +181,20 @@ class TaskIndex:
 
     def _present(self, table: Frame, source: Source) -> Frame:
         """Return the rows without missing values; raise if there are others, unless they may be dropped."""
-        missing = table.isna()
+        for name in self.columns.covariates:
+            self.absent[name] = self.absent.get(name, 0) + int(table[name].isna().sum())
+        missing = table.drop(columns=list(self.columns.covariates)).isna()
         some = missing.any(axis=1)
         self.n_rows, self.n_missing = self.n_rows + len(table), self.n_missing + int(some.sum())
         for name in missing:
             self.missing[name] += int(missing[name].sum())
         if not some.any():
             return table
-        if not self.drop_missing:
+        refused = some & ~missing[self.columns.y] if self.sparse_y and self.columns.y is not None else some
+        if refused.any() and not self.drop_missing:
             rows = f"{self.n_missing} of {table.index[-1] + 1} rows read ({self._missing_cells()})"
             advice: Any = ("pass ", Argument("drop_missing", True), " to ") if self.columns.y is not None else ()
-            first = source.place(int(some.idxmax()))
+            first = source.place(int(refused.idxmax()))
             message = f"{source} has missing values in {rows}; the first is {first}. Fill them in, or "
             raise ValueError(Message(message, *advice, "leave them out."))
         return table[~some]

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaprior.checks import Argument, Message, counted
+from metaprior.checks import Argument, Message, counted, warn_caller
 from metaprior.tasks.types import Task, TestTask
 
 RANDOM, FIRST = "random", "first"
@@ -88,9 +88,40 @@ def split_often(task: Task, rule: ContextRule, rng: np.random.Generator, n_split
     return [_parts(task, np.roll(order, -start)[:size]) for start in starts.tolist()]
 
 
+def split_widely(task: Task, rule: ContextRule, rng: np.random.Generator, n_splits: int) -> list[TestTask]:
+    """Return a held-out task split in up to `n_splits` ways: as the rule says or, without a size, with any sizes.
+
+    Sizes are random, one in each of as many equal parts of the range from no reading to all but one.
+    """
+    if rule.size is not None:
+        return split_often(task, rule, rng, n_splits)
+    n, n_splits = len(task.y), min(len(task.y), n_splits)
+    sizes = np.floor((np.arange(n_splits) + rng.random(n_splits)) * n / n_splits).astype(int)
+    orders = (first_to_last(task) if rule.kind == FIRST else rng.permutation(n) for _ in sizes)
+    return [_parts(task, order[:size]) for order, size in zip(orders, np.minimum(sizes, n - 1).tolist(), strict=True)]
+
+
 def first_to_last(task: Task) -> np.ndarray:
     """Return the order of a task's readings along its first input."""
     return np.argsort(task.x[:, 0], kind="stable")
+
+
+def warn_if_behind(pairs: Sequence[tuple[np.ndarray, np.ndarray]], context: Any) -> None:
+    """Warn if a prior of forecasts is asked about the past: queries before the last reading of their context.
+
+    `pairs` are inputs of the context and of the queries of every task, `context` is what the fit was told.
+    """
+    if as_context_rule(context).kind != FIRST:
+        return
+    # Numbers, though tables with categories in other columns hold objects.
+    behind = [x_query[:, 0] < float(np.max(x_context[:, 0])) for x_context, x_query in pairs if len(x_context)]
+    n_behind = sum(int(each.sum()) for each in behind)
+    if n_behind:
+        n_queries = sum(len(x_query) for _, x_query in pairs)
+        found = f"{n_behind:,} of {n_queries:,} queries are not forecasts: they come before the last reading of their "
+        told = "context. This prior was fitted with ", Argument("context", FIRST), ", and its bands are calibrated for "
+        advice = "what comes after. Leave these queries out, or fit with ", Argument("context", RANDOM), "."
+        warn_caller(Message(found, *told, *advice))
 
 
 def _parts(task: Task, context: np.ndarray) -> TestTask:

@@ -3,12 +3,14 @@
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from metaprior.checks import Argument, Message, warn_caller
+from metaprior.tasks.categories import Categories, column_places, text_columns
+from metaprior.tasks.column_kinds import ColumnKinds
 
 MARGIN = 0.1  # of a column's range, on either side: new tasks overshoot the range of a few others by about as much
 ROUNDING = 1e-9  # of its value, for a column that is constant
@@ -28,11 +30,48 @@ class Features:
     names: tuple[str, ...] | None = None  # None: X came as arrays
     range: np.ndarray | None = None  # (2, count): the smallest and the largest value in the meta-training tasks
     n_unnamed: int = 0  # tasks whose X came without names
+    exposure: int | None = None  # a column that is no input, but the exposure of counts: positive, of any size
+    categories: Categories = field(default_factory=Categories)
+    asked: tuple[Any, Any] | None = None  # `covariates` and `categorical` of a fit; None: of a fitted prior
 
     @classmethod
     def of(cls, given: "Features | int | None") -> "Features":
         """Return features, given them or their number."""
         return given if isinstance(given, Features) else cls(given)
+
+    @property
+    def learning(self) -> bool:
+        """Whether the tasks of a fit are being read."""
+        return self.asked is not None
+
+    @property
+    def are_numbers(self) -> bool:
+        """Whether all columns are known to hold numbers that may vary within a task."""
+        return not (self.categories.levels or self.categories.covariates)
+
+    @property
+    def kinds(self) -> ColumnKinds | None:
+        """What the columns are; None if all are numbers."""
+        return self.categories.kinds(self.count or 0)
+
+    def decide(self, x: Any) -> None:
+        """With the first X of a fit, decide which columns are categories and which covariates."""
+        if self.asked is None or self.count is not None:
+            return
+        names, (covariates, categorical) = _names(x), self.asked
+        if covariates is None and categorical is None and names is None and not hasattr(x, "iloc"):
+            return
+        shape = x.x.shape if hasattr(x, "offsets") else np.shape(x)  # of stored tasks
+        count = shape[1] if len(shape) > 1 else 1
+        self.names = names  # for messages
+        places = {*column_places(categorical, "categorical", names, count), *text_columns(x)}
+        self.categories.levels = {i: {} for i in sorted(places)}
+        self.categories.covariates = tuple(sorted(column_places(covariates, "covariates", names, count)))
+
+    def learned(self) -> None:
+        """Raise if a category tells nothing or too much; from now on new levels are unseen ones."""
+        self.categories.check_learned(self.column_name)
+        self.asked = None
 
     def learn(self, x: Any, count: int) -> None:
         """Take the number of columns, and their names if X has any, from an X that has been checked."""
@@ -58,21 +97,61 @@ class Features:
             raise ValueError(f"{where}: {expected}, {_listed(self.names)}.{details}")
         return x[list(self.names)]
 
+    def allow(self, x: np.ndarray) -> bool:
+        """Return whether the exposure of all rows, if there is one, is positive."""
+        return self.exposure is None or bool((x[:, self.exposure] > 0.0).all())
+
+    def check_exposure(self, x: np.ndarray, where: str) -> None:
+        """Raise unless the exposure of all rows is positive."""
+        if self.exposure is not None and not self.allow(x):
+            found = x[:, self.exposure][~(x[:, self.exposure] > 0.0)][0]
+            raise ValueError(
+                f"{where}: {self.column_name(self.exposure)} is the exposure and must be positive; got {found:g}. "
+                "Leave out rows without exposure."
+            )
+
+    def find_exposure(self, exposure: Any) -> int:
+        """Return the column that is named, or counted from 0, as the exposure; the tasks must have been read."""
+        count = self.count or 0
+        if isinstance(exposure, str) and self.names is not None and exposure in self.names:
+            column = self.names.index(exposure)
+        elif isinstance(exposure, int | np.integer) and not isinstance(exposure, bool) and -count <= exposure < count:
+            column = int(exposure) % count
+        else:
+            known = f"one of {_listed(self.names)}" if self.names is not None else "X has no names: pass its number"
+            expected = f" must be a column of X, by name or number from 0 to {count - 1} ({known}); got {exposure!r}."
+            raise ValueError(Message(Argument("exposure"), expected))
+        if count < 2:
+            raise ValueError(
+                Message("X must have an input column beside that of the ", Argument("exposure"), "; it has none.")
+            )
+        return column
+
     def outside(self, x: np.ndarray) -> np.ndarray:
-        """Return whether each input of (rows, count) is outside its range by more than the margin, (rows, count)."""
-        if self.range is None or self.range.shape[1] > MAX_RANGED:
-            return np.zeros(x.shape, bool)
-        lower, upper = self.range
-        with np.errstate(over="ignore"):  # of a range from -1e308 to 1e308
-            allowed = np.maximum(MARGIN * (upper - lower), ROUNDING * np.maximum(np.abs(lower), np.abs(upper)))
-            return (x < lower - allowed) | (x > upper + allowed)
+        """Return whether each input of (rows, count) is outside its range by more than the margin, (rows, count).
+
+        Of a category, unseen levels are. An exposure never is.
+        """
+        outside = np.zeros(x.shape, bool)
+        if self.range is not None and self.range.shape[1] <= MAX_RANGED:
+            lower, upper = self.range
+            with np.errstate(over="ignore"):  # of a range from -1e308 to 1e308
+                allowed = np.maximum(MARGIN * (upper - lower), ROUNDING * np.maximum(np.abs(lower), np.abs(upper)))
+                outside = (x < lower - allowed) | (x > upper + allowed)
+        for column, levels in self.categories.levels.items():
+            outside[:, column] = x[:, column] == len(levels)
+        if self.exposure is not None:
+            outside[:, self.exposure] = False
+        return outside
 
     def warn_outside(self, x: np.ndarray, task_sizes: np.ndarray | None = None) -> None:
         """Warn if any input is outside its range, and name the columns, the farthest first.
 
         With the sizes of tasks, whose inputs follow each other in x, the warning also counts the tasks.
         """
+        self._warn_unseen()
         outside = self.outside(x)
+        outside[:, list(self.categories.levels)] = False
         if self.range is None or not outside.any():
             return
         lower, upper = self.range
@@ -82,7 +161,7 @@ class Features:
         farthest = np.argmax(beyond, axis=0)  # row of each column
         columns = np.argsort(-beyond.max(axis=0), kind="stable")[: outside.any(axis=0).sum()].tolist()
         found = [
-            f"{self._name(column)} is {x[farthest[column], column]:.6g} and was {lower[column]:.6g} to "
+            f"{self.column_name(column)} is {x[farthest[column], column]:.6g} and was {lower[column]:.6g} to "
             f"{upper[column]:.6g}"
             for column in columns[:MAX_NAMED]
         ]
@@ -96,6 +175,17 @@ class Features:
         which = "prior was fitted to. ", Argument("extrapolates(X)"), " tells which inputs these are."
         warn_caller(Message(said, *which), ExtrapolationWarning)
 
+    def _warn_unseen(self) -> None:
+        """Warn about levels that the fit has not seen, and were met since the last warning."""
+        found, self.categories.unseen = self.categories.unseen, {}
+        if found:
+            words = [f"{self.column_name(column)} is {_listed(list(levels))}" for column, levels in found.items()]
+            warn_caller(
+                f"Levels that the prior was not fitted to: {'; '.join(words)}. They are taken for new levels, which "
+                "differ from the average as the known ones do, so that bands are wider. Check their spelling.",
+                ExtrapolationWarning,
+            )
+
     def warn_if_mixed(self) -> None:
         """Warn if some tasks of a fit came with names of their columns, and others as arrays, without."""
         if self.names is not None and self.n_unnamed and len(self.names) > 1:
@@ -105,7 +195,8 @@ class Features:
                 f"{_listed(self.names)}, in this order. Pass data frames for all tasks, or arrays for all."
             )
 
-    def _name(self, column: int) -> str:
+    def column_name(self, column: int) -> str:
+        """Return what messages call a column."""
         return f"X[:, {column}]" if self.names is None else repr(self.names[column])
 
 
@@ -132,5 +223,5 @@ def _names(x: Any) -> tuple[str, ...] | None:
     return names if names and all(is_text) else None
 
 
-def _listed(names: Sequence[str]) -> str:
+def _listed(names: Sequence[Any]) -> str:
     return ", ".join([*map(repr, names[:8]), *["..."] * (len(names) > 8)])

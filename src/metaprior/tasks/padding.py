@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from metaprior.tasks.input_columns import Features
+from metaprior.tasks.outcome_rules import Outcomes
 from metaprior.tasks.types import CheckOutputs, Task, as_inputs, as_numbers, as_task, as_tuples
 
 MIN_BUCKET_SAVING = 0.2  # of the work: a further bucket costs compilation and another pass over small arrays
@@ -152,7 +153,8 @@ def as_new_tasks(
 def as_input_rows(values: Sequence[Any], name: Callable[[int], str], features: Features | int) -> Ragged:
     """Check the inputs of many tasks as `as_inputs` does; `name` gives the name of a task in errors."""
     features = Features.of(features)
-    if (rows := _rows_of_arrays(values, features.count)) is not None:
+    rows = _rows_of_arrays(values, features.count) if features.are_numbers else None
+    if rows is not None and features.allow(rows.rows[:-1]):
         return rows
     return Ragged.of([as_inputs(x, name(i), features) for i, x in enumerate(values)], (features.count or 1,))
 
@@ -166,9 +168,11 @@ def as_context_rows(
     """Check pairs (X, y) of many tasks as `as_task` does; return all inputs, and y of each task."""
     features = Features.of(features)
     inputs, observed = [x for x, _ in pairs], [y for _, y in pairs]
-    x, y = _rows_of_arrays(inputs, features.count), _rows_of_arrays(observed)
-    if x is not None and y is not None and np.array_equal(x.sizes, y.sizes):
-        return x, observed
+    x, y = _rows_of_arrays(inputs, features.count) if features.are_numbers else None, _rows_of_arrays(observed)
+    if x is not None and y is not None and np.array_equal(x.sizes, y.sizes) and features.allow(x.rows[:-1]):
+        observable = not isinstance(outputs, Outcomes) or outputs.allow(y.rows[:-1])
+        if observable:  # else one by one, for an error that names the task
+            return x, observed
     tasks = [as_task(x, y, name(i), features, outputs) for i, (x, y) in enumerate(pairs)]
     return Ragged.of([task.x for task in tasks], (features.count or 1,)), [task.y for task in tasks]
 

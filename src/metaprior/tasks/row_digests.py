@@ -34,6 +34,7 @@ def row_digests(x: np.ndarray, y: np.ndarray, task: np.ndarray, grid: np.ndarray
     origin, step = grid[:, chosen]
     with np.errstate(over="ignore"):
         cells = np.rint(np.column_stack([x[:, chosen[:-1]], y]) / step - origin / step)
+    cells[np.isnan(cells)] = -1.0  # of missing covariates
     hashes = row_hashes(cells[:, :-1], cells[:, -1])
     return hashes & ~TASK | task & TASK
 

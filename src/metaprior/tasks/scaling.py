@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.types import Task
 
 MAX_SCALED = 1e100  # standard deviations from the mean: squares must not overflow
@@ -14,13 +15,23 @@ MAX_DECORRELATED = 1024  # input columns; the work grows with their cube
 
 
 class Scaling(NamedTuple):
-    """x -> (x - x_mean) / x_std [@ x_map] and y -> (y - y_mean) / y_std, in float64 on the host."""
+    """x -> (x - x_mean) / x_std [@ x_map] and y -> (y - y_mean) / y_std, in float64 on the host.
 
-    x_mean: np.ndarray  # (input_dim,)
-    x_std: np.ndarray  # (input_dim,)
+    With categories or covariates, the columns of X are expanded as `kinds` says, before they are decorrelated.
+    """
+
+    x_mean: np.ndarray  # (input_dim,), 0 for categories
+    x_std: np.ndarray  # (input_dim,), 1 for categories
     y_mean: np.ndarray  # ()
     y_std: np.ndarray  # ()
-    x_map: np.ndarray | None = None  # (input_dim, input_dim), if inputs are decorrelated
+    x_map: np.ndarray | None = None  # (width, width), if inputs are decorrelated
+    kinds: ColumnKinds | None = None  # None: all columns are numbers
+    shares: np.ndarray | None = None  # (width,), of the levels of categories
+
+    @property
+    def width(self) -> int:
+        """Number of columns of scaled inputs."""
+        return len(self.x_mean) if self.kinds is None else sum(self.kinds.widths)
 
     def task(self, task: Task) -> Task:
         """Scale inputs and outputs of one task."""
@@ -28,7 +39,12 @@ class Scaling(NamedTuple):
 
     def inputs(self, x: np.ndarray) -> np.ndarray:
         """Scale inputs."""
-        scaled = _standardized("X", "inputs", x, self.x_mean, self.x_std)
+        if self.kinds is None or self.shares is None:
+            scaled = _standardized("X", "inputs", x, self.x_mean, self.x_std)
+        else:
+            present = np.where(np.isnan(x), self.x_mean, x)
+            numbers = _standardized("X", "inputs", present, self.x_mean, self.x_std)
+            scaled = self.kinds.expand(numbers, x, self.shares)
         return scaled if self.x_map is None else scaled @ self.x_map
 
     def outputs(self, y: np.ndarray) -> np.ndarray:
@@ -44,12 +60,16 @@ class Scaling(NamedTuple):
         return variance * self.y_std**2
 
 
-def identity_scaling(input_dim: int) -> Scaling:
-    """Return a scaling that changes nothing."""
-    return Scaling(np.zeros(input_dim), np.ones(input_dim), np.asarray(0.0), np.asarray(1.0))
+def identity_scaling(input_dim: int, kinds: ColumnKinds | None = None) -> Scaling:
+    """Return a scaling that changes nothing but the form of categories and covariates."""
+    shares = None if kinds is None else np.zeros(sum(kinds.widths))
+    unit = np.zeros(input_dim), np.ones(input_dim), np.asarray(0.0), np.asarray(1.0)
+    return Scaling(*unit, kinds=kinds, shares=shares)
 
 
-def fit_scaling(environments: Sequence[Sequence[Task]], weights: Sequence[float]) -> Scaling:
+def fit_scaling(
+    environments: Sequence[Sequence[Task]], weights: Sequence[float], kinds: ColumnKinds | None = None
+) -> Scaling:
     """Standardize by the mean and standard deviation of samples weighted as in the loss, w_e / (N_e M_i).
 
     An environment with weight zero has no effect: alpha = 0 is exactly target-only.
@@ -57,13 +77,35 @@ def fit_scaling(environments: Sequence[Sequence[Task]], weights: Sequence[float]
     tasks, task_weights = zip(*_weighted_tasks(environments, weights), strict=True)
     sizes = [len(task.y) for task in tasks]
     sample_weights = np.repeat(np.array(task_weights) / sizes, sizes)
-    columns = np.concatenate([np.column_stack([task.x, task.y]) for task in tasks])
+    rows = np.concatenate([np.column_stack([task.x, task.y]) for task in tasks])
+    columns, share = (rows, 1.0) if kinds is None else _present(rows, sample_weights)
     # A power of two, so that dividing by it changes no digit. It keeps the squares of 1e200 and 1e-200 in range.
     size = np.ldexp(1.0, np.frexp(np.max(np.abs(columns), axis=0))[1] - 1)
     # Relative to the first row, because 1e9 + 1e-3 and its neighbors have few digits that differ.
-    unit, share = columns / size - columns[0] / size, sample_weights / sample_weights.sum()
-    mean = share @ unit
-    return scaling_of(size, columns[0] / size + mean, np.sqrt(share @ (unit - mean) ** 2), columns[0])
+    unit, weight = columns / size - columns[0] / size, sample_weights / sample_weights.sum()
+    mean = weight @ unit
+    std = np.sqrt(weight @ (unit - mean) ** 2 / share)
+    scaling = scaling_of(size, columns[0] / size + mean, std, columns[0])
+    return scaling if kinds is None else with_kinds(scaling, kinds, kinds.shares(rows[:, :-1], sample_weights))
+
+
+def output_scaling(tasks: Sequence[Task]) -> Scaling:
+    """Return the scaling of y alone; it handles constant and very large readings."""
+    return fit_scaling([[Task(task.x[:, :0], task.y) for task in tasks]], [1.0])
+
+
+def with_kinds(scaling: Scaling, kinds: ColumnKinds, shares: np.ndarray) -> Scaling:
+    """Return a scaling of numbers with categories and covariates."""
+    mean, std = np.where(kinds.is_number, scaling.x_mean, 0.0), np.where(kinds.is_number, scaling.x_std, 1.0)
+    return scaling._replace(x_mean=mean, x_std=std, kinds=kinds, shares=shares)
+
+
+def _present(columns: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return columns with their weighted means in place of missing values, and the share of values that are there."""
+    there = ~np.isnan(columns)
+    share = np.maximum(weights @ there, 1e-300)
+    means = weights @ np.where(there, columns, 0.0) / share
+    return np.where(there, columns, means), share / weights.sum()
 
 
 def scaling_of(size: np.ndarray, mean: np.ndarray, std: np.ndarray, first: np.ndarray) -> Scaling:
@@ -84,7 +126,9 @@ def scaling_of(size: np.ndarray, mean: np.ndarray, std: np.ndarray, first: np.nd
     return Scaling(mean[:-1], std[:-1], mean[-1], std[-1])
 
 
-def fit_label_scaling(environments: Sequence[Sequence[Task]], weights: Sequence[float], within: bool) -> Scaling:
+def fit_label_scaling(
+    environments: Sequence[Sequence[Task]], weights: Sequence[float], within: bool, kinds: ColumnKinds | None = None
+) -> Scaling:
     """Standardize the inputs of classification tasks; codes of labels stay as they are.
 
     With `within`, inputs are also divided by their standard deviation within the classes of a task and decorrelated by
@@ -93,8 +137,8 @@ def fit_label_scaling(environments: Sequence[Sequence[Task]], weights: Sequence[
     For its inverse, which is used here, the larger s is better with tasks of one environment and slightly worse with
     two (`studies/benchmarks/fewshot.py --study shrinkage`).
     """
-    plain = fit_scaling(environments, weights)._replace(y_mean=np.asarray(0.0), y_std=np.asarray(1.0))
-    input_dim = len(plain.x_mean)
+    plain = fit_scaling(environments, weights, kinds)._replace(y_mean=np.asarray(0.0), y_std=np.asarray(1.0))
+    input_dim = plain.width
     if not within or input_dim > MAX_DECORRELATED:
         return plain
     tasks = [(_class_residuals(plain.task(task)), weight) for task, weight in _weighted_tasks(environments, weights)]

@@ -6,13 +6,18 @@ from typing import Any
 import numpy as np
 
 from metaprior.schema import MAX_NUMBER, Mismatch, check_array
+from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.scaling import MAX_SPREAD, Scaling
 
 MAX_FACTOR = 1e30  # between members: even a column that one environment has as a constant differs by far less
 
 
 def read_scaling(
-    arrays: Mapping[str, np.ndarray], prefix: str, input_dim: int, recorded: Mapping[str, Any] | None = None
+    arrays: Mapping[str, np.ndarray],
+    prefix: str,
+    input_dim: int,
+    recorded: Mapping[str, Any] | None = None,
+    kinds: ColumnKinds | None = None,
 ) -> Scaling:
     """Return the scaling of as many inputs; raise `Mismatch` if an array is missing or has numbers that cannot be.
 
@@ -25,11 +30,14 @@ def read_scaling(
         found[name] = check_array(f"{prefix}{name}", arrays.get(f"{prefix}{name}"), shape, most)
     if not ((found["x_std"] > 0).all() and found["y_std"] >= 1.0 / MAX_SPREAD):
         raise Mismatch(f"{prefix}x_std and {prefix}y_std must be positive")
+    width = input_dim if kinds is None else sum(kinds.widths)
     if f"{prefix}x_map" in arrays:
-        found["x_map"] = check_array(f"{prefix}x_map", arrays[f"{prefix}x_map"], (input_dim, input_dim), MAX_SPREAD)
+        found["x_map"] = check_array(f"{prefix}x_map", arrays[f"{prefix}x_map"], (width, width), MAX_SPREAD)
+    if kinds is not None:
+        found["shares"] = check_array(f"{prefix}shares", arrays.get(f"{prefix}shares"), (width,), 1.0 + 1e-6)
     for column in "xy" if recorded is not None else "":
         _check_alike(found, recorded or {}, prefix, f"{column}_mean", f"{column}_std")
-    return Scaling(**found)
+    return Scaling(**found, kinds=kinds)
 
 
 def _check_alike(

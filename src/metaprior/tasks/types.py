@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaprior.checks import counted
+from metaprior.checks import Argument, Message, counted
+from metaprior.tasks.categories import Coded, is_missing
 from metaprior.tasks.input_columns import Features
 
 NUMERIC = set("biuf")  # dtype kinds
@@ -60,7 +61,7 @@ def as_numbers(values: Any, name: str) -> np.ndarray:
 def as_inputs(x: Any, name: str, features: Features | int | None = None) -> np.ndarray:
     """Return inputs as floats of shape (n, d), named columns in the order of the features; images become rows."""
     features = Features.of(features)
-    inputs, input_dim = _as_columns(features.in_order(x, name), name), features.count
+    inputs, input_dim = _as_columns(features.in_order(x, name), name, features), features.count
     is_flat = inputs.ndim == 1
     if is_flat:
         # An empty list does not show its dimension; any other flat X is n inputs of one dimension.
@@ -76,17 +77,61 @@ def as_inputs(x: Any, name: str, features: Features | int | None = None) -> np.n
             f"{name}: X must have {counted(input_dim, 'column')}, like the other tasks; "
             f"got {flat.shape[1]}{samples}.{advice}"
         )
+    features.check_exposure(flat, name)
     return flat
 
 
-def _as_columns(x: Any, name: str) -> np.ndarray:
+def _as_columns(x: Any, name: str, features: Features) -> np.ndarray:
     """Return X as finite floats; an error names the column of a data frame."""
+    features.decide(x)
+    if not features.are_numbers:
+        return _as_mixed_columns(x, name, features)
     try:
         return as_numbers(x, f"{name}: X")
     except ValueError:
         for i, column in enumerate(x.columns if hasattr(x, "iloc") and hasattr(x, "columns") else ()):
             as_numbers(x.iloc[:, i], f"{name}: column {column!r} of X")
         raise
+
+
+def _as_mixed_columns(x: Any, name: str, features: Features) -> np.ndarray:
+    """Return X as floats, with codes of categories; covariates may be missing, which is NaN."""
+    if isinstance(x, Coded):
+        return x
+    if hasattr(x, "iloc") and hasattr(x, "columns"):
+        columns = [x.iloc[:, i] for i in range(x.shape[1])]
+    else:
+        cells = np.asarray(x, dtype=object)
+        columns = list((cells[:, None] if cells.ndim == 1 else cells).T)
+    if features.count is not None and len(columns) != features.count:
+        return np.zeros((len(x), len(columns) if len(x) else features.count))  # `as_inputs` refuses it, if not empty
+    coded, categories = [], features.categories
+    for i, column in enumerate(columns):
+        where = f"{name}: column {features.column_name(i)} of X"
+        if i in categories.levels:
+            values = categories.codes(i, column.tolist(), features.learning, where)
+        elif i in categories.covariates:
+            missing = np.array([is_missing(cell) for cell in column.tolist()], bool)
+            values = np.full(len(missing), np.nan)
+            values[~missing] = _as_covariate(np.array(column.tolist(), object)[~missing], where, features)
+        else:
+            values = as_numbers(column, where)
+        if i not in categories.covariates and np.isnan(values).any():
+            first = int(np.isnan(values).argmax())
+            raise ValueError(f"{where} has missing values, the first in row {first}. Drop or impute these samples.")
+        coded.append(values)
+    return np.stack(coded, axis=1).view(Coded)
+
+
+def _as_covariate(values: np.ndarray, where: str, features: Features) -> np.ndarray:
+    """Return numbers; text that the first tasks of a fit did not show gets advice."""
+    try:
+        return as_numbers(values, where)
+    except ValueError as error:
+        if not (features.learning and any(isinstance(value, str) for value in values)):
+            raise
+        advice = " If it holds categories, name it in "
+        raise ValueError(Message(str(error), advice, Argument("categorical"), ".")) from None
 
 
 def as_task(
@@ -104,6 +149,8 @@ def as_task(
             f"{name}: X and y must have the same number of samples; X has {len(inputs)} and y has {len(observed)}."
         )
     _check_same_order(x, y, name)
+    if isinstance(features, Features):
+        features.categories.check_constant(inputs, name, features.column_name)
     return Task(inputs, observed)
 
 
@@ -149,6 +196,9 @@ def as_test_tasks(
         query = as_task(x_query, y_query, f"{where} query", features, outputs)
         if len(query.y) == 0:
             raise ValueError(f"{where} query is empty: there is nothing to predict. Drop the task.")
+        if isinstance(features, Features):
+            whole = np.concatenate([context.x, query.x])
+            features.categories.check_constant(whole, f"{where} (context and query)", features.column_name)
         checked.append(TestTask(*context, *query))
     if not checked:
         raise ValueError(f"{name} is empty: expected at least one {form}.")

@@ -1,0 +1,87 @@
+"""Fits for bands with a guarantee: the whole fit repeated without each fold of target tasks, which is then scored."""
+
+import copy
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from metaprior.checks import Argument, Message, counted, draw_seed, warn_caller
+from metaprior.estimators.arguments import NamedEnvironments
+from metaprior.estimators.fitted_prior import FittedPrior
+from metaprior.prediction.conformal import Fold, Guarantee, floored, held_out_scores, highest_coverage
+from metaprior.progress import progress_bar
+from metaprior.storage.stored_tasks import sample_tasks
+from metaprior.tasks.context_rules import ContextRule, as_context_rule, split_widely
+from metaprior.tasks.thinning import thin_task
+from metaprior.tasks.types import Task, TestTask
+
+MIN_FOLDS, MAX_FOLDS = 6, 10  # each costs a fit; with up to ten tasks every task is a fold
+MAX_TASKS = 300  # that are scored
+MAX_READINGS = 200  # of a scored task, beside those of its context
+N_SPLITS = 5  # of a scored task into context and queries
+USUAL_COVERAGE = 0.9  # below which a warning says that bands cannot have it
+FitPrior = Callable[[Any, NamedEnvironments, Any, Any, Any], FittedPrior]
+
+
+def check_target_tasks(environments: NamedEnvironments) -> None:
+    """Raise if a guarantee is impossible; warn if no band can have the usual coverage."""
+    n, name = len(environments.tasks[environments.target]), environments.names[environments.target]
+    wanted = Argument("guarantee", True)
+    if n < 2:
+        found = f" needs tasks of the {name} environment to hold out, two or more; there are {n}."
+        raise ValueError(Message(wanted, found))
+    if highest_coverage(n) < USUAL_COVERAGE:
+        highest = floored(highest_coverage(n))
+        most = f" with {n} tasks of the {name} environment gives bands of a coverage of at most {highest}"
+        warn_caller(Message(wanted, f"{most}. Bands of 90% need nine tasks or more."))
+
+
+def make_guarantee(
+    meta: Any,
+    fit_prior: FitPrior,
+    environments: NamedEnvironments,
+    tests: Sequence[TestTask] | None,
+    patience: int | None,
+) -> Guarantee:
+    """Fit without each fold of target tasks, and score its tasks.
+
+    A fit without a fold is the whole fit: standardization, search, averaging and calibration. What it has to say of
+    the tasks that it shares with the fit of all tasks has been said, so its warnings are left out.
+    """
+    rng, rule = np.random.default_rng(draw_seed(meta.random_state)), as_context_rule(meta.context)
+    place = environments.target
+    # More target tasks than that are enough for the fits without a fold, too, and stored ones then fit into memory.
+    tasks = sample_tasks([environments.tasks[place]], MAX_TASKS, int(rng.integers(2**31)))[0]
+    members = deal(len(tasks), rng)
+    splits = [calibration_splits(task, rule, rng) for task in tasks]
+    quiet, folds = copy.copy(meta), []
+    quiet.progress = False
+    with progress_bar("fitting without held-out tasks", len(members), "folds", meta.progress) as move:
+        for own in members:
+            every = list(environments.tasks)
+            every[place] = [task for i, task in enumerate(tasks) if i not in own]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                fitted = fit_prior(quiet, environments._replace(tasks=every), tests, patience, None)
+            scored = held_out_scores(fitted.model, [splits[i] for i in np.sort(own).tolist()])
+            folds.append(Fold(fitted.model, *scored, fitted.family, fitted.dtype))
+            if move is not None:
+                move(len(folds), counted(len(own), "task"))
+    return Guarantee(tuple(folds), sum(map(len, members)), rule)
+
+
+def deal(n_tasks: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Return the tasks of each fold.
+
+    All folds have as many tasks, because the proof needs it. A few tasks may be left over, which every fit sees.
+    """
+    sizes = {n: n_tasks // n for n in range(min(MIN_FOLDS, n_tasks), min(MAX_FOLDS, n_tasks) + 1)}
+    n_folds = max(sizes, key=lambda n: (n * sizes[n], n))
+    return np.split(rng.permutation(n_tasks)[: n_folds * sizes[n_folds]], n_folds)
+
+
+def calibration_splits(task: Task, rule: ContextRule, rng: np.random.Generator) -> list[TestTask]:
+    """Return the contexts and queries of a held-out task, of which large tasks have fewer readings."""
+    return split_widely(thin_task(task, MAX_READINGS + (rule.size or 0), rng), rule, rng, N_SPLITS)

@@ -1,0 +1,50 @@
+"""Priors of counts, ranks and readings with outliers as named arrays and plain values, for files."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from metaprior.hierarchical.arrays import from_arrays, to_arrays
+from metaprior.hierarchical.response_prior import ResponsePrior
+from metaprior.prediction.rank_responses import Ordinal
+from metaprior.prediction.response_mixtures import make_response
+from metaprior.schema import Mismatch, check_array, integer, optional, record, text
+from metaprior.tasks.outcome_rules import MAX_LEVELS
+
+MAX_LEVEL = 2**31
+LARGEST = 1000.0  # parameter: cut points, and logarithms in the units of y
+RESPONSE = record(
+    {"name": text, "exposure": optional(integer(0))},
+    {"lowest": integer(-MAX_LEVEL, MAX_LEVEL), "n_levels": integer(2, MAX_LEVELS)},
+)
+
+
+def response_arrays(prior: ResponsePrior) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return a description of the prior as JSON values, and its arrays."""
+    description, arrays = to_arrays(prior.process)
+    response: dict[str, Any] = {"name": prior.response.name, "exposure": prior.exposure}
+    if isinstance(prior.response, Ordinal):
+        response |= {"lowest": prior.response.lowest, "n_levels": prior.response.n_levels}
+    return {**description, "response": response}, {**arrays, "response_parameters": prior.parameters}
+
+
+def from_response_arrays(
+    description: Any, arrays: Mapping[str, np.ndarray], input_dim: int, recorded: Mapping[str, Any] | None, name: str
+) -> ResponsePrior:
+    """Make a prior from what `response_arrays` returned; raise `Mismatch` if it does not fit."""
+    stored = description.get("response") if isinstance(description, dict) else None
+    RESPONSE(stored, "model.members.response")
+    assert stored is not None
+    if stored["name"] != name or ("n_levels" in stored) != (name == Ordinal.name):
+        raise Mismatch(f"model.members.response must be that of likelihood {name!r}")
+    exposure = stored["exposure"]
+    response = make_response(name, stored.get("n_levels", 0), stored.get("lowest", 0))
+    if exposure is not None and (exposure >= input_dim or not response.takes_exposure):
+        raise Mismatch("model.members.response.exposure must be an input column of counts")
+    process = from_arrays(description, arrays, input_dim - (exposure is not None), recorded)
+    if len(process.scales.factors) != 1:
+        raise Mismatch("model.members with a response must have one scale")
+    shape = (response.n_parameters,)
+    parameters = check_array("response_parameters", arrays.get("response_parameters"), shape, LARGEST)
+    return ResponsePrior(process, response, parameters, exposure)

@@ -1,0 +1,117 @@
+"""A fitted prior of counts, ranks or readings with outliers: for a new task a Gaussian process of what they show."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior, Points, Posterior, from_far_to_near
+from metaprior.hierarchical.sites import Observed, SitePosterior, find_sites
+from metaprior.prediction.ensemble import Prediction
+from metaprior.prediction.responses import Response
+from metaprior.tasks.scaling import Scaling
+
+
+class ResponsePosterior(NamedTuple):
+    """A prior conditioned on contexts, by Gaussian sites."""
+
+    process: Posterior
+    converged: np.ndarray  # (1, tasks)
+
+
+@dataclass(frozen=True, eq=False)
+class ResponsePrior:
+    """A hierarchical prior of a latent function t, and the response that is observed of it.
+
+    Inputs have a column with the exposure, if there is one: it is no input of the process, and its logarithm is added
+    to t.
+    """
+
+    process: HierarchicalPrior  # of u, with t = y_mean + y_std u by its scaling
+    response: Response
+    parameters: np.ndarray  # of the response
+    exposure: int | None = None  # column
+
+    @property
+    def scaling(self) -> Scaling:
+        """The scaling of inputs; outputs and the exposure are taken as they are."""
+        own = self.process.scaling
+        x_mean, x_std = np.asarray(own.x_mean), np.asarray(own.x_std)
+        if self.exposure is not None:
+            x_mean, x_std = np.insert(x_mean, self.exposure, 0.0), np.insert(x_std, self.exposure, 1.0)
+        return Scaling(x_mean, x_std, np.asarray(0.0), np.asarray(1.0))
+
+    @property
+    def input_dim(self) -> int:
+        """Number of input columns, with the exposure."""
+        return self.process.input_dim + (self.exposure is not None)
+
+    @property
+    def n_components(self) -> int:
+        """One: theta and the parameters are points."""
+        return 1
+
+    @property
+    def component_parameters(self) -> np.ndarray:
+        """Parameters of the response of every component, (1, parameters)."""
+        return self.parameters[None]
+
+    @property
+    def counts(self) -> np.ndarray | None:
+        """(environments,): how much the evidence of a task of each has counted."""
+        return self.process.counts
+
+    def condition(self, x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> ResponsePosterior:
+        """Condition on contexts x (tasks, n, d), scaled but for the exposure, y and mask (tasks, n)."""
+        x, y, mask = from_far_to_near(x, y, mask)
+        context, found = self.sites(x, y, mask)
+        log_weights = np.zeros((1, len(mask)))
+        process = Posterior(context, found.inverse_root[None], found.residual[None], log_weights)
+        return ResponsePosterior(process, found.converged[None])
+
+    def sites(
+        self, x: np.ndarray, y: np.ndarray, mask: np.ndarray, is_target: np.ndarray | None = None
+    ) -> tuple[Points, SitePosterior]:
+        """Return what the prior says about contexts, and sites that stand for their observations."""
+        inputs, offset = self.split(np.asarray(x, np.float64))
+        real = mask.astype(np.float64)
+        context = self.process.describe(inputs, real, is_target)
+        covariance = np.add(*self.process.covariance(context, context))
+        mean = (context.features @ self.process.weights) * real
+        own = self.process.scaling
+        observed = Observed(
+            self.response, np.asarray(y, np.float64) * real, offset * real, real, float(own.y_mean), float(own.y_std)
+        )
+        return context, find_sites(observed, self.parameters, mean, covariance)
+
+    def split(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the inputs of the process, and the logarithm of the exposure."""
+        if self.exposure is None:
+            return x, np.zeros(x.shape[:-1])
+        exposure = x[..., self.exposure]
+        log_exposure = np.log(np.where(exposure > 0.0, exposure, 1.0))  # padding of empty contexts is zero
+        return np.delete(x, self.exposure, axis=-1), log_exposure
+
+    def marginals(self, posterior: ResponsePosterior, x: np.ndarray) -> Prediction:
+        """Predict t at queries x (tasks, queries, d)."""
+        inputs, offset = self.split(np.asarray(x, np.float64))
+        return self._in_units_of_t(self.process.marginals(posterior.process, inputs), offset)
+
+    def joint(self, posterior: ResponsePosterior, x: np.ndarray) -> Prediction:
+        """Predict t at queries jointly: `variance` has covariance matrices."""
+        inputs, offset = self.split(np.asarray(x, np.float64))
+        return self._in_units_of_t(self.process.joint(posterior.process, inputs), offset)
+
+    def _in_units_of_t(self, found: Prediction, offset: np.ndarray) -> Prediction:
+        own = self.process.scaling
+        return Prediction(own.undo_mean(found.mean), own.undo_variance(found.variance), None, None, offset)
+
+    def take(self, posteriors: Sequence[ResponsePosterior], places: np.ndarray) -> ResponsePosterior:
+        """Join posteriors and pick tasks."""
+        process = self.process.take([posterior.process for posterior in posteriors], places)
+        return ResponsePosterior(process, np.concatenate([each.converged for each in posteriors], axis=1)[:, places])
+
+    def float32_problem(self, largest_context: int, standardized: bool) -> str | None:
+        """Return None: hierarchical priors always compute in double precision."""
+        return None

@@ -1,0 +1,199 @@
+"""Bands with a guarantee: hierarchical conformal prediction over held-out tasks, cross-validated (CV+).
+
+Tasks are exchangeable, readings of one task are not. So each of K held-out tasks has mass 1 / (K + 1), shared by its
+readings, and what is missing to one lies at infinity: Lee, Barber and Willett (arXiv 2306.06342), after Dunn,
+Wasserman and Ramdas (arXiv 1809.07441). Every task is predicted by a prior whose whole fit has not seen it, and bands
+are made from the same priors: Barber, Candes, Ramdas and Tibshirani (2021), "Predictive inference with the jackknife+".
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from metaprior.checks import Argument, Message, check_choice, counted, is_number
+from metaprior.prediction.batches import Posteriors, pad_rows, predict_rows, read_tests
+from metaprior.prediction.ensemble import Ensemble
+from metaprior.tasks.context_rules import ContextRule
+from metaprior.tasks.padding import Ragged
+from metaprior.tasks.types import TestTask
+
+METHODS = ("model", "conformal")  # of an interval
+OWN_BAND = (0.05, 0.5, 0.95)  # the quantiles that scores are relative to
+MAX_SCORES = 500  # of a fold; more are rounded up to as many, which widens bands a little
+CHUNK_NUMBERS = 2**22  # of ends that are sorted at once
+ROUNDING = 1e-9  # of masses, in tasks
+
+
+class Fold(NamedTuple):
+    """A prior that has not seen some target tasks, and the scores of the readings of these tasks."""
+
+    model: Ensemble
+    scores: np.ndarray  # (scores,), ascending
+    weights: np.ndarray  # (scores,): the share of its task that a score has; their sum is the number of tasks
+    family: str = ""  # and the precision of the fit, which files of gradient-trained priors need
+    dtype: str = "float64"
+
+
+class Guarantee(NamedTuple):
+    """What bands with a guarantee are made of."""
+
+    folds: tuple[Fold, ...]
+    n_tasks: int  # held-out tasks, of all folds
+    rule: ContextRule  # by which they were split into context and queries
+
+    @property
+    def max_coverage(self) -> float:
+        """The highest coverage that a finite band can have."""
+        return highest_coverage(self.n_tasks)
+
+    def proven(self, coverage: float) -> float:
+        """Return the coverage that is proven for a band of this nominal coverage, if all folds have as many tasks.
+
+        The larger of two bounds. With m tasks per fold, at most m + 2 (alpha (K + 1) - 1) of K + m exchangeable tasks
+        can lie above all but alpha (K + 1) - 1 of those of other folds. And twice the average of valid p-values, one
+        of each of the F folds, is a valid p-value.
+        """
+        n, n_folds, alpha = self.n_tasks, len(self.folds), 1.0 - coverage
+        by_counting = (n / n_folds + 2.0 * (alpha * (n + 1) - 1.0)) / (n + n / n_folds)
+        by_averaging = 2.0 * (alpha * (n + 1) + n_folds - 1.0) / (n + n_folds)
+        return float(np.clip(1.0 - min(by_counting, by_averaging), 0.0, 1.0))
+
+    def mass(self, coverage: Any) -> float:
+        """Return the mass, in tasks, that a band of this coverage must hold; raise if there are too few tasks."""
+        if not (is_number(coverage) and 0 < coverage < 1):
+            raise ValueError(Message(Argument("coverage"), f" must lie strictly between 0 and 1; got {coverage!r}."))
+        mass = coverage * (self.n_tasks + 1)
+        if mass > self.n_tasks + ROUNDING:
+            given = f"a guaranteed band with {counted(self.n_tasks, 'held-out target task')} has a coverage of at most "
+            needed = math.ceil(coverage / (1.0 - coverage) - ROUNDING)
+            advice = f"Ask for less, or fit with {needed} target tasks or more."
+            raise ValueError(
+                Message(
+                    *(Argument("coverage", coverage), " is out of reach: ", given),
+                    f"{floored(self.max_coverage)}. {advice}",
+                )
+            )
+        return mass
+
+
+def highest_coverage(n_tasks: int) -> float:
+    """Return the highest coverage of a finite band, given the number of held-out tasks."""
+    return n_tasks / (n_tasks + 1.0)
+
+
+def floored(level: float) -> str:
+    """Return a level with three decimals, never rounded up."""
+    return f"{math.floor(1000.0 * level + 1e-9) / 1000.0:g}"
+
+
+def check_method(method: Any, latent: Any, model: Any, labels: bool = False) -> bool:
+    """Return whether an interval is asked for with a guarantee; raise if there cannot be one."""
+    if check_choice("method", method, METHODS) == "model":
+        return False
+    asked = Argument("method", "conformal")
+    if labels:
+        raise ValueError(Message(asked, " is for bands of readings; this prior predicts labels. Leave it out."))
+    if latent:
+        raise ValueError(Message(asked, " is about new readings; latent=True asks for the function without noise."))
+    if model.guarantee is None:
+        fit = Argument("guarantee", True)
+        raise ValueError(
+            Message("This prior was fitted without a guarantee for its bands. Fit it again with ", fit, ".")
+        )
+    return True
+
+
+def own_band(predictive: Any, _: Any = None) -> np.ndarray:
+    """Return lower end, median and upper end of the model's own 90% band, (3, *points)."""
+    return predictive.quantile(OWN_BAND)
+
+
+def score(y: np.ndarray, band: np.ndarray) -> np.ndarray:
+    """Return how far readings lie from the median, in units of the distance from the median to the end of the band."""
+    below, above = half_widths(band)
+    return np.maximum((band[1] - y) / below, (y - band[1]) / above)
+
+
+def half_widths(band: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distances from the median to both ends, which are never zero."""
+    least = np.maximum(np.spacing(np.abs(band[1])), np.finfo(np.float64).tiny)
+    return np.maximum(band[1] - band[0], least), np.maximum(band[2] - band[1], least)
+
+
+def held_out_scores(model: Ensemble, tests: Sequence[Sequence[TestTask]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return scores of the readings of tasks that a prior has not seen, split in several ways, and their weights.
+
+    The splits of a task have equal shares of it, and so have the queries of a split.
+    """
+    splits = [split for of_task in tests for split in of_task]
+    bands = predict_rows(*read_tests(model, splits), own_band)
+    with np.errstate(over="ignore"):
+        scores = score(np.concatenate([split.y_query for split in splits]), bands)
+    shares = [1.0 / (len(of_task) * len(split.y_query)) for of_task in tests for split in of_task]
+    weights = np.repeat(shares, [len(split.y_query) for split in splits])
+    return rounded_up(np.minimum(scores, np.finfo(np.float64).max), weights)
+
+
+def rounded_up(scores: np.ndarray, weights: np.ndarray, most: int = MAX_SCORES) -> tuple[np.ndarray, np.ndarray]:
+    """Return ascending scores and their weights, at most so many: others are replaced by the next larger one kept.
+
+    Most are kept among large scores, which the ends of bands depend on.
+    """
+    order = np.argsort(scores, kind="stable")
+    scores, weights, n = scores[order], weights[order], len(scores)
+    if n <= most:
+        return scores, weights
+    part = np.linspace(0.0, 1.0, most + 1)[1:]
+    last = np.unique(np.ceil(n * (1.0 - (1.0 - part) ** 2)).astype(int)) - 1  # of each group of equal scores
+    return scores[last], np.diff(np.cumsum(weights)[last], prepend=0.0)
+
+
+def conformal_band(posteriors: Posteriors, queries: Ragged, coverage: Any) -> np.ndarray:
+    """Return the ends of the bands with a guarantee at all query rows, (2, rows)."""
+    guarantee: Guarantee = posteriors.model.guarantee
+    mass = guarantee.mass(coverage)
+    bands = np.stack(
+        [
+            predict_rows(Posteriors(fold.model, posteriors.x, posteriors.y, posteriors.dtype), queries, own_band)
+            for fold in guarantee.folds
+        ]
+    )
+    return combine(bands, guarantee.folds, mass)
+
+
+def predict_bands(model: Ensemble, tests: Sequence[TestTask], coverage: Any) -> np.ndarray:
+    """Return the ends of the bands with a guarantee, (2, tasks, queries), NaN where there is no query."""
+    return pad_rows(conformal_band(*read_tests(model, tests), coverage), tests)[0]
+
+
+def combine(bands: np.ndarray, folds: Sequence[Fold], mass: float) -> np.ndarray:
+    """Return the ends of CV+ bands, (2, rows), from the own bands of the folds' priors, (folds, 3, rows).
+
+    Every score s of a fold gives the ends m - s (m - lower) and m + s (upper - m). The upper end of the band is the
+    smallest of them that has a mass of `mass` tasks at or below it, and the lower end is its mirror image.
+    """
+    ends = np.empty((2, bands.shape[2]))
+    scores, weights = [fold.scores for fold in folds], np.concatenate([fold.weights for fold in folds])
+    at_once = max(CHUNK_NUMBERS // max(len(weights), 1), 1)
+    for first in range(0, bands.shape[2], at_once):
+        part = bands[:, :, first : first + at_once]
+        below, above = half_widths(np.swapaxes(part, 0, 1))
+        rows = slice(first, first + at_once)
+        ends[0, rows] = -_upper_ends(-part[:, 1], below, scores, weights, mass)
+        ends[1, rows] = _upper_ends(part[:, 1], above, scores, weights, mass)
+    return np.stack([ends.min(axis=0), ends.max(axis=0)])  # they may cross where less than half is to be covered
+
+
+def _upper_ends(
+    medians: np.ndarray, widths: np.ndarray, scores: Sequence[np.ndarray], weights: np.ndarray, mass: float
+) -> np.ndarray:
+    """Return the smallest end with enough mass at or below it, (rows,), given (folds, rows) medians and widths."""
+    triples = zip(medians, widths, scores, strict=True)
+    with np.errstate(over="ignore"):
+        ends = np.concatenate([m + s[:, None] * width for m, width, s in triples])  # (scores, rows)
+    order = np.argsort(ends, axis=0, kind="stable")
+    reached = np.cumsum(weights[order], axis=0) >= mass - ROUNDING
+    place = np.take_along_axis(order, np.argmax(reached, axis=0)[None], axis=0)
+    return np.take_along_axis(ends, place, axis=0)[0]

@@ -1,0 +1,192 @@
+"""Counts with a logarithmic rate t: Poisson, or negative binomial with the variance mean + mean^2 / r.
+
+A negative binomial is a Poisson variable whose rate has been multiplied by a Gamma variable of mean one. Poisson is its
+limit of large r. The conditional distribution function is P(Y <= y | t) = P(t <= L) with a random threshold L: for
+Poisson L = log G with G ~ Gamma(y + 1), for a negative binomial L = log r - logit(B) with B ~ Beta(r, y + 1).
+"""
+
+from abc import abstractmethod
+from typing import ClassVar
+
+import numpy as np
+from scipy.special import betainc, expit, gammaln, ndtr, pdtr, polygamma, psi
+
+from metaprior.prediction.responses import EVEN, EVEN_STEP, EVEN_WEIGHTS, NODE_WEIGHTS, NODES, Expected, Response, Start
+
+LARGEST = 600.0  # exponent
+NARROW = 0.7 * EVEN_STEP  # a threshold this narrow, relative to t, is too narrow for the nodes of t
+NEWTON_STEPS = 12
+
+
+class _Counts(Response):
+    """What both kinds of counts share."""
+
+    takes_exposure: ClassVar[bool] = True
+
+    @abstractmethod
+    def _log_r(self, parameters: np.ndarray) -> np.ndarray:
+        """Return log r, infinite for Poisson."""
+
+    @abstractmethod
+    def _conditional_cdf(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> np.ndarray:
+        """Return P(Y <= y | t)."""
+
+    @abstractmethod
+    def _conditional(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> np.ndarray:
+        """Return log p(y | t)."""
+
+    @abstractmethod
+    def _slopes(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the derivative of log p(y | t), and minus the second one."""
+
+    def start(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> Start:
+        """Return log(y + 1/2), with the variance of a logarithmic count."""
+        return Start(np.log(y + 0.5), 1.0 / (y + 0.5) + np.exp(-self._log_r(parameters)))
+
+    def latent(self, y: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+        """Return log(y + 1/2)."""
+        return np.log(y + 0.5)
+
+    def moments(self, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and variance of y: those of a log-normal rate, and of counts given it."""
+        with np.errstate(over="ignore"):
+            first = np.exp(mean + 0.5 * variance)
+            inflated = first**2 * np.exp(variance)  # E[rate^2]
+            return first, first + inflated * (1.0 + np.exp(-self._log_r(parameters))) - first**2
+
+    def noise(self, mean: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+        """Return about the variance of log y given t."""
+        return 1.0 / (np.exp(np.minimum(mean, LARGEST)) + 0.5) + np.exp(-self._log_r(parameters))
+
+    def cdf(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+        """Return E[P(Y <= y | t)], by few or many nodes of t, or with a normal threshold where that is narrow."""
+        y, log_r = np.floor(y), self._log_r(parameters)
+        y, mean, variance, log_r = np.broadcast_arrays(y, mean, variance, log_r)
+        count = np.maximum(y, 0.0)
+        finite = np.isfinite(log_r)
+        bounded = np.where(finite, log_r, 0.0)
+        middle = psi(count + 1.0) + np.where(finite, bounded - psi(np.exp(bounded)), 0.0)
+        width = polygamma(1, count + 1.0) + np.where(finite, polygamma(1, np.exp(bounded)), 0.0)
+        found = np.asarray(ndtr((middle - mean) / np.sqrt(variance + width)))
+        rules = ((width >= variance, NODES, NODE_WEIGHTS), (width >= NARROW**2 * variance, EVEN, EVEN_WEIGHTS))
+        known = np.zeros(found.shape, bool)
+        for wide, nodes, weights in rules:
+            some = wide & ~known
+            t = mean[some][:, None] + np.sqrt(variance[some])[:, None] * nodes
+            found[some] = self._conditional_cdf(count[some][:, None], t, log_r[some][:, None]) @ weights
+            known |= some
+        return np.where(y < 0.0, 0.0, np.where(np.isnan(mean), np.nan, np.minimum(found, 1.0)))
+
+    def log_density(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+        """Return log E[p(y | t)], by quadrature around the mode of p(y | t) N(t)."""
+        y, mean, variance, log_r = np.broadcast_arrays(y, mean, variance, self._log_r(parameters))
+        possible = (y >= 0.0) & (y == np.floor(y))
+        count, variance = np.where(possible, y, 0.0), np.maximum(variance, 1e-12)
+        noise = 1.0 / (count + 0.5) + np.exp(-log_r)
+        t = (mean * noise + np.log(count + 0.5) * variance) / (noise + variance)
+        for _ in range(NEWTON_STEPS):  # of a concave function, from near its mode
+            slope, curvature = self._slopes(count, t, log_r)
+            step = (slope - (t - mean) / variance) / (curvature + 1.0 / variance)
+            t = t + np.clip(step, -3.0, 3.0)
+        std = 1.0 / np.sqrt(self._slopes(count, t, log_r)[1] + 1.0 / variance)
+        at = t[..., None] + std[..., None] * NODES
+        of_y = self._conditional(count[..., None], at, log_r[..., None])
+        total = of_y - 0.5 * (at - mean[..., None]) ** 2 / variance[..., None] + 0.5 * NODES**2
+        largest = np.max(total, axis=-1)
+        inner = np.exp(total - largest[..., None]) @ NODE_WEIGHTS
+        found = largest + np.log(inner) + np.log(std) - 0.5 * np.log(variance)
+        return np.where(possible, found, np.where(np.isnan(y) | np.isnan(mean), np.nan, -np.inf))
+
+
+class Poisson(_Counts):
+    """y ~ Poisson(e^t). No parameters."""
+
+    name = "poisson"
+
+    @property
+    def n_parameters(self) -> int:
+        """None."""
+        return 0
+
+    def _log_r(self, parameters: np.ndarray) -> np.ndarray:
+        return np.full(parameters.shape[:-1], np.inf)
+
+    def initial(self, y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return nothing."""
+        return np.zeros(0), np.zeros(0)
+
+    def expected(
+        self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray, gradient: bool = False
+    ) -> Expected:
+        """Return y E[t] - E[e^t] - log y!, in closed form."""
+        rate = np.exp(np.minimum(mean + 0.5 * variance, LARGEST))
+        value = y * mean - rate - gammaln(y + 1.0)
+        return Expected(value, y - rate, rate, np.zeros((*value.shape, 0)) if gradient else None)
+
+    def _conditional_cdf(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> np.ndarray:
+        return pdtr(y, np.exp(np.minimum(t, LARGEST)))
+
+    def _conditional(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> np.ndarray:
+        return y * t - np.exp(np.minimum(t, LARGEST)) - gammaln(y + 1.0)
+
+    def _slopes(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        rate = np.exp(np.minimum(t, LARGEST))
+        return y - rate, rate
+
+    def draw(self, t: np.ndarray, parameters: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draw counts given t."""
+        return rng.poisson(np.exp(np.minimum(t, 40.0))).astype(np.float64)
+
+
+class NegativeBinomial(_Counts):
+    """y with the mean e^t and the variance e^t + e^2t / r. Its parameter is log r."""
+
+    name = "negative-binomial"
+
+    @property
+    def n_parameters(self) -> int:
+        """One, log r."""
+        return 1
+
+    def _log_r(self, parameters: np.ndarray) -> np.ndarray:
+        return parameters[..., 0]
+
+    def initial(self, y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Expect r around 3, a standard deviation of 60% of the rate, give or take a factor of 3 or so."""
+        return np.array([1.0]), np.array([1.0])
+
+    def expected(
+        self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray, gradient: bool = False
+    ) -> Expected:
+        """Return the expected logarithm, by Gauss-Hermite quadrature."""
+        log_r = self._log_r(parameters)
+        r, u = np.exp(log_r), (mean - log_r)[..., None] + np.sqrt(variance)[..., None] * NODES
+        total, share = np.logaddexp(0.0, u) @ NODE_WEIGHTS, expit(u)
+        of_share = share @ NODE_WEIGHTS
+        value = gammaln(y + r) - gammaln(r) - gammaln(y + 1.0) + y * (mean - log_r) - (y + r) * total
+        precision = (y + r) * ((share * (1.0 - share)) @ NODE_WEIGHTS)
+        by_r = None
+        if gradient:
+            by_r = (r * (psi(y + r) - psi(r) - total) - y + (y + r) * of_share)[..., None]
+        return Expected(value, y - (y + r) * of_share, precision, by_r)
+
+    def _conditional_cdf(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> np.ndarray:
+        return betainc(np.exp(log_r), y + 1.0, expit(log_r - t))
+
+    def _conditional(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> np.ndarray:
+        r, u = np.exp(log_r), t - log_r
+        return gammaln(y + r) - gammaln(r) - gammaln(y + 1.0) + y * u - (y + r) * np.logaddexp(0.0, u)
+
+    def _slopes(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        share, total = expit(t - log_r), y + np.exp(log_r)
+        return y - total * share, total * share * (1.0 - share)
+
+    def draw(self, t: np.ndarray, parameters: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draw counts given t."""
+        log_r = np.broadcast_to(self._log_r(parameters), t.shape)
+        rate = np.exp(np.minimum(t, 40.0)) * rng.gamma(np.exp(log_r)) * np.exp(-log_r)
+        return rng.poisson(np.minimum(rate, 1e18)).astype(np.float64)
+
+    def describe(self, parameters: np.ndarray) -> dict[str, float | list[float]]:
+        """Return r."""
+        return {"r": float(np.exp(parameters[0]))}

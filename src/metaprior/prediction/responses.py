@@ -1,0 +1,101 @@
+"""What is observed of a latent function: the contract of a response, and quadrature over Gaussian latent functions.
+
+A response is a likelihood p(y | t) with a few parameters, such as counts whose logarithmic rate is t. It knows its
+expected logarithm under t ~ N(mean, variance), which a fit maximizes, and its average p(y), which a prediction reports.
+Arrays broadcast: parameters have one axis more than the others, their last. An exposure e of counts is no matter of
+theirs: log e is a part of t.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+N_NODES = 20  # of Gauss-Hermite quadrature
+NODES, NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(N_NODES)
+NODE_WEIGHTS = NODE_WEIGHTS / NODE_WEIGHTS.sum()
+EVEN_STEP, FARTHEST = 0.25, 7.0
+EVEN = np.arange(-FARTHEST, FARTHEST + 0.5 * EVEN_STEP, EVEN_STEP)  # nodes of the trapezoid rule, of a standard normal
+EVEN_WEIGHTS = np.exp(-0.5 * EVEN**2) / np.sum(np.exp(-0.5 * EVEN**2))
+
+
+class Expected(NamedTuple):
+    """E[log p(y | t)] over t ~ N(mean, variance), or a lower bound of it, and its derivatives."""
+
+    value: np.ndarray
+    slope: np.ndarray  # by the mean
+    precision: np.ndarray  # minus twice the derivative by the variance; positive
+    by_parameters: np.ndarray | None = None  # (..., parameters), if asked for
+
+
+class Start(NamedTuple):
+    """Gaussian readings of t that stand for y, to start a fit from."""
+
+    reading: np.ndarray
+    variance: np.ndarray
+
+
+@dataclass(frozen=True)
+class Response(ABC):
+    """The likelihood of an observation y given a latent number t."""
+
+    name: ClassVar[str]
+    discrete: ClassVar[bool] = True  # whether y are integers
+    takes_exposure: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def n_parameters(self) -> int:
+        """Number of parameters."""
+
+    @abstractmethod
+    def start(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> Start:
+        """Return Gaussian readings of t ~ N(mean, variance), one by one."""
+
+    @abstractmethod
+    def latent(self, y: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+        """Return about what t is for all readings of a fit, from which it takes the units of t."""
+
+    @abstractmethod
+    def initial(self, y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and standard deviation of the hyper-prior of the parameters, given all weighted readings."""
+
+    @abstractmethod
+    def expected(
+        self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray, gradient: bool = False
+    ) -> Expected:
+        """Return E[log p(y | t)] over t ~ N(mean, variance), with derivatives by the parameters if asked for."""
+
+    @abstractmethod
+    def log_density(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+        """Return log E[p(y | t)]."""
+
+    @abstractmethod
+    def cdf(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+        """Return E[P(Y <= y | t)]."""
+
+    @abstractmethod
+    def moments(self, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and variance of y."""
+
+    @abstractmethod
+    def draw(self, t: np.ndarray, parameters: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draw y given t."""
+
+    @abstractmethod
+    def noise(self, mean: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+        """Return about the variance of the noise that y has as a reading of t."""
+
+    def stretched(self, parameters: np.ndarray, factor: float) -> np.ndarray:
+        """Return the parameters of predictions whose latent functions are stretched by a factor."""
+        return parameters
+
+    def describe(self, parameters: np.ndarray) -> dict[str, float | list[float]]:
+        """Return the parameters by the names that users know."""
+        return {}
+
+
+def nodes_of(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    """Return the nodes of t ~ N(mean, variance) for `NODE_WEIGHTS`, (..., nodes)."""
+    return mean[..., None] + np.sqrt(variance)[..., None] * NODES

@@ -1,0 +1,139 @@
+"""Readings with outliers: y = t + sigma T, where T has Student's t distribution with nu degrees of freedom.
+
+T is normal with a random precision w ~ Gamma(nu / 2, nu / 2), which is how predictions are computed: a mixture over
+nodes of w. For fits E[log p(y | t)] is computed by quadrature over t. Its curvature is negative at outliers, where the
+posterior would be wider than the prior: the precision of a site is at least a small share of E[w] / sigma^2 there.
+A bound that treats w as independent of t keeps precisions positive, too, but finds posteriors that are a third too
+narrow and noise that is too large (10% of the readings off by 2: RMSE 3 to 9% larger, on validation draws).
+"""
+
+from functools import lru_cache
+
+import numpy as np
+from scipy.special import gammaincinv, gammaln, logsumexp, ndtr, psi
+from scipy.stats import t as student
+
+from metaprior.prediction.responses import NODE_WEIGHTS, Expected, Response, Start, nodes_of
+
+SCALE_STEP = 0.4
+SCALE_NODES = np.arange(-8.0, 8.1, SCALE_STEP)  # normal scores of w
+SCALE_WEIGHTS = np.exp(-0.5 * SCALE_NODES**2) / np.sum(np.exp(-0.5 * SCALE_NODES**2))
+FAR = 15.0  # standard deviations from which on a density is averaged over t, and not over w
+MAD = 1.4826  # standard deviation of a normal variable, in median absolute deviations
+LEAST_SHARE = 0.02  # of E[w] / sigma^2 that the precision of a reading has at least
+CLIPPED = 4.0  # standard deviations at which readings are clipped to start from
+
+
+class StudentT(Response):
+    """y = t + sigma T_nu. Parameters are log sigma and log nu."""
+
+    name = "student-t"
+    discrete = False
+
+    @property
+    def n_parameters(self) -> int:
+        """Two, log sigma and log nu."""
+        return 2
+
+    def initial(self, y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Expect noise as without outliers, and nu around 8: more than 2 unless the data say otherwise."""
+        return np.array([np.log(robust_std(y)) - 1.0, 2.0]), np.array([1.5, 0.8])
+
+    def start(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> Start:
+        """Return y, with a larger variance the farther it is from what is expected."""
+        nu, unit = np.exp(parameters[..., 1]), np.exp(2.0 * parameters[..., 0])
+        return Start(y, (nu * unit + (y - mean) ** 2 + variance) / (nu + 1.0))
+
+    def latent(self, y: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+        """Return y, clipped where it is far from all others."""
+        middle, spread = float(np.median(y)), CLIPPED * robust_std(y)
+        return np.clip(y, middle - spread, middle + spread)
+
+    def expected(
+        self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray, gradient: bool = False
+    ) -> Expected:
+        """Return the expected logarithm, by Gauss-Hermite quadrature."""
+        log_sigma, nu = parameters[..., 0], np.exp(parameters[..., 1])
+        unit = (nu * np.exp(2.0 * log_sigma))[..., None]
+        error = y[..., None] - nodes_of(mean, variance)
+        square = error**2
+        constant = gammaln(0.5 * (nu + 1.0)) - gammaln(0.5 * nu) - 0.5 * np.log(np.pi * nu) - log_sigma
+        log_ratio, weight = np.log1p(square / unit) @ NODE_WEIGHTS, (nu[..., None] + 1.0) / (unit + square)
+        curvature = (weight - 2.0 * weight**2 * square / (nu[..., None] + 1.0)) @ NODE_WEIGHTS
+        precision = np.maximum(curvature, LEAST_SHARE * (weight @ NODE_WEIGHTS))
+        by_parameters = None
+        if gradient:
+            pulled = (weight * square) @ NODE_WEIGHTS
+            by_nu = 0.5 * nu * (psi(0.5 * (nu + 1.0)) - psi(0.5 * nu) - 1.0 / nu - log_ratio + pulled / nu)
+            by_parameters = np.stack([pulled - 1.0, by_nu], axis=-1)
+        value = constant - 0.5 * (nu + 1.0) * log_ratio
+        return Expected(value, (weight * error) @ NODE_WEIGHTS, precision, by_parameters)
+
+    def variances(self, variance: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+        """Return variances of y given every node of w, (nodes, ...)."""
+        log_sigma, log_nu = parameters[..., 0], parameters[..., 1]
+        found, back = np.unique(log_nu, return_inverse=True)
+        inverse = np.stack([_inverse_precisions(float(each)) for each in found])[back.reshape(log_nu.shape)]
+        noise = np.exp(2.0 * log_sigma) * np.moveaxis(inverse, -1, 0)
+        return variance + noise.reshape(len(noise), *(1,) * (np.ndim(variance) - log_nu.ndim), *log_nu.shape)
+
+    def log_density(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+        """Return log E[p(y | t)], over nodes of w; far out over nodes of t."""
+        variance = np.broadcast_to(variance, np.broadcast_shapes(np.shape(y), mean.shape, variance.shape))
+        variances = self.variances(variance, parameters)
+        normal = -0.5 * ((y - mean) ** 2 / variances + np.log(2.0 * np.pi * variances))
+        weights = SCALE_WEIGHTS.reshape(-1, *(1,) * (normal.ndim - 1))
+        found = np.asarray(logsumexp(normal, axis=0, b=weights))
+        far = np.abs(y - mean) > FAR * np.sqrt(variance + np.exp(2.0 * parameters[..., 0]))
+        if not far.any():
+            return found
+        all_of = np.broadcast_arrays(y, mean, variance, parameters[..., 0], parameters[..., 1])
+        y, mean, variance, log_sigma, log_nu = (each[far] for each in all_of)
+        at = (y[:, None] - nodes_of(mean, variance)) / np.exp(log_sigma)[:, None]
+        density = student.logpdf(at, np.exp(log_nu)[:, None]) - log_sigma[:, None]
+        found[far] = logsumexp(density, axis=-1, b=NODE_WEIGHTS)
+        return found
+
+    def cdf(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+        """Return E[P(Y <= y | t)], over nodes of w."""
+        scores = (y - mean) / np.sqrt(self.variances(variance, parameters))
+        return np.tensordot(SCALE_WEIGHTS, ndtr(scores), axes=1)
+
+    def moments(self, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and variance of y; the variance is infinite for nu <= 2."""
+        nu = np.exp(parameters[..., 1])
+        factor = np.where(nu > 2.0, nu / np.where(nu > 2.0, nu - 2.0, 1.0), np.inf)
+        first, noise = np.broadcast_arrays(mean, np.exp(2.0 * parameters[..., 0]) * factor)
+        return first, variance + noise
+
+    def draw(self, t: np.ndarray, parameters: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draw readings given t."""
+        nu = np.broadcast_to(np.exp(parameters[..., 1]), t.shape)
+        return t + np.exp(parameters[..., 0]) * rng.standard_t(nu)
+
+    def noise(self, mean: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+        """Return sigma^2."""
+        return np.broadcast_to(np.exp(2.0 * parameters[..., 0]), mean.shape)
+
+    def stretched(self, parameters: np.ndarray, factor: float) -> np.ndarray:
+        """Stretch the noise too."""
+        return parameters + np.array([np.log(factor), 0.0])
+
+    def describe(self, parameters: np.ndarray) -> dict[str, float | list[float]]:
+        """Return sigma and nu."""
+        return {"sigma": float(np.exp(parameters[0])), "nu": float(np.exp(parameters[1]))}
+
+
+def robust_std(y: np.ndarray) -> float:
+    """Return a standard deviation that outliers do not change; that of all readings if most are equal."""
+    if not y.size:
+        return 1.0
+    spread = MAD * float(np.median(np.abs(y - np.median(y))))
+    return spread or float(np.std(y)) or 1.0
+
+
+@lru_cache(maxsize=256)
+def _inverse_precisions(log_nu: float) -> np.ndarray:
+    """Return 1 / w at the nodes."""
+    half = 0.5 * float(np.exp(log_nu))
+    return half / np.maximum(gammaincinv(half, ndtr(SCALE_NODES)), 1e-300)

@@ -1,0 +1,107 @@
+"""What a search of families has chosen: the members of the average, their weights, and its calibration."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from metaprior.hierarchical.families import COVARIATES, LINEAR, SMOOTH, fit_families
+from metaprior.search.averaging import averaging_weights, drop_worse, merge_similar
+from metaprior.search.candidates import Candidate, Choice
+from metaprior.search.family_search import FamilySearch, Option, training_tasks
+from metaprior.search.held_out import expected_log_spread
+from metaprior.tasks.column_kinds import ColumnKinds
+from metaprior.tasks.types import Task
+
+NEGLIGIBLE = 0.01  # weight
+WORSE_LEVEL = 0.01  # of the test whether a candidate is worse than target-only, and dropped
+
+
+class FamilyChoice(NamedTuple):
+    """What was compared and chosen: options with their scores, the members of the average, and its calibration."""
+
+    choice: Choice
+    priors: list[Any]  # HierarchicalPrior or LabelPrior
+    weights: np.ndarray  # of the priors
+    families: dict[str, float]  # weight of every family that was compared
+    spread: float  # factor by which the averaged predictions are stretched
+    covariates: dict[str, float] | None = None  # weight of what covariates do, if there are any
+    pooled: Mapping[str, Any] = MappingProxyType({})  # models that users would fit instead, see `pooled_models`
+
+
+def choose_members(search: FamilySearch) -> FamilyChoice:
+    """Weight families and options by their scores, reduce them to a few members, and calibrate their average."""
+    scores = search.scores()
+    alone = [i for i, each in enumerate(search.scored) if search.options[each.option].weights[search.target] == 1.0]
+    target_only = max(alone, key=lambda i: scores[i].mean()) if alone else None
+    weights = drop_worse(averaging_weights(scores, search.per_task), scores, target_only, NEGLIGIBLE, WORSE_LEVEL)
+    of_option = np.bincount([each.option for each in search.scored], weights, len(search.options))
+    energies = np.array(search.free_energies)
+    known = energies if np.isfinite(energies).all() else None
+    choice = Choice(candidates(search.options), of_option, search.option_scores(), known)
+    return _average(search, choice, weights)
+
+
+def choose_untested(search: FamilySearch) -> FamilyChoice:
+    """Give all options the same weight: tasks of the target could not be held out, those of a source have been.
+
+    They say which families predict well, not how much the source should count.
+    """
+    scores = search.scores()
+    weights = np.zeros(len(scores))
+    for option in range(len(search.options)):
+        rows = [i for i, each in enumerate(search.scored) if each.option == option]
+        weights[rows] = averaging_weights(scores[rows], search.per_task) / len(search.options)
+    equal = np.full(len(search.options), 1.0 / len(search.options))
+    return _average(search, Choice(candidates(search.options), equal, None), weights)
+
+
+def without_test(
+    environments: Sequence[Sequence[Task]],
+    target: int,
+    options: Sequence[Option],
+    noise_std: float | None,
+    kinds: ColumnKinds | None = None,
+) -> FamilyChoice:
+    """Average the two simplest families at all options: there are no tasks to hold out."""
+    families = (LINEAR, SMOOTH)
+    training = [training_tasks(environments, target, option, None, kinds) for option in options]
+    fits = [fit_families(tasks, o.environment, noise_std) for tasks, o in zip(training, options, strict=True)]
+    priors = [fit.priors[name] for fit in fits for name in families if name in fit.priors]
+    equal = np.full(len(options), 1.0 / len(options))
+    weights = np.full(len(priors), 1.0 / len(priors))
+    used = [name for fit in fits for name in families if name in fit.priors]
+    found = {name: used.count(name) / len(used) for fit in fits for name in fit.priors}
+    spread = float(np.exp(expected_log_spread(n_tasks_of(priors, weights, environments))))
+    return FamilyChoice(Choice(candidates(options), equal, None), priors, weights, found, spread)
+
+
+def n_tasks_of(priors: Sequence[Any], weights: np.ndarray, environments: Sequence[Sequence[Task]]) -> float:
+    """Return the harmonic mean of the numbers of tasks that priors were fitted to, discounted ones in part."""
+    sizes = [len(tasks) for tasks in environments]
+    numbers = [float(prior.counts @ sizes) for prior in priors if prior.counts is not None]
+    return 1.0 / float(weights @ np.reciprocal(numbers))
+
+
+def candidates(options: Sequence[Option]) -> list[Candidate]:
+    """Return options as candidates of a report."""
+    return [Candidate(option.weights, option, option.from_scores) for option in options]
+
+
+def _average(search: FamilySearch, choice: Choice, weights: np.ndarray) -> FamilyChoice:
+    families = {
+        name: float(sum(w for w, each in zip(weights, search.scored, strict=True) if each.family == name))
+        for name in search.families
+    }
+    covariates = {
+        name: float(sum(w for w, each in zip(weights, search.scored, strict=True) if each.covariates == name))
+        for name in COVARIATES
+    }
+    held_out = [each.held_out for each in search.scored]
+    weights = merge_similar(weights, search.queries.distances(held_out), negligible=search.queries.negligible)
+    kept = np.flatnonzero(weights).tolist()
+    priors, weights = [search.scored[i].prior for i in kept], weights[kept]
+    n_tasks = n_tasks_of(priors, weights, search.environments)
+    spread = search.queries.spread([held_out[i] for i in kept], weights, n_tasks)
+    return FamilyChoice(choice, priors, weights, families, spread, covariates if search.has_covariates else None)

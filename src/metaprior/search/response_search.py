@@ -1,0 +1,129 @@
+"""The search of the default for counts, ranks and readings with outliers: `FamilySearch` with responses."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from metaprior.hierarchical.families import LINEAR, NO_COVARIATES, SMOOTH, FamilyFit, TrainingTasks
+from metaprior.hierarchical.response_families import ResponseFit, TrainingResponses, fit_response_families
+from metaprior.hierarchical.response_modes import HyperPrior
+from metaprior.hierarchical.response_prior import ResponsePrior
+from metaprior.prediction.rank_responses import Ordinal
+from metaprior.prediction.responses import Response
+from metaprior.search.candidates import Choice
+from metaprior.search.family_choice import FamilyChoice, candidates, n_tasks_of
+from metaprior.search.family_search import FamilySearch, Option, outweighed_families, task_counts
+from metaprior.search.folds import DEFAULT_RULE
+from metaprior.search.held_out import expected_log_spread
+from metaprior.search.held_out_responses import HeldOutResponses, ResponseQueries, gather_responses
+from metaprior.tasks.context_rules import ContextRule
+from metaprior.tasks.scaling import fit_scaling
+from metaprior.tasks.types import Task
+
+FOLD_ITERATIONS = 2  # from the mode of all tasks: each takes several times as long as with readings
+
+
+class ResponseSearch(FamilySearch):
+    """`FamilySearch` for a response. `exposure` is a column of X."""
+
+    features = False
+
+    def __init__(
+        self,
+        environments: Sequence[Sequence[Task]],
+        target: int,
+        response: Response,
+        exposure: int | None,
+        seed: int,
+        held_out: int | None = None,
+        rule: ContextRule = DEFAULT_RULE,
+    ):
+        self.response, self.exposure = response, exposure
+        super().__init__(environments, target, None, seed, held_out, rule)
+
+    def fit(
+        self,
+        environments: Sequence[Sequence[Task]],
+        option: Option,
+        sizes: Sequence[int] | None,
+        near: ResponseFit | None,
+        max_iterations: int,
+        separate: bool | None,
+        covariates: str = NO_COVARIATES,
+    ) -> ResponseFit:
+        """Fit all families to tasks; `sizes` are the numbers of tasks with those that are held out."""
+        if near is not None and sizes is not None:  # without a fold
+            max_iterations = FOLD_ITERATIONS
+        training = training_responses(environments, self.target, option, self.response, self.exposure, sizes)
+        return fit_response_families(training, option.environment, near, max_iterations, separate)
+
+    def tested(
+        self, prior: ResponsePrior, parts: Sequence[tuple[np.ndarray, HeldOutResponses]]
+    ) -> tuple[ResponsePrior, HeldOutResponses]:
+        """Return the prior, and its predictions of all held-out tasks."""
+        return prior, gather_responses(parts, len(self.queries.splits))
+
+    def free_energy(self, full: ResponseFit) -> float:
+        """Return NaN: the evidence of responses is a bound, whose free energy was not derived."""
+        return float("nan")
+
+    def outweighed(self, full: ResponseFit, complete: Sequence[str]) -> set[str]:
+        """Return the families that the evidence rules out."""
+        processes: dict[str, Any] = {name: full.priors[name].process for name in complete}
+        return outweighed_families(FamilyFit(processes, full.modes))
+
+    def _make_queries(self) -> ResponseQueries:
+        return ResponseQueries(self.tasks, self.folds, self.response, self.exposure)
+
+
+def training_responses(
+    environments: Sequence[Sequence[Task]],
+    target: int,
+    option: Option,
+    response: Response,
+    exposure: int | None,
+    sizes: Sequence[int] | None = None,
+) -> TrainingResponses:
+    """Standardize the inputs of environments with weight, and choose the units of t."""
+    kept, counts, of_environment, is_target = task_counts(environments, target, option, sizes)
+    tasks = [task for tasks in kept for task in tasks]
+    y, lengths = np.concatenate([task.y for task in tasks]), [len(task.y) for task in tasks]
+    hyper_prior = HyperPrior(*response.initial(y, np.repeat(counts, lengths)))
+    inputs, offsets = zip(*(split_exposure(task.x, exposure) for task in tasks), strict=True)
+    latent = np.split(response.latent(y, hyper_prior.center), np.cumsum(lengths)[:-1])
+    of_tasks = iter([Task(x, t - offset) for x, t, offset in zip(inputs, latent, offsets, strict=True)])
+    scaling = fit_scaling([[next(of_tasks) for _ in tasks] for tasks in kept], option.weights)
+    if isinstance(response, Ordinal):  # the noise of t is one
+        scaling = scaling._replace(y_mean=np.asarray(0.0), y_std=np.asarray(1.0))
+    scaled = [Task(scaling.inputs(x), task.y) for x, task in zip(inputs, tasks, strict=True)]
+    training = TrainingTasks(scaling, scaled, counts, is_target, of_environment)
+    return TrainingResponses(training, response, hyper_prior, offsets, exposure)
+
+
+def split_exposure(x: np.ndarray, exposure: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return inputs without the exposure, and its logarithm."""
+    if exposure is None:
+        return x, np.zeros(len(x))
+    return np.delete(x, exposure, axis=1), np.log(x[:, exposure])
+
+
+def responses_without_test(
+    environments: Sequence[Sequence[Task]],
+    target: int,
+    options: Sequence[Option],
+    response: Response,
+    exposure: int | None,
+) -> FamilyChoice:
+    """Average the two simplest families at all options: there are no tasks to hold out."""
+    fits = [
+        fit_response_families(training_responses(environments, target, option, response, exposure), option.environment)
+        for option in options
+    ]
+    used = [(name, fit.priors[name]) for fit in fits for name in (LINEAR, SMOOTH) if name in fit.priors]
+    priors, weights = [prior for _, prior in used], np.full(len(used), 1.0 / len(used))
+    names = [name for name, _ in used]
+    found = {name: names.count(name) / len(names) for fit in fits for name in fit.priors}
+    spread = float(np.exp(expected_log_spread(n_tasks_of(priors, weights, environments))))
+    equal = np.full(len(options), 1.0 / len(options))
+    return FamilyChoice(Choice(candidates(options), equal, None), priors, weights, found, spread)

@@ -1,0 +1,180 @@
+"""Every response against scipy's distributions: densities, distribution functions, moments, quantiles, expectations."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from metaprior import HeavyTailWarning
+from metaprior.prediction.response_mixtures import ResponseMixture, make_response
+
+PARAMETERS = {
+    "poisson": np.zeros(0),
+    "negative-binomial": np.array([0.7]),
+    "student-t": np.log([0.6, 3.3]),
+    "ordinal": np.array([-1.0, 0.2, -0.5, 0.1]),
+}
+NAMES = tuple(PARAMETERS)
+LATENT = [(0.0, 0.3), (1.0, 2.0), (3.5, 0.01), (2.0, 4.0)]
+
+
+def response_of(name, lowest=0):
+    return make_response(name, 5, lowest) if name == "ordinal" else make_response(name)
+
+
+def conditional(name, t):
+    """Return scipy's distribution of y given t."""
+    parameters = PARAMETERS[name]
+    if name == "poisson":
+        return stats.poisson(np.exp(t))
+    if name == "negative-binomial":
+        r = np.exp(parameters[0])
+        return stats.nbinom(r, r / (r + np.exp(t)))
+    if name == "student-t":
+        sigma, nu = np.exp(parameters)
+        return stats.t(nu, t, sigma)
+    return Levels(t)
+
+
+class Levels:
+    """The ordinal distribution, from normal distribution functions."""
+
+    def __init__(self, t):
+        distances = np.concatenate([[0.0], np.cumsum(np.exp(PARAMETERS["ordinal"][1:]))])
+        cuts = np.concatenate([[-np.inf], PARAMETERS["ordinal"][0] + distances, [np.inf]])
+        below, above = stats.norm.cdf(cuts[:, None] - t), stats.norm.sf(cuts[:, None] - t)
+        self.p = np.maximum(np.diff(below, axis=0), -np.diff(above, axis=0))  # one of them is accurate
+
+    def logpmf(self, y):
+        with np.errstate(divide="ignore"):
+            return np.log(self.p[int(y)])
+
+    def cdf(self, y):
+        return self.p[: int(y) + 1].sum(axis=0)
+
+
+def grid(mean, variance):
+    t = np.linspace(mean - 11 * variance**0.5, mean + 11 * variance**0.5, 20001)
+    weights = stats.norm.pdf(t, mean, variance**0.5)
+    return t, weights / weights.sum()
+
+
+def observations(name):
+    return {"student-t": (-3.0, 0.7, 8.0, 60.0), "ordinal": (0.0, 1.0, 4.0)}.get(name, (0.0, 1.0, 5.0, 40.0))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("latent", LATENT)
+def test_density_and_distribution_function(name, latent):
+    response, parameters, (t, weights) = response_of(name), PARAMETERS[name], grid(*latent)
+    mean, variance = (np.array([number]) for number in latent)
+    for y in observations(name):
+        given = conditional(name, t)
+        log_p = given.logpdf(y) if name == "student-t" else given.logpmf(y)
+        expected = np.log(np.sum(weights * np.exp(log_p)))
+        if expected > -60.0:  # the grid is too short for observations farther out
+            assert response.log_density(np.array([y]), mean, variance, parameters) == pytest.approx(expected, abs=1e-4)
+        cdf = np.sum(weights * given.cdf(y))
+        assert response.cdf(np.array([y]), mean, variance, parameters) == pytest.approx(cdf, abs=2e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("latent", LATENT)
+def test_expected_logarithm_and_its_derivatives(name, latent):
+    response, parameters, (t, weights) = response_of(name), PARAMETERS[name], grid(*latent)
+    mean, variance = (np.array([number]) for number in latent)
+
+    def value(y, mean, variance, parameters):
+        return float(response.expected(np.array([y]), mean, variance, parameters).value[0])
+
+    for y in observations(name):
+        found = response.expected(np.array([y]), mean, variance, parameters, gradient=True)
+        given = conditional(name, t)
+        log_p = given.logpdf(y) if name == "student-t" else given.logpmf(y)
+        seen = weights > 1e-18
+        exact = np.sum(weights[seen] * np.maximum(log_p[seen], -1e7))
+        narrow = name == "student-t" and latent[1] > 1.0  # noise that is narrow for the nodes of t
+        assert found.value == pytest.approx(exact, rel=2e-2 if narrow else 2e-3, abs=1e-3)
+        h = 1e-5
+        slope = (value(y, mean + h, variance, parameters) - value(y, mean - h, variance, parameters)) / (2 * h)
+        assert found.slope == pytest.approx(slope, rel=1e-4, abs=1e-4)
+        up, down = (value(y, mean, variance * (1 + s * h), parameters) for s in (1, -1))
+        assert found.precision > 0
+        if name != "student-t":  # whose own may be negative, and whose nodes are few for it
+            assert found.precision == pytest.approx(-(up - down) / (h * latent[1]), rel=2e-3, abs=1e-3)
+        for i, step in enumerate(h * np.eye(len(parameters))):
+            numeric = (value(y, mean, variance, parameters + step) - value(y, mean, variance, parameters - step)) / (
+                2 * h
+            )
+            assert found.by_parameters[0, i] == pytest.approx(numeric, rel=1e-4, abs=1e-4)
+
+
+def mixture_of(name, lowest=0, n=7):
+    rng = np.random.default_rng(0)
+    means, variances = rng.normal(1.0, 0.7, (3, n)), rng.uniform(0.05, 0.6, (3, n))
+    parameters = PARAMETERS[name] + 0.1 * rng.normal(size=(3, len(PARAMETERS[name])))
+    return ResponseMixture(response_of(name, lowest), means, variances, parameters, np.log([0.5, 0.3, 0.2]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_moments_and_quantiles_agree_with_draws(name):
+    mixture, rng, n = mixture_of(name), np.random.default_rng(1), 40_000
+    drawn = rng.choice(3, size=n, p=[0.5, 0.3, 0.2])
+    t = mixture.means[drawn] + np.sqrt(mixture.variances[drawn]) * rng.normal(size=(n, 7))
+    y = mixture.response.draw(t, mixture.parameters[drawn][:, None], rng)
+    error = y.std(axis=0) / np.sqrt(n)
+    assert (np.abs(y.mean(axis=0) - mixture.mean()) < 4.5 * error).all()
+    if name != "student-t":  # whose fourth moment does not exist
+        np.testing.assert_allclose(y.std(axis=0), mixture.std(), rtol=0.08)
+    for level in (0.05, 0.5, 0.95):
+        quantile = mixture.quantile(level)
+        below = np.mean(y <= quantile, axis=0)
+        assert (below > level - 0.01).all()
+        if mixture.response.discrete:  # the smallest such integer
+            assert (quantile == np.floor(quantile)).all()
+            assert (mixture.cdf(quantile) >= level).all()
+            assert (mixture.below(quantile) < level).all()
+        else:
+            np.testing.assert_allclose(mixture.cdf(quantile), level, atol=1e-8)
+    lower, upper = mixture.interval(0.9)
+    assert (mixture.cdf(upper) - mixture.below(lower) >= 0.9 - 1e-9).all()
+
+
+@pytest.mark.parametrize("name", ["poisson", "negative-binomial", "ordinal"])
+def test_probabilities_sum_to_one(name):
+    mixture = mixture_of(name, lowest=3 if name == "ordinal" else 0)
+    values = mixture.response.levels if name == "ordinal" else np.arange(400.0)
+    log_p = np.array([mixture.log_density(y) for y in values])
+    np.testing.assert_allclose(np.exp(log_p).sum(axis=0), 1.0, atol=1e-4)
+    cdf = np.cumsum(np.exp(log_p), axis=0)
+    np.testing.assert_allclose(mixture.cdf(values[4]), cdf[4], atol=2e-4)
+    assert (mixture.log_density(values[0] - 1.0) == -np.inf).all()
+    assert (mixture.log_density(values[0] + 0.5) == -np.inf).all()
+
+
+def test_counts_of_any_size_have_quantiles():
+    means = np.array([[-30.0, 0.0, 7.0, 14.0, 20.0]])
+    mixture = ResponseMixture(response_of("poisson"), means, np.full((1, 5), 0.5), np.zeros((1, 0)))
+    lower, upper = mixture.interval(0.9)
+    spread = stats.norm.ppf([0.05, 0.95]) * np.sqrt(0.5)
+    np.testing.assert_allclose(lower[2:], np.exp(means[0, 2:] + spread[0]), rtol=2e-2)
+    np.testing.assert_allclose(upper[2:], np.exp(means[0, 2:] + spread[1]), rtol=2e-2)
+    assert lower[0] == upper[0] == 0.0
+
+
+def test_a_tail_without_variance_gives_the_median_and_says_so():
+    parameters = np.log([[0.6, 1.5]])
+    mixture = ResponseMixture(response_of("student-t"), np.array([[1.0, 2.0]]), np.full((1, 2), 0.1), parameters)
+    with pytest.warns(HeavyTailWarning, match="no variance"):
+        np.testing.assert_allclose(mixture.mean(), [1.0, 2.0], atol=1e-8)
+    assert (mixture.std() == np.inf).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_nan_stays_at_its_point(name):
+    mixture = mixture_of(name)
+    means = mixture.means.copy()
+    means[1, 2] = np.nan
+    with_nan = ResponseMixture(mixture.response, means, mixture.variances, mixture.parameters, mixture.log_weights)
+    found, expected = with_nan.quantile(0.5), mixture.quantile(0.5)
+    assert np.isnan(found[2])
+    np.testing.assert_array_equal(np.delete(found, 2), np.delete(expected, 2))

@@ -1,0 +1,129 @@
+"""The mixed model and the hierarchical GP that a prior is compared with are what statsmodels and an outside GP find."""
+
+import numpy as np
+import pytest
+
+from metaprior.hierarchical.families import fit_families
+from metaprior.prediction.batches import predict_tasks
+from metaprior.prediction.ensemble import Ensemble
+from metaprior.search import pooled_models as module
+from metaprior.search.family_search import FamilySearch, Option, training_tasks
+from metaprior.search.pooled_models import HIERARCHICAL_GP, MIXED_MODEL, pooled_models, pooled_option
+from metaprior.tasks.types import Task, TestTask
+
+TARGET_ONLY = [Option((0.0, 1.0))]
+POOLED = Option((0.5, 0.5))
+
+
+def draw_tasks(n_tasks, n_readings, rng, curved=False):
+    """Lines with an intercept and a slope of their own, and curves around them."""
+    tasks = []
+    for _ in range(n_tasks):
+        x, own = rng.uniform(-1, 1, (n_readings, 1)), rng.normal(size=2) * [0.8, 0.5]
+        y = 1 + 2 * x[:, 0] + own[0] + own[1] * x[:, 0] + 0.3 * rng.normal(size=n_readings)
+        if curved:
+            y += np.sin(4 * x[:, 0]) + 0.5 * np.sin(3 * x[:, 0] + rng.uniform(0, 6))
+        tasks.append(Task(x, y))
+    return tasks
+
+
+def as_test(task, n_context=4):
+    return TestTask(task.x[:n_context], task.y[:n_context], task.x[n_context:], task.y[n_context:])
+
+
+def moments(prior, tests):
+    predictive, _, _ = predict_tasks(Ensemble((prior,), np.ones(1)), tests)
+    return predictive.mean(), predictive.std()
+
+
+def best_linear_unbiased_prediction(result, center, test):
+    """Predict a new group from statsmodels' estimates: fixed effects with their covariance, random effects, noise."""
+    x = np.concatenate([test.x_context, test.x_query])[:, 0] - center
+    design, n = np.column_stack([np.ones(len(x)), x]), len(test.y_context)
+    # Of MixedLM, `cov_params` has the fixed effects first.
+    effects = np.asarray(result.cov_params())[:2, :2] + np.asarray(result.cov_re)
+    covariance = design @ effects @ design.T + result.scale * np.eye(len(x))
+    mean = design @ np.asarray(result.fe_params)
+    gain = np.linalg.solve(covariance[:n, :n], covariance[:n, n:])
+    variance = np.diag(covariance)[n:] - np.sum(gain * covariance[:n, n:], axis=0)
+    return mean[n:] + gain.T @ (test.y_context - mean[:n]), np.sqrt(variance)
+
+
+def test_the_mixed_model_is_that_of_statsmodels():
+    """By REML, with an intercept, at the mean of x, and a slope that are independent.
+
+    A hyper-prior of standard deviation 1.5 moves the logarithm of a standard deviation that n = 60 tasks determine by
+    about its distance to the center / (1.5^2 * 2 n), less than one percent, and predictions by less than that.
+    """
+    from statsmodels.regression.mixed_linear_model import MixedLM, MixedLMParams
+
+    rng = np.random.default_rng(0)
+    tasks = draw_tasks(60, 8, rng)
+    tests = [as_test(task) for task in draw_tasks(20, 12, rng)]
+    prior = pooled_models([[], tasks], 1, TARGET_ONLY, None, ())[MIXED_MODEL]
+    center = np.concatenate([task.x for task in tasks]).mean()
+    design = np.concatenate([np.column_stack([np.ones(len(task.y)), task.x - center]) for task in tasks])
+    group = np.repeat(np.arange(60), 8)
+    independent = MixedLMParams.from_components(fe_params=np.ones(2), cov_re=np.eye(2))
+    result = MixedLM(np.concatenate([task.y for task in tasks]), design, group, exog_re=design).fit(free=independent)
+    means, stds = moments(prior, tests)
+    for i, test in enumerate(tests):
+        mean, std = best_linear_unbiased_prediction(result, center, test)
+        np.testing.assert_allclose((means[i] - mean) / std, 0.0, atol=0.01)
+        np.testing.assert_allclose(stds[i], std, rtol=0.01)
+
+
+def test_the_hierarchical_gp_is_that_of_a_peer():
+    """The peer has other weak priors, and all readings in place of inducing points: a few percent of a prediction."""
+    from metaprior_studies.peers.hierarchical_gp import fit_hierarchical
+
+    rng = np.random.default_rng(0)
+    tasks = draw_tasks(24, 8, rng, curved=True)
+    tests = [as_test(task) for task in draw_tasks(20, 12, rng, curved=True)]
+    prior = pooled_models([[], tasks], 1, TARGET_ONLY, None, ())[HIERARCHICAL_GP]
+    peer = fit_hierarchical([], tasks, 0)
+    expected = peer.predict([Task(*test[:2]) for test in tests], [test.x_query for test in tests])
+    means, stds = moments(prior, tests)
+    differences = [(means[i] - each.mean()) / each.std() for i, each in enumerate(expected)]
+    assert np.sqrt(np.mean(np.square(differences))) < 0.1
+    ratios = [stds[i] / each.std() for i, each in enumerate(expected)]
+    assert np.mean(ratios) == pytest.approx(1.0, abs=0.05)
+
+
+def test_a_search_has_fitted_them_where_tasks_count_once(monkeypatch):
+    rng = np.random.default_rng(1)
+    environments = [draw_tasks(6, 5, rng), draw_tasks(6, 5, rng)]
+    search = FamilySearch(environments, 1, None, 0)
+    for option in (Option((0.0, 1.0)), Option((0.5, 0.5), environment=True), POOLED):
+        search.add(option)
+    fits = list(zip(search.options, search.fits, strict=True))
+    expected = pooled_models(environments, 1, search.options, None, ())
+    monkeypatch.setattr(module, "fit_families", None)
+    found = pooled_models(environments, 1, search.options, None, fits)
+    assert list(found) == list(expected) == [MIXED_MODEL, HIERARCHICAL_GP]
+    for name, prior in found.items():
+        assert prior.counts.tolist() == [1.0, 1.0]
+        assert not prior.layout.parts.environment
+        assert prior.n_components == 1  # one noise for all tasks
+        np.testing.assert_allclose(prior.theta, expected[name].theta, atol=0.02)  # from another start
+
+
+def test_only_environments_with_weight_take_part():
+    assert pooled_option([30, 10, 5], [Option((0.5, 0.0, 0.5)), Option((0.0, 0.0, 1.0))]).weights == pytest.approx(
+        (30 / 35, 0.0, 5 / 35)
+    )
+    rng = np.random.default_rng(2)
+    wild, tasks = [Task(task.x, 1e6 * task.y) for task in draw_tasks(5, 5, rng)], draw_tasks(5, 5, rng)
+    found = pooled_models([wild, tasks], 1, TARGET_ONLY, None, ())
+    alone = fit_families(training_tasks([[], tasks], 1, TARGET_ONLY[0]), False, None, simple=True)
+    assert list(alone.priors) == ["linear", "smooth"]
+    np.testing.assert_array_equal(found[MIXED_MODEL].theta, alone.priors["linear"].theta)
+
+
+def test_models_that_cannot_be_fitted_are_left_out(monkeypatch):
+    def fail(*_, **__):
+        raise np.linalg.LinAlgError
+
+    tasks = draw_tasks(3, 4, np.random.default_rng(3))
+    monkeypatch.setattr(module, "fit_families", fail)
+    assert pooled_models([tasks], 0, [Option((1.0,))], None, ()) == {}

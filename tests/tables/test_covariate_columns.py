@@ -1,0 +1,106 @@
+"""Covariates and categories in tables: recognized, missing, and taken from query or context."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from metaprior import MetaGPRegressor, MultiOutputMetaGP, predict_frame, tasks_from_frame
+from metaprior.tables.columns import TableWarning
+
+COLUMNS = {"task": "patient", "x": ["hours", "ward"], "y": "y"}
+
+
+def make_table(n=12, seed=0):
+    rng = np.random.default_rng(seed)
+    rows = []
+    for i in range(n):
+        age = float(rng.integers(40, 80))
+        for hours in rng.uniform(0, 10, 5).round(2):
+            ward = rng.choice(["a", "b"])
+            rows.append((f"p{i}", hours, ward, age, hours + age / 10 + (ward == "b") + 0.2 * rng.normal()))
+    return pd.DataFrame(rows, columns=["patient", "hours", "ward", "age", "y"])
+
+
+@pytest.fixture(scope="module")
+def meta():
+    with pytest.warns(TableWarning, match="column ward holds text, taken for categories"):
+        tasks = tasks_from_frame(make_table(), **COLUMNS, covariates="age")
+    return MetaGPRegressor(covariates="age", random_state=0).fit(target_tasks=tasks)
+
+
+def test_text_becomes_categories_and_covariates_the_last_columns(meta):
+    assert meta.feature_names_in_.tolist() == ["hours", "ward", "age"]
+    assert set(meta.column_levels_[1]) == {"a", "b"}
+    assert meta.covariates_ == (2,)
+
+
+def test_numbers_are_categories_if_told():
+    table = make_table().assign(ward=lambda rows: (rows["ward"] == "b").astype(int))
+    [(x, _), *_] = tasks_from_frame(table, **COLUMNS, categorical="ward")
+    assert x["ward"].dtype == "category"
+    assert x["hours"].dtype == float
+
+
+def test_numbers_with_a_bad_cell_are_still_an_error():
+    table = make_table().assign(hours=lambda rows: rows["hours"].astype(object))
+    table.loc[3, "hours"] = "ND"
+    with pytest.raises(ValueError, match='"ND" is not a number'):
+        tasks_from_frame(table, **COLUMNS)
+
+
+def test_missing_covariates_are_kept_and_other_missing_cells_refused():
+    table = make_table()
+    table.loc[table["patient"] == "p0", "age"] = np.nan
+    told = pytest.warns(TableWarning, match="covariate age is missing in 5 of 60 rows")
+    with pytest.warns(TableWarning, match="ward"), told:
+        tasks = tasks_from_frame(table, **COLUMNS, covariates="age")
+    assert tasks[0][0]["age"].isna().all()
+    table.loc[2, "ward"] = None
+    with pytest.raises(ValueError, match="1 in ward"):
+        tasks_from_frame(table, **COLUMNS, covariates="age")
+
+
+def predict(meta, context, query):
+    return predict_frame(meta, context, query, task="patient", x=["hours", "ward"], covariates="age", y="y")
+
+
+def test_covariates_come_from_the_query_or_from_the_context(meta):
+    rows = make_table(2, seed=4)
+    context, query = rows.iloc[::2], rows.drop(columns="y").iloc[1::2]
+    both = predict(meta, context, query)
+    np.testing.assert_allclose(predict(meta, context.drop(columns="age"), query)["mean"], both["mean"])
+    found = predict(meta, context, query.drop(columns="age"))
+    np.testing.assert_allclose(found["mean"], both["mean"])
+    assert "age" not in found
+    with pytest.warns(TableWarning, match="No table has the covariates 'age'"):
+        neither = predict(meta, context.drop(columns="age"), query.drop(columns="age"))
+    task = meta.adapt(context[["hours", "ward"]].assign(age=np.nan)[:3], context["y"][:3])
+    asked = query[query["patient"] == "p0"][["hours", "ward"]].assign(age=np.nan)
+    np.testing.assert_allclose(neither["mean"][: len(asked)], task.predict(asked))
+
+
+def test_covariates_that_disagree_are_refused(meta):
+    rows = make_table(2, seed=4)
+    with pytest.raises(ValueError, match=r"'age' of task 'p0' must have one value in context and query"):
+        predict(meta, rows, rows.assign(age=1.0))
+
+
+def test_covariates_that_vary_within_a_task_are_refused():
+    table = make_table()
+    table.loc[1, "age"] = 1.0
+    with pytest.warns(TableWarning, match="ward"):
+        tasks = tasks_from_frame(table, **COLUMNS, covariates="age")
+    with pytest.raises(ValueError, match=r"target_tasks\[0\]: covariate 'age' must have one value.*row 1\."):
+        MetaGPRegressor(covariates="age").fit(target_tasks=tasks)
+
+
+def test_covariates_that_no_table_has_are_told():
+    rows = make_table().assign(double=lambda table: 2.0 * table["y"]).drop(columns="ward")
+    columns = {"task": "patient", "x": "hours", "y": ["y", "double"]}
+    both = MultiOutputMetaGP(MetaGPRegressor(alpha=0.0, covariates="age", random_state=0))
+    both.fit(tasks_from_frame(rows, **columns, covariates="age"))
+    new = rows.drop(columns="age").head(5)
+    with pytest.warns(TableWarning, match="No table has the covariates 'age'"):
+        predicted = predict_frame(both, new, new, **columns, covariates="age")
+    assert predicted.columns[:2].tolist() == ["patient", "hours"]
+    assert np.allclose(predicted["mean_double"], 2.0 * predicted["mean_y"], rtol=0.02)
