@@ -1,0 +1,47 @@
+"""A prior with all its members in torch: a mixture of Gaussian processes, and its moments."""
+
+# pyright: reportMissingImports=false
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import Module, ModuleList
+
+from metaprior.botorch.torch_process import Components, Context, TorchProcess
+from metaprior.hierarchical.plain_arrays import arrays_of_readings
+
+
+class TorchMixture(Module):
+    """The members of a prior, with their weights and the calibration of their predictions."""
+
+    log_weights: Tensor  # (members,)
+
+    def __init__(self, model: Any):
+        super().__init__()
+        weighted = [(member, weight) for member, weight in zip(model.members, model.weights, strict=True) if weight > 0]
+        self.n_columns, self.spread = model.input_dim, float(model.spread)
+        self.processes: Any = ModuleList(TorchProcess(arrays_of_readings(member)) for member, _ in weighted)
+        self.register_buffer("log_weights", torch.as_tensor(np.log([weight for _, weight in weighted])))
+
+    def condition(self, x: Tensor, y: Tensor) -> list[Context]:
+        """Condition every member on readings."""
+        return [process.condition(x, y) for process in self.processes]
+
+    def predict(self, contexts: list[Context], x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return mean and covariance of the latent function at x, and the variance of the noise, (*batch,)."""
+        parts = [process.predict(context, x) for process, context in zip(self.processes, contexts, strict=True)]
+        log_weights = [part.log_weights + weight for part, weight in zip(parts, self.log_weights, strict=True)]
+        mean, covariance = _moments(parts, torch.cat(log_weights, -1).exp())
+        noise = torch.cat(log_weights, -1).exp() @ torch.cat([part.noise for part in parts])
+        return mean, self.spread**2 * covariance, self.spread**2 * noise
+
+
+def _moments(parts: list[Components], weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and covariance of a mixture of Gaussians, by the law of total covariance."""
+    means, weights = torch.cat([part.mean for part in parts], -2), weights.unsqueeze(-1)
+    mean = (weights * means).sum(-2)
+    off = means - mean.unsqueeze(-2)
+    within = (weights.unsqueeze(-1) * torch.cat([part.covariance for part in parts], -3)).sum(-3)
+    return mean, within + off.transpose(-2, -1) @ (weights * off)
