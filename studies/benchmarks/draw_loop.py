@@ -21,7 +21,6 @@ from metaprior.datasets import Sinusoid
 from metaprior.metrics import mean_and_standard_error
 from metaprior_studies.drawn_tasks import DrawnTasks
 from metaprior_studies.estimator_schemes import fit_and_score
-from metaprior_studies.real.real_study import ENVIRONMENTS, STUDIES
 from metaprior_studies.results_store import write_file
 
 PAPER_PRIOR: dict[str, Any] = {"mean": "mlp", "kernel": "mlp", "inference": "map"}
@@ -165,10 +164,14 @@ def sinusoid_draw(deviation: float, n_source: int, n_target: int, seed: Any) -> 
 
 def real_draw(name: str, n_target: int, seed: int) -> DrawnTasks:
     """Draw tasks of a real environment as `metaprior bench-data` does; the target tasks are its first `n_target`."""
+    from metaprior_studies.real.real_study import STUDIES  # imports JAX and tinygp, which simulations do not need
+
     tasks = STUDIES[name].draw(seed, _load(name))
     return tasks._replace(target=tasks.target[:n_target])
 
 
 @lru_cache
 def _load(name: str) -> Any:
+    from metaprior_studies.real.real_study import ENVIRONMENTS
+
     return ENVIRONMENTS[name]()

@@ -22,7 +22,7 @@ from metaprior.training.divergence import TrainingDiverged
 from metaprior_studies.commands.bench_data import Environment
 from metaprior_studies.environments.real_tables import colorado
 from metaprior_studies.real import real_study as real
-from metaprior_studies.real.real_results import COLUMNS, draw_picture, find, scheme_scores, table_rows, to_json, words
+from metaprior_studies.real.real_results import COLUMNS, find, scheme_scores, table_rows, to_json, words
 from metaprior_studies.real.real_study import (
     DEFAULT,
     GP,
@@ -203,7 +203,6 @@ def test_scores_are_means_over_draws_that_did_not_diverge():
     np.testing.assert_allclose([default.minus_target_only, default.minus_target_only_se], [gain.mean(), gain.sem()])
     np.testing.assert_allclose([default.rmse, default.rmse_se], [wide[DEFAULT].mean(), wide[DEFAULT].sem()])
     assert json.loads(json.dumps(to_json(made_up(n_draws=1)), allow_nan=False))["schemes"][0]["rmse_se"] is None
-    assert draw_picture("made up", table).startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("size", [1.0, 33.0, 3e3, 1e7])

@@ -12,22 +12,16 @@ import pytest
 from matplotlib.image import imread
 from test_claims import make_fig1, make_fig4, make_frames
 
+from metaprior_studies.reproduction.accuracy_picture import draw_fig4
 from metaprior_studies.reproduction.claims import judge
 from metaprior_studies.reproduction.comparisons import HOLDS, UNDECIDED
-from metaprior_studies.reproduction.html_report import CAPTIONS, claims_rows, make_report, render
-from metaprior_studies.reproduction.pictures import (
-    COLORS,
-    PICTURES,
-    draw_fig1,
-    draw_fig3,
-    draw_fig4,
-    draw_fig5,
-    draw_regime,
-)
+from metaprior_studies.reproduction.html_report import CAPTIONS, PICTURES, claims_rows, make_report, render
+from metaprior_studies.reproduction.pictures import COLORS, draw_fig1, draw_fig3, draw_fig5
+from metaprior_studies.reproduction.regime_picture import UNSURE, draw_regime
 from metaprior_studies.results_store import ResultsError
-from metaprior_studies.schema import FIGURES, GP, ORACLE_BAYES, POOLED, SCHEMES, WFEM
+from metaprior_studies.schema import FEW, FIGURES, GP, ORACLE_BAYES, POOLED, SCHEMES, WFEM
 
-PANELS = {"fig1": 2, "fig2": 4, "fig3": 2, "fig4": 2, "fig5": 2, "regime": 8}  # the regime's with a color bar each
+PANELS = {"fig1": 2, "fig2": 4, "fig3": 2, "fig4": 4, "fig5": 2, "regime": 6}  # the regime's with two color bars
 FACTS = {
     "command": "metaprior reproduce all --draws 12",
     "seconds": 345.0,
@@ -141,20 +135,27 @@ def test_a_distant_gp_does_not_squeeze_the_others():
     assert height[2] < 1.0
 
 
-def test_figure_4_has_a_panel_per_data_and_a_style_per_inference():
-    figure = draw_fig4(make_fig4(data=("features", "features, default prior", "pixels")))
-    titles = [axes.get_title().split(" (")[0] for axes in figure.axes]
-    assert titles == ["features", "features, default prior", "pixels"]
-    styles = {line.get_linestyle() for line in figure.axes[0].get_lines() if line.get_label() == WFEM}
-    assert styles == {"--", "-"}
+def test_figure_4_shows_paired_differences_on_the_same_axes():
+    frame = make_fig4(data=("features", "features, default prior", "pixels"))
+    panels = draw_fig4(frame).axes
+    titles = [axes.get_title().split(":")[0] for axes in panels]
+    assert titles == [f"{name}, {kind}" for kind in ("MAP", "SVGD") for name in dict.fromkeys(frame["data"])]
+    assert len({axes.get_ylim() for axes in panels}) == 1
+    line = next(line for line in panels[1].get_lines() if line.get_label() == WFEM)
+    rows = frame[(frame["data"] == "features, default prior") & (frame["inference"] == "map")]
+    rows = rows[rows["metric"] == "accuracy"].set_index("draw")
+    few = rows.loc[rows["scheme"] == FEW, "value"]
+    ours = rows[(rows["scheme"] == WFEM) & (rows["alpha"] == line.get_xdata()[3])]["value"]
+    assert line.get_ydata()[3] == pytest.approx(100 * (ours - few).mean())
+    assert "not meta-trained: -20" in panels[0].texts[0].get_text()  # far below the axis
 
 
-def test_regime_map_writes_numbers_and_dots(frames):
+def test_regime_map_writes_numbers_where_they_are_certain(frames):
     left, right = draw_regime(frames["regime"]).axes[:2]
     assert sorted(text.get_text() for text in left.texts) == ["0", "0", "0", "0.5"]
     gains = sorted(text.get_text() for text in right.texts)
-    assert gains[0] in ("+49", "+50", "+51")
-    assert gains[1:] == ["·"] * 3
+    assert gains[0] in ("49", "50", "51")
+    assert gains[1:] == [UNSURE] * 3
 
 
 def test_report_is_whole(whole, claims):

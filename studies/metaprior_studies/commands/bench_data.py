@@ -78,9 +78,9 @@ def _with_data(name: Environment, draws: int) -> list[Any]:
 
 def _conclude(tables: "dict[str, pd.DataFrame]", folder: Path, as_json: bool) -> None:
     """Draw a figure per environment, and print the results as tables or JSON."""
+    from metaprior_studies.real.real_picture import draw_picture
     from metaprior_studies.real.real_results import (
         COLUMNS,
-        draw_picture,
         find,
         scheme_scores,
         table_rows,

@@ -8,21 +8,29 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from metaprior.estimators.baselines import BASELINES, score_baseline
 from metaprior.estimators.classifier import MetaGPClassifier
 from metaprior.gp.kernels import RBFKernel
 from metaprior.metrics import report
-from metaprior.plots.style import tidy
+from metaprior.plots.style import as_bytes
 from metaprior_studies.demo.rows import DEFAULT, OnFit, Rows, Scorer, by_scheme, score_draws, with_error
 from metaprior_studies.drawn_tasks import DrawnTasks
 from metaprior_studies.environments.episodes import FewShot
 from metaprior_studies.environments.generated import generated_images
 from metaprior_studies.environments.images import DataMissing, features
 from metaprior_studies.estimator_schemes import EstimatorScheme, fit_and_score
+from metaprior_studies.paired_rows import color_of, describe, draw_rows, explain_colors, find_limits, interval_of
+from metaprior_studies.reproduction.comparisons import above, below, difference
 
 METRICS = ("accuracy", "probability_accuracy", "log_loss", "brier", "calibration_error")
-PLAIN = "GP, RBF on the inputs"
+PLAIN, CLASS_MEANS = "GP, RBF on the inputs", "nearest class mean"
+DRAWN = {  # metrics in the figure: their labels, and when the default is better
+    "accuracy": ("accuracy (share of labels)", above(0.0)),
+    "log_loss": ("log loss (nats per label)", below(0.0)),
+    "calibration_error": ("expected calibration error", below(0.0)),
+}
 
 
 @dataclass(frozen=True)
@@ -116,28 +124,29 @@ def summary(rows: Rows) -> list[tuple[str, ...]]:
 
 
 def draw_figure(rows: Rows, title: str, path: Path) -> None:
-    """Plot accuracy, log loss and calibration error: a dot per draw, and the mean with its 95% interval."""
+    """Plot scores of the default minus those of every other scheme, paired by draw, with 95% intervals over draws.
+
+    The axes fit all but nearest class means, which may be far outside: then they are arrows.
+    """
     from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator, NullLocator
 
     schemes = by_scheme(rows)
+    default = schemes.pop(DEFAULT)
+    shown = np.array([name != CLASS_MEANS for name in schemes])
+    places = np.arange(len(schemes), dtype=float)
     figure = Figure(figsize=(12, 4.4), layout="constrained")
     panels = figure.subplots(1, 3, sharey=True)
-    metrics = {"accuracy": "accuracy", "log_loss": "log loss", "calibration_error": "expected calibration error"}
-    for axes, (metric, label) in zip(panels, metrics.items(), strict=True):
-        for row, figures in enumerate(schemes.values()):
-            values = figures[metric]
-            half = 1.96 * np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
-            axes.plot(values, np.full(len(values), row), "o", color="#9ecae1", markersize=5)
-            axes.errorbar(values.mean(), row, xerr=half, fmt="|", color="#08519c", markersize=16, capsize=4)
+    for axes, (metric, (label, rule)) in zip(panels, DRAWN.items(), strict=True):
+        found = [
+            difference(metric, name, rule, pd.Series(default[metric]), pd.Series(scores[metric]))
+            for name, scores in schemes.items()
+        ]
+        values = np.array([interval_of(each) for each in found])
+        draw_rows(axes, places, values, [color_of(each) for each in found], find_limits(values[shown]), form=".3f")
         axes.set_xlabel(label)
-        if metric == "log_loss":
-            axes.set_xscale("log")  # one overconfident baseline would squeeze the others
-            axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0)))
-            axes.xaxis.set_major_formatter("{x:g}")
-            axes.xaxis.set_minor_locator(NullLocator())
-        tidy(axes, "x")
-    panels[0].set_yticks(range(len(schemes)), list(schemes))
+    panels[0].set_yticks(places, list(schemes))
     panels[0].invert_yaxis()
-    figure.suptitle(title, fontsize=11)
-    figure.savefig(path, dpi=120)
+    panels[0].set_ylabel(f"{DEFAULT}, minus ...")
+    figure.suptitle(f"{title}: {describe(len(default['accuracy']))}", fontsize=11)
+    explain_colors(figure, "the default is better", "worse")
+    path.write_bytes(as_bytes(figure))

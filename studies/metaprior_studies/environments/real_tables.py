@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy.sparse.csgraph import connected_components
 
+from metaprior.checks import check_choice
 from metaprior.tasks.types import Task
 from metaprior_studies.environments.grouped_tasks import GroupedTasks, tasks_of_rows
 from metaprior_studies.environments.images import find_folder
@@ -39,14 +40,29 @@ The code at https://github.com/jonasrothfuss/pacoh_nn downloads berkeley_data.ma
 https://db.csail.mit.edu/labdata/labdata.html: a struct berkeley_data of data (degrees Celsius, 1441 rows per day for
 the minutes from midnight to midnight, a column per sensor), coords (meters, a row per sensor) and usedDays."""
 
+# name -> title, folder, files, what to get
+PLACES = {
+    "colorado": ("The Colorado climate", "colorado_climate", ("stations.csv", "monthly.csv.gz"), COLORADO),
+    "physionet-gcs": ("PhysioNet 2012", "physionet2012", ("patients.csv", "GCS.csv.gz"), PHYSIONET),
+    "physionet-hct": ("PhysioNet 2012", "physionet2012", ("patients.csv", "HCT.csv.gz"), PHYSIONET),
+    "ujiindoorloc": ("UJIIndoorLoc", "ujiindoorloc", ("radiomap_tasks.csv.gz",), UJIINDOORLOC),
+    "intel-berkeley": ("Intel Berkeley", "intel_berkeley", ("berkeley_data.mat",), INTEL_BERKELEY),
+}
+
+
+def find_files(name: str, root: Path | str | None = None) -> list[Path]:
+    """Return the files of a data set of `metaprior bench-data`, or raise an error that says what to download."""
+    title, folder, files, advice = PLACES[check_choice("name", name, tuple(PLACES))]
+    place = find_folder(title, root, folder, files, advice)
+    return [place / file for file in files]
+
 
 def colorado(root: Path | str | None = None, n_context: int = 5) -> GroupedTasks:
     """Mean daily maximum temperature (degrees Celsius) by month, x = 1..12; a task is a year at a station.
 
     The source are stations on the plains, the target stations in the mountains, both 1895-1997. A group is a station.
     """
-    folder = find_folder("The Colorado climate", root, "colorado_climate", ("stations.csv", "monthly.csv.gz"), COLORADO)
-    stations, path = folder / "stations.csv", folder / "monthly.csv.gz"
+    stations, path = find_files("colorado", root)
     elevations = read_columns(stations, ("station", "elev_m"))
     rows = read_columns(path, ("station", "year", "month", "tmax"), optional="tmax")
     elevation = look_up(path, rows["station"], stations, elevations)
@@ -82,8 +98,7 @@ def ujiindoorloc(root: Path | str | None = None, target_building: int = 1, n_con
     """
     if target_building not in (1, 2):
         raise ValueError(f"target_building must be 1 or 2, as building 0 is the source; got {target_building!r}.")
-    folder = find_folder("UJIIndoorLoc", root, "ujiindoorloc", ("radiomap_tasks.csv.gz",), UJIINDOORLOC)
-    path = folder / "radiomap_tasks.csv.gz"
+    [path] = find_files("ujiindoorloc", root)
     rows = read_columns(path, ("building", "wap", "x_m", "y_m", "floor", "rssi_dbm"), optional="rssi_dbm")
     heard = rows[rows["rssi_dbm"].notna()]
     columns = (("wap",), ("x_m", "y_m", "floor"), "rssi_dbm", LEAST_POSITIONS)
@@ -105,8 +120,7 @@ def intel_berkeley(root: Path | str | None = None, n_context: int = 5) -> Groupe
     day's first, and so are readings that are missing or outside 10 to 45 degrees. (The published file has one such
     reading, of 4.2 degrees, between half hours.)
     """
-    folder = find_folder("Intel Berkeley", root, "intel_berkeley", ("berkeley_data.mat",), INTEL_BERKELEY)
-    path = folder / "berkeley_data.mat"
+    [path] = find_files("intel-berkeley", root)
     data, coords, days = read_struct(path, "berkeley_data", ("data", "coords", "usedDays"))
     expected = (MINUTES * days.size, len(coords))
     if data.shape != expected or coords.shape != (len(coords), 2) or not np.isfinite(coords).all():
@@ -126,9 +140,7 @@ def intel_berkeley(root: Path | str | None = None, n_context: int = 5) -> Groupe
 
 
 def _physionet(measure: str, root: Path | str | None, n_context: int) -> GroupedTasks:
-    files = ("patients.csv", f"{measure}.csv.gz")
-    folder = find_folder("PhysioNet 2012", root, "physionet2012", files, PHYSIONET)
-    patients, path = (folder / file for file in files)
+    patients, path = find_files(f"physionet-{measure.lower()}", root)
     units = read_columns(patients, ("RecordID", "ICUType"))
     rows = read_columns(path, ("RecordID", "t", "y"), optional="y")
     unit, measured = look_up(path, rows["RecordID"], patients, units), rows["y"].notna()

@@ -5,11 +5,12 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from metaprior.plots.style import LINE, POINTS, TRUTH, as_bytes, tidy
+from metaprior.plots.style import LINE, POINTS, as_bytes
+from metaprior_studies.paired_rows import GRAY, draw_rows
 from metaprior_studies.peers.comparison import ALL, BETTER, WORSE, compare, found, others
 from metaprior_studies.peers.contestants import LABELS
 
-GRAY = "0.55"
+COLORS = {BETTER: LINE, WORSE: POINTS}
 # Of both metrics: a ratio of RMSE, a difference of NLL.
 XLABELS = ("RMSE of {} / RMSE of the other (left is better)", "NLL of {} − NLL of the other (left is better)")
 EQUAL, RANGES = (1.0, 0.0), ((0.45, 1.35), (-1.3, 0.5))
@@ -31,29 +32,15 @@ def draw_forest(frame: Any, reference: str) -> bytes:
         panels = part.subplots(1, len(columns), sharex=True, sharey=True, squeeze=False)[0]
         for axes, other, of_other in zip(panels, columns, differences, strict=True):
             values = np.array([each[3 * number : 3 * number + 3] for each in of_other])
-            _draw(axes, places, values, [each.verdicts()[number] for each in of_other], EQUAL[number], RANGES[number])
+            colors = [COLORS.get(each.verdicts()[number], GRAY) for each in of_other]
+            draw_rows(axes, places, values, colors, RANGES[number], EQUAL[number])
             axes.set_title(LABELS.get(other, other).replace(", ", ",\n"), fontsize=10)
         panels[0].set_xscale("linear" if number else "log")
         panels[0].set_xticks(TICKS[number], [f"{tick:g}" for tick in TICKS[number]])
         panels[0].set_xticks([], minor=True)
-        panels[0].set_xlim(RANGES[number])
         panels[0].set_yticks(places, rows)
         panels[0].set_ylim(places[-1] + 0.6, -0.6)
         part.supxlabel(label.format(reference), fontsize=10)
-    colors = f"blue: {reference} is better; orange: worse; gray: the 95% interval over draws includes equality"
-    figure.suptitle(colors, fontsize=10)
+    words = f"blue: {reference} is better; orange: worse; gray: the 95% interval over draws includes equality"
+    figure.suptitle(words, fontsize=10)
     return as_bytes(figure)
-
-
-def _draw(axes: Any, places: Any, values: Any, verdicts: list[str], equal: float, limits: tuple[float, float]) -> None:
-    colors = [{BETTER: LINE, WORSE: POINTS}.get(verdict, GRAY) for verdict in verdicts]
-    axes.axvline(equal, color=TRUTH, linewidth=1.0, linestyle="--", zorder=1)
-    axes.hlines(places, values[:, 1], values[:, 2], colors=colors, linewidth=2)
-    inside = (values[:, 0] >= limits[0]) & (values[:, 0] <= limits[1])
-    for place, value, shown, color in zip(places, values[:, 0], inside, colors, strict=True):
-        if not np.isfinite(value):
-            continue
-        marker = "o" if shown else "<" if value < limits[0] else ">"
-        axes.plot(np.clip(value, *limits), place, marker=marker, color=color, markersize=5, clip_on=shown, zorder=3)
-    tidy(axes, "x")
-    axes.tick_params(axis="y", length=0)

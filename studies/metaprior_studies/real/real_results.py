@@ -1,4 +1,4 @@
-"""Results on real environments: a table, a figure, and sentences that answer the main questions."""
+"""Results on real environments: a table, and sentences that answer the main questions."""
 
 import math
 from collections.abc import Sequence
@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from metaprior.checks import counted
 from metaprior.files import nan_to_none
 from metaprior.metrics import mean_and_standard_error
-from metaprior.plots.style import LINE, POINTS, as_bytes, tidy
 from metaprior_studies.real.real_study import DEFAULT, GP, MANY, PER_TASK, POOLED, TARGET_ONLY
 from metaprior_studies.reproduction.comparisons import (
     HOLDS,
@@ -26,7 +24,6 @@ from metaprior_studies.reproduction.comparisons import (
     measure,
     values,
 )
-from metaprior_studies.reproduction.pictures import NLL_TICKS
 
 COMPARED = {"rmse": "RMSE", "nll": "NLL"}
 LEAST_COVERAGE, MOST_COVERAGE = 0.85, 0.95  # of 90% intervals
@@ -68,9 +65,17 @@ class Findings:
         ]
 
 
+def list_schemes(table: pd.DataFrame) -> list[str]:
+    """Return the schemes of a table, baselines first and the default last."""
+    found = [str(scheme) for scheme in dict.fromkeys(table["scheme"])]
+    baselines = [scheme for scheme in (PER_TASK, GP, TARGET_ONLY, POOLED) if scheme in found]
+    last = [scheme for scheme in (DEFAULT, MANY) if scheme in found]
+    return [*baselines, *(scheme for scheme in found if scheme not in (*baselines, *last)), *last]
+
+
 def scheme_scores(table: pd.DataFrame) -> list[SchemeScores]:
     """Return the scores of every scheme, baselines first."""
-    return [_scores_of(table, scheme) for scheme in _schemes(table)]
+    return [_scores_of(table, scheme) for scheme in list_schemes(table)]
 
 
 def find(table: pd.DataFrame) -> Findings:
@@ -81,7 +86,7 @@ def find(table: pd.DataFrame) -> Findings:
             for metric in COMPARED
             for other in (TARGET_ONLY, POOLED)
         ]
-        for scheme in _schemes(table)
+        for scheme in list_schemes(table)
         if scheme.startswith("WFEM")
     }
     per_task = [
@@ -141,37 +146,6 @@ def to_json(table: pd.DataFrame) -> dict[str, Any]:
         "words": words(findings),
     }
     return nan_to_none(content)
-
-
-def draw_picture(name: str, table: pd.DataFrame) -> bytes:
-    """Plot RMSE and NLL of every scheme with their standard errors, as PNG."""
-    scores = scheme_scores(table)
-    figure = Figure(figsize=(10, 0.9 + 0.38 * len(scores)), layout="constrained")
-    rows = np.arange(len(scores))
-    for axes, (metric, label) in zip(figure.subplots(1, 2, sharey=True), COMPARED.items(), strict=True):
-        mean = np.array([getattr(each, metric) for each in scores])
-        error = np.nan_to_num([getattr(each, f"{metric}_se") for each in scores])
-        colors = [POINTS if each.scheme == DEFAULT else LINE for each in scores]
-        axes.hlines(rows, mean - error, mean + error, colors=colors, linewidth=2)
-        axes.scatter(mean, rows, color=colors, s=30, zorder=3)
-        axes.set_xlabel(f"{label}: mean ± standard error over draws")
-        if metric == "nll" and np.nanmax(mean) > 10 * max(np.nanmedian(mean), 1.0):  # else one hides the others
-            axes.set_xscale("symlog", linthresh=1.0)
-            low, high = axes.get_xlim()
-            ticks = [tick for tick in NLL_TICKS if low <= tick <= high]
-            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        tidy(axes, "x")
-        axes.set_yticks(rows, [each.scheme for each in scores])
-    figure.axes[0].invert_yaxis()
-    figure.suptitle(f"{name} ({table['draw'].nunique()} draws)", fontsize=11)
-    return as_bytes(figure)
-
-
-def _schemes(table: pd.DataFrame) -> list[str]:
-    found = [str(scheme) for scheme in dict.fromkeys(table["scheme"])]
-    baselines = [scheme for scheme in (PER_TASK, GP, TARGET_ONLY, POOLED) if scheme in found]
-    last = [scheme for scheme in (DEFAULT, MANY) if scheme in found]
-    return [*baselines, *(scheme for scheme in found if scheme not in (*baselines, *last)), *last]
 
 
 def _scores_of(table: pd.DataFrame, scheme: str) -> SchemeScores:

@@ -1,17 +1,14 @@
-"""Draw the paper's five figures and the regime map from tidy results: means over draws with 95% bands."""
+"""Draw the paper's figures 1, 2, 3 and 5 from tidy results: means over draws with 95% bands."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from metaprior.plots.style import BAND, LINE, POINTS, TRUTH, tidy
-from metaprior_studies.reproduction.tables import regime_table
 from metaprior_studies.schema import ALL, AUTO, FEW, GP, ORACLE_BAYES, ORACLE_GP, POOLED, SCHEMES, WFEM
 
 # Okabe and Ito's color-blind-safe palette; a scheme has the same color in every figure.
@@ -26,8 +23,7 @@ COLORS = {
     ORACLE_BAYES: "#333333",
 }
 ORACLES = {ORACLE_GP: (0, (1, 1.5)), ORACLE_BAYES: (0, (4, 1.5, 1, 1.5))}  # dotted and dash-dotted
-METRICS = {"rmse": "test RMSE", "nll": "negative log likelihood per sample", "accuracy": "test accuracy"}
-STYLES = {"map": (0, (4, 2)), "svgd": "-"}
+METRICS = {"rmse": "test RMSE", "nll": "negative log likelihood per sample"}
 NLL_TICKS = (-2, -1, -0.5, 0, 0.5, 1, 2, 5, 10, 20, 50, 100)
 
 
@@ -63,32 +59,12 @@ def draw_fig3(frame: pd.DataFrame) -> Figure:
     return _two_panels(frame, "beta", "beta, the share of source tasks (alpha = beta)")
 
 
-def draw_fig4(frame: pd.DataFrame) -> Figure:
-    """Plot accuracy against alpha, a panel per data set; MAP dashed, SVGD solid."""
-    names = list(dict.fromkeys(str(name) for name in frame["data"]))
-    figure = Figure(figsize=(4.6 * max(len(names), 2), 5.2), layout="constrained")
-    for axes, name in zip(figure.subplots(1, len(names), squeeze=False).flat, names, strict=True):
-        for inference, style in STYLES.items():
-            part = frame[(frame["data"] == name) & frame["inference"].isin([inference, "none"])]
-            _against_alpha(axes, part, "accuracy", style)
-        n_draws = frame.loc[frame["data"] == name, "draw"].nunique()
-        axes.set_title(f"{name} ({n_draws} draws)", fontsize=10)
-        axes.set_xlabel("alpha, the weight of the source tasks")
-        _scale(axes, "accuracy")
-        tidy(axes)
-    shown = [scheme for scheme in SCHEMES if scheme in set(frame["scheme"])]
-    handles = [Line2D([], [], color=COLORS[scheme], label=scheme) for scheme in shown]
-    handles += [Line2D([], [], color="black", linestyle=style, label=key.upper()) for key, style in STYLES.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
-    return figure
-
-
 def draw_fig5(frame: pd.DataFrame) -> Figure:
     """Plot RMSE and negative log likelihood of WFEM against alpha; other schemes are horizontal lines."""
     figure = Figure(figsize=(11, 5.2), layout="constrained")
     panels = figure.subplots(1, 2)
     for axes, metric in zip(panels, ("rmse", "nll"), strict=True):
-        _against_alpha(axes, frame, metric, "-")
+        _against_alpha(axes, frame, metric)
         axes.set_xlabel("alpha, the weight of the source tasks")
         _scale(axes, metric)
         tidy(axes)
@@ -96,36 +72,6 @@ def draw_fig5(frame: pd.DataFrame) -> Figure:
     return figure
 
 
-def draw_regime(frame: pd.DataFrame) -> Figure:
-    """Draw heat maps over deviation and number of target tasks: best alpha (left), gain over target-only (right)."""
-    table: Any = regime_table(frame)
-    scales = sorted(table["prior_std"].unique())
-    most = max(1.0, float(np.nanmax(table["gain"].to_numpy(), initial=1.0)))
-    figure = Figure(figsize=(11, 0.9 + 2.9 * len(scales)), layout="constrained")
-    panels = figure.subplots(len(scales), 2, squeeze=False)
-    for (left, right), prior_std in zip(panels, scales, strict=True):
-        cells = table[table["prior_std"] == prior_std]
-        shown = [
-            (left, "best_alpha", (0.0, 1.0), "cividis", "best alpha"),
-            (right, "gain", (0.0, most), "YlGnBu", "gain of WFEM over target-only, % of RMSE"),
-        ]
-        for axes, column, limits, colors, title in shown:
-            image = _heat(axes, cells, column, limits, colors)
-            axes.set_title(f"{title} (sigma_P = {prior_std:g})", fontsize=10)
-            figure.colorbar(image, ax=axes, shrink=0.9)
-    figure.supxlabel("deviation of the target from the source", fontsize=10)
-    figure.supylabel("number of target tasks", fontsize=10)
-    return figure
-
-
-PICTURES: dict[str, Callable[[pd.DataFrame], Figure]] = {
-    "fig1": draw_fig1,
-    "fig2": draw_fig2,
-    "fig3": draw_fig3,
-    "fig4": draw_fig4,
-    "fig5": draw_fig5,
-    "regime": draw_regime,
-}
 _RING = {"marker": "o", "markersize": 8, "markerfacecolor": "none", "markeredgewidth": 1.6}
 _DOTS = {"color": POINTS, "linestyle": "", "marker": "o", "markersize": 6, "markeredgecolor": "white", "zorder": 5}
 
@@ -162,7 +108,7 @@ def _line(axes: Any, x: np.ndarray, mean: np.ndarray, half: np.ndarray, scheme: 
         axes.fill_between(x, mean - half, mean + half, color=color, alpha=0.18, linewidth=0)
 
 
-def _against_alpha(axes: Any, frame: Any, metric: str, style: Any) -> None:
+def _against_alpha(axes: Any, frame: Any, metric: str) -> None:
     """Plot WFEM as a line over alpha, and schemes without alpha as horizontal lines."""
     rows = _finite(frame, metric)
     for scheme in SCHEMES:
@@ -176,7 +122,7 @@ def _against_alpha(axes: Any, frame: Any, metric: str, style: Any) -> None:
             x, mean, half = np.array([0.0, 1.0]), np.repeat(mean, 2), np.repeat(half, 2)
         if scheme == POOLED:  # pooled is WFEM at alpha = beta
             axes.plot(found["beta"].iloc[0], mean[0], color=COLORS[scheme], zorder=4, **_RING)
-        line = ORACLES.get(scheme, style)
+        line = ORACLES.get(scheme, "-")
         width, order = 1.2 if scheme in ORACLES else 2.4 if scheme == WFEM else 1.5, 3 if scheme == WFEM else 2
         marker = "o" if scheme == WFEM else ""
         style_of_line = {"color": COLORS[scheme], "linestyle": line, "linewidth": width, "zorder": order}
@@ -204,12 +150,10 @@ def _scale(axes: Any, metric: str) -> None:
     if metric == "rmse":
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)))
-    elif metric == "nll":  # may be negative: linear up to 1, logarithmic above
+    else:  # the negative log likelihood may be negative: linear up to 1, logarithmic above
         axes.set_yscale("symlog", linthresh=1.0)
         low, high = axes.get_ylim()
         axes.set_yticks([tick for tick in NLL_TICKS if low <= tick <= high])
-    else:
-        return
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
 
@@ -226,24 +170,3 @@ def _legend(figure: Figure, axes: Any) -> None:
 def _curves(rows: Any) -> Sequence[np.ndarray]:
     mean, lower, upper = (rows[rows["metric"] == metric].sort_values("x") for metric in ("mean", "lower", "upper"))
     return [part.to_numpy() for part in (mean["x"], mean["value"], lower["value"], upper["value"])]
-
-
-def _heat(axes: Any, cells: Any, column: str, limits: tuple[float, float], colors: str) -> Any:
-    """Draw a heat map with numbers; a dot if the interval of the gain includes zero."""
-    grid = cells.pivot(index="n_target", columns="deviation", values=column).sort_index()
-    image = axes.imshow(grid, cmap=colors, vmin=limits[0], vmax=limits[1], aspect="auto", origin="lower")
-    axes.set_xticks(range(len(grid.columns)), [f"{deviation:g}" for deviation in grid.columns])
-    axes.set_yticks(range(len(grid.index)), [f"{count:g}" for count in grid.index])
-    axes.spines[:].set_visible(False)
-    for cell in cells.itertuples():
-        value = getattr(cell, column)
-        sure = cell.low > 0.0 or cell.high < 0.0
-        text = (
-            "" if math.isnan(value) else f"{value:.2g}" if column == "best_alpha" else f"{value:+.0f}" if sure else "·"
-        )
-        place = (grid.columns.get_loc(cell.deviation), grid.index.get_loc(cell.n_target))
-        red, green, blue, _ = image.cmap(image.norm(value))
-        dark = 0.3 * red + 0.59 * green + 0.11 * blue < 0.5
-        size, color = 18 if text == "·" else 9, "white" if dark else "black"
-        axes.text(*place, text, ha="center", va="center", fontsize=size, color=color)
-    return image

@@ -1,0 +1,1 @@
+"""Tuning hyper-parameters: tabulated scores, and optimizers that are compared on them."""
