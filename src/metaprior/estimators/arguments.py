@@ -144,18 +144,6 @@ def check_columns(meta: Any, environments: NamedEnvironments) -> None:
         raise ValueError(Message(given, advice))
 
 
-def check_engine(meta: Any, engine: str) -> None:
-    """Raise if a likelihood is not for the engine that other parameters ask for."""
-    if engine == "gradient" and meta.likelihood not in ("gaussian", "bernoulli"):
-        given = Argument("likelihood", meta.likelihood)
-        defaults = ", ".join(GRADIENT_ONLY)
-        raise ValueError(
-            Message(
-                given, f" is for hierarchical priors: leave {defaults} at their defaults, and validation_tasks out."
-            )
-        )
-
-
 def leaves_all_to_default(meta: Any, tests: Any) -> bool:
     """Return whether the estimator leaves everything to the default that only gradient-based training has."""
     if tests is not None:

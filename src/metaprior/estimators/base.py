@@ -18,7 +18,6 @@ from metaprior.estimators.arguments import (
     OUTPUTS,
     NamedEnvironments,
     check_columns,
-    check_engine,
     check_parameters,
     leaves_all_to_default,
     reject_renamed_parameters,
@@ -106,7 +105,6 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
             check_integer("patience", patience, least=1)
         features = Features(asked=(self.covariates, self.categorical))
         engine = "hierarchical" if leaves_all_to_default(self, validation_tasks) else "gradient"
-        check_engine(self, engine)
         environments = self._read_environments(source_tasks, target_tasks, target, features, engine)
         check_columns(self, environments)
         features.warn_if_mixed()

@@ -13,6 +13,7 @@ from metaprior.checks import Argument, Message, check_noise, draw_seed
 from metaprior.estimators.arguments import NamedEnvironments, auto_settings, warn_if_few_target_tasks
 from metaprior.estimators.fitted_prior import FittedPrior
 from metaprior.estimators.fitting import FitPlan, FittedMembers, run_fit
+from metaprior.estimators.outcomes import response_of
 from metaprior.estimators.task_sources import StreamedTasks, TaskSource, make_source
 from metaprior.gp.choices import families, resolve_encoder, resolve_kernel, resolve_mean
 from metaprior.gp.forked import check_not_forked
@@ -29,7 +30,7 @@ from metaprior.training.checkpoint import fingerprint
 from metaprior.training.devices import broadcast_from_first, check_n_devices, check_same_tasks
 from metaprior.training.many_runs import TrainingOptions
 
-DEFAULT_STEPS = {"gaussian": 2000, "bernoulli": 1000}
+DEFAULT_STEPS, LABEL_STEPS = 2000, 1000
 
 
 def fit_prior(
@@ -96,7 +97,8 @@ def adjust_label_mean(settings: Settings, classes: np.ndarray | None) -> Setting
 
 def resolve_families(meta: Any, settings: Settings, input_dim: int, method: Method | None) -> dict[str, Settings]:
     """Return the settings for every kernel to choose from, by name."""
-    kernels = families(settings.kernel, input_dim, settings.encoder, meta.likelihood == "bernoulli")
+    n_inputs = input_dim - (settings.exposure is not None)
+    kernels = families(settings.kernel, n_inputs, settings.encoder, meta.likelihood == "bernoulli")
     if isinstance(method, Laplace):  # networks have too many parameters for it
         kernels = dict(list(kernels.items())[:1])
     return {
@@ -112,11 +114,15 @@ def make_plan(
     settings = replace(resolve_parameters(meta), kinds=environments.kinds)
     if meta.likelihood == "bernoulli":
         settings = adjust_label_mean(settings, meta.classes_)
+    elif meta.likelihood != "gaussian":
+        response, exposure = response_of(meta)
+        settings = replace(settings, response=response, exposure=exposure)
     target = environments.target
     source = make_source(environments.tasks, meta.batch_size, meta.likelihood == "bernoulli")
     options = resolve_weights(meta.alpha, environments.names, source.counts(meta.alpha), target)
     method = source.method(resolve_inference(meta.inference))
-    n_steps = DEFAULT_STEPS[meta.likelihood] if meta.n_steps is None else int(meta.n_steps)
+    default_steps = LABEL_STEPS if meta.likelihood == "bernoulli" else DEFAULT_STEPS
+    n_steps = default_steps if meta.n_steps is None else int(meta.n_steps)
     known = resolve_families(meta, settings, environments.width, method)
     check_same_tasks(environments.tasks, meta.search_time)
     training = TrainingOptions(

@@ -8,8 +8,7 @@ import numpy as np
 
 from metaprior.checks import Argument, Message, check_noise, warn_caller
 from metaprior.estimators.arguments import OUTPUTS, NamedEnvironments
-from metaprior.prediction.response_mixtures import make_response
-from metaprior.prediction.responses import Response
+from metaprior.estimators.outcomes import response_of
 from metaprior.progress import progress_bar
 from metaprior.search.covariate_search import covariate_candidates
 from metaprior.search.family_choice import FamilyChoice, choose_members, choose_untested, without_test
@@ -27,7 +26,6 @@ from metaprior.search.weights import (
 )
 from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.context_rules import as_context_rule
-from metaprior.tasks.outcome_rules import Levels
 from metaprior.tasks.thinning import thin_task
 from metaprior.tasks.types import Task
 
@@ -66,7 +64,7 @@ def compare_priors(
         if meta.likelihood == "bernoulli":
             return labels_without_test(sample, target, options, _n_shared(meta), environments.kinds), sample
         if meta.likelihood != "gaussian":
-            return responses_without_test(sample, target, options, *_response(meta)), sample
+            return responses_without_test(sample, target, options, *response_of(meta)), sample
         noise_std, kinds = check_noise(meta.noise_std), environments.kinds
         chosen = without_test(sample, target, options, noise_std, kinds)
         return chosen._replace(pooled=pooled_models(sample, target, options, noise_std, (), kinds)), sample
@@ -205,14 +203,8 @@ def _make_search(
     if meta.likelihood == "bernoulli":
         return LabelSearch(sample, target, _n_shared(meta), seed, held_out, meta.calibrate, rule, kinds)
     if meta.likelihood != "gaussian":
-        return ResponseSearch(sample, target, *_response(meta), seed, held_out, rule)
+        return ResponseSearch(sample, target, *response_of(meta), seed, held_out, rule)
     return FamilySearch(sample, target, check_noise(meta.noise_std), seed, held_out, rule, kinds)
-
-
-def _response(meta: Any) -> tuple[Response, int | None]:
-    """Return the response of a regressor, and the column of the exposure."""
-    levels = meta._outcomes.levels or Levels(0, 0)
-    return make_response(meta.likelihood, levels.number, levels.lowest), meta._exposure
 
 
 def _n_shared(meta: Any) -> int | None:

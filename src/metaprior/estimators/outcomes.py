@@ -1,11 +1,15 @@
 """What y holds in all tasks of a fit, checked for the likelihood; a hint where its values suggest another one."""
 
+from typing import Any
+
 import numpy as np
 
 from metaprior.estimators.arguments import NamedEnvironments
 from metaprior.estimators.seen_tasks import task_blocks
+from metaprior.prediction.response_mixtures import make_response
+from metaprior.prediction.responses import Response
 from metaprior.tasks.input_columns import Features
-from metaprior.tasks.outcome_rules import Outcomes, find_levels, warn_if_suggested
+from metaprior.tasks.outcome_rules import Levels, Outcomes, find_levels, warn_if_suggested
 
 MAX_LOOKED_AT = 100_000  # readings of each environment
 
@@ -31,6 +35,12 @@ def check_outcomes(likelihood: str, environments: NamedEnvironments, features: F
             seen = np.union1d(seen, y) if likelihood == "ordinal" else seen
             first += len(sizes)
     return Outcomes(likelihood, find_levels(seen) if likelihood == "ordinal" else None)
+
+
+def response_of(meta: Any) -> tuple[Response, int | None]:
+    """Return the response of a regressor whose tasks were checked, and the column of the exposure."""
+    levels = meta._outcomes.levels or Levels(0, 0)
+    return make_response(meta.likelihood, levels.number, levels.lowest), meta._exposure
 
 
 def _some_readings(environments: NamedEnvironments) -> np.ndarray:

@@ -22,7 +22,7 @@ from metaprior.tasks.context_rules import split_all
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.outcome_rules import Outcomes
 from metaprior.tasks.padding import Ragged, as_contexts, as_new_tasks
-from metaprior.tasks.types import Task, TestTask, as_numbers, as_task, as_tasks, as_test_tasks
+from metaprior.tasks.types import Task, TestTask, as_task, as_tasks, as_test_tasks
 
 
 class MetaGPRegressor(RegressorMixin, MetaGP):
@@ -421,7 +421,7 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         return as_tasks(tasks, name, features, self._outputs)
 
     def _check_tests(self, tasks: Any, name: str, features: Features) -> list[TestTask]:
-        return as_test_tasks(tasks, name, features, self._outputs if hasattr(self, "model_") else as_numbers)
+        return as_test_tasks(tasks, name, features, self._outputs if hasattr(self, "model_") else self._outcomes)
 
     def _check_standardize(self) -> None:
         check_bool("standardize", self.standardize)

@@ -1,11 +1,14 @@
-"""Inference for one task, chosen by the likelihood: exact for Gaussian noise, Laplace's approximation for labels."""
+"""Inference for one task, chosen by the likelihood.
+
+Exact for Gaussian noise, Laplace's approximation for labels, the nearest Gaussian for counts, ranks and outliers.
+"""
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from metaprior.gp import exact, laplace
-from metaprior.gp.likelihoods import Bernoulli
+from metaprior.gp import exact, laplace, variational
+from metaprior.gp.likelihoods import Bernoulli, Gaussian
 from metaprior.gp.prior import GPPrior, Points
 
 
@@ -13,14 +16,17 @@ def log_evidence(
     prior: GPPrior, points: Points, y: Float[Array, " n"], mask: Bool[Array, " n"]
 ) -> tuple[Float[Array, ""], Bool[Array, ""]]:
     """Return ln p_theta(Y | X), or its approximation, of the samples where `mask` is True; and whether it converged."""
-    if isinstance(prior.likelihood, Bernoulli):
-        return laplace.log_evidence(prior, points, y, mask)
-    return exact.log_evidence(prior, points, y, mask), jnp.asarray(True)
+    if isinstance(prior.likelihood, Gaussian):
+        return exact.log_evidence(prior, points, y, mask), jnp.asarray(True)
+    method = laplace if isinstance(prior.likelihood, Bernoulli) else variational
+    return method.log_evidence(prior, points, y, mask)
 
 
 def condition(prior: GPPrior, points: Points, y: Float[Array, " n"], mask: Bool[Array, " n"]) -> exact.Posterior:
     """Return the posterior given one task."""
-    method = laplace if isinstance(prior.likelihood, Bernoulli) else exact
+    if isinstance(prior.likelihood, Gaussian):
+        return exact.condition(prior, points, y, mask)
+    method = laplace if isinstance(prior.likelihood, Bernoulli) else variational
     return method.condition(prior, points, y, mask)
 
 

@@ -57,9 +57,6 @@ class Bernoulli(eqx.Module):
         return jnp.maximum(jnp.log(probability), _log_lower_bound(mean, variance))
 
 
-Likelihood = Gaussian | Bernoulli
-
-
 def predictive_probability(mean: Latent, variance: Latent, n_nodes: int = 32) -> Latent:
     """Return p(y = 1), the integral of sigmoid(t) over t ~ N(mean, variance), by Gauss-Hermite quadrature.
 

@@ -9,6 +9,7 @@ from metaprior.hierarchical.arrays import from_arrays, to_arrays
 from metaprior.hierarchical.response_prior import ResponsePrior
 from metaprior.prediction.rank_responses import Ordinal
 from metaprior.prediction.response_mixtures import make_response
+from metaprior.prediction.responses import Response
 from metaprior.schema import Mismatch, check_array, integer, optional, record, text
 from metaprior.tasks.outcome_rules import MAX_LEVELS
 
@@ -23,10 +24,28 @@ RESPONSE = record(
 def response_arrays(prior: ResponsePrior) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return a description of the prior as JSON values, and its arrays."""
     description, arrays = to_arrays(prior.process)
-    response: dict[str, Any] = {"name": prior.response.name, "exposure": prior.exposure}
-    if isinstance(prior.response, Ordinal):
-        response |= {"lowest": prior.response.lowest, "n_levels": prior.response.n_levels}
+    response = describe_response(prior.response, prior.exposure)
     return {**description, "response": response}, {**arrays, "response_parameters": prior.parameters}
+
+
+def describe_response(response: Response, exposure: int | None) -> dict[str, Any]:
+    """Return a response and the column of its exposure as JSON values."""
+    described: dict[str, Any] = {"name": response.name, "exposure": exposure}
+    if isinstance(response, Ordinal):
+        described |= {"lowest": response.lowest, "n_levels": response.n_levels}
+    return described
+
+
+def read_response(stored: Any, name: str, input_dim: int) -> tuple[Response, int | None]:
+    """Return the response of a likelihood, and the column of its exposure; raise `Mismatch` if they do not fit."""
+    RESPONSE(stored, "model.response")
+    if stored["name"] != name or ("n_levels" in stored) != (name == Ordinal.name):
+        raise Mismatch(f"model.response must be that of likelihood {name!r}")
+    exposure = stored["exposure"]
+    response = make_response(name, stored.get("n_levels", 0), stored.get("lowest", 0))
+    if exposure is not None and (exposure >= input_dim or not response.takes_exposure):
+        raise Mismatch("model.response.exposure must be an input column of counts")
+    return response, exposure
 
 
 def from_response_arrays(
@@ -34,14 +53,7 @@ def from_response_arrays(
 ) -> ResponsePrior:
     """Make a prior from what `response_arrays` returned; raise `Mismatch` if it does not fit."""
     stored = description.get("response") if isinstance(description, dict) else None
-    RESPONSE(stored, "model.members.response")
-    assert stored is not None
-    if stored["name"] != name or ("n_levels" in stored) != (name == Ordinal.name):
-        raise Mismatch(f"model.members.response must be that of likelihood {name!r}")
-    exposure = stored["exposure"]
-    response = make_response(name, stored.get("n_levels", 0), stored.get("lowest", 0))
-    if exposure is not None and (exposure >= input_dim or not response.takes_exposure):
-        raise Mismatch("model.members.response.exposure must be an input column of counts")
+    response, exposure = read_response(stored, name, input_dim)
     process = from_arrays(description, arrays, input_dim - (exposure is not None), recorded)
     if len(process.scales.factors) != 1:
         raise Mismatch("model.members with a response must have one scale")

@@ -11,9 +11,8 @@ from jaxtyping import Array, Float, PyTree
 
 from metaprior.gp import inference
 from metaprior.gp.exact import Posterior
-from metaprior.gp.likelihoods import Likelihood
 from metaprior.gp.parameters import cast, merge
-from metaprior.gp.prior import GPPrior
+from metaprior.gp.prior import GPPrior, Likelihood
 from metaprior.tasks.padding import pad_to
 from metaprior.tasks.scaling import Scaling
 from metaprior.tasks.types import Task, TestTask

@@ -24,6 +24,7 @@ class Ordinal(Response):
     n_levels: int
     lowest: int = 0
     name = "ordinal"
+    unit_noise = True
 
     @property
     def n_parameters(self) -> int:

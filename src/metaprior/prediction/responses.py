@@ -43,6 +43,7 @@ class Response(ABC):
     name: ClassVar[str]
     discrete: ClassVar[bool] = True  # whether y are integers
     takes_exposure: ClassVar[bool] = False
+    unit_noise: ClassVar[bool] = False  # whether t has the units of its noise, one
 
     @property
     @abstractmethod

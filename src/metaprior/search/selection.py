@@ -67,7 +67,7 @@ def choose(
     candidates = [Candidate(weights, settings) for weights in options]
     if validation is None or not score_candidates([validation], candidates, search.training, search.deadline):
         # Nothing to reuse, or no time to train all candidates for as many steps: then all take fewer.
-        validation = CrossValidation(environments, target, search.seed, settings.likelihood == "bernoulli", search.rule)
+        validation = _cross_validation(environments, target, settings, search)
         score_candidates([validation], candidates, search.training, search.deadline)
     if auto.weights and len(options) > 1:
         candidates += _compare_sources(validation, candidates, counts, search)
@@ -107,6 +107,14 @@ def choice_of(validation: CrossValidation, candidates: list[Candidate]) -> Choic
     return Choice(candidates, weights, scores)
 
 
+def _cross_validation(
+    environments: Sequence[Sequence[Task]], target: int, settings: Settings, search: SearchOptions
+) -> CrossValidation:
+    labels = settings.likelihood == "bernoulli"
+    response = settings.response, settings.exposure
+    return CrossValidation(environments, target, search.seed, labels, search.rule, *response)
+
+
 def _choose_family(
     environments: Sequence[Sequence[Task]],
     target: int,
@@ -129,7 +137,7 @@ def _choose_family(
         if deadline is not None:  # the time left is shared with the families to come and with the rest of the search
             now = time.monotonic()
             deadline = now + (deadline - now) / (len(families) - i + 1)
-        validation = CrossValidation(environments, target, search.seed, settings.likelihood == "bernoulli", search.rule)
+        validation = _cross_validation(environments, target, settings, search)
         candidates = [Candidate(weights, settings) for weights in options]
         score_candidates([validation], candidates, search.training, deadline)
         of_task = validation.scores(candidates)

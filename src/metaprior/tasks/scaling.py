@@ -74,19 +74,29 @@ def fit_scaling(
 
     An environment with weight zero has no effect: alpha = 0 is exactly target-only.
     """
-    tasks, task_weights = zip(*_weighted_tasks(environments, weights), strict=True)
-    sizes = [len(task.y) for task in tasks]
-    sample_weights = np.repeat(np.array(task_weights) / sizes, sizes)
+    tasks = [task for task, _ in _weighted_tasks(environments, weights)]
+    of_samples = sample_weights(environments, weights)
+    of_samples = of_samples[of_samples > 0]
     rows = np.concatenate([np.column_stack([task.x, task.y]) for task in tasks])
-    columns, share = (rows, 1.0) if kinds is None else _present(rows, sample_weights)
+    columns, share = (rows, 1.0) if kinds is None else _present(rows, of_samples)
     # A power of two, so that dividing by it changes no digit. It keeps the squares of 1e200 and 1e-200 in range.
     size = np.ldexp(1.0, np.frexp(np.max(np.abs(columns), axis=0))[1] - 1)
     # Relative to the first row, because 1e9 + 1e-3 and its neighbors have few digits that differ.
-    unit, weight = columns / size - columns[0] / size, sample_weights / sample_weights.sum()
+    unit, weight = columns / size - columns[0] / size, of_samples / of_samples.sum()
     mean = weight @ unit
     std = np.sqrt(weight @ (unit - mean) ** 2 / share)
     scaling = scaling_of(size, columns[0] / size + mean, std, columns[0])
-    return scaling if kinds is None else with_kinds(scaling, kinds, kinds.shares(rows[:, :-1], sample_weights))
+    return scaling if kinds is None else with_kinds(scaling, kinds, kinds.shares(rows[:, :-1], of_samples))
+
+
+def sample_weights(environments: Sequence[Sequence[Task]], weights: Sequence[float]) -> np.ndarray:
+    """Return the weight w_e / (N_e M_i) of every sample, of one task after another."""
+    pairs = [
+        (weight / len(tasks) / len(task.y), len(task.y))
+        for tasks, weight in zip(environments, weights, strict=True)
+        for task in tasks
+    ]
+    return np.repeat([weight for weight, _ in pairs], [size for _, size in pairs])
 
 
 def output_scaling(tasks: Sequence[Task]) -> Scaling:

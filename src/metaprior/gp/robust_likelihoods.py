@@ -1,0 +1,71 @@
+"""Readings with outliers: those of `prediction/robust_responses.py`, in JAX."""
+
+import math
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import gammaln, polygamma
+from jaxtyping import Array, Float
+
+from metaprior.gp.likelihoods import Latent
+from metaprior.gp.parameters import Parameter
+from metaprior.gp.response_likelihoods import (
+    NODE_WEIGHTS,
+    Expected,
+    ResponseLikelihood,
+    Start,
+    average,
+    last_axis,
+    nodes_of,
+)
+
+LEAST_SHARE = 0.02  # of E[w] / sigma^2 that the precision of a reading has at least, as in `robust_responses.py`
+FAR = 15.0  # standard deviations from which on a density is averaged over t, and not over w
+PRECISIONS = np.arange(-14.0, 8.1, 0.25)  # nodes of log w, in standard deviations from its mode
+
+
+class StudentT(ResponseLikelihood):
+    """y = t + sigma T, where T has Student's t distribution with nu degrees of freedom."""
+
+    log_sigma: Parameter
+    log_nu: Parameter
+    name: ClassVar[str] = "student-t"
+
+    @property
+    def parameters(self) -> Float[Array, "*batch p"]:
+        """The logarithms of sigma and nu."""
+        return jnp.stack([jnp.asarray(self.log_sigma), jnp.asarray(self.log_nu)], axis=-1)
+
+    def log_density(self, y: Latent, t: Latent) -> Latent:
+        """Return log p(y | t)."""
+        nu = jnp.exp(self.log_nu)
+        constant = gammaln(0.5 * (nu + 1.0)) - gammaln(0.5 * nu) - 0.5 * jnp.log(math.pi * nu) - self.log_sigma
+        return constant - 0.5 * (nu + 1.0) * jnp.log1p((y - t) ** 2 * jnp.exp(-2.0 * self.log_sigma) / nu)
+
+    def start(self, y: Latent, mean: Latent, variance: Latent) -> Start:
+        """Return y, with a larger variance the farther it is from what is expected."""
+        nu, unit = jnp.exp(self.log_nu), jnp.exp(2.0 * self.log_sigma)
+        return Start(y, (nu * unit + (y - mean) ** 2 + variance) / (nu + 1.0))
+
+    def expected_of_t(self, y: Latent, mean: Latent, variance: Latent) -> Expected:
+        """Return E[log p(y | t)]; its curvature is negative at outliers, where a small precision replaces it."""
+        value, slope, curvature = (average(part) for part in self.derivatives(y, mean, variance))
+        nu, error = jnp.exp(self.log_nu), y[..., None] - nodes_of(mean, variance)
+        weight = (nu + 1.0) / (nu * jnp.exp(2.0 * self.log_sigma) + error**2)
+        return Expected(value, slope, jnp.maximum(-curvature, LEAST_SHARE * average(weight)))
+
+    def log_average(self, y: Latent, mean: Latent, variance: Latent) -> Latent:
+        """Return the log of the average density, over nodes of the precision w; far out over nodes of t."""
+        half, unit = 0.5 * jnp.exp(self.log_nu), jnp.exp(2.0 * self.log_sigma)
+        # log w of w ~ Gamma(half, half) has its mode at zero and about this standard deviation.
+        log_w = jnp.sqrt(polygamma(1, half)) * last_axis(PRECISIONS, y)
+        log_weights = half * (log_w - jnp.exp(log_w))
+        log_weights = log_weights - jax.nn.logsumexp(log_weights, axis=-1, keepdims=True)
+        variances = variance[..., None] + unit * jnp.exp(-log_w)
+        normal = -0.5 * ((y - mean)[..., None] ** 2 / variances + jnp.log(2.0 * math.pi * variances))
+        near = jax.nn.logsumexp(normal + log_weights, axis=-1)
+        at_nodes = self.log_density(y[..., None], nodes_of(mean, variance))
+        far = jax.nn.logsumexp(at_nodes + last_axis(np.log(NODE_WEIGHTS), y), axis=-1)
+        return jnp.where(jnp.abs(y - mean) > FAR * jnp.sqrt(variance + unit), far, near)
