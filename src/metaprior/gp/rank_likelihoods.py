@@ -1,5 +1,6 @@
 """Ranks and scores: those of `prediction/rank_responses.py`, in JAX."""
 
+import math
 from typing import ClassVar
 
 import equinox as eqx
@@ -9,7 +10,7 @@ from jaxtyping import Array, Float
 
 from metaprior.gp.likelihoods import Latent
 from metaprior.gp.parameters import Parameter
-from metaprior.gp.response_likelihoods import ResponseLikelihood, Start
+from metaprior.gp.response_likelihoods import ResponseLikelihood, Start, nodes_of
 
 
 class Ordinal(ResponseLikelihood):
@@ -49,6 +50,21 @@ class Ordinal(ResponseLikelihood):
         cuts = self.cuts
         middles = jnp.concatenate([cuts[:1] - 0.5, 0.5 * (cuts[1:] + cuts[:-1]), cuts[-1:] + 0.5])
         return Start(middles[self._codes(y)], jnp.ones_like(y))
+
+    def derivatives(self, y: Latent, mean: Latent, variance: Latent) -> tuple[Array, Array, Array]:
+        """Return log p(y | t) and two derivatives by t, at the nodes of t: written out, which is many times faster."""
+        t, code, cuts = nodes_of(mean, variance), self._codes(y)[..., None], self.cuts
+        log_p = self.log_density(y[..., None], t)
+
+        def end(place: Array, exists: Array) -> tuple[Array, Array]:
+            z = jnp.where(exists, cuts[place] - t, 0.0)
+            density = jnp.exp(-0.5 * z**2 - 0.5 * math.log(2.0 * math.pi) - log_p)
+            return z, jnp.where(exists, density, 0.0)
+
+        lower, of_lower = end(jnp.maximum(code - 1, 0), code > 0)
+        upper, of_upper = end(jnp.minimum(code, self.n_levels - 2), code < self.n_levels - 1)
+        slope = of_lower - of_upper
+        return log_p, slope, lower * of_lower - upper * of_upper - slope**2
 
     def _codes(self, y: Latent) -> Array:
         return jnp.clip(y - self.lowest, 0, self.n_levels - 1).astype(int)

@@ -22,9 +22,9 @@ from metaprior.gp.prior import GPPrior, Points
 from metaprior.gp.response_likelihoods import ResponseLikelihood
 
 MOST = 1e8  # precision of a site, and one over it the least
-MAX_STEPS = 100
-SMALLEST_STEP = 1e-3
-TOLERANCE = 1e-10  # of the bound, relative to its size plus one, in double precision
+MAX_STEPS = 300  # 10 to 30 are usual; zero counts under a wide prior need most
+SMALLEST_STEP, GROWTH = 1e-3, 1.5
+TOLERANCE = 1e-9  # of the bound, relative to its size plus one, in double precision
 
 
 def log_evidence(
@@ -144,7 +144,7 @@ def _find_sites(task: _Task) -> _Search:
         gain, least = bound - at.best, tolerance * (1.0 + jnp.abs(bound))
         better = gain >= -least
         take = lambda new, old: jnp.where(better, new, old)  # noqa: E731
-        share = jnp.where(better, jnp.minimum(2.0 * at.share, 1.0), 0.5 * at.share)
+        share = jnp.where(better, jnp.minimum(GROWTH * at.share, 1.0), 0.5 * at.share)
         return _Search(
             Sites(*map(take, tried, at.accepted)),
             Sites(*map(take, asked, at.target)),
