@@ -10,6 +10,7 @@ from metaprior.hierarchical.response_prior import ResponsePrior
 from metaprior.prediction.rank_responses import Ordinal
 from metaprior.prediction.response_mixtures import make_response
 from metaprior.schema import Mismatch, check_array, integer, optional, record, text
+from metaprior.tasks.column_kinds import ColumnKinds, without_column
 from metaprior.tasks.outcome_rules import MAX_LEVELS
 
 MAX_LEVEL = 2**31
@@ -30,7 +31,12 @@ def response_arrays(prior: ResponsePrior) -> tuple[dict[str, Any], dict[str, np.
 
 
 def from_response_arrays(
-    description: Any, arrays: Mapping[str, np.ndarray], input_dim: int, recorded: Mapping[str, Any] | None, name: str
+    description: Any,
+    arrays: Mapping[str, np.ndarray],
+    input_dim: int,
+    recorded: Mapping[str, Any] | None,
+    name: str,
+    kinds: ColumnKinds | None = None,
 ) -> ResponsePrior:
     """Make a prior from what `response_arrays` returned; raise `Mismatch` if it does not fit."""
     stored = description.get("response") if isinstance(description, dict) else None
@@ -42,7 +48,10 @@ def from_response_arrays(
     response = make_response(name, stored.get("n_levels", 0), stored.get("lowest", 0))
     if exposure is not None and (exposure >= input_dim or not response.takes_exposure):
         raise Mismatch("model.members.response.exposure must be an input column of counts")
-    process = from_arrays(description, arrays, input_dim - (exposure is not None), recorded)
+    if kinds is not None and exposure is not None and (kinds.levels[exposure] or exposure in kinds.covariates):
+        raise Mismatch("model.members.response.exposure must be a column of numbers, and no covariate")
+    n_inputs, of_inputs = input_dim - (exposure is not None), without_column(kinds, exposure)
+    process = from_arrays(description, arrays, n_inputs, recorded, of_inputs)
     if len(process.scales.factors) != 1:
         raise Mismatch("model.members with a response must have one scale")
     shape = (response.n_parameters,)
