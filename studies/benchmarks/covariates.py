@@ -3,10 +3,11 @@
     METAPRIOR_DATA=... python studies/benchmarks/covariates.py measure --out studies/results/tables/covariates.csv
     python studies/benchmarks/covariates.py report studies/results/tables/covariates.csv
 
-PhysioNet: patients of all four units; age, sex and unit are covariates. Test patients are predicted from no reading,
-one and five. UJIIndoorLoc: access points of all three buildings; the building is a covariate, and the floor, an input,
-is a category or a number. Hsb82: schools; minority and sex of pupils are categories or 0 and 1. "useless" covariates
-are those of other tasks, drawn at random: they show what covariates cost that tell nothing.
+PhysioNet: patients of all four units; age, sex and unit are covariates, of coma scores also as ranks. Test patients are
+predicted from no reading, one and five. UJIIndoorLoc: access points of all three buildings; the building is a
+covariate, and the floor, an input, is a category or a number. Hsb82: schools; minority and sex of pupils are categories
+or 0 and 1. "useless" covariates are those of other tasks, drawn at random: they show what covariates cost that tell
+nothing.
 """
 
 import time
@@ -68,6 +69,7 @@ class Study(NamedTuple):
     draw: Callable[[int], Draw]
     schemes: dict[str, Scheme]
     contexts: tuple[int, ...]
+    likelihood: str = "gaussian"
 
 
 def physionet(measure: str, n_tasks: int) -> Callable[[int], Draw]:
@@ -148,6 +150,7 @@ STUDIES = {
         for measure in ("GCS", "HCT")
         for n in (100, 300)
     },
+    "PhysioNet GCS as ranks, 100 patients": Study(physionet("GCS", 100), PATIENTS, (0, 1, 5), "ordinal"),
     "UJIIndoorLoc": Study(
         access_points,
         {
@@ -179,6 +182,7 @@ def _rows(labels: dict[str, Any], study: Study, drawn: Draw, scheme: Scheme, see
     """Return the scores of a scheme with every size of contexts."""
     source, target, test = (scheme.tasks(tasks, seed + i) for i, tasks in enumerate(drawn))
     given = {"covariates": scheme.covariates or None, "categorical": scheme.categorical or None}
+    given |= {"likelihood": study.likelihood}
     meta, started = MetaGPRegressor(random_state=seed, progress=False, **given), time.perf_counter()
     meta.fit(source or None, target)
     seconds, rows = time.perf_counter() - started, []

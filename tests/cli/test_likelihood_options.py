@@ -81,6 +81,44 @@ def test_evaluation_and_its_picture(folder):
     assert (folder / "c.png").exists()
 
 
+def test_covariates_categories_and_exposure_from_fit_to_predict(folder):
+    rng = np.random.default_rng(1)
+    ages, kinds = rng.uniform(1.0, 9.0, 14), rng.choice(["oak", "pine"], 14)
+
+    def described(rows):
+        """Give nests an age and a tree, on both of which the counts depend, and readings an observer."""
+        age, tree = ages[rows["nest"]].round(1), kinds[rows["nest"]]
+        calls = rng.poisson(
+            rows["days"] * np.exp(0.4 * (age - 5.0) + (tree == "oak") + 0.2 * rng.normal(size=len(rows)))
+        )
+        return rows.assign(age=age, tree=tree, observer=rng.integers(1, 3, len(rows)), calls=calls, nestlings=calls + 1)
+
+    table, new = (described(pd.read_csv(folder / name)) for name in ("fit.csv", "new.csv"))
+    table.to_csv(folder / "described.csv", index=False)
+    new.to_csv(folder / "new-described.csv", index=False)
+    new[new["time"] < 2].to_csv(folder / "context.csv", index=False)
+    asked = new[new["time"] >= 2].drop(columns=["age", "tree", "calls", "nestlings"])
+    asked.to_csv(folder / "query.csv", index=False)
+    prior = folder / "covariates.safetensors"
+    named = ("--task", "nest", "--x", "time", "observer", "--categorical", "observer", "--y", "calls", "nestlings")
+    named += ("--task-covariates", "age", "tree")
+    result = invoke("fit", folder / "described.csv", *named, *OPTIONS, "--out", prior)
+    assert result.exit_code == 0, result.output
+    shown = " ".join(invoke("info", prior).output.split())
+    for expected in ("levels of tree", "levels of observer", "age, tree", "weight of priors where covariates shift"):
+        assert expected in shown, expected
+    files = folder / "context.csv", folder / "query.csv"
+    result = invoke("predict", prior, *files, "--out", folder / "out.csv")  # covariates are those of the context
+    assert result.exit_code == 0, result.output
+    found = pd.read_csv(folder / "out.csv")
+    assert len(found) == len(asked)
+    assert found["mean_calls"].notna().all()
+    result = invoke("evaluate", prior, folder / "new-described.csv", "--context", 2, "--json")
+    assert result.exit_code == 0, result.output
+    result = invoke("fit", folder / "described.csv", *named, *OPTIONS[:2], "--exposure", "age", "--out", prior)
+    assert result.exit_code == 2
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

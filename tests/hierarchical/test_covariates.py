@@ -6,30 +6,18 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.formula.api as smf
+from covariate_problems import IS_TARGET, KINDS, NOISE, common_kernel, make_tasks, own_kernel
 from scipy.linalg import block_diag
 from scipy.optimize import check_grad
 
 from metaprior.hierarchical.blocks import make_blocks, place_points
 from metaprior.hierarchical.families import BEND, LINEAR, SHIFT, TrainingTasks, fit_families
-from metaprior.hierarchical.layout import COMMON_STD, Layout, Parts
+from metaprior.hierarchical.layout import Layout, Parts
 from metaprior.hierarchical.modes import common_curve, find_mode, log_density, with_curve
 from metaprior.hierarchical.terms import NOISE_FLOOR
 from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.scaling import fit_scaling
 from metaprior.tasks.types import Task
-
-KINDS = ColumnKinds((0, 2, 0, 3), (2, 3))  # inputs: a number, a category; covariates: a number, a category
-IS_TARGET = np.array([0.0, 0.0, 1.0, 1.0, 1.0, 1.0])
-NOISE = 0.3
-
-
-def make_tasks(n=6, seed=0, kinds=KINDS):
-    rng, tasks = np.random.default_rng(seed), []
-    for i in range(n):
-        m, age, unit = 3 + i % 4, rng.normal(), float(rng.integers(3))
-        x = np.column_stack([rng.normal(size=m), rng.integers(2, size=m), np.full(m, age), np.full(m, unit)])
-        tasks.append(Task(x, x[:, 0] + 0.5 * x[:, 1] + age + rng.normal() + NOISE * rng.normal(size=m)))
-    return tasks
 
 
 @cache
@@ -68,25 +56,6 @@ def test_derivatives_against_finite_differences(parts, separate):
     one = make_blocks(data.tasks, data.counts, data.is_target, points, 1, separate, widths)
     if not parts.curve:  # more padding changes nothing
         assert log_density(layout, theta, one, points).value == pytest.approx(value(theta), rel=1e-10)
-
-
-def common_kernel(prior, left, right):
-    """Covariance of the common mean of the linear family, written out: line, levels, covariates and their products."""
-    layout, theta = prior.layout, prior.theta
-    number, level, z = slice(0, 1), slice(1, 4), slice(4, 11)
-    shift = np.repeat(layout.scale(theta, "covariates"), (2, 5))
-    total = COMMON_STD**2 * (1.0 + left[:, number] @ right[:, number].T)
-    total = total + layout.scale(theta, "levels")[0] ** 2 * left[:, level] @ right[:, level].T
-    total = total + (left[:, z] * shift**2) @ right[:, z].T
-    if layout.parts.bend:
-        bend = np.array([1, 0, 1, 1, 1, 0, 0]) * np.repeat(layout.scale(theta, "bend"), (2, 5))
-        total = total + ((left[:, z] * bend**2) @ right[:, z].T) * (left[:, number] @ right[:, number].T)
-    return total
-
-
-def own_kernel(prior, left, right):
-    intercept, slope, levels = prior.layout.scale(prior.theta, "line") ** 2
-    return intercept + slope * left[:, :1] @ right[:, :1].T + levels * left[:, 1:4] @ right[:, 1:4].T
 
 
 @pytest.mark.parametrize("covariates", [SHIFT, BEND])

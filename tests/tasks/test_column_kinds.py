@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from metaprior.tasks.column_kinds import ColumnKinds
+from metaprior.tasks.column_kinds import ColumnKinds, without_column
 from metaprior.tasks.input_columns import ExtrapolationWarning, Features
 from metaprior.tasks.scaling import fit_scaling, identity_scaling
 from metaprior.tasks.types import Task, as_inputs, as_task, as_tasks
@@ -16,6 +16,23 @@ def test_numbers_come_first_then_categories_then_covariates():
     assert KINDS.order == (1, 0, 2, 3)
     assert KINDS.widths == (1, 3, 2, 5)
     assert (KINDS.input_widths, KINDS.covariate_widths) == ((1, 3), (2, 5))
+
+
+@pytest.mark.parametrize("column", range(5))
+def test_a_number_more_or_less_leaves_the_other_columns_as_they_are(column):
+    more = KINDS.with_number(column)
+    assert without_column(more, column) == KINDS
+    assert len(more.levels) == 5
+    x = np.array([[0, 1.0, 10.0, 0], [2, 3.0, np.nan, np.nan]])
+    scaled, wider = (identity_scaling(len(kinds.levels), kinds) for kinds in (KINDS, more))
+    found = wider.inputs(np.insert(x, column, [7.0, 8.0], axis=1))
+    np.testing.assert_array_equal(found[:, more.place(column)], [7.0, 8.0])
+    np.testing.assert_array_equal(np.delete(found, more.place(column), axis=1), scaled.inputs(x))
+
+
+def test_without_kinds_or_without_a_column_nothing_is_taken_out():
+    assert without_column(None, 1) is None
+    assert without_column(KINDS, None) is KINDS
 
 
 def test_levels_are_centered_by_their_shares_and_missing_values_are_the_average():

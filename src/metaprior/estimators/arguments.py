@@ -131,17 +131,11 @@ def _check_likelihood(meta: Any) -> None:
 
 
 def check_columns(meta: Any, environments: NamedEnvironments) -> None:
-    """Raise if X has covariates or categories that the likelihood does not know, or that give forecasts no order."""
+    """Raise if the first column of X is a covariate or a category, which gives forecasts no order."""
     kinds = environments.kinds
     if kinds is not None and as_context_rule(meta.context).kind == FIRST and (kinds.levels[0] or 0 in kinds.covariates):
         order = " needs the first column of X to be a number that varies within tasks, such as the time: readings are "
         raise ValueError(Message(Argument("context", FIRST), order, "put in its order. Put that column first."))
-    if environments.kinds is not None and meta.likelihood not in ("gaussian", "bernoulli"):
-        given = Argument("likelihood", meta.likelihood)
-        advice = (
-            " does not take covariates and categories yet. Pass columns of numbers, such as one of 0 and 1 for a level."
-        )
-        raise ValueError(Message(given, advice))
 
 
 def leaves_all_to_default(meta: Any, tests: Any) -> bool:

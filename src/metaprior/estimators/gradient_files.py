@@ -40,7 +40,7 @@ def read_model(meta: Any, header: dict[str, Any], tensors: dict[str, np.ndarray]
         read_scaling(tensors, f"model.members[{i}].scaling.", input_dim, header["training"]["scaling"], kinds)
     width = input_dim if kinds is None else sum(kinds.widths)
     stored = header.get("model", {}).get("response")
-    response = (None, None) if stored is None else read_response(stored, meta.likelihood, input_dim)
+    response = (None, None) if stored is None else read_response(stored, meta.likelihood, input_dim, kinds)
     if (stored is None) != (meta.likelihood in ("gaussian", "bernoulli")):
         raise Mismatch(f"model.response must be that of likelihood {meta.likelihood!r}")
     settings = replace(_settings(meta, fitted["family_"], width, *response), kinds=kinds)

@@ -46,7 +46,8 @@ def read_model(meta: Any, header: dict[str, Any], tensors: dict[str, np.ndarray]
     if meta.likelihood != "bernoulli":
         name = meta.likelihood
         responses = (
-            from_response_arrays(description, own, header["input_dim"], recorded, name) for description, own in pairs
+            from_response_arrays(description, own, header["input_dim"], recorded, name, kinds)
+            for description, own in pairs
         )
         return Ensemble(tuple(responses), weights)
     n_shared = None if meta.classes_ is None else len(meta.classes_)

@@ -88,9 +88,9 @@ def _describe_calibration(
     if isinstance(prior, LabelPrior):
         calibration = {name: getattr(prior, name) for name in ("factor", "ratio", "shrink")}
         return {"parameters": len(prior.process.theta), **calibration}
-    if isinstance(prior, ResponsePrior):
-        return {"parameters": len(prior.process.theta) + len(prior.parameters), "spread": chosen.spread}
-    described = {"parameters": len(prior.theta), "spread": chosen.spread}
+    n_parameters = len(prior.theta if isinstance(prior, HierarchicalPrior) else prior.process.theta)
+    n_parameters += len(prior.parameters) if isinstance(prior, ResponsePrior) else 0
+    described = {"parameters": n_parameters, "spread": chosen.spread}
     return {**described, "covariates": chosen.covariates} if chosen.covariates else described
 
 

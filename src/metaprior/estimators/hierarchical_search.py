@@ -64,7 +64,7 @@ def compare_priors(
         if meta.likelihood == "bernoulli":
             return labels_without_test(sample, target, options, _n_shared(meta), environments.kinds), sample
         if meta.likelihood != "gaussian":
-            return responses_without_test(sample, target, options, *response_of(meta)), sample
+            return responses_without_test(sample, target, options, *response_of(meta), environments.kinds), sample
         noise_std, kinds = check_noise(meta.noise_std), environments.kinds
         chosen = without_test(sample, target, options, noise_std, kinds)
         return chosen._replace(pooled=pooled_models(sample, target, options, noise_std, (), kinds)), sample
@@ -203,7 +203,7 @@ def _make_search(
     if meta.likelihood == "bernoulli":
         return LabelSearch(sample, target, _n_shared(meta), seed, held_out, meta.calibrate, rule, kinds)
     if meta.likelihood != "gaussian":
-        return ResponseSearch(sample, target, *response_of(meta), seed, held_out, rule)
+        return ResponseSearch(sample, target, *response_of(meta), seed, held_out, rule, kinds)
     return FamilySearch(sample, target, check_noise(meta.noise_std), seed, held_out, rule, kinds)
 
 

@@ -69,7 +69,7 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         for hierarchical priors. Their posteriors are approximated by Gaussian ones.
     exposure : str or int, optional
         Column of X, by name or number, with the exposure of counts, such as days of observation: the mean is the
-        exposure times exp(t). It is no input of t.
+        exposure times exp(t). It is no input of t, and must be no covariate or category.
     temperature : "bayes", "effective", "paper", "auto" or float, default="bayes"
         Gradient training: gamma, the weight of the evidence against the hyper-prior. "auto" also tries a quarter and
         four times "bayes".
@@ -105,8 +105,8 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         whose coverage does not depend on whether the model is right. A band of 90% needs nine target tasks.
     covariates : str, int or sequence of them, optional
         Columns of X, by name or number, that are constant within a task, such as the age of a patient. They shift and
-        bend the mean of a new task before its first reading, where held-out tasks show that this pays. A missing
-        value (NaN) stands for the average. In gradient training they are inputs like others.
+        bend the mean of a new task, or that of t, before its first reading, where held-out tasks show that this pays. A
+        missing value (NaN) stands for the average. In gradient training they are inputs like others.
     categorical : str, int or sequence of them, optional
         Columns of X that hold categories. Those of data frames that are of type category, text or bool are recognized.
         Levels that the fit has not seen widen the band, and are named in a warning.

@@ -11,6 +11,7 @@ from metaprior.prediction.rank_responses import Ordinal
 from metaprior.prediction.response_mixtures import make_response
 from metaprior.prediction.responses import Response
 from metaprior.schema import Mismatch, check_array, integer, optional, record, text
+from metaprior.tasks.column_kinds import ColumnKinds, without_column
 from metaprior.tasks.outcome_rules import MAX_LEVELS
 
 MAX_LEVEL = 2**31
@@ -36,7 +37,9 @@ def describe_response(response: Response, exposure: int | None) -> dict[str, Any
     return described
 
 
-def read_response(stored: Any, name: str, input_dim: int) -> tuple[Response, int | None]:
+def read_response(
+    stored: Any, name: str, input_dim: int, kinds: ColumnKinds | None = None
+) -> tuple[Response, int | None]:
     """Return the response of a likelihood, and the column of its exposure; raise `Mismatch` if they do not fit."""
     RESPONSE(stored, "model.response")
     if stored["name"] != name or ("n_levels" in stored) != (name == Ordinal.name):
@@ -45,16 +48,24 @@ def read_response(stored: Any, name: str, input_dim: int) -> tuple[Response, int
     response = make_response(name, stored.get("n_levels", 0), stored.get("lowest", 0))
     if exposure is not None and (exposure >= input_dim or not response.takes_exposure):
         raise Mismatch("model.response.exposure must be an input column of counts")
+    if kinds is not None and exposure is not None and (kinds.levels[exposure] or exposure in kinds.covariates):
+        raise Mismatch("model.response.exposure must be a column of numbers, and no covariate")
     return response, exposure
 
 
 def from_response_arrays(
-    description: Any, arrays: Mapping[str, np.ndarray], input_dim: int, recorded: Mapping[str, Any] | None, name: str
+    description: Any,
+    arrays: Mapping[str, np.ndarray],
+    input_dim: int,
+    recorded: Mapping[str, Any] | None,
+    name: str,
+    kinds: ColumnKinds | None = None,
 ) -> ResponsePrior:
     """Make a prior from what `response_arrays` returned; raise `Mismatch` if it does not fit."""
     stored = description.get("response") if isinstance(description, dict) else None
-    response, exposure = read_response(stored, name, input_dim)
-    process = from_arrays(description, arrays, input_dim - (exposure is not None), recorded)
+    response, exposure = read_response(stored, name, input_dim, kinds)
+    n_inputs, of_inputs = input_dim - (exposure is not None), without_column(kinds, exposure)
+    process = from_arrays(description, arrays, n_inputs, recorded, of_inputs)
     if len(process.scales.factors) != 1:
         raise Mismatch("model.members with a response must have one scale")
     shape = (response.n_parameters,)

@@ -7,7 +7,7 @@ import numpy as np
 
 from metaprior.hierarchical.blocks import Block, make_blocks
 from metaprior.hierarchical.collapse import Collapsed, Gaussians, information, posterior_of_weights
-from metaprior.hierarchical.families import SMOOTH, Fitter, TrainingTasks
+from metaprior.hierarchical.families import NO_COVARIATES, SMOOTH, Fitter, TrainingTasks
 from metaprior.hierarchical.layout import Parts
 from metaprior.hierarchical.modes import Mode
 from metaprior.hierarchical.response_modes import (
@@ -53,10 +53,11 @@ def fit_response_families(
     near: ResponseFit | None = None,
     max_iterations: int = MAX_ITERATIONS,
     separate: bool | None = None,
+    covariates: str = NO_COVARIATES,
 ) -> ResponseFit:
     """Fit every family. Arguments are those of `fit_families`."""
     fitter = _ResponseFitter(given, near, max_iterations, separate)
-    processes = fitter.fit_all(environment)
+    processes = fitter.fit_all(environment, covariates=covariates)
     priors = {
         name: ResponsePrior(process, given.response, fitter.found[_mode_of(name, fitter)].parameters, given.exposure)
         for name, process in processes.items()

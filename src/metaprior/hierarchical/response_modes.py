@@ -67,7 +67,7 @@ class Evidence:
     ):
         self.layout, self.blocks, self.observed, self.points = layout, blocks, observed, points
         self.hyper_prior, self.sites = hyper_prior, list(sites)
-        self.point_distances = squared_distances(points, points, layout.ard)
+        self.point_distances = squared_distances(points, points, layout.ard, layout.widths)
         self.n_updates = FIRST_UPDATES
 
     def __call__(self, packed: np.ndarray) -> Bound:

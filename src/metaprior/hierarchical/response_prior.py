@@ -24,8 +24,8 @@ class ResponsePosterior(NamedTuple):
 class ResponsePrior:
     """A hierarchical prior of a latent function t, and the response that is observed of it.
 
-    Inputs have a column with the exposure, if there is one: it is no input of the process, and its logarithm is added
-    to t.
+    Inputs have a column with the exposure, if there is one: it is no input of the process, whose scaling does not know
+    it, and its logarithm is added to t.
     """
 
     process: HierarchicalPrior  # of u, with t = y_mean + y_std u by its scaling
@@ -36,15 +36,21 @@ class ResponsePrior:
     @property
     def scaling(self) -> Scaling:
         """The scaling of inputs; outputs and the exposure are taken as they are."""
-        own = self.process.scaling
-        x_mean, x_std = np.asarray(own.x_mean), np.asarray(own.x_std)
-        if self.exposure is not None:
-            x_mean, x_std = np.insert(x_mean, self.exposure, 0.0), np.insert(x_std, self.exposure, 1.0)
-        return Scaling(x_mean, x_std, np.asarray(0.0), np.asarray(1.0))
+        own = self.process.scaling._replace(y_mean=np.asarray(0.0), y_std=np.asarray(1.0))
+        if self.exposure is None:
+            return own
+        own = own._replace(
+            x_mean=np.insert(np.asarray(own.x_mean), self.exposure, 0.0),
+            x_std=np.insert(np.asarray(own.x_std), self.exposure, 1.0),
+        )
+        if own.kinds is None or own.shares is None:
+            return own
+        kinds = own.kinds.with_number(self.exposure)
+        return own._replace(kinds=kinds, shares=np.insert(own.shares, kinds.place(self.exposure), 0.0))
 
     @property
     def input_dim(self) -> int:
-        """Number of input columns, with the exposure."""
+        """Number of columns of scaled inputs, with the exposure, without those of covariates."""
         return self.process.input_dim + (self.exposure is not None)
 
     @property
@@ -86,12 +92,14 @@ class ResponsePrior:
         return context, find_sites(observed, self.parameters, mean, covariance)
 
     def split(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the inputs of the process, and the logarithm of the exposure."""
+        """Return the inputs of the process, and the logarithm of the exposure, given scaled inputs."""
         if self.exposure is None:
             return x, np.zeros(x.shape[:-1])
-        exposure = x[..., self.exposure]
+        kinds = self.process.scaling.kinds
+        place = self.exposure if kinds is None else kinds.with_number(self.exposure).place(self.exposure)
+        exposure = x[..., place]
         log_exposure = np.log(np.where(exposure > 0.0, exposure, 1.0))  # padding of empty contexts is zero
-        return np.delete(x, self.exposure, axis=-1), log_exposure
+        return np.delete(x, place, axis=-1), log_exposure
 
     def marginals(self, posterior: ResponsePosterior, x: np.ndarray) -> Prediction:
         """Predict t at queries x (tasks, queries, d)."""

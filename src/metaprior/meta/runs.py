@@ -66,7 +66,7 @@ class Settings:
         """The column of scaled inputs that has the exposure."""
         if self.exposure is None or self.kinds is None:
             return self.exposure
-        return sum(self.kinds.widths[: self.exposure])
+        return self.kinds.place(self.exposure)
 
 
 class Run(NamedTuple):

@@ -78,9 +78,10 @@ class Model(NamedTuple):
     @property
     def exposure(self) -> int | None:
         """The column of X that has the exposure."""
-        if self.rest.exposure is None or self.scaling.kinds is None:
+        kinds = self.scaling.kinds
+        if self.rest.exposure is None or kinds is None:
             return self.rest.exposure
-        return int(np.searchsorted(np.cumsum(self.scaling.kinds.widths), self.rest.exposure, side="right"))
+        return next(i for i in range(len(kinds.levels)) if kinds.place(i) == self.rest.exposure)
 
     @property
     def _likelihood(self) -> Any:

@@ -17,6 +17,7 @@ from metaprior.search.family_search import FamilySearch, Option, outweighed_fami
 from metaprior.search.folds import DEFAULT_RULE
 from metaprior.search.held_out import expected_log_spread
 from metaprior.search.held_out_responses import HeldOutResponses, ResponseQueries, gather_responses
+from metaprior.tasks.column_kinds import ColumnKinds, without_column
 from metaprior.tasks.context_rules import ContextRule
 from metaprior.tasks.scaling import fit_scaling
 from metaprior.tasks.types import Task
@@ -38,9 +39,10 @@ class ResponseSearch(FamilySearch):
         seed: int,
         held_out: int | None = None,
         rule: ContextRule = DEFAULT_RULE,
+        kinds: ColumnKinds | None = None,
     ):
         self.response, self.exposure = response, exposure
-        super().__init__(environments, target, None, seed, held_out, rule)
+        super().__init__(environments, target, None, seed, held_out, rule, kinds)
 
     def fit(
         self,
@@ -55,8 +57,9 @@ class ResponseSearch(FamilySearch):
         """Fit all families to tasks; `sizes` are the numbers of tasks with those that are held out."""
         if near is not None and sizes is not None:  # without a fold
             max_iterations = FOLD_ITERATIONS
-        training = training_responses(environments, self.target, option, self.response, self.exposure, sizes)
-        return fit_response_families(training, option.environment, near, max_iterations, separate)
+        given = self.response, self.exposure, sizes, self.kinds
+        training = training_responses(environments, self.target, option, *given)
+        return fit_response_families(training, option.environment, near, max_iterations, separate, covariates)
 
     def tested(
         self, prior: ResponsePrior, parts: Sequence[tuple[np.ndarray, HeldOutResponses]]
@@ -84,8 +87,12 @@ def training_responses(
     response: Response,
     exposure: int | None,
     sizes: Sequence[int] | None = None,
+    kinds: ColumnKinds | None = None,
 ) -> TrainingResponses:
-    """Standardize the inputs of environments with weight, and choose the units of t."""
+    """Standardize the inputs of environments with weight, and choose the units of t.
+
+    `kinds` are those of all columns of X, with the exposure.
+    """
     kept, counts, of_environment, is_target = task_counts(environments, target, option, sizes)
     tasks = [task for tasks in kept for task in tasks]
     y, lengths = np.concatenate([task.y for task in tasks]), [len(task.y) for task in tasks]
@@ -93,7 +100,8 @@ def training_responses(
     inputs, offsets = zip(*(split_exposure(task.x, exposure) for task in tasks), strict=True)
     latent = np.split(response.latent(y, hyper_prior.center), np.cumsum(lengths)[:-1])
     of_tasks = iter([Task(x, t - offset) for x, t, offset in zip(inputs, latent, offsets, strict=True)])
-    scaling = fit_scaling([[next(of_tasks) for _ in tasks] for tasks in kept], option.weights)
+    units = [[next(of_tasks) for _ in tasks] for tasks in kept]
+    scaling = fit_scaling(units, option.weights, without_column(kinds, exposure))
     if isinstance(response, Ordinal):  # the noise of t is one
         scaling = scaling._replace(y_mean=np.asarray(0.0), y_std=np.asarray(1.0))
     scaled = [Task(scaling.inputs(x), task.y) for x, task in zip(inputs, tasks, strict=True)]
@@ -114,12 +122,12 @@ def responses_without_test(
     options: Sequence[Option],
     response: Response,
     exposure: int | None,
+    kinds: ColumnKinds | None = None,
 ) -> FamilyChoice:
     """Average the two simplest families at all options: there are no tasks to hold out."""
-    fits = [
-        fit_response_families(training_responses(environments, target, option, response, exposure), option.environment)
-        for option in options
-    ]
+    given = response, exposure, None, kinds
+    training = [training_responses(environments, target, option, *given) for option in options]
+    fits = [fit_response_families(tasks, o.environment) for tasks, o in zip(training, options, strict=True)]
     used = [(name, fit.priors[name]) for fit in fits for name in (LINEAR, SMOOTH) if name in fit.priors]
     priors, weights = [prior for _, prior in used], np.full(len(used), 1.0 / len(used))
     names = [name for name, _ in used]

@@ -44,6 +44,15 @@ class ColumnKinds:
         """Whether each column of X holds numbers."""
         return np.array(self.levels) == 0
 
+    def place(self, column: int) -> int:
+        """Return where a column of X begins after expansion."""
+        return sum(self.widths[: self.order.index(column)])
+
+    def with_number(self, column: int) -> "ColumnKinds":
+        """Return the kinds of X with one more column of numbers, which becomes the one so called."""
+        covariates = tuple(i + (i >= column) for i in self.covariates)
+        return ColumnKinds((*self.levels[:column], 0, *self.levels[column:]), covariates)
+
     def expand(self, numbers: np.ndarray, x: np.ndarray, shares: np.ndarray) -> np.ndarray:
         """Return X (n, columns) as numbers (n, sum of widths), given its standardized numbers and shares of levels."""
         parts = []
@@ -70,6 +79,14 @@ class ColumnKinds:
                 share[: self.levels[i] + 1] = total / max(total.sum(), 1e-300)
             found.append(share)
         return np.concatenate(found)
+
+
+def without_column(kinds: ColumnKinds | None, column: int | None) -> ColumnKinds | None:
+    """Return the kinds of X without a column, such as an exposure; None: all columns are numbers, or are kept."""
+    if kinds is None or column is None:
+        return kinds
+    covariates = tuple(i - (i > column) for i in kinds.covariates if i != column)
+    return ColumnKinds((*kinds.levels[:column], *kinds.levels[column + 1 :]), covariates)
 
 
 def _is_level(codes: np.ndarray, n_levels: int) -> np.ndarray:

@@ -121,11 +121,25 @@ class Features:
             known = f"one of {_listed(self.names)}" if self.names is not None else "X has no names: pass its number"
             expected = f" must be a column of X, by name or number from 0 to {count - 1} ({known}); got {exposure!r}."
             raise ValueError(Message(Argument("exposure"), expected))
-        if count < 2:
-            raise ValueError(
-                Message("X must have an input column beside that of the ", Argument("exposure"), "; it has none.")
-            )
+        self._check_no_input(column)
         return column
+
+    def _check_no_input(self, column: int) -> None:
+        """Raise if the exposure is a category or a covariate, or if X has no input beside it and the covariates."""
+        given, named = Argument("exposure"), self.column_name(column)
+        if column in self.categories.levels:
+            wrong = (
+                f" must be a column of positive numbers; {named} holds categories. Name another one, or take it out of "
+            )
+            raise ValueError(Message(given, wrong, Argument("categorical"), "."))
+        if column in self.categories.covariates:
+            twice = f" names {named}, which is a covariate too: an exposure is no input. Take it out of "
+            raise ValueError(Message(given, twice, Argument("covariates"), ", or repeat the column."))
+        if (self.count or 0) - len(self.categories.covariates) < 2:
+            others = " and covariates" if self.categories.covariates else ""
+            raise ValueError(
+                Message("X must have an input column beside that of the ", given, f"{others}; it has none.")
+            )
 
     def outside(self, x: np.ndarray) -> np.ndarray:
         """Return whether each input of (rows, count) is outside its range by more than the margin, (rows, count).
