@@ -110,9 +110,9 @@ def _leaves(X: Tensor) -> list[Tensor]:
         if node is None or node in seen:
             continue
         seen.add(node)
-        found += [node.variable] if hasattr(node, "variable") else []
+        found += [getattr(node, "variable", None)]  # of nodes that are leaves
         waiting += [following for following, _ in node.next_functions]
-    return found
+    return [leaf for leaf in found if leaf is not None]
 
 
 def _depends(values: Tensor, leaves: list[Tensor]) -> bool:
