@@ -40,6 +40,10 @@ class MetaPriorModel(Model, FantasizeMixin):
     Inputs are those of the tasks of the fit, in the same units: the prior scales them itself. Search within
     `meta.feature_range_`, beyond which it extrapolates.
 
+    A category is the code of its level: its place in `meta.column_levels_`. It has no gradient, so fix it in searches
+    by gradients, as `optimize_acqf_mixed` does. A covariate has one value in all rows of a task. NaN is a missing one;
+    in X it stands for that of `train_X`. Other codes and values, and gradients that would reach either, are errors.
+
     Parameters
     ----------
     meta : MetaGPRegressor
