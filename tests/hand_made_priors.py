@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from metaprior import MetaGPRegressor
 from metaprior.hierarchical.features import draw_network
 from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
 from metaprior.hierarchical.label_prior import LabelPrior
@@ -13,22 +14,31 @@ from metaprior.prediction.adapted_labels import AdaptedClassifier, AdaptedClassi
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.tasks.class_rules import ClassRules
 from metaprior.tasks.padding import Ragged
-from metaprior.tasks.scaling import Scaling
+from metaprior.tasks.scaling import Scaling, with_kinds
 
 SMOOTH = Parts(smooth=True)
 THREE_SCALES = TaskScales(np.array([0.4, 1.0, 2.5]), np.log([0.2, 0.5, 0.3]), False)
 NOISE_SCALES = THREE_SCALES._replace(noise_only=True)
 
 
-def make_prior(parts=SMOOTH, input_dim=1, shapes=False, scales=ONE_SCALE, seed=0, x_map=False):
-    """Return a prior whose theta is near its hyper-prior mean, with random weights of the common mean."""
-    rng, layout = np.random.default_rng(seed), Layout(parts, input_dim)
+def make_prior(parts=SMOOTH, input_dim=1, shapes=False, scales=ONE_SCALE, seed=0, x_map=False, kinds=None):
+    """Return a prior whose theta is near its hyper-prior mean, with random weights of the common mean.
+
+    With `kinds` of columns they decide about the number of inputs.
+    """
+    rng, layout, columns = np.random.default_rng(seed), Layout(parts, input_dim), input_dim
+    if kinds is not None:
+        input_dim, columns = sum(kinds.input_widths), len(kinds.levels)
+        layout = Layout(parts, input_dim, widths=kinds.input_widths, covariates=kinds.covariate_widths)
     theta = layout.center + 0.2 * layout.spread * rng.normal(size=len(layout.center))
     points = rng.uniform(-2.0, 2.0, (5, input_dim))
-    n_weights = (1 + input_dim + (len(points) if parts.smooth else 0) + layout.n_features) * (1 + parts.environment)
+    n_weights = layout.n_weights(len(points))
     n_functions = 1 + input_dim + layout.n_curve + len(points)
-    mapped = np.eye(input_dim) + 0.2 * rng.normal(size=(input_dim, input_dim)) if x_map else None
-    scaling = Scaling(rng.normal(size=input_dim), rng.uniform(0.5, 2.0, input_dim), *rng.uniform(1.0, 3.0, 2), mapped)
+    width = input_dim if kinds is None else sum(kinds.widths)
+    mapped = np.eye(width) + 0.2 * rng.normal(size=(width, width)) if x_map else None
+    scaling = Scaling(rng.normal(size=columns), rng.uniform(0.5, 2.0, columns), *rng.uniform(1.0, 3.0, 2), mapped)
+    if kinds is not None:
+        scaling = with_kinds(scaling, kinds, rng.uniform(0.0, 0.5, width))
     curve = None
     if parts.curve:
         lengths = rng.uniform(0.5, 1.5, input_dim if layout.ard else 1)
@@ -56,10 +66,22 @@ def make_label_prior(n_rules=0, parts=SMOOTH, input_dim=1, seed=0, **calibration
     return LabelPrior(HierarchicalPrior(**{**vars(process), "scaling": scaling}), weights, **calibration)
 
 
+def as_meta(*priors, weights=None, spread=1.0, levels=(), covariates=(), names=None) -> MetaGPRegressor:
+    """Return an estimator, with the levels of its columns if some are categories or covariates."""
+    meta = MetaGPRegressor()
+    meta.model_ = as_regressor(*priors, weights=weights, spread=spread)._posteriors.model
+    meta.n_features_in_ = meta.model_.input_dim
+    meta.column_levels_, meta.covariates_ = levels, covariates
+    if names is not None:
+        meta.feature_names_in_ = np.array(names, object)
+    return meta
+
+
 def as_regressor(*priors, weights=None, spread=1.0) -> AdaptedRegressor:
     """Return a task without readings."""
     shares = np.full(len(priors), 1 / len(priors)) if weights is None else np.asarray(weights)
-    model, input_dim = Ensemble(tuple(priors), shares, spread), priors[0].input_dim
+    model = Ensemble(tuple(priors), shares, spread)
+    input_dim = model.input_dim
     nothing = Ragged.of([np.empty((0, input_dim))], (input_dim,)), Ragged.of([np.empty(0)])
     return AdaptedRegressors(model, *nothing, "float64")[0]
 

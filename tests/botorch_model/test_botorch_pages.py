@@ -18,9 +18,12 @@ def test_the_code_on_the_page_runs():
     page = (ROOT / "docs" / "other-libraries.md").read_text()
     first = re.search(r"```python\n(.*?)```", page, flags=re.DOTALL).group(1)
     section = page.partition("## BoTorch")[2].partition("\n## ")[0]
-    namespace = {}
-    exec(compile(first + re.search(r"```\n(.*?)```", section, flags=re.DOTALL).group(1), "page", "exec"), namespace)
+    code, namespace = [first, *re.findall(r"```\n(.*?)```", section, flags=re.DOTALL)], {}
+    exec(compile("\n".join(code), "page", "exec"), namespace)
     assert namespace["candidate"].shape == (1, 1)
+    assert namespace["kernels"][int(namespace["setting"][0, 1])] == "rbf"
+    assert abs(namespace["setting"][0, 0] - 0.5) < 1.0  # the best log_C of this data set
+    assert namespace["setting"][0, 2] == namespace["new"]
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ from botorch.optim import optimize_acqf
 from botorch.sampling import SobolQMCNormalSampler
 from sklearn.exceptions import NotFittedError
 
-from hand_made_priors import NOISE_SCALES, THREE_SCALES, as_regressor, make_prior
+from hand_made_priors import NOISE_SCALES, THREE_SCALES, as_meta, make_prior
 from metaprior import ImplausibleContextWarning, MetaGPClassifier, MetaGPRegressor
 from metaprior.botorch import MetaPriorModel
 from metaprior.botorch.torch_process import TorchProcess, stable_cholesky
@@ -33,14 +33,6 @@ from metaprior.hierarchical.layout import Parts
 
 PARTS = [Parts(*flags) for flags in itertools.product([False, True], repeat=4) if flags[0] or not flags[1]]
 RNG = np.random.default_rng(0)
-
-
-def as_meta(*priors, weights=None, spread=1.0, kind=MetaGPRegressor):
-    """Return an estimator with hand-made priors."""
-    meta = kind()
-    meta.model_ = as_regressor(*priors, weights=weights, spread=spread)._posteriors.model
-    meta.n_features_in_ = priors[0].input_dim
-    return meta
 
 
 def draw(*shape):
@@ -298,12 +290,3 @@ def test_priors_that_torch_cannot_compute():
         MetaPriorModel(trained)
     with pytest.raises(ValueError, match=r"terms that metaprior.botorch does not know: levels"):
         TorchProcess({"x_mean": np.zeros(1), "levels": np.zeros(2)})
-
-
-@pytest.mark.parametrize("given", [{"categorical": [1]}, {"covariates": [1]}])
-def test_categories_and_covariates_are_refused(given):
-    rng = np.random.default_rng(0)
-    tasks = [(np.column_stack([rng.uniform(size=6), np.full(6, i % 2)]), rng.normal(size=6)) for i in range(8)]
-    meta = MetaGPRegressor(random_state=0, search_time=1, progress=False, **given).fit(target_tasks=tasks)
-    with pytest.raises(ValueError, match=r"categories or covariates, which metaprior.botorch does not know"):
-        MetaPriorModel(meta)

@@ -21,6 +21,7 @@ from metaprior.botorch.tensor_checks import (
     check_prior,
     warn_if_implausible,
 )
+from metaprior.botorch.tensor_columns import check_constant, check_gradients, with_covariates
 from metaprior.botorch.torch_mixture import TorchMixture
 from metaprior.botorch.torch_process import Context
 
@@ -38,6 +39,10 @@ class MetaPriorModel(Model, FantasizeMixin):
 
     Inputs are those of the tasks of the fit, in the same units: the prior scales them itself. Search within
     `meta.feature_range_`, beyond which it extrapolates.
+
+    A category is the code of its level: its place in `meta.column_levels_`. It has no gradient, so fix it in searches
+    by gradients, as `optimize_acqf_mixed` does. A covariate has one value in all rows of a task. NaN is a missing one;
+    in X it stands for that of `train_X`. Other codes and values, and gradients that would reach either, are errors.
 
     Parameters
     ----------
@@ -79,13 +84,14 @@ class MetaPriorModel(Model, FantasizeMixin):
     def __init__(self, meta: Any, train_X: Tensor | None = None, train_Y: Tensor | None = None):
         super().__init__()
         check_prior(meta)
-        prior = TorchMixture(meta.model_)
+        prior = TorchMixture(meta.model_, meta.features_)
         if (train_X is None) != (train_Y is None):
             raise ValueError("train_X and train_Y must be given together; got one of them.")
         if train_X is None or train_Y is None:
-            train_X, train_Y = (torch.empty(0, n, dtype=torch.float64) for n in (prior.n_columns, 1))
+            train_X, train_Y = (torch.empty(0, n, dtype=torch.float64) for n in (meta.n_features_in_, 1))
         else:
-            check_inputs("train_X", train_X, prior.n_columns)
+            check_inputs("train_X", train_X, prior.features)
+            check_constant("train_X", train_X, prior.features)
             check_outputs("train_Y", train_Y, train_X)
             warn_if_implausible(meta, train_X, train_Y)
         self._set(prior, train_X.detach(), train_Y.detach())
@@ -135,7 +141,7 @@ class MetaPriorModel(Model, FantasizeMixin):
         GPyTorchPosterior
             Of shape (batch_shape, q, 1); the batch shapes of X and of the evaluations so far broadcast.
         """
-        check_inputs("X", X, self._prior.n_columns)
+        X = self._checked(X)
         check_output("output_indices", output_indices)
         if self._contexts is None:
             self._contexts = self._prior.condition(self._train_X, self.train_targets)
@@ -165,7 +171,8 @@ class MetaPriorModel(Model, FantasizeMixin):
         """
         if kwargs:
             raise ValueError(f"condition_on_observations takes X and Y alone; got {', '.join(sorted(kwargs))}.")
-        check_inputs("X", X, self._prior.n_columns)
+        X = self._checked(X)
+        check_constant("X", X, self._prior.features)
         check_outputs("Y", Y, X)
         of_x = torch.broadcast_shapes(self._train_X.shape[:-2], X.shape[:-2])
         of_y = torch.broadcast_shapes(self._train_Y.shape[:-2], Y.shape[:-2])
@@ -212,6 +219,12 @@ class MetaPriorModel(Model, FantasizeMixin):
         """
         check_output("idcs", idcs)
         return self
+
+    def _checked(self, X: Tensor) -> Tensor:
+        """Return inputs with the covariates of the task where they are NaN; raise if they are no inputs of the task."""
+        check_inputs("X", X, self._prior.features)
+        check_gradients("X", X, self._prior.features)
+        return with_covariates("X", X, self._train_X, self._prior.features)
 
     def _set(self, prior: "TorchMixture", train_X: Tensor, train_Y: Tensor) -> None:
         self._prior = prior

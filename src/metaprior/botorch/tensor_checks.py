@@ -7,20 +7,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from metaprior.botorch.tensor_columns import check_columns
 from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
 from metaprior.prediction.ensemble import predicts_labels
+from metaprior.tasks.categories import Coded
+from metaprior.tasks.input_columns import Features
 
 
-def check_inputs(name: str, X: Any, n_columns: int) -> None:
+def check_inputs(name: str, X: Any, features: Features) -> None:
     """Raise if inputs are not a tensor that the prior takes."""
+    n_columns = features.count
     if not isinstance(X, Tensor) or X.dtype != torch.float64:
         kind = X.dtype if isinstance(X, Tensor) else type(X).__name__
         raise ValueError(f"{name} must be a tensor of torch.float64; got {kind}. Call {name}.double().")
     if X.ndim < 2 or X.shape[-1] != n_columns:
         expected = f"(batch_shape, points, {n_columns}), with the columns of the tasks of the fit"
         raise ValueError(f"{name} must have shape {expected}; got {tuple(X.shape)}.")
-    if not torch.isfinite(X).all():
-        raise ValueError(f"{name} must be finite; it has NaN or infinite entries. Leave such points out.")
+    check_columns(name, X, features)
 
 
 def check_outputs(name: str, Y: Any, X: Tensor) -> None:
@@ -57,10 +60,6 @@ def check_prior(meta: Any) -> None:
             "meta was trained by gradients, and predicts with JAX, which torch cannot differentiate. Fit it with the "
             "default settings, kernel='auto'."
         )
-    if not meta.features_.are_numbers:
-        raise ValueError(
-            "meta has categories or covariates, which metaprior.botorch does not know. Fit it to numbers alone."
-        )
 
 
 def warn_if_implausible(meta: Any, train_X: Tensor, train_Y: Tensor) -> None:
@@ -68,4 +67,4 @@ def warn_if_implausible(meta: Any, train_X: Tensor, train_Y: Tensor) -> None:
     shape = torch.broadcast_shapes(train_X.shape[:-2], train_Y.shape[:-2])
     wide = (each.detach().expand(*shape, *each.shape[-2:]).cpu() for each in (train_X, train_Y))
     x, y = (each.reshape(shape.numel(), *each.shape[-2:]).numpy() for each in wide)
-    meta.adapt_many(list(zip(x, y[..., 0], strict=True)))
+    meta.adapt_many(list(zip(x.view(Coded), y[..., 0], strict=True)))  # codes are not looked up as levels

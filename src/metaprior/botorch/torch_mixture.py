@@ -11,18 +11,21 @@ from torch.nn import Module, ModuleList
 
 from metaprior.botorch.torch_process import Components, Context, TorchProcess
 from metaprior.hierarchical.plain_arrays import arrays_of_readings
+from metaprior.tasks.input_columns import Features
 
 
 class TorchMixture(Module):
-    """The members of a prior, with their weights and the calibration of their predictions."""
+    """The members of a prior, with their weights and the calibration of their predictions, and what its columns are."""
 
     log_weights: Tensor  # (members,)
 
-    def __init__(self, model: Any):
+    def __init__(self, model: Any, features: Features):
         super().__init__()
+        self.features = features
         weighted = [(member, weight) for member, weight in zip(model.members, model.weights, strict=True) if weight > 0]
-        self.n_columns, self.spread = model.input_dim, float(model.spread)
-        self.processes: Any = ModuleList(TorchProcess(arrays_of_readings(member)) for member, _ in weighted)
+        self.spread = float(model.spread)
+        processes = (TorchProcess(arrays_of_readings(member), member.scaling.kinds) for member, _ in weighted)
+        self.processes: Any = ModuleList(processes)
         self.register_buffer("log_weights", torch.as_tensor(np.log([weight for _, weight in weighted])))
 
     def condition(self, x: Tensor, y: Tensor) -> list[Context]:

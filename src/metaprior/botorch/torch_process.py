@@ -11,17 +11,19 @@ from torch import Tensor
 from torch.nn import Module
 
 from metaprior.hierarchical.plain_process import NOISE_FLOOR, ROUNDING
+from metaprior.tasks.column_kinds import ColumnKinds
 
 FOR_ROOTS = 1e-13  # of a prior variance, added to variances: samples of close points need a root of the covariance
 JITTERS = (1e-12, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2)  # of a diagonal
 # What `arrays_of_readings` may have. A prior with other terms would be predicted wrongly, so it is refused.
-OF_LINES = {"x_mean", "x_std", "x_map", "n_inputs", "own", "y_mean", "y_std"}
+OF_LINES = {"x_mean", "x_std", "x_map", "shares", "n_inputs", "own", "y_mean", "y_std"}
 OF_ALL = OF_LINES | {"common_weights", "common_root", "noise_variances", "factors", "log_weights"}
 OF_SMOOTH = {"points", "mean_lengths", "lengths", "smooth_variance", "removed"}
 OF_CURVE = {f"curve.{name}" for name in ("line", "weights", "points", "lengths", "n_slopes")}
 OF_NETWORK = {f"network.{name}" for name in ("first", "first_bias", "second", "second_bias", "last")}
 LAYERS = ("first", "second", "last")
-KNOWN = OF_ALL | OF_SMOOTH | OF_CURVE | OF_NETWORK
+OF_COVARIATES = {"bent", "n_numbers", "bend_map"}
+KNOWN = OF_ALL | OF_SMOOTH | OF_CURVE | OF_NETWORK | OF_COVARIATES
 
 
 class Points(NamedTuple):
@@ -55,8 +57,9 @@ class Components(NamedTuple):
 class TorchProcess(Module):
     """The Gaussian process of one member of a prior. Batches of inputs and of readings broadcast."""
 
-    def __init__(self, arrays: dict[str, Any]):
+    def __init__(self, arrays: dict[str, Any], kinds: ColumnKinds | None = None):
         super().__init__()
+        self._kinds = kinds  # None: all columns are numbers
         flat = _flattened(arrays)
         if unknown := sorted(flat.keys() - KNOWN):
             raise ValueError(
@@ -103,17 +106,20 @@ class TorchProcess(Module):
         return Components(mean * self["y_std"] + self["y_mean"], covariance, noise, context.log_weights)
 
     def _standardized(self, x: Tensor) -> Tensor:
-        x = (x - self["x_mean"]) / self["x_std"]
+        """Return inputs in the units of the prior, with a column for every level of a category."""
+        numbers = (x - self["x_mean"]) / self["x_std"]
+        x = numbers if self._kinds is None else _expanded(self._kinds, numbers, x.detach(), self["shares"])
         return x @ self["x_map"] if "x_map" in self._names else x
 
     def _describe(self, x: Tensor) -> Points:
         """Return what the prior says about standardized inputs (*batch, n, columns)."""
-        x = x[..., : int(self["n_inputs"])]
+        covariates, x = x[..., int(self["n_inputs"]) :], x[..., : int(self["n_inputs"])]
         lines, nothing = torch.cat([torch.ones_like(x[..., :1]), x], -1), x[..., :0]
         features = self._network(x) if "network.first" in self._names else nothing
         has_mean_curve = "mean_lengths" in self._names
         mean_curve = _rbf(x, self["points"], self["mean_lengths"]) if has_mean_curve else nothing
-        common = torch.cat([lines, mean_curve, features], -1)
+        effects = self._effects(x, mean_curve, covariates) if "bent" in self._names else nothing
+        common = torch.cat([lines, mean_curve, features, effects], -1)
         curve = self._curve(x) if "curve.line" in self._names else nothing
         if "removed" in self._names:  # shapes: all functions of a task have one covariance
             to_points = _rbf(x, self["points"], self["lengths"])
@@ -123,6 +129,12 @@ class TorchProcess(Module):
         own, n_lines = own @ self["own"], lines.shape[-1]
         fixed = torch.cat([common @ self["common_root"], own[..., :n_lines]], -1)
         return Points(x, common, fixed, own[..., n_lines:], removed)
+
+    def _effects(self, x: Tensor, mean_curve: Tensor, covariates: Tensor) -> Tensor:
+        """Return covariates, and their products with inputs and with functions of the common curve."""
+        functions = torch.cat([x[..., : int(self["n_numbers"])], mean_curve @ self["bend_map"]], -1)
+        bent = covariates[..., self["bent"].long()]
+        return torch.cat([covariates, (bent.unsqueeze(-1) * functions.unsqueeze(-2)).flatten(-2)], -1)
 
     def _network(self, x: Tensor) -> Tensor:
         """Return learned features, of two hidden layers."""
@@ -164,6 +176,24 @@ def stable_cholesky(matrices: Tensor) -> Tensor:
     if failed.any():
         raise ValueError("The covariance of the readings is not positive definite. Check train_X for huge values.")
     return root
+
+
+def _expanded(kinds: ColumnKinds, numbers: Tensor, x: Tensor, shares: Tensor) -> Tensor:
+    """Return inputs (*batch, n, columns) as `ColumnKinds.expand` does. Gradients flow through numbers alone."""
+    parts: list[Tensor] = []
+    for i in kinds.order:
+        column = x[..., i : i + 1]
+        missing = torch.isnan(column)
+        if kinds.levels[i]:
+            codes = torch.arange(kinds.levels[i] + 1, dtype=x.dtype, device=x.device)
+            start = sum(part.shape[-1] for part in parts)
+            centered = (column == codes).to(x.dtype) - shares[start : start + len(codes)]
+        else:
+            centered = numbers[..., i : i + 1]
+        parts.append(torch.where(missing, 0.0, centered))
+        if i in kinds.covariates:
+            parts.append(missing.to(x.dtype))
+    return torch.cat(parts, -1)
 
 
 def _rbf(x: Tensor, z: Tensor, lengths: Tensor) -> Tensor:

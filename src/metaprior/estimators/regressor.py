@@ -155,7 +155,7 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         Numbers of the columns that are covariates.
     column_levels_ : tuple
         For every input column a tuple of its levels, or None if it holds numbers. Empty if there are neither
-        categories nor covariates.
+        categories nor covariates. In tensors of `metaprior.botorch`, the place of a level is its code.
     covariate_weights_ : dict
         Weights of priors with no covariates, with covariates that shift the mean ("shift"), and with covariates that
         bend it too ("bend"), in the averaged prediction. Empty without covariates.
