@@ -10,12 +10,12 @@ import numpy as np
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 
-from metaprior.gp.likelihoods import Latent
 from metaprior.gp.parameters import Parameter
 from metaprior.gp.response_likelihoods import (
     NODE_WEIGHTS,
     NODES,
     Expected,
+    Numbers,
     ResponseLikelihood,
     Start,
     last_axis,
@@ -33,11 +33,11 @@ class Counts(ResponseLikelihood):
     def excess(self) -> Float[Array, ""] | float:
         """The variance of a rate relative to its square, 1 / r."""
 
-    def start(self, y: Latent, mean: Latent, variance: Latent) -> Start:
+    def start(self, y: Numbers, mean: Numbers, variance: Numbers) -> Start:
         """Return log(y + 1/2), with the variance of a logarithmic count."""
         return Start(jnp.log(y + 0.5), 1.0 / (y + 0.5) + self.excess)
 
-    def log_average(self, y: Latent, mean: Latent, variance: Latent) -> Latent:
+    def log_average(self, y: Numbers, mean: Numbers, variance: Numbers) -> Numbers:
         """Return the log of the average probability, by quadrature around the mode of p(y | t) N(t)."""
         variance = jnp.maximum(variance, 1e-12)
         start = self.start(y, mean, variance)
@@ -74,11 +74,11 @@ class Poisson(Counts):
         """Zero."""
         return 0.0
 
-    def log_density(self, y: Latent, t: Latent) -> Latent:
+    def log_density(self, y: Numbers, t: Numbers) -> Numbers:
         """Return log p(y | t)."""
         return y * t - _exp(t) - gammaln(y + 1.0)
 
-    def expected_of_t(self, y: Latent, mean: Latent, variance: Latent) -> Expected:
+    def expected_of_t(self, y: Numbers, mean: Numbers, variance: Numbers) -> Expected:
         """Return y E[t] - E[e^t] - log y!, in closed form."""
         rate = _exp(mean + 0.5 * variance)
         return Expected(y * mean - rate - gammaln(y + 1.0), y - rate, rate)
@@ -100,13 +100,13 @@ class NegativeBinomial(Counts):
         """1 / r."""
         return jnp.exp(-self.log_r)
 
-    def log_density(self, y: Latent, t: Latent) -> Latent:
+    def log_density(self, y: Numbers, t: Numbers) -> Numbers:
         """Return log p(y | t)."""
         r, u = jnp.exp(self.log_r), t - self.log_r
         constant = gammaln(y + r) - gammaln(r) - gammaln(y + 1.0)
         return constant + y * u - (y + r) * jnp.logaddexp(0.0, u)
 
 
-def _exp(t: Latent) -> Latent:
+def _exp(t: Numbers) -> Numbers:
     """Return e^t, bounded where it would overflow."""
     return jnp.exp(jnp.minimum(t, 0.95 * math.log(float(jnp.finfo(t.dtype).max))))

@@ -8,9 +8,8 @@ import jax.numpy as jnp
 from jax.scipy.special import log_ndtr
 from jaxtyping import Array, Float
 
-from metaprior.gp.likelihoods import Latent
 from metaprior.gp.parameters import Parameter
-from metaprior.gp.response_likelihoods import ResponseLikelihood, Start, nodes_of
+from metaprior.gp.response_likelihoods import Numbers, ResponseLikelihood, Start, nodes_of
 
 
 class Ordinal(ResponseLikelihood):
@@ -32,26 +31,26 @@ class Ordinal(ResponseLikelihood):
         return jnp.shape(self.log_gaps)[-1] + 2
 
     @property
-    def cuts(self) -> Float[Array, " levels-1"]:
+    def cuts(self) -> Float[Array, " cuts"]:
         """The cut points."""
         gaps = jnp.exp(self.log_gaps)
         return self.first_cut + jnp.concatenate([jnp.zeros(1, gaps.dtype), jnp.cumsum(gaps)])
 
-    def log_density(self, y: Latent, t: Latent) -> Latent:
+    def log_density(self, y: Numbers, t: Numbers) -> Numbers:
         """Return log p(y | t)."""
         return self._log_probability(y, t, jnp.ones_like(t))
 
-    def log_average(self, y: Latent, mean: Latent, variance: Latent) -> Latent:
+    def log_average(self, y: Numbers, mean: Numbers, variance: Numbers) -> Numbers:
         """Return the log of the average probability, in closed form."""
         return self._log_probability(y, mean, jnp.sqrt(1.0 + variance))
 
-    def start(self, y: Latent, mean: Latent, variance: Latent) -> Start:
+    def start(self, y: Numbers, mean: Numbers, variance: Numbers) -> Start:
         """Return the middle between the cut points of a level, or half a unit beyond the last; a variance of one."""
         cuts = self.cuts
         middles = jnp.concatenate([cuts[:1] - 0.5, 0.5 * (cuts[1:] + cuts[:-1]), cuts[-1:] + 0.5])
         return Start(middles[self._codes(y)], jnp.ones_like(y))
 
-    def derivatives(self, y: Latent, mean: Latent, variance: Latent) -> tuple[Array, Array, Array]:
+    def derivatives(self, y: Numbers, mean: Numbers, variance: Numbers) -> tuple[Array, Array, Array]:
         """Return log p(y | t) and two derivatives by t, at the nodes of t: written out, which is many times faster."""
         t, code, cuts = nodes_of(mean, variance), self._codes(y)[..., None], self.cuts
         log_p = self.log_density(y[..., None], t)
@@ -66,10 +65,10 @@ class Ordinal(ResponseLikelihood):
         slope = of_lower - of_upper
         return log_p, slope, lower * of_lower - upper * of_upper - slope**2
 
-    def _codes(self, y: Latent) -> Array:
+    def _codes(self, y: Numbers) -> Array:
         return jnp.clip(y - self.lowest, 0, self.n_levels - 1).astype(int)
 
-    def _log_probability(self, y: Latent, mean: Latent, std: Latent) -> Latent:
+    def _log_probability(self, y: Numbers, mean: Numbers, std: Numbers) -> Numbers:
         """Return the log probability that t plus noise lies between the cut points of y."""
         code, cuts = self._codes(y), self.cuts
         lower = (cuts[jnp.maximum(code - 1, 0)] - mean) / std

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from metaprior.gp.likelihoods import Latent
 from metaprior.gp.parameters import Parameter
 
+Numbers = Float[Array, "..."]  # arguments of one function broadcast
 NODES, NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(20)
 NODE_WEIGHTS = NODE_WEIGHTS / NODE_WEIGHTS.sum()
 
@@ -23,16 +23,16 @@ NODE_WEIGHTS = NODE_WEIGHTS / NODE_WEIGHTS.sum()
 class Expected(NamedTuple):
     """E[log p(y | u)] over u ~ N(mean, variance), and its derivatives."""
 
-    value: Latent
-    slope: Latent  # by the mean
-    precision: Latent  # minus twice the derivative by the variance; positive
+    value: Numbers
+    slope: Numbers  # by the mean
+    precision: Numbers  # minus twice the derivative by the variance; positive
 
 
 class Start(NamedTuple):
     """Gaussian readings of t that stand for y, to start from."""
 
-    reading: Latent
-    variance: Latent
+    reading: Numbers
+    variance: Numbers
 
 
 class ResponseLikelihood(eqx.Module):
@@ -48,23 +48,23 @@ class ResponseLikelihood(eqx.Module):
         """The parameters of the response of this name, in its order."""
 
     @abstractmethod
-    def log_density(self, y: Latent, t: Latent) -> Latent:
+    def log_density(self, y: Numbers, t: Numbers) -> Numbers:
         """Return log p(y | t), twice differentiable by t."""
 
     @abstractmethod
-    def start(self, y: Latent, mean: Latent, variance: Latent) -> Start:
+    def start(self, y: Numbers, mean: Numbers, variance: Numbers) -> Start:
         """Return readings of t ~ N(mean, variance)."""
 
     @abstractmethod
-    def log_average(self, y: Latent, mean: Latent, variance: Latent) -> Latent:
+    def log_average(self, y: Numbers, mean: Numbers, variance: Numbers) -> Numbers:
         """Return the log of the integral of p(y | t) over t ~ N(mean, variance)."""
 
-    def expected_of_t(self, y: Latent, mean: Latent, variance: Latent) -> Expected:
+    def expected_of_t(self, y: Numbers, mean: Numbers, variance: Numbers) -> Expected:
         """Return E[log p(y | t)] over t ~ N(mean, variance), by Gauss-Hermite quadrature."""
         value, slope, curvature = (average(part) for part in self.derivatives(y, mean, variance))
         return Expected(value, slope, -curvature)
 
-    def derivatives(self, y: Latent, mean: Latent, variance: Latent) -> tuple[Array, Array, Array]:
+    def derivatives(self, y: Numbers, mean: Numbers, variance: Numbers) -> tuple[Array, Array, Array]:
         """Return log p(y | t) and two derivatives by t, at the nodes of t, (..., nodes)."""
         t = nodes_of(mean, variance)
 
@@ -76,31 +76,31 @@ class ResponseLikelihood(eqx.Module):
 
         return value(t), *jax.jvp(slope, (t,), (jnp.ones_like(t),))
 
-    def expected(self, y: Latent, mean: Latent, variance: Latent) -> Expected:
+    def expected(self, y: Numbers, mean: Numbers, variance: Numbers) -> Expected:
         """Return E[log p(y | u)] over u ~ N(mean, variance)."""
         found = self.expected_of_t(y, self.center + self.scale * mean, self.scale**2 * variance)
         return Expected(found.value, self.scale * found.slope, self.scale**2 * found.precision)
 
-    def readings(self, y: Latent, mean: Latent, variance: Latent) -> Start:
+    def readings(self, y: Numbers, mean: Numbers, variance: Numbers) -> Start:
         """Return readings of u ~ N(mean, variance) to start from."""
         found = self.start(y, self.center + self.scale * mean, self.scale**2 * variance)
         return Start((found.reading - self.center) / self.scale, found.variance / self.scale**2)
 
-    def log_predictive(self, y: Latent, mean: Latent, variance: Latent) -> Latent:
+    def log_predictive(self, y: Numbers, mean: Numbers, variance: Numbers) -> Numbers:
         """Return the log of the integral of p(y | u) over u ~ N(mean, variance)."""
         return self.log_average(y, self.center + self.scale * mean, self.scale**2 * variance)
 
 
-def nodes_of(mean: Latent, variance: Latent) -> Float[Array, "*n nodes"]:
+def nodes_of(mean: Numbers, variance: Numbers) -> Float[Array, "... nodes"]:
     """Return the nodes of t ~ N(mean, variance)."""
     return mean[..., None] + jnp.sqrt(variance)[..., None] * last_axis(NODES, mean)
 
 
-def average(at_nodes: Float[Array, "*n nodes"]) -> Latent:
+def average(at_nodes: Float[Array, "... nodes"]) -> Numbers:
     """Return the average over the nodes of t."""
     return jnp.sum(at_nodes * last_axis(NODE_WEIGHTS, at_nodes[..., 0]), axis=-1)
 
 
-def last_axis(numbers: np.ndarray, like: Latent) -> Float[Array, "*ones nodes"]:
+def last_axis(numbers: np.ndarray, like: Numbers) -> Float[Array, "... nodes"]:
     """Return constants along an axis after those of an array, in its precision."""
     return jnp.asarray(numbers, like.dtype).reshape((1,) * like.ndim + numbers.shape)

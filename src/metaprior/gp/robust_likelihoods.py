@@ -9,11 +9,11 @@ import numpy as np
 from jax.scipy.special import gammaln, polygamma
 from jaxtyping import Array, Float
 
-from metaprior.gp.likelihoods import Latent
 from metaprior.gp.parameters import Parameter
 from metaprior.gp.response_likelihoods import (
     NODE_WEIGHTS,
     Expected,
+    Numbers,
     ResponseLikelihood,
     Start,
     average,
@@ -38,25 +38,25 @@ class StudentT(ResponseLikelihood):
         """The logarithms of sigma and nu."""
         return jnp.stack([jnp.asarray(self.log_sigma), jnp.asarray(self.log_nu)], axis=-1)
 
-    def log_density(self, y: Latent, t: Latent) -> Latent:
+    def log_density(self, y: Numbers, t: Numbers) -> Numbers:
         """Return log p(y | t)."""
         nu = jnp.exp(self.log_nu)
         constant = gammaln(0.5 * (nu + 1.0)) - gammaln(0.5 * nu) - 0.5 * jnp.log(math.pi * nu) - self.log_sigma
         return constant - 0.5 * (nu + 1.0) * jnp.log1p((y - t) ** 2 * jnp.exp(-2.0 * self.log_sigma) / nu)
 
-    def start(self, y: Latent, mean: Latent, variance: Latent) -> Start:
+    def start(self, y: Numbers, mean: Numbers, variance: Numbers) -> Start:
         """Return y, with a larger variance the farther it is from what is expected."""
         nu, unit = jnp.exp(self.log_nu), jnp.exp(2.0 * self.log_sigma)
         return Start(y, (nu * unit + (y - mean) ** 2 + variance) / (nu + 1.0))
 
-    def expected_of_t(self, y: Latent, mean: Latent, variance: Latent) -> Expected:
+    def expected_of_t(self, y: Numbers, mean: Numbers, variance: Numbers) -> Expected:
         """Return E[log p(y | t)]; its curvature is negative at outliers, where a small precision replaces it."""
         value, slope, curvature = (average(part) for part in self.derivatives(y, mean, variance))
         nu, error = jnp.exp(self.log_nu), y[..., None] - nodes_of(mean, variance)
         weight = (nu + 1.0) / (nu * jnp.exp(2.0 * self.log_sigma) + error**2)
         return Expected(value, slope, jnp.maximum(-curvature, LEAST_SHARE * average(weight)))
 
-    def log_average(self, y: Latent, mean: Latent, variance: Latent) -> Latent:
+    def log_average(self, y: Numbers, mean: Numbers, variance: Numbers) -> Numbers:
         """Return the log of the average density, over nodes of the precision w; far out over nodes of t."""
         half, unit = 0.5 * jnp.exp(self.log_nu), jnp.exp(2.0 * self.log_sigma)
         # log w of w ~ Gamma(half, half) has its mode at zero and about this standard deviation.

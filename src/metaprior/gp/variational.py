@@ -7,7 +7,9 @@ s_j = -2 dl_j/dv and r_j = m_j + dl_j/dm / s_j. With S = diag(s) and B = I + S^1
     -(r - mu)^T S^1/2 B^-1 S^1/2 (r - mu) / 2 - log|B| / 2 + sum_j (l_j + s_j ((r_j - m_j)^2 + v_j) / 2).
 
 It is stationary in the sites. Its derivatives are therefore those of its first two terms by mu and K, and of l_j by the
-parameters of the likelihood, with r, s, m and v held constant. `hierarchical/sites.py` is the same in NumPy.
+parameters of the likelihood, with r, s, m and v held constant. `hierarchical/sites.py` is the same in NumPy. Only where
+the precision of an outlier is bounded, g_j = dl_j/dv + s_j / 2 is not zero: by K there is sum_j g_j dv_j/dK besides,
+with dv = diag(A dK A^T) and A = (I + K S)^-1.
 """
 
 from typing import NamedTuple
@@ -37,7 +39,20 @@ def log_evidence(
     sites, at = found.accepted, _moments(constant, found.accepted)
     gaussian = log_normal(task.curvature(sites), task.whitened(sites))
     value = task.likelihood.expected(task.y, at.mean, at.variance).value
-    return gaussian + jnp.sum(jnp.where(task.mask, value + at.correction, 0.0)), found.converged
+    bound = gaussian + jnp.sum(jnp.where(task.mask, value + at.correction, 0.0))
+    return bound + _of_bounded(task, sites, at), found.converged
+
+
+def _of_bounded(task: "_Task", sites: "Sites", at: "_Moments") -> Float[Array, ""]:
+    """Return zero, with the derivative by K that bounded precisions add to that of the bound."""
+    constant = jax.lax.stop_gradient(task)
+    of_variance = jax.grad(lambda v: jnp.sum(constant.likelihood.expected(constant.y, at.mean, v).value))(at.variance)
+    slope = jnp.where(task.mask, of_variance + 0.5 * sites.precision, 0.0)
+    identity, root = jnp.eye(len(slope), dtype=slope.dtype), constant.root(sites)
+    inverse = solve_lower(at.factor, jnp.diag(root))
+    a = identity - product(product(constant.covariance, inverse.T), inverse)
+    value = jnp.sum(product(a.T, slope[:, None] * a) * task.covariance)
+    return value - jax.lax.stop_gradient(value)
 
 
 def condition(prior: GPPrior, points: Points, y: Float[Array, " n"], mask: Bool[Array, " n"]) -> Posterior:
@@ -123,16 +138,19 @@ class _Search(NamedTuple):
     best: Float[Array, ""]  # bound
     share: Float[Array, ""]  # of the way to the target that is tried next
     n_steps: Int[Array, ""]
+    bounded: Bool[Array, ""]  # whether a step must not lower the bound
     converged: Bool[Array, ""]
-    stalled: Bool[Array, ""]
 
 
 def _find_sites(task: _Task) -> _Search:
-    """Step to the sites that the marginals ask for, halfway where that lowers the bound."""
+    """Step to the sites that the marginals ask for, halfway where that lowers the bound.
+
+    The bounded precisions of outliers are not those of its maximum. There the sites are a fixed point, which is
+    approached halfway in every step once no step raises the bound any more.
+    """
     start = task.likelihood.readings(task.y, task.mean, jnp.diagonal(task.covariance))
     sites = task.sites(1.0 / start.variance, start.reading)
-    eps = jnp.finfo(task.mean.dtype).eps
-    tolerance = max(TOLERANCE, 10.0 * float(eps))
+    tolerance = max(TOLERANCE, 10.0 * float(jnp.finfo(task.mean.dtype).eps))
 
     def step(at: _Search) -> _Search:
         tried = Sites(*(a + at.share * (b - a) for a, b in zip(at.accepted, at.target, strict=True)))
@@ -142,24 +160,24 @@ def _find_sites(task: _Task) -> _Search:
         precision = jnp.maximum(found.precision, 1.0 / MOST)
         asked = task.sites(precision, moments.mean + found.slope / precision)
         gain, least = bound - at.best, tolerance * (1.0 + jnp.abs(bound))
-        better = gain >= -least
-        take = lambda new, old: jnp.where(better, new, old)  # noqa: E731
+        better = (gain >= -least) | ~at.bounded
         share = jnp.where(better, jnp.minimum(GROWTH * at.share, 1.0), 0.5 * at.share)
+        bounded = at.bounded & (share >= SMALLEST_STEP)
+        changes = [jnp.max(jnp.abs(a - b) / (1.0 + jnp.abs(a))) for a, b in zip(tried, asked, strict=True)]
+        take = lambda new, old: jnp.where(better, new, old)  # noqa: E731
         return _Search(
             Sites(*map(take, tried, at.accepted)),
             Sites(*map(take, asked, at.target)),
-            jnp.where(better, jnp.maximum(bound, at.best), at.best),
-            share,
+            jnp.where(better, bound, at.best),
+            jnp.where(bounded, share, 0.5),
             at.n_steps + 1,
-            better & (gain <= least),
-            share < SMALLEST_STEP,
+            bounded,
+            jnp.where(at.bounded, better & (gain <= least), jnp.maximum(*changes) <= tolerance**0.5),
         )
 
     def unfinished(at: _Search) -> Bool[Array, ""]:
-        return ~at.converged & ~at.stalled & (at.n_steps < MAX_STEPS)
+        return ~at.converged & (at.n_steps < MAX_STEPS)
 
-    no = jnp.asarray(False)
-    one = jnp.ones((), task.mean.dtype)
-    last = jax.lax.while_loop(unfinished, step, _Search(sites, sites, -jnp.inf * one, one, jnp.asarray(0), no, no))
-    # Where rounding hides what is left to gain, no step is accepted any more.
-    return last._replace(converged=(last.converged | last.stalled) & jnp.isfinite(last.best))
+    one, yes = jnp.ones((), task.mean.dtype), jnp.asarray(True)
+    last = jax.lax.while_loop(unfinished, step, _Search(sites, sites, -jnp.inf * one, one, jnp.asarray(0), yes, ~yes))
+    return last._replace(converged=last.converged & jnp.isfinite(last.best))
