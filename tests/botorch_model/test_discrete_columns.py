@@ -30,6 +30,7 @@ KINDS = {
 }
 TERMS = [(), ("smooth",), ("smooth", "curve"), ("features",), ("smooth", "environment")]
 COVARIATES = [(), ("covariates",), ("covariates", "bend")]
+CURVED = ("covariates", "curved")  # of covariates that are numbers
 
 
 def moments(model, x, noise=False):
@@ -63,11 +64,18 @@ def task():
     return x[:5], np.random.default_rng(2).normal(size=5), x[5:]
 
 
+def effects_of(kinds):
+    """Return what covariates of these kinds may do."""
+    if not kinds.covariates:
+        return [()]
+    return [*COVARIATES, CURVED] if any(not kinds.levels[i] for i in kinds.covariates) else COVARIATES
+
+
 @pytest.mark.parametrize("sort", KINDS)
 @pytest.mark.parametrize("terms", TERMS, ids="+".join)
 def test_every_kind_of_column_and_term(sort, terms):
     kinds = KINDS[sort]
-    for effect, x_map, n in itertools.product(COVARIATES if kinds.covariates else [()], (False, True), (0, 6)):
+    for effect, x_map, n in itertools.product(effects_of(kinds), (False, True), (0, 6)):
         parts = Parts(**dict.fromkeys(terms + effect, True)), Parts(**dict.fromkeys(effect, True))
         meta, x = make_mixed(kinds, parts, x_map=x_map), draw_codes(RNG, kinds, 10)
         assert_same(meta, *both(meta, x[:n], RNG.normal(size=n)), x[6:])

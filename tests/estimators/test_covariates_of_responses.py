@@ -247,4 +247,4 @@ def test_tables_and_several_outputs():
     task = both["calls"].adapt(context[both["calls"].feature_names_in_], context["calls"])
     asked = new[2:][both["calls"].feature_names_in_]
     np.testing.assert_allclose(found["mean_calls"], task.predict(asked), rtol=1e-6)
-    assert set(both["visits"].covariate_weights_) == {"none", "shift", "bend"}
+    assert set(both["visits"].covariate_weights_) == {"none", "shift", "curved", "bend"}

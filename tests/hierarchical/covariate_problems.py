@@ -32,7 +32,22 @@ def common_kernel(prior, left, right):
     if layout.parts.bend:
         bend = np.array([1, 0, 1, 1, 1, 0, 0]) * np.repeat(layout.scale(theta, "bend"), (2, 5))
         total = total + ((left[:, z] * bend**2) @ right[:, z].T) * (left[:, number] @ right[:, number].T)
+    if layout.parts.curved:
+        total = total + layout.scale(theta, "curved")[0] ** 2 * curve_kernel(left[:, 4:6], right[:, 4:6])
     return total
+
+
+def curve_kernel(left, right):
+    """Covariance of a curve along a covariate (value, missing): an RBF through seven points, less its average."""
+    points = np.linspace(-2.4, 2.4, 7)
+    between = np.exp(-0.5 * (points[:, None] - points) ** 2)
+    values, vectors = np.linalg.eigh(between)
+    inverse = (vectors[:, 2:] / values[2:]) @ vectors[:, 2:].T
+    grid = np.linspace(-9, 9, 20_001)
+    weights = np.exp(-0.5 * grid**2) / np.exp(-0.5 * grid**2).sum()
+    averages = weights @ np.exp(-0.5 * (grid[:, None] - points) ** 2)
+    sides = [(np.exp(-0.5 * (z[:, :1] - points) ** 2) - averages) * (1.0 - z[:, 1:]) for z in (left, right)]
+    return sides[0] @ inverse @ sides[1].T
 
 
 def own_kernel(prior, left, right):

@@ -11,7 +11,7 @@ from scipy.linalg import block_diag
 from scipy.optimize import check_grad
 
 from metaprior.hierarchical.blocks import make_blocks, place_points
-from metaprior.hierarchical.families import BEND, LINEAR, SHIFT, TrainingTasks, fit_families
+from metaprior.hierarchical.families import BEND, CURVED, LINEAR, SHIFT, TrainingTasks, fit_families
 from metaprior.hierarchical.layout import Layout, Parts
 from metaprior.hierarchical.modes import common_curve, find_mode, log_density, with_curve
 from metaprior.hierarchical.terms import NOISE_FLOOR
@@ -35,12 +35,13 @@ def fitted(covariates, swap=False):
 
 
 @pytest.mark.parametrize("separate", [True, False])
+@pytest.mark.parametrize("effect", ["bend", "curved"])
 @pytest.mark.parametrize(
     "parts", [Parts(), Parts(smooth=True, environment=True), Parts(smooth=True, curve=True)], ids=str
 )
-def test_derivatives_against_finite_differences(parts, separate):
+def test_derivatives_against_finite_differences(parts, effect, separate):
     data, widths = training(), KINDS.input_widths
-    parts = Parts(**{**vars(parts), "covariates": True, "bend": True})
+    parts = Parts(**{**vars(parts), "covariates": True, effect: True})
     points = place_points(data.tasks, sum(widths))
     layout = Layout(parts, sum(widths), None, separate, False, widths, KINDS.covariate_widths)
     blocks = make_blocks(data.tasks, data.counts, data.is_target, points, separate=separate, widths=widths)
@@ -58,7 +59,7 @@ def test_derivatives_against_finite_differences(parts, separate):
         assert log_density(layout, theta, one, points).value == pytest.approx(value(theta), rel=1e-10)
 
 
-@pytest.mark.parametrize("covariates", [SHIFT, BEND])
+@pytest.mark.parametrize("covariates", [SHIFT, CURVED, BEND])
 def test_new_tasks_against_dense_conditioning_on_all_readings(covariates):
     prior, data = fitted(covariates).priors[LINEAR], training()
     new = data.scaling.task(make_tasks(1, seed=3)[0])

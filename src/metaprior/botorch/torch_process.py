@@ -22,7 +22,7 @@ OF_SMOOTH = {"points", "mean_lengths", "lengths", "smooth_variance", "removed"}
 OF_CURVE = {f"curve.{name}" for name in ("line", "weights", "points", "lengths", "n_slopes")}
 OF_NETWORK = {f"network.{name}" for name in ("first", "first_bias", "second", "second_bias", "last")}
 LAYERS = ("first", "second", "last")
-OF_COVARIATES = {"bent", "n_numbers", "bend_map"}
+OF_COVARIATES = {"bent", "n_numbers", "bend_map", "curved", "curved_points", "curved_averages"}
 KNOWN = OF_ALL | OF_SMOOTH | OF_CURVE | OF_NETWORK | OF_COVARIATES
 
 
@@ -131,10 +131,16 @@ class TorchProcess(Module):
         return Points(x, common, fixed, own[..., n_lines:], removed)
 
     def _effects(self, x: Tensor, mean_curve: Tensor, covariates: Tensor) -> Tensor:
-        """Return covariates, and their products with inputs and with functions of the common curve."""
+        """Return covariates, their products with inputs and functions of the common curve, and curves of them."""
         functions = torch.cat([x[..., : int(self["n_numbers"])], mean_curve @ self["bend_map"]], -1)
         bent = covariates[..., self["bent"].long()]
-        return torch.cat([covariates, (bent.unsqueeze(-1) * functions.unsqueeze(-2)).flatten(-2)], -1)
+        parts = [covariates, (bent.unsqueeze(-1) * functions.unsqueeze(-2)).flatten(-2)]
+        if "curved" in self._names:
+            places = self["curved"].long()
+            kernels = torch.exp(-0.5 * (covariates[..., places].unsqueeze(-1) - self["curved_points"]) ** 2)
+            known = 1.0 - covariates[..., places + 1].unsqueeze(-1)
+            parts.append(((kernels - self["curved_averages"]) * known).flatten(-2))
+        return torch.cat(parts, -1)
 
     def _network(self, x: Tensor) -> Tensor:
         """Return learned features, of two hidden layers."""

@@ -26,7 +26,12 @@ NUMBERS = {  # that `training` may have, in words
     "shrink": "shrinkage in contexts",
     "seconds": "seconds",
 }
-DOES = {"none": "do nothing", "shift": "shift the mean", "bend": "shift and bend the mean"}
+DOES = {
+    "none": "do nothing",
+    "shift": "shift the mean",
+    "curved": "shift the mean along curves",
+    "bend": "shift and bend the mean",
+}
 PARTS = ("kind", "input_dim", "n_members", "fitted", "parameters", "training", "report")
 
 

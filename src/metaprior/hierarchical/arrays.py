@@ -95,7 +95,8 @@ def from_arrays(
     kept = description.get("separate"), description.get("learned_trend", False)
     covariates = () if kinds is None or labels else kinds.covariate_widths
     layout = Layout(Parts(**description["parts"]), columns, description["log_noise"], *kept, widths, covariates)
-    if (layout.parts.covariates or layout.parts.bend) and not covariates:
+    effects = layout.parts.covariates or layout.parts.bend
+    if (effects and not covariates) or (layout.parts.curved and not len(layout.curved)):
         raise Mismatch("model.members has effects of covariates, which the header does not name")
     found = _check_arrays(layout, arrays)
     scales = TaskScales(found["scales.factors"], found["scales.log_weights"], description["noise_only"])

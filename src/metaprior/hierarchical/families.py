@@ -18,7 +18,8 @@ from metaprior.tasks.scaling import Scaling
 from metaprior.tasks.types import Task
 
 LINEAR, SMOOTH, CURVE, SHAPES, FEATURES = "linear", "smooth", "curve", "shapes", "features"
-NO_COVARIATES, SHIFT, BEND = COVARIATES = ("none", "shift", "bend")  # what covariates do to the common mean
+# What covariates do to the common mean: nothing, shift it in proportion, along smooth curves too, or bend it too.
+NO_COVARIATES, SHIFT, CURVED, BEND = COVARIATES = ("none", "shift", "curved", "bend")
 FAMILIES = (LINEAR, SMOOTH, CURVE, SHAPES)  # fitted always; features only where they may pay
 
 
@@ -56,7 +57,7 @@ def fit_families(
     `near` has fits to similar tasks; with almost the same tasks a few iterations are enough.
     With `environment` the target's mean deviates from that of the sources. `noise_std` is given in the units of y, or
     learned if None. `separate` says whether every input has its own scales; None: if they are few. `covariates` is one
-    of COVARIATES: whether those of tasks are left out, shift the mean, or bend it too.
+    of COVARIATES.
     """
     fitter = Fitter(training, noise_std, near, max_iterations, separate)
     return FamilyFit(fitter.fit_all(environment, simple, covariates), fitter.modes)
@@ -79,7 +80,8 @@ def fit_features(
 
 def _parts_of(covariates: str) -> dict[str, bool]:
     """Return which terms of covariates the common mean has."""
-    return {"covariates": covariates != NO_COVARIATES, "bend": covariates == BEND}
+    used = covariates != NO_COVARIATES
+    return {"covariates": used, "bend": covariates == BEND, "curved": covariates == CURVED}
 
 
 class Fitter:

@@ -3,13 +3,14 @@
 A reading of task i is
 
     y_i(x) = l(x) . beta + mu(x) + l(x) . b_i + g_i(x) + (mu(x), mu'(x)) . s_i + phi(x) . (m + u_i)
-             + z_i . (c + D (x, psi(x))) + noise,
+             + z_i . (c + D (x, psi(x))) + e(z_i) + noise,
 
 where l(x) = (1, x), with a common line beta and a smooth common curve mu; the task's own line b_i and smooth deviation
 g_i; s_i, by which the task scales the common curve and shifts it along each input; and features phi(x) of a network,
 which all tasks share, with common weights m and the task's own u_i. The covariates z_i of a task shift the mean by c,
-and bend it by D, the weights of their products with the inputs and with the first functions psi of the common curve. In
-the target environment the common mean may have a deviation of its own.
+bend it by D, the weights of their products with the inputs and with the first functions psi of the common curve, and
+shift it along smooth curves e of each (`covariate_curves`). In the target environment the common mean may have a
+deviation of its own.
 
 Columns of x belong to variables: a number has one column, and a category one for each level (`tasks.column_kinds`).
 Columns of a variable share their scales, so that levels are equal a priori, and different from each other alike.
@@ -21,8 +22,11 @@ from typing import Any
 
 import numpy as np
 
+from metaprior.hierarchical.covariate_curves import RANK
+
 MAX_ARD = 6  # input columns up to which each has its own length scale and its own scale of slopes, unless told
 N_FEATURES = 8  # that a network computes
+NUMBER_WIDTH = 2  # columns of a covariate that is a number: its value, and whether that is missing
 N_BENT = 8  # functions of the common curve that covariates multiply
 COMMON_STD = 3.0  # prior standard deviation of the common intercept and slopes, in standardized units
 
@@ -47,6 +51,7 @@ class Parts:
     features: bool = False  # phi
     covariates: bool = False  # c
     bend: bool = False  # D
+    curved: bool = False  # e
 
 
 @dataclass(frozen=True)
@@ -116,6 +121,8 @@ class Layout:
             groups.append(("covariates", len(self.covariates), -1.0, 1.5))  # c
         if self.parts.bend:
             groups.append(("bend", len(self.covariates), -1.5, 1.0))  # D
+        if self.parts.curved:
+            groups.append(("curved", len(self.curved), -1.0, 1.0))  # e
         if self.parts.environment:
             groups.append(("environment", 1, -1.5, 1.0))
         return groups
@@ -183,19 +190,26 @@ class Layout:
         """Of each covariate the number of these columns."""
         return tuple(max(width - 2, 1) for width in self.covariates)
 
+    @cached_property
+    def curved(self) -> np.ndarray:
+        """Columns of covariates that are numbers, along which the mean may be curved."""
+        starts = np.cumsum([0, *self.covariates])[:-1]
+        return starts[np.array(self.covariates) == NUMBER_WIDTH]
+
     def mean_slices(self, n_points: int) -> dict[str, slice]:
         """Return where each part of the common mean stands among its features, those of an environment left out."""
         n_curve = n_points if self.parts.smooth else 0
         n_bent = len(self.bent) * (self.n_numbers + min(n_curve, N_BENT)) if self.parts.bend else 0
         n_shifts = sum(self.covariates) if self.parts.covariates else 0
-        sizes = (1 + self.input_dim, n_curve, self.n_features, n_shifts, n_bent)
+        n_curved = RANK * len(self.curved) if self.parts.curved else 0
+        sizes = (1 + self.input_dim, n_curve, self.n_features, n_shifts, n_bent, n_curved)
         ends = np.cumsum(sizes).tolist()
-        names = ("line", "curve", "features", "covariates", "bend")
+        names = ("line", "curve", "features", "covariates", "bend", "curved")
         return {name: slice(end - size, end) for name, size, end in zip(names, sizes, ends, strict=True)}
 
     def n_weights(self, n_points: int) -> int:
         """Return the number of weights of the common mean."""
-        return self.mean_slices(n_points)["bend"].stop * (2 if self.parts.environment else 1)
+        return self.mean_slices(n_points)["curved"].stop * (2 if self.parts.environment else 1)
 
     def starts(self) -> list[np.ndarray]:
         """Return starting points: the hyper-prior mean, with length scales from a quarter to twice as long."""

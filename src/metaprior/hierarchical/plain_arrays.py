@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import block_diag
 
+from metaprior.hierarchical.covariate_curves import AVERAGES, POINTS, WHITENING
 from metaprior.hierarchical.features import FeatureNetwork
 from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
 from metaprior.hierarchical.label_prior import LabelPrior
@@ -75,6 +76,8 @@ def _process(prior: HierarchicalPrior) -> dict[str, Any]:
         bent = layout.bent if layout.parts.bend else np.zeros(0)
         basis = np.zeros((0, 0)) if prior.basis is None else prior.basis.scale * prior.basis.inverse_root.T
         found |= {"bent": bent, "n_numbers": layout.n_numbers, "bend_map": basis[:, :N_BENT]}
+    if layout.parts.curved:
+        found |= {"curved": layout.curved, "curved_points": POINTS, "curved_averages": AVERAGES}
     if prior.curve is not None:
         found["curve"] = {**vars(prior.curve), "n_slopes": layout.n_curve - 1}
     if prior.network is not None:
@@ -103,6 +106,8 @@ def _mean_map(prior: HierarchicalPrior) -> np.ndarray:
         n_functions = layout.n_numbers + (0 if basis is None else min(len(basis.root), N_BENT))
         of_columns = np.repeat(layout.scale(theta, "bend"), layout.bent_widths)
         parts.append(np.diag(np.repeat(of_columns, n_functions)))
+    if layout.parts.curved:
+        parts += [scale * WHITENING for scale in layout.scale(theta, "curved").tolist()]
     common = np.asarray(block_diag(*parts))
     return np.hstack([common, layout.scale(theta, "environment")[0] * common]) if layout.parts.environment else common
 

@@ -144,11 +144,15 @@ def describe(prior: dict[str, Any], x: np.ndarray) -> Points:
 
 
 def effects(prior: dict[str, Any], x: np.ndarray, mean_curve: np.ndarray, covariates: np.ndarray) -> list[np.ndarray]:
-    """Return covariates, and their products with inputs and with functions of the common curve."""
+    """Return covariates, their products with inputs and with functions of the common curve, and curves of them."""
     functions = np.concatenate([x[:, : prior["n_numbers"]], mean_curve @ prior["bend_map"]], axis=1)
     bent = covariates[:, np.asarray(prior["bent"], dtype=int)]
     products = bent[:, :, None] * functions[:, None, :]
-    return [covariates, products.reshape(len(x), bent.shape[1] * functions.shape[1])]
+    curves = []
+    for column in np.asarray(prior.get("curved", []), dtype=int).tolist():  # the next one tells missing values
+        kernels = np.exp(-0.5 * np.subtract.outer(covariates[:, column], prior["curved_points"]) ** 2)
+        curves.append((kernels - prior["curved_averages"]) * (1.0 - covariates[:, column + 1 : column + 2]))
+    return [covariates, products.reshape(len(x), bent.shape[1] * functions.shape[1]), *curves]
 
 
 def network(layers: dict[str, np.ndarray], x: np.ndarray) -> np.ndarray:

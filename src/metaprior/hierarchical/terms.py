@@ -6,6 +6,8 @@ import numpy as np
 
 from metaprior.hierarchical.blocks import Block
 from metaprior.hierarchical.collapse import Gaussians
+from metaprior.hierarchical.covariate_curves import RANK
+from metaprior.hierarchical.covariate_curves import functions as covariate_functions
 from metaprior.hierarchical.layout import N_BENT, Layout, sums_of_groups
 from metaprior.hierarchical.small_matrices import cholesky, triangular_inverse
 
@@ -76,6 +78,8 @@ def mean_features(layout: Layout, theta: np.ndarray, basis: Basis | None, block:
         parts.append(layout.scale(theta, "feature_mean")[0] * block.features)
     curve = None if basis is None else parts[1]
     parts += covariate_features(layout, theta, block.covariates, block.inputs, curve)
+    if layout.parts.curved:
+        parts[-1] *= block.mask[..., None]  # curves are not zero where covariates are
     features = np.concatenate(parts, axis=-1)
     if layout.parts.environment:
         own = layout.scale(theta, "environment")[0] * block.is_target[:, None, None] * features
@@ -86,7 +90,7 @@ def mean_features(layout: Layout, theta: np.ndarray, basis: Basis | None, block:
 def covariate_features(
     layout: Layout, theta: np.ndarray, covariates: np.ndarray, inputs: np.ndarray, curve: np.ndarray | None
 ) -> list[np.ndarray]:
-    """Return the features by which covariates z shift and bend the mean, given the functions of the common curve."""
+    """Return the features by which covariates z change the mean, given the functions of the common curve."""
     parts = []
     if layout.parts.covariates:
         parts.append(covariates * np.repeat(layout.scale(theta, "covariates"), layout.covariates))
@@ -97,6 +101,8 @@ def covariate_features(
             functions = np.concatenate([functions, curve[..., :N_BENT]], axis=-1)
         products = scaled[..., :, None] * functions[..., None, :]
         parts.append(products.reshape(*products.shape[:-2], scaled.shape[-1] * functions.shape[-1]))
+    if layout.parts.curved:
+        parts.append(covariate_functions(covariates, layout.curved) * np.repeat(layout.scale(theta, "curved"), RANK))
     return parts
 
 
@@ -185,6 +191,8 @@ def pull_back(
     if layout.parts.bend:
         by_column = by_feature[slices["bend"]].reshape(len(layout.bent), -1).sum(axis=1)
         gradient[places["bend"]] = sums_of_groups(by_column, layout.bent_widths)
+    if layout.parts.curved:
+        gradient[places["curved"]] = by_feature[slices["curved"]].reshape(-1, RANK).sum(axis=1)
     if smooth is None or basis is None:
         return gradient, np.zeros((0, 0))
     weighted = of_covariance * smooth

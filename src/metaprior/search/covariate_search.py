@@ -2,16 +2,22 @@
 
 import numpy as np
 
-from metaprior.hierarchical.families import BEND, NO_COVARIATES, SHIFT
+from metaprior.hierarchical.families import BEND, CURVED, NO_COVARIATES, SHIFT
 from metaprior.search.family_search import FamilySearch
 
-N_OPTIONS = 2  # environment weights at which covariates are tried: the best ones without them
+N_OPTIONS = 2  # environment weights at which covariates are tried: the best ones without them, and target-only
+OUTWEIGHED = 5.0  # nats of evidence by which one use of covariates rules out another
+CONTRADICTED = 2.0  # standard errors by which held-out tasks must not disagree
 
 
 def covariate_candidates(search: FamilySearch) -> list[tuple[int, str]]:
     """Return at which options covariates are tried, and what they do there."""
     best = np.argsort(-search.option_scores().mean(axis=1), kind="stable")[:N_OPTIONS].tolist()
-    return [(option, covariates) for option in best for covariates in (SHIFT, BEND)]
+    alone = [i for i, option in enumerate(search.options) if option.weights[search.target] == 1.0 and i not in best]
+    assert search.kinds is not None
+    numbers = any(search.kinds.levels[i] == 0 for i in search.kinds.covariates)
+    effects = (SHIFT, CURVED, BEND) if numbers else (SHIFT, BEND)
+    return [(option, covariates) for option in (*best, *alone[:1]) for covariates in effects]
 
 
 def best_covariates(search: FamilySearch) -> str:
@@ -19,3 +25,37 @@ def best_covariates(search: FamilySearch) -> str:
     if not search.has_covariates:
         return NO_COVARIATES
     return search.scored[int(np.argmax(search.scores().mean(axis=1)))].covariates
+
+
+def rule_out(search: FamilySearch, scores: np.ndarray) -> np.ndarray:
+    """Return which of all that was scored may have weight, (scored,): others are outweighed by what covariates do.
+
+    Held-out tasks whose first readings are given hardly tell what covariates are worth before these; the evidence of
+    all tasks does. If it speaks for covariates at the option of the highest score, priors without them are ruled out,
+    and so are options at which they were not tried, unless held-out tasks clearly disagree.
+    """
+    everything = np.ones(len(search.scored), bool)
+    tried = {each.option for each in search.scored if each.covariates != NO_COVARIATES}
+    if not tried:
+        return everything
+    allowed = np.array([each.covariates in _kept(search, each.option) for each in search.scored])
+    best = max(tried, key=lambda option: max(_means(search, scores, option)))
+    if NO_COVARIATES not in _kept(search, best):
+        allowed &= np.array([each.option in tried for each in search.scored])
+    if not (~allowed).any():
+        return everything
+    with_effects, ruled_out = (scores[rows][np.argmax(scores[rows].mean(axis=1))] for rows in (allowed, ~allowed))
+    lost = ruled_out - with_effects
+    error = lost.std(ddof=1) / np.sqrt(len(lost)) if len(lost) > 1 else np.inf
+    return everything if lost.mean() > CONTRADICTED * error else allowed
+
+
+def _kept(search: FamilySearch, option: int) -> set[str]:
+    """Return the uses of covariates at an option that the evidence leaves."""
+    known = [found for (place, _), found in search.evidence.items() if place == option]
+    largest = max(max(found.values()) for found in known)
+    return {name for found in known for name, value in found.items() if value > largest - OUTWEIGHED}
+
+
+def _means(search: FamilySearch, scores: np.ndarray, option: int) -> list[float]:
+    return [float(score.mean()) for each, score in zip(search.scored, scores, strict=True) if each.option == option]

@@ -9,6 +9,7 @@ import numpy as np
 from metaprior.hierarchical.families import COVARIATES, LINEAR, SMOOTH, fit_families
 from metaprior.search.averaging import averaging_weights, drop_worse, merge_similar
 from metaprior.search.candidates import Candidate, Choice
+from metaprior.search.covariate_search import rule_out
 from metaprior.search.family_search import FamilySearch, Option, training_tasks
 from metaprior.search.held_out import expected_log_spread
 from metaprior.tasks.column_kinds import ColumnKinds
@@ -33,9 +34,13 @@ class FamilyChoice(NamedTuple):
 def choose_members(search: FamilySearch) -> FamilyChoice:
     """Weight families and options by their scores, reduce them to a few members, and calibrate their average."""
     scores = search.scores()
-    alone = [i for i, each in enumerate(search.scored) if search.options[each.option].weights[search.target] == 1.0]
+    allowed = rule_out(search, scores)
+    options = np.array([search.options[each.option].weights[search.target] for each in search.scored])
+    alone = np.flatnonzero(allowed & (options == 1.0)).tolist()
     target_only = max(alone, key=lambda i: scores[i].mean()) if alone else None
-    weights = drop_worse(averaging_weights(scores, search.per_task), scores, target_only, NEGLIGIBLE, WORSE_LEVEL)
+    weights = np.zeros(len(scores))
+    weights[allowed] = averaging_weights(scores[allowed], search.per_task)
+    weights = drop_worse(weights, scores, target_only, NEGLIGIBLE, WORSE_LEVEL)
     of_option = np.bincount([each.option for each in search.scored], weights, len(search.options))
     energies = np.array(search.free_energies)
     known = energies if np.isfinite(energies).all() else None
@@ -49,12 +54,14 @@ def choose_untested(search: FamilySearch) -> FamilyChoice:
     They say which families predict well, not how much the source should count.
     """
     scores = search.scores()
-    weights = np.zeros(len(scores))
+    weights, of_options = np.zeros(len(scores)), np.zeros(len(search.options))
+    allowed = np.flatnonzero(rule_out(search, scores)).tolist()
     for option in range(len(search.options)):
-        rows = [i for i, each in enumerate(search.scored) if each.option == option]
-        weights[rows] = averaging_weights(scores[rows], search.per_task) / len(search.options)
-    equal = np.full(len(search.options), 1.0 / len(search.options))
-    return _average(search, Choice(candidates(search.options), equal, None), weights)
+        rows = [i for i in allowed if search.scored[i].option == option]
+        if rows:
+            weights[rows], of_options[option] = averaging_weights(scores[rows], search.per_task), 1.0
+    n_used = of_options.sum()
+    return _average(search, Choice(candidates(search.options), of_options / n_used, None), weights / n_used)
 
 
 def without_test(

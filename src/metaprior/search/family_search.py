@@ -91,7 +91,7 @@ class FamilySearch:
         self.scales = (True, False) if MAX_ARD < n_inputs <= MAX_SEPARATE else (None,)
         self.free_energies: list[float] = []  # of the options, NaN if not known
         self._latest: dict[bool | None, FamilyFit] = {}
-        self._evidence: dict[tuple[int, bool | None], dict[str, float]] = {}  # by option and by what covariates do
+        self.evidence: dict[tuple[int, bool | None], dict[str, float]] = {}  # by option and by what covariates do
 
     def add(self, option: Option) -> None:
         """Fit all families to all tasks and without every fold; keep the predictions of the folds."""
@@ -134,7 +134,7 @@ class FamilySearch:
 
     def _is_considered(self, place: int, separate: bool | None, covariates: str, density: float) -> bool:
         """Return whether the evidence speaks for these effects of covariates, against none and smaller ones."""
-        known = self._evidence.setdefault((place, separate), {})
+        known = self.evidence.setdefault((place, separate), {})
         if known and density < max(known.values()) + COVARIATE_EVIDENCE:
             return False
         known[covariates] = density
