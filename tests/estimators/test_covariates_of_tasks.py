@@ -38,7 +38,9 @@ def queries():
 
 
 def test_the_search_uses_covariates_that_matter(meta):
-    assert meta.covariate_weights_["none"] < 0.6
+    assert (
+        meta.covariate_weights_["none"] == 0.0
+    )  # the evidence rules it out, though contexts tell the age's effect too
     assert meta.column_levels_ == (None, ("day", "night"), None, ("female", "male")) or set(meta.column_levels_[3]) == {
         "female",
         "male",
@@ -48,6 +50,32 @@ def test_the_search_uses_covariates_that_matter(meta):
     young, old = (make_tasks(1, seed=5)[0][0].assign(age=age) for age in (45.0, 75.0))
     prior = meta.adapt([], [])
     assert (prior.predict(old) - prior.predict(young) > 0.8).all()
+
+
+def draw_ages(n, effect, seed):
+    """Tasks of readings at random hours, whose level is a function of the age of the patient."""
+    rng, tasks = np.random.default_rng(seed), []
+    for _ in range(n):
+        age, hours = rng.uniform(40, 80), rng.uniform(0, 10, 6)
+        y = np.sin(hours / 2) + effect((age - 60) / 12) + 0.5 * rng.normal() + 0.3 * rng.normal(size=6)
+        tasks.append((np.column_stack([hours, np.full(6, age)]), y))
+    return tasks
+
+
+@pytest.mark.parametrize(("use", "effect"), [("shift", lambda z: 1.2 * z), ("curved", lambda z: z**2)])
+def test_covariates_tell_nearly_all_before_the_first_reading(use, effect):
+    """The negative log likelihood without a reading is near that of the task's own spread, sqrt(0.5^2 + 0.3^2)."""
+    source, target, tests = (draw_ages(n, effect, seed) for n, seed in ((50, 0), (8, 1), (60, 2)))
+    meta = MetaGPRegressor(covariates=[1], random_state=0).fit(source, target)
+    assert meta.covariate_weights_["none"] == 0.0
+    assert meta.covariate_weights_[use] > 0.5
+    known = meta.evaluate(tests, context=0)
+    unknown = meta.evaluate([(x * [1, np.nan], y) for x, y in tests], context=0)
+    floor = 0.5 * np.log(2 * np.pi * np.e * 0.34)
+    assert floor - 0.1 < known.nll < floor + 0.2
+    assert unknown.nll > known.nll + 0.4
+    assert known.coverage > 0.8
+    assert unknown.width > 1.4 * known.width
 
 
 def test_useless_covariates_change_nothing():

@@ -47,7 +47,7 @@ def curve_kernel(left, right):
     weights = np.exp(-0.5 * grid**2) / np.exp(-0.5 * grid**2).sum()
     averages = weights @ np.exp(-0.5 * (grid[:, None] - points) ** 2)
     sides = [(np.exp(-0.5 * (z[:, :1] - points) ** 2) - averages) * (1.0 - z[:, 1:]) for z in (left, right)]
-    return sides[0] @ inverse @ sides[1].T
+    return sides[0] @ inverse @ sides[1].T + left[:, 1:] @ right[:, 1:].T
 
 
 def own_kernel(prior, left, right):

@@ -138,8 +138,9 @@ class TorchProcess(Module):
         if "curved" in self._names:
             places = self["curved"].long()
             kernels = torch.exp(-0.5 * (covariates[..., places].unsqueeze(-1) - self["curved_points"]) ** 2)
-            known = 1.0 - covariates[..., places + 1].unsqueeze(-1)
-            parts.append(((kernels - self["curved_averages"]) * known).flatten(-2))
+            missing = covariates[..., places + 1].unsqueeze(-1)
+            curves = (kernels - self["curved_averages"]) * (1.0 - missing)
+            parts.append(torch.cat([curves, missing], -1).flatten(-2))
         return torch.cat(parts, -1)
 
     def _network(self, x: Tensor) -> Tensor:

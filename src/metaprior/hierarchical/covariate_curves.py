@@ -2,13 +2,14 @@
 
 They make the mean a Gaussian process of a covariate z, with the RBF kernel of length one between points that cover
 standardized values. The functions are those of the kernel less their average over z ~ N(0, 1), so that a task without
-the covariate, for which they are zero, gets about the average.
+the covariate, for which they are zero, gets about the average, and a function of its own makes its band wider.
 """
 
 import numpy as np
 
 POINTS = np.linspace(-2.4, 2.4, 7)
-RANK = 5  # functions: those of the largest eigenvalues of the kernel between the points
+RANK = 5  # those of the largest eigenvalues of the kernel between the points
+N_FUNCTIONS = RANK + 1  # the last for tasks without the covariate, whose curve may be anywhere
 AVERAGES = np.sqrt(0.5) * np.exp(-0.25 * POINTS**2)  # of the kernels over z ~ N(0, 1)
 
 
@@ -28,6 +29,9 @@ def kernels(z: np.ndarray, missing: np.ndarray) -> np.ndarray:
 
 
 def functions(covariates: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Return the functions of covariates, each a column of values before one that tells missing ones, (..., RANK n)."""
-    parts = [kernels(covariates[..., c], covariates[..., c + 1]) @ WHITENING for c in columns.tolist()]
+    """Return the functions of covariates, each a column of values before one that tells missing ones."""
+    parts = []
+    for column in columns.tolist():
+        missing = covariates[..., column + 1]
+        parts += [kernels(covariates[..., column], missing) @ WHITENING, missing[..., None]]
     return np.concatenate(parts, axis=-1)

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.hierarchical.covariate_curves import RANK
+from metaprior.hierarchical.covariate_curves import N_FUNCTIONS
 
 MAX_ARD = 6  # input columns up to which each has its own length scale and its own scale of slopes, unless told
 N_FEATURES = 8  # that a network computes
@@ -201,7 +201,7 @@ class Layout:
         n_curve = n_points if self.parts.smooth else 0
         n_bent = len(self.bent) * (self.n_numbers + min(n_curve, N_BENT)) if self.parts.bend else 0
         n_shifts = sum(self.covariates) if self.parts.covariates else 0
-        n_curved = RANK * len(self.curved) if self.parts.curved else 0
+        n_curved = N_FUNCTIONS * len(self.curved) if self.parts.curved else 0
         sizes = (1 + self.input_dim, n_curve, self.n_features, n_shifts, n_bent, n_curved)
         ends = np.cumsum(sizes).tolist()
         names = ("line", "curve", "features", "covariates", "bend", "curved")

@@ -107,7 +107,8 @@ def _mean_map(prior: HierarchicalPrior) -> np.ndarray:
         of_columns = np.repeat(layout.scale(theta, "bend"), layout.bent_widths)
         parts.append(np.diag(np.repeat(of_columns, n_functions)))
     if layout.parts.curved:
-        parts += [scale * WHITENING for scale in layout.scale(theta, "curved").tolist()]
+        for scale in layout.scale(theta, "curved").tolist():
+            parts += [scale * WHITENING, np.array([[scale]])]
     common = np.asarray(block_diag(*parts))
     return np.hstack([common, layout.scale(theta, "environment")[0] * common]) if layout.parts.environment else common
 

@@ -151,7 +151,8 @@ def effects(prior: dict[str, Any], x: np.ndarray, mean_curve: np.ndarray, covari
     curves = []
     for column in np.asarray(prior.get("curved", []), dtype=int).tolist():  # the next one tells missing values
         kernels = np.exp(-0.5 * np.subtract.outer(covariates[:, column], prior["curved_points"]) ** 2)
-        curves.append((kernels - prior["curved_averages"]) * (1.0 - covariates[:, column + 1 : column + 2]))
+        missing = covariates[:, column + 1 : column + 2]
+        curves += [(kernels - prior["curved_averages"]) * (1.0 - missing), missing]
     return [covariates, products.reshape(len(x), bent.shape[1] * functions.shape[1]), *curves]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from metaprior.hierarchical.blocks import Block
 from metaprior.hierarchical.collapse import Gaussians
-from metaprior.hierarchical.covariate_curves import RANK
+from metaprior.hierarchical.covariate_curves import N_FUNCTIONS
 from metaprior.hierarchical.covariate_curves import functions as covariate_functions
 from metaprior.hierarchical.layout import N_BENT, Layout, sums_of_groups
 from metaprior.hierarchical.small_matrices import cholesky, triangular_inverse
@@ -102,7 +102,9 @@ def covariate_features(
         products = scaled[..., :, None] * functions[..., None, :]
         parts.append(products.reshape(*products.shape[:-2], scaled.shape[-1] * functions.shape[-1]))
     if layout.parts.curved:
-        parts.append(covariate_functions(covariates, layout.curved) * np.repeat(layout.scale(theta, "curved"), RANK))
+        parts.append(
+            covariate_functions(covariates, layout.curved) * np.repeat(layout.scale(theta, "curved"), N_FUNCTIONS)
+        )
     return parts
 
 
@@ -192,7 +194,7 @@ def pull_back(
         by_column = by_feature[slices["bend"]].reshape(len(layout.bent), -1).sum(axis=1)
         gradient[places["bend"]] = sums_of_groups(by_column, layout.bent_widths)
     if layout.parts.curved:
-        gradient[places["curved"]] = by_feature[slices["curved"]].reshape(-1, RANK).sum(axis=1)
+        gradient[places["curved"]] = by_feature[slices["curved"]].reshape(-1, N_FUNCTIONS).sum(axis=1)
     if smooth is None or basis is None:
         return gradient, np.zeros((0, 0))
     weighted = of_covariance * smooth

@@ -31,17 +31,16 @@ def rule_out(search: FamilySearch, scores: np.ndarray) -> np.ndarray:
     """Return which of all that was scored may have weight, (scored,): others are outweighed by what covariates do.
 
     Held-out tasks whose first readings are given hardly tell what covariates are worth before these; the evidence of
-    all tasks does. If it speaks for covariates at the option of the highest score, priors without them are ruled out,
-    and so are options at which they were not tried, unless held-out tasks clearly disagree.
+    all tasks does. If it rules out priors without covariates at one option, they are ruled out at all others where it
+    prefers covariates, too, and so are options at which these were not tried; unless held-out tasks clearly disagree.
     """
     everything = np.ones(len(search.scored), bool)
-    tried = {each.option for each in search.scored if each.covariates != NO_COVARIATES}
-    if not tried:
+    kept = {each.option: _kept(search, each.option) for each in search.scored if each.covariates != NO_COVARIATES}
+    if not kept:
         return everything
-    allowed = np.array([each.covariates in _kept(search, each.option) for each in search.scored])
-    best = max(tried, key=lambda option: max(_means(search, scores, option)))
-    if NO_COVARIATES not in _kept(search, best):
-        allowed &= np.array([each.option in tried for each in search.scored])
+    allowed = np.array([each.covariates in kept.get(each.option, {NO_COVARIATES}) for each in search.scored])
+    if any(NO_COVARIATES not in names for names in kept.values()):
+        allowed &= np.array([each.covariates != NO_COVARIATES for each in search.scored])
     if not (~allowed).any():
         return everything
     with_effects, ruled_out = (scores[rows][np.argmax(scores[rows].mean(axis=1))] for rows in (allowed, ~allowed))
@@ -55,7 +54,3 @@ def _kept(search: FamilySearch, option: int) -> set[str]:
     known = [found for (place, _), found in search.evidence.items() if place == option]
     largest = max(max(found.values()) for found in known)
     return {name for found in known for name, value in found.items() if value > largest - OUTWEIGHED}
-
-
-def _means(search: FamilySearch, scores: np.ndarray, option: int) -> list[float]:
-    return [float(score.mean()) for each, score in zip(search.scored, scores, strict=True) if each.option == option]
