@@ -139,7 +139,7 @@ def test_the_seed_of_evaluate_chooses_the_context(folder):
     found = {}
     for seed in (0, 1):
         scores = json.loads(call("evaluate", prior, test, "--seed", seed, "--json").stdout)["overall"]
-        tests, *_ = split_table(grouped, 5, np.random.default_rng(seed))
+        tests, *_ = split_table(grouped, 5, np.random.default_rng(seed), load(prior).features_)
         assert scores["metaprior"]["rmse"] == pytest.approx(load(prior).evaluate(tests).rmse, rel=1e-6)
         found[seed] = scores["GP per task"]["rmse"]
     assert found[0] != found[1]

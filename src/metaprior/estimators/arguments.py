@@ -22,7 +22,7 @@ from metaprior.meta.hyperprior_arguments import check_prior_mean, check_prior_st
 from metaprior.search.candidates import AutoSettings
 from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tasks.column_kinds import ColumnKinds
-from metaprior.tasks.context_rules import FIRST, as_context_rule
+from metaprior.tasks.context_rules import as_context_rule
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.outcome_rules import COUNTS, LIKELIHOODS
 from metaprior.tasks.types import Task
@@ -128,14 +128,6 @@ def _check_likelihood(meta: Any) -> None:
     if meta.guarantee and meta.likelihood != "gaussian":
         only = " is for Gaussian readings: bands of counts, ranks and outliers have no guarantee yet; got "
         raise ValueError(Message(Argument("guarantee", True), only, given, "."))
-
-
-def check_columns(meta: Any, environments: NamedEnvironments) -> None:
-    """Raise if the first column of X is a covariate or a category, which gives forecasts no order."""
-    kinds = environments.kinds
-    if kinds is not None and as_context_rule(meta.context).kind == FIRST and (kinds.levels[0] or 0 in kinds.covariates):
-        order = " needs the first column of X to be a number that varies within tasks, such as the time: readings are "
-        raise ValueError(Message(Argument("context", FIRST), order, "put in its order. Put that column first."))
 
 
 def leaves_all_to_default(meta: Any, tests: Any) -> bool:

@@ -17,7 +17,6 @@ from metaprior.checks import check_integer, check_noise, counted
 from metaprior.estimators.arguments import (
     OUTPUTS,
     NamedEnvironments,
-    check_columns,
     check_parameters,
     leaves_all_to_default,
     reject_renamed_parameters,
@@ -29,6 +28,7 @@ from metaprior.estimators.seen_tasks import KnowsItsTasks, check_covariates, che
 from metaprior.prediction.single_task import SingleTaskClassifier, SingleTaskRegressor
 from metaprior.search.certificates import Certificate, certify
 from metaprior.search.report import TransferReport
+from metaprior.tasks.context_rules import check_order
 from metaprior.tasks.input_columns import Features
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         features = Features(asked=(self.covariates, self.categorical))
         engine = "hierarchical" if leaves_all_to_default(self, validation_tasks) else "gradient"
         environments = self._read_environments(source_tasks, target_tasks, target, features, engine)
-        check_columns(self, environments)
+        check_order(self.context, features)
         features.warn_if_mixed()
         seen = [remember(tasks, environments.input_dim) for tasks in environments.tasks]
         check_covariates(features, seen)

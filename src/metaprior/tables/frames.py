@@ -24,7 +24,8 @@ from metaprior.tables.csv_files import Source, as_table
 from metaprior.tables.grouping import TaskTable, group_rows
 from metaprior.tables.label_columns import known_columns, label_columns
 from metaprior.tables.several_outputs import are_mentioned, group_outputs, side_by_side
-from metaprior.tasks.context_rules import as_context_rule, split_once, warn_if_behind
+from metaprior.tasks.context_rules import as_context_rule, check_order, split_once, warn_if_behind
+from metaprior.tasks.input_columns import Features
 from metaprior.tasks.padding import Ragged
 from metaprior.tasks.types import Task, TestTask, as_inputs
 
@@ -274,7 +275,7 @@ def _check_free(added: Iterable[str], columns: Columns) -> None:
 
 
 def split_table(
-    table: TaskTable, context: Any, rng: np.random.Generator, environment: str | None = None
+    table: TaskTable, context: Any, rng: np.random.Generator, features: Features, environment: str | None = None
 ) -> tuple[list[TestTask], list[Any], list[Any]]:
     """Return tasks to evaluate on, their names, and the names of those with too few rows.
 
@@ -282,6 +283,7 @@ def split_table(
     names any.
     """
     rule = as_context_rule(context)
+    check_order(rule, features)
     tests, names, skipped = [], [], []
     places = table.environments or [environment] * len(table.names)
     for name, place, of_task in zip(table.names, places, table.tasks, strict=True):
