@@ -1,6 +1,4 @@
-"""What `context="first"` and sizes of contexts refuse and warn about: columns without an order, short tasks, the past."""
-
-import warnings
+"""What `context="first"` and sizes of contexts refuse and warn about: columns without order, short tasks, the past."""
 
 import numpy as np
 import pandas as pd
