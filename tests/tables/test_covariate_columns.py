@@ -104,3 +104,38 @@ def test_covariates_that_no_table_has_are_told():
         predicted = predict_frame(both, new, new, **columns, covariates="age")
     assert predicted.columns[:2].tolist() == ["patient", "hours"]
     assert np.allclose(predicted["mean_double"], 2.0 * predicted["mean_y"], rtol=0.02)
+
+
+@pytest.mark.parametrize("levels", [(1, 2), (0.5, 1.5), ("1", "2"), (True, False), ("a", 2)])
+def test_columns_of_type_category_are_categories_of_any_values(levels):
+    cells = make_table()["ward"].map(dict(zip("ab", levels, strict=True)))
+    table = make_table().assign(ward=pd.Categorical(cells.tolist()))
+    with pytest.warns(TableWarning, match="column ward has the type category, taken for categories"):
+        tasks = tasks_from_frame(table, **COLUMNS)
+    assert tasks[0][0]["ward"].dtype == "category"
+    meta = MetaGPRegressor(alpha=0.0, random_state=0).fit(target_tasks=tasks)
+    assert set(meta.column_levels_[1]) == set(levels)
+    plain = table.assign(ward=cells)  # the fit has said what it is
+    found = predict_frame(meta, plain, plain, **COLUMNS)["mean"]
+    np.testing.assert_array_equal(found, predict_frame(meta, table, table, **COLUMNS)["mean"])
+
+
+def test_bools_stay_numbers_and_dates_dates():
+    table = make_table().assign(ward=lambda rows: rows["ward"] == "b")
+    assert tasks_from_frame(table, **COLUMNS)[0].x.dtype == float
+    [(x, _), *_] = tasks_from_frame(table, **COLUMNS, categorical="ward")
+    assert x["ward"].dtype == "category"
+    dated = table.assign(ward=pd.Categorical(pd.to_datetime(["2026-01-01", "2026-01-02"] * 30)))
+    with pytest.warns(TableWarning, match="ward holds dates"):
+        assert tasks_from_frame(dated, **COLUMNS)[0].x[0, 1] == 20454
+
+
+def test_files_keep_the_type_category(tmp_path):
+    table = make_table().assign(ward=lambda rows: pd.Categorical((rows["ward"] == "b").astype(int)), level="1")
+    table["level"] = pd.Categorical(["1", "2"] * 30)
+    table.to_parquet(tmp_path / "table.parquet")
+    table.to_csv(tmp_path / "table.csv", index=False)
+    with pytest.warns(TableWarning, match="column ward has the type category"):
+        [(x, _), *_] = tasks_from_frame(tmp_path / "table.parquet", **COLUMNS)
+    assert x["ward"].dtype == "category"
+    assert tasks_from_frame(tmp_path / "table.csv", **COLUMNS)[0].x.dtype == float  # where nothing is said

@@ -56,8 +56,8 @@ def tasks_from_frame(
     task : str or list of str
         Columns that name the task of a row. Rows with the same values are one task, in their order.
     x : str or list of str
-        Input columns: numbers, or dates, which become days since 1970-01-01 (UTC), or text, which is taken for
-        categories.
+        Input columns: numbers, or dates, which become days since 1970-01-01 (UTC), or text and columns of pandas' type
+        category, which are taken for categories.
     y : str or list of str
         Output column: numbers, or labels. With several, each has the tasks of the rows that have a value of it.
     environment : str, optional
