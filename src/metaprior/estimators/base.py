@@ -25,7 +25,7 @@ from metaprior.estimators.fitted_prior import FittedPrior, heaviest, training_re
 from metaprior.estimators.guaranteed_fit import check_target_tasks, make_guarantee
 from metaprior.estimators.persistence import write_prior
 from metaprior.estimators.seen_tasks import KnowsItsTasks, check_covariates, check_noise_size, remember
-from metaprior.prediction.single_task import SingleTaskClassifier, SingleTaskRegressor
+from metaprior.prediction.single_task import SingleTaskClassifier, SingleTaskRegressor, refuse_categories
 from metaprior.search.certificates import Certificate, certify
 from metaprior.search.report import TransferReport
 from metaprior.tasks.context_rules import check_order
@@ -147,9 +147,7 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         SingleTaskRegressor or SingleTaskClassifier
             Clones share the prior, where those of this estimator would have to be meta-trained again.
         """
-        if levels := self.features_.categories.levels:
-            named = ", ".join(self.features_.column_name(i) for i in levels)
-            raise ValueError(f"X has categories, {named}: estimators of scikit-learn check that inputs are numbers.")
+        refuse_categories(self.features_)
         single = SingleTaskClassifier if self.likelihood == "bernoulli" else SingleTaskRegressor
         return single(self.adapt([], []))
 
