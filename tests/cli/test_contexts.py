@@ -87,3 +87,10 @@ def test_an_order_by_categories_is_refused(tmp_path):
     said = words(call("evaluate", tmp_path / "prior", tmp_path / "table.csv", "--context", "first 4", code=2))
     assert "--context first needs the first column of X to be a number" in said
     assert "'ward' is a category" in said
+
+
+def test_a_fit_refuses_a_context_that_no_task_is_longer_than(folder, tmp_path):
+    fit = ("fit", folder / "patients.csv", *COLUMNS, "--out", tmp_path / "prior")
+    said = words(call(*fit, "--context", "first 50", code=2))
+    assert "--context must leave a reading of a task to predict: it gives 50 readings" in said
+    assert "Pass a smaller one" in said

@@ -45,3 +45,25 @@ def test_an_order_by_the_exposure_is_refused():
     meta = MetaGPRegressor(**given).fit(target_tasks=tasks)
     with pytest.raises(ValueError, match=refused):
         meta.evaluate(tasks, context=("first", 3))
+
+
+def test_contexts_must_leave_something_to_predict():
+    tasks = with_columns(make_tasks(3), "hours")
+    for context in (500, ("first", 8)):
+        with pytest.raises(ValueError, match=r"context must leave a reading .* longest of the 3 tasks of the target"):
+            MetaGPRegressor(context=context).fit(with_columns(make_tasks(3, n=600), "hours"), tasks)
+    with pytest.raises(ValueError, match="the longest of the 2 tasks has 8"):  # too few of the target to hold out
+        MetaGPRegressor(context=8).fit(tasks[:1], tasks[1:2])
+
+
+def test_tasks_that_are_too_short_for_the_context_are_counted():
+    tasks = with_columns(make_tasks(3) + make_tasks(1, n=4, seed=1), "hours")
+    told = "1 of 4 tasks of the target environment have no more than the 5 readings that context gives"
+    with pytest.warns(UserWarning, match=told):
+        MetaGPRegressor(0.0, context=5, random_state=0).fit(target_tasks=tasks)
+
+
+def test_contexts_beyond_what_a_fit_uses_of_a_task_are_told():
+    tasks = with_columns(make_tasks(2, n=160), "hours")
+    with pytest.warns(UserWarning, match="context gives 150 readings, and of each task 100 are used.* gives 99 of"):
+        MetaGPRegressor(0.0, context=150, random_state=0).fit(target_tasks=tasks)

@@ -17,6 +17,7 @@ from metaprior.checks import check_integer, check_noise, counted
 from metaprior.estimators.arguments import (
     OUTPUTS,
     NamedEnvironments,
+    check_context_size,
     check_parameters,
     leaves_all_to_default,
     reject_renamed_parameters,
@@ -107,6 +108,7 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         engine = "hierarchical" if leaves_all_to_default(self, validation_tasks) else "gradient"
         environments = self._read_environments(source_tasks, target_tasks, target, features, engine)
         check_order(self.context, features)
+        check_context_size(self.context, environments)
         features.warn_if_mixed()
         seen = [remember(tasks, environments.input_dim) for tasks in environments.tasks]
         check_covariates(features, seen)
