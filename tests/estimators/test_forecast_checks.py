@@ -1,5 +1,7 @@
 """What `context="first"` and sizes of contexts refuse and warn about: columns without order, short tasks, the past."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -67,3 +69,30 @@ def test_contexts_beyond_what_a_fit_uses_of_a_task_are_told():
     tasks = with_columns(make_tasks(2, n=160), "hours")
     with pytest.warns(UserWarning, match="context gives 150 readings, and of each task 100 are used.* gives 99 of"):
         MetaGPRegressor(0.0, context=150, random_state=0).fit(target_tasks=tasks)
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_adapted_tasks_warn_about_the_past_once_per_call(labels):
+    tasks = with_columns(make_tasks(4, labels=labels), "hours")
+    estimator = MetaGPClassifier if labels else MetaGPRegressor
+    meta = estimator(0.0, context="first", random_state=0).fit(target_tasks=tasks[:3])
+    x, y = tasks[3]
+    task = meta.adapt(x[:4], y[:4])
+    last = float(x["hours"][:4].max())
+    ask = [task.predict, task.predict_proba] if labels else [task.predict, task.interval, task.sample]
+    ask.append(lambda queries: meta.predict_many([(x[:4], y[:4], queries), (x[:0], y[:0], queries)]))
+    for predict in ask:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            predict([[last - 1.0], [last - 0.5], [last]])
+        said = [str(warning.message) for warning in caught if "not forecasts" in str(warning.message)]
+        assert len(said) == 1
+    task.predict([[last], [7.0]])  # warnings are errors here
+    meta.adapt([], []).predict([[0.0]])
+
+
+def test_other_priors_do_not_look_for_the_past(monkeypatch):
+    tasks = with_columns(make_tasks(3), "hours")
+    meta = MetaGPRegressor(0.0, random_state=0).fit(target_tasks=tasks)
+    monkeypatch.setattr("metaprior.prediction.adapted_tasks.warn_if_behind", None)
+    meta.adapt(*tasks[0]).predict([[0.0]])

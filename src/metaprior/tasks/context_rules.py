@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metaprior.checks import Argument, Message, counted, warn_caller
-from metaprior.tasks.input_columns import Features
+from metaprior.tasks.input_columns import Features, ForecastWarning
 from metaprior.tasks.types import Task, TestTask
 
 RANDOM, FIRST = "random", "first"
@@ -135,7 +135,7 @@ def warn_if_behind(pairs: Sequence[tuple[np.ndarray, np.ndarray]], context: Any)
         found = f"{n_behind:,} of {n_queries:,} queries are not forecasts: they come before the last reading of their "
         told = "context. This prior was fitted with ", Argument("context", FIRST), ", and its bands are calibrated for "
         advice = "what comes after. Leave these queries out, or fit with ", Argument("context", RANDOM), "."
-        warn_caller(Message(found, *told, *advice))
+        warn_caller(Message(found, *told, *advice), ForecastWarning)
 
 
 def _parts(task: Task, context: np.ndarray) -> TestTask:
