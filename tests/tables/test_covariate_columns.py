@@ -86,10 +86,9 @@ def test_covariates_that_disagree_are_refused(meta):
 
 
 def test_covariates_that_vary_within_a_task_are_refused():
-    table = make_table()
-    table.loc[1, "age"] = 1.0
     with pytest.warns(TableWarning, match="ward"):
-        tasks = tasks_from_frame(table, **COLUMNS, covariates="age")
+        tasks = tasks_from_frame(make_table(), **COLUMNS, covariates="age")
+    tasks[0][0].loc[1, "age"] = 1.0
     with pytest.raises(ValueError, match=r"target_tasks\[0\]: covariate 'age' must have one value.*row 1\."):
         MetaGPRegressor(covariates="age").fit(target_tasks=tasks)
 
@@ -139,3 +138,35 @@ def test_files_keep_the_type_category(tmp_path):
         [(x, _), *_] = tasks_from_frame(tmp_path / "table.parquet", **COLUMNS)
     assert x["ward"].dtype == "category"
     assert tasks_from_frame(tmp_path / "table.csv", **COLUMNS)[0].x.dtype == float  # where nothing is said
+
+
+def test_a_covariate_that_varies_within_a_task_is_named_by_its_lines(tmp_path):
+    table = make_table().astype({"age": object})
+    first = table["age"][5]
+    table.loc[[7, 9], "age"] = 99.0
+    table.to_csv(tmp_path / "table.csv", index=False)
+    given = {**COLUMNS, "x": "hours", "covariates": "age"}
+    said = f"line 9, column age: covariate 'age' must have one value within a task; task 'p1' has 99 here and {first:g}"
+    with pytest.raises(ValueError, match=f"table.csv: {said} in line 7, and another one than there in 1 more row"):
+        tasks_from_frame(tmp_path / "table.csv", **given)
+    with pytest.raises(ValueError, match="frame: row 8, column age"):
+        tasks_from_frame(table, **given)
+    table.loc[[7, 9], "age"] = None
+    with pytest.raises(ValueError, match="task 'p1' has no value here and"):
+        tasks_from_frame(table, **given)
+    named = make_table().astype({"age": str}).assign(age=lambda rows: "old")
+    named.loc[7, "age"] = "young"
+    with pytest.raises(ValueError, match="has 'young' here and 'old' in row 6"):
+        tasks_from_frame(named, **given)
+
+
+def test_covariates_that_are_missing_in_some_rows_are_filled_in_predictions(meta):
+    table = make_table(2, seed=1)
+    holes = table.assign(age=table["age"].where(table.index % 2 == 1))
+    given = {**COLUMNS, "covariates": "age"}
+    with pytest.warns(TableWarning, match="covariate age is missing"):
+        found = predict_frame(meta, holes, holes, **given)
+    np.testing.assert_array_equal(found["mean"], predict_frame(meta, table, table, **given)["mean"])
+    holes.loc[1, "age"] = 1.0
+    with pytest.raises(ValueError, match="query: row 4, column age: covariate 'age' must have one value"):
+        predict_frame(meta, table, holes, **given)

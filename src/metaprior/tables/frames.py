@@ -233,7 +233,7 @@ def predict_tables(
     wanted = columns._replace(y=None)
     _check_free(known_columns(meta.classes_) if is_labeled else OF_NUMBERS, wanted)
     query, context = as_table(query), as_table(context)
-    queries = group_with_covariates(query, wanted, name="query")
+    queries = group_with_covariates(query, wanted, name="query", fill_covariates=True)
     if drops.get("sparse_y") and not from_prior:  # tasks may have no reading of this output
         from_prior = are_mentioned(queries.names, context, wanted)
     found = match_contexts(meta, context, queries, columns, from_prior, drops)

@@ -20,6 +20,7 @@ from metaprior.tables.cells import (
     is_declared_category,
 )
 from metaprior.tables.columns import Columns, TableWarning, as_text
+from metaprior.tables.constant_covariates import check_constant
 from metaprior.tables.csv_files import Source, as_table
 from metaprior.tables.reading import Frame, as_frame
 from metaprior.tasks.spelling import SPELLING, spelled_alike
@@ -61,12 +62,14 @@ def group_rows(
     allow_empty: bool = False,
     recognize: bool = False,
     sparse_y: bool = False,
+    fill_covariates: bool = False,
 ) -> TaskTable:
     """Check a table and collect the rows of every task.
 
     Rows without y are an error unless `sparse_y` or `drop_missing`. `labels` says whether y holds labels or numbers
     (None: infer it); `name` is what errors call a table without path. With `recognize`, text among the inputs is taken
-    for categories. X of a table with categories has objects.
+    for categories. X of a table with categories has objects. With `fill_covariates`, covariates may be missing in some
+    rows of a task: the caller fills them in.
     """
     check_bool("drop_duplicates", drop_duplicates)
     frame = as_table(frame)
@@ -74,6 +77,9 @@ def group_rows(
     index = TaskIndex(columns, drop_missing, labels, recognize, sparse_y)
     frame = as_frame(frame, columns, name)
     batch = index.add(frame, source)
+    for each in columns.covariates:
+        values, names = batch.x[:, columns.x.index(each)], list(index.names)
+        check_constant(each, values, batch.tasks, batch.rows, names, source, fill_covariates)
     index.finish(source, allow_empty)
     if columns.y is not None:
         batch = _distinct(batch, drop_duplicates, source)
