@@ -82,7 +82,7 @@ for settings, accuracies in target:
 
 # %%
 # ## The prior as a model of BoTorch
-# `MetaPriorModel` is a `Model` of BoTorch: any acquisition function takes it. It is given
+# `MetaPriorModel` is a `Model` of BoTorch, for most acquisition functions. It is given
 # the evaluations so far, and nothing is fitted along the way. The first evaluation is the
 # best setting of a past run, the others maximize the expected improvement by its gradients.
 

@@ -139,7 +139,7 @@ def test_the_seed_of_evaluate_chooses_the_context(folder):
     found = {}
     for seed in (0, 1):
         scores = json.loads(call("evaluate", prior, test, "--seed", seed, "--json").stdout)["overall"]
-        tests, *_ = split_table(grouped, 5, np.random.default_rng(seed))
+        tests, *_ = split_table(grouped, 5, np.random.default_rng(seed), load(prior).features_)
         assert scores["metaprior"]["rmse"] == pytest.approx(load(prior).evaluate(tests).rmse, rel=1e-6)
         found[seed] = scores["GP per task"]["rmse"]
     assert found[0] != found[1]
@@ -498,3 +498,14 @@ def test_covariates_and_categories_from_fit_to_predict(tmp_path):
     assert pd.read_csv(tmp_path / "out.csv")["mean"].notna().all()
     result = call("fit", tmp_path / "table.csv", *named, "--report", tmp_path / "page.html", "--out", prior, code=2)
     assert "--report does not show categories and covariates yet" in words(result)
+
+
+def test_covariates_that_vary_within_a_task_are_named_by_lines_of_the_file(tmp_path):
+    lines = [f"{task},{hours},{40 + task},{hours}" for task in range(4) for hours in range(3)]
+    lines[4] = "1,1,50,1"
+    (tmp_path / "t.csv").write_text("\n".join(["id,hours,age,y", *lines]))
+    named = ("--task", "id", "--x", "hours", "--y", "y", "--task-covariates", "age")
+    said = words(call("fit", tmp_path / "t.csv", *named, "--out", tmp_path / "prior", code=2))
+    assert "line 6, column age: covariate 'age' must have one value within a task; task '1' has 50 here and 41" in said
+    assert "in line 5" in said
+    assert "out of --task-covariates" in said

@@ -77,3 +77,20 @@ def test_other_words_are_refused(folder, tmp_path, command):
 def test_a_context_longer_than_all_tasks_is_refused(folder):
     said = words(call("evaluate", folder / "prior", folder / "test.csv", "--context", "first 50", code=2))
     assert "has no task with more than 50 readings. Use a smaller --context." in said
+
+
+def test_an_order_by_categories_is_refused(tmp_path):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"id": np.repeat(range(6), 6), "ward": np.tile(["b", "a"], 18), "hours": rng.random(36)})
+    table.assign(y=rng.random(36)).to_csv(tmp_path / "table.csv", index=False)
+    call("fit", tmp_path / "table.csv", "--task", "id", "--x", "ward", "hours", "--y", "y", "--out", tmp_path / "prior")
+    said = words(call("evaluate", tmp_path / "prior", tmp_path / "table.csv", "--context", "first 4", code=2))
+    assert "--context first needs the first column of X to be a number" in said
+    assert "'ward' is a category" in said
+
+
+def test_a_fit_refuses_a_context_that_no_task_is_longer_than(folder, tmp_path):
+    fit = ("fit", folder / "patients.csv", *COLUMNS, "--out", tmp_path / "prior")
+    said = words(call(*fit, "--context", "first 50", code=2))
+    assert "--context must leave a reading of a task to predict: it gives 50 readings" in said
+    assert "Pass a smaller one" in said

@@ -91,3 +91,9 @@ def test_gradient_training_compares_by_the_rule():
         meta = MetaGPRegressor(alpha=[0.0, 0.5], context=context, random_state=0, **settings).fit(tasks[:4], tasks[4:])
         scores.append(meta.transfer_report().score)
     assert (scores[1] < scores[0]).all()  # the future of a walk is harder to predict than half of it at random
+
+
+def test_whole_tasks_without_a_context_are_told_about_it(fitted):
+    for score in (fitted["random"].evaluate, fitted["random"].compare, fitted["random"].score):
+        with pytest.raises(ValueError, match=r"test_tasks\[0\] must be .*got 2 parts\. For whole tasks.* context=5"):
+            score(WALKS[20:])

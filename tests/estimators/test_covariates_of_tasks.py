@@ -181,3 +181,13 @@ def test_gradient_training_takes_them_as_inputs(tmp_path):
     x, y = make_tasks(1, seed=9)[0]
     expected = meta.adapt(x, y).predict(x)
     np.testing.assert_allclose(metaprior.load(tmp_path / "prior.safetensors").adapt(x, y).predict(x), expected)
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "poisson"])
+def test_without_tasks_to_hold_out_covariates_are_left_out_with_a_warning(tmp_path, likelihood):
+    rng = np.random.default_rng(0)
+    tasks = [(np.column_stack([np.arange(6.0), np.full(6, age)]), rng.poisson(5.0, 6)) for age in (40.0, 60.0)]
+    with pytest.warns(UserWarning, match="covariates are not used: .* no environment with weight has two tasks"):
+        meta = MetaGPRegressor(covariates=[1], likelihood=likelihood, random_state=0).fit(tasks[:1], tasks[1:])
+    meta.save(tmp_path / "prior")
+    assert meta.covariate_weights_ == metaprior.load(tmp_path / "prior").covariate_weights_ == {"none": 1.0}

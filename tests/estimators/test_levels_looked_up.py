@@ -113,5 +113,5 @@ def test_mistakes_are_named(wards):
     tasks = frames(["a", "b"])
     first = (tasks[0][0].assign(sex=np.nan), tasks[0][1])
     rest = [(x.assign(sex="m"), y) for x, y in tasks[1:]]
-    with pytest.raises(ValueError, match="If it holds categories, name it in categorical"):
+    with pytest.raises(ValueError, match="if it holds categories, name it in categorical"):
         MetaGPRegressor(covariates=["age", "sex"]).fit(target_tasks=[first, *rest])

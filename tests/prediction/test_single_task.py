@@ -179,3 +179,30 @@ def test_shap_explains_it(meta):
     np.testing.assert_allclose(explained.base_values + explained.values.sum(axis=1), estimator.predict(x.iloc[:4]))
     kernel = shap.KernelExplainer(estimator.predict, x.iloc[:5], silent=True).shap_values(x.iloc[:2], silent=True)
     assert np.shape(kernel) == (2, 2)
+
+
+def with_facts(task, age):
+    x, y = task
+    return x.assign(age=age, ward=np.where(x["dose"] > 2.5, "a", "b")), y
+
+
+def test_categories_are_refused_and_covariates_may_be_missing():
+    tasks = [with_facts(make_task(), 40.0 + i) for i in range(5)]
+    labels = [(x, np.where(y > 20.0, "high", "low")) for x, y in tasks]
+    for estimator, of_kind in ((MetaGPRegressor, tasks), (MetaGPClassifier, labels)):
+        meta = estimator(alpha=0.0, covariates="age", random_state=0).fit(target_tasks=of_kind)
+        for make in (meta.to_sklearn, meta.adapt(*of_kind[0]).to_sklearn):
+            with pytest.raises(ValueError, match="X has categories, 'ward': estimators of scikit-learn"):
+                make()
+    with pytest.raises(ValueError, match="X has categories, 'ward'"):
+        SingleTaskClassifier(meta.adapt([], [])).fit(*labels[0])
+    numbers = [(x.drop(columns="ward"), y) for x, y in tasks]
+    meta = MetaGPRegressor(alpha=0.0, covariates="age", random_state=0).fit(target_tasks=numbers)
+    x, y = numbers[0]
+    estimator = meta.adapt(x, y).to_sklearn()
+    unknown = x.assign(age=np.nan)
+    np.testing.assert_array_equal(estimator.predict(unknown), estimator.predict(x))  # that of the context
+    np.testing.assert_array_equal(estimator.fit(unknown, y).predict(unknown), meta.adapt(unknown, y).predict(unknown))
+    assert estimator.__sklearn_tags__().input_tags.allow_nan
+    with pytest.raises(ValueError, match="column 'dose' of X must be finite"):
+        estimator.predict(x.assign(dose=np.nan))

@@ -86,10 +86,9 @@ def test_covariates_that_disagree_are_refused(meta):
 
 
 def test_covariates_that_vary_within_a_task_are_refused():
-    table = make_table()
-    table.loc[1, "age"] = 1.0
     with pytest.warns(TableWarning, match="ward"):
-        tasks = tasks_from_frame(table, **COLUMNS, covariates="age")
+        tasks = tasks_from_frame(make_table(), **COLUMNS, covariates="age")
+    tasks[0][0].loc[1, "age"] = 1.0
     with pytest.raises(ValueError, match=r"target_tasks\[0\]: covariate 'age' must have one value.*row 1\."):
         MetaGPRegressor(covariates="age").fit(target_tasks=tasks)
 
@@ -104,3 +103,70 @@ def test_covariates_that_no_table_has_are_told():
         predicted = predict_frame(both, new, new, **columns, covariates="age")
     assert predicted.columns[:2].tolist() == ["patient", "hours"]
     assert np.allclose(predicted["mean_double"], 2.0 * predicted["mean_y"], rtol=0.02)
+
+
+@pytest.mark.parametrize("levels", [(1, 2), (0.5, 1.5), ("1", "2"), (True, False), ("a", 2)])
+def test_columns_of_type_category_are_categories_of_any_values(levels):
+    cells = make_table()["ward"].map(dict(zip("ab", levels, strict=True)))
+    table = make_table().assign(ward=pd.Categorical(cells.tolist()))
+    with pytest.warns(TableWarning, match="column ward has the type category, taken for categories"):
+        tasks = tasks_from_frame(table, **COLUMNS)
+    assert tasks[0][0]["ward"].dtype == "category"
+    meta = MetaGPRegressor(alpha=0.0, random_state=0).fit(target_tasks=tasks)
+    assert set(meta.column_levels_[1]) == set(levels)
+    plain = table.assign(ward=cells)  # the fit has said what it is
+    found = predict_frame(meta, plain, plain, **COLUMNS)["mean"]
+    np.testing.assert_array_equal(found, predict_frame(meta, table, table, **COLUMNS)["mean"])
+
+
+def test_bools_stay_numbers_and_dates_dates():
+    table = make_table().assign(ward=lambda rows: rows["ward"] == "b")
+    assert tasks_from_frame(table, **COLUMNS)[0].x.dtype == float
+    [(x, _), *_] = tasks_from_frame(table, **COLUMNS, categorical="ward")
+    assert x["ward"].dtype == "category"
+    dated = table.assign(ward=pd.Categorical(pd.to_datetime(["2026-01-01", "2026-01-02"] * 30)))
+    with pytest.warns(TableWarning, match="ward holds dates"):
+        assert tasks_from_frame(dated, **COLUMNS)[0].x[0, 1] == 20454
+
+
+def test_files_keep_the_type_category(tmp_path):
+    table = make_table().assign(ward=lambda rows: pd.Categorical((rows["ward"] == "b").astype(int)), level="1")
+    table["level"] = pd.Categorical(["1", "2"] * 30)
+    table.to_parquet(tmp_path / "table.parquet")
+    table.to_csv(tmp_path / "table.csv", index=False)
+    with pytest.warns(TableWarning, match="column ward has the type category"):
+        [(x, _), *_] = tasks_from_frame(tmp_path / "table.parquet", **COLUMNS)
+    assert x["ward"].dtype == "category"
+    assert tasks_from_frame(tmp_path / "table.csv", **COLUMNS)[0].x.dtype == float  # where nothing is said
+
+
+def test_a_covariate_that_varies_within_a_task_is_named_by_its_lines(tmp_path):
+    table = make_table().astype({"age": object})
+    first = table["age"][5]
+    table.loc[[7, 9], "age"] = 99.0
+    table.to_csv(tmp_path / "table.csv", index=False)
+    given = {**COLUMNS, "x": "hours", "covariates": "age"}
+    said = f"line 9, column age: covariate 'age' must have one value within a task; task 'p1' has 99 here and {first:g}"
+    with pytest.raises(ValueError, match=f"table.csv: {said} in line 7, and another one than there in 1 more row"):
+        tasks_from_frame(tmp_path / "table.csv", **given)
+    with pytest.raises(ValueError, match="frame: row 8, column age"):
+        tasks_from_frame(table, **given)
+    table.loc[[7, 9], "age"] = None
+    with pytest.raises(ValueError, match="task 'p1' has no value here and"):
+        tasks_from_frame(table, **given)
+    named = make_table().astype({"age": str}).assign(age=lambda rows: "old")
+    named.loc[7, "age"] = "young"
+    with pytest.raises(ValueError, match="has 'young' here and 'old' in row 6"):
+        tasks_from_frame(named, **given)
+
+
+def test_covariates_that_are_missing_in_some_rows_are_filled_in_predictions(meta):
+    table = make_table(2, seed=1)
+    holes = table.assign(age=table["age"].where(table.index % 2 == 1))
+    given = {**COLUMNS, "covariates": "age"}
+    with pytest.warns(TableWarning, match="covariate age is missing"):
+        found = predict_frame(meta, holes, holes, **given)
+    np.testing.assert_array_equal(found["mean"], predict_frame(meta, table, table, **given)["mean"])
+    holes.loc[1, "age"] = 1.0
+    with pytest.raises(ValueError, match="query: row 4, column age: covariate 'age' must have one value"):
+        predict_frame(meta, table, holes, **given)

@@ -13,6 +13,7 @@ from metaprior.prediction import batches as many_tasks
 from metaprior.tables import frames
 from metaprior.tables.columns import TableWarning, as_columns
 from metaprior.tables.grouping import group_rows
+from metaprior.tasks.input_columns import Features
 
 SMALL = {"kernel": "rbf", "mean": "constant", "alpha": "pooled", "n_steps": 4, "random_state": 0}
 UNTRAINED = {
@@ -291,7 +292,7 @@ def test_context_and_queries_of_test_tasks():
     sizes = [4, 2, 3, 6]
     table = {"t": np.repeat(list("abcd"), sizes), "x": np.arange(15.0), "y": np.arange(15.0) * 2}
     grouped = group_rows(table, as_columns(task="t", x="x", y="y"))
-    tests, names, skipped = frames.split_table(grouped, 3, np.random.default_rng(0))
+    tests, names, skipped = frames.split_table(grouped, 3, np.random.default_rng(0), Features(1))
     assert (names, skipped) == (["a", "d"], ["b", "c"])
     for test, task in zip(tests, [grouped.tasks[0], grouped.tasks[3]], strict=True):
         assert len(test.y_context) == 3
@@ -299,10 +300,10 @@ def test_context_and_queries_of_test_tasks():
         np.testing.assert_array_equal(test.y_query, test.x_query[:, 0] * 2)
         both = np.concatenate([test.x_context, test.x_query])
         np.testing.assert_array_equal(np.sort(both, axis=0), task.x)
-    draws = [frames.split_table(grouped, 3, np.random.default_rng(i))[0][1].x_context for i in range(5)]
+    draws = [frames.split_table(grouped, 3, np.random.default_rng(i), Features(1))[0][1].x_context for i in range(5)]
     assert len({draw.tobytes() for draw in draws}) > 1
     with pytest.raises(ValueError, match="context must be"):
-        frames.split_table(grouped, -1, np.random.default_rng(0))
+        frames.split_table(grouped, -1, np.random.default_rng(0), Features(1))
 
 
 def test_imports_without_pandas():

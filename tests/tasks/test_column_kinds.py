@@ -85,6 +85,9 @@ BAD = [
     ({"asked": (None, [2])}, np.ones((2, 2)), "numbers from 0 to 1; got 2"),
     ({"asked": (None, ["age"])}, np.ones((2, 2)), "X has no column names"),
     ({"asked": (None, None)}, frame(x=["1", "2", "ND"]), "column 'x' of X must be an array of numbers"),
+    ({"asked": (None, None)}, frame(x=["1", "2"]), "if it holds categories, name it in categorical"),
+    ({"asked": (None, None)}, np.array([["1"], ["2"]]), "if it holds categories, name it in categorical"),
+    ({"asked": (None, None)}, frame(x=["a", "b"], z=["1", "2"]), "column 'z' of X .* name it in categorical"),
     ({"asked": (None, None)}, frame(x=["a", None]), "'x' of X has missing values, the first in row 1"),
 ]
 

@@ -13,6 +13,7 @@ from metaprior.tasks.context_rules import (
     split_once,
     warn_if_behind,
 )
+from metaprior.tasks.input_columns import Features
 from metaprior.tasks.types import Task
 
 RNG = np.random.default_rng
@@ -96,7 +97,7 @@ def test_a_context_as_long_as_a_task_is_refused_with_its_number():
     with pytest.raises(
         ValueError, match=r"test_tasks\[1\]: A context of 5 leaves no reading to predict of a task with 5 "
     ):
-        split_all([make_task(6), make_task(5)], ("first", 5))
+        split_all([make_task(6), make_task(5)], ("first", 5), Features(1))
     assert len(split_once(make_task(1), ContextRule("first"), RNG(0)).y_context) == 0  # half of one reading is none
 
 

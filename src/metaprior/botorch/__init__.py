@@ -1,4 +1,4 @@
-"""Bayesian optimization with BoTorch: a meta-learned prior as a BoTorch model, for any acquisition function.
+"""Bayesian optimization with BoTorch: a meta-learned prior as a BoTorch model, for acquisition functions.
 
 It needs BoTorch: `pip install 'metaprior[botorch]'`.
 """

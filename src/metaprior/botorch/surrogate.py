@@ -15,10 +15,13 @@ from torch import Tensor
 from torch.nn import Module
 
 from metaprior.botorch.tensor_checks import (
+    as_variances,
+    check_batches,
     check_inputs,
     check_output,
     check_outputs,
     check_prior,
+    check_size,
     warn_if_implausible,
 )
 from metaprior.botorch.tensor_columns import check_constant, check_gradients, with_covariates
@@ -93,6 +96,9 @@ class MetaPriorModel(Model, FantasizeMixin):
             check_inputs("train_X", train_X, prior.features)
             check_constant("train_X", train_X, prior.features)
             check_outputs("train_Y", train_Y, train_X)
+            check_batches({"train_X": train_X.shape[:-2], "train_Y": train_Y.shape[:-2]})
+            check_size("train_X", train_X, prior.x_limits, "inputs of the fit")
+            check_size("train_Y", train_Y, prior.y_limits, "outputs of the fit")
             warn_if_implausible(meta, train_X, train_Y)
         self._set(prior, train_X.detach(), train_Y.detach())
 
@@ -147,7 +153,7 @@ class MetaPriorModel(Model, FantasizeMixin):
             self._contexts = self._prior.condition(self._train_X, self.train_targets)
         mean, covariance, noise = self._prior.predict(self._contexts, X)
         if isinstance(observation_noise, Tensor):
-            covariance = covariance + torch.diag_embed(observation_noise.squeeze(-1).expand(mean.shape))
+            covariance = covariance + torch.diag_embed(as_variances(observation_noise, mean.shape))
         elif observation_noise:
             covariance = covariance + torch.diag_embed(noise.unsqueeze(-1).expand(mean.shape))
         posterior = GPyTorchPosterior(MultivariateNormal(mean, to_linear_operator(covariance)))
@@ -174,6 +180,8 @@ class MetaPriorModel(Model, FantasizeMixin):
         X = self._checked(X)
         check_constant("X", X, self._prior.features)
         check_outputs("Y", Y, X)
+        check_batches({"X": X.shape[:-2], "Y": Y.shape[:-2], "the evaluations so far": self.batch_shape})
+        check_size("Y", Y.detach(), self._prior.y_limits, "outputs of the fit")
         of_x = torch.broadcast_shapes(self._train_X.shape[:-2], X.shape[:-2])
         of_y = torch.broadcast_shapes(self._train_Y.shape[:-2], Y.shape[:-2])
         pairs = (self._train_X, X, of_x), (self._train_Y, Y, of_y)
@@ -223,6 +231,8 @@ class MetaPriorModel(Model, FantasizeMixin):
     def _checked(self, X: Tensor) -> Tensor:
         """Return inputs with the covariates of the task where they are NaN; raise if they are no inputs of the task."""
         check_inputs("X", X, self._prior.features)
+        check_batches({"X": X.shape[:-2], "the evaluations so far": self.batch_shape})
+        check_size("X", X.detach(), self._prior.x_limits, "inputs of the fit")
         check_gradients("X", X, self._prior.features)
         return with_covariates("X", X, self._train_X, self._prior.features)
 

@@ -12,12 +12,15 @@ from torch.nn import Module, ModuleList
 from metaprior.botorch.torch_process import Components, Context, TorchProcess
 from metaprior.hierarchical.plain_arrays import arrays_of_readings
 from metaprior.tasks.input_columns import Features
+from metaprior.tasks.scaling import MAX_SCALED
 
 
 class TorchMixture(Module):
     """The members of a prior, with their weights and the calibration of their predictions, and what its columns are."""
 
     log_weights: Tensor  # (members,)
+    x_limits: Tensor  # (2, columns): of inputs that can be computed with
+    y_limits: Tensor  # (2, 1)
 
     def __init__(self, model: Any, features: Features):
         super().__init__()
@@ -26,7 +29,15 @@ class TorchMixture(Module):
         self.spread = float(model.spread)
         processes = (TorchProcess(arrays_of_readings(member), member.scaling.kinds) for member, _ in weighted)
         self.processes: Any = ModuleList(processes)
+        for name in ("x", "y"):
+            self.register_buffer(f"{name}_limits", self._limits(f"{name}_mean", f"{name}_std"))
         self.register_buffer("log_weights", torch.as_tensor(np.log([weight for _, weight in weighted])))
+
+    def _limits(self, mean: str, std: str) -> Tensor:
+        """Return the smallest and the largest values that no member finds too far from its tasks, (2, columns)."""
+        ends = [[process[mean] + sign * MAX_SCALED * process[std] for sign in (-1, 1)] for process in self.processes]
+        lower, upper = (torch.stack(of_all) for of_all in zip(*ends, strict=True))
+        return torch.stack([lower.amax(0), upper.amin(0)]).reshape(2, -1)
 
     def condition(self, x: Tensor, y: Tensor) -> list[Context]:
         """Condition every member on readings."""

@@ -256,7 +256,8 @@ def _test_tasks(
     if table.environments is not None:
         target = target or meta.training_["target"]
         check_target(str(target), table.environments, columns.environment)
-    tests, names, skipped = split_table(table, rule, np.random.default_rng(seed), target)
+    features = dataclasses.replace(meta.features_, names=columns.x)
+    tests, names, skipped = split_table(table, rule, np.random.default_rng(seed), features, target)
     if skipped:
         few = f"{counted(len(skipped), 'task')} with at most {counted(rule.size or 0, _output(meta))}"
         print_note(f"left out {few}; the first is {skipped[0]!r}.")

@@ -17,12 +17,13 @@ from metaprior.checks import (
     check_positive,
     counted,
     is_number,
+    warn_caller,
 )
 from metaprior.meta.hyperprior_arguments import check_prior_mean, check_prior_std
 from metaprior.search.candidates import AutoSettings
 from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tasks.column_kinds import ColumnKinds
-from metaprior.tasks.context_rules import FIRST, as_context_rule
+from metaprior.tasks.context_rules import as_context_rule
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.outcome_rules import COUNTS, LIKELIHOODS
 from metaprior.tasks.types import Task
@@ -130,12 +131,28 @@ def _check_likelihood(meta: Any) -> None:
         raise ValueError(Message(Argument("guarantee", True), only, given, "."))
 
 
-def check_columns(meta: Any, environments: NamedEnvironments) -> None:
-    """Raise if the first column of X is a covariate or a category, which gives forecasts no order."""
-    kinds = environments.kinds
-    if kinds is not None and as_context_rule(meta.context).kind == FIRST and (kinds.levels[0] or 0 in kinds.covariates):
-        order = " needs the first column of X to be a number that varies within tasks, such as the time: readings are "
-        raise ValueError(Message(Argument("context", FIRST), order, "put in its order. Put that column first."))
+def check_context_size(context: Any, environments: NamedEnvironments) -> None:
+    """Raise if a context of the given size leaves no reading of any held-out task to predict; warn if of some only."""
+    rule, tasks = as_context_rule(context), environments.tasks[environments.target]
+    if rule.size is None:
+        return
+    of_target = len(tasks) > 1  # those of a source are held out if there are fewer
+    held_out = [tasks] if of_target else [each for each in environments.tasks if len(each)]
+    sizes = np.concatenate([_sizes(each) for each in held_out])
+    n_short, given = int(np.sum(sizes <= rule.size)), counted(rule.size, "reading")
+    which = f"tasks of the {environments.names[environments.target]} environment" if of_target else "tasks"
+    if n_short == len(sizes):
+        found = f" must leave a reading of a task to predict: it gives {given}, and the longest of the {len(sizes):,} "
+        raise ValueError(Message(Argument("context"), f"{found}{which} has {int(sizes.max())}. Pass a smaller one."))
+    if n_short:
+        found = f"{n_short:,} of {len(sizes):,} {which} have no more than the {given} that "
+        instead = " gives: in cross-validation all of theirs but one are given. Leave them out, or pass a smaller one."
+        warn_caller(Message(found, Argument("context"), instead))
+
+
+def _sizes(tasks: Sequence[Task]) -> np.ndarray:
+    """Return the numbers of readings of tasks, without reading stored ones."""
+    return tasks.sizes if isinstance(tasks, StoredTasks) else np.array([len(task.y) for task in tasks])
 
 
 def leaves_all_to_default(meta: Any, tests: Any) -> bool:

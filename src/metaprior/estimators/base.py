@@ -17,7 +17,7 @@ from metaprior.checks import check_integer, check_noise, counted
 from metaprior.estimators.arguments import (
     OUTPUTS,
     NamedEnvironments,
-    check_columns,
+    check_context_size,
     check_parameters,
     leaves_all_to_default,
     reject_renamed_parameters,
@@ -26,9 +26,10 @@ from metaprior.estimators.fitted_prior import FittedPrior, heaviest, training_re
 from metaprior.estimators.guaranteed_fit import check_target_tasks, make_guarantee
 from metaprior.estimators.persistence import write_prior
 from metaprior.estimators.seen_tasks import KnowsItsTasks, check_covariates, check_noise_size, remember
-from metaprior.prediction.single_task import SingleTaskClassifier, SingleTaskRegressor
+from metaprior.prediction.single_task import SingleTaskClassifier, SingleTaskRegressor, refuse_categories
 from metaprior.search.certificates import Certificate, certify
 from metaprior.search.report import TransferReport
+from metaprior.tasks.context_rules import check_order
 from metaprior.tasks.input_columns import Features
 
 if TYPE_CHECKING:
@@ -106,7 +107,8 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         features = Features(asked=(self.covariates, self.categorical))
         engine = "hierarchical" if leaves_all_to_default(self, validation_tasks) else "gradient"
         environments = self._read_environments(source_tasks, target_tasks, target, features, engine)
-        check_columns(self, environments)
+        check_order(self.context, features)
+        check_context_size(self.context, environments)
         features.warn_if_mixed()
         seen = [remember(tasks, environments.input_dim) for tasks in environments.tasks]
         check_covariates(features, seen)
@@ -147,9 +149,7 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         SingleTaskRegressor or SingleTaskClassifier
             Clones share the prior, where those of this estimator would have to be meta-trained again.
         """
-        if levels := self.features_.categories.levels:
-            named = ", ".join(self.features_.column_name(i) for i in levels)
-            raise ValueError(f"X has categories, {named}: estimators of scikit-learn check that inputs are numbers.")
+        refuse_categories(self.features_)
         single = SingleTaskClassifier if self.likelihood == "bernoulli" else SingleTaskRegressor
         return single(self.adapt([], []))
 

@@ -251,7 +251,8 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
         """Return the scores of test tasks, these tasks with codes for labels, and their numbers of classes."""
         check_is_fitted(self, "model_")
         if context is not None:
-            test_tasks = split_all(as_tasks(test_tasks, "test_tasks", self.features_, as_labels), context)
+            features = self.features_
+            test_tasks = split_all(as_tasks(test_tasks, "test_tasks", features, as_labels), context, features)
         given = as_test_tasks(test_tasks, "test_tasks", self.features_, as_labels)
         tasks = self._read_tests(given, "test_tasks")
         labels = [np.concatenate([task.y_context, task.y_query][not len(task.y_context) :]) for task in given]

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits  # a dependency of scikit-learn
 
-from metaprior.checks import draw_seed, warn_caller
+from metaprior.checks import Argument, Message, counted, draw_seed, warn_caller
 from metaprior.estimators.arguments import NamedEnvironments, auto_settings, warn_if_few_target_tasks
 from metaprior.estimators.fitted_prior import FittedPrior
 from metaprior.estimators.hierarchical_search import compare_priors, n_phases
@@ -26,6 +26,7 @@ from metaprior.progress import phases, progress_bar
 from metaprior.search.family_choice import FamilyChoice
 from metaprior.search.report import make_report
 from metaprior.storage.stored_tasks import StoredTasks, sample_tasks
+from metaprior.tasks.context_rules import as_context_rule
 from metaprior.tasks.thinning import thin_task
 from metaprior.tasks.types import Task, TestTask
 
@@ -49,6 +50,7 @@ def fit_prior(
     names, _, target, *_ = environments
     labels = meta.likelihood == "bernoulli"
     sample = _sample(environments.tasks, seed, labels)
+    _warn_if_thinned(meta.context, sample)
     # Threads of BLAS get in each other's way with matrices this small.
     with threadpool_limits(1, user_api="blas"), phases(n_phases(meta, sample) + 1):
         chosen, sample = compare_priors(meta, environments, sample, seed)
@@ -99,6 +101,14 @@ def _warn_if_too_wide(spread: float) -> None:
     if spread > WIDE:
         found = f"Held-out readings lie far from their predictions: bands are stretched by {spread:.2g}. "
         warn_caller(found + "Check y for wrong values, and tasks for repeated rows.", ConvergenceWarning)
+
+
+def _warn_if_thinned(context: Any, sample: Sequence[Sequence[Task]]) -> None:
+    """Warn if tasks are longer than a context, but not after they were thinned."""
+    size, longest = as_context_rule(context).size, max(len(task.y) for tasks in sample for task in tasks)
+    if size is not None and size >= longest:
+        found = f" gives {counted(size, 'reading')}, and of each task {longest} are used: cross-validation gives "
+        warn_caller(Message(Argument("context"), f"{found}{longest - 1} of them."))
 
 
 def _sample(environments: Sequence[Sequence[Task]], seed: int, labels: bool = False) -> list[list[Task]]:

@@ -9,6 +9,7 @@ import numpy as np
 from metaprior.checks import Argument, Message, check_noise, warn_caller
 from metaprior.estimators.arguments import OUTPUTS, NamedEnvironments
 from metaprior.estimators.outcomes import response_of
+from metaprior.hierarchical.families import NO_COVARIATES
 from metaprior.progress import progress_bar
 from metaprior.search.covariate_search import covariate_candidates
 from metaprior.search.family_choice import FamilyChoice, choose_members, choose_untested, without_test
@@ -61,13 +62,7 @@ def compare_priors(
     options = _options(meta, names, counts, target)
     held_out = target if counts[target] > 1 else _largest_used(counts, options)
     if counts[held_out] < 2:
-        if meta.likelihood == "bernoulli":
-            return labels_without_test(sample, target, options, _n_shared(meta), environments.kinds), sample
-        if meta.likelihood != "gaussian":
-            return responses_without_test(sample, target, options, *response_of(meta), environments.kinds), sample
-        noise_std, kinds = check_noise(meta.noise_std), environments.kinds
-        chosen = without_test(sample, target, options, noise_std, kinds)
-        return chosen._replace(pooled=pooled_models(sample, target, options, noise_std, (), kinds)), sample
+        return _untested(meta, environments, sample, options), sample
     compared = _compare(meta, environments, sample, seed, held_out)
     with progress_bar("averaging predictions", None, "", meta.progress):
         search = compared.search
@@ -78,6 +73,24 @@ def compare_priors(
             pooled = pooled_models(compared.sample, target, options, noise_std, fits, kinds)
             chosen = chosen._replace(pooled=pooled)
         return chosen, compared.sample
+
+
+def _untested(meta: Any, environments: NamedEnvironments, sample: Sample, options: Sequence[Option]) -> FamilyChoice:
+    """Return an average of simple priors, without a comparison: there are no tasks to hold out."""
+    target, kinds = environments.target, environments.kinds
+    if meta.likelihood == "bernoulli":  # where covariates are inputs like others
+        return labels_without_test(sample, target, options, _n_shared(meta), kinds)
+    if meta.likelihood != "gaussian":
+        chosen = responses_without_test(sample, target, options, *response_of(meta), kinds)
+    else:
+        noise_std = check_noise(meta.noise_std)
+        chosen = without_test(sample, target, options, noise_std, kinds)
+        chosen = chosen._replace(pooled=pooled_models(sample, target, options, noise_std, (), kinds))
+    if kinds is None or not kinds.covariates:
+        return chosen
+    few = " are not used: held-out tasks tell whether they help, and no environment with weight has two tasks. "
+    warn_caller(Message(Argument("covariates"), few, "Pass more tasks, or leave the covariates out."))
+    return chosen._replace(covariates={NO_COVARIATES: 1.0})
 
 
 def _compare(meta: Any, environments: NamedEnvironments, sample: Sample, seed: int, held_out: int) -> Compared:

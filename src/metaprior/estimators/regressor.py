@@ -415,7 +415,8 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
     def _split(self, tasks: Any, context: Any) -> Any:
         if context is None:
             return tasks
-        return split_all(as_tasks(tasks, "test_tasks", self.features_, self._outputs), context)
+        features = self.features_
+        return split_all(as_tasks(tasks, "test_tasks", features, self._outputs), context, features)
 
     def _check_tasks(self, tasks: Any, name: str, features: Features) -> list[Task]:
         return as_tasks(tasks, name, features, self._outputs)

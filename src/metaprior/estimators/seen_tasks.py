@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from metaprior.checks import Argument, Message, warn_caller
 from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tasks.categories import Categories
-from metaprior.tasks.context_rules import warn_if_behind
+from metaprior.tasks.context_rules import FIRST, RANDOM, as_context_rule, warn_if_behind
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.padding import Ragged
 from metaprior.tasks.row_digests import MAX_ROWS, kept_rows, make_grid, recognized, row_digests
@@ -79,7 +79,10 @@ class KnowsItsTasks:
         levels = getattr(self, "column_levels_", ())
         coded = {i: {level: code for code, level in enumerate(each)} for i, each in enumerate(levels) if each}
         categories = Categories(coded, getattr(self, "covariates_", ()))
-        return Features(self.n_features_in_, None if names is None else tuple(names), known, categories=categories)
+        names = None if names is None else tuple(names)
+        told = getattr(self, "parameters_", {}).get("context", RANDOM)  # not yet while a file is read
+        forecasts = as_context_rule(told).kind == FIRST
+        return Features(self.n_features_in_, names, known, categories=categories, forecasts=forecasts)
 
     def _remember_tasks(
         self,

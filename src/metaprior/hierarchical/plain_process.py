@@ -37,15 +37,21 @@ def as_array(text: str, shape: tuple[int, ...]) -> np.ndarray:
     return np.frombuffer(base64.b64decode(text), "<f8").reshape(shape)
 
 
-def as_inputs(X: Any) -> np.ndarray:
-    """Return inputs as floats (n, columns)."""
+def as_cells(X: Any) -> np.ndarray:
+    """Return inputs as they are given (n, columns): floats, or objects where some columns are categories."""
     if COLUMNS is not None and hasattr(X, "columns"):
         X = X[COLUMNS]
     n_columns = len(PRIORS[0]["x_mean"])
-    x = np.asarray(X, dtype=float) if LEVELS is None else as_codes(np.asarray(X, dtype=object))
-    x = x.reshape(-1, n_columns) if x.ndim == 1 and (n_columns == 1 or not x.size) else x
-    if x.ndim != 2 or x.shape[1] != n_columns:
-        raise ValueError(f"X must have shape (n, {n_columns}); got {x.shape}.")
+    cells = np.asarray(X, dtype=float if LEVELS is None else object)
+    return cells.reshape(-1, n_columns) if cells.ndim == 1 and (n_columns == 1 or not cells.size) else cells
+
+
+def as_inputs(X: Any) -> np.ndarray:
+    """Return inputs as floats (n, columns)."""
+    cells, n_columns = as_cells(X), len(PRIORS[0]["x_mean"])
+    if cells.ndim != 2 or cells.shape[1] != n_columns:
+        raise ValueError(f"X must have shape (n, {n_columns}); got {cells.shape}.")
+    x = cells if LEVELS is None else as_codes(cells, LEVELS)
     finite = np.isfinite(x)
     finite[:, COVARIATES] |= np.isnan(x[:, COVARIATES])
     if not finite.all():
@@ -53,17 +59,36 @@ def as_inputs(X: Any) -> np.ndarray:
     return x
 
 
-def as_codes(cells: np.ndarray) -> np.ndarray:
+def as_codes(cells: np.ndarray, of_columns: list[list[Any] | None]) -> np.ndarray:
     """Return cells as floats: a level as its number, an unseen one as the number of levels, a missing cell as NaN."""
-    if cells.ndim != 2 or LEVELS is None or cells.shape[1] != len(LEVELS):
-        return np.zeros(cells.shape)  # `as_inputs` refuses it, if it is not empty
     x = np.full(cells.shape, np.nan)
-    for (row, column), cell in np.ndenumerate(cells):
-        levels = LEVELS[column]
-        if cell is None or cell != cell:
-            continue
-        x[row, column] = cell if levels is None else levels.index(cell) if cell in levels else len(levels)
+    for column, levels in enumerate(of_columns):
+        known = {spelled(level): code for code, level in enumerate(levels or [])}
+        for row, cell in enumerate(cells[:, column].tolist()):
+            cell = cell.item() if isinstance(cell, np.generic) else cell
+            if cell is None or type(cell).__name__ in ("NAType", "NaTType") or cell != cell:
+                continue
+            if levels is None:
+                x[row, column] = cell
+            else:  # True equals 1, and 7 is spelled as "7"
+                x[row, column] = levels.index(cell) if cell in levels else known.get(spelled(cell), len(levels))
     return x
+
+
+def spelled(level: Any) -> str:
+    """Return a level as text, whole numbers without a point: 7, 7.0 and "7" are one level."""
+    return str(int(level)) if isinstance(level, float) and level.is_integer() else str(level)
+
+
+def unseen_levels(X: Any, x: np.ndarray) -> str:
+    """Return, in words, the levels among inputs that the prior was not fitted to."""
+    cells, found = as_cells(X), []
+    for column, levels in enumerate(LEVELS or []):
+        rows = x[:, column] == len(levels or [])
+        if levels is not None and rows.any():
+            name = f"X[:, {column}]" if COLUMNS is None else repr(COLUMNS[column])
+            found.append(f"{name} is {', '.join(map(repr, dict.fromkeys(cells[rows, column].tolist())))}")
+    return f" Levels that the prior was not fitted to: {'; '.join(found)}." if found else ""
 
 
 def extrapolates(X: Any) -> np.ndarray:
@@ -82,10 +107,11 @@ def extrapolates(X: Any) -> np.ndarray:
 
 def as_queries(X: Any) -> np.ndarray:
     """Return inputs to predict at; warn about those outside the range of the fit."""
-    outside = extrapolates(X)
+    x, outside = as_inputs(X), extrapolates(X)
     if outside.any():
-        warnings.warn(f"Predictions extrapolate at {outside.sum()} of {len(outside)} inputs.", stacklevel=3)
-    return as_inputs(X)
+        where = f"Predictions extrapolate at {outside.sum()} of {len(outside)} inputs."
+        warnings.warn(f"{where}{unseen_levels(X, x)}", stacklevel=3)
+    return x
 
 
 def standardized(prior: dict[str, Any], x: np.ndarray) -> np.ndarray:

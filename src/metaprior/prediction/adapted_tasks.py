@@ -11,6 +11,7 @@ import numpy as np
 from metaprior.checks import counted
 from metaprior.prediction.batches import Posteriors
 from metaprior.prediction.ensemble import Ensemble
+from metaprior.tasks.context_rules import FIRST, warn_if_behind
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.padding import Ragged, as_context_rows, as_input_rows
 from metaprior.tasks.types import CheckOutputs, as_inputs, as_numbers
@@ -81,9 +82,12 @@ class Adapted:
         return self._posteriors.given[0].joined(self._with_covariates(x, self._update_name)), new
 
     def _queries(self, X: Any) -> Ragged:
-        """Return the inputs of every task to predict at; warn about those outside the range of the fit."""
+        """Return the inputs of every task to predict at; warn about those outside the range of the fit, or behind."""
         queries = self._read(X)
         self._features.warn_outside(queries.rows[:-1])
+        if self._features.forecasts:
+            context = self._posteriors.given[0]
+            warn_if_behind([(context[i], queries[i]) for i in range(len(queries.sizes))], FIRST)
         return queries
 
     def _read(self, X: Any) -> Ragged:

@@ -10,6 +10,16 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from metaprior.tasks.input_columns import Features
 
 
+def refuse_categories(features: Features) -> None:
+    """Raise if a prior has categories: scikit-learn would fail on them later, with a message about floats."""
+    if levels := features.categories.levels:
+        named = ", ".join(features.column_name(i) for i in levels)
+        raise ValueError(
+            f"X has categories, {named}: estimators of scikit-learn check that inputs are numbers. Use adapt(X, "
+            "y).predict, or fit the prior to columns of 0 and 1 for the levels."
+        )
+
+
 class _SingleTask(BaseEstimator):
     """What both estimators share. Inputs are checked as scikit-learn does: two-dimensional, with its messages."""
 
@@ -21,13 +31,26 @@ class _SingleTask(BaseEstimator):
         if not hasattr(self.prior, "update"):
             kind = type(self.prior).__name__
             raise TypeError(f"prior must be what meta.adapt([], []) returns, or meta.to_sklearn().prior; got {kind}.")
-        X, y = validate_data(self, self._in_order(X, "fit"), y, dtype=np.float64, **checks)
+        refuse_categories(getattr(self.prior, "_features", Features()))
+        X, y = validate_data(self, self._in_order(X, "fit"), y, dtype=np.float64, **self._missing, **checks)
         return self.prior.update(X, y)
 
     def _inputs(self, X: Any) -> np.ndarray:
         """Return checked inputs to predict at."""
         check_is_fitted(self, "task_")
-        return np.asarray(validate_data(self, self._in_order(X, "predict"), dtype=np.float64, reset=False))
+        X = self._in_order(X, "predict")
+        return np.asarray(validate_data(self, X, dtype=np.float64, reset=False, **self._missing))
+
+    @property
+    def _missing(self) -> dict[str, Any]:
+        """How scikit-learn checks for missing values: covariates may be NaN, and the prior checks other columns."""
+        has_covariates = bool(getattr(self.prior, "_features", Features()).categories.covariates)
+        return {"ensure_all_finite": "allow-nan"} if has_covariates else {}
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = bool(self._missing)
+        return tags
 
     def _in_order(self, X: Any, where: str) -> Any:
         """Return the named columns of X in the order of the prior, if that has names."""
@@ -36,6 +59,7 @@ class _SingleTask(BaseEstimator):
 
     def _fitted_to(self, task: Any) -> Any:
         """Take a task that has been adapted already."""
+        refuse_categories(task._features)
         self.task_, self.n_features_in_ = task, task.n_features_in_
         names = getattr(task, "feature_names_in_", None)
         if names is not None:

@@ -77,6 +77,19 @@ def as_inputs(series: Series, source: Source) -> tuple[np.ndarray, bool]:
     return _finite(found, series, source), dates
 
 
+def is_declared_category(series: Series, source: Source) -> bool:
+    """Return whether the type of a column says that it holds categories, of any values but dates.
+
+    Text of files is of that type to save memory, so there it says nothing.
+    """
+    import pandas as pd
+
+    if not isinstance(series.dtype, pd.CategoricalDtype):
+        return False
+    levels = series.cat.categories
+    return levels.dtype.kind != "M" and (source.file is None or not all(isinstance(level, str) for level in levels))
+
+
 def is_category(series: Series) -> bool:
     """Return whether a column holds text that is neither numbers nor dates nor looks like them in other writing."""
     if series.dtype.kind != "O" or not len(series):

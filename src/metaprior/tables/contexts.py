@@ -63,7 +63,8 @@ def _by_name(
     """Return the context of each task by its name as text."""
     if context is None:
         return {}
-    table = group_with_covariates(context, columns, labels=labels, name="context", allow_empty=True, **drops)
+    how = {"name": "context", "allow_empty": True, "fill_covariates": True, **drops}
+    table = group_with_covariates(context, columns, labels=labels, **how)
     if table.tasks and table.dates != queries.dates:
         name = next(name for name in columns.x if (name in table.dates) != (name in queries.dates))
         raise ValueError(f"column {name!r} must hold dates in the context and in the queries, or in neither.")

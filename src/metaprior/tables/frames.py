@@ -24,7 +24,8 @@ from metaprior.tables.csv_files import Source, as_table
 from metaprior.tables.grouping import TaskTable, group_rows
 from metaprior.tables.label_columns import known_columns, label_columns
 from metaprior.tables.several_outputs import are_mentioned, group_outputs, side_by_side
-from metaprior.tasks.context_rules import as_context_rule, split_once, warn_if_behind
+from metaprior.tasks.context_rules import as_context_rule, check_order, split_once, warn_if_behind
+from metaprior.tasks.input_columns import Features
 from metaprior.tasks.padding import Ragged
 from metaprior.tasks.types import Task, TestTask, as_inputs
 
@@ -55,8 +56,8 @@ def tasks_from_frame(
     task : str or list of str
         Columns that name the task of a row. Rows with the same values are one task, in their order.
     x : str or list of str
-        Input columns: numbers, or dates, which become days since 1970-01-01 (UTC), or text, which is taken for
-        categories.
+        Input columns: numbers, or dates, which become days since 1970-01-01 (UTC), or text and columns of pandas' type
+        category, which are taken for categories.
     y : str or list of str
         Output column: numbers, or labels. With several, each has the tasks of the rows that have a value of it.
     environment : str, optional
@@ -232,7 +233,7 @@ def predict_tables(
     wanted = columns._replace(y=None)
     _check_free(known_columns(meta.classes_) if is_labeled else OF_NUMBERS, wanted)
     query, context = as_table(query), as_table(context)
-    queries = group_with_covariates(query, wanted, name="query")
+    queries = group_with_covariates(query, wanted, name="query", fill_covariates=True)
     if drops.get("sparse_y") and not from_prior:  # tasks may have no reading of this output
         from_prior = are_mentioned(queries.names, context, wanted)
     found = match_contexts(meta, context, queries, columns, from_prior, drops)
@@ -274,7 +275,7 @@ def _check_free(added: Iterable[str], columns: Columns) -> None:
 
 
 def split_table(
-    table: TaskTable, context: Any, rng: np.random.Generator, environment: str | None = None
+    table: TaskTable, context: Any, rng: np.random.Generator, features: Features, environment: str | None = None
 ) -> tuple[list[TestTask], list[Any], list[Any]]:
     """Return tasks to evaluate on, their names, and the names of those with too few rows.
 
@@ -282,6 +283,7 @@ def split_table(
     names any.
     """
     rule = as_context_rule(context)
+    check_order(rule, features)
     tests, names, skipped = [], [], []
     places = table.environments or [environment] * len(table.names)
     for name, place, of_task in zip(table.names, places, table.tasks, strict=True):

@@ -9,8 +9,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metaprior.checks import Argument, Message, check_bool, counted
-from metaprior.tables.cells import as_inputs, as_levels, as_names, as_outputs, as_values, check_text, is_category
+from metaprior.tables.cells import (
+    as_inputs,
+    as_levels,
+    as_names,
+    as_outputs,
+    as_values,
+    check_text,
+    is_category,
+    is_declared_category,
+)
 from metaprior.tables.columns import Columns, TableWarning, as_text
+from metaprior.tables.constant_covariates import check_constant
 from metaprior.tables.csv_files import Source, as_table
 from metaprior.tables.reading import Frame, as_frame
 from metaprior.tasks.spelling import SPELLING, spelled_alike
@@ -52,12 +62,14 @@ def group_rows(
     allow_empty: bool = False,
     recognize: bool = False,
     sparse_y: bool = False,
+    fill_covariates: bool = False,
 ) -> TaskTable:
     """Check a table and collect the rows of every task.
 
     Rows without y are an error unless `sparse_y` or `drop_missing`. `labels` says whether y holds labels or numbers
     (None: infer it); `name` is what errors call a table without path. With `recognize`, text among the inputs is taken
-    for categories. X of a table with categories has objects.
+    for categories. X of a table with categories has objects. With `fill_covariates`, covariates may be missing in some
+    rows of a task: the caller fills them in.
     """
     check_bool("drop_duplicates", drop_duplicates)
     frame = as_table(frame)
@@ -65,6 +77,9 @@ def group_rows(
     index = TaskIndex(columns, drop_missing, labels, recognize, sparse_y)
     frame = as_frame(frame, columns, name)
     batch = index.add(frame, source)
+    for each in columns.covariates:
+        values, names = batch.x[:, columns.x.index(each)], list(index.names)
+        check_constant(each, values, batch.tasks, batch.rows, names, source, fill_covariates)
     index.finish(source, allow_empty)
     if columns.y is not None:
         batch = _distinct(batch, drop_duplicates, source)
@@ -99,6 +114,7 @@ class TaskIndex:
     ):
         check_bool("drop_missing", drop_missing)
         self.recognize, self.categorical = recognize, columns.categorical
+        self.declared: set[str] = set()  # categories by the type of their column
         self.sparse_y = sparse_y  # y may be missing: rows without it are dropped
         self.columns, self.drop_missing, self.labels = columns, drop_missing, labels
         self.names: dict[Any, int] = {}
@@ -121,7 +137,9 @@ class TaskIndex:
         for name in columns.used:
             check_text(table[name], source)
         if self.recognize:
-            self.categorical = tuple(n for n in columns.x if n in columns.categorical or is_category(table[n].dropna()))
+            self.declared = {n for n in columns.x if is_declared_category(frame[n], source)}
+            known = {*columns.categorical, *self.declared}
+            self.categorical = tuple(n for n in columns.x if n in known or is_category(table[n].dropna()))
         x = np.empty((len(table), len(columns.x)), object if self.categorical else float)
         for i, name in enumerate(columns.x):
             if name in self.categorical:
@@ -157,10 +175,15 @@ class TaskIndex:
                 warnings.warn(text, TableWarning, stacklevel=4)
         if self.columns.y is not None:
             self._warn_if_spelled_alike(source)
-        if found := [name for name in self.categorical if name not in self.columns.categorical]:
-            named = f"{'column' if len(found) == 1 else 'columns'} {', '.join(found)}"
-            text = f"{source}: {named} {'holds' if len(found) == 1 else 'hold'} text, taken for categories."
-            warnings.warn(text, TableWarning, stacklevel=4)
+        found = [name for name in self.categorical if name not in self.columns.categorical]
+        for what, of_kind in (
+            ("hold text", [name for name in found if name not in self.declared]),
+            ("have the type category", [name for name in found if name in self.declared]),
+        ):
+            if of_kind:
+                verb = what if len(of_kind) > 1 else what.replace("hold", "holds").replace("have", "has")
+                named = f"{'column' if len(of_kind) == 1 else 'columns'} {', '.join(of_kind)}"
+                warnings.warn(f"{source}: {named} {verb}, taken for categories.", TableWarning, stacklevel=4)
         for name in self.dates:
             advice = "If the time since each task's first row matters, add a column of that, such as hours."
             message = f"{source}: column {name} holds dates, which become days since 1970-01-01 (UTC). {advice}"

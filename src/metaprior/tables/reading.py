@@ -191,11 +191,21 @@ def _to_frame(table: Any, columns: Columns, file: TableFile) -> Frame:
         if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
             table = table.set_column(i, field.name, table.column(i).dictionary_encode())
             texts.append(field.name)
+    declared = _declared_categories(table.schema)  # the next line destroys the table
     frame = table.to_pandas(ignore_metadata=True, date_as_object=False, split_blocks=True, self_destruct=True)
+    for name in set(declared) - set(texts):
+        frame[name] = frame[name].astype("category")
     if file.format.decimal == "," and not file.is_parquet:
         for name in set(texts) - set(columns.naming):
             frame[name] = frame[name].cat.rename_categories(lambda cell, name=name: _with_point(cell, name, file))
     return frame
+
+
+def _declared_categories(schema: Any) -> list[str]:
+    """Return the columns that were of pandas' type category: Parquet keeps them as what their levels are."""
+    described = (schema.pandas_metadata or {}).get("columns", [])
+    wanted = {column.get("name") for column in described if column.get("pandas_type") == "categorical"}
+    return [name for name in schema.names if name in wanted]
 
 
 def _with_point(cell: str, column: str, file: TableFile) -> str:

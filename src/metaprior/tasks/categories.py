@@ -91,7 +91,8 @@ def _spelled(level: Any) -> str:
 
 def is_missing(cell: Any) -> bool:
     """Return whether a cell is None, NaN, or pandas' NA."""
-    return cell is None or type(cell).__name__ in ("NAType", "NaTType") or (isinstance(cell, float) and cell != cell)
+    is_nan = isinstance(cell, float | np.floating) and bool(cell != cell)
+    return cell is None or type(cell).__name__ in ("NAType", "NaTType") or is_nan
 
 
 def column_places(given: Any, name: str, names: Sequence[str] | None, count: int) -> tuple[int, ...]:

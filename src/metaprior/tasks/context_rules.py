@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metaprior.checks import Argument, Message, counted, warn_caller
+from metaprior.tasks.input_columns import Features, ForecastWarning
 from metaprior.tasks.types import Task, TestTask
 
 RANDOM, FIRST = "random", "first"
@@ -49,6 +50,18 @@ def as_context_rule(context: Any) -> ContextRule:
     raise ValueError(Message(Argument("context"), f"{expected}; got {context!r}."))
 
 
+def check_order(context: Any, features: Features) -> None:
+    """Raise if the first column of X, in whose order readings are given, is a category, a covariate or the exposure."""
+    if as_context_rule(context).kind != FIRST:
+        return
+    found = "a category" if 0 in features.categories.levels else "the exposure" if features.exposure == 0 else ""
+    found = "a covariate" if 0 in features.categories.covariates else found
+    if found:
+        order = " needs the first column of X to be a number that varies within tasks, such as the time: readings are "
+        got = f"put in its order. {features.column_name(0)} is {found}: put the other column first."
+        raise ValueError(Message(Argument("context", FIRST), order, got))
+
+
 def split_once(task: Task, rule: ContextRule, rng: np.random.Generator) -> TestTask:
     """Return a task with the readings of its context and the others as queries, both in their order.
 
@@ -62,8 +75,9 @@ def split_once(task: Task, rule: ContextRule, rng: np.random.Generator) -> TestT
     return _parts(task, order[:size])
 
 
-def split_all(tasks: Sequence[Task], context: Any) -> list[TestTask]:
+def split_all(tasks: Sequence[Task], context: Any, features: Features) -> list[TestTask]:
     """Split checked test tasks by what `evaluate` was given, random readings always the same."""
+    check_order(context, features)
     rule, rng, tests = as_context_rule(context), np.random.default_rng(0), []
     for i, task in enumerate(tasks):
         try:
@@ -121,7 +135,7 @@ def warn_if_behind(pairs: Sequence[tuple[np.ndarray, np.ndarray]], context: Any)
         found = f"{n_behind:,} of {n_queries:,} queries are not forecasts: they come before the last reading of their "
         told = "context. This prior was fitted with ", Argument("context", FIRST), ", and its bands are calibrated for "
         advice = "what comes after. Leave these queries out, or fit with ", Argument("context", RANDOM), "."
-        warn_caller(Message(found, *told, *advice))
+        warn_caller(Message(found, *told, *advice), ForecastWarning)
 
 
 def _parts(task: Task, context: np.ndarray) -> TestTask:

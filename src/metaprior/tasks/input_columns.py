@@ -22,6 +22,10 @@ class ExtrapolationWarning(UserWarning):
     """Given when predictions are asked for at inputs outside the range of the meta-training tasks."""
 
 
+class ForecastWarning(UserWarning):
+    """Given when a prior of forecasts is asked about what came before the last reading of a context."""
+
+
 @dataclass
 class Features:
     """The input columns of a prior. While tasks are read for a fit, the first ones decide what is not known yet."""
@@ -32,6 +36,7 @@ class Features:
     n_unnamed: int = 0  # tasks whose X came without names
     exposure: int | None = None  # a column that is no input, but the exposure of counts: positive, of any size
     categories: Categories = field(default_factory=Categories)
+    forecasts: bool = False  # whether the prior is calibrated for queries after the context, along the first column
     asked: tuple[Any, Any] | None = None  # `covariates` and `categorical` of a fit; None: of a fitted prior
 
     @classmethod
@@ -216,9 +221,10 @@ class Features:
 
 @contextmanager
 def no_extrapolation_warnings() -> Iterator[None]:
-    """Silence the warning where inputs outside the range are expected, as on the grid of a plot."""
+    """Silence warnings where inputs outside the range, or in the past, are expected, as on the grid of a plot."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExtrapolationWarning)
+        warnings.simplefilter("ignore", ForecastWarning)
         yield
 
 

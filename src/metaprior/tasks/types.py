@@ -87,10 +87,10 @@ def _as_columns(x: Any, name: str, features: Features) -> np.ndarray:
     if not features.are_numbers:
         return _as_mixed_columns(x, name, features)
     try:
-        return as_numbers(x, f"{name}: X")
+        return _as_number_column(x, f"{name}: X", features)
     except ValueError:
         for i, column in enumerate(x.columns if hasattr(x, "iloc") and hasattr(x, "columns") else ()):
-            as_numbers(x.iloc[:, i], f"{name}: column {column!r} of X")
+            _as_number_column(x.iloc[:, i], f"{name}: column {column!r} of X", features)
         raise
 
 
@@ -113,9 +113,9 @@ def _as_mixed_columns(x: Any, name: str, features: Features) -> np.ndarray:
         elif i in categories.covariates:
             missing = np.array([is_missing(cell) for cell in column.tolist()], bool)
             values = np.full(len(missing), np.nan)
-            values[~missing] = _as_covariate(np.array(column.tolist(), object)[~missing], where, features)
+            values[~missing] = _as_number_column(np.array(column.tolist(), object)[~missing], where, features)
         else:
-            values = as_numbers(column, where)
+            values = _as_number_column(column, where, features)
         if i not in categories.covariates and np.isnan(values).any():
             first = int(np.isnan(values).argmax())
             raise ValueError(f"{where} has missing values, the first in row {first}. Drop or impute these samples.")
@@ -123,15 +123,22 @@ def _as_mixed_columns(x: Any, name: str, features: Features) -> np.ndarray:
     return np.stack(coded, axis=1).view(Coded)
 
 
-def _as_covariate(values: np.ndarray, where: str, features: Features) -> np.ndarray:
-    """Return numbers; text that the first tasks of a fit did not show gets advice."""
+def _as_number_column(values: Any, where: str, features: Features) -> np.ndarray:
+    """Return numbers; text that was not recognized as categories in a fit, such as numerals, gets advice."""
     try:
         return as_numbers(values, where)
     except ValueError as error:
-        if not (features.learning and any(isinstance(value, str) for value in values)):
+        if not (features.learning and _has_text(values)):
             raise
-        advice = " If it holds categories, name it in "
+        advice = " Convert it to numbers or, if it holds categories, name it in "
         raise ValueError(Message(str(error), advice, Argument("categorical"), ".")) from None
+
+
+def _has_text(values: Any) -> bool:
+    try:
+        return any(isinstance(cell, str) for cell in np.asarray(values, dtype=object).ravel())
+    except ValueError:  # arrays of different shapes
+        return False
 
 
 def as_task(
@@ -214,6 +221,8 @@ def as_tuples(tasks: Iterable[Any], name: str, length: int, form: str) -> list[t
         where = f"{name}[{index}]"
         if not isinstance(parts, tuple | list) or len(parts) != length:
             found = f"{len(parts)} parts" if isinstance(parts, tuple | list) else type(parts).__name__
-            raise ValueError(f"{where} must be {form}; got {found}.")
+            is_whole = name == "test_tasks" and length == 4 and found == "2 parts"
+            advice = " For whole tasks, (X, y), call evaluate or compare with context=5 or another one." * is_whole
+            raise ValueError(f"{where} must be {form}; got {found}.{advice}")
         checked.append((where, parts))
     return checked

@@ -12,6 +12,7 @@ from metaprior.plots import plot_prediction
 from metaprior.tables.columns import as_columns
 from metaprior.tables.frames import split_table, tasks_from_frame
 from metaprior.tables.grouping import TaskTable, group_rows
+from metaprior.tasks.input_columns import Features
 from metaprior.tasks.types import Task
 from metaprior_studies.demo.rows import OnFit, Rows
 from metaprior_studies.drawn_tasks import DrawnTasks
@@ -46,7 +47,7 @@ class Patients(NamedTuple):
 def run(patients: Patients, seed: int, on_fit: OnFit = lambda name: None) -> tuple[Any, Rows]:
     """Fit the default and the other models; return it, and a row of scores on the test patients for each model."""
     import_module("statsmodels.regression.mixed_linear_model")  # which takes a second, counted for no model
-    tests, *_ = split_table(patients.test, N_CONTEXT, np.random.default_rng(seed), TARGET)
+    tests, *_ = split_table(patients.test, N_CONTEXT, np.random.default_rng(seed), Features(1), TARGET)
     tasks = DrawnTasks(patients.source, patients.target, tests)
     by_hospital = {SOURCE: patients.source, TARGET: patients.target}
     meta = MetaGPRegressor(random_state=seed, progress=False)
