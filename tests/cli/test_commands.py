@@ -496,5 +496,5 @@ def test_covariates_and_categories_from_fit_to_predict(tmp_path):
     assert "age, sex" in shown
     call("predict", prior, tmp_path / "context.csv", tmp_path / "query.csv", "--out", tmp_path / "out.csv")
     assert pd.read_csv(tmp_path / "out.csv")["mean"].notna().all()
-    result = call("fit", tmp_path / "table.csv", *named, "--report", tmp_path / "page.html", "--out", prior, code=2)
-    assert "--report does not show categories and covariates yet" in words(result)
+    call("fit", tmp_path / "table.csv", *named, "--report", tmp_path / "page.html", "--out", prior)
+    assert "At age " in (tmp_path / "page.html").read_text(encoding="utf-8")
