@@ -585,6 +585,17 @@ def test_clicks_of_counts_and_ranks_are_whole_numbers(browser, page, prior_file,
         caption = tab.locator("#chart-caption").inner_text()
         assert "whole numbers" in caption
         assert ("days (exposure) 1" in caption) == (kind == "rates")
+        if kind == "rates":  # ten times the exposure and the count is the same rate, at the same place
+            place = points(tab).first.get_attribute("cy")
+            for column, value in ((1, 10.0), (2, 10.0 * typed[0])):
+                field = tab.locator("#readings tbody tr").first.locator("input").nth(column)
+                with tab.expect_response("**/api/predict"):
+                    field.fill(str(value))
+                    field.press("Enter")
+            settle(tab)
+            assert float(points(tab).first.get_attribute("cy")) == pytest.approx(float(place), abs=12)
+            caption = tab.locator("#chart-caption").inner_text()
+            assert "Readings of another exposure are drawn at the same rate." in caption
 
 
 def test_levels_and_covariates_are_chosen_and_said_under_the_chart(browser, page, prior_file):

@@ -133,7 +133,7 @@ const newTask = (() => {
   function place(reading, x, y) {
     reading.x[task.axis] = round(x, range(task.axis));
     if (isMap()) reading.x[task.second] = round(y, range(task.second));
-    else if (!prior.labels) reading.y = taskTable.possible(prior, round(y, domain));
+    else if (!prior.labels) reading.y = taskTable.possible(prior, round(y, domain) * taskChart.share(prior, task, reading));
     return reading;
   }
 
@@ -224,8 +224,8 @@ const newTask = (() => {
     event.preventDefault();
     const step = event.shiftKey ? 0.05 : 0.01, reading = task.readings[i], [low, high] = range(task.axis);
     const [bottom, top] = isMap() ? range(task.second) : domain;
-    const y = isMap() ? reading.x[task.second] : reading.y;
-    const least = prior.whole && !isMap() ? 1 : 0; // of a step along y: whole numbers would stay where they are
+    const share = taskChart.share(prior, task, reading), y = isMap() ? reading.x[task.second] : reading.y / share;
+    const least = prior.whole && !isMap() ? 1 / share : 0; // of a step along y: whole numbers would stay where they are
     const up = move[1] * Math.max(step * (top - bottom), least);
     change(() => place(reading, reading.x[task.axis] + move[0] * step * (high - low), y + up));
   }

@@ -9,7 +9,7 @@ const taskChart = (() => {
   // Limits of y: about those of the training tasks, and whatever readings and band need beyond them.
   function yDomain({ prior, task, shown }) {
     if (prior.labels) return [0, 1.08];
-    const values = task.readings.map((reading) => reading.y), [low, high] = limits(prior, task), span = high - low;
+    const values = task.readings.map((reading) => reading.y / share(prior, task, reading)), [low, high] = limits(prior, task), span = high - low;
     const band = shown?.kind === "curve" ? [...shown.lower, ...shown.upper] : [];
     values.push(...band.map((value) => Math.min(Math.max(value, low - span), high + span)));
     return [Math.min(low, ...values), Math.max(high, ...values)];
@@ -21,6 +21,12 @@ const taskChart = (() => {
     if (i < 0 || !(task.fixed[i] > 0) || task.fixed[i] === prior.inputs[i].typical) return [low, high];
     const most = Math.max((high * task.fixed[i]) / prior.inputs[i].typical, 3);
     return [-Math.max(0.6, 0.05 * most), most];
+  }
+
+  // The exposure of a reading in units of the chart's, which its count is drawn at.
+  function share(prior, task, reading) {
+    const i = prior.inputs.findIndex((each) => each.exposure);
+    return i >= 0 && reading.x[i] > 0 && task.fixed[i] > 0 ? reading.x[i] / task.fixed[i] : 1;
   }
 
   // What the inputs are that a chart does not run along: said under it where there are categories, covariates or an exposure.
@@ -67,13 +73,15 @@ const taskChart = (() => {
     const drawn = byId("show-samples").checked ? shown.samples ?? [] : [];
     for (const values of drawn) charts.line(f, shown.sample_x, values, "sample");
     charts.line(f, shown.x, shown.mean, "mean");
-    const rates = prior.inputs.some((each) => each.exposure) ? ", their counts at the exposure of the chart" : "";
+    const hasRates = prior.inputs.some((each) => each.exposure), rates = hasRates ? ", their counts at the exposure of the chart" : "";
+    const others = task.readings.some((reading) => share(prior, task, reading) !== 1)
+      ? " Readings of another exposure are drawn at the same rate." : "";
     const behind = withTasks ? ` Behind: ${prior.n_tasks} training tasks, as ${prior.is_density ? "density" : "lines"}${rates}.` : "";
     const beyond = shown.outside.some(Boolean) ? " Shaded: outside the range of the training tasks." : "";
     const holds = shown.whole ? `Mean, and whole numbers that hold a new reading with a probability of at least ${byId("coverage").value}%.`
       : `Mean and ${byId("coverage").value}% band of a new reading.`;
     const own = prior.has_guarantee ? " The band is the model’s own; that with a guarantee is not drawn (`metaprior predict --guarantee`)." : "";
-    byId("chart-caption").textContent = `${holds}${fixedWords(prior, task)}${own}${behind}${beyond}`;
+    byId("chart-caption").textContent = `${holds}${fixedWords(prior, task)}${others}${own}${behind}${beyond}`;
     return f;
   }
 
@@ -106,7 +114,7 @@ const taskChart = (() => {
 
   function drawReading({ prior, task }, f, reading, i, k) {
     const x = reading.x[task.axis];
-    const y = task.view === "map" ? reading.x[task.second] : prior.labels ? 1 : reading.y;
+    const y = task.view === "map" ? reading.x[task.second] : prior.labels ? 1 : reading.y / share(prior, task, reading);
     const kind = prior.labels ? `labeled ${charts.classOf(reading.y)}` : "reading";
     const [dot] = charts.points(f, [x], [y], `point ${kind}`, 7, f.svg);
     const value = prior.labels ? task.classes[reading.y] : charts.number(reading.y);
@@ -134,5 +142,5 @@ const taskChart = (() => {
 
   const asSvg = (svg) => new Blob([charts.standalone(svg)], { type: "image/svg+xml" });
 
-  return { chart, second, draw, yDomain, range, text, asPng, asSvg };
+  return { chart, second, draw, yDomain, range, share, text, asPng, asSvg };
 })();
