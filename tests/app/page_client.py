@@ -176,11 +176,62 @@ def labels_table(n_tasks=6, n_readings=8, words=("low", "high"), seed=0):
     return pd.DataFrame({"task": tasks, "x": x.ravel(), "word": label.ravel()})
 
 
+def counts_table(n_tasks=8, n_readings=6, seed=0, exposure=False):
+    """Tasks of counts of 2 to 20 or so, of each day if there is a column of days."""
+    rng = np.random.default_rng(seed)
+    hour = rng.uniform(0.0, 10.0, n_tasks * n_readings).round(3)
+    level = np.repeat(0.4 * rng.normal(size=n_tasks), n_readings)
+    days = rng.integers(1, 6, len(hour)) if exposure else np.ones(len(hour), int)
+    calls = rng.poisson(days * np.exp(1.5 + level + 0.5 * np.sin(hour)))
+    tasks = np.repeat([f"task {i + 1}" for i in range(n_tasks)], n_readings)
+    return pd.DataFrame({"task": tasks, "hour": hour, **({"days": days} if exposure else {}), "calls": calls})
+
+
+def ranks_table(n_tasks=8, n_readings=6, seed=0):
+    """Tasks of scores from 3 to 7, all of which are seen."""
+    table = readings_table(n_tasks, n_readings, seed=seed)
+    score = np.clip(np.round(5.0 + 1.5 * table.pop("y")), 3, 7).astype(int)
+    score[:5] = [3, 4, 5, 6, 7]
+    return table.assign(score=score)
+
+
+def kinds_table(n_tasks=10, n_readings=6, seed=0):
+    """Tasks of numbers along the second column; the first is a category, the last two are covariates."""
+    rng = np.random.default_rng(seed)
+    n = n_tasks * n_readings
+    brand = rng.choice(["acme", "bolt", "<i>cog</i>"], n, p=[0.2, 0.6, 0.2])
+    age, sex = rng.uniform(40.0, 80.0, n_tasks).round(1), rng.choice(["female", "male"], n_tasks)
+    sex[:2] = ["female", "male"]
+    hours = rng.uniform(0.0, 10.0, n).round(3)
+    level = np.repeat(rng.normal(size=n_tasks) + age / 10.0, n_readings)
+    y = (np.sin(hours) + 0.5 * (brand == "bolt") + level + 0.1 * rng.normal(size=n)).round(4)
+    tasks = np.repeat([f"task {i + 1}" for i in range(n_tasks)], n_readings)
+    of_tasks = {"age": np.repeat(age, n_readings), "sex": np.repeat(sex, n_readings)}
+    return pd.DataFrame({"task": tasks, "brand": brand, "hours": hours, **of_tasks, "y": y})
+
+
+RESPONSES = {
+    "counts": (counts_table, ["--x=hour", "--y=calls", "--likelihood=poisson"]),
+    "rates": (
+        lambda: counts_table(exposure=True),
+        ["--x=hour", "--y=calls", "--likelihood=negative-binomial", "--exposure=days"],
+    ),
+    "ranks": (ranks_table, ["--x=x", "--y=score", "--likelihood=ordinal"]),
+    "outliers": (readings_table, ["--x=x", "--y=y", "--likelihood=student-t"]),
+    "kinds": (kinds_table, ["--x=brand", "--x=hours", "--y=y", "--task-covariates=age", "--task-covariates=sex"]),
+    "brands": (kinds_table, ["--x=brand", "--y=y"]),  # no number to draw along
+}
+
+
 def make_prior(folder, kind):
     """Fit one of the priors that tests share; return its file."""
     if kind == "patients":
         roles = [f"--{name}={value}" for name, given in PATIENT_ROLES.items() for value in np.atleast_1d(given)]
         return fit(PATIENTS, folder / "patients.safetensors", *roles)
+    if kind in RESPONSES:
+        make, options = RESPONSES[kind]
+        make().to_csv(folder / f"{kind}.csv", index=False)
+        return fit(folder / f"{kind}.csv", folder / f"{kind}.safetensors", "--task=task", *options)
     tables = {
         "numbers": lambda: readings_table(),
         "two inputs": lambda: readings_table(n_tasks=8, n_readings=6, n_inputs=2),

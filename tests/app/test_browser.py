@@ -567,3 +567,48 @@ def test_first_paint_comes_soon(browser, fitted):
         painted = tab.evaluate("() => performance.getEntriesByType('paint').map((each) => each.startTime)")
         assert painted
         assert max(painted) < 1e3 * PATIENCE / 3
+
+
+@pytest.mark.parametrize("kind", ["counts", "rates", "ranks"])
+def test_clicks_of_counts_and_ranks_are_whole_numbers(browser, page, prior_file, kind):
+    page.open_prior(prior_file(kind))
+    with looking(browser, page) as context:
+        tab = open_tab(context, page)
+        tab.locator("#chart .band").wait_for()
+        settle(tab)
+        for across, up in ((0.3, 0.33), (0.5, 0.57), (0.8, 0.9), (0.6, 0.2)):
+            click_chart(tab, across, up)
+        typed = [float(row[-1]) for row in values(tab)]
+        assert len(typed) == 4
+        assert all(each.is_integer() for each in typed)
+        assert not tab.locator("#messages .error").count()
+        caption = tab.locator("#chart-caption").inner_text()
+        assert "whole numbers" in caption
+        assert ("days (exposure) 1" in caption) == (kind == "rates")
+        if kind == "rates":  # ten times the exposure and the count is the same rate, at the same place
+            place = points(tab).first.get_attribute("cy")
+            for column, value in ((1, 10.0), (2, 10.0 * typed[0])):
+                field = tab.locator("#readings tbody tr").first.locator("input").nth(column)
+                with tab.expect_response("**/api/predict"):
+                    field.fill(str(value))
+                    field.press("Enter")
+            settle(tab)
+            assert float(points(tab).first.get_attribute("cy")) == pytest.approx(float(place), abs=12)
+            caption = tab.locator("#chart-caption").inner_text()
+            assert "Readings of another exposure are drawn at the same rate." in caption
+
+
+def test_levels_and_covariates_are_chosen_and_said_under_the_chart(browser, page, prior_file):
+    page.open_prior(prior_file("kinds"))
+    with looking(browser, page) as context:
+        tab = open_tab(context, page)
+        tab.locator("#chart .band").wait_for()
+        assert "At brand bolt, age 55" in tab.locator("#chart-caption").inner_text()
+        before = tab.locator("#chart .mean").get_attribute("d")
+        click_chart(tab, 0.4, 0.5)
+        with tab.expect_response("**/api/predict"):
+            tab.locator("#views select").first.select_option("acme")
+        settle(tab)
+        assert "At brand acme" in tab.locator("#chart-caption").inner_text()
+        assert tab.locator("#chart .mean").get_attribute("d") != before
+        assert not tab.locator("#messages .error").count()

@@ -496,8 +496,8 @@ def test_covariates_and_categories_from_fit_to_predict(tmp_path):
     assert "age, sex" in shown
     call("predict", prior, tmp_path / "context.csv", tmp_path / "query.csv", "--out", tmp_path / "out.csv")
     assert pd.read_csv(tmp_path / "out.csv")["mean"].notna().all()
-    result = call("fit", tmp_path / "table.csv", *named, "--report", tmp_path / "page.html", "--out", prior, code=2)
-    assert "--report does not show categories and covariates yet" in words(result)
+    call("fit", tmp_path / "table.csv", *named, "--report", tmp_path / "page.html", "--out", prior)
+    assert "At age " in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 def test_covariates_that_vary_within_a_task_are_named_by_lines_of_the_file(tmp_path):

@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits  # a dependency of scikit-learn
 
+from metaprior.app.chart_inputs import as_rows, check_axes, check_levels
+from metaprior.app.chart_outputs import whole_numbers
 from metaprior.app.messages import InvalidRequest, check, spoken
+from metaprior.prediction.adapted import draw_means
 from metaprior.prediction.ensemble import predicts_labels
 from metaprior.schema import Schema, anything, boolean, finite, integer, number, optional, record, sequence, text
 from metaprior.tasks.input_columns import no_extrapolation_warnings
@@ -57,7 +60,7 @@ def predict_chart(meta: Any, request: dict[str, Any]) -> dict[str, Any]:
 
 def adapt(meta: Any, request: dict[str, Any]) -> Any:
     """Condition the prior on the readings of a request."""
-    x = np.array([reading["x"] for reading in request["readings"]], float).reshape(-1, meta.n_features_in_)
+    x = as_rows(meta, [reading["x"] for reading in request["readings"]], request["fixed"])
     if not predicts_labels(meta):
         return meta.adapt(x, np.array([reading["y"] for reading in request["readings"]], float))
     classes = classes_of(meta, request)
@@ -81,9 +84,8 @@ def check_request(meta: Any, request: dict[str, Any]) -> None:
         raise InvalidRequest(f"Every reading must have {n_inputs} inputs, as the prior has; got {sorted(lengths)}.")
     if request.get("map") and not {"second", "second_range"} <= request.keys():
         raise InvalidRequest("A map needs a second input and its range.")
-    for axis in ("axis", "second"):
-        if request.get(axis, 0) >= n_inputs:
-            raise InvalidRequest(f"{axis} must be the number of an input, below {n_inputs}; got {request[axis]}.")
+    check_axes(meta, request)
+    check_levels(meta, [request["fixed"], *(reading["x"] for reading in request["readings"])])
     for name in ("range", "second_range"):
         low, high = request.get(name, (0.0, 1.0))
         if not low < high:
@@ -100,38 +102,39 @@ def check_request(meta: Any, request: dict[str, Any]) -> None:
     check(record({"readings": sequence(record({"y": check_y}))}), request)
 
 
-def grid(request: dict[str, Any], n_points: int = POINTS) -> np.ndarray:
+def grid(meta: Any, request: dict[str, Any], n_points: int = POINTS) -> np.ndarray:
     """Return inputs along the axis of a chart, the others as they are fixed, (points, inputs)."""
     x = np.tile(np.array(request["fixed"], float), (n_points, 1))
     low, high = request["range"]
     x[:, request["axis"]] = np.linspace(low, high, n_points)
-    return x
+    return as_rows(meta, x, request["fixed"])
 
 
-def cells(request: dict[str, Any]) -> np.ndarray:
+def cells(meta: Any, request: dict[str, Any]) -> np.ndarray:
     """Return the centers of the cells of a map, row by row from low to high, (cells, inputs)."""
     first, other = (_centers(*request[name]) for name in ("range", "second_range"))
     x = np.tile(np.array(request["fixed"], float), (CELLS * CELLS, 1))
     x[:, request["axis"]], x[:, request["second"]] = np.tile(first, CELLS), np.repeat(other, CELLS)
-    return x
+    return as_rows(meta, x, request["fixed"])
 
 
 def _curve(meta: Any, adapted: Any, request: dict[str, Any]) -> dict[str, Any]:
-    x, axis = grid(request), request["axis"]
+    x, axis = grid(meta, request), request["axis"]
     predictive = adapted.predictive(x)
     lower, upper = predictive.interval(request["coverage"])
     mean, lower, upper = rounded([predictive.mean(), lower, upper])
     shown = {"kind": "curve", "x": rounded(x[:, axis]), "mean": mean, "lower": lower, "upper": upper}
+    shown["whole"] = whole_numbers(meta) is not None
     shown["outside"] = _outside(meta, x)
     if request.get("samples"):
-        points = grid(request, SAMPLE_POINTS)
-        drawn = adapted.sample(points, N_SAMPLES, latent=True, random_state=SAMPLE_SEED)
+        points = grid(meta, request, SAMPLE_POINTS)
+        drawn = draw_means(adapted, points, N_SAMPLES, SAMPLE_SEED)
         shown |= {"sample_x": rounded(points[:, axis]), "samples": rounded(drawn)}
     return shown
 
 
 def _probabilities(meta: Any, adapted: Any, request: dict[str, Any]) -> dict[str, Any]:
-    x = grid(request)
+    x = grid(meta, request)
     shown = {"kind": "probabilities", "x": rounded(x[:, request["axis"]]), "outside": _outside(meta, x)}
     return {
         **shown,
@@ -142,13 +145,15 @@ def _probabilities(meta: Any, adapted: Any, request: dict[str, Any]) -> dict[str
 
 def _surface(meta: Any, adapted: Any, request: dict[str, Any]) -> dict[str, Any]:
     """Return values over two inputs: mean and standard deviation, or the probability of a class."""
-    x = cells(request)
+    x = cells(meta, request)
     shown: dict[str, Any] = {"kind": "map", "x": list(request["range"]), "y": list(request["second_range"])}
     if predicts_labels(meta):
         probabilities = _by_class(meta, adapted, x, request)[request.get("class", 0)]
         return {**shown, "probability": rounded(probabilities.reshape(CELLS, CELLS))}
     mean, std = adapted.predict(x, return_std=True)
-    return {**shown, "mean": rounded(mean.reshape(CELLS, CELLS)), "std": rounded(std.reshape(CELLS, CELLS))}
+    shown["mean"] = rounded(mean.reshape(CELLS, CELLS))
+    # Student's t may have no variance, which a note tells: then there is no map of it.
+    return {**shown, "std": rounded(std.reshape(CELLS, CELLS)) if np.isfinite(std).all() else None}
 
 
 def _by_class(meta: Any, adapted: Any, x: np.ndarray, request: dict[str, Any]) -> np.ndarray:

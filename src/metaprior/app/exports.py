@@ -7,15 +7,17 @@ from typing import Any
 import numpy as np
 
 from metaprior.app.chart_data import MAX_READINGS, adapt, cells, classes_of, grid
+from metaprior.app.chart_inputs import as_coded, as_frame, as_rows, check_levels
+from metaprior.app.chart_outputs import typical
 from metaprior.app.loaded_prior import LoadedPrior
 from metaprior.app.messages import InvalidRequest
 from metaprior.app.recipes import command_lines, python_code
 from metaprior.checks import counted
 from metaprior.prediction.ensemble import predicts_labels
 from metaprior.tables.columns import as_columns
+from metaprior.tables.covariate_columns import group_with_covariates, with_fitted_kinds
 from metaprior.tables.csv_files import CsvFormat, TableFile
 from metaprior.tables.frames import predict_frame
-from metaprior.tables.grouping import group_rows
 from metaprior.tables.reading import column_names
 from metaprior.tables.sniffing import sniff_format
 
@@ -25,23 +27,22 @@ MAX_TASKS = 1000  # of a table of contexts
 
 def predictions_csv(prior: LoadedPrior, meta: Any, request: dict[str, Any]) -> bytes:
     """Return what the chart shows as a CSV file, with the columns of `metaprior predict`."""
-    import pandas as pd
-
     columns = prior.columns
     names: Any = {"x": columns["x"], "y": columns["y"]}
-    queries = pd.DataFrame(cells(request) if request.get("map") else grid(request), columns=columns["x"])
+    x = cells(meta, request) if request.get("map") else grid(meta, request)
+    queries = as_frame(meta, x, columns["x"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the chart tells them
         if predicts_labels(meta) and meta.classes_ is None:
-            return _own_classes(meta, request, queries).to_csv(index=False).encode()
+            return _own_classes(meta, request, x, queries).to_csv(index=False).encode()
         context = readings_frame(prior, meta, request)
         frame = predict_frame(meta, context if len(context) else None, queries, coverage=request["coverage"], **names)
     return frame.to_csv(index=False).encode()
 
 
-def _own_classes(meta: Any, request: dict[str, Any], queries: Any) -> Any:
+def _own_classes(meta: Any, request: dict[str, Any], x: np.ndarray, queries: Any) -> Any:
     """Return the probabilities of the classes that the page gives a task, of which readings may not have all."""
-    adapted, classes, x = adapt(meta, request), classes_of(meta, request), queries.to_numpy()
+    adapted, classes = adapt(meta, request), classes_of(meta, request)
     places = {str(name): i for i, name in enumerate(adapted.classes_)}
     probabilities = adapted.predict_proba(x)[:, [places[str(name)] for name in classes]]
     best = np.array(classes, object)[np.argmax(probabilities, axis=1)]
@@ -56,15 +57,13 @@ def readings_csv(prior: LoadedPrior, meta: Any, request: dict[str, Any]) -> byte
 
 def readings_frame(prior: LoadedPrior, meta: Any, request: dict[str, Any]) -> Any:
     """Return the readings of a request as a data frame."""
-    import pandas as pd
-
     columns, readings = prior.columns, request["readings"]
-    x = np.array([reading["x"] for reading in readings], float).reshape(-1, len(columns["x"]))
+    x = as_rows(meta, [reading["x"] for reading in readings], request["fixed"])
     y: list[Any] = [reading["y"] for reading in readings]
     if predicts_labels(meta):
         classes = classes_of(meta, request)
         y = [classes[index] for index in y]
-    return pd.DataFrame(x, columns=columns["x"]).assign(**{columns["y"]: y})
+    return as_frame(meta, x, columns["x"]).assign(**{columns["y"]: y})
 
 
 def code(prior: LoadedPrior, meta: Any, request: dict[str, Any]) -> dict[str, Any]:
@@ -85,13 +84,14 @@ def read_context(prior: LoadedPrior, path: Path, name: str) -> list[dict[str, An
     """Return the readings of a table, task by task; labels are indices into the classes of their task."""
     columns, file = prior.columns, TableFile(path, sniff_format(path))
     task = [each for each in columns["task"] if each in column_names(file)]
-    named = as_columns(task=task or None, x=columns["x"], y=columns["y"])
+    named = with_fitted_kinds(prior.meta, as_columns(task=task or None, x=columns["x"], y=columns["y"]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        grouped = group_rows(file, named, labels=predicts_labels(prior.meta))
+        grouped = group_with_covariates(file, named, labels=predicts_labels(prior.meta))
+        tasks = as_coded(prior.meta, grouped.tasks, name)
     if len(grouped.tasks) > MAX_TASKS:
         raise InvalidRequest(f"{name} has {counted(len(grouped.tasks), 'task')}; the page takes {MAX_TASKS} at most.")
-    return [_task(prior, *each, name) for each in zip(grouped.names, grouped.tasks, strict=True)]
+    return [_task(prior, *each, name) for each in zip(grouped.names, tasks, strict=True)]
 
 
 def _task(prior: LoadedPrior, task_name: Any, task: Any, name: str) -> dict[str, Any]:
@@ -110,5 +110,11 @@ def _task(prior: LoadedPrior, task_name: Any, task: Any, name: str) -> dict[str,
         if len(classes) < 2:
             classes = [*classes, "other"]
         y = [classes.index(word) for word in words]
-    readings = [{"x": x, "y": value} for x, value in zip(task.x.tolist(), y, strict=True)]
+    known = np.where(np.isnan(task.x), typical(prior.inputs), task.x)  # a missing covariate stands for the average
+    try:
+        check_levels(prior.meta, known.tolist())
+    except InvalidRequest:
+        unseen = "has a level of a category that the prior was not fitted to, which the page does not show"
+        raise InvalidRequest(f"{name}: task {title} {unseen}. Use `metaprior predict`.") from None
+    readings = [{"x": x, "y": value} for x, value in zip(known.tolist(), y, strict=True)]
     return {"name": title, "readings": readings, "classes": classes}

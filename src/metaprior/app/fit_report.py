@@ -15,11 +15,13 @@ import numpy as np
 from metaprior.app.report_data import describe_data, sample_training, task_charts
 from metaprior.app.report_examples import calibration_chart, examples, reliability_chart
 from metaprior.app.report_sections import sections
-from metaprior.app.report_tests import Tested, held_out_tasks
+from metaprior.app.report_tests import COVERAGE, Tested, held_out_tasks
+from metaprior.cli.info import guarantee_words
 from metaprior.cli.training_data import Fit
 from metaprior.estimators.arguments import GRADIENT_ONLY
 from metaprior.files import nan_to_none
 from metaprior.metrics import Scores
+from metaprior.prediction.conformal import floored
 from metaprior.search.report import TransferReport
 
 DIGITS = 4  # of gains and weights
@@ -41,10 +43,15 @@ def report_facts(fitted: Fit, notes: Sequence[dict[str, str]] = ()) -> dict[str,
         "source": "a pipe" if fitted.is_pipe else str(tasks.source).rstrip("/").rpartition("/")[2],
         "labels": tasks.labels,
         "target": fitted.target,
-        "data": {**describe_data(tasks, sample, fitted.target), "charts": task_charts(tasks, sample, fitted.target)},
+        "likelihood": None if tasks.labels else meta.likelihood,
+        "data": {
+            **describe_data(tasks, sample, fitted.target, meta),
+            "charts": task_charts(tasks, sample, fitted.target, meta),
+        },
         "transfer": _transfer(meta.transfer_report()),
         "prior": {"members": len(meta.model_.members), "family": meta.family_, "engine": meta.engine_},
         "held_out": _held_out(fitted, tested),
+        "guarantee": _guarantee(meta),
         "settings": _settings(meta),
         "notes": [note["message"] for note in notes],
         "command": shlex.join(_typed(fitted)),
@@ -95,6 +102,19 @@ def _held_out(fitted: Fit, tested: Tested) -> dict[str, Any]:
         "chart": chart,
         "examples": examples(fitted, tested),
     }
+
+
+def _guarantee(meta: Any) -> str:
+    """Return what is proven of bands with a guarantee, if the prior has them."""
+    guarantee = meta.model_.guarantee
+    if guarantee is None:
+        return ""
+    words = guarantee_words(guarantee.n_tasks, len(guarantee.folds), guarantee.rule)
+    proven = ""
+    if guarantee.max_coverage >= COVERAGE:
+        proven = f" Over new tasks that of 90% provably holds {floored(guarantee.proven(COVERAGE))} of the readings or "
+        proven += "more, whether or not the model is right."
+    return f"The prior has bands with a guarantee: {words}.{proven} Charts show the model's own band."
 
 
 def _means(scores: Scores) -> dict[str, Any]:

@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from metaprior.app.chart_inputs import as_coded
 from metaprior.app.fit_process import FitProcess
 from metaprior.app.loaded_prior import LoadedPrior, searched_alphas
 from metaprior.app.messages import CHANGED, InvalidRequest, from_command, spoken
 from metaprior.app.open_table import OpenTable
-from metaprior.app.recipes import fit_arguments
+from metaprior.app.recipes import fit_arguments, inputs_of
 from metaprior.estimators.persistence import load
 from metaprior.prediction.ensemble import predicts_labels
 from metaprior.tables.columns import Columns, as_columns
+from metaprior.tables.covariate_columns import with_fitted_kinds
 from metaprior.tables.grouping import group_rows
 
 
@@ -158,7 +160,8 @@ def _arguments(table: OpenTable, settings: dict[str, Any], out: Path, alpha: flo
 
 def columns_of(settings: dict[str, Any]) -> Columns:
     """Return the columns that were chosen, checked."""
-    return as_columns(**{name: settings.get(name) for name in ("task", "x", "y", "environment")})
+    named = {name: settings.get(name) for name in ("task", "y", "environment")}
+    return as_columns(**named, x=inputs_of(settings), covariates=settings.get("covariates") or None)
 
 
 def _load_fitted(fit: Fit, out: Path) -> LoadedPrior:
@@ -167,7 +170,9 @@ def _load_fitted(fit: Fit, out: Path) -> LoadedPrior:
     drops: Any = {name: bool(settings.get(name)) for name in ("drop_missing", "drop_duplicates")}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the fit has told them
-        grouped = group_rows(table.file, columns_of(settings), labels=predicts_labels(meta), **drops)
+        columns = with_fitted_kinds(meta, columns_of(settings))
+        grouped = group_rows(table.file, columns, labels=predicts_labels(meta), **drops)
+        tasks = as_coded(meta, grouped.tasks, table.name)
     shown = fit_arguments(table.name, table.file.format._asdict(), settings, "prior.safetensors")
     known: Any = {"fit": shown, "settings": settings, "table": table}
-    return LoadedPrior(meta, out, table.name, tasks=grouped.tasks, dates=grouped.dates, **known)
+    return LoadedPrior(meta, out, table.name, tasks=tasks, dates=grouped.dates, **known)

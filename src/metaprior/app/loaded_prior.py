@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from metaprior.app.chart_data import MAX_LINES, draw_tasks
+from metaprior.app.chart_inputs import axes_of, describe_inputs
+from metaprior.app.chart_outputs import at_exposure, typical, whole_numbers, y_range
 from metaprior.app.messages import CHANGED, InvalidRequest
 from metaprior.app.open_table import OpenTable
 from metaprior.checks import counted
@@ -33,10 +36,10 @@ class LoadedPrior:
     variants: dict[str, tuple[float, Any, Path]] = field(default_factory=dict)  # key to (alpha, meta, file)
 
     def __post_init__(self) -> None:
-        if self.meta.features_.kinds is not None:
+        if not axes_of(self.meta):
             raise InvalidRequest(
-                f"{self.name} has categories or covariates among its inputs, which this page cannot show yet. Predict "
-                "with `metaprior predict`, or in Python."
+                f"{self.name} has no input of numbers that varies within a task, which a chart could be drawn along. "
+                "Predict with `metaprior predict`, or in Python."
             )
 
     @property
@@ -65,9 +68,13 @@ class LoadedPrior:
             "name": self.name,
             "labels": labels,
             "classes": None if not labels or meta.classes_ is None else [str(name) for name in meta.classes_],
-            "inputs": self._inputs(columns["x"]),
+            "inputs": self.inputs,
+            "axes": axes_of(meta),
             "output": columns["y"],
-            "y_range": None if labels else self._y_range(),
+            "y_range": None if labels else self.y_range,
+            "whole": whole_numbers(meta),
+            "likelihood": None if labels else meta.likelihood,
+            "has_guarantee": meta.model_.guarantee is not None,
             "n_tasks": len(self.tasks),
             "is_density": len(self.tasks) > MAX_LINES,
             "fitted_here": self.fit is not None,
@@ -76,39 +83,28 @@ class LoadedPrior:
         }
         return {**shown, "candidates": self._candidates(), "alpha": float(meta.alpha_), "pooled": report.pooled_alpha}
 
-    def draw_tasks(self, axis: int) -> dict[str, Any] | None:
-        """Return training tasks of numbers for the chart along an input, or None if they are not known."""
+    def draw_tasks(self, axis: int, exposure: float | None = None) -> dict[str, Any] | None:
+        """Return training tasks of numbers for the chart along an input, or None if they are not known.
+
+        Counts are those of the exposure of the chart, at the same rates.
+        """
         if not self.tasks or predicts_labels(self.meta):
             return None
-        return draw_tasks(self.tasks, axis, self._y_range())
+        fixed, limits, column = typical(self.inputs), self.y_range, self.meta.features_.exposure
+        if column is not None and exposure is not None:
+            limits = [end * exposure / fixed[column] for end in limits]
+            fixed[column] = exposure
+        return draw_tasks([at_exposure(self.meta, task, fixed) for task in self.tasks], axis, limits)
 
-    def _inputs(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        """Return names, ranges and typical values of the inputs."""
-        learned, scaling = getattr(self.meta, "feature_range_", None), self.meta.training_["scaling"]
-        described = []
-        x = np.concatenate([task.x for task in self.tasks]) if self.tasks else None
-        for i, name in enumerate(names):
-            if learned is not None:
-                low, high = float(learned[0, i]), float(learned[1, i])
-            else:
-                middle, spread = scaling["x_mean"][i], scaling["x_std"][i]
-                low, high = middle - 2.0 * spread, middle + 2.0 * spread
-            typical = float(np.median(x[:, i])) if x is not None else (low + high) / 2.0
-            high = high if high > low else low + 1.0
-            limits = {"low": low, "high": high, "typical": typical}
-            described.append({"name": name, "dates": name in self.dates, **limits})
-        return described
+    @cached_property
+    def inputs(self) -> list[dict[str, Any]]:
+        """Names, kinds, ranges and typical values of the inputs."""
+        return describe_inputs(self.meta, self.columns["x"], self.dates, self.tasks)
 
-    def _y_range(self) -> list[float]:
-        """Return limits for the axis of y: about what training tasks have, and some room."""
-        scaling = self.meta.training_["scaling"]
-        if self.tasks:
-            y = np.concatenate([task.y for task in self.tasks]).astype(float)
-            low, high = np.percentile(y, [0.2, 99.8]).tolist()
-        else:
-            low, high = (scaling["y_mean"] + sign * 2.5 * scaling["y_std"] for sign in (-1.0, 1.0))
-        room = 0.12 * (high - low) or 1.0
-        return [low - room, high + room]
+    @cached_property
+    def y_range(self) -> list[float]:
+        """Limits for the axis of y."""
+        return y_range(self.meta, self.tasks, self.inputs)
 
     def _candidates(self) -> dict[str, Any] | None:
         """Return the rows of the picture of the transfer report."""

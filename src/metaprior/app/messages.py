@@ -19,6 +19,9 @@ PAGE_WORDS = {
     "coverage": "the coverage",
     "shared_classes=False": "labels of each task’s own",
     "write them in other words": "choose “labels” under “The output holds”",
+    "likelihood='negative-binomial'": "“counts” under “Noise of the output”",
+    "likelihood='poisson'": "counts",
+    "likelihood='ordinal'": "“ranks or scores” under “Noise of the output”",
     "use MetaGPRegressor": "choose “numbers” under “The output holds”",
     **{
         f"pandas.read_csv and {name}": f"the file’s {word} set to"
@@ -27,12 +30,24 @@ PAGE_WORDS = {
 }
 
 
+COUNTS_AND_RANKS = ("negative-binomial", "poisson", "ordinal")
+
 # The same where a message comes from `metaprior fit`, which the page runs.
 OPTION_WORDS = (
     ("pass --drop-missing", "tick “leave out rows with missing cells”"),
     ("pass --drop-duplicates", "tick “leave out repeated rows”"),
     ("pass --kind classification", "choose “labels” under “The output holds”"),
     ("pass --kind regression", "choose “numbers” under “The output holds”"),
+    *(
+        (f"--likelihood {name}", f"{words} under “Noise of the output”")
+        for name, words in (
+            ("negative-binomial", "“counts”"),
+            ("poisson", "“counts”"),
+            ("ordinal", "“ranks or scores”"),
+        )
+    ),
+    ("--task-covariates", "facts about the task"),
+    ("--exposure", "the exposure"),
     ("read it with --sep", "set the separator under Options to"),
     ("read it with --decimal", "set the decimal mark under Options to"),
     ("read it with --encoding", "set the encoding under Options to"),

@@ -6,11 +6,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from metaprior.app.messages import InvalidRequest
+import numpy as np
+
+from metaprior.app.messages import InvalidRequest, spoken
 from metaprior.tables.columns import Columns, as_text
 from metaprior.tables.csv_files import CsvFormat, TableFile
 from metaprior.tables.guesses import guess_roles, summarize_columns
 from metaprior.tables.reading import column_names, read_table
+from metaprior.tasks.outcome_rules import suggestion
 
 SHOWN = 8  # rows
 MAX_GUESSED = 200_000  # rows that guesses are made from
@@ -62,7 +65,10 @@ def open_table(path: Path, name: str, is_copy: bool, how: CsvFormat) -> OpenTabl
         raise InvalidRequest(f"{name} has a line of column names, but no rows.")
     head = frame.head(MAX_GUESSED)
     as_names = read_table(file, Columns(tuple(names), (), None)).head(MAX_GUESSED)  # as a fit reads names: 007 is not 7
-    columns = [{**asdict(each), "levels": _levels(as_names[each.name])} for each in summarize_columns(head)]
+    columns = [
+        {**asdict(each), "levels": _levels(as_names[each.name]), "hint": _hint(head[each.name], each.kind)}
+        for each in summarize_columns(head)
+    ]
     shown = {
         "n_rows": len(frame),
         "n_guessed": len(head),
@@ -84,6 +90,17 @@ def _first_rows(file: TableFile, frame: Any) -> list[list[str]]:
         rows = frame.head(SHOWN).astype(object).itertuples(index=False)
         return [["" if cell != cell or cell is None else str(cell)[:MAX_CELL] for cell in row] for row in rows]
     return [[cell[:MAX_CELL] for cell in cells] for _, cells in islice(file.records(), 1, SHOWN + 1)]
+
+
+def _hint(series: Any, kind: str) -> str | None:
+    """Return what a fit would say of a column of numbers as output, if its values suggest counts or ranks."""
+    if kind != "numbers":
+        return None
+    y = series.dropna().to_numpy(float)
+    found = suggestion(y[np.isfinite(y)])
+    if found is None:
+        return None
+    return f"{spoken(ValueError(found)).replace('y holds', f'{series.name} holds', 1)}, in Options."
 
 
 def _levels(series: Any) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from metaprior.schema import Schema, boolean, choice, optional, record, sequence, text
+from metaprior.tasks.outcome_rules import LIKELIHOODS
 
 ROLE = sequence(text, 1, 100)
 FIT: Schema = record(
@@ -15,6 +16,9 @@ FIT: Schema = record(
         "environment": optional(text),
         "target": optional(text),
         "kind": choice("auto", "regression", "classification"),
+        "likelihood": choice(*LIKELIHOODS),
+        "exposure": optional(text),
+        "covariates": sequence(text, 0, 100),
         "drop_missing": boolean,
         "drop_duplicates": boolean,
     },
@@ -31,8 +35,10 @@ def fit_arguments(
     arguments.append(f"--y={settings['y']}")
     for name in ("environment", "target"):
         arguments += [f"--{name}={settings[name]}"] if settings.get(name) else []
-    if settings.get("kind", "auto") != "auto":
-        arguments.append(f"--kind={settings['kind']}")
+    arguments += [f"--task-covariates={column}" for column in settings.get("covariates") or ()]
+    usual = {"kind": "auto", "likelihood": "gaussian", "exposure": None}
+    chosen = {name: settings.get(name) or value for name, value in usual.items()}
+    arguments += [f"--{name}={value}" for name, value in chosen.items() if value != usual[name]]
     arguments += [f"--{name.replace('_', '-')}" for name in ("drop_missing", "drop_duplicates") if settings.get(name)]
     arguments += format_arguments(how)
     arguments += [] if alpha is None else [f"--alpha={alpha!r}"]
@@ -86,7 +92,8 @@ def _fit_lines(
     table: str, settings: dict[str, Any], how: dict[str, Any], kind: str, alpha: float | None, prior: str
 ) -> list[str]:
     """Return the lines that read the table, fit and save."""
-    names = {"task": _one_or_list(settings["task"]), "x": _one_or_list(settings["x"]), "y": settings["y"]}
+    names = {"task": _one_or_list(settings["task"]), "x": _one_or_list(inputs_of(settings)), "y": settings["y"]}
+    names |= {"covariates": list(settings["covariates"])} if settings.get("covariates") else {}
     names |= {"environment": settings["environment"]} if settings.get("environment") else {}
     names |= {name: True for name in ("drop_missing", "drop_duplicates") if settings.get(name)}
     arguments = ", ".join(f"{name}={_literal(value)}" for name, value in names.items())
@@ -104,8 +111,26 @@ def _fit_lines(
     return [
         *read,
         f"tasks = tasks_from_frame({source}, {arguments})",
-        f"{kind}({weight}random_state=0).fit({given}).save({_literal(prior)})",
+        f"{kind}({weight}{_noise(settings)}random_state=0).fit({given}).save({_literal(prior)})",
     ]
+
+
+def inputs_of(settings: dict[str, Any]) -> list[str]:
+    """Return the columns of X but for covariates: the inputs, and the exposure after them."""
+    exposure = settings.get("exposure")
+    return [*settings["x"], *([exposure] if exposure and exposure not in settings["x"] else [])]
+
+
+def _noise(settings: dict[str, Any]) -> str:
+    """Return the arguments of an estimator that say what y and the columns of X are."""
+    given: dict[str, Any] = {}
+    if settings.get("likelihood", "gaussian") != "gaussian":
+        given["likelihood"] = settings["likelihood"]
+    if settings.get("exposure"):
+        given["exposure"] = inputs_of(settings).index(settings["exposure"])
+    if settings.get("covariates"):
+        given["covariates"] = list(settings["covariates"])
+    return "".join(f"{name}={_literal(value)}, " for name, value in given.items())
 
 
 def _one_or_list(names: Sequence[str]) -> str | list[str]:

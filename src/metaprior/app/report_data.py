@@ -1,14 +1,17 @@
 """What a report says of the training tasks: a sample to draw, numbers of each environment, and charts."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from metaprior.app.chart_inputs import axes_of
 from metaprior.cli.console import task_label
 from metaprior.cli.training_data import TrainingData
 from metaprior.storage.stored_tasks import StoredTasks
+from metaprior.tasks.categories import is_missing
 from metaprior.tasks.types import Task
 
 MAX_TASKS = 300  # of each environment that a report looks at
@@ -43,20 +46,22 @@ def sample_training(data: TrainingData, seed: int) -> Sample:
     return Sample(tasks, names, all(len(tasks[name]) == len(data.environments[name]) for name in tasks), MAX_TASKS)
 
 
-def describe_data(data: TrainingData, sample: Sample, target: str | None) -> dict[str, Any]:
+def describe_data(data: TrainingData, sample: Sample, target: str | None, meta: Any) -> dict[str, Any]:
     """Return the numbers of every environment, the target first, and the columns."""
     order = sorted(sample.tasks, key=lambda name: name != target)
+    exposure = {} if meta.features_.exposure is None else {"exposure": data.columns["x"][meta.features_.exposure]}
     return {
-        "columns": {name: value for name, value in data.columns.items() if value},
+        "columns": {name: value for name, value in {**data.columns, **exposure}.items() if value},
         "inputs": [{"name": name, "dates": name in data.dates} for name in data.columns["x"][:MAX_INPUTS]],
         "n_inputs": len(data.columns["x"]),
         "sampled": None if sample.is_whole else sample.most,
-        "environments": [_describe(name, data.environments[name], sample.tasks[name], data.labels) for name in order],
+        "environments": [_describe(name, data, sample.tasks[name]) for name in order],
     }
 
 
-def _describe(name: str, given: Any, sampled: list[Task], labels: bool) -> dict[str, Any]:
+def _describe(name: str, data: TrainingData, sampled: list[Task]) -> dict[str, Any]:
     """Return the numbers of an environment; ranges of stored tasks are those of the sample."""
+    given, categorical = data.environments[name], data.columns.get("categorical") or ()
     sizes = given.sizes if isinstance(given, StoredTasks) else np.array([len(task.y) for task in given])
     tasks = sampled if isinstance(given, StoredTasks) else given
     x, y = np.concatenate([task.x for task in tasks]), np.concatenate([task.y for task in tasks])
@@ -65,34 +70,58 @@ def _describe(name: str, given: Any, sampled: list[Task], labels: bool) -> dict[
         "tasks": len(given),
         "samples": int(sizes.sum()),
         "size": [int(sizes.min()), float(np.median(sizes)), int(sizes.max())],
-        "x": [_spread(column) for column in x.T[:MAX_INPUTS]],
+        "x": [
+            _counts(column) if each in categorical else _spread(column)
+            for each, column in zip(data.columns["x"][:MAX_INPUTS], x.T, strict=False)
+        ],
     }
-    if labels:
+    if data.labels:
         values, counts = np.unique(y, return_counts=True)
         return facts | {"labels": [[str(v), int(n)] for v, n in zip(values.tolist(), counts.tolist(), strict=True)]}
     return facts | {"y": _spread(y)}
 
 
-def _spread(values: np.ndarray) -> dict[str, float]:
+def _counts(cells: np.ndarray) -> dict[str, list[list[Any]]]:
+    """Return the levels of a category and how often they occur, the most common first."""
+    levels = Counter(str(cell) for cell in cells.tolist() if not is_missing(cell))
+    return {"levels": [list(pair) for pair in levels.most_common()]}
+
+
+def _spread(values: np.ndarray) -> dict[str, float | None]:
+    values = values.astype(float)
+    values = values[np.isfinite(values)]  # covariates may be missing
+    if not len(values):
+        return dict.fromkeys(("min", "max", "mean", "std"))
     numbers = {"min": values.min(), "max": values.max(), "mean": values.mean(), "std": values.std()}
     return {name: float(number) for name, number in numbers.items()}
 
 
-def task_charts(data: TrainingData, sample: Sample, target: str | None) -> list[dict[str, Any]]:
-    """Return a chart of the tasks of each environment along the first input, all with the same axes."""
-    if data.labels:
+def task_charts(data: TrainingData, sample: Sample, target: str | None, meta: Any) -> list[dict[str, Any]]:
+    """Return a chart of the tasks of each environment along the first input of numbers, all with the same axes.
+
+    Counts with an exposure are drawn as rates.
+    """
+    along, exposure, names = axes_of(meta), meta.features_.exposure, data.columns["x"]
+    if data.labels or not along:
         return []
     order = sorted(sample.tasks, key=lambda name: (name != target, -len(sample.tasks[name])))[:MAX_DRAWN]
-    every = [task for name in order for task in sample.tasks[name]]
-    x = axis([task.x[:, 0] for task in every], data.columns["x"][0], data.columns["x"][0] in data.dates)
-    y = axis([task.y for task in every], data.columns["y"])
+    tasks = {name: [_plain(task, along[0], exposure) for task in sample.tasks[name]] for name in order}
+    every = [task for name in order for task in tasks[name]]
+    x = axis([task.x[:, 0] for task in every], names[along[0]], names[along[0]] in data.dates)
+    y = axis([task.y for task in every], data.columns["y"] + (f" / {names[exposure]}" if exposure is not None else ""))
     charts = []
     for name in order:
         where = f" of {name}" if name else ""
-        title = f"{len(sample.tasks[name])} tasks{where}: {y['label']} along {x['label']}"
-        given = _drawn(sample.tasks[name], x["domain"], y["domain"])
+        title = f"{len(tasks[name])} tasks{where}: {y['label']} along {x['label']}"
+        given = _drawn(tasks[name], x["domain"], y["domain"])
         charts.append({"kind": "tasks", "title": title, "name": name, "x": x, "y": y, "given": given})
     return charts
+
+
+def _plain(task: Task, column: int, exposure: int | None) -> Task:
+    """Return a task with one input of numbers, and rates in place of counts where they have an exposure."""
+    y = task.y if exposure is None else task.y / task.x[:, exposure].astype(float)
+    return Task(task.x[:, [column]].astype(float), y)
 
 
 def axis(values: Sequence[np.ndarray], label: str, dates: bool = False, margin: float = 0.03) -> dict[str, Any]:

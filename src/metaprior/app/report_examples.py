@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from metaprior.app.chart_inputs import axes_of
+from metaprior.app.chart_outputs import whole_numbers
 from metaprior.app.report_data import axis, rounded
 from metaprior.app.report_tests import COVERAGE, Group, Tested, coverage_of_tasks
 from metaprior.cli.training_data import Fit
@@ -30,10 +32,12 @@ def calibration_chart(tested: Tested) -> dict[str, Any]:
     draws = np.random.default_rng(0).multinomial(n_tasks, np.full(n_tasks, 1 / n_tasks), N_BOOTSTRAP)
     lower, upper = np.quantile(draws @ shares / n_tasks, [0.05, 0.95], axis=0)
     at = int(np.flatnonzero(LEVELS == COVERAGE)[0])
-    actual = shares.mean(axis=0)
+    actual, whole = shares.mean(axis=0), whole_numbers(tested.groups[0].meta) is not None
+    parts = ", those at its ends in part" if whole else ""
     return {
         "kind": "calibration",
-        "title": f"Coverage promised and actual: {actual[at]:.0%} of readings lie inside the 90% interval",
+        "title": f"Coverage promised and actual: {actual[at]:.0%} of readings lie inside the 90% interval{parts}",
+        "whole": whole,
         "promised": LEVELS.tolist(),
         "actual": rounded(actual, 1.0),
         "lower": rounded(lower, 1.0) if n_tasks > 1 else None,
@@ -70,6 +74,43 @@ class Example(NamedTuple):
     meta: Any
     test: TestTask
     name: str
+    along: int = 0  # the input that a chart is drawn along
+    columns: Sequence[str] = ()
+
+    def grid(self, x: dict[str, Any]) -> np.ndarray:
+        """Return inputs along the axis; all others are those of the task, where they are constant."""
+        rows = np.repeat(self.test.x_query[:1], N_GRID, axis=0)  # which keeps codes of levels known as such
+        rows[:, self.along] = np.linspace(*_ends(x), N_GRID)
+        return rows
+
+    @property
+    def others(self) -> str:
+        """The covariates and the exposure of the task, in words."""
+        categories, said = self.meta.features_.categories, []
+        for i, value in enumerate(np.asarray(self.test.x_query)[0].tolist()):
+            if i == self.along:
+                continue
+            levels = categories.listed(i) if i in categories.levels else None
+            level = "of a new level" if levels is None or not value < len(levels) else levels[int(value)]
+            known = level if levels is not None else f"{value:.4g}"
+            said.append(f"{self.columns[i]} {'unknown' if np.isnan(value) else known}")
+        return ", ".join(said)
+
+
+def _only_input(chosen: Sequence[Example]) -> int | None:
+    """Return the only input that varies within the tasks, if it can be drawn along, else None."""
+    along = axes_of(chosen[0].meta)
+    if len(along) != 1:
+        return None
+    features = chosen[0].meta.features_
+    others = [i for i in range(features.count) if i not in (*along, *features.categories.covariates)]
+    constant = all((_inputs(e.test)[:, others] == _inputs(e.test)[0, others]).all() for e in chosen)
+    return along[0] if constant else None
+
+
+def _inputs(test: TestTask) -> np.ndarray:
+    """Return the inputs of context and queries."""
+    return np.concatenate([np.asarray(test.x_context), np.asarray(test.x_query)])
 
 
 def examples(fitted: Fit, tested: Tested) -> list[dict[str, Any]]:
@@ -89,13 +130,14 @@ def _pairs(group: Group) -> list[tuple[TestTask, str]]:
 
 def _charts(fitted: Fit, chosen: Sequence[Example]) -> list[dict[str, Any]]:
     columns, dates = fitted.tasks.columns, fitted.tasks.dates
-    one_input = len(columns["x"]) == 1
-    if fitted.tasks.labels and not one_input:
+    along = _only_input(chosen)
+    if fitted.tasks.labels and along is None:
         return [_label_table(example) for example in chosen]
-    if not one_input:
+    if along is None:
         return _same_axes([_scatter(example, columns["y"]) for example in chosen], ("x", "y"))
-    (name,) = columns["x"]
-    axes = [{"x": axis([e.test.x_context, e.test.x_query], name, name in dates, margin=0.05)} for e in chosen]
+    name = columns["x"][along]
+    chosen = [example._replace(along=along, columns=columns["x"]) for example in chosen]
+    axes = [{"x": axis([_inputs(e.test)[:, along]], name, name in dates, margin=0.05)} for e in chosen]
     draw = _probabilities if fitted.tasks.labels else _prediction
     pairs = zip(chosen, _same_axes(axes, ("x",)), strict=True)
     return _same_axes([draw(example, own["x"], columns["y"]) for example, own in pairs], ("y",))
@@ -103,23 +145,25 @@ def _charts(fitted: Fit, chosen: Sequence[Example]) -> list[dict[str, Any]]:
 
 def _prediction(example: Example, x: dict[str, Any], y_name: str) -> dict[str, Any]:
     """Return mean and band of one task along its input, with the readings given and those held back."""
-    meta, test, name = example
+    meta, test, along = example.meta, example.test, example.along
     adapted = meta.adapt(test.x_context, test.y_context)
-    grid = np.linspace(*_ends(x), N_GRID)[:, None]
+    grid, whole = example.grid(x), whole_numbers(meta) is not None
     mean, (lower, upper) = adapted.predict(grid), adapted.interval(grid, COVERAGE)
-    y = axis([lower, upper, test.y_context, test.y_query], y_name)
+    beyond = 0.5 if whole else 0.0  # as bands of whole numbers are drawn
+    y = {**axis([lower - beyond, upper + beyond, test.y_context, test.y_query], y_name), "whole": whole}
     span_x, span_y = (float(np.ptp(each["domain"])) for each in (x, y))
     points = {
-        part: {"x": rounded(inputs[:, 0], span_x), "y": rounded(outputs, span_y)}
+        part: {"x": rounded(inputs[:, along], span_x), "y": rounded(outputs, span_y)}
         for part, inputs, outputs in (("given", test[0], test[1]), ("held_back", test[2], test[3]))
     }
     curves = {"mean": mean, "lower": lower, "upper": upper}
     return {
-        **_caption(adapted, test, name),
+        **_caption(adapted, test, example.name),
         "kind": "prediction",
+        "others": example.others,
         "x": x,
         "y": y,
-        "grid": rounded(grid[:, 0], span_x),
+        "grid": rounded(grid[:, along], span_x),
         **{key: rounded(values, span_y) for key, values in curves.items()},
         **points,
     }
@@ -136,11 +180,12 @@ def _caption(adapted: Any, test: TestTask, name: str) -> dict[str, Any]:
 
 def _scatter(example: Example, y_name: str) -> dict[str, Any]:
     """Return predictions and intervals of held-back readings against what was observed."""
-    meta, test, name = example
+    meta, test, name, *_ = example
     adapted = meta.adapt(test.x_context, test.y_context)
     mean, (lower, upper) = adapted.predict(test.x_query), adapted.interval(test.x_query, COVERAGE)
     both = [test.y_query, lower, upper]
-    x, y = axis(both, f"{y_name}, observed"), axis(both, f"{y_name}, predicted")
+    whole = {"whole": whole_numbers(meta) is not None}
+    x, y = axis(both, f"{y_name}, observed"), {**axis(both, f"{y_name}, predicted"), **whole}
     span = float(np.ptp(x["domain"]))
     values = {"observed": test.y_query, "mean": mean, "lower": lower, "upper": upper}
     return {
@@ -154,7 +199,7 @@ def _scatter(example: Example, y_name: str) -> dict[str, Any]:
 
 def _adapted_labels(example: Example) -> tuple[Any, list[str]]:
     """Return a task of labels adapted to its context, and the names of its classes."""
-    meta, test, _ = example
+    meta, test, *_ = example
     own = None if meta.classes_ is not None else np.unique(np.concatenate([test.y_context, test.y_query]))
     adapted = meta.adapt(test.x_context, test.y_context, own)
     return adapted, [str(label) for label in adapted.classes_.tolist()]
@@ -168,9 +213,9 @@ def _label_caption(adapted: Any, test: TestTask, name: str) -> dict[str, Any]:
 
 def _probabilities(example: Example, x: dict[str, Any], y_name: str) -> dict[str, Any]:
     """Return the probabilities of classes along the input; held-back labels lie on the curve of their class."""
-    _, test, name = example
+    _, test, name, along, _ = example
     adapted, classes = _adapted_labels(example)
-    grid = np.linspace(*_ends(x), N_GRID)[:, None]
+    grid = example.grid(x)
     curves, at_queries = adapted.predict_proba(grid).T, adapted.predict_proba(test.x_query)
     given, held_back = (_codes(adapted.classes_, labels) for labels in (test.y_context, test.y_query))
     seen = np.bincount([*given, *held_back], minlength=len(classes)) > 0
@@ -180,16 +225,17 @@ def _probabilities(example: Example, x: dict[str, Any], y_name: str) -> dict[str
 
     def points(inputs: np.ndarray, codes: list[int], heights: np.ndarray) -> dict[str, Any]:
         kept = [i for i, code in enumerate(codes) if code in place]
-        of_kept = rounded(inputs[kept, 0], span), rounded(heights[kept], 1.0)
+        of_kept = rounded(inputs[kept, along], span), rounded(heights[kept], 1.0)
         return {"x": of_kept[0], "y": of_kept[1], "class": [place[codes[i]] for i in kept]}
 
     heights = at_queries[np.arange(len(held_back)), held_back]
     return {
         **_label_caption(adapted, test, name),
         "kind": "probabilities",
+        "others": example.others,
         "x": x,
         "y": {"domain": [-0.08, 1.04], "label": f"probability of {y_name}", "dates": False},
-        "grid": rounded(grid[:, 0], span),
+        "grid": rounded(grid[:, along], span),
         "classes": [classes[code] for code in drawn],
         "n_classes": len(classes),
         "curves": [rounded(curves[code], 1.0) for code in drawn],
@@ -200,7 +246,7 @@ def _probabilities(example: Example, x: dict[str, Any], y_name: str) -> dict[str
 
 def _label_table(example: Example) -> dict[str, Any]:
     """Return observed and predicted labels of a task, with their probabilities."""
-    _, test, name = example
+    _, test, name, *_ = example
     adapted, classes = _adapted_labels(example)
     probabilities = adapted.predict_proba(test.x_query)
     observed = _codes(adapted.classes_, test.y_query)

@@ -51,7 +51,8 @@ def _summary(facts: dict[str, Any]) -> str:
     average = f"an average of {counted(members, 'prior')}, most of all of the family “{family}”"
     single = f"a prior of the family “{family}”"
     how = f"A new task{of_target} is predicted from a few of its {what} by {average if members > 1 else single}."
-    return paragraph(facts["transfer"]["words"]) + paragraph(how, _tested(facts)) + _figures(facts)
+    noise = "" if facts["likelihood"] in (None, "gaussian") else f"Its likelihood is {facts['likelihood']}."
+    return paragraph(facts["transfer"]["words"]) + paragraph(how, noise, _tested(facts)) + _figures(facts)
 
 
 def _tested(facts: dict[str, Any]) -> str:
@@ -71,6 +72,7 @@ def _tested(facts: dict[str, Any]) -> str:
         name, best = min(others, key=lambda pair: pair[1]["rmse"][0])
         than = f"; the best other model, the {name}, has {number(best['rmse'][0])}"
     inside = f"{own['coverage'][0]:.0%} of the readings lie inside the 90% interval"
+    inside += " (whole numbers, which hold at least so much)" * bool(held_out["chart"].get("whole"))
     return f"{on} {inside}, and the root mean square error is {number(own['rmse'][0])}{than}."
 
 
@@ -105,6 +107,8 @@ def _data(facts: dict[str, Any], charts: Charts) -> str:
     text += table(
         ("column", "environment", "smallest", "largest", "mean", "standard deviation"), _ranges(facts), "", "two"
     )
+    if rows := _level_rows(facts):
+        text += table(("category", "environment", "levels and how many rows have them"), rows, "", "words")
     if data["n_inputs"] > len(data["inputs"]):
         text += paragraph(f"The first {len(data['inputs'])} of {data['n_inputs']} inputs are listed.")
     if facts["labels"]:
@@ -116,7 +120,11 @@ def _data(facts: dict[str, Any], charts: Charts) -> str:
     drawn = [charts.place(chart, escape(chart["name"])) for chart in data["charts"]]
     if drawn:
         about = "The darker, the more tasks have readings there." if many else "Each line is a task."
-        along = f" They are drawn along {data['inputs'][0]['name']}, the first input." if data["n_inputs"] > 1 else ""
+        drawn_along = data["charts"][0]["x"]["label"]
+        first = ", the first input" * (drawn_along == data["inputs"][0]["name"])
+        along = f" They are drawn along {drawn_along}{first}." if data["n_inputs"] > 1 else ""
+        if "exposure" in data["columns"]:
+            along += f" Counts are divided by their exposure, {data['columns']['exposure']}."
         more = len(environments) - len(drawn)
         rest = f" {counted(more, 'more environment')} not drawn." if more else ""
         text += f'<div class="grid wide">{"".join(drawn)}</div>' + paragraph(f"{about}{along}{rest}")
@@ -139,9 +147,24 @@ def _ranges(facts: dict[str, Any]) -> list[tuple[str, ...]]:
     for name, i, dates in columns if facts["labels"] else [*columns, (data["columns"]["y"], None, False)]:
         for each in data["environments"]:
             spread = each["y"] if i is None else each["x"][i]
-            show = date if dates else number
+            if "levels" in spread:
+                continue
+            show = date if dates and spread["min"] is not None else number
             cells = (show(spread[key]) for key in ("min", "max", "mean"))
             rows.append((name, _name(each, facts), *cells, number(spread["std"]) + (" days" if dates else "")))
+    return rows
+
+
+def _level_rows(facts: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Return the levels of every category in every environment, the most common first."""
+    rows = []
+    for i, column in enumerate(facts["data"]["inputs"]):
+        for each in facts["data"]["environments"]:
+            levels = each["x"][i].get("levels")
+            if levels is not None:
+                more = len(levels) - MAX_CLASSES
+                said = [f"{name} {count:,}" for name, count in levels[:MAX_CLASSES]] + [f"{more} more"] * (more > 0)
+                rows.append((column["name"], _name(each, facts), ", ".join(said) or "–"))
     return rows
 
 
@@ -183,10 +206,11 @@ def _calibration(facts: dict[str, Any], charts: Charts) -> str:
     held_out = facts["held_out"]
     text = paragraph(held_out["how"])
     if not held_out["scores"]:
-        return text
+        return text + (paragraph(facts["guarantee"]) if facts["guarantee"] else "")
     chart = held_out["chart"]
     names = list(held_out["scores"]["metaprior"])
-    rows = [(who, *(number(*score[name]) for name in names)) for who, score in held_out["scores"].items()]
+    nothing = (None, None)  # other models have no bands with a guarantee
+    rows = [(who, *(number(*score.get(name, nothing)) for name in names)) for who, score in held_out["scores"].items()]
     unit = f"the units of {facts['data']['columns']['y']}"
     meanings = [
         (
@@ -198,23 +222,42 @@ def _calibration(facts: dict[str, Any], charts: Charts) -> str:
     text += table(("mean over tasks", *(name for name, _ in meanings)), rows)
     said = "; ".join(f"{name}: {meaning}" for name, meaning in meanings)
     text += f'<p class="small muted">{escape(said)}. ±: standard error over tasks.</p>'
-    text += paragraph(*held_out["gains"])
+    text += paragraph(*held_out["gains"]) if held_out["gains"] else ""
+    text += paragraph(facts["guarantee"], _guaranteed(held_out)) if facts["guarantee"] else ""
     captions = {
         "calibration": "Share of held-back readings inside intervals of each probability, averaged over tasks. On the "
         "dashed line intervals keep their promise; below it they are too narrow. Band: 90%, over tasks.",
         "reliability": "How often the predicted label was right, against its probability. On the dashed line "
         "probabilities keep their promise. Bars: 90% intervals; larger dots stand for more labels.",
     }
+    if chart.get("whole"):
+        captions["calibration"] += (
+            " A whole number at the end of an interval counts in part: as much of it as the interval needs for its "
+            "probability. (The coverage in the table is that of whole numbers, which hold more.)"
+        )
     text += charts.place(chart, escape(captions[chart["kind"]]), "square")
     pairs = list(zip(chart["promised"], chart["actual"], strict=True))
     listed = table(("promised", "actual"), [(f"{promised:.0%}", f"{actual:.0%}") for promised, actual in pairs])
     return f"{text}<details><summary>The same as a table</summary>{listed}</details>"
 
 
+def _guaranteed(held_out: dict[str, Any]) -> str:
+    """Return how the band with a guarantee does on held-out tasks."""
+    own = held_out["scores"]["metaprior"]
+    if "guaranteed_coverage" not in own:
+        return "There are too few tasks to test that of 90%."
+    value, error = own["guaranteed_coverage"]
+    inside = f"{100 * value:.3g}" + (f" ± {100 * error:.2g}" if error is not None else "")
+    return f"On held-out tasks that of 90% holds {inside}% of the readings."
+
+
 def _examples(examples: list[dict[str, Any]], charts: Charts) -> str:
     """Return some held-out tasks, from best to worst predicted."""
     kind = examples[0]["kind"]
-    text = paragraph(f"{counted(len(examples), 'task')}, from the best predicted to the worst.", LEGENDS[kind])
+    whole = kind == "prediction" and examples[0]["y"].get("whole")
+    legend = LEGENDS[kind] + " The band holds whole numbers: its edges are half a unit beyond them." * bool(whole)
+    others = " Covariates, and the exposure of counts, are those of each task." * any(e.get("others") for e in examples)
+    text = paragraph(f"{counted(len(examples), 'task')}, from the best predicted to the worst.", legend + others)
     drawn = []
     for example in examples:
         given = f"{example['n_given']} given"
@@ -231,10 +274,11 @@ def _examples(examples: list[dict[str, Any]], charts: Charts) -> str:
             continue
         few = example.get("n_classes", 0) > len(example.get("classes", ()))
         more = f" {len(example['classes'])} of {example['n_classes']} labels are drawn." if few else ""
+        at = f" At {escape(example['others'])}." if example.get("others") else ""
         drawn.append(
             charts.place(
                 {**example, "title": about},
-                f"<strong>{escape(example['name'])}</strong> {escape(given)}, {escape(result)}.{more}",
+                f"<strong>{escape(example['name'])}</strong> {escape(given)}, {escape(result)}.{more}{at}",
             )
         )
     return text + f'<div class="grid">{"".join(drawn)}</div>'

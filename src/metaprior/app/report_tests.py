@@ -13,14 +13,22 @@ from metaprior.cli.console import task_label
 from metaprior.cli.scores import fitted_rule, knows_classes, split_held_out
 from metaprior.cli.training_data import Fit
 from metaprior.estimators.baselines import score_per_task_gp
-from metaprior.estimators.comparison import OURS, PER_TASK_GP, Comparison, compare_labels
-from metaprior.metrics import Scores, calibration_error, report, score_labels, summarize
+from metaprior.estimators.comparison import (
+    OURS,
+    PER_TASK_GP,
+    Comparison,
+    as_numbers,
+    compare_labels,
+    missing_models,
+    score_model,
+)
+from metaprior.metrics import Scores, calibration_error, report, score_labels
 from metaprior.prediction.batches import predict_tasks
 from metaprior.prediction.label_batches import predict_labels
 from metaprior.progress import progress_bar
 from metaprior.tasks.labels import as_labeled_tests
 from metaprior.tasks.thinning import thin_task
-from metaprior.tasks.types import TestTask
+from metaprior.tasks.types import TestTask, as_inputs
 
 N_FOLDS = 3  # each costs a fit
 MAX_TESTED = 100  # tasks; the GP of each that the prior is compared with takes longest
@@ -59,12 +67,13 @@ def held_out_tasks(fitted: Fit, sample: Sample) -> Tested:
     outputs, of_target = fitted.meta.transfer_report().outputs, f" of {fitted.target}" if fitted.target else ""
     if fitted.held_out is not None:
         places, tests, compared, _ = fitted.held_out
-        names = [task_label(fitted.tasks.held_out_names[i]) for i in places]
+        names, tests = [task_label(fitted.tasks.held_out_names[i]) for i in places], _coded(fitted.meta, tests)
         tasks = counted(len(tests), "task")
         how = f"{tasks}{of_target} {'was' if len(tests) == 1 else 'were'} held out of the fit (--hold-out). "
         return Tested(how + _given(fitted.meta, outputs), [Group(fitted.meta, tests, names)], compared)
     if fitted.tasks.held_out:
-        return _untested("No held-out task has labels of the fit only, so there is none to test the prior on.")
+        what = "labels" if fitted.tasks.labels else "levels"
+        return _untested(f"No held-out task has {what} of the fit only, so there is none to test the prior on.")
     if fitted.meta.engine_ != "hierarchical":
         return _untested(f"Priors trained by gradients take too long to fit again without some tasks. {ADVICE}")
     target = fitted.target or ""
@@ -94,11 +103,12 @@ def _cross_validate(fitted: Fit, sample: Sample, able: list[int], outputs: str, 
             rule = fitted_rule(meta)
             tests = [split_held_out(thin_task(tasks[place], MAX_READINGS, rng), rule, rng) for place in known]
             names = [sample.names[fitted.target or ""][place] for place in known]
-            groups += [Group(meta, tests, names)] if tests else []
+            groups += [Group(meta, _coded(meta, tests), names)] if tests else []
             if move is not None:
                 move(i + 1, "")
     if not groups:
-        return _untested(f"Every task has a label that the others lack. {ADVICE}")
+        what = "label" if fitted.tasks.labels else "level"
+        return _untested(f"Every task has a {what} that the others lack. {ADVICE}")
     n_tested = sum(len(group.tests) for group in groups)
     drawn = "" if sample.is_whole else f" Of each environment up to {sample.most} tasks were drawn for this."
     how = (
@@ -110,6 +120,14 @@ def _cross_validate(fitted: Fit, sample: Sample, able: list[int], outputs: str, 
         warnings.simplefilter("ignore")
         compared = _compare_labels(groups) if fitted.tasks.labels else _compare_readings(groups)
     return Tested(how, groups, compared)
+
+
+def _coded(meta: Any, tests: Sequence[TestTask]) -> list[TestTask]:
+    """Return tests with the codes of levels that a prior has learned, where it has categories or covariates."""
+    if meta.features_.kinds is None:
+        return list(tests)
+    coded = [[as_inputs(x, "tests", meta.features_) for x in (test.x_context, test.x_query)] for test in tests]
+    return [test._replace(x_context=x[0], x_query=x[1]) for test, x in zip(tests, coded, strict=True)]
 
 
 def _given(meta: Any, outputs: str) -> str:
@@ -133,37 +151,56 @@ def _fit_without(fitted: Fit, sample: Sample, fold: set[int]) -> Any:
 
 def _compare_readings(groups: Sequence[Group]) -> Comparison:
     """Return what `compare` would return if one prior had predicted all groups."""
-    tests = [test for group in groups for test in group.tests]
+    tests, meta = [test for group in groups for test in group.tests], groups[0].meta
     scores = {OURS: _pooled_readings(groups, [group.meta.model_ for group in groups])}
     for name in groups[0].meta.baselines_:
         models = [group.meta.baselines_.get(name) for group in groups]
         if None not in models:  # it could be fitted without each fold
             scores[name] = _pooled_readings(groups, models)
-    return Comparison({**scores, PER_TASK_GP: score_per_task_gp(tests)})
+    if meta.likelihood == "gaussian":
+        numbers = [test for group in groups for test in as_numbers(group.meta.model_, group.tests)]
+        scores[PER_TASK_GP] = score_per_task_gp(numbers)
+    return Comparison(scores, missing_models(meta, tests) if meta.likelihood != "gaussian" else "")
 
 
 def _compare_labels(groups: Sequence[Group]) -> Comparison:
     """Return what `compare` would return if one prior had predicted all groups."""
-    meta, tests = groups[0].meta, [test for group in groups for test in group.tests]
-    return compare_labels(_pooled_labels(groups), *as_labeled_tests(tests, "tests", meta.n_features_in_, meta.classes_))
+    tests = [test for group in groups for test in as_numbers(group.meta.model_, group.tests)]
+    return compare_labels(
+        _pooled_labels(groups), *as_labeled_tests(tests, "tests", tests[0].x_query.shape[1], groups[0].meta.classes_)
+    )
 
 
 def _pooled_readings(groups: Sequence[Group], models: Sequence[Any]) -> Scores:
     """Return what `evaluate` would return if one of these models had predicted all groups."""
     parts, transforms = [], []
     for group, model in zip(groups, models, strict=True):
-        predictive, y, mask = predict_tasks(model, group.tests)
-        parts.append(summarize(predictive, y, mask, COVERAGE))
-        transforms.append(predictive.cdf(y)[mask])
-    summary = {name: np.concatenate([part[name] for part in parts]) for name in parts[0] if name != "calibration_error"}
-    return report({**summary, "calibration_error": calibration_error(np.concatenate(transforms))}, COVERAGE)
+        parts.append(score_model(model, group.tests, COVERAGE).per_task)
+        transforms.append(_transforms(model, group.tests))
+    below, up_to = np.concatenate(transforms, axis=1)
+    shared = [name for name in parts[0] if all(name in part for part in parts)]  # bands with a guarantee may be missing
+    summary = {name: np.concatenate([part[name] for part in parts]) for name in shared}
+    discrete = None if models[0].response is None or not models[0].response.discrete else below
+    return report({**summary, "calibration_error": calibration_error(up_to, below=discrete)}, COVERAGE)
+
+
+def _transforms(model: Any, tests: Sequence[TestTask]) -> np.ndarray:
+    """Return P(Y < y) and P(Y <= y) of all queries, (2, queries)."""
+    predictive, y, mask = predict_tasks(model, tests)
+    return np.stack([each[mask] for each in _cumulative(predictive, y)])
+
+
+def _cumulative(predictive: Any, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return P(Y < y) and P(Y <= y), which differ for counts and ranks."""
+    up_to = predictive.cdf(y)
+    return (predictive.below(y) if getattr(predictive, "is_discrete", False) else up_to), up_to
 
 
 def _pooled_labels(groups: Sequence[Group]) -> Scores:
     """Return what `evaluate` would return if one prior had predicted all groups; without a confusion matrix."""
     parts = []
     for group in groups:
-        encoded, n_classes = as_labeled_tests(group.tests, "tests", group.meta.n_features_in_, group.meta.classes_)
+        encoded, n_classes = as_labeled_tests(group.tests, "tests", group.meta.features_, group.meta.classes_)
         parts.append(predict_labels(group.meta.model_, encoded, n_classes))
     n_queries, most = max(y.shape[1] for _, y, _ in parts), max(len(log_p) for log_p, _, _ in parts)
 
@@ -177,11 +214,20 @@ def _pooled_labels(groups: Sequence[Group]) -> Scores:
 
 
 def coverage_of_tasks(groups: Sequence[Group], levels: np.ndarray) -> np.ndarray:
-    """Return the share of each task's held-back readings inside the central interval of each level, (tasks, levels)."""
+    """Return the share of each task's held-back readings inside the central interval of each level, (tasks, levels).
+
+    A count or rank stands for all of u between P(Y < y) and P(Y <= y), of which the part between (1 - c) / 2 and
+    (1 + c) / 2 lies inside: intervals of whole numbers hold more than c, even if the prediction is right.
+    """
     shares = []
     for group in groups:
         predictive, y, mask = predict_tasks(group.meta.model_, group.tests)
-        distance = np.abs(2.0 * predictive.cdf(y) - 1.0)  # an interval of level c has all y with a distance of up to c
-        inside = (distance[..., None] <= levels) & mask[..., None]
-        shares.append(inside.sum(axis=1) / mask.sum(axis=1, keepdims=True))
+        below, up_to = (np.where(mask, each, 0.0)[..., None] for each in _cumulative(predictive, y))
+        ends = 0.5 * (1.0 - levels), 0.5 * (1.0 + levels)
+        if getattr(predictive, "is_discrete", False):
+            overlap = np.minimum(up_to, ends[1]) - np.maximum(below, ends[0])
+            inside = np.clip(overlap / np.maximum(up_to - below, 1e-300), 0.0, 1.0)
+        else:
+            inside = np.abs(2.0 * up_to - 1.0) <= levels
+        shares.append((inside * mask[..., None]).sum(axis=1) / mask.sum(axis=1, keepdims=True))
     return np.concatenate(shares)

@@ -10,13 +10,17 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from metaprior.app import exports
 from metaprior.app.chart_data import PREDICT, check_request, predict_chart
+from metaprior.app.chart_inputs import axes_of
 from metaprior.app.fits import Fits, columns_of
 from metaprior.app.loaded_prior import LoadedPrior
 from metaprior.app.messages import CHANGED, InvalidRequest, check
 from metaprior.app.open_table import OpenTable, open_table
 from metaprior.app.recipes import FIT
+from metaprior.checks import is_number
 from metaprior.datasets import Sinusoid
 from metaprior.estimators.persistence import load
 from metaprior.tables.csv_files import ENDINGS, CsvFormat, as_csv_format
@@ -154,9 +158,12 @@ class Workspace:
     def training_tasks(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the training tasks along an input."""
         prior, axis = self._current_prior(request), request.get("axis")
-        if type(axis) is not int or not 0 <= axis < prior.meta.n_features_in_:
-            raise InvalidRequest(f"axis must be the number of an input; got {axis!r}.")
-        return {"tasks": prior.draw_tasks(axis)}
+        if type(axis) is not int or axis not in axes_of(prior.meta):
+            raise InvalidRequest(f"axis must be the number of an input that a chart can be drawn along; got {axis!r}.")
+        exposure = request.get("exposure")
+        if exposure is not None and not (is_number(exposure) and 0.0 < exposure < np.inf):
+            raise InvalidRequest(f"exposure must be a positive number; got {exposure!r}.")
+        return {"tasks": prior.draw_tasks(axis, exposure)}
 
     def predictions_csv(self, request: dict[str, Any]) -> bytes:
         """Return what the chart shows as a CSV file."""

@@ -167,8 +167,6 @@ def fit(
             name: read_training_data(table, columns, target, labels, max_tasks, held_out, seed, how)
             for name, columns in of_outputs.items()
         }
-        if report is not None and any(_kinds_of(tasks) for tasks in data_of.values()):
-            raise ValueError("--report does not show categories and covariates yet. Leave it out.")
         fits = {
             name: _fit_output(tasks, table, target, settings, seed, _checkpoint_of(path, i, len(outputs)))
             for i, (name, tasks) in enumerate(data_of.items())

@@ -16,6 +16,7 @@ from metaprior.prediction.mixtures import JointMixture
 from metaprior.prediction.numpy_modules import write_module
 from metaprior.prediction.plausibility import warn_if_implausible
 from metaprior.prediction.response_mixtures import outcomes_of
+from metaprior.prediction.robust_responses import StudentT
 from metaprior.prediction.single_task import SingleTaskRegressor
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.outcome_rules import Outcomes
@@ -196,6 +197,22 @@ def _observe(model: Ensemble) -> Callable[[np.ndarray, np.ndarray, np.random.Gen
         return None
     parameters = model.response_parameters
     return lambda t, drawn, rng: response.draw(t, parameters[drawn][:, None], rng)
+
+
+def draw_means(adapted: _Regression, x: Any, n_samples: int, seed: int) -> Any:
+    """Draw functions without noise in the units of y: of counts and ranks, the mean of y given the latent function."""
+    model = adapted._posteriors.model
+    response = model.response
+    if response is None:
+        return adapted.sample(x, n_samples, latent=True, random_state=seed)
+    parameters, rng = model.response_parameters, np.random.default_rng(draw_seed(seed))
+
+    def mean(t: np.ndarray, drawn: np.ndarray, _: np.random.Generator) -> np.ndarray:
+        # Student's t with one degree of freedom or less has no mean: its center then, as where it has one.
+        return t if isinstance(response, StudentT) else response.moments(t, 0.0 * t, parameters[drawn][:, None])[0]
+
+    mixtures = adapted._joint(x, latent=False)
+    return adapted._entries([mixture._replace(observe=mean).sample(n_samples, rng) for mixture in mixtures])
 
 
 def _as_mixture(model: Ensemble, part: np.ndarray, latent: bool) -> Any:

@@ -40,7 +40,7 @@ const charts = (() => {
   const shown = (axis) => (axis.dates ? date : number);
 
   // Draw axes into an emptied svg; return scales, their inverses and the group for what lies inside.
-  // options: {width, height, title, x: {domain, label, dates}, y: {domain, label, dates}, left}
+  // options: {width, height, title, x: {domain, label, dates}, y: {domain, label, dates, whole}, left}
   function frame(svg, options) {
     const { width = 720, height = 400, x, y } = options;
     const left = options.left ?? 56, right = 14, top = 12, bottom = 44;
@@ -62,7 +62,7 @@ const charts = (() => {
       element("line", { class: "gridline", x1: sx(value), x2: sx(value), y1: top, y2: height - bottom }, axes);
       element("text", { x: sx(value), y: height - bottom + 16, "text-anchor": "middle" }, axes, shown(x)(value));
     }
-    for (const value of ticks(y0, y1, 5)) {
+    for (const value of ticks(y0, y1, 5).filter((each) => !y.whole || Number.isInteger(each))) {
       element("line", { class: "gridline", x1: left, x2: width - right, y1: sy(value), y2: sy(value) }, axes);
       element("text", { x: left - 6, y: sy(value) + 4, "text-anchor": "end" }, axes, shown(y)(value));
     }
@@ -98,6 +98,14 @@ const charts = (() => {
   function band(f, xs, lower, upper, kind = "band", parent = f.plot) {
     const there = path(f, xs, upper), back = path(f, [...xs].reverse(), [...lower].reverse()).replace("M", "L");
     return element("path", { class: kind, d: `${there}${back}Z` }, parent);
+  }
+
+  // A band of whole numbers, from `lower` to `upper`: its edges are steps, half a unit beyond the numbers that it holds.
+  function steps(f, xs, lower, upper, kind = "band", parent = f.plot) {
+    const edge = (i) => (i === 0 ? xs[0] : i === xs.length ? xs[i - 1] : (xs[i - 1] + xs[i]) / 2);
+    const around = (values) => values.flatMap((value) => [value, value]);
+    const places = xs.flatMap((_, i) => [edge(i), edge(i + 1)]);
+    return band(f, places, around(lower).map((each) => each - 0.5), around(upper).map((each) => each + 0.5), kind, parent);
   }
 
   function points(f, xs, ys, kind, radius = 4.5, parent = f.plot) {
@@ -208,6 +216,6 @@ const charts = (() => {
     return new XMLSerializer().serializeToString(copy);
   }
 
-  return { element, ticks, number, date, frame, line, band, points, density, tasks, classOf, map, gradient, candidates,
+  return { element, ticks, number, date, frame, line, band, steps, points, density, tasks, classOf, map, gradient, candidates,
     standalone, clip };
 })();

@@ -1,7 +1,8 @@
 "use strict";
 /* The table, the roles of its columns, the fit, and what it has learned. */
 const fitPanel = (() => {
-  const ROLES = [["", "not used"], ["task", "names the task"], ["x", "input"], ["y", "output"], ["environment", "environment"]];
+  const ROLES = [["", "not used"], ["task", "names the task"], ["x", "input"], ["y", "output"], ["environment", "environment"],
+    ["covariates", "fact about the task"], ["exposure", "exposure of counts"]];
   let table = null, mine = false; // whether this tab has begun the fit, or opened the file
 
   function showTable(given) {
@@ -49,7 +50,7 @@ const fitPanel = (() => {
   }
 
   function chosen() {
-    const found = { task: [], x: [], y: [], environment: [] };
+    const found = { task: [], x: [], y: [], environment: [], covariates: [], exposure: [] };
     for (const select of byId("columns").querySelectorAll("select")) {
       if (select.value) found[select.value].push(select.dataset.column);
     }
@@ -58,11 +59,20 @@ const fitPanel = (() => {
 
   function showTarget() {
     const [name] = chosen().environment, column = table.columns.find((each) => each.name === name);
+    showHint();
     byId("target-row").hidden = !name;
     if (!name) return;
     const before = byId("target").value, known = column.levels;
     byId("target").replaceChildren(...known.map((value) => html("option", { value }, value)));
     byId("target").value = known.includes(before) ? before : known.includes(table.guess.target) ? table.guess.target : known[0] ?? "";
+  }
+
+  // What the values of the output suggest, of which the Gaussian likelihood knows nothing.
+  function showHint() {
+    const { y, exposure } = chosen(), hint = table.columns.find((each) => each.name === y[0])?.hint;
+    const other = byId("likelihood").value !== "gaussian";
+    byId("likelihood-hint").textContent = exposure.length && !other ? "An exposure is for counts: choose “counts” under Options."
+      : hint && !other && byId("kind").value !== "classification" ? hint : "";
   }
 
   // What stands in the way of a fit, in words, or null.
@@ -73,6 +83,10 @@ const fitPanel = (() => {
     if (roles.y.length !== 1) return `Choose one output; ${roles.y.length} columns have that role.`;
     if (roles.environment.length > 1) return "Choose one environment at most.";
     if (column && !column.levels.length) return `${column.name} has too many values to be an environment.`;
+    if (roles.exposure.length > 1) return "Choose one column of exposures at most.";
+    if (roles.exposure.length && !["poisson", "negative-binomial"].includes(byId("likelihood").value)) {
+      return "An exposure is for counts: choose “counts” under “Noise of the output”, or another role for the column.";
+    }
     const flat = table.columns.find((each) => each.name === roles.y[0]);
     if (flat.n_distinct < 2) return `${flat.name} has one value only: there is nothing to predict.`;
     return null;
@@ -86,6 +100,7 @@ const fitPanel = (() => {
     const request = {
       task: roles.task, x: roles.x, y: roles.y[0], environment: environment ?? null,
       target: environment ? byId("target").value : null, kind: byId("kind").value,
+      likelihood: byId("likelihood").value, exposure: roles.exposure[0] ?? null, covariates: roles.covariates,
       drop_missing: byId("drop-missing").checked, drop_duplicates: byId("drop-duplicates").checked,
     };
     const progress = await page.attempt(() => server.post("api/fit", request));
@@ -164,6 +179,7 @@ const fitPanel = (() => {
       page.show(await server.post("api/example", { name: button.dataset.example }))));
   }
   byId("roles").addEventListener("submit", fit);
+  for (const id of ["likelihood", "kind"]) byId(id).addEventListener("change", () => { if (table) showHint(); });
   byId("stop").addEventListener("click", () => page.attempt(async () => {
     const progress = await server.post("api/stop");
     Object.assign(page.state, progress);

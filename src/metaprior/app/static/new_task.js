@@ -12,7 +12,7 @@ const newTask = (() => {
   const isMap = () => task.view === "map";
   const range = (i) => taskChart.range(prior, i);
   // Readings outlive a reload, and a fit to the same columns.
-  const key = () => `${location.pathname}${JSON.stringify([prior.inputs.map((each) => each.name), prior.output, prior.classes])}`;
+  const key = () => `${location.pathname}${JSON.stringify([prior.inputs.map((each) => [each.name, each.levels]), prior.output, prior.classes, prior.whole])}`;
 
   function showPrior(given) {
     prior = given;
@@ -20,7 +20,7 @@ const newTask = (() => {
     if (!prior) return;
     [past, tasks, shown, focused] = [[], null, null, null];
     task = JSON.parse(sessionStorage.getItem(key())) ?? {
-      readings: [], axis: 0, second: prior.inputs.length > 1 ? 1 : 0, view: prior.inputs.length === 2 ? "map" : "line",
+      readings: [], axis: prior.axes[0], second: prior.axes[1] ?? prior.axes[0], view: prior.axes.length === 2 ? "map" : "line",
       fixed: prior.inputs.map((each) => each.typical), classes: prior.classes ?? ["A", "B"], label: 0, alpha: "auto",
     };
     task.alpha = "auto";
@@ -71,7 +71,8 @@ const newTask = (() => {
     const asked = prior;
     tasks = null;
     if (!prior.n_tasks || prior.labels) return;
-    const answer = await page.attempt(() => server.post("api/tasks", { revision: prior.revision, axis: task.axis }));
+    const exposure = task.fixed[prior.inputs.findIndex((each) => each.exposure)] ?? null;
+    const answer = await page.attempt(() => server.post("api/tasks", { revision: prior.revision, axis: task.axis, exposure }));
     if (asked !== prior || !answer) return;
     tasks = answer.tasks;
     draw();
@@ -132,7 +133,7 @@ const newTask = (() => {
   function place(reading, x, y) {
     reading.x[task.axis] = round(x, range(task.axis));
     if (isMap()) reading.x[task.second] = round(y, range(task.second));
-    else if (!prior.labels) reading.y = round(y, domain);
+    else if (!prior.labels) reading.y = taskTable.possible(prior, round(y, domain) * taskChart.share(prior, task, reading));
     return reading;
   }
 
@@ -140,10 +141,10 @@ const newTask = (() => {
   function predicted(x, y) {
     if (prior.labels) return task.label;
     if (!isMap()) return y;
-    if (!shown?.mean) return (prior.y_range[0] + prior.y_range[1]) / 2;
+    if (!shown?.mean) return taskTable.possible(prior, (prior.y_range[0] + prior.y_range[1]) / 2);
     const cell = (value, [low, high], n) => Math.min(Math.max(Math.floor(((value - low) / (high - low)) * n), 0), n - 1);
     const { mean } = shown;
-    return round(mean[cell(y, shown.y, mean.length)][cell(x, shown.x, mean[0].length)], prior.y_range);
+    return taskTable.possible(prior, round(mean[cell(y, shown.y, mean.length)][cell(x, shown.x, mean[0].length)], prior.y_range));
   }
 
   function add(x, y) {
@@ -223,8 +224,10 @@ const newTask = (() => {
     event.preventDefault();
     const step = event.shiftKey ? 0.05 : 0.01, reading = task.readings[i], [low, high] = range(task.axis);
     const [bottom, top] = isMap() ? range(task.second) : domain;
-    const y = isMap() ? reading.x[task.second] : reading.y;
-    change(() => place(reading, reading.x[task.axis] + move[0] * step * (high - low), y + move[1] * step * (top - bottom)));
+    const share = taskChart.share(prior, task, reading), y = isMap() ? reading.x[task.second] : reading.y / share;
+    const least = prior.whole && !isMap() ? 1 / share : 0; // of a step along y: whole numbers would stay where they are
+    const up = move[1] * Math.max(step * (top - bottom), least);
+    change(() => place(reading, reading.x[task.axis] + move[0] * step * (high - low), y + up));
   }
 
   // ---------------------------------------------------------------- controls
@@ -259,7 +262,8 @@ const newTask = (() => {
   // Which inputs the chart shows, from where to where, and what the others are.
   function showViews() {
     showHelp();
-    const parts = [], names = prior.inputs.map((each, i) => [i, each.name]), isShown = (i) => i === task.axis || (isMap() && i === task.second);
+    const parts = [], names = prior.inputs.map((each, i) => [i, each.name]), axes = names.filter(([i]) => prior.axes.includes(i));
+    const isShown = (i) => i === task.axis || (isMap() && i === task.second);
     const select = (label, value, options, set) => {
       const made = html("select", {}, ...options.map(([each, words]) => html("option", { value: each }, words)));
       made.value = value;
@@ -273,21 +277,24 @@ const newTask = (() => {
       parts.push(html("label", {}, `${label} `, made));
     };
     const field = (i, value, label, set) => {
-      const made = taskTable.field(value, label, prior.inputs[i].dates, (given) => {
-        set(given);
+      const made = taskTable.input(prior.inputs[i], value, label, (given) => {
+        if (prior.inputs[i].exposure && !(given > 0)) say(`${prior.inputs[i].name} is the exposure and must be positive; got ${given}.`);
+        else set(given);
         showViews();
+        if (prior.inputs[i].exposure) loadTasks();
         changed();
       }, showViews);
-      made.size = 8;
+      if (!prior.inputs[i].levels) made.size = 8;
       return made;
     };
-    if (names.length > 1) {
+    if (axes.length > 1) {
       select("Show", task.view, [["line", "along one input"], ["map", "a map of two inputs"]], (value) => { task.view = value; });
-      select("along", task.axis, names.filter(([i]) => !isMap() || i !== task.second), (value) => { task.axis = Number(value); });
-      if (isMap()) select("and", task.second, names.filter(([i]) => i !== task.axis), (value) => { task.second = Number(value); });
+      select("along", task.axis, axes.filter(([i]) => !isMap() || i !== task.second), (value) => { task.axis = Number(value); });
+      if (isMap()) select("and", task.second, axes.filter(([i]) => i !== task.axis), (value) => { task.second = Number(value); });
     }
     for (const [i, name] of names.filter(([each]) => !isShown(each)).slice(0, MAX_FIXED)) {
-      parts.push(html("label", {}, `${name} = `, field(i, task.fixed[i], `${name} is`, (value) => { task.fixed[i] = value; })));
+      const role = prior.inputs[i].exposure ? " (exposure)" : prior.inputs[i].covariate ? " (of the task)" : "";
+      parts.push(html("label", {}, `${name}${role} = `, field(i, task.fixed[i], `${name} is`, (value) => { task.fixed[i] = value; })));
     }
     for (const [i, name] of names.filter(([each]) => isShown(each))) {
       const ends = ["low", "high"].map((end) => field(i, prior.inputs[i][end], `${name} ${end === "low" ? "from" : "to"}`, (value) => {
@@ -330,9 +337,12 @@ const newTask = (() => {
     const pick = (i) => {
       change(() => {
         task.readings = structuredClone(answer.tasks[i].readings);
+        const [first] = task.readings;
+        prior.inputs.forEach((each, j) => { if (first && each.covariate) task.fixed[j] = first.x[j]; });
         if (!prior.classes && answer.tasks[i].classes) task.classes = [...answer.tasks[i].classes];
       });
       showClasses();
+      showViews();
     };
     byId("pick").replaceChildren(...answer.tasks.map((each, i) => html("option", { value: i }, each.name)));
     byId("pick-row").hidden = answer.tasks.length < 2;

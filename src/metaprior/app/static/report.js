@@ -52,7 +52,7 @@
 
     prediction(svg, chart, width) {
       const f = charts.frame(svg, { width, height: height(width, 260), title: chart.title, x: chart.x, y: chart.y });
-      charts.band(f, chart.grid, chart.lower, chart.upper);
+      (chart.y.whole ? charts.steps : charts.band)(f, chart.grid, chart.lower, chart.upper);
       charts.line(f, chart.grid, chart.mean, "mean");
       charts.points(f, chart.held_back.x, chart.held_back.y, "held-back", 4);
       charts.points(f, chart.given.x, chart.given.y, "reading", 4.5);

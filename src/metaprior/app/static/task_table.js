@@ -22,12 +22,26 @@ const taskTable = (() => {
     return made;
   }
 
+  // A choice among the levels of a category, which are numbers to the server.
+  function choice(value, label, names, set) {
+    const select = html("select", { ariaLabel: label }, ...names.map((name, k) => html("option", { value: k }, name)));
+    select.value = value;
+    select.addEventListener("change", () => set(Number(select.value)));
+    return select;
+  }
+
+  // A field for a value of an input: a number, a date or a level.
+  function input(each, value, label, set, refuse) {
+    return each.levels ? choice(value, label, each.levels, set) : field(value, label, each.dates, set, refuse);
+  }
+
   // Show readings; `change(how)` runs a change of them, `remove(i)` removes one, `refuse` shows the table again.
   function show({ prior, task }, { change, remove, refuse }) {
-    const names = ["#", ...prior.inputs.map((each) => each.name), prior.output, "remove"];
+    const own = prior.inputs.map((each, j) => [each, j]).filter(([each]) => !each.covariate); // which are those of the task
+    const names = ["#", ...own.map(([each]) => each.name), prior.output, "remove"];
     const head = html("tr", {}, ...names.map((name) => html("th", { scope: "col" }, name)));
     const rows = task.readings.map((reading, i) => {
-      const cells = prior.inputs.map((each, j) => field(reading.x[j], `${each.name} of reading ${i + 1}`, each.dates,
+      const cells = own.map(([each, j]) => input(each, reading.x[j], `${each.name} of reading ${i + 1}`,
         (value) => change(() => { reading.x[j] = value; }, false), refuse));
       const button = html("button", { type: "button", ariaLabel: `Remove reading ${i + 1}` }, "×");
       button.addEventListener("click", () => remove(i));
@@ -41,12 +55,19 @@ const taskTable = (() => {
 
   function output(prior, task, reading, i, change, refuse) {
     const label = `${prior.output} of reading ${i + 1}`, set = (value) => change(() => { reading.y = value; }, false);
-    if (!prior.labels) return field(reading.y, label, false, set, refuse);
-    const select = html("select", { ariaLabel: label }, ...task.classes.map((name, k) => html("option", { value: k }, name)));
-    select.value = reading.y;
-    select.addEventListener("change", () => set(Number(select.value)));
-    return select;
+    if (prior.labels) return choice(reading.y, label, task.classes, set);
+    return field(reading.y, label, false, (value) => {
+      if (possible(prior, value) === value) return set(value);
+      const { lowest, highest } = prior.whole, ends = highest < 1e9 ? ` from ${lowest} to ${highest}` : `, ${lowest} or more`;
+      say(`${label} must be a whole number${ends}; got ${value}.`);
+      refuse();
+    }, refuse);
   }
 
-  return { field, show };
+  // The nearest value that the output can have: of counts and ranks a whole number.
+  function possible(prior, y) {
+    return prior.whole ? Math.min(Math.max(Math.round(y), prior.whole.lowest), prior.whole.highest) : y;
+  }
+
+  return { input, show, possible };
 })();
