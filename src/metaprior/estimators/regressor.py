@@ -65,8 +65,8 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
     likelihood : "gaussian", "student-t", "poisson", "negative-binomial" or "ordinal", default="gaussian"
         What y holds, given a latent function t: readings with Gaussian noise; readings with outliers, whose noise has
         Student's t distribution; counts of mean exp(t), negative binomial ones with more variance than Poisson's; or
-        ranks and scores, consecutive integers, each an interval of t plus standard normal noise. All but "gaussian" are
-        for hierarchical priors. Their posteriors are approximated by Gaussian ones.
+        ranks and scores, consecutive integers, each an interval of t plus standard normal noise. For all but "gaussian"
+        posteriors are approximated by Gaussian ones.
     exposure : str or int, optional
         Column of X, by name or number, with the exposure of counts, such as days of observation: the mean is the
         exposure times exp(t). It is no input of t, and must be no covariate or category.
@@ -104,9 +104,9 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         Repeat the fit without each of up to ten folds of target tasks, for `interval(..., method="conformal")`: bands
         whose coverage does not depend on whether the model is right. A band of 90% needs nine target tasks.
     covariates : str, int or sequence of them, optional
-        Columns of X, by name or number, that are constant within a task, such as the age of a patient. They shift and
-        bend the mean of a new task, or that of t, before its first reading, where held-out tasks show that this pays. A
-        missing value (NaN) stands for the average. In gradient training they are inputs like others.
+        Columns of X, by name or number, that are constant within a task, such as the age of a patient. They shift,
+        curve or bend the mean of a new task, or that of t, before its first reading, where the evidence and held-out
+        tasks show that this pays. A missing value (NaN) stands for the average. In gradient training they are inputs like others.
     categorical : str, int or sequence of them, optional
         Columns of X that hold categories. Those of data frames that are of type category, text or bool are recognized.
         Levels that the fit has not seen widen the band, and are named in a warning.
@@ -157,8 +157,8 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         For every input column a tuple of its levels, or None if it holds numbers. Empty if there are neither
         categories nor covariates. In tensors of `metaprior.botorch`, the place of a level is its code.
     covariate_weights_ : dict
-        Weights of priors with no covariates, with covariates that shift the mean ("shift"), and with covariates that
-        bend it too ("bend"), in the averaged prediction. Empty without covariates.
+        Weights of priors with no covariates, with covariates that shift the mean ("shift"), along smooth curves too
+        ("curved"), and that bend it too ("bend"), in the averaged prediction. Empty without covariates.
     feature_range_ : ndarray of shape (2, n_features_in_)
         Smallest and largest value of every input column in the tasks of environments with weight. Predictions at inputs
         that are outside by more than a tenth of the range warn with an `ExtrapolationWarning`.
