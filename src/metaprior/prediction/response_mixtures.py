@@ -12,11 +12,12 @@ import numpy as np
 from scipy.special import logsumexp
 
 from metaprior.checks import counted, is_number, warn_caller
+from metaprior.prediction import student_averages
 from metaprior.prediction.count_responses import NegativeBinomial, Poisson
 from metaprior.prediction.mixtures import GaussianMixture, as_levels
 from metaprior.prediction.rank_responses import Ordinal
 from metaprior.prediction.responses import Response
-from metaprior.prediction.robust_responses import SCALE_WEIGHTS, StudentT
+from metaprior.prediction.robust_responses import StudentT
 from metaprior.tasks.outcome_rules import Levels, Outcomes
 
 LARGEST_COUNT = 2.0**53  # integers from there on have gaps
@@ -143,13 +144,11 @@ class ResponseMixture:
         ndarray of shape points, or (len(probability), *points) for a sequence
         """
         levels = as_levels(probability)
-        if isinstance(self.response, StudentT):
-            return self._scale_mixture(self.response).quantile(probability)
         valid = np.asarray(np.isfinite(self.means).all(axis=0) & np.isfinite(self.variances).all(axis=0))
         found = np.full((levels.size, *valid.shape), np.nan)
         some = self._at(valid)
         for row, level in enumerate(levels.ravel().tolist()):
-            found[row, valid] = some._ranks(level) if isinstance(self.response, Ordinal) else some._counts(level)
+            found[row, valid] = some._quantiles(level)
         return found.reshape(levels.shape + valid.shape)
 
     def interval(self, coverage: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -204,6 +203,12 @@ class ResponseMixture:
         from_below = beyond - lower <= upper - inner
         return np.where(from_below, lower, inner), np.where(from_below, beyond, upper)
 
+    def _quantiles(self, level: float) -> np.ndarray:
+        if isinstance(self.response, StudentT):
+            arrays = (self.means, self.variances, self.parameters[..., 0], self.parameters[..., 1])
+            return student_averages.quantile(*arrays, self._weights, level)
+        return self._ranks(level) if isinstance(self.response, Ordinal) else self._counts(level)
+
     def _ranks(self, level: float) -> np.ndarray:
         assert isinstance(self.response, Ordinal)
         p = self.response.probabilities(self.means, self.variances, self._parameters)
@@ -241,15 +246,6 @@ class ResponseMixture:
             reached = self.cdf(middle) >= level
             upper, lower = np.where(reached, middle, upper), np.where(reached, lower, middle)
         return upper
-
-    def _scale_mixture(self, response: StudentT) -> GaussianMixture:
-        """Return Student's t as a mixture of Gaussians."""
-        variances = response.variances(self.variances, self._parameters)
-        means = np.broadcast_to(self.means, variances.shape)
-        log_weights = np.log(SCALE_WEIGHTS).reshape(-1, *(1,) * self.means.ndim) + self.latent._log_weights
-        shape = (len(variances) * len(self.means), *self.means.shape[1:])
-        log_weights = np.broadcast_to(log_weights, variances.shape).reshape(shape)
-        return GaussianMixture(means.reshape(shape), variances.reshape(shape), log_weights)
 
 
 def make_response(name: str, n_levels: int = 0, lowest: int = 0) -> Response:
