@@ -6,6 +6,8 @@ A bound that treats w as independent of t keeps precisions positive, too, but fi
 narrow and noise that is too large (10% of the readings off by 2: RMSE 3 to 9% larger, on validation draws).
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from scipy.special import gammaln, logsumexp, psi
 from scipy.stats import t as student
@@ -16,6 +18,9 @@ from metaprior.prediction.student_averages import FAR
 
 MAD = 1.4826  # standard deviation of a normal variable, in median absolute deviations
 LEAST_SHARE = 0.02  # of E[w] / sigma^2 that the precision of a reading has at least
+WIDE = 0.7  # standard deviation of t, in units of sigma sqrt(nu), from which on its nodes are too few
+RATE_STEP = 0.6
+LOG_RATES = np.arange(-28.0, 3.7, RATE_STEP)  # exp(-pi^2 / 0.6) is 7e-8
 CLIPPED = 4.0  # standard deviations at which readings are clipped to start from
 
 
@@ -47,22 +52,25 @@ class StudentT(Response):
     def expected(
         self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray, gradient: bool = False
     ) -> Expected:
-        """Return the expected logarithm, by Gauss-Hermite quadrature."""
+        """Return the expected logarithm, by Gauss-Hermite quadrature; where t is wide, over `LOG_RATES`."""
         log_sigma, nu = parameters[..., 0], np.exp(parameters[..., 1])
-        unit = (nu * np.exp(2.0 * log_sigma))[..., None]
-        error = y[..., None] - nodes_of(mean, variance)
-        square = error**2
+        error, own, unit = np.broadcast_arrays(y - mean, variance, nu * np.exp(2.0 * log_sigma))
+        found = _averages_over_t(error, own, unit)
+        wide = own > WIDE**2 * unit
+        if wide.any():
+            at_wide = (each[wide] for each in (error, own, unit))
+            for part, of_wide in zip(found, _averages_over_rates(*at_wide), strict=True):
+                part[wide] = of_wide
+        log_ratio, inverse, slope, curvature = found
+        precision = (nu + 1.0) * np.maximum(curvature, LEAST_SHARE * inverse)
         constant = gammaln(0.5 * (nu + 1.0)) - gammaln(0.5 * nu) - 0.5 * np.log(np.pi * nu) - log_sigma
-        log_ratio, weight = np.log1p(square / unit) @ NODE_WEIGHTS, (nu[..., None] + 1.0) / (unit + square)
-        curvature = (weight - 2.0 * weight**2 * square / (nu[..., None] + 1.0)) @ NODE_WEIGHTS
-        precision = np.maximum(curvature, LEAST_SHARE * (weight @ NODE_WEIGHTS))
         by_parameters = None
         if gradient:
-            pulled = (weight * square) @ NODE_WEIGHTS
+            pulled = (nu + 1.0) * (1.0 - unit * inverse)
             by_nu = 0.5 * nu * (psi(0.5 * (nu + 1.0)) - psi(0.5 * nu) - 1.0 / nu - log_ratio + pulled / nu)
             by_parameters = np.stack([pulled - 1.0, by_nu], axis=-1)
         value = constant - 0.5 * (nu + 1.0) * log_ratio
-        return Expected(value, (weight * error) @ NODE_WEIGHTS, precision, by_parameters)
+        return Expected(value, (nu + 1.0) * slope, precision, by_parameters)
 
     def log_density(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> np.ndarray:
         """Return log E[p(y | t)], over nodes of the precision of T; far out over nodes of t."""
@@ -112,3 +120,35 @@ def robust_std(y: np.ndarray) -> float:
         return 1.0
     spread = MAD * float(np.median(np.abs(y - np.median(y))))
     return spread or float(np.std(y)) or 1.0
+
+
+class Averages(NamedTuple):
+    """Averages over e ~ N(error, variance)."""
+
+    log_ratio: np.ndarray  # of log(1 + e^2 / unit)
+    inverse: np.ndarray  # of 1 / (unit + e^2)
+    slope: np.ndarray  # of e / (unit + e^2)
+    curvature: np.ndarray  # of the derivative of that by e
+
+
+def _averages_over_t(error: np.ndarray, variance: np.ndarray, unit: np.ndarray) -> Averages:
+    """Return averages by Gauss-Hermite quadrature."""
+    at = nodes_of(error, variance)
+    square, unit = at**2, unit[..., None]
+    inverse = 1.0 / (unit + square)
+    curvature = (inverse - 2.0 * inverse**2 * square) @ NODE_WEIGHTS
+    log_ratio = np.log1p(square / unit) @ NODE_WEIGHTS
+    return Averages(log_ratio, inverse @ NODE_WEIGHTS, (inverse * at) @ NODE_WEIGHTS, curvature)
+
+
+def _averages_over_rates(error: np.ndarray, variance: np.ndarray, unit: np.ndarray) -> Averages:
+    """Return averages by log(1 + q) = int (1 - exp(-r q)) exp(-r) / r dr, where that of exp(-r q) has a closed form.
+
+    Gauss-Hermite nodes are too far from each other for a peak much narrower than N(error, variance).
+    """
+    r, step = np.exp(LOG_RATES), RATE_STEP * np.exp(-np.exp(LOG_RATES))
+    total = unit[:, None] + 2.0 * r * variance[:, None]
+    left = np.exp(-r * error[:, None] ** 2 / total) * np.sqrt(unit[:, None] / total)  # E[exp(-r e^2 / unit)]
+    pull = left * r / total
+    curvature = (pull * (1.0 - 2.0 * r * error[:, None] ** 2 / total)) @ step
+    return Averages((1.0 - left) @ step, (left * r) @ step / unit, error * (pull @ step), curvature)
