@@ -12,7 +12,6 @@ others are predicted from a random half of their readings (`count_peers.py`).
 prior of the clean tasks, given contexts without the readings that are off. Validation draws start at 1000.
 """
 
-import itertools
 import time
 import warnings
 from collections.abc import Callable, Sequence

@@ -223,9 +223,10 @@ def test_quantiles_invert_the_distribution_function_of_a_mixture(nu):
 def test_probabilities_of_counts_under_a_wide_latent_function(mean, variance):
     t, weights = grid(mean, variance)
     for y in (0.0, 1.0, 3.0, 50.0):
-        given = [("poisson", np.zeros((1, 0)), stats.poisson(np.exp(t)))]
-        for r in (0.05, 2.0):
-            given.append(("negative-binomial", np.log([[r]]), stats.nbinom(r, r / (r + np.exp(t)))))
+        given = [
+            ("poisson", np.zeros((1, 0)), stats.poisson(np.exp(t))),
+            *(("negative-binomial", np.log([[r]]), stats.nbinom(r, r / (r + np.exp(t)))) for r in (0.05, 2.0)),
+        ]
         for name, parameters, distribution in given:
             expected = np.log(np.sum(weights * distribution.pmf(y)))
             found = response_of(name).log_density(np.array([y]), np.array([mean]), np.array([variance]), parameters)
@@ -240,3 +241,22 @@ def test_expected_logarithm_of_student_where_the_latent_function_is_wide(nu, rat
         expected = np.sum(weights * stats.t.logpdf(y - t, nu))
         found = response_of("student-t").expected(np.array([y]), np.zeros(1), np.array([ratio**2]), parameters)
         assert found.value == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["poisson", "negative-binomial"])
+def test_a_mean_of_counts_that_says_little_comes_with_a_warning(name):
+    means, variances = np.array([[0.0, 700.0, 1.0]]), np.array([[20.0, 100.0, 0.5]])
+    mixture = ResponseMixture(response_of(name), means, variances, PARAMETERS[name][None])
+    with pytest.warns(HeavyTailWarning, match="more than 1000 times their median at 2 points.*Use the median"):
+        mean = mixture.mean()
+    assert mean[1] == mixture.std()[1] == np.inf
+    assert np.isfinite(mixture.std()[[0, 2]]).all()
+    ordinary = ResponseMixture(mixture.response, means[:, 2:], variances[:, 2:], mixture.parameters)
+    assert ordinary.mean() == pytest.approx(np.exp(1.25))
+
+
+def test_moments_of_counts_given_a_known_rate():
+    response = response_of("poisson")
+    mean, variance = response.moments(np.array([720.0, 2.0]), np.zeros(2), np.zeros((1, 0)))
+    np.testing.assert_allclose(variance, [np.inf, np.exp(2.0)])
+    assert mean[0] == np.inf

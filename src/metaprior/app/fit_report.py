@@ -40,6 +40,7 @@ def report_facts(fitted: Fit, notes: Sequence[dict[str, str]] = ()) -> dict[str,
     facts = {
         "source": "a pipe" if fitted.is_pipe else str(tasks.source).rstrip("/").rpartition("/")[2],
         "labels": tasks.labels,
+        "outputs": meta.transfer_report().outputs,
         "target": fitted.target,
         "data": {**describe_data(tasks, sample, fitted.target), "charts": task_charts(tasks, sample, fitted.target)},
         "transfer": _transfer(meta.transfer_report()),

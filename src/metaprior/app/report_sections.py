@@ -5,7 +5,7 @@ from typing import Any
 
 from metaprior.app.report_html import Charts, date, number, paragraph, table
 from metaprior.checks import counted
-from metaprior.metrics import MEANINGS
+from metaprior.metrics import meaning_of
 
 MAX_CLASSES = 12  # that are listed
 LEGENDS = {
@@ -186,12 +186,14 @@ def _calibration(facts: dict[str, Any], charts: Charts) -> str:
         return text
     chart = held_out["chart"]
     names = list(held_out["scores"]["metaprior"])
-    rows = [(who, *(number(*score[name]) for name in names)) for who, score in held_out["scores"].items()]
+    rows = [(who, *(number(*score.get(name, (None,))) for name in names)) for who, score in held_out["scores"].items()]
     unit = f"the units of {facts['data']['columns']['y']}"
     meanings = [
         (
             name.replace("_", " "),
-            MEANINGS[name].replace("the units of y", unit).replace("the interval", "the 90% interval"),
+            meaning_of(name, facts["outputs"])
+            .replace("the units of y", unit)
+            .replace("the interval", "the 90% interval"),
         )
         for name in names
     ]

@@ -53,8 +53,10 @@ class _Counts(Response):
         """Return mean and variance of y: those of a log-normal rate, and of counts given it."""
         with np.errstate(over="ignore"):
             first = np.exp(mean + 0.5 * variance)
-            inflated = first**2 * np.exp(variance)  # E[rate^2]
-            return first, first + inflated * (1.0 + np.exp(-self._log_r(parameters))) - first**2
+            excess = np.expm1(variance) + np.exp(
+                variance - self._log_r(parameters)
+            )  # E[rate^2] / E[rate]^2 - 1 + 1 / r
+            return first, np.where(np.isinf(first), np.inf, first + np.where(np.isinf(first), 1.0, first) ** 2 * excess)
 
     def noise(self, mean: np.ndarray, parameters: np.ndarray) -> np.ndarray:
         """Return about the variance of log y given t."""
@@ -82,7 +84,8 @@ class _Counts(Response):
     def log_density(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> np.ndarray:
         """Return log E[p(y | t)], by quadrature around the mode of p(y | t) N(t).
 
-        Of small counts or a small r under a wide N(t) that is lopsided: evenly spaced nodes take the place of Gauss-Hermite's.
+        Of small counts or a small r under a wide N(t) that is lopsided: evenly spaced nodes take the place of those of
+        Gauss and Hermite.
         """
         y, mean, variance, log_r = np.broadcast_arrays(y, mean, variance, self._log_r(parameters))
         possible = (y >= 0.0) & (y == np.floor(y))

@@ -22,11 +22,14 @@ from metaprior.tasks.outcome_rules import Levels, Outcomes
 
 LARGEST_COUNT = 2.0**53  # integers from there on have gaps
 AT_ONCE = 2**21  # numbers of one quadrature
+ABSURD = 1000.0  # times the median, from which on users are told not to use the mean of counts
 HEAVY = 2.0  # degrees of freedom up to which Student's t has no variance
 
 
 class HeavyTailWarning(UserWarning):
-    """Given when a predictive distribution has no variance, so that its median takes the place of the mean."""
+    """Given when a mean says little: of readings without a variance, in place of which the median is given, and of
+    counts whose logarithmic rate is so uncertain that the mean is a thousand times the median.
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,9 +81,10 @@ class ResponseMixture:
     @cached_property
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
         means, variances = self.response.moments(self.means, self.variances, self._parameters)
-        mean = np.sum(self._weights * means, axis=0)
-        with np.errstate(invalid="ignore", over="ignore"):
-            return mean, np.sum(self._weights * (variances + (means - mean) ** 2), axis=0)
+        with np.errstate(invalid="ignore", over="ignore"):  # a mean may be infinite, which the variance then is, too
+            mean = np.sum(np.where(self._weights > 0.0, self._weights * means, 0.0), axis=0)
+            variance = np.sum(self._weights * (variances + (means - mean) ** 2), axis=0)
+        return mean, np.where(np.isinf(mean), np.inf, variance)
 
     @property
     def is_discrete(self) -> bool:
@@ -103,7 +107,10 @@ class ResponseMixture:
                 HeavyTailWarning,
             )
             return self.quantile(0.5)
-        return self._moments[0]
+        mean = self._moments[0]
+        if self.response.takes_exposure:
+            _warn_if_absurd(mean, self.latent)
+        return mean
 
     def variance(self) -> np.ndarray:
         """Return the variance of y, by the law of total variance."""
@@ -246,6 +253,20 @@ class ResponseMixture:
             reached = self.cdf(middle) >= level
             upper, lower = np.where(reached, middle, upper), np.where(reached, lower, middle)
         return upper
+
+
+def _warn_if_absurd(mean: np.ndarray, latent: GaussianMixture) -> None:
+    """Warn if the mean of counts is far from the middle of their distribution, or infinite."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        absurd = (mean > 1.0) & (np.log(mean) - latent.mean() > np.log(ABSURD))
+    if np.any(absurd):
+        warn_caller(
+            f"The predictive mean of counts is more than {ABSURD:g} times their median at "
+            f"{counted(int(np.sum(absurd)), 'point')}: the logarithm of the rate is so uncertain, with a standard "
+            f"deviation of up to {np.max(latent.std()[absurd]):.3g}, that a tiny chance of huge counts decides it. Use "
+            "the median, quantile(..., 0.5), and interval.",
+            HeavyTailWarning,
+        )
 
 
 def make_response(name: str, n_levels: int = 0, lowest: int = 0) -> Response:

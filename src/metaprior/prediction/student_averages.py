@@ -1,8 +1,8 @@
 """Student's t noise added to a Gaussian: y = t + sigma T, t ~ N(mean, variance), T with nu degrees of freedom.
 
-T is normal given its precision w ~ Gamma(nu / 2, nu / 2), so that densities and distribution functions of y are averages
-of normal ones over w. The trapezoid rule over log w converges exponentially: all these functions are analytic for
-|arg w| < pi / 2. Its ends depend on nu, whose tail reaches far for small nu, and on how far out y may be.
+T is normal given its precision w ~ Gamma(nu / 2, nu / 2), so that densities and distribution functions of y are
+averages of normal ones over w. The trapezoid rule over log w converges exponentially: all these functions are analytic
+for |arg w| < pi / 2. Its ends depend on nu, whose tail reaches far for small nu, and on how far out y may be.
 """
 
 from collections.abc import Callable, Iterator
