@@ -134,8 +134,8 @@ def _below(
         return below + 1j * density / np.sqrt(2.0 * np.pi)
 
     found = _averages(both, deviation, variances, log_sigma, log_nu, complex)
-    of_each = np.where(deviation > 0.0, 1.0 - found.real, found.real)
-    return np.sum(weights * of_each, axis=0), np.sum(weights * found.imag, axis=0)
+    of_each = np.where(deviation > 0.0, 1.0 - np.real(found), np.real(found))
+    return np.sum(weights * of_each, axis=0), np.sum(weights * np.imag(found), axis=0)
 
 
 def _averages(
