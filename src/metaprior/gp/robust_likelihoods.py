@@ -75,7 +75,8 @@ class StudentT(ResponseLikelihood):
         variances = variance[..., None] + unit * jnp.exp(-log_w)
         normal = -0.5 * ((y - mean)[..., None] ** 2 / variances + jnp.log(2.0 * math.pi * variances))
         near = jax.nn.logsumexp(normal + log_weights, axis=-1)
-        at_nodes = self.log_density(y[..., None], nodes_of(mean, variance))
+        at = nodes_of(mean, variance)
+        at_nodes = self.log_density(jnp.broadcast_to(y[..., None], at.shape), at)
         far = jax.nn.logsumexp(at_nodes + last_axis(np.log(NODE_WEIGHTS), y), axis=-1)
         return jnp.where(jnp.abs(y - mean) > FAR * jnp.sqrt(variance + unit), far, near)
 
