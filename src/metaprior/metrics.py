@@ -37,9 +37,10 @@ class Scores(Bunch):
     """
 
     def __repr__(self) -> str:
-        meanings = dict(MEANINGS)
+        meanings = {name: meaning_of(name, self.get("outputs", "readings")) for name in MEANINGS}
         if "nominal_coverage" in self:
-            meanings["coverage"] = f"share of readings inside the {self.nominal_coverage:.3g} interval"
+            interval = f"the {self.nominal_coverage:.3g} interval"
+            meanings["coverage"] = meanings["coverage"].replace("the interval", interval)
         rows = []
         for name in (*self.per_task, "calibration_error"):
             error = self.get(f"{name}_se", np.nan)  # NaN for a single task
@@ -49,6 +50,11 @@ class Scores(Bunch):
         table = [f"{name:<{first}}  {number:<{second}}  {meaning}" for name, number, meaning in rows]
         tasks = counted(self.n_tasks, "test task")
         return "\n".join([f"Means over {tasks} ± standard error; per_task has the values of each.", *table])
+
+
+def meaning_of(name: str, outputs: str = "readings") -> str:
+    """Return what a score means; `outputs` are readings, counts or ranks."""
+    return MEANINGS[name].replace("readings", outputs).replace("reading", outputs.removesuffix("s"))
 
 
 def root_mean_square_error(y: np.ndarray, mean: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:

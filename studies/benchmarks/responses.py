@@ -8,11 +8,10 @@
 score has the probability of its unit interval, the first and last that of all beyond. `counts` are seizures of patients
 (epil, MASS) and ticks on grouse chicks of a place (grouseticks, lme4). Half of the groups are the tasks of the fit, the
 others are predicted from a random half of their readings (`count_peers.py`).
-`outliers` are sinusoids with a tenth of the readings, of the fit and of contexts, off by 2. Validation draws start at
-1000.
+`outliers` are sinusoids with a tenth of the readings, of the fit and of contexts, off by 2. Their floor is the Gaussian
+prior of the clean tasks, given contexts without the readings that are off. Validation draws start at 1000.
 """
 
-import itertools
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -37,6 +36,7 @@ OUTLIER_METRICS = ("rmse", "seconds")
 LOWEST, HIGHEST = 3, 15  # coma score
 SHIFT, SHARE = 2.0, 0.1  # of outliers
 SIZES = (5, 10, 20)  # readings of a task, and of a context
+FLOOR = "gaussian, clean, without spoiled readings of the context"
 EPIL_COLUMNS, TICK_COLUMNS = ("period", "treated", "lbase", "lage"), ("year", "height")
 
 app = typer.Typer(help=__doc__, add_completion=False)
@@ -170,24 +170,34 @@ def outliers(out: Out, draws: Draws = 10, first_seed: FirstSeed = 0, resume: Res
     """Sinusoids with a tenth of the readings off by 2, and without: Student-t against the Gaussian likelihood."""
     table = ResultTable(out.with_suffix(".draws.csv"), ("readings", "scheme", "draw"), resume)
     for draw in range(first_seed, first_seed + draws):
-        for spoiled in (False, True):
-            for n, likelihood in itertools.product(SIZES, (GAUSSIAN, "student-t")):
-                tasks = sinusoids(n, draw)
-                tasks = with_outliers(tasks, draw) if spoiled else tasks
-                labels = {"readings": n, "scheme": f"{likelihood}, {'spoiled' if spoiled else 'clean'}", "draw": draw}
+        for n in SIZES:
+            clean = sinusoids(n, draw)
+            spoiled = with_outliers(clean, draw)
+            known = clean._replace(test=without_outliers(spoiled.test, clean.test))
+            schemes = [
+                (f"{likelihood}, {name}", likelihood, tasks)
+                for name, tasks in (("clean", clean), ("spoiled", spoiled))
+                for likelihood in (GAUSSIAN, "student-t")
+            ]
+            for scheme, likelihood, tasks in [*schemes, (FLOOR, GAUSSIAN, known)]:
+                labels = {"readings": n, "scheme": scheme, "draw": draw}
                 if labels not in table:
-                    meta, seconds = fit(likelihood, tasks, draw)
-                    with warnings.catch_warnings():
-                        warnings.simplefilter("ignore")  # contexts that a prior cannot explain, tails without variance
-                        scores = meta.evaluate(tasks.test)
-                    known = {name: scores[name] for name in ("rmse", "nll", "coverage")}
-                    _add(table, labels, {**known, "seconds": seconds})
+                    _add(table, labels, score_readings(likelihood, tasks, draw))
     frame, rows = table.frame(), []
     for n in SIZES:
         own = frame.query("readings == @n")
         means = summarize(own, "scheme", OUTLIER_METRICS, "rmse", "rmse_difference", ("nll", "coverage"))
         rows += [{"readings": n, **row} for row in means]
     write_csv(rows, out)
+
+
+def score_readings(likelihood: str, tasks: DrawnTasks, seed: int) -> dict[str, float]:
+    """Fit and score predictions of readings."""
+    meta, seconds = fit(likelihood, tasks, seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # contexts that a prior cannot explain, tails without variance
+        scores = meta.evaluate(tasks.test)
+    return {**{name: scores[name] for name in ("rmse", "nll", "coverage")}, "seconds": seconds}
 
 
 def sinusoids(n: int, seed: int) -> DrawnTasks:
@@ -209,6 +219,13 @@ def with_outliers(tasks: DrawnTasks, seed: int) -> DrawnTasks:
 
     tests = [TestTask(x, spoil(np.asarray(y)), *query) for x, y, *query in tasks.test]
     return DrawnTasks(spoil_all(tasks.source), spoil_all(tasks.target), tests)
+
+
+def without_outliers(spoiled: Sequence[TestTask], clean: Sequence[TestTask]) -> list[TestTask]:
+    """Return test tasks without the readings of their contexts that are off."""
+    kept = [np.asarray(test.y_context) == own.y_context for test, own in zip(spoiled, clean, strict=True)]
+    pairs = zip(kept, clean, strict=True)
+    return [test._replace(x_context=test.x_context[good], y_context=test.y_context[good]) for good, test in pairs]
 
 
 if __name__ == "__main__":

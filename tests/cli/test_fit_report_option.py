@@ -5,8 +5,10 @@ import os
 
 import pytest
 from running import call, words
+from typer.testing import CliRunner
 
 from metaprior import files, load
+from metaprior.cli import app
 
 COLUMNS = ["--task", "patient", "--x", "hours", "--y", "heart_rate", "--environment", "hospital", "--target", "south"]
 QUICK = ["--kernel", "rbf", "--mean", "constant", "--inference", "map", "--alpha", "0.5", "--steps", "5"]
@@ -76,6 +78,19 @@ def test_a_prior_outlives_a_report_that_cannot_be_made(folder, tmp_path, monkeyp
     assert "no report today" in words(result)
     assert prior.exists()
     assert not report.exists()
+
+
+def test_a_prior_outlives_any_error_in_its_report(folder, tmp_path, monkeypatch):
+    def broken(*_):
+        raise KeyError("a column")
+
+    monkeypatch.setattr("metaprior.app.fit_report.report_facts", broken)
+    prior, report = tmp_path / "prior.safetensors", tmp_path / "fit.html"
+    command = ("fit", folder / "patients.csv", *COLUMNS, *QUICK, "--out", prior, "--report", report)
+    result = CliRunner().invoke(app, list(map(str, command)))
+    assert isinstance(result.exception, KeyError)
+    assert f"Note: {prior} is written, {report} is not." in words(result)
+    assert prior.exists()
 
 
 def test_a_table_from_a_pipe(folder, tmp_path):

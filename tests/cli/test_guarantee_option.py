@@ -82,3 +82,10 @@ def test_refusals_name_the_option(folder, tmp_path):
     rows[["group", "x"]].to_csv(tables[1], index=False)
     result = call("predict", tmp_path / "labels.safetensors", *tables, "--guarantee", code=2)
     assert "--guarantee is for bands of readings; this prior predicts labels." in words(result)
+
+
+def test_a_report_of_a_prior_with_a_guarantee(tmp_path):
+    table, report = write_table(tmp_path / "tasks.csv", 14), tmp_path / "fit.html"
+    options = "--context", "3", "--guarantee", "--hold-out", "0.3", "--out", tmp_path / "prior", "--report", report
+    call("fit", table, *COLUMNS, *options)
+    assert "guaranteed coverage: share of readings inside the band with a guarantee" in report.read_text()

@@ -46,6 +46,15 @@ def test_tasks_are_split_as_by_evaluate(meta):
     assert meta.compare(tasks, context=3).scores["metaprior"].nll == expected.nll
 
 
+def test_a_prior_with_a_guarantee_has_a_column_that_others_lack():
+    tasks = PROBLEM.target_tasks(9, 5, 3)
+    meta = MetaGPRegressor(context=3, guarantee=True, random_state=0).fit(target_tasks=tasks)
+    shown = repr(meta.compare(TESTS)).splitlines()
+    assert shown[1].split() == ["rmse", "nll", "coverage", "guaranteed", "coverage"]
+    assert all(line.endswith(" -") for line in shown[3:6])
+    assert not shown[2].endswith(" -")
+
+
 def test_without_context_pooled_models_still_compare(meta):
     compared = meta.compare([([], [], test[2], test[3]) for test in TESTS])
     assert list(compared.scores) == ["metaprior", "mixed model", "hierarchical GP"]

@@ -10,7 +10,8 @@ from scipy import stats
 import metaprior
 from metaprior import LikelihoodHint, MetaGPRegressor
 from metaprior.prediction.response_mixtures import make_response
-from metaprior.tasks.outcome_rules import suggestion
+from metaprior.tasks.input_columns import Features
+from metaprior.tasks.outcome_rules import find_levels, suggestion
 
 PARAMETERS = {
     "student-t": np.log([0.2, 3.0]),
@@ -53,7 +54,7 @@ def test_predictions_go_together(fitted):
     predictive, central = task.predictive(QUERIES), (lower, upper)
     lower, upper = task.interval(QUERIES, 0.9)
     if meta.likelihood == "student-t":
-        np.testing.assert_array_equal((lower, upper), central)
+        np.testing.assert_allclose((lower, upper), central, rtol=1e-12)
     else:  # shorter, where the central interval holds more than it should
         assert ((lower == central[0]) | (upper == central[1])).all()
         assert ((lower >= central[0]) & (upper <= central[1])).all()
@@ -240,3 +241,49 @@ def test_guarantees_are_refused_with_other_likelihoods(likelihood):
     tasks = [(np.arange(4.0), np.array([0.0, 1.0, 2.0, 1.0])) for _ in range(4)]
     with pytest.raises(ValueError, match="guarantee=True is for Gaussian readings"):
         MetaGPRegressor(likelihood=likelihood, guarantee=True).fit(target_tasks=tasks)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "y", "message"),
+    [
+        ("ordinal", [1e25, 2e25, 3e25], r"y must hold ranks of at most 1e\+09 in size .*got 1e\+25. Code the levels"),
+        ("ordinal", [0.0, 1.0, 1e8], "it holds 3 of the 100000001 from 0 to 100000000, and 2 is never seen"),
+        ("poisson", [1.0, 2.0, 1e13], r"y must hold counts of at most 1e\+12 for .*got 1e\+13. Count in larger units"),
+        ("student-t", [1.0, 2.0, 1e300], r"y must be at most 1e\+100 in size .*got 1e\+300. Change its units"),
+    ],
+)
+def test_numbers_that_are_too_large_are_refused_at_once(likelihood, y, message):
+    with pytest.raises(ValueError, match=message):
+        MetaGPRegressor(likelihood=likelihood).fit(target_tasks=[(np.arange(3.0), np.array(y))] * 3)
+
+
+def test_levels_that_are_never_seen_are_named():
+    with pytest.warns(UserWarning, match="5 of the 9 levels from 0 to 8: 1, 3, 5, 7 .*some probability"):
+        assert find_levels(np.array([0.0, 2.0, 4.0, 6.0, 8.0])) == (0, 9)
+    assert find_levels(np.arange(5.0)) == (0, 5)
+
+
+def test_a_hint_at_counts_without_a_zero_leaves_ordinary_integers_alone():
+    rng, hinted = np.random.default_rng(0), []
+    for _ in range(20):
+        counts = rng.poisson(np.exp(3.0 + 0.9 * rng.normal(size=60))).astype(float)
+        hinted.append(suggestion(np.maximum(counts, 1.0)) is not None)
+    assert np.mean(hinted) > 0.7
+    for n in (60, 400):
+        readings = {
+            "heart rates": rng.normal(80.0, 12.0, n).clip(60, 120),
+            "ages": rng.uniform(18, 90, n),
+            "ages of all": 90.0 * rng.beta(1.1, 1.5, n) + 1.0,
+            "exam scores": 100.0 * rng.beta(5.0, 2.0, n) + 1.0,
+            "hard exam": 100.0 * rng.beta(2.0, 4.0, n) + 1.0,
+            "salaries": np.exp(10.5 + 0.6 * rng.normal(size=n)),
+            "systolic": rng.normal(125.0, 18.0, n),
+        }
+        assert {name: suggestion(np.round(y)) for name, y in readings.items()} == dict.fromkeys(readings)
+
+
+def test_an_exposure_of_categories_is_refused_wherever_it_is_checked():
+    features = Features(names=("x", "days"), count=2, exposure=1)
+    features.categories.levels = {1: {"one": 0, "two": 1}}
+    with pytest.raises(ValueError, match="query: 'days' is the exposure and must hold positive numbers; it holds"):
+        features.check_exposure(np.array([[0.0, 1.0]]), "query")

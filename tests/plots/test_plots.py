@@ -348,3 +348,25 @@ def test_a_prior_that_is_not_fitted_is_refused():
     for call in calls:
         with pytest.raises(NotFittedError):
             call(MetaGPRegressor())
+
+
+@pytest.mark.parametrize(("likelihood", "label"), [("poisson", "rate of y per unit of exposure"), ("ordinal", "level")])
+def test_prior_samples_of_counts_and_ranks_are_in_the_units_of_y(likelihood, label):
+    rng, tasks = np.random.default_rng(0), []
+    for _ in range(6):
+        x, days = rng.uniform(0, 4, 6), rng.integers(1, 6, 6)
+        rate = np.exp(3.0 + 0.3 * rng.normal() + 0.2 * np.sin(x))
+        counted = likelihood == "poisson"
+        y = rng.poisson(rate * days) if counted else np.clip(np.round(2.0 + rng.normal() + np.sin(x)), 0, 4)
+        tasks.append((np.column_stack([x, days]) if counted else x[:, None], y))
+    exposure = {"exposure": 1} if likelihood == "poisson" else {}
+    meta = MetaGPRegressor(likelihood=likelihood, random_state=0, **exposure).fit(target_tasks=tasks)
+    axes = plot_prior_samples(meta, x=np.linspace(0.5, 3.5, 20), n_samples=3)
+    assert label in axes.get_ylabel()
+    drawn = np.array([line.get_ydata() for line in axes.lines])
+    assert drawn.shape == (4, 20)
+    assert (drawn > 0).all()
+    if likelihood == "poisson":
+        assert 8.0 < np.median(drawn[-1]) < 40.0  # and not its logarithm
+    else:
+        assert (drawn <= 4).all()

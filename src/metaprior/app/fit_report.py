@@ -42,6 +42,7 @@ def report_facts(fitted: Fit, notes: Sequence[dict[str, str]] = ()) -> dict[str,
     facts = {
         "source": "a pipe" if fitted.is_pipe else str(tasks.source).rstrip("/").rpartition("/")[2],
         "labels": tasks.labels,
+        "outputs": meta.transfer_report().outputs,
         "target": fitted.target,
         "likelihood": None if tasks.labels else meta.likelihood,
         "data": {

@@ -5,7 +5,7 @@ from typing import Any
 
 from metaprior.app.report_html import Charts, date, number, paragraph, table
 from metaprior.checks import counted
-from metaprior.metrics import MEANINGS
+from metaprior.metrics import meaning_of
 
 MAX_CLASSES = 12  # that are listed
 LEGENDS = {
@@ -215,7 +215,9 @@ def _calibration(facts: dict[str, Any], charts: Charts) -> str:
     meanings = [
         (
             name.replace("_", " "),
-            MEANINGS[name].replace("the units of y", unit).replace("the interval", "the 90% interval"),
+            meaning_of(name, facts["outputs"])
+            .replace("the units of y", unit)
+            .replace("the interval", "the 90% interval"),
         )
         for name in names
     ]

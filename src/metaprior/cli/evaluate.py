@@ -117,7 +117,7 @@ class Evaluated(NamedTuple):
     compared: Any
     horizons: list[Any]
     per_task: Any  # a data frame
-    output: str  # a reading or a label
+    output: str  # a reading, label, count or rank
 
     @property
     def ours(self) -> Any:
@@ -151,7 +151,8 @@ def _evaluate_output(
 def _print_evaluated(each: Evaluated, short: bool) -> None:
     """Print the comparison, and the scores of the first tasks."""
     x = each.columns.x[0]
-    print_overall(figures_of(each.compared), each.columns.y, len(each.tests), each.compared.missing)
+    figures, outputs = figures_of(each.compared), f"{each.output}s"
+    print_overall(figures, each.columns.y, len(each.tests), each.compared.missing, outputs)
     print_guaranteed(each.ours)
     print_horizons(each.horizons, x, x in each.dates)
     _print_tasks(each.names, each.ours.per_task)

@@ -252,7 +252,7 @@ def _write_report(report: Path, prior: Path, fitted: Fit) -> None:
         content = fit_report(fitted, NOTES)
         with last_files():
             write(report, content)
-    except (ValueError, OSError, MemoryError):
+    except Exception:  # whatever it is, the prior is there, and its user should know
         print_note(f"{prior} is written, {report} is not.")
         raise
 

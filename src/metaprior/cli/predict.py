@@ -90,7 +90,9 @@ def predict(
     if as_json:
         print_result({"predictions": str(path), "rows": frame.astype(object).to_dict(orient="records")})
         return
-    _print_rows(frame, next(iter(columns)), coverage, meta.model_.guarantee if guarantee else None)
+    response = meta.model_.response
+    at_least = response is not None and response.discrete  # integers have gaps
+    _print_rows(frame, next(iter(columns)), coverage, meta.model_.guarantee if guarantee else None, at_least)
     rest = f" ({len(frame):,} rows, of which the first {SHOWN} are shown)" if len(frame) > SHOWN else ""
     out.print(f"Wrote {path}{rest}" + (f" and {plot}." if plot else "."), soft_wrap=True)
 
@@ -127,7 +129,7 @@ def _note_merged(tables: tuple[TableFile, ...], task: tuple[str, ...]) -> None:
                 print_note(f"{table} names {n_names:,} tasks in {columns}, which --one-task predicts as one.")
 
 
-def _print_rows(frame: Any, y: str | None, coverage: float, guarantee: Any) -> None:
+def _print_rows(frame: Any, y: str | None, coverage: float, guarantee: Any, at_least: bool) -> None:
     """Print the first predictions, and what they mean."""
     from metaprior.prediction.conformal import floored
 
@@ -144,7 +146,7 @@ def _print_rows(frame: Any, y: str | None, coverage: float, guarantee: Any) -> N
     if "mean" in frame:
         words = f"Mean and standard deviation (std) of a new reading in the units of {y}"
         if guarantee is None:
-            words += f"; it is between lower and upper with a probability of {coverage:.3g}."
+            words += f"; it is between lower and upper with a probability of {'at least ' * at_least}{coverage:.3g}."
         else:
             proven = floored(guarantee.proven(coverage))
             words += f". From lower to upper is a band with a guarantee: over new tasks it holds {coverage:.3g} of the "

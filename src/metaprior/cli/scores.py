@@ -24,10 +24,15 @@ def figures_of(compared: Any) -> dict[str, dict[str, dict[str, float]]]:
     return {"overall": of_all, "gains": {who: dict(gain) for who, gain in compared.gains.items()}}
 
 
-def print_overall(figures: dict[str, Any], y: str | None, n_tasks: int, missing: str = "") -> None:
-    """Print the means over tasks of all models, what they mean, and what the prior gains over each."""
+def print_overall(
+    figures: dict[str, Any], y: str | None, n_tasks: int, missing: str = "", outputs: str = "readings"
+) -> None:
+    """Print the means over tasks of all models, what they mean, and what the prior gains over each.
+
+    `outputs` are readings, labels, counts or ranks.
+    """
     from metaprior.estimators.comparison import gain_in_words, with_error
-    from metaprior.metrics import MEANINGS
+    from metaprior.metrics import meaning_of
 
     of_all = figures["overall"]
     names = [name for name in of_all["metaprior"] if not name.endswith("_se")]
@@ -37,7 +42,7 @@ def print_overall(figures: dict[str, Any], y: str | None, n_tasks: int, missing:
     print_table(("mean over tasks", *(name.replace("_", " ") for name in names)), rows)
     unit = f"the units of {y or 'y'}"
     meanings = "; ".join(
-        f"{name.replace('_', ' ')}: {MEANINGS[name].replace('the units of y', unit)}" for name in names
+        f"{name.replace('_', ' ')}: {meaning_of(name, outputs).replace('the units of y', unit)}" for name in names
     )
     meanings = meanings.replace("inside the interval", "inside the 90% interval")  # what `evaluate` computes
     out.print(f"{meanings}. ±: standard error over tasks.", soft_wrap=True)
@@ -124,9 +129,9 @@ def knows_classes(meta: Any, task: Any) -> bool:
 
 
 def print_held_out(held_out: dict[str, Any], y: str | None, outputs: str) -> None:
-    """Print the scores on held-out tasks; `outputs` are readings or labels."""
+    """Print the scores on held-out tasks; `outputs` are readings, labels, counts or ranks."""
     tasks = counted(held_out["tasks"], "held-out task")
     first = "the first " if held_out.get("which") == FIRST else ""
     words = f"{tasks} of the target, which the prior has not seen; {first}{held_out['context']} "
     out.print(f"{words}{outputs} of each (half, of shorter ones) as context:", soft_wrap=True)
-    print_overall(held_out, y, held_out["tasks"])
+    print_overall(held_out, y, held_out["tasks"], outputs=outputs)

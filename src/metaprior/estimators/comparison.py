@@ -68,10 +68,10 @@ class Comparison:
         return [gain_in_words(who, gain, self.scores[OURS].n_tasks) for who, gain in self.gains.items()]
 
     def __repr__(self) -> str:
-        names = [name for name in self.scores[OURS].per_task if name != "width"]
+        names = [name for name in self.scores[OURS].per_task if not name.endswith("width")]
         rows = [("", *(name.replace("_", " ") for name in names))]
         for who, score in self.scores.items():
-            rows.append((who, *(with_error(score[name], score[f"{name}_se"]) for name in names)))
+            rows.append((who, *(with_error(score.get(name), score.get(f"{name}_se")) for name in names)))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         table = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
         lines = [*(line.rstrip() for line in table), *self.sentences, *([self.missing] if self.missing else [])]
@@ -134,7 +134,10 @@ def score_model(model: Ensemble, tests: Sequence[TestTask], coverage: float) -> 
         lower, upper = predict_bands(model, tests, coverage)
         summary["guaranteed_coverage"] = interval_coverage(y, lower, upper, mask)
         summary["guaranteed_width"] = interval_width(lower, upper, mask)
-    return report(summary, float(coverage))
+    scores = report(summary, float(coverage))
+    if model.response is not None and model.response.discrete:
+        scores["outputs"] = "counts" if model.response.takes_exposure else "ranks"
+    return scores
 
 
 def has_contexts(tests: Sequence[TestTask]) -> bool:

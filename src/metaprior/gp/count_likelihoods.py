@@ -55,7 +55,7 @@ class Counts(ResponseLikelihood):
         at = nodes_of(t, std**2)
         squares = (at - mean[..., None]) ** 2 / variance[..., None]
         of_nodes = last_axis(0.5 * NODES**2 + np.log(NODE_WEIGHTS), t)
-        total = self.log_density(y[..., None], at) - 0.5 * squares + of_nodes
+        total = self.log_density(jnp.broadcast_to(y[..., None], at.shape), at) - 0.5 * squares + of_nodes
         return jax.nn.logsumexp(total, axis=-1) + jnp.log(std) - 0.5 * jnp.log(variance)
 
 

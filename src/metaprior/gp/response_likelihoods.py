@@ -69,7 +69,7 @@ class ResponseLikelihood(eqx.Module):
         t = nodes_of(mean, variance)
 
         def value(t: Array) -> Array:
-            return self.log_density(y[..., None], t)
+            return self.log_density(jnp.broadcast_to(y[..., None], t.shape), t)
 
         def slope(t: Array) -> Array:
             return jax.jvp(value, (t,), (jnp.ones_like(t),))[1]

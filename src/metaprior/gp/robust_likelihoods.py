@@ -22,8 +22,11 @@ from metaprior.gp.response_likelihoods import (
 )
 
 LEAST_SHARE = 0.02  # of E[w] / sigma^2 that the precision of a reading has at least, as in `robust_responses.py`
+WIDE = 0.7  # standard deviation of t, in units of sigma sqrt(nu), from which on its nodes are too few
+RATE_STEP = 0.6
+LOG_RATES = np.arange(-28.0, 3.7, RATE_STEP)
 FAR = 15.0  # standard deviations from which on a density is averaged over t, and not over w
-PRECISIONS = np.arange(-14.0, 8.1, 0.25)  # nodes of log w, in standard deviations from its mode
+PRECISIONS = np.arange(-30.0, 8.1, 0.25)  # nodes of log w, in standard deviations from its mode
 
 
 class StudentT(ResponseLikelihood):
@@ -52,9 +55,15 @@ class StudentT(ResponseLikelihood):
     def expected_of_t(self, y: Numbers, mean: Numbers, variance: Numbers) -> Expected:
         """Return E[log p(y | t)]; its curvature is negative at outliers, where a small precision replaces it."""
         value, slope, curvature = (average(part) for part in self.derivatives(y, mean, variance))
-        nu, error = jnp.exp(self.log_nu), y[..., None] - nodes_of(mean, variance)
-        weight = (nu + 1.0) / (nu * jnp.exp(2.0 * self.log_sigma) + error**2)
-        return Expected(value, slope, jnp.maximum(-curvature, LEAST_SHARE * average(weight)))
+        nu, error = jnp.exp(self.log_nu), y - mean
+        unit = jnp.broadcast_to(nu * jnp.exp(2.0 * self.log_sigma), error.shape)
+        inverse = average(1.0 / (unit[..., None] + (y[..., None] - nodes_of(mean, variance)) ** 2))
+        wide, at_center = variance > WIDE**2 * unit, self.log_density(y, y)
+        log_ratio, of_wide, pull, bend = _averages_over_rates(error, variance, unit)
+        value = jnp.where(wide, at_center - 0.5 * (nu + 1.0) * log_ratio, value)
+        slope = jnp.where(wide, (nu + 1.0) * pull, slope)
+        least = LEAST_SHARE * (nu + 1.0) * jnp.where(wide, of_wide, inverse)
+        return Expected(value, slope, jnp.maximum(jnp.where(wide, (nu + 1.0) * bend, -curvature), least))
 
     def log_average(self, y: Numbers, mean: Numbers, variance: Numbers) -> Numbers:
         """Return the log of the average density, over nodes of the precision w; far out over nodes of t."""
@@ -66,6 +75,19 @@ class StudentT(ResponseLikelihood):
         variances = variance[..., None] + unit * jnp.exp(-log_w)
         normal = -0.5 * ((y - mean)[..., None] ** 2 / variances + jnp.log(2.0 * math.pi * variances))
         near = jax.nn.logsumexp(normal + log_weights, axis=-1)
-        at_nodes = self.log_density(y[..., None], nodes_of(mean, variance))
+        at = nodes_of(mean, variance)
+        at_nodes = self.log_density(jnp.broadcast_to(y[..., None], at.shape), at)
         far = jax.nn.logsumexp(at_nodes + last_axis(np.log(NODE_WEIGHTS), y), axis=-1)
         return jnp.where(jnp.abs(y - mean) > FAR * jnp.sqrt(variance + unit), far, near)
+
+
+def _averages_over_rates(error: Latent, variance: Latent, unit: Latent) -> tuple[Latent, Latent, Latent, Latent]:
+    """Return what the function of this name in `robust_responses.py` does."""
+    r = last_axis(np.exp(LOG_RATES), error)
+    step = last_axis(RATE_STEP * np.exp(-np.exp(LOG_RATES)), error)
+    total, square = unit[..., None] + 2.0 * r * variance[..., None], error[..., None] ** 2
+    left = jnp.exp(-r * square / total) * jnp.sqrt(unit[..., None] / total)
+    pull = left * r / total
+    curvature = jnp.sum(pull * (1.0 - 2.0 * r * square / total) * step, axis=-1)
+    log_ratio, inverse = jnp.sum((1.0 - left) * step, axis=-1), jnp.sum(left * r * step, axis=-1) / unit
+    return log_ratio, inverse, error * jnp.sum(pull * step, axis=-1), curvature

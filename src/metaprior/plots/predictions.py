@@ -1,11 +1,11 @@
 """Plots of predictions: for one task given its context, and of the prior."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaprior.checks import check_integer, counted
+from metaprior.checks import check_integer, counted, draw_seed
 from metaprior.plots.class_predictions import draw_classes
 from metaprior.plots.grids import grid_over, prior_range
 from metaprior.plots.style import BAND, DIAGONAL, DOTS, LINE, POINTS, RINGS, legend, plot_posterior, resolve_axes, tidy
@@ -13,6 +13,8 @@ from metaprior.prediction.ensemble import predicts_labels
 from metaprior.tasks.input_columns import no_extrapolation_warnings
 from metaprior.tasks.labels import as_labels
 from metaprior.tasks.types import Task, as_inputs, as_numbers, as_task
+
+N_DRAWN = 2000  # functions, for the band of counts and ranks
 
 
 class Band(NamedTuple):
@@ -94,6 +96,8 @@ def plot_prior_samples(
 ) -> Any:
     """Plot noise-free functions drawn from the learned prior, with its mean and 90% band.
 
+    Of counts these are rates, for an exposure of one, and of ranks expected levels; the line is then the median.
+
     Parameters
     ----------
     meta : fitted MetaGPRegressor
@@ -122,20 +126,52 @@ def plot_prior_samples(
         raise ValueError("x is empty: there is nothing to draw at.")
     inputs = np.tile(meta.model_.members[0].scaling.x_mean, (len(grid), 1))
     inputs[:, column] = grid
-    prior = meta.adapt([], [])
-    samples = prior.sample(inputs, n_samples, latent=True, random_state=random_state)
+    if meta.features_.exposure is not None:
+        inputs[:, meta.features_.exposure] = 1.0
+    prior, response = meta.adapt([], []), meta.model_.response
+    in_units = None if response is None or not response.discrete else _expected_draws(prior, inputs, meta.model_)
+    if in_units is None:
+        samples = prior.sample(inputs, n_samples, latent=True, random_state=random_state)
+    else:
+        samples = in_units(check_integer("n_samples", n_samples, least=0), draw_seed(random_state))
     axes = resolve_axes(axes)
     for i, sample in enumerate(samples):
         label = counted(len(samples), "sample") if i == 0 else None
         axes.plot(grid, sample, color=POINTS, linewidth=1.0, alpha=0.7, label=label)
-    plot_posterior(axes, grid, prior.predictive(inputs, latent=True), np.empty(0), np.empty(0))
+    if in_units is None:
+        plot_posterior(axes, grid, prior.predictive(inputs, latent=True), np.empty(0), np.empty(0))
+    else:
+        lower, median, upper = np.quantile(in_units(N_DRAWN, 0), [0.05, 0.5, 0.95], axis=0)
+        axes.fill_between(grid, lower, upper, color=BAND, alpha=0.6, linewidth=0, label="90% band")
+        axes.plot(grid, median, color=LINE, linewidth=1.8, label="median")
     several = meta.n_features_in_ > 1
     axes.set_xlabel(f"input column {column} (the others at their mean)" if several else "x")
-    axes.set_ylabel("y, without noise")
+    axes.set_ylabel(_without_noise(response, meta.features_.exposure is not None))
     axes.set_title("The learned prior, before any observation", fontsize=11)
     axes.margins(x=0)
     legend(axes)
     return axes
+
+
+def _expected_draws(prior: Any, x: np.ndarray, model: Any) -> Callable[[int, int], np.ndarray]:
+    """Return a function that draws the expected counts or levels given the latent function, in the units of y."""
+    response, parameters = model.response, model.response_parameters
+
+    def expected(t: np.ndarray, drawn: np.ndarray, _: np.random.Generator) -> np.ndarray:
+        return response.moments(t, np.zeros_like(t), parameters[drawn][:, None])[0]
+
+    (latent,) = prior._joint(x, latent=True)
+    latent = latent._replace(observe=expected)
+    return lambda n, seed: latent.sample(n, np.random.default_rng(seed))
+
+
+def _without_noise(response: Any, exposed: bool) -> str:
+    """Return what a curve without noise is."""
+    if response is None or not response.discrete:
+        return "y, without noise"
+    if response.takes_exposure:
+        return "rate of y per unit of exposure" if exposed else "rate of y"
+    return "expected level of y"
 
 
 def _draw_readings(

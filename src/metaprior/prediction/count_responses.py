@@ -16,6 +16,8 @@ from metaprior.prediction.responses import EVEN, EVEN_STEP, EVEN_WEIGHTS, NODE_W
 LARGEST = 600.0  # exponent
 NARROW = 0.7 * EVEN_STEP  # a threshold this narrow, relative to t, is too narrow for the nodes of t
 NEWTON_STEPS = 12
+SMALL, WIDE = 2.0, 3.0  # counts or r up to which, and variances from which on, p(y | t) N(t) is lopsided
+EVENLY, NEGLIGIBLE, BEND = 120, 37.0, 6.0  # nodes; what may be left out; where p(y | t) bends
 
 
 class _Counts(Response):
@@ -51,8 +53,10 @@ class _Counts(Response):
         """Return mean and variance of y: those of a log-normal rate, and of counts given it."""
         with np.errstate(over="ignore"):
             first = np.exp(mean + 0.5 * variance)
-            inflated = first**2 * np.exp(variance)  # E[rate^2]
-            return first, first + inflated * (1.0 + np.exp(-self._log_r(parameters))) - first**2
+            excess = np.expm1(variance) + np.exp(
+                variance - self._log_r(parameters)
+            )  # E[rate^2] / E[rate]^2 - 1 + 1 / r
+            return first, np.where(np.isinf(first), np.inf, first + np.where(np.isinf(first), 1.0, first) ** 2 * excess)
 
     def noise(self, mean: np.ndarray, parameters: np.ndarray) -> np.ndarray:
         """Return about the variance of log y given t."""
@@ -78,7 +82,11 @@ class _Counts(Response):
         return np.where(y < 0.0, 0.0, np.where(np.isnan(mean), np.nan, np.minimum(found, 1.0)))
 
     def log_density(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> np.ndarray:
-        """Return log E[p(y | t)], by quadrature around the mode of p(y | t) N(t)."""
+        """Return log E[p(y | t)], by quadrature around the mode of p(y | t) N(t).
+
+        Of small counts or a small r under a wide N(t) that is lopsided: evenly spaced nodes take the place of those of
+        Gauss and Hermite.
+        """
         y, mean, variance, log_r = np.broadcast_arrays(y, mean, variance, self._log_r(parameters))
         possible = (y >= 0.0) & (y == np.floor(y))
         count, variance = np.where(possible, y, 0.0), np.maximum(variance, 1e-12)
@@ -94,8 +102,29 @@ class _Counts(Response):
         total = of_y - 0.5 * (at - mean[..., None]) ** 2 / variance[..., None] + 0.5 * NODES**2
         largest = np.max(total, axis=-1)
         inner = np.exp(total - largest[..., None]) @ NODE_WEIGHTS
-        found = largest + np.log(inner) + np.log(std) - 0.5 * np.log(variance)
+        found = np.asarray(largest + np.log(inner) + np.log(std) - 0.5 * np.log(variance))
+        lopsided = (np.minimum(np.log(count + 1e-9), log_r) <= np.log(SMALL)) & (variance > WIDE)
+        if lopsided.any():
+            found[lopsided] = self._evenly(*(each[lopsided] for each in (count, mean, variance, log_r, t)))
         return np.where(possible, found, np.where(np.isnan(y) | np.isnan(mean), np.nan, -np.inf))
+
+    def _evenly(
+        self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, log_r: np.ndarray, mode: np.ndarray
+    ) -> np.ndarray:
+        """Return log E[p(y | t)] by the trapezoid rule, between where p(y | t) N(t) is negligible on both sides.
+
+        The logarithm of p(y | t) rises by y per unit of t far to the left, and falls by r far to the right.
+        """
+        widest, r = NEGLIGIBLE**0.5 * np.sqrt(2.0 * variance), np.exp(np.minimum(log_r, LARGEST))
+        bend = np.log(y + 0.5) + np.maximum(-log_r, 0.0)
+        left = np.minimum(widest, np.maximum(mode - bend, 0.0) + NEGLIGIBLE / np.maximum(y, 1e-9) + BEND)
+        right = np.minimum(widest, np.maximum(bend - mode, 0.0) + NEGLIGIBLE / r + BEND)
+        share = (np.arange(EVENLY) + 0.5) / EVENLY
+        t = (mode - left)[:, None] + (left + right)[:, None] * share
+        total = self._conditional(y[:, None], t, log_r[:, None]) - 0.5 * (t - mean[:, None]) ** 2 / variance[:, None]
+        largest = total.max(axis=1)
+        inner = np.exp(total - largest[:, None]).sum(axis=1)
+        return largest + np.log(inner * (left + right) / EVENLY) - 0.5 * np.log(2.0 * np.pi * variance)
 
 
 class Poisson(_Counts):

@@ -12,20 +12,24 @@ import numpy as np
 from scipy.special import logsumexp
 
 from metaprior.checks import counted, is_number, warn_caller
+from metaprior.prediction import student_averages
 from metaprior.prediction.count_responses import NegativeBinomial, Poisson
 from metaprior.prediction.mixtures import GaussianMixture, as_levels
 from metaprior.prediction.rank_responses import Ordinal
 from metaprior.prediction.responses import Response
-from metaprior.prediction.robust_responses import SCALE_WEIGHTS, StudentT
+from metaprior.prediction.robust_responses import StudentT
 from metaprior.tasks.outcome_rules import Levels, Outcomes
 
 LARGEST_COUNT = 2.0**53  # integers from there on have gaps
 AT_ONCE = 2**21  # numbers of one quadrature
+ABSURD = 1000.0  # times the median, from which on users are told not to use the mean of counts
 HEAVY = 2.0  # degrees of freedom up to which Student's t has no variance
 
 
 class HeavyTailWarning(UserWarning):
-    """Given when a predictive distribution has no variance, so that its median takes the place of the mean."""
+    """Given when a mean says little: of readings without a variance, in place of which the median is given, and of
+    counts whose logarithmic rate is so uncertain that the mean is a thousand times the median.
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,9 +81,10 @@ class ResponseMixture:
     @cached_property
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
         means, variances = self.response.moments(self.means, self.variances, self._parameters)
-        mean = np.sum(self._weights * means, axis=0)
-        with np.errstate(invalid="ignore", over="ignore"):
-            return mean, np.sum(self._weights * (variances + (means - mean) ** 2), axis=0)
+        with np.errstate(invalid="ignore", over="ignore"):  # a mean may be infinite, which the variance then is, too
+            mean = np.sum(np.where(self._weights > 0.0, self._weights * means, 0.0), axis=0)
+            variance = np.sum(self._weights * (variances + (means - mean) ** 2), axis=0)
+        return mean, np.where(np.isinf(mean), np.inf, variance)
 
     @property
     def is_discrete(self) -> bool:
@@ -102,7 +107,10 @@ class ResponseMixture:
                 HeavyTailWarning,
             )
             return self.quantile(0.5)
-        return self._moments[0]
+        mean = self._moments[0]
+        if self.response.takes_exposure:
+            _warn_if_absurd(mean, self.latent)
+        return mean
 
     def variance(self) -> np.ndarray:
         """Return the variance of y, by the law of total variance."""
@@ -143,13 +151,11 @@ class ResponseMixture:
         ndarray of shape points, or (len(probability), *points) for a sequence
         """
         levels = as_levels(probability)
-        if isinstance(self.response, StudentT):
-            return self._scale_mixture(self.response).quantile(probability)
         valid = np.asarray(np.isfinite(self.means).all(axis=0) & np.isfinite(self.variances).all(axis=0))
         found = np.full((levels.size, *valid.shape), np.nan)
         some = self._at(valid)
         for row, level in enumerate(levels.ravel().tolist()):
-            found[row, valid] = some._ranks(level) if isinstance(self.response, Ordinal) else some._counts(level)
+            found[row, valid] = some._quantiles(level)
         return found.reshape(levels.shape + valid.shape)
 
     def interval(self, coverage: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -204,6 +210,12 @@ class ResponseMixture:
         from_below = beyond - lower <= upper - inner
         return np.where(from_below, lower, inner), np.where(from_below, beyond, upper)
 
+    def _quantiles(self, level: float) -> np.ndarray:
+        if isinstance(self.response, StudentT):
+            arrays = (self.means, self.variances, self.parameters[..., 0], self.parameters[..., 1])
+            return student_averages.quantile(*arrays, self._weights, level)
+        return self._ranks(level) if isinstance(self.response, Ordinal) else self._counts(level)
+
     def _ranks(self, level: float) -> np.ndarray:
         assert isinstance(self.response, Ordinal)
         p = self.response.probabilities(self.means, self.variances, self._parameters)
@@ -242,14 +254,19 @@ class ResponseMixture:
             upper, lower = np.where(reached, middle, upper), np.where(reached, lower, middle)
         return upper
 
-    def _scale_mixture(self, response: StudentT) -> GaussianMixture:
-        """Return Student's t as a mixture of Gaussians."""
-        variances = response.variances(self.variances, self._parameters)
-        means = np.broadcast_to(self.means, variances.shape)
-        log_weights = np.log(SCALE_WEIGHTS).reshape(-1, *(1,) * self.means.ndim) + self.latent._log_weights
-        shape = (len(variances) * len(self.means), *self.means.shape[1:])
-        log_weights = np.broadcast_to(log_weights, variances.shape).reshape(shape)
-        return GaussianMixture(means.reshape(shape), variances.reshape(shape), log_weights)
+
+def _warn_if_absurd(mean: np.ndarray, latent: GaussianMixture) -> None:
+    """Warn if the mean of counts is far from the middle of their distribution, or infinite."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        absurd = (mean > 1.0) & (np.log(mean) - latent.mean() > np.log(ABSURD))
+    if np.any(absurd):
+        warn_caller(
+            f"The predictive mean of counts is more than {ABSURD:g} times their median at "
+            f"{counted(int(np.sum(absurd)), 'point')}: the logarithm of the rate is so uncertain, with a standard "
+            f"deviation of up to {np.max(latent.std()[absurd]):.3g}, that a tiny chance of huge counts decides it. Use "
+            "the median, quantile(..., 0.5), and interval.",
+            HeavyTailWarning,
+        )
 
 
 def make_response(name: str, n_levels: int = 0, lowest: int = 0) -> Response:

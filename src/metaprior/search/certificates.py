@@ -54,7 +54,8 @@ def free_energy(fit: FamilyFit, environments: Sequence[Sequence[Task]]) -> float
     """Return the weighted free energy at the Gibbs hyper-posterior, in nats per reading: smaller is better.
 
     It is -log Z / n, where Z is the integral of p(theta) times the weighted evidence, by Laplace's approximation at the
-    mode of theta, and n the number of readings, weighted as their tasks are. NaN if no family that qualifies is there.
+    mode of theta, with the Hessian that the quasi-Newton method has found on its way there, and n the number of
+    readings, weighted as their tasks are. NaN if no family that qualifies is there.
     """
     values = []
     for name in WITHOUT_DATA:

@@ -108,6 +108,9 @@ class Features:
 
     def check_exposure(self, x: np.ndarray, where: str) -> None:
         """Raise unless the exposure of all rows is positive."""
+        if self.exposure in self.categories.levels and len(x):  # its values are codes
+            named = self.column_name(self.exposure)
+            raise ValueError(f"{where}: {named} is the exposure and must hold positive numbers; it holds categories.")
         if self.exposure is not None and not self.allow(x):
             found = x[:, self.exposure][~(x[:, self.exposure] > 0.0)][0]
             raise ValueError(
