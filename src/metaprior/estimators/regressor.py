@@ -106,7 +106,8 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
     covariates : str, int or sequence of them, optional
         Columns of X, by name or number, that are constant within a task, such as the age of a patient. They shift,
         curve or bend the mean of a new task, or that of t, before its first reading, where the evidence and held-out
-        tasks show that this pays. A missing value (NaN) stands for the average. In gradient training they are inputs like others.
+        tasks show that this pays. A missing value (NaN) stands for the average. In gradient training they are inputs
+        like others.
     categorical : str, int or sequence of them, optional
         Columns of X that hold categories. Those of data frames that are of type category, text or bool are recognized.
         Levels that the fit has not seen widen the band, and are named in a warning.
