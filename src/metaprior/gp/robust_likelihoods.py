@@ -81,7 +81,7 @@ class StudentT(ResponseLikelihood):
         return jnp.where(jnp.abs(y - mean) > FAR * jnp.sqrt(variance + unit), far, near)
 
 
-def _averages_over_rates(error: Latent, variance: Latent, unit: Latent) -> tuple[Latent, Latent, Latent, Latent]:
+def _averages_over_rates(error: Numbers, variance: Numbers, unit: Numbers) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     """Return what the function of this name in `robust_responses.py` does."""
     r = last_axis(np.exp(LOG_RATES), error)
     step = last_axis(RATE_STEP * np.exp(-np.exp(LOG_RATES)), error)
