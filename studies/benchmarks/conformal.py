@@ -245,26 +245,36 @@ def real(
     report(out)
 
 
-def real_row(labels: dict[str, Any]) -> dict[str, Any]:
-    """Fit and test one draw of a real environment, whose first test tasks become target tasks where more are wanted."""
+def real_tasks(name: str, n_wanted: int, draw: int) -> Any:
+    """Return a draw of a real environment, whose first test tasks become target tasks where more are wanted."""
     from dataclasses import replace
 
     from metaprior_studies.peers.tables import ENVIRONMENTS
 
-    environment, started = ENVIRONMENTS[labels["kind"]], time.time()
+    environment = ENVIRONMENTS[name]
     # The groups of the target are divided among target tasks and test tasks: at least five are tested.
     n_groups = environment.n_target + environment.n_test
-    n_target = min(labels["n_tasks"], n_groups - 5) if environment.n_drawn is None else labels["n_tasks"]
+    n_target = min(n_wanted, n_groups - 5) if environment.n_drawn is None else n_wanted
     n_test = environment.n_test if environment.n_drawn is not None else n_groups - n_target
     more = max(environment.n_drawn or 0, n_target)
-    tasks = replace(environment, n_target=n_target, n_test=n_test, n_drawn=more).draw(labels["draw"])
+    return replace(environment, n_target=n_target, n_test=n_test, n_drawn=more).draw(draw)
+
+
+def real_row(labels: dict[str, Any]) -> dict[str, Any]:
+    """Fit and test one draw of a real environment."""
+    return fitted_row(labels, real_tasks(labels["kind"], labels["n_tasks"], labels["draw"]))
+
+
+def fitted_row(labels: dict[str, Any], tasks: Any, **given: Any) -> dict[str, Any]:
+    """Fit and test the tasks of one draw, with the context that test tasks have."""
+    started = time.time()
     if highest_coverage(len(tasks.target)) < COVERAGE:
         nothing = dict.fromkeys((*Measured._fields, "width_ratio"), float("nan"))
         return {**labels, **nothing, "seconds": 0.0, "target": len(tasks.target), "test": len(tasks.test)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         n_context = len(tasks.test[0].y_context)
-        meta = MetaGPRegressor(context=n_context, guarantee=True, random_state=labels["draw"], progress=False)
+        meta = MetaGPRegressor(context=n_context, guarantee=True, random_state=labels["draw"], progress=False, **given)
         meta.fit(list(tasks.source), list(tasks.target))
         row = _row(labels, measure_bands(meta, tasks.test), started)
     return {**row, "target": len(tasks.target), "test": len(tasks.test)}

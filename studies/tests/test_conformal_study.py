@@ -1,9 +1,12 @@
 """The study of bands with a guarantee: kinds of tasks, a row of every command, and the means that it prints."""
 
 import conformal
+import conformal_responses
 import numpy as np
 import pandas as pd
 import pytest
+
+from metaprior.tasks.types import Task
 
 
 def test_kinds_are_what_they_are_called():
@@ -31,3 +34,13 @@ def test_a_certificate_is_compared_with_new_tasks():
     assert row["of"] == 6
     assert 0.0 <= row["bound"] <= 1.0
     assert 0.0 <= row["chance"] <= 1.0
+
+
+def test_a_draw_of_counts_gives_a_row(monkeypatch):
+    tasks = conformal.draw_tasks("gaussian", 24, np.random.default_rng(0))
+    counts = [Task(x[:4], np.floor(np.exp(y[:4]))) for x, y in tasks]
+    monkeypatch.setattr(conformal_responses, "epil", lambda: counts)
+    row = conformal_responses.response_row({"kind": "epil, poisson", "draw": 0})
+    assert (row["n_tasks"], row["target"], row["test"]) == (12, 12, 12)
+    assert 0.7 < row["own_coverage"] <= 1.0
+    assert row["coverage"] >= row["own_coverage"]

@@ -8,6 +8,8 @@ import pytest
 from running import call, words
 
 from metaprior import load, predict_frame
+from metaprior.cli.scores import print_guaranteed
+from metaprior.metrics import Scores
 
 COLUMNS = ["--task", "group", "--x", "x", "--y", "y"]
 
@@ -89,3 +91,57 @@ def test_a_report_of_a_prior_with_a_guarantee(tmp_path):
     options = "--context", "3", "--guarantee", "--hold-out", "0.3", "--out", tmp_path / "prior", "--report", report
     call("fit", table, *COLUMNS, *options)
     assert "guaranteed coverage: share of readings inside the band with a guarantee" in report.read_text()
+
+
+def write_responses(folder, likelihood, rng):
+    """Write tables of nine tasks to fit to, and of the contexts and queries of new ones; return options of the fit."""
+    rows = []
+    for task in range(14):
+        level = rng.normal()
+        for x, days in zip(rng.uniform(-1, 1, 7).tolist(), rng.integers(1, 6, 7).tolist(), strict=True):
+            rank = float(np.clip(np.round(13.0 + 2.0 * (level + x + rng.normal())), 3, 15))
+            y = float(rng.poisson(np.exp(0.5 * level + 0.5 * x) * days)) if likelihood == "poisson" else rank
+            rows.append((task, x, days, y))
+    table = pd.DataFrame(rows, columns=["group", "x", "days", "y"])
+    table = table if likelihood == "poisson" else table.drop(columns="days")
+    new = table[table["group"] >= 9]
+    table[table["group"] < 9].to_csv(folder / "tasks.csv", index=False)
+    new.to_csv(folder / "new.csv", index=False)
+    new[::2].to_csv(folder / "context.csv", index=False)
+    new[1::2].drop(columns="y").to_csv(folder / "query.csv", index=False)
+    return ["--likelihood", likelihood, *(["--exposure", "days"] if likelihood == "poisson" else [])]
+
+
+@pytest.mark.parametrize(("likelihood", "limits"), [("poisson", (0, np.inf)), ("ordinal", (3, 15))])
+def test_counts_and_ranks_have_bands_of_possible_integers(likelihood, limits, tmp_path):
+    options = write_responses(tmp_path, likelihood, np.random.default_rng(0))
+    prior, files = tmp_path / "prior.safetensors", [tmp_path / "context.csv", tmp_path / "query.csv"]
+    result = call("fit", tmp_path / "tasks.csv", *COLUMNS, *options, "--context", "3", "--guarantee", "--out", prior)
+    expected = "coverage of up to 0.9, from 9 held-out target tasks in 9 folds, 3 random readings of each as context"
+    assert f"Bands with a guarantee: {expected}." in words(result)
+    assert expected in words(call("info", prior))
+    result = call("predict", prior, *files, "--guarantee", "--out", tmp_path / "wide.csv")
+    assert "a band with a guarantee: over new tasks it holds 0.9 of the readings" in words(result)
+    call("predict", prior, *files, "--out", tmp_path / "own.csv")
+    wide, own = (pd.read_csv(tmp_path / name)[["lower", "upper"]] for name in ("wide.csv", "own.csv"))
+    assert (wide % 1 == 0).all(axis=None)
+    assert wide["lower"].min() >= limits[0]
+    assert wide["upper"].max() <= limits[1]
+    assert (wide["lower"] <= wide["upper"]).all()
+    assert (wide["upper"] - wide["lower"]).sum() > (own["upper"] - own["lower"]).sum()
+    figures = json.loads(call("evaluate", prior, tmp_path / "new.csv", "--json").stdout)
+    assert 0.8 < figures["guaranteed_coverage"] <= 1.0
+
+
+def test_a_band_without_own_width_is_told_by_its_own(capsys):
+    """Ranks that are certain have own intervals of a single level."""
+    known = {
+        "guaranteed_coverage": 1.0,
+        "guaranteed_coverage_se": 0.0,
+        "guaranteed_width": 2.0,
+        "nominal_coverage": 0.9,
+    }
+    print_guaranteed(Scores(**known, width=0.0))
+    assert "100 ± 0%; its width is 2." in capsys.readouterr().out
+    print_guaranteed(Scores(**known, width=0.5))
+    assert "100 ± 0%; it is 4 times as wide." in capsys.readouterr().out

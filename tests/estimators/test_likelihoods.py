@@ -236,13 +236,6 @@ def test_values_suggest_a_likelihood():
         MetaGPRegressor(alpha=0.0, random_state=0).fit(target_tasks=tasks)
 
 
-@pytest.mark.parametrize("likelihood", ["student-t", "poisson", "negative-binomial", "ordinal"])
-def test_guarantees_are_refused_with_other_likelihoods(likelihood):
-    tasks = [(np.arange(4.0), np.array([0.0, 1.0, 2.0, 1.0])) for _ in range(4)]
-    with pytest.raises(ValueError, match="guarantee=True is for Gaussian readings"):
-        MetaGPRegressor(likelihood=likelihood, guarantee=True).fit(target_tasks=tasks)
-
-
 @pytest.mark.parametrize(
     ("likelihood", "y", "message"),
     [

@@ -57,9 +57,11 @@ def print_guaranteed(scores: Any) -> None:
     if "guaranteed_coverage" not in scores:
         return
     inside = f"{100 * scores.guaranteed_coverage:.3g} ± {100 * scores.guaranteed_coverage_se:.2g}%"
-    ratio = scores.guaranteed_width / scores.width
+    wide = f"its width is {scores.guaranteed_width:.3g}"  # if that of the model is none: a rank that is certain
+    if scores.width > 0.0:
+        wide = f"it is {scores.guaranteed_width / scores.width:.3g} times as wide"
     band = f"Inside the {scores.nominal_coverage:.0%} band with a guarantee"
-    out.print(f"{band}: {inside}; it is {ratio:.3g} times as wide.", soft_wrap=True)
+    out.print(f"{band}: {inside}; {wide}.", soft_wrap=True)
 
 
 def hold_out(sizes: Sequence[int], share: float, order: Sequence[int]) -> tuple[list[int], list[int]]:

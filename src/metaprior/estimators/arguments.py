@@ -126,9 +126,6 @@ def _check_likelihood(meta: Any) -> None:
     if meta.exposure is not None and meta.likelihood not in COUNTS:
         counts = " or ".join(str(Argument("likelihood", name)) for name in COUNTS)
         raise ValueError(Message(Argument("exposure"), f" is for counts, {counts}; got {given}."))
-    if meta.guarantee and meta.likelihood != "gaussian":
-        only = " is for Gaussian readings: bands of counts, ranks and outliers have no guarantee yet; got "
-        raise ValueError(Message(Argument("guarantee", True), only, given, "."))
 
 
 def check_context_size(context: Any, environments: NamedEnvironments) -> None:

@@ -48,7 +48,8 @@ def make_guarantee(
     """Fit without each fold of target tasks, and score its tasks.
 
     A fit without a fold is the whole fit: standardization, search, averaging and calibration. What it has to say of
-    the tasks that it shares with the fit of all tasks has been said, so its warnings are left out.
+    the tasks that it shares with the fit of all tasks has been said, so its warnings are left out. So are those of
+    posteriors of held-out tasks that are inexact: scores are valid as long as new tasks get theirs in the same way.
     """
     rng, rule = np.random.default_rng(draw_seed(meta.random_state)), as_context_rule(meta.context)
     place = environments.target
@@ -65,7 +66,7 @@ def make_guarantee(
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 fitted = fit_prior(quiet, environments._replace(tasks=every), tests, patience, None)
-            scored = held_out_scores(fitted.model, [splits[i] for i in np.sort(own).tolist()])
+                scored = held_out_scores(fitted.model, [splits[i] for i in np.sort(own).tolist()])
             folds.append(Fold(fitted.model, *scored, fitted.family, fitted.dtype))
             if move is not None:
                 move(len(folds), counted(len(own), "task"))

@@ -102,7 +102,8 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         A number alone is drawn at random.
     guarantee : bool, default=False
         Repeat the fit without each of up to ten folds of target tasks, for `interval(..., method="conformal")`: bands
-        whose coverage does not depend on whether the model is right. A band of 90% needs nine target tasks.
+        whose coverage does not depend on whether the model is right. A band of 90% needs nine target tasks. Those of
+        counts and ranks are integers.
     covariates : str, int or sequence of them, optional
         Columns of X, by name or number, that are constant within a task, such as the age of a patient. They shift,
         curve or bend the mean of a new task, or that of t, before its first reading, where the evidence and held-out

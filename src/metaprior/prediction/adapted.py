@@ -103,7 +103,7 @@ class _Regression(Adapted):
         method : "model" or "conformal", default="model"
             "model" is the central interval of the predictive distribution. "conformal" is an interval whose coverage
             does not depend on whether the model is right, for priors fitted with `guarantee=True`: see "Bands with a
-            guarantee" in the documentation.
+            guarantee" in the documentation. Both are integers for counts and ranks.
 
         Returns
         -------

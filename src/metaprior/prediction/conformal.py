@@ -4,6 +4,7 @@ Tasks are exchangeable, readings of one task are not. So each of K held-out task
 readings, and what is missing to one lies at infinity: Lee, Barber and Willett (arXiv 2306.06342), after Dunn,
 Wasserman and Ramdas (arXiv 1809.07441). Every task is predicted by a prior whose whole fit has not seen it, and bands
 are made from the same priors: Barber, Candes, Ramdas and Tibshirani (2021), "Predictive inference with the jackknife+".
+Scores of readings are distances in units of the model's own band. Those of counts and ranks are in `integer_bands.py`.
 """
 
 import math
@@ -13,8 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metaprior.checks import Argument, Message, check_choice, counted, is_number
-from metaprior.prediction.batches import Posteriors, pad_rows, predict_rows, read_tests
+from metaprior.prediction.batches import Posteriors, components, pad_rows, predict_rows, read_tests
 from metaprior.prediction.ensemble import Ensemble
+from metaprior.prediction.integer_bands import combine_integers, integer_scores
 from metaprior.tasks.context_rules import ContextRule
 from metaprior.tasks.padding import Ragged
 from metaprior.tasks.types import TestTask
@@ -23,6 +25,7 @@ METHODS = ("model", "conformal")  # of an interval
 OWN_BAND = (0.05, 0.5, 0.95)  # the quantiles that scores are relative to
 MAX_SCORES = 500  # of a fold; more are rounded up to as many, which widens bands a little
 CHUNK_NUMBERS = 2**22  # of ends that are sorted at once
+CHUNK_ROWS = 2048  # of counts and ranks: their quadratures have up to 57 nodes for each component of each row
 ROUNDING = 1e-9  # of masses, in tasks
 
 
@@ -128,9 +131,13 @@ def held_out_scores(model: Ensemble, tests: Sequence[Sequence[TestTask]]) -> tup
     The splits of a task have equal shares of it, and so have the queries of a split.
     """
     splits = [split for of_task in tests for split in of_task]
-    bands = predict_rows(*read_tests(model, splits), own_band)
-    with np.errstate(over="ignore"):
-        scores = score(np.concatenate([split.y_query for split in splits]), bands)
+    y = np.concatenate([split.y_query for split in splits])
+    if predicts_integers(model):
+        scores = predict_rows(*read_tests(model, splits), lambda predictive, rows: integer_scores(predictive, y[rows]))
+    else:
+        bands = predict_rows(*read_tests(model, splits), own_band)
+        with np.errstate(over="ignore"):
+            scores = score(y, bands)
     shares = [1.0 / (len(of_task) * len(split.y_query)) for of_task in tests for split in of_task]
     weights = np.repeat(shares, [len(split.y_query) for split in splits])
     return rounded_up(np.minimum(scores, np.finfo(np.float64).max), weights)
@@ -154,6 +161,8 @@ def conformal_band(posteriors: Posteriors, queries: Ragged, coverage: Any) -> np
     """Return the ends of the bands with a guarantee at all query rows, (2, rows)."""
     guarantee: Guarantee = posteriors.model.guarantee
     mass = guarantee.mass(coverage)
+    if predicts_integers(posteriors.model):
+        return _integer_band(posteriors, queries, guarantee.folds, mass)
     bands = np.stack(
         [
             predict_rows(Posteriors(fold.model, posteriors.x, posteriors.y, posteriors.dtype), queries, own_band)
@@ -161,6 +170,28 @@ def conformal_band(posteriors: Posteriors, queries: Ragged, coverage: Any) -> np
         ]
     )
     return combine(bands, guarantee.folds, mass)
+
+
+def predicts_integers(model: Ensemble) -> bool:
+    """Return whether a prior predicts counts or ranks."""
+    return model.response is not None and model.response.discrete
+
+
+def _integer_band(posteriors: Posteriors, queries: Ragged, folds: Sequence[Fold], mass: float) -> np.ndarray:
+    """Return the ends of the bands of counts and ranks, (2, rows), computed for some rows at a time."""
+    ends = np.empty((2, queries.n_rows))
+    for first in range(0, queries.n_rows, CHUNK_ROWS):
+        rows = slice(first, min(first + CHUNK_ROWS, queries.n_rows))
+        inner = np.clip(queries.starts, rows.start, rows.stop)
+        some = Ragged.of_rows(queries.rows[rows], np.diff(inner))
+        predictives = []
+        for fold in folds:
+            own = Posteriors(fold.model, posteriors.x, posteriors.y, posteriors.dtype)
+            means, variances, *log_weights = predict_rows(own, some, components)
+            weights = log_weights[0] if log_weights else np.log(fold.model.component_weights)
+            predictives.append(fold.model.predictive(means, variances, weights, latent=False))
+        ends[:, rows] = combine_integers(predictives, folds, mass)
+    return ends
 
 
 def predict_bands(model: Ensemble, tests: Sequence[TestTask], coverage: Any) -> np.ndarray:

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from typing import ClassVar
 
 import numpy as np
-from scipy.special import betainc, expit, gammaln, ndtr, pdtr, polygamma, psi
+from scipy.special import betainc, expit, gammaln, log_ndtr, ndtr, pdtr, polygamma, psi
 
 from metaprior.prediction.responses import EVEN, EVEN_STEP, EVEN_WEIGHTS, NODE_WEIGHTS, NODES, Expected, Response, Start
 
@@ -18,6 +18,8 @@ NARROW = 0.7 * EVEN_STEP  # a threshold this narrow, relative to t, is too narro
 NEWTON_STEPS = 12
 SMALL, WIDE = 2.0, 3.0  # counts or r up to which, and variances from which on, p(y | t) N(t) is lopsided
 EVENLY, NEGLIGIBLE, BEND = 120, 37.0, 6.0  # nodes; what may be left out; where p(y | t) bends
+FAR_STEPS = 40  # of Newton's method, far from the mean
+LEAST_VARIANCE = 1e-12  # of t
 
 
 class _Counts(Response):
@@ -40,6 +42,10 @@ class _Counts(Response):
     @abstractmethod
     def _slopes(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the derivative of log p(y | t), and minus the second one."""
+
+    @abstractmethod
+    def _half_deviance(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> np.ndarray:
+        """Return the largest log p(y | t) of any t, less that of this t; never negative."""
 
     def start(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> Start:
         """Return log(y + 1/2), with the variance of a logarithmic count."""
@@ -81,6 +87,30 @@ class _Counts(Response):
             known |= some
         return np.where(y < 0.0, 0.0, np.where(np.isnan(mean), np.nan, np.minimum(found, 1.0)))
 
+    def log_far_tail(
+        self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray, upper: bool
+    ) -> np.ndarray:
+        """Return about log P(Y >= y), or log P(Y <= y), of counts far from the mean on that side, however small.
+
+        It is that of a normal variable at the root of the deviance, that of y given t and of t, at the t that has the
+        least. So it is the smaller the farther out y is.
+        """
+        log_r, variance = self._log_r(parameters), np.maximum(variance, LEAST_VARIANCE)
+        t = self._mode(y, mean, variance, log_r, FAR_STEPS)
+        return log_ndtr(-np.sqrt(2.0 * self._half_deviance(y, t, log_r) + (t - mean) ** 2 / variance))
+
+    def _mode(
+        self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, log_r: np.ndarray, n_steps: int
+    ) -> np.ndarray:
+        """Return the mode of p(y | t) N(t), a concave function, by Newton's method from near it."""
+        noise = 1.0 / (y + 0.5) + np.exp(-log_r)
+        t = (mean * noise + np.log(y + 0.5) * variance) / (noise + variance)
+        for _ in range(n_steps):
+            slope, curvature = self._slopes(y, t, log_r)
+            step = (slope - (t - mean) / variance) / (curvature + 1.0 / variance)
+            t = t + np.clip(step, -3.0, 3.0)
+        return t
+
     def log_density(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> np.ndarray:
         """Return log E[p(y | t)], by quadrature around the mode of p(y | t) N(t).
 
@@ -89,13 +119,8 @@ class _Counts(Response):
         """
         y, mean, variance, log_r = np.broadcast_arrays(y, mean, variance, self._log_r(parameters))
         possible = (y >= 0.0) & (y == np.floor(y))
-        count, variance = np.where(possible, y, 0.0), np.maximum(variance, 1e-12)
-        noise = 1.0 / (count + 0.5) + np.exp(-log_r)
-        t = (mean * noise + np.log(count + 0.5) * variance) / (noise + variance)
-        for _ in range(NEWTON_STEPS):  # of a concave function, from near its mode
-            slope, curvature = self._slopes(count, t, log_r)
-            step = (slope - (t - mean) / variance) / (curvature + 1.0 / variance)
-            t = t + np.clip(step, -3.0, 3.0)
+        count, variance = np.where(possible, y, 0.0), np.maximum(variance, LEAST_VARIANCE)
+        t = self._mode(count, mean, variance, log_r, NEWTON_STEPS)
         std = 1.0 / np.sqrt(self._slopes(count, t, log_r)[1] + 1.0 / variance)
         at = t[..., None] + std[..., None] * NODES
         of_y = self._conditional(count[..., None], at, log_r[..., None])
@@ -162,6 +187,10 @@ class Poisson(_Counts):
         rate = np.exp(np.minimum(t, LARGEST))
         return y - rate, rate
 
+    def _half_deviance(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> np.ndarray:
+        less = np.log(np.maximum(y, 1.0)) - t  # y log(y / m) - y + m, without the difference of large numbers
+        return np.where(y > 0.0, y * np.maximum(less + np.expm1(-less), 0.0), np.exp(np.minimum(t, LARGEST)))
+
     def draw(self, t: np.ndarray, parameters: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Draw counts given t."""
         return rng.poisson(np.exp(np.minimum(t, 40.0))).astype(np.float64)
@@ -209,6 +238,11 @@ class NegativeBinomial(_Counts):
     def _slopes(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         share, total = expit(t - log_r), y + np.exp(log_r)
         return y - total * share, total * share * (1.0 - share)
+
+    def _half_deviance(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> np.ndarray:
+        r, count, share = np.exp(log_r), np.maximum(y, 1.0), np.logaddexp(0.0, log_r - t)  # log(1 + r / m)
+        of_many = (y + r) * (share - np.log1p(r / count)) - r * (np.log(count) - t)
+        return np.maximum(np.where(y > 0.0, of_many, r * np.logaddexp(0.0, t - log_r)), 0.0)
 
     def draw(self, t: np.ndarray, parameters: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Draw counts given t."""

@@ -119,6 +119,13 @@ class Ordinal(Response):
         found = ndtr((upper - mean) / np.sqrt(1.0 + variance))
         return np.where(np.floor(y) < self.lowest, 0.0, found)
 
+    def log_far_tail(
+        self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray, upper: bool
+    ) -> np.ndarray:
+        """Return log P(Y >= y), or log P(Y <= y), however small."""
+        lower, higher = self._ends(y, parameters)
+        return log_ndtr((mean - lower if upper else higher - mean) / np.sqrt(1.0 + variance))
+
     def probabilities(self, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> np.ndarray:
         """Return the probabilities of all levels, (levels, ...)."""
         cuts = np.moveaxis(self.cuts(parameters), -1, 0)
