@@ -40,6 +40,22 @@ def test_scores_are_those_of_evaluate_and_gains_are_paired(meta):
     assert all(sentence in shown for sentence in compared.sentences)
 
 
+def test_the_mixed_model_is_what_users_would_fit():
+    """Lines that fan out from one point: intercept and slope at the mean of x are almost the same number.
+
+    An ordinary mixed model, with correlated intercept and slope, has an RMSE of 0.69; without the correlation, 1.0.
+    """
+
+    def draw(n_tasks, rng):
+        t, u, v = rng.uniform(0, 10, (n_tasks, 5)), *rng.normal(size=(2, n_tasks, 1))
+        y = 5 + 0.3 * u + (1 + 0.5 * v) * t + 0.5 * rng.normal(size=t.shape)
+        return [(t[i, :, None], y[i]) for i in range(n_tasks)]
+
+    rng = np.random.default_rng(0)
+    meta = MetaGPRegressor(alpha=0.0, random_state=0).fit(target_tasks=draw(40, rng))
+    assert meta.compare(draw(100, rng), context=2).scores["mixed model"].rmse < 0.8
+
+
 def test_tasks_are_split_as_by_evaluate(meta):
     tasks = PROBLEM.target_tasks(4, 9, 5)
     expected = meta.evaluate(tasks, context=3)

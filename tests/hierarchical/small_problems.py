@@ -11,7 +11,8 @@ from metaprior.hierarchical.modes import CommonCurve, with_curve
 from metaprior.tasks.types import Task
 
 FEATURES = [Parts(smooth=True, features=True, environment=own) for own in (False, True)]
-ALL_PARTS = [Parts(*flags) for flags in product([False, True], repeat=3)] + FEATURES
+CORRELATED = [Parts(correlated=True), Parts(smooth=True, curve=True, environment=True, correlated=True)]
+ALL_PARTS = [Parts(*flags) for flags in product([False, True], repeat=3)] + FEATURES + CORRELATED
 SIZES = (1, 3, 7, 2, 3, 6)
 COUNTS = np.array([1.0, 0.4, 1.0, 2.5, 0.1, 1.0])
 IS_TARGET = np.array([0.0, 1.0, 0.0, 1.0, 1.0, 0.0])

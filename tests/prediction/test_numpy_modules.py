@@ -28,6 +28,7 @@ from metaprior.tasks.class_rules import ClassRules
 
 RNG = np.random.default_rng(0)
 PARTS = [Parts(*flags) for flags in itertools.product([False, True], repeat=4) if flags[0] or not flags[1]]
+PARTS += [Parts(correlated=True), Parts(smooth=True, curve=True, environment=True, correlated=True)]
 ONLY_NUMPY = """
 import sys
 class Refuse:

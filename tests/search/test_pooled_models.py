@@ -1,9 +1,11 @@
-"""The mixed model and the hierarchical GP that a prior is compared with are what statsmodels and an outside GP find."""
+"""The mixed model and the hierarchical GP that a prior is compared with."""
 
 import numpy as np
 import pytest
 
 from metaprior.hierarchical.families import fit_families
+from metaprior.hierarchical.layout import Parts
+from metaprior.hierarchical.mixed_model import fit_mixed_model
 from metaprior.prediction.batches import predict_tasks
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.search import pooled_models as module
@@ -36,41 +38,14 @@ def moments(prior, tests):
     return predictive.mean(), predictive.std()
 
 
-def best_linear_unbiased_prediction(result, center, test):
-    """Predict a new group from statsmodels' estimates: fixed effects with their covariance, random effects, noise."""
-    x = np.concatenate([test.x_context, test.x_query])[:, 0] - center
-    design, n = np.column_stack([np.ones(len(x)), x]), len(test.y_context)
-    # Of MixedLM, `cov_params` has the fixed effects first.
-    effects = np.asarray(result.cov_params())[:2, :2] + np.asarray(result.cov_re)
-    covariance = design @ effects @ design.T + result.scale * np.eye(len(x))
-    mean = design @ np.asarray(result.fe_params)
-    gain = np.linalg.solve(covariance[:n, :n], covariance[:n, n:])
-    variance = np.diag(covariance)[n:] - np.sum(gain * covariance[:n, n:], axis=0)
-    return mean[n:] + gain.T @ (test.y_context - mean[:n]), np.sqrt(variance)
-
-
-def test_the_mixed_model_is_that_of_statsmodels():
-    """By REML, with an intercept, at the mean of x, and a slope that are independent.
-
-    A hyper-prior of standard deviation 1.5 moves the logarithm of a standard deviation that n = 60 tasks determine by
-    about its distance to the center / (1.5^2 * 2 n), less than one percent, and predictions by less than that.
-    """
-    from statsmodels.regression.mixed_linear_model import MixedLM, MixedLMParams
-
-    rng = np.random.default_rng(0)
-    tasks = draw_tasks(60, 8, rng)
-    tests = [as_test(task) for task in draw_tasks(20, 12, rng)]
+def test_the_mixed_model_has_correlated_lines_and_one_noise():
+    """`tests/hierarchical/test_mixed_model.py` compares it with statsmodels."""
+    tasks = draw_tasks(30, 8, np.random.default_rng(0))
     prior = pooled_models([[], tasks], 1, TARGET_ONLY, None, ())[MIXED_MODEL]
-    center = np.concatenate([task.x for task in tasks]).mean()
-    design = np.concatenate([np.column_stack([np.ones(len(task.y)), task.x - center]) for task in tasks])
-    group = np.repeat(np.arange(60), 8)
-    independent = MixedLMParams.from_components(fe_params=np.ones(2), cov_re=np.eye(2))
-    result = MixedLM(np.concatenate([task.y for task in tasks]), design, group, exog_re=design).fit(free=independent)
-    means, stds = moments(prior, tests)
-    for i, test in enumerate(tests):
-        mean, std = best_linear_unbiased_prediction(result, center, test)
-        np.testing.assert_allclose((means[i] - mean) / std, 0.0, atol=0.01)
-        np.testing.assert_allclose(stds[i], std, rtol=0.01)
+    assert prior.layout.parts == Parts(correlated=True)
+    assert prior.n_components == 1
+    given = pooled_models([[], tasks], 1, TARGET_ONLY, 0.5, ())[MIXED_MODEL]
+    assert given.noise_variance * given.scaling.y_std**2 == pytest.approx(0.25)
 
 
 def test_the_hierarchical_gp_is_that_of_a_peer():
@@ -117,7 +92,9 @@ def test_only_environments_with_weight_take_part():
     found = pooled_models([wild, tasks], 1, TARGET_ONLY, None, ())
     alone = fit_families(training_tasks([[], tasks], 1, TARGET_ONLY[0]), False, None, simple=True)
     assert list(alone.priors) == ["linear", "smooth"]
-    np.testing.assert_array_equal(found[MIXED_MODEL].theta, alone.priors["linear"].theta)
+    np.testing.assert_array_equal(found[HIERARCHICAL_GP].theta, alone.priors["smooth"].theta)
+    mixed = fit_mixed_model(training_tasks([[], tasks], 1, TARGET_ONLY[0]), None)
+    np.testing.assert_array_equal(found[MIXED_MODEL].theta, mixed.theta)
 
 
 def test_models_that_cannot_be_fitted_are_left_out(monkeypatch):
@@ -126,4 +103,6 @@ def test_models_that_cannot_be_fitted_are_left_out(monkeypatch):
 
     tasks = draw_tasks(3, 4, np.random.default_rng(3))
     monkeypatch.setattr(module, "fit_families", fail)
+    assert list(pooled_models([tasks], 0, [Option((1.0,))], None, ())) == [MIXED_MODEL]
+    monkeypatch.setattr(module, "fit_mixed_model", fail)
     assert pooled_models([tasks], 0, [Option((1.0,))], None, ()) == {}

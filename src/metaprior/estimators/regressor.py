@@ -337,8 +337,9 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
     def compare(self, test_tasks: Iterable[Any], coverage: Any = 0.9, context: Any = None) -> Comparison:
         """Score the prior on test tasks beside models that you would fit without it.
 
-        These are a linear mixed model and a hierarchical GP of all tasks, each counted once, and scikit-learn's GP of
-        each task. The first two were fitted with the prior, by default; gradient training does not fit them.
+        These are a linear mixed model, with correlated random intercepts and slopes, and a hierarchical GP of all
+        tasks, each counted once, and scikit-learn's GP of each task. The first two were fitted with the prior, by
+        default; gradient training does not fit them.
 
         Parameters
         ----------

@@ -149,7 +149,7 @@ class Fitter:
         layout = mode.layout
         basis = make_basis(layout, mode.theta, self.point_distances)
         given = [gaussians(layout, mode.theta, basis, block)[0] for block in self.blocks]
-        lines = [block.line * layout.line_stds(mode.theta) for block in self.blocks]
+        lines = [layout.own_lines(mode.theta, block.line) for block in self.blocks]
         self.modes[name] = mode
         return self._keep(name, mode, given, lines, layout.noise_variance(mode.theta))
 

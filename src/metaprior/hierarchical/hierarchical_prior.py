@@ -154,7 +154,7 @@ class HierarchicalPrior:
         if self.shape_root is None:
             curve *= 1.0 if self.curve is None else layout.scale(theta, "curve")
             features *= 1.0 if self.network is None else layout.scale(theta, "features")
-            own = np.concatenate([lines * layout.line_stds(theta), curve, features], axis=-1)
+            own = np.concatenate([layout.own_lines(theta, lines), curve, features], axis=-1)
             return Points(x, mask, common, own, np.zeros((*mask.shape, 0)))
         whitened = (rbf_between(x, self.points, self._lengths) @ self.whitening) * real
         own = np.concatenate([lines, curve, whitened], axis=-1) @ self.shape_root

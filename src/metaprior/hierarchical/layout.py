@@ -22,9 +22,11 @@ from typing import Any
 
 import numpy as np
 
+from metaprior.hierarchical.correlations import correlation_root, n_correlations
 from metaprior.hierarchical.covariate_curves import N_FUNCTIONS
 
 MAX_ARD = 6  # input columns up to which each has its own length scale and its own scale of slopes, unless told
+MAX_CORRELATED = 5  # numbers among the inputs up to which their slopes may be correlated
 N_FEATURES = 8  # that a network computes
 NUMBER_WIDTH = 2  # columns of a covariate that is a number: its value, and whether that is missing
 N_BENT = 8  # functions of the common curve that covariates multiply
@@ -52,6 +54,7 @@ class Parts:
     covariates: bool = False  # c
     bend: bool = False  # D
     curved: bool = False  # e
+    correlated: bool = False  # intercept and slopes of numbers, in b
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,11 @@ class Layout:
         return self.input_dim if self.widths is None else self.widths.count(1)
 
     @property
+    def n_correlated(self) -> int:
+        """Number of a task's own intercept and slopes that are correlated: 0, or 1 and the number of numbers."""
+        return 1 + self.n_numbers if self.parts.correlated and self.n_numbers <= MAX_CORRELATED else 0
+
+    @property
     def n_curve(self) -> int:
         """Number of functions by which tasks deform the common curve: its value, and its slope along each number."""
         return (1 + self.n_numbers if self.ard else 1) if self.parts.curve else 0
@@ -106,6 +114,8 @@ class Layout:
         log_length = 0.0 if self.n_variables == 1 else 0.5
         groups = [("noise", 1, -1.0, 1.5)] if self.log_noise is None else []
         groups.append(("line", 1 + n_lengths, -1.0, 1.5))  # b: intercept, slopes
+        if self.n_correlated > 1:
+            groups.append(("correlations", n_correlations(self.n_correlated), 0.0, 1.5))  # between parts of b
         if self.has_trend:
             groups.append(("trend", 1, -1.0, 1.0))  # the scale of many common slopes is learned
         if self.n_variables > self.n_numbers:
@@ -155,6 +165,20 @@ class Layout:
         """Return the standard deviations of intercept and slopes between tasks, (1 + input_dim,)."""
         stds = self.scale(theta, "line")
         return np.concatenate([stds[:1], self.by_column(stds[1:])])
+
+    def line_root(self, theta: np.ndarray) -> np.ndarray:
+        """Return a root of the covariance of intercept and slopes between tasks, (1 + input_dim, 1 + input_dim)."""
+        stds, size = self.line_stds(theta), self.n_correlated
+        root = np.diag(stds)
+        if size > 1:
+            root[:size, :size] = stds[:size, None] * correlation_root(theta[self.places["correlations"]], size)
+        return root
+
+    def own_lines(self, theta: np.ndarray, line: np.ndarray) -> np.ndarray:
+        """Return l(x) (..., 1 + input_dim) times that root."""
+        if self.n_correlated > 1:
+            return line @ self.line_root(theta)
+        return line * self.line_stds(theta)  # of very many inputs the product would take long
 
     def trend_stds(self, theta: np.ndarray) -> np.ndarray:
         """Return the prior standard deviations of the common intercept and slopes, (1 + input_dim,)."""

@@ -83,10 +83,10 @@ def _process(prior: HierarchicalPrior) -> dict[str, Any]:
     if prior.network is not None:
         found["network"] = dict(zip(FeatureNetwork._fields, prior.network, strict=True))
     if prior.shape_root is None:
-        parts = [layout.line_stds(theta)]
-        parts += [layout.scale(theta, "curve")] if prior.curve is not None else []
-        parts += [layout.scale(theta, "features")] if prior.network is not None else []
-        return {**found, "own": np.diag(np.concatenate(parts))}
+        parts = [layout.line_root(theta)]
+        parts += [np.diag(layout.scale(theta, "curve"))] if prior.curve is not None else []
+        parts += [np.diag(layout.scale(theta, "features"))] if prior.network is not None else []
+        return {**found, "own": np.asarray(block_diag(*parts))}
     n_kept = 1 + prior.input_dim + (0 if prior.curve is None else layout.n_curve)
     found["own"] = block_diag(np.eye(n_kept), prior.whitening) @ prior.shape_root
     return {**found, "removed": np.sqrt(prior.smooth_variance) * prior.whitening}

@@ -6,6 +6,7 @@ import numpy as np
 
 from metaprior.hierarchical.blocks import Block
 from metaprior.hierarchical.collapse import Gaussians
+from metaprior.hierarchical.correlations import correlation_slopes
 from metaprior.hierarchical.covariate_curves import N_FUNCTIONS
 from metaprior.hierarchical.covariate_curves import functions as covariate_functions
 from metaprior.hierarchical.layout import N_BENT, Layout, sums_of_groups
@@ -110,7 +111,11 @@ def covariate_features(
 
 def deviations(layout: Layout, theta: np.ndarray, block: Block) -> tuple[np.ndarray, np.ndarray | None]:
     """Return the covariance of a task around the common mean, without noise, and its smooth part."""
-    covariance = (block.line * layout.line_stds(theta) ** 2) @ np.swapaxes(block.line, 1, 2)
+    if layout.n_correlated > 1:
+        own = layout.own_lines(theta, block.line)
+        covariance = own @ np.swapaxes(own, 1, 2)
+    else:
+        covariance = (block.line * layout.line_stds(theta) ** 2) @ np.swapaxes(block.line, 1, 2)
     for name, functions in _own_functions(layout, block):
         covariance += (functions * layout.scale(theta, name) ** 2) @ np.swapaxes(functions, 1, 2)
     if not layout.parts.smooth:
@@ -169,9 +174,7 @@ def pull_back(
     if layout.log_noise is None:
         trace = np.sum(np.diagonal(of_covariance, axis1=1, axis2=2) * block.mask)
         gradient[places["noise"]] = 2.0 * layout.noise_variance(theta) * trace
-    by_line = 2.0 * layout.line_stds(theta) ** 2 * _column_sums(of_covariance, block.line)
-    by_variable = layout.by_variable(by_line[1:])
-    gradient[places["line"]] = [by_line[0], *(by_variable if layout.ard else [by_variable.sum()])]
+    _line_slopes(gradient, layout, theta, block.line, of_covariance)
     for name, functions in _own_functions(layout, block):
         gradient[places[name]] = 2.0 * layout.scale(theta, name) ** 2 * _column_sums(of_covariance, functions)
     if layout.parts.environment:
@@ -204,6 +207,25 @@ def pull_back(
     curve = slices["curve"]
     by_curve = of_features[..., curve] + _bent_slopes(layout, theta, block, of_features[..., slices["bend"]], curve)
     return _curve_slopes(gradient, layout, basis, block, features[..., curve], by_curve)
+
+
+def _line_slopes(
+    gradient: np.ndarray, layout: Layout, theta: np.ndarray, line: np.ndarray, of_covariance: np.ndarray
+) -> None:
+    """Set the derivatives by the scales and correlations of the tasks' own lines.
+
+    The root of their covariance is R = diag(s) C, so that dJ/dlog s_i = sum_j (dJ/dR)_ij R_ij, and dJ/dC = s dJ/dR.
+    """
+    size = layout.n_correlated
+    if size > 1:
+        stds, root = layout.line_stds(theta), layout.line_root(theta)
+        of_root = 2.0 * np.tensordot(line, of_covariance @ line, axes=((0, 1), (0, 1))) @ root
+        by_line, place = np.sum(of_root * root, axis=1), layout.places["correlations"]
+        gradient[place] = correlation_slopes(theta[place], size, (stds[:, None] * of_root)[:size, :size])
+    else:
+        by_line = 2.0 * layout.line_stds(theta) ** 2 * _column_sums(of_covariance, line)
+    by_variable = layout.by_variable(by_line[1:])
+    gradient[layout.places["line"]] = [by_line[0], *(by_variable if layout.ard else [by_variable.sum()])]
 
 
 def _bent_slopes(

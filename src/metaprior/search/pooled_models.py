@@ -1,23 +1,31 @@
 """What users would fit without metaprior: a linear mixed model and a hierarchical GP, of all tasks pooled.
 
-Two families of hierarchical priors are these models, where every task counts once and the target has no mean of its
-own. They are left as they are: not averaged, not calibrated, and with one noise for all tasks.
+Every task counts once, and the target has no mean of its own. They are left as they are: not averaged, not calibrated,
+and with one noise for all tasks. The hierarchical GP is the smooth family of hierarchical priors.
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 
-from metaprior.hierarchical.families import LINEAR, NO_COVARIATES, SHIFT, SMOOTH, FamilyFit, fit_families
+from metaprior.hierarchical.families import (
+    NO_COVARIATES,
+    SHIFT,
+    SMOOTH,
+    FamilyFit,
+    TrainingTasks,
+    fit_families,
+)
 from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
+from metaprior.hierarchical.mixed_model import fit_mixed_model
 from metaprior.hierarchical.task_scales import ONE_SCALE
 from metaprior.search.family_search import Option, training_tasks
 from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.types import Task
 
 MIXED_MODEL, HIERARCHICAL_GP = "mixed model", "hierarchical GP"
-FAMILIES = {MIXED_MODEL: LINEAR, HIERARCHICAL_GP: SMOOTH}
 
 
 def pooled_models(
@@ -30,24 +38,32 @@ def pooled_models(
 ) -> dict[str, HierarchicalPrior]:
     """Return the models by name, of all environments that have weight in an option; none that cannot be fitted.
 
-    A search with an option of equal weights has fitted them: `fitted` are its options and fits, without covariates of
-    tasks. Where there are covariates they shift the mean, as the fixed effects of a mixed model do.
+    A search with an option of equal weights has fitted the hierarchical GP: `fitted` are its options and fits, without
+    covariates of tasks. Where there are covariates they shift the mean, as the fixed effects of a mixed model do.
     """
-    has_covariates = kinds is not None and bool(kinds.covariates)
+    effect = SHIFT if kinds is not None and kinds.covariates else NO_COVARIATES
     pooled = pooled_option([len(tasks) for tasks in environments], options)
+    training = training_tasks(environments, target, pooled, None, kinds)
     known = (fit for option, fit in fitted if _is_same(option, pooled))
-    found = None if has_covariates else next(known, None)
+    models = {}
+    with suppress(np.linalg.LinAlgError):
+        models[MIXED_MODEL] = fit_mixed_model(training, noise_std, effect)
+    smooth = _smooth(training, noise_std, effect, None if effect == SHIFT else next(known, None))
+    if smooth is not None:
+        models[HIERARCHICAL_GP] = replace(smooth, scales=ONE_SCALE)
+    return models
+
+
+def _smooth(
+    training: TrainingTasks, noise_std: float | None, effect: str, found: FamilyFit | None
+) -> HierarchicalPrior | None:
+    """Return the prior of the smooth family, of a fit that is known or of a new one; None if it cannot be fitted."""
     if found is None:
-        training, effect = (
-            training_tasks(environments, target, pooled, None, kinds),
-            SHIFT if has_covariates else NO_COVARIATES,
-        )
         try:
             found = fit_families(training, False, noise_std, covariates=effect, simple=True)
         except np.linalg.LinAlgError:
-            return {}
-    pairs = {name: found.priors.get(family) for name, family in FAMILIES.items()}
-    return {name: replace(prior, scales=ONE_SCALE) for name, prior in pairs.items() if prior is not None}
+            return None
+    return found.priors.get(SMOOTH)
 
 
 def pooled_option(counts: Sequence[int], options: Sequence[Option]) -> Option:
