@@ -1,5 +1,7 @@
 """Priors fitted with a guarantee: fits without each fold, files, one path for one task and many, and refusals."""
 
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,6 +11,7 @@ from metaprior import MetaGPClassifier, MetaGPRegressor, open_tasks, predict_fra
 from metaprior.estimators.guaranteed_fit import calibration_splits, deal
 from metaprior.files import InvalidFile, read_tensors, write_tensors
 from metaprior.plots import plot_prediction
+from metaprior.prediction.conformal import equal_folds, least_tasks
 from metaprior.tasks.context_rules import ContextRule, as_context_rule, split_widely
 from metaprior.tasks.types import Task
 
@@ -188,6 +191,14 @@ def test_folds_have_as_many_tasks_and_hardly_any_is_left_over():
         dealt = np.concatenate(folds)
         assert len(set(dealt.tolist())) == len(dealt) >= max(0.9 * n, n - 5)
         assert len(folds) == n if n <= 10 else 6 <= len(folds) <= 10
+
+
+def test_advice_counts_tasks_that_are_held_out():
+    """Of 19 tasks, 18 are held out, in nine folds of two: 95% needs 20."""
+    assert [math.prod(equal_folds(n)) for n in (9, 10, 19, 20, 39, 40)] == [9, 10, 18, 20, 36, 40]
+    for n in range(1, 60):
+        assert math.prod(equal_folds(least_tasks(n))) >= n
+        assert all(math.prod(equal_folds(fewer)) < n for fewer in range(n, least_tasks(n)))
 
 
 def test_contexts_of_held_out_tasks_are_those_of_the_rule():

@@ -10,14 +10,13 @@ import numpy as np
 from metaprior.checks import Argument, Message, counted, draw_seed, warn_caller
 from metaprior.estimators.arguments import NamedEnvironments
 from metaprior.estimators.fitted_prior import FittedPrior
-from metaprior.prediction.conformal import Fold, Guarantee, floored, held_out_scores, highest_coverage
+from metaprior.prediction.conformal import Fold, Guarantee, equal_folds, floored, held_out_scores, highest_coverage
 from metaprior.progress import progress_bar
 from metaprior.storage.stored_tasks import sample_tasks
 from metaprior.tasks.context_rules import ContextRule, as_context_rule, split_widely
 from metaprior.tasks.thinning import thin_task
 from metaprior.tasks.types import Task, TestTask
 
-MIN_FOLDS, MAX_FOLDS = 6, 10  # each costs a fit; with up to ten tasks every task is a fold
 MAX_TASKS = 300  # that are scored
 MAX_READINGS = 200  # of a scored task, beside those of its context
 N_SPLITS = 5  # of a scored task into context and queries
@@ -74,13 +73,9 @@ def make_guarantee(
 
 
 def deal(n_tasks: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Return the tasks of each fold.
-
-    All folds have as many tasks, because the proof needs it. A few tasks may be left over, which every fit sees.
-    """
-    sizes = {n: n_tasks // n for n in range(min(MIN_FOLDS, n_tasks), min(MAX_FOLDS, n_tasks) + 1)}
-    n_folds = max(sizes, key=lambda n: (n * sizes[n], n))
-    return np.split(rng.permutation(n_tasks)[: n_folds * sizes[n_folds]], n_folds)
+    """Return the tasks of each fold. Those that are left over every fit sees."""
+    n_folds, size = equal_folds(n_tasks)
+    return np.split(rng.permutation(n_tasks)[: n_folds * size], n_folds)
 
 
 def calibration_splits(task: Task, rule: ContextRule, rng: np.random.Generator) -> list[TestTask]:

@@ -7,13 +7,14 @@ are made from the same priors: Barber, Candes, Ramdas and Tibshirani (2021), "Pr
 Scores of readings are distances in units of the model's own band. Those of counts and ranks are in `integer_bands.py`.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaprior.checks import Argument, Message, check_choice, counted, is_number
+from metaprior.checks import Argument, Message, check_choice, counted, is_number, warn_caller
 from metaprior.prediction.batches import Posteriors, components, pad_rows, predict_rows, read_tests
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.prediction.integer_bands import combine_integers, integer_scores
@@ -21,6 +22,7 @@ from metaprior.tasks.context_rules import ContextRule
 from metaprior.tasks.padding import Ragged
 from metaprior.tasks.types import TestTask
 
+MIN_FOLDS, MAX_FOLDS = 6, 10  # each costs a fit; with up to ten tasks every task is a fold
 METHODS = ("model", "conformal")  # of an interval
 OWN_BAND = (0.05, 0.5, 0.95)  # the quantiles that scores are relative to
 MAX_SCORES = 500  # of a fold; more are rounded up to as many, which widens bands a little
@@ -70,7 +72,7 @@ class Guarantee(NamedTuple):
         mass = coverage * (self.n_tasks + 1)
         if mass > self.n_tasks + ROUNDING:
             given = f"a guaranteed band with {counted(self.n_tasks, 'held-out target task')} has a coverage of at most "
-            needed = math.ceil(coverage / (1.0 - coverage) - ROUNDING)
+            needed = least_tasks(math.ceil(coverage / (1.0 - coverage) - ROUNDING))
             advice = f"Ask for less, or fit with {needed} target tasks or more."
             raise ValueError(
                 Message(
@@ -84,6 +86,21 @@ class Guarantee(NamedTuple):
 def highest_coverage(n_tasks: int) -> float:
     """Return the highest coverage of a finite band, given the number of held-out tasks."""
     return n_tasks / (n_tasks + 1.0)
+
+
+def equal_folds(n_tasks: int) -> tuple[int, int]:
+    """Return the number of folds and of the tasks of each: the proof needs folds of equal size.
+
+    A few tasks may be left over: of 19 tasks, 18 are held out.
+    """
+    sizes = {n: n_tasks // n for n in range(min(MIN_FOLDS, n_tasks), min(MAX_FOLDS, n_tasks) + 1)}
+    n_folds = max(sizes, key=lambda n: (n * sizes[n], n))
+    return n_folds, sizes[n_folds]
+
+
+def least_tasks(n_held_out: int) -> int:
+    """Return the least number of tasks of which as many are held out."""
+    return next(n for n in itertools.count(n_held_out) if math.prod(equal_folds(n)) >= n_held_out)
 
 
 def floored(level: float) -> str:
@@ -161,6 +178,7 @@ def conformal_band(posteriors: Posteriors, queries: Ragged, coverage: Any) -> np
     """Return the ends of the bands with a guarantee at all query rows, (2, rows)."""
     guarantee: Guarantee = posteriors.model.guarantee
     mass = guarantee.mass(coverage)
+    _warn_of_other_contexts(guarantee.rule, posteriors.x.sizes)
     if predicts_integers(posteriors.model):
         return _integer_band(posteriors, queries, guarantee.folds, mass)
     bands = np.stack(
@@ -170,6 +188,16 @@ def conformal_band(posteriors: Posteriors, queries: Ragged, coverage: Any) -> np
         ]
     )
     return combine(bands, guarantee.folds, mass)
+
+
+def _warn_of_other_contexts(rule: ContextRule, sizes: np.ndarray) -> None:
+    """Warn if contexts have another size than those that bands were calibrated with."""
+    others = sizes[sizes != rule.size] if rule.size is not None else sizes[:0]
+    if len(others):
+        tasks = "the context has" if len(sizes) == 1 else f"{len(others)} of {len(sizes)} contexts have others, such as"
+        calibrated = f"Bands with a guarantee were calibrated with contexts of {counted(rule.size or 0, 'reading')}"
+        advice = "Fit with a context of the size that will be given, or of random sizes."
+        warn_caller(f"{calibrated}; {tasks} {others[0]}. For these their coverage is not proven. {advice}")
 
 
 def predicts_integers(model: Ensemble) -> bool:
