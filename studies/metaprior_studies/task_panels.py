@@ -1,11 +1,13 @@
 """Pictures of new tasks on shared axes: readings given and held back, and what one or several methods predict."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from metaprior.plots.style import BAND, DOTS, LINE, RINGS, tidy
+from metaprior.tasks.input_columns import ForecastWarning
 
 Curve = Callable[
     [Any, Any, Any], tuple[Any, Any, Any]
@@ -54,7 +56,9 @@ def draw_tasks(
 def _draw_panel(axes: Any, test: Any, curves: Mapping[str, Curve], grid: np.ndarray, named: bool) -> None:
     x, y, x_new, y_new = test
     for i, (name, curve) in enumerate(curves.items()):
-        mean, lower, upper = curve(x, y, grid)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ForecastWarning)  # the curve is drawn through what is given, too
+            mean, lower, upper = curve(x, y, grid)
         label = name if named else "predicted"
         if i == 0:
             band = f"{label}, 90% interval" if named else "90% interval"

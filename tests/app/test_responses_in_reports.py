@@ -150,7 +150,7 @@ def test_a_level_that_only_a_held_out_task_has_is_said(tmp_path):
     assert "it has not seen the 7 tasks" in page.words
 
 
-@pytest.mark.parametrize("options", [[], ["--hold-out=0.3"]])
+@pytest.mark.parametrize("options", [pytest.param([], marks=pytest.mark.slow), ["--hold-out=0.3"]])
 def test_the_coverage_of_bands_with_a_guarantee(tmp_path, options):
     table = kinds_table(n_tasks=16, n_readings=4)[["task", "hours", "y"]]
     page = make(tmp_path, table, "--x=hours", "--y=y", "--guarantee", *options)

@@ -161,7 +161,9 @@ FITS = {
 }
 
 
-@pytest.mark.parametrize("kind", list(FITS))
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind in ("counts", "kinds") else pytest.mark.slow) for kind in FITS]
+)
 def test_fits_of_the_page_give_the_same_by_command_line_and_by_python(page, tmp_path, kind):
     table, roles = FITS[kind]
     content = table.to_csv(index=False).encode()

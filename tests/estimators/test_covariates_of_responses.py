@@ -17,6 +17,7 @@ PARAMETERS = {
     "negative-binomial": np.array([1.5]),
     "ordinal": np.array([-0.5, 0.0, 0.0]),
 }
+SLOW = pytest.mark.slow
 NAMES = tuple(PARAMETERS)
 COUNTS = ("poisson", "negative-binomial")
 INPUTS, COVARIATES = ["hours", "shift"], ["age", "sex"]
@@ -72,12 +73,13 @@ def gains(name, effect, seeds):
     return np.array(found)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["poisson", *(pytest.param(name, marks=SLOW) for name in NAMES if name != "poisson")])
 def test_a_covariate_that_matters_lowers_the_log_loss(name):
     gain = gains(name, 1.0, (0, 1))
     assert gain.mean() > 2.0 * gain.std(ddof=1) / np.sqrt(gain.size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["negative-binomial", "ordinal"])
 def test_covariates_that_are_noise_cost_little(name):
     gain = gains(name, 0.0, range(4))
@@ -166,7 +168,7 @@ def test_many_tasks_updates_and_evaluation_agree_with_one_task(meta):
     assert meta.fitted_on(make_tasks(meta.likelihood, 2, exposure=meta.exposure is not None)).all()
 
 
-@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("name", ["poisson", pytest.param("negative-binomial", marks=SLOW)])
 def test_the_exposure_multiplies_the_mean_and_nothing_else(name):
     meta = fit(name, make_tasks(name, exposure=True), exposure="days")
     [(x, y)] = make_tasks(name, 1, 5, exposure=True)

@@ -177,10 +177,11 @@ def test_padding_has_no_effect(name):
     wide_x, wide_y = np.concatenate([x, np.zeros((4, 1))]), np.concatenate([y, np.zeros(4)])
     mask = np.arange(9) < 5
 
-    def of(x, y, mask):
+    @jax.jit
+    def of(theta, x, y, mask):
         return jax.value_and_grad(lambda theta: evidence(merge(theta, rest), x, y, mask)[0])(theta)
 
-    whole, padded = of(x, y, np.ones(5, bool)), of(wide_x, wide_y, mask)
+    whole, padded = of(theta, x, y, np.ones(5, bool)), of(theta, wide_x, wide_y, mask)
     for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(padded), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
     nothing, converged = evidence(merge(theta, rest), wide_x, wide_y, np.zeros(9, bool))

@@ -135,7 +135,8 @@ def simulate(name, n_tasks, n_folds, rng, n_new=20):
 
 
 @pytest.mark.parametrize(
-    ("name", "n_tasks", "n_folds"), [("poisson", 9, 9), ("negative-binomial", 20, 10), ("ordinal", 12, 6)]
+    ("name", "n_tasks", "n_folds"),
+    [("poisson", 9, 9), pytest.param("negative-binomial", 20, 10, marks=pytest.mark.slow), ("ordinal", 12, 6)],
 )
 def test_nine_of_ten_readings_of_new_tasks_are_inside(name, n_tasks, n_folds):
     rng = np.random.default_rng(n_tasks)
