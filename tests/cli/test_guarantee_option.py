@@ -114,9 +114,10 @@ def write_responses(folder, likelihood, rng):
     return ["--likelihood", likelihood, *(["--exposure", "days"] if likelihood == "poisson" else [])]
 
 
-@pytest.mark.parametrize(
-    ("likelihood", "limits"), [("poisson", (0, np.inf)), pytest.param("ordinal", (3, 15), marks=pytest.mark.slow)]
-)
+SLOW_RANKS = pytest.param("ordinal", (3, 15), marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("likelihood", "limits"), [("poisson", (0, np.inf)), SLOW_RANKS])
 def test_counts_and_ranks_have_bands_of_possible_integers(likelihood, limits, tmp_path):
     options = write_responses(tmp_path, likelihood, np.random.default_rng(0))
     prior, files = tmp_path / "prior.safetensors", [tmp_path / "context.csv", tmp_path / "query.csv"]

@@ -65,7 +65,7 @@ def draw_ages(n, effect, seed):
 @pytest.mark.parametrize(("use", "effect"), [("shift", lambda z: 1.2 * z), ("curved", lambda z: z**2)])
 def test_covariates_tell_nearly_all_before_the_first_reading(use, effect):
     """The negative log likelihood without a reading is near that of the task's own spread, sqrt(0.5^2 + 0.3^2)."""
-    source, target, tests = (draw_ages(n, effect, seed) for n, seed in ((50, 0), (8, 1), (60, 2)))
+    source, target, tests = (draw_ages(n, effect, seed) for n, seed in ((40, 0), (16, 1), (60, 2)))
     meta = MetaGPRegressor(covariates=[1], random_state=0).fit(source, target)
     assert meta.covariate_weights_["none"] == 0.0
     assert meta.covariate_weights_[use] > 0.5
@@ -76,6 +76,20 @@ def test_covariates_tell_nearly_all_before_the_first_reading(use, effect):
     assert unknown.nll > known.nll + 0.4
     assert known.coverage > 0.8
     assert unknown.width > 1.4 * known.width
+
+
+def test_an_effect_that_only_the_source_has_is_not_taken_for_the_targets():
+    source, target, tests = (
+        draw_ages(40, lambda z: 1.5 * z, 0),
+        draw_ages(6, lambda z: 0.0, 1),
+        draw_ages(60, lambda z: 0.0, 2),
+    )
+    given = MetaGPRegressor(covariates=[1], random_state=0).fit(source, target)
+    assert given.covariate_weights_["none"] > 0.3
+    without = [[(x[:, :1], y) for x, y in tasks] for tasks in (source, target, tests)]
+    plain = MetaGPRegressor(random_state=0).fit(*without[:2])
+    lost = given.evaluate(tests, context=0).per_task["nll"] - plain.evaluate(without[2], context=0).per_task["nll"]
+    assert lost.mean() < 0.1
 
 
 def test_useless_covariates_change_nothing():

@@ -14,7 +14,8 @@ from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tasks.types import Task
 
 COUNTS = ("poisson", "negative-binomial")
-ALL = list(itertools.product(NAMES, METHODS, KERNELS))
+# Networks have too many parameters for Laplace's approximation.
+ALL = [case for case in itertools.product(NAMES, METHODS, KERNELS) if case[1:] != ("laplace", "mlp")]
 FEW = [("poisson", "laplace", "rbf"), ("ordinal", "map", "mlp")]  # each compiles for seconds: the rest is slow
 
 
@@ -25,6 +26,7 @@ def fit(name, method, kernel, **parameters):
     given = {"n_steps": 20, "alpha": 0.5, "random_state": 0, "progress": False} | parameters
     n_particles = None if method == "map" else 3
     given |= {"likelihood": name, "inference": method, "kernel": kernel, "exposure": 1 if exposure else None}
+    given |= {"mean": "constant"} if method == "laplace" and kernel != "inducing" else {}
     meta = MetaGPRegressor(n_particles=n_particles, **given)
     return meta.fit(*tasks), draw_tasks(name, 4, 9, rng, exposure)
 
@@ -107,6 +109,15 @@ def test_stored_tasks_with_an_exposure():
         likelihood="poisson", exposure=1, kernel="rbf", alpha=0.0, n_steps=5, random_state=0, progress=False
     ).fit(target_tasks=stored)
     assert np.isfinite(meta.adapt([], []).predict([[0.0, 3.0]])).all()
+
+
+def test_counts_that_are_all_zero_leave_room_to_learn_and_adapt():
+    """log(y + 1/2) does not vary then: units of t are not those of rounding."""
+    tasks = [(np.arange(8.0)[:, None], np.zeros(8)) for _ in range(6)]
+    meta = MetaGPRegressor(likelihood="poisson", kernel="rbf", alpha=0.0, n_steps=30, random_state=0, progress=False)
+    meta.fit(target_tasks=tasks)
+    assert meta.adapt([], []).predict([[3.0]])[0] < 0.2
+    assert meta.adapt([[3.0], [3.1]], [20, 25]).predict([[3.05]])[0] > 2.0
 
 
 def test_validation_tasks_are_checked():

@@ -38,6 +38,8 @@ from metaprior.tasks.scaling import (
 from metaprior.tasks.task_sets import pad_tasks
 from metaprior.tasks.types import Task
 
+LEAST_COUNT_SCALE = 0.5  # of the logarithm of a rate
+ROUNDING = 1e-9  # relative to the mean, by which constant readings vary
 LEARNED_NOISE_START = 0.1  # of the standard deviation of y
 
 
@@ -136,7 +138,14 @@ def start_response(
         return ResponseStart(parameters, 0.0, 1.0)
     share = counts / counts.sum()
     center = float(share @ latent)
-    return ResponseStart(parameters, center, float(np.sqrt(share @ (latent - center) ** 2)) or 1.0)
+    scale = float(np.sqrt(share @ (latent - center) ** 2))
+    if response.takes_exposure:  # of rare counts log(y + 1/2) hardly varies, and is far above the logarithm of the rate
+        exposure = (
+            1.0 if settings.exposure is None else np.concatenate([task.x[:, settings.exposure] for task in tasks])
+        )
+        rate = (share @ y + 0.5 / len(y)) / np.sum(share * exposure)
+        return ResponseStart(parameters, float(np.log(rate)), max(scale, LEAST_COUNT_SCALE))
+    return ResponseStart(parameters, center, scale if scale > ROUNDING * (1.0 + abs(center)) else 1.0)
 
 
 def scaling_template(input_dim: int, settings: Settings) -> Scaling:

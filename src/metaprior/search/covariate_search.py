@@ -31,17 +31,19 @@ def rule_out(search: FamilySearch, scores: np.ndarray) -> np.ndarray:
     """Return which of all that was scored may have weight, (scored,): others are outweighed by what covariates do.
 
     Held-out tasks whose first readings are given hardly tell what covariates are worth before these; the evidence of
-    all tasks does. If it rules out priors without covariates at one option, they are ruled out at all others where it
-    prefers covariates, too, and so are options at which these were not tried; unless held-out tasks clearly disagree.
+    all tasks does. If it clearly speaks for covariates, priors without them are ruled out, and so are options at which
+    covariates were not tried. But sources may have effects that the target lacks: the evidence of target tasks alone
+    must prefer covariates, too, and held-out tasks must not clearly disagree.
     """
     everything = np.ones(len(search.scored), bool)
     kept = {each.option: _kept(search, each.option) for each in search.scored if each.covariates != NO_COVARIATES}
-    if not kept:
+    of_target = [option for option in kept if search.options[option].weights[search.target] == 1.0]
+    clear = any(NO_COVARIATES not in names for names in kept.values())
+    if not (clear and of_target and search.held_out == search.target):
         return everything
-    allowed = np.array([each.covariates in kept.get(each.option, {NO_COVARIATES}) for each in search.scored])
-    if any(NO_COVARIATES not in names for names in kept.values()):
-        allowed &= np.array([each.covariates != NO_COVARIATES for each in search.scored])
-    if not (~allowed).any():
+    used = np.array([each.covariates != NO_COVARIATES for each in search.scored])
+    allowed = used & np.array([each.covariates in kept.get(each.option, ()) for each in search.scored])
+    if allowed.all() or not allowed.any():
         return everything
     with_effects, ruled_out = (scores[rows][np.argmax(scores[rows].mean(axis=1))] for rows in (allowed, ~allowed))
     lost = ruled_out - with_effects
