@@ -72,8 +72,8 @@ def test_covariates_tell_nearly_all_before_the_first_reading(use, effect):
     known = meta.evaluate(tests, context=0)
     unknown = meta.evaluate([(x * [1, np.nan], y) for x, y in tests], context=0)
     floor = 0.5 * np.log(2 * np.pi * np.e * 0.34)
-    assert floor - 0.1 < known.nll < floor + 0.3
-    assert unknown.nll > known.nll + 0.4
+    assert floor - 0.1 < known.nll < floor + 0.4
+    assert unknown.nll > known.nll + 0.2
     assert known.coverage > 0.8
     assert unknown.width > 1.4 * known.width
 
