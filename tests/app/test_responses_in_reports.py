@@ -134,6 +134,7 @@ def test_a_prior_of_categories_alone_has_a_report_without_pictures_of_tasks(repo
     assert of_kind(page, "scatter")
 
 
+@pytest.mark.slow
 def test_labels_with_covariates(tmp_path):
     table = kinds_table()
     table["y"] = np.where(table["y"] > table["y"].median(), "high", "low")

@@ -186,7 +186,12 @@ def test_inexact_posteriors_of_held_out_tasks_are_no_matter_of_the_fit(monkeypat
 
 @pytest.mark.filterwarnings("ignore:y holds 2 of the 4 levels")
 @pytest.mark.parametrize(
-    ("name", "values"), [("poisson", [0.0]), ("negative-binomial", [0.0, 50.0]), ("ordinal", [3.0, 6.0])]
+    ("name", "values"),
+    [
+        ("poisson", [0.0]),
+        pytest.param("negative-binomial", [0.0, 50.0], marks=pytest.mark.slow),
+        pytest.param("ordinal", [3.0, 6.0], marks=pytest.mark.slow),
+    ],
 )
 def test_tasks_that_are_all_alike_have_bands_too(name, values):
     """Every reading of a task is the same number, so that own bands are hardly wider than a point."""
