@@ -143,11 +143,11 @@ def train_members(
 
 
 def _warn_unconverged(results: Sequence[Result]) -> None:
-    """Warn if Laplace's approximation missed the mode of labels in the last steps up to the one that is kept."""
+    """Warn if approximate posteriors did not converge in the last steps up to the one that is kept."""
     last = [result.unconverged[: int(result.best_step)][-CHUNK:] for result in results]
     share = max((float(steps.max()) for steps in last if len(steps)), default=0.0)
     if share > UNCONVERGED_SHARE:
-        met = f"Laplace's approximation of labels did not converge for tasks with up to {share:.0%} of the weight, "
+        met = f"The approximate posterior did not converge for tasks with up to {share:.0%} of the weight, "
         try_first = "in the last steps: their evidence is inexact. Try ", Argument("dtype", "float64"), "; a smaller "
         then = Argument("prior_std"), " or output_scale of the kernel; X without extreme values."
         message = Message(met, *try_first, *then)
