@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export METAPRIOR_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: run test test-all test-browser bench peers mutants check format docs gallery clean
+.PHONY: run test test-all test-browser golden bench peers mutants check format docs gallery clean
 
 run: .venv/.run
 	$(BIN)/metaprior demo --out demo
@@ -19,6 +19,10 @@ test: .venv/.test
 
 test-all: .venv/.libraries
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m ""
+
+# Predictions that a change of the code inside must keep, recorded again; prints what changed.
+golden: .venv/.test
+	PYTHONPATH=.:tests:tests/attack:tests/cli:tests/golden $(BIN)/python tests/golden/record_golden.py
 
 # The page in a real browser: chromium from the machine, or installed by apt-get where that is allowed.
 test-browser: .venv/.browser
