@@ -1,7 +1,7 @@
 """Predictions are what they were, through the public API and the command line.
 
-On the machine that recorded them to 1e-8. A change that means to keep every number keeps these. A change that means to improve some records them again (`make
-golden`), and says in its commit message which changed, and why that is better.
+On the machine that recorded them to 1e-8. A change that means to keep every number keeps these. A change that means to
+improve some records them again (`make golden`), and says in its commit message which changed, and why that is better.
 """
 
 import json
