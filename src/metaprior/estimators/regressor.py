@@ -66,7 +66,7 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         What y holds, given a latent function t: readings with Gaussian noise; readings with outliers, whose noise has
         Student's t distribution; counts of mean exp(t), negative binomial ones with more variance than Poisson's; or
         ranks and scores, consecutive integers, each an interval of t plus standard normal noise. For all but "gaussian"
-        posteriors are approximated by Gaussian ones.
+        posteriors are approximated by Gaussian ones, and there is no gradient training.
     exposure : str or int, optional
         Column of X, by name or number, with the exposure of counts, such as days of observation: the mean is the
         exposure times exp(t). It is no input of t, and must be no covariate or category.
