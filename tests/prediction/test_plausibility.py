@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from metaprior import ImplausibleContextWarning, MetaGPRegressor, predict_frame
+from metaprior.prediction.batches import Posteriors
 from metaprior.prediction.plausibility import MAX_ERROR, _errors, _extremes, context_errors
 from metaprior.tasks.padding import Ragged
 
@@ -64,7 +65,7 @@ def test_absurd_readings_are_told_once_wherever_they_enter(meta, call, said, con
 
 def test_honest_readings_are_far_from_the_limit(meta):
     x, y = Ragged.of([x for x, _ in HONEST], (1,)), Ragged.of([y for _, y in HONEST])
-    found = context_errors(meta.model_, x, y)
+    found = context_errors(Posteriors(meta.model_, x, y))
     assert found.errors.max() < MAX_ERROR / 2
     assert found.gaps.max() == 0.0  # no input occurs twice
     assert 0.05 < _errors(meta.model_, x, y)[2] < 1.0  # the noise

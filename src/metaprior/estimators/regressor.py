@@ -15,7 +15,7 @@ from metaprior.estimators.fitted_prior import heaviest
 from metaprior.estimators.outcomes import check_outcomes
 from metaprior.metrics import Scores
 from metaprior.prediction.adapted import AdaptedRegressor, AdaptedRegressors, adapt_readings
-from metaprior.prediction.batches import predict_tasks
+from metaprior.prediction.batches import Posteriors, predict_tasks
 from metaprior.prediction.plausibility import warn_if_implausible
 from metaprior.prediction.response_mixtures import outcomes_of
 from metaprior.tasks.context_rules import split_all
@@ -382,7 +382,7 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         tests = super()._read_tests(tasks, name)
         x = Ragged.of([test.x_context for test in tests], (self.n_features_in_,))
         y = Ragged.of([test.y_context for test in tests])
-        warn_if_implausible(self.model_, x, y, f"{name}[{{}}] context".format)
+        warn_if_implausible(Posteriors(self.model_, x, y), f"{name}[{{}}] context".format)
         return tests
 
     def _read_environments(

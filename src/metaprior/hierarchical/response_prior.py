@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior, Points, Posterior, from_far_to_near
+from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior, Points, Posterior, distances, from_far_to_near
 from metaprior.hierarchical.sites import Observed, SitePosterior, find_sites
 from metaprior.prediction.ensemble import Prediction
 from metaprior.prediction.responses import Response
@@ -18,6 +18,7 @@ class ResponsePosterior(NamedTuple):
 
     process: Posterior
     converged: np.ndarray  # (1, tasks)
+    site_variances: np.ndarray  # (1, tasks, n)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +75,7 @@ class ResponsePrior:
         context, found = self.sites(x, y, mask)
         log_weights = np.zeros((1, len(mask)))
         process = Posterior(context, found.inverse_root[None], found.residual[None], log_weights)
-        return ResponsePosterior(process, found.converged[None])
+        return ResponsePosterior(process, found.converged[None], found.sites.variance[None])
 
     def sites(
         self, x: np.ndarray, y: np.ndarray, mask: np.ndarray, is_target: np.ndarray | None = None
@@ -101,6 +102,10 @@ class ResponsePrior:
         log_exposure = np.log(np.where(exposure > 0.0, exposure, 1.0))  # padding of empty contexts is zero
         return np.delete(x, place, axis=-1), log_exposure
 
+    def latent_distances(self, posterior: ResponsePosterior) -> np.ndarray:
+        """Return how far the latent functions of contexts are from the prior's, see `Member`."""
+        return distances(posterior.process, posterior.site_variances)
+
     def marginals(self, posterior: ResponsePosterior, x: np.ndarray) -> Prediction:
         """Predict t at queries x (tasks, queries, d)."""
         inputs, offset = self.split(np.asarray(x, np.float64))
@@ -118,7 +123,8 @@ class ResponsePrior:
     def take(self, posteriors: Sequence[ResponsePosterior], places: np.ndarray) -> ResponsePosterior:
         """Join posteriors and pick tasks."""
         process = self.process.take([posterior.process for posterior in posteriors], places)
-        return ResponsePosterior(process, np.concatenate([each.converged for each in posteriors], axis=1)[:, places])
+        rest = zip(*(posterior[1:] for posterior in posteriors), strict=True)
+        return ResponsePosterior(process, *(np.concatenate(parts, axis=1)[:, places] for parts in rest))
 
     def float32_problem(self, largest_context: int, standardized: bool) -> str | None:
         """Return None: hierarchical priors always compute in double precision."""

@@ -82,6 +82,12 @@ class Response(ABC):
         """Return E[P(Y <= y | t)]."""
 
     @abstractmethod
+    def log_far_tail(
+        self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray, upper: bool
+    ) -> np.ndarray:
+        """Return about log P(Y >= y), or log P(Y <= y), of y far from the mean on that side, however small."""
+
+    @abstractmethod
     def moments(self, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and variance of y."""
 
@@ -109,7 +115,7 @@ def averages_over_t(
 
     The wider t is, the more nodes it has: where there are too few, precisions err by tens of percent.
     """
-    mean, variance, *others = np.broadcast_arrays(mean, variance, *others)
+    mean, variance, *rest = np.broadcast_arrays(mean, variance, *others)
     std = np.sqrt(variance)
     with np.errstate(divide="ignore", invalid="ignore"):
         halvings = np.nan_to_num(np.clip(np.ceil(np.log2(std / STEP_OF_T)), 0, MOST_HALVINGS))
@@ -120,11 +126,11 @@ def averages_over_t(
         nodes = np.arange(-FARTHEST_OF_T, FARTHEST_OF_T + 0.5 * step, step)
         weights = np.exp(-0.5 * nodes**2)
         t = mean[some][:, None] + std[some][:, None] * nodes
-        parts = of_t(t, *(each[some][:, None] for each in others))
+        parts = of_t(t, *(each[some][:, None] for each in rest))
         found = found or [np.empty(mean.shape) for _ in parts]
         for whole, part in zip(found, parts, strict=True):
             whole[some] = part @ (weights / weights.sum())
-    return found or [np.empty(mean.shape) for _ in of_t(mean[..., None], *(each[..., None] for each in others))]
+    return found or [np.empty(mean.shape) for _ in of_t(mean[..., None], *(each[..., None] for each in rest))]
 
 
 def nodes_of(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
