@@ -88,7 +88,12 @@ class HierarchicalPrior:
 
     def latent_distances(self, posterior: Posterior) -> np.ndarray:
         """Return how far the latent functions of contexts are from the prior's, see `Member`."""
-        return distances(posterior, self.noise_variances[:, None, None] * np.ones(posterior.context.mask.shape))
+        inverse_root, mask = posterior.inverse_root, posterior.context.mask
+        noise = np.where(mask > 0, self.noise_variances[:, None, None], 1.0)
+        a = (posterior.residual[..., None, :] @ inverse_root)[..., 0, :]
+        square = np.sum(posterior.residual**2, axis=-1) - np.sum(noise * a**2, axis=-1)
+        share = np.eye(mask.shape[1]) - noise[..., None] * (np.swapaxes(inverse_root, -1, -2) @ inverse_root)
+        return as_chi_square(square, share)
 
     def marginals(self, posterior: Posterior, x: np.ndarray) -> Prediction:
         """Predict the latent function at standardized queries x (tasks, queries, d)."""
@@ -254,20 +259,15 @@ def from_far_to_near(x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> list[np.
     return [np.take_along_axis(x, order[..., None], 1), *(np.take_along_axis(part, order, 1) for part in (y, mask))]
 
 
-def distances(posterior: Posterior, noise: np.ndarray) -> np.ndarray:
+def as_chi_square(square: np.ndarray, share: np.ndarray) -> np.ndarray:
     """Return squared distances of latent functions from the prior mean, and their degrees of freedom, (2, ..., tasks).
 
-    With the covariance K of t at a context, D of its noise (..., tasks, n) and a = (K + D)^-1 (y - mean), a' K a is
-    under the prior a sum of chi-square variables with the eigenvalues of A = K (K + D)^-1. It is scaled to have the
+    With the covariance K of t at a context, D of its noise and a = (K + D)^-1 (y - mean), the square a' K a is under
+    the prior a sum of chi-square variables, times the eigenvalues of the share K (K + D)^-1. It is scaled to have the
     mean and the variance of one chi-square variable (Satterthwaite).
     """
-    mask, inverse_root = posterior.context.mask, posterior.inverse_root
-    noise = np.where(mask > 0, noise, 1.0)  # padding has no covariance
-    a = (posterior.residual[..., None, :] @ inverse_root)[..., 0, :]
-    square = np.sum(posterior.residual**2, axis=-1) - np.sum(noise * a**2, axis=-1)
-    share = np.eye(mask.shape[1]) - noise[..., None] * (np.swapaxes(inverse_root, -1, -2) @ inverse_root)
     first = np.trace(share, axis1=-2, axis2=-1)
     second = np.sum(share * np.swapaxes(share, -1, -2), axis=(-2, -1))
-    known = first > UNKNOWN * mask.shape[1]  # else the noise hides the latent function
+    known = first > UNKNOWN * share.shape[-1]  # else the noise hides the latent function
     ratio = first / np.where(known, second, 1.0)
     return np.stack([np.where(known, np.maximum(square, 0.0) * ratio, 0.0), np.where(known, first * ratio, 1.0)])

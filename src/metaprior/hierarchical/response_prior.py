@@ -6,7 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior, Points, Posterior, distances, from_far_to_near
+from metaprior.hierarchical.hierarchical_prior import (
+    HierarchicalPrior,
+    Points,
+    Posterior,
+    as_chi_square,
+    from_far_to_near,
+)
 from metaprior.hierarchical.sites import Observed, SitePosterior, find_sites
 from metaprior.prediction.ensemble import Prediction
 from metaprior.prediction.responses import Response
@@ -103,8 +109,19 @@ class ResponsePrior:
         return np.delete(x, place, axis=-1), log_exposure
 
     def latent_distances(self, posterior: ResponsePosterior) -> np.ndarray:
-        """Return how far the latent functions of contexts are from the prior's, see `Member`."""
-        return distances(posterior.process, posterior.site_variances)
+        """Return how far the latent functions of contexts are from the prior's, see `Member`.
+
+        The noise is what readings have as a rule: sites of outliers are so wide that any t would be far.
+        """
+        context, residual, own = posterior.process.context, posterior.process.residual, self.process.scaling
+        covariance = np.add(*self.process.covariance(context, context))
+        a = (residual[0][:, None, :] @ posterior.process.inverse_root[0])[:, 0]
+        mean = own.undo_mean(context.features @ self.process.weights)
+        usual = self.response.noise(mean, self.parameters) / float(own.y_std) ** 2
+        noise = np.where(context.mask > 0, np.minimum(posterior.site_variances[0], usual), 1.0)
+        total = covariance + noise[:, :, None] * np.eye(noise.shape[1])
+        square = np.sum(a * (covariance @ a[..., None])[..., 0], axis=1)
+        return as_chi_square(square, np.linalg.solve(total, covariance))[:, None]
 
     def marginals(self, posterior: ResponsePosterior, x: np.ndarray) -> Prediction:
         """Predict t at queries x (tasks, queries, d)."""

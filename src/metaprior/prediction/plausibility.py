@@ -15,18 +15,18 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import chdtrc, ndtri
 
-from metaprior.checks import warn_caller
+from metaprior.checks import counted, warn_caller
 from metaprior.prediction.batches import SMALL, Posteriors, marginals
 from metaprior.prediction.ensemble import Ensemble, mixture
 from metaprior.prediction.response_mixtures import ResponseMixture
 from metaprior.tasks.padding import Ragged
 from metaprior.tasks.task_digests import row_hashes
 
-# Chosen on draws from 1,000,000 on (docs/promises.md): of honest readings none is beyond 4, and of honest tasks none
-# beyond 1, given that a prior may be wrong by half about a standard deviation.
+# Chosen on draws from 1,000,000 on (docs/promises.md): no honest reading is beyond 4, no honest task beyond 2. Joint
+# scores allow standard deviations to be half as large again as the prior says.
 MAX_ERROR = 7.0  # standard deviations of a reading
 MAX_GAP = 20.0  # times the noise, between readings at one input
-STRETCH, MAX_JOINT = 1.5, 4.0  # times the standard deviation; normal score of the distance of a context
+STRETCH, MAX_JOINT = 1.5, 3.0  # times the standard deviation; normal score of the distance of a context
 
 
 class ImplausibleContextWarning(UserWarning):
@@ -59,7 +59,10 @@ def warn_if_implausible(posteriors: Posteriors, name: Callable[[int], str]) -> N
     if not len(tasks):
         return
     count = "" if len(y.sizes) == 1 else f" of {len(tasks)} of {len(y.sizes)} tasks"
-    said, advice = _of_readings(found, x, y, task, name) if len(alone) else _of_context(found, y, name)
+    errors = found.errors[task == task[int(found.errors.argmax())]]  # of the task of the worst reading
+    alike = len(errors) > 1 and errors.min() > 0.5 * MAX_ERROR and found.joint.max() > MAX_JOINT
+    one = len(alone) > 0 and not alike
+    said, advice = _of_readings(found, x, y, task, name) if one else _of_context(found, y, name)
     warn_caller(
         f"Readings{count} are far from what the prior can explain: in {said} {advice}", ImplausibleContextWarning
     )
@@ -85,8 +88,8 @@ def _of_readings(
 def _of_context(found: ContextErrors, y: Ragged, name: Callable[[int], str]) -> tuple[str, str]:
     """Return what is wrong with the context that is farthest as a whole, and what to do."""
     worst = int(np.lexsort((found.distance, found.joint))[-1])
-    off = f"{found.distance[worst]:.2g} times as far off as they should be"
-    said = f"{name(worst)}, no reading is impossible, but the {y.sizes[worst]} together are {off}."
+    said = f"{name(worst)}, {counted(int(y.sizes[worst]), 'reading')} together say that the task is "
+    said += f"{found.distance[worst]:.2g} times as far from the prior as it should be."
     advice = (
         "This task differs more from those of the fit than they do from each other, so that its bands are too narrow "
         "and hold less than they say. Check its units; if it is right, the tasks of the fit are too few or too much "

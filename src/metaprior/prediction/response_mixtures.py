@@ -109,8 +109,13 @@ class ResponseMixture:
             )
             return self.quantile(0.5)
         mean = self._moments[0]
-        if self.response.takes_exposure:
-            _warn_if_absurd(mean, self.latent)
+        if not self.response.takes_exposure:
+            return mean
+        _warn_if_absurd(mean, self.latent)
+        beyond = mean >= LARGEST_COUNT
+        if np.any(beyond):  # NaN is not
+            mean = mean.copy()
+            mean[beyond] = self._at(beyond).quantile(0.5)
         return mean
 
     def variance(self) -> np.ndarray:
@@ -283,7 +288,7 @@ def _warn_if_absurd(mean: np.ndarray, latent: GaussianMixture) -> None:
             f"The predictive mean of counts is more than {ABSURD:g} times their median at "
             f"{counted(int(np.sum(absurd)), 'point')}: the logarithm of the rate is so uncertain, with a standard "
             f"deviation of up to {np.max(latent.std()[absurd]):.3g}, that a tiny chance of huge counts decides it. Use "
-            "the median, quantile(..., 0.5), and interval.",
+            f"the median, quantile(..., 0.5), and interval. Means beyond {LARGEST_COUNT:.1g} are the median.",
             HeavyTailWarning,
         )
 
