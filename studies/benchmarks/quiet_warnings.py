@@ -11,6 +11,7 @@ import warnings
 import numpy as np
 
 from metaprior import MetaGPRegressor
+from metaprior.prediction.batches import Posteriors
 from metaprior.prediction.plausibility import context_errors
 from metaprior.tasks.padding import Ragged
 from metaprior.tasks.types import Task
@@ -31,29 +32,34 @@ def known_again(meta, tasks):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=3)
-    n_draws = parser.parse_args().draws
+    parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
+    given = parser.parse_args()
     warnings.simplefilter("ignore")
     print(
-        "data set, readings, largest error and gap (standard deviations), tasks taken for known, of; known again: half,"
+        "data set, readings, largest error, gap and joint score (standard deviations), tasks taken for known, of; "
+        "known again: half,"
     )
     print("float32, shifted")
     for name, environment in ENVIRONMENTS.items():
-        errors, gaps, n_wrong, n_tests, known = [], [], 0, 0, []
-        for seed in range(FIRST_SEED, FIRST_SEED + n_draws):
+        errors, gaps, joint, n_wrong, n_tests, known = [], [], [], 0, 0, []
+        for seed in range(given.first_seed, given.first_seed + given.draws):
             drawn = environment.draw(seed)
             meta = MetaGPRegressor(random_state=seed, progress=False).fit(list(drawn.source), list(drawn.target))
             tests = [Task(np.concatenate(test[::2]), np.concatenate(test[1::2])) for test in drawn.test]
             x, y = Ragged.of([test.x for test in tests], (meta.n_features_in_,)), Ragged.of([test.y for test in tests])
-            found = context_errors(meta.model_, x, y)
+            found = context_errors(Posteriors(meta.model_, x, y))
             errors.append(found.errors)
             gaps.append(found.gaps)
+            joint.append(found.joint)
             n_wrong, n_tests = n_wrong + int(meta.fitted_on(tests).sum()), n_tests + len(tests)
             known.append(known_again(meta, [Task(*task) for task in (*drawn.source, *drawn.target)]))
-        largest = [np.concatenate(each).max() for each in (errors, gaps)]
+        largest = [np.concatenate(each).max() for each in (errors, gaps, joint)]
         shares = " ".join(f"{share:.3f}" for share in np.mean(known, axis=0))
         n_readings = sum(map(len, errors))
         print(
-            f"{name:15s} {n_readings:6d} {largest[0]:5.2f} {largest[1]:5.2f}  {n_wrong}/{n_tests}  {shares}", flush=True
+            f"{name:15s} {n_readings:6d} {largest[0]:5.2f} {largest[1]:5.2f} {largest[2]:5.2f}",
+            f" {n_wrong}/{n_tests}  {shares}",
+            flush=True,
         )
 
 

@@ -126,6 +126,7 @@ def test_covariates_categories_and_exposure_from_fit_to_predict(folder):
         (("--likelihood", "binomial"), "--likelihood must be"),
         (("--likelihood", "poisson", "--noise", "0.1"), "--noise must be 'learned'"),
         (("--likelihood", "poisson", "--exposure", "weeks"), "weeks"),
+        (("--likelihood", "poisson", "--kernel", "mlp", "--steps", "5"), "leave out --kernel mlp, --steps 5."),
         (("--likelihood", "poisson", "--kind", "classification"), "--likelihood is for numbers; y holds labels"),
     ],
 )

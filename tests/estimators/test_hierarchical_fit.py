@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from metaprior import InvalidFile, MetaGPClassifier, MetaGPRegressor, load
 from metaprior.datasets import Sinusoid
 from metaprior.estimators import hierarchical_fit, hierarchical_search
-from metaprior.estimators.arguments import GRADIENT_ONLY, NamedEnvironments, leaves_all_to_default
+from metaprior.estimators.arguments import GRADIENT_ONLY, NamedEnvironments, choose_engine
 from metaprior.estimators.hierarchical_fit import MAX_READINGS, MAX_TASKS
 from metaprior.files import read_tensors, write_tensors
 from metaprior.hierarchical.families import FAMILIES
@@ -60,14 +60,14 @@ def predictions(meta, context):
 
 @pytest.mark.parametrize("kind", [MetaGPRegressor, MetaGPClassifier])
 def test_every_argument_of_gradient_training_asks_for_it(kind):
-    assert leaves_all_to_default(kind(0.3, random_state=1, search_time=3.0, progress=True), None)
+    assert choose_engine(kind(0.3, random_state=1, search_time=3.0, progress=True), None) == "hierarchical"
     assert set(OTHERS) == set(GRADIENT_ONLY)
-    assert leaves_all_to_default(kind(prior_std=1), None)
+    assert choose_engine(kind(prior_std=1), None) == "hierarchical"
     for name, value in OTHERS.items():
-        assert not leaves_all_to_default(kind(**{name: value}), None), name
-    assert not leaves_all_to_default(kind(), PROBLEM.test_tasks(1, 2, 2, 0))  # early stopping
-    assert leaves_all_to_default(MetaGPRegressor(noise_std=0.1), None)
-    assert leaves_all_to_default(MetaGPClassifier(shared_classes=False, calibrate=False), None)
+        assert choose_engine(kind(**{name: value}), None) == "gradient", name
+    assert choose_engine(kind(), PROBLEM.test_tasks(1, 2, 2, 0)) == "gradient"  # early stopping
+    assert choose_engine(MetaGPRegressor(noise_std=0.1), None) == "hierarchical"
+    assert choose_engine(MetaGPClassifier(shared_classes=False, calibrate=False), None) == "hierarchical"
 
 
 def test_report_has_six_options_and_all_families(meta):

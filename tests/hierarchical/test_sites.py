@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 from scipy.special import logsumexp
 from small_problems import COUNTS, IS_TARGET, make_curve, make_tasks, make_theta
 
@@ -111,6 +112,23 @@ def test_tasks_do_not_depend_on_others(name):
     together = find_sites(observed, PARAMETERS[name], mean, covariance)
     one = find_sites(observed.take(np.array([3])), PARAMETERS[name], mean[3:4], covariance[3:4])
     np.testing.assert_allclose(together.sites.reading[3], one.sites.reading[0], rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("y", "sigma"), [([-2, 2], 0.5), ([-2, -2.1, 2, 2.1], 0.5), ([-3, 3], 1.0), ([-1.5, 1.6, -1.4, 1.4], 0.5)]
+)
+def test_student_t_where_readings_contradict_each_other(y, sigma):
+    """Readings of one number t ~ N(0, 4): the nearest Gaussian is too narrow for two modes, but not by a third."""
+    y, t = np.array(y, float), np.linspace(-12.0, 12.0, 20001)
+    log_p = stats.norm.logpdf(t, 0.0, 2.0) + stats.t.logpdf((y[:, None] - t) / sigma, 2.0).sum(axis=0)
+    weights = np.exp(log_p - log_p.max())
+    exact = np.sqrt(np.sum(weights * t**2) / weights.sum())
+    n = len(y)
+    observed = Observed(make_response("student-t"), y[None], np.zeros((1, n)), np.ones((1, n)), 0.0, 1.0)
+    sites = find_sites(observed, np.log([sigma, 2.0]), np.zeros((1, n)), np.full((1, n, n), 4.0)).sites
+    precision = 0.25 + sites.precision.sum()
+    assert abs(sites.shift.sum() / precision) < 0.1
+    assert 0.7 * exact < precision**-0.5 < exact
 
 
 def test_student_t_with_many_degrees_of_freedom_is_gaussian():

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.integrate import simpson
 
 from metaprior import HeavyTailWarning
 from metaprior.prediction.response_mixtures import ResponseMixture, make_response
@@ -105,6 +106,30 @@ def test_expected_logarithm_and_its_derivatives(name, latent):
                 2 * h
             )
             assert found.by_parameters[0, i] == pytest.approx(numeric, rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("variance", [1e-3, 0.1, 1.0, 4.0, 25.0, 100.0])
+def test_expectations_are_those_of_fine_quadrature(name, variance):
+    """To a percent at most, however wide t is, by Simpson's rule and the identities of Bonnet and Price."""
+    response, parameters = response_of(name), PARAMETERS[name]
+    for mean in (-3.0, 0.0, 2.5):
+        if name == "poisson" and variance > 10.0:
+            continue  # in closed form: e^t is too large for the rule
+        t, z = np.linspace(mean - 9.0 * variance**0.5, mean + 9.0 * variance**0.5, 3001), np.linspace(-9.0, 9.0, 3001)
+        for y in observations(name):
+            y = np.array([y])
+            log_p = response.log_density(y, t, np.full(t.shape, 1e-12), parameters)  # of t itself
+            at_mean = log_p[len(t) // 2]
+            rule = [
+                simpson(stats.norm.pdf(z) * part, x=z) for part in (log_p, z * log_p, (1 - z**2) * (log_p - at_mean))
+            ]
+            value, slope, precision = rule[0], rule[1] / variance**0.5, rule[2] / variance
+            found = response.expected(y, np.array([mean]), np.array([variance]), parameters)
+            assert found.value == pytest.approx(value, rel=1e-3, abs=1e-3)
+            assert found.slope == pytest.approx(slope, rel=1e-2, abs=1e-3)
+            if name != "student-t":  # whose own may be negative
+                assert found.precision == pytest.approx(precision, rel=1e-2, abs=1e-6)
 
 
 def mixture_of(name, lowest=0, n=7):

@@ -152,14 +152,25 @@ def _sizes(tasks: Sequence[Task]) -> np.ndarray:
     return tasks.sizes if isinstance(tasks, StoredTasks) else np.array([len(task.y) for task in tasks])
 
 
-def leaves_all_to_default(meta: Any, tests: Any) -> bool:
-    """Return whether the estimator leaves everything to the default that only gradient-based training has."""
-    if tests is not None:
-        return False
-    defaults = type(meta)()
-    given = ((getattr(meta, name), getattr(defaults, name)) for name in GRADIENT_ONLY)
-    plain = (str, int, float, type(None))  # arrays, dicts and modules are never the default, and may not compare
-    return all(isinstance(value, plain) and value == default for value, default in given)
+def choose_engine(meta: Any, tests: Any) -> str:
+    """Return the engine that fits an estimator: the default, or gradient training if an argument asks for it.
+
+    Raise if the likelihood is the default's alone: the paper, whose method is trained by gradients, has only Gaussian
+    readings and labels.
+    """
+    defaults, plain = type(meta)(), (str, int, float, type(None))  # others are never the default, and may not compare
+    values = ((name, getattr(meta, name), getattr(defaults, name)) for name in GRADIENT_ONLY)
+    given = [
+        Argument(name, value if isinstance(value, plain) else None)
+        for name, value, default in values
+        if not (isinstance(value, plain) and value == default)
+    ]
+    given += [Argument("validation_tasks")] * (tests is not None)
+    if given and meta.likelihood not in ("gaussian", "bernoulli"):
+        listed = [part for each in given for part in (", ", each)][1:]
+        works = " works with the default only, which is not trained by gradients: leave out "
+        raise ValueError(Message(Argument("likelihood", meta.likelihood), works, *listed, "."))
+    return "gradient" if given else "hierarchical"
 
 
 def auto_settings(meta: Any) -> AutoSettings:

@@ -19,7 +19,7 @@ from metaprior.estimators.arguments import (
     NamedEnvironments,
     check_context_size,
     check_parameters,
-    leaves_all_to_default,
+    choose_engine,
     reject_renamed_parameters,
 )
 from metaprior.estimators.fitted_prior import FittedPrior, heaviest, training_record
@@ -105,7 +105,7 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         if patience is not None:
             check_integer("patience", patience, least=1)
         features = Features(asked=(self.covariates, self.categorical))
-        engine = "hierarchical" if leaves_all_to_default(self, validation_tasks) else "gradient"
+        engine = choose_engine(self, validation_tasks)
         environments = self._read_environments(source_tasks, target_tasks, target, features, engine)
         check_order(self.context, features)
         check_context_size(self.context, environments)

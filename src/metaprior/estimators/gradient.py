@@ -13,7 +13,6 @@ from metaprior.checks import Argument, Message, check_noise, draw_seed
 from metaprior.estimators.arguments import NamedEnvironments, auto_settings, warn_if_few_target_tasks
 from metaprior.estimators.fitted_prior import FittedPrior
 from metaprior.estimators.fitting import FitPlan, FittedMembers, run_fit
-from metaprior.estimators.outcomes import response_of
 from metaprior.estimators.task_sources import StreamedTasks, TaskSource, make_source
 from metaprior.gp.choices import families, resolve_encoder, resolve_kernel, resolve_mean
 from metaprior.gp.forked import check_not_forked
@@ -79,7 +78,7 @@ def resolve_parameters(meta: Any) -> Settings:
         kernel=resolve_kernel(meta.kernel),
         encoder=resolve_encoder(meta.encoder),
         likelihood=meta.likelihood,
-        noise_std=check_noise(meta.noise_std) if meta.likelihood == "gaussian" else 1.0,
+        noise_std=1.0 if meta.likelihood == "bernoulli" else check_noise(meta.noise_std),
         temperature="bayes" if auto.temperature else meta.temperature,
         prior_mean=check_prior_mean(meta.prior_mean),
         prior_std=check_prior_std(1.0 if auto.prior_std else meta.prior_std),
@@ -97,8 +96,7 @@ def adjust_label_mean(settings: Settings, classes: np.ndarray | None) -> Setting
 
 def resolve_families(meta: Any, settings: Settings, input_dim: int, method: Method | None) -> dict[str, Settings]:
     """Return the settings for every kernel to choose from, by name."""
-    n_inputs = input_dim - (settings.exposure is not None)
-    kernels = families(settings.kernel, n_inputs, settings.encoder, meta.likelihood == "bernoulli")
+    kernels = families(settings.kernel, input_dim, settings.encoder, meta.likelihood == "bernoulli")
     if isinstance(method, Laplace):  # networks have too many parameters for it
         kernels = dict(list(kernels.items())[:1])
     return {
@@ -114,9 +112,6 @@ def make_plan(
     settings = replace(resolve_parameters(meta), kinds=environments.kinds)
     if meta.likelihood == "bernoulli":
         settings = adjust_label_mean(settings, meta.classes_)
-    elif meta.likelihood != "gaussian":
-        response, exposure = response_of(meta)
-        settings = replace(settings, response=response, exposure=exposure)
     target = environments.target
     source = make_source(environments.tasks, meta.batch_size, meta.likelihood == "bernoulli")
     options = resolve_weights(meta.alpha, environments.names, source.counts(meta.alpha), target)

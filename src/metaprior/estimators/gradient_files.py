@@ -10,11 +10,9 @@ import numpy as np
 
 from metaprior.estimators.gradient import adjust_label_mean, resolve_families, resolve_parameters
 from metaprior.gp.forked import check_not_forked
-from metaprior.hierarchical.response_arrays import describe_response, read_response
 from metaprior.meta.methods import MAP, Laplace, resolve_inference
 from metaprior.meta.runs import Settings, draw_prior, scaling_template
 from metaprior.prediction.ensemble import Ensemble
-from metaprior.prediction.responses import Response
 from metaprior.prediction.trained import Model
 from metaprior.schema import MAX_NUMBER, Mismatch, check_weights, describe
 from metaprior.tasks.scaling_arrays import read_scaling
@@ -23,11 +21,9 @@ WHITENING, WHITENING_ERROR = "whitening.value", 0.1  # far above rounding
 
 
 def model_parts(model: Ensemble) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return what is stored of a model, as JSON (the response, if there is one) and as tensors."""
+    """Return what is stored of a model: nothing as JSON, and tensors."""
     leaves = jax.tree_util.tree_flatten_with_path(model._replace(spread=1.0))[0]
-    exposure = getattr(model.members[0], "exposure", None)
-    described = {} if model.response is None else {"response": describe_response(model.response, exposure)}
-    return described, {_tensor_name(where): np.asarray(leaf) for where, leaf in leaves if hasattr(leaf, "shape")}
+    return {}, {_tensor_name(where): np.asarray(leaf) for where, leaf in leaves if hasattr(leaf, "shape")}
 
 
 def read_model(meta: Any, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> Ensemble:
@@ -39,11 +35,9 @@ def read_model(meta: Any, header: dict[str, Any], tensors: dict[str, np.ndarray]
     for i in range(n_members):  # before anything of this size is made
         read_scaling(tensors, f"model.members[{i}].scaling.", input_dim, header["training"]["scaling"], kinds)
     width = input_dim if kinds is None else sum(kinds.widths)
-    stored = header.get("model", {}).get("response")
-    response = (None, None) if stored is None else read_response(stored, meta.likelihood, input_dim, kinds)
-    if (stored is None) != (meta.likelihood in ("gaussian", "bernoulli")):
-        raise Mismatch(f"model.response must be that of likelihood {meta.likelihood!r}")
-    settings = replace(_settings(meta, fitted["family_"], width, *response), kinds=kinds)
+    if meta.likelihood not in ("gaussian", "bernoulli"):
+        raise Mismatch(f"a prior trained by gradients cannot have likelihood {meta.likelihood!r}")
+    settings = replace(_settings(meta, fitted["family_"], width), kinds=kinds)
     settings = replace(settings, noise_std=None if settings.noise_std is None else 1.0)  # for its shape
     with jax.enable_x64(fitted["dtype_"] == "float64"):
         dtype = jnp.zeros(()).dtype
@@ -56,9 +50,9 @@ def read_model(meta: Any, header: dict[str, Any], tensors: dict[str, np.ndarray]
     return model
 
 
-def _settings(meta: Any, family: str, input_dim: int, response: Response | None, exposure: int | None) -> Settings:
+def _settings(meta: Any, family: str, input_dim: int) -> Settings:
     """Return the settings of the kernel that a file names."""
-    settings = replace(resolve_parameters(meta), response=response, exposure=exposure)
+    settings = resolve_parameters(meta)
     if meta.likelihood == "bernoulli":
         settings = adjust_label_mean(settings, meta.classes_)
     known = resolve_families(meta, settings, input_dim, resolve_inference(meta.inference))

@@ -15,7 +15,7 @@ from metaprior.estimators.fitted_prior import heaviest
 from metaprior.estimators.outcomes import check_outcomes
 from metaprior.metrics import Scores
 from metaprior.prediction.adapted import AdaptedRegressor, AdaptedRegressors, adapt_readings
-from metaprior.prediction.batches import predict_tasks
+from metaprior.prediction.batches import Posteriors, predict_tasks
 from metaprior.prediction.plausibility import warn_if_implausible
 from metaprior.prediction.response_mixtures import outcomes_of
 from metaprior.tasks.context_rules import split_all
@@ -66,7 +66,7 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         What y holds, given a latent function t: readings with Gaussian noise; readings with outliers, whose noise has
         Student's t distribution; counts of mean exp(t), negative binomial ones with more variance than Poisson's; or
         ranks and scores, consecutive integers, each an interval of t plus standard normal noise. For all but "gaussian"
-        posteriors are approximated by Gaussian ones.
+        posteriors are approximated by Gaussian ones, and there is no gradient training.
     exposure : str or int, optional
         Column of X, by name or number, with the exposure of counts, such as days of observation: the mean is the
         exposure times exp(t). It is no input of t, and must be no covariate or category.
@@ -382,7 +382,7 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         tests = super()._read_tests(tasks, name)
         x = Ragged.of([test.x_context for test in tests], (self.n_features_in_,))
         y = Ragged.of([test.y_context for test in tests])
-        warn_if_implausible(self.model_, x, y, f"{name}[{{}}] context".format)
+        warn_if_implausible(Posteriors(self.model_, x, y), f"{name}[{{}}] context".format)
         return tests
 
     def _read_environments(

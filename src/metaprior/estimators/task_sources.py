@@ -10,7 +10,7 @@ import numpy as np
 from metaprior.checks import Argument, Message
 from metaprior.meta.methods import MAP, Laplace, Method
 from metaprior.meta.objective import temperature
-from metaprior.meta.runs import Run, Settings, make_run, make_scaling, training_dtype, unscaled_response
+from metaprior.meta.runs import Run, Settings, make_run, make_scaling, training_dtype
 from metaprior.search.candidates import Candidate
 from metaprior.search.weights import Weights
 from metaprior.storage.feed import Feed
@@ -99,8 +99,6 @@ class StreamedTasks:
         if settings.likelihood == "bernoulli" or not settings.standardize:
             return make_scaling(sample, weights, settings)
         scaling, kinds = stored_scaling(self.environments, weights), settings.kinds
-        if settings.response is not None:
-            scaling = unscaled_response(scaling, settings.exposure)
         return scaling if kinds is None else with_kinds(scaling, kinds, np.zeros(sum(kinds.widths)))
 
     def dtype(self, options: Sequence[Weights], settings: Settings) -> str:

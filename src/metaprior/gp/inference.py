@@ -1,14 +1,14 @@
 """Inference for one task, chosen by the likelihood.
 
-Exact for Gaussian noise, Laplace's approximation for labels, the nearest Gaussian for counts, ranks and outliers.
+Exact for Gaussian noise, Laplace's approximation for labels.
 """
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from metaprior.gp import exact, laplace, variational
-from metaprior.gp.likelihoods import Bernoulli, Gaussian
+from metaprior.gp import exact, laplace
+from metaprior.gp.likelihoods import Gaussian
 from metaprior.gp.prior import GPPrior, Points
 
 
@@ -18,16 +18,14 @@ def log_evidence(
     """Return ln p_theta(Y | X), or its approximation, of the samples where `mask` is True; and whether it converged."""
     if isinstance(prior.likelihood, Gaussian):
         return exact.log_evidence(prior, points, y, mask), jnp.asarray(True)
-    method = laplace if isinstance(prior.likelihood, Bernoulli) else variational
-    return method.log_evidence(prior, points, y, mask)
+    return laplace.log_evidence(prior, points, y, mask)
 
 
 def condition(prior: GPPrior, points: Points, y: Float[Array, " n"], mask: Bool[Array, " n"]) -> exact.Posterior:
     """Return the posterior given one task."""
     if isinstance(prior.likelihood, Gaussian):
         return exact.condition(prior, points, y, mask)
-    method = laplace if isinstance(prior.likelihood, Bernoulli) else variational
-    return method.condition(prior, points, y, mask)
+    return laplace.condition(prior, points, y, mask)
 
 
 def points_of_tasks(prior: GPPrior, x: Float[Array, "tasks n d"]) -> Points:

@@ -9,10 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaprior.gp.inducing import InducingBasis
-from metaprior.gp.likelihoods import Bernoulli, Gaussian
+from metaprior.gp.likelihoods import Bernoulli
 from metaprior.gp.parameters import Fixed
-from metaprior.gp.prior import GPPrior, inputs_of, log_exposure
-from metaprior.gp.response_likelihoods import ResponseLikelihood
+from metaprior.gp.prior import GPPrior
 from metaprior.tasks.farthest_points import farthest_points
 from metaprior.tasks.task_sets import TaskSet
 
@@ -41,17 +40,16 @@ def has_basis(rest: GPPrior) -> bool:
     return bool(_bases(rest))
 
 
-def place_points(
-    rest: GPPrior, tasks: TaskSet, counts: Sequence[Any], response: ResponseLikelihood | None = None
-) -> GPPrior:
+def place_points(rest: GPPrior, tasks: TaskSet, counts: Sequence[Any]) -> GPPrior:
     """Return the prior with every inducing basis filled in, from tasks with counts gamma w_i / M_i above zero.
 
-    Labels are taken for readings, and so are counts, ranks and outliers, as those that their response starts from.
+    Labels are taken for readings of -1 and 1.
     """
-    samples = [_as_readings(rest, sample, response) for sample in _subsample(tasks, counts)]
+    samples = list(_subsample(tasks, counts))
+    if isinstance(rest.likelihood, Bernoulli):
+        samples = [sample._replace(y=2.0 * sample.y - 1.0) for sample in samples]
     buckets = zip(tasks.buckets, counts, strict=True)
     inputs = [np.asarray(b.x, float)[count > 0][np.asarray(b.mask)[count > 0]] for b, count in buckets]
-    inputs = [np.asarray(inputs_of(jnp.asarray(x), rest.exposure), float) for x in inputs]
     filled: dict[tuple[int, float | None], InducingBasis] = {}
     for basis in _bases(rest):
         if (key := _key(basis)) not in filled:
@@ -128,25 +126,10 @@ def _subsample(tasks: TaskSet, counts: Sequence[Any]) -> Iterator[TaskSample]:
             yield TaskSample(x.astype(float), y.astype(float), mask, count[rows])
 
 
-def _as_readings(rest: GPPrior, sample: TaskSample, response: ResponseLikelihood | None) -> TaskSample:
-    """Return tasks with inputs alone, and readings of their functions; labels are -1 and 1."""
-    if isinstance(rest.likelihood, Bernoulli):
-        return sample._replace(y=2.0 * sample.y - 1.0)
-    if response is None:
-        return sample
-    x, y, zero = jnp.asarray(sample.x), jnp.asarray(sample.y), jnp.zeros(sample.y.shape)
-    reading = response.readings(y, zero, zero + 1.0).reading
-    if rest.exposure is not None:
-        reading = reading - log_exposure(x, rest.exposure) / response.scale
-    return sample._replace(x=np.asarray(inputs_of(x, rest.exposure), float), y=np.asarray(reading, float))
-
-
 def _noise_stds(rest: GPPrior) -> tuple[float, ...]:
     """Return the candidates for the noise."""
     if isinstance(rest.likelihood, Bernoulli):
         return (LABEL_NOISE_STD,)
-    if not isinstance(rest.likelihood, Gaussian):
-        return LEARNED_NOISE_STDS
     log_noise_std = rest.likelihood.log_noise_std
     if not isinstance(log_noise_std, Fixed):
         return LEARNED_NOISE_STDS

@@ -9,17 +9,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 
 from metaprior.checks import counted
-from metaprior.gp.count_likelihoods import NegativeBinomial, Poisson
 from metaprior.gp.kernels import compare, embed
 from metaprior.gp.likelihoods import Bernoulli, Gaussian
 from metaprior.gp.networks import at_points
 from metaprior.gp.parameters import Fixed, merge, split
-from metaprior.gp.rank_likelihoods import Ordinal
-from metaprior.gp.response_likelihoods import ResponseLikelihood
-from metaprior.gp.robust_likelihoods import StudentT
 
-Likelihood = Gaussian | Bernoulli | ResponseLikelihood
-RESPONSES = {kind.name: kind for kind in (StudentT, Poisson, NegativeBinomial)}
+Likelihood = Gaussian | Bernoulli
 
 
 class Points(NamedTuple):
@@ -32,29 +27,22 @@ class Points(NamedTuple):
 class GPPrior(eqx.Module):
     """t(x) ~ GP(mu_theta(z), k_theta(z, z')) with z = encoder(x) or z = x, and y ~ p(y | t(x)).
 
-    Theta is every float outside `Fixed`. The exposure of counts is a column of x that is no input: its logarithm is
-    added to the mean.
+    Theta is every float outside `Fixed`.
     """
 
     mean: Callable[..., Array]
     kernel: Callable[..., Array]
     likelihood: Likelihood
     encoder: Callable[..., Array] | None = None
-    exposure: int | None = eqx.field(static=True, default=None)  # column
 
     def encode(self, x: Float[Array, "n d"]) -> Float[Array, "n z"]:
         """Return the inputs of mean and kernel; differentiable any number of times."""
-        x = inputs_of(x, self.exposure)
         return x if self.encoder is None else jax.vmap(self.encoder)(x)
 
     def points(self, x: Float[Array, "n d"]) -> Points:
         """Evaluate mean and features at every point, of one task or of all tasks of a batch in a row."""
-        inputs = inputs_of(x, self.exposure)
-        encoded = inputs if self.encoder is None else at_points(self.encoder, inputs)
-        mean = at_points(self.mean, encoded)
-        if self.exposure is not None and isinstance(self.likelihood, ResponseLikelihood):
-            mean = mean + log_exposure(x, self.exposure) / self.likelihood.scale
-        return Points(mean, embed(self.kernel, encoded))
+        encoded = x if self.encoder is None else at_points(self.encoder, x)
+        return Points(at_points(self.mean, encoded), embed(self.kernel, encoded))
 
     @property
     def magnitude(self) -> Float[Array, ""] | float:
@@ -66,24 +54,6 @@ class GPPrior(eqx.Module):
         return compare(self.kernel, points.embedded, None if others is None else others.embedded)
 
 
-def inputs_of(x: Float[Array, "*n d"], exposure: int | None) -> Float[Array, "*n inputs"]:
-    """Return the columns of x that are inputs."""
-    return x if exposure is None else jnp.concatenate([x[..., :exposure], x[..., exposure + 1 :]], axis=-1)
-
-
-def log_exposure(x: Float[Array, "*n d"], exposure: int) -> Float[Array, "*n"]:
-    """Return the logarithm of the exposure; that of padding, which has none, is zero."""
-    return jnp.log(jnp.where(x[..., exposure] > 0.0, x[..., exposure], 1.0))
-
-
-class ResponseStart(NamedTuple):
-    """What a response starts from: its parameters, and the units t = center + scale u."""
-
-    parameters: Any  # (p,)
-    center: Any  # ()
-    scale: Any  # ()
-
-
 def make_prior(
     key: PRNGKeyArray,
     input_dim: int,
@@ -91,12 +61,8 @@ def make_prior(
     kernel: Any,
     likelihood: Likelihood,
     encoder: Any = None,
-    exposure: int | None = None,
 ) -> GPPrior:
-    """Draw a prior from a mean, a kernel and an encoder, each a description (with `build`) or a module.
-
-    `input_dim` is the number of inputs, without an exposure.
-    """
+    """Draw a prior from a mean, a kernel and an encoder, each a description (with `build`) or a module."""
     mean_key, kernel_key = jax.random.split(key)
     if hasattr(encoder, "build"):
         encoder = encoder.build(jax.random.fold_in(key, 2), input_dim)  # 0 and 1 are the keys of the split above
@@ -107,27 +73,15 @@ def make_prior(
         kernel=kernel.build(kernel_key, input_dim) if hasattr(kernel, "build") else kernel,
         likelihood=likelihood,
         encoder=encoder,
-        exposure=exposure,
     )
 
 
-def make_likelihood(
-    kind: str, noise_std: Any, learn_noise: bool, start: ResponseStart | None = None, lowest: int = 0
-) -> Likelihood:
-    """Return the 'bernoulli' likelihood of labels, the 'gaussian' one with its noise, or that of a response."""
+def make_likelihood(kind: str, noise_std: Any, learn_noise: bool) -> Likelihood:
+    """Return the 'bernoulli' likelihood of labels, or the 'gaussian' one with its noise."""
     if kind == "bernoulli":
         return Bernoulli()
-    if start is not None:
-        return _make_response(kind, start, lowest)
     log_noise_std = jnp.log(jnp.asarray(noise_std))
     return Gaussian(log_noise_std if learn_noise else Fixed(log_noise_std))
-
-
-def _make_response(kind: str, start: ResponseStart, lowest: int) -> ResponseLikelihood:
-    units, parameters = (Fixed(start.center), Fixed(start.scale)), jnp.asarray(start.parameters)
-    if kind == Ordinal.name:
-        return Ordinal(*units, parameters[0], parameters[1:], lowest)
-    return RESPONSES[kind](*units, *parameters)
 
 
 def check_prior(prior: GPPrior, input_dim: int) -> None:

@@ -17,6 +17,8 @@ from metaprior.hierarchical.terms import Basis, add_noise, covariate_features, m
 from metaprior.prediction.ensemble import Plain, Prediction
 from metaprior.tasks.scaling import Scaling
 
+UNKNOWN = 1e-9  # degrees of freedom per reading that are rounding
+
 
 class Points(NamedTuple):
     """What the prior says about inputs: the mean is F m, the covariance around it A A' + a^2 k(x, x') - B B'."""
@@ -83,6 +85,15 @@ class HierarchicalPrior:
         evidence = -0.5 * np.sum(residual**2, axis=-1) - np.log(np.diagonal(root, axis1=2, axis2=3)).sum(axis=-1)
         log_weights = self.scales.log_weights[:, None] + evidence
         return Posterior(context, inverse, residual, log_weights - log_sum_exp(log_weights, axis=0))
+
+    def latent_distances(self, posterior: Posterior) -> np.ndarray:
+        """Return how far the latent functions of contexts are from the prior's, see `Member`."""
+        inverse_root, mask = posterior.inverse_root, posterior.context.mask
+        noise = np.where(mask > 0, self.noise_variances[:, None, None], 1.0)
+        a = (posterior.residual[..., None, :] @ inverse_root)[..., 0, :]
+        square = np.sum(posterior.residual**2, axis=-1) - np.sum(noise * a**2, axis=-1)
+        share = np.eye(mask.shape[1]) - noise[..., None] * (np.swapaxes(inverse_root, -1, -2) @ inverse_root)
+        return as_chi_square(square, share)
 
     def marginals(self, posterior: Posterior, x: np.ndarray) -> Prediction:
         """Predict the latent function at standardized queries x (tasks, queries, d)."""
@@ -246,3 +257,17 @@ def from_far_to_near(x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> list[np.
     distances = np.sum(np.square(x, dtype=np.float64), axis=-1)
     order = np.argsort(np.where(mask, -distances, np.inf), axis=1)
     return [np.take_along_axis(x, order[..., None], 1), *(np.take_along_axis(part, order, 1) for part in (y, mask))]
+
+
+def as_chi_square(square: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """Return squared distances of latent functions from the prior mean, and their degrees of freedom, (2, ..., tasks).
+
+    With the covariance K of t at a context, D of its noise and a = (K + D)^-1 (y - mean), the square a' K a is under
+    the prior a sum of chi-square variables, times the eigenvalues of the share K (K + D)^-1. It is scaled to have the
+    mean and the variance of one chi-square variable (Satterthwaite).
+    """
+    first = np.trace(share, axis1=-2, axis2=-1)
+    second = np.sum(share * np.swapaxes(share, -1, -2), axis=(-2, -1))
+    known = first > UNKNOWN * share.shape[-1]  # else the noise hides the latent function
+    ratio = first / np.where(known, second, 1.0)
+    return np.stack([np.where(known, np.maximum(square, 0.0) * ratio, 0.0), np.where(known, first * ratio, 1.0)])

@@ -6,7 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior, Points, Posterior, from_far_to_near
+from metaprior.hierarchical.hierarchical_prior import (
+    HierarchicalPrior,
+    Points,
+    Posterior,
+    as_chi_square,
+    from_far_to_near,
+)
 from metaprior.hierarchical.sites import Observed, SitePosterior, find_sites
 from metaprior.prediction.ensemble import Prediction
 from metaprior.prediction.responses import Response
@@ -18,6 +24,7 @@ class ResponsePosterior(NamedTuple):
 
     process: Posterior
     converged: np.ndarray  # (1, tasks)
+    site_variances: np.ndarray  # (1, tasks, n)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +81,7 @@ class ResponsePrior:
         context, found = self.sites(x, y, mask)
         log_weights = np.zeros((1, len(mask)))
         process = Posterior(context, found.inverse_root[None], found.residual[None], log_weights)
-        return ResponsePosterior(process, found.converged[None])
+        return ResponsePosterior(process, found.converged[None], found.sites.variance[None])
 
     def sites(
         self, x: np.ndarray, y: np.ndarray, mask: np.ndarray, is_target: np.ndarray | None = None
@@ -101,6 +108,21 @@ class ResponsePrior:
         log_exposure = np.log(np.where(exposure > 0.0, exposure, 1.0))  # padding of empty contexts is zero
         return np.delete(x, place, axis=-1), log_exposure
 
+    def latent_distances(self, posterior: ResponsePosterior) -> np.ndarray:
+        """Return how far the latent functions of contexts are from the prior's, see `Member`.
+
+        The noise is what readings have as a rule: sites of outliers are so wide that any t would be far.
+        """
+        context, residual, own = posterior.process.context, posterior.process.residual, self.process.scaling
+        covariance = np.add(*self.process.covariance(context, context))
+        a = (residual[0][:, None, :] @ posterior.process.inverse_root[0])[:, 0]
+        mean = own.undo_mean(context.features @ self.process.weights)
+        usual = self.response.noise(mean, self.parameters) / float(own.y_std) ** 2
+        noise = np.where(context.mask > 0, np.minimum(posterior.site_variances[0], usual), 1.0)
+        total = covariance + noise[:, :, None] * np.eye(noise.shape[1])
+        square = np.sum(a * (covariance @ a[..., None])[..., 0], axis=1)
+        return as_chi_square(square, np.linalg.solve(total, covariance))[:, None]
+
     def marginals(self, posterior: ResponsePosterior, x: np.ndarray) -> Prediction:
         """Predict t at queries x (tasks, queries, d)."""
         inputs, offset = self.split(np.asarray(x, np.float64))
@@ -118,7 +140,8 @@ class ResponsePrior:
     def take(self, posteriors: Sequence[ResponsePosterior], places: np.ndarray) -> ResponsePosterior:
         """Join posteriors and pick tasks."""
         process = self.process.take([posterior.process for posterior in posteriors], places)
-        return ResponsePosterior(process, np.concatenate([each.converged for each in posteriors], axis=1)[:, places])
+        rest = zip(*(posterior[1:] for posterior in posteriors), strict=True)
+        return ResponsePosterior(process, *(np.concatenate(parts, axis=1)[:, places] for parts in rest))
 
     def float32_problem(self, largest_context: int, standardized: bool) -> str | None:
         """Return None: hierarchical priors always compute in double precision."""

@@ -10,14 +10,12 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Key, PyTree
 
 from metaprior.gp.exact import moments
-from metaprior.gp.likelihoods import Gaussian
 from metaprior.gp.linalg import cholesky, product, solve_lower
 from metaprior.gp.parameters import merge
-from metaprior.meta.objective import Problem, full_batch, loss_and_slope
+from metaprior.meta.objective import Problem, full_batch
 
 MAX_PARAMETERS = 2000  # the curvature is a square matrix of this size
 COLUMNS_AT_ONCE = 8  # of the curvature
-DIFFERENCE = 1e-3  # of a parameter, for differences of gradients
 RUNS_AT_ONCE = 64  # on accelerators; CPUs gain nothing from more than one
 
 
@@ -72,25 +70,6 @@ def loss_curvature(theta: PyTree, problem: Problem) -> Float[Array, "p p"]:
     return total
 
 
-def _curvature_by_differences(theta: PyTree, problem: Problem) -> Float[Array, "p p"]:
-    """Return d^2 (gamma Lbar) / d theta^2 by central differences of the gradient.
-
-    For evidences that are differentiable once: those of counts, ranks and readings with outliers are maximized over
-    sites. Their gradients are smooth to `variational.TOLERANCE`, whose root is far below the step.
-    """
-    flat, unravel = ravel_pytree(theta)
-    batches = full_batch(problem)
-
-    def slope(flat: Float[Array, " p"]) -> Float[Array, " p"]:
-        return ravel_pytree(loss_and_slope(unravel(flat), problem.rest, batches)[1])[0]
-
-    def column(move: Float[Array, " p"]) -> Float[Array, " p"]:
-        return (slope(flat + DIFFERENCE * move) - slope(flat - DIFFERENCE * move)) / (2.0 * DIFFERENCE)
-
-    rows = jax.lax.map(column, jnp.eye(flat.size, dtype=flat.dtype))
-    return 0.5 * problem.temperature * (rows + rows.T)
-
-
 def _first_order(
     moments_at: Callable[[Array], tuple[Array, Array]], flat: Float[Array, " p"], y: Float[Array, " n"]
 ) -> tuple[Float[Array, "p p"], Float[Array, "n n"], Float[Array, " n"]]:
@@ -116,9 +95,7 @@ def _curvatures(modes: PyTree, problem: Problem) -> tuple[Float[Array, "runs p p
         mode, problem = eqx.combine(arrays, static)
         stds = jax.tree.map(lambda leaf, std: jnp.full_like(leaf, std), mode, problem.hyperprior.std)
         precisions = jax.tree.map(lambda std: std**-2, stds)
-        is_gaussian = isinstance(problem.rest.likelihood, Gaussian)
-        curvature = loss_curvature if is_gaussian else _curvature_by_differences
-        return curvature(mode, problem) + jnp.diag(ravel_pytree(precisions)[0]), ravel_pytree(stds)[0]
+        return loss_curvature(mode, problem) + jnp.diag(ravel_pytree(precisions)[0]), ravel_pytree(stds)[0]
 
     return jax.lax.map(one_run, arrays, batch_size=None if jax.default_backend() == "cpu" else RUNS_AT_ONCE)
 

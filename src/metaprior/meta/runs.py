@@ -17,10 +17,9 @@ from metaprior.gp.encoders import ConvEncoder
 from metaprior.gp.kernels import MLPKernel
 from metaprior.gp.linalg import float32_resolves
 from metaprior.gp.means import MLPMean
-from metaprior.gp.parameters import cast, merge, split
+from metaprior.gp.parameters import cast, split
 from metaprior.gp.placement import has_basis, place_points
-from metaprior.gp.prior import GPPrior, ResponseStart, check_prior, make_likelihood, make_prior
-from metaprior.gp.response_likelihoods import ResponseLikelihood
+from metaprior.gp.prior import GPPrior, check_prior, make_likelihood, make_prior
 from metaprior.meta.hyper_laplace import MAX_PARAMETERS
 from metaprior.meta.hyperprior import HyperPrior, make_hyperprior
 from metaprior.meta.hyperprior_arguments import check_prior_mean, check_prior_std
@@ -33,13 +32,10 @@ from metaprior.tasks.scaling import (
     fit_label_scaling,
     fit_scaling,
     identity_scaling,
-    sample_weights,
 )
 from metaprior.tasks.task_sets import pad_tasks
 from metaprior.tasks.types import Task
 
-LEAST_COUNT_SCALE = 0.5  # of the logarithm of a rate
-ROUNDING = 1e-9  # relative to the mean, by which constant readings vary
 LEARNED_NOISE_START = 0.1  # of the standard deviation of y
 
 
@@ -50,7 +46,7 @@ class Settings:
     mean: Any = MLPMean()  # or "auto", as for the kernel, until `resolve_settings` has chosen
     kernel: Any = MLPKernel()
     encoder: Any = None
-    likelihood: str = "gaussian"  # bernoulli: y is 0 or 1; that of a response: y as it is. Neither has scale or noise
+    likelihood: str = "gaussian"  # or "bernoulli": y is 0 or 1, without scale or noise
     noise_std: float | None = 0.1  # in the units of y; None: learned
     temperature: float | str = "bayes"
     temperature_factor: float = 1.0  # multiplies the temperature; varied by the search
@@ -60,15 +56,6 @@ class Settings:
     n_particles: int = 1  # that are trained
     standardize: bool | Literal["within-class"] = True
     kinds: ColumnKinds | None = None  # what the input columns are; None: numbers
-    response: Any = None  # of counts, ranks and outliers: the `Response` that parameters and units start from
-    exposure: int | None = None  # column of X
-
-    @property
-    def exposure_column(self) -> int | None:
-        """The column of scaled inputs that has the exposure."""
-        if self.exposure is None or self.kinds is None:
-            return self.exposure
-        return self.kinds.place(self.exposure)
 
 
 class Run(NamedTuple):
@@ -112,40 +99,7 @@ def make_scaling(environments: Sequence[Sequence[Task]], weights: Sequence[float
         return identity_scaling(input_dim, settings.kinds)
     if settings.likelihood == "bernoulli":
         return fit_label_scaling(environments, weights, _within_classes(settings), settings.kinds)
-    scaling = fit_scaling(environments, weights, settings.kinds)
-    return scaling if settings.response is None else unscaled_response(scaling, settings.exposure)
-
-
-def unscaled_response(scaling: Scaling, exposure: int | None) -> Scaling:
-    """Return a scaling that leaves y and the exposure as they are."""
-    is_exposure = np.arange(len(scaling.x_mean)) == exposure
-    x_mean, x_std = np.where(is_exposure, 0.0, scaling.x_mean), np.where(is_exposure, 1.0, scaling.x_std)
-    return scaling._replace(x_mean=x_mean, x_std=x_std, y_mean=np.asarray(0.0), y_std=np.asarray(1.0))
-
-
-def start_response(
-    environments: Sequence[Sequence[Task]], weights: Sequence[float], settings: Settings
-) -> ResponseStart:
-    """Return the parameters of a response to start from, and units in which t is about one, given weighted tasks."""
-    response, tasks = settings.response, [task for tasks in environments for task in tasks]
-    y, counts = np.concatenate([task.y for task in tasks]), sample_weights(environments, weights)
-    counted = counts > 0
-    parameters, _ = response.initial(y[counted], counts[counted])
-    latent = response.latent(y, parameters)
-    if settings.exposure is not None:
-        latent = latent - np.log(np.concatenate([task.x[:, settings.exposure] for task in tasks]))
-    if response.unit_noise:
-        return ResponseStart(parameters, 0.0, 1.0)
-    share = counts / counts.sum()
-    center = float(share @ latent)
-    scale = float(np.sqrt(share @ (latent - center) ** 2))
-    if response.takes_exposure:  # of rare counts log(y + 1/2) hardly varies, and is far above the logarithm of the rate
-        exposure = (
-            1.0 if settings.exposure is None else np.concatenate([task.x[:, settings.exposure] for task in tasks])
-        )
-        rate = (share @ y + 0.5 / len(y)) / np.sum(share * exposure)
-        return ResponseStart(parameters, float(np.log(rate)), max(scale, LEAST_COUNT_SCALE))
-    return ResponseStart(parameters, center, scale if scale > ROUNDING * (1.0 + abs(center)) else 1.0)
+    return fit_scaling(environments, weights, settings.kinds)
 
 
 def scaling_template(input_dim: int, settings: Settings) -> Scaling:
@@ -166,8 +120,6 @@ def training_dtype(
     """
     counted = (tasks for tasks, weight in zip(environments, weights, strict=True) if weight > 0)
     largest = max(len(task.y) for tasks in counted for task in tasks)
-    if settings.response is not None:
-        return "float64"  # counts of any size, and logarithms of small probabilities
     if settings.likelihood == "bernoulli":
         return "float32" if largest <= 100 and settings.standardize else "float64"
     noise = LEARNED_NOISE_START if settings.noise_std is None else settings.noise_std / float(scaling.y_std)
@@ -190,18 +142,14 @@ def make_run(
     draw_key, train_key = jax.random.split(jax.random.key(seed))
     is_kept = included or [np.ones(len(group), bool) for group in environments]
     kept = [list(compress(group, keep)) for group, keep in zip(environments, is_kept, strict=True)]
-    start = None if settings.response is None else start_response(kept, weights, settings)
-    particles, rest, hyperprior = draw_prior(draw_key, input_dim, settings, float(scaling.y_std), dtype, start)
+    particles, rest, hyperprior = draw_prior(draw_key, input_dim, settings, float(scaling.y_std), dtype)
     gamma = settings.temperature
     if isinstance(gamma, str):
         gamma = temperature(gamma, [np.array([len(task.y) for task in group], float) for group in kept], weights)
     gamma = jnp.asarray(gamma * settings.temperature_factor, dtype)
     problem = Problem(tasks, rest, hyperprior, environment_weights, gamma)
     if has_basis(rest):
-        first = merge(jax.tree.map(lambda leaf: leaf[0], particles), rest).likelihood
-        response = first if isinstance(first, ResponseLikelihood) else None
-        placed = place_points(rest, tasks, _sample_counts(problem), response)
-        problem = eqx.tree_at(lambda p: p.rest, problem, placed)
+        problem = eqx.tree_at(lambda p: p.rest, problem, place_points(rest, tasks, _sample_counts(problem)))
     return Run(problem, particles, train_key)
 
 
@@ -211,26 +159,15 @@ def stack_runs(runs: Sequence[Run]) -> Run:
 
 
 def draw_prior(
-    key: PRNGKeyArray,
-    input_dim: int,
-    settings: Settings,
-    y_std: float,
-    dtype: Any,
-    start: ResponseStart | None = None,
+    key: PRNGKeyArray, input_dim: int, settings: Settings, y_std: float, dtype: Any
 ) -> tuple[PyTree, GPPrior, HyperPrior]:
-    """Draw the particles of theta; return them with the rest of the prior and the hyper-prior.
-
-    Without the `start` of a response only their shapes have a meaning.
-    """
+    """Draw the particles of theta; return them with the rest of the prior and the hyper-prior."""
     noise = LEARNED_NOISE_START if settings.noise_std is None else settings.noise_std / y_std
-    if settings.response is not None:
-        start = start or ResponseStart(np.zeros(settings.response.n_parameters), 0.0, 1.0)
-        start = ResponseStart(*(np.asarray(part, dtype) for part in start))
     return _draw_prior(
         key,
-        input_dim - (settings.exposure is not None),
+        input_dim,
         (settings.mean, settings.kernel, settings.encoder),
-        (settings.likelihood, start, getattr(settings.response, "lowest", 0), settings.exposure_column),
+        settings.likelihood,
         np.asarray(noise, dtype),
         settings.noise_std is None,
         tuple(settings.prior_mean.items()),
@@ -241,11 +178,10 @@ def draw_prior(
 
 
 @eqx.filter_jit
-def _draw_prior(key, input_dim, parts, response, noise_std, learn_noise, prior_mean, prior_std, n_particles, start):
+def _draw_prior(key, input_dim, parts, kind, noise_std, learn_noise, prior_mean, prior_std, n_particles, start):
     def initialize(key: PRNGKeyArray) -> tuple[PyTree, GPPrior]:
-        (mean, kernel, encoder), (kind, of_response, lowest, exposure) = parts, response
-        likelihood = make_likelihood(kind, noise_std, learn_noise, of_response, lowest)
-        prior = make_prior(key, input_dim, mean, kernel, likelihood, encoder, exposure)
+        mean, kernel, encoder = parts
+        prior = make_prior(key, input_dim, mean, kernel, make_likelihood(kind, noise_std, learn_noise), encoder)
         return split(cast(prior, noise_std.dtype))  # a custom module may come in another precision
 
     initial_key, start_key = jax.random.split(key)

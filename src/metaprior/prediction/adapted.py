@@ -292,5 +292,5 @@ def adapt_readings(
     """Condition a prior on the contexts of tasks; warn about readings that it cannot explain."""
     check_precision(dtype, model, x)
     adapted = AdaptedRegressors(model, x, y, dtype, features)
-    warn_if_implausible(model, x, y, name)
+    warn_if_implausible(adapted._posteriors, name)
     return adapted

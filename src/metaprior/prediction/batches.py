@@ -5,7 +5,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -101,6 +101,11 @@ class Posteriors:
             return predict(member, posterior, scaled)
 
         return self._each(of_member, self._posteriors(tasks), len(tasks))
+
+    def latent_distances(self, tasks: np.ndarray) -> np.ndarray:
+        """Return those of all members, see `Member`, (2, components, tasks)."""
+        found = self._each(lambda member, each: cast(Any, member).latent_distances(each), self._posteriors(tasks), 0)
+        return np.concatenate(found, axis=1)
 
     def _each(self, call: Callable[[Member, Any], Any], of_members: Sequence[Any], n_tasks: int) -> list[Any]:
         """Return `call(member, ...)` of every member; of many tasks in threads, since NumPy computes beside others."""

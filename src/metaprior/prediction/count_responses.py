@@ -11,7 +11,17 @@ from typing import ClassVar
 import numpy as np
 from scipy.special import betainc, expit, gammaln, log_ndtr, ndtr, pdtr, polygamma, psi
 
-from metaprior.prediction.responses import EVEN, EVEN_STEP, EVEN_WEIGHTS, NODE_WEIGHTS, NODES, Expected, Response, Start
+from metaprior.prediction.responses import (
+    EVEN,
+    EVEN_STEP,
+    EVEN_WEIGHTS,
+    NODE_WEIGHTS,
+    NODES,
+    Expected,
+    Response,
+    Start,
+    averages_over_t,
+)
 
 LARGEST = 600.0  # exponent
 NARROW = 0.7 * EVEN_STEP  # a threshold this narrow, relative to t, is too narrow for the nodes of t
@@ -216,13 +226,12 @@ class NegativeBinomial(_Counts):
     def expected(
         self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray, gradient: bool = False
     ) -> Expected:
-        """Return the expected logarithm, by Gauss-Hermite quadrature."""
+        """Return the expected logarithm, by quadrature."""
         log_r = self._log_r(parameters)
-        r, u = np.exp(log_r), (mean - log_r)[..., None] + np.sqrt(variance)[..., None] * NODES
-        total, share = np.logaddexp(0.0, u) @ NODE_WEIGHTS, expit(u)
-        of_share = share @ NODE_WEIGHTS
+        r = np.exp(log_r)
+        total, of_share, bend = averages_over_t(_of_log_odds, mean - log_r, variance)
         value = gammaln(y + r) - gammaln(r) - gammaln(y + 1.0) + y * (mean - log_r) - (y + r) * total
-        precision = (y + r) * ((share * (1.0 - share)) @ NODE_WEIGHTS)
+        precision = (y + r) * bend
         by_r = None
         if gradient:
             by_r = (r * (psi(y + r) - psi(r) - total) - y + (y + r) * of_share)[..., None]
@@ -253,3 +262,9 @@ class NegativeBinomial(_Counts):
     def describe(self, parameters: np.ndarray) -> dict[str, float | list[float]]:
         """Return r."""
         return {"r": float(np.exp(parameters[0]))}
+
+
+def _of_log_odds(u: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return log(1 + exp(u)) and two derivatives."""
+    share = expit(u)
+    return np.logaddexp(0.0, u), share, share * (1.0 - share)

@@ -39,12 +39,15 @@ class Member(Protocol):
     too, and `class_log_probabilities` in place of `marginals` and `joint`.
 
     A member may have two more attributes, for the sizes of chunks: `point_width`, the numbers that it computes per
-    point (by default `input_dim`), and `accelerated`, whether it runs on an accelerator. A member of labels may have
-    `most_labels`, which contexts are thinned to, and `expected_seconds`, of which users are warned if it is large. A
-    posterior may have `converged`, (components, tasks): False warns that the posterior of a task is inexact. A
-    member with `plain`, which returns a `Plain`, can be exported. A member that predicts counts, ranks or readings with
-    outliers has a `response`, and its `component_parameters` (components, parameters): its predictions are those of the
-    latent function t, without noise and with an `offset`.
+    point (by default `input_dim`), and `accelerated`, whether it runs on an accelerator. A member of labels may
+    have `most_labels`, which contexts are thinned to, and `expected_seconds`, of which users are warned if it is
+    large. A posterior may have `converged`, (components, tasks): False warns that the posterior of a task is
+    inexact. A member with `plain`, which returns a `Plain`, can be exported. One with
+    `latent_distances(posterior)`, (2, components, tasks), tells how far the latent functions of contexts are from
+    its prior mean, squared and in units of their uncertainty, and the degrees of freedom of the chi-square variable
+    that this is under the prior. A member that predicts counts, ranks or readings with outliers has a `response`,
+    and its `component_parameters` (components, parameters): its predictions are those of the latent function t,
+    without noise and with an `offset`.
     """
 
     @property

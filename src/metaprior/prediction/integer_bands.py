@@ -11,15 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from scipy.special import logsumexp, ndtri, ndtri_exp
+from scipy.special import ndtri, ndtri_exp
 
-from metaprior.prediction.count_responses import NegativeBinomial, Poisson
 from metaprior.prediction.mixtures import GaussianMixture
 from metaprior.prediction.rank_responses import Ordinal
 from metaprior.prediction.response_mixtures import LARGEST_COUNT, ResponseMixture
 
 UNIT = -float(ndtri(0.05))  # score of the ends of the own 90% interval, as a normal score
-FAR = 1e-8  # a probability of a component from which on it is computed from logarithms: 1 - cdf has lost its digits
 MAX_SCORE = 1e9  # all beyond are as impossible
 TIED = 1e-9  # scores that are as close, relative to one or to themselves, are equal: they may differ by rounding
 ROUNDING = 1e-9  # of masses, in tasks
@@ -50,23 +48,10 @@ def integer_scores(predictive: ResponseMixture, y: np.ndarray) -> np.ndarray:
 def tail_scores(predictive: ResponseMixture, y: np.ndarray, upper: bool) -> np.ndarray:
     """Return the normal score of P(Y <= y), or of P(Y >= y), positive if it is less than 1/2, in units of scores.
 
-    Tails too small for `cdf` are computed from logarithms. So scores of counts grow without end, and bands that are
+    However small tails are, they are known. So scores of counts grow without end, and bands that are
     made from them are finite.
     """
-    response = predictive.response
-    assert isinstance(response, Ordinal | Poisson | NegativeBinomial)
-    shape = predictive.means.shape
-    y, parameters = np.broadcast_to(y, shape), np.broadcast_to(predictive._parameters, (*shape, response.n_parameters))
-    tail = response.cdf(y - 1.0 if upper else y, predictive.means, predictive.variances, parameters)
-    tail = 1.0 - tail if upper else tail
-    is_far = tail < FAR
-    log_tail = np.log(np.where(is_far, FAR, tail))
-    if is_far.any():
-        moments = predictive.means[is_far], predictive.variances[is_far]
-        of_far = response.log_far_tail(y[is_far], *moments, parameters[is_far], upper)
-        log_tail[is_far] = np.minimum(of_far, log_tail[is_far])  # a tail never grows where its formula changes
-    total = np.asarray(logsumexp(log_tail + predictive.latent._log_weights, axis=0))
-    return np.clip(-ndtri_exp(np.minimum(total, 0.0)) / UNIT, -MAX_SCORE, MAX_SCORE)
+    return np.clip(-ndtri_exp(predictive.log_tail(y, upper)) / UNIT, -MAX_SCORE, MAX_SCORE)
 
 
 def combine_integers(predictives: Sequence[ResponseMixture], folds: Sequence[Scored], mass: float) -> np.ndarray:

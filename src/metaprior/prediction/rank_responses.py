@@ -5,12 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from metaprior.prediction.responses import Expected, Response, Start
+from metaprior.prediction.responses import Expected, Response, Start, averages_over_t
 
 LEAST = 1e-10  # precision
 TINY, SMALLEST = 1e-280, -1e4  # probability that is computed by logarithms, and the smallest logarithm
-NODES, NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(10)
-NODE_WEIGHTS = NODE_WEIGHTS / NODE_WEIGHTS.sum()
 TOTAL_STD = 2.0  # of t and its noise, that the first cut points are made for
 
 
@@ -79,20 +77,10 @@ class Ordinal(Response):
     def expected(
         self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray, gradient: bool = False
     ) -> Expected:
-        """Return the expected logarithm, by Gauss-Hermite quadrature."""
-        lower, upper = (end[..., None] for end in self._ends(y, parameters))
-        t = mean[..., None] + np.sqrt(variance)[..., None] * NODES
-        below, above = lower - t, upper - t
-        log_p = log_difference(below, above)
-        of_below, of_above = (np.exp(-0.5 * z**2 - 0.5 * np.log(2.0 * np.pi) - log_p) for z in (below, above))
-        slope = of_below - of_above
-        finite = [np.where(np.isfinite(z), z, 0.0) for z in (below, above)]
-        curvature = finite[1] * of_above - finite[0] * of_below + slope**2
-        precision = np.maximum(curvature @ NODE_WEIGHTS, LEAST)
-        by_cuts = None
-        if gradient:
-            by_cuts = self._by_parameters(self._codes(y), of_below @ NODE_WEIGHTS, of_above @ NODE_WEIGHTS, parameters)
-        return Expected(log_p @ NODE_WEIGHTS, slope @ NODE_WEIGHTS, precision, by_cuts)
+        """Return the expected logarithm, by quadrature."""
+        value, of_below, of_above, curvature = averages_over_t(_of_t, mean, variance, *self._ends(y, parameters))
+        by_cuts = self._by_parameters(self._codes(y), of_below, of_above, parameters) if gradient else None
+        return Expected(value, of_below - of_above, np.maximum(curvature, LEAST), by_cuts)
 
     def _by_parameters(
         self, code: np.ndarray, of_below: np.ndarray, of_above: np.ndarray, parameters: np.ndarray
@@ -151,6 +139,16 @@ class Ordinal(Response):
     def describe(self, parameters: np.ndarray) -> dict[str, float | list[float]]:
         """Return the cut points."""
         return {"cut_points": self.cuts(parameters)[1:-1].tolist()}
+
+
+def _of_t(t: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return log p(y | t), its slopes by minus the cut point below and by the one above, and minus its curvature."""
+    below, above = lower - t, upper - t
+    log_p = log_difference(below, above)
+    of_below, of_above = (np.exp(-0.5 * z**2 - 0.5 * np.log(2.0 * np.pi) - log_p) for z in (below, above))
+    finite = [np.where(np.isfinite(z), z, 0.0) for z in (below, above)]
+    curvature = finite[1] * of_above - finite[0] * of_below + (of_below - of_above) ** 2
+    return log_p, of_below, of_above, curvature
 
 
 def log_difference(lower: np.ndarray, upper: np.ndarray) -> np.ndarray:

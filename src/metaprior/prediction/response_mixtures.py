@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.special import logsumexp
+from scipy.special import logsumexp, ndtri_exp
 
 from metaprior.checks import counted, is_number, warn_caller
 from metaprior.prediction import student_averages
@@ -21,6 +21,7 @@ from metaprior.prediction.robust_responses import StudentT
 from metaprior.tasks.outcome_rules import Levels, Outcomes
 
 LARGEST_COUNT = 2.0**53  # integers from there on have gaps
+FAR = 1e-8  # a probability of a component from which on it is computed from logarithms: 1 - cdf has lost its digits
 AT_ONCE = 2**21  # numbers of one quadrature
 ABSURD = 1000.0  # times the median, from which on users are told not to use the mean of counts
 HEAVY = 2.0  # degrees of freedom up to which Student's t has no variance
@@ -108,8 +109,13 @@ class ResponseMixture:
             )
             return self.quantile(0.5)
         mean = self._moments[0]
-        if self.response.takes_exposure:
-            _warn_if_absurd(mean, self.latent)
+        if not self.response.takes_exposure:
+            return mean
+        _warn_if_absurd(mean, self.latent)
+        beyond = mean >= LARGEST_COUNT
+        if np.any(beyond):  # NaN is not
+            mean = mean.copy()
+            mean[beyond] = self._at(beyond).quantile(0.5)
         return mean
 
     def variance(self) -> np.ndarray:
@@ -137,6 +143,24 @@ class ResponseMixture:
     def below(self, y: np.ndarray) -> np.ndarray:
         """Return P(Y < y), which is less than `cdf` where y has a probability."""
         return self.cdf(y - 1.0) if self.response.discrete else self.cdf(y)
+
+    def log_tail(self, y: np.ndarray, upper: bool) -> np.ndarray:
+        """Return log P(Y >= y), or log P(Y <= y), however small."""
+        y = np.broadcast_to(y, self.means.shape)
+        parameters = np.broadcast_to(self._parameters, (*y.shape, self.response.n_parameters))
+        tail = self.response.cdf(y - 1.0 if upper and self.is_discrete else y, self.means, self.variances, parameters)
+        tail = 1.0 - tail if upper else tail
+        is_far = tail < FAR
+        log_tail = np.log(np.where(is_far, FAR, tail))
+        if is_far.any():
+            moments = self.means[is_far], self.variances[is_far]
+            of_far = self.response.log_far_tail(y[is_far], *moments, parameters[is_far], upper)
+            log_tail[is_far] = np.minimum(of_far, log_tail[is_far])  # a tail never grows where its formula changes
+        return np.minimum(np.asarray(logsumexp(log_tail + self.latent._log_weights, axis=0)), 0.0)
+
+    def scores(self, y: np.ndarray) -> np.ndarray:
+        """Return how many standard deviations from its mean a normal variable has tails as small as those beyond y."""
+        return -np.asarray(ndtri_exp(np.minimum(self.log_tail(y, False), self.log_tail(y, True))))
 
     def quantile(self, probability: Any) -> np.ndarray:
         """Return the smallest y with cdf(y) >= probability: an integer for counts and ranks.
@@ -264,7 +288,7 @@ def _warn_if_absurd(mean: np.ndarray, latent: GaussianMixture) -> None:
             f"The predictive mean of counts is more than {ABSURD:g} times their median at "
             f"{counted(int(np.sum(absurd)), 'point')}: the logarithm of the rate is so uncertain, with a standard "
             f"deviation of up to {np.max(latent.std()[absurd]):.3g}, that a tiny chance of huge counts decides it. Use "
-            "the median, quantile(..., 0.5), and interval.",
+            f"the median, quantile(..., 0.5), and interval. Means beyond {LARGEST_COUNT:.1g} are the median.",
             HeavyTailWarning,
         )
 

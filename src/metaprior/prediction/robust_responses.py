@@ -91,6 +91,12 @@ class StudentT(Response):
         """Return E[P(Y <= y | t)], over nodes of the precision of T."""
         return student_averages.cdf(y - mean, variance, parameters[..., 0], parameters[..., 1])
 
+    def log_far_tail(
+        self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray, upper: bool
+    ) -> np.ndarray:
+        """Return log P(Y >= y), or log P(Y <= y), down to 1e-17."""
+        return np.log(student_averages.cdf(-np.abs(y - mean), variance, parameters[..., 0], parameters[..., 1]))
+
     def moments(self, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and variance of y; the variance is infinite for nu <= 2."""
         nu = np.exp(parameters[..., 1])

@@ -4,7 +4,6 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
@@ -13,13 +12,9 @@ from metaprior.gp.forked import check_not_forked
 from metaprior.gp.likelihoods import Gaussian
 from metaprior.gp.linalg import float32_resolves
 from metaprior.gp.parameters import merge
-from metaprior.gp.prior import GPPrior, log_exposure
-from metaprior.gp.rank_likelihoods import Ordinal
-from metaprior.gp.response_likelihoods import ResponseLikelihood
+from metaprior.gp.prior import GPPrior
 from metaprior.meta import adaptation
 from metaprior.prediction.ensemble import Ensemble, Prediction
-from metaprior.prediction.response_mixtures import make_response
-from metaprior.prediction.responses import Response
 from metaprior.tasks.scaling import Scaling
 
 CONVOLUTION_WIDTH = 8  # numbers that an encoder computes per input
@@ -59,35 +54,6 @@ class Model(NamedTuple):
         """Whether JAX runs on an accelerator."""
         return jax.default_backend() != "cpu"
 
-    @property
-    def response(self) -> Response | None:
-        """What is observed of the latent function; None for Gaussian noise and labels."""
-        likelihood = self.rest.likelihood
-        if not isinstance(likelihood, ResponseLikelihood):
-            return None
-        if isinstance(likelihood, Ordinal):
-            return make_response(likelihood.name, self._likelihood.n_levels, likelihood.lowest)
-        return make_response(likelihood.name)
-
-    @property
-    def component_parameters(self) -> np.ndarray:
-        """Parameters of the response of every particle, (particles, parameters)."""
-        found = np.asarray(self._likelihood.parameters, np.float64)
-        return np.broadcast_to(found, (self.n_components, found.shape[-1]))
-
-    @property
-    def exposure(self) -> int | None:
-        """The column of X that has the exposure."""
-        kinds = self.scaling.kinds
-        if self.rest.exposure is None or kinds is None:
-            return self.rest.exposure
-        return next(i for i in range(len(kinds.levels)) if kinds.place(i) == self.rest.exposure)
-
-    @property
-    def _likelihood(self) -> Any:
-        """With the parameters of all particles."""
-        return merge(self.particles, self.rest).likelihood
-
     def condition(self, x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> Posterior:
         """Return the posterior of every particle for every task; leaves are (particles, tasks, ...)."""
         check_not_forked()
@@ -104,27 +70,13 @@ class Model(NamedTuple):
         """Predict x (tasks, queries, input_dim), each query on its own."""
         check_not_forked()
         with jax.enable_x64(True):
-            return self._as_numpy(marginals(self.particles, self.rest, posterior, x), x)
+            return _as_numpy(marginals(self.particles, self.rest, posterior, x))
 
     def joint(self, posterior: Posterior, x: np.ndarray) -> Prediction:
         """Predict x (tasks, queries, input_dim), with covariances among the queries of a task."""
         check_not_forked()
         with jax.enable_x64(True):
-            return self._as_numpy(joint(self.particles, self.rest, posterior, x), x)
-
-    def _as_numpy(self, prediction: adaptation.Prediction, x: np.ndarray) -> Prediction:
-        """Return a prediction as `Ensemble` takes it: of a response in the units of t, without its exposure."""
-        likelihood = prediction.likelihood
-        mean, variance = np.asarray(prediction.mean), np.asarray(prediction.variance)
-        if not isinstance(likelihood, ResponseLikelihood):
-            noise = np.exp(2.0 * np.asarray(likelihood.log_noise_std)) if isinstance(likelihood, Gaussian) else None
-            return Prediction(mean, variance, noise)
-        # Every particle has the same units.
-        center, scale = (np.asarray(part, np.float64).ravel()[0] for part in (likelihood.center, likelihood.scale))
-        offset = np.zeros(mean.shape[1:])
-        if self.rest.exposure is not None:
-            offset = np.asarray(log_exposure(jnp.asarray(x), self.rest.exposure), np.float64)
-        return Prediction(center + scale * mean - offset, scale**2 * variance, None, None, offset)
+            return _as_numpy(joint(self.particles, self.rest, posterior, x))
 
     def class_log_probabilities(self, posterior: Posterior, x: np.ndarray) -> np.ndarray:
         """Return the log probabilities of the two labels of x (tasks, queries, input_dim), (2, tasks, queries)."""
@@ -143,7 +95,7 @@ class Model(NamedTuple):
         `gp.linalg` floors the noise variance at 4 eps n; the noise should be well above. Labels have no noise: they
         need small contexts and inputs of moderate size.
         """
-        likelihood = self._likelihood
+        likelihood = merge(self.particles, self.rest).likelihood
         if isinstance(likelihood, Gaussian):
             noise_std = float(np.min(np.exp(np.asarray(likelihood.log_noise_std, np.float64))))
             why = f"noise of {noise_std:.1g} of the spread of y and contexts of {largest_context} samples"
@@ -154,6 +106,13 @@ class Model(NamedTuple):
     def __reduce__(self) -> Any:
         # A JAX array in double precision would be read back in single precision.
         return Model, tuple(jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, self))
+
+
+def _as_numpy(prediction: adaptation.Prediction) -> Prediction:
+    """Return a prediction as `Ensemble` takes it."""
+    likelihood = prediction.likelihood
+    noise = np.exp(2.0 * np.asarray(likelihood.log_noise_std)) if isinstance(likelihood, Gaussian) else None
+    return Prediction(np.asarray(prediction.mean), np.asarray(prediction.variance), noise)
 
 
 def joined_particles(model: Ensemble) -> PyTree:

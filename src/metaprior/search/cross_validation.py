@@ -14,11 +14,9 @@ from metaprior.memory import RUN_ADVICE, in_chunks
 from metaprior.meta.adaptation import pad_queries
 from metaprior.meta.methods import MAP, Laplace, Method
 from metaprior.meta.runs import Run, make_run, make_scaling, stack_runs
-from metaprior.prediction.responses import Response
 from metaprior.search.averaging import contaminated
 from metaprior.search.candidates import Candidate
 from metaprior.search.folds import DEFAULT_RULE, Folds, make_folds, reference_log_densities
-from metaprior.search.held_out_responses import response_references
 from metaprior.tasks.context_rules import ContextRule
 from metaprior.tasks.scaling import Scaling
 from metaprior.tasks.types import Task, TestTask
@@ -56,15 +54,10 @@ class CrossValidation:
         seed: int,
         labels: bool,
         rule: ContextRule = DEFAULT_RULE,
-        response: Response | None = None,
-        exposure: int | None = None,
     ):
         self.environments, self.target, self.seed = environments, target, seed
         self.folds = make_folds(environments[target], seed, labels, rule)
-        if response is None:
-            self.reference = reference_log_densities(environments[target], self.folds, labels)
-        else:
-            self.reference = response_references(environments[target], self.folds, response, exposure)
+        self.reference = reference_log_densities(environments[target], self.folds, labels)
         self.candidates: list[Candidate] = []
         self.log_densities = np.empty((0, *self.reference.shape))  # (candidates, target tasks, queries), contaminated
         self.n_steps: int | None = None  # that every candidate is trained for

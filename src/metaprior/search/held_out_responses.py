@@ -98,16 +98,6 @@ class ResponseQueries(Queries):
         return HeldOutResponses(self.response, means, variances, parameters, log_weights)
 
 
-def response_references(tasks: Sequence[Task], folds: Folds, response: Response, exposure: int | None) -> np.ndarray:
-    """Return the reference of `ResponseQueries` at the queries of all splits of a task, (tasks, queries)."""
-    queries = ResponseQueries(tasks, folds, response, exposure)
-    n_splits = [len(splits) for splits in folds.splits]
-    found = np.full((len(n_splits), max(n_splits), queries.n_queries), np.nan)
-    rows = np.concatenate([np.arange(n) for n in n_splits])
-    found[np.repeat(np.arange(len(n_splits)), n_splits), rows] = queries.reference
-    return found.reshape(len(n_splits), -1)
-
-
 class Broad(NamedTuple):
     """A distribution of observations that does not depend on inputs."""
 

@@ -111,8 +111,7 @@ def _cross_validation(
     environments: Sequence[Sequence[Task]], target: int, settings: Settings, search: SearchOptions
 ) -> CrossValidation:
     labels = settings.likelihood == "bernoulli"
-    response = settings.response, settings.exposure
-    return CrossValidation(environments, target, search.seed, labels, search.rule, *response)
+    return CrossValidation(environments, target, search.seed, labels, search.rule)
 
 
 def _choose_family(

@@ -305,7 +305,7 @@ def _columns(
 
     posteriors, inputs = _condition(meta, queries, [context.task for context in contexts])
     _check_observations(meta, queries, posteriors, inputs)
-    warn_if_implausible(meta.model_, posteriors.x, posteriors.y, lambda i: f"the context of task {queries.names[i]!r}")
+    warn_if_implausible(posteriors, lambda i: f"the context of task {queries.names[i]!r}")
     predicted = predict_rows(posteriors, inputs, wanted)
     if guaranteed:
         predicted[2:] = conformal_band(posteriors, inputs, coverage)

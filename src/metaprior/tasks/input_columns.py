@@ -12,6 +12,7 @@ from metaprior.checks import Argument, Message, warn_caller
 from metaprior.tasks.categories import Categories, column_places, text_columns
 from metaprior.tasks.column_kinds import ColumnKinds
 
+MAX_EXPOSURE = 1e6  # times the range of the fit: no unit of time or area is that far off
 MARGIN = 0.1  # of a column's range, on either side: new tasks overshoot the range of a few others by about as much
 ROUNDING = 1e-9  # of its value, for a column that is constant
 MAX_NAMED = 3  # columns in a warning
@@ -103,20 +104,34 @@ class Features:
         return x[list(self.names)]
 
     def allow(self, x: np.ndarray) -> bool:
-        """Return whether the exposure of all rows, if there is one, is positive."""
-        return self.exposure is None or bool((x[:, self.exposure] > 0.0).all())
+        """Return whether the exposure of all rows, if there is one, is positive, and as large as those of the fit."""
+        if self.exposure is None:
+            return True
+        exposure = x[:, self.exposure]
+        lower, upper = (0.0, np.inf) if self.range is None else self.range[:, self.exposure]
+        within = (exposure >= lower / MAX_EXPOSURE) & (exposure <= MAX_EXPOSURE * upper)
+        return bool(((exposure > 0.0) & within).all())
 
     def check_exposure(self, x: np.ndarray, where: str) -> None:
-        """Raise unless the exposure of all rows is positive."""
+        """Raise unless the exposure of all rows is positive, and not far from those of the fit."""
         if self.exposure in self.categories.levels and len(x):  # its values are codes
             named = self.column_name(self.exposure)
             raise ValueError(f"{where}: {named} is the exposure and must hold positive numbers; it holds categories.")
-        if self.exposure is not None and not self.allow(x):
-            found = x[:, self.exposure][~(x[:, self.exposure] > 0.0)][0]
+        if self.exposure is None or self.allow(x):
+            return
+        found = x[:, self.exposure]
+        if not (found > 0.0).all():
+            found = found[~(found > 0.0)][0]
             raise ValueError(
                 f"{where}: {self.column_name(self.exposure)} is the exposure and must be positive; got {found:g}. "
                 "Leave out rows without exposure."
             )
+        lower, upper = np.asarray(self.range)[:, self.exposure]
+        found = found[(found > MAX_EXPOSURE * upper) | (found < lower / MAX_EXPOSURE)][0]
+        raise ValueError(
+            f"{where}: {self.column_name(self.exposure)} is the exposure, {lower:.6g} to {upper:.6g} in the fit; got "
+            f"{found:g}, more than {MAX_EXPOSURE:g} times outside. Check its units."
+        )
 
     def find_exposure(self, exposure: Any) -> int:
         """Return the column that is named, or counted from 0, as the exposure; the tasks must have been read."""
