@@ -245,7 +245,7 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
 
         return as_arviz(self)
 
-    def save(self, path: str | os.PathLike, *, private: bool = False) -> None:
+    def save(self, path: str | os.PathLike, *, private: Any = False) -> None:
         """Write the fitted prior to one file, which `metaprior.load` reads.
 
         The file holds no readings. By slow digests it recognizes tasks of the fit that cannot be guessed.

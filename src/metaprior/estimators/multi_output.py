@@ -131,7 +131,7 @@ class MultiOutputMetaGP(BaseEstimator):
             lambda name, tests: self[name].compare(tests, context=context), self._known(test_tasks, "test_tasks")
         )
 
-    def save(self, path: str | os.PathLike, *, private: bool = False) -> None:
+    def save(self, path: str | os.PathLike, *, private: Any = False) -> None:
         """Write all priors to one file, which `metaprior.load` reads.
 
         Parameters

@@ -85,12 +85,12 @@ def load(path: str | os.PathLike, *, mean: Any = None, kernel: Any = None, encod
     return several
 
 
-def write_prior(meta: Any, path: str | os.PathLike, private: bool = False) -> None:
+def write_prior(meta: Any, path: str | os.PathLike, private: Any = False) -> None:
     """Write a fitted estimator to a file; raise InvalidFile, and write nothing, if `load` would refuse it."""
     write_tensors(path, *_prior_parts(meta, path, private))
 
 
-def write_priors(metas: Mapping[str, Any], path: str | os.PathLike, private: bool = False) -> None:
+def write_priors(metas: Mapping[str, Any], path: str | os.PathLike, private: Any = False) -> None:
     """Write the estimators of several outputs to one file, as `write_prior`."""
     parts = [_prior_parts(meta, path, private, MAX_SLOW // max(len(metas), 1)) for meta in metas.values()]
     header = {"kind": SEVERAL, "outputs": list(metas), "priors": [header for header, _ in parts]}
@@ -99,7 +99,7 @@ def write_priors(metas: Mapping[str, Any], path: str | os.PathLike, private: boo
 
 
 def _prior_parts(
-    meta: Any, path: str | os.PathLike, private: bool, most: int = MAX_SLOW
+    meta: Any, path: str | os.PathLike, private: Any, most: int = MAX_SLOW
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the header and tensors of a fitted estimator; raise InvalidFile if `load` would refuse them."""
     check_bool("private", private)

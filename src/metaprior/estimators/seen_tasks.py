@@ -172,7 +172,9 @@ class KnowsItsTasks:
         if not len(self._tasks.digests):
             return np.zeros(len(tasks), bool)
         chosen = kept_digests(quick, MAX_SLOW)  # as the file has those of the smallest, of many tasks
-        asked = [i for i in np.flatnonzero(np.isin(quick, chosen)) if len(np.unique(tasks[i].y)) >= LEAST_VALUES]
+        asked = [
+            i for i in np.flatnonzero(np.isin(quick, chosen)).tolist() if len(np.unique(tasks[i].y)) >= LEAST_VALUES
+        ]
         new = np.array(sorted({int(quick[i]) for i in asked} - self._answers.keys()), np.uint64)
         found = np.isin(slow_digests(new, self._tasks.salt), self._tasks.digests)
         self._answers = {**self._answers, **dict(zip(new.tolist(), found.tolist(), strict=True))}

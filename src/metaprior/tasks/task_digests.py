@@ -16,7 +16,7 @@ COST = 2**9  # of scrypt, with blocks of 1 kB: a slow digest takes 0.5 MB of mem
 # A task is guessed by trying readings at its inputs, which whoever tries may know. The bits are those of its values, as
 # often as they occur in all tasks; a value that a task has twice counts once. The file holds the prior too, which
 # orders the guesses: of the 5.8 bits of a heart rate of the README's example it leaves 3.8. So of 100 bits 50 or more
-# are left. 2^50 slow digests take a core 25,000 years, and a graphics card that is 200 times as quick more than a hundred.
+# are left. 2^50 slow digests take a core 25,000 years, a graphics card that is 200 times as quick a hundred.
 MIN_BITS = 100.0
 MAX_VALUES = 64  # of a task, whose bits are counted
 LEAST_VALUES = int(np.ceil(MIN_BITS / np.log2(MAX_SLOW * MAX_VALUES)))  # that such a task must have
