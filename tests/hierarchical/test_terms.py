@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tinygp
-from small_problems import ALL_PARTS, COUNTS, IS_TARGET, SIZES, make_problem, make_tasks
+from small_problems import ALL_PARTS, COUNTS, IS_TARGET, make_problem, make_tasks
 
 from metaprior.hierarchical.blocks import N_POINTS, N_POINTS_SEVERAL, make_blocks, place_points, squared_distances
 from metaprior.hierarchical.layout import COMMON_STD, MAX_ARD, Layout, Parts

@@ -28,7 +28,6 @@ from metaprior.estimators.prior_header import (
     check_seen,
     check_traces,
 )
-from metaprior.estimators.seen_tasks import SavedTasks
 from metaprior.files import CHECKPOINT, InvalidFile, read_json, read_tensors, reading, write_tensors
 from metaprior.schema import OUTERMOST, Mismatch
 from metaprior.tasks.task_digests import MAX_SLOW
@@ -236,6 +235,7 @@ def _restore_fitted(meta: Any, header: dict[str, Any], tensors: dict[str, np.nda
     """Set the fitted attributes of an estimator from a file."""
     from metaprior.estimators.arguments import check_parameters
     from metaprior.estimators.guarantee_files import read_guarantee, without_folds
+    from metaprior.estimators.seen_tasks import SavedTasks
     from metaprior.search.report import TransferReport
     from metaprior.tasks.labels import as_labels
 

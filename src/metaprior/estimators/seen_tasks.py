@@ -107,7 +107,7 @@ class KnowsItsTasks:
                 "fitted to."
             )
         if self._forgets:
-            warn_caller(f"fitted_on answers False for some tasks of the fit: {self._recognized}.")
+            warn_caller(f"This prior {self._recognized}; fitted_on answers False for the others.")
         return self._seen(checked)
 
     @property
@@ -191,11 +191,11 @@ class KnowsItsTasks:
     def _recognized(self) -> str:
         """How many tasks of the fit are recognized, in words."""
         if self._tasks is None:
-            return "private: it recognizes none of the tasks of its fit"
+            return "saved as private: it recognizes none of the tasks of its fit"
         if isinstance(self._tasks, KnownTasks):
-            return f"it keeps digests of {MAX_DIGESTS:,}"
+            return f"recognizes {MAX_DIGESTS:,} of the tasks of its fit"
         n, of = len(self._tasks.digests), self._tasks.n_tasks
-        return f"its file recognizes {n:,} of {of:,}, those that cannot be guessed from it"
+        return f"recognizes {n:,} of the {of:,} tasks of its fit, because a file holds nothing of short ones"
 
     def _read_tests(self, tasks: Any, name: str) -> list[TestTask]:
         """Check tasks to score; warn about those that the prior was fitted to, and about extrapolation."""
