@@ -195,7 +195,8 @@ class KnowsItsTasks:
         if isinstance(self._tasks, KnownTasks):
             return f"recognizes {MAX_DIGESTS:,} of the tasks of its fit"
         n, of = len(self._tasks.digests), self._tasks.n_tasks
-        return f"recognizes {n:,} of the {of:,} tasks of its fit, because a file holds nothing of short ones"
+        why = f"holds {MAX_SLOW:,} at most" if n == MAX_SLOW else "leaves out those that could be guessed"
+        return f"recognizes {n:,} of the {of:,} tasks of its fit, because a file {why}"
 
     def _read_tests(self, tasks: Any, name: str) -> list[TestTask]:
         """Check tasks to score; warn about those that the prior was fitted to, and about extrapolation."""

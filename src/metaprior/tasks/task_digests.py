@@ -15,7 +15,7 @@ MAX_SLOW = 1000  # slow ones of a file, and of a call that looks for them: 0.7 s
 COST = 2**9  # of scrypt, with blocks of 1 kB: a slow digest takes 0.5 MB of memory and 0.7 ms of a core
 # A task is guessed by trying readings at its inputs, which whoever tries may know. The bits are those of its values, as
 # often as they occur in all tasks; a value that a task has twice counts once. The file holds the prior too, which
-# orders the guesses: of the 5.8 bits of a heart rate of the README's example it leaves 3.8. So of 100 bits 50 or more
+# orders the guesses: of the 5.4 bits of a heart rate of the README's example it leaves 3.8. So of 100 bits 50 or more
 # are left. 2^50 slow digests take a core 25,000 years, a graphics card that is 200 times as quick a hundred.
 MIN_BITS = 100.0
 MAX_VALUES = 64  # of a task, whose bits are counted
