@@ -126,7 +126,7 @@ def test_a_prior_with_too_many_tasks_says_at_least():
 
 
 def test_a_prior_with_too_many_tasks_knows_that(meta, monkeypatch):
-    assert not meta._forgets
+    assert not meta._misses(10**6)
     monkeypatch.setattr(seen_tasks, "MAX_DIGESTS", 10)
     with pytest.warns(UserWarning, match="^This prior recognizes 10 of the tasks of its fit; fitted_on answers False"):
         meta.fitted_on(TARGET)
@@ -266,7 +266,12 @@ def test_of_many_tasks_some_are_recognized_in_bounded_time(meta, tmp_path, monke
         loaded.evaluate(tests)
     with pytest.warns(SeenTasksWarning, match="^At least 4 of 10"):
         loaded.compare(tests)
-    assert calls == [4, 4, 0]  # to save, to evaluate, and what is known by then
+    monkeypatch.setattr(loaded, "_tasks", loaded._tasks._replace(n_tasks=4))
+    with pytest.warns(
+        UserWarning, match="^A loaded prior looks for 4 tasks of 10; fitted_on answers False for the others"
+    ):
+        assert loaded.fitted_on([*SOURCE, *TARGET]).sum() == 4
+    assert calls == [4, 4, 0, 0]  # to save, to evaluate, and what is known by then
 
 
 def test_a_private_file_recognizes_nothing_and_says_so(meta, tmp_path):
@@ -275,7 +280,7 @@ def test_a_private_file_recognizes_nothing_and_says_so(meta, tmp_path):
     private = load(path)
     assert private.private_
     assert not meta.private_
-    assert "saved as private: it recognizes none of the tasks of its fit" in repr(private)
+    assert "saved as private: it recognizes none of them" in repr(private)
     with pytest.raises(ValueError, match=r"^This prior was saved with private=True: its file holds nothing that could"):
         private.fitted_on(TARGET)
     with warnings.catch_warnings():

@@ -203,8 +203,8 @@ def _fitted_on(meta: Any, tests: list[Any], names: list[Any]) -> np.ndarray:
     """
     if meta.private_:
         print_note(
-            "the prior was saved with --private: whether it was fitted on some of these tasks cannot be told. Their "
-            "scores would say little about new ones."
+            "the prior was saved with --private: whether it was fitted on some of these tasks cannot be told. If it "
+            "was, their scores say little about new tasks."
         )
         return np.full(len(tests), None)
     whole = [(np.concatenate(test[::2]), np.concatenate(test[1::2])) for test in tests]

@@ -125,7 +125,7 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
             guarantee = make_guarantee(self, fit_prior, environments, tests, patience)
             fitted = replace(fitted, model=fitted.model._replace(guarantee=guarantee))
         self._record(fitted, environments, time.monotonic() - started)
-        self._remember_tasks(features, environments.tasks, seen, environments.target, tests)
+        self._remember_tasks(features, seen, environments.target, tests)
         return self
 
     def set_params(self, **params: Any) -> Any:
@@ -318,8 +318,8 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         of_each = [f"{count} of {name}" for name, count in counts.items()]
         tasks = f"{counted(sum(counts.values()), 'task')} ({', '.join(of_each[:4] + ['...'] * (len(of_each) > 4))})"
         fitted = f"a {self.engine_} prior fitted to {tasks} with {counted(self.n_features_in_, 'input column')}"
-        forgets = f", {self._recognized}" if self.private_ else ""
-        return f"{parameters}, {fitted}{self._thinned}{forgets}"
+        private = ", saved as private: it recognizes none of them" if self.private_ else ""
+        return f"{parameters}, {fitted}{self._thinned}{private}"
 
     @property
     def _thinned(self) -> str:

@@ -166,8 +166,9 @@ def _leave_out(header: dict[str, Any], tensors: dict[str, np.ndarray], has_level
     header["training"]["data"] = None
     if "feature_range_" in tensors:
         lower, upper = tensors["feature_range_"]
-        step = _round_steps(upper - lower)
-        coarse = np.stack([np.floor(lower / step) * step, np.ceil(upper / step) * step])
+        with np.errstate(all="ignore"):  # of ranges that overflow
+            step = _round_steps(upper - lower)
+            coarse = np.stack([np.floor(lower / step) * step, np.ceil(upper / step) * step])
         exact = np.zeros(len(step), bool) | (has_levels or False)
         tensors["feature_range_"] = np.where(exact | ~np.isfinite(coarse).all(axis=0), [lower, upper], coarse)
 

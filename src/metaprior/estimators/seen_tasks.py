@@ -106,8 +106,8 @@ class KnowsItsTasks:
                 "This prior was saved with private=True: its file holds nothing that could tell which tasks it was "
                 "fitted to."
             )
-        if self._forgets:
-            warn_caller(f"This prior {self._recognized}; fitted_on answers False for the others.")
+        if misses := self._misses(len(checked)):
+            warn_caller(f"{misses}; fitted_on answers False for the others.")
         return self._seen(checked)
 
     @property
@@ -132,7 +132,6 @@ class KnowsItsTasks:
     def _remember_tasks(
         self,
         features: Features,
-        environments: Sequence[Sequence[Task]],
         seen: Sequence[Seen],
         target: int,
         tests: list[TestTask] | None,
@@ -180,23 +179,16 @@ class KnowsItsTasks:
         self._answers = {**self._answers, **dict(zip(new.tolist(), found.tolist(), strict=True))}
         return np.array([self._answers.get(each, False) for each in quick.tolist()])
 
-    @property
-    def _forgets(self) -> bool:
-        """Whether there may be tasks of the fit that are not recognized."""
-        if isinstance(self._tasks, KnownTasks):
-            return len(self._tasks.digests) == MAX_DIGESTS
-        return self._tasks is None or len(self._tasks.digests) < self._tasks.n_tasks
-
-    @property
-    def _recognized(self) -> str:
-        """How many tasks of the fit are recognized, in words."""
-        if self._tasks is None:
-            return "saved as private: it recognizes none of the tasks of its fit"
-        if isinstance(self._tasks, KnownTasks):
-            return f"recognizes {MAX_DIGESTS:,} of the tasks of its fit"
+    def _misses(self, n_asked: int) -> str:
+        """Return why some tasks of the fit may go unnoticed among so many, in words, "" if none does."""
+        if not isinstance(self._tasks, SavedTasks):
+            full = self._tasks is not None and len(self._tasks.digests) == MAX_DIGESTS
+            return f"This prior recognizes {MAX_DIGESTS:,} of the tasks of its fit" if full else ""
         n, of = len(self._tasks.digests), self._tasks.n_tasks
-        why = f"holds {MAX_SLOW:,} at most" if n == MAX_SLOW else "leaves out those that could be guessed"
-        return f"recognizes {n:,} of the {of:,} tasks of its fit, because a file {why}"
+        if n < of:
+            why = f"holds {MAX_SLOW:,} at most" if n == MAX_SLOW else "leaves out those that could be guessed"
+            return f"This prior recognizes {n:,} of the {of:,} tasks of its fit, because a file {why}"
+        return f"A loaded prior looks for {MAX_SLOW:,} tasks of {n_asked:,}" if n_asked > MAX_SLOW else ""
 
     def _read_tests(self, tasks: Any, name: str) -> list[TestTask]:
         """Check tasks to score; warn about those that the prior was fitted to, and about extrapolation."""
@@ -207,9 +199,11 @@ class KnowsItsTasks:
         features.warn_outside(queries.rows[:-1], queries.sizes)
         warn_if_behind([(test.x_context, test.x_query) for test in tests], self.parameters_["context"])
         seen = self._seen([_whole(test) for test in tests])
-        within = np.flatnonzero([_context_is_within(test) for test in tests])  # queries are the whole task
+        # Queries may be a whole task. Slow digests are not worth it, unless they hold the context too.
+        quick = isinstance(self._tasks, KnownTasks)
+        within = np.flatnonzero([quick or _context_is_within(test) for test in tests])
         seen[within] |= self._seen([Task(*tests[i][2:]) for i in within.tolist()])
-        warn_if_seen(seen, name, self._forgets)
+        warn_if_seen(seen, name, bool(self._misses(len(tests))))
         return tests
 
     @abstractmethod
