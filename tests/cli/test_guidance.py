@@ -17,12 +17,12 @@ from metaprior.memory import RUN_ADVICE
 COLUMNS = ("--task", "shop", "--x", "week", "price", "--y", "sold")
 
 
-def sales(shops, seed):
+def sales(shops, seed, n_rows=8):
     rng = np.random.default_rng(seed)
     rows = []
     for shop in shops:
         level, slope = rng.normal(30, 5), rng.normal(-2, 0.5)
-        for week in np.sort(rng.choice(52, 8, replace=False)).tolist():
+        for week in np.sort(rng.choice(52, n_rows, replace=False)).tolist():
             price = round(float(rng.uniform(1, 9)), 1)
             rows.append((shop, week, price, round(level + slope * price + 0.05 * week + rng.normal(0, 0.5), 2)))
     return pd.DataFrame(rows, columns=["shop", "week", "price", "sold"])
@@ -40,14 +40,41 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_scores_on_the_tasks_of_the_fit_are_called_so(folder):
-    seen = call("evaluate", folder / "prior", folder / "sales.csv")
+@pytest.fixture(scope="module")
+def long_sales(tmp_path_factory):
+    """Sales of shops with so many rows that nobody can guess them."""
+    path = tmp_path_factory.mktemp("long") / "sales.csv"
+    sales([f"{i:04d}" for i in range(101, 113)], 0, n_rows=20).to_csv(path, index=False)
+    return path
+
+
+def test_scores_on_the_tasks_of_the_fit_are_called_so(folder, long_sales, tmp_path):
+    call("fit", long_sales, *COLUMNS, "--hold-out", "0.25", "--out", tmp_path / "prior")
+    seen = call("evaluate", tmp_path / "prior", long_sales)
     assert "the prior was fitted on 9 of these 12 tasks (the first is 01" in words(seen)
     assert "not how well it predicts new tasks" in words(seen)
-    parsed = json.loads(call("evaluate", folder / "prior", folder / "sales.csv", "--json").stdout)
+    parsed = json.loads(call("evaluate", tmp_path / "prior", long_sales, "--json").stdout)
     assert parsed["fitted_on"] == 9
     assert sum(row["fitted_on"] for row in parsed["per_task"]) == 9
-    assert "fitted on" not in words(call("evaluate", folder / "prior", folder / "new.csv"))
+    assert "fitted on" not in words(call("evaluate", tmp_path / "prior", folder / "new.csv"))
+    assert "tasks recognized by fitted_on │ 9 of 9" in words(call("info", tmp_path / "prior"))
+
+
+def test_a_prior_that_cannot_recognize_its_tasks_says_so(folder, tmp_path):
+    short = call("evaluate", folder / "prior", folder / "sales.csv")
+    assert (
+        "This prior recognizes 0 of the 9 tasks of its fit, because a file leaves out those that could be guessed"
+        in words(short)
+    )
+    call("fit", folder / "sales.csv", *COLUMNS, "--private", "--out", tmp_path / "prior")
+    assert b"sales.csv" not in (tmp_path / "prior").read_bytes()
+    assert "tasks recognized by fitted_on │ none: saved with --private" in words(call("info", tmp_path / "prior"))
+    private = call("evaluate", tmp_path / "prior", folder / "sales.csv", "--json", "--out", tmp_path / "scores.csv")
+    parsed = json.loads(private.stdout)
+    assert parsed["fitted_on"] is None
+    assert {row["fitted_on"] for row in parsed["per_task"]} == {None}
+    assert pd.read_csv(tmp_path / "scores.csv")["fitted_on"].isna().all()
+    assert "saved with --private: whether it was fitted on some of these tasks cannot be told" in words(private)
 
 
 def test_held_out_tasks_are_not_fitted_to_and_their_scores_are_kept(folder):
@@ -244,15 +271,15 @@ def test_names_of_columns_are_never_cut_off(capsys):
     assert "…" not in shown
 
 
-def test_stored_tasks_are_held_out_too(folder, tmp_path):
+def test_stored_tasks_are_held_out_too(long_sales, tmp_path):
     """The last ones: stored tasks are read in one piece."""
-    call("store", folder / "sales.csv", *COLUMNS, "--out", tmp_path / "stored")
+    call("store", long_sales, *COLUMNS, "--out", tmp_path / "stored")
     result = call("fit", tmp_path / "stored", "--hold-out", "0.25", "--out", tmp_path / "p")
     assert "Note: holding out 3 stored tasks, the last of the target." in words(result)
     prior = load(tmp_path / "p")
     assert prior.training_["environments"]["target"]["tasks"] == 9
     assert prior.training_["held_out"]["tasks"] == 3
-    scores = json.loads(call("evaluate", tmp_path / "p", folder / "sales.csv", "--json").stdout)
+    scores = json.loads(call("evaluate", tmp_path / "p", long_sales, "--json").stdout)
     assert [task["fitted_on"] for task in scores["per_task"]] == [True] * 9 + [False] * 3
 
 

@@ -26,7 +26,14 @@ def split(tasks, n=3):
     return [(x[:n], y[:n], x[n:], y[n:]) for x, y in tasks]
 
 
-SOURCE, TARGET, NEW = ([make_task() for _ in range(n)] for n in (6, 4, 5))
+def assert_same(one, other):
+    assert all(one.values[digest].tolist() == values.tolist() for digest, values in other.values.items())
+    for name in ("lower", "upper", "digests"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+
+
+SOURCE, TARGET = ([make_task(20) for _ in range(n)] for n in (6, 4))
+NEW = [make_task() for _ in range(5)]
 QUERY = pd.DataFrame({"week": [10.0, 20.0, 30.0], "price": [3.0, 4.0, 5.0]})
 SWAPPED = QUERY[["price", "week"]]
 
@@ -61,20 +68,9 @@ def test_a_prior_knows_its_tasks_in_any_order_of_their_readings(prior):
     assert prior.fitted_on([]).shape == (0,)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda x, y: (x[:4], y[:4]),
-        lambda x, y: (x[1:], y[1:] + 1e-7),
-        lambda x, y: (x.astype(np.float32), y.astype(np.float32)),
-    ],
-    ids=["part", "shifted part", "float32"],
-)
-def test_parts_and_rounded_copies_of_its_tasks_are_known_too(prior, change):
-    tasks = [change(*task) for task in (*SOURCE, *TARGET)]
-    assert prior.fitted_on(tasks).mean() > 0.9  # a value may lie on the edge of a cell
-    with pytest.warns(SeenTasksWarning, match=r"of 10 test tasks have the readings of tasks .* nearly all of them"):
-        prior.evaluate(split(tasks, 1))
+def test_only_whole_tasks_are_recognized(prior):
+    x, y = SOURCE[0]
+    assert not prior.fitted_on([(x[:15], y[:15]), (x, y + 1e-7), (x.astype(np.float32), y)]).any()
 
 
 def test_evaluation_on_training_tasks_warns(prior):
@@ -111,8 +107,7 @@ def test_stored_tasks_are_known_as_tasks_in_memory_are(meta):
     x, y = (np.concatenate([np.asarray(task[part]) for task in SOURCE]) for part in (0, 1))
     stored = StoredTasks.from_arrays(x, y, offsets)
     in_memory, streamed = (seen_tasks.remember(tasks, 2) for tasks in (list(stored), stored))
-    for one, other in zip(in_memory, streamed, strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_same(in_memory, streamed)
     assert meta.fitted_on(stored).all()
     labels = stored.encoded(np.array([[y[start], np.inf] for start in offsets[:-1]]))  # 1 above the first reading
     np.testing.assert_array_equal(seen_tasks.remember(labels, 2).digests, seen_tasks.remember(list(labels), 2).digests)
@@ -122,8 +117,7 @@ def test_blocks_change_nothing(meta, monkeypatch):
     tasks = meta._check_tasks([*SOURCE, *TARGET[:3]], "tasks", meta.features_)
     whole = seen_tasks.remember(tasks, 2)
     monkeypatch.setattr(seen_tasks, "BLOCK_TASKS", 2)
-    for one, other in zip(whole, seen_tasks.remember(tasks, 2), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_same(whole, seen_tasks.remember(tasks, 2))
 
 
 def test_a_prior_with_too_many_tasks_says_at_least():
@@ -131,11 +125,11 @@ def test_a_prior_with_too_many_tasks_says_at_least():
         seen_tasks.warn_if_seen(np.array([False, True]), "test_tasks", at_least=True)
 
 
-@pytest.mark.parametrize("kept", ["MAX_DIGESTS", "MAX_ROWS"])
-def test_a_prior_with_too_many_tasks_or_readings_knows_that(meta, kept, monkeypatch):
-    assert not meta._forgets
-    monkeypatch.setattr(seen_tasks, kept, {"MAX_DIGESTS": 10, "MAX_ROWS": 60}[kept])
-    assert meta._forgets
+def test_a_prior_with_too_many_tasks_knows_that(meta, monkeypatch):
+    assert not meta._misses(10**6)
+    monkeypatch.setattr(seen_tasks, "MAX_DIGESTS", 10)
+    with pytest.warns(UserWarning, match="^This prior recognizes 10 of the tasks of its fit; fitted_on answers False"):
+        meta.fitted_on(TARGET)
 
 
 def test_names_are_kept_and_checked_wherever_x_enters(prior):
@@ -235,16 +229,75 @@ def test_predictions_inside_the_range_and_plots_are_quiet(meta):
     plot_prior_samples(meta, n_samples=1)
 
 
-def test_files_of_earlier_versions_know_nothing_and_say_nothing(meta, tmp_path):
+def test_a_file_recognizes_only_tasks_that_cannot_be_guessed(tmp_path):
+    short = [make_task(5) for _ in range(8)]  # 40 readings, 5.3 bits each
+    counts = [(x, np.round(np.exp(y / 10))) for x, y in (make_task(60) for _ in range(6))]  # few values
+    same = [(x, y * 0 + i) for i, (x, y) in enumerate(make_task(60) for _ in range(6))]
+    meta = MetaGPRegressor(alpha=0.3, random_state=0).fit([*short, *counts, *same], SOURCE)
+    assert meta.fitted_on([*short, *counts, *same, *SOURCE]).all()
+    loaded = load(_saved(meta, tmp_path / "prior.safetensors"))
+    with pytest.warns(
+        UserWarning, match="^This prior recognizes 6 of the 26 tasks of its fit, .* answers False for the others"
+    ):
+        found = loaded.fitted_on([*short, *counts, *same, *SOURCE])
+    assert found.tolist() == [False] * 20 + [True] * 6
+    with pytest.warns(SeenTasksWarning, match="^At least 1 of 2"):
+        loaded.score(split([short[0], SOURCE[0]]))
+
+
+def test_what_a_file_recognizes_stays_when_it_is_loaded_and_saved_again(meta, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    meta.save(first)
+    load(first).save(second)
+    assert first.read_bytes() == second.read_bytes()
+    meta.save(second)
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_of_many_tasks_some_are_recognized_in_bounded_time(meta, tmp_path, monkeypatch):
+    calls = []
+    slow = seen_tasks.slow_digests
+    monkeypatch.setattr(seen_tasks, "slow_digests", lambda quick, salt: calls.append(len(quick)) or slow(quick, salt))
+    monkeypatch.setattr(seen_tasks, "MAX_SLOW", 4)
+    again = MetaGPRegressor(alpha=0.3, random_state=0).fit(SOURCE, TARGET)
+    loaded = load(_saved(again, tmp_path / "prior.safetensors"))
+    tests = split([*SOURCE, *TARGET])
+    with pytest.warns(SeenTasksWarning, match="^At least 4 of 10"):
+        loaded.evaluate(tests)
+    with pytest.warns(SeenTasksWarning, match="^At least 4 of 10"):
+        loaded.compare(tests)
+    monkeypatch.setattr(loaded, "_tasks", loaded._tasks._replace(n_tasks=4))
+    with pytest.warns(
+        UserWarning, match="^A loaded prior looks for 4 tasks of 10; fitted_on answers False for the others"
+    ):
+        assert loaded.fitted_on([*SOURCE, *TARGET]).sum() == 4
+    assert calls == [4, 4, 0, 0]  # to save, to evaluate, and what is known by then
+
+
+def test_a_private_file_recognizes_nothing_and_says_so(meta, tmp_path):
     path = tmp_path / "prior.safetensors"
-    old = load(_saved(meta, path))
-    later = ("feature_names_in_", "feature_range_", "task_digests_", "row_digests_", "row_grid_")
-    for name in later:
-        delattr(old, name)
-    old = load(_saved(old, path))
-    assert not any(hasattr(old, name) for name in later)
-    assert not old.fitted_on(TARGET).any()
-    assert not old.adapt([], []).extrapolates([[1e9, 1e9]]).any()
+    meta.save(path, private=True)
+    private = load(path)
+    assert private.private_
+    assert not meta.private_
+    assert "saved as private: it recognizes none of them" in repr(private)
+    with pytest.raises(ValueError, match=r"^This prior was saved with private=True: its file holds nothing that could"):
+        private.fitted_on(TARGET)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SeenTasksWarning)
+        assert private.evaluate(split(TARGET)).n_tasks == 4
+    private.save(path)
+    assert load(path).private_
+    header, tensors = read_tensors(path)
+    assert "recognized" not in header
+    assert not [name for name, tensor in tensors.items() if tensor.dtype.kind != "f"]
+    (lower, upper), (coarse_lower, coarse_upper) = meta.feature_range_, private.feature_range_
+    assert (coarse_lower <= lower).all()
+    assert (coarse_upper >= upper).all()
+    assert (coarse_upper - coarse_lower <= 1.2 * (upper - lower)).all()
+    np.testing.assert_allclose(coarse_lower[1] % 0.5, 0.0)  # prices from 1 to 9
+    with pytest.raises(ValueError, match="private must be True or False; got 'yes'"):
+        meta.save(path, private="yes")
 
 
 def _saved(meta, path):
@@ -258,17 +311,26 @@ def _saved(meta, path):
         ({"feature_range_": np.zeros((2, 3))}, r"feature_range_ must be float64\[2, 2\]"),
         ({"feature_range_": np.array([[0.0, np.nan], [1.0, 1.0]])}, "feature_range_ must have finite numbers"),
         ({"feature_range_": np.array([[0.0, 2.0], [1.0, 1.0]])}, "feature_range_ must have the smaller values first"),
-        ({"task_digests_": np.zeros(3)}, r"task_digests_ must be uint64\[at most 100000\]; the file has float64\[3\]"),
-        ({"task_digests_": np.zeros(100_001, np.uint64)}, "the file has uint64"),
-        ({"row_digests_": np.zeros((1, 2), np.uint64)}, r"row_digests_ must be uint64\[at most 100000\]"),
-        ({"row_digests_": np.array([2, 1], np.uint64)}, "row_digests_ must be different numbers, the smallest first"),
-        ({"row_grid_": np.ones((2, 2))}, r"row_grid_ must be float64\[2, 3\]"),
-        ({"row_grid_": np.zeros((2, 3))}, "row_grid_ must have positive steps"),
+        ({"task_digests": np.zeros(3)}, r"task_digests must be uint64\[3\], of 4 tasks; the file has float64\[3\]"),
+        ({"task_digests": np.zeros((1, 3), np.uint64)}, r"the file has uint64\[1, 3\]"),
+        ({"task_digests": np.zeros(2, np.uint64)}, r"the file has uint64\[2\]"),
+        (
+            {"task_digests": np.array([2, 1, 3], np.uint64)},
+            "task_digests must be different numbers, the smallest first",
+        ),
+        ({}, "task_digests and recognized must both be there, or neither"),
     ],
 )
 def test_what_a_file_tells_of_the_tasks_is_checked(arrays, said):
     with pytest.raises(Mismatch, match=said):
-        check_seen({"input_dim": 2}, arrays)
+        check_seen({"input_dim": 2, "recognized": {"tasks": 3, "of": 4, "salt": "0" * 32}}, arrays)
+
+
+def test_a_file_with_a_salt_of_another_kind_is_refused(meta, tmp_path):
+    header, tensors = read_tensors(_saved(meta, tmp_path / "prior.safetensors"))
+    write_tensors(tmp_path / "p", {**header, "recognized": {**header["recognized"], "salt": "x" * 32}}, tensors)
+    with pytest.raises(InvalidFile, match=r"recognized\.salt must be 32 hexadecimal digits"):
+        load(tmp_path / "p")
 
 
 def test_a_file_with_names_of_other_columns_is_refused(meta, tmp_path):

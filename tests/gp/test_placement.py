@@ -31,7 +31,7 @@ from metaprior.gp.prior import make_likelihood, make_prior
 from metaprior.meta.objective import Problem
 from metaprior.meta.runs import Settings, _sample_counts, make_run, make_scaling
 from metaprior.tasks import farthest_points as farthest_points_module
-from metaprior.tasks.farthest_points import farthest_points
+from metaprior.tasks.farthest_points import STEP_SEVERAL, farthest_points
 from metaprior.tasks.task_sets import pad_tasks
 from metaprior.tasks.types import Task
 
@@ -211,12 +211,12 @@ def test_target_tasks_are_subsampled_however_many_sources_there_are():
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 3), st.integers(0, 100))
-def test_points_are_inputs_and_spread(n_inputs, n_points, input_dim, seed):
+def test_points_are_near_inputs_and_spread(n_inputs, n_points, input_dim, seed):
     inputs = np.random.default_rng(seed).normal(size=(n_inputs, input_dim))
     points = farthest_points(inputs, n_points)
     assert points.shape == (n_points, input_dim)
-    assert all((point == inputs).all(axis=1).any() for point in points)
-    assert len(np.unique(points, axis=0)) == min(n_inputs, n_points)
+    near = np.abs(points[:, None] - inputs) <= STEP_SEVERAL * inputs.std(axis=0)  # rounded
+    assert near.all(axis=2).any(axis=1).all()
 
 
 def test_points_cover_the_range_evenly():

@@ -126,9 +126,9 @@ class Evaluated(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """Return all of it as JSON values."""
-        rows, fitted_on = self.per_task.astype(object).to_dict(orient="records"), self.per_task["fitted_on"].sum()
+        rows, fitted_on = self.per_task.astype(object).to_dict(orient="records"), self.per_task["fitted_on"]
         counts = {"tasks": len(self.tests), "context": self.rule.size, "which": self.rule.kind}
-        counts |= {"fitted_on": int(fitted_on), "horizons": self.horizons}
+        counts |= {"fitted_on": None if fitted_on.isna().any() else int(fitted_on.sum()), "horizons": self.horizons}
         return {**counts, **figures_of(self.compared), **_extra(self.ours), "per_task": rows}
 
 
@@ -197,7 +197,16 @@ def _extra(scores: Any) -> dict[str, Any]:
 
 
 def _fitted_on(meta: Any, tests: list[Any], names: list[Any]) -> np.ndarray:
-    """Return which tasks the prior was fitted on, and say so: their scores would be taken for those of new tasks."""
+    """Return which tasks the prior was fitted on, and say so: their scores would be taken for those of new tasks.
+
+    They are None if the prior cannot tell.
+    """
+    if meta.private_:
+        print_note(
+            "the prior was saved with --private: whether it was fitted on some of these tasks cannot be told. If it "
+            "was, their scores say little about new tasks."
+        )
+        return np.full(len(tests), None)
     whole = [(np.concatenate(test[::2]), np.concatenate(test[1::2])) for test in tests]
     seen = meta.fitted_on(whole)
     if seen.any():

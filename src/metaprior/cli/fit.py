@@ -112,6 +112,9 @@ def fit(
         float | None, typer.Option("--hold-out", help="Share of the target's tasks to test the prior on, such as 0.2.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same prior.")] = 0,
+    private: Annotated[
+        bool, typer.Option("--private", help="Write nothing that recognizes the tasks of the fit; coarse ranges.")
+    ] = False,
     drop_missing: DropMissing = False,
     drop_duplicates: DropDuplicates = False,
     sep: Sep = None,
@@ -174,7 +177,7 @@ def fit(
         meta, tasks, tested = next(iter(fits.values()))
         plotted = plot is not None and plot_report(meta.transfer_report(), plot)
         with last_files() if report is None else nullcontext():
-            _save({str(name): each.meta for name, each in fits.items()}, path)
+            _save({str(name): each.meta for name, each in fits.items()}, path, private)
         if report is not None:
             tell_on_stop(f"{path} is written, {report} is not.")
             again = typed(command, ("plot", "report", "as_json"))
@@ -220,14 +223,14 @@ def _kinds_of(tasks: TrainingData) -> dict[str, list[int]]:
     return {name: found for name, found in places.items() if found}
 
 
-def _save(metas: dict[str, Any], path: Path) -> None:
+def _save(metas: dict[str, Any], path: Path, private: bool) -> None:
     """Write the priors of all outputs to one file, and remove the checkpoints of their fits."""
     if len(metas) == 1:
-        next(iter(metas.values())).save(path)
+        next(iter(metas.values())).save(path, private=private)
     else:
         from metaprior.estimators.persistence import write_priors
 
-        write_priors(metas, path)
+        write_priors(metas, path, private)
     for i, meta in enumerate(metas.values()):
         if meta.engine_ != "hierarchical":  # which has none: there may be one of another fit
             _checkpoint_of(path, i, len(metas)).unlink(missing_ok=True)

@@ -32,7 +32,7 @@ DOES = {
     "curved": "shift the mean along curves",
     "bend": "shift and bend the mean",
 }
-PARTS = ("kind", "input_dim", "n_members", "fitted", "parameters", "training", "report")
+PARTS = ("kind", "input_dim", "n_members", "fitted", "parameters", "training", "report", "recognized")
 
 
 def info(
@@ -57,7 +57,7 @@ def info(
             raise InvalidFile(f"{prior} is damaged: {error!r} in its header.") from None
         plotted = plot is not None and plot_report(shown[0][1], plot)
     if as_json:
-        parts = {name: {part: header[part] for part in PARTS} for name, header in headers.items()}
+        parts = {name: {part: header.get(part) for part in PARTS} for name, header in headers.items()}
         print_result(parts.get(ONLY, {"outputs": parts}))
         return
     for name, (header, report), of_output in zip(headers, shown, facts, strict=True):
@@ -149,7 +149,7 @@ def _facts(header: dict[str, Any], outputs: str, unused: Sequence[str]) -> list[
     final_loss = training.get("final_loss", training.get("free_energy"))  # its name in files of earlier versions
     rows = [
         ("kind", header["kind"]),
-        ("table", training.get("data") or "none (fitted from arrays)"),
+        ("table", training.get("data") or ("-" if training.get("columns") else "none (fitted from arrays)")),
         *((f"column {name}", value) for name, value in columns.items() if value),
         *_kind_rows(header, inputs),
         *((f"environment {name}", counts) for name, counts in environment_rows(training, outputs)),
@@ -157,12 +157,19 @@ def _facts(header: dict[str, Any], outputs: str, unused: Sequence[str]) -> list[
         *([("labels", class_words(fitted["classes_"]))] if "classes_" in fitted else []),
         *((_spaced(name), value) for name, value in fitted.items() if isinstance(value, int | float | str)),
         ("priors averaged", header["n_members"]),
+        ("tasks recognized by fitted_on", _recognized(header)),
         *_guarantee_rows(header.get("guarantee")),
         *([("final loss", final_loss)] if final_loss is not None else []),
         *((words, training[name]) for name, words in NUMBERS.items() if name in training),
         ("versions", [f"{name} {version}" for name, version in training["versions"].items()]),
     ]
     return [(name, _text(value)) for name, value in rows]
+
+
+def _recognized(header: dict[str, Any]) -> str:
+    """Return how many tasks of the fit the file recognizes, in words."""
+    known = header.get("recognized")
+    return "none: saved with --private" if known is None else f"{known['tasks']:,} of {known['of']:,}"
 
 
 def _guarantee_rows(stored: dict[str, Any] | None) -> list[tuple[str, str]]:

@@ -125,7 +125,7 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
             guarantee = make_guarantee(self, fit_prior, environments, tests, patience)
             fitted = replace(fitted, model=fitted.model._replace(guarantee=guarantee))
         self._record(fitted, environments, time.monotonic() - started)
-        self._remember_tasks(features, environments.tasks, seen, environments.target, tests)
+        self._remember_tasks(features, seen, environments.target, tests)
         return self
 
     def set_params(self, **params: Any) -> Any:
@@ -245,13 +245,18 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
 
         return as_arviz(self)
 
-    def save(self, path: str | os.PathLike) -> None:
+    def save(self, path: str | os.PathLike, *, private: Any = False) -> None:
         """Write the fitted prior to one file, which `metaprior.load` reads.
+
+        The file holds no readings. By slow digests it recognizes tasks of the fit that cannot be guessed.
 
         Parameters
         ----------
         path : path-like
             The file, in safetensors format: tensors and JSON, no pickle. It is replaced atomically.
+        private : bool, default=False
+            Leave out these digests, so that `fitted_on` raises, and the name of the table; make ranges of inputs
+            coarse.
 
         Raises
         ------
@@ -259,7 +264,7 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
             If the file could not be loaded. Nothing is written then.
         """
         check_is_fitted(self, "model_")
-        write_prior(self, path)
+        write_prior(self, path, private)
 
     def _record(self, fitted: FittedPrior, environments: NamedEnvironments, seconds: float) -> None:
         """Set the fitted attributes."""
@@ -313,7 +318,8 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         of_each = [f"{count} of {name}" for name, count in counts.items()]
         tasks = f"{counted(sum(counts.values()), 'task')} ({', '.join(of_each[:4] + ['...'] * (len(of_each) > 4))})"
         fitted = f"a {self.engine_} prior fitted to {tasks} with {counted(self.n_features_in_, 'input column')}"
-        return f"{parameters}, {fitted}{self._thinned}"
+        private = ", saved as private: it recognizes none of them" if self.private_ else ""
+        return f"{parameters}, {fitted}{self._thinned}{private}"
 
     @property
     def _thinned(self) -> str:

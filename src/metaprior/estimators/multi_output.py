@@ -131,16 +131,18 @@ class MultiOutputMetaGP(BaseEstimator):
             lambda name, tests: self[name].compare(tests, context=context), self._known(test_tasks, "test_tasks")
         )
 
-    def save(self, path: str | os.PathLike) -> None:
+    def save(self, path: str | os.PathLike, *, private: Any = False) -> None:
         """Write all priors to one file, which `metaprior.load` reads.
 
         Parameters
         ----------
         path : path-like
             The file, in safetensors format. It is replaced atomically.
+        private : bool, default=False
+            As for `MetaGPRegressor.save`.
         """
         check_is_fitted(self, "estimators_")
-        write_priors(self.estimators_, path)
+        write_priors(self.estimators_, path, private)
 
     def __getitem__(self, name: str) -> Any:
         check_is_fitted(self, "estimators_")

@@ -4,6 +4,7 @@ How the model of a prior is stored is up to what fitted it: see `ENGINES`. Modul
 imported after the header has been checked, so that a file that is no prior is refused at once.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -16,10 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from metaprior.checks import check_bool
 from metaprior.estimators.prior_header import (
     DEFAULT_ENGINE,
     FITTED,
     OUTPUTS,
+    SALT_BYTES,
     TRACES,
     check_header,
     check_seen,
@@ -27,6 +30,7 @@ from metaprior.estimators.prior_header import (
 )
 from metaprior.files import CHECKPOINT, InvalidFile, read_json, read_tensors, reading, write_tensors
 from metaprior.schema import OUTERMOST, Mismatch
+from metaprior.tasks.task_digests import MAX_SLOW
 
 ESTIMATORS = {
     "MetaGPRegressor": "metaprior.estimators.regressor",
@@ -42,7 +46,8 @@ SEVERAL = "MultiOutputMetaGP"  # what a file of several priors says it is
 ONLY = ""  # the name of the output of a file with one prior
 OUTPUT_ARRAY = re.compile(r"output(\d{1,5})\.(.+)")
 ARRAYS = ("environment_weights_", *TRACES)
-OPTIONAL_ARRAYS = ("feature_range_", "task_digests_", "row_digests_", "row_grid_")  # not in files of earlier versions
+OPTIONAL_ARRAYS = ("feature_range_",)  # not in files of earlier versions
+DIGESTS = "task_digests"  # slow ones
 
 
 def load(path: str | os.PathLike, *, mean: Any = None, kernel: Any = None, encoder: Any = None) -> Any:
@@ -79,21 +84,24 @@ def load(path: str | os.PathLike, *, mean: Any = None, kernel: Any = None, encod
     return several
 
 
-def write_prior(meta: Any, path: str | os.PathLike) -> None:
+def write_prior(meta: Any, path: str | os.PathLike, private: Any = False) -> None:
     """Write a fitted estimator to a file; raise InvalidFile, and write nothing, if `load` would refuse it."""
-    write_tensors(path, *_prior_parts(meta, path))
+    write_tensors(path, *_prior_parts(meta, path, private))
 
 
-def write_priors(metas: Mapping[str, Any], path: str | os.PathLike) -> None:
+def write_priors(metas: Mapping[str, Any], path: str | os.PathLike, private: Any = False) -> None:
     """Write the estimators of several outputs to one file, as `write_prior`."""
-    parts = [_prior_parts(meta, path) for meta in metas.values()]
+    parts = [_prior_parts(meta, path, private, MAX_SLOW // max(len(metas), 1)) for meta in metas.values()]
     header = {"kind": SEVERAL, "outputs": list(metas), "priors": [header for header, _ in parts]}
     tensors = {f"output{i}.{name}": array for i, (_, own) in enumerate(parts) for name, array in own.items()}
     write_tensors(path, header, tensors)
 
 
-def _prior_parts(meta: Any, path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _prior_parts(
+    meta: Any, path: str | os.PathLike, private: Any, most: int = MAX_SLOW
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the header and tensors of a fitted estimator; raise InvalidFile if `load` would refuse them."""
+    check_bool("private", private)
     fitted = {name: getattr(meta, name) for name in FITTED}
     if meta.likelihood == "bernoulli":
         fitted["classes_"] = None if meta.classes_ is None else meta.classes_.tolist()
@@ -129,6 +137,10 @@ def _prior_parts(meta: Any, path: str | os.PathLike) -> tuple[dict[str, Any], di
         header["columns"] = {"levels": list(meta.column_levels_), "covariates": list(meta.covariates_)}
     arrays = (*ARRAYS, *(name for name in OPTIONAL_ARRAYS if hasattr(meta, name)))
     tensors |= {name: getattr(meta, name) for name in arrays}
+    if private:
+        _leave_out(header, tensors, [bool(each) for each in meta.column_levels_])
+    else:
+        _add_tasks(meta, header, tensors, most)
     with reading(path, "is not written, because it could not be loaded"):
         written = read_json(json.dumps(header))
         _check_content(written, tensors)
@@ -136,6 +148,36 @@ def _prior_parts(meta: Any, path: str | os.PathLike) -> tuple[dict[str, Any], di
         custom = [name for name in CUSTOM if _custom_part(written["parameters"], name)]
         _restored(written, tensors, {name: meta.parameters_[name] for name in custom})
     return header, tensors
+
+
+def _add_tasks(meta: Any, header: dict[str, Any], tensors: dict[str, np.ndarray], most: int) -> None:
+    """Add that by which tasks of the fit are recognized. The salt follows from all else: equal fits, equal files."""
+    salt = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    for name in sorted(tensors):
+        salt.update(np.ascontiguousarray(tensors[name]).tobytes())
+    saved = meta._saved_tasks(salt.digest()[:SALT_BYTES], most)
+    if saved is not None:
+        header["recognized"] = {"tasks": len(saved.digests), "of": saved.n_tasks, "salt": saved.salt.hex()}
+        tensors[DIGESTS] = saved.digests
+
+
+def _leave_out(header: dict[str, Any], tensors: dict[str, np.ndarray], has_levels: Sequence[bool]) -> None:
+    """Leave out what only `private=True` does: the name of the table, and the exact ranges of columns of numbers."""
+    header["training"]["data"] = None
+    if "feature_range_" in tensors:
+        lower, upper = tensors["feature_range_"]
+        with np.errstate(all="ignore"):  # of ranges that overflow
+            step = _round_steps(upper - lower)
+            coarse = np.stack([np.floor(lower / step) * step, np.ceil(upper / step) * step])
+        exact = np.zeros(len(step), bool) | (has_levels or False)
+        tensors["feature_range_"] = np.where(exact | ~np.isfinite(coarse).all(axis=0), [lower, upper], coarse)
+
+
+def _round_steps(width: np.ndarray) -> np.ndarray:
+    """Return the largest 1, 2 or 5 times a power of ten that is at most a tenth of each width, one where it is zero."""
+    tenth = np.where(width > 0, width, 10.0) / 10.0
+    power = 10.0 ** np.floor(np.log10(tenth))
+    return power * np.array([1.0, 2.0, 5.0])[np.searchsorted([2.0, 5.0], tenth / power, side="right")]
 
 
 def read_priors(path: str | os.PathLike) -> dict[str, tuple[dict[str, Any], dict[str, np.ndarray]]]:
@@ -194,6 +236,7 @@ def _restore_fitted(meta: Any, header: dict[str, Any], tensors: dict[str, np.nda
     """Set the fitted attributes of an estimator from a file."""
     from metaprior.estimators.arguments import check_parameters
     from metaprior.estimators.guarantee_files import read_guarantee, without_folds
+    from metaprior.estimators.seen_tasks import SavedTasks
     from metaprior.search.report import TransferReport
     from metaprior.tasks.labels import as_labels
 
@@ -218,6 +261,9 @@ def _restore_fitted(meta: Any, header: dict[str, Any], tensors: dict[str, np.nda
         setattr(meta, name, fitted[name])
     for name in (*ARRAYS, *(name for name in OPTIONAL_ARRAYS if name in tensors)):
         setattr(meta, name, tensors[name])
+    if "recognized" in header:
+        known = header["recognized"]
+        meta._tasks = SavedTasks(known["of"], bytes.fromhex(known["salt"]), tensors[DIGESTS])
     if "feature_names" in header:
         meta.feature_names_in_ = np.array(header["feature_names"], dtype=object)
     meta.family_weights_ = meta.report_.families or {meta.family_: 1.0}

@@ -3,6 +3,7 @@
 To save something new, add it to `OPTIONAL_HEADER` (JSON) or to `check_seen` (arrays); files without it keep loading.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,8 +31,7 @@ from metaprior.schema import (
     text,
 )
 from metaprior.tasks.categories import MAX_LEVELS
-from metaprior.tasks.row_digests import MAX_ROWS
-from metaprior.tasks.task_digests import MAX_DIGESTS
+from metaprior.tasks.task_digests import MAX_SLOW
 
 MAX_MEMBERS = 10_000
 MAX_BASELINES = 10
@@ -39,8 +39,15 @@ MAX_OUTPUTS = 1000
 MAX_SIZE = 10**6  # of layers, points and the like, in descriptions of parts of a prior
 MAX_LAYERS = 64
 MAX_FOLDS = 1000
+SALT_BYTES = 16
 MAX_CLASSES = 100  # that all tasks may share, as in `tasks.labels`
 TRACES = ("loss_trace_", "validation_trace_")
+
+
+def salt(value: Any, name: str) -> None:
+    """Allow SALT_BYTES as hexadecimal digits."""
+    if not (isinstance(value, str) and re.fullmatch(rf"[0-9a-f]{{{2 * SALT_BYTES}}}", value)):
+        raise Mismatch(f"{name} must be {2 * SALT_BYTES} hexadecimal digits")
 
 
 def parameter(value: Any, name: str) -> None:
@@ -168,6 +175,7 @@ OPTIONAL_HEADER: dict[str, Schema] = {
     "spread": SPREAD,
     "model": MODEL,
     "feature_names": sequence(text, least=1),
+    "recognized": record({"tasks": integer(0, MAX_SLOW), "of": COUNT, "salt": salt}),
     "guarantee": optional(GUARANTEE),
     "columns": record({"levels": sequence(optional(sequence(label, 2, MAX_LEVELS))), "covariates": sequence(COUNT)}),
     "baselines": sequence(record({"name": text, "model": anything}), most=MAX_BASELINES),
@@ -253,13 +261,15 @@ def check_seen(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> N
         lower, upper = check_array("feature_range_", arrays["feature_range_"], shape, most=MAX_NUMBER)
         if (lower > upper).any():
             raise Mismatch("feature_range_ must have the smaller values first")
-    for name, most in (("task_digests_", MAX_DIGESTS), ("row_digests_", MAX_ROWS)):
-        digests = arrays.get(name, np.empty(0, np.uint64))
-        if digests.dtype != np.uint64 or digests.ndim != 1 or len(digests) > most:
-            raise Mismatch(f"{name} must be uint64[at most {most}]; the file has {describe(digests)}")
-        if (digests[1:] <= digests[:-1]).any():
-            raise Mismatch(f"{name} must be different numbers, the smallest first")
-    if "row_grid_" in arrays:
-        _, step = check_array("row_grid_", arrays["row_grid_"], (2, header["input_dim"] + 1), most=MAX_NUMBER)
-        if not (step > 0).all():
-            raise Mismatch("row_grid_ must have positive steps")
+    digests = arrays.get("task_digests")
+    if (digests is None) != ("recognized" not in header):
+        raise Mismatch("task_digests and recognized must both be there, or neither")
+    if digests is None:
+        return
+    n_digests, n_tasks = (header["recognized"][name] for name in ("tasks", "of"))
+    if digests.dtype != np.uint64 or digests.shape != (n_digests,) or n_digests > n_tasks:
+        raise Mismatch(
+            f"task_digests must be uint64[{n_digests}], of {n_tasks} tasks; the file has {describe(digests)}"
+        )
+    if (digests[1:] <= digests[:-1]).any():
+        raise Mismatch("task_digests must be different numbers, the smallest first")

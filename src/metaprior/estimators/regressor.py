@@ -166,9 +166,8 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         that are outside by more than a tenth of the range warn with an `ExtrapolationWarning`.
     baselines_ : dict
         The models of all tasks that `compare` scores, by name. Empty for gradient training.
-    task_digests_, row_digests_, row_grid_ : ndarray
-        Digests of the tasks and of their readings, and the grid that readings are rounded to before, for `fitted_on`
-        and `evaluate`.
+    private_ : bool
+        Whether the prior comes from a file saved with `private=True`, so that it recognizes no task of its fit.
 
     Examples
     --------

@@ -1,7 +1,8 @@
-"""What a prior remembers of the tasks it was fitted to: ranges of their columns, and digests to know them again."""
+"""What a prior remembers of the tasks it was fitted to: ranges of their columns, and digests to recognize them."""
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,8 +14,18 @@ from metaprior.tasks.categories import Categories
 from metaprior.tasks.context_rules import FIRST, RANDOM, as_context_rule, warn_if_behind
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.padding import Ragged
-from metaprior.tasks.row_digests import MAX_ROWS, kept_rows, make_grid, recognized, row_digests
-from metaprior.tasks.task_digests import MAX_DIGESTS, digest, kept_digests, row_hashes, sum_rows
+from metaprior.tasks.task_digests import (
+    LEAST_VALUES,
+    MAX_DIGESTS,
+    MAX_SLOW,
+    MAX_VALUES,
+    digest,
+    hard_to_guess,
+    kept_digests,
+    row_hashes,
+    slow_digests,
+    sum_rows,
+)
 from metaprior.tasks.types import Task, TestTask
 
 BLOCK_TASKS = 2000  # in memory, looked at once
@@ -30,25 +41,41 @@ class Seen(NamedTuple):
 
     lower: np.ndarray  # (input_dim + 1,): the smallest values of the columns of x, and of y
     upper: np.ndarray
-    digests: np.ndarray  # at most MAX_DIGESTS
+    digests: np.ndarray  # quick ones, at most MAX_DIGESTS
+    values: dict[int, np.ndarray]  # distinct values of y by digest, of the MAX_SLOW tasks with the smallest
+
+
+class KnownTasks(NamedTuple):
+    """The tasks of a fit in memory."""
+
+    digests: np.ndarray  # quick ones
+    hard: np.ndarray  # those of them that a file may hold, as slow ones
+
+
+class SavedTasks(NamedTuple):
+    """The tasks of a fit in a file."""
+
+    n_tasks: int  # of the fit
+    salt: bytes
+    digests: np.ndarray  # slow ones, of at most MAX_SLOW of them
 
 
 class KnowsItsTasks:
-    """An estimator that knows the tasks it was fitted to again, and what their inputs were."""
+    """An estimator that recognizes the tasks it was fitted to, and knows what their inputs were."""
 
     model_: Any
     report_: Any
     environment_weights_: np.ndarray
     n_features_in_: int
     parameters_: dict[str, Any]
+    _tasks: KnownTasks | SavedTasks | None = None  # None: of a file that was saved with private=True
+    _answers: Mapping[int, bool] = MappingProxyType({})  # by quick digest; evaluate asks more than once
 
     def fitted_on(self, tasks: Iterable[Any]) -> np.ndarray:
-        """Tell which tasks the prior was fitted to, by their readings in any order.
+        """Tell which tasks the prior was fitted to or validated on, by all their readings, in any order.
 
-        A task is known again if nine tenths of its readings, and four or more, are readings of one task that the prior
-        was fitted to or validated on, up to rounding to seven digits or more. Where such tasks have many readings in
-        common with each other, as in tables of small integers, only whole tasks are known again. The prior keeps
-        digests of up to 100,000 tasks and 100,000 of their readings. Beyond that many, a task may go unnoticed.
+        After `fit`, all tasks are recognized, up to 100,000. After `load`, only tasks that cannot be guessed from the
+        file, with a dozen different readings or more, and up to 1,000. A warning tells if there were others.
 
         Parameters
         ----------
@@ -58,6 +85,11 @@ class KnowsItsTasks:
         Returns
         -------
         ndarray of bool of shape (n_tasks,)
+
+        Raises
+        ------
+        ValueError
+            If the prior was saved with `private=True`.
 
         Examples
         --------
@@ -69,7 +101,20 @@ class KnowsItsTasks:
         """
         check_is_fitted(self, "model_")
         checked = self._check_tasks(tasks, "tasks", self.features_)
-        return self._seen(checked) if checked else np.zeros(0, bool)
+        if self._tasks is None:
+            raise ValueError(
+                "This prior was saved with private=True: its file holds nothing that could tell which tasks it was "
+                "fitted to."
+            )
+        if misses := self._misses(len(checked)):
+            warn_caller(f"{misses}; fitted_on answers False for the others.")
+        return self._seen(checked)
+
+    @property
+    def private_(self) -> bool:
+        """Whether the prior comes from a file saved with `private=True`, so that it recognizes no task of its fit."""
+        check_is_fitted(self, "model_")
+        return self._tasks is None
 
     @property
     def features_(self) -> Features:
@@ -87,7 +132,6 @@ class KnowsItsTasks:
     def _remember_tasks(
         self,
         features: Features,
-        environments: Sequence[Sequence[Task]],
         seen: Sequence[Seen],
         target: int,
         tests: list[TestTask] | None,
@@ -104,29 +148,47 @@ class KnowsItsTasks:
         used = self.report_.environment_weights.max(axis=0) > 0
         used[target] = True
         whole = [_whole(test) for test in tests or ()]
-        known = [*(tasks for tasks, counts in zip(environments, used, strict=True) if counts and len(tasks)), whole]
-        seen = [each for each, counts in zip(seen, used, strict=True) if counts and len(each.digests)]
-        seen += [remember(whole, self.n_features_in_)] if whole else []
-        self.task_digests_ = kept_digests(np.concatenate([each.digests for each in seen]))
-        self.row_grid_ = make_grid(*(np.min([s.lower for s in seen], 0), np.max([s.upper for s in seen], 0)))
-        self.row_digests_ = np.empty(0, np.uint64)
-        for digests in (each for tasks in known for each, _ in _row_digests(tasks, self.row_grid_)):
-            self.row_digests_ = kept_rows(np.concatenate([self.row_digests_, digests]))
+        known = [each for each, counts in zip(seen, used, strict=True) if counts]
+        known += [remember(whole, self.n_features_in_)] if whole else []
+        smallest = sorted({digest: each for one in known for digest, each in one.values.items()}.items())[:MAX_SLOW]
+        self._tasks = KnownTasks(
+            kept_digests(np.concatenate([each.digests for each in known])), hard_to_guess(dict(smallest))
+        )
+
+    def _saved_tasks(self, salt: bytes, most: int = MAX_SLOW) -> SavedTasks | None:
+        """Return what a file holds of the tasks; that of a loaded prior stays what it was."""
+        if not isinstance(self._tasks, KnownTasks):
+            return self._tasks
+        return SavedTasks(len(self._tasks.digests), salt, np.sort(slow_digests(self._tasks.hard[:most], salt)))
 
     def _seen(self, tasks: Sequence[Task]) -> np.ndarray:
-        """Return which tasks are known, whole or in part."""
-        whole = np.isin(task_digests(tasks), getattr(self, "task_digests_", ()))  # not in files of earlier versions
-        known, grid = getattr(self, "row_digests_", None), getattr(self, "row_grid_", None)
-        if known is None or grid is None:
-            return whole
-        parts = [recognized(digests, sizes, known) for digests, sizes in _row_digests(tasks, grid)]
-        return whole | np.concatenate(parts)
+        """Return which tasks are recognized."""
+        if self._tasks is None or not tasks:
+            return np.zeros(len(tasks), bool)
+        quick = task_digests(tasks)
+        if isinstance(self._tasks, KnownTasks):
+            return np.isin(quick, self._tasks.digests)
+        if not len(self._tasks.digests):
+            return np.zeros(len(tasks), bool)
+        chosen = kept_digests(quick, MAX_SLOW)  # as the file has those of the smallest, of many tasks
+        asked = [
+            i for i in np.flatnonzero(np.isin(quick, chosen)).tolist() if len(np.unique(tasks[i].y)) >= LEAST_VALUES
+        ]
+        new = np.array(sorted({int(quick[i]) for i in asked} - self._answers.keys()), np.uint64)
+        found = np.isin(slow_digests(new, self._tasks.salt), self._tasks.digests)
+        self._answers = {**self._answers, **dict(zip(new.tolist(), found.tolist(), strict=True))}
+        return np.array([self._answers.get(each, False) for each in quick.tolist()])
 
-    @property
-    def _forgets(self) -> bool:
-        """Whether there were more tasks, or readings, than digests are kept of."""
-        kept = (("task_digests_", MAX_DIGESTS), ("row_digests_", MAX_ROWS))
-        return any(len(getattr(self, name, ())) == most for name, most in kept)
+    def _misses(self, n_asked: int) -> str:
+        """Return why some tasks of the fit may go unnoticed among so many, in words, "" if none does."""
+        if not isinstance(self._tasks, SavedTasks):
+            full = self._tasks is not None and len(self._tasks.digests) == MAX_DIGESTS
+            return f"This prior recognizes {MAX_DIGESTS:,} of the tasks of its fit" if full else ""
+        n, of = len(self._tasks.digests), self._tasks.n_tasks
+        if n < of:
+            why = f"holds {MAX_SLOW:,} at most" if n == MAX_SLOW else "leaves out those that could be guessed"
+            return f"This prior recognizes {n:,} of the {of:,} tasks of its fit, because a file {why}"
+        return f"A loaded prior looks for {MAX_SLOW:,} tasks of {n_asked:,}" if n_asked > MAX_SLOW else ""
 
     def _read_tests(self, tasks: Any, name: str) -> list[TestTask]:
         """Check tasks to score; warn about those that the prior was fitted to, and about extrapolation."""
@@ -136,8 +198,12 @@ class KnowsItsTasks:
         queries = Ragged.of([test.x_query for test in tests], (self.n_features_in_,))
         features.warn_outside(queries.rows[:-1], queries.sizes)
         warn_if_behind([(test.x_context, test.x_query) for test in tests], self.parameters_["context"])
-        seen = self._seen([_whole(test) for test in tests]) | self._seen([Task(*test[2:]) for test in tests])
-        warn_if_seen(seen, name, self._forgets)
+        seen = self._seen([_whole(test) for test in tests])
+        # Queries may be a whole task. Slow digests are not worth it, unless they hold the context too.
+        quick = isinstance(self._tasks, KnownTasks)
+        within = np.flatnonzero([quick or _context_is_within(test) for test in tests])
+        seen[within] |= self._seen([Task(*tests[i][2:]) for i in within.tolist()])
+        warn_if_seen(seen, name, bool(self._misses(len(tests))))
         return tests
 
     @abstractmethod
@@ -152,12 +218,16 @@ class KnowsItsTasks:
 def remember(tasks: Sequence[Task], input_dim: int) -> Seen:
     """Look at all tasks of an environment, once and in blocks."""
     lower, upper = np.full(input_dim + 1, np.inf), np.full(input_dim + 1, -np.inf)
-    digests = np.empty(0, np.uint64)
+    digests, values = np.empty(0, np.uint64), {}
     for x, y, sizes in task_blocks(tasks):
         lower = np.fmin(lower, [*np.fmin.reduce(x, axis=0), y.min()])  # missing covariates are NaN
         upper = np.fmax(upper, [*np.fmax.reduce(x, axis=0), y.max()])
-        digests = kept_digests(np.concatenate([digests, _digests(x, y, sizes)]))
-    return Seen(lower, upper, digests)
+        new, ends = _digests(x, y, sizes), np.cumsum(sizes)
+        digests = kept_digests(np.concatenate([digests, new]))
+        for i in np.flatnonzero(new <= digests[:MAX_SLOW][-1]).tolist():
+            values[int(new[i])] = np.unique(y[ends[i] - sizes[i] : ends[i]])[:MAX_VALUES]
+        values = dict(sorted(values.items())[:MAX_SLOW])
+    return Seen(lower, upper, digests, values)
 
 
 def input_range(environments: Sequence[Seen], weights: np.ndarray) -> np.ndarray:
@@ -197,8 +267,8 @@ def warn_if_seen(seen: np.ndarray, name: str, at_least: bool) -> None:
         least = "At least " if at_least else ""
         counts, first = f"{least}{int(seen.sum())} of {len(seen)}", f"{name}[{int(seen.argmax())}]"
         warn_caller(
-            f"{counts} test tasks have the readings of tasks that the prior was fitted to, all or nearly all of them "
-            f"(the first is {first}). Their scores say little about new tasks. fitted_on tells which to leave out.",
+            f"{counts} test tasks have the readings of tasks that the prior was fitted to (the first is {first}). "
+            "Their scores say little about new tasks. fitted_on tells which to leave out.",
             SeenTasksWarning,
         )
 
@@ -223,12 +293,12 @@ def _digests(x: np.ndarray, y: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return digest(sum_rows(row_hashes(x, y), sizes), sizes)
 
 
-def _row_digests(tasks: Sequence[Task], grid: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield digests of the rows of tasks, and the sizes of these tasks, some at a time."""
-    for x, y, sizes in task_blocks(tasks):
-        yield row_digests(x, y, np.repeat(_digests(x, y, sizes), sizes), grid), sizes
-
-
 def _whole(test: TestTask) -> Task:
     """Return context and queries as one task."""
     return Task(np.concatenate([test.x_context, test.x_query]), np.concatenate([test.y_context, test.y_query]))
+
+
+def _context_is_within(test: TestTask) -> bool:
+    """Return whether all readings of the context are among the queries."""
+    context, query = row_hashes(test.x_context, test.y_context), row_hashes(test.x_query, test.y_query)
+    return len(context) > 0 and bool(np.isin(context, query).all())

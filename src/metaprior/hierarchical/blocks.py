@@ -112,10 +112,9 @@ def _groups(x: np.ndarray, widths: tuple[int, ...]) -> list[np.ndarray]:
 
 
 def place_points(tasks: Sequence[Task], n_inputs: int | None = None) -> np.ndarray:
-    """Choose inducing points among the distinct inputs, the first columns of x."""
+    """Choose inducing points near the distinct inputs, the first columns of x."""
     inputs = np.unique(np.concatenate([task.x[:, :n_inputs] for task in tasks]), axis=0)
     n_points = N_POINTS if inputs.shape[1] == 1 else N_POINTS_SEVERAL
     points = farthest_points(inputs, min(n_points, len(inputs)))
     squared = np.sum((points[:, None] - points) ** 2, axis=-1)
-    too_near = [i for i in range(1, len(points)) if squared[i, :i].min() < NEAREST**2]  # all from the first such on
-    return points[: too_near[0]] if too_near else points
+    return points[[i for i in range(len(points)) if i == 0 or squared[i, :i].min() >= NEAREST**2]]

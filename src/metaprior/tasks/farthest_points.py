@@ -3,10 +3,13 @@
 import numpy as np
 
 MAX_INPUTS = 5000  # of more, some are looked at
+# Points are rounded, to about this share of the standard deviation of each column, because a saved prior holds them: of
+# several columns, a row may be the age, weight and ward of a patient. Far less than a length scale.
+STEP, STEP_SEVERAL = 1 / 16, 1 / 4
 
 
 def farthest_points(inputs: np.ndarray, n_points: int) -> np.ndarray:
-    """Return `n_points` inputs by farthest-point sampling, starting with the one closest to the mean."""
+    """Return `n_points` inputs by farthest-point sampling, rounded, starting with the one closest to the mean."""
     if len(inputs) > MAX_INPUTS:
         inputs = inputs[np.linspace(0, len(inputs) - 1, MAX_INPUTS).astype(int)]
     chosen = [int(np.sum((inputs - inputs.mean(axis=0)) ** 2, axis=1).argmin())]
@@ -14,4 +17,12 @@ def farthest_points(inputs: np.ndarray, n_points: int) -> np.ndarray:
     for _ in range(n_points - 1):
         distance = np.minimum(distance, np.sum((inputs - inputs[chosen[-1]]) ** 2, axis=1))
         chosen.append(int(distance.argmax()))
-    return inputs[chosen]
+    return _rounded(inputs[chosen], inputs.std(axis=0))
+
+
+def _rounded(points: np.ndarray, std: np.ndarray) -> np.ndarray:
+    """Round points to multiples of a power of two; constant columns stay."""
+    varies = std > 0
+    share = STEP if points.shape[1] == 1 else STEP_SEVERAL
+    step = share * 2.0 ** np.round(np.log2(std, where=varies, out=np.zeros_like(std)))
+    return np.where(varies, np.round(points / step) * step, points)
