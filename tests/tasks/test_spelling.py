@@ -1,4 +1,4 @@
-"""Names that read the same are refused, and names that may be the same are told, through every door that names enter by."""
+"""Names that read the same are refused, and names that may be the same are told, wherever names enter."""
 
 import unicodedata
 
@@ -78,9 +78,7 @@ TOLD = [fit_labels, fit_levels, read_tasks, read_environments, fit_environments]
 @pytest.mark.parametrize("door", [*TEXT, *ANY])
 @pytest.mark.filterwarnings("ignore:Most tasks")
 def test_names_that_read_the_same_are_refused(door, pair):
-    with pytest.raises(
-        ValueError, match="which read the same. Write them alike or, if they are two, rename one"
-    ) as told:
+    with pytest.raises(ValueError, match=r"which read the same\. Write them alike") as told:
         door(*pair)
     quoted = [f"{each!r}" in str(told.value) or f"{each!a}" in str(told.value) for each in pair]
     assert all(quoted)
@@ -91,7 +89,7 @@ def test_names_that_read_the_same_are_refused(door, pair):
 @pytest.mark.parametrize("door", ANY)
 def test_names_of_two_kinds_that_are_one_are_refused(door, pair):
     """In Python True equals 1: they were one level, or task, without a word."""
-    with pytest.raises(ValueError, match="which read the same|a bool and a number. Make them of one kind"):
+    with pytest.raises(ValueError, match=r"which read the same|a bool and a number"):
         door(*pair)
 
 
@@ -136,9 +134,7 @@ def test_tables_in_batches_find_names_of_earlier_ones(tmp_path):
     from metaprior import store_tasks
 
     for name, task in (("one", "a"), ("two", "a ")):
-        pd.DataFrame({"task": [task] * 2, "x": [0.0, 1.0], "y": [0.0, 1.0]}).to_csv(
-            tmp_path / f"{name}.csv", index=False
-        )
+        (tmp_path / f"{name}.csv").write_text(f"task,x,y\n{task},0.0,0.0\n{task},1.0,1.0\n")
     with pytest.raises(ValueError, match=r"two\.csv: column 'task' has 'a' \(before\) and 'a ' \(line 2\), which read"):
         store_tasks([tmp_path / "one.csv", tmp_path / "two.csv"], tmp_path / "out", task="task", x="x", y="y")
 
@@ -152,5 +148,5 @@ def test_lookups_by_spelling():
 def test_missing_labels_of_pandas_are_refused(dtype):
     cells = {"string": ["a", "b"], "Int64": [1, 2], "boolean": [True, False]}.get(dtype, ["a", "b"])
     y = pd.Series([*cells, *cells, pd.NA], dtype=dtype)
-    with pytest.raises(ValueError, match=r"target_tasks\[0\]: y must not have missing labels"):
+    with pytest.raises(ValueError, match=r"target_tasks\[0\]: y must not have (missing|NaN)"):
         MetaGPClassifier(0.0).fit(target_tasks=[(np.arange(5.0), y)])
