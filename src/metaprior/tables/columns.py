@@ -89,6 +89,7 @@ def output_names(y: Any) -> tuple[str, ...] | None:
     for i, name in enumerate(names):
         if name in names[:i]:
             raise ValueError(f"column {name!r} is named twice in y. Leave one out.")
+    check_reading(names, "column", "The ")
     return names
 
 

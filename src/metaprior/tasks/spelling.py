@@ -43,10 +43,9 @@ def as_read(name: Any) -> Any:
     if isinstance(name, tuple):
         return tuple(map(as_read, name))
     text = as_text(name)
-    if text.isascii() and text.isalnum():  # fast path
-        return text
-    visible = "".join(mark for mark in unicodedata.normalize("NFC", text) if unicodedata.category(mark) != "Cf")
-    return " ".join(visible.split())
+    if not text.isascii():
+        text = "".join(mark for mark in unicodedata.normalize("NFC", text) if unicodedata.category(mark) != "Cf")
+    return " ".join(text.split())
 
 
 def check_spelling(names: Collection[Any], noun: str, where: str = "", category: type[Warning] = UserWarning) -> None:
