@@ -73,6 +73,12 @@ def test_names_that_are_no_text_are_refused_in_a_fit_and_after_it(names):
         meta.fit(target_tasks=[(x, y)]).adapt(x, y).predict(frame)
 
 
+def test_two_columns_of_one_name_are_refused():
+    frame = pd.DataFrame(np.eye(3), columns=["dose", "hours", "dose"])
+    with pytest.raises(ValueError, match=r"X has 2 columns named 'dose'\. Rename all but one"):
+        MetaGPRegressor(0.0).fit(target_tasks=[(frame, np.arange(3.0))])
+
+
 def test_the_advice_on_names_can_be_followed():
     for names in ([1, 0], [("dose", "mg"), ("dose", "ml")]):
         X = pd.DataFrame(np.eye(2))

@@ -84,6 +84,9 @@ class Features:
     def learn(self, x: Any, count: int) -> None:
         """Take the number of columns, and their names if X has any, from an X that has been checked."""
         self.count, names = count, _names(x)
+        if names is not None and len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"X has {names.count(twice)} columns named {twice!r}. Rename all but one.")
         check_reading(names or (), "column", "X has the ")
         self.names, self.n_unnamed = self.names or names, self.n_unnamed + (names is None)
 

@@ -62,7 +62,7 @@ def check_reading(names: Iterable[Any], noun: str, where: str = "") -> None:
     first: dict[Any, Any] = {}
     for name in names:
         other = first.setdefault(as_read(name), name)
-        if other is not name:
+        if other != name:
             raise same_reading(f"{where}{noun}s", (other, name))
 
 
