@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import NoReturn
 
+from metaprior.printed import visible
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE = 0.5  # seconds that a file in the making has to be completed, unless a second signal comes
 CLEAR_LINE = "\r\x1b[2K\x1b[?25h"  # of a progress bar, which also hides the cursor
@@ -120,7 +122,7 @@ def _wait_and_exit(received: int) -> None:
     line = " ".join(["Stopped.", *(advice for advice, kept in _advice if os.path.exists(kept))])
     with suppress(OSError, AttributeError, ValueError):  # standard error may be closed
         clear = CLEAR_LINE if os.isatty(sys.stderr.fileno()) else ""
-        os.write(sys.stderr.fileno(), f"{clear}{line}\n".encode())
+        os.write(sys.stderr.fileno(), f"{clear}{visible(line)}\n".encode())
     os._exit(128 + number)
 
 

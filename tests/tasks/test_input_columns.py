@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from metaprior import ExtrapolationWarning
+from metaprior import ExtrapolationWarning, MetaGPRegressor
 from metaprior.tasks.input_columns import MAX_RANGED, Features, no_extrapolation_warnings
 from metaprior.tasks.types import as_inputs, as_tasks
 
@@ -46,6 +46,58 @@ def test_names_that_are_numbers_are_no_names_and_a_mix_is_an_error():
     np.testing.assert_array_equal(as_inputs(numbered, "predict", WEEK_PRICE), numbered.to_numpy())
     with pytest.raises(TypeError, match="must all be strings"):
         as_inputs(FRAME.rename(columns={"week": 0}), "predict", WEEK_PRICE)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [1, 0],
+        [2, 0],
+        [400.0, 410.0],
+        [("dose", "mg"), ("dose", "ml")],
+        [pd.NaT, "a"],
+        [False, True],
+        pd.to_datetime([0, 1]),
+    ],
+    ids=str,
+)
+def test_names_that_are_no_text_are_refused_in_a_fit_and_after_it(names):
+    """They were taken by position: a frame with its columns in another order got other predictions."""
+    x, y = np.random.default_rng(0).normal(size=(4, 2)), np.arange(4.0)
+    frame = pd.DataFrame(x)
+    frame.columns = names
+    meta = MetaGPRegressor(0.0, random_state=0)
+    with pytest.raises(TypeError, match=r"must all be strings, as columns are matched by name; got .* X\.columns = "):
+        meta.fit(target_tasks=[(frame, y)])
+    with pytest.raises(TypeError, match="must all be strings"):
+        meta.fit(target_tasks=[(x, y)]).adapt(x, y).predict(frame)
+
+
+def test_two_columns_of_one_name_are_refused():
+    frame = pd.DataFrame(np.eye(3), columns=["dose", "hours", "dose"])
+    with pytest.raises(ValueError, match=r"X has 2 columns named 'dose'\. Rename all but one"):
+        MetaGPRegressor(0.0).fit(target_tasks=[(frame, np.arange(3.0))])
+
+
+def test_the_advice_on_names_can_be_followed():
+    for names in ([1, 0], [("dose", "mg"), ("dose", "ml")]):
+        X = pd.DataFrame(np.eye(2))
+        X.columns = names
+        with pytest.raises(TypeError) as raised:
+            as_inputs(X, "fit", Features())
+        code = str(raised.value).split("Call ")[1].split(", in the fit")[0]
+        exec(code, {"X": X})
+        assert Features().in_order(X, "fit") is X
+        assert all(isinstance(name, str) for name in X.columns)
+
+
+def test_names_of_an_array_are_its_positions():
+    task = (
+        MetaGPRegressor(0.0, random_state=0).fit(target_tasks=[(pd.DataFrame(np.eye(3)), np.arange(3.0))]).adapt([], [])
+    )
+    x = np.random.default_rng(0).uniform(size=(2, 3))
+    for same in (pd.DataFrame(x), pd.DataFrame(x, columns=np.arange(3))):
+        np.testing.assert_array_equal(task.predict(same), task.predict(x))
 
 
 def test_the_first_task_with_names_decides_the_order():

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metaprior.app.messages import InvalidRequest, spoken
-from metaprior.tables.columns import Columns, as_text
+from metaprior.tables.columns import Columns
 from metaprior.tables.csv_files import CsvFormat, TableFile
 from metaprior.tables.guesses import guess_roles, summarize_columns
 from metaprior.tables.reading import column_names, read_table

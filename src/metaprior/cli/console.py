@@ -16,11 +16,26 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from metaprior.checks import Argument, Message
+from metaprior.printed import as_unicode, visible
 
 MAX_MESSAGE = 1000  # characters
 MAX_WIDTH = 10_000  # of a table that is not printed to a terminal
 NOTES: list[dict[str, str]] = []  # that the command has printed, for --json
-out, err = Console(highlight=False, markup=False), Console(stderr=True, highlight=False, markup=False)
+
+
+class VisibleConsole(Console):
+    """A console that shows names as text: their control characters, and what may look like markup, do nothing."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print, with escapes for what a terminal would obey."""
+        super().print(*(visible(each) if isinstance(each, str) else each for each in objects), **options)
+
+    def status(self, status: Any, **options: Any) -> Any:
+        """Show what the command is doing."""
+        return super().status(Text(visible(str(status))), **options)
+
+
+out, err = VisibleConsole(highlight=False, markup=False), VisibleConsole(stderr=True, highlight=False, markup=False)
 # The options for arguments that messages name; other arguments keep the spelling of Python.
 SETTINGS = ("alpha", "batch_size", "context", "exposure", "inference", "kernel", "likelihood", "mean", "prior_std")
 SETTINGS += ("search_time", "temperature")
@@ -142,7 +157,7 @@ def print_json(value: Any) -> None:
     """Print one line of JSON."""
     from metaprior.files import nan_to_none
 
-    print(json.dumps(nan_to_none(value), default=str))
+    print(json.dumps(as_unicode(nan_to_none(value)), default=lambda other: as_unicode(str(other))))
 
 
 def print_table(names: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
@@ -151,10 +166,11 @@ def print_table(names: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
     Nothing is cut off: cells are folded in a terminal that is too narrow; elsewhere lines are as long as they need be.
     """
     # As text: names of tasks and columns may look like markup.
-    columns = [Column(Text(name), justify="right" if i else "left", overflow="fold") for i, name in enumerate(names)]
+    cell = lambda text: Text(visible(text).replace("\n", "\\n"))  # noqa: E731
+    columns = [Column(cell(name), justify="right" if i else "left", overflow="fold") for i, name in enumerate(names)]
     table = Table(*columns)
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*map(cell, row))
     wide = Measurement.get(out, out.options.update(width=MAX_WIDTH), table).maximum
     width = out.width if out.is_terminal else max(wide, out.width)
     Console(highlight=False, markup=False, width=width).print(table)

@@ -34,6 +34,7 @@ from metaprior.cli.training_data import Fit, TrainingData, read_training_data
 from metaprior.cli.usage import typed
 from metaprior.interruption import last_files, tell_on_stop
 from metaprior.memory import RUN_ADVICE
+from metaprior.printed import visible
 from metaprior.tables.columns import output_names
 from metaprior.tables.csv_files import TableFile, as_csv_format
 
@@ -206,7 +207,7 @@ def _fit_output(
 ) -> FittedOutput:
     """Fit the prior of an output, and test it on held-out tasks."""
     meta = _train(tasks, target, {**settings, **_kinds_of(tasks)}, seed, checkpoint)
-    meta.training_.update(columns=tasks.columns, data="a pipe" if table.is_pipe else table.path.name)
+    meta.training_.update(columns=tasks.columns, data="a pipe" if table.is_pipe else visible(table.path.name))
     meta.training_["csv"] = table.format._asdict()
     meta.feature_names_in_ = np.array(tasks.columns["x"], dtype=object)
     tested = None

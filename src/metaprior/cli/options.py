@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from metaprior.tables.columns import Columns
     from metaprior.tables.csv_files import CsvFormat
 from metaprior.checks import require_matplotlib
+from metaprior.cli.console import print_note
 from metaprior.interruption import last_files
 
 Task = Annotated[list[str] | None, typer.Option("--task", help="Column that names the task of a row, or several.")]
@@ -143,8 +144,15 @@ def write_results(table: tuple[Path | None, Any], picture: tuple[Path | None, An
 
 def _write_frame(path: Path, frame: Any) -> None:
     """Write a data frame as Parquet if the file's name says so, else as CSV."""
-    content = frame.to_parquet(index=False) if path.suffix == ".parquet" else frame.to_csv(index=False).encode()
-    write(path, content)
+    from metaprior.tables.csv_files import first_formula
+
+    if path.suffix == ".parquet":
+        write(path, frame.to_parquet(index=False))
+        return
+    if (formula := first_formula(frame)) is not None:
+        found = f"{path} has cells that a spreadsheet takes for formulas, such as {formula!r}; they are as in the input"
+        print_note(f"{found}. Open the file with these columns as text, or pass a name that ends in .parquet.")
+    write(path, frame.to_csv(index=False).encode())
 
 
 def _same(first: Path, second: Path) -> bool:

@@ -166,6 +166,7 @@ def _plot(meta: Any, predicted: Any, columns: Any, coverage: float, method: str)
     from matplotlib.figure import Figure
 
     from metaprior.plots import plot_prediction
+    from metaprior.plots.style import as_drawn
 
     queries = predicted.queries
     n_plotted = min(len(queries.names), DRAWN)
@@ -176,7 +177,7 @@ def _plot(meta: Any, predicted: Any, columns: Any, coverage: float, method: str)
     named: Any = {"names": (columns.x[0], columns.y), "coverage": coverage, "method": method}
     for axes, name, query, (x, y) in zip(panels, queries.names, queries.tasks, predicted.contexts, strict=False):
         plot_prediction(meta, x, y, query.x, **named, axes=axes)
-        axes.set_title(task_label(name), fontsize=10)
+        axes.set_title(as_drawn(task_label(name)), fontsize=10)
         if columns.x[0] in queries.dates:  # matplotlib too counts days since 1970
             locator = AutoDateLocator(maxticks=5)
             axes.xaxis.set_major_locator(locator)

@@ -26,6 +26,7 @@ from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.context_rules import as_context_rule
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.outcome_rules import COUNTS, LIKELIHOODS
+from metaprior.tasks.spelling import check_spelling
 from metaprior.tasks.types import Task
 
 # Names that the modules of gradient-based training know, which take long to import.
@@ -285,6 +286,7 @@ def _check_names(environments: Mapping[Any, Any], target_tasks: Any, target: Any
         raise ValueError(
             "target_tasks must be left out if source_tasks maps names to tasks: name the target by target='...'."
         )
+    check_spelling(environments, "environment", "source_tasks has the ")
     if target is None:
         one_of = f" must name the environment to predict in; pass one of {listed}."
         raise ValueError(Message(Argument("target"), one_of))

@@ -13,12 +13,14 @@ from metaprior.hierarchical.plain_process import (
     PRIORS,
     as_inputs,
     as_queries,
+    check_constant,
     covariance,
     describe,
     extrapolates,
     stable_cholesky,
     standardized,
     variance,
+    with_covariates,
 )
 
 CLASSES: list[Any] = []
@@ -30,11 +32,11 @@ MAX_STEPS, MAX_HALVINGS = 100, 40
 
 
 class Task:
-    """The prior conditioned on the labels of a task."""
+    """The prior conditioned on the labels of a task; `X` has codes of levels, as `as_inputs` returns them."""
 
-    def __init__(self, X: Any, y: Any, classes: Any = None):
+    def __init__(self, X: np.ndarray, y: Any, classes: Any = None):
         self.classes_ = list(CLASSES if classes is None else classes)
-        self.X, self.y = as_inputs(X), list(y)
+        self.X, self.y = check_constant(X), list(y)
         unknown = [label for label in self.y if label not in self.classes_]
         if unknown or len(self.X) != len(self.y):
             raise ValueError(f"y must be {len(self.X)} labels of {self.classes_}; got {len(self.y)}, {unknown[:1]}.")
@@ -43,7 +45,8 @@ class Task:
 
     def update(self, X: Any, y: Any) -> "Task":
         """Condition on more labels."""
-        return Task(np.concatenate([self.X, as_inputs(X)]), [*self.y, *y], self.classes_)
+        x = with_covariates(as_inputs(X), self.X)
+        return Task(np.concatenate([self.X, x]), [*self.y, *y], self.classes_)
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable class of each input."""
@@ -56,7 +59,7 @@ class Task:
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Return logarithms of class probabilities."""
-        x, pairs = as_queries(X), zip(PRIORS, self._posteriors, strict=True)
+        x, pairs = with_covariates(as_queries(X), self.X), zip(PRIORS, self._posteriors, strict=True)
         logs = np.array([math.log(prior["weight"]) + log_proba(prior, posterior, x) for prior, posterior in pairs])
         return log_sum_exp(logs, axis=0)
 
@@ -67,7 +70,7 @@ class Task:
 
 def adapt(X: Any, y: Any, classes: Any = None) -> Task:
     """Condition the prior on the labels of another task, with the same classes or others that are given."""
-    return Task(X, y, classes)
+    return Task(as_inputs(X), y, classes)
 
 
 def within_reach(x: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ whitening and the deviation of the target multiplied into the arrays.
 
 import base64
 import math
+import unicodedata
 import warnings
 from typing import Any, NamedTuple
 
@@ -39,11 +40,19 @@ def as_array(text: str, shape: tuple[int, ...]) -> np.ndarray:
 
 def as_cells(X: Any) -> np.ndarray:
     """Return inputs as they are given (n, columns): floats, or objects where some columns are categories."""
-    if COLUMNS is not None and hasattr(X, "columns"):
-        X = X[COLUMNS]
-    n_columns = len(PRIORS[0]["x_mean"])
+    X, n_columns = in_order(X), len(PRIORS[0]["x_mean"])
     cells = np.asarray(X, dtype=float if LEVELS is None else object)
     return cells.reshape(-1, n_columns) if cells.ndim == 1 and (n_columns == 1 or not cells.size) else cells
+
+
+def in_order(X: Any) -> Any:
+    """Return a data frame with the columns in the order of the fit; the names 0, 1, ... of an array's are none."""
+    names = list(getattr(X, "columns", []))
+    if names == list(range(len(names))) or (COLUMNS is None and all(isinstance(name, str) for name in names)):
+        return X
+    if COLUMNS is None or len(names) != len(COLUMNS) or any(name not in names for name in COLUMNS):
+        raise ValueError(f"the names of the columns of X must be those of the fit, {COLUMNS}; got {names}.")
+    return X.iloc[:, [names.index(name) for name in COLUMNS]] if hasattr(X, "iloc") else X[COLUMNS]
 
 
 def as_inputs(X: Any) -> np.ndarray:
@@ -75,9 +84,36 @@ def as_codes(cells: np.ndarray, of_columns: list[list[Any] | None]) -> np.ndarra
     return x
 
 
+def with_covariates(x: np.ndarray, context: np.ndarray) -> np.ndarray:
+    """Return inputs with the covariates of the context where they are missing; raise if they are others."""
+    if not (COVARIATES and len(context)):
+        return x
+    given, known = x[:, COVARIATES], context[0, COVARIATES]
+    if not (np.isnan(given) | (given == known)).all():
+        raise ValueError("a task has one value of a covariate: it must be that of the context, or be missing.")
+    x = x.copy()
+    x[:, COVARIATES] = known
+    return x
+
+
+def check_constant(x: np.ndarray) -> np.ndarray:
+    """Return the inputs of a context; raise if a covariate varies."""
+    values = x[:, COVARIATES]
+    if not ((values == values[:1]) | (np.isnan(values) & np.isnan(values[:1]))).all():
+        raise ValueError("a task has one value of a covariate: it must be the same in all rows.")
+    return x
+
+
 def spelled(level: Any) -> str:
     """Return a level as text, whole numbers without a point: 7, 7.0 and "7" are one level."""
     return str(int(level)) if isinstance(level, float) and level.is_integer() else str(level)
+
+
+def named(level: Any, known: list[Any]) -> str:
+    """Return an unseen level in words, with the known one that differs in case, blanks or typography only."""
+    plain = lambda each: " ".join(unicodedata.normalize("NFKC", spelled(each)).split()).casefold()  # noqa: E731
+    near = next((each for each in known if plain(each) == plain(level)), None)
+    return repr(level) if near is None else f"{level!a} (the fit has {near!a})"
 
 
 def unseen_levels(X: Any, x: np.ndarray) -> str:
@@ -87,7 +123,8 @@ def unseen_levels(X: Any, x: np.ndarray) -> str:
         rows = x[:, column] == len(levels or [])
         if levels is not None and rows.any():
             name = f"X[:, {column}]" if COLUMNS is None else repr(COLUMNS[column])
-            found.append(f"{name} is {', '.join(map(repr, dict.fromkeys(cells[rows, column].tolist())))}")
+            new = [named(level, levels) for level in dict.fromkeys(cells[rows, column].tolist())]
+            found.append(f"{name} is {', '.join(new)}")
     return f" Levels that the prior was not fitted to: {'; '.join(found)}." if found else ""
 
 

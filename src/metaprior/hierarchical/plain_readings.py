@@ -11,6 +11,7 @@ from metaprior.hierarchical.plain_process import (
     ROUNDING,
     as_inputs,
     as_queries,
+    check_constant,
     covariance,
     describe,
     erfc,
@@ -18,23 +19,24 @@ from metaprior.hierarchical.plain_process import (
     stable_cholesky,
     standardized,
     variance,
+    with_covariates,
 )
 
 SPREAD = 1.0  # factor by which predictive distributions are stretched about their means
 
 
 class Task:
-    """The prior conditioned on the readings of a task."""
+    """The prior conditioned on the readings of a task; `X` has codes of levels, as `as_inputs` returns them."""
 
-    def __init__(self, X: Any, y: Any):
-        self.X, self.y = as_inputs(X), np.asarray(y, dtype=float).ravel()
+    def __init__(self, X: np.ndarray, y: Any):
+        self.X, self.y = check_constant(X), np.asarray(y, dtype=float).ravel()
         if len(self.X) != len(self.y) or not np.isfinite(self.y).all():
             raise ValueError(f"y must be {len(self.X)} finite numbers, one for every row of X; got {self.y.shape}.")
         self._posteriors = [condition(prior, self.X, self.y) for prior in PRIORS]
 
     def update(self, X: Any, y: Any) -> "Task":
         """Condition on more readings."""
-        x, y = as_inputs(X), np.asarray(y, dtype=float).ravel()
+        x, y = with_covariates(as_inputs(X), self.X), np.asarray(y, dtype=float).ravel()
         return Task(np.concatenate([self.X, x]), np.concatenate([self.y, y]))
 
     def predict(self, X: Any, return_std: bool = False, latent: bool = False) -> Any:
@@ -61,7 +63,7 @@ class Task:
 
     def components(self, X: Any, latent: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return means and variances of the Gaussians of the prediction, (components, n), and their weights."""
-        x = as_queries(X)
+        x = with_covariates(as_queries(X), self.X)
         pairs = zip(PRIORS, self._posteriors, strict=True)
         parts = [marginals(prior, posterior, x, latent) for prior, posterior in pairs]
         means, variances, weights = (np.concatenate(part) for part in zip(*parts, strict=True))
@@ -71,7 +73,7 @@ class Task:
 
 def adapt(X: Any, y: Any) -> Task:
     """Condition the prior on the readings of another task."""
-    return Task(X, y)
+    return Task(as_inputs(X), y)
 
 
 def condition(prior: dict[str, Any], x: np.ndarray, y: np.ndarray) -> tuple[Any, ...]:

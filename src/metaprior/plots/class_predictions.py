@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from metaprior.plots.grids import grid_over
-from metaprior.plots.style import DIAGONAL, DOTS, LINE, POINTS, RINGS, TRUTH
+from metaprior.plots.style import DIAGONAL, DOTS, LINE, POINTS, RINGS, TRUTH, as_drawn
 from metaprior.tasks.labels import as_labels, encode, task_classes
 from metaprior.tasks.types import Task
 
@@ -61,8 +61,8 @@ def _draw_second(
     for height, name in enumerate(classes.tolist()):
         if name is not None:
             place = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": 9, "color": POINTS}
-            axes.text(1.01, height, str(name), **place)
-    second = "the second class" if classes[1] is None else classes[1]
+            axes.text(1.01, height, as_drawn(name), **place)
+    second = "the second class" if classes[1] is None else as_drawn(classes[1])
     axes.set_ylabel(f"probability of {second}" if names is None else f"probability of {names[1]} = {second}")
     axes.set_ylim(BELOW, ABOVE)
 
@@ -85,7 +85,7 @@ def _draw_each(
         if color != OTHERS:
             style = {"linestyle": "", "marker": "D"} if at_queries else {"linewidth": 1.8}
             drawn = ([], []) if at_queries else (x, of_class)
-            axes.plot(*drawn, color=color, label=str(name), **style)
+            axes.plot(*drawn, color=color, label=as_drawn(name), **style)
     others = colors == OTHERS
     if others.any() and not at_queries:
         label = f"{others.sum()} other classes"
@@ -122,7 +122,8 @@ def _draw_map(
             axes.clabel(lines, fontsize=7, fmt="%.1f")
     for color, name in zip(colors, classes, strict=True):
         if color != OTHERS:
-            axes.plot([], [], linestyle="", marker="s", color=color, label="other class" if name is None else str(name))
+            label = "other class" if name is None else as_drawn(name)
+            axes.plot([], [], linestyle="", marker="s", color=color, label=label)
     for codes, at, label, _ in marked:
         look = DOTS if label == "context" else {**DOTS, "markeredgecolor": TRUTH}  # rings are hard to see on colors
         _draw_marks(axes, at[:, 0], at[:, 1], codes, colors, look)
@@ -132,7 +133,8 @@ def _draw_map(
     axes.set(xlim=extent[:2], ylim=extent[2:])
     if len(inputs[0]):
         axes.set_title("Most probable class, and its probability", fontsize=10)
-    axes.set(**dict(zip(("xlabel", "ylabel"), meta.features_.names or ("first input", "second input"), strict=True)))
+    inputs_named = map(as_drawn, meta.features_.names or ("first input", "second input"))
+    axes.set(**dict(zip(("xlabel", "ylabel"), inputs_named, strict=True)))
 
 
 def class_colors(probabilities: np.ndarray, marked: list[Any]) -> np.ndarray:

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.stats import beta
 
 from metaprior.metrics import Scores
-from metaprior.plots.style import BAND, DIAGONAL, LINE, POINTS, legend, resolve_axes, tidy
+from metaprior.plots.style import BAND, DIAGONAL, LINE, POINTS, as_drawn, legend, resolve_axes, tidy
 from metaprior.prediction.ensemble import predicts_labels
 
 MAX_CELLS = 20  # classes of a matrix; of more, the pairs that are confused most often are drawn
@@ -111,7 +111,7 @@ def binomial_intervals(count: np.ndarray, right: np.ndarray) -> tuple[np.ndarray
 
 def draw_confusion(axes: Any, scores: Scores) -> None:
     """Draw the matrix of observed and predicted classes, or of many classes the pairs confused most often."""
-    confusion, names = scores.confusion, [str(name) for name in scores.classes.tolist()]
+    confusion, names = scores.confusion, [as_drawn(name) for name in scores.classes.tolist()]
     totals = confusion.sum(axis=1, keepdims=True)
     shares = np.divide(confusion, totals, out=np.zeros(confusion.shape), where=totals > 0)
     if len(names) > MAX_CELLS:

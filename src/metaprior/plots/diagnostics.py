@@ -7,7 +7,19 @@ import numpy as np
 
 from metaprior.metrics import CALIBRATION_LEVELS, mean_and_standard_error, shares_below, summarize
 from metaprior.plots.class_scores import draw_reliability
-from metaprior.plots.style import BAND, DIAGONAL, LINE, POINTS, TRUTH, legend, marker_areas, note, resolve_axes, tidy
+from metaprior.plots.style import (
+    BAND,
+    DIAGONAL,
+    LINE,
+    POINTS,
+    TRUTH,
+    as_drawn,
+    legend,
+    marker_areas,
+    note,
+    resolve_axes,
+    tidy,
+)
 from metaprior.prediction.batches import predict_tasks
 from metaprior.prediction.ensemble import predicts_labels
 from metaprior.tasks.types import as_test_tasks
@@ -84,7 +96,7 @@ def plot_alpha_path(meta: Any, *, axes: Any = None) -> Any:
         return axes
     _draw_scores(axes, report)
     axes.set_xlim(-0.04, 1.04)
-    axes.set_title(textwrap.fill(report.verdict, 80), fontsize=9)
+    axes.set_title(as_drawn(textwrap.fill(report.verdict, 80)), fontsize=9)
     legend(axes, below=True, ncols=2)
     return axes
 

@@ -8,7 +8,19 @@ import numpy as np
 from metaprior.checks import check_integer, counted, draw_seed
 from metaprior.plots.class_predictions import draw_classes
 from metaprior.plots.grids import grid_over, prior_range
-from metaprior.plots.style import BAND, DIAGONAL, DOTS, LINE, POINTS, RINGS, legend, plot_posterior, resolve_axes, tidy
+from metaprior.plots.style import (
+    BAND,
+    DIAGONAL,
+    DOTS,
+    LINE,
+    POINTS,
+    RINGS,
+    as_drawn,
+    legend,
+    plot_posterior,
+    resolve_axes,
+    tidy,
+)
 from metaprior.prediction.ensemble import predicts_labels
 from metaprior.tasks.input_columns import no_extrapolation_warnings
 from metaprior.tasks.labels import as_labels
@@ -76,6 +88,7 @@ def plot_prediction(
     queries = None if y_query is None else as_task(X_query, y_query, "query", features, outputs)
     if names is not None and (isinstance(names, str) or len(names) != 2):
         raise ValueError(f"names must be a pair (input name, output name); got {names!r}.")
+    names = None if names is None else tuple(map(as_drawn, names))
     if input_dim > (2 if labeled else 1) and not len(x_query):
         raise ValueError(f"With {input_dim} input columns predictions are drawn at queries: pass X_query.")
     axes = resolve_axes(axes, (5.2, 4.8) if input_dim > 1 else (6.4, 4.2))

@@ -8,6 +8,7 @@ import numpy as np
 
 from metaprior.checks import require_matplotlib
 from metaprior.prediction.mixtures import GaussianMixture
+from metaprior.printed import visible
 
 DPI = 120  # of image files
 BAND, LINE, TRUTH, POINTS = "#9ecae1", "#08519c", "#333333", "#d94801"
@@ -78,7 +79,7 @@ def plot_candidates(
         left.axvline(0.0, color=TRUTH, linewidth=1.0, linestyle="--")
     right.barh(rows, weights, color=POINTS, height=0.6)
     right.set_xlabel("weight")
-    left.set_yticks(rows, labels)
+    left.set_yticks(rows, list(map(as_drawn, labels)))
     left.invert_yaxis()
     for axes in (left, right):
         tidy(axes, "x")
@@ -116,9 +117,15 @@ def legend(axes: Any, *others: Any, below: bool = False, **options: Any) -> None
     axes.legend(handles, labels, **{"fontsize": 9, "framealpha": 0.85, "edgecolor": "none", **options})
 
 
+def as_drawn(name: Any) -> str:
+    """Return a name as matplotlib draws it letter by letter: $ begins no formula, and _ hides no entry of a legend."""
+    text = visible(str(name)).replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
+
+
 def note(axes: Any, text: str) -> None:
     """Write text where there is nothing to plot."""
-    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", fontsize=10, color=TRUTH)
+    axes.text(0.5, 0.5, as_drawn(text), transform=axes.transAxes, ha="center", va="center", fontsize=10, color=TRUTH)
     axes.tick_params(length=0, labelbottom=False, labelleft=False)
     axes.grid(visible=False)
 

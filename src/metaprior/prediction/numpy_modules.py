@@ -1,7 +1,10 @@
 """Tasks exported as one Python file that predicts with NumPy alone: code to read, then numbers. No pickle, no eval."""
 
 import base64
+import keyword
 import os
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import numpy as np
 from metaprior.files import package_versions, write_atomically
 from metaprior.prediction.batches import Posteriors
 from metaprior.tasks.input_columns import Features
+from metaprior.tasks.spelling import plain
 
 WIDTH = 110  # characters of a line of numbers
 MOST_WRITTEN = 8  # numbers of an array that are written out; others are 64-bit numbers in base 64
@@ -53,6 +57,9 @@ def _module_name(path: str | os.PathLike) -> str:
     name = Path(path).name
     if not (name.endswith(".py") and name[:-3].isidentifier()):
         raise ValueError(f"path must be that of a Python module, such as 'patient.py'; got {os.fspath(path)!r}.")
+    if name[:-3] in {"numpy", *sys.stdlib_module_names, *keyword.kwlist}:  # NumPy imports most of these
+        hidden = "Python could not import it, or would import it in place of its own module or NumPy"
+        raise ValueError(f"path cannot be named {name!r}: {hidden}. Name it otherwise, such as 'patient.py'.")
     return name[:-3]
 
 
@@ -94,15 +101,23 @@ def _cells(x: np.ndarray, features: Features) -> list[list[Any]]:
     """Return inputs as users pass them: levels by name, and None for missing values."""
     rows = x.tolist()
     for column, known in features.categories.levels.items():
-        levels = [*known, UNSEEN]
+        levels = [*known, _unseen(known)]
         for row in rows:
             row[column] = None if np.isnan(row[column]) else levels[int(row[column])]
     return [[None if isinstance(cell, float) and np.isnan(cell) else cell for cell in row] for row in rows]
 
 
+def _unseen(known: Iterable[Any]) -> str:
+    """Return what a file calls an unseen level: not the name of a level."""
+    name = UNSEEN
+    while name in known:
+        name = f"({name})"
+    return name
+
+
 def _literal(value: Any, indent: str = "") -> str:
     """Return a value as Python source: plain numbers, text, lists and dicts of them, and arrays."""
-    inner = f"{indent}    "
+    inner, value = f"{indent}    ", plain(value)
     if isinstance(value, np.ndarray):
         return _array(value, inner, indent)
     if isinstance(value, dict):
@@ -110,6 +125,10 @@ def _literal(value: Any, indent: str = "") -> str:
         return f"{{\n{entries}{indent}}}"
     if isinstance(value, list) and (len(value) > MOST_IN_LINE or any(isinstance(each, dict) for each in value)):
         return "[\n" + "".join(f"{inner}{_literal(each, inner)},\n" for each in value) + f"{indent}]"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_literal, value))}]"
+    if type(value) not in (str, int, float, bool, type(None)) or value in (np.inf, -np.inf) or value != value:
+        raise ValueError(f"A file can hold text, finite numbers and bools; got {value!r}, a {type(value).__name__}.")
     return repr(value)
 
 

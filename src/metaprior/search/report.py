@@ -249,6 +249,7 @@ class TransferReport:
         from matplotlib.figure import Figure
 
         from metaprior.plots import plot_candidates
+        from metaprior.plots.style import as_drawn
 
         figure = Figure(figsize=(8, 1.6 + 0.34 * len(self.weight)), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 1))
@@ -258,7 +259,7 @@ class TransferReport:
         )
         plot_candidates(left, right, labels, values, errors, self.weight)
         left.set_xlabel(f"gain over target-only, {self.unit}" if self.gain is not None else "score")
-        figure.suptitle(self.verdict, fontsize=9, wrap=True)
+        figure.suptitle(as_drawn(self.verdict), fontsize=9, wrap=True)
         return figure
 
     def to_json(self) -> dict[str, Any]:

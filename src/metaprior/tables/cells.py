@@ -8,6 +8,8 @@ import numpy as np
 from metaprior.checks import Argument, Message
 from metaprior.tables.csv_files import Source
 from metaprior.tables.looks import FIX, MOMENTS, categories, look_of, shown
+from metaprior.tasks.categories import bool_and_number
+from metaprior.tasks.spelling import plain
 
 Series = Any  # pandas annotates every selection from a frame as perhaps a frame
 
@@ -24,6 +26,16 @@ def as_names(series: Series, source: Source) -> Series:
     names = pd.Series(pd.Categorical.from_codes(codes, pd.Index(distinct).astype(object)))
     blank = [value for value in names.cat.categories if isinstance(value, str) and not value.strip()]
     return names.cat.remove_categories(blank) if blank else names
+
+
+def check_kinds(series: Series, source: Source) -> None:
+    """Raise if a column has bools among its numbers: True and 1 would be one name, or level."""
+    if series.dtype != object:
+        return
+    values = series.to_numpy()
+    if (both := bool_and_number(values)) is not None:
+        found = " and ".join(f"{plain(values[row])!r} ({source.place(row)})" for row in both)
+        raise ValueError(f"{source}: column {series.name!r} has {found}, a bool and a number. Make them of one kind.")
 
 
 def check_text(series: Series, source: Source) -> None:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from metaprior.checks import Argument, Message, counted
 from metaprior.tables.csv_files import read_with
+from metaprior.tasks.spelling import as_read, check_reading, spelled_out
 
 
 class TableWarning(UserWarning):
@@ -74,6 +75,7 @@ def as_columns(
             both = f"twice in {role}" if first[name] == role else f"as {first[name]} and as {role}"
             raise ValueError(f"column {name!r} is named {both}. A column has one role only: leave one out.")
         first[name] = role
+    check_reading(first, "column", "The ")
     return columns
 
 
@@ -87,6 +89,7 @@ def output_names(y: Any) -> tuple[str, ...] | None:
     for i, name in enumerate(names):
         if name in names[:i]:
             raise ValueError(f"column {name!r} is named twice in y. Leave one out.")
+    check_reading(names, "column", "The ")
     return names
 
 
@@ -100,13 +103,6 @@ def in_fitted_order(meta: Any, columns: Columns) -> Columns:
     of_table = (meta.training_.get("columns") or {}).get("x") or ()
     known = tuple(getattr(meta, "feature_names_in_", of_table))
     return columns._replace(x=known) if sorted(known) == sorted(columns.x) else columns
-
-
-def as_text(name: Any) -> Any:
-    """Return the name of a task or environment as text: 7, 7.0 (integers with missing values) and "7" are the same."""
-    if isinstance(name, tuple):
-        return tuple(as_text(part) for part in name)
-    return str(int(name)) if isinstance(name, float) and name.is_integer() else str(name)
 
 
 def check_known(wanted: Iterable[str], known: Sequence[Any], source: str, index: Iterable[Any] = ()) -> None:
@@ -124,9 +120,9 @@ def _suggestion(name: str, known: Sequence[Any]) -> Message:
     if not len(known):
         return Message(": it has no columns.")
     texts = [str(column) for column in known]
-    lower = {text.lower().strip(): text for text in reversed(texts)}
-    close = difflib.get_close_matches(name.lower().strip(), list(lower), n=1)
-    guess = f"; did you mean {lower[close[0]]!r}? Its" if close else "; its"
+    lower = {as_read(text).lower(): text for text in reversed(texts)}
+    close = difflib.get_close_matches(as_read(name).lower(), list(lower), n=1)
+    guess = f"; did you mean {spelled_out(lower[close[0]], name)[0]}? Its" if close else "; its"
     shown = ", ".join(map(repr, texts[:12])) + (f" and {len(texts) - 12} more" if len(texts) > 12 else "")
     separator = next((mark for mark in (";", "\t", "|", ",") if len(texts) == 1 and mark in texts[0]), None)
     guess = f"{guess} columns are {shown}."

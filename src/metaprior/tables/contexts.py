@@ -6,10 +6,10 @@ import numpy as np
 
 from metaprior.checks import Argument, Message, check_bool, counted, warn_caller
 from metaprior.prediction.ensemble import predicts_labels
-from metaprior.tables.columns import Columns, TableWarning, as_text
+from metaprior.tables.columns import Columns, TableWarning
 from metaprior.tables.covariate_columns import group_with_covariates
 from metaprior.tables.grouping import TaskTable
-from metaprior.tasks.spelling import composed, nearest
+from metaprior.tasks.spelling import as_text, composed, nearest
 from metaprior.tasks.types import Task
 
 

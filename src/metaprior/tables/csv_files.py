@@ -2,8 +2,10 @@
 
 import csv
 import io
+import itertools
 import lzma
 import os
+import re
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -13,11 +15,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from metaprior.checks import Argument, Message, counted
+from metaprior.printed import as_unicode
 
 SEPARATORS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 PARQUET = (".parquet", ".pq")
 ENDINGS = (*PARQUET, *(f"{ending}{packed}" for ending in SEPARATORS for packed in ("", *COMPRESSED)))
+FORMULA = re.compile(r"\s*[=+@-]|[\t\r]")  # how a cell begins that a spreadsheet runs
 STANDARD_INPUT = "-"
 DESCRIPTORS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")  # what shells pass for `< table.csv` and `<(command)`
 UTF_8 = "utf-8"
@@ -30,6 +34,22 @@ class CsvFormat(NamedTuple):
     sep: str | None = None  # None: a comma, or a tab in files named .tsv and .tab
     decimal: str = "."
     encoding: str = UTF_8
+
+
+def first_formula(frame: Any) -> str | None:
+    """Return the first text of a data frame, or name of a column, that a spreadsheet takes for a formula."""
+    texts = (frame[name].drop_duplicates() for name in frame.columns if frame[name].dtype.kind not in "biufcmM")
+    cells = itertools.chain(frame.columns, *texts)
+    formulas = (cell for cell in cells if isinstance(cell, str) and FORMULA.match(cell) and not _is_number(cell))
+    return next(formulas, None)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def as_csv_format(sep: str | None, decimal: str | None, encoding: str | None) -> CsvFormat:
@@ -98,8 +118,10 @@ class TableFile:
 
     @property
     def seekable(self) -> Any:
-        """The path, or a stream of what came through the pipe."""
-        return io.BytesIO(self.content) if self.is_pipe else self.path
+        """The path, or a stream of what came through a pipe or from a file whose name is not UTF-8, as Arrow needs."""
+        if self.is_pipe:
+            return io.BytesIO(self.content)
+        return self.path if as_unicode(str(self.path)) == str(self.path) else io.BytesIO(self.path.read_bytes())
 
     def open(self) -> Any:
         """Open the file as bytes, uncompressed."""

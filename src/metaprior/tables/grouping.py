@@ -15,15 +15,16 @@ from metaprior.tables.cells import (
     as_names,
     as_outputs,
     as_values,
+    check_kinds,
     check_text,
     is_category,
     is_declared_category,
 )
-from metaprior.tables.columns import Columns, TableWarning, as_text
+from metaprior.tables.columns import Columns, TableWarning
 from metaprior.tables.constant_covariates import check_constant
 from metaprior.tables.csv_files import Source, as_table
 from metaprior.tables.reading import Frame, as_frame
-from metaprior.tasks.spelling import SPELLING, spelled_alike
+from metaprior.tasks.spelling import as_read, as_text, check_spelling, same_reading
 from metaprior.tasks.types import Task
 
 
@@ -121,6 +122,7 @@ class TaskIndex:
         self.environments: dict[str, int] = {}
         self.task_environments = np.zeros(0, np.int64)
         self.counts = np.zeros(0, np.int64)  # rows of each task
+        self.read: dict[str, dict[str, Any]] = {name: {} for name in columns.naming}  # names, by how they read
         self.kinds: dict[str, tuple[str, str]] = {}  # text, numbers or dates in a column, and the table that says so
         self.dates: list[str] = []  # input columns that hold dates
         self.missing = dict.fromkeys(columns.used, 0)  # cells
@@ -132,6 +134,8 @@ class TaskIndex:
         import pandas as pd
 
         columns, naming, kinds = self.columns, self.columns.naming, {}
+        for name in dict.fromkeys([*naming, *columns.categorical]):
+            check_kinds(frame[name], source)
         read = {name: (as_names if name in naming else as_values)(frame[name], source) for name in columns.used}
         table = self._present(pd.DataFrame(read).set_index(pd.RangeIndex(first, first + len(frame))), source)
         for name in columns.used:
@@ -151,7 +155,7 @@ class TaskIndex:
             kinds[name] = "dates" if dates else "numbers"
         y = np.zeros(len(table)) if columns.y is None else as_outputs(table[columns.y], source, self.labels)
         for name in naming:
-            _check_names(table[name], source)
+            self._check_names(table[name], source)
             kinds[name] = "text" if len(table) and isinstance(table[name].iloc[0], str) else "numbers"
         if len(table):
             self._check_kinds(kinds, source)
@@ -174,7 +178,8 @@ class TaskIndex:
                 text = f"{source}: covariate {name} is missing in {cells}. These tasks are taken for average ones."
                 warnings.warn(text, TableWarning, stacklevel=4)
         if self.columns.y is not None:
-            self._warn_if_spelled_alike(source)
+            check_spelling(self.environments, "environment", f"{source}: ", TableWarning)
+            check_spelling(self.names, "task", f"{source}: ", TableWarning)
         found = [name for name in self.categorical if name not in self.columns.categorical]
         for what, of_kind in (
             ("hold text", [name for name in found if name not in self.declared]),
@@ -188,16 +193,6 @@ class TaskIndex:
             advice = "If the time since each task's first row matters, add a column of that, such as hours."
             message = f"{source}: column {name} holds dates, which become days since 1970-01-01 (UTC). {advice}"
             warnings.warn(message, TableWarning, stacklevel=4)
-
-    def _warn_if_spelled_alike(self, source: Source) -> None:
-        """Warn about names of tasks, or of environments, that differ in their spelling only."""
-        for what, names in (("environment", self.environments), ("task", self.names)):
-            if pairs := spelled_alike(names):
-                first, second = pairs[0]
-                found = f"{source}: {what}s {first!r} and {second!r} differ in {SPELLING} only, and are two {what}s"
-                others = f", and {counted(len(pairs) - 1, 'more name')} of that kind" if len(pairs) > 1 else ""
-                advice = "If they are the same, write them alike."
-                warnings.warn(f"{found}{others}. {advice}", TableWarning, stacklevel=5)
 
     def _missing_cells(self) -> str:
         return ", ".join(f"{count} in {name}" for name, count in self.missing.items() if count)
@@ -231,6 +226,16 @@ class TaskIndex:
                 found = f"column {name!r} must be of one kind in all tables; it is {before} in {where}"
                 raise ValueError(f"{found} and {kind} in {source}. {advice}")
         self.dates = [name for name in self.columns.x if self.kinds[name][0] == "dates"]
+
+    def _check_names(self, column: Any, source: Source) -> None:
+        """Raise if two names read the same, as the number 1 and the text "1": elsewhere they would be one."""
+        known = self.read[column.name]
+        for name in column.cat.remove_unused_categories().cat.categories.tolist():
+            other = known.setdefault(as_read(name), name)
+            if other != name:
+                rows = [column == each for each in (other, name)]
+                places = [source.place(int(of.idxmax())) if of.any() else "before" for of in rows]
+                raise same_reading(f"{source}: column {column.name!r} has", (other, name), (places[0], places[1]))
 
     def _number(self, table: Frame) -> np.ndarray:
         """Return the number of each row's task, and count its rows."""
@@ -266,19 +271,6 @@ class TaskIndex:
             )
             both = Argument("task", [column.name, *(name for name in self.columns.task if name != column.name)])
             raise ValueError(Message(problem, "name tasks by both columns: ", both, ". If not, fix the environment."))
-
-
-def _check_names(column: Any, source: Source) -> None:
-    """Raise if two names read the same, as the number 1 and the text "1": elsewhere they would be one."""
-    known: dict[str, Any] = {}
-    for name in column.cat.remove_unused_categories().cat.categories.tolist():
-        other = known.setdefault(as_text(name), name)
-        if other is not name:
-            places = [source.place(int((column == each).idxmax())) for each in (other, name)]
-            found = (
-                f"{source}: column {column.name!r} has {other!r} ({places[0]}) and {name!r} ({places[1]}), which read "
-            )
-            raise ValueError(f"{found}the same. Make them of one kind or, if they are two, rename one.")
 
 
 def _numbered(values: Sequence[Any], known: dict[Any, int]) -> np.ndarray:

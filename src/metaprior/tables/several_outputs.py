@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metaprior.tables.columns import Columns, as_text
+from metaprior.tables.columns import Columns
 from metaprior.tables.csv_files import as_table
 from metaprior.tables.grouping import group_rows
+from metaprior.tasks.spelling import as_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,6 +8,7 @@ import numpy as np
 
 from metaprior.checks import Argument, Message, counted
 from metaprior.tasks.column_kinds import ColumnKinds
+from metaprior.tasks.spelling import as_text, check_spelling, plain
 
 MAX_LEVELS = 200  # of a column: each is a column of its own in the model
 SHOWN = 5  # rows, or levels, in a message
@@ -28,12 +29,12 @@ class Categories:
     def codes(self, column: int, cells: Sequence[Any], learning: bool, where: str = "X") -> np.ndarray:
         """Return the codes of cells, NaN for missing ones; without `learning` all new levels have one code."""
         known = self.levels[column]
-        texts = {} if learning else {_spelled(level): code for level, code in known.items()}
+        texts = {} if learning else {as_text(level): code for level, code in known.items()}
         codes, n_known = np.full(len(cells), np.nan), len(known)
         for row, cell in enumerate(cells):
             if is_missing(cell):
                 continue
-            level = cell.item() if isinstance(cell, np.generic) else cell
+            level = plain(cell)
             if not isinstance(level, str | int | float) or level in (np.inf, -np.inf):  # what a file can hold
                 kind = type(level).__name__
                 raise ValueError(f"{where} must hold text, finite numbers or bools; got {level!r}, a {kind}.")
@@ -41,10 +42,13 @@ class Categories:
                 codes[row] = known.setdefault(level, len(known))
                 continue
             # A column of another table may be read as numbers where that of the fit was text: 7, 7.0 and "7" are one.
-            code = known.get(level, texts.get(_spelled(level)))
+            code = known.get(level, texts.get(as_text(level)))
             codes[row] = n_known if code is None else code
             if code is None:
                 self.unseen.setdefault(column, {})[level] = None
+        if learning and (both := bool_and_number(every := [*known, *cells])) is not None:
+            found = " and ".join(repr(plain(every[place])) for place in both)
+            raise ValueError(f"{where} has the levels {found}, a bool and a number. Make them of one kind.")
         return codes
 
     def check_constant(self, x: np.ndarray, where: str, name: Any) -> None:
@@ -78,15 +82,23 @@ class Categories:
             if len(levels) > MAX_LEVELS:
                 found = f"column {name(column)} has {len(levels)} levels; a category may have {MAX_LEVELS}"
                 raise ValueError(f"{found}. Group rare levels or, if it names tasks or environments, use it as such.")
+            check_spelling(levels, "level", f"column {name(column)}: ")
 
     def listed(self, column: int) -> list[Any]:
         """Return the levels of a column."""
         return list(self.levels[column])
 
 
-def _spelled(level: Any) -> str:
-    """Return a level as text, whole numbers without a point."""
-    return str(int(level)) if isinstance(level, float) and level.is_integer() else str(level)
+def bool_and_number(cells: Sequence[Any] | np.ndarray) -> tuple[int, int] | None:
+    """Return the places of the first bool and the first number if there are both: as names True and 1 would be one."""
+    kinds = list(map(type, cells))
+    bools = {kind for kind in {*kinds} if issubclass(kind, bool | np.bool_)}
+    numbers = {kind for kind in {*kinds} if issubclass(kind, int | float | np.number)} - bools
+    if not (bools and numbers):
+        return None
+    first_bool = next(row for row, kind in enumerate(kinds) if kind in bools)
+    first_number = (row for row, kind in enumerate(kinds) if kind in numbers and not is_missing(cells[row]))
+    return next(((first_bool, row) for row in first_number), None)
 
 
 def is_missing(cell: Any) -> bool:

@@ -1,7 +1,8 @@
 """Input columns: how many X must have, what they are called, and the ranges that the tasks of a prior covered."""
 
+import itertools
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,11 +12,13 @@ import numpy as np
 from metaprior.checks import Argument, Message, warn_caller
 from metaprior.tasks.categories import Categories, column_places, text_columns
 from metaprior.tasks.column_kinds import ColumnKinds
+from metaprior.tasks.spelling import alike_among, check_reading, plain, spelled_out
 
 MAX_EXPOSURE = 1e6  # times the range of the fit: no unit of time or area is that far off
 MARGIN = 0.1  # of a column's range, on either side: new tasks overshoot the range of a few others by about as much
 ROUNDING = 1e-9  # of its value, for a column that is constant
 MAX_NAMED = 3  # columns in a warning
+MAX_LISTED = 8  # names, or levels, in a message
 MAX_RANGED = 20  # columns: of more, as in an image or an embedding, some are always beyond what they ever were
 
 
@@ -82,6 +85,10 @@ class Features:
     def learn(self, x: Any, count: int) -> None:
         """Take the number of columns, and their names if X has any, from an X that has been checked."""
         self.count, names = count, _names(x)
+        if names is not None and len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"X has {names.count(twice)} columns named {twice!r}. Rename all but one.")
+        check_reading(names or (), "column", "X has the ")
         self.names, self.n_unnamed = self.names or names, self.n_unnamed + (names is None)
 
     def in_order(self, x: Any, where: str) -> Any:
@@ -90,7 +97,7 @@ class Features:
         An array says nothing about the order of its columns, so it is taken as it is. scikit-learn warns about that;
         here arrays and data frames are mixed all the time, and the warning would come with every other call.
         """
-        names = _names(x) if self.names is not None else None
+        names = _names(x)
         if names is None or self.names is None or names == self.names:
             return x
         unseen = [name for name in names if name not in self.names]
@@ -99,9 +106,12 @@ class Features:
             details = f" Unseen at fit time: {_listed(unseen)}." if unseen else ""
             details += f" Seen at fit time, yet now missing: {_listed(missing)}." if missing else ""
             details = details or f" Got {_listed(names)}."
+            pairs = ((alike_among(name, missing), name) for name in unseen)
+            same = (spelled_out(name, known) for known, name in pairs if known is not None)
+            details += "".join(f" Is {name} the same as {known}?" for name, known in same)
             expected = "the feature names of X should match those that were passed during fit"
             raise ValueError(f"{where}: {expected}, {_listed(self.names)}.{details}")
-        return x[list(self.names)]
+        return x.iloc[:, [names.index(name) for name in self.names]] if hasattr(x, "iloc") else x[list(self.names)]
 
     def allow(self, x: np.ndarray) -> bool:
         """Return whether the exposure of all rows, if there is one, is positive, and as large as those of the fit."""
@@ -216,12 +226,22 @@ class Features:
         """Warn about levels that the fit has not seen, and were met since the last warning."""
         found, self.categories.unseen = self.categories.unseen, {}
         if found:
-            words = [f"{self.column_name(column)} is {_listed(list(levels))}" for column, levels in found.items()]
+            words = [
+                f"{self.column_name(column)} is {self._levels(column, levels)}" for column, levels in found.items()
+            ]
             warn_caller(
                 f"Levels that the prior was not fitted to: {'; '.join(words)}. They are taken for new levels, which "
                 "differ from the average as the known ones do, so that bands are wider. Check their spelling.",
                 ExtrapolationWarning,
             )
+
+    def _levels(self, column: int, levels: Iterable[Any]) -> str:
+        """Return new levels in words, with the known one that each may be."""
+        known = self.categories.levels[column]
+        pairs = [(level, alike_among(level, known)) for level in itertools.islice(levels, MAX_LISTED + 1)]
+        of_fit = "{} (the fit has {})"
+        words = [repr(level) if near is None else of_fit.format(*spelled_out(level, near)) for level, near in pairs]
+        return ", ".join([*words[:MAX_LISTED], *["..."] * (len(words) > MAX_LISTED)])
 
     def warn_if_mixed(self) -> None:
         """Warn if some tasks of a fit came with names of their columns, and others as arrays, without."""
@@ -247,19 +267,26 @@ def no_extrapolation_warnings() -> Iterator[None]:
 
 
 def _names(x: Any) -> tuple[str, ...] | None:
-    """Return the names of the columns of a data frame, or None if X has no names that are text."""
+    """Return the names of the columns of a data frame, or None if X has none.
+
+    The numbers 0, 1, ..., which pandas gives to the columns of an array, are no names. Others that are no text are
+    refused: columns would be taken by position, in whatever order they are.
+    """
     columns = getattr(x, "columns", None)
     if columns is None or not hasattr(x, "__getitem__"):
         return None
-    names = tuple(columns)
-    is_text = [isinstance(name, str) for name in names]
-    if any(is_text) and not all(is_text):
+    names = tuple(map(plain, columns))
+    if all(type(name) is int for name in names) and names == tuple(range(len(names))):
+        return None
+    if not all(isinstance(name, str) for name in names):
+        several = any(isinstance(name, tuple) for name in names)
+        text = '[" ".join(map(str, name)) for name in X.columns]' if several else "X.columns.astype(str)"
         raise TypeError(
-            "The column names of X must all be strings, or none of them: otherwise they cannot be checked. Call "
-            "X.columns = X.columns.astype(str)."
+            f"The column names of X must all be strings, as columns are matched by name; got {_listed(names)}. Call "
+            f"X.columns = {text}, in the fit and for new tasks."
         )
-    return names if names and all(is_text) else None
+    return names
 
 
 def _listed(names: Sequence[Any]) -> str:
-    return ", ".join([*map(repr, names[:8]), *["..."] * (len(names) > 8)])
+    return ", ".join([*map(repr, names[:MAX_LISTED]), *["..."] * (len(names) > MAX_LISTED)])

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from metaprior.checks import Argument, Message, counted, warn_caller
-from metaprior.tasks.spelling import SPELLING, spelled_alike
 
 
 def warn_if_misspelled(commonest: Sequence[tuple], n_common: int, n_tasks: int) -> None:
@@ -49,13 +48,6 @@ def _spellings(label: Any) -> list[str]:
     if isinstance(label, bool):
         return [str(label).casefold(), str(int(label))]
     return [label.strip().casefold() if isinstance(label, str) else f"{label:g}"]
-
-
-def warn_if_spelled_alike(classes: np.ndarray) -> None:
-    """Warn if two of the classes that all tasks share differ in their spelling only."""
-    for first, second in spelled_alike(classes.tolist()):
-        found = f"The labels {first!r} and {second!r} differ in {SPELLING} only, and are two classes."
-        warn_caller(f"{found} Is one of them misspelled?")
 
 
 def warn_if_unrepeated(n_labels: np.ndarray, n_samples: np.ndarray) -> None:

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from metaprior.checks import Argument, Message
+from metaprior.tasks.categories import is_missing
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.label_warnings import (
     warn_if_kinds_differ,
     warn_if_misspelled,
-    warn_if_spelled_alike,
     warn_if_unrepeated,
 )
-from metaprior.tasks.spelling import nearest
+from metaprior.tasks.spelling import check_reading, check_spelling, nearest, plain, spelled_out
 from metaprior.tasks.types import Task, TestTask, as_test_tasks
 
 KINDS = {"b": "bools", "i": "numbers", "u": "numbers", "f": "numbers", "U": "text"}
@@ -33,14 +33,14 @@ def as_labels(values: Any, name: str) -> np.ndarray:
     # Lists as objects: NumPy would convert a mix of text and numbers to text.
     labels = np.asarray(values, dtype=object if isinstance(values, list | tuple) else None)
     if labels.dtype.kind in "OT" and labels.size:  # T: strings of NumPy and pandas
-        if any(item is None or item != item for item in labels.flat):  # NaN is not equal to itself
-            raise ValueError(f"{name} must not have missing labels, None or NaN. Drop these samples.")
+        if any(is_missing(item) for item in labels.flat):
+            raise ValueError(f"{name} must not have missing labels (None, NaN or pandas' NA). Drop these samples.")
         if any(isinstance(item, str) and "\0" in item for item in labels.flat):  # NumPy drops them from ends
             raise ValueError(f"{name} must not have labels with a NUL character. Remove it.")
         kinds = {_kind(np.asarray(item).dtype, type(item).__name__) for item in labels.flat}
         if len(kinds) > 1:
             raise ValueError(f"{name} must be labels of one kind; got a mix of {' and '.join(sorted(kinds))}.")
-        labels = np.array(labels.tolist())
+        labels = np.array([plain(item) for item in labels.flat]).reshape(labels.shape)
     if labels.size and labels.dtype.kind not in KINDS:
         raise ValueError(f"{name} must be labels: text, integers or bools; got {labels.dtype}.")
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
@@ -69,6 +69,9 @@ def encode_environments(
     }
     for name, labels in counted.items():
         check_classes(labels, name, most)
+    if shared is not False:
+        texts = {label for labels in counted.values() if labels.dtype.kind == "U" for label in labels.tolist()}
+        check_reading(sorted(texts), "label", "The ")
     classes = _shared_classes(list(counted.values()), shared, most)
     if classes is None:
         for name, labels in counted.items():
@@ -123,7 +126,7 @@ def _unknown_labels(labels: np.ndarray, name: str, shared: np.ndarray) -> ValueE
     texts = {str(label): label for label in known}
     unknown = next((label for label in labels.tolist() if label not in known), labels.tolist()[0])
     near = nearest(str(unknown), list(texts))
-    meant = "" if near is None else f" Is {unknown!r} the same as {texts[near]!r}?"
+    meant = "" if near is None else " Is {} the same as {}?".format(*spelled_out(unknown, texts[near]))
     found = f"{name}: y has {_preview(labels)}, but all meta-training tasks have the labels {_preview(shared)}.{meant}"
     own = " Correct its labels or, if this task has its own classes, pass all as ", Argument("classes=...")
     return ValueError(Message(found, *own, ", or fit with ", Argument("shared_classes", False), "."))
@@ -176,6 +179,8 @@ def check_classes(labels: np.ndarray, name: str | None, most: int = MAX_CLASSES,
 
     `name` is that of the task, or None for the labels of all tasks; `instead` is the advice on readings.
     """
+    if labels.dtype.kind == "U":
+        check_reading(labels.tolist(), "label", "The " if name is None else f"{name}: y has the ")
     readings = labels.dtype.kind == "f" and len(labels) > 2 and (labels != np.round(labels)).any()
     if not readings and len(labels) <= most:
         return
@@ -220,7 +225,7 @@ def _shared_classes(labels: Sequence[np.ndarray], shared: bool | str, most: int)
         return None
     classes = np.unique(np.concatenate(labels))
     check_classes(classes, None, most)
-    warn_if_spelled_alike(classes)
+    check_spelling(classes.tolist(), "label", "The ")
     return classes
 
 
