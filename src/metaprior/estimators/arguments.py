@@ -1,7 +1,6 @@
 """What users pass to the constructor and to `fit`, checked. What a way to fit makes of it is its own matter."""
 
 import functools
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -38,11 +37,14 @@ OUTPUTS |= {"ordinal": "ranks", "bernoulli": "labels"}
 RENAMED = {"standardise": "standardize"}
 Read = Callable[[Any, str, Features], list[Task]]  # checks tasks, given their name in errors and what X must have
 
-# Parameters of gradient-based training: a value other than the default asks for it.
-GRADIENT_ONLY = (
+# Parameters of gradient-based training: a value that means something else than the default asks for it.
+ASK_FOR_GRADIENTS = (
     *("inference", "n_particles", "mean", "kernel", "encoder", "temperature", "prior_mean", "prior_std"),
-    *("optimizer", "learning_rate", "schedule", "n_steps", "batch_size", "standardize", "dtype", "n_devices"),
+    *("optimizer", "learning_rate", "schedule", "n_steps", "batch_size", "standardize"),
 )
+# Parameters that only say how it computes, with the values at which the default computes so too.
+HOW_TO_COMPUTE: dict[str, tuple[Any, ...]] = {"dtype": ("auto", "float64"), "n_devices": (None, 1)}
+GRADIENT_ONLY = (*ASK_FOR_GRADIENTS, *HOW_TO_COMPUTE)
 
 
 class NamedEnvironments(NamedTuple):
@@ -152,14 +154,36 @@ def _sizes(tasks: Sequence[Task]) -> np.ndarray:
     return tasks.sizes if isinstance(tasks, StoredTasks) else np.array([len(task.y) for task in tasks])
 
 
+def choose_engine(meta: Any, tests: Any) -> str:
+    """Return what fits the prior, "hierarchical" or "gradient"; raise if that cannot compute as it is asked to."""
+    if not leaves_all_to_default(meta, tests):
+        return "gradient"
+    for name, able in HOW_TO_COMPUTE.items():
+        if (value := getattr(meta, name)) not in able:
+            given, kernel = Argument(name, value), Argument("kernel", "inducing")
+            default = " is for gradient training, and nothing asks for that: hierarchical priors, the default, compute "
+            advice = "in float64 on one device. Leave it out, or pass ", kernel, " for a prior trained by gradients."
+            raise ValueError(Message(given, default, *advice))
+    return "hierarchical"
+
+
 def leaves_all_to_default(meta: Any, tests: Any) -> bool:
     """Return whether the estimator leaves everything to the default that only gradient-based training has."""
-    if tests is not None:
-        return False
     defaults = type(meta)()
-    given = ((getattr(meta, name), getattr(defaults, name)) for name in GRADIENT_ONLY)
-    plain = (str, int, float, type(None))  # arrays, dicts and modules are never the default, and may not compare
-    return all(isinstance(value, plain) and value == default for value, default in given)
+    pairs = ((name, getattr(meta, name), getattr(defaults, name)) for name in ASK_FOR_GRADIENTS)
+    return tests is None and all(_means_the_default(*pair) for pair in pairs)
+
+
+def _means_the_default(name: str, value: Any, default: Any) -> bool:
+    """Return whether a checked value says the same as the default, in whatever type."""
+    if name == "n_particles":
+        return value in (None, 1)  # one particle is a point, as theta of the default
+    if name == "prior_mean":
+        return check_prior_mean(value) == check_prior_mean(default)
+    if name == "prior_std" and not isinstance(value, str):
+        return check_prior_std(value) == check_prior_std(default)
+    plain = (str, int, float, np.generic, type(None))  # arrays and modules are never the default, and may not compare
+    return isinstance(value, plain) and bool(value == default)
 
 
 def auto_settings(meta: Any) -> AutoSettings:
@@ -207,21 +231,14 @@ def warn_if_few_target_tasks(environments: NamedEnvironments, auto: AutoSettings
     """Warn if there are too few target tasks for cross-validation."""
     n_target, name = environments.counts[environments.target], environments.names[environments.target]
     if auto.weights and not n_target:
-        warnings.warn(
-            Message(
-                f"There are no tasks of the {name} environment to choose alpha by, so alpha is 1. Pass some, or ",
-                *(Argument("alpha", 1), " or ", Argument("alpha", "pooled"), " to silence this warning."),
-            ),
-            stacklevel=4,
+        found = f"There are no tasks of the {name} environment to choose alpha by, so alpha is 1. Pass some, or "
+        warn_caller(
+            Message(found, Argument("alpha", 1), " or ", Argument("alpha", "pooled"), " to silence this warning.")
         )
     if (auto.temperature or auto.prior_std) and n_target < 2 and n_steps > 0:
-        warnings.warn(
-            Message(
-                *(Argument("temperature", "auto"), " and ", Argument("prior_std", "auto"), " need at least two tasks "),
-                f"of the {name} environment, one of them to hold out; there are {n_target}. Using 'bayes' and 1.0.",
-            ),
-            stacklevel=4,
-        )
+        both = Argument("temperature", "auto"), " and ", Argument("prior_std", "auto")
+        few = f"of the {name} environment, one of them to hold out; there are {n_target}. Using 'bayes' and 1.0."
+        warn_caller(Message(*both, " need at least two tasks ", few))
 
 
 def reject_rows(y: Any) -> None:

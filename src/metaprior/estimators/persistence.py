@@ -95,7 +95,7 @@ def write_priors(metas: Mapping[str, Any], path: str | os.PathLike) -> None:
 def _prior_parts(meta: Any, path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the header and tensors of a fitted estimator; raise InvalidFile if `load` would refuse them."""
     fitted = {name: getattr(meta, name) for name in FITTED}
-    if meta.likelihood == "bernoulli":
+    if meta.likelihood_ == "bernoulli":
         fitted["classes_"] = None if meta.classes_ is None else meta.classes_.tolist()
     header = {
         "kind": type(meta).__name__,

@@ -10,7 +10,6 @@ from metaprior.checks import counted
 from metaprior.prediction.mixtures import GaussianMixture, stretch
 from metaprior.prediction.response_mixtures import ResponseMixture
 from metaprior.prediction.responses import Response
-from metaprior.tasks.outcome_rules import LIKELIHOODS
 from metaprior.tasks.scaling import Scaling
 
 
@@ -175,10 +174,10 @@ class Ensemble(NamedTuple):
 
 def predicts_labels(meta: Any) -> bool:
     """Return whether a fitted estimator predicts labels; raise if `meta` is not a fitted estimator."""
-    if getattr(meta, "likelihood", None) not in (*LIKELIHOODS, "bernoulli"):
+    if not hasattr(type(meta), "likelihood_"):
         raise ValueError(f"meta must be a fitted MetaGPRegressor or MetaGPClassifier; got {type(meta).__name__}.")
     check_is_fitted(meta, "model_")
-    return meta.likelihood == "bernoulli"
+    return meta.likelihood_ == "bernoulli"
 
 
 def observations(prediction: Prediction, scaling: Scaling, latent: bool) -> tuple[np.ndarray, np.ndarray]:
