@@ -18,6 +18,7 @@ from metaprior.gp.rank_likelihoods import Ordinal
 from metaprior.gp.response_likelihoods import ResponseLikelihood
 from metaprior.meta import adaptation
 from metaprior.prediction.ensemble import Ensemble, Prediction
+from metaprior.prediction.mixtures import blocks
 from metaprior.prediction.response_mixtures import make_response
 from metaprior.prediction.responses import Response
 from metaprior.tasks.scaling import Scaling
@@ -106,11 +107,24 @@ class Model(NamedTuple):
         with jax.enable_x64(True):
             return self._as_numpy(marginals(self.particles, self.rest, posterior, x), x)
 
-    def joint(self, posterior: Posterior, x: np.ndarray) -> Prediction:
-        """Predict x (tasks, queries, input_dim), with covariances among the queries of a task."""
+    def weighted_covariance(self, posterior: Posterior, x: np.ndarray, shares: np.ndarray) -> np.ndarray:
+        """Return the covariances of all particles at queries x (1, n, d), each times its share, added up: (n, n)."""
         check_not_forked()
+        total = np.zeros(2 * x.shape[1:2])
         with jax.enable_x64(True):
-            return self._as_numpy(joint(self.particles, self.rest, posterior, x), x)
+            for k in np.flatnonzero(
+                shares
+            ).tolist():  # those of all particles at once would take as many times the memory
+                particle, own = jax.tree.map(lambda leaf, k=k: leaf[k : k + 1], (self.particles, posterior))
+                found = self._as_numpy(joint(particle, self.rest, own, x), x)
+                for rows in blocks(len(total)):
+                    total[rows] += shares[k] * found.variance[0, 0, rows]
+                del found
+        return total
+
+    def expected_bytes(self, size: int) -> float:
+        """Return about how much memory it takes to condition on a context of such a size."""
+        return 8.0 * size**2 * 2 * self.n_components
 
     def _as_numpy(self, prediction: adaptation.Prediction, x: np.ndarray) -> Prediction:
         """Return a prediction as `Ensemble` takes it: of a response in the units of t, without its exposure."""

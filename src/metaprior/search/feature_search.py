@@ -32,9 +32,10 @@ def may_be_learned(environments: Sequence[Sequence[Task]], kinds: ColumnKinds | 
 
 
 def are_worth_trying(search: FamilySearch) -> bool:
-    """Return whether those tasks are enough that count at the best environment weights."""
-    option = search.options[_best_option(search)]
-    return sum(len(tasks) for tasks, w in zip(search.environments, option.weights, strict=True) if w > 0) >= MIN_TASKS
+    """Return whether the tasks that count at the best environment weights are enough."""
+    weights = search.options[_best_option(search)].weights
+    used = [tasks for tasks, weight in zip(search.environments, weights, strict=True) if weight > 0]
+    return may_be_learned(used, search.kinds)
 
 
 def add_features(search: FamilySearch) -> None:
