@@ -140,6 +140,8 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         of 1.
     dtype_ : str
         The training precision that was used.
+    likelihood_ : str
+        The likelihood that the prior was fitted with.
     alpha_path_ : Bunch
         What was compared to choose alpha; see also `transfer_report`.
     particles_, particle_weights_

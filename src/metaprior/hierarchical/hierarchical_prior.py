@@ -80,10 +80,10 @@ class HierarchicalPrior:
         deviation = (np.asarray(y, np.float64) - context.features @ self.weights) * context.mask
         inverse, floor = np.empty((self.n_components, *fixed.shape)), ROUNDING * context.mask.sum(axis=1, keepdims=True)
         factors, noises = self._factors.tolist(), self.noise_variances.tolist()
-        for covariance, factor, noise in zip(inverse, factors, noises, strict=True):
-            np.multiply(scaled, factor**2, out=covariance)
-            covariance += fixed
-            add_noise(covariance, context.mask, noise, floor)
+        for k, (factor, noise) in enumerate(zip(factors, noises, strict=True)):
+            np.multiply(scaled, factor**2, out=inverse[k])
+            inverse[k] += fixed
+            add_noise(inverse[k], context.mask, noise, floor)
         del fixed, scaled  # of thousands of readings these take gigabytes
         invert_roots(inverse)
         residual = (inverse @ deviation[..., None])[..., 0]
@@ -96,7 +96,7 @@ class HierarchicalPrior:
         n, moments = x.shape[1], np.empty((2, self.n_components, *x.shape[:2]))
         for rows in blocks(n, max(MOST_NUMBERS // max(posterior.residual.size, 1), MIN_BLOCK)):
             moments[..., rows] = self._moments(posterior, x[:, rows])
-        return Prediction(*moments, self.noise_variances, posterior.log_weights)
+        return Prediction(moments[0], moments[1], self.noise_variances, posterior.log_weights)
 
     def weighted_covariance(self, posterior: Posterior, x: np.ndarray, shares: np.ndarray) -> np.ndarray:
         """Return sum_k shares_k C_k of the latent function at standardized queries x (1, n, d) of one task, (n, n).
@@ -136,7 +136,7 @@ class HierarchicalPrior:
 
     def expected_seconds(self, sizes: np.ndarray, n_classes: np.ndarray | None = None) -> float:
         """Return about how long it takes to condition on contexts of such sizes, one after the other."""
-        return self.n_components * float(np.sum(sizes.astype(np.float64) ** 3)) / FLOPS
+        return self.n_components * float(np.sum(2.0 / 3.0 * sizes.astype(np.float64) ** 3)) / FLOPS
 
     def expected_bytes(self, size: int) -> float:
         """Return about how much memory it takes to condition on a context of such a size."""

@@ -76,4 +76,4 @@ def check_memory(model: Ensemble, size: int) -> None:
 def check_covariances(what: str, queries: np.ndarray, contexts: np.ndarray, advice: str) -> None:
     """Raise if covariances at so many inputs of tasks do not fit into memory; `what` has a place for their number."""
     n_bytes = 8.0 * (queries @ queries + np.max(2.0 * queries**2 + 4.0 * queries * contexts, initial=0.0))
-    check_available(what.format(int(queries.sum())), n_bytes, advice)
+    check_available(what.format(int(queries.sum())), float(n_bytes), advice)
