@@ -3,12 +3,18 @@
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from metaprior.checks import Argument, Message
 
 Result = TypeVar("Result")
 
+# Files with the limit, the use and its parts, of control groups of Linux in both versions.
+CONTAINERS = [
+    tuple(f"/sys/fs/cgroup/{name}" for name in ("memory.max", "memory.current", "memory.stat")),
+    tuple(f"/sys/fs/cgroup/memory/memory.{name}" for name in ("limit_in_bytes", "usage_in_bytes", "stat")),
+]
 # If a single training run does not fit.
 RUN_ADVICE = Message(
     *("Set or decrease ", Argument("batch_size"), ", decrease ", Argument("n_particles")),
@@ -48,6 +54,32 @@ def in_chunks(
             warned = True
             message = f"Out of memory with {len(chunk)} of the {what} at once: tried again with {chunk_size}."
             warnings.warn(message, OutOfMemoryWarning, stacklevel=2)
+
+
+def check_available(what: str, needed: float, advice: str) -> None:
+    """Raise MemoryError if something needs more bytes than are available: the system would end the whole process."""
+    available = available_bytes()
+    if available is not None and needed > available:
+        found = f"{what} needs about {needed / 1e9:.2g} GB of memory, and {available / 1e9:.2g} GB are available. "
+        raise MemoryError(Message(found, advice))
+
+
+def available_bytes() -> float | None:
+    """Return how much memory can still be used, of the machine and of a container; None if the system does not tell."""
+    found = []
+    for limit, used, cache in CONTAINERS:
+        try:
+            most, now = (float(Path(each).read_text()) for each in (limit, used))
+            stat = dict(line.split() for line in Path(cache).read_text().splitlines())
+            found.append(most - now + float(stat.get("inactive_file", 0)))
+        except (OSError, ValueError):  # no such container, or one without a limit: "max"
+            continue
+    try:
+        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        found.append(1024.0 * float(lines["MemAvailable"].split()[0]))
+    except (OSError, ValueError, KeyError):  # not on Linux
+        pass
+    return min(found, default=None)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

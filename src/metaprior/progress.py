@@ -26,13 +26,28 @@ class Phases:
         return self.begun.index(name) + 1, max(self.total, len(self.begun))
 
 
-_current: list[Phases] = []
+_current: list[Phases | None] = []  # None: nothing is shown
 
 
 @contextmanager
 def phases(total: int) -> Iterator[None]:
-    """Number the progress bars that are shown inside; some of the phases may be skipped."""
+    """Number the progress bars that are shown inside: some of the phases may be skipped, others be added inside."""
+    if _current:
+        if _current[-1] is not None:
+            _current[-1].total += total
+        yield
+        return
     _current.append(Phases(total))
+    try:
+        yield
+    finally:
+        _current.pop()
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Show no progress of what is computed inside."""
+    _current.append(None)
     try:
         yield
     finally:
@@ -48,10 +63,14 @@ def progress_bar(
     A total of None shows that something happens, not how far it is. `show=None` shows the bar if standard error is a
     terminal. With METAPRIOR_PROGRESS=json a program that runs metaprior gets lines of JSON instead.
     """
-    number, of = _current[-1].place(description) if _current else (1, 1)
+    known = _current[-1] if _current else Phases(1)
+    if known is None:
+        yield None
+        return
+    number, of = known.place(description)
     if os.environ.get(VARIABLE) == AS_JSON:
-        known = {"phase": description, "number": number, "of": of, "total": total, "unit": unit}
-        with _as_json(known, detail) as move:
+        described = {"phase": description, "number": number, "of": of, "total": total, "unit": unit}
+        with _as_json(described, detail) as move:
             yield move
         return
     if not (sys.stderr.isatty() if show is None else show):

@@ -33,8 +33,8 @@ class Flat:
         zeros = np.zeros((1, *x.shape[:2]))
         return Prediction(zeros, zeros, np.ones(1))
 
-    def joint(self, posterior, x):
-        return Prediction(np.zeros((1, *x.shape[:2])), np.zeros((1, *x.shape[:2], x.shape[1])), np.ones(1))
+    def weighted_covariance(self, posterior, x, shares):
+        return np.zeros((x.shape[1], x.shape[1]))
 
     def float32_problem(self, largest_context, standardized):
         return None

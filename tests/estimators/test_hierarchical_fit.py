@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from metaprior import InvalidFile, MetaGPClassifier, MetaGPRegressor, load
 from metaprior.datasets import Sinusoid
 from metaprior.estimators import hierarchical_fit, hierarchical_search
-from metaprior.estimators.arguments import GRADIENT_ONLY, NamedEnvironments, choose_engine
+from metaprior.estimators.arguments import ASK_FOR_GRADIENTS, NamedEnvironments, choose_engine
 from metaprior.estimators.hierarchical_fit import MAX_READINGS, MAX_TASKS
 from metaprior.files import read_tensors, write_tensors
 from metaprior.hierarchical.families import FAMILIES
@@ -23,7 +23,7 @@ PROBLEM = Sinusoid(deviation=0.25)
 X = np.linspace(-4.0, 4.0, 7)[:, None]
 OTHERS = {
     "inference": "map",
-    "n_particles": 1,
+    "n_particles": 3,
     "mean": "zero",
     "kernel": "rbf",
     "encoder": "mlp",
@@ -36,8 +36,6 @@ OTHERS = {
     "n_steps": 0,
     "batch_size": 4,
     "standardize": False,
-    "dtype": "float64",
-    "n_devices": 1,
 }
 
 
@@ -61,7 +59,7 @@ def predictions(meta, context):
 @pytest.mark.parametrize("kind", [MetaGPRegressor, MetaGPClassifier])
 def test_every_argument_of_gradient_training_asks_for_it(kind):
     assert choose_engine(kind(0.3, random_state=1, search_time=3.0, progress=True), None) == "hierarchical"
-    assert set(OTHERS) == set(GRADIENT_ONLY)
+    assert set(OTHERS) == set(ASK_FOR_GRADIENTS)
     assert choose_engine(kind(prior_std=1), None) == "hierarchical"
     for name, value in OTHERS.items():
         assert choose_engine(kind(**{name: value}), None) == "gradient", name

@@ -125,7 +125,14 @@ class Dense:
 def predict(prior, contexts, queries, size=None):
     size = max(len(context.y) for context in contexts) if size is None else size
     posterior = prior.condition(*pad_to(contexts, size, np.float64))
-    return prior.marginals(posterior, queries), prior.joint(posterior, queries)
+    return prior.marginals(posterior, queries), joint(prior, posterior, queries)
+
+
+def joint(prior, posterior, queries):
+    """Return the same prediction with the covariances of every noise and task."""
+    alone = [(prior.take([posterior], np.array([i])), queries[i : i + 1]) for i in range(len(queries))]
+    covariances = [[prior.weighted_covariance(*each, share) for each in alone] for share in np.eye(prior.n_components)]
+    return prior.marginals(posterior, queries)._replace(variance=np.array(covariances))
 
 
 @pytest.mark.parametrize("noise_only", [True, False])
@@ -136,7 +143,7 @@ def test_predictions_equal_dense_conditioning_on_everything(input_dim, environme
     """Which includes the uncertainty of the common mean, since the training readings are conditioned on."""
     prior, training = fitted(input_dim, environment, noise_only)[family], make_tasks(input_dim)
     contexts, queries = new_tasks(input_dim)
-    marginals, joint = predict(prior, contexts, queries)
+    marginals, joined = predict(prior, contexts, queries)
     assert marginals.mean.shape == marginals.variance.shape == (3, 3, 3)
     np.testing.assert_allclose(marginals.noise, prior.noise_variance * FACTORS**2)
     for i, (context, query) in enumerate(zip(contexts, queries, strict=True)):
@@ -146,18 +153,18 @@ def test_predictions_equal_dense_conditioning_on_everything(input_dim, environme
         for k, each in enumerate(dense):
             np.testing.assert_allclose(marginals.mean[k, i], each.mean, rtol=1e-5, atol=1e-6)
             np.testing.assert_allclose(marginals.variance[k, i], np.diagonal(each.covariance), rtol=1e-5, atol=1e-6)
-            np.testing.assert_allclose(joint.variance[k, i], each.covariance, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(joined.variance[k, i], each.covariance, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("environment", [False, True])
 def test_joint_predictions_have_the_marginals(environment, family):
     prior = fitted(2, environment)[family]
-    marginals, joint = predict(prior, *new_tasks(2))
-    np.testing.assert_array_equal(joint.mean, marginals.mean)
-    np.testing.assert_array_equal(joint.log_weights, marginals.log_weights)
-    np.testing.assert_allclose(np.diagonal(joint.variance, axis1=2, axis2=3), marginals.variance, rtol=1e-7, atol=1e-9)
-    np.testing.assert_allclose(joint.variance, np.swapaxes(joint.variance, 2, 3), atol=1e-9)
+    marginals, joined = predict(prior, *new_tasks(2))
+    np.testing.assert_array_equal(joined.mean, marginals.mean)
+    np.testing.assert_array_equal(joined.log_weights, marginals.log_weights)
+    np.testing.assert_allclose(np.diagonal(joined.variance, axis1=2, axis2=3), marginals.variance, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(joined.variance, np.swapaxes(joined.variance, 2, 3), atol=1e-9)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -207,9 +214,9 @@ def test_the_linear_family_is_a_linear_mixed_model():
     effects = np.linalg.solve(precision, design.T @ y / np.sqrt(0.09 + NOISE_FLOOR))
     at_query = np.zeros((3, len(effects)))
     at_query[:, :3] = at_query[:, -3:] = np.column_stack([np.ones(3), query])
-    _, joint = predict(prior, [context], query[None])
-    np.testing.assert_allclose(joint.mean[0, 0], at_query @ effects, rtol=1e-6)
-    np.testing.assert_allclose(joint.variance[0, 0], at_query @ np.linalg.solve(precision, at_query.T), rtol=1e-6)
+    _, joined = predict(prior, [context], query[None])
+    np.testing.assert_allclose(joined.mean[0, 0], at_query @ effects, rtol=1e-6)
+    np.testing.assert_allclose(joined.variance[0, 0], at_query @ np.linalg.solve(precision, at_query.T), rtol=1e-6)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -218,10 +225,10 @@ def test_padding_of_contexts_does_not_matter(family):
     contexts, queries = new_tasks(2)
     x, y, mask = pad_to(contexts, 7, np.float64)
     posterior = prior.condition(np.where(mask[..., None], x, 0.4), np.where(mask, y, 9.0), mask)
-    together = prior.marginals(posterior, queries), prior.joint(posterior, queries)
+    joined = prior.marginals(posterior, queries), joint(prior, posterior, queries)
     for i, context in enumerate(contexts):
         alone = predict(prior, [context], queries[i : i + 1])
-        for padded, plain in zip(together, alone, strict=True):
+        for padded, plain in zip(joined, alone, strict=True):
             np.testing.assert_allclose(padded.mean[:, i], plain.mean[:, 0], rtol=1e-9, atol=1e-9)
             np.testing.assert_allclose(padded.variance[:, i], plain.variance[:, 0], rtol=1e-9, atol=1e-9)
             np.testing.assert_allclose(padded.log_weights[:, i], plain.log_weights[:, 0], atol=1e-9)
@@ -233,14 +240,14 @@ def test_an_empty_context_gives_the_prior(family, size):
     prior = fitted(1, False)[family]
     query = np.linspace(-1.0, 1.0, 3)[:, None]
     empty = Task(np.zeros((0, 1)), np.zeros(0))
-    _, joint = predict(prior, [empty], query[None], size)
+    _, joined = predict(prior, [empty], query[None], size)
     features = prior.describe(query[None], np.ones((1, 3))).features[0]
     root = features @ prior.weights_root
     for k, factor in enumerate(FACTORS):
-        np.testing.assert_allclose(joint.mean[k, 0], features @ prior.weights)
+        np.testing.assert_allclose(joined.mean[k, 0], features @ prior.weights)
         own = own_kernel(prior, query, query, factor)
-        np.testing.assert_allclose(joint.variance[k, 0], root @ root.T + own, atol=1e-9)
-    np.testing.assert_allclose(np.exp(joint.log_weights[:, 0]), WEIGHTS)
+        np.testing.assert_allclose(joined.variance[k, 0], root @ root.T + own, atol=1e-9)
+    np.testing.assert_allclose(np.exp(joined.log_weights[:, 0]), WEIGHTS)
 
 
 def test_the_weights_of_scales_follow_the_readings():
@@ -270,11 +277,11 @@ def test_a_context_without_noise_and_with_repeated_inputs():
     prior = replace(fitted(1, False)[SHAPES], noise_variance=0.0, scales=ONE_SCALE)
     x = np.repeat(np.linspace(-1.0, 1.0, 10), 3)[:, None]
     context = Task(x, np.sin(x[:, 0]))
-    marginals, joint = predict(prior, [context], x[None, ::3])
+    marginals, joined = predict(prior, [context], x[None, ::3])
     np.testing.assert_allclose(marginals.mean[0, 0], context.y[::3], atol=1e-3)
     assert np.all(marginals.variance >= 0.0)
     assert np.all(marginals.variance < 1e-4)
-    assert np.isfinite(joint.variance).all()
+    assert np.isfinite(joined.variance).all()
 
 
 def test_what_a_member_says_about_itself():

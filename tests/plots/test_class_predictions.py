@@ -15,7 +15,7 @@ from metaprior.tasks.input_columns import Features
 class StandIn(BaseEstimator):
     """A fitted classifier with known probabilities: classes lie along the first input, one apart."""
 
-    likelihood = "bernoulli"
+    likelihood_ = "bernoulli"
 
     def __init__(self, n_inputs=1, classes=None):
         self.n_inputs, self.classes = n_inputs, classes

@@ -27,6 +27,10 @@ class StandIn(BaseEstimator):
     def __init__(self, scores=None, likelihood="bernoulli"):
         self.scores, self.likelihood, self.model_ = scores, likelihood, None
 
+    @property
+    def likelihood_(self):
+        return self.likelihood
+
     def fit(self):
         return self
 

@@ -215,6 +215,17 @@ def test_training(meta, several):
     assert not untrained.lines
 
 
+def test_training_of_the_default_shows_the_families_that_are_averaged():
+    tasks = [(x, y) for x, y, *_ in TESTS]
+    default = MetaGPRegressor(random_state=0).fit(target_tasks=[(np.vstack([x, x]), np.append(y, y)) for x, y in tasks])
+    axes = plot_training(default)
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    drawn = dict(zip(names, [bar.get_width() for bar in axes.patches], strict=True))
+    assert drawn == default.family_weights_
+    assert "held-out" in axes.get_title() or "untested" in axes.get_title()
+    assert not axes.lines
+
+
 def test_quantiles_are_counted_as_the_metrics_do(meta):
     axes = plot_calibration(meta, TESTS)
     levels, observed = line(axes, "observed").T

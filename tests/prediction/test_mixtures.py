@@ -157,21 +157,26 @@ def test_far_tails_zero_variance_and_nan():
     np.testing.assert_array_equal(np.isfinite(everything(padded, 0.5)), [[True, False]] * 9)
 
 
-def joint_mixture(rng: np.random.Generator) -> JointMixture:
+def of_covariances(means, covariances, weights) -> JointMixture:
+    return JointMixture(means, lambda shares: np.tensordot(np.asarray(shares, float), covariances, axes=1), weights)
+
+
+def joint_mixture(rng: np.random.Generator) -> tuple[JointMixture, np.ndarray]:
     roots = rng.normal(size=(3, 4, 2))  # Rank two: singular covariances of four points.
-    return JointMixture(2.0 * rng.normal(size=(3, 4)), roots @ np.swapaxes(roots, 1, 2), WEIGHTS)
+    covariances = roots @ np.swapaxes(roots, 1, 2)
+    return of_covariances(2.0 * rng.normal(size=(3, 4)), covariances, WEIGHTS), covariances
 
 
 def test_total_mean_and_covariance_against_samples():
     rng, n_samples = np.random.default_rng(4), 100_000
-    mixture = joint_mixture(rng)
+    mixture, covariances = joint_mixture(rng)
     samples = mixture.sample(n_samples, rng)
     assert np.all(np.abs(samples.mean(axis=0) - mixture.mean()) < 4 * samples.std(axis=0) / np.sqrt(n_samples))
     centered = samples - mixture.mean()
     products = centered[:, :, None] * centered[:, None, :]
     standard_errors = products.std(axis=0) / np.sqrt(n_samples)
     assert np.all(np.abs(products.mean(axis=0) - mixture.covariance()) < 4 * standard_errors)
-    marginal = GaussianMixture(mixture.means, np.diagonal(mixture.covariances, axis1=1, axis2=2), LOG_WEIGHTS)
+    marginal = GaussianMixture(mixture.means, np.diagonal(covariances, axis1=1, axis2=2), LOG_WEIGHTS)
     np.testing.assert_allclose(marginal.mean(), mixture.mean(), rtol=1e-12)
     np.testing.assert_allclose(marginal.variance(), np.diagonal(mixture.covariance()), rtol=1e-12)
     frequencies = np.mean(samples <= marginal.quantile(0.3), axis=0)
@@ -180,15 +185,15 @@ def test_total_mean_and_covariance_against_samples():
 
 def test_singular_samples_stay_in_their_component_planes():
     rng = np.random.default_rng(5)
-    mixture = joint_mixture(rng)
+    mixture, covariances = joint_mixture(rng)
     samples = mixture.sample(3000, rng)
-    null_spaces = np.linalg.eigh(mixture.covariances)[1][:, :, :2]
+    null_spaces = np.linalg.eigh(covariances)[1][:, :, :2]
     offsets = np.einsum("knp,kpq->knq", samples[None] - mixture.means[:, None], null_spaces)
     on_plane = np.abs(offsets).max(axis=2) < 1e-6
     assert np.all(on_plane.sum(axis=0) == 1)
     assert np.all(np.abs(on_plane.mean(axis=1) - WEIGHTS) < 4 * np.sqrt(WEIGHTS * (1 - WEIGHTS) / 3000))
     assert np.any(np.diff(np.argmax(on_plane, axis=0)) < 0)  # Draws do not come sorted by component.
-    constant = JointMixture(np.ones((1, 3)), np.zeros((1, 3, 3)), np.ones(1))
+    constant = of_covariances(np.ones((1, 3)), np.zeros((1, 3, 3)), np.ones(1))
     for n_samples in [0, 2]:
         np.testing.assert_array_equal(constant.sample(n_samples, rng), np.ones((n_samples, 3)), strict=True)
 

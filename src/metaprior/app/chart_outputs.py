@@ -21,7 +21,7 @@ N_PLACES = 15  # along an input
 
 def whole_numbers(meta: Any) -> dict[str, float | None] | None:
     """Return the smallest and the largest y of counts or ranks; None where y may be any number, and for labels."""
-    if predicts_labels(meta) or meta.likelihood not in (*COUNTS, "ordinal"):
+    if predicts_labels(meta) or meta.likelihood_ not in (*COUNTS, "ordinal"):
         return None
     levels = outcomes_of(meta.model_.response).levels
     if levels is None:
@@ -32,12 +32,12 @@ def whole_numbers(meta: Any) -> dict[str, float | None] | None:
 def y_range(meta: Any, tasks: Sequence[Task], inputs: Sequence[dict[str, Any]]) -> list[float]:
     """Return limits for the axis of y: about what training tasks have, or the prior expects, and some room."""
     whole = whole_numbers(meta)
-    if meta.likelihood == "ordinal" and whole is not None:  # all levels
+    if meta.likelihood_ == "ordinal" and whole is not None:  # all levels
         return [float(whole["lowest"] or 0) - 0.6, float(whole["highest"] or 0) + 0.6]
     if tasks:
         y = np.concatenate([at_exposure(meta, task, typical(inputs)).y for task in tasks]).astype(float)
         low, high = np.percentile(y, [0.2, 99.8]).tolist()
-    elif meta.likelihood == "gaussian":
+    elif meta.likelihood_ == "gaussian":
         scaling = meta.training_["scaling"]
         low, high = (scaling["y_mean"] + sign * 2.5 * scaling["y_std"] for sign in (-1.0, 1.0))
     else:

@@ -44,7 +44,7 @@ def report_facts(fitted: Fit, notes: Sequence[dict[str, str]] = ()) -> dict[str,
         "labels": tasks.labels,
         "outputs": meta.transfer_report().outputs,
         "target": fitted.target,
-        "likelihood": None if tasks.labels else meta.likelihood,
+        "likelihood": None if tasks.labels else meta.likelihood_,
         "data": {
             **describe_data(tasks, sample, fitted.target, meta),
             "charts": task_charts(tasks, sample, fitted.target, meta),
@@ -128,7 +128,7 @@ def _settings(meta: Any) -> list[list[Any]]:
     defaults, unused = type(meta)().get_params(deep=False), NOT_SHOWN
     if meta.engine_ == "hierarchical":
         unused += GRADIENT_ONLY
-    given = {name: value for name, value in meta.get_params(deep=False).items() if name not in unused}
+    given = {name: value for name, value in meta.parameters_.items() if name not in unused}
     rows = [[name, json.dumps(value, default=str), json.dumps(defaults[name])] for name, value in given.items()]
     return sorted(rows, key=lambda row: row[1] == row[2])
 

@@ -73,7 +73,7 @@ class LoadedPrior:
             "output": columns["y"],
             "y_range": None if labels else self.y_range,
             "whole": whole_numbers(meta),
-            "likelihood": None if labels else meta.likelihood,
+            "likelihood": None if labels else meta.likelihood_,
             "has_guarantee": meta.model_.guarantee is not None,
             "n_tasks": len(self.tasks),
             "is_density": len(self.tasks) > MAX_LINES,

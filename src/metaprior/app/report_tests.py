@@ -157,10 +157,10 @@ def _compare_readings(groups: Sequence[Group]) -> Comparison:
         models = [group.meta.baselines_.get(name) for group in groups]
         if None not in models:  # it could be fitted without each fold
             scores[name] = _pooled_readings(groups, models)
-    if meta.likelihood == "gaussian":
+    if meta.likelihood_ == "gaussian":
         numbers = [test for group in groups for test in as_numbers(group.meta.model_, group.tests)]
         scores[PER_TASK_GP] = score_per_task_gp(numbers)
-    return Comparison(scores, missing_models(meta, tests) if meta.likelihood != "gaussian" else "")
+    return Comparison(scores, missing_models(meta, tests) if meta.likelihood_ != "gaussian" else "")
 
 
 def _compare_labels(groups: Sequence[Group]) -> Comparison:

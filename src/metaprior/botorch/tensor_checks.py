@@ -13,7 +13,6 @@ from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
 from metaprior.prediction.ensemble import predicts_labels
 from metaprior.tasks.categories import Coded
 from metaprior.tasks.input_columns import Features
-from metaprior.tasks.outcome_rules import LIKELIHOODS
 from metaprior.tasks.scaling import MAX_SCALED
 
 
@@ -84,15 +83,15 @@ def check_output(name: str, indices: list[int] | None) -> None:
 
 def check_prior(meta: Any) -> None:
     """Raise if a prior is not fitted, or not of a kind that torch can compute."""
-    if getattr(meta, "likelihood", None) not in (*LIKELIHOODS, "bernoulli"):
+    if not hasattr(type(meta), "likelihood_"):
         raise ValueError(f"meta must be a fitted MetaGPRegressor; got {type(meta).__name__}.")
     if predicts_labels(meta):
         raise ValueError(
             "meta must be a MetaGPRegressor: class probabilities have no Gaussian posterior. Fit one to scores instead."
         )
-    if meta.likelihood != "gaussian":
+    if meta.likelihood_ != "gaussian":
         raise ValueError(
-            f"meta must have Gaussian noise: its likelihood is {meta.likelihood!r}, which torch cannot compute."
+            f"meta must have Gaussian noise: its likelihood is {meta.likelihood_!r}, which torch cannot compute."
         )
     if not all(isinstance(member, HierarchicalPrior) for member in meta.model_.members):
         raise ValueError(

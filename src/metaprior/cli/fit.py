@@ -269,8 +269,8 @@ def _print_fit(meta: Any, labels: bool) -> None:
     what = f"{outputs}: {y} holds numbers"
     if labels:
         what = f"labels: {y} holds {class_words(None if meta.classes_ is None else meta.classes_.tolist())}"
-    elif meta.likelihood != "gaussian":
-        what += f", with the likelihood {meta.likelihood}"
+    elif meta.likelihood_ != "gaussian":
+        what += f", with the likelihood {meta.likelihood_}"
     counts = [f"{name}: {count}" for name, count in environment_rows(training, outputs)]
     out.print(f"Fitted to {what}.", *counts, sep="\n", soft_wrap=True)
     out.print(str(meta.transfer_report()), soft_wrap=True)

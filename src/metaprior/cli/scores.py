@@ -100,7 +100,7 @@ def score_held_out(meta: Any, held: list[Any], rng: np.random.Generator) -> Held
     """
     known = [i for i, task in enumerate(held) if knows_classes(meta, task)]
     if len(known) < len(held):
-        what = "level" if meta.likelihood == "ordinal" else "label"
+        what = "level" if meta.likelihood_ == "ordinal" else "label"
         found = f"{counted(len(held) - len(known), 'held-out task')} with a {what} that no task of the fit has"
         print_note(f"the prior is not tested on {found}.")
     if not known:
@@ -124,7 +124,7 @@ def split_held_out(task: Any, rule: ContextRule, rng: np.random.Generator) -> An
 
 def knows_classes(meta: Any, task: Any) -> bool:
     """Return whether a prior of shared classes or of ranks, if it is one, has all classes or levels of a task."""
-    if meta.likelihood == "ordinal":
+    if meta.likelihood_ == "ordinal":
         return outcomes_of(meta.model_.response).allow(np.asarray(task.y, float))
     shared = getattr(meta, "classes_", None)
     return shared is None or set(task.y.tolist()) <= set(shared.tolist())

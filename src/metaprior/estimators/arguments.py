@@ -1,7 +1,6 @@
 """What users pass to the constructor and to `fit`, checked. What a way to fit makes of it is its own matter."""
 
 import functools
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -39,11 +38,14 @@ OUTPUTS |= {"ordinal": "ranks", "bernoulli": "labels"}
 RENAMED = {"standardise": "standardize"}
 Read = Callable[[Any, str, Features], list[Task]]  # checks tasks, given their name in errors and what X must have
 
-# Parameters of gradient-based training: a value other than the default asks for it.
-GRADIENT_ONLY = (
+# Parameters of gradient-based training: a value that means something else than the default asks for it.
+ASK_FOR_GRADIENTS = (
     *("inference", "n_particles", "mean", "kernel", "encoder", "temperature", "prior_mean", "prior_std"),
-    *("optimizer", "learning_rate", "schedule", "n_steps", "batch_size", "standardize", "dtype", "n_devices"),
+    *("optimizer", "learning_rate", "schedule", "n_steps", "batch_size", "standardize"),
 )
+# Parameters that only say how it computes, with the values at which the default computes so too.
+HOW_TO_COMPUTE: dict[str, tuple[Any, ...]] = {"dtype": ("auto", "float64"), "n_devices": (None, 1)}
+GRADIENT_ONLY = (*ASK_FOR_GRADIENTS, *HOW_TO_COMPUTE)
 
 
 class NamedEnvironments(NamedTuple):
@@ -156,22 +158,41 @@ def _sizes(tasks: Sequence[Task]) -> np.ndarray:
 def choose_engine(meta: Any, tests: Any) -> str:
     """Return the engine that fits an estimator: the default, or gradient training if an argument asks for it.
 
-    Raise if the likelihood is the default's alone: the paper, whose method is trained by gradients, has only Gaussian
-    readings and labels.
+    Raise if the engine cannot compute as it is asked to, or if the likelihood is the default's alone: the paper, whose
+    method is trained by gradients, has only Gaussian readings and labels.
     """
-    defaults, plain = type(meta)(), (str, int, float, type(None))  # others are never the default, and may not compare
-    values = ((name, getattr(meta, name), getattr(defaults, name)) for name in GRADIENT_ONLY)
-    given = [
-        Argument(name, value if isinstance(value, plain) else None)
-        for name, value, default in values
-        if not (isinstance(value, plain) and value == default)
-    ]
-    given += [Argument("validation_tasks")] * (tests is not None)
-    if given and meta.likelihood not in ("gaussian", "bernoulli"):
-        listed = [part for each in given for part in (", ", each)][1:]
+    defaults = type(meta)()
+    asked = [name for name in ASK_FOR_GRADIENTS if not _means_the_default(meta, defaults, name)]
+    asked += ["validation_tasks"] * (tests is not None)
+    how = [name for name, able in HOW_TO_COMPUTE.items() if getattr(meta, name) not in able]
+    if (asked or how) and meta.likelihood not in ("gaussian", "bernoulli"):
+        listed = [part for name in (*asked, *how) for part in (", ", _as_given(meta, name))][1:]
         works = " works with the default only, which is not trained by gradients: leave out "
         raise ValueError(Message(Argument("likelihood", meta.likelihood), works, *listed, "."))
-    return "gradient" if given else "hierarchical"
+    if how and not asked:
+        default = " is for gradient training, and nothing asks for that: hierarchical priors, the default, compute "
+        advice = "in float64 on one device. Leave it out, or pass ", Argument("kernel", "inducing")
+        raise ValueError(Message(_as_given(meta, how[0]), default, *advice, " for a prior trained by gradients."))
+    return "gradient" if asked else "hierarchical"
+
+
+def _as_given(meta: Any, name: str) -> Argument:
+    """Return an argument with its value, if that can be written."""
+    value = getattr(meta, name, None)
+    return Argument(name, value if isinstance(value, str | int | float) else None)
+
+
+def _means_the_default(meta: Any, defaults: Any, name: str) -> bool:
+    """Return whether a checked value says the same as the default, in whatever type."""
+    value, default = getattr(meta, name), getattr(defaults, name)
+    if name == "n_particles":
+        return value in (None, 1)  # one particle is a point, as theta of the default
+    if name == "prior_mean":
+        return check_prior_mean(value) == check_prior_mean(default)
+    if name == "prior_std" and not isinstance(value, str):
+        return check_prior_std(value) == check_prior_std(default)
+    plain = (str, int, float, np.generic, type(None))  # arrays and modules are never the default, and may not compare
+    return isinstance(value, plain) and bool(value == default)
 
 
 def auto_settings(meta: Any) -> AutoSettings:
@@ -219,21 +240,14 @@ def warn_if_few_target_tasks(environments: NamedEnvironments, auto: AutoSettings
     """Warn if there are too few target tasks for cross-validation."""
     n_target, name = environments.counts[environments.target], environments.names[environments.target]
     if auto.weights and not n_target:
-        warnings.warn(
-            Message(
-                f"There are no tasks of the {name} environment to choose alpha by, so alpha is 1. Pass some, or ",
-                *(Argument("alpha", 1), " or ", Argument("alpha", "pooled"), " to silence this warning."),
-            ),
-            stacklevel=4,
+        found = f"There are no tasks of the {name} environment to choose alpha by, so alpha is 1. Pass some, or "
+        warn_caller(
+            Message(found, Argument("alpha", 1), " or ", Argument("alpha", "pooled"), " to silence this warning.")
         )
     if (auto.temperature or auto.prior_std) and n_target < 2 and n_steps > 0:
-        warnings.warn(
-            Message(
-                *(Argument("temperature", "auto"), " and ", Argument("prior_std", "auto"), " need at least two tasks "),
-                f"of the {name} environment, one of them to hold out; there are {n_target}. Using 'bayes' and 1.0.",
-            ),
-            stacklevel=4,
-        )
+        both = Argument("temperature", "auto"), " and ", Argument("prior_std", "auto")
+        few = f"of the {name} environment, one of them to hold out; there are {n_target}. Using 'bayes' and 1.0."
+        warn_caller(Message(*both, " need at least two tasks ", few))
 
 
 def reject_rows(y: Any) -> None:

@@ -27,6 +27,7 @@ from metaprior.estimators.guaranteed_fit import check_target_tasks, make_guarant
 from metaprior.estimators.persistence import write_prior
 from metaprior.estimators.seen_tasks import KnowsItsTasks, check_covariates, check_noise_size, remember
 from metaprior.prediction.single_task import SingleTaskClassifier, SingleTaskRegressor, refuse_categories
+from metaprior.progress import phases
 from metaprior.search.certificates import Certificate, certify
 from metaprior.search.report import TransferReport
 from metaprior.tasks.context_rules import check_order
@@ -99,7 +100,18 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         Returns
         -------
         self
+            If the fit fails or is interrupted, the estimator stays as it was.
         """
+        fresh = type(self)(**self.get_params(deep=False))
+        fresh._fit(source_tasks, target_tasks, target, validation_tasks, patience, checkpoint)
+        kept = {name: value for name, value in vars(self).items() if not name.endswith("_")}
+        self.__dict__ = {**kept, **vars(fresh)}  # all at once, and nothing of an earlier fit
+        return self
+
+    def _fit(
+        self, source_tasks: Any, target_tasks: Any, target: Any, validation_tasks: Any, patience: Any, checkpoint: Any
+    ) -> None:
+        """Fit an estimator that nothing was fitted to before: `fit` takes over what it has learned."""
         started = time.monotonic()
         check_parameters(self)
         if patience is not None:
@@ -120,13 +132,13 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         guaranteed = getattr(self, "guarantee", False)  # labels have no bands
         if guaranteed:
             check_target_tasks(environments)
-        fitted = fit_prior(self, environments, tests, patience, checkpoint)
-        if guaranteed:
-            guarantee = make_guarantee(self, fit_prior, environments, tests, patience)
-            fitted = replace(fitted, model=fitted.model._replace(guarantee=guarantee))
+        with phases(int(guaranteed)):
+            fitted = fit_prior(self, environments, tests, patience, checkpoint)
+            if guaranteed:
+                guarantee = make_guarantee(self, fit_prior, environments, tests, patience)
+                fitted = replace(fitted, model=fitted.model._replace(guarantee=guarantee))
         self._record(fitted, environments, time.monotonic() - started)
         self._remember_tasks(features, seen, environments.target, tests)
-        return self
 
     def set_params(self, **params: Any) -> Any:
         """Set parameters, as every scikit-learn estimator does; former names raise an error that names the new one."""
@@ -150,7 +162,7 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
             Clones share the prior, where those of this estimator would have to be meta-trained again.
         """
         refuse_categories(self.features_)
-        single = SingleTaskClassifier if self.likelihood == "bernoulli" else SingleTaskRegressor
+        single = SingleTaskClassifier if self.likelihood_ == "bernoulli" else SingleTaskRegressor
         return single(self.adapt([], []))
 
     def transfer_report(self) -> TransferReport:
@@ -187,9 +199,15 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         if type(other) is not type(self):
             raise ValueError(f"other must be a fitted {type(self).__name__}; got {type(other).__name__}.")
         tests = list(test_tasks)
-        loss = "log_loss" if self.likelihood == "bernoulli" else "nll"
+        loss = "log_loss" if self.likelihood_ == "bernoulli" else "nll"
         own, others = (each.evaluate(tests, context=context).per_task[loss] for each in (self, other))
         return certify(others - own)
+
+    @property
+    def likelihood_(self) -> str:
+        """The likelihood that the prior was fitted with, "bernoulli" for labels."""
+        check_is_fitted(self, "model_")
+        return self.parameters_.get("likelihood", "bernoulli")
 
     @property
     def alpha_path_(self) -> Bunch:
@@ -271,7 +289,7 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         names, tasks, target, *_ = environments
         self.model_, self.engine_, self.baselines_ = fitted.model, fitted.engine, fitted.baselines
         self.report_ = replace(fitted.report, outputs=OUTPUTS[self.likelihood])
-        # What `save` writes, whatever is set later.
+        # All that anything after the fit knows of the parameters: others may be set later.
         self.parameters_ = {**self.get_params(deep=False), **fitted.parameters}
         self.environment_weights_ = self.report_.weight @ self.report_.environment_weights
         self.alpha_ = float(self.report_.weight @ self.report_.alpha)
@@ -328,7 +346,7 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         if not any("used_samples" in counts for counts in of_all):
             return ""
         n_used, n = (sum(each.get(name, each["samples"]) for each in of_all) for name in ("used_samples", "samples"))
-        return f", using {n_used:,} of {counted(n, OUTPUTS[self.likelihood].removesuffix('s'))}"
+        return f", using {n_used:,} of {counted(n, self.report_.outputs.removesuffix('s'))}"
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "model_")

@@ -102,7 +102,7 @@ def compare_readings(meta: Any, tests: Sequence[TestTask], coverage: float) -> C
 
     models = {OURS: meta.model_, **meta.baselines_}
     scores = {who: score_model(model, tests, coverage) for who, model in models.items()}
-    if has_contexts(tests) and meta.likelihood == "gaussian":
+    if has_contexts(tests) and meta.likelihood_ == "gaussian":
         scores[PER_TASK_GP] = score_per_task_gp(as_numbers(meta.model_, tests), coverage)
     return Comparison(scores, missing_models(meta, tests))
 
@@ -147,8 +147,8 @@ def has_contexts(tests: Sequence[TestTask]) -> bool:
 
 def missing_models(meta: Any, tests: Sequence[TestTask]) -> str:
     """Return with which models a prior of readings cannot be compared, and why."""
-    if meta.likelihood != "gaussian":
-        return f"Models to compare with have Gaussian noise; this prior has likelihood={meta.likelihood!r}."
+    if meta.likelihood_ != "gaussian":
+        return f"Models to compare with have Gaussian noise; this prior has likelihood={meta.likelihood_!r}."
     found = []
     lacking = [name for name in POOLED if name not in meta.baselines_]
     if lacking and meta.engine_ == "gradient":

@@ -22,7 +22,7 @@ from metaprior.prediction.trained import Model
 from metaprior.progress import phases
 from metaprior.search.candidates import AutoSettings, Choice
 from metaprior.search.folds import DEFAULT_RULE
-from metaprior.search.selection import STEPS_DIVISOR, SearchOptions, choose, untested
+from metaprior.search.selection import STEPS_DIVISOR, SearchOptions, choose, n_phases, untested
 from metaprior.search.weights import Weights
 from metaprior.tasks.context_rules import ContextRule
 from metaprior.tasks.padding import padded_size
@@ -87,7 +87,9 @@ def run_fit(plan: FitPlan, checkpoint: str | os.PathLike | None, fingerprint: st
     with jax.enable_x64(plan.dtype == "float64"), open_checkpoint(checkpoint, fingerprint, plan.seed) as (saved, seed):
         training = plan.training._replace(checkpoint=saved)
         sample = sample if seed == plan.seed else plan.source.sample(seed)  # a checkpoint may have another seed
-        with phases(_n_phases(plan, sample)):
+        counts, kinds = [len(tasks) for tasks in sample], list(plan.families.values())
+        searched = n_phases(counts, plan.target, plan.options, kinds, plan.auto, training.n_steps)
+        with phases(searched + 1):
             family, choice = _search(plan, sample, training, seed)
             members = train_members(plan.source, sample, choice, seed, training, plan.tests, plan.patience)
     return Fitted(list(plan.families)[family], choice, [len(tasks) for tasks in sample], members)
@@ -108,13 +110,6 @@ def _search(plan: FitPlan, sample: Environments, training: TrainingOptions, seed
     shorter = training._replace(n_steps=math.ceil(training.n_steps / STEPS_DIVISOR))
     search = SearchOptions(shorter, seed, deadline, plan.rule)
     return choose(sample, plan.target, plan.options, families, plan.auto, search)
-
-
-def _n_phases(plan: FitPlan, sample: Environments) -> int:
-    """Return how many phases a fit may have: families, weights, single and combined sources, variations, training."""
-    several_sources = sum(len(tasks) > 0 for tasks in sample) > 2 and plan.auto.weights
-    varied = plan.auto.temperature or plan.auto.prior_std
-    return 1 + plan.searched * (1 + (len(plan.families) > 1) + 2 * several_sources + varied)
 
 
 def train_members(

@@ -1,6 +1,5 @@
 """Fits for bands with a guarantee: the whole fit repeated without each fold of target tasks, which is then scored."""
 
-import copy
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +10,7 @@ from metaprior.checks import Argument, Message, counted, draw_seed, warn_caller
 from metaprior.estimators.arguments import NamedEnvironments
 from metaprior.estimators.fitted_prior import FittedPrior
 from metaprior.prediction.conformal import Fold, Guarantee, equal_folds, floored, held_out_scores, highest_coverage
-from metaprior.progress import progress_bar
+from metaprior.progress import progress_bar, silent
 from metaprior.storage.stored_tasks import sample_tasks
 from metaprior.tasks.context_rules import ContextRule, as_context_rule, split_widely
 from metaprior.tasks.thinning import thin_task
@@ -56,15 +55,14 @@ def make_guarantee(
     tasks = sample_tasks([environments.tasks[place]], MAX_TASKS, int(rng.integers(2**31)))[0]
     members = deal(len(tasks), rng)
     splits = [calibration_splits(task, rule, rng) for task in tasks]
-    quiet, folds = copy.copy(meta), []
-    quiet.progress = False
+    folds = []
     with progress_bar("fitting without held-out tasks", len(members), "folds", meta.progress) as move:
         for own in members:
             every = list(environments.tasks)
             every[place] = [task for i, task in enumerate(tasks) if i not in own]
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), silent():
                 warnings.simplefilter("ignore")
-                fitted = fit_prior(quiet, environments._replace(tasks=every), tests, patience, None)
+                fitted = fit_prior(meta, environments._replace(tasks=every), tests, patience, None)
                 scored = held_out_scores(fitted.model, [splits[i] for i in np.sort(own).tolist()])
             folds.append(Fold(fitted.model, *scored, fitted.family, fitted.dtype))
             if move is not None:

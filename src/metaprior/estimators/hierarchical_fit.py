@@ -1,7 +1,6 @@
 """Fitting the default: hierarchical priors, whose families and environment weights are chosen by cross-validation."""
 
 import os
-import warnings
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -52,7 +51,7 @@ def fit_prior(
     sample = _sample(environments.tasks, seed, labels)
     _warn_if_thinned(meta.context, sample)
     # Threads of BLAS get in each other's way with matrices this small.
-    with threadpool_limits(1, user_api="blas"), phases(n_phases(meta, sample) + 1):
+    with threadpool_limits(1, user_api="blas"), phases(n_phases(meta, environments, sample) + 1):
         chosen, sample = compare_priors(meta, environments, sample, seed)
         found = [*chosen.priors, *chosen.pooled.values()]
         with progress_bar("learning the common mean", len(found), "priors", meta.progress) as move:
@@ -156,7 +155,7 @@ def _with_all_tasks(
         return with_mean_of(prior, chunks())
     except np.linalg.LinAlgError:
         few = f"The common mean is learned from {sum(map(len, sample))} sampled tasks only: a covariance of the other "
-        warnings.warn(few + "tasks is singular. Check them for extreme values.", ConvergenceWarning, stacklevel=4)
+        warn_caller(few + "tasks is singular. Check them for extreme values.", ConvergenceWarning)
         return prior
 
 

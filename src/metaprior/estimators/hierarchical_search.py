@@ -14,7 +14,7 @@ from metaprior.progress import progress_bar
 from metaprior.search.covariate_search import covariate_candidates
 from metaprior.search.family_choice import FamilyChoice, choose_members, choose_untested, without_test
 from metaprior.search.family_search import FamilySearch, Option
-from metaprior.search.feature_search import MIN_INPUTS, MIN_TASKS, add_features, are_worth_trying
+from metaprior.search.feature_search import add_features, are_worth_trying, may_be_learned
 from metaprior.search.label_search import LabelSearch, labels_without_test
 from metaprior.search.pooled_models import pooled_models
 from metaprior.search.response_search import ResponseSearch, responses_without_test
@@ -60,7 +60,7 @@ def compare_priors(
     names, _, target, *_ = environments
     counts = [len(tasks) for tasks in sample]
     options = _options(meta, names, counts, target)
-    held_out = target if counts[target] > 1 else _largest_used(counts, options)
+    held_out = _held_out(counts, target, options)
     if counts[held_out] < 2:
         return _untested(meta, environments, sample, options), sample
     compared = _compare(meta, environments, sample, seed, held_out)
@@ -132,12 +132,14 @@ def _compare_on(
         complete = _compare_sources(search, counts, deadline, meta.progress)
     if complete and search.has_covariates:
         complete = _compare_covariates(search, deadline, meta.progress)
-    features = complete and search.features and are_worth_trying(search)
-    if features and _has_time(deadline, time.monotonic() - started):
+    without_features = False
+    if complete and search.features and may_be_learned(sample, search.kinds):
         with progress_bar("learning features", None, "", meta.progress):
-            add_features(search)
-        features = False
-    return Compared(search, sample, complete, features)
+            if are_worth_trying(search):
+                without_features = not _has_time(deadline, time.monotonic() - started)
+                if not without_features:
+                    add_features(search)
+    return Compared(search, sample, complete, without_features)
 
 
 def _has_time(deadline: float | None, seconds: float) -> bool:
@@ -195,16 +197,26 @@ def is_over(deadline: float | None) -> bool:
     return deadline is not None and time.monotonic() > deadline
 
 
-def n_phases(meta: Any, sample: Sample) -> int:
-    """Return how many phases a comparison has: weights, single and combined sources, features, averaging."""
-    several_sources = sum(len(tasks) > 0 for tasks in sample) > 2 and _is_auto(meta.alpha)
-    n_inputs = next(task.x.shape[1] for tasks in sample for task in tasks)
-    features = n_inputs >= MIN_INPUTS and sum(map(len, sample)) >= MIN_TASKS and meta.likelihood == "gaussian"
-    return 2 + 2 * several_sources + features
+def n_phases(meta: Any, environments: NamedEnvironments, sample: Sample) -> int:
+    """Return how many phases `compare_priors` has, if there is time for all."""
+    counts, target = [len(tasks) for tasks in sample], environments.target
+    held_out = _held_out(counts, target, _options(meta, environments.names, counts, target))
+    if counts[held_out] < 2:
+        return 0
+    single_sources = _is_auto(meta.alpha) and held_out == target and bool(single_source_weights(counts, target))
+    kinds, likelihood = environments.kinds, meta.likelihood
+    covariates = kinds is not None and bool(kinds.covariates) and likelihood != "bernoulli"
+    features = likelihood == "gaussian" and may_be_learned(sample, kinds)
+    return 2 + 2 * single_sources + covariates + features  # environment weights and averaging, at least
 
 
-def _largest_used(counts: Sequence[int], options: Sequence[Option]) -> int:
-    """Return the environment with most tasks among those with weight: others must not have any effect."""
+def _held_out(counts: Sequence[int], target: int, options: Sequence[Option]) -> int:
+    """Return the environment whose tasks are held out: the target, or the largest of those with weight.
+
+    Environments without weight must not have any effect.
+    """
+    if counts[target] > 1:
+        return target
     used = np.min([option.weights for option in options], axis=0) > 0
     return int(np.argmax(np.where(used, counts, 0)))
 

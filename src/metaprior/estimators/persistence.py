@@ -103,7 +103,7 @@ def _prior_parts(
     """Return the header and tensors of a fitted estimator; raise InvalidFile if `load` would refuse them."""
     check_bool("private", private)
     fitted = {name: getattr(meta, name) for name in FITTED}
-    if meta.likelihood == "bernoulli":
+    if meta.likelihood_ == "bernoulli":
         fitted["classes_"] = None if meta.classes_ is None else meta.classes_.tolist()
     header = {
         "kind": type(meta).__name__,

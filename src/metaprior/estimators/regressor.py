@@ -32,7 +32,8 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
 
     By default, families of hierarchical priors are fitted in NumPy and averaged, with weights from
     cross-validation over target tasks. Parameters marked *gradient training* belong to priors that are trained in JAX:
-    giving any of them a value other than its default asks for such a prior instead, and so do `validation_tasks`.
+    any value that says something else than its default asks for such a prior instead, and so do `validation_tasks`.
+    `dtype` and `n_devices` do not: they only say how such a prior is computed.
 
     Parameters
     ----------
@@ -47,7 +48,7 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         it is "map".
     n_particles : int, optional
         Gradient training: default 1 for MAP and 10 for the others. Several MAP particles are an ensemble of independent
-        solutions.
+        solutions. One alone does not ask for gradient training.
     mean : "auto", "inducing", "mlp", "linear", "constant", "zero", MLPMean(...), or a callable, default="auto"
         Gradient training: prior mean. "auto" is the default mean of the kernel, or "mlp". A callable takes one input
         point; the parameters of an Equinox module are learned.
@@ -95,7 +96,8 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         gradient training.
     dtype : "auto", "float32" or "float64", default="auto"
         Gradient training: precision. "auto" is float64 if the noise is small against the spread of y or tasks are
-        large. Adaptation and prediction are in float64 unless asked otherwise. Hierarchical priors are in float64.
+        large. Adaptation and prediction are in float64 unless asked otherwise. Hierarchical priors are in float64,
+        and "float32" is an error without another parameter that asks for gradient training.
     context : "random", "first", int, or ("first", int), default="random"
         What is given of a task when it is predicted, so that cross-validation asks for the same: readings at random,
         or the first ones in the order of the first input (forecasting), about half of them or as many as the number.
@@ -119,7 +121,8 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         environment first, and on twice as many for as long as there is time. Gradient training: runs are shortened, and
         in less than 10 seconds, which compiling takes, nothing is compared. A warning tells what was left out.
     n_devices : int, optional
-        Gradient training: devices that share it, by default all that JAX sees, in all processes.
+        Gradient training: devices that share it, by default all that JAX sees, in all processes. Hierarchical priors
+        are fitted on one, and more are an error without another parameter that asks for gradient training.
     progress : bool, optional
         Show a progress bar, by default if standard error is a terminal.
 
@@ -137,6 +140,8 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         of 1.
     dtype_ : str
         The training precision that was used.
+    likelihood_ : str
+        The likelihood that the prior was fitted with.
     alpha_path_ : Bunch
         What was compared to choose alpha; see also `transfer_report`.
     particles_, particle_weights_

@@ -137,7 +137,6 @@ class KnowsItsTasks:
         tests: list[TestTask] | None,
     ) -> None:
         """Set the fitted attributes that tell of the tasks: names and ranges of their inputs, and digests."""
-        vars(self).pop("feature_names_in_", None)  # of an earlier fit
         if features.names is not None:
             self.feature_names_in_ = np.array(features.names, dtype=object)
         self.covariates_, levels = features.categories.covariates, features.categories.levels

@@ -11,13 +11,16 @@ from metaprior.hierarchical.blocks import line, squared_distances
 from metaprior.hierarchical.features import FeatureNetwork
 from metaprior.hierarchical.layout import Layout
 from metaprior.hierarchical.modes import CommonCurve
-from metaprior.hierarchical.small_matrices import ROUNDING, log_sum_exp, stable_cholesky, triangular_inverses
+from metaprior.hierarchical.small_matrices import FLOPS, ROUNDING, invert_roots, log_sum_exp
 from metaprior.hierarchical.task_scales import TaskScales
 from metaprior.hierarchical.terms import Basis, add_noise, covariate_features, make_basis, rbf_between, whitening
 from metaprior.prediction.ensemble import Plain, Prediction
+from metaprior.prediction.mixtures import blocks
 from metaprior.tasks.scaling import Scaling
 
 UNKNOWN = 1e-9  # degrees of freedom per reading that are rounding
+MOST_NUMBERS, MIN_BLOCK = 2**24, 64  # of work arrays of a prediction, and queries that are worth a product of matrices
+WORK_ARRAYS = 4  # as large as a covariance of the context, beside those of all noises
 
 
 class Points(NamedTuple):
@@ -76,13 +79,16 @@ class HierarchicalPrior:
         context = self.describe(np.asarray(x, np.float64), mask.astype(np.float64))
         fixed, scaled = self.covariance(context, context)
         deviation = (np.asarray(y, np.float64) - context.features @ self.weights) * context.mask
-        pairs = zip(self._factors.tolist(), self.noise_variances.tolist(), strict=True)
-        covariances = ((fixed + factor**2 * scaled, noise) for factor, noise in pairs)
-        floor = ROUNDING * context.mask.sum(axis=1, keepdims=True)
-        root = np.stack([stable_cholesky(add_noise(each, context.mask, noise, floor)) for each, noise in covariances])
-        inverse = triangular_inverses(root)
+        inverse, floor = np.empty((self.n_components, *fixed.shape)), ROUNDING * context.mask.sum(axis=1, keepdims=True)
+        factors, noises = self._factors.tolist(), self.noise_variances.tolist()
+        for k, (factor, noise) in enumerate(zip(factors, noises, strict=True)):
+            np.multiply(scaled, factor**2, out=inverse[k])
+            inverse[k] += fixed
+            add_noise(inverse[k], context.mask, noise, floor)
+        del fixed, scaled  # of thousands of readings these take gigabytes
+        invert_roots(inverse)
         residual = (inverse @ deviation[..., None])[..., 0]
-        evidence = -0.5 * np.sum(residual**2, axis=-1) - np.log(np.diagonal(root, axis1=2, axis2=3)).sum(axis=-1)
+        evidence = np.log(np.diagonal(inverse, axis1=2, axis2=3)).sum(axis=-1) - 0.5 * np.sum(residual**2, axis=-1)
         log_weights = self.scales.log_weights[:, None] + evidence
         return Posterior(context, inverse, residual, log_weights - log_sum_exp(log_weights, axis=0))
 
@@ -97,19 +103,29 @@ class HierarchicalPrior:
 
     def marginals(self, posterior: Posterior, x: np.ndarray) -> Prediction:
         """Predict the latent function at standardized queries x (tasks, queries, d)."""
-        queries, solved, mean = self._predict(posterior, x)
-        fixed, scaled = self.variance(queries)
-        prior_variance = fixed + self._factors[:, None, None] ** 2 * scaled
-        variance = np.maximum(prior_variance - np.sum(solved**2, axis=2), ROUNDING * prior_variance)
-        return Prediction(mean, variance, self.noise_variances, posterior.log_weights)
+        n, moments = x.shape[1], np.empty((2, self.n_components, *x.shape[:2]))
+        for rows in blocks(n, max(MOST_NUMBERS // max(posterior.residual.size, 1), MIN_BLOCK)):
+            moments[..., rows] = self._moments(posterior, x[:, rows])
+        return Prediction(moments[0], moments[1], self.noise_variances, posterior.log_weights)
 
-    def joint(self, posterior: Posterior, x: np.ndarray) -> Prediction:
-        """Predict the latent function at standardized queries jointly: `variance` has covariance matrices."""
-        queries, solved, mean = self._predict(posterior, x)
-        fixed, scaled = self.covariance(queries, queries)
-        prior_covariance = fixed + self._factors[:, None, None, None] ** 2 * scaled
-        covariance = prior_covariance - np.swapaxes(solved, 2, 3) @ solved
-        return Prediction(mean, covariance, self.noise_variances, posterior.log_weights)
+    def weighted_covariance(self, posterior: Posterior, x: np.ndarray, shares: np.ndarray) -> np.ndarray:
+        """Return sum_k shares_k C_k of the latent function at standardized queries x (1, n, d) of one task, (n, n).
+
+        It is added up in place: C_k = fixed + f_k^2 scaled - S_k' S_k are as large as the result.
+        """
+        queries, total = self._queries(x), np.empty(2 * x.shape[1:2])
+        of_scaled = float(shares @ self._factors**2)
+        for rows in blocks(x.shape[1]):
+            fixed, scaled = self.covariance(Points(*(part[:, rows] for part in queries)), queries)
+            np.multiply(scaled[0], of_scaled, out=total[rows])
+            total[rows] += shares.sum() * fixed[0]
+        fixed, scaled = self.covariance(posterior.context, queries)
+        for k in np.flatnonzero(shares).tolist():
+            solved = posterior.inverse_root[k, 0] @ (fixed[0] + self._factors[k] ** 2 * scaled[0])
+            solved *= np.sqrt(shares[k])
+            for rows in blocks(x.shape[1]):
+                total[rows] -= solved[:, rows].T @ solved
+        return total
 
     def take(self, posteriors: Sequence[Posterior], places: np.ndarray) -> Posterior:
         """Join posteriors and pick tasks."""
@@ -127,6 +143,14 @@ class HierarchicalPrior:
     def float32_problem(self, largest_context: int, standardized: bool) -> str | None:
         """Return None: hierarchical priors always compute in double precision."""
         return None
+
+    def expected_seconds(self, sizes: np.ndarray, n_classes: np.ndarray | None = None) -> float:
+        """Return about how long it takes to condition on contexts of such sizes, one after the other."""
+        return self.n_components * float(np.sum(2.0 / 3.0 * sizes.astype(np.float64) ** 3)) / FLOPS
+
+    def expected_bytes(self, size: int) -> float:
+        """Return about how much memory it takes to condition on a context of such a size."""
+        return 8.0 * size**2 * (self.n_components + WORK_ARRAYS)
 
     @property
     def smooth_variance(self) -> float:
@@ -214,7 +238,8 @@ class HierarchicalPrior:
             return lines, scaled
         of_left = left.features @ self.weights_root
         of_right = of_left if right is left else right.features @ self.weights_root
-        return of_left @ np.swapaxes(of_right, 1, 2) + lines, scaled
+        lines += of_left @ np.swapaxes(of_right, 1, 2)
+        return lines, scaled
 
     def variance(self, points: Points) -> tuple[np.ndarray, np.ndarray]:
         """Return the diagonals of `covariance`, (tasks, n) each."""
@@ -239,17 +264,22 @@ class HierarchicalPrior:
     def _factors(self) -> np.ndarray:
         return np.ones(len(self.scales.factors)) if self.scales.noise_only else self.scales.factors
 
-    def _predict(self, posterior: Posterior, x: np.ndarray) -> tuple[Points, np.ndarray, np.ndarray]:
-        """Return the queries, L^-1 times their covariance with the context, and the posterior means."""
-        x = np.asarray(x, np.float64)
-        queries = self.describe(x, np.ones(x.shape[:2]))
+    def _queries(self, x: np.ndarray) -> Points:
+        return self.describe(np.asarray(x, np.float64), np.ones(x.shape[:2]))
+
+    def _moments(self, posterior: Posterior, x: np.ndarray) -> np.ndarray:
+        """Return posterior means and variances, (2, noises, tasks, queries)."""
+        queries = self._queries(x)
         fixed, scaled = self.covariance(posterior.context, queries)
         if self.scales.noise_only:
             solved = posterior.inverse_root @ (fixed + scaled)
         else:
             solved = posterior.inverse_root @ (fixed + self._factors[:, None, None, None] ** 2 * scaled)
         mean = queries.features @ self.weights + (posterior.residual[:, :, None, :] @ solved)[:, :, 0]
-        return queries, solved, mean
+        fixed, scaled = self.variance(queries)
+        prior_variance = fixed + self._factors[:, None, None] ** 2 * scaled
+        explained = np.sum(np.square(solved, out=solved), axis=2)
+        return np.stack([mean, np.maximum(prior_variance - explained, ROUNDING * prior_variance)])
 
 
 def from_far_to_near(x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> list[np.ndarray]:

@@ -8,12 +8,13 @@ import numpy as np
 
 from metaprior.hierarchical.class_probabilities import log_probabilities
 from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior, Points, from_far_to_near
+from metaprior.hierarchical.small_matrices import FLOPS
 from metaprior.hierarchical.softmax import Labels, find_modes, precision_roots
 from metaprior.prediction.ensemble import Plain
 from metaprior.tasks.scaling import Scaling
 
 MAX_COVARIANCE = 10  # classes up to which the covariance of their latent functions is used
-NEWTON_STEPS, FLOPS = 8, 1.6e10  # until a large context is conditioned on; operations per second of one core
+NEWTON_STEPS = 8  # until a large context is conditioned on
 MAX_WORK = 6.5e9  # of a step: 2,000 labels of two classes, 1,000 of five, 400 of a hundred
 FAR = 30.0  # standard deviations from which on inputs count by their logarithm
 

@@ -18,6 +18,8 @@ from metaprior.prediction.ensemble import Prediction
 from metaprior.prediction.responses import Response
 from metaprior.tasks.scaling import Scaling
 
+SITE_STEPS = 10  # until sites are found, about
+
 
 class ResponsePosterior(NamedTuple):
     """A prior conditioned on contexts, by Gaussian sites."""
@@ -126,16 +128,23 @@ class ResponsePrior:
     def marginals(self, posterior: ResponsePosterior, x: np.ndarray) -> Prediction:
         """Predict t at queries x (tasks, queries, d)."""
         inputs, offset = self.split(np.asarray(x, np.float64))
-        return self._in_units_of_t(self.process.marginals(posterior.process, inputs), offset)
-
-    def joint(self, posterior: ResponsePosterior, x: np.ndarray) -> Prediction:
-        """Predict t at queries jointly: `variance` has covariance matrices."""
-        inputs, offset = self.split(np.asarray(x, np.float64))
-        return self._in_units_of_t(self.process.joint(posterior.process, inputs), offset)
-
-    def _in_units_of_t(self, found: Prediction, offset: np.ndarray) -> Prediction:
-        own = self.process.scaling
+        found, own = self.process.marginals(posterior.process, inputs), self.process.scaling
         return Prediction(own.undo_mean(found.mean), own.undo_variance(found.variance), None, None, offset)
+
+    def weighted_covariance(self, posterior: ResponsePosterior, x: np.ndarray, shares: np.ndarray) -> np.ndarray:
+        """Return the covariance of t at queries x (1, n, d) of one task, times its share, (n, n)."""
+        inputs, _ = self.split(np.asarray(x, np.float64))
+        return self.process.weighted_covariance(
+            posterior.process, inputs, shares * float(self.process.scaling.y_std) ** 2
+        )
+
+    def expected_seconds(self, sizes: np.ndarray, n_classes: np.ndarray | None = None) -> float:
+        """Return about how long it takes to find the sites of contexts of such sizes, one after the other."""
+        return SITE_STEPS * self.process.expected_seconds(sizes)
+
+    def expected_bytes(self, size: int) -> float:
+        """Return about how much memory it takes to find the sites of a context of such a size."""
+        return self.process.expected_bytes(size)
 
     def take(self, posteriors: Sequence[ResponsePosterior], places: np.ndarray) -> ResponsePosterior:
         """Join posteriors and pick tasks."""

@@ -4,6 +4,8 @@ import numpy as np
 from scipy.linalg import lapack
 
 ROUNDING = float(np.finfo(np.float64).eps) ** (2 / 3)  # of a variance, below which differences are noise
+JITTERS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2)  # tried in turn, of the diagonal
+FLOPS = 1.6e10  # operations per second of one core, with large matrices
 BLAS_SIZE = 64  # from which one matrix at a time, with its zeros left out, is faster than all at once
 
 
@@ -26,12 +28,41 @@ def stable_cholesky(matrices: np.ndarray) -> np.ndarray:
 
 def _jittered_cholesky(matrix: np.ndarray) -> np.ndarray:
     diagonal = np.diagonal(matrix)
-    for jitter in (0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2):
+    for jitter in JITTERS:
         try:
             return np.linalg.cholesky(matrix + np.diag(jitter * diagonal))
         except np.linalg.LinAlgError:
             continue
     raise np.linalg.LinAlgError("a covariance is not positive definite")
+
+
+def invert_roots(matrices: np.ndarray) -> None:
+    """Overwrite symmetric matrices (..., n, n) with the inverses of their Cholesky factors: large ones have no copies.
+
+    As much is added to each diagonal as rounding makes necessary.
+    """
+    if matrices.shape[-1] < BLAS_SIZE:
+        matrices[...] = triangular_inverses(stable_cholesky(matrices))
+        return
+    for place in np.ndindex(matrices.shape[:-2]):
+        _invert_root(matrices[place])
+
+
+def _invert_root(matrix: np.ndarray) -> None:
+    diagonal, upper = np.diagonal(matrix).copy(), matrix.T  # LAPACK's order of memory, which it overwrites
+    for jitter in JITTERS:
+        _, failed = lapack.dpotrf(upper, lower=0, clean=0, overwrite_a=1)  # type: ignore[attr-defined]
+        if not failed:
+            break
+        # The other triangle is still that of the matrix.
+        kept = np.triu(matrix, 1)
+        matrix[...] = kept + kept.T
+        np.fill_diagonal(matrix, (1.0 + jitter) * diagonal)
+    else:
+        raise np.linalg.LinAlgError("a covariance is not positive definite")
+    lapack.dtrtri(upper, lower=0, overwrite_c=1)  # type: ignore[attr-defined]
+    for i, row in enumerate(matrix):
+        row[i + 1 :] = 0.0
 
 
 def triangular_inverse(factor: np.ndarray) -> np.ndarray:

@@ -30,7 +30,8 @@ N_BOOTSTRAP = 2000
 def plot_training(meta: Any, *, axes: Any = None) -> Any:
     """Plot the loss of every training step, the scores of validation tasks, and the step that was kept.
 
-    If predictions are averaged over several priors, it shows the one with the largest weight.
+    If predictions are averaged over several priors, it shows the one with the largest weight. Hierarchical priors, the
+    default, have no steps: of them it shows the weights of their families in predictions, from cross-validation.
 
     Parameters
     ----------
@@ -43,6 +44,8 @@ def plot_training(meta: Any, *, axes: Any = None) -> Any:
     """
     labeled = predicts_labels(meta)
     axes = resolve_axes(axes)
+    if meta.engine_ == "hierarchical":
+        return _draw_families(axes, meta)
     axes.set(xlabel="step", ylabel="loss")
     tidy(axes)
     steps = len(meta.loss_trace_)
@@ -129,6 +132,24 @@ def plot_calibration(meta: Any, test_tasks: Any, *, axes: Any = None) -> Any:
     axes = resolve_axes(axes, (5.2, 4.8))
     _draw_quantiles(axes, *predict_tasks(meta.model_, tasks))
     tidy(axes)
+    return axes
+
+
+def _draw_families(axes: Any, meta: Any) -> Any:
+    """Draw what the default chooses in place of training steps."""
+    tested = meta.transfer_report().score is not None
+    names = sorted(meta.family_weights_, key=lambda name: -meta.family_weights_[name])
+    weights, rows = [meta.family_weights_[name] for name in names], np.arange(len(names))
+    axes.barh(rows, weights, color=LINE, height=0.6)
+    for row, weight in enumerate(weights):
+        axes.text(weight + 0.01, row, f"{weight:.2f}", va="center", fontsize=9)
+    axes.set_yticks(rows, names)
+    axes.invert_yaxis()
+    axes.set(xlim=(0.0, 1.1), xlabel="weight in the averaged prediction", ylabel="family of hierarchical priors")
+    axes.set_xticks(np.linspace(0.0, 1.0, 6))
+    found = "by scores on held-out tasks" if tested else "untested: no tasks could be held out"
+    axes.set_title(f"Fitted without training steps, and averaged {found}", fontsize=10)
+    tidy(axes, "x")
     return axes
 
 

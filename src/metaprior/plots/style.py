@@ -8,6 +8,7 @@ import numpy as np
 
 from metaprior.checks import require_matplotlib
 from metaprior.prediction.mixtures import GaussianMixture
+from metaprior.prediction.response_mixtures import ResponseMixture
 from metaprior.printed import visible
 
 DPI = 120  # of image files
@@ -20,7 +21,7 @@ DIAGONAL = {"color": TRUTH, "linewidth": 1.0, "linestyle": "--", "zorder": 1.5}
 def plot_posterior(
     axes: Any,
     x: np.ndarray,
-    predictive: GaussianMixture,
+    predictive: "GaussianMixture | ResponseMixture",
     x_context: np.ndarray,
     y_context: np.ndarray,
     truth: np.ndarray | None = None,

@@ -9,9 +9,17 @@ from scipy.special import softmax
 
 from metaprior.checks import check_integer, draw_seed, warn_caller
 from metaprior.prediction.adapted_tasks import Adapted, AdaptedMany
-from metaprior.prediction.batches import Posteriors, check_precision, components, joint, predict_rows
+from metaprior.prediction.batches import (
+    Posteriors,
+    check_precision,
+    components,
+    marginals,
+    predict_rows,
+    weighted_covariance,
+)
 from metaprior.prediction.conformal import check_method, conformal_band
 from metaprior.prediction.ensemble import Ensemble, mixture
+from metaprior.prediction.large_contexts import check_covariances
 from metaprior.prediction.mixtures import JointMixture
 from metaprior.prediction.numpy_modules import write_module
 from metaprior.prediction.plausibility import warn_if_implausible
@@ -53,7 +61,7 @@ class _Regression(Adapted):
                     "return_cov is for readings with Gaussian noise. Pass latent=True for the covariance of the latent "
                     "function, or draw from the joint predictive distribution with sample."
                 )
-            mixtures = self._joint(X, latent)
+            mixtures = self._joint(X, latent, "covariance", "Predict in parts, or pass return_std=True.")
             means, covariances = [each.mean() for each in mixtures], [each.covariance() for each in mixtures]
             return self._entries(means), self._entries(covariances)
         if return_std:
@@ -177,16 +185,26 @@ class _Regression(Adapted):
             return tuple(queries.split(row) for row in rows)
         return self._entries(queries.split(rows))
 
-    def _joint(self, X: Any, latent: bool) -> list[JointMixture]:
-        """Return the joint predictive distribution of every task."""
-        queries, model, mixtures = self._queries(X), self._posteriors.model, []
+    def _joint(
+        self, X: Any, latent: bool, what: str = "joint distribution", advice: str = "Sample fewer inputs at once."
+    ) -> list[JointMixture]:
+        """Return the joint predictive distribution of every task, whose covariances are computed when asked for."""
+        queries, posteriors, mixtures = self._queries(X), self._posteriors, []
+        model = posteriors.model
+        sizes = queries.sizes.astype(float)
+        check_covariances(f"The {what} of {{:,}} inputs", sizes, posteriors.x.sizes, advice)
         for task, n in enumerate(queries.sizes.tolist()):
-            padded, _ = queries.pad(queries.starts[[task]], queries.sizes[[task]], self._posteriors.padded_size(n))
-            predicted = self._posteriors.evaluate(joint, np.array([task]), padded)
-            means, covariances, log_weights = mixture(model, predicted, latent)
+            padded, _ = queries.pad(queries.starts[[task]], queries.sizes[[task]], posteriors.padded_size(n))
+            predicted = posteriors.evaluate(marginals, np.array([task]), padded)
+            means, _, log_weights = mixture(model, predicted, latent)
             weights = model.component_weights if log_weights.ndim == 1 else softmax(log_weights[:, 0])
             observe = None if latent else _observe(model)
-            mixtures.append(JointMixture(means[:, 0, :n], covariances[:, 0, :n, :n], weights, observe))
+
+            def covariance_of(shares: np.ndarray, task: int = task, x: np.ndarray = padded, n: int = n) -> np.ndarray:
+                found = weighted_covariance(posteriors, task, x, shares, latent)
+                return found if len(found) == n else found[:n, :n].copy()
+
+            mixtures.append(JointMixture(means[:, 0, :n], covariance_of, weights, observe))
         return mixtures
 
 

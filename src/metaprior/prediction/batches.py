@@ -5,6 +5,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -13,7 +14,8 @@ from sklearn.exceptions import ConvergenceWarning
 from metaprior.checks import check_choice
 from metaprior.memory import in_chunks
 from metaprior.prediction.ensemble import Ensemble, Member, NumberMember, Prediction, mixture
-from metaprior.prediction.large_contexts import limit_labels, warn_if_slow
+from metaprior.prediction.large_contexts import ADVICE, check_memory, limit_labels, warn_if_slow
+from metaprior.prediction.mixtures import blocks
 from metaprior.tasks.padding import Ragged, group_by_size, padded_size
 from metaprior.tasks.types import TestTask
 
@@ -78,6 +80,7 @@ class Posteriors:
         self, queries: Ragged, values: Callable[[np.ndarray, np.ndarray], np.ndarray]
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield places among all query rows, and `values(tasks, x)`, (..., tasks, queries), there as (..., rows)."""
+        check_memory(self.model, int(np.max(self._size[queries.sizes > 0], initial=0)))
         for tasks, offset, size, at_once in self._batches(queries):
 
             def run(part: np.ndarray, at_once: int, offset: int = offset, size: int = size) -> tuple[Any, Any]:
@@ -89,7 +92,7 @@ class Posteriors:
                 value = values(filled, x)
                 return places.ravel()[every], value.reshape(*value.shape[:-2], -1)[..., every]
 
-            yield from in_chunks(run, tasks, at_once, "new tasks", "Adapt to fewer context points, or in float32.")
+            yield from in_chunks(run, tasks, at_once, "new tasks", ADVICE)
 
     def evaluate(self, predict: Predict, tasks: np.ndarray, x: np.ndarray) -> list[Any]:
         """Return `predict(member, posterior, scaled x)` of every member, for x (tasks, queries, d)."""
@@ -100,7 +103,16 @@ class Posteriors:
             )
             return predict(member, posterior, scaled)
 
-        return self._each(of_member, self._posteriors(tasks), len(tasks))
+        if not self._is_large(int(self._size[tasks[0]])):
+            return self._each(of_member, self._posteriors(tasks), len(tasks))
+        self._announce(tasks)
+        found = []
+        for member, context in zip(self.model.members, self._scaled, strict=True):  # of which one fits into memory
+            posterior = self._conditioned(tasks, member, context)
+            self._warn_unconverged(tasks, [posterior])
+            found.append(of_member(member, posterior))
+            del posterior
+        return found
 
     def latent_distances(self, tasks: np.ndarray) -> np.ndarray:
         """Return those of all members, see `Member`, (2, components, tasks)."""
@@ -130,19 +142,8 @@ class Posteriors:
         return [member.take(list(own), places) for member, own in zip(self.model.members, by_member, strict=True)]
 
     def _condition(self, tasks: np.ndarray) -> list[Any]:
-        if self.n_classes is not None and not self._told:
-            self._told = True
-            warn_if_slow(self.model, self.x.sizes, self.n_classes)
-
-        def of_member(member: Any, context: tuple[Ragged, Ragged]) -> Any:
-            x, y = context
-            padded, places = x.pad(x.starts[tasks], x.sizes[tasks], int(self._size[tasks[0]]))
-            given = self._cast(padded), self._cast(y.rows[places]), places >= 0
-            if self.n_classes is None:
-                return member.condition(*given)
-            return member.condition_labels(*given, self.n_classes[tasks])
-
-        posteriors = self._each(of_member, self._scaled, len(tasks))
+        self._announce(tasks)
+        posteriors = self._each(partial(self._conditioned, tasks), self._scaled, len(tasks))
         self._warn_unconverged(tasks, posteriors)
         n_bytes = _n_bytes(posteriors)
         with _keeping:
@@ -151,6 +152,27 @@ class Posteriors:
                 self._kept.append((tasks, posteriors))
                 self._chunk[tasks] = len(self._kept) - 1
         return posteriors
+
+    def _conditioned(self, tasks: np.ndarray, member: Any, context: tuple[Ragged, Ragged]) -> Any:
+        """Return the posterior of a member."""
+        x, y = context
+        padded, places = x.pad(x.starts[tasks], x.sizes[tasks], int(self._size[tasks[0]]))
+        given = self._cast(padded), self._cast(y.rows[places]), places >= 0
+        if self.n_classes is None:
+            return member.condition(*given)
+        return member.condition_labels(*given, self.n_classes[tasks])
+
+    def _announce(self, tasks: np.ndarray) -> None:
+        """Raise if contexts do not fit into memory; warn, once, if all of them together take long."""
+        check_memory(self.model, int(self._size[tasks].max()))
+        if not self._told:
+            self._told = True
+            warn_if_slow(self.model, self.x.sizes, self.n_classes)
+
+    def _is_large(self, context_size: int) -> bool:
+        """Return whether a posterior of one task is too large to be kept."""
+        n_components = sum(member.n_components for member in self.model.members)
+        return not self._compiled and self.n_classes is None and 8.0 * n_components * context_size**2 > KEPT_BYTES
 
     def _warn_unconverged(self, tasks: np.ndarray, posteriors: list[Any]) -> None:
         """Warn, once, if Laplace's approximation missed the mode of a task under some particle."""
@@ -182,7 +204,8 @@ class Posteriors:
         kinds = self._size if self.n_classes is None else self._size + 1j * self.n_classes
         for kind in np.unique(kinds).tolist():
             of_size, context_size = np.flatnonzero((kinds == kind) & (queries.sizes > 0)), int(kind.real)
-            for size, chosen in self._group(np.minimum(queries.sizes[of_size], MAX_QUERIES), context_size):
+            most = max(MAX_QUERIES, context_size) if self._is_large(context_size) else MAX_QUERIES
+            for size, chosen in self._group(np.minimum(queries.sizes[of_size], most), context_size):
                 tasks = of_size[chosen]
                 at_once = min(self._chunk_size(size, context_size), padded_size(len(tasks)))
                 for offset in range(0, int(queries.sizes[tasks].max()), size):
@@ -276,9 +299,28 @@ def marginals(member: NumberMember, posterior: Any, x: np.ndarray) -> Prediction
     return member.marginals(posterior, x)
 
 
-def joint(member: NumberMember, posterior: Any, x: np.ndarray) -> Prediction:
-    """Return the member's joint prediction of the queries of a task."""
-    return member.joint(posterior, x)
+def weighted_covariance(
+    posteriors: Posteriors, task: int, x: np.ndarray, shares: np.ndarray, latent: bool
+) -> np.ndarray:
+    """Return sum_k shares_k C_k of all components at x (1, n, d) of one task in the units of y, one (n, n) array."""
+    model, place = posteriors.model, 0
+    total = np.zeros(2 * x.shape[1:2])
+
+    def add(member: NumberMember, posterior: Any, scaled: np.ndarray) -> None:
+        nonlocal place
+        own, place = shares[place : place + member.n_components], place + member.n_components
+        if not own.any():
+            return
+        unit = float(model.spread**2 * (1.0 if model.response is not None else member.scaling.y_std**2))
+        covariance = member.weighted_covariance(posterior, scaled, unit * own)
+        for rows in blocks(len(total)):
+            total[rows] += covariance[rows]
+        if not latent and model.response is None:
+            noise = member.marginals(posterior, scaled[:, :1]).noise
+            np.fill_diagonal(total, total.diagonal() + unit * float(own @ noise))
+
+    posteriors.evaluate(add, np.array([task]), x)
+    return total
 
 
 def check_precision(dtype: str, model: Ensemble, contexts: Ragged, standardized: bool = True) -> None:

@@ -10,7 +10,6 @@ from metaprior.checks import counted
 from metaprior.prediction.mixtures import GaussianMixture, stretch
 from metaprior.prediction.response_mixtures import ResponseMixture
 from metaprior.prediction.responses import Response
-from metaprior.tasks.outcome_rules import LIKELIHOODS
 from metaprior.tasks.scaling import Scaling
 
 
@@ -18,7 +17,7 @@ class Prediction(NamedTuple):
     """Gaussian components of the latent function, in scaled units."""
 
     mean: np.ndarray  # (components, tasks, queries)
-    variance: np.ndarray  # the same, or (components, tasks, queries, queries): covariances of a joint prediction
+    variance: np.ndarray  # the same
     noise: np.ndarray | None = None  # (components,): variance of the noise; None for labels and other responses
     log_weights: np.ndarray | None = None  # (components, tasks), normalized over components; None: equal weights
     offset: np.ndarray | None = None  # (tasks, queries) of a response: log exposure, which is not in the mean yet
@@ -86,8 +85,8 @@ class NumberMember(Member, Protocol):
         """Predict x (tasks, queries, input_dim), each query on its own."""
         ...
 
-    def joint(self, posterior: Any, x: np.ndarray) -> Prediction:
-        """Predict x (tasks, queries, input_dim), with covariances among the queries of a task."""
+    def weighted_covariance(self, posterior: Any, x: np.ndarray, shares: np.ndarray) -> np.ndarray:
+        """Return sum_k shares_k C_k, (n, n), of the components' covariances at x (1, n, input_dim) of one task."""
         ...
 
 
@@ -178,28 +177,27 @@ class Ensemble(NamedTuple):
 
 def predicts_labels(meta: Any) -> bool:
     """Return whether a fitted estimator predicts labels; raise if `meta` is not a fitted estimator."""
-    if getattr(meta, "likelihood", None) not in (*LIKELIHOODS, "bernoulli"):
+    if not hasattr(type(meta), "likelihood_"):
         raise ValueError(f"meta must be a fitted MetaGPRegressor or MetaGPClassifier; got {type(meta).__name__}.")
     check_is_fitted(meta, "model_")
-    return meta.likelihood == "bernoulli"
+    return meta.likelihood_ == "bernoulli"
 
 
 def observations(prediction: Prediction, scaling: Scaling, latent: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and (co)variance of new observations, or of the latent function, in the units of y."""
+    """Return mean and variance of new observations, or of the latent function, in the units of y."""
     mean, variance = prediction.mean, prediction.variance
     if prediction.offset is not None:  # what is observed of t is added later, by `Ensemble.predictive`
         return (mean if latent else mean + prediction.offset), variance
     if not latent:
         assert prediction.noise is not None  # labels have probabilities, not noise
-        noise = prediction.noise.reshape(-1, *(1,) * (variance.ndim - 1))
-        variance = variance + (noise * np.eye(mean.shape[-1]) if variance.ndim > mean.ndim else noise)
+        variance = variance + prediction.noise.reshape(-1, *(1,) * (variance.ndim - 1))
     return scaling.undo_mean(mean), scaling.undo_variance(variance)
 
 
 def mixture(
     model: Ensemble, predictions: Sequence[Prediction], latent: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Average the members' predictions: means, (co)variances and log weights of all components, in the units of y."""
+    """Average the members' predictions: means, variances and log weights of all components, in the units of y."""
     pairs = zip(predictions, model.members, strict=True)
     parts = [observations(prediction, member.scaling, latent) for prediction, member in pairs]
     means, variances = parts[0] if len(parts) == 1 else (np.concatenate(part) for part in zip(*parts, strict=True))

@@ -1,13 +1,18 @@
-"""Contexts of thousands of labels: conditioned on some of them, and users told so; many large ones announced."""
+"""Contexts of thousands of labels: conditioned on some of them, and users told so.
+
+Large contexts, of readings too, are announced if they take minutes, and refused if they do not fit into memory.
+"""
 
 import numpy as np
 
 from metaprior.checks import counted, warn_caller
+from metaprior.memory import check_available
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.tasks.padding import Ragged
 from metaprior.tasks.thinning import typical_labels
 
-LARGE, SLOW = 500, 60.0  # labels of a task that count, and seconds from which on users are told what to expect
+LARGE, SLOW = 500, 60.0  # readings of a task that count, and seconds from which on users are told what to expect
+ADVICE = "Adapt to a part of the readings, such as every tenth: adapt(X[::10], y[::10])."
 
 
 def limit_labels(model: Ensemble, x: Ragged, y: Ragged, n_classes: np.ndarray) -> tuple[Ragged, Ragged]:
@@ -46,15 +51,29 @@ def _warn_if_thinned(given: np.ndarray, used: np.ndarray, most: np.ndarray) -> N
     )
 
 
-def warn_if_slow(model: Ensemble, sizes: np.ndarray, n_classes: np.ndarray) -> None:
-    """Warn before many large contexts: the work grows with the cube of their labels."""
-    large = sizes >= LARGE
-    given = sizes[large], n_classes[large]
+def warn_if_slow(model: Ensemble, sizes: np.ndarray, n_classes: np.ndarray | None) -> None:
+    """Warn before many large contexts: the work grows with the cube of their readings, or labels of some classes."""
+    large, what = sizes >= LARGE, "reading" if n_classes is None else "label"
+    given = sizes[large], None if n_classes is None else n_classes[large]
     costs = (m.expected_seconds(*given) for m in model.members if hasattr(m, "expected_seconds"))  # type: ignore[attr-defined]
     seconds = sum(costs)
     if seconds > SLOW:
-        contexts = f"{counted(int(large.sum()), 'context')} of up to {counted(int(given[0].max()), 'label')}"
+        contexts = f"{counted(int(large.sum()), 'context')} of up to {counted(int(given[0].max()), what)}"
         warn_caller(
             f"{contexts} will take about {counted(round(seconds / 60.0), 'minute')} on one core: the work grows with "
-            f"the cube of the labels of a task. Adapt to fewer than {LARGE} labels of each to save time."
+            f"the cube of the {what}s of a task. Adapt to fewer than {LARGE} {what}s of each to save time."
         )
+
+
+def check_memory(model: Ensemble, size: int) -> None:
+    """Raise if a context of so many readings does not fit into memory."""
+    if size < LARGE:
+        return
+    needed = max((m.expected_bytes(size) for m in model.members if hasattr(m, "expected_bytes")), default=0.0)  # type: ignore[attr-defined]
+    check_available(f"A context of {size:,} readings", needed, ADVICE)
+
+
+def check_covariances(what: str, queries: np.ndarray, contexts: np.ndarray, advice: str) -> None:
+    """Raise if covariances at so many inputs of tasks do not fit into memory; `what` has a place for their number."""
+    n_bytes = 8.0 * (queries @ queries + np.max(2.0 * queries**2 + 4.0 * queries * contexts, initial=0.0))
+    check_available(what.format(int(queries.sum())), float(n_bytes), advice)

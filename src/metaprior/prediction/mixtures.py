@@ -3,7 +3,7 @@
 Particle k predicts N(m_k, v_k) at a point; averaged with weights w_k: p(y) = Σ_k w_k N(y; m_k, v_k).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ from scipy.special import logsumexp, ndtr, ndtri
 from metaprior.checks import counted, is_number
 
 VARIANCE_FLOOR = 1e-30  # of the largest variance: a known value becomes a Gaussian too narrow to matter
+BLOCK = 256  # rows of a covariance
 QUANTILE_TOLERANCE = 1e-12  # in units of the local scale dy/dz, where z is the normal score of the cdf
 QUANTILE_MAXIMUM_ITERATIONS = 500  # usually 5; gaps between narrow components need up to about 100
 
@@ -159,7 +160,7 @@ class JointMixture(NamedTuple):
     """A mixture of joint Gaussians over points: Σ_k w_k N(y; m_k, C_k)."""
 
     means: np.ndarray  # (components, points)
-    covariances: np.ndarray  # (components, points, points)
+    covariance_of: Callable[[np.ndarray], np.ndarray]  # shares (components,) -> a new array Σ_k shares_k C_k
     weights: np.ndarray  # (components,), of sum one
     observe: "Callable[[np.ndarray, np.ndarray, np.random.Generator], np.ndarray] | None" = None  # see `sample`
 
@@ -170,8 +171,10 @@ class JointMixture(NamedTuple):
     def covariance(self) -> np.ndarray:
         """Return Σ_k w_k (C_k + (m_k − E[y])(m_k − E[y])ᵀ), by the law of total covariance."""
         deviations = self.means - self.mean()
-        within = np.tensordot(self.weights, self.covariances, axes=1)
-        return within + (self.weights[:, None] * deviations).T @ deviations
+        covariance = self.covariance_of(self.weights)
+        for rows in blocks(len(covariance)):
+            covariance[rows] += (self.weights[:, None] * deviations[:, rows]).T @ deviations
+        return covariance
 
     def sample(self, n_samples: int, rng: np.random.Generator) -> np.ndarray:
         """Draw (n_samples, points): k ~ w, then m_k + V_k Λ_k^½ ε with C_k = V_k Λ_k V_kᵀ.
@@ -179,16 +182,18 @@ class JointMixture(NamedTuple):
         What is observed of these draws, and of the components that they are from, is up to `observe`, if given.
         """
         drawn = rng.choice(self.weights.size, size=n_samples, p=self.weights)
-        chosen, group, counts = np.unique(drawn, return_inverse=True, return_counts=True)
-        # A singular covariance has eigenvalues a little below zero: clipped here, where Cholesky would fail.
-        eigenvalues, vectors = np.linalg.eigh(self.covariances[chosen])
-        factors = vectors * np.sqrt(np.maximum(eigenvalues, 0.0))[:, None, :]
-        # Draws of one component share its factor, as one product in a block padded to the largest count.
-        place = np.argsort(np.argsort(group, kind="stable")) - (np.cumsum(counts) - counts)[group]
-        noise = np.zeros((chosen.size, counts.max(initial=0), self.means.shape[1]))
-        noise[group, place] = rng.standard_normal((n_samples, self.means.shape[1]))
-        samples = self.means[drawn] + (noise @ np.swapaxes(factors, 1, 2))[group, place]
+        samples = rng.standard_normal((n_samples, self.means.shape[1]))
+        for k in np.unique(drawn).tolist():  # one after another: each has a covariance of its own
+            # A singular covariance has eigenvalues a little below zero: clipped here, where Cholesky would fail.
+            eigenvalues, vectors = np.linalg.eigh(self.covariance_of(np.arange(self.weights.size) == k))
+            vectors *= np.sqrt(np.maximum(eigenvalues, 0.0))
+            samples[drawn == k] = self.means[k] + samples[drawn == k] @ vectors.T
         return samples if self.observe is None else self.observe(samples, drawn, rng)
+
+
+def blocks(n: int, size: int = BLOCK) -> Iterator[slice]:
+    """Yield slices of up to `size` of n rows: work on a large matrix that way needs little memory beside it."""
+    return (slice(first, min(first + size, n)) for first in range(0, n, size))
 
 
 def as_levels(probability: Any) -> np.ndarray:

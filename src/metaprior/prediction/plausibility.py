@@ -27,6 +27,7 @@ from metaprior.tasks.task_digests import row_hashes
 MAX_ERROR = 7.0  # standard deviations of a reading
 MAX_GAP = 20.0  # times the noise, between readings at one input
 STRETCH, MAX_JOINT = 1.5, 3.0  # times the standard deviation; normal score of the distance of a context
+MAX_TESTED = 1000  # readings of a context
 
 
 class ImplausibleContextWarning(UserWarning):
@@ -113,14 +114,16 @@ def context_errors(posteriors: Posteriors) -> ContextErrors:
 def _joint(posteriors: Posteriors) -> tuple[np.ndarray, np.ndarray]:
     """Return the normal score of the distance of every latent function from the prior's, and the distance itself.
 
-    Priors trained by gradients tell no distances: theirs are not large.
+    Priors trained by gradients tell no distances: theirs are not large. Nor are those of large contexts, whose own
+    readings outweigh the prior.
     """
     sizes, model = posteriors.x.sizes, posteriors.model
     joint, distance = np.full(len(sizes), -np.inf), np.zeros(len(sizes))
     if not all(hasattr(member, "latent_distances") for member in model.members):
         return joint, distance
-    given = np.flatnonzero(sizes)
-    first = Ragged.of_rows(posteriors.x.rows[posteriors.x.starts[given]], (sizes > 0).astype(np.int64))
+    tested = (sizes > 0) & (sizes <= MAX_TESTED)
+    given = np.flatnonzero(tested)
+    first = Ragged.of_rows(posteriors.x.rows[posteriors.x.starts[given]], tested.astype(np.int64))
 
     def values(tasks: np.ndarray, _: np.ndarray) -> np.ndarray:
         squares, degrees = posteriors.latent_distances(tasks)

@@ -15,6 +15,7 @@ from metaprior.gp.parameters import merge
 from metaprior.gp.prior import GPPrior
 from metaprior.meta import adaptation
 from metaprior.prediction.ensemble import Ensemble, Prediction
+from metaprior.prediction.mixtures import blocks
 from metaprior.tasks.scaling import Scaling
 
 CONVOLUTION_WIDTH = 8  # numbers that an encoder computes per input
@@ -72,11 +73,22 @@ class Model(NamedTuple):
         with jax.enable_x64(True):
             return _as_numpy(marginals(self.particles, self.rest, posterior, x))
 
-    def joint(self, posterior: Posterior, x: np.ndarray) -> Prediction:
-        """Predict x (tasks, queries, input_dim), with covariances among the queries of a task."""
+    def weighted_covariance(self, posterior: Posterior, x: np.ndarray, shares: np.ndarray) -> np.ndarray:
+        """Return the covariances of all particles at queries x (1, n, d), each times its share, added up: (n, n)."""
         check_not_forked()
+        total = np.zeros(2 * x.shape[1:2])
         with jax.enable_x64(True):
-            return _as_numpy(joint(self.particles, self.rest, posterior, x))
+            for k in np.flatnonzero(shares).tolist():  # all particles at once would take as many times the memory
+                particle, own = jax.tree.map(lambda leaf, k=k: leaf[k : k + 1], (self.particles, posterior))
+                found = np.asarray(joint(particle, self.rest, own, x).variance)
+                for rows in blocks(len(total)):
+                    total[rows] += shares[k] * found[0, 0, rows]
+                del found
+        return total
+
+    def expected_bytes(self, size: int) -> float:
+        """Return about how much memory it takes to condition on a context of such a size."""
+        return 8.0 * size**2 * 2 * self.n_components
 
     def class_log_probabilities(self, posterior: Posterior, x: np.ndarray) -> np.ndarray:
         """Return the log probabilities of the two labels of x (tasks, queries, input_dim), (2, tasks, queries)."""

@@ -90,6 +90,7 @@ def score_candidates(
     candidates: Sequence[Candidate],
     options: TrainingOptions,
     deadline: float | None = None,
+    what: str = "settings",
 ) -> bool:
     """Train and score candidates on every data set, all runs in one program, and return whether there was time for it.
 
@@ -109,7 +110,7 @@ def score_candidates(
         deadline = None
     options = options._replace(n_steps=first.n_steps if first.n_steps is not None else options.n_steps)
     method = search_method(candidates[0].settings.method)
-    description = f"cross-validating {len(candidates)} settings"
+    description = f"comparing {what}"
     results = train_runs(
         [run.run for run in flat], method, options, description=description, deadline=deadline, check_divergence=False
     )

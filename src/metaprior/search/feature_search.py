@@ -1,5 +1,6 @@
 """The family of learned features joins the search where tasks are many and inputs several."""
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -12,7 +13,9 @@ from metaprior.search.averaging import averaging_weights
 from metaprior.search.covariate_search import best_covariates
 from metaprior.search.family_search import FamilySearch, Scored, training_tasks
 from metaprior.search.held_out import PER_TASK, HeldOut, gather
+from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.thinning import thin_task
+from metaprior.tasks.types import Task
 
 MIN_TASKS, MIN_INPUTS = 50, 2  # from which features are tried
 N_PARTS = 3  # in which the held-out tasks are left out: a network is fitted anew without each
@@ -21,16 +24,18 @@ N_THREADS = 2
 HOPELESS = 0.05  # weight in the average on the first part, below which the rest is not tried
 
 
+def may_be_learned(environments: Sequence[Sequence[Task]], kinds: ColumnKinds | None) -> bool:
+    """Return whether inputs that are no covariates, and tasks of all environments, are enough to learn features."""
+    n_inputs = next(task.x.shape[1] for tasks in environments for task in tasks)
+    n_varying = n_inputs - (0 if kinds is None else len(kinds.covariates))
+    return n_varying >= MIN_INPUTS and sum(map(len, environments)) >= MIN_TASKS
+
+
 def are_worth_trying(search: FamilySearch) -> bool:
-    """Return whether tasks and inputs are enough to learn features from."""
-    option = search.options[_best_option(search)]
-    n_tasks = sum(len(tasks) for tasks, w in zip(search.environments, option.weights, strict=True) if w > 0)
-    return n_tasks >= MIN_TASKS and n_varying_inputs(search) >= MIN_INPUTS
-
-
-def n_varying_inputs(search: FamilySearch) -> int:
-    """Return the number of inputs that are no covariates."""
-    return search.tasks[0].x.shape[1] - (0 if search.kinds is None else len(search.kinds.covariates))
+    """Return whether the tasks that count at the best environment weights are enough."""
+    weights = search.options[_best_option(search)].weights
+    used = [tasks for tasks, weight in zip(search.environments, weights, strict=True) if weight > 0]
+    return may_be_learned(used, search.kinds)
 
 
 def add_features(search: FamilySearch) -> None:

@@ -30,6 +30,7 @@ PRIOR_STD_FACTORS = (0.5, 2.0)  # besides 1
 FAMILY_DISCOUNTS = (0.1, 1.0)  # at which families of priors are compared
 FAMILY_TASKS, FAMILY_ERRORS = 10, 2.0  # target tasks and standard errors needed to prefer another family to the first
 STEPS_DIVISOR = 4  # a run of the search takes a quarter of the steps
+WEIGHTS = "environment weights"
 
 
 class SearchOptions(NamedTuple):
@@ -57,7 +58,7 @@ def choose(
     counts = [len(tasks) for tasks in environments]
     n_steps = search.training.n_steps
     family, validation = 0, None
-    if len(families) > 1 and counts[target] >= FAMILY_TASKS and n_steps > 0:
+    if _compares_families(counts[target], families, n_steps):
         family, validation = _choose_family(environments, target, options, families, search)
     settings = families[family]
     if len(options) == 1 and not (auto.temperature or auto.prior_std):
@@ -65,18 +66,40 @@ def choose(
     if counts[target] < 2 or n_steps == 0:
         return family, untested(counts, target, options, settings, auto, DISCOUNTS_UNTRIED if n_steps > 0 else (1.0,))
     candidates = [Candidate(weights, settings) for weights in options]
-    if validation is None or not score_candidates([validation], candidates, search.training, search.deadline):
+    if validation is None or not score_candidates([validation], candidates, search.training, search.deadline, WEIGHTS):
         # Nothing to reuse, or no time to train all candidates for as many steps: then all take fewer.
         validation = _cross_validation(environments, target, settings, search)
-        score_candidates([validation], candidates, search.training, search.deadline)
+        score_candidates([validation], candidates, search.training, search.deadline, WEIGHTS)
     if auto.weights and len(options) > 1:
         candidates += _compare_sources(validation, candidates, counts, search)
     if auto.temperature or auto.prior_std:
         best = candidates[int(choice_of(validation, candidates).weights.argmax())]
         varied = _variations(best, auto)
-        if score_candidates([validation], varied, search.training, search.deadline):
+        if score_candidates([validation], varied, search.training, search.deadline, "variations"):
             candidates += varied
     return family, choice_of(validation, candidates)
+
+
+def n_phases(
+    counts: Sequence[int],
+    target: int,
+    options: Sequence[Weights],
+    families: Sequence[Settings],
+    auto: AutoSettings,
+    n_steps: int,
+) -> int:
+    """Return how many phases `choose` has, at most: without helpful sources none are combined."""
+    n_first = int(_compares_families(counts[target], families, n_steps))
+    varied = auto.temperature or auto.prior_std
+    if (len(options) == 1 and not varied) or counts[target] < 2 or n_steps == 0:
+        return n_first
+    sources = auto.weights and len(options) > 1 and bool(single_source_weights(counts, target))
+    weights = len(options) > 1 or not n_first  # the only option has been scored with the families
+    return n_first + weights + 2 * sources + varied
+
+
+def _compares_families(n_target: int, families: Sequence[Settings], n_steps: int) -> bool:
+    return len(families) > 1 and n_target >= FAMILY_TASKS and n_steps > 0
 
 
 def untested(
@@ -138,7 +161,7 @@ def _choose_family(
             deadline = now + (deadline - now) / (len(families) - i + 1)
         validation = _cross_validation(environments, target, settings, search)
         candidates = [Candidate(weights, settings) for weights in options]
-        score_candidates([validation], candidates, search.training, deadline)
+        score_candidates([validation], candidates, search.training, deadline, "kernels")
         of_task = validation.scores(candidates)
         scores.append(of_task[int(np.argmax(of_task.mean(axis=1)))])
         validations.append(validation)
@@ -159,13 +182,13 @@ def _compare_sources(
     first, tried = known[0], [candidate.weights for candidate in known]
     sources = single_source_weights(counts, validation.target)
     single = [Candidate(weights, first.settings) for _, _, weights in sources]
-    if not sources or not score_candidates([validation], single, search.training, search.deadline):
+    if not sources or not score_candidates([validation], single, search.training, search.deadline, "single sources"):
         return []
     of_target, *means = validation.scores([first, *single]).mean(axis=1).tolist()
     scores = [(source, discount, score) for (source, discount, _), score in zip(sources, means, strict=True)]
     several = combined_source_weights(counts, validation.target, of_target, scores)
     combined = [Candidate(weights, first.settings, from_scores=True) for weights in several if weights not in tried]
-    if combined and not score_candidates([validation], combined, search.training, search.deadline):
+    if combined and not score_candidates([validation], combined, search.training, search.deadline, "combined sources"):
         combined = []
     return [*single, *combined]
 

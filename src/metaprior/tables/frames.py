@@ -1,18 +1,19 @@
 """From tables to tasks, and from tables to predictions: for many tasks at once."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from metaprior.checks import Argument, Message, is_number
+from metaprior.checks import Argument, Message, counted, is_number, warn_caller
 from metaprior.prediction.batches import Posteriors, predict_rows
 from metaprior.prediction.conformal import check_method, conformal_band
 from metaprior.prediction.ensemble import predicts_labels
 from metaprior.prediction.plausibility import warn_if_implausible
 from metaprior.prediction.response_mixtures import outcomes_of
-from metaprior.tables.columns import Columns, as_columns, in_fitted_order, output_names
+from metaprior.tables.columns import Columns, TableWarning, as_columns, as_text, in_fitted_order, output_names
 from metaprior.tables.contexts import Context, match_contexts
 from metaprior.tables.covariate_columns import (
     group_with_covariates,
@@ -23,6 +24,7 @@ from metaprior.tables.covariate_columns import (
 from metaprior.tables.csv_files import Source, as_table
 from metaprior.tables.grouping import TaskTable, group_rows
 from metaprior.tables.label_columns import known_columns, label_columns
+from metaprior.tables.reading import as_frame, names_of
 from metaprior.tables.several_outputs import are_mentioned, group_outputs, side_by_side
 from metaprior.tasks.context_rules import as_context_rule, check_order, split_once, warn_if_behind
 from metaprior.tasks.input_columns import Features
@@ -32,6 +34,7 @@ from metaprior.tasks.types import Task, TestTask, as_inputs
 if TYPE_CHECKING:
     import pandas as pd
 
+MAX_NAMED = 4  # environments in a warning
 OF_NUMBERS = ("mean", "std", "lower", "upper")  # columns of predicted numbers
 
 
@@ -234,6 +237,7 @@ def predict_tables(
     _check_free(known_columns(meta.classes_) if is_labeled else OF_NUMBERS, wanted)
     query, context = as_table(query), as_table(context)
     queries = group_with_covariates(query, wanted, name="query", fill_covariates=True)
+    _warn_if_elsewhere(meta, (context, query), columns)
     if drops.get("sparse_y") and not from_prior:  # tasks may have no reading of this output
         from_prior = are_mentioned(queries.names, context, wanted)
     found = match_contexts(meta, context, queries, columns, from_prior, drops)
@@ -252,6 +256,25 @@ def predict_tables(
     features.warn_outside(x)
     outside = features.outside(x).any(axis=1)
     return TablePrediction(queries.frame.assign(**predicted, extrapolates=outside), queries, contexts)
+
+
+def _warn_if_elsewhere(meta: Any, tables: tuple[Any, Any], columns: Columns) -> None:
+    """Warn about tasks of environments that the prior was not fitted to predict in, where a table tells.
+
+    Priors fitted by the command line know the column of the environment.
+    """
+    column, target = (meta.training_.get("columns") or {}).get("environment"), str(meta.training_["target"])
+    if column is None or not columns.task:
+        return
+    found: dict[tuple[str, ...], str] = {}
+    for table in tables:
+        if table is not None and {column, *columns.task} <= set(names_of(table)):
+            rows = as_frame(table, Columns((*columns.task, column), (), None), "table").drop_duplicates().dropna()
+            cells = zip(*(rows[name] for name in (*columns.task, column)), strict=True)
+            found |= {tuple(map(as_text, names)): as_text(place) for *names, place in cells}
+    if others := environments_in_words(list(found.values()), target):
+        words = f"{others} are predicted with the prior of {target!r}, which the others only helped to learn."
+        warn_caller(words[:1].upper() + words[1:], TableWarning)
 
 
 def _as_frames(task: Task, columns: Columns, table: TaskTable) -> tuple[Any, np.ndarray]:
@@ -286,6 +309,8 @@ def split_table(
     check_order(rule, features)
     tests, names, skipped = [], [], []
     places = table.environments or [environment] * len(table.names)
+    if others := environments_in_words(places, environment):
+        warn_caller(f"Left out {others}: only tasks of {environment!r} are evaluated.", TableWarning)
     for name, place, of_task in zip(table.names, places, table.tasks, strict=True):
         if place != environment:
             continue
@@ -295,6 +320,16 @@ def split_table(
         tests.append(split_once(of_task, rule, rng))
         names.append(name)
     return tests, names, skipped
+
+
+def environments_in_words(environments: Sequence[str | None], target: str | None) -> str:
+    """Return how many tasks are of other environments than the target, and of which; empty if there are none."""
+    others = Counter(name for name in environments if name != target)
+    if not others:
+        return ""
+    named = [f"{count:,} of {name!r}" for name, count in others.most_common(MAX_NAMED)]
+    more = f" and {len(others) - MAX_NAMED} more environments" if len(others) > MAX_NAMED else ""
+    return f"{counted(others.total(), 'task')} of other environments ({', '.join(named)}{more})"
 
 
 def _columns(

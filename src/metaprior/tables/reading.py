@@ -145,6 +145,13 @@ def _inside(folder: Path) -> list[tuple[Path, Path]]:
     return [(path, folder) for path in files if not hidden(path)]
 
 
+def names_of(table: Any) -> list[Any]:
+    """Return the names of the columns of a file, a data frame, or a mapping."""
+    if isinstance(table, TableFile):
+        return column_names(table)
+    return list(getattr(table, "column_names", getattr(table, "columns", table)))
+
+
 def column_names(file: TableFile) -> list[str]:
     """Return the names of the columns of a CSV or Parquet file."""
     from pyarrow import parquet
