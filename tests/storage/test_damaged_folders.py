@@ -182,7 +182,9 @@ def test_a_folder_with_other_things_is_not_replaced(other, table, stored):
     path = stored / other
     _ = path.mkdir() if other.endswith("/") else path.write_text("mine")
     before = sorted(each.name for each in stored.iterdir())
-    with pytest.raises(ValueError, match=rf"out must be a new folder.*holds more than stored tasks: {path.name}\. Move"):
+    with pytest.raises(
+        ValueError, match=rf"out must be a new folder.*holds more than stored tasks: {path.name}\. Move"
+    ):
         store_tasks(table, stored, **COLUMNS, overwrite=True)
     assert sorted(each.name for each in stored.iterdir()) == before
     assert open_tasks(stored)["south"]

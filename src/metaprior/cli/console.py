@@ -4,6 +4,7 @@ import difflib
 import json
 import os
 import shlex
+import traceback
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from metaprior.checks import Argument, Message
 
 MAX_MESSAGE = 1000  # characters
 MAX_WIDTH = 10_000  # of a table that is not printed to a terminal
+UNEXPECTED = 70  # the exit code of a mistake in metaprior: EX_SOFTWARE of sysexits.h
 NOTES: list[dict[str, str]] = []  # that the command has printed, for --json
 out, err = Console(highlight=False, markup=False), Console(stderr=True, highlight=False, markup=False)
 # The options for arguments that messages name; other arguments keep the spelling of Python.
@@ -53,7 +55,7 @@ def report_errors(as_json: bool = False, for_memory: str = "Pass fewer rows at a
     """End a command with one line and exit code 2 if arguments or data are wrong; print warnings as notes.
 
     With `as_json` the line is JSON on standard output, where the result would be. METAPRIOR_TRACEBACK=1 shows the
-    traceback instead. `for_memory` says what helps when memory runs out.
+    traceback too. `for_memory` says what helps when memory runs out.
     """
     from metaprior.training.divergence import TrainingDiverged
 
@@ -65,7 +67,7 @@ def report_errors(as_json: bool = False, for_memory: str = "Pass fewer rows at a
             yield
         except (ValueError, OSError, MemoryError, TrainingDiverged) as error:  # an InvalidFile is a ValueError
             if os.environ.get("METAPRIOR_TRACEBACK"):
-                raise
+                traceback.print_exc()
             if isinstance(error, MemoryError) and not isinstance(next(iter(error.args), None), Message):
                 reason = str(error).rstrip(".") or "an array could not be allocated"  # of NumPy, or of Python
                 error = MemoryError(Message(f"Out of memory: {reason}. ", for_memory))
@@ -74,6 +76,15 @@ def report_errors(as_json: bool = False, for_memory: str = "Pass fewer rows at a
         except KeyboardInterrupt:
             err.print("Stopped.")
             raise typer.Exit(130) from None
+
+
+def exit_unexpected(error: BaseException, as_json: bool) -> typer.Exit:
+    """Show the traceback of a mistake in metaprior, whose exit code nothing else has; return the exception to raise."""
+    traceback.print_exception(error)
+    what = " ".join(traceback.format_exception_only(error))
+    return exit_error(
+        f"This is a mistake in metaprior. Please report it, with the traceback: {what}", UNEXPECTED, as_json
+    )
 
 
 def with_options(error: Any) -> str:

@@ -8,9 +8,10 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from metaprior.cli.console import exit_error
+from metaprior.cli.console import exit_error, exit_unexpected
 
 UsageError: Any = typer.BadParameter.__mro__[1]  # of click, which later versions of typer contain
+AS_JSON = "metaprior.as_json"  # the place of it in what a context remembers
 
 
 class Command(TyperCommand):
@@ -29,8 +30,18 @@ class Group(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options before a command."""
+        ctx.meta[AS_JSON] = "--json" in args
         with _one_line(args):
             return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; an exception that it does not know of is a mistake in metaprior."""
+        try:
+            return super().invoke(ctx)
+        except (typer.Exit, typer.Abort, UsageError.__mro__[1]):  # how commands of typer end
+            raise
+        except Exception as error:
+            raise exit_unexpected(error, ctx.meta[AS_JSON]) from None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command."""
