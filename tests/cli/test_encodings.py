@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import subprocess
 import sys
 
@@ -13,59 +12,68 @@ from typer.testing import CliRunner
 from metaprior.cli import app
 from metaprior.cli.streams import PLAIN
 
-ENCODINGS = ("ascii", "latin-1", "cp1252")
-COLUMNS = "--task 患者 --x stunde --y wärme --environment ort --target Süd".split()
-FIT = ["fit", "tafel.csv", *COLUMNS, "--alpha", "0.5", "--hold-out", "0.4", "--out"]
+ENCODINGS = ("ascii", "cp1252")
+COLUMNS = ["--task", "患者", "--x", "stunde", "--y", "wärme", "--environment", "ort", "--target", "Süd"]
+FIT = ["fit", "../tafel.csv", *COLUMNS, "--alpha", "0.5", "--hold-out", "0.4", "--out"]
 COMMANDS = {
     "fit": [*FIT, "a.safetensors"],
     "fit in JSON": [*FIT, "b.safetensors", "--json"],
     "info": ["info", "a.safetensors"],
     "info in JSON": ["info", "a.safetensors", "--json"],
-    "evaluate": ["evaluate", "a.safetensors", "tafel.csv", "--context", "2"],
-    "evaluate in JSON": ["evaluate", "a.safetensors", "tafel.csv", "--context", "2", "--json"],
-    "predict": ["predict", "a.safetensors", "tafel.csv", "tafel.csv", "--out", "p.csv"],
-    "predict in JSON": ["predict", "a.safetensors", "tafel.csv", "tafel.csv", "--out", "q.csv", "--json"],
-    "store": ["store", "tafel.csv", *COLUMNS[:-2], "--out", "gespeichert"],
+    "evaluate": ["evaluate", "a.safetensors", "../tafel.csv", "--context", "2"],
+    "evaluate in JSON": ["evaluate", "a.safetensors", "../tafel.csv", "--context", "2", "--json"],
+    "predict": ["predict", "a.safetensors", "../tafel.csv", "../tafel.csv", "--out", "p.csv"],
+    "predict in JSON": ["predict", "a.safetensors", "../tafel.csv", "../tafel.csv", "--out", "q.csv", "--json"],
+    "store": ["store", "../tafel.csv", *COLUMNS[:-2], "--out", "gespeichert"],
     "example": ["example", "--out", "Beispiel-ß-患者"],
     "help": ["fit", "--help"],
-    "a mistake": ["fit", "tafel.csv", *COLUMNS[:-1], "北"],
-    "a mistake in JSON": ["fit", "tafel.csv", *COLUMNS[:-1], "北", "--json"],
+    "a mistake": ["fit", "../tafel.csv", *COLUMNS[:-1], "北"],
+    "a mistake in JSON": ["fit", "../tafel.csv", *COLUMNS[:-1], "北", "--json"],
 }
 RUN = """
 import json, os, sys
 import metaprior.cli, metaprior.estimators.comparison, metaprior.estimators.hierarchical_fit, metaprior.tables.frames
 import pandas, sklearn.gaussian_process
-for name, arguments in json.loads(sys.argv[1]).items():
-    if not (child := os.fork()):  # imports take longer than all commands
-        for descriptor, end in ((1, "out"), (2, "err")):
-            os.dup2(os.open(f"{name}.{end}", os.O_WRONLY | os.O_CREAT), descriptor)
-        sys.argv = ["metaprior", *arguments]
-        metaprior.cli.run()
-    print(name, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), sep=": ")
+
+encodings, commands = map(json.loads, sys.argv[1:])
+for encoding in encodings:
+    os.mkdir(encoding)
+    for name, arguments in commands.items():
+        if not (child := os.fork()):  # imports take longer than all commands
+            os.chdir(encoding)
+            for stream, end in ((sys.stdout, "out"), (sys.stderr, "err")):
+                stream.reconfigure(encoding=encoding, errors="strict")  # as by PYTHONIOENCODING
+                os.dup2(os.open(f"{name}.{end}", os.O_WRONLY | os.O_CREAT), stream.fileno())
+            sys.argv = ["metaprior", *arguments]
+            metaprior.cli.run()
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        open(f"{encoding}/{name}.code", "w").write(str(code))
 """
 
 
-@pytest.fixture(scope="module", params=ENCODINGS)
-def endings(request, tmp_path_factory):
-    """The encoding, the exit code, standard output and error of every command, and their folder."""
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The folder where all commands have run, and have written exit codes and what they printed."""
     folder = tmp_path_factory.mktemp("encodings")
+    towns = ("Nørd", "Süd")
     rows = [
-        (f"患者{i}", "Süd" if i % 2 else "Nørd", hour, i + hour * 0.5 + (i * hour) % 3 / 10)
-        for i in range(8)
-        for hour in range(4)
+        (f"患者{i}", towns[i % 2], hour, i + hour * 0.5 + (i * hour) % 3 / 10) for i in range(8) for hour in range(4)
     ]
     pd.DataFrame(rows, columns=["患者", "ort", "stunde", "wärme"]).to_csv(folder / "tafel.csv", index=False)
-    environment = {**os.environ, "PYTHONIOENCODING": request.param, "PYTHONUTF8": "0"}
-    command = [sys.executable, "-c", RUN, json.dumps(COMMANDS)]
-    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
-    codes = dict(line.split(": ") for line in ended.stdout.splitlines())
-    return {
-        name: (
-            int(codes[name]),
-            *((folder / f"{name}.{end}").read_bytes().decode(request.param) for end in ("out", "err")),
-        )
-        for name in COMMANDS
-    } | {"encoding": request.param, "folder": folder}
+    subprocess.run([sys.executable, "-c", RUN, json.dumps(ENCODINGS), json.dumps(COMMANDS)], cwd=folder, check=True)
+    return folder
+
+
+@pytest.fixture(params=ENCODINGS)
+def endings(request, folder):
+    """The encoding, the exit code, standard output and error of every command, and their folder."""
+    here = folder / request.param
+
+    def text(name):
+        return (here / name).read_bytes().decode(request.param)
+
+    ended = {name: (int(text(f"{name}.code")), text(f"{name}.out"), text(f"{name}.err")) for name in COMMANDS}
+    return ended | {"encoding": request.param, "folder": here}
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -1,4 +1,4 @@
-"""Standard output and standard error that may be full, closed, or unable to spell: `> /dev/full`, `>&-`, `| head -1`."""
+"""Standard output and error that may be full, closed or not UTF-8: `> /dev/full`, `>&-`, `| head -1`."""
 
 import codecs
 import errno
