@@ -1,7 +1,6 @@
 """What users pass to the constructor and to `fit`, checked. What a way to fit makes of it is its own matter."""
 
 import functools
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -207,20 +206,18 @@ def warn_if_few_target_tasks(environments: NamedEnvironments, auto: AutoSettings
     """Warn if there are too few target tasks for cross-validation."""
     n_target, name = environments.counts[environments.target], environments.names[environments.target]
     if auto.weights and not n_target:
-        warnings.warn(
+        warn_caller(
             Message(
                 f"There are no tasks of the {name} environment to choose alpha by, so alpha is 1. Pass some, or ",
                 *(Argument("alpha", 1), " or ", Argument("alpha", "pooled"), " to silence this warning."),
             ),
-            stacklevel=4,
         )
     if (auto.temperature or auto.prior_std) and n_target < 2 and n_steps > 0:
-        warnings.warn(
+        warn_caller(
             Message(
                 *(Argument("temperature", "auto"), " and ", Argument("prior_std", "auto"), " need at least two tasks "),
                 f"of the {name} environment, one of them to hold out; there are {n_target}. Using 'bayes' and 1.0.",
             ),
-            stacklevel=4,
         )
 
 

@@ -1,7 +1,6 @@
 """Fitting the default: hierarchical priors, whose families and environment weights are chosen by cross-validation."""
 
 import os
-import warnings
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -156,7 +155,7 @@ def _with_all_tasks(
         return with_mean_of(prior, chunks())
     except np.linalg.LinAlgError:
         few = f"The common mean is learned from {sum(map(len, sample))} sampled tasks only: a covariance of the other "
-        warnings.warn(few + "tasks is singular. Check them for extreme values.", ConvergenceWarning, stacklevel=4)
+        warn_caller(few + "tasks is singular. Check them for extreme values.", ConvergenceWarning)
         return prior
 
 

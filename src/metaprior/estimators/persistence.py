@@ -26,6 +26,7 @@ from metaprior.estimators.prior_header import (
     check_traces,
 )
 from metaprior.files import CHECKPOINT, InvalidFile, read_json, read_tensors, reading, write_tensors
+from metaprior.float_errors import own_float_errors
 from metaprior.schema import OUTERMOST, Mismatch
 
 ESTIMATORS = {
@@ -45,6 +46,7 @@ ARRAYS = ("environment_weights_", *TRACES)
 OPTIONAL_ARRAYS = ("feature_range_", "task_digests_", "row_digests_", "row_grid_")  # not in files of earlier versions
 
 
+@own_float_errors
 def load(path: str | os.PathLike, *, mean: Any = None, kernel: Any = None, encoder: Any = None) -> Any:
     """Load a saved prior.
 

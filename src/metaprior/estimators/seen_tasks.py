@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from metaprior.checks import Argument, Message, warn_caller
+from metaprior.float_errors import own_float_errors
 from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tasks.categories import Categories
 from metaprior.tasks.context_rules import FIRST, RANDOM, as_context_rule, warn_if_behind
@@ -33,6 +34,7 @@ class Seen(NamedTuple):
     digests: np.ndarray  # at most MAX_DIGESTS
 
 
+@own_float_errors
 class KnowsItsTasks:
     """An estimator that knows the tasks it was fitted to again, and what their inputs were."""
 
