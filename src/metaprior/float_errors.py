@@ -30,7 +30,7 @@ def own_float_errors(door: Door) -> Door:
             value.func = _guarded(value.func)
         elif callable(value) and not isinstance(value, type):
             setattr(door, name, _guarded(value))
-    return door
+    return door  # type: ignore[return-value]
 
 
 def _guarded(function: Any) -> Any:

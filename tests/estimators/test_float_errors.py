@@ -47,7 +47,12 @@ def answers(kind, folder):
         found += [task.predict_proba(far), task.predict_log_proba(far)]
     else:
         predictive = task.predictive(far)
-        found += [*task.interval(far), task.quantile(far, 0.01), task.log_density(*new[0]), task.sample(far, 2, random_state=0)]
+        found += [
+            *task.interval(far),
+            task.quantile(far, 0.01),
+            task.log_density(*new[0]),
+            task.sample(far, 2, random_state=0),
+        ]
         found += [predictive.mean(), predictive.std(), predictive.quantile(0.999)]
         found += meta.predict_many([(x[:3], y[:3], far) for x, y in new])
     loss = "log_loss" if kind == "labels" else "nll"

@@ -59,7 +59,6 @@ def report_errors(as_json: bool = False, for_memory: str = "Pass fewer rows at a
     """
     from metaprior.training.divergence import TrainingDiverged
 
-    NOTES.clear()
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = lambda message, kind, *_, **__: print_note(with_options(message), kind.__name__)

@@ -106,7 +106,7 @@ def check_outputs(inputs: list[Path], out: Path | None, plot: Path | None = None
             raise ValueError(f"{option} {path} is a folder. Name a file.")
         if any(_same(path, read) for read in inputs):
             raise ValueError(f"{option} {path} is a file that this command reads. Name another.")
-        if any(read.is_dir() and read.resolve() in path.resolve().parents for read in inputs):
+        if any((read / "tasks.json").is_file() and read.resolve() in path.resolve().parents for read in inputs):
             raise ValueError(f"{option} {path} is in a folder that this command reads. Name a file elsewhere.")
         above = next(folder for folder in path.absolute().parents if folder.exists())
         try:
