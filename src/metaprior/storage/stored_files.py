@@ -20,7 +20,7 @@ class StoredFiles:
     def verify(self, names: Iterable[str] | None = None) -> None:
         """Raise unless files, by default all, hold what was written. One that has not changed since is not read again.
 
-        A file of 1 GB takes about half a second if the machine has it in memory.
+        A file of 1 GB takes about a second if the machine has it in memory.
         """
         for name in self.records if names is None else names:
             path = self.folder / name

@@ -163,7 +163,7 @@ class StoredTasks(Sequence[Task]):
     def verify(self) -> None:
         """Raise `InvalidFile` if files of `store_tasks` do not hold what was written. `fit` does this first.
 
-        All bytes are read, about 2 GB per second from memory, unless the files have not changed since the last time.
+        All bytes are read, about 1 GB per second, unless the files have not changed since the last time.
         Arrays have no checksums, and are not verified.
         """
         if self._files is not None:
