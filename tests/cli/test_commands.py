@@ -467,7 +467,7 @@ def test_a_fit_on_stored_tasks(folder, tmp_path):
         (["store", folder / "patients.csv", *columns, "--out", stored], "--overwrite"),
         (["fit", stored, "--target", "suoth"], "Did you mean 'south'?"),
         (["fit", stored, *COLUMNS], "Leave out --task"),
-        (["fit", stored], "--environment needs --target"),
+        (["fit", stored], "pass --target, the one to predict in"),
         (["fit", tmp_path, "--target", "south"], "has no tasks.json"),
         (
             ["fit", folder / "patients.csv", "--x", "hours"],

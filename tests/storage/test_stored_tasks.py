@@ -196,12 +196,12 @@ def test_a_folder_that_is_not_whole_is_refused(tmp_path):
             open_tasks(out)
         (out / name).write_bytes(content)
 
-    damage("x.npy", lambda content: content[:-8], r"out is damaged: x.npy has [0-9,]+ bytes")
-    damage("offsets.npy", lambda content: content[:-8] + b"\1" + bytes(7), "do not belong together")
+    damage("x.npy", lambda content: content[:-8], r"x.npy is damaged: it has [0-9,]+ bytes, but")
+    damage("offsets.npy", lambda content: content[:-8] + b"\1" + bytes(7), "offsets.npy is damaged: its content")
     damage("y.npy", lambda content: b"junk" + content[4:], "y.npy cannot be read")
     damage("tasks.json", lambda content: content[:-9], "tasks.json cannot be read")
     newer = lambda content: json.dumps({**json.loads(content), "version": 99}).encode()  # noqa: E731
-    damage("tasks.json", newer, "has format version 99; this metaprior reads 1")
+    damage("tasks.json", newer, "has format version 99; this metaprior reads 2")
     other = lambda content: json.dumps({**json.loads(content), "format": "else"}).encode()  # noqa: E731
     damage("tasks.json", other, "is not of stored tasks")
     with pytest.raises(ValueError, match=re.escape("has no tasks.json: expected a folder that metaprior.store_tasks")):

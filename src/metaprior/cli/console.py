@@ -4,6 +4,7 @@ import difflib
 import json
 import os
 import shlex
+import traceback
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from metaprior.printed import as_unicode, visible
 
 MAX_MESSAGE = 1000  # characters
 MAX_WIDTH = 10_000  # of a table that is not printed to a terminal
+UNEXPECTED = 70  # the exit code of a mistake in metaprior: EX_SOFTWARE of sysexits.h
 NOTES: list[dict[str, str]] = []  # that the command has printed, for --json
 
 
@@ -68,11 +70,10 @@ def report_errors(as_json: bool = False, for_memory: str = "Pass fewer rows at a
     """End a command with one line and exit code 2 if arguments or data are wrong; print warnings as notes.
 
     With `as_json` the line is JSON on standard output, where the result would be. METAPRIOR_TRACEBACK=1 shows the
-    traceback instead. `for_memory` says what helps when memory runs out.
+    traceback too. `for_memory` says what helps when memory runs out.
     """
     from metaprior.training.divergence import TrainingDiverged
 
-    NOTES.clear()
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = lambda message, kind, *_, **__: print_note(with_options(message), kind.__name__)
@@ -80,7 +81,7 @@ def report_errors(as_json: bool = False, for_memory: str = "Pass fewer rows at a
             yield
         except (ValueError, OSError, MemoryError, TrainingDiverged) as error:  # an InvalidFile is a ValueError
             if os.environ.get("METAPRIOR_TRACEBACK"):
-                raise
+                traceback.print_exc()
             if isinstance(error, MemoryError) and not isinstance(next(iter(error.args), None), Message):
                 reason = str(error).rstrip(".") or "an array could not be allocated"  # of NumPy, or of Python
                 error = MemoryError(Message(f"Out of memory: {reason}. ", for_memory))
@@ -89,6 +90,15 @@ def report_errors(as_json: bool = False, for_memory: str = "Pass fewer rows at a
         except KeyboardInterrupt:
             err.print("Stopped.")
             raise typer.Exit(130) from None
+
+
+def exit_unexpected(error: BaseException, as_json: bool) -> typer.Exit:
+    """Show the traceback of a mistake in metaprior, whose exit code nothing else has; return the exception to raise."""
+    traceback.print_exception(error)
+    what = " ".join(traceback.format_exception_only(error))
+    return exit_error(
+        f"This is a mistake in metaprior. Please report it, with the traceback: {what}", UNEXPECTED, as_json
+    )
 
 
 def with_options(error: Any) -> str:

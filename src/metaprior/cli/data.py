@@ -15,12 +15,20 @@ from metaprior.interruption import last_files
 TABLES = ("patients.csv", "test.csv", "readings.csv", "hours.csv")
 
 
-def example(folder: Annotated[Path, typer.Option("--out", help="Folder for the tables.")] = Path("example")):
+def example(
+    folder: Annotated[Path, typer.Option("--out", help="Folder for the tables.")] = Path("example"),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files of these names.")] = False,
+):
     """Write small tables to try the other commands on: simulated heart rates after surgery in two hospitals."""
     source = resources.files("metaprior").joinpath("datasets", "example")
     with report_errors():
-        for name in TABLES:
-            write(folder / name, source.joinpath(name).read_bytes())
+        contents = {folder / name: source.joinpath(name).read_bytes() for name in TABLES}
+        new = {path: content for path, content in contents.items() if not _holds(path, content)}
+        others = [str(path) for path in new if path.exists()]
+        if others and not overwrite:
+            raise ValueError(f"{' and '.join(others)} would be replaced. Pass --overwrite, or another folder as --out.")
+        for path, content in new.items():
+            write(path, content)
     place = lambda name: shlex.quote(str(folder / name))  # noqa: E731
     out.print(
         f"Wrote {', '.join(TABLES)} to {folder}. To learn a prior, evaluate it and predict with it:\n"
@@ -31,6 +39,10 @@ def example(folder: Annotated[Path, typer.Option("--out", help="Folder for the t
         f"--out {place('predictions.csv')} --plot {place('predictions.png')}",
         soft_wrap=True,
     )
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    return path.is_file() and path.read_bytes() == content
 
 
 def store(

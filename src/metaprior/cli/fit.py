@@ -25,6 +25,7 @@ from metaprior.cli.options import (
     Task,
     X,
     check_outputs,
+    named_or_free,
     refuse_several,
     write,
 )
@@ -68,7 +69,9 @@ def fit(
     y: Annotated[
         list[str] | None, typer.Option("--y", help="Output column: numbers, or labels. Several: --y hct gcs.")
     ] = None,
-    path: Annotated[Path, typer.Option("--out", help="File for the prior.")] = Path("prior.safetensors"),
+    path: Annotated[
+        Path | None, typer.Option("--out", help="File for the prior (default: prior.safetensors, if it is new).")
+    ] = None,
     environment: Environment = None,
     target: Annotated[str | None, typer.Option(help="Environment to predict in: a value of that column.")] = None,
     kind: Annotated[Kind, typer.Option(help="What y holds; auto: labels if it is text, else numbers.")] = Kind.auto,
@@ -135,9 +138,11 @@ def fit(
     interrupted fit resumes it, with the same result.
     """
     with report_errors(as_json, RUN_ADVICE):
+        path = named_or_free(path, "prior.safetensors")
         check_outputs([data], path, plot, report)
         if environment is None and target is None and alpha != "auto":
-            raise ValueError("--alpha weights other environments: it needs --environment and --target.")
+            needs = "--target, and tasks stored with --environment" if data.is_dir() else "--environment and --target"
+            raise ValueError(f"--alpha weights other environments: it needs {needs}.")
         if exposure is not None and x is not None and exposure not in x:
             x = [*x, exposure]
         outputs = output_names(y or None) or (None,)
@@ -153,7 +158,7 @@ def fit(
             "mean": mean,
             "noise_std": _number_or_word("--noise", noise) if noise != "learned" else None,
             "likelihood": likelihood if likelihood != "gaussian" else None,
-            "exposure": None if exposure is None else _place_of(exposure, x or ()),
+            "exposure": exposure,
             "temperature": _number_or_word("--temperature", temperature),
             "prior_std": _number_or_word("--prior-std", prior_std),
             "n_steps": steps,
@@ -206,7 +211,8 @@ def _fit_output(
     tasks: TrainingData, table: TableFile, target: str | None, settings: dict[str, Any], seed: int, checkpoint: Path
 ) -> FittedOutput:
     """Fit the prior of an output, and test it on held-out tasks."""
-    meta = _train(tasks, target, {**settings, **_kinds_of(tasks)}, seed, checkpoint)
+    exposure = None if settings["exposure"] is None else _place_of(settings["exposure"], tasks.columns["x"])
+    meta = _train(tasks, target, {**settings, **_kinds_of(tasks), "exposure": exposure}, seed, checkpoint)
     meta.training_.update(columns=tasks.columns, data="a pipe" if table.is_pipe else visible(table.path.name))
     meta.training_["csv"] = table.format._asdict()
     meta.feature_names_in_ = np.array(tasks.columns["x"], dtype=object)
@@ -318,9 +324,10 @@ def checkpoint_path(path: Path) -> Path:
 
 
 def _place_of(exposure: str, x: Sequence[str]) -> int:
-    """Return the number of the input column with the exposure."""
+    """Return the number of the input column with the exposure, which only stored tasks may lack."""
     if exposure not in x:
-        raise ValueError(f"--exposure must be a column of numbers that --x names, or none of them; got {exposure!r}.")
+        known = ", ".join(map(repr, x))
+        raise ValueError(f"--exposure names {exposure!r}, which is no input of the stored tasks: {known}.")
     return list(x).index(exposure)
 
 

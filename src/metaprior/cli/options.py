@@ -88,6 +88,15 @@ def fitted_format(meta: Any, sep: str | None, decimal: str | None, encoding: str
 PICTURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg")
 
 
+def named_or_free(path: Path | None, default: str) -> Path:
+    """Return the file to write, with the default name if none was given: one that is there is replaced if named."""
+    if path is not None:
+        return path
+    if Path(default).exists():
+        raise ValueError(f"{default} exists already. Pass --out {default} to replace it, or name another file.")
+    return Path(default)
+
+
 def check_outputs(inputs: list[Path], out: Path | None, plot: Path | None = None, report: Path | None = None) -> None:
     """Raise if an output is an input, another output or a folder, or cannot be written."""
     from metaprior.files import check_writable  # imports NumPy, which `--help` does not need
@@ -98,6 +107,8 @@ def check_outputs(inputs: list[Path], out: Path | None, plot: Path | None = None
             raise ValueError(f"{option} {path} is a folder. Name a file.")
         if any(_same(path, read) for read in inputs):
             raise ValueError(f"{option} {path} is a file that this command reads. Name another.")
+        if any((read / "tasks.json").is_file() and read.resolve() in path.resolve().parents for read in inputs):
+            raise ValueError(f"{option} {path} is in a folder that this command reads. Name a file elsewhere.")
         above = next(folder for folder in path.absolute().parents if folder.exists())
         try:
             check_writable(path if above == path.absolute().parent else above / path.name)

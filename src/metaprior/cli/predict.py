@@ -22,6 +22,7 @@ from metaprior.cli.options import (
     fitted_columns,
     fitted_format,
     fitted_outputs,
+    named_or_free,
     refuse_several,
     write_results,
 )
@@ -35,9 +36,10 @@ def predict(
     prior: Prior,
     context: Annotated[Path, typer.Argument(help="Table of observations of the new tasks; it may have no rows.")],
     query: Annotated[Path, typer.Argument(help="Table of the inputs to predict at.")],
-    path: Annotated[Path, typer.Option("--out", help="File for the predictions, .csv or .parquet.")] = Path(
-        "predictions.csv"
-    ),
+    path: Annotated[
+        Path | None,
+        typer.Option("--out", help="File for the predictions, .csv or .parquet (default: predictions.csv, if new)."),
+    ] = None,
     coverage: Annotated[float, typer.Option(help="Probability of the interval from lower to upper.")] = 0.9,
     guarantee: Annotated[
         bool, typer.Option("--guarantee", help="Make this interval one whose coverage does not depend on the model.")
@@ -65,6 +67,7 @@ def predict(
     from metaprior import load
 
     with report_errors(as_json):
+        path = named_or_free(path, "predictions.csv")
         check_outputs([prior, context, query], path, plot)
         if path.suffix not in (".csv", ".parquet"):
             raise ValueError(f"--out must end in .csv or .parquet; got {path}.")

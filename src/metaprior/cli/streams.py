@@ -1,5 +1,6 @@
-"""Standard output and standard error that may be full or closed: `> /dev/full`, `>&-`, `| head -1`."""
+"""Standard output and error that may be full, closed or not UTF-8: `> /dev/full`, `>&-`, `| head -1`."""
 
+import codecs
 import errno
 import io
 import os
@@ -8,6 +9,26 @@ import sys
 from typing import Any, NoReturn
 
 CLOSED = 128 + signal.SIGPIPE  # the exit code of programs whose reader has gone
+PLAIN = "metaprior.plain"  # how characters are written that an encoding lacks
+INSTEAD = {"±": "+-", "–": "-", "−": "-", "…": "...", "’": "'", "“": '"', "”": '"', "•": "*"}
+STRICT = ("strict", "surrogateescape", "backslashreplace")  # what Python chooses, if its user does not
+
+
+def plain_text(error: UnicodeError) -> tuple[str, int]:
+    """Return ASCII for characters that cannot be encoded: `+-` for ±, `\\u60a3` for what has no likeness."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    parts = [INSTEAD.get(each) or _escaped(each) for each in error.object[error.start : error.end]]
+    return "".join(parts), error.end
+
+
+def _escaped(character: str) -> str:
+    if "\u2500" <= character <= "\u257f":  # lines of a box
+        return {"─": "-", "━": "-", "│": "|", "┃": "|"}.get(character, "+")
+    return character.encode("ascii", "backslashreplace").decode("ascii")
+
+
+codecs.register_error(PLAIN, plain_text)
 
 
 class Stream(io.FileIO):
@@ -25,7 +46,10 @@ class Stream(io.FileIO):
 
 
 def guard_streams() -> Stream | None:
-    """Replace standard output and error by streams whose errors end no command; return that of the output."""
+    """Replace standard output and error by streams whose errors end no command; return that of the output.
+
+    Nor does an encoding that lacks a character, such as ASCII for ±.
+    """
     guarded = []
     for name in ("stdout", "stderr"):
         given = getattr(sys, name)
@@ -34,9 +58,10 @@ def guard_streams() -> Stream | None:
             continue
         # One that was closed from the start cannot be written to: neither can a file that is opened for reading.
         stream = Stream(os.open(os.devnull, os.O_RDONLY) if given is None else given.fileno(), "w", closefd=False)
-        text: dict[str, Any] = {"encoding": "utf-8"}
+        text: dict[str, Any] = {"encoding": "utf-8", "errors": PLAIN}
         if given is not None:
-            text = {"encoding": given.encoding, "errors": given.errors, "line_buffering": given.line_buffering}
+            errors = PLAIN if given.errors in STRICT else given.errors
+            text = {"encoding": given.encoding, "errors": errors, "line_buffering": given.line_buffering}
         setattr(sys, name, io.TextIOWrapper(io.BufferedWriter(stream), **text))
         guarded.append(stream)
     return guarded[0]

@@ -9,7 +9,7 @@ from metaprior.checks import counted
 from metaprior.cli.console import check_target, err, print_note
 from metaprior.cli.scores import HeldOut, hold_out
 from metaprior.cli.task_names import Place
-from metaprior.tables.csv_files import Source, TableFile
+from metaprior.tables.csv_files import CsvFormat, Source, TableFile
 
 FEW_VALUES = 5  # integers that may be labels
 MAX_TESTED = 1000  # of stored tasks that are held out
@@ -53,7 +53,10 @@ def read_training_data(
     """Read tasks, at most `max_tasks` of each environment, and hold out a share of the target's."""
     rng = np.random.default_rng(seed)
     if table.path.is_dir():
-        given = {**named, **how, "max_tasks": max_tasks, "sparse_y": None}  # which follows from --y
+        format = {
+            name: value for name, value in table.format._asdict().items() if value != CsvFormat._field_defaults[name]
+        }
+        given = {**named, **how, **format, "max_tasks": max_tasks, "sparse_y": None}  # which follows from --y
         covariates = given.pop("covariates", None)
         opened = _open(table.path, target, bool(labels), share, rng, [name for name, value in given.items() if value])
         return opened if not covariates else opened._replace(columns=_with_covariates(opened.columns, covariates))
@@ -120,7 +123,7 @@ def _open(
     if given:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise ValueError(f"{folder} holds stored tasks, and these options are for tables. Leave out {options}.")
-    _check_both(columns["environment"], target)
+    _check_target(folder, stored, target)
     environments, held, drawn = stored if isinstance(stored, dict) else {"": stored}, [], []
     if target is not None:
         check_target(target, environments, columns["environment"])
@@ -138,6 +141,16 @@ def _open(
     by_name = {name: place(name) for name in environments}
     names = [by_name[target or ""](i)[0] for i in drawn]
     return TrainingData(environments, columns, labels, held, Source(str(folder)), by_name, names, [])
+
+
+def _check_target(folder: Path, stored: Any, target: str | None) -> None:
+    """Raise unless a target is named exactly if tasks were stored with a column of environments."""
+    if isinstance(stored, dict) and target is None:
+        names = ", ".join(map(repr, stored))
+        raise ValueError(f"{folder} holds tasks of environments: pass --target, the one to predict in, of {names}.")
+    if target is not None and not isinstance(stored, dict):
+        again = "Leave out --target, or store the tasks again with --environment."
+        raise ValueError(f"{folder} holds tasks without environments: they were stored without --environment. {again}")
 
 
 def _check_both(environment: str | None, target: str | None) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from metaprior.cli.console import exit_error
+from metaprior.cli.console import NOTES, exit_error, exit_unexpected, print_note
 
 UsageError: Any = typer.BadParameter.__mro__[1]  # of click, which later versions of typer contain
+AS_JSON = "metaprior.as_json"  # the place of it in what a context remembers
 
 
 class Command(TyperCommand):
@@ -20,6 +21,8 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse arguments."""
+        NOTES.clear()
+        _note_overridden(args, self.params)
         with _one_line(args):
             return super().parse_args(ctx, repeat_options(args, self.params))
 
@@ -29,8 +32,18 @@ class Group(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options before a command."""
+        ctx.meta[AS_JSON] = "--json" in args
         with _one_line(args):
             return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; an exception that it does not know of is a mistake in metaprior."""
+        try:
+            return super().invoke(ctx)
+        except (typer.Exit, typer.Abort, UsageError.__mro__[1]):  # how commands of typer end
+            raise
+        except Exception as error:
+            raise exit_unexpected(error, ctx.meta[AS_JSON]) from None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command."""
@@ -66,6 +79,22 @@ def repeat_options(args: Sequence[str], parameters: Sequence[Any]) -> list[str]:
     values = [i for i in places if follows.get(i) and is_value(args[i])]
     values = values if -1 in counts else values[: max(surplus, 0)]
     return [part for i, text in enumerate(args) for part in ([follows[i], text] if i in values else [text])]
+
+
+def _note_overridden(args: Sequence[str], parameters: Sequence[Any]) -> None:
+    """Say so if an option that has one value is given several: the last of them counts, as elsewhere."""
+    once = [each for each in parameters if each.param_type_name == "option" and not each.multiple]
+    named = {name: each for each in once for name in (*each.opts, *each.secondary_opts)}
+    given: dict[Any, str] = {}
+    for i, text in enumerate(args[: args.index("--")] if "--" in args else args):
+        name, is_joined, value = text.partition("=")
+        option = named.get(name)
+        if option is None:
+            continue
+        words = name if option.is_flag else f"{name} {value if is_joined else ' '.join(args[i + 1 : i + 2])}"
+        if given.setdefault(option.name, words) != words:
+            print_note(f"{given[option.name]} does not count: {words} comes later.")
+        given[option.name] = words
 
 
 def typed(context: Any, leave_out: Sequence[str] = ()) -> list[str]:

@@ -273,7 +273,7 @@ def _check_not_one_data_set(name: str, given: Any) -> None:
 
 
 def _stored(tasks: StoredTasks, argument: str, features: Features) -> StoredTasks:
-    """Check that stored tasks, which were checked when they were written, go with the others."""
+    """Check that stored tasks are as they were written, which was checked then, and go with the others."""
     features.decide(tasks)
     if features.categories.levels:
         raise ValueError(
@@ -286,6 +286,7 @@ def _stored(tasks: StoredTasks, argument: str, features: Features) -> StoredTask
         raise ValueError(
             f"{argument} must have {counted(input_dim, 'input column')}, like the other tasks; got {tasks.input_dim}."
         )
+    tasks.verify()
     features.count, features.n_unnamed = tasks.input_dim, features.n_unnamed + len(tasks)
     return tasks
 

@@ -26,6 +26,7 @@ from metaprior.estimators.fitted_prior import FittedPrior, heaviest, training_re
 from metaprior.estimators.guaranteed_fit import check_target_tasks, make_guarantee
 from metaprior.estimators.persistence import write_prior
 from metaprior.estimators.seen_tasks import KnowsItsTasks, check_covariates, check_noise_size, remember
+from metaprior.float_errors import own_float_errors
 from metaprior.prediction.single_task import SingleTaskClassifier, SingleTaskRegressor, refuse_categories
 from metaprior.progress import phases
 from metaprior.search.certificates import Certificate, certify
@@ -40,6 +41,7 @@ ENGINES = {"hierarchical": "metaprior.estimators.hierarchical_fit", "gradient": 
 Estimator = TypeVar("Estimator", bound="MetaGP")
 
 
+@own_float_errors
 class MetaGP(KnowsItsTasks, BaseEstimator):
     """Meta-training by weighted free energy minimization. The parameters are those of the two estimators."""
 

@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from metaprior.estimators.arguments import NamedEnvironments, read_environments, reject_renamed, reject_rows
 from metaprior.estimators.base import MetaGP
 from metaprior.estimators.comparison import Comparison, as_numbers, compare_labels
+from metaprior.float_errors import own_float_errors
 from metaprior.metrics import Scores, score_labels
 from metaprior.prediction.adapted_labels import AdaptedClassifier, AdaptedClassifiers
 from metaprior.prediction.batches import check_precision
@@ -32,6 +33,7 @@ from metaprior.tasks.padding import Ragged, as_contexts, as_new_tasks
 from metaprior.tasks.types import Task, TestTask, as_task, as_tasks, as_test_tasks
 
 
+@own_float_errors
 class MetaGPClassifier(ClassifierMixin, MetaGP):
     """A Gaussian-process prior for labels of any number of classes, meta-learned from source and target tasks.
 

@@ -9,6 +9,7 @@ from scipy.special import stdtrit
 from sklearn.utils import Bunch
 
 from metaprior.checks import counted
+from metaprior.float_errors import own_float_errors
 from metaprior.metrics import (
     LOSSES,
     Scores,
@@ -31,6 +32,7 @@ ARTICLES = {"logistic regression": "", PER_TASK_GP: "a "}
 LEVEL = 0.05  # of the paired t-test whether there is a difference
 
 
+@own_float_errors
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
     """Scores of a prior and of other models on the same test tasks. Printed, a table and what it says.

@@ -14,9 +14,11 @@ from metaprior.estimators.classifier import MetaGPClassifier
 from metaprior.estimators.comparison import Comparison
 from metaprior.estimators.persistence import write_priors
 from metaprior.estimators.regressor import MetaGPRegressor
+from metaprior.float_errors import own_float_errors
 from metaprior.metrics import Scores
 
 
+@own_float_errors
 class MultiOutputMetaGP(BaseEstimator):
     """Several outputs of the same tasks, each with a prior of its own.
 

@@ -29,6 +29,7 @@ from metaprior.estimators.prior_header import (
     check_traces,
 )
 from metaprior.files import CHECKPOINT, InvalidFile, read_json, read_tensors, reading, write_tensors
+from metaprior.float_errors import own_float_errors
 from metaprior.schema import OUTERMOST, Mismatch
 from metaprior.tasks.task_digests import MAX_SLOW
 
@@ -50,6 +51,7 @@ OPTIONAL_ARRAYS = ("feature_range_",)  # not in files of earlier versions
 DIGESTS = "task_digests"  # slow ones
 
 
+@own_float_errors
 def load(path: str | os.PathLike, *, mean: Any = None, kernel: Any = None, encoder: Any = None) -> Any:
     """Load a saved prior.
 

@@ -13,6 +13,7 @@ from metaprior.estimators.base import MetaGP
 from metaprior.estimators.comparison import Comparison, compare_readings, score_model
 from metaprior.estimators.fitted_prior import heaviest
 from metaprior.estimators.outcomes import check_outcomes
+from metaprior.float_errors import own_float_errors
 from metaprior.metrics import Scores
 from metaprior.prediction.adapted import AdaptedRegressor, AdaptedRegressors, adapt_readings
 from metaprior.prediction.batches import Posteriors, predict_tasks
@@ -25,6 +26,7 @@ from metaprior.tasks.padding import Ragged, as_contexts, as_new_tasks
 from metaprior.tasks.types import Task, TestTask, as_task, as_tasks, as_test_tasks
 
 
+@own_float_errors
 class MetaGPRegressor(RegressorMixin, MetaGP):
     """A Gaussian-process prior, meta-learned from source and target tasks by weighted free energy minimization.
 

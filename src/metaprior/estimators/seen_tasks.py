@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from metaprior.checks import Argument, Message, warn_caller
+from metaprior.float_errors import own_float_errors
 from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tasks.categories import Categories
 from metaprior.tasks.context_rules import FIRST, RANDOM, as_context_rule, warn_if_behind
@@ -60,6 +61,7 @@ class SavedTasks(NamedTuple):
     digests: np.ndarray  # slow ones, of at most MAX_SLOW of them
 
 
+@own_float_errors
 class KnowsItsTasks:
     """An estimator that recognizes the tasks it was fitted to, and knows what their inputs were."""
 

@@ -79,6 +79,7 @@ def within_reach(x: np.ndarray) -> np.ndarray:
     return np.where(np.abs(x) > FAR, far, x)
 
 
+@np.errstate(under="ignore")  # whatever a program has set: densities may be 1e-400
 def condition(prior: dict[str, Any], x: np.ndarray, codes: np.ndarray, n_classes: int) -> tuple[Any, ...]:
     """Return the context, a of the mode, and roots of the precision of all latent functions; one for two classes."""
     if len(prior["rule"]) and len(prior["rule"]) != (1 if n_classes == 2 else n_classes):
@@ -176,6 +177,7 @@ def first_step(y: np.ndarray, mean: np.ndarray, kernel: np.ndarray) -> np.ndarra
     return a if better else nothing
 
 
+@np.errstate(under="ignore")
 def log_proba(prior: dict[str, Any], posterior: tuple[Any, ...], x: np.ndarray) -> np.ndarray:
     """Return the log class probabilities of one prior, (n, classes)."""
     context, a, roots, root_sum = posterior

@@ -69,7 +69,7 @@ def log_sum_exp(values: np.ndarray, axis: int) -> np.ndarray:
     """Return log sum exp along an axis."""
     largest = np.max(values, axis=axis, keepdims=True)
     largest = np.where(np.isfinite(largest), largest, 0.0)
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", under="ignore"):
         return np.log(np.sum(np.exp(values - largest), axis=axis)) + np.squeeze(largest, axis)
 
 

@@ -76,6 +76,7 @@ def adapt(X: Any, y: Any) -> Task:
     return Task(as_inputs(X), y)
 
 
+@np.errstate(under="ignore")  # whatever a program has set: densities may be 1e-400
 def condition(prior: dict[str, Any], x: np.ndarray, y: np.ndarray) -> tuple[Any, ...]:
     """Return the context, and for every noise the inverse root of its covariance, the residual and the weight."""
     x, y = standardized(prior, x), (y - prior["y_mean"]) / prior["y_std"]
@@ -96,6 +97,7 @@ def condition(prior: dict[str, Any], x: np.ndarray, y: np.ndarray) -> tuple[Any,
     return context, roots, residuals, weights / weights.sum()
 
 
+@np.errstate(under="ignore")
 def marginals(
     prior: dict[str, Any], posterior: tuple[Any, ...], x: np.ndarray, latent: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -115,6 +117,7 @@ def marginals(
     return mean, np.array(variances) * prior["y_std"] ** 2, prior["weight"] * weights
 
 
+@np.errstate(under="ignore")
 def mixture_quantile(means: np.ndarray, stds: np.ndarray, weights: np.ndarray, level: float) -> np.ndarray:
     """Solve F(y) = level for mixtures of Gaussians (components, n), by Newton's method on log F inside a bracket."""
     if level > 0.5:  # the lower tail is the precise one

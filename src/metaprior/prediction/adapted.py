@@ -8,6 +8,7 @@ import numpy as np
 from scipy.special import softmax
 
 from metaprior.checks import check_integer, draw_seed, warn_caller
+from metaprior.float_errors import own_float_errors
 from metaprior.prediction.adapted_tasks import Adapted, AdaptedMany
 from metaprior.prediction.batches import (
     Posteriors,
@@ -31,6 +32,7 @@ from metaprior.tasks.outcome_rules import Outcomes
 from metaprior.tasks.padding import Ragged, as_context_rows
 
 
+@own_float_errors
 class _Regression(Adapted):
     @property
     def _outputs(self) -> Outcomes:
@@ -240,6 +242,7 @@ def _as_mixture(model: Ensemble, part: np.ndarray, latent: bool) -> Any:
     return model.predictive(part[0], part[1], log_weights, latent)
 
 
+@own_float_errors
 class AdaptedRegressor(_Regression):
     """A prior conditioned on the context of one task, exactly and in double precision: what `adapt` returns.
 
@@ -286,6 +289,7 @@ class AdaptedRegressor(_Regression):
             warn_caller("interval of the exported file is the model's own: bands with a guarantee need metaprior.")
 
 
+@own_float_errors
 class AdaptedRegressors(AdaptedMany, _Regression):
     """A prior conditioned on the contexts of many tasks: what `adapt_many` returns.
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from metaprior.checks import check_integer, draw_seed
+from metaprior.float_errors import own_float_errors
 from metaprior.prediction.adapted_tasks import Adapted, AdaptedMany
 from metaprior.prediction.batches import Posteriors, check_precision
 from metaprior.prediction.ensemble import Ensemble
@@ -19,6 +20,7 @@ from metaprior.tasks.labels import as_labels
 from metaprior.tasks.padding import Ragged
 
 
+@own_float_errors
 class _Classification(Adapted):
     _output_name = "label"
     classes_: Any
@@ -145,6 +147,7 @@ class _Classification(Adapted):
         return self._entries(sampled_probabilities(self._posteriors, self._queries(X), n_samples, seed))
 
 
+@own_float_errors
 class AdaptedClassifier(_Classification):
     """A prior conditioned on the labeled context of one task, by Laplace's approximation: what `adapt` returns.
 
@@ -190,6 +193,7 @@ class AdaptedClassifier(_Classification):
         return f"{super().__repr__()[:-1]}, classes_={self.classes_.tolist()})"
 
 
+@own_float_errors
 class AdaptedClassifiers(AdaptedMany, _Classification):
     """A prior conditioned on the labeled contexts of many tasks: what `adapt_many` returns.
 

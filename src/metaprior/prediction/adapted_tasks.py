@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from metaprior.checks import counted
+from metaprior.float_errors import own_float_errors
 from metaprior.prediction.batches import Posteriors
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.tasks.context_rules import FIRST, warn_if_behind
@@ -17,6 +18,7 @@ from metaprior.tasks.padding import Ragged, as_context_rows, as_input_rows
 from metaprior.tasks.types import CheckOutputs, as_inputs, as_numbers
 
 
+@own_float_errors
 class Adapted:
     """Posteriors of one task; `AdaptedMany` overrides what differs for many."""
 
@@ -117,6 +119,7 @@ class Adapted:
         return Ragged(rows, x.sizes)
 
 
+@own_float_errors
 class AdaptedMany(Adapted, Sequence):
     """Posteriors of many tasks."""
 

@@ -12,6 +12,7 @@ import numpy as np
 from scipy.special import logsumexp, ndtr, ndtri
 
 from metaprior.checks import counted, is_number
+from metaprior.float_errors import own_float_errors
 
 VARIANCE_FLOOR = 1e-30  # of the largest variance: a known value becomes a Gaussian too narrow to matter
 BLOCK = 256  # rows of a covariance
@@ -19,6 +20,7 @@ QUANTILE_TOLERANCE = 1e-12  # in units of the local scale dy/dz, where z is the 
 QUANTILE_MAXIMUM_ITERATIONS = 500  # usually 5; gaps between narrow components need up to about 100
 
 
+@own_float_errors
 @dataclass(frozen=True, eq=False)
 class GaussianMixture:
     """A weighted mixture of Gaussians at every point: p(y) = Σ_k w_k N(y; m_k, v_k).

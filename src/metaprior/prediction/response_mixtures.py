@@ -12,6 +12,7 @@ import numpy as np
 from scipy.special import logsumexp, ndtri_exp
 
 from metaprior.checks import counted, is_number, warn_caller
+from metaprior.float_errors import own_float_errors
 from metaprior.prediction import student_averages
 from metaprior.prediction.count_responses import NegativeBinomial, Poisson
 from metaprior.prediction.mixtures import GaussianMixture, as_levels
@@ -33,6 +34,7 @@ class HeavyTailWarning(UserWarning):
     """
 
 
+@own_float_errors
 @dataclass(frozen=True, eq=False)
 class ResponseMixture:
     """A weighted mixture of responses to Gaussian latent functions at every point.

@@ -10,6 +10,7 @@ import numpy as np
 from scipy import stats
 
 from metaprior.checks import require_matplotlib
+from metaprior.float_errors import own_float_errors
 from metaprior.hierarchical.families import FAMILIES
 from metaprior.metrics import mean_and_standard_error
 from metaprior.search.averaging import averaging_weights, select_weights
@@ -28,6 +29,7 @@ NO_SOURCE = "All tasks are of one environment: there is no source whose weight c
 SCORES = {"readings": "log density", **dict.fromkeys(("labels", "counts", "ranks"), "log probability")}
 
 
+@own_float_errors
 @dataclass(frozen=True, eq=False)
 class TransferReport:
     """The settings that were compared by cross-validation over target tasks. Print it, or call `plot`.

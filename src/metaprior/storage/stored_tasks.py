@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metaprior.checks import counted
+from metaprior.storage.stored_files import StoredFiles
 from metaprior.tasks.scaling import Scaling, scaling_of
 from metaprior.tasks.types import Task
 
@@ -40,8 +41,10 @@ class StoredTasks(Sequence[Task]):
         offsets: np.ndarray,
         digest: str | None = None,
         classes: np.ndarray | None = None,
+        files: StoredFiles | None = None,
     ):
         self.x, self.y, self.offsets = x, y, offsets
+        self._files = files  # that x and y are mapped from
         self._digest = digest
         self._classes = classes  # of tasks with labels, (tasks, most classes), sorted; infinite where there are fewer
 
@@ -113,7 +116,7 @@ class StoredTasks(Sequence[Task]):
                 return [self[i] for i in range(first, last, step)]
             digest = None if self._digest is None else f"{self._digest}[{first}:{last}]"
             classes = None if self._classes is None else self._classes[first:last]
-            return StoredTasks(self.x, self.y, self.offsets[first : max(first, last) + 1], digest, classes)
+            return StoredTasks(self.x, self.y, self.offsets[first : max(first, last) + 1], digest, classes, self._files)
         index = int(index)
         if not -len(self) <= index < len(self):
             raise IndexError(f"there are {len(self)} tasks; got index {index}.")
@@ -157,6 +160,15 @@ class StoredTasks(Sequence[Task]):
             digest.update(np.ascontiguousarray(self.y[first:last]).data)
         return digest.hexdigest()
 
+    def verify(self) -> None:
+        """Raise `InvalidFile` if files of `store_tasks` do not hold what was written. `fit` does this first.
+
+        All bytes are read, about 1 GB per second, unless the files have not changed since the last time.
+        Arrays have no checksums, and are not verified.
+        """
+        if self._files is not None:
+            self._files.verify()
+
     def gather(self, indices: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return x, y and mask of tasks padded to one size, as by `pad_to`, with the axes of `indices` in front."""
         flat, steps = indices.ravel(), np.arange(size)
@@ -178,7 +190,7 @@ class StoredTasks(Sequence[Task]):
         have one axis.
         """
         classes = np.broadcast_to(classes, (len(self), classes.shape[-1]))
-        return StoredTasks(self.x, self.y, self.offsets, self._digest, classes)
+        return StoredTasks(self.x, self.y, self.offsets, self._digest, classes, self._files)
 
     def _outputs(self, y: np.ndarray, tasks: np.ndarray) -> np.ndarray:
         """Return y of tasks (first axis, if any), or the codes of their labels."""

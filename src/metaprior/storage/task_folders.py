@@ -3,9 +3,8 @@
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,14 @@ from metaprior.checks import Argument, Message, check_bool
 from metaprior.files import InvalidFile, name_in_errors, read_json, reading, reserve
 from metaprior.interruption import unfinished
 from metaprior.schema import OUTERMOST, Mismatch, integer, optional, record, sequence, text
+from metaprior.storage.stored_files import StoredFiles, damaged, record_of
 from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tables.columns import as_columns
 from metaprior.tables.csv_files import Source, TableFile
 from metaprior.tables.grouping import TaskIndex
 from metaprior.tables.reading import read_batches, table_files
 
-HEADER, FORMAT, FORMAT_VERSION = "tasks.json", "metaprior tasks", 1
+HEADER, FORMAT, FORMAT_VERSION = "tasks.json", "metaprior tasks", 2
 OFFSETS = "offsets.npy"
 FILES = ("x.npy", "y.npy", OFFSETS)
 BLOCK = 2**20  # numbers moved at once
@@ -30,8 +30,8 @@ SCHEMA = record(
     {
         "columns": record(COLUMNS),
         "environments": sequence(record({"name": optional(text), "tasks": integer(1), "samples": integer(1)}), 1),
+        "files": record(dict.fromkeys(FILES, record({"bytes": integer(1), "sha256": text}))),
         "digest": text,
-        "bytes": record(dict.fromkeys(FILES, integer(1))),
     }
 )
 
@@ -66,7 +66,8 @@ def store_tasks(
     drop_missing : bool, default=False
         Drop rows with a missing value, instead of raising an error.
     overwrite : bool, default=False
-        Replace stored tasks in `out`. A folder that holds anything else is never replaced.
+        Replace stored tasks in `out`. A folder that holds anything else is never replaced, also if it holds stored
+        tasks too.
 
     Examples
     --------
@@ -86,20 +87,21 @@ def store_tasks(
     index = TaskIndex(columns, drop_missing, labels=False)
     _check_free(Path(out), overwrite)
     files = table_files(tables)
-    with _new_folder(Path(out)) as new:
-        digest = _write_rows(new, files, index)
+    with _new_folder(Path(out), overwrite) as new:
+        _write_rows(new, files, index)
         environments, order = _by_environment(index)
         _place_rows(new, order, index.counts, len(columns.x) + 1)
-        digest.update(repr(environments).encode())
         named = {name: getattr(columns, name) for name in COLUMNS}
-        header = {"columns": named, "environments": environments, "digest": digest.hexdigest()}
-        header["bytes"] = {name: (new / name).stat().st_size for name in FILES}
-        header = {"format": FORMAT, "version": FORMAT_VERSION, **header}
+        header = {"format": FORMAT, "version": FORMAT_VERSION, "columns": named, "environments": environments}
+        header["files"] = {name: record_of(new / name) for name in FILES}
+        header["digest"] = header_digest(header)
         (new / HEADER).write_text(json.dumps(header, indent=1) + "\n", encoding="utf-8")
 
 
 def open_tasks(folder: Any) -> Any:
     """Open the tasks that `store_tasks` has written to a folder. They stay on disk until they are needed.
+
+    The sizes of the files are checked here, and their content, by checksums, when a `fit` is given the tasks.
 
     Parameters
     ----------
@@ -114,8 +116,10 @@ def open_tasks(folder: Any) -> Any:
     if not isinstance(folder, str | os.PathLike):
         raise ValueError(f"folder must be a path that store_tasks has written to; got {type(folder).__name__}.")
     header = read_header(Path(folder))
+    files = StoredFiles(Path(folder).absolute(), header["files"])
     with reading(folder):
-        x, y, offsets = (_open_array(Path(folder) / name, header["bytes"][name]) for name in FILES)
+        files.verify([OFFSETS])  # which is small, and read now
+        x, y, offsets = (_open_array(files, name) for name in FILES)
         counts = [environment["tasks"] for environment in header["environments"]]
         together = (x.ndim, y.ndim, offsets.ndim) == (2, 1, 1) and len(offsets) == sum(counts) + 1
         if not (together and x.shape[1] > 0 and len(x) == len(y) == offsets[-1] and offsets[0] == 0):
@@ -126,21 +130,19 @@ def open_tasks(folder: Any) -> Any:
     stored = {}
     for environment, first, last in zip(header["environments"], [0, *ends], ends, strict=False):
         digest = f"{header['digest']} {first} {last}"
-        stored[environment["name"]] = StoredTasks(x, y, np.array(offsets[first : last + 1]), digest)
+        stored[environment["name"]] = StoredTasks(x, y, np.array(offsets[first : last + 1]), digest, files=files)
     return stored[None] if list(stored) == [None] else stored
 
 
-def _open_array(path: Path, n_bytes: int) -> np.ndarray:
-    """Map an array into memory; raise unless it is as it was written."""
-    size = path.stat().st_size if path.exists() else None
-    if size != n_bytes:
-        found = "is missing" if size is None else f"has {size:,} bytes"
-        raise Mismatch(f"{path.name} {found}, but {n_bytes:,} were written")
+def _open_array(files: StoredFiles, name: str) -> np.ndarray:
+    """Map an array into memory; raise unless it has the size and the type that were written."""
+    files.check_size(name)
+    path = files.folder / name
     with reading(path, "cannot be read"):
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    expected = np.dtype(np.int64 if path.name == OFFSETS else np.float64)
+    expected = np.dtype(np.int64 if name == OFFSETS else np.float64)
     if array.dtype != expected:
-        raise Mismatch(f"{path.name} must be {expected}; it is {array.dtype}")
+        raise Mismatch(f"{name} must be {expected}; it is {array.dtype}")
     return array
 
 
@@ -162,12 +164,19 @@ def read_header(folder: Path) -> dict[str, Any]:
         names = [environment["name"] for environment in header["environments"]]
         if len(set(names)) != len(names) or (None in names and len(names) > 1):
             raise Mismatch("its environments must have names that differ")
+        if header["digest"] != header_digest(header):
+            raise damaged(folder / HEADER, "its content is not what was written")
     return header
 
 
-def _write_rows(folder: Path, files: list[tuple[TableFile, Path]], index: TaskIndex) -> Any:
-    """Write the numbers of all rows and of their tasks as they come; return a checksum of them."""
-    digest = hashlib.sha256()
+def header_digest(header: dict[str, Any]) -> str:
+    """Return the checksum of everything else in a header, and by its checksums of all files."""
+    content = {name: value for name, value in header.items() if name != "digest"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _write_rows(folder: Path, files: list[tuple[TableFile, Path]], index: TaskIndex) -> None:
+    """Write the numbers of all rows and of their tasks as they come."""
     with open(folder / "rows", "wb") as rows, open(folder / "tasks", "wb") as tasks:
         for file, root in files:
             first = 0
@@ -176,9 +185,7 @@ def _write_rows(folder: Path, files: list[tuple[TableFile, Path]], index: TaskIn
                 first += len(frame)
                 for stream, array in ((tasks, batch.tasks), (rows, np.column_stack([batch.x, batch.y]))):
                     stream.write(array.data)
-                    digest.update(array.data)
     index.finish(Source(str(files[0][0]) if len(files) == 1 else f"tables ({len(files)} files)"))
-    return digest
 
 
 def _by_environment(index: TaskIndex) -> tuple[list[dict[str, Any]], np.ndarray]:
@@ -218,29 +225,40 @@ def _place_rows(folder: Path, order: np.ndarray, counts: np.ndarray, width: int)
 
 
 def _check_free(folder: Path, overwrite: bool) -> None:
-    """Raise if the folder exists, unless it holds stored tasks that may be replaced."""
+    """Raise if the folder exists, unless it holds stored tasks that may be replaced, and nothing else."""
     if not folder.exists():
         return
     found = Message(Argument("out"), f" must be a new folder; {folder} ")
     try:
         read_header(folder)
     except ValueError:
-        raise ValueError(Message(found, "exists, and holds no stored tasks.")) from None
+        unknown = "exists, and holds no stored tasks that can be read. Remove it, or name another folder."
+        raise ValueError(Message(found, unknown)) from None
     if not overwrite:
         replace = Argument("overwrite", True)
         raise ValueError(Message(found, "holds stored tasks. Pass ", replace, " to replace them."))
+    ours = {HEADER, *FILES}
+    others = sorted(each.name for each in os.scandir(folder) if each.name not in ours or each.is_dir())
+    if others:
+        listed = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+        advice = "Move what is not of stored tasks elsewhere, or name another folder."
+        raise ValueError(Message(found, f"holds more than stored tasks: {listed}. {advice}"))
 
 
 @contextmanager
-def _new_folder(folder: Path) -> Iterator[Path]:
+def _new_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
     """Yield a temporary folder that gets its name once all is written, and is removed after an error or a signal."""
     target = folder.resolve()  # a link stays, and what it leads to is replaced
     with name_in_errors(folder), unfinished(target) as new:
         target.parent.mkdir(parents=True, exist_ok=True)
         os.mkdir(new)
         yield Path(new)
-        old = f"{new}.old"
+        _check_free(folder, overwrite)  # again: writing may have taken hours
+        old = Path(f"{new}.old")
         if target.exists():
             os.replace(target, old)
         os.replace(new, target)
-        shutil.rmtree(old, ignore_errors=True)
+        with suppress(OSError):  # only what was written here goes, and a folder that is empty then
+            for name in (HEADER, *FILES):
+                (old / name).unlink(missing_ok=True)
+            old.rmdir()
