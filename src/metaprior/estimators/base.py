@@ -26,6 +26,7 @@ from metaprior.estimators.fitted_prior import FittedPrior, heaviest, training_re
 from metaprior.estimators.guaranteed_fit import check_target_tasks, make_guarantee
 from metaprior.estimators.persistence import write_prior
 from metaprior.estimators.seen_tasks import KnowsItsTasks, check_covariates, check_noise_size, remember
+from metaprior.prediction.conformal import coverage_words
 from metaprior.prediction.single_task import SingleTaskClassifier, SingleTaskRegressor, refuse_categories
 from metaprior.search.certificates import Certificate, certify
 from metaprior.search.report import TransferReport
@@ -313,7 +314,10 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         of_each = [f"{count} of {name}" for name, count in counts.items()]
         tasks = f"{counted(sum(counts.values()), 'task')} ({', '.join(of_each[:4] + ['...'] * (len(of_each) > 4))})"
         fitted = f"a {self.engine_} prior fitted to {tasks} with {counted(self.n_features_in_, 'input column')}"
-        return f"{parameters}, {fitted}{self._thinned}"
+        intervals = ""
+        if (guarantee := self.model_.guarantee) is not None:
+            intervals = f", with conformal intervals ({coverage_words(guarantee.n_tasks, len(guarantee.folds))})"
+        return f"{parameters}, {fitted}{self._thinned}{intervals}"
 
     @property
     def _thinned(self) -> str:
