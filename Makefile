@@ -9,13 +9,22 @@ ifneq ($(wildcard ../shared/data),)
 export METAPRIOR_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: run test test-all test-browser golden bench peers mutants check format docs gallery clean
+.PHONY: run test test-floors test-newest test-all test-browser golden bench peers mutants check format docs gallery clean
 
 run: .venv/.run
 	$(BIN)/metaprior demo --out demo
 
 test: .venv/.test
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+
+# With the lowest versions that pyproject.toml allows, and with the highest. These depend on the Python:
+# `make test-floors PYTHON=python3.11`, `make test-newest PYTHON=python3.13`. Old releases may warn of what newer Pythons and
+# libraries have deprecated.
+test-floors: .venv-floors/.test
+	.venv-floors/bin/python -m pytest -n $(JOBS) --dist loadfile -W ignore::DeprecationWarning
+
+test-newest: .venv-newest/.test
+	.venv-newest/bin/python -m pytest -n $(JOBS) --dist loadfile
 
 test-all: .venv/.libraries
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m ""
@@ -82,6 +91,14 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet --editable ".[studies,test]" --editable studies
 	touch $@
 
+.venv-floors/.test: RESOLUTION := lowest-direct
+.venv-newest/.test: RESOLUTION := highest
+.venv-%/.test: $(BIN)/python pyproject.toml studies/pyproject.toml
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv venv --quiet --clear --python $(PYTHON) $(@D)
+	$(BIN)/uv pip install --quiet --python $(@D) --resolution $(RESOLUTION) --editable ".[studies,test]" --editable studies
+	touch $@
+
 .venv/.browser: .venv/.test
 	$(BIN)/python -m pip install --quiet --editable ".[studies,test,browser]" --editable studies
 	touch $@
@@ -121,4 +138,4 @@ TORCH := --quiet --retries 1 --no-deps torch==2.13.0 --extra-index-url https://d
 	touch $@
 
 clean:
-	rm -rf .venv demo example site .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-floors .venv-newest demo example site .pytest_cache .ruff_cache .hypothesis

@@ -8,9 +8,12 @@ import tarfile
 import tomllib
 import venv
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 import metaprior
 
@@ -43,6 +46,18 @@ def test_extras_and_versions_are_consistent():
     versions = [each.rpartition(" ")[2] for each in project["classifiers"] if "Python :: 3." in each]
     assert project["requires-python"] == f">={versions[0]}"
     assert {"arviz", "plots"} <= set(project["optional-dependencies"])
+
+
+@pytest.mark.skipif(Path(sys.prefix).name != ".venv-floors", reason="`make test-floors` runs it")
+def test_the_lower_bounds_can_be_installed_together():
+    """A resolver raises a bound that conflicts with another, silently: then it is not true."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    lines = [*project["dependencies"], *extras["plots"], *extras["studies"], *extras["test"]]
+    declared = [each for each in map(Requirement, lines) if each.name != "metaprior"]
+    floors = {each.name: str(each.specifier).split(">=")[1].split(",")[0] for each in declared}
+    installed = {name: version(name) for name in floors}
+    assert {name: Version(found) for name, found in installed.items()} == {n: Version(low) for n, low in floors.items()}
 
 
 def run(command, folder, **arguments):

@@ -227,6 +227,7 @@ def test_reproduce_all_ends_with_the_claims_and_can_be_resumed(tmp_path, monkeyp
     for figure in FIGURES:
         assert (out / f"{figure}.png").stat().st_size > 10_000
     assert "C8" in (out / "report.html").read_text()
+    assert "Verdicts are those at the settings of the run" in result.output
     before = {path: path.read_bytes() for path in out.rglob("*.parquet")}
     assert len(before) == 6
     again = CliRunner().invoke(app, ["reproduce", "all", "--out", str(out)])

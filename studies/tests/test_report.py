@@ -13,7 +13,7 @@ from matplotlib.image import imread
 from test_claims import make_fig1, make_fig4, make_frames
 
 from metaprior_studies.reproduction.accuracy_picture import draw_fig4
-from metaprior_studies.reproduction.claims import judge
+from metaprior_studies.reproduction.claims import SCOPE, judge
 from metaprior_studies.reproduction.comparisons import HOLDS, UNDECIDED
 from metaprior_studies.reproduction.html_report import CAPTIONS, PICTURES, claims_rows, make_report, render
 from metaprior_studies.reproduction.pictures import COLORS, draw_fig1, draw_fig3, draw_fig5
@@ -210,6 +210,7 @@ def test_report_of_one_figure_and_of_none(tmp_path):
     assert "regime map" not in text
     assert "Figure 3 was not run." in text
     assert "fewer than 10 draws" in text
+    assert SCOPE in text
     page_of({}, tmp_path / "empty.html")
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,8 @@ from metaprior_studies.open_settings import (
     validation_seeds,
 )
 from metaprior_studies.reproduction import profiles, settings_search
-from metaprior_studies.reproduction.claims import judge
+from metaprior_studies.reproduction.claims import SCOPE, judge
+from metaprior_studies.reproduction.comparisons import difference
 from metaprior_studies.reproduction.conclusions import provenance, read_tables
 from metaprior_studies.reproduction.fewshot_figure import Figure4
 from metaprior_studies.reproduction.schemes import paper_schemes, score
@@ -332,6 +334,27 @@ def test_the_committed_results_are_whole_and_say_what_the_claims_say():
     assert set(tables["fig5"].query("scheme == @WFEM")["alpha"]) == set(profiles.FULL["fig5"].alphas)
     stated = {claim["id"]: claim["verdict"] for claim in json.loads((COMMITTED / "claims.json").read_text())["claims"]}
     assert {claim.id: claim.verdict for claim in judge(tables)} == stated
+
+
+@committed
+def test_the_page_states_verdicts_for_the_regimes_that_were_run():
+    """With their settings, and with what the regime map says of C1 at other scales of the hyper-prior."""
+    page = (COMMITTED.parents[2] / "docs" / "reproduction.md").read_text().replace("−", "-")
+    assert (
+        rf"$\sigma_P = {SINUSOID.prior_std:g}$, learning rate {SINUSOID.learning_rate:g}, {SINUSOID.n_steps:,} steps"
+        in page
+    )
+    assert f"sigma_P = {SINUSOID.prior_std:g}, learning rate {SINUSOID.learning_rate:g} and" in SCOPE
+    assert escape(SCOPE) in (COMMITTED / "report.html").read_text()
+    table = read_tables(COMMITTED, ["regime"])["regime"].query("metric == 'rmse' and n_target == 15")
+    for prior_std in (4, 8, 16):
+        cells = []
+        for deviation in profiles.FULL["regime"].deviations:
+            cell = table[(table["prior_std"] == prior_std) & (table["deviation"] == deviation)].set_index("draw")
+            wfem = cell[(cell["scheme"] == WFEM) & (cell["alpha"] == 0.5)]["value"]
+            found = difference("", "", None, wfem, cell[cell["scheme"] != WFEM]["value"])
+            cells.append(f"{found.difference:+.3f} [{found.low:z.3f}, {found.high:.3f}]")
+        assert f"| {prior_std} | {' | '.join(cells)} |" in page
 
 
 @committed

@@ -14,6 +14,14 @@ from metaprior.metrics import Scores
 COLUMNS = ["--task", "group", "--x", "x", "--y", "y"]
 
 
+# Of nine folds of one task 1 - 2 alpha + 1 / (9 + 1) is proven.
+NINE_TASKS = (
+    "nominal coverage 0.9, proven 0.9 or more for new tasks like those of the target, "
+    "whether or not the model is right; up to 0.9, "
+    "from 9 held-out target tasks in 9 folds, 3 random readings of each as context"
+)
+
+
 def write_table(path, n_tasks, seed=0, labels=False):
     rng, rows = np.random.default_rng(seed), []
     for task in range(n_tasks):
@@ -39,12 +47,11 @@ def folder(tmp_path_factory):
 
 
 def test_fit_and_info_say_what_bands_there_are(folder):
-    expected = "coverage of up to 0.9, from 9 held-out target tasks in 9 folds, 3 random readings of each as context"
-    assert f"Bands with a guarantee: {expected}." in (folder / "fit.txt").read_text()
-    assert expected in words(call("info", folder / "prior.safetensors"))
+    assert f"Conformal intervals: {NINE_TASKS}." in (folder / "fit.txt").read_text()
+    assert NINE_TASKS in words(call("info", folder / "prior.safetensors"))
 
 
-def test_predict_writes_the_band_and_says_that_it_has_a_guarantee(folder, tmp_path):
+def test_predict_writes_the_interval_and_says_what_is_proven(folder, tmp_path):
     files = folder / "context.csv", folder / "query.csv"
     out = "--out", tmp_path / "predictions.csv", "--plot", tmp_path / "predictions.png"
     result = call("predict", folder / "prior.safetensors", *files, "--guarantee", *out)
@@ -54,7 +61,7 @@ def test_predict_writes_the_band_and_says_that_it_has_a_guarantee(folder, tmp_pa
     assert "calibrated with contexts of 3 readings" in words(result)
     written = pd.read_csv(tmp_path / "predictions.csv")
     np.testing.assert_allclose(written[["lower", "upper"]], expected[["lower", "upper"]])
-    said = "a band with a guarantee: over new tasks it holds 0.9 of the readings, and provably 0.9 or more, whether or"
+    said = "a conformal interval: nominal coverage 0.9, proven 0.9 or more for new tasks like those of the target"
     assert said in words(result)
     own = call("predict", folder / "prior.safetensors", *files, *out)
     assert "it is between lower and upper with a probability of 0.9." in words(own)
@@ -62,7 +69,7 @@ def test_predict_writes_the_band_and_says_that_it_has_a_guarantee(folder, tmp_pa
 
 def test_evaluate_reports_both_bands(folder, tmp_path):
     result = call("evaluate", folder / "prior.safetensors", folder / "new.csv")
-    assert "Inside the 90% band with a guarantee: " in words(result)
+    assert "Inside the conformal interval of nominally 90%: " in words(result)
     figures = json.loads(call("evaluate", folder / "prior.safetensors", folder / "new.csv", "--json").stdout)
     assert 0.0 <= figures["guaranteed_coverage"] <= 1.0
     assert figures["guaranteed_width"] > 0.0
@@ -78,21 +85,23 @@ def test_refusals_name_the_option(folder, tmp_path):
     assert "Fit it again with --guarantee." in words(result)
     labels = write_table(tmp_path / "labels.csv", 4, labels=True)
     result = call("fit", labels, *COLUMNS, "--guarantee", "--out", tmp_path / "labels.safetensors", code=2)
-    assert "--guarantee is for bands of readings; y holds labels." in words(result)
+    assert "--guarantee is for intervals of readings; y holds labels." in words(result)
     call("fit", labels, *COLUMNS, "--out", tmp_path / "labels.safetensors")
     tables = [tmp_path / "context.csv", tmp_path / "query.csv"]
     rows = pd.read_csv(labels)
     rows.to_csv(tables[0], index=False)
     rows[["group", "x"]].to_csv(tables[1], index=False)
     result = call("predict", tmp_path / "labels.safetensors", *tables, "--guarantee", code=2)
-    assert "--guarantee is for bands of readings; this prior predicts labels." in words(result)
+    assert "--guarantee is for intervals of readings; this prior predicts labels." in words(result)
 
 
 def test_a_report_of_a_prior_with_a_guarantee(tmp_path):
     table, report = write_table(tmp_path / "tasks.csv", 14), tmp_path / "fit.html"
     options = "--context", "3", "--guarantee", "--hold-out", "0.3", "--out", tmp_path / "prior", "--report", report
-    call("fit", table, *COLUMNS, *options)
-    assert "guaranteed coverage: share of readings inside the band with a guarantee" in report.read_text()
+    fitted = words(call("fit", table, *COLUMNS, *options))
+    assert "guaranteed coverage: share of readings inside the conformal interval" in report.read_text()
+    for said in (fitted, report.read_text()):  # ten folds of one task: 1 - 2 alpha + 1 / (10 + 1)
+        assert "nominal coverage 0.9, proven 0.89 or more for new tasks like those of the target" in said
 
 
 def write_responses(folder, likelihood, rng):
@@ -122,11 +131,10 @@ def test_counts_and_ranks_have_bands_of_possible_integers(likelihood, limits, tm
     options = write_responses(tmp_path, likelihood, np.random.default_rng(0))
     prior, files = tmp_path / "prior.safetensors", [tmp_path / "context.csv", tmp_path / "query.csv"]
     result = call("fit", tmp_path / "tasks.csv", *COLUMNS, *options, "--context", "3", "--guarantee", "--out", prior)
-    expected = "coverage of up to 0.9, from 9 held-out target tasks in 9 folds, 3 random readings of each as context"
-    assert f"Bands with a guarantee: {expected}." in words(result)
-    assert expected in words(call("info", prior))
+    assert f"Conformal intervals: {NINE_TASKS}." in words(result)
+    assert NINE_TASKS in words(call("info", prior))
     result = call("predict", prior, *files, "--guarantee", "--out", tmp_path / "wide.csv")
-    assert "a band with a guarantee: over new tasks it holds 0.9 of the readings" in words(result)
+    assert "a conformal interval: nominal coverage 0.9, proven 0.9 or more" in words(result)
     call("predict", prior, *files, "--out", tmp_path / "own.csv")
     wide, own = (pd.read_csv(tmp_path / name)[["lower", "upper"]] for name in ("wide.csv", "own.csv"))
     assert (wide % 1 == 0).all(axis=None)

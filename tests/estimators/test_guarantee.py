@@ -53,6 +53,15 @@ def test_a_band_is_finite_and_made_of_all_tasks(meta):
     assert (narrow[1] < upper).all()
 
 
+def test_the_proven_level_stands_beside_the_nominal_one(meta):
+    """1 - 2 alpha + 1 / (K + 1) of folds of one task; of six folds of two tasks the formula of docs/guarantees.md."""
+    assert repr(meta).endswith("with conformal intervals (nominal coverage 0.9, proven 0.9 or more)")
+    with pytest.warns(UserWarning, match="at most 0.75"):  # nominally 1 - 1/4, so 1 - 2/4 + 1/4
+        assert "(nominal coverage 0.75, proven 0.75 or more)" in repr(fit(TASKS[:3]))
+    strict = 1 - min((2 + 2 * (0.1 * 13 - 1)) / (12 + 2), 2 * (0.1 * 13 + 6 - 1) / (12 + 6))
+    assert f"(nominal coverage 0.9, proven {math.floor(1000 * strict) / 1000} or more)" in repr(fit(draw_tasks(12)))
+
+
 def test_one_task_and_many_have_the_same_bands_whatever_the_sizes_of_the_others(meta):
     contexts = [*draw_tasks(4, seed=5, sizes=(2, 12)), (np.empty((0, 1)), np.empty(0))]
     inputs = [QUERIES, QUERIES[:1], QUERIES, [], QUERIES]
@@ -86,7 +95,7 @@ def test_the_same_seed_gives_the_same_bands_and_the_model_itself_is_the_usual_on
     np.testing.assert_array_equal(band(fit(TASKS)), band(meta))
     usual = MetaGPRegressor(0.0, random_state=0, progress=False).fit(target_tasks=TASKS)
     np.testing.assert_array_equal(usual.adapt(*TASKS[0]).interval(QUERIES), meta.adapt(*TASKS[0]).interval(QUERIES))
-    with pytest.raises(ValueError, match=r"fitted without a guarantee.*Fit it again with guarantee=True"):
+    with pytest.raises(ValueError, match=r"fitted without conformal intervals. Fit it again with guarantee=True"):
         band(usual)
 
 
@@ -169,7 +178,7 @@ def test_tables_plots_and_scores_have_these_bands(meta):
     np.testing.assert_allclose(scores.per_task.guaranteed_width, widths)
     assert scores.guaranteed_coverage >= scores.coverage
     assert "guaranteed_coverage" not in meta.evaluate(tests, coverage=0.95)
-    assert "band with a guarantee" in repr(scores)
+    assert "conformal interval" in repr(scores)
 
 
 def test_stored_tasks_are_held_out_too(meta, tmp_path):

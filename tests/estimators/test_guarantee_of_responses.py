@@ -1,4 +1,4 @@
-"""Bands with a guarantee for counts, ranks and readings with outliers: one contract for every likelihood."""
+"""Conformal intervals for counts, ranks and readings with outliers: one contract for every likelihood."""
 
 import warnings
 

@@ -1,6 +1,9 @@
-"""Bands with a guarantee: the weighted quantile against brute force, validity on exchangeable groups, and limits."""
+"""Conformal intervals: the weighted quantile against brute force, validity on exchangeable groups, and limits."""
 
+import math
+import re
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +12,16 @@ from hypothesis import strategies as st
 
 from hand_made_priors import make_prior
 from metaprior.prediction import conformal
-from metaprior.prediction.conformal import Fold, Guarantee, combine, floored, held_out_scores, rounded_up, score
+from metaprior.prediction.conformal import (
+    Fold,
+    Guarantee,
+    combine,
+    equal_folds,
+    floored,
+    held_out_scores,
+    rounded_up,
+    score,
+)
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.tasks.context_rules import ContextRule
 from metaprior.tasks.types import TestTask
@@ -109,6 +121,35 @@ def test_what_is_proven_is_that_of_the_papers():
     assert 1 - 2 * 0.1 - (1 - 10 / 50) / 11 <= fives.proven(0.9) < 0.8  # theorem 4 of Barber et al.
     large = alone._replace(folds=alone.folds[:2], n_tasks=1000)
     assert large.proven(0.9) >= 1 - 2 * 0.1 - 2 * (1 - 1 / 2) / (1000 / 2 + 1)
+
+
+def test_the_table_of_the_documentation_is_what_is_proven():
+    """The formula of docs/guarantees.md, for the folds that a fit makes; it is never below that of Barber et al."""
+    page = (Path(__file__).parents[2] / "docs" / "guarantees.md").read_text()
+    rows = [
+        re.findall(r"[\d.]+", row)
+        for row in re.findall(r"^\| (?:target tasks|proven for|90% is proven for) .*", page, re.M)
+    ]
+    for n, proven, nominal in zip(rows[0], rows[1][1:], rows[2][1:], strict=True):
+        assert math.floor(1000 * proven_for(int(n), 0.9) + 1e-9) / 10 == float(proven)
+        assert proven_for(int(n), float(nominal) / 100) == pytest.approx(0.9, abs=0.003)
+    of_ninety = [proven_for(n, 0.9) for n in range(9, 301)]
+    assert [f"{level:.3f}" for level in (min(of_ninety), max(of_ninety), max(of_ninety[3:]))] == [
+        "0.705",
+        "0.900",
+        "0.814",
+    ]
+
+
+def proven_for(n_tasks, coverage):
+    n_folds, size = equal_folds(n_tasks)
+    k, a = n_folds * size, 1 - coverage
+    expected = 1 - min((size + 2 * (a * (k + 1) - 1)) / (k + size), 2 * (a * (k + 1) + n_folds - 1) / (k + n_folds))
+    barber = 1 - 2 * a - min(2 * (1 - 1 / n_folds) / (k / n_folds + 1), (1 - n_folds / k) / (n_folds + 1))
+    folds = (Fold(NOTHING, np.zeros(1), np.ones(1)),) * n_folds
+    assert Guarantee(folds, k, RULE).proven(coverage) == pytest.approx(expected)
+    assert expected >= barber
+    return expected
 
 
 def test_a_score_is_relative_to_the_nearer_end_and_never_divides_by_zero():

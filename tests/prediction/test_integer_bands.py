@@ -1,4 +1,4 @@
-"""Bands with a guarantee for counts and ranks: scores against scipy, ends against brute force, validity, far tails."""
+"""Conformal intervals for counts and ranks: scores against scipy, ends against brute force, validity, far tails."""
 
 from fractions import Fraction
 

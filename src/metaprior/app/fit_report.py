@@ -15,13 +15,12 @@ import numpy as np
 from metaprior.app.report_data import describe_data, sample_training, task_charts
 from metaprior.app.report_examples import calibration_chart, examples, reliability_chart
 from metaprior.app.report_sections import sections
-from metaprior.app.report_tests import COVERAGE, Tested, held_out_tasks
+from metaprior.app.report_tests import Tested, held_out_tasks
 from metaprior.cli.info import guarantee_words
 from metaprior.cli.training_data import Fit
 from metaprior.estimators.arguments import GRADIENT_ONLY
 from metaprior.files import nan_to_none
 from metaprior.metrics import Scores
-from metaprior.prediction.conformal import floored
 from metaprior.search.report import TransferReport
 
 DIGITS = 4  # of gains and weights
@@ -106,16 +105,12 @@ def _held_out(fitted: Fit, tested: Tested) -> dict[str, Any]:
 
 
 def _guarantee(meta: Any) -> str:
-    """Return what is proven of bands with a guarantee, if the prior has them."""
+    """Return what is proven of conformal intervals, if the prior has them."""
     guarantee = meta.model_.guarantee
     if guarantee is None:
         return ""
     words = guarantee_words(guarantee.n_tasks, len(guarantee.folds), guarantee.rule)
-    proven = ""
-    if guarantee.max_coverage >= COVERAGE:
-        proven = f" Over new tasks that of 90% provably holds {floored(guarantee.proven(COVERAGE))} of the readings or "
-        proven += "more, whether or not the model is right."
-    return f"The prior has bands with a guarantee: {words}.{proven} Charts show the model's own band."
+    return f"The prior has conformal intervals: {words}. Charts show the model's own band."
 
 
 def _means(scores: Scores) -> dict[str, Any]:

@@ -209,7 +209,7 @@ def _calibration(facts: dict[str, Any], charts: Charts) -> str:
         return text + (paragraph(facts["guarantee"]) if facts["guarantee"] else "")
     chart = held_out["chart"]
     names = list(held_out["scores"]["metaprior"])
-    nothing = (None, None)  # other models have no bands with a guarantee
+    nothing = (None, None)  # other models have no conformal intervals
     rows = [(who, *(number(*score.get(name, nothing)) for name in names)) for who, score in held_out["scores"].items()]
     unit = f"the units of {facts['data']['columns']['y']}"
     meanings = [
@@ -244,13 +244,13 @@ def _calibration(facts: dict[str, Any], charts: Charts) -> str:
 
 
 def _guaranteed(held_out: dict[str, Any]) -> str:
-    """Return how the band with a guarantee does on held-out tasks."""
+    """Return how conformal intervals do on held-out tasks."""
     own = held_out["scores"]["metaprior"]
     if "guaranteed_coverage" not in own:
-        return "There are too few tasks to test that of 90%."
+        return "There are too few tasks to test those of nominally 90%."
     value, error = own["guaranteed_coverage"]
     inside = f"{100 * value:.3g}" + (f" ± {100 * error:.2g}" if error is not None else "")
-    return f"On held-out tasks that of 90% holds {inside}% of the readings."
+    return f"On held-out tasks those of nominally 90% hold {inside}% of the readings."
 
 
 def _examples(examples: list[dict[str, Any]], charts: Charts) -> str:

@@ -178,7 +178,7 @@ def _pooled_readings(groups: Sequence[Group], models: Sequence[Any]) -> Scores:
         parts.append(score_model(model, group.tests, COVERAGE).per_task)
         transforms.append(_transforms(model, group.tests))
     below, up_to = np.concatenate(transforms, axis=1)
-    shared = [name for name in parts[0] if all(name in part for part in parts)]  # bands with a guarantee may be missing
+    shared = [name for name in parts[0] if all(name in part for part in parts)]  # conformal intervals may be missing
     summary = {name: np.concatenate([part[name] for part in parts]) for name in shared}
     discrete = None if models[0].response is None or not models[0].response.discrete else below
     return report({**summary, "calibration_error": calibration_error(up_to, below=discrete)}, COVERAGE)

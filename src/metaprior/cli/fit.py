@@ -108,7 +108,10 @@ def fit(
         str, typer.Option(help="What is given of a task to predict: random, first (forecasting), 5 or 'first 5'.")
     ] = "random",
     guarantee: Annotated[
-        bool, typer.Option("--guarantee", help="Repeat the fit without held-out tasks, for predict --guarantee.")
+        bool,
+        typer.Option(
+            "--guarantee", help="Repeat the fit without held-out tasks, for conformal intervals: predict --guarantee."
+        ),
     ] = False,
     search_time: Annotated[float | None, typer.Option(help="Seconds for the comparison that chooses alpha.")] = None,
     max_tasks: Annotated[int | None, typer.Option(min=1, help="Use at most this many tasks per environment.")] = None,
@@ -282,7 +285,7 @@ def _print_fit(meta: Any, labels: bool) -> None:
     out.print(str(meta.transfer_report()), soft_wrap=True)
     if (guarantee := meta.model_.guarantee) is not None:
         words = guarantee_words(guarantee.n_tasks, len(guarantee.folds), guarantee.rule)
-        out.print(f"Bands with a guarantee: {words}.", soft_wrap=True)
+        out.print(f"Conformal intervals: {words}.", soft_wrap=True)
     if training.get("held_out"):
         print_held_out(training["held_out"], y, outputs)
 
@@ -298,7 +301,7 @@ def _train(tasks: TrainingData, target: str | None, settings: dict[str, Any], se
         if tasks.labels and name in given:
             raise ValueError(f"--{name} is for numbers; y holds labels. Pass --kind regression, or leave it out.")
     if tasks.labels and "guarantee" in given:
-        raise ValueError("--guarantee is for bands of readings; y holds labels. Leave it out.")
+        raise ValueError("--guarantee is for intervals of readings; y holds labels. Leave it out.")
     for_labels = [option for item, option in FOR_LABELS.items() if item in given.items()]
     if for_labels and not tasks.labels:
         raise ValueError(

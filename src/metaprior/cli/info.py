@@ -117,12 +117,15 @@ def environment_rows(training: dict[str, Any], outputs: str) -> list[tuple[str, 
 
 
 def guarantee_words(n_tasks: int, n_folds: int, rule: ContextRule) -> str:
-    """Return the highest coverage of bands with a guarantee, and what they were calibrated on."""
-    from metaprior.prediction.conformal import floored, highest_coverage
+    """Return nominal and proven coverage of conformal intervals, the highest one, and what they were calibrated on."""
+    from metaprior.prediction.conformal import coverage_words, floored, highest_coverage
 
     given = "contexts of any size" if rule.size is None else f"{rule.words('reading')} of each as context"
     tasks = counted(n_tasks, "held-out target task")
-    return f"coverage of up to {floored(highest_coverage(n_tasks))}, from {tasks} in {n_folds} folds, {given}"
+    proven = (
+        f"{coverage_words(n_tasks, n_folds)} for new tasks like those of the target, whether or not the model is right"
+    )
+    return f"{proven}; up to {floored(highest_coverage(n_tasks))}, from {tasks} in {n_folds} folds, {given}"
 
 
 def class_words(classes: Sequence[Any] | None) -> str:
@@ -176,7 +179,7 @@ def _guarantee_rows(stored: dict[str, Any] | None) -> list[tuple[str, str]]:
     if stored is None:
         return []
     rule = ContextRule(stored["context"]["kind"], stored["context"]["size"])
-    return [("bands with a guarantee", guarantee_words(stored["n_tasks"], len(stored["folds"]), rule))]
+    return [("conformal intervals", guarantee_words(stored["n_tasks"], len(stored["folds"]), rule))]
 
 
 def _kind_rows(header: dict[str, Any], inputs: Sequence[str]) -> list[tuple[str, Any]]:

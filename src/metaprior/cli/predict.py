@@ -42,7 +42,10 @@ def predict(
     ] = None,
     coverage: Annotated[float, typer.Option(help="Probability of the interval from lower to upper.")] = 0.9,
     guarantee: Annotated[
-        bool, typer.Option("--guarantee", help="Make this interval one whose coverage does not depend on the model.")
+        bool,
+        typer.Option(
+            "--guarantee", help="Make this interval conformal, and print what coverage is proven whatever the model."
+        ),
     ] = False,
     task: Task = None,
     x: X = None,
@@ -152,8 +155,10 @@ def _print_rows(frame: Any, y: str | None, coverage: float, guarantee: Any, at_l
             words += f"; it is between lower and upper with a probability of {'at least ' * at_least}{coverage:.3g}."
         else:
             proven = floored(guarantee.proven(coverage))
-            words += f". From lower to upper is a band with a guarantee: over new tasks it holds {coverage:.3g} of the "
-            words += f"readings, and provably {proven} or more, whether or not the model is right."
+            words += (
+                f". From lower to upper is a conformal interval: nominal coverage {coverage:.3g}, proven {proven} or "
+            )
+            words += "more for new tasks like those of the target, whether or not the model is right."
         out.print(words, soft_wrap=True)
 
 

@@ -53,14 +53,14 @@ def print_overall(
 
 
 def print_guaranteed(scores: Any) -> None:
-    """Print the coverage and width of bands with a guarantee, if there are any."""
+    """Print the coverage and width of conformal intervals, if there are any."""
     if "guaranteed_coverage" not in scores:
         return
     inside = f"{100 * scores.guaranteed_coverage:.3g} ± {100 * scores.guaranteed_coverage_se:.2g}%"
     wide = f"its width is {scores.guaranteed_width:.3g}"  # if that of the model is none: a rank that is certain
     if scores.width > 0.0:
         wide = f"it is {scores.guaranteed_width / scores.width:.3g} times as wide"
-    band = f"Inside the {scores.nominal_coverage:.0%} band with a guarantee"
+    band = f"Inside the conformal interval of nominally {scores.nominal_coverage:.0%}"
     out.print(f"{band}: {inside}; {wide}.", soft_wrap=True)
 
 

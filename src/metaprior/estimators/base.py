@@ -27,6 +27,7 @@ from metaprior.estimators.guaranteed_fit import check_target_tasks, make_guarant
 from metaprior.estimators.persistence import write_prior
 from metaprior.estimators.seen_tasks import KnowsItsTasks, check_covariates, check_noise_size, remember
 from metaprior.float_errors import own_float_errors
+from metaprior.prediction.conformal import coverage_words
 from metaprior.prediction.single_task import SingleTaskClassifier, SingleTaskRegressor, refuse_categories
 from metaprior.progress import phases
 from metaprior.search.certificates import Certificate, certify
@@ -339,7 +340,10 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         tasks = f"{counted(sum(counts.values()), 'task')} ({', '.join(of_each[:4] + ['...'] * (len(of_each) > 4))})"
         fitted = f"a {self.engine_} prior fitted to {tasks} with {counted(self.n_features_in_, 'input column')}"
         private = ", saved as private: it recognizes none of them" if self.private_ else ""
-        return f"{parameters}, {fitted}{self._thinned}{private}"
+        intervals = ""
+        if (guarantee := self.model_.guarantee) is not None:
+            intervals = f", with conformal intervals ({coverage_words(guarantee.n_tasks, len(guarantee.folds))})"
+        return f"{parameters}, {fitted}{self._thinned}{intervals}{private}"
 
     @property
     def _thinned(self) -> str:

@@ -1,4 +1,4 @@
-"""What bands with a guarantee are made of, to and from saved priors: the fits without each fold, and their scores."""
+"""What conformal intervals are made of, to and from saved priors: the fits without each fold, and their scores."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Fits for bands with a guarantee: the whole fit repeated without each fold of target tasks, which is then scored."""
+"""Fits for conformal intervals: the whole fit repeated without each fold of target tasks, which is then scored."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -9,7 +9,15 @@ import numpy as np
 from metaprior.checks import Argument, Message, counted, draw_seed, warn_caller
 from metaprior.estimators.arguments import NamedEnvironments
 from metaprior.estimators.fitted_prior import FittedPrior
-from metaprior.prediction.conformal import Fold, Guarantee, equal_folds, floored, held_out_scores, highest_coverage
+from metaprior.prediction.conformal import (
+    USUAL_COVERAGE,
+    Fold,
+    Guarantee,
+    equal_folds,
+    floored,
+    held_out_scores,
+    highest_coverage,
+)
 from metaprior.progress import progress_bar, silent
 from metaprior.storage.stored_tasks import sample_tasks
 from metaprior.tasks.context_rules import ContextRule, as_context_rule, split_widely
@@ -19,12 +27,11 @@ from metaprior.tasks.types import Task, TestTask
 MAX_TASKS = 300  # that are scored
 MAX_READINGS = 200  # of a scored task, beside those of its context
 N_SPLITS = 5  # of a scored task into context and queries
-USUAL_COVERAGE = 0.9  # below which a warning says that bands cannot have it
 FitPrior = Callable[[Any, NamedEnvironments, Any, Any, Any], FittedPrior]
 
 
 def check_target_tasks(environments: NamedEnvironments) -> None:
-    """Raise if a guarantee is impossible; warn if no band can have the usual coverage."""
+    """Raise if there can be no conformal interval; warn if none can have the usual coverage."""
     n, name = len(environments.tasks[environments.target]), environments.names[environments.target]
     wanted = Argument("guarantee", True)
     if n < 2:
@@ -32,8 +39,8 @@ def check_target_tasks(environments: NamedEnvironments) -> None:
         raise ValueError(Message(wanted, found))
     if highest_coverage(n) < USUAL_COVERAGE:
         highest = floored(highest_coverage(n))
-        most = f" with {n} tasks of the {name} environment gives bands of a coverage of at most {highest}"
-        warn_caller(Message(wanted, f"{most}. Bands of 90% need nine tasks or more."))
+        most = f" with {n} tasks of the {name} environment gives conformal intervals of a coverage of at most {highest}"
+        warn_caller(Message(wanted, f"{most}. Those of 90% need nine tasks or more."))
 
 
 def make_guarantee(

@@ -105,9 +105,9 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         or the first ones in the order of the first input (forecasting), about half of them or as many as the number.
         A number alone is drawn at random.
     guarantee : bool, default=False
-        Repeat the fit without each of up to ten folds of target tasks, for `interval(..., method="conformal")`: bands
-        whose coverage does not depend on whether the model is right. A band of 90% needs nine target tasks. Those of
-        counts and ranks are integers.
+        Repeat the fit without each of up to ten folds of target tasks, for `interval(..., method="conformal")`:
+        conformal intervals, of whose nominal coverage a part is proven whether or not the model is right; `repr` of the
+        fitted estimator names it. 90% need nine target tasks. Ends for counts and ranks are integers.
     covariates : str, int or sequence of them, optional
         Columns of X, by name or number, that are constant within a task, such as the age of a patient. They shift,
         curve or bend the mean of a new task, or that of t, before its first reading, where the evidence and held-out
@@ -334,7 +334,7 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
         Bunch
             Printed, a table. Its entries: means over tasks of `rmse`, `nll` (nats per reading), `coverage` and
             `width` of the interval, each with its standard error `..._se`; `calibration_error` over all queries;
-            `n_tasks`; `per_task`, the values per task. If the prior has bands of this coverage with a guarantee:
+            `n_tasks`; `per_task`, the values per task. If the prior has conformal intervals of this coverage:
             `guaranteed_coverage` and `guaranteed_width` too.
         """
         tasks = self._read_tests(self._split(test_tasks, context), "test_tasks")

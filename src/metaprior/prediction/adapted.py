@@ -111,9 +111,10 @@ class _Regression(Adapted):
         coverage : float, default=0.9
             Probability of the interval, strictly between 0 and 1.
         method : "model" or "conformal", default="model"
-            "model" is the central interval of the predictive distribution. "conformal" is an interval whose coverage
-            does not depend on whether the model is right, for priors fitted with `guarantee=True`: see "Bands with a
-            guarantee" in the documentation. Both are integers for counts and ranks.
+            "model" is the central interval of the predictive distribution. "conformal" is a conformal interval, for
+            priors fitted with `guarantee=True`: whether or not the model is right, a part of the nominal coverage is
+            proven, which `repr(meta)` names. See "Conformal intervals" in the documentation. Both are integers for
+            counts and ranks.
 
         Returns
         -------
@@ -286,7 +287,7 @@ class AdaptedRegressor(_Regression):
             raise ValueError(f"export is for priors with Gaussian noise; this one has likelihood={response.name!r}.")
         write_module(path, self._posteriors, self._features)
         if self._posteriors.model.guarantee is not None:
-            warn_caller("interval of the exported file is the model's own: bands with a guarantee need metaprior.")
+            warn_caller("interval of the exported file is the model's own: conformal intervals need metaprior.")
 
 
 @own_float_errors

@@ -1,4 +1,4 @@
-"""Bands with a guarantee: hierarchical conformal prediction over held-out tasks, cross-validated (CV+).
+"""Conformal intervals: hierarchical conformal prediction over held-out tasks, cross-validated (CV+).
 
 Tasks are exchangeable, readings of one task are not. So each of K held-out tasks has mass 1 / (K + 1), shared by its
 readings, and what is missing to one lies at infinity: Lee, Barber and Willett (arXiv 2306.06342), after Dunn,
@@ -24,6 +24,7 @@ from metaprior.tasks.types import TestTask
 
 MIN_FOLDS, MAX_FOLDS = 6, 10  # each costs a fit; with up to ten tasks every task is a fold
 METHODS = ("model", "conformal")  # of an interval
+USUAL_COVERAGE = 0.9  # that messages speak of; a fit warns if its intervals cannot have it
 OWN_BAND = (0.05, 0.5, 0.95)  # the quantiles that scores are relative to
 MAX_SCORES = 500  # of a fold; more are rounded up to as many, which widens bands a little
 CHUNK_NUMBERS = 2**22  # of ends that are sorted at once
@@ -42,7 +43,7 @@ class Fold(NamedTuple):
 
 
 class Guarantee(NamedTuple):
-    """What bands with a guarantee are made of."""
+    """What conformal intervals are made of."""
 
     folds: tuple[Fold, ...]
     n_tasks: int  # held-out tasks, of all folds
@@ -54,16 +55,8 @@ class Guarantee(NamedTuple):
         return highest_coverage(self.n_tasks)
 
     def proven(self, coverage: float) -> float:
-        """Return the coverage that is proven for a band of this nominal coverage, if all folds have as many tasks.
-
-        The larger of two bounds. With m tasks per fold, at most m + 2 (alpha (K + 1) - 1) of K + m exchangeable tasks
-        can lie above all but alpha (K + 1) - 1 of those of other folds. And twice the average of valid p-values, one
-        of each of the F folds, is a valid p-value.
-        """
-        n, n_folds, alpha = self.n_tasks, len(self.folds), 1.0 - coverage
-        by_counting = (n / n_folds + 2.0 * (alpha * (n + 1) - 1.0)) / (n + n / n_folds)
-        by_averaging = 2.0 * (alpha * (n + 1) + n_folds - 1.0) / (n + n_folds)
-        return float(np.clip(1.0 - min(by_counting, by_averaging), 0.0, 1.0))
+        """Return the coverage that is proven for an interval of this nominal coverage."""
+        return proven_coverage(coverage, self.n_tasks, len(self.folds))
 
     def mass(self, coverage: Any) -> float:
         """Return the mass, in tasks, that a band of this coverage must hold; raise if there are too few tasks."""
@@ -71,7 +64,9 @@ class Guarantee(NamedTuple):
             raise ValueError(Message(Argument("coverage"), f" must lie strictly between 0 and 1; got {coverage!r}."))
         mass = coverage * (self.n_tasks + 1)
         if mass > self.n_tasks + ROUNDING:
-            given = f"a guaranteed band with {counted(self.n_tasks, 'held-out target task')} has a coverage of at most "
+            given = (
+                f"a conformal interval from {counted(self.n_tasks, 'held-out target task')} has a coverage of at most "
+            )
             needed = least_tasks(math.ceil(coverage / (1.0 - coverage) - ROUNDING))
             advice = f"Ask for less, or fit with {needed} target tasks or more."
             raise ValueError(
@@ -84,8 +79,27 @@ class Guarantee(NamedTuple):
 
 
 def highest_coverage(n_tasks: int) -> float:
-    """Return the highest coverage of a finite band, given the number of held-out tasks."""
+    """Return the highest coverage of a finite interval, given the number of held-out tasks."""
     return n_tasks / (n_tasks + 1.0)
+
+
+def proven_coverage(coverage: float, n_tasks: int, n_folds: int) -> float:
+    """Return the coverage that is proven for a nominal coverage, if all folds have as many tasks.
+
+    The larger of the two bounds behind theorem 4 of Barber et al., before they are simplified. With m tasks per fold,
+    at most m + 2 (alpha (K + 1) - 1) of K + m exchangeable tasks can lie above all but alpha (K + 1) - 1 of those of
+    other folds. And twice the average of valid p-values, one of each of the F folds, is a valid p-value.
+    """
+    alpha, of_fold = 1.0 - coverage, n_tasks / n_folds
+    by_counting = (of_fold + 2.0 * (alpha * (n_tasks + 1) - 1.0)) / (n_tasks + of_fold)
+    by_averaging = 2.0 * (alpha * (n_tasks + 1) + n_folds - 1.0) / (n_tasks + n_folds)
+    return float(np.clip(1.0 - min(by_counting, by_averaging), 0.0, 1.0))
+
+
+def coverage_words(n_tasks: int, n_folds: int) -> str:
+    """Return the usual nominal coverage, or the highest if that is lower, and what is proven of it."""
+    nominal = min(USUAL_COVERAGE, highest_coverage(n_tasks))
+    return f"nominal coverage {floored(nominal)}, proven {floored(proven_coverage(nominal, n_tasks, n_folds))} or more"
 
 
 def equal_folds(n_tasks: int) -> tuple[int, int]:
@@ -109,19 +123,17 @@ def floored(level: float) -> str:
 
 
 def check_method(method: Any, latent: Any, model: Any, labels: bool = False) -> bool:
-    """Return whether an interval is asked for with a guarantee; raise if there cannot be one."""
+    """Return whether a conformal interval is asked for; raise if there cannot be one."""
     if check_choice("method", method, METHODS) == "model":
         return False
     asked = Argument("method", "conformal")
     if labels:
-        raise ValueError(Message(asked, " is for bands of readings; this prior predicts labels. Leave it out."))
+        raise ValueError(Message(asked, " is for intervals of readings; this prior predicts labels. Leave it out."))
     if latent:
         raise ValueError(Message(asked, " is about new readings; latent=True asks for the function without noise."))
     if model.guarantee is None:
         fit = Argument("guarantee", True)
-        raise ValueError(
-            Message("This prior was fitted without a guarantee for its bands. Fit it again with ", fit, ".")
-        )
+        raise ValueError(Message("This prior was fitted without conformal intervals. Fit it again with ", fit, "."))
     return True
 
 
@@ -175,7 +187,7 @@ def rounded_up(scores: np.ndarray, weights: np.ndarray, most: int = MAX_SCORES) 
 
 
 def conformal_band(posteriors: Posteriors, queries: Ragged, coverage: Any) -> np.ndarray:
-    """Return the ends of the bands with a guarantee at all query rows, (2, rows)."""
+    """Return the ends of conformal intervals at all query rows, (2, rows)."""
     guarantee: Guarantee = posteriors.model.guarantee
     mass = guarantee.mass(coverage)
     _warn_of_other_contexts(guarantee.rule, posteriors.x.sizes)
@@ -195,7 +207,7 @@ def _warn_of_other_contexts(rule: ContextRule, sizes: np.ndarray) -> None:
     others = sizes[sizes != rule.size] if rule.size is not None else sizes[:0]
     if len(others):
         tasks = "the context has" if len(sizes) == 1 else f"{len(others)} of {len(sizes)} contexts have others, such as"
-        calibrated = f"Bands with a guarantee were calibrated with contexts of {counted(rule.size or 0, 'reading')}"
+        calibrated = f"Conformal intervals were calibrated with contexts of {counted(rule.size or 0, 'reading')}"
         advice = "Fit with a context of the size that will be given, or of random sizes."
         warn_caller(f"{calibrated}; {tasks} {others[0]}. For these their coverage is not proven. {advice}")
 
@@ -223,7 +235,7 @@ def _integer_band(posteriors: Posteriors, queries: Ragged, folds: Sequence[Fold]
 
 
 def predict_bands(model: Ensemble, tests: Sequence[TestTask], coverage: Any) -> np.ndarray:
-    """Return the ends of the bands with a guarantee, (2, tasks, queries), NaN where there is no query."""
+    """Return the ends of conformal intervals, (2, tasks, queries), NaN where there is no query."""
     return pad_rows(conformal_band(*read_tests(model, tests), coverage), tests)[0]
 
 

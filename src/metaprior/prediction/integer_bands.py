@@ -1,4 +1,4 @@
-"""Bands with a guarantee for counts and ranks, whose scores are probabilities of the model.
+"""Conformal intervals for counts and ranks, whose scores are probabilities of the model.
 
 The own band of an integer may be a single number, so that distances cannot be measured in its widths. The score of y is
 how far out it is under the predictive distribution: s = max(z(P(Y <= y)), z(P(Y >= y)), 0) / 1.645, where

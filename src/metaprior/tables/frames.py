@@ -149,7 +149,7 @@ def predict_frame(
         Predict tasks without context from the prior, though other tasks have one. By default this is an error, because
         names that differ between the tables look the same.
     method : "model" or "conformal", default="model"
-        Whether `lower` and `upper` are the central interval of the predictive distribution, or a band with a guarantee,
+        Whether `lower` and `upper` are the central interval of the predictive distribution, or a conformal interval,
         for priors fitted with `guarantee=True`.
 
     Returns

@@ -71,11 +71,13 @@ def reproduce(
 
 def _conclude(folder: Path) -> None:
     """Judge the claims, and write figures and report of all results in the folder."""
+    from metaprior_studies.reproduction.claims import SCOPE
     from metaprior_studies.reproduction.conclusions import conclude
     from metaprior_studies.reproduction.html_report import claims_rows
 
     claims, files = conclude(folder)
     print_table(("claim", "statement", "verdict", "difference [95% interval]"), claims_rows(claims))
+    out.print(SCOPE, soft_wrap=True)
     out.print(f"Wrote {', '.join(str(file) for file in files)}.", highlight=False, markup=False)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from metaprior_studies.open_settings import SINUSOID
 from metaprior_studies.reproduction.claim_rules import ABOUT, CLOSE, COINCIDES, RULES
 from metaprior_studies.reproduction.comparisons import (
     FAILS,
@@ -61,6 +62,14 @@ STATEMENTS = {
         "WFEM beats the GP and PACOH on (1-beta)N target tasks, and partly bridges the gap to N target tasks",
     ),
 }
+
+
+# Said wherever verdicts are shown: a claim may come out otherwise at other settings.
+SCOPE = (
+    f"Verdicts are those at the settings of the run, which the paper leaves open: for figures 1, 2, 3 and 5 sigma_P = "
+    f"{SINUSOID.prior_std:g}, learning rate {SINUSOID.learning_rate:g} and {SINUSOID.n_steps} steps. With a sigma_P of "
+    "1 or 2 or fewer steps they are not mapped yet. In figure 4 the features are ours, the pixels the paper's."
+)
 
 
 def judge(frames: Frames) -> list[Claim]:

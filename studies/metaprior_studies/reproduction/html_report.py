@@ -11,7 +11,7 @@ import pandas as pd
 
 from metaprior.plots.style import as_bytes
 from metaprior_studies.reproduction.accuracy_picture import draw_fig4
-from metaprior_studies.reproduction.claims import Claim
+from metaprior_studies.reproduction.claims import SCOPE, Claim
 from metaprior_studies.reproduction.comparisons import FAILS, HOLDS, MIN_DRAWS, UNDECIDED, Comparison, signed
 from metaprior_studies.reproduction.pictures import draw_fig1, draw_fig2, draw_fig3, draw_fig5
 from metaprior_studies.reproduction.regime_picture import draw_regime
@@ -151,10 +151,12 @@ def _claims_section(claims: Sequence[Claim]) -> str:
     head = ("", "claim", "verdict", "where", "difference [95%]", "draws")
     table = _table(head, lines, ("", "wide", "", "wide", "number", ""))
     least = min((row.n_draws for claim in claims for row in claim.comparisons), default=MIN_DRAWS)
-    if least >= MIN_DRAWS:
-        return f"<h2>The claims</h2>{table}"
-    note = f"Comparisons of fewer than {MIN_DRAWS} draws have no interval and are inconclusive."
-    return f'<h2>The claims</h2>{table}<p class="soft">{note}</p>'
+    few = (
+        f" Comparisons of fewer than {MIN_DRAWS} draws have no interval and are inconclusive."
+        if least < MIN_DRAWS
+        else ""
+    )
+    return f'<h2>The claims</h2>{table}<p class="soft">{escape(SCOPE)}{few}</p>'
 
 
 def _figure(study: str, picture: bytes, provenance: Mapping[str, Mapping[str, Any]]) -> str:
