@@ -71,14 +71,16 @@ class Fits:
             self.latest = fit = Fit(FitProcess(_arguments(table, settings, out)), "fit", settings, table)
         threading.Thread(target=self._finish, args=(fit, out), daemon=True).start()
 
-    def start_report(self, prior: LoadedPrior) -> None:
+    def start_report(self, prior: LoadedPrior, without_data: bool = False) -> None:
         """Begin to make a report: the same fit again, in the same process as its report."""
         assert prior.table is not None
         assert prior.settings is not None
         out, made = self.folder / "report.safetensors", self.folder / "report.html"
         with self._changing:
             self.refuse_if_running()
-            process = FitProcess([*_arguments(prior.table, prior.settings, out), f"--report={made}"])
+            self.report_file(prior.revision).unlink(missing_ok=True)  # it may be the one with data
+            options = [f"--report={made}", *(["--report-without-data"] if without_data else [])]
+            process = FitProcess([*_arguments(prior.table, prior.settings, out), *options])
             self.latest = fit = Fit(process, "report", prior.settings, prior.table)
         files = out, made, self.report_file(prior.revision)
         threading.Thread(target=self._finish_report, args=(fit, *files), daemon=True).start()
@@ -112,6 +114,8 @@ class Fits:
                 report.write_text(text, encoding="utf-8")
         except OSError as error:  # a full disk, say
             fit.problem = spoken(error)
+        for path in (out, made):
+            path.unlink(missing_ok=True)
         fit.is_complete = True
 
     def _finish(self, fit: Fit, out: Path) -> None:

@@ -19,7 +19,7 @@ from metaprior.app.fits import Fits, columns_of
 from metaprior.app.loaded_prior import LoadedPrior
 from metaprior.app.messages import CHANGED, InvalidRequest, check
 from metaprior.app.open_table import OpenTable, open_table
-from metaprior.app.recipes import FIT
+from metaprior.app.recipes import FIT, REPORT
 from metaprior.checks import is_number
 from metaprior.datasets import Sinusoid
 from metaprior.estimators.persistence import load
@@ -124,12 +124,13 @@ class Workspace:
 
     def start_report(self, request: dict[str, Any]) -> dict[str, Any]:
         """Begin to make the report of the prior: its fit again, with a report."""
+        check(REPORT, request)
         prior = self.prior
         if prior is None or prior.settings is None:
             raise InvalidRequest("A report needs a prior that was fitted on this page.", CHANGED)
         if prior.table is None or prior.table.has_changed:
             raise InvalidRequest("The table has changed since the fit: fit again, then ask for a report.", CHANGED)
-        self.fits.start_report(prior)
+        self.fits.start_report(prior, request.get("without_data", False))
         return self.progress()
 
     @property
