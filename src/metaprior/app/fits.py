@@ -33,6 +33,11 @@ class Fit:
     problem: str | None = None  # of loading what was fitted
     is_complete: bool = False  # loaded, or ended otherwise
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it is not complete yet."""
+        return self.describe()["status"] == "running"
+
     def describe(self) -> dict[str, Any]:
         """Return its state for the page."""
         state = self.process.describe()
@@ -98,9 +103,20 @@ class Fits:
         if slider is not None:
             slider.stop()
 
+    @property
+    def running_table(self) -> OpenTable | None:
+        """The table of the fit or the report that is being made."""
+        return self.latest.table if self.latest is not None and self.latest.is_running else None
+
+    def remove_files(self, prior: LoadedPrior) -> None:
+        """Remove what was made of a prior that is not shown any more; files of the user's stay."""
+        for path in (prior.file, *(file for _, _, file in prior.variants.values()), self.report_file(prior.revision)):
+            if path.parent == self.folder:
+                path.unlink(missing_ok=True)
+
     def refuse_if_running(self) -> None:
         """Raise if a fit runs."""
-        if self.latest is not None and self.latest.describe()["status"] == "running":
+        if self.latest is not None and self.latest.is_running:
             raise InvalidRequest("A fit is running, perhaps in another tab. Stop it first.", CHANGED)
 
     def _finish_report(self, fit: Fit, out: Path, made: Path, report: Path) -> None:
@@ -151,6 +167,7 @@ class Fits:
             variant = load(out) if process.status == "done" else None
         with self._changing:
             if self._of_slider is not prior:
+                out.unlink(missing_ok=True)
                 return False
             self.slider_left -= 1
             if variant is not None:
