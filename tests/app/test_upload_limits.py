@@ -70,6 +70,15 @@ def test_packed_tables_are_unpacked_to_a_limit(page, small_limits, ending):
     assert page.upload("api/table", f"t.csv.{ending}", PACKED[ending](fits)).status == 200
 
 
+def test_an_archive_with_a_password_is_refused_in_words(page):
+    content = bytearray(zipped(HEAD + LINE))
+    for start, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        content[content.index(start) + flags] |= 1
+    answer = page.upload("api/table", "t.csv.zip", bytes(content))
+    assert answer.status == 400
+    assert "password" in answer.error
+
+
 def test_packed_contexts_have_the_same_limit(predicting, small_limits):
     refused(predicting(), "t.csv.gz", PACKED["gz"](b"x,y\n" + b"1,2\n" * 30_001), "api/context")
 

@@ -66,5 +66,6 @@ def _average(column: dict[str, Any], many: bool) -> dict[str, Any]:
     """Return mean and spread, unless they tell what single tasks have; the levels of categories are cells."""
     if "levels" in column:
         return {"levels": None}
-    told = many and column["std"]  # without spread, the mean is every value
+    spread, mean = column["std"], column["mean"]
+    told = many and spread is not None and spread > 1e-9 * abs(mean)  # without spread, the mean is every value
     return {name: column[name] if told else None for name in ("mean", "std")}

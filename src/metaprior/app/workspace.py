@@ -91,7 +91,8 @@ class Workspace:
         except Exception:
             shutil.rmtree(path.parent, ignore_errors=True)
             raise
-        self._copies.add(path.parent)
+        with self._changing:
+            self._copies.add(path.parent)
         return self.state()
 
     def example(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -105,7 +106,8 @@ class Workspace:
             raise InvalidRequest(f"name must be patients or sinusoid; got {request.get('name')!r}.")
         path = self._receive(name, lambda path: _write(path, content), ENDINGS, A_TABLE)
         self._open_table(path, name, True, CsvFormat())
-        self._copies.add(path.parent)
+        with self._changing:
+            self._copies.add(path.parent)
         return self.state()
 
     def reread(self, request: dict[str, Any]) -> dict[str, Any]:
