@@ -21,6 +21,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE = 0.5  # seconds that a file in the making has to be completed, unless a second signal comes
 CLEAR_LINE = "\r\x1b[2K\x1b[?25h"  # of a progress bar, which also hides the cursor
 
+ENDS_WITH_INPUT = "METAPRIOR_ENDS_WITH_INPUT"  # environment variable
+
 _unfinished: set[str] = set()  # files and folders that are being written
 _beginning = threading.Lock()
 _last: list[str] = []  # stages of a command: "begun" while its last files are written, then also "complete"
@@ -40,6 +42,21 @@ def exit_on_signals() -> None:
             signal.signal(number, lambda *_: None)  # what matters is the byte that Python writes to `wake`
     _waiting.append(threading.Thread(target=_wait_and_exit, args=(received,), daemon=True))
     _waiting[-1].start()
+
+
+def end_with_input() -> None:
+    """End as by SIGTERM once standard input ends, if the program that started this process asks for it.
+
+    Of a pipe from that program, which writes nothing to it, this is when the program ends, however it does.
+    """
+    if os.environ.pop(ENDS_WITH_INPUT, None):  # processes that this one starts have another standard input
+        threading.Thread(target=_wait_for_end_of_input, daemon=True).start()
+
+
+def _wait_for_end_of_input() -> None:
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def leave_to_signal() -> NoReturn:

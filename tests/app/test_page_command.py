@@ -81,6 +81,83 @@ def test_a_signal_ends_the_page_its_fit_and_its_folder(start, tmp_path, number, 
     assert not list((tmp_path / "temporary").iterdir())
 
 
+SLOW_FIT = b'{"task": ["patient"], "x": ["hours"], "y": "heart_rate", "environment": "hospital", "target": "south"}'
+
+
+def test_a_killed_page_takes_its_fit_along_and_the_next_removes_its_folder(start, tmp_path):
+    """SIGKILL lets nobody clean up: the fit notices by itself, and the table goes when a page starts again."""
+    temporary = tmp_path / "temporary"
+    killed, address = start("--no-browser")
+    upload(address, PATIENTS)
+    assert "running" in ask(address, "api/fit", SLOW_FIT)
+    (child,) = children(killed.pid)
+    (left,) = temporary.iterdir()
+    killed.kill()
+    killed.communicate(timeout=10)
+    wait_until(lambda: not is_alive(child), 5)
+    assert list(left.rglob("patients.csv")), "nobody was there to remove it"
+    running, address = start("--no-browser")
+    assert "version" in ask(address, "api/state")
+    assert not left.exists()
+    (own,) = temporary.iterdir()
+    upload(address, PATIENTS)
+    third, _ = start("--no-browser")  # which leaves alone what belongs to a running page
+    assert list(own.rglob("patients.csv"))
+    assert len(list(temporary.iterdir())) == 2
+    for process in (running, third):
+        process.terminate()
+        process.communicate(timeout=10)
+    assert not list(temporary.iterdir())
+
+
+def test_only_folders_of_pages_that_have_ended_are_removed(start, tmp_path):
+    temporary = tmp_path / "temporary"
+    killed, address = start("--no-browser")
+    upload(address, PATIENTS)
+    killed.kill()
+    killed.communicate(timeout=10)
+    (left,) = temporary.iterdir()
+    elsewhere = tmp_path / "elsewhere"
+    left.rename(elsewhere)  # as it looks, but reached by a link only
+    like_ours = [temporary / left.name.replace(left.name[-13:-5], f"0000000{i}") for i in range(4)]
+    link, file, strange, beginning = like_ours
+    link.symlink_to(elsewhere)
+    file.write_text("kept")
+    strange.mkdir()
+    (strange / "kept").write_text("kept")
+    beginning.mkdir()  # by a page that starts at this moment
+    (temporary / "metaprior-app").mkdir()
+    before = set(temporary.iterdir())
+    running, _ = start("--no-browser")
+    assert before < set(temporary.iterdir())
+    assert list(elsewhere.rglob("patients.csv"))
+    assert (strange / "kept").exists()
+    running.terminate()
+    running.communicate(timeout=10)
+    assert set(temporary.iterdir()) == before
+
+
+def test_links_inside_a_folder_that_was_left_are_not_followed(start, tmp_path):
+    killed, _ = start("--no-browser")
+    killed.kill()
+    killed.communicate(timeout=10)
+    (left,) = (tmp_path / "temporary").iterdir()
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "file").write_text("kept")
+    (left / "link").symlink_to(kept)
+    start("--no-browser")
+    assert not left.exists()
+    assert (kept / "file").exists()
+
+
+def upload(address, path):
+    request = urllib.request.Request(f"{address}api/table?name={path.name}", data=path.read_bytes())
+    request.add_header("Content-Type", "application/octet-stream")
+    with urllib.request.urlopen(request, timeout=20) as response:
+        assert response.status == 200
+
+
 def children(parent):
     """Processes whose parent this is; threads that start them are not the main one."""
     found = []

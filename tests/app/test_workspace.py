@@ -137,6 +137,37 @@ def test_tables_of_other_kinds(page, tmp_path, ending):
     assert answer.json["table"]["rows"][0][0] == "task 1"
 
 
+def test_uploads_are_kept_as_long_as_they_are_needed(page, prior_file):
+    """A table that was replaced is removed, unless the prior was fitted to it: a report needs it again."""
+
+    def kept():
+        return sorted(path.name for path in page.workspace.folder.rglob("*") if path.is_file())
+
+    content = csv(readings_table())
+    for name in ("a.csv", "b.csv"):
+        page.upload("api/table", name, content)
+    assert kept() == ["b.csv"]
+    assert page.upload("api/table", "bad.csv", b"").status == 400
+    assert page.post("api/format", {"sep": ","}).status == 200
+    page.post("api/fit", QUICK)
+    page.upload("api/table", "c.csv", content)
+    assert {"b.csv", "c.csv"} <= set(kept())
+    assert page.wait_for_fit()["status"] == "done"
+    page.post("api/report", {})
+    page.upload("api/table", "d.csv", content)
+    assert page.wait_for_fit()["status"] == "done"
+    assert kept() == ["b.csv", "d.csv", "prior-1.safetensors", page.workspace.report.name]
+    page.post("api/fit", QUICK)
+    assert page.wait_for_fit()["status"] == "done"
+    assert kept() == ["d.csv", "prior-2.safetensors"]
+    page.upload("api/table", "mine.safetensors", prior_file("numbers").read_bytes())
+    assert kept() == ["mine.safetensors"]
+    page.open_prior(prior_file("numbers"))
+    page.post("api/example", {"name": "sinusoid"})
+    assert kept() == ["sinusoid.csv"]
+    assert prior_file("numbers").exists()
+
+
 def parquet(frame):
     stream = io.BytesIO()
     frame.to_parquet(stream)
@@ -162,7 +193,7 @@ def test_parquet_columns_of_any_kind_are_shown_or_refused_in_words(page, kind):
 
     odd = {
         "nullable": pd.array([1, None, 3, 4], "Int64"),
-        "lists": [[1, 2], [3], [], None],
+        "lists": [[1, 2], [3, 4], [], None],
         "categories": pd.Categorical(["a", "b", None, "a"]),
         "dates": pd.to_datetime(["2026-01-01", None, "2026-01-03", "2026-01-04"]),
         "booleans": pd.array([True, None, False, True], "boolean"),

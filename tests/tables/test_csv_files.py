@@ -1,6 +1,10 @@
 """CSV files of other countries: separators, decimal commas, encodings, and where messages point."""
 
+import bz2
+import gzip
+import lzma
 import os
+import re
 import threading
 
 import pandas as pd
@@ -28,6 +32,25 @@ def test_a_file_as_a_spreadsheet_of_another_country_writes_it(tmp_path, encoding
     assert paris.x[:, 0].tolist() == [1.0, 2.5]
     assert paris.y.tolist() == [31.35, 32.0]
     assert (bonn.x[0, 0], bonn.y[0]) == (-1.0, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("packed", "said"),
+    [
+        (gzip.compress, "is compressed with gzip, and not the text of a CSV file. Name it .csv.gz."),
+        (bz2.compress, "Name it .csv.bz2."),
+        (lzma.compress, "Name it .csv.xz."),
+        (lambda content: pyarrow.compress(content, codec="zstd", asbytes=True), "Name it .csv.zst."),
+        (lambda content: b"PK\x03\x04\x14\0\0\0" + content, "as Excel files are too"),
+        (lambda content: b"PAR1\x15\0\x15" + content, "is a Parquet file"),
+    ],
+    ids=["gzip", "bzip2", "xz", "zstd", "zip", "parquet"],
+)
+def test_a_file_that_is_no_text_is_told_by_how_it_begins(tmp_path, packed, said):
+    path = tmp_path / "t.csv"
+    path.write_bytes(packed(b"task,x,y\na,1,2\n"))
+    with pytest.raises(ValueError, match=re.escape(said)):
+        tasks_from_frame(path, task="task", x="x", y="y")
 
 
 def test_stored_tasks_are_read_in_the_same_way(tmp_path):

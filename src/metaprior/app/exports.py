@@ -12,6 +12,7 @@ from metaprior.app.chart_outputs import typical
 from metaprior.app.loaded_prior import LoadedPrior
 from metaprior.app.messages import InvalidRequest
 from metaprior.app.recipes import command_lines, python_code
+from metaprior.app.upload_limits import check_unpacked
 from metaprior.checks import counted
 from metaprior.prediction.ensemble import predicts_labels
 from metaprior.tables.columns import as_columns
@@ -83,6 +84,7 @@ def code(prior: LoadedPrior, meta: Any, request: dict[str, Any]) -> dict[str, An
 def read_context(prior: LoadedPrior, path: Path, name: str) -> list[dict[str, Any]]:
     """Return the readings of a table, task by task; labels are indices into the classes of their task."""
     columns, file = prior.columns, TableFile(path, sniff_format(path))
+    check_unpacked(file, name)
     task = [each for each in columns["task"] if each in column_names(file)]
     named = with_fitted_kinds(prior.meta, as_columns(task=task or None, x=columns["x"], y=columns["y"]))
     with warnings.catch_warnings():

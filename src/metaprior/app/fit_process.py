@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from metaprior.interruption import end_with_this
+from metaprior.interruption import ENDS_WITH_INPUT, end_with_this
 from metaprior.progress import AS_JSON, VARIABLE
 
 PATIENCE = 2.0  # seconds that a stopped process has to end by itself
@@ -30,13 +30,13 @@ class FitProcess:
         self._stopped = False
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "metaprior", "fit", *arguments, "--json"],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,  # nothing comes through it; it ends when this process does, also by SIGKILL
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             encoding="utf-8",
             errors="replace",
-            env={**os.environ, VARIABLE: AS_JSON, "PYTHONUTF8": "1"},
+            env={**os.environ, VARIABLE: AS_JSON, ENDS_WITH_INPUT: "1", "PYTHONUTF8": "1"},
             start_new_session=True,  # Ctrl-C in the terminal reaches the page's server, which then ends this process
         )
         self._forget = end_with_this(self._process.pid)
@@ -91,11 +91,13 @@ class FitProcess:
 
     def _wait(self, reader: threading.Thread) -> None:
         assert self._process.stdout is not None
+        assert self._process.stdin is not None
         printed = self._process.stdout.read()
         code = self._process.wait()
         reader.join()
         self._forget()
         self._process.stdout.close()
+        self._process.stdin.close()
         found: Any = None
         with suppress(ValueError, IndexError):
             found = json.loads(printed.splitlines()[-1])

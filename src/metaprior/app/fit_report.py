@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from metaprior.app.report_contents import contents, without_data
 from metaprior.app.report_data import describe_data, sample_training, task_charts
 from metaprior.app.report_examples import calibration_chart, examples, reliability_chart
 from metaprior.app.report_sections import sections
@@ -27,12 +28,12 @@ DIGITS = 4  # of gains and weights
 NOT_SHOWN = ("progress", "n_devices")  # arguments that do not change the prior
 
 
-def fit_report(fitted: Fit, notes: Sequence[dict[str, str]] = ()) -> bytes:
+def fit_report(fitted: Fit, notes: Sequence[dict[str, str]] = (), with_data: bool = True) -> bytes:
     """Return the page on a fit. Without held-out tasks the prior is fitted again, without some tasks each time."""
-    return page(report_facts(fitted, notes)).encode("utf-8", "replace")  # names may have halves of surrogate pairs
+    return page(report_facts(fitted, notes, with_data)).encode("utf-8", "replace")  # of halves of surrogate pairs
 
 
-def report_facts(fitted: Fit, notes: Sequence[dict[str, str]] = ()) -> dict[str, Any]:
+def report_facts(fitted: Fit, notes: Sequence[dict[str, str]] = (), with_data: bool = True) -> dict[str, Any]:
     """Return all that the page says and draws, as JSON values."""
     started = time.monotonic()
     meta, tasks = fitted.meta, fitted.tasks
@@ -58,7 +59,10 @@ def report_facts(fitted: Fit, notes: Sequence[dict[str, str]] = ()) -> dict[str,
         "is_pipe": fitted.is_pipe,
         "seconds": meta.training_["seconds"],
         "versions": meta.training_["versions"],
+        "with_data": True,
     }
+    facts["contains"] = contents(facts, fitted.held_out is not None)
+    facts = facts if with_data else without_data(facts)
     facts["report_seconds"] = round(time.monotonic() - started, 1)
     return nan_to_none(facts)
 

@@ -33,6 +33,11 @@ class Fit:
     problem: str | None = None  # of loading what was fitted
     is_complete: bool = False  # loaded, or ended otherwise
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it is not complete yet."""
+        return self.describe()["status"] == "running"
+
     def describe(self) -> dict[str, Any]:
         """Return its state for the page."""
         state = self.process.describe()
@@ -71,14 +76,16 @@ class Fits:
             self.latest = fit = Fit(FitProcess(_arguments(table, settings, out)), "fit", settings, table)
         threading.Thread(target=self._finish, args=(fit, out), daemon=True).start()
 
-    def start_report(self, prior: LoadedPrior) -> None:
+    def start_report(self, prior: LoadedPrior, without_data: bool = False) -> None:
         """Begin to make a report: the same fit again, in the same process as its report."""
         assert prior.table is not None
         assert prior.settings is not None
         out, made = self.folder / "report.safetensors", self.folder / "report.html"
         with self._changing:
             self.refuse_if_running()
-            process = FitProcess([*_arguments(prior.table, prior.settings, out), f"--report={made}"])
+            self.report_file(prior.revision).unlink(missing_ok=True)  # it may be the one with data
+            options = [f"--report={made}", *(["--report-without-data"] if without_data else [])]
+            process = FitProcess([*_arguments(prior.table, prior.settings, out), *options])
             self.latest = fit = Fit(process, "report", prior.settings, prior.table)
         files = out, made, self.report_file(prior.revision)
         threading.Thread(target=self._finish_report, args=(fit, *files), daemon=True).start()
@@ -96,9 +103,20 @@ class Fits:
         if slider is not None:
             slider.stop()
 
+    @property
+    def running_table(self) -> OpenTable | None:
+        """The table of the fit or the report that is being made."""
+        return self.latest.table if self.latest is not None and self.latest.is_running else None
+
+    def remove_files(self, prior: LoadedPrior) -> None:
+        """Remove what was made of a prior that is not shown any more; files of the user's stay."""
+        for path in (prior.file, *(file for _, _, file in prior.variants.values()), self.report_file(prior.revision)):
+            if path.parent == self.folder:
+                path.unlink(missing_ok=True)
+
     def refuse_if_running(self) -> None:
         """Raise if a fit runs."""
-        if self.latest is not None and self.latest.describe()["status"] == "running":
+        if self.latest is not None and self.latest.is_running:
             raise InvalidRequest("A fit is running, perhaps in another tab. Stop it first.", CHANGED)
 
     def _finish_report(self, fit: Fit, out: Path, made: Path, report: Path) -> None:
@@ -112,6 +130,8 @@ class Fits:
                 report.write_text(text, encoding="utf-8")
         except OSError as error:  # a full disk, say
             fit.problem = spoken(error)
+        for path in (out, made):
+            path.unlink(missing_ok=True)
         fit.is_complete = True
 
     def _finish(self, fit: Fit, out: Path) -> None:
@@ -147,6 +167,7 @@ class Fits:
             variant = load(out) if process.status == "done" else None
         with self._changing:
             if self._of_slider is not prior:
+                out.unlink(missing_ok=True)
                 return False
             self.slider_left -= 1
             if variant is not None:

@@ -1,6 +1,7 @@
 """A table that the page has open: its columns, its first rows, and what they are probably for."""
 
 import os
+from contextlib import closing
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -9,11 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metaprior.app.messages import InvalidRequest, spoken
+from metaprior.app.upload_limits import check_unpacked
 from metaprior.tables.columns import Columns
 from metaprior.tables.csv_files import CsvFormat, TableFile
 from metaprior.tables.guesses import guess_roles, summarize_columns
-from metaprior.tables.reading import column_names, read_table
+from metaprior.tables.reading import column_names, read_batches, read_table
 from metaprior.tasks.outcome_rules import suggestion
+from metaprior.tasks.spelling import as_text
 
 SHOWN = 8  # rows
 MAX_GUESSED = 200_000  # rows that guesses are made from
@@ -51,6 +54,8 @@ class OpenTable(NamedTuple):
 def open_table(path: Path, name: str, is_copy: bool, how: CsvFormat) -> OpenTable:
     """Read a table; raise a ValueError that says what is wrong with it."""
     file = TableFile(path, how)
+    if is_copy:
+        check_unpacked(file, name)
     names = column_names(file)
     repeated = next((each for i, each in enumerate(names) if each in names[:i]), None)
     if repeated is not None:
@@ -64,7 +69,7 @@ def open_table(path: Path, name: str, is_copy: bool, how: CsvFormat) -> OpenTabl
     if not len(frame):
         raise InvalidRequest(f"{name} has a line of column names, but no rows.")
     head = frame.head(MAX_GUESSED)
-    as_names = read_table(file, Columns(tuple(names), (), None)).head(MAX_GUESSED)  # as a fit reads names: 007 is not 7
+    as_names = _head_as_names(file, names)
     columns = [
         {**asdict(each), "levels": _levels(as_names[each.name]), "hint": _hint(head[each.name], each.kind)}
         for each in summarize_columns(head)
@@ -84,11 +89,26 @@ def _stamp(path: Path) -> tuple[int, int]:
     return status.st_mtime_ns, status.st_size
 
 
+def _head_as_names(file: TableFile, names: list[str]) -> Any:
+    """Return the first rows as a fit reads names: 007 is not 7. The whole table as text would take much memory."""
+    import pandas as pd
+
+    parts, n_rows = [], 0
+    batches: Any = read_batches(file, file.path.parent, Columns(tuple(names), (), None))
+    with closing(batches):
+        for part in batches:
+            parts, n_rows = [*parts, part], n_rows + len(part)
+            if n_rows >= MAX_GUESSED:
+                break
+    return pd.concat(parts, ignore_index=True).head(MAX_GUESSED)
+
+
 def _first_rows(file: TableFile, frame: Any) -> list[list[str]]:
     """Return the first rows as they are written: 007 is not 7."""
     if file.is_parquet:
-        rows = frame.head(SHOWN).astype(object).itertuples(index=False)
-        return [["" if cell != cell or cell is None else str(cell)[:MAX_CELL] for cell in row] for row in rows]
+        head = frame.head(SHOWN)
+        rows = zip(head.astype(object).to_numpy(), head.isna().to_numpy(), strict=True)
+        return [["" if missing else str(cell)[:MAX_CELL] for cell, missing in zip(*row, strict=True)] for row in rows]
     return [[cell[:MAX_CELL] for cell in cells] for _, cells in islice(file.records(), 1, SHOWN + 1)]
 
 

@@ -23,6 +23,7 @@ FIT: Schema = record(
         "drop_duplicates": boolean,
     },
 )
+REPORT: Schema = record({}, {"without_data": boolean})
 
 
 def fit_arguments(

@@ -36,6 +36,7 @@ def sections(facts: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
     head += f'<p class="muted">fitted to the {what} of {escape(facts["source"])} by metaprior '
     head += f"{escape(facts['versions']['metaprior'])}</p>"
     script = "<noscript><p>Charts need JavaScript. All else can be read without.</p></noscript>"
+    head += f'<p class="muted small">{escape(facts["contains"])}</p>'
     return f'<header class="bar">{head}</header>\n<main>\n{script}\n' + "\n".join(parts) + "\n</main>", charts.drawn
 
 
@@ -103,15 +104,15 @@ def _data(facts: dict[str, Any], charts: Charts) -> str:
         (_name(each, facts), f"{each['tasks']:,}", f"{each['samples']:,}", _sizes(each["size"]))
         for each in environments
     ]
-    text = table(("environment", "tasks", outputs, f"{outputs} per task: median (range)"), rows)
-    text += table(
-        ("column", "environment", "smallest", "largest", "mean", "standard deviation"), _ranges(facts), "", "two"
-    )
+    between = " (range)" * facts["with_data"]
+    text = table(("environment", "tasks", outputs, f"{outputs} per task: median{between}"), rows)
+    ends = ("smallest", "largest") if facts["with_data"] else ()
+    text += table(("column", "environment", *ends, "mean", "standard deviation"), _ranges(facts), "", "two")
     if rows := _level_rows(facts):
         text += table(("category", "environment", "levels and how many rows have them"), rows, "", "words")
     if data["n_inputs"] > len(data["inputs"]):
         text += paragraph(f"The first {len(data['inputs'])} of {data['n_inputs']} inputs are listed.")
-    if facts["labels"]:
+    if facts["labels"] and facts["with_data"]:
         text += _classes(facts)
     if data["sampled"]:
         drawn_from = f"up to {data['sampled']} tasks per environment, drawn at random"
@@ -137,21 +138,21 @@ def _name(environment: dict[str, Any], facts: dict[str, Any]) -> str:
 
 def _sizes(size: list[Any]) -> str:
     least, median, most = size
-    return f"{number(median)} ({least:,}–{most:,})"
+    return number(median) + (f" ({least:,}–{most:,})" if least is not None else "")
 
 
 def _ranges(facts: dict[str, Any]) -> list[tuple[str, ...]]:
     """Return smallest, largest, mean and spread of every column in every environment."""
-    data, rows = facts["data"], []
+    data, rows, shown = facts["data"], [], ("min", "max", "mean") if facts["with_data"] else ("mean",)
     columns = [(each["name"], i, each["dates"]) for i, each in enumerate(data["inputs"])]
     for name, i, dates in columns if facts["labels"] else [*columns, (data["columns"]["y"], None, False)]:
         for each in data["environments"]:
             spread = each["y"] if i is None else each["x"][i]
             if "levels" in spread:
                 continue
-            show = date if dates and spread["min"] is not None else number
-            cells = (show(spread[key]) for key in ("min", "max", "mean"))
-            rows.append((name, _name(each, facts), *cells, number(spread["std"]) + (" days" if dates else "")))
+            known = spread["mean"] is not None
+            cells = (date(spread[key]) if dates and known else number(spread[key]) for key in shown)
+            rows.append((name, _name(each, facts), *cells, number(spread["std"]) + " days" * (dates and known)))
     return rows
 
 

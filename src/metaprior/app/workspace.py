@@ -19,7 +19,7 @@ from metaprior.app.fits import Fits, columns_of
 from metaprior.app.loaded_prior import LoadedPrior
 from metaprior.app.messages import CHANGED, InvalidRequest, check
 from metaprior.app.open_table import OpenTable, open_table
-from metaprior.app.recipes import FIT
+from metaprior.app.recipes import FIT, REPORT
 from metaprior.checks import is_number
 from metaprior.datasets import Sinusoid
 from metaprior.estimators.persistence import load
@@ -39,7 +39,8 @@ class Workspace:
         self.table: OpenTable | None = None
         self.prior: LoadedPrior | None = None
         self.fits = Fits(folder, self._adopt)
-        self._changing = threading.RLock()  # of table, prior and revision
+        self._copies: set[Path] = set()  # folders of uploads that were opened
+        self._changing = threading.RLock()  # of table, prior, copies and revision
         self._computing = threading.Lock()  # predictions collect warnings, which threads would mix up
 
     def state(self) -> dict[str, Any]:
@@ -90,6 +91,8 @@ class Workspace:
         except Exception:
             shutil.rmtree(path.parent, ignore_errors=True)
             raise
+        with self._changing:
+            self._copies.add(path.parent)
         return self.state()
 
     def example(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -103,6 +106,8 @@ class Workspace:
             raise InvalidRequest(f"name must be patients or sinusoid; got {request.get('name')!r}.")
         path = self._receive(name, lambda path: _write(path, content), ENDINGS, A_TABLE)
         self._open_table(path, name, True, CsvFormat())
+        with self._changing:
+            self._copies.add(path.parent)
         return self.state()
 
     def reread(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -124,12 +129,13 @@ class Workspace:
 
     def start_report(self, request: dict[str, Any]) -> dict[str, Any]:
         """Begin to make the report of the prior: its fit again, with a report."""
+        check(REPORT, request)
         prior = self.prior
         if prior is None or prior.settings is None:
             raise InvalidRequest("A report needs a prior that was fitted on this page.", CHANGED)
         if prior.table is None or prior.table.has_changed:
             raise InvalidRequest("The table has changed since the fit: fit again, then ask for a report.", CHANGED)
-        self.fits.start_report(prior)
+        self.fits.start_report(prior, request.get("without_data", False))
         return self.progress()
 
     @property
@@ -203,6 +209,7 @@ class Workspace:
         with self._changing:
             self.revision += 1
             self.table = opened._replace(revision=self.revision)
+            self._remove_unused()
 
     def _open_prior(self, path: Path, name: str) -> None:
         meta = load(path)
@@ -214,12 +221,27 @@ class Workspace:
         with self._changing:
             self._adopt(LoadedPrior(meta, path, name))
             self.table = None
+            self._remove_unused()
 
     def _adopt(self, prior: LoadedPrior) -> None:
         """Predict with a prior from now on."""
         with self._changing:
+            replaced = self.prior
             self.revision += 1
             prior.revision, self.prior = self.revision, prior
+            if replaced is not None:
+                self.fits.remove_files(replaced)
+            self._remove_unused()
+
+    def _remove_unused(self) -> None:
+        """Remove uploads that neither the page, nor its prior, nor a fit that runs needs any more."""
+        prior, tables = self.prior, [self.table, self.fits.running_table]
+        used = set() if prior is None else {prior.file.parent}
+        tables += [] if prior is None else [prior.table]
+        used |= {table.file.path.parent for table in tables if table is not None}
+        for folder in self._copies - used:
+            shutil.rmtree(folder, ignore_errors=True)
+        self._copies &= used
 
     def _current_table(self) -> OpenTable:
         if self.table is None:

@@ -132,6 +132,9 @@ def fit(
         Path | None,
         typer.Option(help="Write a page on the fit to this .html file: data, comparison, calibration, examples."),
     ] = None,
+    without_data: Annotated[
+        bool, typer.Option("--report-without-data", help="Leave readings and names of tasks out of the report.")
+    ] = False,
     as_json: AsJson = False,
 ):
     """Learn a prior from the tasks of a table and save it.
@@ -143,6 +146,8 @@ def fit(
     with report_errors(as_json, RUN_ADVICE):
         path = named_or_free(path, "prior.safetensors")
         check_outputs([data], path, plot, report)
+        if without_data and report is None:
+            raise ValueError("--report-without-data needs --report: name a file, as in --report fit.html.")
         if environment is None and target is None and alpha != "auto":
             needs = "--target, and tasks stored with --environment" if data.is_dir() else "--environment and --target"
             raise ValueError(f"--alpha weights other environments: it needs {needs}.")
@@ -189,8 +194,8 @@ def fit(
             _save({str(name): each.meta for name, each in fits.items()}, path, private)
         if report is not None:
             tell_on_stop(f"{path} is written, {report} is not.")
-            again = typed(command, ("plot", "report", "as_json"))
-            _write_report(report, path, Fit(meta, tasks, target, seed, tested, again, table.is_pipe))
+            again = typed(command, ("plot", "report", "without_data", "as_json"))
+            _write_report(report, path, Fit(meta, tasks, target, seed, tested, again, table.is_pipe), not without_data)
     written = [str(path), *([str(plot)] if plotted else []), *([str(report)] if report is not None else [])]
     if as_json:
         results = {str(name): _figures(each.meta, each.tasks) for name, each in fits.items()}
@@ -257,12 +262,12 @@ def _figures(meta: Any, tasks: TrainingData) -> dict[str, Any]:
     return {"kind": kind, "alpha": meta.alpha_, "family": meta.family_, **meta.training_}
 
 
-def _write_report(report: Path, prior: Path, fitted: Fit) -> None:
+def _write_report(report: Path, prior: Path, fitted: Fit, with_data: bool) -> None:
     """Write the page on a fit whose prior is saved."""
     from metaprior.app.fit_report import fit_report
 
     try:
-        content = fit_report(fitted, NOTES)
+        content = fit_report(fitted, NOTES, with_data)
         with last_files():
             write(report, content)
     except Exception:  # whatever it is, the prior is there, and its user should know

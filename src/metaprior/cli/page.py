@@ -1,7 +1,5 @@
 """`metaprior app`."""
 
-import os
-import tempfile
 import threading
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +7,6 @@ from typing import Annotated
 import typer
 
 from metaprior.cli.console import out, print_note, report_errors
-from metaprior.interruption import unfinished
 
 
 def app(
@@ -26,14 +23,15 @@ def app(
     Everything stays on this machine: the page is served to this machine only, at an address with a random token, and
     loads nothing from elsewhere. Ctrl-C ends it.
     """
-    with report_errors(), unfinished(Path(tempfile.gettempdir()) / "metaprior-app") as folder:
+    from metaprior.app.temporary_folder import temporary_folder
+
+    with report_errors(), temporary_folder() as folder:
         if file is not None and not file.exists():
             raise ValueError(f"{file} does not exist: expected a CSV or Parquet table, or a prior (.safetensors).")
-        os.mkdir(folder, mode=0o700)
         from metaprior.app.server import make_server
         from metaprior.app.workspace import Workspace
 
-        workspace = Workspace(Path(folder))
+        workspace = Workspace(folder)
         if file is not None:
             workspace.open_path(file)
         server = make_server(workspace, port)

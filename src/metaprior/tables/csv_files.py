@@ -25,6 +25,15 @@ FORMULA = re.compile(r"\s*[=+@-]|[\t\r]")  # how a cell begins that a spreadshee
 STANDARD_INPUT = "-"
 DESCRIPTORS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")  # what shells pass for `< table.csv` and `<(command)`
 UTF_8 = "utf-8"
+# How files begin that are no text, and what they are.
+BEGINNINGS = {
+    b"\x1f\x8b": ("compressed with gzip", ".csv.gz"),
+    b"BZh": ("compressed with bzip2", ".csv.bz2"),
+    b"\xfd7zXZ\0": ("compressed with xz", ".csv.xz"),
+    b"\x28\xb5\x2f\xfd": ("compressed with zstd", ".csv.zst"),
+    b"PK\x03\x04": ("a zip archive, as Excel files are too", ".csv.zip if it holds a CSV file"),
+    b"PAR1": ("a Parquet file", ".parquet"),
+}
 SPELLED = {"\\t": "\t", "tab": "\t"}  # as typed in a shell
 
 
@@ -175,7 +184,13 @@ class TableFile:
 
     def wrong_encoding(self, names: Sequence[str] = (), where: str = "") -> ValueError:
         """Return the error about text that is not in the encoding of the file, such as these names of columns."""
-        other = self._wide_encoding()
+        with self.open() as stream:
+            start = bytes(stream.read(1000))
+        for beginning, (what, ending) in BEGINNINGS.items():
+            if start.startswith(beginning):
+                advice = "Unpack it first" if self.is_pipe else f"Name it {ending}"
+                return ValueError(f"{self} is {what}, and not the text of a CSV file. {advice}.")
+        other = _wide_encoding(start)
         damaged = next((name for name in names if "\0" in name), None)
         if other is None and damaged is not None:
             return ValueError(f"{self}: line 1: the column {damaged!r} has a NUL character. Remove it.")
@@ -184,20 +199,19 @@ class TableFile:
         found = f"{self} is not {self.format.encoding.upper()} text{where}. {advice}"
         return ValueError(Message(found, read_with("encoding", other), "."))
 
-    def _wide_encoding(self) -> str | None:
-        """Return the encoding of text with two bytes per character, which begins with a mark or has many NUL bytes."""
-        with self.open() as stream:
-            start = bytes(stream.read(1000))
-        if start.startswith((b"\xff\xfe", b"\xfe\xff")):
-            return "utf-16"
-        first, second = start[::2].count(0), start[1::2].count(0)
-        return None if 3 * (first + second) < len(start) else "utf-16-le" if second > first else "utf-16-be"
-
     def __fspath__(self) -> str:
         return os.fspath(self.path)
 
     def __str__(self) -> str:
         return "standard input" if str(self.path) == STANDARD_INPUT else str(self.path)
+
+
+def _wide_encoding(start: bytes) -> str | None:
+    """Return the encoding of text with two bytes per character, which begins with a mark or has many NUL bytes."""
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "utf-16"
+    first, second = start[::2].count(0), start[1::2].count(0)
+    return None if 3 * (first + second) < len(start) else "utf-16-le" if second > first else "utf-16-be"
 
 
 def as_table(table: Any) -> Any:

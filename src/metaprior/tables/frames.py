@@ -13,7 +13,7 @@ from metaprior.prediction.conformal import check_method, conformal_band
 from metaprior.prediction.ensemble import predicts_labels
 from metaprior.prediction.plausibility import warn_if_implausible
 from metaprior.prediction.response_mixtures import outcomes_of
-from metaprior.tables.columns import Columns, TableWarning, as_columns, as_text, in_fitted_order, output_names
+from metaprior.tables.columns import Columns, TableWarning, as_columns, in_fitted_order, output_names
 from metaprior.tables.contexts import Context, match_contexts
 from metaprior.tables.covariate_columns import (
     group_with_covariates,
@@ -29,6 +29,7 @@ from metaprior.tables.several_outputs import are_mentioned, group_outputs, side_
 from metaprior.tasks.context_rules import as_context_rule, check_order, split_once, warn_if_behind
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.padding import Ragged
+from metaprior.tasks.spelling import as_text
 from metaprior.tasks.types import Task, TestTask, as_inputs
 
 if TYPE_CHECKING:

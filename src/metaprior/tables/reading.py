@@ -22,6 +22,7 @@ from metaprior.tables.csv_files import COMPRESSED, ENDINGS, PARQUET, SEPARATORS,
 
 Frame = Any  # a data frame: pandas annotates every selection from one as perhaps a series
 DAMAGED = (zlib.error, EOFError, OSError, lzma.LZMAError, zipfile.BadZipFile, csv.Error)
+DAMAGED += (RuntimeError,)  # of zip archives with a password
 ROWS = 2**16  # in a batch
 DECIMAL_COMMA = re.compile(r"[+-]?\d*,?\d+([eE][+-]?\d+)?")
 POINT = re.compile(r"[+-]?[\d.,]*\d\.\d[\d.,]*")

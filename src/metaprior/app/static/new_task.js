@@ -394,7 +394,7 @@ const newTask = (() => {
     for (const [svg, name] of pictures()) save(await taskChart.asPng(svg), `${name}.png`);
   }));
   onClick("make-report", () => page.attempt(async () => {
-    Object.assign(page.state, await server.post("api/report"));
+    Object.assign(page.state, await server.post("api/report", { without_data: byId("without-data").checked }));
     fitPanel.showFit(page.state.fit);
     page.watch();
   }));

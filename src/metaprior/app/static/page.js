@@ -37,7 +37,7 @@ const page = (() => {
     fitPanel.showFit(progress.fit);
     newTask.showSlider(progress.slider, progress.slider_left);
     byId("open-report").hidden = !progress.has_report;
-    byId("make-report").hidden = !state.prior?.fitted_here;
+    byId("report-row").hidden = !state.prior?.fitted_here;
     byId("make-report").disabled = progress.fit?.status === "running";
   }
 
