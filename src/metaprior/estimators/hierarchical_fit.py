@@ -66,7 +66,7 @@ def fit_prior(
     _warn_if_too_wide(chosen.spread)
     n_target = len(sample[target])
     n_source = sum(map(len, sample)) - n_target
-    report = make_report(chosen.choice, names, target, n_target, n_source, chosen.families)
+    report = make_report(chosen.choice, names, target, n_target, n_source, chosen.families, chosen.covariates)
     return FittedPrior(
         Ensemble(tuple(priors), chosen.weights, chosen.spread),
         report,
