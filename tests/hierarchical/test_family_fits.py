@@ -22,6 +22,7 @@ from metaprior.hierarchical.families import (
     fit_features,
     with_mean_of,
 )
+from metaprior.hierarchical.modes import MEAN_PRIOR
 from metaprior.hierarchical.task_scales import ONE_SCALE
 from metaprior.schema import Mismatch
 from metaprior.tasks.scaling import fit_scaling, identity_scaling

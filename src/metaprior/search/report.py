@@ -61,6 +61,8 @@ class TransferReport:
         The same gain in plain log density, in which single readings far off count in full.
     covariates : dict or None
         Weights of what covariates do to the common mean, if there are any.
+    hint : str
+        What to change, if covariates seem to act together; else empty.
     environment_effect : ndarray of shape (n_candidates,) or None
         Whether the target's common mean may deviate from that of the sources.
     families : dict or None
@@ -95,6 +97,7 @@ class TransferReport:
     free_energy: np.ndarray | None = None
     plain_gain: tuple[float, float] | None = None
     covariates: dict[str, float] | None = None
+    hint: str = ""
 
     @property
     def alpha(self) -> np.ndarray:
@@ -259,7 +262,7 @@ class TransferReport:
 
     def __str__(self) -> str:
         if self.n_source_tasks == 0 or len(self.names) == 1:  # a table would have one row, of dashes
-            words = [NO_SOURCE, self.family_words] if self.families else [NO_SOURCE]
+            words = [each for each in (NO_SOURCE, self.family_words, self.hint) if each]
             return "\n".join(textwrap.fill(text, 80) for text in words)
         header = ("settings", "robust score", "gain", "weight")
         rows = [header, *self.rows()]
@@ -275,7 +278,7 @@ class TransferReport:
         )
         words = [self.verdict, f"Weights of the environments, on average: {shares}."]
         words += [] if self.certificate is None else [f"Held out, with the source: {self.certificate.words}."]
-        words += [each for each in (self.family_words, self.diagnostic_words) if each]
+        words += [each for each in (self.family_words, self.diagnostic_words, self.hint) if each]
         words += [] if self.score is None else [self.score_words]
         return "\n".join([*(textwrap.fill(text, 80) for text in words), "", *lines])
 
@@ -322,7 +325,7 @@ class TransferReport:
             "plain_gain",
             "covariates",
         )
-        stored = {**dict.fromkeys(later), "outputs": "readings", **stored}
+        stored = {**dict.fromkeys(later), "outputs": "readings", "hint": "", **stored}
         given = {field.name: stored[field.name] for field in dataclasses.fields(cls)}
         tuples = {name: given[name] and tuple(given[name]) for name in ("names", "source_gain", "plain_gain")}
         tuples["certificate"] = given["certificate"] and Certificate(*given["certificate"])
@@ -344,6 +347,7 @@ def make_report(
     n_source_tasks: int | None = None,
     families: dict[str, float] | None = None,
     covariates: dict[str, float] | None = None,
+    hint: str = "",
 ) -> TransferReport:
     """Make the report of a choice."""
     candidates = choice.candidates
@@ -362,6 +366,7 @@ def make_report(
         environment_effect=None if not any(effects) else np.array(effects),
         families=families,
         covariates=covariates,
+        hint=hint,
         free_energy=choice.free_energy,
     )
     if choice.scores is None:
