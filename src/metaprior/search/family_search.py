@@ -225,8 +225,11 @@ def outweighed_families(fitted: FamilyFit) -> set[str]:
 
 
 def largest_density(fitted: Any) -> float:
-    """Return the largest log Gibbs density of all families."""
-    return max((mode.value for mode in fitted.modes.values()), default=-np.inf)
+    """Return the largest log Gibbs density of all families but the curve.
+
+    Its functions were found in y, so that its evidence does not compare what covariates do.
+    """
+    return max((mode.value for name, mode in fitted.modes.items() if name != CURVE), default=-np.inf)
 
 
 def training_tasks(
