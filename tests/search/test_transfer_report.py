@@ -63,7 +63,7 @@ def test_a_report_of_labels_speaks_of_labels():
     labels = TransferReport.from_json(replace(readings, outputs="labels").to_json())
     said = {each.outputs: " ".join(str(each).split()) for each in (readings, labels)}
     for outputs, what, unit in (("readings", "density", "reading"), ("labels", "probability", "label")):
-        assert f"Scores: log {what} of held-out {outputs}, in nats per {unit}," in said[outputs]
+        assert f"Scores: robust log {what} of held-out {outputs}, in nats per {unit}," in said[outputs]
         assert f"nats per {unit} over target-only" in said[outputs]
     assert "Left out, because they could not be fitted: smooth, curve, shapes." in said["readings"]
     assert "families of priors: common linear 0.60, linear 0.40. Scores" in said["labels"]
@@ -228,3 +228,31 @@ def test_candidates_made_from_the_scores_do_not_judge_the_source():
 
 def test_no_difference_at_all_is_unclear():
     assert report_of(np.zeros((2, 3)), (0.0, 0.5)).verdict.startswith("It is unclear")
+
+
+def test_the_gain_in_plain_log_density_is_said_and_a_disagreement_too():
+    """The robust score hides a reading that is missed by far."""
+    scores = np.stack([np.zeros(6), np.array([0.4, 0.5, 0.6, 0.5, 0.4, 0.6])])
+    plain = scores - np.array([[0.0], [1.0]]) * np.array([0, 0, 0, 0, 0, 30.0])
+    for densities, disagrees in ((scores, False), (plain, True)):
+        choice = Choice(candidates(0.0, 0.5), np.array([0.2, 0.8]), scores, densities)
+        report = make_report(choice, NAMES, 1, 6)
+        mean = f"{np.mean(densities[1]):+.3f}"
+        assert f"Gain of the source in plain log density: {mean}" in report.score_words
+        for words in (report.verdict, report.plain_words):
+            assert (f"In plain log density the gain is {mean}" in words) == disagrees
+        assert TransferReport.from_json(report.to_json()).plain_gain == report.plain_gain
+    assert "robust score" in str(report)
+    assert "robust score" in report.plot().axes[0].get_xlabel()
+
+
+def test_a_source_without_weight_is_not_said_to_help():
+    scores = np.stack([np.zeros(6), np.array([0.04, 0.05, 0.06, 0.05, 0.04, 0.06])])
+    choice = Choice(candidates(0.0, 0.5), np.array([1.0, 0.0]), scores)
+    effects = {"none": 0.0, "shift": 1.0, "curved": 0.0, "bend": 0.0}
+    for covariates, why in ((effects, "effects of covariates decided"), (None, "settings of the target alone")):
+        report = make_report(choice, NAMES, 1, 6, 20, covariates=covariates)
+        for words in (report.verdict, report.plain_words):
+            assert "not used" in words
+            assert why in words
+            assert "more probable" not in words

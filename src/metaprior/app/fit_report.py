@@ -70,9 +70,13 @@ def report_facts(fitted: Fit, notes: Sequence[dict[str, str]] = (), with_data: b
 def _transfer(report: TransferReport) -> dict[str, Any]:
     """Return the candidates that were compared, in words and as a chart."""
     one = report.n_source_tasks == 0 or len(report.names) == 1
-    values, errors, what = report.gain, report.gain_standard_error, f"gain over target-only, {report.unit}"
+    values, errors, what = (
+        report.gain,
+        report.gain_standard_error,
+        f"gain over target-only in the robust score, {report.unit}",
+    )
     if values is None:
-        values, errors, what = report.score, report.standard_error, f"score, {report.unit}"
+        values, errors, what = report.score, report.standard_error, f"robust score, {report.unit}"
     labels = [report.describe(i) for i in range(len(report.weight))]
     nothing = np.full(len(labels), np.nan)
     numbers = (nothing if each is None else each for each in (values, errors, report.weight))

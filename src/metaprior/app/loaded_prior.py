@@ -122,7 +122,10 @@ class LoadedPrior:
             }
             for i, w in enumerate(report.weight)
         ]
-        return {"rows": rows, "label": f"{'gain over target-only' if gains else 'score'}, {report.unit}"}
+        return {
+            "rows": rows,
+            "label": f"{'gain over target-only in the robust score' if gains else 'robust score'}, {report.unit}",
+        }
 
 
 def _environments(training: dict[str, Any], outputs: str) -> list[str]:

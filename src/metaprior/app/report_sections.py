@@ -191,7 +191,7 @@ def _comparison(transfer: dict[str, Any], charts: Charts) -> str:
     if transfer["chart"]:
         text += charts.place(transfer["chart"], "Dots: gains, with standard errors. Bars: weights in the average.")
     if transfer["rows"]:
-        text += table(("settings", "score", "gain", "weight"), transfer["rows"])
+        text += table(("settings", "robust score", "gain", "weight"), transfer["rows"])
     if transfer["families"]:
         order = sorted(transfer["families"].items(), key=lambda pair: -pair[1])
         text += "<h3>Families of priors</h3>" + paragraph(

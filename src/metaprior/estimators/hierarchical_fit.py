@@ -22,9 +22,11 @@ from metaprior.hierarchical.response_families import with_mean_of_responses
 from metaprior.hierarchical.response_prior import ResponsePrior
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.progress import phases, progress_bar
+from metaprior.search.acting_together import acting_together
 from metaprior.search.family_choice import FamilyChoice
 from metaprior.search.report import make_report
 from metaprior.storage.stored_tasks import StoredTasks, sample_tasks
+from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.context_rules import as_context_rule
 from metaprior.tasks.thinning import thin_task
 from metaprior.tasks.types import Task, TestTask
@@ -63,9 +65,10 @@ def fit_prior(
                     move(len(priors), "")
     priors, pooled = priors[: len(chosen.priors)], priors[len(chosen.priors) :]
     _warn_if_too_wide(chosen.spread)
+    together = _acting_together(meta, priors[int(np.argmax(chosen.weights))], sample[target], environments.kinds)
     n_target = len(sample[target])
     n_source = sum(map(len, sample)) - n_target
-    report = make_report(chosen.choice, names, target, n_target, n_source, chosen.families)
+    report = make_report(chosen.choice, names, target, n_target, n_source, chosen.families, chosen.covariates, together)
     return FittedPrior(
         Ensemble(tuple(priors), chosen.weights, chosen.spread),
         report,
@@ -93,6 +96,20 @@ def _describe_calibration(
     n_parameters += len(prior.parameters) if isinstance(prior, ResponsePrior) else 0
     described = {"parameters": n_parameters, "spread": chosen.spread}
     return {**described, "covariates": chosen.covariates} if chosen.covariates else described
+
+
+def _acting_together(meta: Any, prior: Any, tasks: Sequence[Task], kinds: ColumnKinds | None) -> str:
+    """Return a hint, and warn, if two covariates of the target's tasks act together; else nothing."""
+    if kinds is None or not isinstance(prior, HierarchicalPrior) or meta.likelihood == "bernoulli":
+        return ""
+    pair = acting_together(prior, tasks, kinds)
+    if pair is None:
+        return ""
+    i, j = pair
+    said = f"of columns {i} and {j} of X seem to act together, which the default does not model. Add their product "
+    said += f"as a column, np.column_stack([X, X[:, {i}] * X[:, {j}]]), and name it among the covariates, too."
+    warn_caller(Message(Argument("covariates"), f" {said}"))
+    return f"Covariates {said}"
 
 
 def _warn_if_too_wide(spread: float) -> None:

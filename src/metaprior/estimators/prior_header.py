@@ -105,6 +105,9 @@ REPORT = record(
         "outputs": choice("readings", "labels", "counts", "ranks"),
         "certificate": optional(sequence(COUNT, 3, 3)),
         "free_energy": optional(sequence(any_number)),
+        "hint": text,
+        "plain_gain": optional(sequence(any_number, 2, 2)),
+        "covariates": optional(mapping(number(0.0, 1.0 + 1e-6))),
     },
 )
 TRAINING = record(

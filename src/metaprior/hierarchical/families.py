@@ -7,10 +7,20 @@ import numpy as np
 
 from metaprior.hierarchical.blocks import make_blocks, place_points, squared_distances
 from metaprior.hierarchical.collapse import Collapsed, Gaussians, collapse, information, posterior_of_weights
+from metaprior.hierarchical.common_mean import checked_theta
 from metaprior.hierarchical.features import find_features, with_features
 from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
 from metaprior.hierarchical.layout import Layout, Parts
-from metaprior.hierarchical.modes import MAX_ITERATIONS, CommonCurve, Mode, common_curve, find_mode, with_curve
+from metaprior.hierarchical.modes import (
+    MAX_ITERATIONS,
+    MEAN_PRIOR,
+    CommonCurve,
+    Mode,
+    common_curve,
+    find_mode,
+    hold_mean,
+    with_curve,
+)
 from metaprior.hierarchical.shapes import learn_shapes, residual, shape_functions
 from metaprior.hierarchical.task_scales import ONE_SCALE, learn_scales
 from metaprior.hierarchical.terms import add_noise, gaussians, make_basis, mean_features, noise_of
@@ -129,6 +139,8 @@ class Fitter:
         known = [] if self.near is None or name not in self.near.modes else [self.near.modes[name]]
         if parts.curve and (self.max_iterations == MAX_ITERATIONS or not known):
             known.append(self.modes[SMOOTH])
+        if parts.curve:
+            known = [hold_mean(mode, layout, self.checked_smooth) for mode in known]
         return self.collapse_at(name, find_mode(layout, self.blocks, self.points, known, self.max_iterations))
 
     def layout(self, parts: Parts) -> Layout:
@@ -155,9 +167,14 @@ class Fitter:
 
     def add_curve(self, collapsed: Collapsed) -> None:
         """Let tasks deform the common curve of the smooth family."""
-        self.curve = common_curve(self.modes[SMOOTH], collapsed, self.points)
+        self.curve = common_curve(self.checked_smooth, collapsed, self.points)
         n_functions = self.layout(Parts(smooth=True, curve=True)).n_curve
         self.blocks = with_curve(self.blocks, self.curve, n_functions)
+
+    @property
+    def checked_smooth(self) -> Mode:
+        """The mode of the smooth family, with the prior of the common curve that was checked."""
+        return replace(self.modes[SMOOTH], theta=self.priors[SMOOTH].theta)
 
     def fit_shapes(self) -> None:
         """Learn a full covariance of the deviations, from the mode of the curve family."""
@@ -188,15 +205,37 @@ class Fitter:
         shape_root: np.ndarray | None = None,
     ) -> Collapsed:
         collapsed, scales = collapse(given), ONE_SCALE
+        theta = self._checked(name, mode, given, collapsed)
+        if theta is not mode.theta:
+            basis = make_basis(mode.layout, theta, self.point_distances)
+            features = [mean_features(mode.layout, theta, basis, block) for block in self.blocks]
+            given = [each._replace(features=of_block) for each, of_block in zip(given, features, strict=True)]
+            collapsed = collapse(given)
         if self.log_noise is None:
             masks = [block.mask for block in self.blocks]
             scales = learn_scales(given, lines, masks, collapsed, noise, self._noise_only(name))
         curve = self.curve if mode.layout.parts.curve else None
         self.priors[name] = HierarchicalPrior(
-            *(self.training.scaling, mode.layout, mode.theta, self.points, collapsed.mean, collapsed.root),
+            *(self.training.scaling, mode.layout, theta, self.points, collapsed.mean, collapsed.root),
             *(noise, scales, curve, shape_root, self.training.of_environment),
         )
         return collapsed
+
+    def _checked(self, name: str, mode: Mode, given: Sequence[Gaussians], collapsed: Collapsed) -> np.ndarray:
+        """Return theta with the prior of the common curve that was checked, see `common_mean`.
+
+        Without a fold it is that of the fit nearby.
+        """
+        layout, parts = mode.layout, mode.layout.parts
+        if not parts.smooth or parts.bend or parts.features:
+            return mode.theta
+        if self.near is not None and self.max_iterations < MAX_ITERATIONS and name in self.near.priors:
+            theta, prior = mode.theta.copy(), self.near.priors[name]
+            for group in MEAN_PRIOR:
+                theta[layout.places[group]] = prior.theta[prior.layout.places[group]]
+            return theta
+        own = self.modes[SMOOTH].theta[self.modes[SMOOTH].layout.places["lengths"]]
+        return checked_theta(mode, own, self.blocks, given, collapsed.precisions, self.point_distances)
 
     def _noise_only(self, name: str) -> bool | None:
         """Return whether scales of tasks multiply the noise only, as in the fit nearby; None compares both."""

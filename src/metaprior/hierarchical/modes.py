@@ -14,6 +14,7 @@ from metaprior.hierarchical.terms import Basis, gaussians, make_basis, point_slo
 
 MAX_ITERATIONS = 60
 GRADIENT_TOLERANCE = 1e-2  # nats: far below the differences between candidates
+MEAN_PRIOR = ("mean", "mean_lengths")  # parameters of the common curve
 FARTHEST = 8.0  # standard deviations of the hyper-prior that theta may lie from its mean
 
 
@@ -101,11 +102,12 @@ def find_mode(
     near: Sequence[Mode] = (),
     max_iterations: int = MAX_ITERATIONS,
 ) -> Mode:
-    """Return the mode of theta given readings."""
+    """Return the mode of theta given readings; if tasks deform the common curve, given its prior at the start too."""
+    free = free_parameters(layout)
 
     def density(theta: np.ndarray, gradient: bool) -> tuple[float, np.ndarray]:
         value, slope, *_ = log_density(layout, theta, blocks, points, gradient)
-        return value, slope
+        return value, free * slope
 
     return climb(layout, density, near, max_iterations)
 
@@ -160,6 +162,28 @@ def extended(mode: Mode, layout: Layout) -> Mode:
         for to_column, of_column in pairs:
             hessian[to, to_column] = mode.inverse_hessian[of, of_column]
     return Mode(layout, theta, mode.value, hessian)
+
+
+def free_parameters(layout: Layout) -> np.ndarray:
+    """Return 1 for parameters of theta that are found, 0 for those that stay as they are.
+
+    Tasks deform a curve that was found in their own readings. Given it, the evidence would prefer a common mean that is
+    flat: the tasks' own multiples of that curve explain all that they have in common.
+    """
+    free = np.ones(len(layout.center))
+    for group in MEAN_PRIOR if layout.parts.curve else ():
+        free[layout.places[group]] = 0.0
+    return free
+
+
+def hold_mean(mode: Mode, layout: Layout, smooth: Mode) -> Mode:
+    """Return a mode as a start for the curve family, with the prior of the common curve of the smooth one."""
+    found, free = extended(mode, layout), free_parameters(layout)
+    theta = found.theta.copy()
+    for group in MEAN_PRIOR:
+        theta[layout.places[group]] = smooth.theta[smooth.layout.places[group]]
+    hessian = free[:, None] * found.inverse_hessian * free + 1e-8 * np.eye(len(free))
+    return replace(found, theta=theta, inverse_hessian=hessian)
 
 
 def common_curve(mode: Mode, collapsed: Collapsed, points: np.ndarray) -> CommonCurve:

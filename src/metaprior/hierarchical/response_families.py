@@ -16,6 +16,7 @@ from metaprior.hierarchical.response_modes import (
     HyperPrior,
     ResponseMode,
     find_response_mode,
+    hold_mean_of_response,
 )
 from metaprior.hierarchical.response_prior import ResponsePrior
 from metaprior.hierarchical.sites import Observed
@@ -87,11 +88,17 @@ class _ResponseFitter(Fitter):
         """Find the mode of theta and of the response's parameters, and integrate the mean's weights out there."""
         evidence = Evidence(self.layout(parts), self.blocks, self.observed, self.points, self.hyper_prior, self.sites)
         known = [] if self.nearby is None or name not in self.nearby.found else [self.nearby.found[name]]
-        if parts.curve and not known:
-            known = [self.found[SMOOTH]]
+        if parts.curve:
+            known = [
+                hold_mean_of_response(each, evidence, self.checked_smooth) for each in known or [self.found[SMOOTH]]
+            ]
         found = find_response_mode(evidence, known, min(self.max_iterations, MAX_ITERATIONS))
         self.found[name], self.sites, self.blocks = found, evidence.sites, evidence.with_sites()
         return self.collapse_at(name, found.mode)
+
+    def _checked(self, name: str, mode: Mode, given: Sequence[Gaussians], collapsed: Collapsed) -> np.ndarray:
+        """Return theta as it is: sites are no readings that a mean could be compared with."""
+        return mode.theta
 
 
 def observe(given: TrainingResponses, blocks: Sequence[Block]) -> list[Observed]:

@@ -19,7 +19,7 @@ from scipy.optimize import minimize
 from metaprior.hierarchical.blocks import Block, squared_distances
 from metaprior.hierarchical.collapse import Collapsed, Gaussians, collapse, slopes
 from metaprior.hierarchical.layout import Layout
-from metaprior.hierarchical.modes import FARTHEST, Mode, extended, find_mode, slope_by_theta
+from metaprior.hierarchical.modes import FARTHEST, Mode, extended, find_mode, free_parameters, hold_mean, slope_by_theta
 from metaprior.hierarchical.sites import Observed, Sites, update
 from metaprior.hierarchical.terms import NOISE_FLOOR, deviations, make_basis, mean_features
 
@@ -170,6 +170,7 @@ def find_response_mode(
     layout, hyper_prior = evidence.layout, evidence.hyper_prior
     center = np.concatenate([layout.center, hyper_prior.center])
     spread = np.concatenate([layout.spread, hyper_prior.spread])
+    free = np.concatenate([free_parameters(layout), np.ones(len(hyper_prior.center))])
 
     def loss(packed: np.ndarray) -> tuple[float, np.ndarray]:
         if np.max(np.abs(packed - center) / spread) < FARTHEST:
@@ -178,7 +179,7 @@ def find_response_mode(
             except np.linalg.LinAlgError:
                 return np.inf, np.zeros(len(packed))
             if np.isfinite(value) and np.isfinite(slope).all():
-                return -value, -slope
+                return -value, -free * slope
         return np.inf, np.zeros(len(packed))
 
     first = _extended(near[0], layout, hyper_prior) if near else _first_mode(evidence)
@@ -194,6 +195,11 @@ def find_response_mode(
     hessian = 0.5 * (found.hess_inv + found.hess_inv.T) + 1e-8 * np.eye(len(packed))
     mode = Mode(layout, packed[:n_theta], value, hessian[:n_theta, :n_theta])
     return ResponseMode(mode, packed[n_theta:], hessian)
+
+
+def hold_mean_of_response(near: ResponseMode, evidence: Evidence, smooth: Mode) -> ResponseMode:
+    """Return a mode as a start for the curve family, with the prior of the common curve of the smooth one."""
+    return _joined(hold_mean(near.mode, evidence.layout, smooth), near.parameters, evidence.hyper_prior)
 
 
 def _first_mode(evidence: Evidence) -> ResponseMode:

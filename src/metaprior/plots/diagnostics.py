@@ -92,7 +92,7 @@ def plot_alpha_path(meta: Any, *, axes: Any = None) -> Any:
     report = meta.transfer_report()
     axes = resolve_axes(axes)
     axes.set_xlabel("alpha, the weight of the source" + "s together" * (len(report.names) > 2))
-    axes.set_ylabel(f"score: log {'probability of a label' if labeled else 'density of an observation'}")
+    axes.set_ylabel(f"robust score: log {'probability of a label' if labeled else 'density of an observation'}")
     tidy(axes)
     if report.score is None:
         note(axes, textwrap.fill(report.verdict, 44))

@@ -34,6 +34,7 @@ class Choice(NamedTuple):
     # (candidates, target tasks): mean contaminated log density per query of each held-out task. None if nothing was
     # held out.
     scores: np.ndarray | None
+    densities: np.ndarray | None = None  # the same, of plain log densities
     free_energy: np.ndarray | None = None  # (candidates,): nats per reading, where it is known
 
     @property

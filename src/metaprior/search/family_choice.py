@@ -44,7 +44,8 @@ def choose_members(search: FamilySearch) -> FamilyChoice:
     of_option = np.bincount([each.option for each in search.scored], weights, len(search.options))
     energies = np.array(search.free_energies)
     known = energies if np.isfinite(energies).all() else None
-    choice = Choice(candidates(search.options), of_option, search.option_scores(), known)
+    found = search.option_scores(), search.option_scores(plain=True)
+    choice = Choice(candidates(search.options), of_option, *found, known)
     return _average(search, choice, weights)
 
 

@@ -29,7 +29,7 @@ from metaprior.tasks.types import Task
 
 MAX_SEPARATE = 32  # inputs up to which scales of their own are compared with shared ones
 FOLD_ITERATIONS = 4  # from the mode of all tasks
-COVARIATE_EVIDENCE = 1.0  # nats for covariates from which on they are considered, as for a common rule of labels
+COVARIATE_EVIDENCE = 3.0  # nats for covariates from which on they are considered: without an effect 1 in 20, at most
 OUTWEIGHED = 10.0  # nats by which the log Gibbs density of a larger family rules a family out
 NESTED = ((LINEAR, SMOOTH), (SMOOTH, CURVE))
 
@@ -187,14 +187,14 @@ class FamilySearch:
             raise ValueError("No prior could be fitted: see whether X or y of the tasks are out of the ordinary.")
         return np.array([self.queries.scores(each.held_out) for each in self.scored])
 
-    def option_scores(self) -> np.ndarray:
-        """Return the same for the families of each option, averaged, (options, tasks)."""
-        scores = self.scores()
+    def option_scores(self, plain: bool = False) -> np.ndarray:
+        """Return the same for the families of each option, averaged, (options, tasks); or `plain` log densities."""
+        scores, score = self.scores(), self.queries.plain_scores if plain else self.queries.scores
         averages = []
         for option in range(len(self.options)):
             rows = [i for i, each in enumerate(self.scored) if each.option == option]
             weights = averaging_weights(scores[rows], self.per_task)
-            averages.append(self.queries.scores(self.queries.join([self.scored[i].held_out for i in rows], weights)))
+            averages.append(score(self.queries.join([self.scored[i].held_out for i in rows], weights)))
         return np.array(averages)
 
     def _without_folds(self, option: Option, full: Any, separate: bool | None, covariates: str) -> list[dict[str, Any]]:
@@ -225,8 +225,11 @@ def outweighed_families(fitted: FamilyFit) -> set[str]:
 
 
 def largest_density(fitted: Any) -> float:
-    """Return the largest log Gibbs density of all families."""
-    return max((mode.value for mode in fitted.modes.values()), default=-np.inf)
+    """Return the largest log Gibbs density of all families but the curve.
+
+    Its functions were found in y, so that its evidence does not compare what covariates do.
+    """
+    return max((mode.value for name, mode in fitted.modes.items() if name != CURVE), default=-np.inf)
 
 
 def training_tasks(

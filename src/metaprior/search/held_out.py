@@ -82,6 +82,10 @@ class Queries:
         """Return the mean contaminated log density of every task, (tasks,)."""
         return self.by_task(contaminated(held_out.log_densities(self.y), self.reference))
 
+    def plain_scores(self, held_out: Any) -> np.ndarray:
+        """Return the mean log density of every task as it is, (tasks,)."""
+        return self.by_task(held_out.log_densities(self.y))
+
     def join(self, members: Sequence[Any], weights: np.ndarray) -> Any:
         """Return the weighted average of predictive distributions."""
         return join(members, weights)

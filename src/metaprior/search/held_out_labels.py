@@ -111,6 +111,10 @@ class LabelQueries:
         """Return the mean contaminated log probability of the labels of every task, (tasks,)."""
         return self.by_task(contaminated(self.of_labels(log_probabilities), self.reference))
 
+    def plain_scores(self, log_probabilities: np.ndarray) -> np.ndarray:
+        """Return the mean log probability of the labels of every task as it is, (tasks,)."""
+        return self.by_task(self.of_labels(log_probabilities))
+
     def of_labels(self, log_probabilities: np.ndarray) -> np.ndarray:
         """Return the log probabilities of the labels that were observed, (rows, queries); NaN for padding."""
         codes = np.where(self.asked, self.y, 0.0).astype(int)

@@ -11,7 +11,7 @@ from scipy import stats
 
 from metaprior.checks import require_matplotlib
 from metaprior.float_errors import own_float_errors
-from metaprior.hierarchical.families import FAMILIES
+from metaprior.hierarchical.families import FAMILIES, NO_COVARIATES
 from metaprior.metrics import mean_and_standard_error
 from metaprior.search.averaging import averaging_weights, select_weights
 from metaprior.search.candidates import Choice
@@ -27,6 +27,8 @@ MAX_GROUPS = 20  # of target tasks, each weighted by the others
 NO_SOURCE = "All tasks are of one environment: there is no source whose weight could be chosen."
 # Of held-out ones, by what y holds.
 SCORES = {"readings": "log density", **dict.fromkeys(("labels", "counts", "ranks"), "log probability")}
+UNUSED = 0.005  # weight of all sources below which they are not used, as it is printed
+DISAGREE = 2.0  # times the other gain, from which on the robust and the plain gain disagree
 
 
 @own_float_errors
@@ -34,9 +36,10 @@ SCORES = {"readings": "log density", **dict.fromkeys(("labels", "counts", "ranks
 class TransferReport:
     """The settings that were compared by cross-validation over target tasks. Print it, or call `plot`.
 
-    Scores are log densities per reading (log probabilities of labels), averaged over target tasks; higher is better. A
-    gain is a score minus that of target-only, with the standard error of the paired difference. Without a search there
-    are weights but no scores.
+    Scores are robust log densities per reading (log probabilities of labels): those of a mixture of 90% the prediction
+    and 10% a broad distribution, so that single readings far off do not decide. They are averaged over target tasks;
+    higher is better. A gain is a score minus that of target-only, with the standard error of the paired difference.
+    Without a search there are weights but no scores.
 
     Attributes
     ----------
@@ -56,6 +59,12 @@ class TransferReport:
         Scores and gains with their standard errors over target tasks.
     source_gain : tuple of (gain, standard error) or None
         Gain of the candidates with a source, averaged by weights. Those for a task come from the other target tasks.
+    plain_gain : tuple of (gain, standard error) or None
+        The same gain in plain log density, in which single readings far off count in full.
+    covariates : dict or None
+        Weights of what covariates do to the common mean, if there are any.
+    hint : str
+        What to change, if covariates seem to act together; else empty.
     environment_effect : ndarray of shape (n_candidates,) or None
         Whether the target's common mean may deviate from that of the sources.
     families : dict or None
@@ -88,6 +97,9 @@ class TransferReport:
     outputs: str = "readings"
     certificate: Certificate | None = None
     free_energy: np.ndarray | None = None
+    plain_gain: tuple[float, float] | None = None
+    covariates: dict[str, float] | None = None
+    hint: str = ""
 
     @property
     def alpha(self) -> np.ndarray:
@@ -120,9 +132,39 @@ class TransferReport:
         gain, error = self.source_gain
         held_out = f"{self.n_target_tasks} held-out target tasks"
         found = f"{gain:+.3f} ± {error:.3f} {self.unit} over target-only, on {held_out}"
+        if self.is_unused:
+            return f"The source is not used: {self.why_unused} Without that, settings with it scored {found}."
+        end = f"{found}. alpha = {alpha:.2g} on average.{self.disagreement}"
         if self.judgment == UNCLEAR:
-            return f"It is unclear whether the source helps: {found}. alpha = {alpha:.2g} on average."
-        return f"The source {self.judgment}: {found}. alpha = {alpha:.2g} on average."
+            return f"It is unclear whether the source helps: {end}"
+        return f"The source {self.judgment}: {end}"
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether settings with sources gained, and have no weight in predictions."""
+        return self.source_gain is not None and self.source_gain[0] > 0 and float(self.weight @ self.alpha) < UNUSED
+
+    @property
+    def why_unused(self) -> str:
+        """A sentence: why sources have no weight."""
+        used = 0.0 if self.covariates is None else 1.0 - self.covariates[NO_COVARIATES]
+        if used < 0.5:
+            return "settings of the target alone have all the weight."
+        return f"effects of covariates decided, as they are in tasks of {self.target} alone."
+
+    @property
+    def disagreement(self) -> str:
+        """A sentence if the gain in plain log density has another sign or size than the robust one, else nothing."""
+        if self.source_gain is None or self.plain_gain is None:
+            return ""
+        robust, plain = self.source_gain[0], self.plain_gain[0]
+        error = max(self.source_gain[1], self.plain_gain[1])
+        if robust * plain > 0 and abs(plain) <= DISAGREE * abs(robust) + error:
+            return ""
+        if robust * plain <= 0 and abs(plain - robust) <= error:
+            return ""
+        few = f"a few {self.outputs} far from their predictions decide which is larger"
+        return f" In plain {SCORES[self.outputs]} the gain is {plain:+.3f} ± {self.plain_gain[1]:.3f}: {few}."
 
     @property
     def judgment(self) -> str | None:
@@ -151,7 +193,9 @@ class TransferReport:
         if self.judgment is None:
             return f"It was not measured whether the tasks of {others} help to predict those of {self.target}. {counts}"
         assert self.source_gain is not None
-        change = 100.0 * math.expm1(self.source_gain[0])
+        if self.is_unused:
+            return f"The tasks of {others} are not used: {self.why_unused} {counts}"
+        change = 100.0 * math.expm1(min(self.source_gain[0], 700.0))
         more = f"{abs(change):.2g}% {'more' if change >= 0 else 'less'} probable"
         held_out = f"left-out {self.outputs} of {self.target} are on average {more} with them than without"
         if self.judgment == UNCLEAR:
@@ -159,7 +203,7 @@ class TransferReport:
         else:
             words = f"The tasks of {others} {self.judgment.replace('helps', 'help').replace('does', 'do')} to predict "
             words += f"new tasks of {self.target}"
-        return f"{words}: {held_out}. {counts}"
+        return f"{words}: {held_out} in the robust score. {counts}{self.disagreement}"
 
     def rows(self) -> list[tuple[str, ...]]:
         """Return a row for every candidate: description, score, gain over target-only, weight."""
@@ -211,16 +255,18 @@ class TransferReport:
     @property
     def score_words(self) -> str:
         """What scores and gains are."""
-        scored = (
-            f"{SCORES[self.outputs]} of held-out {self.outputs}, in {self.unit}, ± standard error over target tasks"
-        )
-        return f"Scores: {scored}; higher is better. Gains: over target-only."
+        what = SCORES[self.outputs]
+        scored = f"robust {what} of held-out {self.outputs}, in {self.unit}, ± standard error over target tasks"
+        text = f"Scores: {scored}; higher is better. Gains: over target-only."
+        if self.plain_gain is not None:
+            text += " Gain of the source in plain {}: {:+.3f} ± {:.3f}.".format(what, *self.plain_gain)
+        return text
 
     def __str__(self) -> str:
         if self.n_source_tasks == 0 or len(self.names) == 1:  # a table would have one row, of dashes
-            words = [NO_SOURCE, self.family_words] if self.families else [NO_SOURCE]
+            words = [each for each in (NO_SOURCE, self.family_words, self.hint) if each]
             return "\n".join(textwrap.fill(text, 80) for text in words)
-        header = ("settings", "score", "gain", "weight")
+        header = ("settings", "robust score", "gain", "weight")
         rows = [header, *self.rows()]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [
@@ -234,7 +280,7 @@ class TransferReport:
         )
         words = [self.verdict, f"Weights of the environments, on average: {shares}."]
         words += [] if self.certificate is None else [f"Held out, with the source: {self.certificate.words}."]
-        words += [each for each in (self.family_words, self.diagnostic_words) if each]
+        words += [each for each in (self.family_words, self.diagnostic_words, self.hint) if each]
         words += [] if self.score is None else [self.score_words]
         return "\n".join([*(textwrap.fill(text, 80) for text in words), "", *lines])
 
@@ -260,7 +306,9 @@ class TransferReport:
             (self.gain, self.gain_standard_error) if self.gain is not None else (self.score, self.standard_error)
         )
         plot_candidates(left, right, labels, values, errors, self.weight)
-        left.set_xlabel(f"gain over target-only, {self.unit}" if self.gain is not None else "score")
+        left.set_xlabel(
+            f"gain over target-only in the robust score, {self.unit}" if self.gain is not None else "robust score"
+        )
         figure.suptitle(as_drawn(self.verdict), fontsize=9, wrap=True)
         return figure
 
@@ -271,10 +319,18 @@ class TransferReport:
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> "TransferReport":
         """Make a report from what `to_json` returned."""
-        later = ("n_source_tasks", "environment_effect", "families", "certificate", "free_energy")
-        stored = {**dict.fromkeys(later), "outputs": "readings", **stored}
+        later = (
+            "n_source_tasks",
+            "environment_effect",
+            "families",
+            "certificate",
+            "free_energy",
+            "plain_gain",
+            "covariates",
+        )
+        stored = {**dict.fromkeys(later), "outputs": "readings", "hint": "", **stored}
         given = {field.name: stored[field.name] for field in dataclasses.fields(cls)}
-        tuples = {name: given[name] and tuple(given[name]) for name in ("names", "source_gain")}
+        tuples = {name: given[name] and tuple(given[name]) for name in ("names", "source_gain", "plain_gain")}
         tuples["certificate"] = given["certificate"] and Certificate(*given["certificate"])
         arrays = {
             name: np.asarray(value, float)
@@ -293,6 +349,8 @@ def make_report(
     n_target_tasks: int,
     n_source_tasks: int | None = None,
     families: dict[str, float] | None = None,
+    covariates: dict[str, float] | None = None,
+    hint: str = "",
 ) -> TransferReport:
     """Make the report of a choice."""
     candidates = choice.candidates
@@ -310,6 +368,8 @@ def make_report(
         n_source_tasks=n_source_tasks,
         environment_effect=None if not any(effects) else np.array(effects),
         families=families,
+        covariates=covariates,
+        hint=hint,
         free_energy=choice.free_energy,
     )
     if choice.scores is None:
@@ -323,10 +383,19 @@ def make_report(
     gain, gain_error = _over_tasks(choice.scores - choice.scores[target_only])
     given = np.array([not candidate.from_scores for candidate in candidates])
     report = dataclasses.replace(report, gain=gain, gain_standard_error=gain_error)
-    gains = _source_gains(choice.scores, target_only, report, given)
+    gains = _source_gains(choice.scores, choice.scores, target_only, report, given)
     if gains is None:
         return report
-    return dataclasses.replace(report, source_gain=mean_and_standard_error(gains), certificate=certify(gains))
+    plain = None
+    if choice.densities is not None:
+        found = _source_gains(choice.scores, choice.densities, target_only, report, given)
+        plain = found if found is not None and np.isfinite(found).all() else None
+    return dataclasses.replace(
+        report,
+        source_gain=mean_and_standard_error(gains),
+        plain_gain=None if plain is None else mean_and_standard_error(plain),
+        certificate=certify(gains),
+    )
 
 
 def _scales(settings: Any) -> tuple[float, float]:
@@ -335,8 +404,10 @@ def _scales(settings: Any) -> tuple[float, float]:
     return float(getattr(settings, "temperature_factor", 1.0)), float(prior_std["weights"])
 
 
-def _source_gains(scores: np.ndarray, target_only: int, report: TransferReport, given: np.ndarray) -> np.ndarray | None:
-    """Return the gain of candidates with a source over target-only in every task.
+def _source_gains(
+    scores: np.ndarray, values: np.ndarray, target_only: int, report: TransferReport, given: np.ndarray
+) -> np.ndarray | None:
+    """Return the gain in `values` of candidates with a source over target-only in every task.
 
     Candidates are weighted much as in predictions (equally if all are dropped), but for each task by the scores of the
     other tasks: a task must not judge weights it has set. For the same reason only `given` candidates count, not those
@@ -347,7 +418,7 @@ def _source_gains(scores: np.ndarray, target_only: int, report: TransferReport, 
     comparable = given & plain & (report.alpha > 0.0) & np.isfinite(scores).all(axis=1)
     if not comparable.any():
         return None
-    gains, n_tasks = scores[comparable] - scores[target_only], scores.shape[1]
+    gains, n_tasks = values[comparable] - values[target_only], scores.shape[1]
     by_group = []
     for group in np.array_split(np.arange(n_tasks), min(n_tasks, MAX_GROUPS)):
         others = np.delete(scores, group, axis=1)
