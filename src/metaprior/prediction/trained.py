@@ -112,9 +112,7 @@ class Model(NamedTuple):
         check_not_forked()
         total = np.zeros(2 * x.shape[1:2])
         with jax.enable_x64(True):
-            for k in np.flatnonzero(
-                shares
-            ).tolist():  # those of all particles at once would take as many times the memory
+            for k in np.flatnonzero(shares).tolist():  # all at once would take as many times the memory
                 particle, own = jax.tree.map(lambda leaf, k=k: leaf[k : k + 1], (self.particles, posterior))
                 found = self._as_numpy(joint(particle, self.rest, own, x), x)
                 for rows in blocks(len(total)):
