@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from metaprior import MetaGPRegressor
+from metaprior.hierarchical.small_matrices import invert_roots
 from metaprior.memory import available_bytes
 from metaprior.prediction import large_contexts
 
@@ -109,3 +110,17 @@ def test_large_contexts_predict_as_small_ones_do(meta, monkeypatch):
 @pytest.mark.skipif(sys.platform != "linux", reason="not known elsewhere")
 def test_the_available_memory_is_known():
     assert 1e7 < available_bytes() < 1e15
+
+
+def test_roots_are_inverted_in_place_and_singular_matrices_get_a_little_more():
+    rng = np.random.default_rng(2)
+    thin, full = rng.normal(size=(100, 5)), rng.normal(size=(100, 150))
+    matrices = np.stack([full @ full.T, thin @ thin.T])
+    inverses = matrices.copy()
+    invert_roots(inverses)
+    np.testing.assert_allclose(inverses[0] @ matrices[0] @ inverses[0].T, np.eye(100), atol=1e-9)
+    np.testing.assert_array_equal(inverses, np.tril(inverses))
+    root = np.linalg.inv(inverses[1])
+    np.testing.assert_allclose(root @ root.T, matrices[1], atol=1e-6)
+    with pytest.raises(np.linalg.LinAlgError, match="not positive definite"):
+        invert_roots(-matrices)

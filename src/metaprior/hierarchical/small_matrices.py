@@ -51,13 +51,13 @@ def invert_roots(matrices: np.ndarray) -> None:
 def _invert_root(matrix: np.ndarray) -> None:
     diagonal, upper = np.diagonal(matrix).copy(), matrix.T  # LAPACK's order of memory, which it overwrites
     for jitter in JITTERS:
+        if jitter:  # the other triangle is still that of the matrix
+            kept = np.triu(matrix, 1)
+            matrix[...] = kept + kept.T
+            np.fill_diagonal(matrix, (1.0 + jitter) * diagonal)
         _, failed = lapack.dpotrf(upper, lower=0, clean=0, overwrite_a=1)  # type: ignore[attr-defined]
         if not failed:
             break
-        # The other triangle is still that of the matrix.
-        kept = np.triu(matrix, 1)
-        matrix[...] = kept + kept.T
-        np.fill_diagonal(matrix, (1.0 + jitter) * diagonal)
     else:
         raise np.linalg.LinAlgError("a covariance is not positive definite")
     lapack.dtrtri(upper, lower=0, overwrite_c=1)  # type: ignore[attr-defined]

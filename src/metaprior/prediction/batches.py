@@ -316,7 +316,8 @@ def weighted_covariance(
         for rows in blocks(len(total)):
             total[rows] += covariance[rows]
         if not latent and model.response is None:
-            noise = member.marginals(posterior, scaled[:, :1]).noise
+            noise = member.marginals(posterior, scaled).noise
+            assert noise is not None  # only responses have none
             np.fill_diagonal(total, total.diagonal() + unit * float(own @ noise))
 
     posteriors.evaluate(add, np.array([task]), x)
