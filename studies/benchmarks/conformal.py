@@ -1,4 +1,4 @@
-"""Bands with a guarantee: their coverage and width in simulations and on real environments, and certificates.
+"""Conformal intervals: their coverage and width in simulations and on real environments, and certificates.
 
     python studies/benchmarks/conformal.py simulate --out studies/results/tables/conformal.csv --jobs 16
     python studies/benchmarks/conformal.py certify --out studies/results/tables/certificates.csv --jobs 16
@@ -101,7 +101,7 @@ class Measured(NamedTuple):
 
 
 def measure_bands(meta: Any, tests: Sequence[tuple[np.ndarray, ...]]) -> Measured:
-    """Measure the bands with a guarantee, and the model's own, on (X_context, y_context, X_query, y_query)."""
+    """Measure conformal intervals, and the model's own, on (X_context, y_context, X_query, y_query)."""
     adapted, queries = meta.adapt_many([test[:2] for test in tests]), [test[2] for test in tests]
     figures = []
     for method in ("conformal", "model"):
@@ -284,7 +284,7 @@ def fitted_row(labels: dict[str, Any], tasks: Any, **given: Any) -> dict[str, An
 def report(results: Annotated[Path, typer.Argument(help="CSV file of `simulate` or `real`.", exists=True)]) -> None:
     """Print means over problems with standard errors: coverage and width beside the model's own."""
     frame: Any = pd.read_csv(results)
-    print("kind, tasks, problems: coverage with a guarantee, of the model's own bands, ratio of widths")
+    print("kind, tasks, problems: coverage of conformal intervals, of the model's own bands, ratio of widths")
     for (kind, n_tasks), rows in frame.groupby(["kind", "n_tasks"], sort=False):
         rows = rows.dropna(subset=["coverage"])
         if not len(rows):

@@ -1,4 +1,4 @@
-"""Bands with a guarantee for counts and ranks: their coverage and width on real tables.
+"""Conformal intervals for counts and ranks: their coverage and width on real tables.
 
     METAPRIOR_DATA=... python studies/benchmarks/conformal_responses.py --out \\
         studies/results/tables/conformal-responses.csv

@@ -1,4 +1,4 @@
-"""The study of bands with a guarantee: kinds of tasks, a row of every command, and the means that it prints."""
+"""The study of conformal intervals: kinds of tasks, a row of every command, and the means that it prints."""
 
 import conformal
 import conformal_responses

@@ -187,7 +187,7 @@ def _picture(meta: Any, tests: list[Any], scores: Any) -> Any:
 
 
 def _extra(scores: Any) -> dict[str, Any]:
-    """Return, as JSON values, how bands with a guarantee did and which classes were confused, where there are any."""
+    """Return, as JSON values, how conformal intervals did and which classes were confused, where there are any."""
     if "guaranteed_coverage" in scores:
         names = ("guaranteed_coverage", "guaranteed_coverage_se", "guaranteed_width", "guaranteed_width_se")
         return {name: float(scores[name]) for name in names}
