@@ -107,7 +107,7 @@ def test_implausible_readings_warn_as_for_adapt(meta):
         meta.adapt([[2.0], [1.0]], [20.0, 21.0]).update([[2.0]], [26.0])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        task.update(*make_task())
+        task.update(x + 0.01, y)  # the readings of another task would be implausible
 
 
 @pytest.mark.parametrize(
