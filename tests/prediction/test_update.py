@@ -104,10 +104,10 @@ def test_implausible_readings_warn_as_for_adapt(meta):
         task.update([[1.0]], [1e9])
     # At one input, contradicting what the task had before.
     with pytest.warns(ImplausibleContextWarning, match="times the noise apart"):
-        meta.adapt([[2.0], [1.0]], [14.0, 20.0]).update([[2.0]], [26.0])
+        meta.adapt([[2.0], [1.0]], [20.0, 21.0]).update([[2.0]], [26.0])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        task.update(*make_task())
+        task.update(x + 0.01, y)  # the readings of another task would be implausible
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_implausible_readings_warn_as_for_adapt(meta):
         (([[1.0]], [1.0, 2.0]), "update: X and y must"),
         (([[1.0]], [np.nan]), "update: y must be finite"),
         (([[1.0, 2.0]], [1.0]), "update: X must have 1 column"),
-        ((pd.DataFrame({"b": [1.0]}), [1.0]), None),
+        ((pd.DataFrame({"b": [1.0]}), [21.0]), None),
     ],
 )
 def test_bad_readings_are_named(meta, more, said):
