@@ -339,7 +339,7 @@ def test_no_input_is_overwritten(folder, tmp_path):
 
 
 def test_the_checkpoint_outlives_a_prior_that_cannot_be_saved(folder, tmp_path, monkeypatch):
-    def full(*_):
+    def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     command = ("fit", folder / "patients.csv", *COLUMNS, *QUICK, "--out", tmp_path / "new" / "prior")
