@@ -60,6 +60,21 @@ def test_predict_says_which_tasks_are_of_other_environments(folder, query, tmp_p
     assert "tasks of other environments (" in note["message"]
     assert "of 'north'" in note["message"]
     assert note["kind"] == "TableWarning"
+    assert list(pd.read_csv(tmp_path / "p.csv"))[:3] == ["patient", "hours", "mean"]
+
+
+def test_environments_that_are_missing_or_name_the_task_are_no_trouble(folder):
+    meta = metaprior.load(folder / "prior.safetensors")
+    context, query = (pd.read_csv(folder / name) for name in ("context.csv", "query.csv"))
+    for table in (context, query):
+        table.loc[table["hospital"] != "north", "hospital"] = None
+    with pytest.warns(TableWarning, match=r"tasks of other environments \(2 of 'north'\)") as warned:
+        metaprior.predict_frame(meta, context, query, task="patient", x="hours", y="heart_rate")
+    assert len(warned) == 1
+    both = (table.fillna({"hospital": "south"}) for table in (context, query))
+    with pytest.warns(TableWarning, match=TOLD):
+        found = metaprior.predict_frame(meta, *both, task=["patient", "hospital"], x="hours", y="heart_rate")
+    assert list(found)[:4] == ["patient", "hospital", "hours", "mean"]
 
 
 def test_predict_frame_says_the_same_if_the_prior_knows_the_column(folder):

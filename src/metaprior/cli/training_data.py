@@ -12,6 +12,7 @@ from metaprior.cli.task_names import Place
 from metaprior.tables.csv_files import CsvFormat, Source, TableFile
 
 FEW_VALUES = 5  # integers that may be labels
+OPTIONAL = ("covariates", "categorical", "aside")  # columns that are recorded if there are any
 MAX_TESTED = 1000  # of stored tasks that are held out
 
 
@@ -101,7 +102,7 @@ def _read(data: TableFile, named: dict[str, Any], target: str | None, how: dict[
     if target is not None:
         check_target(target, grouped.environments or (), columns.environment)
     named = columns._asdict()
-    return {name: value for name, value in named.items() if value or name not in ("covariates", "categorical")}, grouped
+    return {name: value for name, value in named.items() if value or name not in OPTIONAL}, grouped
 
 
 def _with_covariates(columns: dict[str, Any], names: list[str]) -> dict[str, Any]:

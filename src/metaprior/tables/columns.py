@@ -22,6 +22,7 @@ class Columns(NamedTuple):
     environment: str | None = None
     covariates: tuple[str, ...] = ()  # those of x that are constant within a task, and may be missing
     categorical: tuple[str, ...] = ()  # those of x that hold categories
+    aside: tuple[str, ...] = ()  # names that are read along, and decide nothing
 
     @property
     def naming(self) -> list[str]:
@@ -32,6 +33,11 @@ class Columns(NamedTuple):
     def used(self) -> list[str]:
         """Every column once."""
         return [*self.task, *self.x, *(name for name in (self.y, *self.naming) if name and name not in self.task)]
+
+    @property
+    def read(self) -> list[str]:
+        """Every column that is used, and those read along."""
+        return list(dict.fromkeys([*self.used, *self.aside]))
 
 
 def as_columns(

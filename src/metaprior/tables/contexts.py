@@ -22,13 +22,16 @@ class Context(NamedTuple):
 
 def match_contexts(
     meta: Any, context: Any, queries: TaskTable, columns: Columns, from_prior: Any, drops: dict[str, Any]
-) -> list[Context]:
+) -> tuple[list[Context], TaskTable | None]:
     """Return the context of each query task, empty where it may be: if there are no contexts at all, or if asked for.
+
+    Return the tasks of the context too.
 
     A name that is written in two ways, such as 101 and 0101, would otherwise be predicted without its readings.
     """
     check_bool("from_prior", from_prior)
-    known = _by_name(context, queries, columns, predicts_labels(meta), drops)
+    given = None if context is None else _grouped(context, queries, columns, predicts_labels(meta), drops)
+    known = {} if given is None else _by_name(given)
     empty = Context(Task(np.zeros((0, meta.model_.input_dim)), np.zeros(0)))
     contexts = [known.get(as_text(name), empty) for name in queries.names]
     without = [name for name, of_task in zip(queries.names, contexts, strict=True) if of_task is empty]
@@ -54,20 +57,21 @@ def match_contexts(
     if unused:
         found = f"{len(unused)} of {counted(len(known), 'task')} of the context have no query, and are not used"
         warn_caller(f"{found} (the first is {unused[0]!r}).", TableWarning)
-    return contexts
+    return contexts, given
 
 
-def _by_name(
-    context: Any, queries: TaskTable, columns: Columns, labels: bool, drops: dict[str, Any]
-) -> dict[Any, Context]:
-    """Return the context of each task by its name as text."""
-    if context is None:
-        return {}
+def _grouped(context: Any, queries: TaskTable, columns: Columns, labels: bool, drops: dict[str, Any]) -> TaskTable:
+    """Return the tasks of the context."""
     how = {"name": "context", "allow_empty": True, "fill_covariates": True, **drops}
     table = group_with_covariates(context, columns, labels=labels, **how)
     if table.tasks and table.dates != queries.dates:
         name = next(name for name in columns.x if (name in table.dates) != (name in queries.dates))
         raise ValueError(f"column {name!r} must hold dates in the context and in the queries, or in neither.")
+    return table
+
+
+def _by_name(table: TaskTable) -> dict[Any, Context]:
+    """Return the context of each task by its name as text."""
     known: dict[Any, Context] = {}
     for name, of_task, rows in zip(table.names, table.tasks, table.rows, strict=True):
         known[as_text(name)] = Context(of_task, int(rows[0]))

@@ -24,7 +24,7 @@ from metaprior.tables.covariate_columns import (
 from metaprior.tables.csv_files import Source, as_table
 from metaprior.tables.grouping import TaskTable, group_rows
 from metaprior.tables.label_columns import known_columns, label_columns
-from metaprior.tables.reading import as_frame, names_of
+from metaprior.tables.reading import names_of
 from metaprior.tables.several_outputs import are_mentioned, group_outputs, side_by_side
 from metaprior.tasks.context_rules import as_context_rule, check_order, split_once, warn_if_behind
 from metaprior.tasks.input_columns import Features
@@ -237,11 +237,11 @@ def predict_tables(
     wanted = columns._replace(y=None)
     _check_free(known_columns(meta.classes_) if is_labeled else OF_NUMBERS, wanted)
     query, context = as_table(query), as_table(context)
-    queries = group_with_covariates(query, wanted, name="query", fill_covariates=True)
-    _warn_if_elsewhere(meta, (context, query), columns)
+    queries = group_with_covariates(query, _with_place(meta, wanted, query), name="query", fill_covariates=True)
     if drops.get("sparse_y") and not from_prior:  # tasks may have no reading of this output
         from_prior = are_mentioned(queries.names, context, wanted)
-    found = match_contexts(meta, context, queries, columns, from_prior, drops)
+    found, given = match_contexts(meta, context, queries, _with_place(meta, columns, context), from_prior, drops)
+    _warn_if_elsewhere(meta, (given, queries), columns)
     queries, found = share_covariates(queries, found, columns)
     warn_if_absent(columns, query, context)
     if is_labeled:
@@ -256,23 +256,31 @@ def predict_tables(
     x = _in_order(np.concatenate(inputs).T, queries).T
     features.warn_outside(x)
     outside = features.outside(x).any(axis=1)
-    return TablePrediction(queries.frame.assign(**predicted, extrapolates=outside), queries, contexts)
+    asked = queries.frame[[name for name in wanted.used if name in queries.frame]]  # it may lack covariates
+    return TablePrediction(asked.assign(**predicted, extrapolates=outside), queries, contexts)
 
 
-def _warn_if_elsewhere(meta: Any, tables: tuple[Any, Any], columns: Columns) -> None:
-    """Warn about tasks of environments that the prior was not fitted to predict in, where a table tells.
+def _column_of_place(meta: Any) -> str | None:
+    """Return the column of the environment, which priors fitted by the command line know."""
+    return (meta.training_.get("columns") or {}).get("environment")
 
-    Priors fitted by the command line know the column of the environment.
-    """
-    column, target = (meta.training_.get("columns") or {}).get("environment"), str(meta.training_["target"])
-    if column is None or not columns.task:
-        return
-    found: dict[tuple[str, ...], str] = {}
+
+def _with_place(meta: Any, columns: Columns, table: Any) -> Columns:
+    """Return columns of a table with that of the environment to be read along, if it is there."""
+    column = _column_of_place(meta)
+    is_there = table is not None and column is not None and column in names_of(table)
+    return columns._replace(aside=(column,)) if is_there else columns
+
+
+def _warn_if_elsewhere(meta: Any, tables: Sequence[TaskTable | None], columns: Columns) -> None:
+    """Warn about tasks of environments that the prior was not fitted to predict in, where a table tells."""
+    column, found = _column_of_place(meta), {}
     for table in tables:
-        if table is not None and {column, *columns.task} <= set(names_of(table)):
-            rows = as_frame(table, Columns((*columns.task, column), (), None), "table").drop_duplicates().dropna()
+        if table is not None and column in table.frame and columns.task:
+            rows = table.frame[list(dict.fromkeys([*columns.task, column]))].drop_duplicates().dropna()
             cells = zip(*(rows[name] for name in (*columns.task, column)), strict=True)
             found |= {tuple(map(as_text, names)): as_text(place) for *names, place in cells}
+    target = str(meta.training_.get("target"))
     if others := environments_in_words(list(found.values()), target):
         words = f"{others} are predicted with the prior of {target!r}, which the others only helped to learn."
         warn_caller(words[:1].upper() + words[1:], TableWarning)

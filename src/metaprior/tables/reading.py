@@ -36,8 +36,8 @@ def as_frame(table: Any, columns: Columns, source: str) -> Frame:
     if isinstance(table, str | os.PathLike):
         return read_table(TableFile.of(table), columns)
     if isinstance(table, pd.DataFrame):
-        check_known(columns.used, list(table.columns), source, [name for name in table.index.names if name])
-        return table[columns.used]
+        check_known(columns.read, list(table.columns), source, [name for name in table.index.names if name])
+        return table[columns.read]
     if hasattr(table, "to_pandas"):  # Arrow or polars
         return as_frame(table.to_pandas(), columns, source)
     known = list(table) if isinstance(table, Mapping) else list(getattr(table, "columns", []))
@@ -46,8 +46,8 @@ def as_frame(table: Any, columns: Columns, source: str) -> Frame:
             f"{source} must be a DataFrame, a mapping from column names to arrays, or the path of a CSV or Parquet "
             f"file; got {type(table).__name__}."
         )
-    check_known(columns.used, known, source)
-    arrays = {name: table[name] for name in columns.used}
+    check_known(columns.read, known, source)
+    arrays = {name: table[name] for name in columns.read}
     shapes = {name: getattr(values, "shape", None) or (len(values),) for name, values in arrays.items()}
     if len({*shapes.values()}) > 1 or any(len(shape) > 1 for shape in shapes.values()):
         raise ValueError(f"{source} must have columns of shape (rows,) and of one length; got {shapes}.")
@@ -63,13 +63,13 @@ def read_table(file: TableFile, columns: Columns) -> Frame:
     from pyarrow import csv as arrow_csv
     from pyarrow import parquet
 
-    check_known(columns.used, column_names(file), str(file))
+    check_known(columns.read, column_names(file), str(file))
     with _named_errors(file):
         if file.is_parquet:
             with parquet.ParquetFile(file.seekable) as stored:
-                return _to_frame(stored.read(columns=columns.used), columns, file)
+                return _to_frame(stored.read(columns=columns.read), columns, file)
         with file.open() as stream:
-            read = arrow_csv.read_csv(stream, **file.arrow_options(columns.used, columns.naming))
+            read = arrow_csv.read_csv(stream, **file.arrow_options(columns.read, [*columns.naming, *columns.aside]))
         return _to_frame(_as_written(read, columns, file), columns, file)
 
 
@@ -79,7 +79,7 @@ def _as_written(table: Any, columns: Columns, file: TableFile) -> Any:
     from pyarrow import csv as arrow_csv
 
     compute: Any = import_module("pyarrow.compute")  # its functions are made when it is imported
-    types = {field.name: field.type for field in table.schema if field.name not in columns.naming}
+    types = {field.name: field.type for field in table.schema if field.name not in (*columns.naming, *columns.aside)}
     doubtful = [name for name, kind in types.items() if pa.types.is_integer(kind) or pa.types.is_time(kind)]
     if not doubtful:
         return table
@@ -191,7 +191,7 @@ def _to_frame(table: Any, columns: Columns, file: TableFile) -> Frame:
     """Return an Arrow table as a data frame with categorical text; a column of bytes is text in another encoding."""
     import pyarrow as pa
 
-    table = table.select(columns.used)
+    table = table.select(columns.read)
     texts = []
     for i, field in enumerate(table.schema):
         if pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type):
@@ -204,7 +204,7 @@ def _to_frame(table: Any, columns: Columns, file: TableFile) -> Frame:
     for name in set(declared) - set(texts):
         frame[name] = frame[name].astype("category")
     if file.format.decimal == "," and not file.is_parquet:
-        for name in set(texts) - set(columns.naming):
+        for name in set(texts) - {*columns.naming, *columns.aside}:
             frame[name] = frame[name].cat.rename_categories(lambda cell, name=name: _with_point(cell, name, file))
     return frame
 
