@@ -195,9 +195,9 @@ def test_joint_scores_are_those_of_the_latent_gaussian(alike):
     prior = member.condition(np.zeros((1, 0, 1)), np.zeros((1, 0)), np.zeros((1, 0), bool))
     scaled, n = member.scaling.inputs(x)[None], len(y)
     found = member.latent_distances(member.condition(scaled, member.scaling.outputs(y)[None], np.ones((1, n), bool)))
-    predicted = member.joint(prior, scaled)
-    for k in range(member.n_components):
-        latent = predicted.variance[k, 0]
+    predicted = member.marginals(prior, scaled)
+    for k, alone in enumerate(np.eye(member.n_components)):
+        latent = member.weighted_covariance(prior, scaled, alone)
         total = latent + predicted.noise[k] * np.eye(n)
         a = np.linalg.solve(total, member.scaling.outputs(y) - predicted.mean[k, 0])
         share = np.linalg.eigvals(latent @ np.linalg.inv(total)).real
@@ -215,6 +215,15 @@ def test_exposures_far_from_those_of_the_fit_are_refused(exposure):
     with pytest.raises(ValueError, match=r"1e\+06 times outside\. Check its units"):
         meta.adapt([], []).interval([[1.0, exposure]])
     assert (meta.adapt([], []).predict([[1.0, 2e5]]) > 1e4).all()  # as far as that they are fine
+
+
+@pytest.mark.parametrize(("place", "part"), [(1, "context"), (3, "query")])
+def test_readings_whose_errors_could_not_be_squared_are_refused_by_their_task(alike, place, part):
+    x, y = draw_level(0.0, 6, np.random.default_rng(0))
+    tests = [[x[:3], y[:3], x[3:], y[3:]] for _ in range(2)]
+    tests[1][place] = np.full(3, 1e308)
+    with pytest.raises(ValueError, match=rf"^test_tasks\[1\] {part}: y is more than 1e\+100 standard deviations"):
+        alike.evaluate([tuple(test) for test in tests])
 
 
 def test_means_of_counts_are_finite_far_outside():

@@ -16,7 +16,7 @@ from metaprior.estimators.outcomes import check_outcomes
 from metaprior.float_errors import own_float_errors
 from metaprior.metrics import Scores
 from metaprior.prediction.adapted import AdaptedRegressor, AdaptedRegressors, adapt_readings
-from metaprior.prediction.batches import Posteriors, predict_tasks
+from metaprior.prediction.batches import Posteriors, check_outputs, predict_tasks
 from metaprior.prediction.plausibility import warn_if_implausible
 from metaprior.prediction.response_mixtures import outcomes_of
 from metaprior.tasks.context_rules import split_all
@@ -386,6 +386,7 @@ class MetaGPRegressor(RegressorMixin, MetaGP):
 
     def _read_tests(self, tasks: Any, name: str) -> list[TestTask]:
         tests = super()._read_tests(tasks, name)
+        check_outputs(self.model_, tests, name)
         x = Ragged.of([test.x_context for test in tests], (self.n_features_in_,))
         y = Ragged.of([test.y_context for test in tests])
         warn_if_implausible(Posteriors(self.model_, x, y), f"{name}[{{}}] context".format)

@@ -343,6 +343,17 @@ def read_tests(
     return Posteriors(model, x, y, n_classes=n_classes), queries
 
 
+def check_outputs(model: Ensemble, tasks: Sequence[TestTask], name: str) -> None:
+    """Raise if y of a task is too far from those of the fit for its errors to be squared; the error names the task."""
+    outputs = model.members[0].scaling.outputs
+    try:
+        outputs(np.concatenate([y for task in tasks for y in (task.y_context, task.y_query)]))
+    except ValueError:
+        for i, task in enumerate(tasks):
+            outputs(task.y_context, f"{name}[{i}] context: y")
+            outputs(task.y_query, f"{name}[{i}] query: y")
+
+
 def pad_rows(rows: np.ndarray, tasks: Sequence[TestTask]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return values (..., rows) and y as (..., tasks, queries), NaN where there is no query, and the mask."""
     y = Ragged.of([task.y_query for task in tasks])

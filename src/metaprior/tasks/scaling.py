@@ -47,9 +47,9 @@ class Scaling(NamedTuple):
             scaled = self.kinds.expand(numbers, x, self.shares)
         return scaled if self.x_map is None else scaled @ self.x_map
 
-    def outputs(self, y: np.ndarray) -> np.ndarray:
-        """Scale outputs."""
-        return _standardized("y", "outputs", y, self.y_mean, self.y_std)
+    def outputs(self, y: np.ndarray, name: str = "y") -> np.ndarray:
+        """Scale outputs; errors call them by the name."""
+        return _standardized(name, "outputs", y, self.y_mean, self.y_std)
 
     def undo_mean(self, mean: np.ndarray) -> np.ndarray:
         """Convert a mean, sample or quantile to the units of y."""
