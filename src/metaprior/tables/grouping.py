@@ -155,10 +155,11 @@ class TaskIndex:
             kinds[name] = "dates" if dates else "numbers"
         y = np.zeros(len(table)) if columns.y is None else as_outputs(table[columns.y], source, self.labels)
         for name in naming:
-            self._check_names(table[name], source)
             kinds[name] = "text" if len(table) and isinstance(table[name].iloc[0], str) else "numbers"
         if len(table):
             self._check_kinds(kinds, source)
+        for name in naming:
+            self._check_names(table[name], source)
         tasks = self._number(table)
         if columns.environment is not None:
             self._place(table[columns.environment], tasks, source)
