@@ -170,15 +170,16 @@ def print_json(value: Any) -> None:
     print(json.dumps(as_unicode(nan_to_none(value)), default=lambda other: as_unicode(str(other))))
 
 
-def print_table(names: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+def print_table(names: tuple[str | Text, ...], rows: list[tuple[str, ...]]) -> None:
     """Print a table on standard output, with all columns but the first aligned to the right.
 
     Nothing is cut off: cells are folded in a terminal that is too narrow; elsewhere lines are as long as they need be.
+    A name in two lines is a `Text`; elsewhere line breaks are shown as they are typed.
     """
     # As text: names of tasks and columns may look like markup.
     cell = lambda text: Text(visible(text).replace("\n", "\\n"))  # noqa: E731
-    columns = [Column(cell(name), justify="right" if i else "left", overflow="fold") for i, name in enumerate(names)]
-    table = Table(*columns)
+    heads = [name if isinstance(name, Text) else cell(name) for name in names]
+    table = Table(*(Column(head, justify="right" if i else "left", overflow="fold") for i, head in enumerate(heads)))
     for row in rows:
         table.add_row(*map(cell, row))
     wide = Measurement.get(out, out.options.update(width=MAX_WIDTH), table).maximum

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from rich.text import Text
 
 from metaprior.checks import counted
 from metaprior.files import nan_to_none
@@ -27,7 +28,7 @@ from metaprior_studies.reproduction.comparisons import (
 
 COMPARED = {"rmse": "RMSE", "nll": "NLL"}
 LEAST_COVERAGE, MOST_COVERAGE = 0.85, 0.95  # of 90% intervals
-COLUMNS = ("scheme", "RMSE", "minus\ntarget-only", "NLL", "calib.\nerror", "coverage")
+COLUMNS = ("scheme", "RMSE", Text("minus\ntarget-only"), "NLL", Text("calib.\nerror"), "coverage")
 
 
 @dataclass(frozen=True)
