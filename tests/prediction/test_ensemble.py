@@ -29,16 +29,14 @@ def test_particles_share_the_weight_of_their_member():
     np.testing.assert_allclose(ensemble.component_weights, [0.0625] * 4 + [0.1875] * 4)
 
 
-@pytest.mark.parametrize("joint", [False, True])
-def test_observations_have_the_noise_of_each_particle(joint):
-    """In the units of y: mean 10 + 3 m, variance 9 (v + noise), with the noise on the diagonal of a covariance."""
+def test_observations_have_the_noise_of_each_particle():
+    """In the units of y: mean 10 + 3 m, variance 9 (v + noise)."""
     rng = np.random.default_rng(0)
     mean = rng.normal(size=(2, 3, 4))
     noise_std = np.array([0.5, 2.0])
-    variance = rng.random((2, 3, 4, 4) if joint else (2, 3, 4))
+    variance = rng.random((2, 3, 4))
     prediction = Prediction(mean, variance, noise_std**2)
-    noise = (noise_std**2)[:, None, None]
-    expected = variance + (noise[..., None] * np.eye(4) if joint else noise)
+    expected = variance + (noise_std**2)[:, None, None]
     for latent, of_y in ((False, expected), (True, variance)):
         found = observations(prediction, SCALING, latent)
         np.testing.assert_allclose(found[0], 10.0 + 3.0 * mean, rtol=1e-12)

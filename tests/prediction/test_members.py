@@ -41,17 +41,16 @@ class Levels(NamedTuple):
     def take(self, posteriors, places):
         return {name: np.concatenate([each[name] for each in posteriors])[places] for name in ("n", "total")}
 
-    def joint(self, posterior, x):
+    def marginals(self, posterior, x):
         n, total = posterior["n"], posterior["total"]
         mean = self.offsets[:, None, None] + total[:, None] + x[..., 0]
         scale = self.variances[:, None] * (1.0 + 1.0 / (1.0 + n))
-        same = np.where(np.eye(x.shape[1], dtype=bool), 1.0, 0.5)
         weights = log_softmax(self.offsets[:, None] * total, axis=0) if self.weighted else None
-        return Prediction(mean, scale[..., None, None] * same, self.noise, weights)
+        return Prediction(mean, np.repeat(scale[..., None], x.shape[1], axis=2), self.noise, weights)
 
-    def marginals(self, posterior, x):
-        joint = self.joint(posterior, x)
-        return joint._replace(variance=np.diagonal(joint.variance, axis1=2, axis2=3).copy())
+    def weighted_covariance(self, posterior, x, shares):
+        same = np.where(np.eye(x.shape[1], dtype=bool), 1.0, 0.5)
+        return shares @ self.marginals(posterior, x).variance[:, 0, 0] * same
 
     def float32_problem(self, largest_context, standardized):
         return "levels" if largest_context > 2 else None

@@ -35,7 +35,7 @@ class Member(Protocol):
     """A fitted prior that predicts new tasks, given their contexts. All arrays are NumPy's.
 
     A member of labels has `condition_labels` in place of `condition`, which takes the numbers of classes of the tasks
-    too, and `class_log_probabilities` in place of `marginals` and `joint`.
+    too, and `class_log_probabilities` in place of `marginals` and `weighted_covariance`.
 
     A member may have two more attributes, for the sizes of chunks: `point_width`, the numbers that it computes per
     point (by default `input_dim`), and `accelerated`, whether it runs on an accelerator. A member of labels may
