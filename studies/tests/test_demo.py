@@ -16,7 +16,7 @@ import metaprior
 from metaprior import MetaGPClassifier, MetaGPRegressor
 from metaprior.cli import app
 from metaprior.datasets import Sinusoid
-from metaprior.estimators.arguments import leaves_all_to_default
+from metaprior.estimators.arguments import choose_engine
 from metaprior_studies.demo import fewshot_demo, patients_demo, sinusoid_demo
 from metaprior_studies.demo.fewshot_demo import FewShotConfig, find_data
 from metaprior_studies.demo.fewshot_demo import schemes as fewshot_schemes
@@ -107,8 +107,8 @@ def test_priors_of_the_sinusoid_demo_are_the_papers_but_for_the_last():
     assert all(PAPER.items() <= scheme.arguments.items() for scheme in papers)
     assert [scheme.arguments["n_steps"] for scheme in papers] == [0] + 6 * [7]
     assert default.arguments == {}
-    assert leaves_all_to_default(sinusoid_demo.estimator(config, default, 0), None)
-    assert not any(leaves_all_to_default(sinusoid_demo.estimator(config, scheme, 0), None) for scheme in papers)
+    assert choose_engine(sinusoid_demo.estimator(config, default, 0), None) == "hierarchical"
+    assert {choose_engine(sinusoid_demo.estimator(config, scheme, 0), None) for scheme in papers} == {"gradient"}
 
 
 def test_one_draw_of_the_sinusoid_leaves_out_the_search_with_the_papers_prior():

@@ -70,14 +70,18 @@ def test_a_right_prediction_of_counts_is_on_the_line_of_the_calibration_chart(mo
     np.testing.assert_allclose(stats.poisson.pmf(np.arange(60), 3.0) @ shares, levels, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["counts", "numbers"])
-def test_pooled_scores_are_those_of_evaluate(prior_file, kind):
+DRAWN = {  # given the inputs of six tasks; as the priors were fitted to
+    "counts": lambda rng, x: rng.poisson(4.0, (6, 5)),
+    "numbers": lambda rng, x: np.sin(x[..., 0]) + rng.normal(size=(6, 1)) + 0.1 * rng.normal(size=(6, 5)),
+}
+
+
+@pytest.mark.parametrize(("kind", "draw"), DRAWN.items(), ids=DRAWN)
+def test_pooled_scores_are_those_of_evaluate(prior_file, kind, draw):
     meta = load(prior_file(kind))
     rng = np.random.default_rng(5)
-    tests = [
-        TestTask(x[:2], y[:2], x[2:], y[2:])
-        for x, y in zip(rng.uniform(0, 10, (6, 5, 1)), rng.poisson(4.0, (6, 5)), strict=True)
-    ]
+    inputs = rng.uniform(0, 10, (6, 5, 1))
+    tests = [TestTask(x[:2], y[:2], x[2:], y[2:]) for x, y in zip(inputs, draw(rng, inputs), strict=True)]
     pooled = report_tests._pooled_readings([Group(meta, tests, [])], [meta.model_])
     expected = meta.evaluate(tests)
     for name in ("rmse", "nll", "coverage", "width", "calibration_error"):

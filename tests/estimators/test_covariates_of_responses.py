@@ -243,7 +243,7 @@ def test_tables_and_several_outputs():
         MetaGPRegressor(likelihood="poisson", exposure="days", covariates=COVARIATES, random_state=0)
     )
     both.fit(tasks_from_frame(table, **columns))
-    new = table[table["patient"] == "p0"].assign(patient="new", age=75.0, sex="male")
+    new = table[table["patient"] == "p0"].assign(patient="new", age=55.0, sex="male")
     columns.pop("categorical")
     context, query = new[:2], new[2:].drop(columns=["age", "sex"])
     found = predict_frame(both, context, query, **columns)

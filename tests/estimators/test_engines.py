@@ -78,7 +78,7 @@ def test_files_of_trained_priors_name_no_engine(tmp_path):
     path = tmp_path / "rbf.prior"
     meta = MetaGPRegressor(alpha=0.0, kernel="rbf", mean="constant", inference="map", n_steps=0, random_state=0)
     meta.fit(target_tasks=TASKS).save(path)
-    assert sorted(read_tensors(path)[0]) == sorted(HEADER)
+    assert sorted(read_tensors(path)[0]) == sorted([*HEADER, "recognized"])
     wide = meta.model_._replace(spread=np.float64(1.5))
     meta.model_ = wide
     meta.save(path)

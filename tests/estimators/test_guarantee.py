@@ -7,7 +7,14 @@ import pandas as pd
 import pytest
 
 import metaprior
-from metaprior import MetaGPClassifier, MetaGPRegressor, open_tasks, predict_frame, store_tasks
+from metaprior import (
+    ImplausibleContextWarning,
+    MetaGPClassifier,
+    MetaGPRegressor,
+    open_tasks,
+    predict_frame,
+    store_tasks,
+)
 from metaprior.estimators.guaranteed_fit import calibration_splits, deal
 from metaprior.files import InvalidFile, read_tensors, write_tensors
 from metaprior.plots import plot_prediction
@@ -228,7 +235,9 @@ def test_contexts_of_held_out_tasks_are_those_of_the_rule():
 def test_a_prior_certifies_that_it_is_better_than_another(meta):
     tests = [(x[:3], y[:3], x[3:], y[3:]) for x, y in draw_tasks(20, seed=8, sizes=(5, 9))]
     far = MetaGPRegressor(0.0, random_state=0).fit(target_tasks=[(x, 50.0 + 9.0 * y) for x, y in TASKS])
-    found = meta.certify(tests, far)
+    meta.evaluate(tests)  # without a warning, which readings that are far from the other prior bring
+    with pytest.warns(ImplausibleContextWarning, match="of 19 of 20 tasks are far"):
+        found = meta.certify(tests, far)
     assert found == (20, 0, 20)
     assert found.lower_bound == pytest.approx(0.05 ** (1 / 20))
     assert meta.certify(tests, meta) == (0, 20, 20)

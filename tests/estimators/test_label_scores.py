@@ -1,5 +1,6 @@
 """Scores of tasks with the classes of the fit, and with others."""
 
+import jaxtyping
 import numpy as np
 import pytest
 
@@ -71,6 +72,7 @@ def test_reports_and_tasks_speak_of_labels(meta):
 
 
 @pytest.mark.parametrize(("name", "expected"), [("calibrate", "True or"), ("shared_classes", "'auto', True or")])
-def test_arguments_of_labels_are_checked(name, expected):
+def test_arguments_of_labels_are_checked(name, expected, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # users have no type checks
     with pytest.raises(ValueError, match=f"{name} must be {expected} False; got 'yes'"):
         MetaGPClassifier().set_params(**{name: "yes"}).fit(make_tasks(0, 2, ["a", "b"]))

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import jax
+import jaxtyping
 import numpy as np
 import pytest
 import tinygp
@@ -197,11 +198,12 @@ def test_header_is_json_and_holds_no_code(path, tmp_path):
     assert b"pickle" not in path.read_bytes()
 
 
-def test_numpy_numbers_in_arguments_can_be_saved(tmp_path):
-    kernel = MLPKernel((4,), n_features=2)
-    object.__setattr__(kernel, "output_scale", np.float32(0.5))  # past the type checks of this test run
-    meta = MetaGPRegressor(**POOLED, mean="constant", kernel=kernel, prior_std={"weights": np.float32(0.5)})
-    meta.set_params(n_steps=np.int64(0), noise_std=np.float32(0.1)).fit(TASKS).save(tmp_path / "prior")
+def test_numpy_numbers_in_arguments_can_be_saved(tmp_path, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # users have no type checks
+    kernel = MLPKernel((4,), n_features=2, output_scale=np.float32(0.5))
+    numbers = {"prior_std": {"weights": np.float32(0.5)}, "n_steps": np.int64(0), "noise_std": np.float32(0.1)}
+    meta = MetaGPRegressor(**POOLED, mean="constant", kernel=kernel).set_params(**numbers)
+    meta.fit(TASKS).save(tmp_path / "prior")
     assert_predicts_the_same(meta, load(tmp_path / "prior"))
 
 

@@ -274,7 +274,8 @@ def test_a_mean_of_counts_that_says_little_comes_with_a_warning(name):
     mixture = ResponseMixture(response_of(name), means, variances, PARAMETERS[name][None])
     with pytest.warns(HeavyTailWarning, match="more than 1000 times their median at 2 points.*Use the median"):
         mean = mixture.mean()
-    assert mean[1] == mixture.std()[1] == np.inf
+    assert mean[1] == mixture.quantile(0.5)[1] < np.inf
+    assert mixture.std()[1] == np.inf
     assert np.isfinite(mixture.std()[[0, 2]]).all()
     ordinary = ResponseMixture(mixture.response, means[:, 2:], variances[:, 2:], mixture.parameters)
     assert ordinary.mean() == pytest.approx(np.exp(1.25))

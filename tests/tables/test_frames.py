@@ -150,6 +150,7 @@ def test_inputs_of_the_names_of_the_fit_may_come_in_any_order():
     frames = [(pd.DataFrame(x, columns=["hours", "dose"]), y) for x, y in make_tasks(rng)]
     meta = MetaGPRegressor(random_state=0).fit(None, frames)
     context, query = make_tables(rng)
+    context["gcs"] = np.sin(context["hours"]) + context["patient"] % 6  # as in the fit, which has no noise
     query[["hours", "dose"]] /= 4
     swapped = {**NAMES, "x": NAMES["x"][::-1]}
     found = [predict_frame(meta, context, query, **names) for names in (NAMES, swapped)]
