@@ -10,12 +10,7 @@ if TYPE_CHECKING:
     from metaprior.estimators.regressor import MetaGPRegressor
     from metaprior.estimators.seen_tasks import SeenTasksWarning
     from metaprior.files import InvalidFile
-    from metaprior.gp.encoders import ConvEncoder, MLPEncoder
-    from metaprior.gp.inducing import InducingKernel, InducingMean
-    from metaprior.gp.kernels import LinearKernel, LinearRBFKernel, MLPKernel, RBFKernel
-    from metaprior.gp.means import ConstantMean, LinearMean, MLPMean, ZeroMean
     from metaprior.memory import OutOfMemoryWarning
-    from metaprior.meta.methods import MAP, SVGD, Laplace
     from metaprior.prediction.adapted import AdaptedRegressor, AdaptedRegressors
     from metaprior.prediction.adapted_labels import AdaptedClassifier, AdaptedClassifiers
     from metaprior.prediction.mixtures import GaussianMixture
@@ -29,8 +24,13 @@ if TYPE_CHECKING:
     from metaprior.tables.frames import predict_frame, tasks_from_frame
     from metaprior.tasks.input_columns import ExtrapolationWarning
     from metaprior.tasks.outcome_rules import LikelihoodHint
-    from metaprior.training.devices import ProcessLost
-    from metaprior.training.divergence import TrainingDiverged
+    from metaprior.wfem.devices import ProcessLost
+    from metaprior.wfem.divergence import TrainingDiverged
+    from metaprior.wfem.encoders import ConvEncoder, MLPEncoder
+    from metaprior.wfem.inducing import InducingKernel, InducingMean
+    from metaprior.wfem.inference import MAP, SVGD, Laplace
+    from metaprior.wfem.kernels import LinearKernel, LinearRBFKernel, MLPKernel, RBFKernel
+    from metaprior.wfem.means import ConstantMean, LinearMean, MLPMean, ZeroMean
 
 __version__ = "0.1.0"
 

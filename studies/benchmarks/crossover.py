@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaprior.gp import linalg
+from metaprior.wfem import linalg
 
 
 def timed(function, arguments, rounds=3):

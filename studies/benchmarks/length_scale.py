@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from metaprior import MetaGPRegressor
-from metaprior.gp import placement
-from metaprior.gp.placement import MAX_SAMPLES, MAX_TASKS, TaskSample
+from metaprior.wfem import placement
+from metaprior.wfem.placement import MAX_SAMPLES, MAX_TASKS, TaskSample
 from metaprior_studies.real.real_study import ENVIRONMENTS, STUDIES
 
 ALPHAS = (0.1, 0.2, 0.5, 0.8)

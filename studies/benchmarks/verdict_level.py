@@ -11,10 +11,10 @@ import argparse
 
 import numpy as np
 
-from metaprior.meta.runs import Settings
 from metaprior.search.averaging import averaging_weights, select_weights
 from metaprior.search.candidates import Candidate, Choice
 from metaprior.search.report import make_report
+from metaprior.wfem.runs import Settings
 
 
 def level(n_tasks: int, n_sources: int, correlation: float, spread: float, n_reports: int, skewed: bool) -> float:

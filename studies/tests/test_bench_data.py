@@ -18,7 +18,7 @@ from metaprior.cli import console as show
 from metaprior.estimators.baselines import KERNEL, per_task_gp, score_per_task_gp
 from metaprior.hierarchical.families import FAMILIES
 from metaprior.tasks.types import TestTask
-from metaprior.training.divergence import TrainingDiverged
+from metaprior.wfem.divergence import TrainingDiverged
 from metaprior_studies.commands.bench_data import Environment
 from metaprior_studies.environments.real_tables import colorado
 from metaprior_studies.real import real_study as real

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from metaprior import MetaGPClassifier, MetaGPRegressor
 from metaprior.cli import app
 from metaprior.datasets import Sinusoid
-from metaprior.meta.hyperprior_arguments import check_prior_std
-from metaprior.meta.runs import Settings
 from metaprior.prediction.batches import predict_tasks
+from metaprior.wfem.hyperprior_arguments import check_prior_std
+from metaprior.wfem.runs import Settings
 from metaprior_studies.environments.episodes import FewShot
 from metaprior_studies.environments.generated import generated_images
 from metaprior_studies.open_settings import reporting_seeds, validation_seeds

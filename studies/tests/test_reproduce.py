@@ -16,9 +16,9 @@ import numpy as np
 import pixels
 import pytest
 
-from metaprior.gp.kernels import LinearRBFKernel, MLPKernel
-from metaprior.gp.means import MLPMean
-from metaprior.meta.methods import MAP, SVGD
+from metaprior.wfem.inference import MAP, SVGD
+from metaprior.wfem.kernels import LinearRBFKernel, MLPKernel
+from metaprior.wfem.means import MLPMean
 from metaprior_studies import results_store as store
 from metaprior_studies.commands.reproduce import Figure
 from metaprior_studies.open_settings import (

@@ -2,9 +2,9 @@
 
 from functools import partial
 
-from metaprior.gp.kernels import MLPKernel
-from metaprior.gp.means import MLPMean
-from metaprior.meta.runs import Settings
+from metaprior.wfem.kernels import MLPKernel
+from metaprior.wfem.means import MLPMean
+from metaprior.wfem.runs import Settings
 from metaprior_studies.open_settings import OpenSettings
 from metaprior_studies.reproduction import fewshot_figure, sinusoid_study
 from metaprior_studies.reproduction.fewshot_figure import Figure4

@@ -407,7 +407,7 @@ def test_what_is_no_prior_is_refused(folder, tmp_path, command):
 FIT = """
 import os, signal
 from metaprior.cli import app
-from metaprior.training import checkpoint
+from metaprior.wfem import checkpoint
 
 write, written = checkpoint.Checkpoint.update, []
 

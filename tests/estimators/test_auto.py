@@ -178,7 +178,7 @@ def test_samples_are_of_the_average(auto):
 
 
 def test_members_are_trained_in_parts_where_memory_is_short(auto, monkeypatch):
-    monkeypatch.setattr("metaprior.training.many_runs.MAX_BYTES", 1)
+    monkeypatch.setattr("metaprior.wfem.many_runs.MAX_BYTES", 1)
     parts = MetaGPRegressor(**SMALL).fit(SOURCE, TARGET, validation_tasks=TEST)
     assert len(parts.model_.members) > 1
     assert_allclose(parts.adapt(X, Y).predict(X_NEW), auto.adapt(X, Y).predict(X_NEW), rtol=0.05)
@@ -250,7 +250,7 @@ def test_bad_search_time(value):
 
 
 def test_bad_validation_tasks_are_found_before_the_search(monkeypatch):
-    monkeypatch.setattr("metaprior.estimators.fitting.choose", lambda *_: pytest.fail("searched"))
+    monkeypatch.setattr("metaprior.wfem.plan.choose", lambda *_: pytest.fail("searched"))
     with pytest.raises(ValueError, match="validation_tasks"):
         MetaGPRegressor(**SMALL).fit(SOURCE, TARGET, validation_tasks=[(X, Y)])
 
@@ -263,8 +263,8 @@ def test_search_time_bounds_the_search(monkeypatch):
         assert np.isfinite(choice.scores).all()
         raise Searched
 
-    monkeypatch.setattr("metaprior.estimators.fitting.train_members", stop)
-    monkeypatch.setattr("metaprior.estimators.fitting.COMPILING", 1.0)
+    monkeypatch.setattr("metaprior.wfem.plan.train_members", stop)
+    monkeypatch.setattr("metaprior.wfem.plan.COMPILING", 1.0)
     meta = MetaGPRegressor(**{**SMALL, "n_steps": 4_000_000}, search_time=2.0)
     started = time.monotonic()
     with pytest.raises(Searched):
@@ -281,8 +281,8 @@ def test_without_time_to_compile_nothing_is_compared(monkeypatch):
         assert choice.weights.tolist() == [1 / 3] * 3
         raise Chosen
 
-    monkeypatch.setattr("metaprior.estimators.fitting.train_members", stop)
-    monkeypatch.setattr("metaprior.estimators.fitting.choose", lambda *_: pytest.fail("searched"))
+    monkeypatch.setattr("metaprior.wfem.plan.train_members", stop)
+    monkeypatch.setattr("metaprior.wfem.plan.choose", lambda *_: pytest.fail("searched"))
     with pytest.warns(UserWarning, match="search_time of 3 s is too short to compare settings"), pytest.raises(Chosen):
         MetaGPRegressor(**SMALL, search_time=3.0).fit(SOURCE, TARGET)
 

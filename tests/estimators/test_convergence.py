@@ -9,12 +9,12 @@ from sklearn.exceptions import ConvergenceWarning
 
 from metaprior import MetaGPClassifier, RBFKernel, ZeroMean
 from metaprior.estimators import fitting
-from metaprior.gp import laplace
-from metaprior.gp.parameters import merge
-from metaprior.meta.objective import full_batch, value_and_score
-from metaprior.meta.runs import Settings, make_run, make_scaling
 from metaprior.tasks.types import Task
-from metaprior.training.loop import Result
+from metaprior.wfem import laplace
+from metaprior.wfem.loop import Result
+from metaprior.wfem.objective import full_batch, value_and_score
+from metaprior.wfem.parameters import merge
+from metaprior.wfem.runs import Settings, make_run, make_scaling
 
 SIZE = 20
 

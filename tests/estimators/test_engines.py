@@ -13,8 +13,7 @@ from metaprior import InvalidFile, MetaGPRegressor
 from metaprior.estimators import arguments
 from metaprior.estimators.prior_header import HEADER
 from metaprior.files import read_tensors, write_tensors
-from metaprior.meta import objective
-from metaprior.training import steps
+from metaprior.wfem import objective, steps
 
 
 @pytest.fixture

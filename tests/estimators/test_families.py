@@ -17,13 +17,13 @@ from metaprior import (
 )
 from metaprior.datasets import Sinusoid
 from metaprior.estimators import fitting
-from metaprior.estimators.gradient import resolve_families, resolve_parameters
-from metaprior.meta.methods import MAP, Laplace, resolve_inference
-from metaprior.meta.runs import Settings
 from metaprior.search import selection
-from metaprior.search.selection import choose
 from metaprior.tasks.types import Task
-from metaprior.training.many_runs import TrainingOptions
+from metaprior.wfem.fit import resolve_families, resolve_parameters
+from metaprior.wfem.inference import MAP, Laplace, resolve_inference
+from metaprior.wfem.many_runs import TrainingOptions
+from metaprior.wfem.runs import Settings
+from metaprior.wfem.selection import choose
 from metaprior_studies.demo.sinusoid_demo import PAPER
 
 NET = (6,)

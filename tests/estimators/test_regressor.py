@@ -11,7 +11,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 
 from metaprior import MAP, SVGD, MetaGPRegressor, MLPKernel, MLPMean, RBFKernel, load
-from metaprior.gp.parameters import cast, merge
+from metaprior.wfem.parameters import cast, merge
 
 
 def make_tasks(seed, sizes, input_dim=1):

@@ -218,12 +218,12 @@ def test_two_classes_are_those_of_gradient_training(scale):
     import jax
     import jax.numpy as jnp
 
-    from metaprior.gp import laplace
-    from metaprior.gp.kernels import RBF as Kernel
-    from metaprior.gp.likelihoods import Bernoulli
-    from metaprior.gp.means import NetworkMean
-    from metaprior.gp.networks import MLP, Layer
-    from metaprior.gp.prior import GPPrior
+    from metaprior.wfem import laplace
+    from metaprior.wfem.kernels import RBF as Kernel
+    from metaprior.wfem.likelihoods import Bernoulli
+    from metaprior.wfem.means import NetworkMean
+    from metaprior.wfem.networks import MLP, Layer
+    from metaprior.wfem.prior import GPPrior
 
     rng = np.random.default_rng(1)
     x = rng.normal(size=(9, 2))

@@ -24,7 +24,7 @@ from metaprior.prediction import adapted as adapted_module
 from metaprior.prediction import batches as many_tasks
 from metaprior.prediction import trained
 from metaprior.tasks.padding import Ragged, ranges
-from metaprior.training import many_runs
+from metaprior.wfem import many_runs
 
 SMALL = {"alpha": 0.5, "inference": "map", "n_steps": 2, "random_state": 0}
 SIZES = [(0, 3), (1, 0), (3, 1), (3, 3)]  # of contexts and queries
@@ -303,7 +303,7 @@ def test_runs_that_do_not_fit_are_halved_too(regressor, monkeypatch):
         out_of_memory(tried[-1], 1)
         return train(problem, particles, keys, *arguments, **keywords)
 
-    monkeypatch.setattr("metaprior.training.many_runs.train", short)
+    monkeypatch.setattr("metaprior.wfem.many_runs.train", short)
     with pytest.warns(OutOfMemoryWarning, match="of the runs"):
         found = fit(TRAINING, kernel="rbf", mean="linear", alpha=[0.0, 0.5])
     assert max(tried) > 1

@@ -5,8 +5,8 @@ import pytest
 
 from metaprior.prediction.ensemble import Ensemble, NumberMember, Prediction, observations, predicts_labels
 from metaprior.prediction.label_batches import average_log
-from metaprior.prediction.trained import Model
 from metaprior.tasks.scaling import Scaling
+from metaprior.wfem.trained import Model
 
 SCALING = Scaling(np.zeros(2), np.ones(2), 10.0, 3.0)
 

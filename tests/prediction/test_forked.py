@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from metaprior import MetaGPClassifier, MetaGPRegressor, load
-from metaprior.gp import forked
+from metaprior.wfem import forked
 
 TASKS = [([[0.0], [1.0], [2.0]], [0.0, 1.0, float(i)]) for i in range(4)]
 LABELS = [(x, [0, 1, 1]) for x, _ in TASKS]
@@ -53,7 +53,7 @@ def test_the_default_predicts_in_a_forked_process():
 
 
 def test_a_fork_is_noticed():
-    before = "from metaprior.gp.forked import check_not_forked"
+    before = "from metaprior.wfem.forked import check_not_forked"
     assert said_in_a_child(before, "check_not_forked(); print('fine', flush=True)") == "fine"
     refused = said_in_a_child(f"{before}; check_not_forked()", "check_not_forked()")
     assert refused.startswith("RuntimeError This process was forked from one that had used JAX")

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from metaprior.meta.runs import Settings
 from metaprior.search.averaging import averaging_weights, select_weights
 from metaprior.search.candidates import Candidate, Choice
 from metaprior.search.report import NO_SOURCE, TransferReport, make_report
+from metaprior.wfem.runs import Settings
 
 SETTINGS = Settings()
 NAMES = ("source", "target")

@@ -72,7 +72,7 @@ def report_errors(as_json: bool = False, for_memory: str = "Pass fewer rows at a
     With `as_json` the line is JSON on standard output, where the result would be. METAPRIOR_TRACEBACK=1 shows the
     traceback too. `for_memory` says what helps when memory runs out.
     """
-    from metaprior.training.divergence import TrainingDiverged
+    from metaprior.wfem.divergence import TrainingDiverged
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)

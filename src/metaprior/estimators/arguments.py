@@ -18,7 +18,6 @@ from metaprior.checks import (
     is_number,
     warn_caller,
 )
-from metaprior.meta.hyperprior_arguments import check_prior_mean, check_prior_std
 from metaprior.search.candidates import AutoSettings
 from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tasks.column_kinds import ColumnKinds
@@ -27,6 +26,7 @@ from metaprior.tasks.input_columns import Features
 from metaprior.tasks.outcome_rules import COUNTS, LIKELIHOODS
 from metaprior.tasks.spelling import check_spelling
 from metaprior.tasks.types import Task
+from metaprior.wfem.hyperprior_arguments import check_prior_mean, check_prior_std
 
 # Names that the modules of gradient-based training know, which take long to import.
 TEMPERATURES = ("paper", "effective", "bayes")

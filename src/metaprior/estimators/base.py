@@ -36,9 +36,9 @@ from metaprior.tasks.context_rules import check_order
 from metaprior.tasks.input_columns import Features
 
 if TYPE_CHECKING:
-    from metaprior.meta.methods import Interaction
+    from metaprior.wfem.inference import Interaction
 
-ENGINES = {"hierarchical": "metaprior.estimators.hierarchical_fit", "gradient": "metaprior.estimators.gradient"}
+ENGINES = {"hierarchical": "metaprior.estimators.hierarchical_fit", "gradient": "metaprior.wfem.fit"}
 Estimator = TypeVar("Estimator", bound="MetaGP")
 
 
@@ -226,7 +226,7 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         Hierarchical priors have no particles and raise an AttributeError.
         """
         self._check_particles()
-        from metaprior.prediction.trained import joined_particles
+        from metaprior.wfem.trained import joined_particles
 
         return joined_particles(self.model_)
 
@@ -245,7 +245,7 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
             Print it for a sentence.
         """
         self._check_particles()
-        from metaprior.meta.methods import MAP, interaction, resolve_inference
+        from metaprior.wfem.inference import MAP, interaction, resolve_inference
 
         method = resolve_inference(self.parameters_["inference"]) or MAP()
         return interaction(heaviest(self.model_).particles, method)
@@ -262,7 +262,7 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
             Its group `posterior` has a variable for every parameter, of shape (chain, draw, ...).
         """
         self._check_particles("theta is a point, at its mode, and the weights of the common mean are integrated out")
-        from metaprior.estimators.arviz_data import as_arviz
+        from metaprior.wfem.arviz_data import as_arviz
 
         return as_arviz(self)
 

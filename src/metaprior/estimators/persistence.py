@@ -39,7 +39,7 @@ ESTIMATORS = {
 }
 # Modules with `model_parts` and `read_model`, by the name of what fitted a prior.
 ENGINES = {
-    "gradient": "metaprior.estimators.gradient_files",
+    "gradient": "metaprior.wfem.files",
     "hierarchical": "metaprior.estimators.hierarchical_files",
 }
 CUSTOM = ("mean", "kernel", "encoder")  # parts of a prior that may be of a class of the user's
@@ -276,8 +276,8 @@ def _restore_fitted(meta: Any, header: dict[str, Any], tensors: dict[str, np.nda
 @cache
 def _descriptions() -> dict[str, Any]:
     """Return the classes that describe parts of a prior, by name."""
-    from metaprior.gp.choices import ENCODERS, KERNELS, MEANS
-    from metaprior.meta.methods import METHODS
+    from metaprior.wfem.choices import ENCODERS, KERNELS, MEANS
+    from metaprior.wfem.inference import METHODS
 
     return {kind.__name__: kind for named in (MEANS, KERNELS, ENCODERS, METHODS) for kind in named.values()}
 

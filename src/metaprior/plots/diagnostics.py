@@ -58,7 +58,7 @@ def plot_training(meta: Any, *, axes: Any = None) -> Any:
         axes.set_title(f"The prior with the largest weight, of {len(meta.model_.members)}", fontsize=11)
     others = []
     if len(meta.validation_trace_):
-        from metaprior.training.steps import CHUNK
+        from metaprior.wfem.steps import CHUNK
 
         validated = np.minimum(CHUNK * np.arange(1, len(meta.validation_trace_) + 1), steps)
         other = axes.twinx()

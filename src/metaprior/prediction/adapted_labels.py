@@ -141,7 +141,7 @@ class _Classification(Adapted):
                 "n_samples is for priors trained by gradients, as in the paper. Leave it out: the probabilities of "
                 "this prior are computed without draws."
             )
-        from metaprior.prediction.sampled_labels import sampled_probabilities  # JAX takes long to import
+        from metaprior.wfem.sampled_labels import sampled_probabilities  # JAX takes long to import
 
         seed = draw_seed(random_state)
         return self._entries(sampled_probabilities(self._posteriors, self._queries(X), n_samples, seed))

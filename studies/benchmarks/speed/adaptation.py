@@ -10,8 +10,8 @@ import numpy as np
 
 from metaprior import MetaGPRegressor
 from metaprior.datasets import Sinusoid
-from metaprior.meta.adaptation import Queries, predict
 from metaprior.tasks.types import TestTask
+from metaprior.wfem.adaptation import Queries, predict
 from speed import contestants_jax, floor, machine
 from speed.problem import NOISE_STD, OUTPUT_SCALE, Networks, first_particle, make_tasks, networks_of
 from speed.report import Row, Section, duration, rows_of

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaprior.meta.methods import MAP, SVGD
-from metaprior.meta.objective import Problem, temperature
-from metaprior.meta.runs import Run, draw_prior, stack_runs
-from metaprior.tasks.task_sets import TaskBatch, TaskSet, pad_tasks
 from metaprior.tasks.types import Task
-from metaprior.training.loop import TrainConfig, train
+from metaprior.wfem.inference import MAP, SVGD
+from metaprior.wfem.loop import TrainConfig, train
+from metaprior.wfem.objective import Problem, temperature
+from metaprior.wfem.runs import Run, draw_prior, stack_runs
+from metaprior.wfem.task_sets import TaskBatch, TaskSet, pad_tasks
 from speed.problem import LEARNING_RATE, make_settings
 from speed.timing import Spread, repeat, seconds, spread
 

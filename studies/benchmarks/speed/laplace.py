@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaprior import MetaGPClassifier
-from metaprior.gp.kernels import LinearRBFKernel, MLPKernel
-from metaprior.gp.means import LinearMean, MLPMean
-from metaprior.meta.methods import MAP
-from metaprior.meta.objective import log_gibbs
-from metaprior.meta.runs import Run, Settings
 from metaprior.tasks.types import Task, TestTask
+from metaprior.wfem.inference import MAP
+from metaprior.wfem.kernels import LinearRBFKernel, MLPKernel
+from metaprior.wfem.means import LinearMean, MLPMean
+from metaprior.wfem.objective import log_gibbs
+from metaprior.wfem.runs import Run, Settings
 from speed import contestants_jax
 from speed.contestants_jax import kernel, network, squared_distances, unrolled_log_evidence
 from speed.problem import FEATURES, HIDDEN, OUTPUT_SCALE, data_of, first_particle, measured_run, networks_of

@@ -10,13 +10,13 @@ import jax
 import numpy as np
 
 from metaprior.datasets import Sinusoid
-from metaprior.gp.kernels import MLPKernel
-from metaprior.gp.means import MLPMean
-from metaprior.meta.methods import MAP, Method
-from metaprior.meta.objective import task_weights
-from metaprior.meta.runs import Run, Settings, make_run
 from metaprior.tasks.scaling import identity_scaling
 from metaprior.tasks.types import Task
+from metaprior.wfem.inference import MAP, Method
+from metaprior.wfem.kernels import MLPKernel
+from metaprior.wfem.means import MLPMean
+from metaprior.wfem.objective import task_weights
+from metaprior.wfem.runs import Run, Settings, make_run
 
 HIDDEN = (32, 32, 32, 32)
 FEATURES = 8

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaprior.meta.methods import MAP, SVGD, Method
-from metaprior.meta.objective import log_gibbs
-from metaprior.meta.runs import Run, stack_runs
-from metaprior.training.loop import TrainConfig, train
+from metaprior.wfem.inference import MAP, SVGD, Method
+from metaprior.wfem.loop import TrainConfig, train
+from metaprior.wfem.objective import log_gibbs
+from metaprior.wfem.runs import Run, stack_runs
 from speed import contestants_jax, floor, machine
 from speed.problem import (
     LEARNING_RATE,

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaprior.meta.methods import MAP
-from metaprior.meta.runs import Run, stack_runs
-from metaprior.training.loop import TrainConfig, train
+from metaprior.wfem.inference import MAP
+from metaprior.wfem.loop import TrainConfig, train
+from metaprior.wfem.runs import Run, stack_runs
 from speed import floor
 from speed.problem import LEARNING_RATE, N_SAMPLES, N_SOURCE, N_TARGET, make_settings, make_tasks, measured_run
 from speed.report import Section, duration, rows_of

@@ -12,9 +12,9 @@ import pandas as pd
 
 from metaprior.estimators.baselines import BASELINES, score_baseline
 from metaprior.estimators.classifier import MetaGPClassifier
-from metaprior.gp.kernels import RBFKernel
 from metaprior.metrics import report
 from metaprior.plots.style import as_bytes
+from metaprior.wfem.kernels import RBFKernel
 from metaprior_studies.demo.rows import DEFAULT, OnFit, Rows, Scorer, by_scheme, score_draws, with_error
 from metaprior_studies.drawn_tasks import DrawnTasks
 from metaprior_studies.environments.episodes import FewShot

@@ -8,9 +8,9 @@ import numpy as np
 
 from metaprior.estimators.baselines import score_per_task_gp
 from metaprior.estimators.regressor import MetaGPRegressor
-from metaprior.gp.choices import AUTO, families
 from metaprior.tasks.types import Task
-from metaprior.training.divergence import TrainingDiverged
+from metaprior.wfem.choices import AUTO, families
+from metaprior.wfem.divergence import TrainingDiverged
 from metaprior_studies.drawn_tasks import DrawnTasks
 from metaprior_studies.environments.grouped_tasks import GroupedTasks
 from metaprior_studies.environments.real_tables import (

@@ -7,12 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from metaprior.gp.kernels import LinearRBFKernel, MLPKernel
-from metaprior.gp.means import MLPMean, ZeroMean
-from metaprior.meta.hyperprior_arguments import check_prior_std
-from metaprior.meta.methods import MAP, SVGD
-from metaprior.meta.runs import Settings
 from metaprior.tasks.types import Task, TestTask
+from metaprior.wfem.hyperprior_arguments import check_prior_std
+from metaprior.wfem.inference import MAP, SVGD
+from metaprior.wfem.kernels import LinearRBFKernel, MLPKernel
+from metaprior.wfem.means import MLPMean, ZeroMean
+from metaprior.wfem.runs import Settings
 from metaprior_studies.environments.episodes import FewShot
 from metaprior_studies.environments.generated import generated_images
 from metaprior_studies.environments.images import DataMissing, cub, features, mini_imagenet

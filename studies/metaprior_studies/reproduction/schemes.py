@@ -12,21 +12,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaprior.meta.runs import Settings, draw_prior, make_run, make_scaling
 from metaprior.metrics import calibration_error, negative_log_likelihood, root_mean_square_error, summarize_labels
 from metaprior.prediction.batches import predict_tasks
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.prediction.label_batches import predict_labels
 from metaprior.prediction.mixtures import GaussianMixture
-from metaprior.prediction.trained import Model
 from metaprior.search.candidates import Candidate, Choice
-from metaprior.search.cross_validation import CrossValidation, score_candidates
-from metaprior.search.selection import STEPS_DIVISOR, choice_of
 from metaprior.search.weights import DISCOUNTS, discounted
 from metaprior.tasks.scaling import identity_scaling
 from metaprior.tasks.types import Task, TestTask
-from metaprior.training.divergence import TrainingDiverged
-from metaprior.training.many_runs import TrainingOptions, train_runs
+from metaprior.wfem.cross_validation import CrossValidation, score_candidates
+from metaprior.wfem.divergence import TrainingDiverged
+from metaprior.wfem.many_runs import TrainingOptions, train_runs
+from metaprior.wfem.runs import Settings, draw_prior, make_run, make_scaling
+from metaprior.wfem.selection import STEPS_DIVISOR, choice_of
+from metaprior.wfem.trained import Model
 from metaprior_studies.schema import ALL, AUTO, FEW, GP, LABEL_METRICS, POOLED, REGRESSION_METRICS, WFEM
 
 OnChunk = Callable[[str], None]  # called often with a description of the current work

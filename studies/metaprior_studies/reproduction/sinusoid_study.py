@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from metaprior.datasets import Sinusoid
-from metaprior.meta.hyperprior_arguments import check_prior_std
-from metaprior.meta.runs import Settings
 from metaprior.prediction.mixtures import GaussianMixture
+from metaprior.wfem.hyperprior_arguments import check_prior_std
+from metaprior.wfem.runs import Settings
 from metaprior_studies.environments.sinusoid_oracles import bayes_oracle, gp_oracle
 from metaprior_studies.open_settings import SINUSOID, OpenSettings, reporting_seeds
 from metaprior_studies.reproduction.schemes import Draw, OnChunk, Scheme, Training, score, score_mixture, stack_tests

@@ -1,1 +1,0 @@
-"""Many tasks: the hyper-prior, the weighted free energy, and MAP, SVGD and Laplace over theta."""

@@ -1,1 +1,0 @@
-"""The training loop: its steps, early stopping, checkpoints, devices and progress."""

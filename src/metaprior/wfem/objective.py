@@ -1,0 +1,192 @@
+"""The weighted free energy: task weights, temperature, log Gibbs density and its mini-batch estimates.
+
+PACOH has one environment, transfer two with weights (alpha, 1 - alpha), and pooling weights in proportion to the number
+of tasks: all are arguments of `log_gibbs`.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from metaprior.wfem.evidence import log_evidence, points_of_tasks
+from metaprior.wfem.hyperprior import HyperPrior
+from metaprior.wfem.parameters import merge
+from metaprior.wfem.prior import GPPrior
+from metaprior.wfem.task_sets import TaskBatch, TaskSet
+
+BLOCK_SAMPLES = (
+    5000  # whose activations, for networks of 32 units, stay in a CPU's cache; ten times as many take twice as long
+)
+TEMPERATURES = ("paper", "effective", "bayes")
+
+
+class Problem(eqx.Module):
+    """Everything that the Gibbs hyper-posterior depends on. All numbers are traced: a sweep stacks problems."""
+
+    tasks: TaskSet
+    rest: GPPrior  # the prior without theta
+    hyperprior: HyperPrior
+    environment_weights: Float[Array, " environments"]  # on the simplex
+    temperature: Float[Array, ""]  # gamma
+
+
+class WeightedBatch(NamedTuple):
+    """Tasks of one size with their weights in the loss; the weights of all batches sum to one in expectation."""
+
+    batch: TaskBatch
+    weights: Float[Array, " tasks"]
+
+
+def task_weights(tasks: TaskSet, environment_weights: Array) -> tuple[Float[Array, " tasks"], ...]:
+    """Return w_e / N_e for every task of every bucket, where N_e is the number of tasks of its environment e.
+
+    Held-out tasks have no weight and do not count.
+    """
+    per_task = environment_weights / jnp.maximum(_included_counts(tasks, environment_weights.dtype), 1.0)
+    return tuple(jnp.where(b.included, per_task[_environments(b)], 0.0) for b in tasks.buckets)  # type: ignore[arg-type]
+
+
+def full_batch(problem: Problem) -> tuple[WeightedBatch, ...]:
+    """Return all tasks, weighted."""
+    weights = task_weights(problem.tasks, problem.environment_weights)
+    return blank_weightless(WeightedBatch(b, w) for b, w in zip(problem.tasks.buckets, weights, strict=True))
+
+
+def blank_weightless(batches: Iterable[WeightedBatch]) -> tuple[WeightedBatch, ...]:
+    """Turn tasks of weight zero into padding, at the first input of the task of most weight.
+
+    Then not even an overflow or a singularity in such a task can reach the gradient.
+    """
+    batches = tuple(batches)
+    heaviest = jnp.argmax(jnp.concatenate([weights for _, weights in batches]))
+    anchor = jnp.concatenate([jnp.asarray(batch.x)[:, 0] for batch, _ in batches])[heaviest]
+    blanked = []
+    for batch, weights in batches:
+        counts = weights > 0.0
+        mask = jnp.asarray(batch.mask) & counts[:, None]
+        x = jnp.where(counts[:, None, None], batch.x, anchor[None, None])
+        y = jnp.where(mask, batch.y, 0.0)
+        blanked.append(WeightedBatch(TaskBatch(x, y, mask, batch.included, batch.counts), weights))
+    return tuple(blanked)
+
+
+def weighted_loss(theta: PyTree, rest: GPPrior, batches: tuple[WeightedBatch, ...]) -> Float[Array, ""]:
+    """Return Lbar, equation (metatrainingloss): the sum over tasks of weight * (-log evidence / M_i)."""
+    return _loss_and_unconverged(theta, rest, batches)[0]
+
+
+def _loss_and_unconverged(
+    theta: PyTree, rest: GPPrior, batches: tuple[WeightedBatch, ...]
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Return Lbar, and the weight of the tasks whose evidence did not converge."""
+    loss, unconverged = _batch_loss(merge(theta, rest), *batches[0])
+    for batch, weights in batches[1:]:
+        # Adding zero makes a bucket wait for the one before, forwards and backwards: batched LAPACK calls that run at
+        # the same time can deadlock (see gp.linalg), and XLA drops an optimization_barrier.
+        theta = jax.tree.map(lambda leaf, loss=loss: leaf + 0.0 * loss, theta)
+        of_batch = _batch_loss(merge(theta, rest), batch, weights)
+        loss, unconverged = loss + of_batch[0], unconverged + of_batch[1]
+    return loss, unconverged
+
+
+def loss_and_slope(
+    theta: PyTree, rest: GPPrior, batches: tuple[WeightedBatch, ...]
+) -> tuple[tuple[Float[Array, ""], Float[Array, ""]], PyTree]:
+    """Return (Lbar, weight of the tasks whose evidence did not converge), and the gradient of Lbar.
+
+    On CPUs they are summed over blocks of tasks whose activations stay in the cache.
+    """
+    of_block = jax.value_and_grad(_loss_and_unconverged, has_aux=True)
+    sizes = [max(BLOCK_SAMPLES // max(jnp.shape(batch.y)[1], 1), 1) for batch, _ in batches]
+    if jax.default_backend() != "cpu" or all(len(w) <= n for (_, w), n in zip(batches, sizes, strict=True)):
+        return of_block(theta, rest, batches)
+    zero = jnp.zeros((), batches[0].weights.dtype)
+    total = (zero, zero), jax.tree.map(jnp.zeros_like, theta)
+    for batch, size in zip(batches, sizes, strict=True):
+        n_blocks = -(-len(batch.weights) // size)
+        padded = pad_batch(batch, n_blocks)
+        blocks = jax.tree.map(lambda leaf, n=n_blocks: leaf.reshape(n, len(leaf) // n, *leaf.shape[1:]), padded)
+
+        def add(total: PyTree, block: WeightedBatch) -> tuple[PyTree, None]:
+            return jax.tree.map(jnp.add, total, of_block(theta, rest, (block,))), None
+
+        total, _ = jax.lax.scan(add, total, blocks)
+    return total
+
+
+def pad_batch(batch: WeightedBatch, multiple: int, axis: int = 0) -> WeightedBatch:
+    """Pad the tasks of a batch to a multiple along an axis, by tasks of weight zero with valid inputs."""
+    n = -batch.weights.shape[axis] % multiple
+    if n == 0:
+        return batch
+
+    def pad(leaf: Any, mode: str) -> Array:
+        return jnp.pad(leaf, [(0, n if i == axis else 0) for i in range(leaf.ndim)], mode=mode)
+
+    return WeightedBatch(jax.tree.map(lambda leaf: pad(leaf, "edge"), batch.batch), pad(batch.weights, "constant"))
+
+
+def log_gibbs(theta: PyTree, problem: Problem, batches: tuple[WeightedBatch, ...] | None = None) -> Float[Array, ""]:
+    """Return the unnormalized log Gibbs density log p(theta) - gamma Lbar(theta), eq. (transfer_gibbshyperposterior).
+
+    Its negative is the MAP objective. For a mini-batch it is an unbiased estimate.
+    """
+    loss = weighted_loss(theta, problem.rest, full_batch(problem) if batches is None else batches)
+    return problem.hyperprior.log_density(theta) - problem.temperature * loss
+
+
+def value_and_score(
+    theta: PyTree, problem: Problem, batches: tuple[WeightedBatch, ...], total: Callable[[PyTree], PyTree] = lambda x: x
+) -> tuple[Float[Array, ""], PyTree, Float[Array, ""]]:
+    """Return `log_gibbs`, its gradient, and the weight of the tasks whose evidence did not converge.
+
+    `total` sums over the devices that share the tasks.
+    """
+    (loss, unconverged), slope = total(loss_and_slope(theta, problem.rest, batches))
+    log_density, pull = jax.value_and_grad(problem.hyperprior.log_density)(theta)
+    score = jax.tree.map(lambda pull, slope: pull - problem.temperature * slope, pull, slope)
+    return log_density - problem.temperature * loss, score, unconverged
+
+
+def temperature(rule: str, sizes: Sequence[np.ndarray], weights: Sequence[float]) -> float:
+    """Return gamma by a rule, from the sizes of the tasks and the weight of every environment.
+
+    'paper': 1/gamma = 1/N + 1/Mtilde with all N tasks and the harmonic mean Mtilde of their sizes. 'effective': the
+    same with the effective number of tasks, 1 / sum of squared task weights, and the weighted harmonic mean, so that an
+    environment of weight zero has no effect. 'bayes': gamma = N_eff * Mtilde, which makes the Gibbs density the
+    ordinary Bayesian posterior of theta (every sample counts once) if all tasks have one size and weigh the same.
+    """
+    counts = np.array([len(of_each) for of_each in sizes], float)
+    shares = counts / counts.sum() if rule == "paper" else np.asarray(weights, float)
+    inverse_sizes = np.array(
+        [np.mean(1.0 / of_environment) if len(of_environment) else 0.0 for of_environment in sizes]
+    )
+    harmonic_mean = 1.0 / (shares @ inverse_sizes)
+    n_tasks = 1.0 / np.sum(shares**2 / np.maximum(counts, 1.0))
+    return float(n_tasks * harmonic_mean if rule == "bayes" else 1.0 / (1.0 / n_tasks + 1.0 / harmonic_mean))
+
+
+def _batch_loss(
+    prior: GPPrior, batch: TaskBatch, weights: Float[Array, " tasks"]
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    points = points_of_tasks(prior, jnp.asarray(batch.x))
+    y, mask = jnp.asarray(batch.y), jnp.asarray(batch.mask)
+    evidences, converged = jax.vmap(log_evidence, in_axes=(None, 0, 0, 0))(prior, points, y, mask)
+    sizes = jnp.maximum(jnp.sum(mask, axis=1, dtype=weights.dtype), 1.0)
+    return -jnp.sum(weights * evidences / sizes), jnp.sum(jnp.where(converged, 0.0, weights))
+
+
+def _included_counts(tasks: TaskSet, dtype: Any) -> Float[Array, " environments"]:
+    """Return N_e, the number of tasks of each environment that are not held out."""
+    one_hot = [np.eye(len(bucket.counts))[_environments(bucket)] for bucket in tasks.buckets]
+    parts = zip(tasks.buckets, one_hot, strict=True)
+    return sum(jnp.asarray(bucket.included, dtype) @ jnp.asarray(rows, dtype) for bucket, rows in parts)  # type: ignore
+
+
+def _environments(bucket: TaskBatch) -> np.ndarray:
+    return np.repeat(np.arange(len(bucket.counts)), bucket.counts)

@@ -1,0 +1,130 @@
+"""From settings to runs: precision, inference and particles where they are left open, scaling, seeds."""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from metaprior import SVGD, ConstantMean, ConvEncoder, InducingKernel, Laplace, MLPKernel, RBFKernel, ZeroMean
+from metaprior.tasks.scaling import identity_scaling
+from metaprior.tasks.types import Task
+from metaprior.wfem.inference import MAP
+from metaprior.wfem.runs import (
+    Settings,
+    draw_prior,
+    make_run,
+    make_scaling,
+    resolve_settings,
+    scaling_template,
+    stack_runs,
+    training_dtype,
+)
+
+SMALL = Settings(mean=ConstantMean(), kernel=RBFKernel(), noise_std=0.1)
+LABELS = replace(SMALL, likelihood="bernoulli", noise_std=None)
+
+
+def tasks_of(*sizes, seed=0):
+    rng = np.random.default_rng(seed)
+    return [Task(rng.normal(size=(n, 2)), rng.normal(size=n)) for n in sizes]
+
+
+@pytest.mark.parametrize(
+    ("settings", "sizes", "expected"),
+    [
+        (LABELS, (100, 5), "float32"),
+        (LABELS, (101, 5), "float64"),
+        (replace(LABELS, standardize=False), (5, 5), "float64"),
+        (SMALL, (5, 5), "float32"),
+        (replace(SMALL, noise_std=0.001), (5, 5), "float64"),
+        (replace(SMALL, noise_std=None), (5, 5), "float32"),  # starts at a tenth of the spread
+        (SMALL, (900, 5), "float64"),
+    ],
+)
+def test_precision(settings, sizes, expected):
+    """Single precision where it resolves the noise: noise^2 > 100 eps n for noise relative to the spread of y."""
+    scaling = identity_scaling(2)
+    assert training_dtype([tasks_of(*sizes)], (1.0,), scaling, settings) == expected
+    large = tasks_of(5000)
+    assert training_dtype([large, tasks_of(*sizes)], (0.0, 1.0), scaling, settings) == expected  # without weight
+
+
+def test_noise_is_relative_to_the_spread():
+    scaling = identity_scaling(2)._replace(y_std=np.float64(1000.0))
+    assert training_dtype([tasks_of(5)], (1.0,), scaling, SMALL) == "float64"
+
+
+@pytest.mark.parametrize(
+    ("settings", "method", "n_particles", "expected", "trained"),
+    [
+        (SMALL, None, None, Laplace(n_draws=10), 1),
+        (SMALL, None, 4, Laplace(n_draws=4), 1),
+        (SMALL, MAP(), None, MAP(), 1),
+        (SMALL, MAP(), 3, MAP(), 3),
+        (SMALL, SVGD(), None, SVGD(), 10),
+        (LABELS, None, None, MAP(), 1),
+        (replace(SMALL, kernel=MLPKernel()), None, None, MAP(), 1),  # too many parameters for a curvature
+    ],
+)
+def test_inference_that_is_left_open(settings, method, n_particles, expected, trained):
+    resolved = resolve_settings(settings, 2, method, n_particles)
+    assert (resolved.method, resolved.n_particles) == (expected, trained)
+
+
+def test_the_limit_of_laplace_is_included(monkeypatch):
+    n_parameters = 3  # a constant, two logarithms of scales
+    monkeypatch.setattr("metaprior.wfem.runs.MAX_PARAMETERS", n_parameters)
+    assert isinstance(resolve_settings(SMALL, 1, None, None).method, Laplace)
+    monkeypatch.setattr("metaprior.wfem.runs.MAX_PARAMETERS", n_parameters - 1)
+    assert isinstance(resolve_settings(SMALL, 1, None, None).method, MAP)
+    with pytest.raises(ValueError, match="up to 2 parameters; this one has 3"):
+        resolve_settings(SMALL, 1, Laplace(), None)
+
+
+def test_the_mean_follows_the_kernel():
+    assert resolve_settings(replace(SMALL, mean="auto", kernel=InducingKernel(5)), 1, MAP(), None).mean.n_points == 5
+
+
+def test_templates_have_the_shapes_of_scalings():
+    tasks = [Task(task.x, (task.y > 0).astype(float)) for task in tasks_of(6, 6)]
+    for settings in (SMALL, LABELS, replace(LABELS, standardize="within-class"), replace(SMALL, standardize=False)):
+        made, template = make_scaling([tasks], (1.0,), settings), scaling_template(2, settings)
+        assert [np.shape(part) for part in made] == [np.shape(part) for part in template]
+    images = replace(LABELS, standardize="within-class", encoder=ConvEncoder((2,)))
+    assert scaling_template(2, images).x_map is None  # decorrelated pixels would have no neighbors
+
+
+def test_noise_of_a_prior_is_in_units_of_the_spread():
+    draw = lambda settings, y_std: draw_prior(jax.random.key(0), 1, settings, y_std, np.dtype("float32"))  # noqa: E731
+    _, rest, _ = draw(SMALL, 2.0)
+    assert np.exp(rest.likelihood.log_noise_std.value) == pytest.approx(0.05, rel=1e-5)
+    theta, _, _ = draw(replace(SMALL, noise_std=None), 2.0)
+    assert np.exp(theta.likelihood.log_noise_std[0]) == pytest.approx(0.1, rel=1e-5)
+    with pytest.raises(ValueError, match="leave nothing to learn"):
+        draw(Settings(mean=ZeroMean(), kernel=Untrained()), 1.0)
+
+
+class Untrained:
+    """A kernel without parameters."""
+
+    def build(self, key, input_dim):
+        return lambda X1, X2=None: X1[:, 0] * 0.0 + 1.0 if X2 is None else X1 @ X2.T * 0.0 + 1.0
+
+
+def test_runs_are_stacked_and_do_not_depend_on_the_number_of_particles():
+    environments = [tasks_of(4, 4), tasks_of(4, seed=1)]
+    scaling = make_scaling(environments, (0.3, 0.7), SMALL)
+    one, two = (make_run(environments, (0.3, 0.7), scaling, SMALL, seed) for seed in (0, 1))
+    stacked = stack_runs([one, two])
+    for leaf, first, second in zip(
+        *map(jax.tree.leaves, (stacked.particles, one.particles, two.particles)), strict=True
+    ):
+        np.testing.assert_array_equal(leaf, np.stack([first, second]))
+    assert stacked.key.shape == (2,)
+    np.testing.assert_allclose(stacked.problem.environment_weights, [[0.3, 0.7]] * 2, rtol=1e-6)
+    several = make_run(environments, (0.3, 0.7), scaling, replace(SMALL, n_particles=3, method=SVGD()), 0)
+    for leaf, first in zip(*map(jax.tree.leaves, (several.particles, one.particles)), strict=True):
+        np.testing.assert_array_equal(leaf[0], first[0])
+    given = make_run(environments, (0.3, 0.7), scaling, replace(SMALL, temperature=7.0, temperature_factor=2.0), 0)
+    assert float(given.problem.temperature) == 14.0
