@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from metaprior.estimators.classifier import MetaGPClassifier
-    from metaprior.estimators.multi_output import MultiOutputMetaGP
     from metaprior.estimators.persistence import load
     from metaprior.estimators.regressor import MetaGPRegressor
     from metaprior.estimators.seen_tasks import SeenTasksWarning
@@ -24,55 +23,30 @@ if TYPE_CHECKING:
     from metaprior.tables.frames import predict_frame, tasks_from_frame
     from metaprior.tasks.input_columns import ExtrapolationWarning
     from metaprior.tasks.outcome_rules import LikelihoodHint
-    from metaprior.wfem.devices import ProcessLost
-    from metaprior.wfem.divergence import TrainingDiverged
-    from metaprior.wfem.encoders import ConvEncoder, MLPEncoder
-    from metaprior.wfem.inducing import InducingKernel, InducingMean
-    from metaprior.wfem.inference import MAP, SVGD, Laplace
-    from metaprior.wfem.kernels import LinearKernel, LinearRBFKernel, MLPKernel, RBFKernel
-    from metaprior.wfem.means import ConstantMean, LinearMean, MLPMean, ZeroMean
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "MAP",
-    "SVGD",
     "AdaptedClassifier",
     "AdaptedClassifiers",
     "AdaptedRegressor",
     "AdaptedRegressors",
-    "ConstantMean",
-    "ConvEncoder",
     "ExtrapolationWarning",
     "GaussianMixture",
     "HeavyTailWarning",
     "ImplausibleContextWarning",
-    "InducingKernel",
-    "InducingMean",
     "InvalidFile",
-    "Laplace",
     "LikelihoodHint",
-    "LinearKernel",
-    "LinearMean",
-    "LinearRBFKernel",
-    "MLPEncoder",
-    "MLPKernel",
-    "MLPMean",
     "MetaGPClassifier",
     "MetaGPRegressor",
-    "MultiOutputMetaGP",
     "OutOfMemoryWarning",
-    "ProcessLost",
-    "RBFKernel",
     "ResponseMixture",
     "SeenTasksWarning",
     "SingleTaskClassifier",
     "SingleTaskRegressor",
     "StoredTasks",
     "TableWarning",
-    "TrainingDiverged",
     "TransferReport",
-    "ZeroMean",
     "load",
     "open_tasks",
     "predict_frame",
@@ -80,20 +54,14 @@ __all__ = [
     "tasks_from_frame",
 ]
 
-# Imported when first used: JAX and what is built on it take most of the time, and not every prior needs them.
+# Imported when first used: `import metaprior` then takes no time, and each use waits for what it needs only.
 _MODULES = {
     "estimators.classifier": ["MetaGPClassifier"],
-    "estimators.multi_output": ["MultiOutputMetaGP"],
     "estimators.persistence": ["load"],
     "estimators.regressor": ["MetaGPRegressor"],
     "estimators.seen_tasks": ["SeenTasksWarning"],
     "files": ["InvalidFile"],
-    "gp.encoders": ["ConvEncoder", "MLPEncoder"],
-    "gp.inducing": ["InducingKernel", "InducingMean"],
-    "gp.kernels": ["LinearKernel", "LinearRBFKernel", "MLPKernel", "RBFKernel"],
-    "gp.means": ["ConstantMean", "LinearMean", "MLPMean", "ZeroMean"],
     "memory": ["OutOfMemoryWarning"],
-    "meta.methods": ["MAP", "SVGD", "Laplace"],
     "prediction.adapted": ["AdaptedRegressor", "AdaptedRegressors"],
     "prediction.adapted_labels": ["AdaptedClassifier", "AdaptedClassifiers"],
     "prediction.mixtures": ["GaussianMixture"],
@@ -107,8 +75,6 @@ _MODULES = {
     "tables.frames": ["predict_frame", "tasks_from_frame"],
     "tasks.input_columns": ["ExtrapolationWarning"],
     "tasks.outcome_rules": ["LikelihoodHint"],
-    "training.devices": ["ProcessLost"],
-    "training.divergence": ["TrainingDiverged"],
 }
 _MODULE_OF = {name: f"metaprior.{module}" for module, names in _MODULES.items() for name in names}
 

@@ -8,8 +8,8 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.metadata import version
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -155,12 +155,10 @@ def name_in_errors(path: str | os.PathLike) -> Iterator[None]:
 
 def package_versions() -> dict[str, str]:
     """Return the versions of the packages that affect results."""
-    return {
-        "metaprior": sys.modules["metaprior"].__version__,  # an import would violate the layers
-        "jax": version("jax"),
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-    }
+    own = {"metaprior": sys.modules["metaprior"].__version__, "numpy": np.__version__}  # an import: against the layers
+    with suppress(PackageNotFoundError):  # an extra
+        own["jax"] = version("jax")
+    return own | {"python": platform.python_version()}
 
 
 def nan_to_none(value: Any) -> Any:

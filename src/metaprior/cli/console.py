@@ -72,20 +72,18 @@ def report_errors(as_json: bool = False, for_memory: str = "Pass fewer rows at a
     With `as_json` the line is JSON on standard output, where the result would be. METAPRIOR_TRACEBACK=1 shows the
     traceback too. `for_memory` says what helps when memory runs out.
     """
-    from metaprior.wfem.divergence import TrainingDiverged
-
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = lambda message, kind, *_, **__: print_note(with_options(message), kind.__name__)
         try:
             yield
-        except (ValueError, OSError, MemoryError, TrainingDiverged) as error:  # an InvalidFile is a ValueError
+        except (ValueError, OSError, MemoryError, ArithmeticError) as error:  # an InvalidFile is a ValueError
             if os.environ.get("METAPRIOR_TRACEBACK"):
                 traceback.print_exc()
             if isinstance(error, MemoryError) and not isinstance(next(iter(error.args), None), Message):
                 reason = str(error).rstrip(".") or "an array could not be allocated"  # of NumPy, or of Python
                 error = MemoryError(Message(f"Out of memory: {reason}. ", for_memory))
-            code = 1 if isinstance(error, TrainingDiverged) else 2
+            code = 1 if isinstance(error, ArithmeticError) else 2  # of training, that diverged
             raise exit_error(with_options(error), code, as_json) from None
         except KeyboardInterrupt:
             err.print("Stopped.")

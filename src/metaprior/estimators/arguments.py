@@ -1,4 +1,4 @@
-"""What users pass to the constructor and to `fit`, checked. What a way to fit makes of it is its own matter."""
+"""Validates constructor and `fit` arguments."""
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,14 +11,12 @@ from metaprior.checks import (
     Message,
     check_bool,
     check_choice,
-    check_integer,
     check_noise,
     check_positive,
     counted,
     is_number,
     warn_caller,
 )
-from metaprior.search.candidates import AutoSettings
 from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.context_rules import as_context_rule
@@ -26,26 +24,11 @@ from metaprior.tasks.input_columns import Features
 from metaprior.tasks.outcome_rules import COUNTS, LIKELIHOODS
 from metaprior.tasks.spelling import check_spelling
 from metaprior.tasks.types import Task
-from metaprior.wfem.hyperprior_arguments import check_prior_mean, check_prior_std
 
-# Names that the modules of gradient-based training know, which take long to import.
-TEMPERATURES = ("paper", "effective", "bayes")
-OPTIMIZERS = ("adam", "sgd")
-SCHEDULES = ("constant", "cosine")
 # What y holds, by the likelihood.
 OUTPUTS = {name: "counts" if name in COUNTS else "readings" for name in LIKELIHOODS}
 OUTPUTS |= {"ordinal": "ranks", "bernoulli": "labels"}
-RENAMED = {"standardise": "standardize"}
 Read = Callable[[Any, str, Features], list[Task]]  # checks tasks, given their name in errors and what X must have
-
-# Parameters of gradient-based training: a value that means something else than the default asks for it.
-ASK_FOR_GRADIENTS = (
-    *("inference", "n_particles", "mean", "kernel", "encoder", "temperature", "prior_mean", "prior_std"),
-    *("optimizer", "learning_rate", "schedule", "n_steps", "batch_size", "standardize"),
-)
-# Parameters that only say how it computes, with the values at which the default computes so too.
-HOW_TO_COMPUTE: dict[str, tuple[Any, ...]] = {"dtype": ("auto", "float64"), "n_devices": (None, 1)}
-GRADIENT_ONLY = (*ASK_FOR_GRADIENTS, *HOW_TO_COMPUTE)
 
 
 class NamedEnvironments(NamedTuple):
@@ -73,60 +56,47 @@ class NamedEnvironments(NamedTuple):
         return self.input_dim if self.kinds is None else sum(self.kinds.widths)
 
 
-def reject_renamed_parameters(given: Mapping[str, Any]) -> None:
-    """Raise for the former name of a parameter, naming the new one."""
-    for name in RENAMED.keys() & given.keys():
-        raise TypeError(f"{name} has been renamed: pass {RENAMED[name]}={given[name]!r}.")
+def refuse_elsewhere(estimator: type, given: Iterable[str]) -> None:
+    """Raise for arguments that another estimator has, or an object that is passed as another argument."""
+    elsewhere: Mapping[str, str] = getattr(estimator, "_elsewhere", {})
+    for name in given:
+        if name in elsewhere:
+            raise TypeError(f"{estimator.__name__} has no {name}: use {elsewhere[name]}.")
 
 
-def reject_renamed(init: Callable[..., None]) -> Callable[..., None]:
-    """Make a constructor raise for the former name of a parameter."""
+def names_elsewhere(init: Callable[..., None]) -> Callable[..., None]:
+    """Make a constructor say which estimator has an argument that this one lacks."""
 
     @functools.wraps(init)
     def checked(self: Any, *args: Any, **kwargs: Any) -> None:
-        reject_renamed_parameters(kwargs)
+        refuse_elsewhere(type(self), kwargs)
         init(self, *args, **kwargs)
 
     return checked
 
 
-def check_parameters(meta: Any) -> None:
-    """Check every parameter that can be checked without data, except for parts of the prior and its inference."""
-    for name, least in (("n_particles", 1), ("n_steps", 0), ("batch_size", 1), ("n_devices", 1)):
-        if getattr(meta, name) is not None:
-            check_integer(name, getattr(meta, name), least=least)
-    check_positive("learning_rate", meta.learning_rate)
-    auto = auto_settings(meta)
-    if not (auto.temperature or (isinstance(meta.temperature, str) and meta.temperature in TEMPERATURES)):
-        check_positive("temperature", meta.temperature, f", or one of {', '.join((*TEMPERATURES, 'auto'))}")
-    if meta.search_time is not None:
-        check_positive("search_time", meta.search_time, " of seconds, or None", limits=None)
-    as_context_rule(meta.context)
-    check_choice("optimizer", meta.optimizer, OPTIMIZERS)
-    check_choice("schedule", meta.schedule, SCHEDULES)
-    check_choice("dtype", meta.dtype, ("auto", "float32", "float64"))
-    meta._check_standardize()
-    if meta.progress is not None:
-        check_bool("progress", meta.progress)
-    if hasattr(meta, "noise_std"):
-        _check_likelihood(meta)
-        check_bool("guarantee", meta.guarantee)
-    else:
-        check_bool("calibrate", meta.calibrate)
-        if not (isinstance(meta.shared_classes, str) and meta.shared_classes == "auto"):
-            check_bool("shared_classes", meta.shared_classes, "'auto', ")
-    check_prior_mean(meta.prior_mean)
-    check_prior_std(1.0 if auto.prior_std else meta.prior_std)
+def check_search(search_time: Any, progress: Any) -> None:
+    """Check how long a search may take, and whether its progress is shown."""
+    if search_time is not None:
+        check_positive("search_time", search_time, " of seconds, or None", limits=None)
+    if progress is not None:
+        check_bool("progress", progress)
 
 
-def _check_likelihood(meta: Any) -> None:
-    """Check the likelihood of a regressor, and what goes with it."""
-    given = Argument("likelihood", meta.likelihood)
-    check_choice("likelihood", meta.likelihood, LIKELIHOODS)
-    if check_noise(meta.noise_std) is not None and meta.likelihood != "gaussian":
-        why = " is learned" if meta.likelihood == "student-t" else " has no noise"
+def check_shared_classes(shared_classes: Any) -> None:
+    """Raise unless the argument says whether tasks share their classes, or leaves it open."""
+    if not (isinstance(shared_classes, str) and shared_classes == "auto"):
+        check_bool("shared_classes", shared_classes, "'auto', ")
+
+
+def check_likelihood(likelihood: Any, noise_std: Any, exposure: Any) -> None:
+    """Check the likelihood of numbers, and what goes with it."""
+    given = Argument("likelihood", likelihood)
+    check_choice("likelihood", likelihood, LIKELIHOODS)
+    if check_noise(noise_std) is not None and likelihood != "gaussian":
+        why = " is learned" if likelihood == "student-t" else " has no noise"
         raise ValueError(Message(Argument("noise_std"), f" must be 'learned': that of {given}{why}."))
-    if meta.exposure is not None and meta.likelihood not in COUNTS:
+    if exposure is not None and likelihood not in COUNTS:
         counts = " or ".join(str(Argument("likelihood", name)) for name in COUNTS)
         raise ValueError(Message(Argument("exposure"), f" is for counts, {counts}; got {given}."))
 
@@ -153,52 +123,6 @@ def check_context_size(context: Any, environments: NamedEnvironments) -> None:
 def _sizes(tasks: Sequence[Task]) -> np.ndarray:
     """Return the numbers of readings of tasks, without reading stored ones."""
     return tasks.sizes if isinstance(tasks, StoredTasks) else np.array([len(task.y) for task in tasks])
-
-
-def choose_engine(meta: Any, tests: Any) -> str:
-    """Return the engine that fits an estimator: the default, or gradient training if an argument asks for it.
-
-    Raise if the engine cannot compute as it is asked to, or if the likelihood is the default's alone: the paper, whose
-    method is trained by gradients, has only Gaussian readings and labels.
-    """
-    defaults = type(meta)()
-    asked = [name for name in ASK_FOR_GRADIENTS if not _means_the_default(meta, defaults, name)]
-    asked += ["validation_tasks"] * (tests is not None)
-    how = [name for name, able in HOW_TO_COMPUTE.items() if getattr(meta, name) not in able]
-    if (asked or how) and meta.likelihood not in ("gaussian", "bernoulli"):
-        listed = [part for name in (*asked, *how) for part in (", ", _as_given(meta, name))][1:]
-        works = " works with the default only, which is not trained by gradients: leave out "
-        raise ValueError(Message(Argument("likelihood", meta.likelihood), works, *listed, "."))
-    if how and not asked:
-        default = " is for gradient training, and nothing asks for that: hierarchical priors, the default, compute "
-        advice = "in float64 on one device. Leave it out, or pass ", Argument("kernel", "inducing")
-        raise ValueError(Message(_as_given(meta, how[0]), default, *advice, " for a prior trained by gradients."))
-    return "gradient" if asked else "hierarchical"
-
-
-def _as_given(meta: Any, name: str) -> Argument:
-    """Return an argument with its value, if that can be written."""
-    value = getattr(meta, name, None)
-    return Argument(name, value if isinstance(value, str | int | float) else None)
-
-
-def _means_the_default(meta: Any, defaults: Any, name: str) -> bool:
-    """Return whether a checked value says the same as the default, in whatever type."""
-    value, default = getattr(meta, name), getattr(defaults, name)
-    if name == "n_particles":
-        return value in (None, 1)  # one particle is a point, as theta of the default
-    if name == "prior_mean":
-        return check_prior_mean(value) == check_prior_mean(default)
-    if name == "prior_std" and not isinstance(value, str):
-        return check_prior_std(value) == check_prior_std(default)
-    plain = (str, int, float, np.generic, type(None))  # arrays and modules are never the default, and may not compare
-    return isinstance(value, plain) and bool(value == default)
-
-
-def auto_settings(meta: Any) -> AutoSettings:
-    """Return which parameters of an estimator are to be chosen by cross-validation."""
-    values = (meta.alpha, meta.temperature, meta.prior_std)
-    return AutoSettings(*(isinstance(value, str) and value == "auto" for value in values))
 
 
 def read_environments(
@@ -236,18 +160,14 @@ def read_environments(
     return NamedEnvironments(names, checked, place, arguments, features.kinds)
 
 
-def warn_if_few_target_tasks(environments: NamedEnvironments, auto: AutoSettings, n_steps: Any) -> None:
-    """Warn if there are too few target tasks for cross-validation."""
+def warn_if_no_target_tasks(environments: NamedEnvironments, alpha: Any) -> None:
+    """Warn if alpha is to be chosen by cross-validation, and there are no target tasks."""
     n_target, name = environments.counts[environments.target], environments.names[environments.target]
-    if auto.weights and not n_target:
+    if isinstance(alpha, str) and alpha == "auto" and not n_target:
         found = f"There are no tasks of the {name} environment to choose alpha by, so alpha is 1. Pass some, or "
         warn_caller(
             Message(found, Argument("alpha", 1), " or ", Argument("alpha", "pooled"), " to silence this warning.")
         )
-    if (auto.temperature or auto.prior_std) and n_target < 2 and n_steps > 0:
-        both = Argument("temperature", "auto"), " and ", Argument("prior_std", "auto")
-        few = f"of the {name} environment, one of them to hold out; there are {n_target}. Using 'bayes' and 1.0."
-        warn_caller(Message(*both, " need at least two tasks ", few))
 
 
 def reject_rows(y: Any) -> None:

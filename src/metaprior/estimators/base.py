@@ -1,151 +1,69 @@
-"""What both estimators share: parameter checks, meta-training, the report and files."""
+"""What all estimators share, whatever fits their prior: checks, the report, files."""
 
 import os
 import time
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import MappingProxyType
+from typing import Any, ClassVar, TypeVar
 
-import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
-from metaprior.checks import check_integer, check_noise, counted
-from metaprior.estimators.arguments import (
-    OUTPUTS,
-    NamedEnvironments,
-    check_context_size,
-    check_parameters,
-    choose_engine,
-    reject_renamed_parameters,
-)
-from metaprior.estimators.fitted_prior import FittedPrior, heaviest, training_record
-from metaprior.estimators.guaranteed_fit import check_target_tasks, make_guarantee
+from metaprior.checks import check_noise, counted
+from metaprior.estimators.arguments import OUTPUTS, NamedEnvironments, check_context_size, refuse_elsewhere
+from metaprior.estimators.fitted_prior import FittedPrior, training_record
 from metaprior.estimators.persistence import write_prior
 from metaprior.estimators.seen_tasks import KnowsItsTasks, check_covariates, check_noise_size, remember
 from metaprior.float_errors import own_float_errors
 from metaprior.prediction.conformal import coverage_words
 from metaprior.prediction.single_task import SingleTaskClassifier, SingleTaskRegressor, refuse_categories
-from metaprior.progress import phases
 from metaprior.search.certificates import Certificate, certify
 from metaprior.search.report import TransferReport
 from metaprior.tasks.context_rules import check_order
 from metaprior.tasks.input_columns import Features
+from metaprior.tasks.types import TestTask
 
-if TYPE_CHECKING:
-    from metaprior.wfem.inference import Interaction
-
-ENGINES = {"hierarchical": "metaprior.estimators.hierarchical_fit", "gradient": "metaprior.wfem.fit"}
 Estimator = TypeVar("Estimator", bound="MetaGP")
 
 
 @own_float_errors
 class MetaGP(KnowsItsTasks, BaseEstimator):
-    """Meta-training by weighted free energy minimization. The parameters are those of the two estimators."""
+    """A Gaussian-process prior that is meta-learned from tasks of several environments."""
 
-    likelihood: Any
+    likelihood_: str  # that the prior was fitted with; "bernoulli" for labels
     alpha: Any
-    inference: Any
-    n_particles: Any
-    mean: Any
-    kernel: Any
-    encoder: Any
-    temperature: Any
-    prior_mean: Any
-    prior_std: Any
-    optimizer: Any
-    learning_rate: Any
-    schedule: Any
-    n_steps: Any
-    batch_size: Any
-    standardize: Any
-    dtype: Any
     context: Any
-    covariates: Any
     categorical: Any
     random_state: Any
-    search_time: Any
-    n_devices: Any
-    progress: Any
+    covariates: Any = None
+    _elsewhere: ClassVar[Mapping[str, str]] = MappingProxyType({})  # what to use instead, by the name of an argument
 
-    def fit(
-        self: Estimator,
-        source_tasks: Iterable[Any] | Mapping[Any, Any] | None = None,
-        target_tasks: Iterable[Any] | None = None,
-        *,
-        target: Any = None,
-        validation_tasks: Iterable[Any] | None = None,
-        patience: Any = 5,
-        checkpoint: str | os.PathLike | None = None,
-    ) -> Estimator:
-        """Meta-train the prior.
-
-        Parameters
-        ----------
-        source_tasks, target_tasks : sequence of (X, y), StoredTasks or None
-            The tasks of the two environments, one pair of arrays per task, of any lengths. For more than two
-            environments pass a dict from names to tasks as `source_tasks` and name the target.
-        target : str, optional
-            The target environment if `source_tasks` is a dict.
-        validation_tasks : sequence of (X_context, y_context, X_query, y_query), optional
-            Tasks for early stopping, scored every 100 steps; the best parameters are kept. They ask for gradient
-            training.
-        patience : int or None, default=5
-            Stop after as many validations without improvement. None never stops early.
-        checkpoint : path-like, optional
-            File that gradient training writes its state to, every second and when it is interrupted. Re-running the
-            same fit resumes it and gives the same result (a similar one with `search_time`). Remove the file
-            afterwards. Hierarchical priors take seconds and write none.
-
-        Returns
-        -------
-        self
-            If the fit fails or is interrupted, the estimator stays as it was.
-        """
+    def _fit_anew(self: Estimator, source_tasks: Any, target_tasks: Any, target: Any, **how: Any) -> Estimator:
+        """Fit, all or nothing: if it fails or is interrupted, the estimator stays as it was."""
         fresh = type(self)(**self.get_params(deep=False))
-        fresh._fit(source_tasks, target_tasks, target, validation_tasks, patience, checkpoint)
-        kept = {name: value for name, value in vars(self).items() if not name.endswith("_")}
-        self.__dict__ = {**kept, **vars(fresh)}  # all at once, and nothing of an earlier fit
-        return self
-
-    def _fit(
-        self, source_tasks: Any, target_tasks: Any, target: Any, validation_tasks: Any, patience: Any, checkpoint: Any
-    ) -> None:
-        """Fit an estimator that nothing was fitted to before: `fit` takes over what it has learned."""
         started = time.monotonic()
-        check_parameters(self)
-        if patience is not None:
-            check_integer("patience", patience, least=1)
-        features = Features(asked=(self.covariates, self.categorical))
-        engine = choose_engine(self, validation_tasks)
-        environments = self._read_environments(source_tasks, target_tasks, target, features, engine)
-        check_order(self.context, features)
-        check_context_size(self.context, environments)
+        fresh._check_parameters()
+        features = Features(asked=(fresh.covariates, fresh.categorical))
+        environments = fresh._read_environments(source_tasks, target_tasks, target, features)
+        check_order(fresh.context, features)
+        check_context_size(fresh.context, environments)
         features.warn_if_mixed()
         seen = [remember(tasks, environments.input_dim) for tasks in environments.tasks]
         check_covariates(features, seen)
-        check_noise_size(check_noise(getattr(self, "noise_std", "learned")), seen)
-        tests = None
-        if validation_tasks is not None:
-            tests = self._check_tests(validation_tasks, "validation_tasks", features)
-        fit_prior = import_module(ENGINES[engine]).fit_prior  # JAX, which one of them needs, takes long to import
-        guaranteed = getattr(self, "guarantee", False)  # labels have no bands
-        if guaranteed:
-            check_target_tasks(environments)
-        with phases(int(guaranteed)):
-            fitted = fit_prior(self, environments, tests, patience, checkpoint)
-            if guaranteed:
-                guarantee = make_guarantee(self, fit_prior, environments, tests, patience)
-                fitted = replace(fitted, model=fitted.model._replace(guarantee=guarantee))
-        self._record(fitted, environments, time.monotonic() - started)
-        self._remember_tasks(features, seen, environments.target, tests)
+        check_noise_size(check_noise(fresh._noise_std), seen)
+        fitted, tests = fresh._fit_prior(environments, features, **how)
+        fresh._record(fitted, environments, time.monotonic() - started)
+        fresh._remember_tasks(features, seen, environments.target, tests)
+        kept = {name: value for name, value in vars(self).items() if not name.endswith("_")}
+        self.__dict__ = {**kept, **vars(fresh)}  # nothing of an earlier fit
+        return self
 
     def set_params(self, **params: Any) -> Any:
-        """Set parameters, as every scikit-learn estimator does; former names raise an error that names the new one."""
-        reject_renamed_parameters(params)
+        """Set parameters, as every scikit-learn estimator does."""
+        refuse_elsewhere(type(self), params)
         return super().set_params(**params)
 
     def predict(self, X: Any) -> Any:
@@ -199,18 +117,14 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         Certificate
             With `helped`, `tied`, `n_tasks`, `lower_bound`, `p_value` of the sign test, and `words`.
         """
-        if type(other) is not type(self):
-            raise ValueError(f"other must be a fitted {type(self).__name__}; got {type(other).__name__}.")
+        labels = self.likelihood_ == "bernoulli"
+        if not isinstance(other, MetaGP) or (other.likelihood_ == "bernoulli") != labels:
+            kind = "labels" if labels else "numbers"
+            raise ValueError(f"other must be a fitted prior of {kind}; got {type(other).__name__}.")
         tests = list(test_tasks)
         loss = "log_loss" if self.likelihood_ == "bernoulli" else "nll"
         own, others = (each.evaluate(tests, context=context).per_task[loss] for each in (self, other))
         return certify(others - own)
-
-    @property
-    def likelihood_(self) -> str:
-        """The likelihood that the prior was fitted with, "bernoulli" for labels."""
-        check_is_fitted(self, "model_")
-        return self.parameters_.get("likelihood", "bernoulli")
 
     @property
     def alpha_path_(self) -> Bunch:
@@ -218,53 +132,6 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         report = self.transfer_report()
         names = ("alpha", "score", "standard_error", "weight")
         return Bunch(**{name: getattr(report, name) for name in names})
-
-    @property
-    def particles_(self) -> Any:
-        """The parameters learned by gradients, a pytree with a leading axis of particles, member after member.
-
-        Hierarchical priors have no particles and raise an AttributeError.
-        """
-        self._check_particles()
-        from metaprior.wfem.trained import joined_particles
-
-        return joined_particles(self.model_)
-
-    @property
-    def particle_weights_(self) -> np.ndarray:
-        """The weights of the particles in predictions."""
-        self._check_particles()
-        return self.model_.component_weights
-
-    def particle_interaction(self) -> "Interaction":
-        """Measure whether the particles of the member with the largest weight interact or are independent.
-
-        Returns
-        -------
-        Interaction
-            Print it for a sentence.
-        """
-        self._check_particles()
-        from metaprior.wfem.inference import MAP, interaction, resolve_inference
-
-        method = resolve_inference(self.parameters_["inference"]) or MAP()
-        return interaction(heaviest(self.model_).particles, method)
-
-    def to_arviz(self) -> Any:
-        """Return the draws of theta as data of ArviZ, for its summaries and plots.
-
-        Priors with draws are those trained by gradients, with `inference="laplace"` or `"svgd"`. A chain is a member of
-        the ensemble, and `sample_stats` has the weights of its draws in predictions.
-
-        Returns
-        -------
-        arviz.InferenceData or, from ArviZ 1.0 on, xarray.DataTree
-            Its group `posterior` has a variable for every parameter, of shape (chain, draw, ...).
-        """
-        self._check_particles("theta is a point, at its mode, and the weights of the common mean are integrated out")
-        from metaprior.wfem.arviz_data import as_arviz
-
-        return as_arviz(self)
 
     def save(self, path: str | os.PathLike, *, private: Any = False) -> None:
         """Write the fitted prior to one file, which `metaprior.load` reads.
@@ -290,28 +157,19 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
     def _record(self, fitted: FittedPrior, environments: NamedEnvironments, seconds: float) -> None:
         """Set the fitted attributes."""
         names, tasks, target, *_ = environments
-        self.model_, self.engine_, self.baselines_ = fitted.model, fitted.engine, fitted.baselines
-        self.report_ = replace(fitted.report, outputs=OUTPUTS[self.likelihood])
+        self.model_, self.baselines_, self.family_ = fitted.model, fitted.baselines, fitted.family
+        self.likelihood_ = self._kind
+        self.report_ = replace(fitted.report, outputs=OUTPUTS[self._kind])
         # All that anything after the fit knows of the parameters: others may be set later.
-        self.parameters_ = {**self.get_params(deep=False), **fitted.parameters}
+        self.parameters_ = self.get_params(deep=False)
         self.environment_weights_ = self.report_.weight @ self.report_.environment_weights
         self.alpha_ = float(self.report_.weight @ self.report_.alpha)
         self.family_weights_ = self.report_.families or {fitted.family: 1.0}
-        self.dtype_, self.family_, self.temperature_ = fitted.dtype, fitted.family, fitted.temperature
-        self.loss_trace_, self.validation_trace_ = fitted.loss_trace, fitted.validation_trace
-        self.best_step_ = fitted.best_step
+        for name, value in fitted.attributes.items():
+            setattr(self, name, value)
         self.n_features_in_ = self.model_.input_dim
         self.training_ = training_record(names, tasks, target, fitted, seconds)
         self.covariate_weights_ = self.training_.get("covariates", {})
-
-    def _check_particles(self, instead: str = "") -> None:
-        """Raise if the prior is not fitted, or has no particles; `instead` says what it has."""
-        check_is_fitted(self, "model_")
-        if not all(hasattr(member, "particles") for member in self.model_.members):
-            raise AttributeError(
-                f"The hierarchical priors of kernel='auto' have no particles{': ' * bool(instead)}{instead}. Fit with "
-                "kernel='inducing', 'linear+rbf' or 'mlp' for a prior that has."
-            )
 
     @abstractmethod
     def adapt(self, X: Any, y: Any) -> Any:
@@ -321,15 +179,35 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
     def evaluate(self, test_tasks: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
         """Adapt to the contexts of test tasks and score the predictions of their queries."""
 
+    @property
     @abstractmethod
-    def _read_environments(
-        self, source_tasks: Any, target_tasks: Any, target: Any, features: Features, engine: str
-    ) -> NamedEnvironments:
-        """Check the tasks, for one of the ENGINES, and learn their features."""
+    def _kind(self) -> str:
+        """The name of the likelihood."""
+
+    @property
+    def _noise_std(self) -> Any:
+        """The noise that was asked for."""
+        return "learned"
+
+    def _saved_parameters(self) -> dict[str, Any]:
+        """Return the parameters that a file holds."""
+        return self.parameters_
 
     @abstractmethod
-    def _check_standardize(self) -> None:
-        """Check the parameter `standardize`."""
+    def _check_parameters(self) -> None:
+        """Check every parameter that can be checked without data."""
+
+    @abstractmethod
+    def _read_environments(
+        self, source_tasks: Any, target_tasks: Any, target: Any, features: Features
+    ) -> NamedEnvironments:
+        """Check the tasks, and learn their features."""
+
+    @abstractmethod
+    def _fit_prior(
+        self, environments: NamedEnvironments, features: Features, **how: Any
+    ) -> tuple[FittedPrior, list[TestTask] | None]:
+        """Fit the prior to checked tasks. Return it with the tasks that it was validated on, if there are any."""
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         parameters = super().__repr__(N_CHAR_MAX)
@@ -338,7 +216,7 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         counts = {name: count["tasks"] for name, count in self.training_["environments"].items() if count["tasks"]}
         of_each = [f"{count} of {name}" for name, count in counts.items()]
         tasks = f"{counted(sum(counts.values()), 'task')} ({', '.join(of_each[:4] + ['...'] * (len(of_each) > 4))})"
-        fitted = f"a {self.engine_} prior fitted to {tasks} with {counted(self.n_features_in_, 'input column')}"
+        fitted = f"a prior fitted to {tasks} with {counted(self.n_features_in_, 'input column')}"
         private = ", saved as private: it recognizes none of them" if self.private_ else ""
         intervals = ""
         if (guarantee := self.model_.guarantee) is not None:

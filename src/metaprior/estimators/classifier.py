@@ -1,91 +1,48 @@
-"""`MetaGPClassifier`: a meta-learned Gaussian-process prior for tasks of two or more classes."""
+"""`MetaGPClassifier`: a prior for tasks of two or more classes, learned from many of them."""
 
-from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-from sklearn.base import ClassifierMixin
-from sklearn.utils.validation import check_is_fitted
-
-from metaprior.estimators.arguments import NamedEnvironments, read_environments, reject_renamed, reject_rows
-from metaprior.estimators.base import MetaGP
-from metaprior.estimators.comparison import Comparison, as_numbers, compare_labels
+from metaprior.checks import check_bool
+from metaprior.estimators.arguments import check_search, check_shared_classes, names_elsewhere
+from metaprior.estimators.default import HierarchicalFit, in_wfem
+from metaprior.estimators.labels import LabelsPrior
 from metaprior.float_errors import own_float_errors
-from metaprior.metrics import Scores, score_labels
-from metaprior.prediction.adapted_labels import AdaptedClassifier, AdaptedClassifiers
-from metaprior.prediction.batches import check_precision
-from metaprior.prediction.label_batches import predict_labels
-from metaprior.search.weights import resolve_weights
-from metaprior.storage.stored_labels import encode_stored
-from metaprior.storage.stored_tasks import StoredTasks
-from metaprior.tasks.class_rules import ClassRules
-from metaprior.tasks.context_rules import split_all
-from metaprior.tasks.input_columns import Features
-from metaprior.tasks.labels import (
-    MAX_CLASSES,
-    as_labeled_tests,
-    as_labels,
-    encode,
-    encode_contexts,
-    encode_environments,
-)
-from metaprior.tasks.padding import Ragged, as_contexts, as_new_tasks
-from metaprior.tasks.types import Task, TestTask, as_task, as_tasks, as_test_tasks
+from metaprior.tasks.context_rules import as_context_rule
 
 
 @own_float_errors
-class MetaGPClassifier(ClassifierMixin, MetaGP):
-    """A Gaussian-process prior for labels of any number of classes, meta-learned from source and target tasks.
+class MetaGPClassifier(LabelsPrior, HierarchicalFit):
+    """A Gaussian-process prior for labels of any number of classes, learned from source and target tasks.
 
-    By default, families of hierarchical priors are fitted in NumPy and averaged, as by `MetaGPRegressor`: every class
-    has a latent function, and the likelihood is their softmax. The evidence of a task and the posterior given a context
-    are Laplace approximations, whose probabilities are calibrated on held-out tasks.
+    Families of hierarchical priors are fitted and averaged, as by `MetaGPRegressor`: every class has a latent function,
+    and the likelihood is their softmax. The evidence of a task and the posterior given a context are Laplace
+    approximations, whose probabilities are calibrated on held-out tasks.
 
     Labels are strings, integers or bools. Classes that all tasks share (ill, well) mean the same in every task, and a
     task may lack some. Otherwise every task has classes of its own, and tasks may differ in their number.
 
-    Parameters and attributes that are not listed are those of `MetaGPRegressor`. Any of those marked *gradient
-    training* asks for a prior that is trained in JAX, with the Bernoulli likelihood. It is for two classes, and its
-    probabilities are not calibrated.
+    Parameters and attributes that are not listed are those of `MetaGPRegressor`. Inputs are divided by their standard
+    deviation within the classes of a task, and decorrelated by the correlations found there: one metric that all tasks
+    share. (With over 1024 columns they are only standardized.)
 
     Parameters
     ----------
-    inference : "auto", "map", "svgd", MAP(...) or SVGD(...), default="auto"
-        Gradient training: approximation of the Gibbs hyper-posterior. "auto" is "map".
-    mean : "auto", "constant", "linear", "zero", "mlp", MLPMean(...), or a callable, default="auto"
-        Gradient training: prior mean of the log odds of the second class. "auto" is "constant". "linear" is for labels
-        that follow much the same rule in every task (ill, well); if every task has its own rule, as in few-shot
-        learning, it overfits. If tasks have labels of their own, "linear" and "constant" are zero, because the order of
-        the classes is arbitrary. (Hierarchical priors compare such a rule with none.)
-    kernel : "auto", "linear+rbf", "inducing", "rbf", "linear", "mlp", MLPKernel(...), a tinygp kernel, or a module
-        Prior covariance. "auto" fits hierarchical priors. Any other value asks for gradient training. If another
-        parameter does, "auto" is "linear+rbf". "mlp" with mean="mlp" is the paper's prior.
-    n_steps : int, optional
-        Gradient training: steps, by default 1000.
-    standardize : "within-class", True or False, default="within-class"
-        "within-class" divides every input column by the standard deviation within the classes of a task, and
-        decorrelates by the correlations found there: one metric shared by all tasks. (With over 1024 columns, and
-        before a ConvEncoder, columns are only standardized.) True standardizes every input column by the tasks. True
-        and False ask for gradient training.
-    dtype : "auto", "float32" or "float64", default="auto"
-        Gradient training: precision. "auto" is float64 for tasks of over 100 samples and for inputs that are not
-        standardized.
-    covariates : str, int or sequence of them, optional
-        Columns of X that are constant within a task. Here they are inputs like others that may be missing.
     shared_classes : "auto", True or False, default="auto"
         Whether labels mean the same in all tasks. "auto": they do if one task has all of them, or if there are two in
         all. False is for episodes whose labels are all written 0, 1, ..., True for tasks none of which has every label.
     calibrate : bool, default=True
-        Whether held-out tasks calibrate the probabilities of hierarchical priors, by the scales of latent functions in
-        contexts and in predictions. False leaves those of Laplace's approximation.
+        Whether held-out tasks calibrate the probabilities, by the scales of latent functions in contexts and in
+        predictions. False leaves those of Laplace's approximation.
+    covariates : str, int or sequence of them, optional
+        Columns of X that are constant within a task. Here they are inputs like others that may be missing.
 
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,) or None
         The classes that all tasks share, sorted, or None if tasks have classes of their own.
     family_ : str
-        The family of hierarchical priors with the largest weight, "linear" or "smooth", or "common linear" or "common
-        smooth" with a rule that all tasks follow; or the kernel that was trained by gradients.
+        The family of priors with the largest weight, "linear" or "smooth", or "common linear" or "common smooth" with a
+        rule that all tasks follow.
 
     Examples
     --------
@@ -102,249 +59,34 @@ class MetaGPClassifier(ClassifierMixin, MetaGP):
     (['finch', 'owl', 'wren'], (2, 3))
     """
 
-    likelihood = "bernoulli"
+    _elsewhere = in_wfem("WFEMClassifier")
 
-    @reject_renamed
+    @names_elsewhere
     def __init__(
         self,
         alpha: Any = "auto",
         *,
-        inference: Any = "auto",
-        n_particles: int | None = None,
-        mean: Any = "auto",
-        kernel: Any = "auto",
-        encoder: Any = None,
-        temperature: float | str = "bayes",
-        prior_mean: Any = "zero",
-        prior_std: Any = 1.0,
-        optimizer: str = "adam",
-        learning_rate: float = 1e-2,
-        schedule: str = "cosine",
-        n_steps: int | None = None,
-        batch_size: int | None = None,
-        standardize: bool | str = "within-class",
-        dtype: str = "auto",
         shared_classes: bool | str = "auto",
         calibrate: bool = True,
-        context: Any = "random",
         covariates: Any = None,
         categorical: Any = None,
-        random_state: Any = None,
+        context: Any = "random",
         search_time: Any = None,
-        n_devices: int | None = None,
+        random_state: Any = None,
         progress: bool | None = None,
     ):
         self.alpha = alpha
-        self.inference = inference
-        self.n_particles = n_particles
-        self.mean = mean
-        self.kernel = kernel
-        self.encoder = encoder
-        self.temperature = temperature
-        self.prior_mean = prior_mean
-        self.prior_std = prior_std
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.schedule = schedule
-        self.n_steps = n_steps
-        self.batch_size = batch_size
-        self.standardize = standardize
-        self.dtype = dtype
         self.shared_classes = shared_classes
         self.calibrate = calibrate
-        self.context = context
         self.covariates = covariates
         self.categorical = categorical
-        self.random_state = random_state
+        self.context = context
         self.search_time = search_time
-        self.n_devices = n_devices
+        self.random_state = random_state
         self.progress = progress
 
-    def adapt(self, X: Any, y: Any, classes: Any = None) -> AdaptedClassifier:
-        """Condition the prior on the labeled context of a new task.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_context, n_features)
-            Inputs of the context. An empty context predicts from the prior.
-        y : array-like of shape (n_context,)
-            Labels.
-        classes : sequence of labels, optional
-            All classes of the task, if the context lacks some and they are not those that all tasks share, 0 and 1, or
-            bools. If all tasks of the fit share their classes, a task of others must be given them. By default they are
-            the labels of the context; a second class that is missing is None.
-
-        Returns
-        -------
-        AdaptedClassifier
-        """
-        check_is_fitted(self, "model_")
-        features = self.features_
-        task = as_task(X, y, "adapt", features, as_labels)
-        rules = self._class_rules(classes)
-        own, codes = rules.of_task(task.y, "adapt")
-        x, y = Ragged.of([task.x], task.x.shape[1:]), Ragged.of([codes])
-        return AdaptedClassifiers(self.model_, x, y, [own], "float64", features, rules)[0]
-
-    def adapt_many(self, contexts: Iterable[Any], classes: Any = None, *, dtype: str = "float64") -> AdaptedClassifiers:
-        """Condition the prior on the labeled contexts of many new tasks at once: `adapt` for each, much faster.
-
-        Parameters
-        ----------
-        contexts : iterable of (X, y)
-            Contexts of any sizes.
-        classes : sequence of labels, optional
-            The classes of all tasks, as for `adapt`.
-        dtype : "float64" or "float32", default="float64"
-            float32 is faster.
-
-        Returns
-        -------
-        AdaptedClassifiers
-        """
-        check_is_fitted(self, "model_")
-        features = self.features_
-        x, y = as_contexts(contexts, "contexts", features, as_labels)
-        return self._adapted(x, y, "contexts", classes, dtype, features)
-
-    def predict_many(self, tasks: Iterable[Any], classes: Any = None, *, dtype: str = "float64") -> list[np.ndarray]:
-        """Adapt to many tasks and predict the classes of their queries; `adapt_many` also gives probabilities.
-
-        Parameters
-        ----------
-        tasks : iterable of (X_context, y_context, X_query)
-            Tasks of any sizes.
-        classes, dtype
-            As for `adapt_many`.
-
-        Returns
-        -------
-        list of ndarray
-            The most probable classes of every task.
-        """
-        check_is_fitted(self, "model_")
-        features = self.features_
-        x, y, queries = as_new_tasks(tasks, "tasks", features, as_labels)
-        return self._adapted(x, y, "tasks", classes, dtype, features).predict(queries)
-
-    def evaluate(self, test_tasks: Iterable[Any], context: Any = None) -> Scores:
-        """Adapt to the contexts of test tasks and score the predictions of their queries.
-
-        Parameters
-        ----------
-        test_tasks : sequence of (X_context, y_context, X_query, y_query)
-            Tasks that were not meta-trained on; others warn with a `SeenTasksWarning`.
-        context : "random", "first", int, or ("first", int), optional
-            Split tasks that are given as (X, y) into context and queries, as the parameter of the constructor.
-
-        Returns
-        -------
-        Bunch
-            Printed, a table. Its entries: means over tasks of `accuracy`, `probability_accuracy` (the mean probability
-            of the observed classes, for two 1 - |p - y|: the paper's measure read with probabilities), `log_loss` and
-            `brier` (from 0 to 1), each with its standard error `..._se`; `calibration_error` (ECE) over all queries;
-            `n_tasks`; `per_task`, the values per task; `reliability`, counts in bins of the probability of the
-            predicted class; `confusion`, counts of queries by observed and predicted class of `classes`, or None if
-            tasks have classes of their own.
-        """
-        return self._evaluate(test_tasks, context)[0]
-
-    def _evaluate(self, test_tasks: Iterable[Any], context: Any) -> tuple[Scores, list[TestTask], np.ndarray]:
-        """Return the scores of test tasks, these tasks with codes for labels, and their numbers of classes."""
-        check_is_fitted(self, "model_")
-        if context is not None:
-            features = self.features_
-            test_tasks = split_all(as_tasks(test_tasks, "test_tasks", features, as_labels), context, features)
-        given = as_test_tasks(test_tasks, "test_tasks", self.features_, as_labels)
-        tasks = self._read_tests(given, "test_tasks")
-        labels = [np.concatenate([task.y_context, task.y_query][not len(task.y_context) :]) for task in given]
-        classes, _ = encode_contexts(labels, "test_tasks", self.classes_, most=self._most_classes)
-        n_classes = np.array([len(own) for own in classes])
-        log_probabilities, y, mask = predict_labels(self.model_, tasks, n_classes)
-        all_share = all(own is self.classes_ for own in classes)
-        scores = score_labels(y, log_probabilities, mask, self.classes_ if all_share else None)
-        return scores, tasks, n_classes
-
-    def compare(self, test_tasks: Iterable[Any], context: Any = None) -> Comparison:
-        """Score the prior on test tasks beside models that are fitted to the context of each task alone.
-
-        These are the nearest class mean and scikit-learn's logistic regression.
-
-        Parameters
-        ----------
-        test_tasks, context
-            As for `evaluate`.
-
-        Returns
-        -------
-        Comparison
-            Printed, a table. Its `scores` are what `evaluate` returns, of each model by name; its `gains` are by how
-            much the log loss and Brier score of each are above those of "metaprior", with standard errors of the
-            paired differences.
-        """
-        ours, tests, n_classes = self._evaluate(test_tasks, context)
-        return compare_labels(ours, as_numbers(self.model_, tests), n_classes)
-
-    def score(self, test_tasks: Iterable[Any], y: Any = None) -> float:  # type: ignore[override]
-        """Return the accuracy on the queries of test tasks, averaged over tasks.
-
-        Parameters
-        ----------
-        test_tasks : sequence of (X_context, y_context, X_query, y_query)
-            As for `evaluate`.
-        y : None
-            Not used: the tasks have their own. Anything else raises a TypeError.
-
-        Returns
-        -------
-        float
-            The mean accuracy.
-        """
-        reject_rows(y)
-        return float(self.evaluate(test_tasks).accuracy)
-
-    def _adapted(
-        self, x: Ragged, y: list[np.ndarray], name: str, classes: Any, dtype: str, features: Features
-    ) -> AdaptedClassifiers:
-        check_precision(dtype, self.model_, x, standardized=bool(self.parameters_["standardize"]))
-        rules = self._class_rules(classes)
-        own, codes = rules.of_tasks(y, name)
-        return AdaptedClassifiers(self.model_, x, Ragged.of_rows(codes, x.sizes), own, dtype, features, rules)
-
-    @property
-    def _most_classes(self) -> int:
-        """The number of classes that a task may have: gradient training is for two."""
-        return MAX_CLASSES if self.engine_ == "hierarchical" else 2
-
-    def _class_rules(self, given: Any) -> ClassRules:
-        """Return what decides about the classes of a new task."""
-        fixed = any(len(getattr(member, "weights", ())) for member in self.model_.members)
-        return ClassRules(self.classes_, given, self._most_classes, fixed)
-
-    def _read_environments(
-        self, source_tasks: Any, target_tasks: Any, target: Any, features: Features, engine: str
-    ) -> NamedEnvironments:
-        read = lambda *tasks: as_tasks(*tasks, outputs=as_labels)  # noqa: E731
-        environments = read_environments(source_tasks, target_tasks, target, read, features)
-        options = resolve_weights(self.alpha, environments.names, environments.counts, environments.target)
-        counted = np.max(options, axis=0).tolist()  # labels of environments without weight do not matter
-        is_stored = any(isinstance(tasks, StoredTasks) for tasks in environments.tasks)
-        encode = encode_stored if is_stored else encode_environments
-        most = MAX_CLASSES if engine == "hierarchical" else 2
-        encoded, self.classes_, _ = encode(
-            environments.tasks, environments.arguments, counted, self.shared_classes, most
-        )
-        return environments._replace(tasks=encoded)
-
-    def _check_tasks(self, tasks: Any, name: str, features: Features) -> list[Task]:
-        labeled = as_tasks(tasks, name, features, as_labels)
-        classes, _ = encode_contexts([task.y for task in labeled], name, self.classes_, most=self._most_classes)
-        return [Task(task.x, encode(task.y, pair)) for task, pair in zip(labeled, classes, strict=True)]
-
-    def _check_tests(self, tasks: Any, name: str, features: Features) -> list[TestTask]:
-        most = self._most_classes if hasattr(self, "engine_") else 2  # validation tasks are for gradient training
-        return as_labeled_tests(tasks, name, features, self.classes_, most=most)[0]
-
-    def _check_standardize(self) -> None:
-        if not (isinstance(self.standardize, bool | np.bool_) or self.standardize == "within-class"):
-            raise ValueError(f"standardize must be 'within-class', True or False; got {self.standardize!r}.")
+    def _check_parameters(self) -> None:
+        as_context_rule(self.context)
+        check_shared_classes(self.shared_classes)
+        check_bool("calibrate", self.calibrate)
+        check_search(self.search_time, self.progress)

@@ -153,10 +153,8 @@ def missing_models(meta: Any, tests: Sequence[TestTask]) -> str:
         return f"Models to compare with have Gaussian noise; this prior has likelihood={meta.likelihood_!r}."
     found = []
     lacking = [name for name in POOLED if name not in meta.baselines_]
-    if lacking and meta.engine_ == "gradient":
-        found.append(f"Gradient training fits no {' and no '.join(lacking)} to compare with.")
-    elif lacking:
-        found.append(f"This prior has no {' and no '.join(lacking)} to compare with: fit it again for one.")
+    if lacking:
+        found.append(f"This prior has no {' and no '.join(lacking)} to compare with: those of MetaGPRegressor have.")
     if not has_contexts(tests):
         found.append("Without context there is no GP per task to compare with.")
     return " ".join(found)

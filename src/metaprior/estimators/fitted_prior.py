@@ -22,15 +22,9 @@ class FittedPrior:
 
     model: Ensemble
     report: TransferReport
-    family: str  # the kernel that was used
-    dtype: str  # the precision of training
-    temperature: float
-    loss_trace: np.ndarray  # (steps,), of the member of largest weight
-    validation_trace: np.ndarray
-    best_step: int
+    family: str  # of the largest weight
     training: dict[str, Any]  # entries of `training_` that only this way to fit has
-    parameters: dict[str, Any] = field(default_factory=dict)  # of the constructor, where a fit has replaced them
-    engine: str = "gradient"  # a key of `persistence.ENGINES`
+    attributes: dict[str, Any] = field(default_factory=dict)  # of the estimator, that only this way to fit has
     sample: Sequence[Sequence[Task]] | None = None  # what the fit has used of the tasks of each environment
     baselines: dict[str, Ensemble] = field(default_factory=dict)  # what users would fit instead, see `pooled_models`
 

@@ -21,8 +21,7 @@ def guarantee_parts(guarantee: Guarantee, model_parts: Callable[[Ensemble], Part
         described, own = model_parts(fold.model)
         own |= {"scores": fold.scores, "score_weights": fold.weights}
         tensors |= {f"{_prefix(i)}{name}": tensor for name, tensor in own.items()}
-        known = {"family": fold.family, "dtype": fold.dtype, "spread": float(fold.model.spread)}
-        folds.append({"n_members": len(fold.model.members), **known, **({"model": described} if described else {})})
+        folds.append({"n_members": len(fold.model.members), "spread": float(fold.model.spread), "model": described})
     rule = {"kind": guarantee.rule.kind, "size": guarantee.rule.size}
     return {"n_tasks": guarantee.n_tasks, "context": rule, "folds": folds}, tensors
 
@@ -38,10 +37,9 @@ def read_guarantee(
     for i, described in enumerate(stored["folds"]):
         prefix = _prefix(i)
         own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-        fitted = {**header["fitted"], "family_": described["family"], "dtype_": described["dtype"]}
-        of_fold = {**header, "n_members": described["n_members"], "model": described.get("model", {}), "fitted": fitted}
+        of_fold = {**header, "n_members": described["n_members"], "model": described.get("model", {})}
         model = read_model(meta, of_fold, own)._replace(spread=float(described["spread"]))
-        folds.append(Fold(model, *_read_scores(own, prefix), described["family"], described["dtype"]))
+        folds.append(Fold(model, *_read_scores(own, prefix)))
     n_tasks = sum(float(fold.weights.sum()) for fold in folds)
     if abs(n_tasks - stored["n_tasks"]) > 1e-6 * stored["n_tasks"]:
         raise Mismatch(f"guarantee.n_tasks must be the sum of all score_weights, {n_tasks:g}")

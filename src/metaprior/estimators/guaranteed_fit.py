@@ -1,7 +1,7 @@
 """Fits for conformal intervals: the whole fit repeated without each fold of target tasks, which is then scored."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from metaprior.tasks.types import Task, TestTask
 MAX_TASKS = 300  # that are scored
 MAX_READINGS = 200  # of a scored task, beside those of its context
 N_SPLITS = 5  # of a scored task into context and queries
-FitPrior = Callable[[Any, NamedEnvironments, Any, Any, Any], FittedPrior]
+FitPrior = Callable[[Any, NamedEnvironments], FittedPrior]
 
 
 def check_target_tasks(environments: NamedEnvironments) -> None:
@@ -43,13 +43,7 @@ def check_target_tasks(environments: NamedEnvironments) -> None:
         warn_caller(Message(wanted, f"{most}. Those of 90% need nine tasks or more."))
 
 
-def make_guarantee(
-    meta: Any,
-    fit_prior: FitPrior,
-    environments: NamedEnvironments,
-    tests: Sequence[TestTask] | None,
-    patience: int | None,
-) -> Guarantee:
+def make_guarantee(meta: Any, fit_prior: FitPrior, environments: NamedEnvironments) -> Guarantee:
     """Fit without each fold of target tasks, and score its tasks.
 
     A fit without a fold is the whole fit: standardization, search, averaging and calibration. What it has to say of
@@ -69,9 +63,9 @@ def make_guarantee(
             every[place] = [task for i, task in enumerate(tasks) if i not in own]
             with warnings.catch_warnings(), silent():
                 warnings.simplefilter("ignore")
-                fitted = fit_prior(meta, environments._replace(tasks=every), tests, patience, None)
+                fitted = fit_prior(meta, environments._replace(tasks=every))
                 scored = held_out_scores(fitted.model, [splits[i] for i in np.sort(own).tolist()])
-            folds.append(Fold(fitted.model, *scored, fitted.family, fitted.dtype))
+            folds.append(Fold(fitted.model, *scored))
             if move is not None:
                 move(len(folds), counted(len(own), "task"))
     return Guarantee(tuple(folds), sum(map(len, members)), rule)

@@ -14,8 +14,13 @@ from metaprior.hierarchical.response_prior import ResponsePrior
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.schema import Mismatch, check_weights
 
+ATTRIBUTES, ARRAYS, DESCRIPTIONS = (), (), {}  # of the estimator, beyond what all have
 MEMBER_ARRAY = re.compile(r"member(\d{1,5})\.(.+)")
 BASELINE_ARRAY = re.compile(r"baseline(\d{1,5})\.(.+)")
+
+
+def check_arrays(header: dict[str, Any], tensors: Mapping[str, np.ndarray]) -> None:
+    """There are none beyond what all priors have."""
 
 
 def model_parts(model: Ensemble) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -40,11 +45,11 @@ def read_model(meta: Any, header: dict[str, Any], tensors: dict[str, np.ndarray]
         raise Mismatch(f"model.members must be a list of {len(weights)}")
     pairs = zip(described, _arrays_of(MEMBER_ARRAY, tensors, len(described)), strict=True)
     recorded, kinds = header["training"]["scaling"], meta.features_.kinds
-    if meta.likelihood == "gaussian":
+    if meta._kind == "gaussian":
         members = (from_arrays(description, own, header["input_dim"], recorded, kinds) for description, own in pairs)
         return Ensemble(tuple(members), weights)
-    if meta.likelihood != "bernoulli":
-        name = meta.likelihood
+    if meta._kind != "bernoulli":
+        name = meta._kind
         responses = (
             from_response_arrays(description, own, header["input_dim"], recorded, name, kinds)
             for description, own in pairs

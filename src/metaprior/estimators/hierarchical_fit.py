@@ -1,6 +1,5 @@
 """Fitting the default: hierarchical priors, whose families and environment weights are chosen by cross-validation."""
 
-import os
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -10,7 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits  # a dependency of scikit-learn
 
 from metaprior.checks import Argument, Message, counted, draw_seed, warn_caller
-from metaprior.estimators.arguments import NamedEnvironments, auto_settings, warn_if_few_target_tasks
+from metaprior.estimators.arguments import NamedEnvironments, warn_if_no_target_tasks
 from metaprior.estimators.fitted_prior import FittedPrior
 from metaprior.estimators.hierarchical_search import compare_priors, n_phases
 from metaprior.hierarchical.families import TrainingTasks, with_mean_of
@@ -29,7 +28,7 @@ from metaprior.storage.stored_tasks import StoredTasks, sample_tasks
 from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.context_rules import as_context_rule
 from metaprior.tasks.thinning import thin_task
-from metaprior.tasks.types import Task, TestTask
+from metaprior.tasks.types import Task
 
 MAX_TASKS = 300  # of each environment that families are fitted to and compared on; the mean is learned from all
 MAX_READINGS = 100  # of each task that a fit sees: few parameters do not need more. Adaptation uses all of a context
@@ -38,18 +37,12 @@ CHUNK_TASKS = 2000
 MAX_RULE_TASKS = 2000  # of each environment that a rule of labels is learned from
 
 
-def fit_prior(
-    meta: Any,
-    environments: NamedEnvironments,
-    tests: Sequence[TestTask] | None,
-    patience: int | None,
-    checkpoint: str | os.PathLike | None,
-) -> FittedPrior:
-    """Fit hierarchical priors to checked tasks. It takes seconds, so no checkpoint is written."""
+def fit_prior(meta: Any, environments: NamedEnvironments) -> FittedPrior:
+    """Fit hierarchical priors to checked tasks."""
     seed = draw_seed(meta.random_state)
-    warn_if_few_target_tasks(environments, auto_settings(meta), 1)
+    warn_if_no_target_tasks(environments, meta.alpha)
     names, _, target, *_ = environments
-    labels = meta.likelihood == "bernoulli"
+    labels = meta._kind == "bernoulli"
     sample = _sample(environments.tasks, seed, labels)
     _warn_if_thinned(meta.context, sample)
     # Threads of BLAS get in each other's way with matrices this small.
@@ -73,13 +66,7 @@ def fit_prior(
         Ensemble(tuple(priors), chosen.weights, chosen.spread),
         report,
         max(chosen.families, key=lambda name: chosen.families[name]),
-        "float64",
-        1.0,
-        np.zeros(0),
-        np.zeros(0),
-        0,
         _describe_calibration(priors[int(np.argmax(chosen.weights))], chosen),
-        engine="hierarchical",
         sample=sample,
         baselines={name: Ensemble((each,), np.ones(1)) for name, each in zip(chosen.pooled, pooled, strict=True)},
     )
@@ -100,7 +87,7 @@ def _describe_calibration(
 
 def _acting_together(meta: Any, prior: Any, tasks: Sequence[Task], kinds: ColumnKinds | None) -> str:
     """Return a hint, and warn, if two covariates of the target's tasks act together; else nothing."""
-    if kinds is None or not isinstance(prior, HierarchicalPrior) or meta.likelihood == "bernoulli":
+    if kinds is None or not isinstance(prior, HierarchicalPrior) or meta._kind == "bernoulli":
         return ""
     pair = acting_together(prior, tasks, kinds)
     if pair is None:

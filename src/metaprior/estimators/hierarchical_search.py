@@ -67,7 +67,7 @@ def compare_priors(
     with progress_bar("averaging predictions", None, "", meta.progress):
         search = compared.search
         chosen = (choose_members if held_out == target else choose_untested)(search)
-        if meta.likelihood == "gaussian":
+        if meta._kind == "gaussian":
             fits = zip(search.options, search.fits, strict=True)
             noise_std, kinds = check_noise(meta.noise_std), environments.kinds
             pooled = pooled_models(compared.sample, target, options, noise_std, fits, kinds)
@@ -78,9 +78,9 @@ def compare_priors(
 def _untested(meta: Any, environments: NamedEnvironments, sample: Sample, options: Sequence[Option]) -> FamilyChoice:
     """Return an average of simple priors, without a comparison: there are no tasks to hold out."""
     target, kinds = environments.target, environments.kinds
-    if meta.likelihood == "bernoulli":  # where covariates are inputs like others
+    if meta._kind == "bernoulli":  # where covariates are inputs like others
         return labels_without_test(sample, target, options, _n_shared(meta), kinds)
-    if meta.likelihood != "gaussian":
+    if meta._kind != "gaussian":
         chosen = responses_without_test(sample, target, options, *response_of(meta), kinds)
     else:
         noise_std = check_noise(meta.noise_std)
@@ -98,7 +98,7 @@ def _compare(meta: Any, environments: NamedEnvironments, sample: Sample, seed: i
     if meta.search_time is None:
         return _compare_on(meta, environments, sample, seed, held_out, None)
     deadline, found, seconds = time.monotonic() + meta.search_time, None, 0.0
-    for part in _growing(sample, seed, meta.likelihood == "bernoulli"):
+    for part in _growing(sample, seed, meta._kind == "bernoulli"):
         started = time.monotonic()
         if found is not None and started + seconds * _cost(part) / _cost(found.sample) > deadline:
             break
@@ -110,7 +110,7 @@ def _compare(meta: Any, environments: NamedEnvironments, sample: Sample, seed: i
     if not found.complete or found.without_features or _cost(found.sample) < _cost(sample):
         n_used, n_all = (sum(map(len, tasks)) for tasks in (found.sample, sample))
         most = max(len(task.y) for tasks in found.sample for task in tasks)
-        made = f"made on {n_used} of {n_all} tasks, with up to {most} {OUTPUTS[meta.likelihood]} of each"
+        made = f"made on {n_used} of {n_all} tasks, with up to {most} {OUTPUTS[meta._kind]} of each"
         made += "" if found.complete else f", and of the first {len(found.search.options)} environment weights only"
         made += ", without learned features" if found.without_features else ""
         warn_caller(
@@ -204,7 +204,7 @@ def n_phases(meta: Any, environments: NamedEnvironments, sample: Sample) -> int:
     if counts[held_out] < 2:
         return 0
     single_sources = _is_auto(meta.alpha) and held_out == target and bool(single_source_weights(counts, target))
-    kinds, likelihood = environments.kinds, meta.likelihood
+    kinds, likelihood = environments.kinds, meta._kind
     covariates = kinds is not None and bool(kinds.covariates) and likelihood != "bernoulli"
     features = likelihood == "gaussian" and may_be_learned(sample, kinds)
     return 2 + 2 * single_sources + covariates + features  # environment weights and averaging, at least
@@ -225,9 +225,9 @@ def _make_search(
     meta: Any, sample: Sample, target: int, seed: int, held_out: int, kinds: ColumnKinds | None
 ) -> FamilySearch:
     rule = as_context_rule(meta.context)
-    if meta.likelihood == "bernoulli":
+    if meta._kind == "bernoulli":
         return LabelSearch(sample, target, _n_shared(meta), seed, held_out, meta.calibrate, rule, kinds)
-    if meta.likelihood != "gaussian":
+    if meta._kind != "gaussian":
         return ResponseSearch(sample, target, *response_of(meta), seed, held_out, rule, kinds)
     return FamilySearch(sample, target, check_noise(meta.noise_std), seed, held_out, rule, kinds)
 
@@ -248,7 +248,7 @@ def _options(meta: Any, names: Sequence[str], counts: Sequence[int], target: int
     if counts[target] == 1:
         return [Option(discounted(counts, target, r)) for r in DISCOUNTS_UNTRIED]
     plain = [Option(discounted(counts, target, r)) for r in DISCOUNTS]
-    if meta.likelihood == "bernoulli":
+    if meta._kind == "bernoulli":
         return plain
     return plain + [Option(discounted(counts, target, r), environment=True) for r in ENVIRONMENT_DISCOUNTS]
 

@@ -40,7 +40,7 @@ def check_outcomes(likelihood: str, environments: NamedEnvironments, features: F
 def response_of(meta: Any) -> tuple[Response, int | None]:
     """Return the response of a regressor whose tasks were checked, and the column of the exposure."""
     levels = meta._outcomes.levels or Levels(0, 0)
-    return make_response(meta.likelihood, levels.number, levels.lowest), meta._exposure
+    return make_response(meta._kind, levels.number, levels.lowest), meta._exposure
 
 
 def _some_readings(environments: NamedEnvironments) -> np.ndarray:

@@ -35,13 +35,11 @@ from metaprior.tasks.task_digests import MAX_SLOW
 
 MAX_MEMBERS = 10_000
 MAX_BASELINES = 10
-MAX_OUTPUTS = 1000
 MAX_SIZE = 10**6  # of layers, points and the like, in descriptions of parts of a prior
 MAX_LAYERS = 64
 MAX_FOLDS = 1000
 SALT_BYTES = 16
 MAX_CLASSES = 100  # that all tasks may share, as in `tasks.labels`
-TRACES = ("loss_trace_", "validation_trace_")
 
 
 def salt(value: Any, name: str) -> None:
@@ -139,9 +137,8 @@ TRAINING = record(
         **dict.fromkeys(("particles", "parameters"), COUNT),
     },
 )
-FITTED: dict[str, Schema] = {
-    "alpha_": number(-1e-6, 1.0 + 1e-6),
-    "family_": text,
+FITTED: dict[str, Schema] = {"alpha_": number(-1e-6, 1.0 + 1e-6), "family_": text}
+TRAINED: dict[str, Schema] = {  # by gradients
     "temperature_": positive,
     "dtype_": choice("float32", "float64"),
     "best_step_": COUNT,
@@ -149,23 +146,15 @@ FITTED: dict[str, Schema] = {
 HEADER: dict[str, Schema] = {
     "kind": text,
     "parameters": mapping(parameter),
-    "fitted": record(FITTED, {"classes_": optional(sequence(label, 2, MAX_CLASSES))}),
+    "fitted": record(FITTED, {"classes_": optional(sequence(label, 2, MAX_CLASSES)), **TRAINED}),
     "input_dim": integer(1, 2**31),
     "n_members": integer(1, MAX_MEMBERS),
     "report": REPORT,
     "training": TRAINING,
 }
-MODEL = mapping(anything)  # what the engine makes of it
+MODEL = mapping(anything)  # what reads the tensors makes of it
 SPREAD = number(1e-6, 1e6)
-FOLD = record(
-    {
-        "n_members": integer(1, MAX_MEMBERS),
-        "family": text,
-        "dtype": choice("float32", "float64"),
-        "spread": SPREAD,
-    },
-    {"model": MODEL},
-)
+FOLD = record({"n_members": integer(1, MAX_MEMBERS), "spread": SPREAD}, {"model": MODEL})
 GUARANTEE = record(
     {
         "n_tasks": integer(2),
@@ -174,7 +163,6 @@ GUARANTEE = record(
     }
 )
 OPTIONAL_HEADER: dict[str, Schema] = {
-    "engine": text,
     "spread": SPREAD,
     "model": MODEL,
     "feature_names": sequence(text, least=1),
@@ -185,11 +173,6 @@ OPTIONAL_HEADER: dict[str, Schema] = {
 }
 
 SCHEMA = record(HEADER, OPTIONAL_HEADER)
-OUTPUTS = record(  # the header of a file with the priors of several outputs
-    {"outputs": sequence(text, least=1, most=MAX_OUTPUTS), "priors": sequence(mapping(anything), 1, MAX_OUTPUTS)}
-)
-DEFAULT_ENGINE = "gradient"  # of files that name none
-TWO_CLASSES = optional(sequence(label, 2, 2))  # what gradient training is for
 
 
 def check_header(header: Any) -> None:
@@ -215,8 +198,6 @@ def check_header(header: Any) -> None:
     check_weights("report.weight", np.array(report["weight"], float), n_candidates)
     if training["target"] not in training["environments"]:
         raise Mismatch("training.target must be one of training.environments")
-    if header.get("engine", DEFAULT_ENGINE) == "gradient":
-        TWO_CLASSES(header["fitted"].get("classes_"), "fitted.classes_")
     if training.get("held_out"):
         _check_held_out(training["held_out"]["overall"], training["held_out"].get("gains", {}))
 
@@ -248,22 +229,17 @@ def _check_held_out(compared: Mapping[str, Mapping[str, Any]], gains: Mapping[st
             raise Mismatch("training.held_out.gains must be numbers")
 
 
-def check_traces(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-    """Raise Mismatch unless the arrays that describe the training are there, and of the right kind."""
+def check_environment_weights(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """Raise Mismatch unless there is a weight of every environment."""
     check_weights("environment_weights_", arrays.get("environment_weights_"), len(header["report"]["names"]))
-    for name in TRACES:
-        trace = arrays.get(name)
-        if trace is None or trace.ndim != 1 or trace.dtype.kind != "f":
-            raise Mismatch(f"{name} must be a list of floats; the file has {describe(trace)}")
 
 
 def check_seen(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
     """Raise Mismatch if what the file tells of the tasks of the fit is there, but of another kind."""
-    if "feature_range_" in arrays:
-        shape = (2, header["input_dim"])
-        lower, upper = check_array("feature_range_", arrays["feature_range_"], shape, most=MAX_NUMBER)
-        if (lower > upper).any():
-            raise Mismatch("feature_range_ must have the smaller values first")
+    shape = (2, header["input_dim"])
+    lower, upper = check_array("feature_range_", arrays.get("feature_range_"), shape, most=MAX_NUMBER)
+    if (lower > upper).any():
+        raise Mismatch("feature_range_ must have the smaller values first")
     digests = arrays.get("task_digests")
     if (digests is None) != ("recognized" not in header):
         raise Mismatch("task_digests and recognized must both be there, or neither")

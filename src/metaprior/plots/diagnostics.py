@@ -25,6 +25,7 @@ from metaprior.prediction.ensemble import predicts_labels
 from metaprior.tasks.types import as_test_tasks
 
 N_BOOTSTRAP = 2000
+VALIDATED_EVERY = 100  # steps of training
 
 
 def plot_training(meta: Any, *, axes: Any = None) -> Any:
@@ -44,7 +45,7 @@ def plot_training(meta: Any, *, axes: Any = None) -> Any:
     """
     labeled = predicts_labels(meta)
     axes = resolve_axes(axes)
-    if meta.engine_ == "hierarchical":
+    if not hasattr(meta, "loss_trace_"):
         return _draw_families(axes, meta)
     axes.set(xlabel="step", ylabel="loss")
     tidy(axes)
@@ -58,9 +59,7 @@ def plot_training(meta: Any, *, axes: Any = None) -> Any:
         axes.set_title(f"The prior with the largest weight, of {len(meta.model_.members)}", fontsize=11)
     others = []
     if len(meta.validation_trace_):
-        from metaprior.wfem.steps import CHUNK
-
-        validated = np.minimum(CHUNK * np.arange(1, len(meta.validation_trace_) + 1), steps)
+        validated = np.minimum(VALIDATED_EVERY * np.arange(1, len(meta.validation_trace_) + 1), steps)
         other = axes.twinx()
         other.plot(validated, meta.validation_trace_, color=POINTS, linewidth=1.4, marker="o", ms=4, label="validation")
         other.set_ylabel("validation: " + ("log loss" if labeled else "negative log density"))

@@ -13,6 +13,7 @@ from metaprior.prediction.batches import Posteriors, check_precision
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.prediction.label_batches import predict_label_rows
 from metaprior.prediction.numpy_modules import write_module
+from metaprior.prediction.sampled_labels import sampled_probabilities
 from metaprior.prediction.single_task import SingleTaskClassifier
 from metaprior.tasks.class_rules import ClassRules, joined_labels
 from metaprior.tasks.input_columns import Features
@@ -141,8 +142,6 @@ class _Classification(Adapted):
                 "n_samples is for priors trained by gradients, as in the paper. Leave it out: the probabilities of "
                 "this prior are computed without draws."
             )
-        from metaprior.wfem.sampled_labels import sampled_probabilities  # JAX takes long to import
-
         seed = draw_seed(random_state)
         return self._entries(sampled_probabilities(self._posteriors, self._queries(X), n_samples, seed))
 

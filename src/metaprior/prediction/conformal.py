@@ -38,8 +38,6 @@ class Fold(NamedTuple):
     model: Ensemble
     scores: np.ndarray  # (scores,), ascending
     weights: np.ndarray  # (scores,): the share of its task that a score has; their sum is the number of tasks
-    family: str = ""  # and the precision of the fit, which files of gradient-trained priors need
-    dtype: str = "float64"
 
 
 class Guarantee(NamedTuple):

@@ -177,7 +177,7 @@ class Ensemble(NamedTuple):
 
 def predicts_labels(meta: Any) -> bool:
     """Return whether a fitted estimator predicts labels; raise if `meta` is not a fitted estimator."""
-    if not hasattr(type(meta), "likelihood_"):
+    if not hasattr(type(meta), "transfer_report"):
         raise ValueError(f"meta must be a fitted MetaGPRegressor or MetaGPClassifier; got {type(meta).__name__}.")
     check_is_fitted(meta, "model_")
     return meta.likelihood_ == "bernoulli"

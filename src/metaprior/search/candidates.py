@@ -9,15 +9,6 @@ from metaprior.search.weights import Weights
 
 
 @dataclass(frozen=True)
-class AutoSettings:
-    """Which settings are chosen by cross-validation."""
-
-    weights: bool = False
-    temperature: bool = False
-    prior_std: bool = False
-
-
-@dataclass(frozen=True)
 class Candidate:
     """Environment weights and settings. Candidates that are trained together differ in numbers only."""
 

@@ -1,1 +1,41 @@
-"""One task: networks, means, kernels, likelihoods and the prior they form; exact and Laplace inference."""
+"""The paper's method: priors of neural networks, learned by weighted free energy minimization. It needs JAX."""
+
+from importlib.util import find_spec
+
+if missing := [name for name in ("jax", "equinox", "optax", "tinygp", "jaxtyping") if find_spec(name) is None]:
+    raise ImportError(f"metaprior.wfem needs {', '.join(missing)}: run pip install 'metaprior[wfem]'.")
+
+from metaprior.wfem.encoders import ConvEncoder, MLPEncoder
+from metaprior.wfem.estimators import WFEMClassifier, WFEMRegressor
+from metaprior.wfem.hyper_laplace import Laplace
+from metaprior.wfem.hyperprior import HyperPrior
+from metaprior.wfem.inference import MAP, SVGD
+from metaprior.wfem.kernels import LinearKernel, LinearRBFKernel, MLPKernel, RBFKernel
+from metaprior.wfem.likelihoods import Gaussian
+from metaprior.wfem.loop import TrainingDiverged
+from metaprior.wfem.means import ConstantMean, LinearMean, MLPMean, ZeroMean
+from metaprior.wfem.objective import Gibbs
+from metaprior.wfem.training import Training
+
+__all__ = [
+    "MAP",
+    "SVGD",
+    "ConstantMean",
+    "ConvEncoder",
+    "Gaussian",
+    "Gibbs",
+    "HyperPrior",
+    "Laplace",
+    "LinearKernel",
+    "LinearMean",
+    "LinearRBFKernel",
+    "MLPEncoder",
+    "MLPKernel",
+    "MLPMean",
+    "RBFKernel",
+    "Training",
+    "TrainingDiverged",
+    "WFEMClassifier",
+    "WFEMRegressor",
+    "ZeroMean",
+]

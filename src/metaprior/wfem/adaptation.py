@@ -14,8 +14,9 @@ from metaprior.tasks.scaling import Scaling
 from metaprior.tasks.types import Task, TestTask
 from metaprior.wfem import evidence
 from metaprior.wfem.exact import Posterior
+from metaprior.wfem.likelihoods import Observation
 from metaprior.wfem.parameters import cast, merge
-from metaprior.wfem.prior import GPPrior, Likelihood
+from metaprior.wfem.prior import GPPrior
 
 
 class Queries(NamedTuple):
@@ -32,7 +33,7 @@ class Prediction(NamedTuple):
 
     mean: Float[Array, "particles tasks queries"]
     variance: Array  # likewise; from `joint` covariance matrices
-    likelihood: Likelihood
+    likelihood: Observation
 
 
 def pad_queries(
@@ -74,7 +75,7 @@ def predict(particles: PyTree, rest: GPPrior, queries: Queries) -> Prediction:
 def _evaluate(
     particles: PyTree, rest: GPPrior, posteriors: Posterior, x: Any, moments: Callable[..., tuple[Array, Array]]
 ) -> Prediction:
-    def one_particle(theta: PyTree, of_tasks: Posterior) -> tuple[Array, Array, Likelihood]:
+    def one_particle(theta: PyTree, of_tasks: Posterior) -> tuple[Array, Array, Observation]:
         prior = cast(merge(theta, rest), x.dtype)
         points = evidence.points_of_tasks(prior, x)
         return *jax.vmap(lambda posterior, at: moments(posterior, prior, at))(of_tasks, points), prior.likelihood

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from metaprior.files import package_versions
-from metaprior.wfem.inference import MAP, resolve_inference
+from metaprior.wfem.choices import resolve_inference
+from metaprior.wfem.inference import MAP
 from metaprior.wfem.trained import named_particles
 
 
@@ -34,10 +35,9 @@ def as_arviz(meta: Any) -> Any:
 def _method(meta: Any) -> str:
     """Return the name of what made the particles; raise if they are modes and not draws."""
     method = resolve_inference(meta.parameters_["inference"])
-    is_point = isinstance(method, MAP) if method is not None else meta.model_.members[0].n_components == 1
-    if is_point:
+    if type(method) is MAP:
         raise ValueError(
             "inference='map' finds modes of theta, which are not draws from a posterior; see particles_ for them. Fit "
             "with inference='laplace' or 'svgd' for draws."
         )
-    return "laplace" if method is None else type(method).__name__.lower()
+    return type(method).__name__.lower()

@@ -30,7 +30,7 @@ from metaprior.files import (
     write_tensors,
 )
 from metaprior.schema import OUTERMOST, choice, integer, record, text
-from metaprior.wfem.devices import broadcast_from_first, is_key
+from metaprior.wfem.devices import is_key
 
 Tree = TypeVar("Tree")
 Arrays = dict[str, np.ndarray]
@@ -117,13 +117,10 @@ def open_checkpoint(path: str | os.PathLike | None, fingerprint: str, seed: int)
     if path is None:
         yield None, seed
         return
-    found = broadcast_from_first(_try_read(path, fingerprint, seed) if jax.process_index() == 0 else ({}, seed))
-    if isinstance(found, ValueError):
-        raise found
-    stored, seed = found
-    if jax.process_index() > 0:  # the first process writes for all
-        yield Checkpoint(lambda arrays: None, stored), seed
-        return
+    try:
+        stored, seed = _read(path, fingerprint, seed)
+    except OSError as error:
+        raise ValueError(f"checkpoint must be a writable file; {path}: {error.strerror}.") from None
     header = {"kind": CHECKPOINT, "asked": fingerprint, "seed": seed}
     checkpoint = Checkpoint(lambda arrays: write_tensors(path, header, arrays), stored)
     try:
@@ -142,16 +139,6 @@ def fingerprint(parameters: dict[str, Any], names: tuple[str, ...], target: int,
     """Return a digest of what a fit was asked to do, except for the data, which every training's digest covers."""
     described = [_describe(parameters), names, target, seed, package_versions(), jax.devices()[0].device_kind]
     return hashlib.sha256(repr(described).encode()).hexdigest()
-
-
-def _try_read(path: str | os.PathLike, fingerprint: str, seed: int) -> tuple[Arrays, int] | ValueError:
-    """Read the file, or return the error, which has to reach all processes."""
-    try:
-        return _read(path, fingerprint, seed)
-    except ValueError as error:
-        return error
-    except OSError as error:
-        return ValueError(f"checkpoint must be a writable file; {path}: {error.strerror}.")
 
 
 def _read(path: str | os.PathLike, fingerprint: str, seed: int) -> tuple[Arrays, int]:

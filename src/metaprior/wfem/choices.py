@@ -11,74 +11,57 @@ from jaxtyping import Array
 
 from metaprior.checks import Argument, Message
 from metaprior.wfem.encoders import ConvEncoder, MLPEncoder
-from metaprior.wfem.inducing import InducingKernel, InducingMean
+from metaprior.wfem.hyper_laplace import Laplace
+from metaprior.wfem.inference import MAP, SVGD, Method
 from metaprior.wfem.kernels import LinearKernel, LinearRBFKernel, MLPKernel, RBFKernel
 from metaprior.wfem.means import ConstantMean, LinearMean, MLPMean, ZeroMean
 from metaprior.wfem.parameters import groups, split
 
-MEANS = {"mlp": MLPMean, "inducing": InducingMean, "linear": LinearMean, "constant": ConstantMean, "zero": ZeroMean}
+MEANS = {"mlp": MLPMean, "linear": LinearMean, "constant": ConstantMean, "zero": ZeroMean}
 ENCODERS = {"mlp": MLPEncoder, "conv": ConvEncoder}
-KERNELS = {
-    "mlp": MLPKernel,
-    "inducing": InducingKernel,
-    "linear": LinearKernel,
-    "linear+rbf": LinearRBFKernel,
-    "rbf": RBFKernel,
-}
-AUTO = "auto"
+KERNELS = {"mlp": MLPKernel, "linear": LinearKernel, "linear+rbf": LinearRBFKernel, "rbf": RBFKernel}
+METHODS = {"map": MAP, "svgd": SVGD, "laplace": Laplace}
 FUNCTION = "or a function of one input point"
 KERNEL_MODULE = (
     "a tinygp kernel (for a function of two points: tinygp.kernels.Custom), "
     "or an equinox module called as kernel(X1, X2) and kernel(X)"
 )
-MAX_INDUCING_DIM = 3  # input dimensions up to which 'auto' tries the inducing prior
 
 
 def resolve_encoder(encoder: Any) -> Any:
     """Return None, a description or a module."""
-    return None if encoder is None else _resolve("encoder", encoder, "None", ENCODERS, callable(encoder), FUNCTION)
+    return None if encoder is None else _resolve("encoder", encoder, ENCODERS, callable(encoder), FUNCTION)
 
 
 def resolve_mean(mean: Any) -> Any:
-    """Return AUTO, a description or a module."""
-    return AUTO if _is_auto(mean) else _resolve("mean", mean, AUTO, MEANS, callable(mean), FUNCTION)
+    """Return a description or a module."""
+    return _resolve("mean", mean, MEANS, callable(mean), FUNCTION)
 
 
 def resolve_kernel(kernel: Any) -> Any:
-    """Return AUTO, a description or a module."""
-    if _is_auto(kernel):
-        return AUTO
+    """Return a description or a module."""
     if isinstance(kernel, tinygp.kernels.Kernel):
         return _learn_positive(kernel)
     is_module = isinstance(kernel, eqx.Module) and callable(kernel)
-    return _resolve("kernel", kernel, AUTO, KERNELS, is_module, KERNEL_MODULE)
+    return _resolve("kernel", kernel, KERNELS, is_module, KERNEL_MODULE)
 
 
-def families(kernel: Any, input_dim: int, encoder: Any, labels: bool) -> dict[str, Any]:
-    """Return the kernels to choose from by name, the default first: the given one, or those of docs/priors.md."""
-    if not _is_auto(kernel):
-        name = next((name for name, known in KERNELS.items() if isinstance(kernel, known)), type(kernel).__name__)
-        return {name: kernel}
-    if labels:
-        return {"linear+rbf": LinearRBFKernel()}
-    if input_dim <= MAX_INDUCING_DIM and encoder is None:
-        return {"inducing": InducingKernel(), "mlp": MLPKernel()}
-    return {"linear+rbf": LinearRBFKernel(), "mlp": MLPKernel()}
+def resolve_inference(inference: Any) -> Method:
+    """Return an inference method, given its name or the method itself."""
+    if isinstance(inference, str) and inference in METHODS:
+        return METHODS[inference]()
+    has_all = all(hasattr(inference, name) for name in ("direction", "interacts", "n_particles", "start"))
+    if not isinstance(inference, type) and has_all:
+        return inference
+    expected = f"one of {', '.join(METHODS)}, MAP(...), SVGD(...), Laplace(...), or a method of your own with a "
+    expected += "direction, n_particles, start and interacts, such as a subclass of MAP"
+    found = f"the class {inference.__name__}, not an instance" if isinstance(inference, type) else repr(inference)
+    raise ValueError(Message(Argument("inference"), f" must be {expected}; got {found}."))
 
 
-def choose_mean(mean: Any, kernel: Any) -> Any:
-    """Return the given mean, or for AUTO the kernel's default mean, a network if it has none."""
-    return getattr(kernel, "default_mean", MLPMean()) if _is_auto(mean) else mean
-
-
-def check_encoded(mean: Any, kernel: Any, encoder: Any) -> None:
-    """Raise if the inducing prior is combined with an encoder."""
-    for argument, value, inducing in (("kernel", kernel, InducingKernel), ("mean", mean, InducingMean)):
-        if encoder is not None and isinstance(value, inducing):
-            why = " cannot be combined with an encoder, whose training moves the inputs that its points cover. Use "
-            kernels = Argument("kernel", "linear+rbf"), " or ", Argument("kernel", "linear")
-            means = ", and ", Argument("mean", "linear"), " or 'mlp'."
-            raise ValueError(Message(Argument(argument, "inducing"), why, *kernels, *means))
+def name_of(kernel: Any) -> str:
+    """Return the name of a kernel, or of its class if it is a custom one."""
+    return next((name for name, known in KERNELS.items() if isinstance(kernel, known)), type(kernel).__name__)
 
 
 class PositiveKernel(tinygp.kernels.Kernel):
@@ -115,7 +98,7 @@ def _learn_positive(kernel: tinygp.kernels.Kernel) -> PositiveKernel:
     return PositiveKernel(logs, positive, rest)
 
 
-def _resolve(argument: str, value: Any, default: str, registry: dict[str, Any], is_custom: bool, custom: str) -> Any:
+def _resolve(argument: str, value: Any, registry: dict[str, Any], is_custom: bool, custom: str) -> Any:
     """Return a new description by its name, a given description, or a custom function or module."""
     if isinstance(value, str) and value in registry:
         return registry[value]()
@@ -123,7 +106,7 @@ def _resolve(argument: str, value: Any, default: str, registry: dict[str, Any], 
         return value
     if not isinstance(value, type) and is_custom:
         return _as_arrays(value)
-    names, example = ", ".join([default, *registry]), registry["mlp"].__name__
+    names, example = ", ".join(registry), registry["mlp"].__name__
     kind = f"the class {value.__name__}, not an instance" if isinstance(value, type) else type(value).__name__
     found = repr(value) if isinstance(value, str) else kind
     expected = f"one of {names}, a description such as {example}(...), {custom}"
@@ -137,7 +120,3 @@ def _as_arrays(module: Any) -> Any:
         return isinstance(leaf, float | np.floating) or (isinstance(leaf, np.ndarray) and leaf.dtype.kind == "f")
 
     return jax.tree.map(lambda leaf: jnp.asarray(leaf) if is_float(leaf) else leaf, module)
-
-
-def _is_auto(value: Any) -> bool:
-    return isinstance(value, str) and value == AUTO

@@ -18,7 +18,8 @@ from metaprior.tasks.context_rules import ContextRule
 from metaprior.tasks.scaling import Scaling
 from metaprior.tasks.types import Task, TestTask
 from metaprior.wfem.adaptation import pad_queries
-from metaprior.wfem.inference import MAP, Laplace, Method
+from metaprior.wfem.hyper_laplace import Laplace
+from metaprior.wfem.inference import MAP, Method
 from metaprior.wfem.loop import Validation, query_log_densities
 from metaprior.wfem.many_runs import (
     TrainingOptions,
@@ -132,8 +133,7 @@ def held_out_runs(validation: CrossValidation, candidate: Candidate) -> list[Hel
     """
     environments, folds = validation.environments, validation.folds
     settings = candidate.settings
-    n_particles = min(settings.n_particles, MAX_PARTICLES)
-    settings = replace(settings, method=search_method(settings.method), n_particles=n_particles)
+    settings = replace(settings, method=search_method(settings.method))
     n_rows = max(sum(len(folds.splits[i]) for i in members.tolist()) for members in folds.members)
     runs = []
     for members in folds.members:
@@ -150,8 +150,8 @@ def held_out_runs(validation: CrossValidation, candidate: Candidate) -> list[Hel
 
 
 def search_method(method: Method) -> Method:
-    """Return the method that the search trains by: independent MAP particles in place of SVGD's."""
-    return method if isinstance(method, Laplace) else MAP(method.start)
+    """Return the method that the search trains by: a few independent MAP particles in place of interacting ones."""
+    return method if isinstance(method, Laplace) else MAP(min(method.n_particles, MAX_PARTICLES), method.start)
 
 
 def gather_by_task(log_densities: np.ndarray, runs: Sequence[HeldOutRun], folds: Folds) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Inference for one task, chosen by the likelihood.
 
-Exact for Gaussian noise, Laplace's approximation for labels.
+Exact for Gaussian noise, Laplace's approximation for labels and other likelihoods.
 """
 
 import jax
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from metaprior.wfem import exact, laplace
-from metaprior.wfem.likelihoods import Gaussian
+from metaprior.wfem.likelihoods import GaussianNoise
 from metaprior.wfem.prior import GPPrior, Points
 
 
@@ -16,14 +16,14 @@ def log_evidence(
     prior: GPPrior, points: Points, y: Float[Array, " n"], mask: Bool[Array, " n"]
 ) -> tuple[Float[Array, ""], Bool[Array, ""]]:
     """Return ln p_theta(Y | X), or its approximation, of the samples where `mask` is True; and whether it converged."""
-    if isinstance(prior.likelihood, Gaussian):
+    if isinstance(prior.likelihood, GaussianNoise):
         return exact.log_evidence(prior, points, y, mask), jnp.asarray(True)
     return laplace.log_evidence(prior, points, y, mask)
 
 
 def condition(prior: GPPrior, points: Points, y: Float[Array, " n"], mask: Bool[Array, " n"]) -> exact.Posterior:
     """Return the posterior given one task."""
-    if isinstance(prior.likelihood, Gaussian):
+    if isinstance(prior.likelihood, GaussianNoise):
         return exact.condition(prior, points, y, mask)
     return laplace.condition(prior, points, y, mask)
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from metaprior.wfem.likelihoods import Gaussian
+from metaprior.wfem.likelihoods import GaussianNoise
 from metaprior.wfem.linalg import cholesky, log_normal, noise_floor, noisy_covariance, product, solve_lower, solve_upper
 from metaprior.wfem.prior import GPPrior, Points
 
@@ -67,18 +67,18 @@ def moments(
     """
     x = prior.encode(x)
     mean = jnp.where(mask, jax.vmap(prior.mean)(x), 0.0)
-    return mean, noisy_covariance(prior.kernel(x, x), _noise_variance(prior), mask, prior.magnitude)
+    return mean, noisy_covariance(prior.kernel(x, x), _noise_variance(prior), mask)
 
 
 def _centered(
     prior: GPPrior, points: Points, y: Float[Array, " n"], mask: Bool[Array, " n"]
 ) -> tuple[Float[Array, "n n"], Float[Array, " n"]]:
     """Return K + sigma^2 I and Y - mu(X)."""
-    covariance = noisy_covariance(prior.covariance(points, points), _noise_variance(prior), mask, prior.magnitude)
+    covariance = noisy_covariance(prior.covariance(points, points), _noise_variance(prior), mask)
     return covariance, jnp.where(mask, y - points.mean, 0.0)
 
 
 def _noise_variance(prior: GPPrior) -> Float[Array, ""]:
-    if not isinstance(prior.likelihood, Gaussian):
+    if not isinstance(prior.likelihood, GaussianNoise):
         raise TypeError(f"Exact inference needs a Gaussian prior.likelihood; got {type(prior.likelihood).__name__}.")
     return prior.likelihood.variance

@@ -1,5 +1,6 @@
-"""The tensors of priors that were trained by gradients, to and from saved files."""
+"""What files hold of priors that were trained by gradients."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -8,16 +9,41 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from metaprior.estimators.prior_header import TRAINED
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.schema import MAX_NUMBER, Mismatch, check_weights, describe
 from metaprior.tasks.scaling_arrays import read_scaling
-from metaprior.wfem.fit import adjust_label_mean, resolve_families, resolve_parameters
+from metaprior.wfem.choices import ENCODERS, KERNELS, MEANS, METHODS, name_of
+from metaprior.wfem.fit import make_settings
 from metaprior.wfem.forked import check_not_forked
-from metaprior.wfem.inference import MAP, Laplace, resolve_inference
-from metaprior.wfem.runs import Settings, draw_prior, scaling_template
+from metaprior.wfem.hyperprior import HyperPrior
+from metaprior.wfem.inference import MAP
+from metaprior.wfem.likelihoods import Gaussian
+from metaprior.wfem.runs import draw_prior, scaling_template
 from metaprior.wfem.trained import Model
+from metaprior.wfem.training import Training
 
-WHITENING, WHITENING_ERROR = "whitening.value", 0.1  # far above rounding
+# Attributes and arrays of the estimator, beyond what all have, and the classes that describe parts of a prior.
+ATTRIBUTES, ARRAYS = tuple(TRAINED), ("loss_trace_", "validation_trace_")
+PARTS = *MEANS.values(), *KERNELS.values(), *ENCODERS.values(), *METHODS.values(), Gaussian, HyperPrior, Training
+DESCRIPTIONS = {kind.__name__: kind for kind in PARTS}
+MAX_PARTICLES = 100_000
+
+
+def check_arrays(header: dict[str, Any], tensors: Mapping[str, np.ndarray]) -> None:
+    """Raise Mismatch unless what describes the training is there, and of the right kind."""
+    for name in ATTRIBUTES:
+        if name not in header["fitted"]:
+            raise Mismatch(f"fitted lacks {name}")
+    if not 0 < header["training"].get("particles", 0) <= MAX_PARTICLES:
+        raise Mismatch(f"training.particles must be a number of particles, at most {MAX_PARTICLES:,}")
+    classes = header["fitted"].get("classes_")
+    if classes is not None and len(classes) != 2:
+        raise Mismatch("fitted.classes_ must be two classes")
+    for name in ARRAYS:
+        trace = tensors.get(name)
+        if trace is None or trace.ndim != 1 or trace.dtype.kind != "f":
+            raise Mismatch(f"{name} must be a list of floats; the file has {describe(trace)}")
 
 
 def model_parts(model: Ensemble) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -35,33 +61,14 @@ def read_model(meta: Any, header: dict[str, Any], tensors: dict[str, np.ndarray]
     for i in range(n_members):  # before anything of this size is made
         read_scaling(tensors, f"model.members[{i}].scaling.", input_dim, header["training"]["scaling"], kinds)
     width = input_dim if kinds is None else sum(kinds.widths)
-    if meta.likelihood not in ("gaussian", "bernoulli"):
-        raise Mismatch(f"a prior trained by gradients cannot have likelihood {meta.likelihood!r}")
-    settings = replace(_settings(meta, fitted["family_"], width), kinds=kinds)
-    settings = replace(settings, noise_std=None if settings.noise_std is None else 1.0)  # for its shape
+    settings = replace(make_settings(meta), method=MAP(header["training"]["particles"]), kinds=kinds)
+    if header["fitted"]["family_"] != name_of(settings.kernel):
+        raise Mismatch(f"it names a kernel {header['fitted']['family_']!r} that its parameters do not have")
     with jax.enable_x64(fitted["dtype_"] == "float64"):
         dtype = jnp.zeros(()).dtype
         particles, rest, _ = eqx.filter_eval_shape(draw_prior, jax.random.key(0), width, settings, 1.0, dtype)
         member = Model(particles, rest, scaling_template(input_dim, settings))
-        model = _fill(Ensemble((member,) * n_members, np.zeros(n_members)), tensors)
-    for name in tensors:
-        if name.endswith(WHITENING):
-            _check_basis(tensors, name.removesuffix(WHITENING))
-    return model
-
-
-def _settings(meta: Any, family: str, input_dim: int) -> Settings:
-    """Return the settings of the kernel that a file names."""
-    settings = resolve_parameters(meta)
-    if meta.likelihood == "bernoulli":
-        settings = adjust_label_mean(settings, meta.classes_)
-    known = resolve_families(meta, settings, input_dim, resolve_inference(meta.inference))
-    if family not in known:
-        raise Mismatch(f"it names a kernel {family!r} that its parameters do not allow")
-    settings = known[family]
-    if isinstance(settings.method, Laplace):  # its draws are saved
-        return replace(settings, method=MAP(), n_particles=settings.method.n_draws)
-    return settings
+        return _fill(Ensemble((member,) * n_members, np.zeros(n_members)), tensors)
 
 
 def _fill(template: Ensemble, tensors: dict[str, np.ndarray]) -> Ensemble:
@@ -79,19 +86,6 @@ def _fill(template: Ensemble, tensors: dict[str, np.ndarray]) -> Ensemble:
         return tensor
 
     return jax.tree_util.tree_map_with_path(place, template)
-
-
-def _check_basis(tensors: dict[str, np.ndarray], name: str) -> None:
-    """Raise unless the functions of an inducing basis have at most unit variance, as W k(Z, Z) W' shows.
-
-    Otherwise what the kernel leaves beside them would have a negative variance.
-    """
-    points, whitening, log_length_scale = (
-        np.asarray(tensors[f"{name}{part}.value"], np.float64) for part in ("points", "whitening", "log_length_scale")
-    )
-    distances = np.sum((points[:, None] - points[None]) ** 2, axis=2) * np.exp(-2.0 * log_length_scale)
-    if np.linalg.eigvalsh(whitening @ np.exp(-0.5 * distances) @ whitening.T).max() > 1.0 + WHITENING_ERROR:
-        raise Mismatch(f"{name}whitening does not fit its points")
 
 
 def _largest(name: str, dtype: np.dtype) -> float:

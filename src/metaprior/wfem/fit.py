@@ -1,35 +1,91 @@
-"""Fitting a prior by gradients: parameters resolved into a plan, the plan run, and its result recorded."""
+"""A fit in three steps: resolve what was asked for, search by cross-validation, and train the members chosen."""
 
 import math
 import os
+import time
+import warnings
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 
-from metaprior.checks import Argument, Message, check_noise, draw_seed
-from metaprior.estimators.arguments import NamedEnvironments, auto_settings, warn_if_few_target_tasks
+from metaprior.checks import Argument, Message, draw_seed, warn_caller
+from metaprior.estimators.arguments import NamedEnvironments, warn_if_no_target_tasks
 from metaprior.estimators.fitted_prior import FittedPrior
+from metaprior.prediction.ensemble import Ensemble
+from metaprior.progress import phases
+from metaprior.search.candidates import Candidate, Choice
+from metaprior.search.folds import DEFAULT_RULE
 from metaprior.search.report import make_report
 from metaprior.search.weights import Weights, resolve_weights, single_source_weights
-from metaprior.tasks.context_rules import as_context_rule
+from metaprior.tasks.context_rules import ContextRule, as_context_rule
+from metaprior.tasks.padding import padded_size
+from metaprior.tasks.scaling import Scaling
 from metaprior.tasks.types import TestTask
-from metaprior.wfem.checkpoint import fingerprint
-from metaprior.wfem.choices import families, resolve_encoder, resolve_kernel, resolve_mean
-from metaprior.wfem.devices import broadcast_from_first, check_n_devices, check_same_tasks
+from metaprior.wfem.adaptation import pad_queries
+from metaprior.wfem.checkpoint import fingerprint, open_checkpoint
+from metaprior.wfem.choices import name_of, resolve_encoder, resolve_inference, resolve_kernel, resolve_mean
+from metaprior.wfem.devices import check_n_devices
 from metaprior.wfem.forked import check_not_forked
-from metaprior.wfem.hyperprior_arguments import check_prior_mean, check_prior_std
-from metaprior.wfem.inducing import InducingMean
-from metaprior.wfem.inference import Laplace, Method, resolve_inference
+from metaprior.wfem.hyperprior import HyperPrior
+from metaprior.wfem.likelihoods import Bernoulli
+from metaprior.wfem.loop import Result, Validation
 from metaprior.wfem.many_runs import TrainingOptions
 from metaprior.wfem.means import ConstantMean, LinearMean, ZeroMean
-from metaprior.wfem.plan import FitPlan, FittedMembers, run_fit
-from metaprior.wfem.runs import Settings, resolve_settings
-from metaprior.wfem.task_sources import StreamedTasks, TaskSource, make_source
+from metaprior.wfem.objective import Gibbs
+from metaprior.wfem.runs import Settings, check_method
+from metaprior.wfem.selection import STEPS_DIVISOR, AutoSettings, SearchOptions, choose, n_phases, untested
+from metaprior.wfem.steps import CHUNK
+from metaprior.wfem.task_sources import Environments, TaskSource, make_source
+from metaprior.wfem.trained import Model
+from metaprior.wfem.training import WITHIN_CLASS
 
 DEFAULT_STEPS, LABEL_STEPS = 2000, 1000
+COMPILING = 10.0  # seconds that the first comparison takes to compile, about, on two cores
+UNCONVERGED_SHARE = 1e-6  # of the weights, which sum to one up to rounding
+
+
+@dataclass(frozen=True)
+class FitPlan:
+    """Everything that a fit was asked to do, resolved and checked."""
+
+    source: TaskSource
+    target: int
+    options: list[Weights]  # environment weights to choose from
+    settings: Settings
+    auto: AutoSettings
+    training: TrainingOptions
+    search_time: float | None
+    dtype: str
+    seed: int
+    tests: Sequence[TestTask] | None = None
+    patience: int | None = None
+    rule: ContextRule = DEFAULT_RULE  # by which held-out tasks are split in the search
+
+    @property
+    def searched(self) -> bool:
+        """Whether anything is chosen by cross-validation."""
+        return len(self.options) > 1 or self.auto.temperature or self.auto.prior_std
+
+
+class FittedMembers(NamedTuple):
+    """The ensemble, and the training result and temperature of every member."""
+
+    ensemble: Ensemble
+    results: list[Result]
+    temperatures: np.ndarray
+
+
+class Fitted(NamedTuple):
+    """The result of a fit."""
+
+    choice: Choice
+    counts: list[int]  # tasks of each environment that settings were chosen by
+    members: FittedMembers
 
 
 def fit_prior(
@@ -39,111 +95,198 @@ def fit_prior(
     patience: int | None,
     checkpoint: str | os.PathLike | None,
 ) -> FittedPrior:
-    """Fit a prior to checked tasks, given an estimator whose parameters `check_parameters` has checked."""
+    """Fit a prior to checked tasks, given an estimator whose parameters are checked."""
     check_not_forked()
     plan = make_plan(meta, environments, tests, patience)
-    warn_if_few_target_tasks(environments, plan.auto, plan.training.n_steps)
+    _warn_if_few_target_tasks(meta, environments, plan)
     asked = "" if checkpoint is None else _fingerprint(meta, environments, plan.seed)
-    family, choice, counts, members = run_fit(plan, checkpoint, asked)
+    choice, counts, members = _run(plan, checkpoint, asked)
     n_target = counts[environments.target]
     report = make_report(choice, environments.names, environments.target, n_target, sum(counts) - n_target)
     model, results, temperatures = members
     heaviest = int(np.argmax(model.weights))
     result, y_std = results[heaviest], model.members[heaviest].scaling.y_std
-    streamed = isinstance(plan.source, StreamedTasks) and resolve_inference(meta.inference) is None
-    return FittedPrior(
-        model,
-        report,
-        family,
-        plan.dtype,
-        float(model.weights @ temperatures),
-        result.loss,
-        result.validation + math.log(y_std),  # a density in the units of y
-        int(result.best_step),
-        _describe_training(members, heaviest),
-        {"inference": "map"} if streamed else {},
-    )
+    attributes = {
+        "dtype_": plan.dtype,
+        "temperature_": float(model.weights @ temperatures),
+        "loss_trace_": result.loss,
+        "validation_trace_": result.validation + math.log(y_std),  # a density in the units of y
+        "best_step_": int(result.best_step),
+    }
+    training = _describe_training(members, heaviest)
+    return FittedPrior(model, report, name_of(plan.settings.kernel), training, attributes)
 
 
-def resolve_parameters(meta: Any) -> Settings:
-    """Resolve the parameters that describe the prior and its inference."""
-    if isinstance(resolve_inference(meta.inference), Laplace) and meta.likelihood == "bernoulli":
-        laplace, default = Argument("inference", "laplace"), Argument("inference", "map")
-        raise ValueError(Message(laplace, " is for regression; for labels use ", default, " or 'svgd'."))
-    if meta.n_devices is not None:
-        check_n_devices(meta.n_devices)
-    auto = auto_settings(meta)
+def make_settings(meta: Any) -> Settings:
+    """Resolve the parameters that describe the prior and its inference; for labels given their classes."""
+    labels = meta._kind == "bernoulli"
+    standardize = meta.training.standardize
+    if standardize is None:
+        standardize = WITHIN_CLASS if labels else True
+    mean = resolve_mean(meta.mean)
+    if labels and meta.classes_ is None and isinstance(mean, ConstantMean | LinearMean):
+        mean = ZeroMean()  # the order of labels that tasks have of their own is arbitrary
     return Settings(
-        mean=resolve_mean(meta.mean),
+        mean=mean,
         kernel=resolve_kernel(meta.kernel),
         encoder=resolve_encoder(meta.encoder),
-        likelihood=meta.likelihood,
-        noise_std=1.0 if meta.likelihood == "bernoulli" else check_noise(meta.noise_std),
-        temperature="bayes" if auto.temperature else meta.temperature,
-        prior_mean=check_prior_mean(meta.prior_mean),
-        prior_std=check_prior_std(1.0 if auto.prior_std else meta.prior_std),
-        standardize=meta.standardize,
+        likelihood=Bernoulli() if labels else meta._resolved_likelihood,
+        temperature="bayes" if _is_auto(meta.temperature) else meta.temperature,
+        hyperprior=meta.hyperprior,
+        method=resolve_inference(meta.inference),
+        standardize=standardize,
     )
-
-
-def adjust_label_mean(settings: Settings, classes: np.ndarray | None) -> Settings:
-    """Resolve an automatic mean of labels; if tasks have labels of their own, whose order is arbitrary, use none."""
-    automatic = isinstance(settings.mean, str)
-    if classes is None and (automatic or isinstance(settings.mean, ConstantMean | LinearMean | InducingMean)):
-        return replace(settings, mean=ZeroMean())
-    return replace(settings, mean=ConstantMean()) if automatic else settings
-
-
-def resolve_families(meta: Any, settings: Settings, input_dim: int, method: Method | None) -> dict[str, Settings]:
-    """Return the settings for every kernel to choose from, by name."""
-    kernels = families(settings.kernel, input_dim, settings.encoder, meta.likelihood == "bernoulli")
-    if isinstance(method, Laplace):  # networks have too many parameters for it
-        kernels = dict(list(kernels.items())[:1])
-    return {
-        name: resolve_settings(replace(settings, kernel=kernel), input_dim, method, meta.n_particles)
-        for name, kernel in kernels.items()
-    }
 
 
 def make_plan(
-    meta: Any, environments: NamedEnvironments, tests: Sequence[TestTask] | None, patience: int | None
+    meta: Any,
+    environments: NamedEnvironments,
+    tests: Sequence[TestTask] | None = None,
+    patience: int | None = None,
 ) -> FitPlan:
     """Resolve everything that a fit of the estimator depends on."""
-    settings = replace(resolve_parameters(meta), kinds=environments.kinds)
-    if meta.likelihood == "bernoulli":
-        settings = adjust_label_mean(settings, meta.classes_)
+    settings, asked = replace(make_settings(meta), kinds=environments.kinds), meta.training
+    if asked.n_devices is not None:
+        check_n_devices(asked.n_devices)
     target = environments.target
-    source = make_source(environments.tasks, meta.batch_size, meta.likelihood == "bernoulli")
+    source = make_source(environments.tasks, asked.batch_size, settings.labels)
     options = resolve_weights(meta.alpha, environments.names, source.counts(meta.alpha), target)
-    method = source.method(resolve_inference(meta.inference))
-    default_steps = LABEL_STEPS if meta.likelihood == "bernoulli" else DEFAULT_STEPS
-    n_steps = default_steps if meta.n_steps is None else int(meta.n_steps)
-    known = resolve_families(meta, settings, environments.width, method)
-    check_same_tasks(environments.tasks, meta.search_time)
+    source.check_method(settings.method)
+    check_method(settings, environments.width)
+    default_steps = LABEL_STEPS if settings.labels else DEFAULT_STEPS
     training = TrainingOptions(
-        n_steps, meta.learning_rate, meta.optimizer, meta.schedule, source.batch_size, meta.n_devices, meta.progress
+        default_steps if asked.n_steps is None else int(asked.n_steps),
+        asked.learning_rate,
+        asked.optimizer,
+        asked.schedule,
+        source.batch_size,
+        asked.n_devices,
+        asked.progress,
     )
-    seed = broadcast_from_first(draw_seed(meta.random_state))
     dtype = _resolve_dtype(meta, source, options, target, settings)
-    auto = auto_settings(meta)
-    rule = as_context_rule(meta.context)
-    return FitPlan(source, target, options, known, auto, training, meta.search_time, dtype, seed, tests, patience, rule)
+    seed, rule = draw_seed(meta.random_state), as_context_rule(meta.context)
+    auto, limit = auto_settings(meta), asked.search_time
+    return FitPlan(source, target, options, settings, auto, training, limit, dtype, seed, tests, patience, rule)
+
+
+def auto_settings(meta: Any) -> AutoSettings:
+    """Return which parameters of an estimator are to be chosen by cross-validation."""
+    prior_std = isinstance(meta.hyperprior, HyperPrior) and meta.hyperprior.is_auto
+    return AutoSettings(_is_auto(meta.alpha), _is_auto(meta.temperature), prior_std)
+
+
+def gibbs_of(plan: FitPlan) -> Gibbs:
+    """Return the Gibbs hyper-posterior of the tasks, in the precision of JAX's x64 switch."""
+    if plan.searched:
+        asked = " must be numbers or rules: the density of theta depends on what 'auto' would choose."
+        raise ValueError(Message(Argument("alpha"), f", temperature and the hyper-prior{asked}"))
+    member, sample = Candidate(plan.options[0], plan.settings), plan.source.sample(plan.seed)
+    scaling = plan.source.scaling(member.weights, plan.settings, sample)
+    run = plan.source.make_run(sample, member, scaling, plan.seed)
+    return Gibbs(run.problem, run.particles)
+
+
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == "auto"
+
+
+def _warn_if_few_target_tasks(meta: Any, environments: NamedEnvironments, plan: FitPlan) -> None:
+    """Warn if there are too few target tasks for cross-validation."""
+    warn_if_no_target_tasks(environments, meta.alpha)
+    n_target, name = environments.counts[environments.target], environments.names[environments.target]
+    if (plan.auto.temperature or plan.auto.prior_std) and n_target < 2 and plan.training.n_steps > 0:
+        both = Argument("temperature", "auto"), " and a hyper-prior with ", Argument("std", "auto")
+        few = f"of the {name} environment, one of them to hold out; there are {n_target}. Using 'bayes' and 1.0."
+        warn_caller(Message(*both, " need at least two tasks ", few))
 
 
 def _resolve_dtype(meta: Any, source: TaskSource, options: Sequence[Weights], target: int, settings: Settings) -> str:
     """Return the training precision; 'auto' is that of the most demanding option."""
-    if meta.dtype != "auto":
-        return meta.dtype
+    if meta.training.dtype != "auto":
+        return meta.training.dtype
     single = single_source_weights(source.counts(meta.alpha), target) if len(options) > 1 else []
     return source.dtype((*options, *(weights for _, _, weights in single)), settings)
 
 
 def _fingerprint(meta: Any, environments: NamedEnvironments, seed: int) -> str:
     """Identify what was asked for. Without a `random_state`, a resumed fit keeps the seed it had."""
-    parameters = {k: v for k, v in meta.get_params(deep=False).items() if k not in ("progress", "random_state")}
+    parameters = {k: v for k, v in meta.get_params(deep=False).items() if k != "random_state"}
+    parameters["training"] = replace(meta.training, progress=None)
     seed_asked = None if meta.random_state is None else seed
     named = (*environments.names, *map(str, environments.counts))  # other tables most often have other counts
     return fingerprint(parameters, named, environments.target, seed_asked)
+
+
+def _run(plan: FitPlan, checkpoint: str | os.PathLike | None, asked: str) -> Fitted:
+    """Search, then train. With a checkpoint, resume what an interrupted fit has left there."""
+    with jax.enable_x64(plan.dtype == "float64"), open_checkpoint(checkpoint, asked, plan.seed) as (saved, seed):
+        training = plan.training._replace(checkpoint=saved)
+        sample = plan.source.sample(seed)  # a checkpoint may have another seed
+        counts = [len(tasks) for tasks in sample]
+        searched = n_phases(counts, plan.target, plan.options, plan.auto, training.n_steps)
+        with phases(searched + 1):
+            choice = _search(plan, sample, training, seed)
+            members = train_members(plan.source, sample, choice, seed, training, plan.tests, plan.patience)
+    return Fitted(choice, counts, members)
+
+
+def _search(plan: FitPlan, sample: Environments, training: TrainingOptions, seed: int) -> Choice:
+    """Choose settings in the time there is: compiling cannot be interrupted."""
+    limit = plan.search_time
+    if limit is not None and plan.searched and limit < COMPILING:
+        short = f" of {limit:g} s is too short to compare settings, which takes {COMPILING:g} s to compile. They "
+        advice = "are averaged untested: give more time, or ", Argument("alpha"), "."
+        warn_caller(Message(Argument("search_time"), short, *advice))
+        counts = [len(tasks) for tasks in sample]
+        return untested(counts, plan.target, plan.options, plan.settings, plan.auto)
+    deadline = None if limit is None else time.monotonic() + limit
+    shorter = training._replace(n_steps=math.ceil(training.n_steps / STEPS_DIVISOR))
+    search = SearchOptions(shorter, seed, deadline, plan.rule)
+    return choose(sample, plan.target, plan.options, plan.settings, plan.auto, search)
+
+
+def train_members(
+    source: TaskSource,
+    sample: Environments,
+    choice: Choice,
+    seed: int,
+    options: TrainingOptions,
+    tests: Sequence[TestTask] | None = None,
+    patience: int | None = None,
+) -> FittedMembers:
+    """Train all members of a choice, each with the scaling of its weights, from equal initial particles."""
+    members, averaging = zip(*choice.members, strict=True)
+    scalings = [source.scaling(member.weights, member.settings, sample) for member in members]
+    pairs = zip(members, scalings, strict=True)
+    runs = [source.make_run(sample, member, scaling, seed) for member, scaling in pairs]
+    validation = None if tests is None else [pad_validation(tests, scaling) for scaling in scalings]
+    results = source.train(members, runs, scalings, options, validation, patience, seed)
+    _warn_unconverged(results)
+    models = [
+        Model(result.particles, run.problem.rest, scaling)
+        for result, run, scaling in zip(results, runs, scalings, strict=True)
+    ]
+    temperatures = np.array([float(run.problem.temperature) for run in runs])
+    return FittedMembers(Ensemble(tuple(models), np.array(averaging)), results, temperatures)
+
+
+def _warn_unconverged(results: Sequence[Result]) -> None:
+    """Warn if approximate posteriors did not converge in the last steps up to the one that is kept."""
+    last = [result.unconverged[: int(result.best_step)][-CHUNK:] for result in results]
+    share = max((float(steps.max()) for steps in last if len(steps)), default=0.0)
+    if share > UNCONVERGED_SHARE:
+        met = f"The approximate posterior did not converge for tasks with up to {share:.0%} of the weight, "
+        try_first = "in the last steps: their evidence is inexact. Try ", Argument("dtype", "float64"), "; a smaller "
+        then = Argument("std"), " of the hyper-prior or output_scale of the kernel; X without extreme values."
+        message = Message(met, *try_first, *then)
+        warnings.warn(message, ConvergenceWarning, stacklevel=2)
+
+
+def pad_validation(tasks: Sequence[TestTask], scaling: Scaling) -> Validation:
+    """Scale and pad validation tasks."""
+    n_context, n_query = (max(len(getattr(task, part)) for task in tasks) for part in ("y_context", "y_query"))
+    sizes = (padded_size(n_context), padded_size(n_query))
+    return Validation(*pad_queries(tasks, scaling, *sizes, jnp.zeros(()).dtype))
 
 
 def _describe_training(members: FittedMembers, heaviest: int) -> dict[str, Any]:

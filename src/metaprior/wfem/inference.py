@@ -1,4 +1,4 @@
-"""Approximations of the Gibbs hyper-posterior by particles: MAP, Stein variational gradient descent, Laplace.
+"""Approximations of the Gibbs hyper-posterior by particles: MAP, and Stein variational gradient descent.
 
 A method gives the ascent direction of a set of particles from the score of the Gibbs density at each. Optimizer,
 mini-batches and loop are shared. A single SVGD particle follows its score, which is MAP.
@@ -7,7 +7,7 @@ mini-batches and loop are shared. A single SVGD particle follows its score, whic
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -15,30 +15,49 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from metaprior.checks import Argument, Message, check_choice, check_integer, check_positive
-from metaprior.wfem.hyperprior import HyperPrior
+from metaprior.checks import check_choice, check_integer, check_positive
+from metaprior.wfem.hyperprior import Density
 
 Start = Literal["initializer", "hyperprior"]
 STARTS = ("initializer", "hyperprior")
 SCATTER = 0.1  # hyper-prior standard deviations between particles that would start at the same point
 
 
+class Method(Protocol):
+    """How particles approximate the Gibbs hyper-posterior q(theta).
+
+    A method of your own is a frozen dataclass like these. It may also have `finish(particles, gibbs, key)`, which
+    returns the particles that are kept when training has ended: draws around them, say, or a Markov chain from there.
+    Its `gibbs` has `log_density(theta)`, and `theta` is one particle.
+    """
+
+    n_particles: int  # that are trained
+    start: Start
+    interacts: ClassVar[bool]  # whether the direction of a particle depends on the others
+
+    def direction(self, particles: PyTree, scores: PyTree) -> PyTree:
+        """Return where particles move, given grad log q at each; leaves are (particles, ...)."""
+        ...
+
+
 @dataclass(frozen=True)
 class MAP:
     """Maximum a posteriori, `argmax log q(theta)` of the Gibbs hyper-posterior q.
 
-    Several particles are independent solutions: an ensemble.
-
     Parameters
     ----------
+    n_particles : int
+        Number of particles. Several are independent solutions: an ensemble.
     start : {'initializer', 'hyperprior'}
         Draw the initial particles from the initializers of mean and kernel, or from the hyper-prior.
     """
 
+    n_particles: int = 1
     start: Start = "initializer"
-    interacts: ClassVar[bool] = False  # whether the direction of a particle depends on the others
+    interacts: ClassVar[bool] = False
 
     def __post_init__(self):
+        check_integer("n_particles", self.n_particles, least=1)
         check_choice("start", self.start, STARTS)
 
     def direction(self, particles: PyTree, scores: PyTree) -> PyTree:
@@ -52,6 +71,8 @@ class SVGD:
 
     Parameters
     ----------
+    n_particles : int
+        Number of particles. One is MAP.
     length_scale : float or 'median'
         The number l itself, not its square root. 'median' is the median of the squared distances between K particles
         over 2 log(K + 1), with which the kernel values of a typical particle sum to about one.
@@ -59,11 +80,13 @@ class SVGD:
         As for `MAP`.
     """
 
+    n_particles: int = 10
     length_scale: float | Literal["median"] = "median"
     start: Start = "initializer"
     interacts: ClassVar[bool] = True
 
     def __post_init__(self):
+        check_integer("n_particles", self.n_particles, least=1)
         check_choice("start", self.start, STARTS)
         if not (isinstance(self.length_scale, str) and self.length_scale == "median"):
             check_positive("length_scale", self.length_scale, ", or 'median'")
@@ -93,50 +116,6 @@ class SVGD:
         median = jnp.median(distances[jnp.triu_indices(n_particles, 1)])
         tiny = jnp.finfo(distances.dtype).tiny
         return jnp.maximum(median / (2.0 * math.log(n_particles + 1)), tiny)
-
-
-@dataclass(frozen=True)
-class Laplace:
-    """Laplace's approximation, `N(mode, H^-1)` with the curvature H of -log q(theta) at the mode.
-
-    Training finds the mode, as for `MAP`, and the particles are drawn around it. For regression, and for priors of up
-    to 2000 parameters.
-
-    Parameters
-    ----------
-    start : {'initializer', 'hyperprior'}
-        As for `MAP`.
-    n_draws : int
-        Number of particles, if the estimator's `n_particles` is None.
-    """
-
-    start: Start = "initializer"
-    n_draws: int = 10
-    interacts: ClassVar[bool] = False
-
-    def __post_init__(self):
-        check_choice("start", self.start, STARTS)
-        check_integer("n_draws", self.n_draws, least=1)
-
-    def direction(self, particles: PyTree, scores: PyTree) -> PyTree:
-        """Return the score of each particle."""
-        return scores
-
-
-METHODS = {"map": MAP, "svgd": SVGD, "laplace": Laplace}
-Method = MAP | SVGD | Laplace
-
-
-def resolve_inference(inference: Any) -> Method | None:
-    """Return the method that a user passed as `inference`; None for 'auto'."""
-    if isinstance(inference, str) and inference == "auto":
-        return None
-    if isinstance(inference, Method):
-        return inference
-    if isinstance(inference, str) and inference in METHODS:
-        return METHODS[inference]()
-    expected = "'auto', 'map', 'svgd', 'laplace', MAP(...), SVGD(...) or Laplace(...)"
-    raise ValueError(Message(Argument("inference"), f" must be {expected}; got {inference!r}."))
 
 
 def squared_distances(flat: Float[Array, "k size"]) -> Float[Array, "k k"]:
@@ -182,7 +161,7 @@ class Interaction(NamedTuple):
 
 
 def interaction(particles: PyTree, method: Method) -> Interaction:
-    """Return how strongly particles interact. Those of MAP and Laplace do not."""
+    """Return how strongly particles interact. Those of other methods than SVGD do not."""
     flat, _ = _flatten(particles)
     n_particles, size = flat.shape
     if not isinstance(method, SVGD):
@@ -194,7 +173,7 @@ def interaction(particles: PyTree, method: Method) -> Interaction:
     return Interaction(kernel, float(np.median(others.sum(axis=1))), repulsion)
 
 
-def place_particles(key: PRNGKeyArray, initial: PyTree, hyperprior: HyperPrior, start: Start) -> PyTree:
+def place_particles(key: PRNGKeyArray, initial: PyTree, hyperprior: Density, start: Start) -> PyTree:
     """Return K initial particles, given K draws from the initializer: these draws, or draws from the hyper-prior.
 
     Leaves that the initializer does not randomize (scales, custom modules) are scattered around their value by

@@ -1,4 +1,4 @@
-"""Laplace's approximation for one task with labels 0 and 1 (paper, appendix on the GP binary classifier).
+"""Laplace's approximation for one task: labels 0 and 1 (paper, appendix on the GP binary classifier), or others.
 
 The mode solves grad log p(Y|t) = K^-1 (t - mu) = a, the appendix's equation with its gradient and prior mean restored.
 It is found as t = mu + F u with F F^T = K, and differentiable once, not twice, as t = mu + K a.
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from metaprior.wfem.exact import Posterior
-from metaprior.wfem.likelihoods import Bernoulli
+from metaprior.wfem.likelihoods import Bernoulli, GaussianNoise, Observed
 from metaprior.wfem.linalg import cholesky, log_normal, noisy_covariance, product, solve_lower, solve_upper
 from metaprior.wfem.prior import GPPrior, Points
 
@@ -56,9 +56,9 @@ def find_mode(prior: GPPrior, points: Points, y: Float[Array, " n"], mask: Bool[
 
 
 class _Task(NamedTuple):
-    """The prior at the points of one task and its labels, zero for padding."""
+    """The prior at the points of one task and its observations, zero for padding."""
 
-    likelihood: Bernoulli
+    likelihood: Bernoulli | Observed
     covariance: Float[Array, "n n"]  # with as much noise as rounding makes necessary; one for padding
     mean: Float[Array, " n"]
     y: Float[Array, " n"]
@@ -66,11 +66,9 @@ class _Task(NamedTuple):
 
     @classmethod
     def of(cls, prior: GPPrior, points: Points, y: Array, mask: Array) -> "_Task":
-        if not isinstance(prior.likelihood, Bernoulli):
-            raise TypeError(
-                f"Laplace's approximation needs a Bernoulli prior.likelihood; got {type(prior.likelihood).__name__}."
-            )
-        covariance = noisy_covariance(prior.covariance(points, points), 0.0, mask, prior.magnitude)
+        if isinstance(prior.likelihood, GaussianNoise):
+            raise TypeError("Laplace's approximation needs a likelihood with a curvature; got Gaussian noise.")
+        covariance = noisy_covariance(prior.covariance(points, points), 0.0, mask)
         mean = jnp.where(mask, points.mean, 0.0)
         return cls(prior.likelihood, covariance, mean, jnp.where(mask, y, 0.0), mask)
 
@@ -93,7 +91,7 @@ class _Task(NamedTuple):
 
     def root_curvature(self, t: Float[Array, " n"]) -> Float[Array, " n"]:
         """Return W^1/2, where W = -d^2 log p(Y|t) / dt^2."""
-        return jnp.where(self.mask, self.likelihood.root_curvature(t), 0.0)
+        return jnp.where(self.mask, self.likelihood.root_curvature(self.y, t), 0.0)
 
     def curvature(self, t: Float[Array, " n"]) -> tuple[Float[Array, "n n"], Float[Array, " n"]]:
         """Return B = I + W^1/2 K W^1/2, and W^1/2."""

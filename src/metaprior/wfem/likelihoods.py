@@ -1,15 +1,18 @@
-"""Likelihoods p(y | t), and predictive probabilities for a Gaussian t."""
+"""Likelihoods p(y | t): descriptions and modules, and predictive probabilities for a Gaussian t."""
 
 import math
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import log_ndtr
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
-from metaprior.wfem.parameters import Parameter
+from metaprior.checks import check_noise
+from metaprior.wfem.parameters import Fixed, Parameter
 
 # Variance from which the roles of t and the logistic are swapped in the quadrature; about the variance of the logistic.
 MAX_NARROW_VARIANCE = math.pi
@@ -18,7 +21,42 @@ MILLS_FAR, MILLS_TERMS = 4.0, 30  # the continued fraction of so many terms is e
 Latent = Float[Array, "*n"]  # t, or as many outputs, means or variances
 
 
-class Gaussian(eqx.Module):
+class Likelihood(Protocol):
+    """A likelihood p(y | t) of numbers, log-concave in t, as a user may write it: a frozen dataclass or module.
+
+    Training needs its logarithm in JAX. Predictions need what it is in NumPy, averaged over t ~ N(mean, variance).
+    """
+
+    response: Any  # a `metaprior.prediction.responses.Response`, such as `CountResponse()`
+
+    def log_density(self, y: Latent, t: Latent) -> Latent:
+        """Return log p(y | t), elementwise, in JAX."""
+        ...
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Gaussian noise, `y ~ N(t, noise_std^2)`.
+
+    Parameters
+    ----------
+    noise_std : float or "learned"
+        Standard deviation in the units of y. If it is learned, it is a part of theta that starts at a tenth of the
+        standard deviation of y.
+    """
+
+    noise_std: Any = "learned"
+
+    def __post_init__(self):
+        check_noise(self.noise_std)
+
+    @property
+    def fixed_std(self) -> float | None:
+        """The standard deviation if it is given, in the units of y."""
+        return check_noise(self.noise_std)
+
+
+class GaussianNoise(eqx.Module):
     """y ~ N(t, noise_std^2), in the units of the scaled y."""
 
     log_noise_std: Parameter
@@ -44,7 +82,7 @@ class Bernoulli(eqx.Module):
         """Return d log p(y | t) / dt = y - sigmoid(t), without cancellation."""
         return y * jax.nn.sigmoid(-t) - (1.0 - y) * jax.nn.sigmoid(t)
 
-    def root_curvature(self, t: Latent) -> Latent:
+    def root_curvature(self, y: Latent, t: Latent) -> Latent:
         """Return the square root of W = -d^2 log p(y | t) / dt^2, which does not depend on y."""
         # From log W, so that its derivative is finite where W underflows.
         return jnp.exp(0.5 * (jax.nn.log_sigmoid(t) + jax.nn.log_sigmoid(-t)))
@@ -55,6 +93,43 @@ class Bernoulli(eqx.Module):
         mean = jnp.where(y > 0.5, mean, -mean)
         probability = jnp.maximum(predictive_probability(mean, variance), jnp.finfo(mean.dtype).tiny)
         return jnp.maximum(jnp.log(probability), _log_lower_bound(mean, variance))
+
+
+class Observed(eqx.Module):
+    """y ~ p(y | t) with the density of a user, whose derivatives are JAX's."""
+
+    own: Any = eqx.field(static=True)
+
+    def log_density(self, y: Latent, t: Latent) -> Latent:
+        """Return log p(y | t)."""
+        return self.own.log_density(y, t)
+
+    def gradient(self, y: Latent, t: Latent) -> Latent:
+        """Return d log p(y | t) / dt."""
+        return jax.grad(lambda t: jnp.sum(self.own.log_density(y, t)))(t)
+
+    def root_curvature(self, y: Latent, t: Latent) -> Latent:
+        """Return the square root of W = -d^2 log p(y | t) / dt^2."""
+        _, second = jax.jvp(lambda t: self.gradient(y, t), (t,), (jnp.ones_like(t),))
+        return jnp.sqrt(jnp.maximum(-second, jnp.finfo(t.dtype).tiny))
+
+    def log_predictive(self, y: Latent, mean: Latent, variance: Latent, n_nodes: int = 32) -> Latent:
+        """Return the log of the integral of p(y | t) over t ~ N(mean, variance), by Gauss-Hermite quadrature."""
+        nodes, weights = np.polynomial.hermite_e.hermegauss(n_nodes)
+        t = mean[..., None] + jnp.sqrt(variance)[..., None] * _last_axis(nodes, mean)
+        log_weights = _last_axis(np.log(weights / weights.sum()), mean)
+        return jax.nn.logsumexp(self.own.log_density(y[..., None], t) + log_weights, axis=-1)
+
+
+Observation = GaussianNoise | Bernoulli | Observed
+
+
+def make_likelihood(likelihood: Any, noise_std: Any) -> Observation:
+    """Return the module of a description, given the noise of Gaussian readings, in the units of the scaled y."""
+    if isinstance(likelihood, Gaussian):
+        log_noise_std = jnp.log(jnp.asarray(noise_std))
+        return GaussianNoise(log_noise_std if likelihood.fixed_std is None else Fixed(log_noise_std))
+    return likelihood if isinstance(likelihood, Bernoulli) else Observed(likelihood)
 
 
 def predictive_probability(mean: Latent, variance: Latent, n_nodes: int = 32) -> Latent:
@@ -78,12 +153,6 @@ def predictive_probability(mean: Latent, variance: Latent, n_nodes: int = 32) ->
     score = (mean[..., None] - _last_axis(logistic, mean)) / jnp.maximum(deviation, 1.0)
     wide = average(jax.scipy.special.ndtr(score), ratio)
     return jnp.clip(jnp.where(variance < MAX_NARROW_VARIANCE, narrow, wide), 0.0, 1.0)
-
-
-def sampled_probability(key: PRNGKeyArray, mean: Latent, variance: Latent, n_samples: int) -> Latent:
-    """Return p(y = 1) as in the paper: the average of sigmoid(t) over draws of t ~ N(mean, variance)."""
-    noise = jax.random.normal(key, (*mean.shape, n_samples), mean.dtype)
-    return jnp.mean(jax.nn.sigmoid(mean[..., None] + jnp.sqrt(variance)[..., None] * noise), axis=-1)
 
 
 def _log_lower_bound(mean: Latent, variance: Latent) -> Latent:

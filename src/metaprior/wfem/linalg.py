@@ -29,18 +29,17 @@ def noisy_covariance(
     covariance: Matrix,
     noise_variance: Float[Array, ""] | float,
     mask: Bool[Array, " n"],
-    magnitude: Float[Array, ""] | float = 0.0,
 ) -> Matrix:
     """Return K + sigma^2 I, with an identity block for padding, which then has no effect on solves and determinants.
 
-    The noise is not jittered but floored, at `noise_floor` times the number of samples times the variance of each, or
-    times `magnitude` if K is a difference of terms of this size. Rounding errors of K and of its factor are relative to
-    the variances of their row and column, so that a sample far away need not blur the others.
+    The noise is not jittered but floored, at `noise_floor` times the number of samples times the variance of each.
+    Rounding errors of K and of its factor are relative to the variances of their row and column, so that a sample far
+    away need not blur the others.
     """
     n_samples = jnp.sum(mask, dtype=covariance.dtype)  # not the padded size: padding changes nothing
     both = mask[:, None] & mask[None, :]
     covariance = jnp.where(both, covariance, 0.0)
-    variance = jax.lax.stop_gradient(jnp.maximum(jnp.diagonal(covariance), magnitude))
+    variance = jax.lax.stop_gradient(jnp.diagonal(covariance))
     least = noise_floor(covariance.dtype) * n_samples * variance
     return covariance + jnp.diag(jnp.where(mask, jnp.maximum(noise_variance, least), 1.0))
 

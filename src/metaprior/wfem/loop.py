@@ -10,17 +10,26 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Key, PyTree
 
-from metaprior.checks import Message
+from metaprior.checks import Argument, Message
 from metaprior.wfem.adaptation import Queries, mixture_log_density, predict
 from metaprior.wfem.checkpoint import Checkpoint
-from metaprior.wfem.devices import detect_lost_process, make_mesh, shard_state, to_host
-from metaprior.wfem.divergence import DIVERGENCE_ADVICE, TrainingDiverged
-from metaprior.wfem.hyper_laplace import sample_around_mode
-from metaprior.wfem.inference import Laplace, Method
+from metaprior.wfem.devices import make_mesh, shard_state, to_host
+from metaprior.wfem.inference import Method
 from metaprior.wfem.monitoring import Deadline, EarlyStopping, EarlyStoppingState
-from metaprior.wfem.objective import Problem, WeightedBatch
+from metaprior.wfem.objective import Gibbs, Problem, WeightedBatch
 from metaprior.wfem.prior import GPPrior
 from metaprior.wfem.steps import CHUNK, Chunk, State, TrainConfig, initialize, run_chunk
+
+# In the order to try.
+DIVERGENCE_ADVICE = (
+    *("a smaller ", Argument("learning_rate"), "; a larger ", Argument("noise_std"), ", or "),
+    *(Argument("noise_std", "learned"), "; a smaller ", Argument("std"), " of the hyper-prior or "),
+    *(Argument("temperature"), "; ", Argument("dtype", "float64"), "."),
+)
+
+
+class TrainingDiverged(ArithmeticError):
+    """Training produced a value that is not finite. The message says what to try."""
 
 
 class Validation(NamedTuple):
@@ -99,7 +108,7 @@ def train(
     limit = Deadline(n_steps, config.chunk, deadline)
     n_runs, n_particles = jax.tree.leaves(particles)[0].shape[:2]
     mesh = make_mesh(n_runs, n_particles, config.n_devices)
-    if mesh is not None:  # with several processes, what all of them hold must be NumPy arrays
+    if mesh is not None:
         state = shard_state(state, mesh)
         problem, learning_rate = to_host((problem, learning_rate))
     first = sum(trace.shape[1] for trace in traces)
@@ -134,17 +143,15 @@ def _run_steps(
     """Run the chunk that begins at steps[0] of a training of steps[1] steps."""
     first, last = (np.asarray(step, np.int32) for step in steps)
     fed = None if batches is None else batches.chunk(steps[0], config.chunk)
-    with detect_lost_process():
-        state, trace = run_chunk((Chunk(problem, learning_rate, first, last, fed), config, mesh), state)
-        return state, to_host(trace)
+    state, trace = run_chunk((Chunk(problem, learning_rate, first, last, fed), config, mesh), state)
+    return state, to_host(trace)
 
 
 def _validate(
     problem: Problem, validation: Validation, state: State, mesh: Mesh | None, stopping: EarlyStopping, done: int
 ) -> None:
     """Score the validation tasks and update early stopping."""
-    with detect_lost_process():
-        scores = to_host(_score(state.particles, problem, validation))
+    scores = to_host(_score(state.particles, problem, validation))
     _check_finite(scores[:, None], stopping.running, done - 1, "a validation score")
     stopping.update(state.particles if mesh is None else to_host(state.particles), scores, done)
 
@@ -173,12 +180,17 @@ def _result(
 
 
 def _finalize(particles: PyTree, problem: Problem, keys: Key[Array, " runs"], method: Method, trained: bool) -> PyTree:
-    """Return the particles of MAP and SVGD, or Laplace's draws around the mode (if training has found one)."""
-    if not isinstance(method, Laplace):
+    """Return the particles that the method keeps of every run."""
+    finish = getattr(method, "finish", None)
+    if finish is None:
         return particles
-    if not trained:
-        return jax.tree.map(lambda leaf: jnp.repeat(leaf, method.n_draws, axis=1), particles)
-    return sample_around_mode(particles, problem, keys, method.n_draws)
+    arrays, static = eqx.partition(problem, lambda leaf: hasattr(leaf, "dtype"))
+    found = []
+    for run in range(len(keys)):
+        own, of_run = (jax.tree.map(lambda leaf, run=run: leaf[run], tree) for tree in (particles, arrays))
+        problem_of_run = eqx.combine(of_run, static)
+        found.append(finish(own, Gibbs(problem_of_run, own), keys[run]) if trained else own)
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *found)
 
 
 def _snapshot(state: State, stopping: EarlyStopping, traces: list[np.ndarray], n_steps: int) -> Snapshot:

@@ -3,31 +3,23 @@
 import os
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaprior.checks import Argument, Message
 from metaprior.memory import RUN_ADVICE, in_chunks
 from metaprior.progress import progress_bar
-from metaprior.tasks.types import Task
 from metaprior.wfem.checkpoint import Checkpoint
-from metaprior.wfem.inference import Laplace, Method
+from metaprior.wfem.inference import Method
 from metaprior.wfem.loop import BatchSource, Result, Validation, train
 from metaprior.wfem.mini_batches import batch_plan
 from metaprior.wfem.objective import BLOCK_SAMPLES
-from metaprior.wfem.runs import Run, Settings, count_parameters, stack_runs
+from metaprior.wfem.runs import Run, stack_runs
 from metaprior.wfem.steps import CHUNK, TrainConfig
 
 MAX_BYTES = 2**32  # kept at once for the gradients of several runs
-ADVISED_BATCHES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # with more tasks per step training only takes longer
-ADVISED_PARTICLES = (100, 10, 1)
-CURVATURE_NUMBERS = 800  # that Laplace's curvature keeps per sample of all tasks (measured: up to 760)
-CURVATURE_COPIES = 5  # of the derivatives of the largest task's covariance by every parameter (measured)
-SEARCH_COPIES = 45  # of all tasks that a search holds: nine candidates without each of five folds
 
 
 class TrainingOptions(NamedTuple):
@@ -128,91 +120,28 @@ def numbers_per_sample(size: Any, input_dim: int, encoded: bool) -> Any:
     return (600 * input_dim if encoded else 1000 + input_dim) + 10 * size
 
 
-def gradient_numbers(sizes: np.ndarray, input_dim: int, encoded: bool, share: float = 1.0) -> float:
+def gradient_numbers(sizes: np.ndarray, input_dim: int, encoded: bool) -> float:
     """Return about how many numbers the gradient over tasks of these sizes keeps for one particle.
 
-    Accelerators take all tasks (or a `share` of them, a mini-batch) at once, CPUs a block (`loss_and_slope`).
+    Accelerators take all tasks at once, CPUs a block (`loss_and_slope`).
     """
     of_tasks = sizes * numbers_per_sample(sizes, input_dim, encoded)
-    at_once = max(share * float(of_tasks.sum()), float(of_tasks.max()))
+    at_once = max(float(of_tasks.sum()), float(of_tasks.max()))
     if jax.default_backend() != "cpu":
         return at_once
     block = float(BLOCK_SAMPLES * numbers_per_sample(sizes.max(), input_dim, encoded))
     return min(at_once, max(block, float(of_tasks.max())))
 
 
-def check_memory(
-    environments: Sequence[Sequence[Task]], settings: Settings, batch_size: int | None, searched: bool, itemsize: int
-) -> None:
-    """Raise before training starts if a fit cannot fit into memory, and say what would."""
-    sizes = np.array([len(task.y) for group in environments for task in group])
-    n_tasks, n_samples = len(sizes), int(sizes.sum())
-    input_dim = next(task.x.shape[1] for group in environments for task in group)
-
-    curvature = 0.0
-    if isinstance(settings.method, Laplace):
-        by_parameter = CURVATURE_COPIES * count_parameters(settings, input_dim) * float(sizes.max()) ** 2
-        curvature = CURVATURE_NUMBERS * n_samples + by_parameter
-
-    def needed(batch_size: float, curvature: float = curvature, n_particles: int = settings.n_particles) -> float:
-        gradient = gradient_numbers(sizes, input_dim, settings.encoder is not None, min(batch_size / n_tasks, 1.0))
-        kept = n_samples * (input_dim + 2) * (SEARCH_COPIES if searched else 2)
-        return itemsize * (max(gradient * n_particles, curvature) + kept)
-
-    asked = n_tasks if batch_size is None else min(batch_size, n_tasks)
-    available = available_memory()
-    if available is None or needed(asked) <= available:
-        return
-    advice: list[Argument | str] = [Argument("fewer tasks")]
-    if needed(asked, curvature=0.0) <= available:
-        advice.insert(0, Argument("inference", "map"))
-    fewer = [n for n in ADVISED_PARTICLES if n < settings.n_particles and needed(asked, n_particles=n) <= available]
-    if fewer:
-        advice.insert(0, Argument("n_particles", fewer[0]))
-    fitting = [size for size in ADVISED_BATCHES if size < asked and needed(size) <= available]
-    if fitting:
-        advice.append(Argument("batch_size", fitting[-1]))
-    if searched:
-        advice.append(Message("a given ", Argument("alpha")))
-    use = [part for each in advice for part in (each, ", or ")]
-    where = "" if jax.default_backend() == "cpu" else f" on the {jax.default_backend().upper()}"
-    raise ValueError(
-        Message(
-            f"This fit of {n_tasks:,} tasks with {n_samples:,} readings needs about {needed(asked) / 1e9:.2g} GB of "
-            f"memory{where}; {available / 1e9:.2g} GB are free. Use ",
-            *(*use, "tasks on disk (", Argument("metaprior.store_tasks"), ")."),
-        )
-    )
-
-
-def available_memory() -> float | None:
-    """Return the free bytes of the memory that training uses, or None if they are not known.
-
-    They are the accelerator's if there is one, and else those that the host can allocate without swapping.
-    """
-    if jax.default_backend() != "cpu":
-        return _device_memory(free=True)
-    try:
-        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-        return 1024.0 * int(lines["MemAvailable"].split()[0])
-    except (OSError, KeyError, ValueError):
-        return _total_memory()
-
-
 def _total_memory() -> float | None:
     if jax.default_backend() != "cpu":
-        return _device_memory(free=False)
+        found = [device.memory_stats() or {} for device in jax.local_devices()]
+        known = [stats["bytes_limit"] for stats in found if "bytes_limit" in stats]
+        return float(min(known)) if known else None
     try:
         return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, OSError, ValueError):
         return None
-
-
-def _device_memory(free: bool) -> float | None:
-    """Return the bytes, or the free bytes, of the accelerator that has the fewest."""
-    found = [device.memory_stats() or {} for device in jax.local_devices()]
-    known = [stats["bytes_limit"] - free * stats.get("bytes_in_use", 0) for stats in found if "bytes_limit" in stats]
-    return float(min(known)) if known else None
 
 
 def _select_run(result: Result, i: int) -> Result:

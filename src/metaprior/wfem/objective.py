@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from metaprior.wfem.evidence import log_evidence, points_of_tasks
-from metaprior.wfem.hyperprior import HyperPrior
+from metaprior.wfem.hyperprior import Density
 from metaprior.wfem.parameters import merge
 from metaprior.wfem.prior import GPPrior
 from metaprior.wfem.task_sets import TaskBatch, TaskSet
@@ -30,7 +30,7 @@ class Problem(eqx.Module):
 
     tasks: TaskSet
     rest: GPPrior  # the prior without theta
-    hyperprior: HyperPrior
+    hyperprior: Density
     environment_weights: Float[Array, " environments"]  # on the simplex
     temperature: Float[Array, ""]  # gamma
 
@@ -138,6 +138,17 @@ def log_gibbs(theta: PyTree, problem: Problem, batches: tuple[WeightedBatch, ...
     """
     loss = weighted_loss(theta, problem.rest, full_batch(problem) if batches is None else batches)
     return problem.hyperprior.log_density(theta) - problem.temperature * loss
+
+
+class Gibbs(NamedTuple):
+    """The Gibbs hyper-posterior q(theta) of some tasks, up to a constant, and where training starts."""
+
+    problem: Problem
+    initial: PyTree  # (particles, ...)
+
+    def log_density(self, theta: PyTree) -> Float[Array, ""]:
+        """Return log q(theta) of one particle, up to a constant: log p(theta) - gamma Lbar(theta)."""
+        return log_gibbs(theta, self.problem)
 
 
 def value_and_score(

@@ -10,11 +10,9 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 
 from metaprior.checks import counted
 from metaprior.wfem.kernels import compare, embed
-from metaprior.wfem.likelihoods import Bernoulli, Gaussian
+from metaprior.wfem.likelihoods import Observation
 from metaprior.wfem.networks import at_points
-from metaprior.wfem.parameters import Fixed, merge, split
-
-Likelihood = Gaussian | Bernoulli
+from metaprior.wfem.parameters import merge, split
 
 
 class Points(NamedTuple):
@@ -32,7 +30,7 @@ class GPPrior(eqx.Module):
 
     mean: Callable[..., Array]
     kernel: Callable[..., Array]
-    likelihood: Likelihood
+    likelihood: Observation
     encoder: Callable[..., Array] | None = None
 
     def encode(self, x: Float[Array, "n d"]) -> Float[Array, "n z"]:
@@ -44,11 +42,6 @@ class GPPrior(eqx.Module):
         encoded = x if self.encoder is None else at_points(self.encoder, x)
         return Points(at_points(self.mean, encoded), embed(self.kernel, encoded))
 
-    @property
-    def magnitude(self) -> Float[Array, ""] | float:
-        """Size of the terms that the kernel is a difference of, whose rounding errors remain; zero if it is none."""
-        return getattr(self.kernel, "magnitude", 0.0)
-
     def covariance(self, points: Points, others: Points | None = None) -> Float[Array, "n ..."]:
         """Return the covariances between two sets of points, or the variances of one."""
         return compare(self.kernel, points.embedded, None if others is None else others.embedded)
@@ -59,7 +52,7 @@ def make_prior(
     input_dim: int,
     mean: Any,
     kernel: Any,
-    likelihood: Likelihood,
+    likelihood: Observation,
     encoder: Any = None,
 ) -> GPPrior:
     """Draw a prior from a mean, a kernel and an encoder, each a description (with `build`) or a module."""
@@ -74,14 +67,6 @@ def make_prior(
         likelihood=likelihood,
         encoder=encoder,
     )
-
-
-def make_likelihood(kind: str, noise_std: Any, learn_noise: bool) -> Likelihood:
-    """Return the 'bernoulli' likelihood of labels, or the 'gaussian' one with its noise."""
-    if kind == "bernoulli":
-        return Bernoulli()
-    log_noise_std = jnp.log(jnp.asarray(noise_std))
-    return Gaussian(log_noise_std if learn_noise else Fixed(log_noise_std))
 
 
 def check_prior(prior: GPPrior, input_dim: int) -> None:

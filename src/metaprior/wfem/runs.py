@@ -1,7 +1,7 @@
 """From tasks and settings to runs for the training loop: one run, or many stacked."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import compress
 from typing import Any, Literal, NamedTuple
 
@@ -21,19 +21,17 @@ from metaprior.tasks.scaling import (
     identity_scaling,
 )
 from metaprior.tasks.types import Task
-from metaprior.wfem.choices import check_encoded, choose_mean
 from metaprior.wfem.encoders import ConvEncoder
-from metaprior.wfem.hyper_laplace import MAX_PARAMETERS
-from metaprior.wfem.hyperprior import HyperPrior, make_hyperprior
-from metaprior.wfem.hyperprior_arguments import check_prior_mean, check_prior_std
-from metaprior.wfem.inference import MAP, Laplace, Method, place_particles
+from metaprior.wfem.hyper_laplace import MAX_PARAMETERS, Laplace
+from metaprior.wfem.hyperprior import Density, HyperPrior, check_mean, check_std, make_density
+from metaprior.wfem.inference import MAP, Method, place_particles
 from metaprior.wfem.kernels import MLPKernel
+from metaprior.wfem.likelihoods import Bernoulli, Gaussian, make_likelihood
 from metaprior.wfem.linalg import float32_resolves
 from metaprior.wfem.means import MLPMean
-from metaprior.wfem.objective import Problem, task_weights, temperature
+from metaprior.wfem.objective import Problem, temperature
 from metaprior.wfem.parameters import cast, split
-from metaprior.wfem.placement import has_basis, place_points
-from metaprior.wfem.prior import GPPrior, check_prior, make_likelihood, make_prior
+from metaprior.wfem.prior import GPPrior, check_prior, make_prior
 from metaprior.wfem.task_sets import pad_tasks
 
 LEARNED_NOISE_START = 0.1  # of the standard deviation of y
@@ -43,19 +41,31 @@ LEARNED_NOISE_START = 0.1  # of the standard deviation of y
 class Settings:
     """What the prior and its hyper-posterior are, apart from the tasks; checked values (see the estimators)."""
 
-    mean: Any = MLPMean()  # or "auto", as for the kernel, until `resolve_settings` has chosen
+    mean: Any = MLPMean()
     kernel: Any = MLPKernel()
     encoder: Any = None
-    likelihood: str = "gaussian"  # or "bernoulli": y is 0 or 1, without scale or noise
-    noise_std: float | None = 0.1  # in the units of y; None: learned
+    likelihood: Any = Gaussian(0.1)
     temperature: float | str = "bayes"
     temperature_factor: float = 1.0  # multiplies the temperature; varied by the search
-    prior_mean: dict[str, Any] = field(default_factory=lambda: check_prior_mean("zero"))
-    prior_std: dict[str, float] = field(default_factory=lambda: check_prior_std(1.0))
+    hyperprior: Any = HyperPrior()
     method: Method = MAP()
-    n_particles: int = 1  # that are trained
     standardize: bool | Literal["within-class"] = True
     kinds: ColumnKinds | None = None  # what the input columns are; None: numbers
+
+    @property
+    def labels(self) -> bool:
+        """Whether y is 0 or 1."""
+        return isinstance(self.likelihood, Bernoulli)
+
+    @property
+    def scales_outputs(self) -> bool:
+        """Whether y is standardized: under other likelihoods it has no unit."""
+        return isinstance(self.likelihood, Gaussian) and bool(self.standardize)
+
+    @property
+    def prior_std(self) -> dict[str, float]:
+        """Standard deviations of the hyper-prior; one of one of the user's own."""
+        return check_std(self.hyperprior.fixed_std if isinstance(self.hyperprior, HyperPrior) else 1.0)
 
 
 class Run(NamedTuple):
@@ -66,30 +76,19 @@ class Run(NamedTuple):
     key: Key[Array, "*runs"]
 
 
-def resolve_settings(settings: Settings, input_dim: int, method: Method | None, n_particles: int | None) -> Settings:
-    """Choose the mean, the inference method and the number of particles for a given kernel where they are left open.
-
-    Inference is Laplace's approximation if the prior has few enough parameters and Gaussian noise, else MAP.
-    """
-    settings = replace(settings, mean=choose_mean(settings.mean, settings.kernel))
-    check_encoded(settings.mean, settings.kernel, settings.encoder)
-    if method is None or isinstance(method, Laplace):
-        n_parameters = count_parameters(settings, input_dim)
-        small = n_parameters <= MAX_PARAMETERS
-        if isinstance(method, Laplace) and not small:
-            raise ValueError(
-                Message(
-                    Argument("inference", "laplace"),
-                    f" is for priors of up to {MAX_PARAMETERS} parameters; this one has {n_parameters}. Use ",
-                    *(Argument("inference", "map"), " with ", Argument("n_particles", 10), ", or "),
-                    *(Argument("kernel", "inducing"), "."),
-                )
-            )
-        if method is None:
-            method = Laplace() if small and settings.likelihood == "gaussian" else MAP()
-    if isinstance(method, Laplace):  # one mode is trained
-        return replace(settings, method=replace(method, n_draws=n_particles or method.n_draws), n_particles=1)
-    return replace(settings, method=method, n_particles=n_particles or (1 if isinstance(method, MAP) else 10))
+def check_method(settings: Settings, input_dim: int) -> None:
+    """Raise if Laplace's approximation cannot be had of these settings."""
+    if not isinstance(settings.method, Laplace):
+        return
+    laplace = Argument("inference", "laplace")
+    if not isinstance(settings.likelihood, Gaussian):
+        instead = Argument("inference", "map")
+        raise ValueError(Message(laplace, " is for Gaussian noise; for labels use ", instead, " or 'svgd'."))
+    n_parameters = count_parameters(settings, input_dim)
+    if n_parameters > MAX_PARAMETERS:
+        limit = f" is for priors of up to {MAX_PARAMETERS} parameters; this one has {n_parameters}. Use "
+        small = Argument("kernel", "linear+rbf"), " with ", Argument("mean", "linear"), "."
+        raise ValueError(Message(laplace, limit, "MAP(n_particles=10), or ", *small))
 
 
 def make_scaling(environments: Sequence[Sequence[Task]], weights: Sequence[float], settings: Settings) -> Scaling:
@@ -97,7 +96,7 @@ def make_scaling(environments: Sequence[Sequence[Task]], weights: Sequence[float
     if not settings.standardize:
         input_dim = next(task.x.shape[1] for tasks in environments for task in tasks)
         return identity_scaling(input_dim, settings.kinds)
-    if settings.likelihood == "bernoulli":
+    if not settings.scales_outputs:
         return fit_label_scaling(environments, weights, _within_classes(settings), settings.kinds)
     return fit_scaling(environments, weights, settings.kinds)
 
@@ -120,9 +119,9 @@ def training_dtype(
     """
     counted = (tasks for tasks, weight in zip(environments, weights, strict=True) if weight > 0)
     largest = max(len(task.y) for tasks in counted for task in tasks)
-    if settings.likelihood == "bernoulli":
+    if not isinstance(settings.likelihood, Gaussian):
         return "float32" if largest <= 100 and settings.standardize else "float64"
-    noise = LEARNED_NOISE_START if settings.noise_std is None else settings.noise_std / float(scaling.y_std)
+    noise = _noise(settings, float(scaling.y_std))
     return "float32" if float32_resolves(noise, largest) else "float64"
 
 
@@ -148,8 +147,6 @@ def make_run(
         gamma = temperature(gamma, [np.array([len(task.y) for task in group], float) for group in kept], weights)
     gamma = jnp.asarray(gamma * settings.temperature_factor, dtype)
     problem = Problem(tasks, rest, hyperprior, environment_weights, gamma)
-    if has_basis(rest):
-        problem = eqx.tree_at(lambda p: p.rest, problem, place_points(rest, tasks, _sample_counts(problem)))
     return Run(problem, particles, train_key)
 
 
@@ -160,28 +157,30 @@ def stack_runs(runs: Sequence[Run]) -> Run:
 
 def draw_prior(
     key: PRNGKeyArray, input_dim: int, settings: Settings, y_std: float, dtype: Any
-) -> tuple[PyTree, GPPrior, HyperPrior]:
+) -> tuple[PyTree, GPPrior, Density]:
     """Draw the particles of theta; return them with the rest of the prior and the hyper-prior."""
-    noise = LEARNED_NOISE_START if settings.noise_std is None else settings.noise_std / y_std
+    hyperprior, stds = settings.hyperprior, {}
+    if isinstance(hyperprior, HyperPrior):  # its numbers are traced: a sweep over them compiles once
+        stds = {name: np.asarray(std, dtype) for name, std in settings.prior_std.items()}
+        hyperprior = tuple(check_mean(hyperprior.mean).items())
     return _draw_prior(
         key,
         input_dim,
         (settings.mean, settings.kernel, settings.encoder),
         settings.likelihood,
-        np.asarray(noise, dtype),
-        settings.noise_std is None,
-        tuple(settings.prior_mean.items()),
-        {name: np.asarray(std, dtype) for name, std in settings.prior_std.items()},
-        settings.n_particles,
+        np.asarray(_noise(settings, y_std), dtype),
+        hyperprior,
+        stds,
+        settings.method.n_particles,
         settings.method.start,
     )
 
 
 @eqx.filter_jit
-def _draw_prior(key, input_dim, parts, kind, noise_std, learn_noise, prior_mean, prior_std, n_particles, start):
+def _draw_prior(key, input_dim, parts, likelihood, noise_std, hyperprior, stds, n_particles, start):
     def initialize(key: PRNGKeyArray) -> tuple[PyTree, GPPrior]:
         mean, kernel, encoder = parts
-        prior = make_prior(key, input_dim, mean, kernel, make_likelihood(kind, noise_std, learn_noise), encoder)
+        prior = make_prior(key, input_dim, mean, kernel, make_likelihood(likelihood, noise_std), encoder)
         return split(cast(prior, noise_std.dtype))  # a custom module may come in another precision
 
     initial_key, start_key = jax.random.split(key)
@@ -190,24 +189,25 @@ def _draw_prior(key, input_dim, parts, kind, noise_std, learn_noise, prior_mean,
     initial, rests = eqx.filter_vmap(initialize)(keys)
     theta, rest = jax.tree.map(lambda leaf: leaf[0] if eqx.is_array(leaf) else leaf, (initial, rests))
     if not jax.tree.leaves(theta):
-        named = (Argument("mean"), ", ", Argument("kernel"), " and ", Argument("noise_std"))
+        named = (Argument("mean"), ", ", Argument("kernel"), " and ", Argument("likelihood"))
         raise ValueError(Message(*named, " leave nothing to learn: give at least one of them a parameter."))
     check_prior(eqx.combine(theta, rest), input_dim)
-    hyperprior = make_hyperprior(theta, dict(prior_mean), prior_std)
-    return place_particles(start_key, initial, hyperprior, start), rest, hyperprior
+    is_own = not isinstance(hyperprior, tuple)
+    density = hyperprior.build(theta) if is_own else make_density(theta, dict(hyperprior), stds)
+    return place_particles(start_key, initial, density, start), rest, density
 
 
-def _sample_counts(problem: Problem) -> list[np.ndarray]:
-    """Return gamma w_i / M_i: how often the Gibbs density counts the samples of each task."""
-    weights = task_weights(problem.tasks, problem.environment_weights)
-    sizes = [np.sum(bucket.mask, axis=1) for bucket in problem.tasks.buckets]
-    return [float(problem.temperature) * np.asarray(w) / size for w, size in zip(weights, sizes, strict=True)]
+def _noise(settings: Settings, y_std: float) -> float:
+    """Return the noise of the scaled y, or where it starts; one under likelihoods that have none."""
+    if not isinstance(settings.likelihood, Gaussian):
+        return 1.0
+    fixed = settings.likelihood.fixed_std
+    return LEARNED_NOISE_START if fixed is None else fixed / y_std
 
 
 def count_parameters(settings: Settings, input_dim: int) -> int:
     """Return the size of theta. Nothing is computed."""
     dtype = jnp.zeros(()).dtype
-    settings = replace(settings, noise_std=None if settings.noise_std is None else 1.0)  # in any unit
     theta, *_ = eqx.filter_eval_shape(draw_prior, jax.random.key(0), input_dim, settings, 1.0, dtype)
     return sum(leaf.size for leaf in jax.tree.leaves(theta))
 

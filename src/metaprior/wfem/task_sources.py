@@ -15,14 +15,15 @@ from metaprior.tasks.scaling import Scaling, with_kinds
 from metaprior.tasks.thinning import thin_tasks
 from metaprior.tasks.types import Task
 from metaprior.wfem.feed import Feed
-from metaprior.wfem.inference import MAP, Laplace, Method
+from metaprior.wfem.hyper_laplace import Laplace
+from metaprior.wfem.inference import Method
 from metaprior.wfem.loop import Result, Validation
 from metaprior.wfem.many_runs import TrainingOptions, train_runs
 from metaprior.wfem.objective import temperature
 from metaprior.wfem.runs import Run, Settings, make_run, make_scaling, training_dtype
 
 Environments = Sequence[Sequence[Task]]
-SAMPLE_SIZE = 500  # tasks of each stored environment that settings are chosen by and inducing points placed among
+SAMPLE_SIZE = 500  # tasks of each stored environment that settings are chosen by
 STREAM_BATCH_SIZE = 256  # tasks per step of a stream if `batch_size` is not given
 
 
@@ -50,9 +51,8 @@ class InMemoryTasks:
         scaled = ((weights, make_scaling(self.environments, weights, settings)) for weights in options)
         return max(training_dtype(self.environments, weights, scaling, settings) for weights, scaling in scaled)
 
-    def method(self, method: Method | None) -> Method | None:
-        """Return the inference method; None leaves the choice open."""
-        return method
+    def check_method(self, method: Method) -> None:
+        """Every method can have all tasks."""
 
     def make_run(self, sample: Environments, member: Candidate, scaling: Scaling, seed: int) -> Run:
         """Return the run that trains a member of the ensemble."""
@@ -96,7 +96,7 @@ class StreamedTasks:
 
     def scaling(self, weights: Weights, settings: Settings, sample: Environments) -> Scaling:
         """Return the scaling of all tasks; correlations within classes are those of the sample."""
-        if settings.likelihood == "bernoulli" or not settings.standardize:
+        if not settings.scales_outputs:
             return make_scaling(sample, weights, settings)
         scaling, kinds = stored_scaling(self.environments, weights), settings.kinds
         return scaling if kinds is None else with_kinds(scaling, kinds, np.zeros(sum(kinds.widths)))
@@ -107,8 +107,8 @@ class StreamedTasks:
         pairs = [(weights, self.scaling(weights, settings, largest)) for weights in options]
         return max(training_dtype(largest, weights, scaling, settings) for weights, scaling in pairs)
 
-    def method(self, method: Method | None) -> Method | None:
-        """Return the inference method: Laplace's approximation would need the curvature at every task.
+    def check_method(self, method: Method) -> None:
+        """Raise if a method needs all tasks at once: Laplace's approximation needs the curvature at every task.
 
         With that many tasks the hyper-posterior is so narrow that its mode is enough.
         """
@@ -118,13 +118,12 @@ class StreamedTasks:
                     Argument("inference", "laplace"),
                     " needs all tasks in memory, but stored tasks are streamed. Use ",
                     Argument("inference", "map"),
-                    " (the default for stored tasks), 'svgd', or a list of some of the tasks: list(tasks[:1000]).",
+                    ", 'svgd', or a list of some of the tasks: list(tasks[:1000]).",
                 )
             )
-        return MAP() if method is None else method
 
     def make_run(self, sample: Environments, member: Candidate, scaling: Scaling, seed: int) -> Run:
-        """Return a run with inducing points placed among the sample, at the temperature of all tasks."""
+        """Return a run of the sample, at the temperature of all tasks."""
         run = make_run(sample, member.weights, scaling, member.settings, seed)
         rule = member.settings.temperature
         if not isinstance(rule, str):

@@ -9,11 +9,12 @@ from jaxtyping import PyTree
 
 from metaprior.prediction.ensemble import Ensemble, Prediction
 from metaprior.prediction.mixtures import blocks
+from metaprior.prediction.responses import Response
 from metaprior.tasks.scaling import Scaling
 from metaprior.wfem import adaptation
 from metaprior.wfem.exact import Posterior
 from metaprior.wfem.forked import check_not_forked
-from metaprior.wfem.likelihoods import Gaussian
+from metaprior.wfem.likelihoods import GaussianNoise
 from metaprior.wfem.linalg import float32_resolves
 from metaprior.wfem.parameters import merge
 from metaprior.wfem.prior import GPPrior
@@ -44,6 +45,16 @@ class Model(NamedTuple):
     def n_components(self) -> int:
         """Number of particles."""
         return len(jax.tree.leaves(self.particles)[0])
+
+    @property
+    def response(self) -> Response | None:
+        """What is observed of the latent function, under a likelihood of the user's own."""
+        return getattr(getattr(self.rest.likelihood, "own", None), "response", None)
+
+    @property
+    def component_parameters(self) -> np.ndarray:
+        """Parameters of the response, of which it has none, (particles, 0)."""
+        return np.zeros((self.n_components, 0))
 
     @property
     def point_width(self) -> int:
@@ -108,7 +119,7 @@ class Model(NamedTuple):
         need small contexts and inputs of moderate size.
         """
         likelihood = merge(self.particles, self.rest).likelihood
-        if isinstance(likelihood, Gaussian):
+        if isinstance(likelihood, GaussianNoise):
             noise_std = float(np.min(np.exp(np.asarray(likelihood.log_noise_std, np.float64))))
             why = f"noise of {noise_std:.1g} of the spread of y and contexts of {largest_context} samples"
             return None if float32_resolves(noise_std, largest_context) else why
@@ -123,7 +134,7 @@ class Model(NamedTuple):
 def _as_numpy(prediction: adaptation.Prediction) -> Prediction:
     """Return a prediction as `Ensemble` takes it."""
     likelihood = prediction.likelihood
-    noise = np.exp(2.0 * np.asarray(likelihood.log_noise_std)) if isinstance(likelihood, Gaussian) else None
+    noise = np.exp(2.0 * np.asarray(likelihood.log_noise_std)) if isinstance(likelihood, GaussianNoise) else None
     return Prediction(np.asarray(prediction.mean), np.asarray(prediction.variance), noise)
 
 

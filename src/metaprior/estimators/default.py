@@ -1,0 +1,70 @@
+"""How the default fits a prior: families of hierarchical priors, compared by cross-validation and averaged."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from metaprior.estimators.arguments import NamedEnvironments
+from metaprior.estimators.base import Estimator, MetaGP
+from metaprior.estimators.fitted_prior import FittedPrior
+from metaprior.estimators.guaranteed_fit import check_target_tasks, make_guarantee
+from metaprior.progress import phases
+from metaprior.tasks.input_columns import Features
+from metaprior.tasks.types import TestTask
+
+# What priors of networks have, which are trained by gradients.
+OF_NETWORKS = ("kernel", "mean", "encoder", "inference", "n_particles", "temperature", "hyperprior", "prior_mean")
+OF_NETWORKS += ("prior_std", "training", "optimizer", "learning_rate", "schedule", "n_steps", "batch_size")
+OF_NETWORKS += ("standardize", "dtype", "n_devices")
+
+
+def in_wfem(estimator: str) -> Mapping[str, str]:
+    """Return which estimator to use for an argument of priors of networks."""
+    return MappingProxyType(dict.fromkeys(OF_NETWORKS, f"metaprior.wfem.{estimator}, whose priors are networks"))
+
+
+class HierarchicalFit(MetaGP):
+    """An estimator whose priors are hierarchical, and fitted in NumPy in seconds."""
+
+    search_time: Any
+    progress: Any
+
+    def fit(
+        self: Estimator,
+        source_tasks: Iterable[Any] | Mapping[Any, Any] | None = None,
+        target_tasks: Iterable[Any] | None = None,
+        *,
+        target: Any = None,
+    ) -> Estimator:
+        """Meta-train the prior.
+
+        Parameters
+        ----------
+        source_tasks, target_tasks : sequence of (X, y), StoredTasks or None
+            The tasks of the two environments, one pair of arrays per task, of any lengths. For more than two
+            environments pass a dict from names to tasks as `source_tasks` and name the target.
+        target : str, optional
+            The target environment if `source_tasks` is a dict.
+
+        Returns
+        -------
+        self
+            If the fit fails or is interrupted, the estimator stays as it was.
+        """
+        return self._fit_anew(source_tasks, target_tasks, target)
+
+    def _fit_prior(
+        self, environments: NamedEnvironments, features: Features, **how: Any
+    ) -> tuple[FittedPrior, list[TestTask] | None]:
+        from metaprior.estimators.hierarchical_fit import fit_prior  # a loaded prior does without it
+
+        guaranteed = getattr(self, "guarantee", False)  # labels have no bands
+        if guaranteed:
+            check_target_tasks(environments)
+        with phases(int(guaranteed)):
+            fitted = fit_prior(self, environments)
+            if guaranteed:
+                guarantee = make_guarantee(self, fit_prior, environments)
+                fitted = replace(fitted, model=fitted.model._replace(guarantee=guarantee))
+        return fitted, None
