@@ -4,9 +4,8 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.base import ClassifierMixin
-from sklearn.utils.validation import check_is_fitted
 
+from metaprior.conventions import check_is_fitted
 from metaprior.estimators.arguments import NamedEnvironments, read_environments, reject_rows
 from metaprior.estimators.base import MetaGP
 from metaprior.estimators.comparison import Comparison, as_numbers, compare_labels
@@ -34,13 +33,13 @@ from metaprior.tasks.types import Task, TestTask, as_task, as_tasks, as_test_tas
 
 
 @own_float_errors
-class LabelsPrior(ClassifierMixin, MetaGP):
+class LabelsPrior(MetaGP):
     """A prior of tasks whose y holds labels: what its estimators share."""
 
+    _estimator_type = "classifier"
     shared_classes: Any
     classes_: np.ndarray | None
     _most_classes: ClassVar[int] = MAX_CLASSES  # that a task may have
-    _standardized: bool = True  # whether inputs are scaled, so that float32 has room for them
 
     def adapt(self, X: Any, y: Any, classes: Any = None) -> AdaptedClassifier:
         """Condition the prior on the labeled context of a new task.
@@ -196,6 +195,11 @@ class LabelsPrior(ClassifierMixin, MetaGP):
     @property
     def _kind(self) -> str:
         return "bernoulli"
+
+    @property
+    def _standardized(self) -> bool:
+        """Whether inputs are scaled, so that float32 has room for them."""
+        return True
 
     def _class_rules(self, given: Any) -> ClassRules:
         """Return what decides about the classes of a new task."""
