@@ -110,7 +110,11 @@ def test_what_was_done_is_not_done_again(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("arguments", "tasks"),
-    [({"training": Training(n_steps=400)}, TASKS), ({"random_state": 4}, TASKS), ({}, [*TASKS[:7], (TASKS[7][0], TASKS[7][1] + 1e-3)])],
+    [
+        ({"training": Training(n_steps=400)}, TASKS),
+        ({"random_state": 4}, TASKS),
+        ({}, [*TASKS[:7], (TASKS[7][0], TASKS[7][1] + 1e-3)]),
+    ],
     ids=["steps", "seed", "data"],
 )
 @pytest.mark.filterwarnings("ignore:.*checkpoint of another fit")

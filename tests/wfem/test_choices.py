@@ -74,7 +74,14 @@ DEFAULTS = {
         "progress": None,
     },
 }
-OF_THE_PAPER = {"kernel": "mlp", "mean": "mlp", "encoder": None, "inference": MAP(), "alpha": 0.5, "temperature": "paper"}
+OF_THE_PAPER = {
+    "kernel": "mlp",
+    "mean": "mlp",
+    "encoder": None,
+    "inference": MAP(),
+    "alpha": 0.5,
+    "temperature": "paper",
+}
 OF_THE_PAPER |= {"hyperprior": HyperPrior(), "training": Training(), "categorical": None, "context": "random"}
 
 

@@ -63,9 +63,7 @@ def draw_prior(kernel: str, mean: str):
 @cache
 def _draw_prior(kernel: str, mean: str, precision: str):
     draw = eqx.filter_jit(make_prior)
-    theta, rest = split(
-        draw(jax.random.key(3), 2, MEANS[mean](), KERNELS[kernel](), make_likelihood(Gaussian(), 0.3))
-    )
+    theta, rest = split(draw(jax.random.key(3), 2, MEANS[mean](), KERNELS[kernel](), make_likelihood(Gaussian(), 0.3)))
     rng = np.random.default_rng(0)
     moved = jax.tree.map(lambda leaf: np.asarray(leaf) + rng.uniform(-0.3, 0.3, leaf.shape).astype(leaf.dtype), theta)
     return jax.tree.map(jnp.asarray, moved), rest

@@ -42,7 +42,9 @@ from metaprior.wfem.steps import TrainConfig
 
 PRIORS = {
     "networks, noise learned": Settings(MLPMean((3,)), LinearKernel((3,), n_features=2), likelihood=Gaussian()),
-    "rbf": Settings(LinearMean(), RBFKernel(), hyperprior=HyperPrior(std={"weights": 2.0, "biases": 0.5, "scales": 0.7})),
+    "rbf": Settings(
+        LinearMean(), RBFKernel(), hyperprior=HyperPrior(std={"weights": 2.0, "biases": 0.5, "scales": 0.7})
+    ),
 }
 
 
@@ -161,10 +163,14 @@ def test_laplace_in_the_estimator():
     untrained = WFEMRegressor(**small, inference="laplace", training=Training(n_steps=0)).fit(target_tasks=tasks)
     initial = WFEMRegressor(**small, training=Training(n_steps=0)).fit(target_tasks=tasks)
     np.testing.assert_array_equal(untrained.particles_.mean.weight, initial.particles_.mean.weight)
-    too_many = r"up to 2000 parameters; this one has \d+\. Use MAP\(n_particles=10\), or kernel='linear\+rbf' with mean="
+    too_many = (
+        r"up to 2000 parameters; this one has \d+\. Use MAP\(n_particles=10\), or kernel='linear\+rbf' with mean="
+    )
     with pytest.raises(ValueError, match=too_many):
         WFEMRegressor(alpha=0.0, inference="laplace").fit(target_tasks=tasks)
-    with pytest.raises(ValueError, match="inference='laplace' is for Gaussian noise; for labels .* use inference='map'"):
+    with pytest.raises(
+        ValueError, match=r"inference='laplace' is for Gaussian noise; for labels .* use inference='map'"
+    ):
         WFEMClassifier(alpha=0.0, inference="laplace").fit(target_tasks=[([[0.0], [1.0]], ["a", "b"])] * 3)
 
 

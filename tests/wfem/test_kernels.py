@@ -200,7 +200,9 @@ def test_theta_holds_what_is_learned(kernel, expected):
 
 @pytest.mark.parametrize("learned", [True, False])
 def test_noise_is_learned_or_fixed(learned):
-    theta, rest = split(make_prior(KEY, 1, ZeroMean(), RBFKernel(), make_likelihood(Gaussian("learned" if learned else 0.2), 0.2)))
+    theta, rest = split(
+        make_prior(KEY, 1, ZeroMean(), RBFKernel(), make_likelihood(Gaussian("learned" if learned else 0.2), 0.2))
+    )
     assert len(jax.tree.leaves(theta)) == 2 + learned
     np.testing.assert_allclose(merge(theta, rest).likelihood.variance, 0.04, rtol=1e-6)
 

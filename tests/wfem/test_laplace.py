@@ -21,7 +21,6 @@ from metaprior.wfem.kernels import RBF, Linear, MLPKernel
 from metaprior.wfem.likelihoods import (
     Bernoulli,
     GaussianNoise,
-    Observed,
     log_mills_ratio,
     predictive_probability,
 )

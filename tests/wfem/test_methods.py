@@ -266,12 +266,12 @@ def test_bad_arguments_are_named(length_scale, monkeypatch):
         with pytest.raises(ValueError, match="start must be one of initializer, hyperprior; got 'random'"):
             method(start="random")
         for bad in (0, 1.5, True):
-            with pytest.raises(ValueError, match="(n_particles|n_draws) must be an integer of at least 1; got "):
+            with pytest.raises(ValueError, match=r"(n_particles|n_draws) must be an integer of at least 1; got "):
                 method(bad)
 
 
 @pytest.mark.parametrize("inference", ["vi", "MAP", "auto", None, 3, SVGD])
 def test_an_unknown_inference_is_named(inference):
-    with pytest.raises(ValueError, match="inference must be one of map, svgd, laplace, MAP.*; got "):
+    with pytest.raises(ValueError, match=r"inference must be one of map, svgd, laplace, MAP.*; got "):
         resolve_inference(inference)
     assert [resolve_inference(name) for name in ("map", "svgd", "laplace")] == [MAP(), SVGD(), Laplace()]

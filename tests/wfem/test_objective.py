@@ -42,9 +42,7 @@ def assert_close(got, wanted, rtol=0.0, atol=0.0):
 
 @cache
 def draw_prior(precision):
-    theta, rest = split(
-        make_prior(jax.random.key(0), 1, ConstantMean(), RBFKernel(), make_likelihood(Gaussian(), 0.1))
-    )
+    theta, rest = split(make_prior(jax.random.key(0), 1, ConstantMean(), RBFKernel(), make_likelihood(Gaussian(), 0.1)))
     return ravel_pytree(theta)[1](jnp.asarray(FLAT_THETA, precision)), rest
 
 

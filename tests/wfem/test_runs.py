@@ -60,7 +60,9 @@ def test_laplace_is_for_gaussian_noise_and_few_parameters(settings):
     for method in (MAP(), SVGD(), MAP(3)):
         check_method(replace(settings, method=method), 2)
     check_method(replace(SMALL, method=Laplace()), 2)
-    with pytest.raises(ValueError, match="inference='laplace' is for (Gaussian noise; for labels|priors of up to 2000)"):
+    with pytest.raises(
+        ValueError, match=r"inference='laplace' is for (Gaussian noise; for labels|priors of up to 2000)"
+    ):
         check_method(replace(settings, method=Laplace()), 2)
 
 

@@ -83,7 +83,9 @@ def check_method(settings: Settings, input_dim: int) -> None:
     laplace = Argument("inference", "laplace")
     if not isinstance(settings.likelihood, Gaussian):
         instead = Argument("inference", "map")
-        raise ValueError(Message(laplace, " is for Gaussian noise; for labels and other likelihoods use ", instead, " or 'svgd'."))
+        raise ValueError(
+            Message(laplace, " is for Gaussian noise; for labels and other likelihoods use ", instead, " or 'svgd'.")
+        )
     n_parameters = count_parameters(settings, input_dim)
     if n_parameters > MAX_PARAMETERS:
         limit = f" is for priors of up to {MAX_PARAMETERS} parameters; this one has {n_parameters}. Use "
