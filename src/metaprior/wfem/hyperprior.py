@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -17,6 +17,7 @@ from metaprior.wfem.parameters import groups
 GROUPS = ("weights", "biases", "scales")
 
 
+@runtime_checkable
 class Density(Protocol):
     """A density p(theta): a module whose arrays are leaves, so that runs of one shape stack."""
 

@@ -7,7 +7,7 @@ mini-batches and loop are shared. A single SVGD particle follows its score, whic
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ STARTS = ("initializer", "hyperprior")
 SCATTER = 0.1  # hyper-prior standard deviations between particles that would start at the same point
 
 
+@runtime_checkable
 class Method(Protocol):
     """How particles approximate the Gibbs hyper-posterior q(theta).
 
