@@ -40,7 +40,6 @@ class LabelsPrior(ClassifierMixin, MetaGP):
     shared_classes: Any
     classes_: np.ndarray | None
     _most_classes: ClassVar[int] = MAX_CLASSES  # that a task may have
-    _standardized: bool = True  # whether inputs are scaled, so that float32 has room for them
 
     def adapt(self, X: Any, y: Any, classes: Any = None) -> AdaptedClassifier:
         """Condition the prior on the labeled context of a new task.
@@ -196,6 +195,11 @@ class LabelsPrior(ClassifierMixin, MetaGP):
     @property
     def _kind(self) -> str:
         return "bernoulli"
+
+    @property
+    def _standardized(self) -> bool:
+        """Whether inputs are scaled, so that float32 has room for them."""
+        return True
 
     def _class_rules(self, given: Any) -> ClassRules:
         """Return what decides about the classes of a new task."""

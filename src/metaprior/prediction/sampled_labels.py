@@ -14,7 +14,8 @@ def sampled_probabilities(posteriors: Posteriors, queries: Ragged, n_samples: in
     weights, probabilities = posteriors.model.component_weights, []
     for task, latent in enumerate(queries.split(predict_rows(posteriors, queries, components, latent=True))):
         rng = np.random.default_rng([seed, task])
-        second = weights @ sampled_probability(rng, *latent, n_samples)
+        mean, variance = latent
+        second = weights @ sampled_probability(rng, mean, variance, n_samples)
         probabilities.append(np.stack([1.0 - second, second], axis=1))
     return probabilities
 

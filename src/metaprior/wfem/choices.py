@@ -51,7 +51,7 @@ def resolve_inference(inference: Any) -> Method:
     if isinstance(inference, str) and inference in METHODS:
         return METHODS[inference]()
     has_all = all(hasattr(inference, name) for name in ("direction", "interacts", "n_particles", "start"))
-    if not isinstance(inference, type) and has_all:
+    if not isinstance(inference, str | type) and has_all:
         return inference
     expected = f"one of {', '.join(METHODS)}, MAP(...), SVGD(...), Laplace(...), or a method of your own with a "
     expected += "direction, n_particles, start and interacts, such as a subclass of MAP"

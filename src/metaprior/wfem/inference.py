@@ -32,9 +32,17 @@ class Method(Protocol):
     Its `gibbs` has `log_density(theta)`, and `theta` is one particle.
     """
 
-    n_particles: int  # that are trained
-    start: Start
     interacts: ClassVar[bool]  # whether the direction of a particle depends on the others
+
+    @property
+    def n_particles(self) -> int:
+        """Number of particles that are trained."""
+        ...
+
+    @property
+    def start(self) -> Start:
+        """Where they start."""
+        ...
 
     def direction(self, particles: PyTree, scores: PyTree) -> PyTree:
         """Return where particles move, given grad log q at each; leaves are (particles, ...)."""
