@@ -241,6 +241,7 @@ def test_bad_environments(environments, arguments, parts):
     assert all(part in str(raised.value) for part in parts), str(raised.value)
 
 
+@pytest.mark.usefixtures("as_installed")
 @pytest.mark.parametrize("value", [0, -1.0, "long", True, np.nan])
 def test_bad_search_time(value):
     with pytest.raises(ValueError, match="search_time must be a positive number of seconds, or None"):
