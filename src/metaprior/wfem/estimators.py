@@ -41,6 +41,7 @@ def _elsewhere(default: str, **more: str) -> Mapping[str, str]:
     return MappingProxyType({**ELSEWHERE, **of_default, **more})
 
 
+@own_float_errors
 class WFEM(MetaGP):
     """An estimator whose priors are trained by gradients of the weighted free energy."""
 
