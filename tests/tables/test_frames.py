@@ -35,7 +35,8 @@ def make_tasks(rng, n=6, labels=None):
 def regressor(request):
     svgd = WFEMRegressor(inference=SVGD(n_particles=3), training=Training(n_steps=4), **SMALL)
     meta = svgd if request.param == "wfem" else MetaGPRegressor(alpha=0.0, random_state=0)
-    return meta.fit(None, make_tasks(np.random.default_rng(0)))
+    rng = np.random.default_rng(0)
+    return meta.fit(None, [(x, rng.normal(size=len(x))) for x, _ in make_tasks(rng)])  # like those of `make_tables`
 
 
 def make_classifier(door, labels):
