@@ -27,7 +27,7 @@ class Likelihood(Protocol):
     Training needs its logarithm in JAX. Predictions need what it is in NumPy, averaged over t ~ N(mean, variance).
     """
 
-    response: Any  # a `metaprior.prediction.responses.Response`, such as `CountResponse()`
+    response: Any  # what predictions average, such as `Poisson()` of `metaprior.prediction.count_responses`
 
     def log_density(self, y: Latent, t: Latent) -> Latent:
         """Return log p(y | t), elementwise, in JAX."""
