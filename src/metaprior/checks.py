@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
+from metaprior.conventions import random_state_of
+
 # Of numbers without a unit, such as scales and rates: their squares must not overflow or vanish in float32.
 SCALES = (1e-15, 1e15)
 
@@ -58,11 +60,9 @@ def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
 
 def draw_seed(random_state: Any) -> int:
     """Draw a seed; raise if `random_state` is not what scikit-learn takes."""
-    from sklearn.utils import check_random_state
-
     try:
-        return int(check_random_state(random_state).randint(2**31 - 1))
-    except ValueError:
+        return int(random_state_of(random_state).randint(2**31 - 1))
+    except (ValueError, TypeError):
         expected = " must be None, an integer from 0 to 2**32 - 1, or a numpy.random.RandomState; got "
         raise ValueError(Message(Argument("random_state"), f"{expected}{random_state!r}.")) from None
 

@@ -5,10 +5,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits  # a dependency of scikit-learn
 
 from metaprior.checks import Argument, Message, counted, draw_seed, warn_caller
+from metaprior.conventions import convergence_warning
 from metaprior.estimators.arguments import NamedEnvironments, warn_if_no_target_tasks
 from metaprior.estimators.fitted_prior import FittedPrior
 from metaprior.estimators.hierarchical_search import compare_priors, n_phases
@@ -103,7 +103,7 @@ def _warn_if_too_wide(spread: float) -> None:
     """Warn if held-out readings are far from their predictions."""
     if spread > WIDE:
         found = f"Held-out readings lie far from their predictions: bands are stretched by {spread:.2g}. "
-        warn_caller(found + "Check y for wrong values, and tasks for repeated rows.", ConvergenceWarning)
+        warn_caller(found + "Check y for wrong values, and tasks for repeated rows.", convergence_warning())
 
 
 def _warn_if_thinned(context: Any, sample: Sequence[Sequence[Task]]) -> None:
@@ -159,7 +159,7 @@ def _with_all_tasks(
         return with_mean_of(prior, chunks())
     except np.linalg.LinAlgError:
         few = f"The common mean is learned from {sum(map(len, sample))} sampled tasks only: a covariance of the other "
-        warn_caller(few + "tasks is singular. Check them for extreme values.", ConvergenceWarning)
+        warn_caller(few + "tasks is singular. Check them for extreme values.", convergence_warning())
         return prior
 
 

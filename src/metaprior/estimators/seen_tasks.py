@@ -6,9 +6,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
 from metaprior.checks import Argument, Message, warn_caller
+from metaprior.conventions import check_is_fitted
 from metaprior.float_errors import own_float_errors
 from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tasks.categories import Categories

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import softmax
@@ -26,10 +26,12 @@ from metaprior.prediction.numpy_modules import write_module
 from metaprior.prediction.plausibility import warn_if_implausible
 from metaprior.prediction.response_mixtures import outcomes_of
 from metaprior.prediction.robust_responses import StudentT
-from metaprior.prediction.single_task import SingleTaskRegressor
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.outcome_rules import Outcomes
 from metaprior.tasks.padding import Ragged, as_context_rows
+
+if TYPE_CHECKING:
+    from metaprior.prediction.single_task import SingleTaskRegressor
 
 
 @own_float_errors
@@ -260,7 +262,7 @@ class AdaptedRegressor(_Regression):
     True
     """
 
-    def to_sklearn(self) -> SingleTaskRegressor:
+    def to_sklearn(self) -> "SingleTaskRegressor":
         """Return the task as a fitted regressor that scikit-learn's tools take.
 
         Returns
@@ -269,6 +271,8 @@ class AdaptedRegressor(_Regression):
             Its `fit` adapts the prior to other readings; clones share the prior.
         """
         prior = AdaptedRegressors(*self._nothing(), "float64", self._features)[0]
+        from metaprior.prediction.single_task import SingleTaskRegressor  # scikit-learn takes long to import
+
         return SingleTaskRegressor(prior)._fitted_to(self)
 
     def export(self, path: str | os.PathLike) -> None:

@@ -6,9 +6,9 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
 from metaprior.checks import Argument, Message, check_choice, check_integer, check_positive
+from metaprior.conventions import check_is_fitted
 from metaprior.estimators.arguments import NamedEnvironments, check_shared_classes, names_elsewhere
 from metaprior.estimators.base import Estimator, MetaGP
 from metaprior.estimators.fitted_prior import FittedPrior, heaviest
