@@ -87,7 +87,7 @@ def _loss_and_unconverged(
     loss, unconverged = _batch_loss(merge(theta, rest), *batches[0])
     for batch, weights in batches[1:]:
         # Adding zero makes a bucket wait for the one before, forwards and backwards: batched LAPACK calls that run at
-        # the same time can deadlock (see gp.linalg), and XLA drops an optimization_barrier.
+        # the same time can deadlock (see wfem.linalg), and XLA drops an optimization_barrier.
         theta = jax.tree.map(lambda leaf, loss=loss: leaf + 0.0 * loss, theta)
         of_batch = _batch_loss(merge(theta, rest), batch, weights)
         loss, unconverged = loss + of_batch[0], unconverged + of_batch[1]

@@ -113,7 +113,7 @@ def training_dtype(
 ) -> str:
     """Return float64 if the noise of the scaled y is so small, or a task so large, that float32 would blur it.
 
-    `gp.linalg` floors the noise variance at 4 eps n; it should stay well above that. The matrix B of Laplace's
+    `wfem.linalg` floors the noise variance at 4 eps n; it should stay well above that. The matrix B of Laplace's
     approximation has eigenvalues from one to about the size of a task times the scale of the kernel, which is moderate
     for standardized inputs. Environments of weight zero do not count.
     """

@@ -115,7 +115,7 @@ class Model(NamedTuple):
     def float32_problem(self, largest_context: int, standardized: bool) -> str | None:
         """Return what float32 is too coarse for, by the rule that chooses the precision of training.
 
-        `gp.linalg` floors the noise variance at 4 eps n; the noise should be well above. Labels have no noise: they
+        `wfem.linalg` floors the noise variance at 4 eps n; the noise should be well above. Labels have no noise: they
         need small contexts and inputs of moderate size.
         """
         likelihood = merge(self.particles, self.rest).likelihood
