@@ -83,7 +83,9 @@ def check_method(settings: Settings, input_dim: int) -> None:
     laplace = Argument("inference", "laplace")
     if not isinstance(settings.likelihood, Gaussian):
         instead = Argument("inference", "map")
-        raise ValueError(Message(laplace, " is for Gaussian noise; for labels use ", instead, " or 'svgd'."))
+        raise ValueError(
+            Message(laplace, " is for Gaussian noise; for labels and other likelihoods use ", instead, " or 'svgd'.")
+        )
     n_parameters = count_parameters(settings, input_dim)
     if n_parameters > MAX_PARAMETERS:
         limit = f" is for priors of up to {MAX_PARAMETERS} parameters; this one has {n_parameters}. Use "
@@ -159,15 +161,18 @@ def draw_prior(
     key: PRNGKeyArray, input_dim: int, settings: Settings, y_std: float, dtype: Any
 ) -> tuple[PyTree, GPPrior, Density]:
     """Draw the particles of theta; return them with the rest of the prior and the hyper-prior."""
+    # Numbers are traced: a sweep over them compiles once.
+    fixed = isinstance(settings.likelihood, Gaussian) and settings.likelihood.fixed_std is not None
+    likelihood = Gaussian(1.0) if fixed else settings.likelihood
     hyperprior, stds = settings.hyperprior, {}
-    if isinstance(hyperprior, HyperPrior):  # its numbers are traced: a sweep over them compiles once
+    if isinstance(hyperprior, HyperPrior):
         stds = {name: np.asarray(std, dtype) for name, std in settings.prior_std.items()}
         hyperprior = tuple(check_mean(hyperprior.mean).items())
     return _draw_prior(
         key,
         input_dim,
         (settings.mean, settings.kernel, settings.encoder),
-        settings.likelihood,
+        likelihood,
         np.asarray(_noise(settings, y_std), dtype),
         hyperprior,
         stds,
