@@ -141,10 +141,18 @@ def log_gibbs(theta: PyTree, problem: Problem, batches: tuple[WeightedBatch, ...
 
 
 class Gibbs(NamedTuple):
-    """The Gibbs hyper-posterior q(theta) of some tasks, up to a constant, and where training starts."""
+    """The Gibbs hyper-posterior q(theta) of some tasks, up to a constant, and where training starts.
+
+    Attributes
+    ----------
+    problem : Problem
+        All that it depends on: the tasks, the prior without theta, the hyper-prior, weights and temperature.
+    initial : pytree
+        The particles that training starts from, with a leading axis of particles.
+    """
 
     problem: Problem
-    initial: PyTree  # (particles, ...)
+    initial: PyTree
 
     def log_density(self, theta: PyTree) -> Float[Array, ""]:
         """Return log q(theta) of one particle, up to a constant: log p(theta) - gamma Lbar(theta)."""
