@@ -201,3 +201,24 @@ def test_a_private_file_has_no_integers_and_no_name_of_a_table(stolen, tmp_path)
     load(stolen.path).save(tmp_path / "private", private=True)
     assert Stolen(tmp_path / "private", stolen.tasks, stolen.grid).integers == []
     assert b"patients.csv" not in (tmp_path / "private").read_bytes()
+
+
+def along_rules():
+    """Tasks of many different readings that few numbers decide: lines, counters, and one curve at many heights."""
+    rng, hours = np.random.default_rng(0), np.arange(20.0)
+    lines = [rng.integers(1, 60) * hours + rng.integers(0, 10) for _ in range(12)]
+    counters = [rng.integers(20, 60) + 0.5 * np.cumsum(rng.integers(1, 4, 20)) for _ in range(12)]
+    curves = [np.round(10 * np.sin(hours), 2) + rng.integers(0, 30) for _ in range(12)]
+    return [(hours[:, None], y) for y in [*lines, *counters, *curves]]
+
+
+def test_no_task_that_follows_a_rule_is_confirmed_to_whoever_knows_the_rule(tmp_path):
+    tasks = along_rules()
+    noisy = [(x, y + np.random.default_rng(1).normal(0, 1, 20)) for x, y in tasks[:1]]  # 20 numbers to guess
+    meta = MetaGPRegressor(alpha=0.5, random_state=0, progress=False).fit(tasks, noisy)
+    meta.save(tmp_path / "prior")
+    stolen = Stolen(tmp_path / "prior", [*tasks, *noisy], [])
+    assert len(stolen.confirmed_tasks()) == 1
+    shuffled = [(x[::-1], y[::-1]) for x, y in tasks]  # the order of rows tells nothing
+    MetaGPRegressor(alpha=0.5, random_state=0, progress=False).fit(shuffled, noisy).save(tmp_path / "shuffled")
+    assert len(Stolen(tmp_path / "shuffled", [*tasks, *noisy], []).confirmed_tasks()) == 1
