@@ -52,7 +52,7 @@ def kept_digests(digests: np.ndarray, most: int | None = None) -> np.ndarray:
 
 
 def hard_to_guess(values: Mapping[int, np.ndarray]) -> np.ndarray:
-    """Return the quick digests of tasks that have MIN_BITS, in order, given the values of y of each along its inputs."""
+    """Return the quick digests of tasks that have MIN_BITS, in order, given the values of y of each along x."""
     if not values:
         return np.empty(0, np.uint64)
     step = ROUNDING * max(float(np.max(np.abs(each))) for each in values.values()) or 1.0
