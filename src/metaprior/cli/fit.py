@@ -338,7 +338,8 @@ def _place_of(exposure: str, x: Sequence[str]) -> int:
     """Return the number of the input column with the exposure, which only stored tasks may lack."""
     if exposure not in x:
         known = ", ".join(map(repr, x))
-        raise ValueError(f"--exposure names {exposure!r}, which is no input of the stored tasks: {known}.")
+        found = f"--exposure names {exposure!r}, which is no input of the stored tasks: {known}"
+        raise ValueError(f"{found}. Store the tables again, with this column in --x.")
     return list(x).index(exposure)
 
 
