@@ -148,6 +148,9 @@ def fit(
         check_outputs([data], path, plot, report)
         if without_data and report is None:
             raise ValueError("--report-without-data needs --report: name a file, as in --report fit.html.")
+        if private and guarantee:
+            stored = "fits without each target task, or each few, from which their averages can be told"
+            raise ValueError(f"--private cannot hide what --guarantee needs: {stored}. Leave out one of the two.")
         if environment is None and target is None and alpha != "auto":
             needs = "--target, and tasks stored with --environment" if data.is_dir() else "--environment and --target"
             raise ValueError(f"--alpha weights other environments: it needs {needs}.")
@@ -335,7 +338,8 @@ def _place_of(exposure: str, x: Sequence[str]) -> int:
     """Return the number of the input column with the exposure, which only stored tasks may lack."""
     if exposure not in x:
         known = ", ".join(map(repr, x))
-        raise ValueError(f"--exposure names {exposure!r}, which is no input of the stored tasks: {known}.")
+        found = f"--exposure names {exposure!r}, which is no input of the stored tasks: {known}"
+        raise ValueError(f"{found}. Store the tables again, with this column in --x.")
     return list(x).index(exposure)
 
 

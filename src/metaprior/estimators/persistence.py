@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.checks import check_bool
+from metaprior.checks import Argument, Message, check_bool
 from metaprior.estimators.prior_header import (
     DEFAULT_ENGINE,
     FITTED,
@@ -104,6 +104,10 @@ def _prior_parts(
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the header and tensors of a fitted estimator; raise InvalidFile if `load` would refuse them."""
     check_bool("private", private)
+    if private and meta.model_.guarantee is not None:
+        held = " cannot hide what conformal intervals need: fits without each target task, or each few. Comparing them "
+        held += "with the fit of all tells the averages of these tasks. Fit again without "
+        raise ValueError(Message(Argument("private", True), held, Argument("guarantee", True), "."))
     fitted = {name: getattr(meta, name) for name in FITTED}
     if meta.likelihood_ == "bernoulli":
         fitted["classes_"] = None if meta.classes_ is None else meta.classes_.tolist()
