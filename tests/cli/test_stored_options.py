@@ -39,7 +39,8 @@ WORKS = [
     ("labels", "--target", "south", *QUICK, "--kind", "classification", "--shared-classes", "--no-calibrate"),
 ]
 REFUSED = {
-    (*COUNTS, "--exposure", "weeks"): "'weeks', which is no input of the stored tasks: 'time', 'days', 'age'",
+    (*COUNTS, "--exposure", "weeks"): "'weeks', which is no input of the stored tasks: 'time', 'days', 'age'. Store "
+    "the tables again, with this column in --x.",
     (*COUNTS, "--exposure", "days", "--x", "time"): "options are for tables. Leave out --x.",
     (*WOODS, "--sep", ";", "--decimal", ",", "--encoding", "cp1252"): "Leave out --sep, --decimal, --encoding.",
     (*WOODS, "--categorical", "age"): "Leave out --categorical.",

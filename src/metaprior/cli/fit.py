@@ -52,6 +52,9 @@ def fit(
     It takes seconds. With --hold-out the prior is also tested, on tasks that it is not fitted to.
     """
     with report_errors(asked.as_json, FOR_MEMORY):
+        if asked.private and guarantee:
+            stored = "fits without each target task, or each few, from which their averages can be told"
+            raise ValueError(f"--private cannot hide what --guarantee needs: {stored}. Leave out one of the two.")
         of_both = {**alpha_of(asked, alpha), "search_time": asked.search_time}
         noise_std = number_or_word("--noise", noise)
 
@@ -79,5 +82,6 @@ def _place_of(exposure: str, x: Sequence[str]) -> int:
     """Return the number of the input column with the exposure, which only stored tasks may lack."""
     if exposure not in x:
         known = ", ".join(map(repr, x))
-        raise ValueError(f"--exposure names {exposure!r}, which is no input of the stored tasks: {known}.")
+        found = f"--exposure names {exposure!r}, which is no input of the stored tasks: {known}"
+        raise ValueError(f"{found}. Store the tables again, with this column in --x.")
     return list(x).index(exposure)

@@ -148,6 +148,8 @@ class MetaGP(KnowsItsTasks, Parameters):
         ------
         InvalidFile
             If the file could not be loaded. Nothing is written then.
+        ValueError
+            If `private=True` and the prior has conformal intervals, whose fits tell averages of single tasks.
         """
         check_is_fitted(self, "model_")
         write_prior(self, path, private)
