@@ -166,7 +166,9 @@ class StoredTasks(Sequence[Task]):
         return digest.hexdigest()
 
     def verify(self) -> None:
-        """Raise `InvalidFile` if files of `store_tasks` do not hold what was written. `fit` and iterating do this first.
+        """Raise `InvalidFile` if files of `store_tasks` do not hold what was written.
+
+        `fit`, and going through all tasks, do this first.
 
         All bytes are read, about 1 GB per second, unless the files have not changed since the last time.
         Arrays have no checksums, and are not verified.
