@@ -9,6 +9,7 @@ from pathlib import Path
 
 import jax
 import pytest
+from running import call
 
 import metaprior
 from metaprior import wfem
@@ -47,6 +48,19 @@ def test_the_code_on_a_page_runs(page, capsys):
         exec(compile("\n".join(blocks), page, "exec"), namespace)
     assert namespace["meta"].n_features_in_ == 1
     assert capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("tables")
+def test_the_quickstart_shows_what_a_fit_prints():
+    """Its verdict above all, and the names of columns; numbers may differ in their last digits between machines."""
+    page = (ROOT / "docs" / "index.md").read_text()
+    command, shown = re.search(r"\$ metaprior (fit example.*?[^\\]\n)(.*?)```", page, flags=re.DOTALL).groups()
+    printed = call(*command.replace("\\\n", " ").split()).stdout
+
+    def in_words(text):
+        return " ".join(re.sub(r"[\d.]+", "#", text).split())
+
+    assert in_words(shown) == in_words(printed)
 
 
 def test_the_page_on_guarantees_runs(capsys):

@@ -4,7 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,7 +31,7 @@ from metaprior.cli.options import (
     write,
 )
 from metaprior.cli.scores import print_held_out, score_held_out
-from metaprior.cli.task_names import tasks_by_name
+from metaprior.cli.task_names import columns_by_name, tasks_by_name
 from metaprior.cli.training_data import Fit, TrainingData, read_training_data
 from metaprior.cli.usage import typed
 from metaprior.interruption import last_files, tell_on_stop
@@ -140,6 +140,7 @@ def fit_table(
     meta.training_.update(columns=tasks.columns, data="a pipe" if table.is_pipe else visible(table.path.name))
     meta.training_["csv"] = table.format._asdict()
     meta.feature_names_in_ = np.array(tasks.columns["x"], dtype=object)
+    meta.report_ = replace(meta.report_, hint=columns_by_name(meta.report_.hint, tasks.columns["x"]))
     tested = None
     if tasks.held_out:
         with err.status(f"predicting {counted(len(tasks.held_out), 'held-out task')}"):

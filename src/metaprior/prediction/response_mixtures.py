@@ -308,7 +308,8 @@ def _warn_if_absurd(mean: np.ndarray, latent: GaussianMixture) -> None:
             f"The predictive mean of counts is more than {ABSURD:g} times their median at "
             f"{counted(int(np.sum(absurd)), 'point')}: the logarithm of the rate is so uncertain, with a standard "
             f"deviation of up to {np.max(latent.std()[absurd]):.3g}, that a tiny chance of huge counts decides it. Use "
-            f"the median, quantile(..., 0.5), and interval. Means beyond {LARGEST_COUNT:.1g} are the median.",
+            f"the median, quantile(..., 0.5), and interval. Means beyond {LARGEST_COUNT:.1g} are the median, and their "
+            "standard deviations may be infinite.",
             HeavyTailWarning,
         )
 
