@@ -55,18 +55,13 @@ def wfem(
         from metaprior.wfem import Gaussian, HyperPrior, Training, TrainingDiverged, WFEMClassifier, WFEMRegressor
         from metaprior.wfem.choices import METHODS
 
-        std = number_or_word("--prior-std", prior_std)
         settings = {
-            **alpha_of(asked, alpha),
-            **{"kernel": kernel, "mean": mean, "encoder": encoder, "hyperprior": HyperPrior(std=std)},
+            **{"kernel": kernel, "mean": mean, "encoder": encoder, **alpha_of(asked, alpha)},
             "inference": METHODS[inference]() if particles is None else METHODS[inference](particles),
             "temperature": number_or_word("--temperature", temperature),
+            "hyperprior": HyperPrior(std=number_or_word("--prior-std", prior_std)),
             "training": Training(
-                n_steps=steps,
-                learning_rate=learning_rate,
-                batch_size=batch_size,
-                dtype=dtype,
-                search_time=asked.search_time,
+                steps, learning_rate, batch_size=batch_size, dtype=dtype, search_time=asked.search_time
             ),
         }
         likelihood = Gaussian(noise_std=number_or_word("--noise", noise))
