@@ -156,9 +156,9 @@ def predict_frame(
     Examples
     --------
     >>> from metaprior import MetaGPRegressor, predict_frame
-    >>> meta = MetaGPRegressor(alpha=0.0)
-    >>> meta = meta.fit(target_tasks=[([[0.0], [1.0]], [80.0, 82.0])])
-    >>> context, query = {"hours": [0.0, 1.0], "rate": [81.0, 82.0]}, {"hours": [0.5, 1.0]}
+    >>> meta = MetaGPRegressor(alpha=0.0, random_state=0)
+    >>> meta = meta.fit(target_tasks=[([[0.0], [1.0]], [80.0, 82.0]), ([[0.0], [1.0]], [95.0, 96.0])])
+    >>> context, query = {"hours": [0.0, 1.0], "rate": [90.0, 91.0]}, {"hours": [2.0, 3.0]}
     >>> predict_frame(meta, context, query, x="hours", y="rate").columns.tolist()
     ['hours', 'mean', 'std', 'lower', 'upper', 'extrapolates']
     """
