@@ -52,8 +52,8 @@ def test_columns_are_named_and_a_category_is_told_how_to_multiply(tmp_path):
     frames = [pd.DataFrame(x, columns=["time", "sex", "age"]) for x, _ in tasks]
     frames = [frame.assign(sex=np.where(frame["sex"] > 0, "f", "m")) for frame in frames]
     said = r"'sex' and 'age' seem to act together.*Add a column to X, 'sex' \* 'age',.* a category is 1 for one of its"
+    meta = MetaGPRegressor(covariates=["sex", "age"], random_state=0)
     with pytest.warns(UserWarning, match=said):
-        meta = MetaGPRegressor(covariates=["sex", "age"], random_state=0)
         meta.fit(target_tasks=[(frame, y) for frame, (_, y) in zip(frames, tasks, strict=True)])
     assert re.search(said, meta.transfer_report().hint)
     table = pd.concat([frame.assign(y=y, id=i) for i, (frame, (_, y)) in enumerate(zip(frames, tasks, strict=True))])
