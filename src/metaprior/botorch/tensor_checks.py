@@ -83,7 +83,7 @@ def check_output(name: str, indices: list[int] | None) -> None:
 
 def check_prior(meta: Any) -> None:
     """Raise if a prior is not fitted, or not of a kind that torch can compute."""
-    if not hasattr(type(meta), "likelihood_"):
+    if not hasattr(type(meta), "transfer_report"):
         raise ValueError(f"meta must be a fitted MetaGPRegressor; got {type(meta).__name__}.")
     if predicts_labels(meta):
         raise ValueError(
