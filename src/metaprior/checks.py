@@ -9,8 +9,14 @@ from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
+from metaprior.conventions import random_state_of
+
 # Of numbers without a unit, such as scales and rates: their squares must not overflow or vanish in float32.
 SCALES = (1e-15, 1e15)
+
+
+class MissingExtra(ImportError):
+    """Raised where packages of an extra are missing. The message says how to install them."""
 
 
 class Argument(NamedTuple):
@@ -58,11 +64,9 @@ def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
 
 def draw_seed(random_state: Any) -> int:
     """Draw a seed; raise if `random_state` is not what scikit-learn takes."""
-    from sklearn.utils import check_random_state
-
     try:
-        return int(check_random_state(random_state).randint(2**31 - 1))
-    except ValueError:
+        return int(random_state_of(random_state).randint(2**31 - 1))
+    except (ValueError, TypeError):
         expected = " must be None, an integer from 0 to 2**32 - 1, or a numpy.random.RandomState; got "
         raise ValueError(Message(Argument("random_state"), f"{expected}{random_state!r}.")) from None
 
@@ -112,6 +116,6 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
 
 
 def require_matplotlib() -> None:
-    """Raise an ImportError that says how to install matplotlib, if it is not installed."""
+    """Raise unless matplotlib is installed."""
     if find_spec("matplotlib") is None:
-        raise ImportError("Plots need matplotlib, which is not installed: run pip install 'metaprior[plots]'.")
+        raise MissingExtra("Plots need matplotlib, which is not installed: run pip install 'metaprior[plots]'.")

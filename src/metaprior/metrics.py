@@ -9,9 +9,9 @@ import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.utils import Bunch
 
 from metaprior.checks import counted
+from metaprior.conventions import Bunch
 
 CALIBRATION_LEVELS = np.arange(1, 20) / 20
 MEANINGS = {

@@ -8,18 +8,14 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
-from sklearn.base import BaseEstimator
-from sklearn.utils import Bunch
-from sklearn.utils.validation import check_is_fitted
-
 from metaprior.checks import check_noise, counted
+from metaprior.conventions import Bunch, Parameters, check_is_fitted
 from metaprior.estimators.arguments import OUTPUTS, NamedEnvironments, check_context_size, refuse_elsewhere
 from metaprior.estimators.fitted_prior import FittedPrior, training_record
 from metaprior.estimators.persistence import write_prior
 from metaprior.estimators.seen_tasks import KnowsItsTasks, check_covariates, check_noise_size, remember
 from metaprior.float_errors import own_float_errors
 from metaprior.prediction.conformal import coverage_words
-from metaprior.prediction.single_task import SingleTaskClassifier, SingleTaskRegressor, refuse_categories
 from metaprior.search.certificates import Certificate, certify
 from metaprior.search.report import TransferReport
 from metaprior.tasks.context_rules import check_order
@@ -30,7 +26,7 @@ Estimator = TypeVar("Estimator", bound="MetaGP")
 
 
 @own_float_errors
-class MetaGP(KnowsItsTasks, BaseEstimator):
+class MetaGP(KnowsItsTasks, Parameters):
     """A Gaussian-process prior that is meta-learned from tasks of several environments."""
 
     likelihood_: str  # that the prior was fitted with; "bernoulli" for labels
@@ -82,6 +78,8 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         SingleTaskRegressor or SingleTaskClassifier
             Clones share the prior, where those of this estimator would have to be meta-trained again.
         """
+        from metaprior.prediction.single_task import SingleTaskClassifier, SingleTaskRegressor, refuse_categories
+
         refuse_categories(self.features_)
         single = SingleTaskClassifier if self.likelihood_ == "bernoulli" else SingleTaskRegressor
         return single(self.adapt([], []))
@@ -150,6 +148,8 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         ------
         InvalidFile
             If the file could not be loaded. Nothing is written then.
+        ValueError
+            If `private=True` and the prior has conformal intervals, whose fits tell averages of single tasks.
         """
         check_is_fitted(self, "model_")
         write_prior(self, path, private)
@@ -159,7 +159,7 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
         names, tasks, target, *_ = environments
         self.model_, self.baselines_, self.family_ = fitted.model, fitted.baselines, fitted.family
         self.likelihood_ = self._kind
-        self.report_ = replace(fitted.report, outputs=OUTPUTS[self._kind])
+        self.report_ = replace(fitted.report, outputs=OUTPUTS.get(self._kind, "readings"))
         # All that anything after the fit knows of the parameters: others may be set later.
         self.parameters_ = self.get_params(deep=False)
         self.environment_weights_ = self.report_.weight @ self.report_.environment_weights
@@ -209,8 +209,8 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
     ) -> tuple[FittedPrior, list[TestTask] | None]:
         """Fit the prior to checked tasks. Return it with the tasks that it was validated on, if there are any."""
 
-    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        parameters = super().__repr__(N_CHAR_MAX)
+    def __repr__(self) -> str:
+        parameters = super().__repr__()
         if not hasattr(self, "training_"):
             return parameters
         counts = {name: count["tasks"] for name, count in self.training_["environments"].items() if count["tasks"]}
@@ -231,13 +231,3 @@ class MetaGP(KnowsItsTasks, BaseEstimator):
             return ""
         n_used, n = (sum(each.get(name, each["samples"]) for each in of_all) for name in ("used_samples", "samples"))
         return f", using {n_used:,} of {counted(n, self.report_.outputs.removesuffix('s'))}"
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "model_")
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.two_d_array = False  # fit takes sequences of tasks
-        tags.target_tags.required = False
-        tags.no_validation = True
-        return tags

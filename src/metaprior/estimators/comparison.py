@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 from scipy.special import stdtrit
-from sklearn.utils import Bunch
 
 from metaprior.checks import counted
+from metaprior.conventions import Bunch
 from metaprior.float_errors import own_float_errors
 from metaprior.metrics import (
     LOSSES,

@@ -4,9 +4,8 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.base import ClassifierMixin
-from sklearn.utils.validation import check_is_fitted
 
+from metaprior.conventions import check_is_fitted
 from metaprior.estimators.arguments import NamedEnvironments, read_environments, reject_rows
 from metaprior.estimators.base import MetaGP
 from metaprior.estimators.comparison import Comparison, as_numbers, compare_labels
@@ -34,9 +33,10 @@ from metaprior.tasks.types import Task, TestTask, as_task, as_tasks, as_test_tas
 
 
 @own_float_errors
-class LabelsPrior(ClassifierMixin, MetaGP):
+class LabelsPrior(MetaGP):
     """A prior of tasks whose y holds labels: what its estimators share."""
 
+    _estimator_type = "classifier"
     shared_classes: Any
     classes_: np.ndarray | None
     _most_classes: ClassVar[int] = MAX_CLASSES  # that a task may have

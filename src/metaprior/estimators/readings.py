@@ -4,9 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from sklearn.base import RegressorMixin
-from sklearn.utils.validation import check_is_fitted
 
+from metaprior.conventions import check_is_fitted
 from metaprior.estimators.arguments import NamedEnvironments, read_environments, reject_rows
 from metaprior.estimators.base import MetaGP
 from metaprior.estimators.comparison import Comparison, compare_readings, score_model
@@ -25,8 +24,10 @@ from metaprior.tasks.types import Task, TestTask, as_task, as_tasks, as_test_tas
 
 
 @own_float_errors
-class ReadingsPrior(RegressorMixin, MetaGP):
+class ReadingsPrior(MetaGP):
     """A prior of tasks whose y holds numbers: what its estimators share."""
+
+    _estimator_type = "regressor"
 
     def adapt(self, X: Any, y: Any) -> AdaptedRegressor:
         """Condition the prior on the readings of a new task, in closed form.

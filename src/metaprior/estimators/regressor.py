@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from sklearn.utils.validation import check_is_fitted
-
 from metaprior.checks import check_bool
+from metaprior.conventions import check_is_fitted
 from metaprior.estimators.arguments import check_likelihood, check_search, names_elsewhere
 from metaprior.estimators.default import HierarchicalFit, in_wfem
 from metaprior.estimators.fitted_prior import heaviest

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import softmax
@@ -26,10 +26,12 @@ from metaprior.prediction.numpy_modules import write_module
 from metaprior.prediction.plausibility import warn_if_implausible
 from metaprior.prediction.response_mixtures import outcomes_of
 from metaprior.prediction.robust_responses import StudentT
-from metaprior.prediction.single_task import SingleTaskRegressor
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.outcome_rules import Outcomes
 from metaprior.tasks.padding import Ragged, as_context_rows
+
+if TYPE_CHECKING:
+    from metaprior.prediction.single_task import SingleTaskRegressor
 
 
 @own_float_errors
@@ -253,14 +255,14 @@ class AdaptedRegressor(_Regression):
     --------
     >>> from metaprior import MetaGPRegressor
     >>> tasks = [([[0.0], [1.0]], [0.0, 1.0]), ([[0.5], [2.0]], [0.4, 2.1])]
-    >>> meta = MetaGPRegressor(alpha=0.0, kernel="rbf", mean="linear", n_steps=0, random_state=0)
+    >>> meta = MetaGPRegressor(alpha=0.0, random_state=0)
     >>> task = meta.fit(target_tasks=tasks).adapt([[0.0]], [0.1])
     >>> lower, upper = task.interval([[0.5], [1.5]], coverage=0.9)
     >>> bool((lower < task.predict([[0.5], [1.5]])).all())
     True
     """
 
-    def to_sklearn(self) -> SingleTaskRegressor:
+    def to_sklearn(self) -> "SingleTaskRegressor":
         """Return the task as a fitted regressor that scikit-learn's tools take.
 
         Returns
@@ -269,6 +271,8 @@ class AdaptedRegressor(_Regression):
             Its `fit` adapts the prior to other readings; clones share the prior.
         """
         prior = AdaptedRegressors(*self._nothing(), "float64", self._features)[0]
+        from metaprior.prediction.single_task import SingleTaskRegressor  # scikit-learn takes long to import
+
         return SingleTaskRegressor(prior)._fitted_to(self)
 
     def export(self, path: str | os.PathLike) -> None:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,11 +14,13 @@ from metaprior.prediction.ensemble import Ensemble
 from metaprior.prediction.label_batches import predict_label_rows
 from metaprior.prediction.numpy_modules import write_module
 from metaprior.prediction.sampled_labels import sampled_probabilities
-from metaprior.prediction.single_task import SingleTaskClassifier
 from metaprior.tasks.class_rules import ClassRules, joined_labels
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.labels import as_labels
 from metaprior.tasks.padding import Ragged
+
+if TYPE_CHECKING:
+    from metaprior.prediction.single_task import SingleTaskClassifier
 
 
 @own_float_errors
@@ -163,7 +165,7 @@ class AdaptedClassifier(_Classification):
         super().__init__(posteriors, features)
         self.classes_, self._rules = classes, rules or ClassRules()
 
-    def to_sklearn(self) -> SingleTaskClassifier:
+    def to_sklearn(self) -> "SingleTaskClassifier":
         """Return the task as a fitted classifier that scikit-learn's tools take.
 
         Returns
@@ -173,6 +175,8 @@ class AdaptedClassifier(_Classification):
         """
         of_nothing, _ = self._rules.of_task(np.empty(0), "to_sklearn")
         prior = AdaptedClassifiers(*self._nothing(), [of_nothing], "float64", self._features, self._rules)[0]
+        from metaprior.prediction.single_task import SingleTaskClassifier  # scikit-learn takes long to import
+
         return SingleTaskClassifier(prior)._fitted_to(self)
 
     def export(self, path: str | os.PathLike) -> None:

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any, cast
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
 
 from metaprior.checks import check_choice
+from metaprior.conventions import convergence_warning
 from metaprior.memory import in_chunks
 from metaprior.prediction.ensemble import Ensemble, Member, NumberMember, Prediction, mixture
 from metaprior.prediction.large_contexts import ADVICE, check_memory, limit_labels, warn_if_slow
@@ -185,7 +185,7 @@ class Posteriors:
             message = f"The approximate posterior did not converge for {which} (counted from 0): predictions "
             advice = "there are inexact. Check the context for extreme values of X"
             advice += ", or use dtype='float64'." if self.dtype == "float32" else "."
-            warnings.warn(message + advice, ConvergenceWarning, stacklevel=2)
+            warnings.warn(message + advice, convergence_warning(), stacklevel=2)
 
     def _cast(self, scaled: np.ndarray) -> np.ndarray:
         if self.dtype == "float32" and np.max(np.abs(scaled), initial=0.0) > MAX_SINGLE:

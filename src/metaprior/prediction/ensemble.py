@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
 from metaprior.checks import counted
+from metaprior.conventions import check_is_fitted
 from metaprior.prediction.mixtures import GaussianMixture, stretch
 from metaprior.prediction.response_mixtures import ResponseMixture
 from metaprior.prediction.responses import Response

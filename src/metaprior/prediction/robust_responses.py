@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.special import gammaln, logsumexp, psi
-from scipy.stats import t as student
 
 from metaprior.prediction import student_averages
 from metaprior.prediction.responses import NODE_WEIGHTS, Expected, Response, Start, nodes_of
@@ -83,6 +82,8 @@ class StudentT(Response):
             return found
         deviation, variance, log_sigma, log_nu = (each[far] for each in arrays)
         at = nodes_of(deviation, variance) / np.exp(log_sigma)[:, None]
+        from scipy.stats import t as student  # which takes long to import
+
         density = student.logpdf(at, np.exp(log_nu)[:, None]) - log_sigma[:, None]
         found[far] = logsumexp(density, axis=-1, b=NODE_WEIGHTS)
         return found

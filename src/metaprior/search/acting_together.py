@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from itertools import combinations
 
 import numpy as np
-from scipy import stats
 
 from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
 from metaprior.tasks.column_kinds import ColumnKinds
@@ -50,6 +49,8 @@ def _columns(tasks: Sequence[Task], column: int, n_levels: int) -> list[np.ndarr
 
 
 def _normal_scores(values: np.ndarray) -> np.ndarray:
+    from scipy import stats  # which takes long to import
+
     return stats.norm.ppf((stats.rankdata(values) - 0.5) / len(values))
 
 
@@ -64,4 +65,6 @@ def _p_value(y: np.ndarray, a: np.ndarray, b: np.ndarray) -> float:
         return 1.0
     slope = float(product @ y) / size
     error = np.sqrt(float(np.sum((y - slope * product) ** 2)) / n_free / size)
+    from scipy import stats
+
     return float(2.0 * stats.t.sf(abs(slope) / max(error, 1e-12), n_free))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy.special import bdtrc, betaincinv
 
 from metaprior.checks import counted
 from metaprior.hierarchical.families import LINEAR, SMOOTH, FamilyFit
@@ -29,12 +29,12 @@ class Certificate(NamedTuple):
         """
         if not self.helped:
             return 0.0
-        return float(stats.beta.ppf(1.0 - CONFIDENCE, self.helped, self.n_tasks - self.helped + 1))
+        return float(betaincinv(self.helped, self.n_tasks - self.helped + 1, 1.0 - CONFIDENCE))
 
     @property
     def p_value(self) -> float:
         """That of the one-sided sign test of "as often worse as better"; ties are left out."""
-        return float(stats.binom.sf(self.helped - 1, self.n_tasks - self.tied, 0.5))
+        return float(bdtrc(self.helped - 1, self.n_tasks - self.tied, 0.5))
 
     @property
     def words(self) -> str:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
 
 from metaprior.checks import warn_caller
+from metaprior.conventions import convergence_warning
 from metaprior.hierarchical.families import FEATURES, fit_features
 from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
 from metaprior.search.averaging import averaging_weights
@@ -56,7 +56,7 @@ def add_features(search: FamilySearch) -> None:
             prior, *priors = pool.map(lambda left_out: _fit(search, option, left_out), [np.zeros(0, int), *others])
         parts += [_predict(search, each, members) for each, members in zip(priors, others, strict=True)]
     except np.linalg.LinAlgError:
-        warn_caller("Learned features could not be fitted, and are left out.", ConvergenceWarning)
+        warn_caller("Learned features could not be fitted, and are left out.", convergence_warning())
         return
     search.families[FEATURES] = None
     found = gather(parts, len(search.queries.splits))

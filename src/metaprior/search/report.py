@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtr
 
 from metaprior.checks import require_matplotlib
 from metaprior.float_errors import own_float_errors
@@ -172,7 +172,7 @@ class TransferReport:
         if self.source_gain is None:
             return None
         gain, error = self.source_gain
-        certainty = stats.t.cdf(abs(gain) / error, self.n_target_tasks - 1) if error > 0 else float(gain != 0.0)
+        certainty = stdtr(self.n_target_tasks - 1, abs(gain) / error) if error > 0 else float(gain != 0.0)
         if certainty < PROBABLE:
             return UNCLEAR
         helps = "helps" if gain > 0 else "does not help"

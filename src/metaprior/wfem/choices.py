@@ -106,7 +106,7 @@ def _resolve(argument: str, value: Any, registry: dict[str, Any], is_custom: boo
         return value
     if not isinstance(value, type) and is_custom:
         return _as_arrays(value)
-    names, example = ", ".join(registry), registry["mlp"].__name__
+    names, example = "None, " * (argument == "encoder") + ", ".join(registry), registry["mlp"].__name__
     kind = f"the class {value.__name__}, not an instance" if isinstance(value, type) else type(value).__name__
     found = repr(value) if isinstance(value, str) else kind
     expected = f"one of {names}, a description such as {example}(...), {custom}"

@@ -6,9 +6,9 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
-from metaprior.checks import Argument, Message, check_choice, check_integer, check_positive
+from metaprior.checks import Argument, Message, check_integer, check_positive
+from metaprior.conventions import check_is_fitted
 from metaprior.estimators.arguments import NamedEnvironments, check_shared_classes, names_elsewhere
 from metaprior.estimators.base import Estimator, MetaGP
 from metaprior.estimators.fitted_prior import FittedPrior, heaviest
@@ -41,6 +41,7 @@ def _elsewhere(default: str, **more: str) -> Mapping[str, str]:
     return MappingProxyType({**ELSEWHERE, **of_default, **more})
 
 
+@own_float_errors
 class WFEM(MetaGP):
     """An estimator whose priors are trained by gradients of the weighted free energy."""
 
@@ -141,8 +142,8 @@ class WFEM(MetaGP):
     def to_arviz(self) -> Any:
         """Return the draws of theta as data of ArviZ, for its summaries and plots.
 
-        Draws are those of `inference="laplace"` or `"svgd"`. A chain is a member of the ensemble, and `sample_stats`
-        has the weights of its draws in predictions.
+        Draws are those of `Laplace`, `SVGD` or a method of your own. A chain is a member of the ensemble, and
+        `sample_stats` has the weights of its draws in predictions.
 
         Returns
         -------
@@ -171,10 +172,9 @@ class WFEM(MetaGP):
             (resolve_inference, self.inference),
         ):
             resolve(value)
-        if isinstance(self.temperature, str):
-            check_choice("temperature", self.temperature, (*TEMPERATURES, "auto"))
-        else:
-            check_positive("temperature", self.temperature, f", or one of {', '.join((*TEMPERATURES, 'auto'))}")
+        rules = (*TEMPERATURES, "auto")
+        if not (isinstance(self.temperature, str) and self.temperature in rules):
+            check_positive("temperature", self.temperature, f", or one of {', '.join(rules)}")
         if isinstance(self.hyperprior, type) or not hasattr(self.hyperprior, "build"):
             expected = " must be HyperPrior(...), or an object of your own with a method build(theta); got "
             raise ValueError(Message(Argument("hyperprior"), f"{expected}{self.hyperprior!r}."))
@@ -290,7 +290,8 @@ class WFEMRegressor(ReadingsPrior, WFEM):
     @property
     def _resolved_likelihood(self) -> Any:
         """The likelihood, by its name or as it is."""
-        return Gaussian() if isinstance(self.likelihood, str) else self.likelihood
+        is_named = isinstance(self.likelihood, str) and self.likelihood == "gaussian"
+        return Gaussian() if is_named else self.likelihood
 
     @property
     def _kind(self) -> str:
@@ -305,7 +306,7 @@ class WFEMRegressor(ReadingsPrior, WFEM):
         super()._check_parameters()
         likelihood = self._resolved_likelihood
         is_own = hasattr(likelihood, "log_density") and hasattr(likelihood, "response")
-        if self.likelihood != "gaussian" and not isinstance(likelihood, Gaussian) and not is_own:
+        if not isinstance(likelihood, Gaussian) and (isinstance(likelihood, type) or not is_own):
             expected = " must be Gaussian(...), or one of your own with log_density(y, t) and a response; got "
             others = " The likelihoods of counts, ranks and outliers are those of metaprior.MetaGPRegressor."
             raise ValueError(Message(Argument("likelihood"), f"{expected}{self.likelihood!r}.{others}"))

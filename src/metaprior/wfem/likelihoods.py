@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -21,13 +21,15 @@ MILLS_FAR, MILLS_TERMS = 4.0, 30  # the continued fraction of so many terms is e
 Latent = Float[Array, "*n"]  # t, or as many outputs, means or variances
 
 
+@runtime_checkable
 class Likelihood(Protocol):
     """A likelihood p(y | t) of numbers, log-concave in t, as a user may write it: a frozen dataclass or module.
 
-    Training needs its logarithm in JAX. Predictions need what it is in NumPy, averaged over t ~ N(mean, variance).
+    Training needs its logarithm in JAX. Predictions need what it is in NumPy, averaged over t ~ N(mean, variance): its
+    response, such as `Poisson()`, or a `ConditionalResponse`.
     """
 
-    response: Any  # a `metaprior.prediction.responses.Response`, such as `CountResponse()`
+    response: Any  # what predictions average, such as `Poisson()` of `metaprior.prediction.count_responses`
 
     def log_density(self, y: Latent, t: Latent) -> Latent:
         """Return log p(y | t), elementwise, in JAX."""
