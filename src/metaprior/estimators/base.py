@@ -157,7 +157,7 @@ class MetaGP(KnowsItsTasks, Parameters):
         names, tasks, target, *_ = environments
         self.model_, self.baselines_, self.family_ = fitted.model, fitted.baselines, fitted.family
         self.likelihood_ = self._kind
-        self.report_ = replace(fitted.report, outputs=OUTPUTS[self._kind])
+        self.report_ = replace(fitted.report, outputs=OUTPUTS.get(self._kind, "readings"))
         # All that anything after the fit knows of the parameters: others may be set later.
         self.parameters_ = self.get_params(deep=False)
         self.environment_weights_ = self.report_.weight @ self.report_.environment_weights
