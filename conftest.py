@@ -37,6 +37,7 @@ beartype_package("metaprior.hierarchical", conf=BeartypeConf(is_pep484_tower=Tru
 install_import_hook([*(f"metaprior.{part}" for part in PARTS), "metaprior_studies"], "typechecker.typechecker")
 
 import jax
+import jaxtyping
 import pytest
 from hypothesis import settings
 
@@ -53,6 +54,14 @@ def x64():
     """Run one test in double precision."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture
+def as_installed():
+    """Type checks off, as they are for users: a mistake has to be caught by the package itself."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(autouse=True, scope="module")

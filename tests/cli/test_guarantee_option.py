@@ -85,7 +85,7 @@ def test_refusals_name_the_option(folder, tmp_path):
     assert "Fit it again with --guarantee." in words(result)
     labels = write_table(tmp_path / "labels.csv", 4, labels=True)
     result = call("fit", labels, *COLUMNS, "--guarantee", "--out", tmp_path / "labels.safetensors", code=2)
-    assert "--guarantee is for intervals of readings; y holds labels." in words(result)
+    assert "--guarantee is for numbers; y holds labels." in words(result)
     call("fit", labels, *COLUMNS, "--out", tmp_path / "labels.safetensors")
     tables = [tmp_path / "context.csv", tmp_path / "query.csv"]
     rows = pd.read_csv(labels)

@@ -36,7 +36,6 @@ WORKS = [
     (*COUNTS, "--exposure", "days", "--task-covariates", "age"),
     ("one", "--likelihood", "poisson", "--exposure", "days", "--hold-out", "0.3"),
     (*WOODS, "--noise", "1.5", "--context", "first 2", "--seed", "3", "--report", "fit.html"),
-    (*WOODS, "--kernel", "rbf", "--steps", "2", "--batch-size", "4", "--inference", "map"),
     ("labels", "--target", "south", *QUICK, "--kind", "classification", "--shared-classes", "--no-calibrate"),
 ]
 REFUSED = {

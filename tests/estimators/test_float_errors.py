@@ -8,6 +8,7 @@ import pytest
 
 from metaprior import MetaGPClassifier, MetaGPRegressor, load, open_tasks, predict_frame, store_tasks, tasks_from_frame
 from metaprior.plots import plot_calibration, plot_prediction
+from metaprior.wfem import Training, WFEMRegressor
 
 KINDS = ("gaussian", "student-t", "poisson", "negative-binomial", "ordinal", "labels", "covariates")
 FAR = np.array([[-1e6], [-40.0], [0.0], [1.0], [1e6]])  # where densities and correlations underflow
@@ -98,7 +99,7 @@ def test_tables_stored_tasks_and_plots(tmp_path):
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_gradient_training():
     with np.errstate(all="raise"):
-        meta = MetaGPRegressor(alpha=0.5, kernel="rbf", inference="map", n_steps=3, random_state=0)
+        meta = WFEMRegressor("rbf", "linear", training=Training(n_steps=3), random_state=0)
         meta.fit(draw("gaussian", 4, seed=1), draw("gaussian", 4, seed=2))
         assert np.isfinite(meta.adapt(*draw("gaussian", 1, seed=3)[0]).predict(FAR)).all()
         meta.evaluate(draw("gaussian", 3, seed=3), context=2)

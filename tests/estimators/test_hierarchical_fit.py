@@ -1,4 +1,4 @@
-"""The default engine through the estimator: when it is used, what it compares, what it keeps, and files."""
+"""The default through the estimator: what it compares, what it keeps, and files."""
 
 import json
 from contextlib import nullcontext
@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from metaprior import InvalidFile, MetaGPClassifier, MetaGPRegressor, load
 from metaprior.datasets import Sinusoid
 from metaprior.estimators import hierarchical_fit, hierarchical_search
-from metaprior.estimators.arguments import ASK_FOR_GRADIENTS, NamedEnvironments, choose_engine
+from metaprior.estimators.arguments import NamedEnvironments
 from metaprior.estimators.hierarchical_fit import MAX_READINGS, MAX_TASKS
 from metaprior.files import read_tensors, write_tensors
 from metaprior.hierarchical.families import FAMILIES
@@ -21,22 +21,6 @@ from metaprior.tasks.types import Task
 
 PROBLEM = Sinusoid(deviation=0.25)
 X = np.linspace(-4.0, 4.0, 7)[:, None]
-OTHERS = {
-    "inference": "map",
-    "n_particles": 3,
-    "mean": "zero",
-    "kernel": "rbf",
-    "encoder": "mlp",
-    "temperature": "paper",
-    "prior_mean": "initial",
-    "prior_std": 2.0,
-    "optimizer": "sgd",
-    "learning_rate": 0.1,
-    "schedule": "constant",
-    "n_steps": 0,
-    "batch_size": 4,
-    "standardize": False,
-}
 
 
 def tasks_of(n_source, n_target, n_samples=6):
@@ -56,21 +40,12 @@ def predictions(meta, context):
     return np.stack(meta.adapt(*context).predict(X, return_std=True))
 
 
-@pytest.mark.parametrize("kind", [MetaGPRegressor, MetaGPClassifier])
-def test_every_argument_of_gradient_training_asks_for_it(kind):
-    assert choose_engine(kind(0.3, random_state=1, search_time=3.0, progress=True), None) == "hierarchical"
-    assert set(OTHERS) == set(ASK_FOR_GRADIENTS)
-    assert choose_engine(kind(prior_std=1), None) == "hierarchical"
-    for name, value in OTHERS.items():
-        assert choose_engine(kind(**{name: value}), None) == "gradient", name
-    assert choose_engine(kind(), PROBLEM.test_tasks(1, 2, 2, 0)) == "gradient"  # early stopping
-    assert choose_engine(MetaGPRegressor(noise_std=0.1), None) == "hierarchical"
-    assert choose_engine(MetaGPClassifier(shared_classes=False, calibrate=False), None) == "hierarchical"
+def test_alpha_is_chosen_by_default():
+    assert MetaGPRegressor().alpha == MetaGPClassifier().alpha == "auto"
 
 
 def test_report_has_six_options_and_all_families(meta):
     report = meta.transfer_report()
-    assert meta.engine_ == "hierarchical"
     np.testing.assert_allclose(report.alpha, [0, 0.8 / 3.8, 3.2 / 6.2, 8 / 11, 3.2 / 6.2, 8 / 11])
     assert report.environment_effect.tolist() == [False] * 4 + [True] * 2
     assert list(report.families) == list(FAMILIES) == list(meta.family_weights_)
@@ -82,8 +57,6 @@ def test_report_has_six_options_and_all_families(meta):
     assert "Left out" not in text
     assert max(map(len, text.splitlines())) <= 80
     assert len(meta.model_.members) <= 6
-    with pytest.raises(AttributeError, match="have no particles"):
-        _ = meta.particles_
 
 
 def test_a_family_that_was_not_fitted_is_named():
@@ -177,7 +150,7 @@ def test_a_search_grows_for_as_long_as_there_is_time(monkeypatch, seconds, kept)
     monkeypatch.setattr(hierarchical_search.time, "monotonic", lambda: clock[0])
     cost = [hierarchical_search._cost(part) for part in hierarchical_search._growing(sample, 0)]
     assert cost == [6 * 8**2, 12 * 11**2, 24 * 16**2, 24 * 22**2, 24 * 30**2]
-    meta = SimpleNamespace(search_time=seconds, likelihood="gaussian")
+    meta = SimpleNamespace(search_time=seconds, _kind="gaussian")
     environments = NamedEnvironments(("here",), sample, 0, ("tasks",))
     with pytest.warns(UserWarning, match=f"made on {kept} of 24 tasks") if kept < 24 else nullcontext():
         found = hierarchical_search._compare(meta, environments, sample, 0, 0)

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from metaprior import MetaGPClassifier, MetaGPRegressor, MultiOutputMetaGP
+from metaprior import MetaGPClassifier, MetaGPRegressor
 from metaprior.tasks.context_rules import as_context_rule as rule_of
 from metaprior.tasks.context_rules import split_once
 from metaprior.tasks.types import Task
@@ -34,13 +34,6 @@ def test_evaluate_splits_tasks_with_categories_as_by_hand(numbers):
     assert meta.compare(tests, context=3).scores["metaprior"].nll == meta.evaluate(by_hand).nll
     expected = [np.mean(-meta.adapt(*test[:2]).log_density(*test[2:])) for test in by_hand]
     assert meta.evaluate(by_hand).nll == pytest.approx(np.mean(expected), rel=1e-9)
-
-
-def test_outputs_side_by_side_do_too(numbers):
-    meta, tests = numbers
-    both = MultiOutputMetaGP()
-    both.estimators_ = {"y": meta}
-    assert both.evaluate({"y": tests}, context=3)["y"].nll == meta.evaluate(tests, context=3).nll
 
 
 def test_a_classifier_scores_tasks_with_categories_as_by_hand():

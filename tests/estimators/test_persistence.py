@@ -15,12 +15,23 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from sklearn.base import clone
 
-from metaprior import SVGD, LinearKernel, MetaGPRegressor, MLPKernel, MLPMean, RBFKernel, files, load
+from metaprior import MetaGPRegressor, files, load
 from metaprior.files import InvalidFile
+from metaprior.wfem import (
+    SVGD,
+    Gaussian,
+    HyperPrior,
+    LinearKernel,
+    MLPKernel,
+    MLPMean,
+    RBFKernel,
+    Training,
+    WFEMRegressor,
+)
 
 RNG = np.random.default_rng(0)
 TASKS = [(x, np.sin(x[:, 0])) for x in RNG.normal(size=(3, 4, 1))]
-POOLED = {"alpha": "pooled", "n_steps": 0, "random_state": 0}
+POOLED = {"alpha": "pooled", "temperature": "bayes", "training": Training(n_steps=0), "random_state": 0}
 SMALL = {**POOLED, "mean": MLPMean((4,)), "kernel": MLPKernel((4,), n_features=2)}
 REFUSED = """
 import sys
@@ -35,7 +46,8 @@ FITTED = ["alpha_", "temperature_", "best_step_", "n_features_in_", "environment
 
 @pytest.fixture(scope="module")
 def trained():
-    meta = MetaGPRegressor(**{**SMALL, "alpha": 0.25, "n_steps": 5}, inference=SVGD(length_scale=2.0), n_particles=2)
+    given = {"alpha": 0.25, "training": Training(n_steps=5), "inference": SVGD(2, length_scale=2.0)}
+    meta = WFEMRegressor(**{**SMALL, **given})
     return meta.fit(TASKS[:2], TASKS[2:], validation_tasks=[(*TASKS[0], *TASKS[1])])
 
 
@@ -81,17 +93,24 @@ def rewrite(path, change):
     "arguments",
     [
         {},
-        {"inference": "svgd", "n_particles": 3},
-        {"dtype": "float64", "noise_std": "learned"},
-        {"kernel": RBFKernel(length_scale=0.5), "mean": "constant", "prior_std": {"scales": 0.5}},
-        {"kernel": LinearKernel((4,), n_features=2), "mean": "zero", "prior_mean": {"weights": "initial"}},
-        {"kernel": MLPKernel((3,), residual=True, learn_output_scale=True), "standardize": False},
+        {"inference": SVGD(n_particles=3)},
+        {"likelihood": Gaussian(noise_std=0.2), "training": Training(n_steps=0, dtype="float64")},
+        {"kernel": RBFKernel(length_scale=0.5), "mean": "constant", "hyperprior": HyperPrior(std={"scales": 0.5})},
+        {
+            "kernel": LinearKernel((4,), n_features=2),
+            "mean": "zero",
+            "hyperprior": HyperPrior(mean={"weights": "initial"}),
+        },
+        {
+            "kernel": MLPKernel((3,), residual=True, learn_output_scale=True),
+            "training": Training(n_steps=0, standardize=False),
+        },
         {"kernel": "rbf", "mean": "constant", "random_state": np.random.RandomState(1)},
     ],
     ids=["map", "svgd", "float64", "rbf", "linear", "residual", "names"],
 )
 def test_loaded_prior_has_the_same_bits(arguments, tmp_path):
-    meta = MetaGPRegressor(**{**SMALL, **arguments}).fit(TASKS)
+    meta = WFEMRegressor(**{**SMALL, **arguments}).fit(TASKS)
     meta.save(str(tmp_path / "prior"))
     loaded = load(str(tmp_path / "prior"))
     assert_the_same_bits(meta, loaded)
@@ -105,14 +124,20 @@ def test_loaded_prior_has_the_same_bits(arguments, tmp_path):
         (None, "input_dim", -1, "input_dim must be an integer from 1 to"),
         (None, "input_dim", True, "input_dim must be an integer .* got True"),
         ("fitted", "family_", ["rbf"], r"fitted.family_ must be text; got \['rbf'\]"),
-        ("fitted", "family_", "mlp", "kernel 'mlp' that its parameters do not allow"),
+        ("fitted", "family_", "mlp", "kernel 'mlp' that its parameters do not have"),
         ("parameters", "inference", "guess", "inference must be"),
-        ("parameters", "schedule", "linear", "schedule must be one of"),
+        (
+            "parameters",
+            "training",
+            {"description": "Training", "fields": {"schedule": "linear"}},
+            "schedule must be one",
+        ),
+        ("parameters", "training", {"description": "Training", "fields": {"speed": 2.0}}, "speed"),
     ],
 )
 def test_a_header_that_makes_no_sense_is_refused_with_the_name_of_the_file(part, key, value, message, tmp_path):
     path = tmp_path / "prior"
-    MetaGPRegressor(**{**POOLED, "n_steps": 0}, kernel="rbf", mean="constant").fit(TASKS).save(path)
+    WFEMRegressor("rbf", "constant", **POOLED).fit(TASKS).save(path)
 
     def change(metadata, tensors):
         header = json.loads(metadata["header"])
@@ -126,7 +151,7 @@ def test_a_header_that_makes_no_sense_is_refused_with_the_name_of_the_file(part,
 
 def test_parameters_that_a_file_lacks_have_their_defaults(tmp_path):
     path = tmp_path / "prior"
-    meta = MetaGPRegressor(**{**POOLED, "n_steps": 0}, kernel="rbf", mean="constant").fit(TASKS)
+    meta = WFEMRegressor("rbf", "constant", **POOLED).fit(TASKS)
     meta.save(path)
 
     def change(metadata, tensors):
@@ -140,8 +165,8 @@ def test_parameters_that_a_file_lacks_have_their_defaults(tmp_path):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_own_kernel_and_mean_are_passed_again(dtype, tmp_path):
-    arguments = {**POOLED, "n_steps": 2, "inference": "map", "dtype": dtype}
-    meta = MetaGPRegressor(**arguments, mean=default_mean, kernel=own_kernel()).fit(TASKS)
+    arguments = {**POOLED, "training": Training(n_steps=2, dtype=dtype)}
+    meta = WFEMRegressor(own_kernel(), default_mean, **arguments).fit(TASKS)
     meta.save(tmp_path / "prior")
     assert_predicts_the_same(meta, load(tmp_path / "prior", kernel=own_kernel(), mean=default_mean))
     with pytest.raises(ValueError, match=r"custom mean, default_mean.* load\(path, mean=\.\.\.\)"):
@@ -153,7 +178,7 @@ def test_own_kernel_and_mean_are_passed_again(dtype, tmp_path):
 
 
 def test_another_own_kernel_is_refused_although_its_parameters_fit(tmp_path):
-    meta = MetaGPRegressor(**POOLED, mean="zero", kernel=tinygp.kernels.ExpSquared(1.0)).fit(TASKS)
+    meta = WFEMRegressor(**POOLED, mean="zero", kernel=tinygp.kernels.ExpSquared(1.0)).fit(TASKS)
     meta.save(tmp_path / "prior")
     with pytest.raises(ValueError, match=r"kernel.*ExpSquared.*Matern32"):
         load(tmp_path / "prior", kernel=tinygp.kernels.Matern32(1.0))
@@ -186,10 +211,10 @@ def test_header_is_json_and_holds_no_code(path, tmp_path):
         metadata = file.metadata()
     header = json.loads(metadata["header"])
     assert (metadata["format"], metadata["version"]) == ("metaprior", "3")
-    assert (header["kind"], header["n_members"]) == ("MetaGPRegressor", 1)
+    assert (header["kind"], header["n_members"]) == ("WFEMRegressor", 1)
     assert header["parameters"]["alpha"] == 0.25
     assert header["parameters"]["kernel"]["description"] == "MLPKernel"
-    own = MetaGPRegressor(**POOLED, mean="constant", kernel=own_kernel()).fit(TASKS)
+    own = WFEMRegressor(own_kernel(), "constant", **POOLED).fit(TASKS)
     own.save(tmp_path / "own")
     with safe_open(tmp_path / "own", framework="numpy") as file:
         assert json.loads(file.metadata()["header"])["parameters"]["kernel"] == {
@@ -201,9 +226,14 @@ def test_header_is_json_and_holds_no_code(path, tmp_path):
 def test_numpy_numbers_in_arguments_can_be_saved(tmp_path, monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # users have no type checks
     kernel = MLPKernel((4,), n_features=2, output_scale=np.float32(0.5))
-    numbers = {"prior_std": {"weights": np.float32(0.5)}, "n_steps": np.int64(0), "noise_std": np.float32(0.1)}
-    meta = MetaGPRegressor(**POOLED, mean="constant", kernel=kernel).set_params(**numbers)
-    meta.fit(TASKS).save(tmp_path / "prior")
+    numbers = {
+        "hyperprior": HyperPrior(std={"weights": np.float32(0.5)}),
+        "training": Training(n_steps=np.int64(0)),
+        "likelihood": Gaussian(noise_std=np.float32(0.1)),
+        "alpha": np.float64(1.0),
+    }
+    meta = WFEMRegressor(kernel, "constant", **{**POOLED, **numbers}).fit(TASKS)
+    meta.save(tmp_path / "prior")
     assert_predicts_the_same(meta, load(tmp_path / "prior"))
 
 
@@ -241,6 +271,8 @@ def with_tensor(part, edit):
         (with_metadata("header", lambda header: header[:-5]), "not a file saved by metaprior, or it is damaged"),
         (with_metadata("header", lambda _: "{}"), "damaged"),
         (with_header(parameters={"color": "red"}), "color"),
+        (with_header(parameters={"guarantee": True}), "guarantee"),
+        (with_header(kind="MetaGPRegressor"), "does not know"),
         (with_metadata("header", lambda header: header.replace('"MLPKernel"', '"Other"')), "kernel is a 'Other'"),
         (with_tensor("particles", np.float64), r"must be float32\[2, .*the file has float64\[2, "),
         (with_tensor("particles", lambda tensor: tensor[:1]), r"must be float32\[2, .*the file has float32\[1, "),
@@ -258,6 +290,8 @@ def with_tensor(part, edit):
         "json",
         "empty",
         "parameter",
+        "parameter of another",
+        "another kind",
         "kernel",
         "dtype",
         "shape",
@@ -336,7 +370,7 @@ def test_what_could_not_be_loaded_is_not_written(change, message, tmp_path):
 
 
 def test_saving_again_replaces_the_file_and_keeps_to_the_umask(trained, path):
-    retrained = clone(trained).set_params(n_steps=0, random_state=5).fit(TASKS[:2], TASKS[2:])
+    retrained = clone(trained).set_params(training=Training(n_steps=0), random_state=5).fit(TASKS[:2], TASKS[2:])
     retrained.save(path)
     assert_predicts_the_same(retrained, load(path))
     path.with_name("reference").touch()

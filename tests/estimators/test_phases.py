@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from metaprior import MetaGPClassifier, MetaGPRegressor
+from metaprior.wfem import HyperPrior, Training, WFEMRegressor
 
 
 def make_tasks(n_tasks, n_inputs=1, outputs="numbers", covariates=False, seed=0):
@@ -26,7 +27,7 @@ def make_tasks(n_tasks, n_inputs=1, outputs="numbers", covariates=False, seed=0)
 
 SEVERAL = {"a": 5, "b": 5, "c": 6}
 TWO = {"source": 5, "target": 6}
-QUICK = {"n_steps": 2, "mean": "constant"}
+QUICK = {"kernel": "rbf", "mean": "constant", "alpha": "auto", "training": Training(n_steps=2)}
 FITS = {
     "one environment": (MetaGPRegressor, {}, {"a": 6}),
     "one task": (MetaGPRegressor, {}, {"a": 1}),
@@ -41,9 +42,10 @@ FITS = {
     "ranks": (MetaGPRegressor, {"likelihood": "ordinal", "guarantee": True}, {"a": 8}),
     "labels": (MetaGPClassifier, {}, SEVERAL),
     "labels with covariates": (MetaGPClassifier, {"covariates": [1]}, TWO),
-    "gradient": (MetaGPRegressor, {"kernel": "rbf", **QUICK}, TWO),
-    "gradient, untested": (MetaGPRegressor, {"kernel": "rbf", **QUICK}, {"a": 6, "b": 1}),
-    "gradient, kernels": (MetaGPRegressor, {"prior_std": "auto", "n_steps": 2, "n_particles": 1}, {"a": 10}),
+    "gradient": (WFEMRegressor, QUICK, TWO),
+    "gradient, untested": (WFEMRegressor, QUICK, {"a": 6, "b": 1}),
+    "gradient, hyper-prior": (WFEMRegressor, {**QUICK, "hyperprior": HyperPrior(std="auto")}, {"a": 10}),
+    "gradient, given alpha": (WFEMRegressor, {**QUICK, "alpha": 0.5}, TWO),
 }
 
 

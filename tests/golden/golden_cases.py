@@ -14,6 +14,7 @@ from golden_problems import N_TESTS, episodes, lines, patients, split, split_fra
 from running import call
 
 from metaprior import MetaGPClassifier, MetaGPRegressor, load, open_tasks, store_tasks
+from metaprior.wfem import SVGD, Laplace, Training, WFEMClassifier, WFEMRegressor
 
 CASES = {}
 R_TABLES = ("exam", "hsb82", "nlschools", "pbcseq", "milk", "spruce", "soybean", "chicks", "orthodont", "rats")
@@ -254,8 +255,8 @@ def command_line():
 
 def wfem_settings(**settings):
     """Return settings of a short training of the paper's prior."""
-    short = {"alpha": 0.4, "n_steps": 60, "dtype": "float64", "random_state": 0, "progress": False}
-    return {"kernel": "mlp", "mean": "mlp"} | short | settings
+    training = Training(n_steps=60, dtype="float64", progress=False)
+    return {"alpha": 0.4, "temperature": "bayes", "training": training, "random_state": 0} | settings
 
 
 def particles(meta):
@@ -265,20 +266,20 @@ def particles(meta):
 
 @case
 def wfem_map():
-    meta = MetaGPRegressor(inference="map", **wfem_settings()).fit(lines(6), lines(4, slope=1.4, seed=1))
+    meta = WFEMRegressor(**wfem_settings()).fit(lines(6), lines(4, slope=1.4, seed=1))
     return readings(meta, split(lines(5, n=11, slope=1.4, seed=2), 4)) | particles(meta)
 
 
 @case
 def wfem_svgd():
-    meta = MetaGPRegressor(inference="svgd", n_particles=3, **wfem_settings())
+    meta = WFEMRegressor(inference=SVGD(n_particles=3), **wfem_settings())
     meta.fit(lines(6), lines(4, slope=1.4, seed=1))
     return readings(meta, split(lines(5, n=11, slope=1.4, seed=2), 4)) | particles(meta)
 
 
 @case
 def wfem_laplace():
-    meta = MetaGPRegressor(inference="laplace", **wfem_settings(kernel="linear+rbf", mean="linear", n_particles=4))
+    meta = WFEMRegressor("linear+rbf", "linear", inference=Laplace(n_draws=4), **wfem_settings())
     meta.fit(lines(6), lines(4, slope=1.4, seed=1))
     return readings(meta, split(lines(5, n=11, slope=1.4, seed=2), 4)) | particles(meta)
 
@@ -286,12 +287,12 @@ def wfem_laplace():
 @case
 def wfem_labels():
     tasks = episodes(14, shared=False)
-    meta = MetaGPClassifier(inference="svgd", n_particles=2, **wfem_settings()).fit(tasks[:6], tasks[6:10])
+    meta = WFEMClassifier(inference=SVGD(n_particles=2), **wfem_settings()).fit(tasks[:6], tasks[6:10])
     return labels(meta, split(tasks[10:], 6)) | particles(meta)
 
 
 @case
 def wfem_search():
-    meta = MetaGPRegressor(inference="map", **wfem_settings(kernel="rbf", mean="linear", alpha="auto"))
+    meta = WFEMRegressor("rbf", "linear", **wfem_settings(alpha="auto"))
     meta.fit(lines(6), lines(4, slope=1.4, seed=1))
     return readings(meta, split(lines(5, n=11, slope=1.4, seed=2), 4)) | particles(meta)

@@ -9,6 +9,7 @@ from metaprior.estimators.arguments import NamedEnvironments
 from metaprior.estimators.base import Estimator, MetaGP
 from metaprior.estimators.fitted_prior import FittedPrior
 from metaprior.estimators.guaranteed_fit import check_target_tasks, make_guarantee
+from metaprior.float_errors import own_float_errors
 from metaprior.progress import phases
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.types import TestTask
@@ -24,6 +25,7 @@ def in_wfem(estimator: str) -> Mapping[str, str]:
     return MappingProxyType(dict.fromkeys(OF_NETWORKS, f"metaprior.wfem.{estimator}, whose priors are networks"))
 
 
+@own_float_errors
 class HierarchicalFit(MetaGP):
     """An estimator whose priors are hierarchical, and fitted in NumPy in seconds."""
 

@@ -67,7 +67,7 @@ def load(path: str | os.PathLike, **custom: Any) -> Any:
         If the file is damaged or was not written by metaprior.
     """
     header, tensors = read_prior(path)
-    _check_kind(header, f"{path} holds")
+    _check_kind(header["kind"], f"{path} holds")
     _check_custom(header["parameters"], custom)
     with reading(path):
         return _restored(header, tensors, custom)
@@ -81,13 +81,15 @@ def write_prior(meta: Any, path: str | os.PathLike, private: Any = False) -> Non
 def _prior_parts(meta: Any, path: str | os.PathLike, private: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the header and tensors of a fitted estimator; raise InvalidFile if `load` would refuse them."""
     check_bool("private", private)
-    files = import_module(KINDS[type(meta).__name__].files)
+    kind = type(meta).__name__
+    _check_kind(kind, f"{path} is not written: it would hold")
+    files = import_module(KINDS[kind].files)
     fitted = {name: getattr(meta, name) for name in (*FITTED, *files.ATTRIBUTES)}
     if meta.likelihood_ == "bernoulli":
         fitted["classes_"] = None if meta.classes_ is None else meta.classes_.tolist()
     saved = meta._saved_parameters()
     header = {
-        "kind": type(meta).__name__,
+        "kind": kind,
         "parameters": {name: _encode(value, files.DESCRIPTIONS) for name, value in saved.items()},
         "fitted": fitted,
         "input_dim": meta.model_.input_dim,
@@ -121,7 +123,6 @@ def _prior_parts(meta: Any, path: str | os.PathLike, private: Any) -> tuple[dict
     with reading(path, "is not written, because it could not be loaded"):
         written = read_json(json.dumps(header))
         _check_content(written, tensors)
-        _check_kind(written, f"{path} is not written: it would hold")
         custom = {name: saved[name] for name in written["parameters"] if _custom_part(written["parameters"], name)}
         _restored(written, tensors, custom)
     return header, tensors
@@ -175,10 +176,10 @@ def _check_content(header: dict[str, Any], tensors: dict[str, np.ndarray]) -> No
     check_seen(header, tensors)
 
 
-def _check_kind(header: dict[str, Any], holds: str) -> None:
-    """Raise InvalidFile if this version has no estimator of the name that the header gives."""
-    if header["kind"] not in KINDS:
-        raise InvalidFile(f"{holds} a prior of kind {reprlib.repr(header['kind'])}, which this version does not know.")
+def _check_kind(kind: str, holds: str) -> None:
+    """Raise InvalidFile if this version has no estimator of the name."""
+    if kind not in KINDS:
+        raise InvalidFile(f"{holds} a prior of kind {reprlib.repr(kind)}, which this version does not know.")
 
 
 def _restored(header: dict[str, Any], tensors: dict[str, np.ndarray], custom: dict[str, Any]) -> Any:

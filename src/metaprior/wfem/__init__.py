@@ -2,8 +2,10 @@
 
 from importlib.util import find_spec
 
+from metaprior.checks import MissingExtra
+
 if missing := [name for name in ("jax", "equinox", "optax", "tinygp", "jaxtyping") if find_spec(name) is None]:
-    raise ImportError(f"metaprior.wfem needs {', '.join(missing)}: run pip install 'metaprior[wfem]'.")
+    raise MissingExtra(f"metaprior.wfem needs {', '.join(missing)}: run pip install 'metaprior[wfem]'.")
 
 from metaprior.wfem.encoders import ConvEncoder, MLPEncoder
 from metaprior.wfem.estimators import WFEMClassifier, WFEMRegressor

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.checks import Argument, Message, check_choice, check_integer, check_positive
+from metaprior.checks import Argument, Message, check_integer, check_positive
 from metaprior.conventions import check_is_fitted
 from metaprior.estimators.arguments import NamedEnvironments, check_shared_classes, names_elsewhere
 from metaprior.estimators.base import Estimator, MetaGP
@@ -42,6 +42,7 @@ def _elsewhere(default: str, **more: str) -> Mapping[str, str]:
     return MappingProxyType({**ELSEWHERE, **of_default, **more})
 
 
+@own_float_errors
 class WFEM(MetaGP):
     """An estimator whose priors are trained by gradients of the weighted free energy."""
 
@@ -167,10 +168,9 @@ class WFEM(MetaGP):
     def _check_parameters(self) -> None:
         for name, resolve in RESOLVE.items():
             check_compiled(name, resolve(getattr(self, name)))
-        if isinstance(self.temperature, str):
-            check_choice("temperature", self.temperature, (*TEMPERATURES, "auto"))
-        else:
-            check_positive("temperature", self.temperature, f", or one of {', '.join((*TEMPERATURES, 'auto'))}")
+        rules = (*TEMPERATURES, "auto")
+        if not (isinstance(self.temperature, str) and self.temperature in rules):
+            check_positive("temperature", self.temperature, f", or one of {', '.join(rules)}")
         if isinstance(self.hyperprior, type) or not hasattr(self.hyperprior, "build"):
             expected = " must be HyperPrior(...), or an object of your own with a method build(theta); got "
             raise ValueError(Message(Argument("hyperprior"), f"{expected}{self.hyperprior!r}."))
@@ -288,7 +288,8 @@ class WFEMRegressor(ReadingsPrior, WFEM):
     @property
     def _resolved_likelihood(self) -> Any:
         """The likelihood, by its name or as it is."""
-        return Gaussian() if isinstance(self.likelihood, str) else self.likelihood
+        is_named = isinstance(self.likelihood, str) and self.likelihood == "gaussian"
+        return Gaussian() if is_named else self.likelihood
 
     @property
     def _kind(self) -> str:
@@ -302,7 +303,7 @@ class WFEMRegressor(ReadingsPrior, WFEM):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        if not (isinstance(self.likelihood, Gaussian) or self.likelihood == "gaussian"):
+        if not isinstance(self._resolved_likelihood, Gaussian):
             check_own(self.likelihood)
             check_compiled("likelihood", self.likelihood, arrays=False)
 

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -23,6 +23,7 @@ MILLS_FAR, MILLS_TERMS = 4.0, 30  # the continued fraction of so many terms is e
 Latent = Float[Array, "*n"]  # t, or as many outputs, means or variances
 
 
+@runtime_checkable
 class Likelihood(Protocol):
     """A likelihood p(y | t) of numbers, log-concave in t, as a user may write it: a frozen dataclass without arrays.
 

@@ -80,9 +80,8 @@ def check_method(settings: Settings, input_dim: int) -> None:
     """Raise if Laplace's approximation cannot be had of these settings."""
     if not isinstance(settings.method, Laplace):
         return
-    laplace = Argument("inference", "laplace")
+    laplace, instead = Argument("inference", "laplace"), Argument("inference", "map")
     if not isinstance(settings.likelihood, Gaussian):
-        instead = Argument("inference", "map")
         raise ValueError(
             Message(laplace, " is for Gaussian noise; for labels and other likelihoods use ", instead, " or 'svgd'.")
         )
@@ -90,7 +89,7 @@ def check_method(settings: Settings, input_dim: int) -> None:
     if n_parameters > MAX_PARAMETERS:
         limit = f" is for priors of up to {MAX_PARAMETERS} parameters; this one has {n_parameters}. Use "
         small = Argument("kernel", "linear+rbf"), " with ", Argument("mean", "linear"), "."
-        raise ValueError(Message(laplace, limit, "MAP(n_particles=10), or ", *small))
+        raise ValueError(Message(laplace, limit, instead, ", or ", *small))
 
 
 def make_scaling(environments: Sequence[Sequence[Task]], weights: Sequence[float], settings: Settings) -> Scaling:

@@ -58,7 +58,8 @@ class Training:
         check_positive("learning_rate", self.learning_rate)
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
         check_choice("schedule", self.schedule, SCHEDULES)
-        if self.standardize is not None and self.standardize != WITHIN_CLASS:
+        is_rule = isinstance(self.standardize, str) and self.standardize == WITHIN_CLASS
+        if self.standardize is not None and not is_rule:
             check_bool("standardize", self.standardize, f"{WITHIN_CLASS!r}, ")
         check_choice("dtype", self.dtype, ("auto", "float32", "float64"))
         if self.search_time is not None:

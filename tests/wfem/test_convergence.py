@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 
-from metaprior import MetaGPClassifier, RBFKernel, ZeroMean
-from metaprior.estimators import fitting
 from metaprior.tasks.types import Task
-from metaprior.wfem import laplace
+from metaprior.wfem import RBFKernel, Training, WFEMClassifier, ZeroMean, laplace
+from metaprior.wfem import fit as fitting
+from metaprior.wfem.likelihoods import Bernoulli
 from metaprior.wfem.loop import Result
 from metaprior.wfem.objective import full_batch, value_and_score
 from metaprior.wfem.parameters import merge
@@ -26,8 +26,8 @@ def make_tasks(n_tasks, seed, size=SIZE):
 
 
 def fit(output_scale, size=SIZE, **settings):
-    given = {"kernel": RBFKernel(output_scale=output_scale), "mean": "zero", "n_steps": 2, "random_state": 0}
-    meta = MetaGPClassifier(0.5, inference="map", **given, **settings)
+    given = {"temperature": "bayes", "training": Training(n_steps=2, **settings), "random_state": 0}
+    meta = WFEMClassifier(RBFKernel(output_scale=output_scale), "zero", **given)
     return meta.fit(make_tasks(6, 0, size), make_tasks(3, 1, size))
 
 
@@ -40,9 +40,8 @@ def test_a_fit_says_that_modes_were_missed_and_what_to_try(monkeypatch):
 def test_the_weight_of_missed_modes_is_that_of_their_tasks(monkeypatch):
     monkeypatch.setattr(laplace, "MAX_STEPS", 6)
     environments = [[Task(x, y.astype(float)) for x, y in make_tasks(n, seed)] for n, seed in ((6, 0), (3, 1))]
-    settings = Settings(
-        mean=ZeroMean(), kernel=RBFKernel(output_scale=1e3), likelihood="bernoulli", standardize=False
-    )  # fmt: skip
+    kernel = RBFKernel(output_scale=1e3)
+    settings = Settings(mean=ZeroMean(), kernel=kernel, likelihood=Bernoulli(), standardize=False)
     weights = (0.2, 0.8)
     run = make_run(environments, weights, make_scaling(environments, weights, settings), settings, 0)
     theta = jax.tree.map(lambda leaf: leaf[0], run.particles)

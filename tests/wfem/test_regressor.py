@@ -1,4 +1,4 @@
-"""The estimator's contract: scikit-learn habits, units, and predictions against outside computations."""
+"""`WFEMRegressor`'s contract: scikit-learn habits, units, and predictions against outside computations."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,8 @@ from sklearn.base import clone
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 
-from metaprior import MAP, SVGD, MetaGPRegressor, MLPKernel, MLPMean, RBFKernel, load
+from metaprior import load
+from metaprior.wfem import MAP, SVGD, Gaussian, HyperPrior, MLPKernel, MLPMean, RBFKernel, Training, WFEMRegressor
 from metaprior.wfem.parameters import cast, merge
 
 
@@ -22,15 +23,16 @@ def make_tasks(seed, sizes, input_dim=1):
 
 SOURCE, TARGET = make_tasks(0, [5, 4, 5]), make_tasks(1, [5, 5])
 (X_CONTEXT, Y_CONTEXT), (X_QUERY, Y_QUERY) = make_tasks(2, [4, 4])
-POOLED = {"alpha": "pooled", "random_state": 0}
-TINY = {**POOLED, "mean": MLPMean((4,)), "kernel": MLPKernel((4,), n_features=2), "n_steps": 10}
-CHEAP = {**POOLED, "mean": "constant", "kernel": RBFKernel(length_scale=0.5), "inference": "map", "n_steps": 3}
+POOLED = {"alpha": "pooled", "temperature": "bayes", "random_state": 0}
+TINY = {**POOLED, "mean": MLPMean((4,)), "kernel": MLPKernel((4,), n_features=2), "training": Training(n_steps=10)}
+CHEAP = {**POOLED, "mean": "constant", "kernel": RBFKernel(length_scale=0.5), "training": Training(n_steps=3)}
+UNTRAINED = Training(n_steps=0)
 
 
 @pytest.fixture(scope="module")
 def svgd():
-    meta = MetaGPRegressor(**{**TINY, "alpha": 0.2}, inference="svgd", n_particles=3, noise_std=0.2)
-    return meta.fit(SOURCE, TARGET)
+    given = {"alpha": 0.2, "inference": SVGD(n_particles=3), "likelihood": Gaussian(noise_std=0.2)}
+    return WFEMRegressor(**{**TINY, **given}).fit(SOURCE, TARGET)
 
 
 @pytest.fixture(scope="module")
@@ -67,47 +69,52 @@ def test_fitted_attributes(svgd):
     "arguments",
     [
         {},
-        {"kernel": 2.0 * tinygp.kernels.Matern32(0.5), "prior_std": {"weights": 2.0}},
+        {"kernel": 2.0 * tinygp.kernels.Matern32(0.5), "hyperprior": HyperPrior(std={"weights": 2.0})},
         {
             "mean": MLPMean((4,)),
             "kernel": MLPKernel((4,)),
             "inference": SVGD(length_scale=1.0),
-            "prior_mean": "initial",
+            "likelihood": Gaussian(noise_std=0.1),
+            "training": Training(n_steps=7),
         },
     ],
     ids=["defaults", "tinygp", "descriptions"],
 )
 def test_parameters_are_stored_untouched_and_cloned(arguments):
-    meta = MetaGPRegressor(0.5, **arguments)
+    meta = WFEMRegressor(alpha=0.25, **arguments)
     for name, value in arguments.items():
         assert getattr(meta, name) is value
         assert meta.get_params()[name] is value
     copied = clone(meta)
     assert repr(copied) == repr(meta)
-    assert repr(meta).startswith("MetaGPRegressor(alpha=0.5")
-    assert copied.set_params(alpha=0.25).get_params()["alpha"] == 0.25
-    assert meta.alpha == 0.5
+    assert repr(meta).startswith("WFEMRegressor(alpha=0.25")
+    assert copied.set_params(alpha=0.75).get_params()["alpha"] == 0.75
+    assert meta.alpha == 0.25
 
 
-@pytest.mark.parametrize("argument", ["alpha", "noise_std", "temperature", "learning_rate"])
-def test_a_whole_number_is_a_number(argument):
-    assert getattr(MetaGPRegressor(**{argument: 1}), argument) == 1
+@pytest.mark.parametrize(
+    ("kind", "argument"),
+    [(WFEMRegressor, "alpha"), (WFEMRegressor, "temperature"), (Gaussian, "noise_std"), (Training, "learning_rate")],
+)
+def test_a_whole_number_is_a_number(kind, argument):
+    assert getattr(kind(**{argument: 1}), argument) == 1
 
 
 def test_fit_returns_self_and_changes_nothing_it_was_given():
     source, target = ([(x.copy(), y.copy()) for x, y in tasks] for tasks in (SOURCE, TARGET))
     for x, y in [*source, *target]:
         x.flags.writeable = y.flags.writeable = False
-    meta = MetaGPRegressor(**CHEAP, prior_std=(prior_std := {"scales": 0.5}))
+    meta = WFEMRegressor(**CHEAP, hyperprior=HyperPrior(std=(std := {"scales": 0.5})))
     before = meta.get_params()
     assert meta.fit(source, target) is meta
     assert all(meta.get_params()[name] is value for name, value in before.items())
-    assert prior_std == {"scales": 0.5}
+    assert std == {"scales": 0.5}
 
 
 def test_random_state_decides_everything(task):
     def predict(random_state):
-        meta = MetaGPRegressor("pooled", mean=MLPMean((4,)), kernel="rbf", n_steps=0, random_state=random_state)
+        given = {**POOLED, "random_state": random_state, "training": UNTRAINED}
+        meta = WFEMRegressor(mean=MLPMean((4,)), kernel="rbf", **given)
         return meta.fit(SOURCE, TARGET).adapt(X_CONTEXT, Y_CONTEXT).predict(X_QUERY)
 
     np.testing.assert_array_equal(predict(0), predict(0))
@@ -121,16 +128,29 @@ def test_random_state_decides_everything(task):
 @pytest.mark.parametrize(
     "change",
     [
-        {"alpha": 0.9}, {"alpha": "pooled"}, {"noise_std": 0.3}, {"noise_std": 0.1}, {"temperature": 1.0},
-        {"temperature": "paper"}, {"prior_std": 0.1}, {"prior_mean": {"scales": 1.0}}, {"learning_rate": 0.1},
-        {"schedule": "constant"}, {"optimizer": "sgd"}, {"batch_size": 2}, {"standardize": False}, {"n_particles": 2},
-        {"inference": MAP(start="hyperprior")}, {"dtype": "float64"},
+        {"alpha": 0.9},
+        {"alpha": "pooled"},
+        {"likelihood": Gaussian(noise_std=0.3)},
+        {"likelihood": Gaussian(noise_std=0.1)},
+        {"temperature": 1.0},
+        {"temperature": "paper"},
+        {"hyperprior": HyperPrior(std=0.1)},
+        {"hyperprior": HyperPrior(mean={"scales": 1.0})},
+        {"training": Training(n_steps=3, learning_rate=0.1)},
+        {"training": Training(n_steps=3, schedule="constant")},
+        {"training": Training(n_steps=3, optimizer="sgd")},
+        {"training": Training(n_steps=3, batch_size=2)},
+        {"training": Training(n_steps=3, standardize=False)},
+        {"training": Training(n_steps=3, dtype="float64")},
+        {"training": Training(n_steps=4)},
+        {"inference": MAP(n_particles=2)},
+        {"inference": MAP(start="hyperprior")},
     ],
     ids=lambda change: "=".join(map(str, *change.items())),
-)  # fmt: skip
+)
 def test_no_argument_is_ignored(change):
     def predict(**arguments):
-        meta = MetaGPRegressor(**{**CHEAP, "alpha": 0.1, **arguments}).fit(SOURCE, TARGET)
+        meta = WFEMRegressor(**{**CHEAP, "alpha": 0.1, **arguments}).fit(SOURCE, TARGET)
         return meta.adapt(X_CONTEXT, Y_CONTEXT).predict(X_QUERY, return_std=True)
 
     assert not np.allclose(predict(), predict(**change), rtol=1e-12, atol=0)
@@ -142,7 +162,8 @@ def test_units_of_inputs_and_outputs_do_not_matter():
 
     def predict(noise_std, a, b, c, d):
         change = lambda task: (c * task[0] + d, a * task[1] + b)  # noqa: E731
-        meta = MetaGPRegressor(**TINY, inference="map", noise_std=noise_std, dtype="float64").fit(map(change, source))
+        given = {"likelihood": Gaussian(noise_std), "training": Training(n_steps=10, dtype="float64")}
+        meta = WFEMRegressor(**{**TINY, **given}).fit(map(change, source))
         task, (x, y) = meta.adapt(*change(context)), change(query)
         moments = task.predict(x, return_cov=True)
         return *moments, task.log_density(x, y), task.quantile(x, 0.1), task.sample(x, 2, random_state=0)
@@ -208,8 +229,8 @@ def test_samples_have_the_moments(task, latent):
 
 @pytest.mark.parametrize("noise_std", [0.3, 1e-4])
 def test_untrained_prior_is_the_ordinary_gp(noise_std):
-    meta = MetaGPRegressor("pooled", mean="zero", kernel="rbf", noise_std=noise_std, n_steps=0, dtype="float64")
-    meta.fit(SOURCE)
+    given = {"likelihood": Gaussian(noise_std), "training": Training(n_steps=0, dtype="float64")}
+    meta = WFEMRegressor("rbf", "zero", alpha="pooled", **given).fit(SOURCE)
     assert (meta.loss_trace_.shape, meta.best_step_) == ((0,), 0)
     scaling = meta.model_.members[0].scaling
     outside = GaussianProcessRegressor(RBF(1.0), alpha=(noise_std / scaling.y_std) ** 2, optimizer=None)
@@ -226,8 +247,7 @@ def test_untrained_prior_is_the_ordinary_gp(noise_std):
 
 def test_learned_noise_follows_the_data():
     def noise_share(tasks):
-        meta = MetaGPRegressor(**{**CHEAP, "n_steps": 20}, noise_std="learned", learning_rate=0.1)
-        meta.fit(tasks)
+        meta = WFEMRegressor(**{**CHEAP, "training": Training(n_steps=20, learning_rate=0.1)}).fit(tasks)
         task = meta.adapt([], [])
         variances = [task.predict([0.0], return_std=True, latent=latent)[1] ** 2 for latent in (False, True)]
         return float(np.sqrt(variances[0] - variances[1])[0] / meta.model_.members[0].scaling.y_std)
@@ -240,14 +260,14 @@ def test_learned_noise_follows_the_data():
 @pytest.mark.parametrize(("kernel", "mean"), [("mlp", "zero"), ("rbf", "constant"), ("linear", "mlp")])
 def test_every_name_works_end_to_end(kernel, mean):
     """Training of every family is tested in test_families.py."""
-    meta = MetaGPRegressor(**POOLED, kernel=kernel, mean=mean, n_steps=0).fit(SOURCE, TARGET)
+    meta = WFEMRegressor(**POOLED, kernel=kernel, mean=mean, training=UNTRAINED).fit(SOURCE, TARGET)
     assert np.isfinite(meta.evaluate([(X_CONTEXT, Y_CONTEXT, X_QUERY, Y_QUERY)]).nll)
 
 
 @pytest.mark.parametrize("n_steps", [0, 1, 120])
 def test_validation_scores_are_in_the_units_of_y(n_steps):
     tests = [(X_CONTEXT, Y_CONTEXT, X_QUERY, Y_QUERY), ([], [], X_QUERY[:1], Y_QUERY[:1])]
-    meta = MetaGPRegressor(**{**CHEAP, "n_steps": n_steps})
+    meta = WFEMRegressor(**{**CHEAP, "training": Training(n_steps=n_steps)})
     meta.fit(SOURCE, validation_tasks=tests, patience=1)
     assert len(meta.validation_trace_) == -(-n_steps // 100)
     assert meta.best_step_ in {0: (0,), 1: (1,), 120: (100, 120)}[n_steps]

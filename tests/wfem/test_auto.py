@@ -9,24 +9,26 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import logsumexp
 from sklearn.base import clone
 
-from metaprior import MetaGPClassifier, MetaGPRegressor, load
+from metaprior import load
 from metaprior.datasets import Sinusoid
 from metaprior.prediction.adapted_labels import AdaptedClassifiers
 from metaprior.prediction.batches import predict_tasks
 from metaprior.prediction.ensemble import Ensemble
 from metaprior.tasks.padding import Ragged
-from metaprior_studies.demo.sinusoid_demo import PAPER
+from metaprior.wfem import MAP, Gaussian, HyperPrior, Training, WFEMClassifier, WFEMRegressor
 
 PROBLEM = Sinusoid(0.5)
 SOURCE, TARGET = PROBLEM.source_tasks(6, 5, 0), PROBLEM.target_tasks(4, 5, 1)
 TEST = PROBLEM.test_tasks(3, 4, 6, 2)
-SMALL = {"mean": "linear", "kernel": "rbf", "inference": "map", "n_steps": 40, "random_state": 0}
+SMALL = {"alpha": "auto", "mean": "linear", "kernel": "rbf", "temperature": "bayes", "random_state": 0}
+UNTRAINED = SMALL | {"training": Training(n_steps=0)}
+SMALL["training"] = Training(n_steps=40)
 X, Y, X_NEW, Y_NEW = TEST[0]
 
 
 @pytest.fixture(scope="module")
 def auto():
-    return MetaGPRegressor(**SMALL).fit(SOURCE, TARGET)
+    return WFEMRegressor(**SMALL).fit(SOURCE, TARGET)
 
 
 def alone(meta, i):
@@ -35,10 +37,6 @@ def alone(meta, i):
     single.__dict__.update(vars(meta))
     single.model_ = Ensemble((meta.model_.members[i],), np.ones(1))
     return single
-
-
-def test_it_is_the_default_of_both_estimators():
-    assert MetaGPRegressor().alpha == MetaGPClassifier().alpha == "auto"
 
 
 def test_what_is_kept(auto):
@@ -51,8 +49,7 @@ def test_what_is_kept(auto):
     members = np.count_nonzero(path.weight)
     assert len(auto.model_.members) == len(auto.particle_weights_) == members > 1
     assert_allclose(auto.particle_weights_, path.weight[path.weight > 0])
-    assert len(auto.loss_trace_) == SMALL["n_steps"]
-    assert auto.best_step_ == SMALL["n_steps"]
+    assert len(auto.loss_trace_) == auto.best_step_ == SMALL["training"].n_steps
 
 
 def test_predictions_are_the_average_of_the_members(auto):
@@ -79,14 +76,14 @@ def test_members_are_fits_of_their_own_alpha(auto):
     path = auto.alpha_path_
     alphas = path.alpha[path.weight > 0]
     for i, alpha in enumerate(alphas.tolist()):
-        fixed = MetaGPRegressor(**{**SMALL, "alpha": alpha}).fit(SOURCE, TARGET)
+        fixed = WFEMRegressor(**{**SMALL, "alpha": alpha}).fit(SOURCE, TARGET)
         assert_allclose(alone(auto, i).adapt(X, Y).predict(X_NEW), fixed.adapt(X, Y).predict(X_NEW), rtol=1e-3)
 
 
 def test_it_is_repeatable_and_depends_on_the_seed(auto):
-    again = MetaGPRegressor(**SMALL).fit(SOURCE, TARGET)
+    again = WFEMRegressor(**SMALL).fit(SOURCE, TARGET)
     assert_array_equal(again.alpha_path_.weight, auto.alpha_path_.weight)
-    other = MetaGPRegressor(**{**SMALL, "random_state": 1}).fit(SOURCE, TARGET)
+    other = WFEMRegressor(**{**SMALL, "random_state": 1}).fit(SOURCE, TARGET)
     assert (other.alpha_path_.weight != auto.alpha_path_.weight).any()
 
 
@@ -94,7 +91,7 @@ def test_units_do_not_matter(auto):
     def scale(tasks):
         return [(x, 1000.0 * y + 7.0) for x, y in tasks]
 
-    scaled = MetaGPRegressor(**SMALL).fit(scale(SOURCE), scale(TARGET))
+    scaled = WFEMRegressor(**SMALL).fit(scale(SOURCE), scale(TARGET))
     assert_allclose(scaled.alpha_path_.weight, auto.alpha_path_.weight, rtol=1e-3, atol=1e-6)
     assert_allclose(scaled.alpha_path_.score, auto.alpha_path_.score - np.log(1000.0), rtol=1e-3)
 
@@ -118,7 +115,7 @@ def test_the_report_says_it_in_words(auto):
 
 
 def test_a_given_alpha_is_reported_too():
-    meta = MetaGPRegressor(**{**SMALL, "alpha": 0.25}).fit(SOURCE, TARGET)
+    meta = WFEMRegressor(**{**SMALL, "alpha": 0.25}).fit(SOURCE, TARGET)
     assert meta.transfer_report().verdict == "Nothing was compared: alpha = 0.25."
     assert meta.alpha_path_.score is None
     assert meta.alpha_ == 0.25
@@ -126,19 +123,19 @@ def test_a_given_alpha_is_reported_too():
 
 def test_no_target_tasks_is_alpha_one_with_a_warning():
     with pytest.warns(UserWarning, match=r"no tasks of the target environment.*alpha is 1"):
-        meta = MetaGPRegressor(**{**SMALL, "n_steps": 0}).fit(SOURCE)
+        meta = WFEMRegressor(**UNTRAINED).fit(SOURCE)
     assert meta.alpha_ == 1.0
     with pytest.warns(UserWarning, match=r"need at least two tasks of the target environment.*there are 1"):
-        MetaGPRegressor(**SMALL, temperature="auto").fit(SOURCE, TARGET[:1])
+        WFEMRegressor(**{**SMALL, "temperature": "auto"}).fit(SOURCE, TARGET[:1])
 
 
 def test_target_tasks_alone_leave_nothing_to_choose():
-    meta = MetaGPRegressor(**SMALL).fit(target_tasks=TARGET)
+    meta = WFEMRegressor(**SMALL).fit(target_tasks=TARGET)
     assert (meta.alpha_, len(meta.model_.members)) == (0.0, 1)
 
 
 def test_one_target_task_is_averaged_with_caution():
-    meta = MetaGPRegressor(**SMALL).fit(SOURCE, TARGET[:1])
+    meta = WFEMRegressor(**SMALL).fit(SOURCE, TARGET[:1])
     assert_allclose(meta.alpha_path_.alpha, [0.6 / 1.6, 2.4 / 3.4, 6 / 7])
     assert_allclose(meta.alpha_path_.weight, 1 / 3)
     assert "no target task could be held out" in meta.transfer_report().verdict
@@ -146,24 +143,25 @@ def test_one_target_task_is_averaged_with_caution():
 
 def test_target_tasks_of_one_sample_are_predicted_from_the_prior():
     singles = [(x[:1], y[:1]) for x, y in TARGET]
-    meta = MetaGPRegressor(**SMALL).fit(SOURCE, singles)
+    meta = WFEMRegressor(**SMALL).fit(SOURCE, singles)
     assert np.isfinite(meta.alpha_path_.score).all()
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e100])
 def test_extreme_units_raise_no_warning(scale):
-    meta = MetaGPRegressor(**SMALL, noise_std=0.1 * scale)
+    meta = WFEMRegressor(**SMALL, likelihood=Gaussian(noise_std=0.1 * scale))
     meta.fit([(x, scale * y) for x, y in SOURCE], [(x, scale * y) for x, y in TARGET])
     assert np.isfinite(meta.adapt(X, scale * Y).predict(X_NEW)).all()
 
 
 def test_constant_targets_raise_no_warning():
-    meta = MetaGPRegressor(**SMALL).fit(SOURCE, [(x, np.full_like(y, 0.1)) for x, y in TARGET])
+    meta = WFEMRegressor(**SMALL).fit(SOURCE, [(x, np.full_like(y, 0.1)) for x, y in TARGET])
     assert meta.alpha_path_.weight[-1] < 0.05  # source-only knows nothing of the constant
 
 
 def test_mini_batches_and_more_particles_than_are_searched_with():
-    meta = MetaGPRegressor(**SMALL, batch_size=3, n_particles=5).fit(SOURCE, TARGET)
+    settings = {**SMALL, "training": Training(n_steps=40, batch_size=3)}
+    meta = WFEMRegressor(**settings, inference=MAP(n_particles=5)).fit(SOURCE, TARGET)
     n_members = len(meta.model_.members)
     assert meta.particle_weights_.shape == (5 * n_members,)
     assert_allclose(meta.particle_weights_.sum(), 1.0)
@@ -179,30 +177,31 @@ def test_samples_are_of_the_average(auto):
 
 def test_members_are_trained_in_parts_where_memory_is_short(auto, monkeypatch):
     monkeypatch.setattr("metaprior.wfem.many_runs.MAX_BYTES", 1)
-    parts = MetaGPRegressor(**SMALL).fit(SOURCE, TARGET, validation_tasks=TEST)
+    parts = WFEMRegressor(**SMALL).fit(SOURCE, TARGET, validation_tasks=TEST)
     assert len(parts.model_.members) > 1
     assert_allclose(parts.adapt(X, Y).predict(X_NEW), auto.adapt(X, Y).predict(X_NEW), rtol=0.05)
 
 
 def test_a_grid_of_ones_own():
     grid = [0.0, 0.05, 0.1, 0.15, 0.2, 0.3]  # as many as "auto" tries, which share a program
-    meta = MetaGPRegressor(**{**SMALL, "alpha": grid}).fit(SOURCE, TARGET)
+    meta = WFEMRegressor(**{**SMALL, "alpha": grid}).fit(SOURCE, TARGET)
     assert_array_equal(meta.alpha_path_.alpha, grid)
     assert 0.0 < meta.alpha_ < 0.3
 
 
 def test_temperature_and_prior_std_can_be_chosen_too():
-    meta = MetaGPRegressor(**{**SMALL, "alpha": 0.3}, temperature="auto", prior_std="auto").fit(SOURCE, TARGET)
+    given = {**SMALL, "alpha": 0.3}
+    meta = WFEMRegressor(**{**given, "temperature": "auto"}, hyperprior=HyperPrior(std="auto")).fit(SOURCE, TARGET)
     report = meta.transfer_report()
     assert report.temperature.tolist() == [1.0, 0.25, 4.0, 1.0, 1.0]
     assert report.prior_std.tolist() == [1.0, 1.0, 1.0, 0.5, 2.0]
     assert meta.alpha_ == pytest.approx(0.3)
-    bayes = MetaGPRegressor(**{**SMALL, "alpha": 0.3}).fit(SOURCE, TARGET).temperature_
+    bayes = WFEMRegressor(**given).fit(SOURCE, TARGET).temperature_
     assert_allclose(meta.temperature_, bayes * report.weight @ report.temperature, rtol=1e-5)
 
 
 def test_named_environments_are_the_same_as_source_and_target(auto):
-    named = MetaGPRegressor(**SMALL).fit({"target": TARGET, "source": SOURCE}, target="target")
+    named = WFEMRegressor(**SMALL).fit({"target": TARGET, "source": SOURCE}, target="target")
     assert_allclose(named.alpha_path_.weight, auto.alpha_path_.weight, atol=0.02)
     assert_allclose(named.environment_weights_[::-1], auto.environment_weights_, atol=0.02)
 
@@ -210,17 +209,16 @@ def test_named_environments_are_the_same_as_source_and_target(auto):
 def test_many_environments():
     noise = [(x, np.random.default_rng(i).normal(5.0, 2.0, len(y))) for i, (x, y) in enumerate(SOURCE)]
     environments = {"a": SOURCE, "noise": noise, "b": PROBLEM.target_tasks(5, 5, 7), "mine": TARGET}
-    meta = MetaGPRegressor(**SMALL).fit(environments, target="mine")
+    meta = WFEMRegressor(**SMALL).fit(environments, target="mine")
     assert meta.environment_weights_.shape == (4,)
     assert_allclose(meta.environment_weights_.sum(), 1.0)
     assert_allclose(meta.alpha_, 1.0 - meta.environment_weights_[3])
     assert len(meta.alpha_path_.alpha) >= 6 + 9
     assert "a 0.29, noise 0.29, b 0.24" in str(meta.transfer_report())  # pooled
     assert max(map(len, str(meta.transfer_report()).splitlines())) <= 90
-    untrained = {**SMALL, "n_steps": 0}
-    given = MetaGPRegressor(**{**untrained, "alpha": {"b": 0.4, "mine": 0.6}}).fit(environments, target="mine")
+    given = WFEMRegressor(**{**UNTRAINED, "alpha": {"b": 0.4, "mine": 0.6}}).fit(environments, target="mine")
     assert_allclose(given.environment_weights_, [0.0, 0.0, 0.4, 0.6])
-    number = MetaGPRegressor(**{**untrained, "alpha": 0.5}).fit(environments, target="mine")
+    number = WFEMRegressor(**{**UNTRAINED, "alpha": 0.5}).fit(environments, target="mine")
     assert_allclose(number.environment_weights_, [0.5 * 6 / 17, 0.5 * 6 / 17, 0.5 * 5 / 17, 0.5])
 
 
@@ -239,20 +237,21 @@ def test_many_environments():
 )
 def test_bad_environments(environments, arguments, parts):
     with pytest.raises(ValueError, match=r"task|target") as raised:
-        MetaGPRegressor(**SMALL).fit(environments, **arguments)
+        WFEMRegressor(**SMALL).fit(environments, **arguments)
     assert all(part in str(raised.value) for part in parts), str(raised.value)
 
 
+@pytest.mark.usefixtures("as_installed")
 @pytest.mark.parametrize("value", [0, -1.0, "long", True, np.nan])
 def test_bad_search_time(value):
     with pytest.raises(ValueError, match="search_time must be a positive number of seconds, or None"):
-        MetaGPRegressor(**SMALL, search_time=value).fit(SOURCE, TARGET)
+        Training(search_time=value)
 
 
 def test_bad_validation_tasks_are_found_before_the_search(monkeypatch):
-    monkeypatch.setattr("metaprior.wfem.plan.choose", lambda *_: pytest.fail("searched"))
+    monkeypatch.setattr("metaprior.wfem.fit.choose", lambda *_: pytest.fail("searched"))
     with pytest.raises(ValueError, match="validation_tasks"):
-        MetaGPRegressor(**SMALL).fit(SOURCE, TARGET, validation_tasks=[(X, Y)])
+        WFEMRegressor(**SMALL).fit(SOURCE, TARGET, validation_tasks=[(X, Y)])
 
 
 def test_search_time_bounds_the_search(monkeypatch):
@@ -263,9 +262,9 @@ def test_search_time_bounds_the_search(monkeypatch):
         assert np.isfinite(choice.scores).all()
         raise Searched
 
-    monkeypatch.setattr("metaprior.wfem.plan.train_members", stop)
-    monkeypatch.setattr("metaprior.wfem.plan.COMPILING", 1.0)
-    meta = MetaGPRegressor(**{**SMALL, "n_steps": 4_000_000}, search_time=2.0)
+    monkeypatch.setattr("metaprior.wfem.fit.train_members", stop)
+    monkeypatch.setattr("metaprior.wfem.fit.COMPILING", 1.0)
+    meta = WFEMRegressor(**{**SMALL, "training": Training(n_steps=4_000_000, search_time=2.0)})
     started = time.monotonic()
     with pytest.raises(Searched):
         meta.fit(SOURCE, TARGET)
@@ -281,14 +280,16 @@ def test_without_time_to_compile_nothing_is_compared(monkeypatch):
         assert choice.weights.tolist() == [1 / 3] * 3
         raise Chosen
 
-    monkeypatch.setattr("metaprior.wfem.plan.train_members", stop)
-    monkeypatch.setattr("metaprior.wfem.plan.choose", lambda *_: pytest.fail("searched"))
+    monkeypatch.setattr("metaprior.wfem.fit.train_members", stop)
+    monkeypatch.setattr("metaprior.wfem.fit.choose", lambda *_: pytest.fail("searched"))
     with pytest.warns(UserWarning, match="search_time of 3 s is too short to compare settings"), pytest.raises(Chosen):
-        MetaGPRegressor(**SMALL, search_time=3.0).fit(SOURCE, TARGET)
+        WFEMRegressor(**{**SMALL, "training": Training(n_steps=40, search_time=3.0)}).fit(SOURCE, TARGET)
 
 
 def test_validation_tasks_stop_every_member():
-    meta = MetaGPRegressor(**{**SMALL, "n_steps": 300}).fit(SOURCE, TARGET, validation_tasks=TEST, patience=1)
+    meta = WFEMRegressor(**{**SMALL, "training": Training(n_steps=300)}).fit(
+        SOURCE, TARGET, validation_tasks=TEST, patience=1
+    )
     assert len(meta.model_.members) > 1
     assert meta.best_step_ in (100, 200, 300)
     assert len(meta.validation_trace_) >= 1
@@ -305,8 +306,9 @@ def test_classifier(shared, tmp_path):
             for i, x in enumerate(inputs)
         ]
 
-    settings = {"alpha": [0.0, 0.5], "kernel": "rbf", "mean": "zero", "n_steps": 20, "random_state": 0}
-    meta = MetaGPClassifier(**settings).fit(tasks(5, 0.0), tasks(4, 0.3))
+    settings = {"alpha": [0.0, 0.5], "kernel": "rbf", "mean": "zero", "training": Training(n_steps=20)}
+    settings |= {"temperature": "bayes", "random_state": 0}
+    meta = WFEMClassifier(**settings).fit(tasks(5, 0.0), tasks(4, 0.3))
     assert 0.0 < meta.alpha_ < 0.5
     assert np.isfinite(meta.alpha_path_.score).all()
     x, y = tasks(1, 0.3)[0]
@@ -336,13 +338,14 @@ def test_a_like_source_helps_and_an_unlike_one_is_left_out():
         inputs = [rng.uniform(-2, 2, size=(n, 1)) for _ in range(n_tasks)]
         return [(x, slope * x[:, 0] + 2.0 * rng.normal(size=n)) for x in inputs]
 
-    settings, alphas, errors = {**SMALL, "n_steps": 200, "noise_std": 2.0}, {}, {}
+    settings = {**SMALL, "likelihood": Gaussian(noise_std=2.0), "training": Training(n_steps=200)}
+    alphas, errors = {}, {}
     for draw in range(5):
         rng = np.random.default_rng(draw)
         target, tests = lines(2.0, 4, 5, rng), [([], [], x, 2.0 * x[:, 0]) for x, _ in lines(2.0, 40, 12, rng)]
         sources = {"like": lines(2.0, 6, 5, rng), "unlike": lines(-10.0, 6, 5, rng)}
-        fits = {name: MetaGPRegressor(**settings).fit(source, target) for name, source in sources.items()}
-        fits["none"] = MetaGPRegressor(**{**settings, "alpha": 0.0}).fit(sources["like"], target)
+        fits = {name: WFEMRegressor(**settings).fit(source, target) for name, source in sources.items()}
+        fits["none"] = WFEMRegressor(**{**settings, "alpha": 0.0}).fit(sources["like"], target)
         for name, meta in fits.items():
             alphas.setdefault(name, []).append(meta.alpha_)
             errors.setdefault(name, []).append(meta.evaluate(tests).rmse)
@@ -363,7 +366,8 @@ def test_transfer_helps_where_it_should_and_does_not_hurt_where_it_should_not():
                 problem.source_tasks(25, 5, rng), problem.target_tasks(5, 5, rng), problem.test_tasks(60, 5, 20, rng)
             )  # fmt: skip
             for alpha, of_alpha in errors.items():
-                meta = MetaGPRegressor(alpha, **PAPER, n_steps=800, random_state=draw).fit(source, target)
+                paper = {"temperature": "bayes", "training": Training(n_steps=800)}
+                meta = WFEMRegressor(alpha=alpha, **paper, random_state=draw).fit(source, target)
                 of_alpha.append(meta.evaluate(tests).rmse)
         ratios[deviation] = np.mean(errors["auto"]) / np.mean(errors[0.0])
     assert ratios[0.0] < 0.6
