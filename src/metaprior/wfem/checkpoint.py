@@ -193,10 +193,9 @@ def _describe(value: Any) -> Any:
         return value.__qualname__, _describe_code(code), _describe(closed), _describe(value.__defaults__)
     if isinstance(value, SIMPLE):
         return repr(value)
-    known = {
-        name: item for name, item in getattr(value, "__dict__", {}).items() if isinstance(item, (*SIMPLE, *ARRAYS))
-    }
-    return type(value).__qualname__, _describe(known), _describe_class(type(value))
+    held = getattr(value, "__dict__", {}).items()
+    plain = {name: item for name, item in held if isinstance(item, (*SIMPLE, *ARRAYS))}
+    return type(value).__qualname__, _describe(plain), _describe_class(type(value))
 
 
 def _describe_class(kind: type) -> Any:

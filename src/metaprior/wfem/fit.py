@@ -181,9 +181,7 @@ def gibbs_of(plan: FitPlan) -> Gibbs:
         asked = " must be numbers or rules: the density of theta depends on what 'auto' would choose."
         raise ValueError(Message(Argument("alpha"), f", temperature and the hyper-prior{asked}"))
     if isinstance(plan.source, StreamedTasks):
-        raise ValueError(
-            "gibbs needs all tasks in memory: pass a list of stored tasks, or of some, list(tasks[:1000])."
-        )
+        raise ValueError("gibbs needs tasks in memory: pass a list of stored tasks, or of some of them.")
     member, sample = Candidate(plan.options[0], plan.settings), plan.source.sample(plan.seed)
     scaling = plan.source.scaling(member.weights, plan.settings, sample)
     run = plan.source.make_run(sample, member, scaling, plan.seed)

@@ -147,7 +147,7 @@ class Observed(eqx.Module):
         """Return the mode of p(y | t) N(t) by bisection: the slope falls, so that it lies between the two ends."""
         end = mean + variance * self.gradient(y, mean)
 
-        def halve(_: int, ends: tuple[Latent, Latent]) -> tuple[Latent, Latent]:
+        def halve(_: Any, ends: tuple[Latent, Latent]) -> tuple[Latent, Latent]:
             middle = 0.5 * (ends[0] + ends[1])
             rises = self.gradient(y, middle) > (middle - mean) / variance
             return jnp.where(rises, middle, ends[0]), jnp.where(rises, ends[1], middle)
