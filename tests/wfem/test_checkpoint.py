@@ -8,6 +8,7 @@ from metaprior import load
 from metaprior.files import InvalidFile, read_tensors, write_tensors
 from metaprior.wfem import (
     SVGD,
+    HyperPrior,
     RBFKernel,
     Training,
     WFEMClassifier,
@@ -206,6 +207,24 @@ def other(x):
 other.__name__ = other.__qualname__ = made(2.0).__qualname__
 
 
+def hyperprior(number, as_attribute):
+    """Return a hyper-prior of a class that is made anew, as in a notebook whose cell is changed and run again."""
+
+    class Own:
+        def build(self, theta):
+            return HyperPrior(std=self.std).build(theta)
+
+    class Narrow(Own):
+        def build(self, theta):
+            return HyperPrior(std=0.3).build(theta)
+
+    kind = Own if as_attribute or number == 1 else Narrow
+    kind.__qualname__ = "Own"
+    made = kind()
+    made.std = 1.0 * number if as_attribute else 1.0
+    return made
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -213,8 +232,10 @@ other.__name__ = other.__qualname__ = made(2.0).__qualname__
         ({"mean": made(2.0)}, {"mean": other}),
         ({"kernel": tinygp.kernels.Matern32(1.0)}, {"kernel": tinygp.kernels.Matern32(5.0)}),
         ({"kernel": RBFKernel(length_scale=1.0)}, {"kernel": RBFKernel(length_scale=2.0)}),
+        ({"hyperprior": hyperprior(1, False)}, {"hyperprior": hyperprior(2, False)}),
+        ({"hyperprior": hyperprior(1, True)}, {"hyperprior": hyperprior(2, True)}),
     ],
-    ids=["closure", "body", "tinygp", "description"],
+    ids=["closure", "body", "tinygp", "description", "method of a class", "attribute"],
 )
 @pytest.mark.filterwarnings("ignore:.*checkpoint of another fit")
 def test_custom_parts_that_act_differently_start_anew(first, second, tmp_path, monkeypatch):
@@ -229,6 +250,18 @@ def test_custom_parts_that_act_differently_start_anew(first, second, tmp_path, m
             else:
                 meta.fit(TASKS[:4], TASKS[4:], checkpoint=path)
                 assert 100 - left[0] == expected
+
+
+def test_a_class_that_is_defined_again_as_it_was_goes_on(tmp_path, monkeypatch):
+    path = tmp_path / "checkpoint"
+    for made, expected in ((hyperprior(2, False), 2), (hyperprior(2, False), 3)):
+        with monkeypatch.context() as patch:
+            left = stop_after(patch, 2 if expected == 2 else 100)
+            try:
+                WFEMRegressor(**SMALL, hyperprior=made).fit(TASKS[:4], TASKS[4:], checkpoint=path)
+            except Stopped:
+                continue
+            assert 100 - left[0] == expected
 
 
 def test_a_search_cut_by_the_clock_is_never_taken_for_another(tmp_path, monkeypatch):

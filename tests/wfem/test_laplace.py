@@ -2,6 +2,7 @@
 
 import itertools
 from functools import cache, partial
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -21,6 +22,7 @@ from metaprior.wfem.kernels import RBF, Linear, MLPKernel
 from metaprior.wfem.likelihoods import (
     Bernoulli,
     GaussianNoise,
+    Observed,
     log_mills_ratio,
     predictive_probability,
 )
@@ -290,6 +292,51 @@ def test_another_likelihood_is_refused():
     prior = eqx.tree_at(lambda p: p.likelihood, rbf_prior(1.0), GaussianNoise(jnp.zeros(())))
     with pytest.raises(TypeError, match="needs a likelihood with a curvature; got Gaussian noise"):
         condition(prior, jnp.zeros((1, 2)), jnp.zeros(1), jnp.ones(1, bool))
+
+
+class OwnLabels(NamedTuple):
+    """The likelihood of labels as a user would write it; JAX differentiates it."""
+
+    def log_density(self, y, t):
+        return jax.nn.log_sigmoid((2.0 * y - 1.0) * t)
+
+
+def test_a_likelihood_of_its_own_is_differentiated_by_jax(x64):
+    rng, own = np.random.default_rng(3), Observed(OwnLabels())
+    t, y = jnp.asarray(rng.normal(scale=5.0, size=20)), jnp.asarray(rng.integers(0, 2, 20).astype(float))
+    for name in ("log_density", "gradient", "root_curvature"):
+        np.testing.assert_allclose(getattr(own, name)(y, t), getattr(Bernoulli(), name)(y, t), rtol=1e-9)
+    task, query = draw_task(rng, 6), rng.normal(size=(4, 2))
+    known = rbf_prior(3.0, 0.5, -0.2)
+    for got, want in zip(
+        everything(*split(eqx.tree_at(lambda p: p.likelihood, known, own)), *task, query),
+        everything(*split(known), *task, query),
+        strict=True,
+    ):
+        np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-10)
+
+
+class OwnCounts(NamedTuple):
+    def log_density(self, y, t):
+        return y * t - jnp.exp(t) - jax.scipy.special.gammaln(y + 1.0)
+
+
+@pytest.mark.parametrize("double", [True, False])
+@pytest.mark.parametrize(("own", "y"), [(OwnLabels(), [0, 1]), (OwnCounts(), [0, 3, 30, 1000, 100_000])])
+def test_predictions_under_a_likelihood_of_its_own_equal_dense_integration(own, y, double):
+    """From where y is likely to ten standard deviations from there, of narrow and of wide latent functions."""
+    y = [each for each in y if double or each < 10_000]  # the density itself, y t - e^t, has few digits of larger ones
+    y, offset, variance = (each.ravel() for each in np.meshgrid(y, [-10, -2, 0, 1, 5], [1e-4, 0.1, 1, 4]))
+    mean = np.log(np.maximum(y, 0.5)) + offset * np.sqrt(variance)
+    t = mean[:, None] + np.sqrt(variance)[:, None] * np.linspace(-14, 14, 40_001)
+    with jax.enable_x64(True):
+        log_density = np.asarray(own.log_density(jnp.asarray(y[:, None], float), jnp.asarray(t)))
+    log_normal = -0.5 * np.linspace(-14, 14, 40_001) ** 2
+    expected = logsumexp(log_density + log_normal, axis=1) - logsumexp(log_normal)
+    with jax.enable_x64(double):
+        given = (jnp.asarray(part, jnp.zeros(()).dtype) for part in (y, mean, variance))
+        found = jax.jit(Observed(own).log_predictive)(*given)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-3)
 
 
 @pytest.mark.parametrize(

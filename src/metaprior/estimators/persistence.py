@@ -259,13 +259,17 @@ def _custom_part(parameters: dict[str, Any], name: str) -> str | None:
 
 def _check_custom(parameters: dict[str, Any], custom: dict[str, Any]) -> None:
     """Raise unless exactly the custom parts that the file lacks are given."""
-    for name in {**parameters, **custom}:
-        value, expected = custom.get(name), _custom_part(parameters, name)
-        if value is not None and expected is None:
+    needed = {name: part for name in parameters if (part := _custom_part(parameters, name)) is not None}
+    given = {name: value for name, value in custom.items() if value is not None}
+    if lacking := {name: part for name, part in needed.items() if name not in given}:
+        parts = " and ".join(f"a custom {name}, {part}" for name, part in lacking.items())
+        passed = ", ".join(f"{name}=..." for name in lacking)
+        raise ValueError(f"This prior was fitted with {parts}: pass load(path, {passed}).")
+    for name, value in given.items():
+        expected = needed.get(name)
+        if expected is None:
             raise ValueError(f"{name} is stored in the file: this prior was not fitted with a custom {name}.")
-        if value is None and expected is not None:
-            raise ValueError(f"This prior was fitted with a custom {name}, {expected}: pass load(path, {name}=...).")
-        if value is not None and _signature(value) != expected:
+        if _signature(value) != expected:
             raise ValueError(f"{name} must be {expected}, as this prior was fitted with; got {_signature(value)}.")
 
 

@@ -37,6 +37,9 @@ Arrays = dict[str, np.ndarray]
 
 INTERVAL = 1.0  # seconds between two writes during a training, at least
 SHARE = 0.05  # of the time that writing may take
+SIMPLE, ARRAYS = (type(None), str, bytes, bool, int, float, np.generic), (np.ndarray, jax.Array)
+# Whose classes are the same in every process: versions are told apart by `package_versions`.
+PACKAGES = ("metaprior", "equinox", "tinygp", "jax", "builtins", "abc", "typing")
 HEADER = record({"kind": choice(CHECKPOINT), "asked": text, "seed": integer(0)})
 
 
@@ -173,7 +176,7 @@ def _aside(path: str | os.PathLike, asked: str) -> Path:
 
 def _describe(value: Any) -> Any:
     """Describe an argument: the same text in another process, another text if the argument would act differently."""
-    if isinstance(value, np.ndarray | jax.Array):
+    if isinstance(value, ARRAYS):
         array = np.asarray(value)
         return array.dtype.str, array.shape, hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
     if isinstance(value, dict):
@@ -182,18 +185,29 @@ def _describe(value: Any) -> Any:
         return [_describe(item) for item in value]
     if is_dataclass(value):
         parts = {field.name: _describe(getattr(value, field.name, None)) for field in fields(value)}
-        return type(value).__qualname__, parts
+        return type(value).__qualname__, parts, _describe_class(type(value))
     if isinstance(value, functools.partial):
         return "partial", _describe(value.func), _describe(value.args), _describe(value.keywords)
     if isinstance(code := getattr(value, "__code__", None), CodeType):
         closed = [cell.cell_contents for cell in getattr(value, "__closure__", None) or ()]
         return value.__qualname__, _describe_code(code), _describe(closed), _describe(value.__defaults__)
-    simple = value is None or isinstance(value, str | bytes | bool | int | float | np.generic)
-    return repr(value) if simple else type(value).__qualname__
+    if isinstance(value, SIMPLE):
+        return repr(value)
+    held = getattr(value, "__dict__", {}).items()
+    plain = {name: item for name, item in held if isinstance(item, (*SIMPLE, *ARRAYS))}
+    return type(value).__qualname__, _describe(plain), _describe_class(type(value))
+
+
+def _describe_class(kind: type) -> Any:
+    """Describe the methods of a user's class, which may be another one in another process."""
+    own = [each for each in kind.__mro__ if each.__module__.partition(".")[0] not in PACKAGES]
+    codes = {name: getattr(getattr(kind, name, None), "__code__", None) for each in own for name in vars(each)}
+    return {name: _describe_code(code) for name, code in codes.items() if isinstance(code, CodeType)}
 
 
 def _describe_code(code: CodeType) -> Any:
-    constants = [_describe_code(item) if isinstance(item, CodeType) else repr(item) for item in code.co_consts]
+    plain = [sorted(map(repr, item)) if isinstance(item, frozenset) else item for item in code.co_consts]
+    constants = [_describe_code(item) if isinstance(item, CodeType) else repr(item) for item in plain]
     return code.co_code.hex(), constants, code.co_names
 
 

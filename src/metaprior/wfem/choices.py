@@ -59,6 +59,16 @@ def resolve_inference(inference: Any) -> Method:
     raise ValueError(Message(Argument("inference"), f" must be {expected}; got {found}."))
 
 
+def check_compiled(name: str, part: Any, arrays: bool = True) -> None:
+    """Raise unless a part of a user's own is hashable, but for its arrays if it may have some: it is compiled."""
+    structure, rest = eqx.partition(part, lambda leaf: arrays and hasattr(leaf, "dtype"))
+    try:
+        hash((jax.tree.structure(structure), *jax.tree.leaves(rest)))
+    except TypeError:
+        advice = f"make it a frozen dataclass{' or an Equinox module' * arrays}, with tuples in place of lists."
+        raise ValueError(Message(Argument(name), f" must be hashable, and {part!r} is not: {advice}")) from None
+
+
 def name_of(kernel: Any) -> str:
     """Return the name of a kernel, or of its class if it is a custom one."""
     return next((name for name, known in KERNELS.items() if isinstance(kernel, known)), type(kernel).__name__)

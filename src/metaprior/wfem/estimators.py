@@ -18,11 +18,11 @@ from metaprior.float_errors import own_float_errors
 from metaprior.tasks.context_rules import as_context_rule
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.types import TestTask
-from metaprior.wfem.choices import resolve_encoder, resolve_inference, resolve_kernel, resolve_mean
+from metaprior.wfem.choices import check_compiled, resolve_encoder, resolve_inference, resolve_kernel, resolve_mean
 from metaprior.wfem.fit import fit_prior, gibbs_of, make_plan
 from metaprior.wfem.hyperprior import HyperPrior
 from metaprior.wfem.inference import MAP, Interaction, interaction
-from metaprior.wfem.likelihoods import Gaussian
+from metaprior.wfem.likelihoods import Gaussian, check_own
 from metaprior.wfem.objective import TEMPERATURES, Gibbs
 from metaprior.wfem.trained import joined_particles
 from metaprior.wfem.training import Training
@@ -33,6 +33,7 @@ IN_TRAINING += ("search_time", "progress")
 ELSEWHERE = {name: f"training=Training({name}=...)" for name in IN_TRAINING}
 ELSEWHERE |= {f"prior_{name}": f"hyperprior=HyperPrior({name}=...)" for name in ("mean", "std")}
 ELSEWHERE |= {"n_particles": "inference=SVGD(n_particles=...), or that of MAP"}
+RESOLVE = {"kernel": resolve_kernel, "mean": resolve_mean, "encoder": resolve_encoder, "inference": resolve_inference}
 OF_DEFAULT = ("covariates", "exposure", "guarantee", "calibrate")
 
 
@@ -165,19 +166,16 @@ class WFEM(MetaGP):
         return fit_prior(self, environments, tests, patience, how["checkpoint"]), tests
 
     def _check_parameters(self) -> None:
-        for resolve, value in (
-            (resolve_kernel, self.kernel),
-            (resolve_mean, self.mean),
-            (resolve_encoder, self.encoder),
-            (resolve_inference, self.inference),
-        ):
-            resolve(value)
+        for name, resolve in RESOLVE.items():
+            check_compiled(name, resolve(getattr(self, name)))
         rules = (*TEMPERATURES, "auto")
         if not (isinstance(self.temperature, str) and self.temperature in rules):
             check_positive("temperature", self.temperature, f", or one of {', '.join(rules)}")
         if isinstance(self.hyperprior, type) or not hasattr(self.hyperprior, "build"):
             expected = " must be HyperPrior(...), or an object of your own with a method build(theta); got "
             raise ValueError(Message(Argument("hyperprior"), f"{expected}{self.hyperprior!r}."))
+        if not isinstance(self.hyperprior, HyperPrior):
+            check_compiled("hyperprior", self.hyperprior)
         if not isinstance(self.training, Training):
             raise ValueError(Message(Argument("training"), f" must be Training(...); got {self.training!r}."))
         as_context_rule(self.context)
@@ -300,16 +298,14 @@ class WFEMRegressor(ReadingsPrior, WFEM):
 
     @property
     def _noise_std(self) -> Any:
-        return getattr(self._resolved_likelihood, "noise_std", "learned")
+        likelihood = self._resolved_likelihood
+        return likelihood.noise_std if isinstance(likelihood, Gaussian) else "learned"
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        likelihood = self._resolved_likelihood
-        is_own = hasattr(likelihood, "log_density") and hasattr(likelihood, "response")
-        if not isinstance(likelihood, Gaussian) and (isinstance(likelihood, type) or not is_own):
-            expected = " must be Gaussian(...), or one of your own with log_density(y, t) and a response; got "
-            others = " The likelihoods of counts, ranks and outliers are those of metaprior.MetaGPRegressor."
-            raise ValueError(Message(Argument("likelihood"), f"{expected}{self.likelihood!r}.{others}"))
+        if not isinstance(self._resolved_likelihood, Gaussian):
+            check_own(self.likelihood)
+            check_compiled("likelihood", self.likelihood, arrays=False)
 
 
 @own_float_errors

@@ -40,7 +40,7 @@ from metaprior.wfem.objective import Gibbs
 from metaprior.wfem.runs import Settings, check_method
 from metaprior.wfem.selection import STEPS_DIVISOR, AutoSettings, SearchOptions, choose, n_phases, untested
 from metaprior.wfem.steps import CHUNK
-from metaprior.wfem.task_sources import Environments, TaskSource, make_source
+from metaprior.wfem.task_sources import Environments, StreamedTasks, TaskSource, make_source
 from metaprior.wfem.trained import Model
 from metaprior.wfem.training import WITHIN_CLASS
 
@@ -180,6 +180,8 @@ def gibbs_of(plan: FitPlan) -> Gibbs:
     if plan.searched:
         asked = " must be numbers or rules: the density of theta depends on what 'auto' would choose."
         raise ValueError(Message(Argument("alpha"), f", temperature and the hyper-prior{asked}"))
+    if isinstance(plan.source, StreamedTasks):
+        raise ValueError("gibbs needs tasks in memory: pass a list of stored tasks, or of some of them.")
     member, sample = Candidate(plan.options[0], plan.settings), plan.source.sample(plan.seed)
     scaling = plan.source.scaling(member.weights, plan.settings, sample)
     run = plan.source.make_run(sample, member, scaling, plan.seed)

@@ -99,6 +99,28 @@ class NormalDensity(eqx.Module):
         return jax.tree.map(lambda mean, std, draw: mean + std * draw, self.mean, self.std, noise)
 
 
+def check_density(density: Any, theta: PyTree) -> None:
+    """Raise unless what a hyper-prior of a user's own builds is a density of theta."""
+    asked = ("log_density", "sample", "mean", "std")
+    if lacking := [name for name in asked if not hasattr(density, name)]:
+        has = f".build(theta) must return a density with {', '.join(asked)}; {type(density).__name__} lacks "
+        raise ValueError(Message(Argument("hyperprior"), f"{has}{', '.join(lacking)}."))
+    if jax.tree.structure(density.std) != jax.tree.structure(theta):
+        raise ValueError(Message(Argument("hyperprior"), ": std of a density must have a number per leaf of theta."))
+    for name, value in (("mean", lambda: density.mean), ("sample(key)", lambda: density.sample(jax.random.key(0)))):
+        if not _alike(jax.eval_shape(value), theta):
+            raise ValueError(Message(Argument("hyperprior"), f": {name} of a density must have the shapes of theta."))
+    if (shape := jax.eval_shape(density.log_density, theta).shape) != ():
+        raise ValueError(Message(Argument("hyperprior"), f": log_density(theta) must be a number; got shape {shape}."))
+
+
+def _alike(tree: PyTree, theta: PyTree) -> bool:
+    """Return whether a pytree has the structure and the shapes of another."""
+    leaves = jax.tree.leaves(tree), jax.tree.leaves(theta)
+    same = jax.tree.structure(tree) == jax.tree.structure(theta)
+    return same and all(jnp.shape(leaf) == jnp.shape(like) for leaf, like in zip(*leaves, strict=True))
+
+
 def make_density(theta: PyTree, mean: Mapping[str, Any], std: Mapping[str, Any]) -> NormalDensity:
     """Return p(theta) with the mean ('initial' or a number) and the standard deviation of each group."""
     names = groups(theta)

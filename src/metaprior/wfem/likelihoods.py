@@ -11,11 +11,13 @@ import numpy as np
 from jax.scipy.special import log_ndtr
 from jaxtyping import Array, Float
 
-from metaprior.checks import check_noise
+from metaprior.checks import Argument, Message, check_noise
+from metaprior.prediction.responses import Response
 from metaprior.wfem.parameters import Fixed, Parameter
 
 # Variance from which the roles of t and the logistic are swapped in the quadrature; about the variance of the logistic.
 MAX_NARROW_VARIANCE = math.pi
+HALVINGS = 60
 MILLS_FAR, MILLS_TERMS = 4.0, 30  # the continued fraction of so many terms is exact to 1e-16 from there on
 
 Latent = Float[Array, "*n"]  # t, or as many outputs, means or variances
@@ -23,17 +25,30 @@ Latent = Float[Array, "*n"]  # t, or as many outputs, means or variances
 
 @runtime_checkable
 class Likelihood(Protocol):
-    """A likelihood p(y | t) of numbers, log-concave in t, as a user may write it: a frozen dataclass or module.
+    """A likelihood p(y | t) of numbers, log-concave in t, as a user may write it: a frozen dataclass without arrays.
 
     Training needs its logarithm in JAX. Predictions need what it is in NumPy, averaged over t ~ N(mean, variance): its
     response, such as `Poisson()`, or a `ConditionalResponse`.
     """
 
-    response: Any  # what predictions average, such as `Poisson()` of `metaprior.prediction.count_responses`
+    response: Response  # what predictions average, such as `Poisson()` of `metaprior.prediction.count_responses`
 
     def log_density(self, y: Latent, t: Latent) -> Latent:
         """Return log p(y | t), elementwise, in JAX."""
         ...
+
+
+def check_own(likelihood: Any) -> None:
+    """Raise unless a likelihood is one of a user's own, with a response that predictions can average."""
+    response, log_density = (getattr(likelihood, name, None) for name in ("response", "log_density"))
+    if isinstance(likelihood, type) or not isinstance(response, Response) or not callable(log_density):
+        expected = " must be Gaussian(...), or one of your own with log_density(y, t) and a response, such as Poisson()"
+        others = "The likelihoods of counts, ranks and outliers are those of metaprior.MetaGPRegressor."
+        found = f" of metaprior.prediction.count_responses; got {likelihood!r}. {others}"
+        raise ValueError(Message(Argument("likelihood"), expected + found))
+    if response.n_parameters:
+        has = f" must have a response without parameters; {type(response).__name__} has {response.n_parameters}."
+        raise ValueError(Message(Argument("likelihood"), has))
 
 
 @dataclass(frozen=True)
@@ -116,11 +131,29 @@ class Observed(eqx.Module):
         return jnp.sqrt(jnp.maximum(-second, jnp.finfo(t.dtype).tiny))
 
     def log_predictive(self, y: Latent, mean: Latent, variance: Latent, n_nodes: int = 32) -> Latent:
-        """Return the log of the integral of p(y | t) over t ~ N(mean, variance), by Gauss-Hermite quadrature."""
+        """Return the log of the integral of p(y | t) over t ~ N(mean, variance).
+
+        By Gauss-Hermite quadrature around the mode of p(y | t) N(t): of large counts it is far narrower than N(t).
+        """
+        variance = jnp.maximum(variance, jnp.finfo(mean.dtype).tiny)
+        mode = self._mode(y, mean, variance)
+        deviation = 1.0 / jnp.sqrt(self.root_curvature(y, mode) ** 2 + 1.0 / variance)
         nodes, weights = np.polynomial.hermite_e.hermegauss(n_nodes)
-        t = mean[..., None] + jnp.sqrt(variance)[..., None] * _last_axis(nodes, mean)
-        log_weights = _last_axis(np.log(weights / weights.sum()), mean)
-        return jax.nn.logsumexp(self.own.log_density(y[..., None], t) + log_weights, axis=-1)
+        t = mode[..., None] + deviation[..., None] * _last_axis(nodes, mean)
+        of_t = self.own.log_density(y[..., None], t) - 0.5 * (t - mean[..., None]) ** 2 / variance[..., None]
+        log_weights = _last_axis(np.log(weights / weights.sum()) + 0.5 * nodes**2, mean)
+        return jax.nn.logsumexp(of_t + log_weights, axis=-1) + jnp.log(deviation) - 0.5 * jnp.log(variance)
+
+    def _mode(self, y: Latent, mean: Latent, variance: Latent) -> Latent:
+        """Return the mode of p(y | t) N(t) by bisection: the slope falls, so that it lies between the two ends."""
+        end = mean + variance * self.gradient(y, mean)
+
+        def halve(_: Any, ends: tuple[Latent, Latent]) -> tuple[Latent, Latent]:
+            middle = 0.5 * (ends[0] + ends[1])
+            rises = self.gradient(y, middle) > (middle - mean) / variance
+            return jnp.where(rises, middle, ends[0]), jnp.where(rises, ends[1], middle)
+
+        return jax.lax.fori_loop(0, HALVINGS, halve, (jnp.minimum(mean, end), jnp.maximum(mean, end)))[0]
 
 
 Observation = GaussianNoise | Bernoulli | Observed

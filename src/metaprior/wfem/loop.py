@@ -189,8 +189,20 @@ def _finalize(particles: PyTree, problem: Problem, keys: Key[Array, " runs"], me
     for run in range(len(keys)):
         own, of_run = (jax.tree.map(lambda leaf, run=run: leaf[run], tree) for tree in (particles, arrays))
         problem_of_run = eqx.combine(of_run, static)
-        found.append(finish(own, Gibbs(problem_of_run, own), keys[run]) if trained else own)
+        kept = finish(own, Gibbs(problem_of_run, own), keys[run]) if trained else own
+        found.append(_checked(kept, own, method))
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *found)
+
+
+def _checked(kept: PyTree, trained: PyTree, method: Method) -> PyTree:
+    """Return the particles that a method keeps, in the precision of training; raise unless they are particles."""
+    same = jax.tree.structure(kept) == jax.tree.structure(trained)
+    pairs = list(zip(jax.tree.leaves(kept), jax.tree.leaves(trained), strict=True)) if same else []
+    counts = {np.shape(leaf)[:1] for leaf, _ in pairs}
+    if len(counts) != 1 or counts & {(), (0,)} or any(np.shape(leaf)[1:] != own.shape[1:] for leaf, own in pairs):
+        expected = ".finish must return particles: a pytree like those it gets, with a leading axis of particles, at "
+        raise ValueError(Message(Argument("inference"), f": {type(method).__name__}{expected}least one."))
+    return jax.tree.map(lambda leaf, own: jnp.asarray(leaf, own.dtype), kept, trained)
 
 
 def _snapshot(state: State, stopping: EarlyStopping, traces: list[np.ndarray], n_steps: int) -> Snapshot:

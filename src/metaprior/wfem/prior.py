@@ -12,7 +12,7 @@ from metaprior.checks import counted
 from metaprior.wfem.kernels import compare, embed
 from metaprior.wfem.likelihoods import Observation
 from metaprior.wfem.networks import at_points
-from metaprior.wfem.parameters import merge, split
+from metaprior.wfem.parameters import cast, merge, split
 
 
 class Points(NamedTuple):
@@ -88,6 +88,7 @@ def check_prior(prior: GPPrior, input_dim: int) -> None:
 def _encoded_dim(encoder: Callable[..., Array], input_dim: int) -> int:
     """Return the number of features of one encoded point."""
     x = jnp.zeros(input_dim)
+    encoder = cast(encoder, x.dtype)  # a custom module may come in another precision
     shape = _output_shape("encoder(x) of one point", input_dim, lambda: merge(*split(encoder))(x))
     if len(shape) != 1 or shape[0] == 0:
         raise ValueError(f"encoder: encoder(x) of one point must have shape (n_features,), at least one; got {shape}.")

@@ -23,7 +23,7 @@ from metaprior.tasks.scaling import (
 from metaprior.tasks.types import Task
 from metaprior.wfem.encoders import ConvEncoder
 from metaprior.wfem.hyper_laplace import MAX_PARAMETERS, Laplace
-from metaprior.wfem.hyperprior import Density, HyperPrior, check_mean, check_std, make_density
+from metaprior.wfem.hyperprior import Density, HyperPrior, check_density, check_mean, check_std, make_density
 from metaprior.wfem.inference import MAP, Method, place_particles
 from metaprior.wfem.kernels import MLPKernel
 from metaprior.wfem.likelihoods import Bernoulli, Gaussian, make_likelihood
@@ -198,6 +198,8 @@ def _draw_prior(key, input_dim, parts, likelihood, noise_std, hyperprior, stds, 
     check_prior(eqx.combine(theta, rest), input_dim)
     is_own = not isinstance(hyperprior, tuple)
     density = hyperprior.build(theta) if is_own else make_density(theta, dict(hyperprior), stds)
+    if is_own:
+        check_density(density, theta)
     return place_particles(start_key, initial, density, start), rest, density
 
 

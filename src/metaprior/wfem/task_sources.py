@@ -108,14 +108,14 @@ class StreamedTasks:
         return max(training_dtype(largest, weights, scaling, settings) for weights, scaling in pairs)
 
     def check_method(self, method: Method) -> None:
-        """Raise if a method needs all tasks at once: Laplace's approximation needs the curvature at every task.
+        """Raise if a method needs all tasks at once, as Laplace's approximation does, and others that have a `finish`.
 
         With that many tasks the hyper-posterior is so narrow that its mode is enough.
         """
-        if isinstance(method, Laplace):
+        if getattr(method, "finish", None) is not None:
             raise ValueError(
                 Message(
-                    Argument("inference", "laplace"),
+                    Argument("inference", "laplace" if isinstance(method, Laplace) else method),
                     " needs all tasks in memory, but stored tasks are streamed. Use ",
                     Argument("inference", "map"),
                     ", 'svgd', or a list of some of the tasks: list(tasks[:1000]).",
