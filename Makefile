@@ -54,7 +54,7 @@ peers: .venv/.peers
 	$(BIN)/python studies/benchmarks/peers.py plot $(TABLE) --out $(PICTURE)
 
 # Deliberate errors, tried by the tests. A sample of 50 takes half an hour on two cores, all take a day:
-# `make mutants MUTANTS="--sample 50 --packages gp"`, or `--sample 0`.
+# `make mutants MUTANTS="--sample 50 --packages wfem"`, or `--sample 0`.
 mutants: .venv/.mutants
 	$(BIN)/python tools/mutants.py $(MUTANTS)
 

@@ -7,19 +7,24 @@ from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 
+import jax
 import pytest
+from running import call
 
 import metaprior
+from metaprior import wfem
+from metaprior.wfem import Training
 
 ROOT = Path(__file__).parent.parent
-QUICK = {"alpha": 0.3, "n_steps": 0, "kernel": "rbf", "mean": "constant", "inference": "map", "dtype": "float32"}
+SHORT = Training(n_steps=20, progress=False)
 
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Replace the defaults by a small untrained prior, so that the pages run in seconds."""
-    regressor = metaprior.MetaGPRegressor
-    monkeypatch.setattr(metaprior, "MetaGPRegressor", lambda **given: regressor(**{**QUICK, **given}))
+    """Leave out the search and most steps where a page does not ask for them, so that the pages run in seconds."""
+    default, networks = metaprior.MetaGPRegressor, wfem.WFEMRegressor
+    monkeypatch.setattr(metaprior, "MetaGPRegressor", lambda **given: default(**{"alpha": 0.3, **given}))
+    monkeypatch.setattr(wfem, "WFEMRegressor", lambda *given, **named: networks(*given, **{"training": SHORT, **named}))
 
 
 @pytest.fixture
@@ -33,15 +38,29 @@ def tables(tmp_path, monkeypatch):
     monkeypatch.setenv("METAPRIOR_DATA", str(tmp_path / "nowhere"))
 
 
-@pytest.mark.parametrize("page", ["index.md", "data.md", "custom.md"])
+@pytest.mark.parametrize("page", ["index.md", "data.md", "wfem.md", "wfem-open.md"])
 @pytest.mark.filterwarnings("ignore::metaprior.TableWarning")
 @pytest.mark.usefixtures("quick", "tables")
 def test_the_code_on_a_page_runs(page, capsys):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), flags=re.DOTALL)
     namespace = {"__name__": page}
-    exec(compile("\n".join(blocks), page, "exec"), namespace)
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):  # as users have them
+        exec(compile("\n".join(blocks), page, "exec"), namespace)
     assert namespace["meta"].n_features_in_ == 1
     assert capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("tables")
+def test_the_quickstart_shows_what_a_fit_prints():
+    """Its verdict above all, and the names of columns; numbers may differ in their last digits between machines."""
+    page = (ROOT / "docs" / "index.md").read_text()
+    command, shown = re.search(r"\$ metaprior (fit example.*?[^\\]\n)(.*?)```", page, flags=re.DOTALL).groups()
+    printed = call(*command.replace("\\\n", " ").split()).stdout
+
+    def in_words(text):
+        return " ".join(re.sub(r"[\d.]+", "#", text).split())
+
+    assert in_words(shown) == in_words(printed)
 
 
 def test_the_page_on_guarantees_runs(capsys):
@@ -79,8 +98,8 @@ def test_every_file_named_in_the_docs_exists():
 
 
 def test_every_name_in_the_notation_table_exists():
-    """Names such as `gp.exact.condition` are modules, functions or classes of the package."""
-    names = re.findall(r"`((?:tasks|gp|meta|search|prediction)\.[\w.]+)", (ROOT / "docs" / "notation.md").read_text())
+    """Names such as `wfem.exact.condition` are modules, functions or classes of the package."""
+    names = re.findall(r"`((?:tasks|wfem|search|prediction)\.[\w.]+)", (ROOT / "docs" / "notation.md").read_text())
     assert len(names) > 10
     for name in names:
         pkgutil.resolve_name(f"metaprior.{name}")
@@ -100,5 +119,5 @@ def test_every_file_and_function_named_for_contributors_exists():
 
 
 def test_the_reference_lists_every_public_name():
-    listed = set(re.findall(r"^::: metaprior\.(\w+)$", (ROOT / "docs" / "api.md").read_text(), flags=re.MULTILINE))
-    assert set(metaprior.__all__) <= listed
+    listed = set(re.findall(r"^::: metaprior\.([\w.]+)$", (ROOT / "docs" / "api.md").read_text(), flags=re.MULTILINE))
+    assert {*metaprior.__all__, *(f"wfem.{name}" for name in wfem.__all__)} <= listed

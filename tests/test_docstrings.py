@@ -9,7 +9,7 @@ import jax
 import pytest
 
 import metaprior
-from metaprior import datasets, plots
+from metaprior import datasets, plots, wfem
 
 SOURCE = Path(metaprior.__file__).parent
 MODULES = sorted(
@@ -17,7 +17,7 @@ MODULES = sorted(
     for path in SOURCE.rglob("*.py")
     if ">>> " in path.read_text()
 )
-ROOMS = (metaprior, plots, datasets)
+ROOMS = (metaprior, plots, datasets, wfem)
 PUBLIC = {f"{room.__name__}.{name}": getattr(room, name) for room in ROOMS for name in room.__all__}
 FUNCTIONS = {name: value for name, value in PUBLIC.items() if inspect.isfunction(value)}
 CLASSES = {name: value for name, value in PUBLIC.items() if inspect.isclass(value)}

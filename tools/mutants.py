@@ -1,6 +1,6 @@
 """Mutation testing: does a test fail if the code is wrong? Deliberate errors by cosmic-ray, each tried by the tests.
 
-`make mutants` draws a sample of the errors that cosmic-ray can make in gp, meta, search, prediction and metrics. It
+`make mutants` draws a sample of the errors that cosmic-ray can make in wfem, search, prediction and metrics. It
 applies each to a copy of the checkout and runs the tests of its module there, then those of its package. An error that
 no test notices survives. Results and a reason for every survivor are in `studies/results/mutants/`.
 """
@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path("src/metaprior")
-PACKAGES = ("gp", "meta", "search", "prediction", "metrics")
+PACKAGES = ("wfem", "search", "prediction", "metrics")
 COPIED = ("src", "tests", "conftest.py", "pyproject.toml", "README.md", "docs", "examples", "CONTRIBUTING.md")
 # Operators whose errors a programmer could have made; the others (x << y for x + y) would be noticed at once.
 OPERATORS = (
@@ -45,8 +45,7 @@ PERFORMANCE = re.compile(
 )
 # After the tests of a module, those of its package and of what is built on it.
 THEN = {
-    "gp": ["tests/gp", "tests/meta", "tests/estimators/test_regressor.py"],
-    "meta": ["tests/meta", "tests/training/test_loop.py", "tests/estimators/test_regressor.py"],
+    "wfem": ["tests/wfem"],
     "search": ["tests/search", "tests/estimators/test_auto.py", "tests/estimators/test_families.py"],
     "prediction": ["tests/prediction", "tests/estimators/test_convergence.py", "tests/estimators/test_classifier.py"],
     "metrics": ["tests/test_metrics.py", "tests/test_label_metrics.py", "tests/estimators/test_regressor.py"],

@@ -15,6 +15,10 @@ from metaprior.conventions import random_state_of
 SCALES = (1e-15, 1e15)
 
 
+class MissingExtra(ImportError):
+    """Raised where packages of an extra are missing. The message says how to install them."""
+
+
 class Argument(NamedTuple):
     """An argument that a message names: `n_steps`, or with a value `inference='map'`."""
 
@@ -112,6 +116,6 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
 
 
 def require_matplotlib() -> None:
-    """Raise an ImportError that says how to install matplotlib, if it is not installed."""
+    """Raise unless matplotlib is installed."""
     if find_spec("matplotlib") is None:
-        raise ImportError("Plots need matplotlib, which is not installed: run pip install 'metaprior[plots]'.")
+        raise MissingExtra("Plots need matplotlib, which is not installed: run pip install 'metaprior[plots]'.")

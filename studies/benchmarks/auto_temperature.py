@@ -1,4 +1,4 @@
-"""Does temperature="auto" pay? It against the default on the sinusoid, both with alpha="auto" and the paper's prior.
+"""Does temperature="auto" pay? It against "bayes" on the sinusoid, both with alpha="auto" and the paper's prior.
 
     python studies/benchmarks/auto_temperature.py --out studies/results/tables/auto_temperature.csv --draws 4
 
@@ -7,10 +7,11 @@ draw takes about a minute on 2 cores. The committed table was made by an earlier
 """
 
 import typer
-from draw_loop import PAPER_PRIOR, REGRESSION_METRICS, Draws, FirstSeed, Out, ResultTable, Resume, sinusoid_draw
+from draw_loop import REGRESSION_METRICS, Draws, FirstSeed, Out, ResultTable, Resume, sinusoid_draw
 
-from metaprior import MetaGPRegressor
+from metaprior.wfem import Gaussian, Training, WFEMRegressor
 from metaprior_studies.demo.rows import with_error
+from metaprior_studies.estimator_schemes import PAPER_PRIOR
 
 CELLS = ((5, 0.25), (15, 0.5), (25, 0.75))
 METRICS = (*REGRESSION_METRICS, "seconds")
@@ -24,9 +25,8 @@ def main(out: Out, draws: Draws = 8, first_seed: FirstSeed = 0, resume: Resume =
             tasks = sinusoid_draw(deviation, 30 - n_target, n_target, [seed, n_target])
             for temperature in ("bayes", "auto"):
                 labels = {"n_target": n_target, "deviation": deviation, "draw": seed, "scheme": temperature}
-                meta = MetaGPRegressor(
-                    temperature=temperature, noise_std=0.1, random_state=seed, progress=False, **PAPER_PRIOR
-                )
+                arguments = {**PAPER_PRIOR, "alpha": "auto", "temperature": temperature, "likelihood": Gaussian(0.1)}
+                meta = WFEMRegressor(**arguments, training=Training(progress=False), random_state=seed)
                 table.measure(labels, meta, tasks, METRICS)
     for (n_target, deviation), cell in table.frame().groupby(["n_target", "deviation"]):
         wide = cell.pivot(index="draw", columns="scheme", values=list(METRICS))

@@ -1,8 +1,8 @@
 """Shared by the scripts of this folder: the tasks of a draw, and results draw by draw in a CSV file.
 
-Every script fits the public estimators, MetaGPRegressor or MetaGPClassifier, on the tasks of a draw and scores them on
-its test tasks. A row of results is identified by its key columns; with `--resume` the rows that a file already has are
-kept and only the missing ones are computed.
+Every script fits the public estimators, those of `metaprior` or of `metaprior.wfem`, on the tasks of a draw and scores
+them on its test tasks. A row of results is identified by its key columns; with `--resume` the rows that a file already
+has are kept and only the missing ones are computed.
 """
 
 import csv
@@ -23,7 +23,6 @@ from metaprior_studies.drawn_tasks import DrawnTasks
 from metaprior_studies.estimator_schemes import fit_and_score
 from metaprior_studies.results_store import write_file
 
-PAPER_PRIOR: dict[str, Any] = {"mean": "mlp", "kernel": "mlp", "inference": "map"}
 REGRESSION_METRICS = ("rmse", "nll", "calibration_error", "coverage")
 
 Out = Annotated[Path, typer.Option(help="CSV file to write.")]

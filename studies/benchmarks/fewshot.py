@@ -1,10 +1,11 @@
-"""Choose the classifier's defaults on validation classes, mini-ImageNet to CUB features, and compare what they reach.
+"""Choose settings of WFEMClassifier on validation classes, mini-ImageNet to CUB features, and compare what they reach.
 
     python studies/benchmarks/fewshot.py --draws 8 --out studies/results/tables/fewshot_defaults.csv
 
-varies one argument of MetaGPClassifier at a time around the defaults and scores each on tasks of CUB's validation
-classes, on draws that no test, demo or figure uses. `--study shrinkage` varies how much the correlations within classes
-are shrunk, for several mixes of source and target tasks (studies/results/tables/fewshot_shrinkage.csv, 16 draws). And
+varies one setting of WFEMClassifier at a time around a base, a linear plus RBF kernel, and scores each on tasks of
+CUB's validation classes, on draws that no test, demo or figure uses. `--study shrinkage` varies how much the
+correlations within classes are shrunk, for several mixes of source and target tasks
+(studies/results/tables/fewshot_shrinkage.csv, 16 draws). And
 
     metaprior demo --problem fewshot --draws 32 --out fewshot
     python studies/benchmarks/fewshot.py --compare fewshot/fewshot.csv
@@ -14,6 +15,7 @@ The committed tables were made by earlier versions of this script.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +26,7 @@ from draw_loop import ResultTable, Resume, draws_file, summarize, write_csv
 from scipy import stats
 
 import metaprior.tasks.scaling as scaling
-from metaprior import LinearRBFKernel, MetaGPClassifier, MLPEncoder, RBFKernel
+from metaprior.wfem import HyperPrior, LinearRBFKernel, MLPEncoder, RBFKernel, Training, WFEMClassifier
 from metaprior_studies.drawn_tasks import DrawnTasks
 from metaprior_studies.environments.episodes import FewShot
 from metaprior_studies.environments.images import features
@@ -32,28 +34,38 @@ from metaprior_studies.open_settings import validation_seeds
 
 METRICS = ("accuracy", "log_loss", "calibration_error")
 COMPARED = ("accuracy", "accuracy_minus_base")
+TRAINING = Training(n_steps=1000, progress=False)
+BASE: dict[str, Any] = {
+    "kernel": "linear+rbf",
+    "mean": "constant",
+    "alpha": "pooled",
+    "temperature": "bayes",
+    "training": TRAINING,
+}
 MIXES = ((10, 10), (0, 20), (0, 10), (15, 5), (0, 5), (20, 0))  # source and target tasks
 
 
 def candidates() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the defaults of gradient training, and one argument varied at a time."""
+    """Yield the base, and one setting varied at a time."""
     yield "defaults", {}
-    yield "standardize=True", {"standardize": True}
-    yield "standardize=False", {"standardize": False}
-    yield "n_steps=0", {"n_steps": 0}
-    yield "n_steps=4000", {"n_steps": 4000}
+    yield "standardize=True", {"training": replace(TRAINING, standardize=True)}
+    yield "standardize=False", {"training": replace(TRAINING, standardize=False)}
+    yield "n_steps=0", {"training": replace(TRAINING, n_steps=0)}
+    yield "n_steps=4000", {"training": replace(TRAINING, n_steps=4000)}
     for std in (0.1, 0.3, 3.0):
-        yield f"prior_std={std}", {"prior_std": std}
+        yield f"prior_std={std}", {"hyperprior": HyperPrior(std=std)}
     for mean in ("zero", "linear", "mlp"):
         yield f"mean={mean}", {"mean": mean}
     yield "kernel=rbf, length scale 8, output scale 4", {"kernel": RBFKernel(8.0, 4.0)}
     yield "kernel=linear+rbf without rbf", {"kernel": LinearRBFKernel(rbf_scale=1e-3)}
     yield "kernel=linear+rbf, linear_scale=64", {"kernel": LinearRBFKernel(linear_scale=64.0)}
-    small = {"weights": 0.1, "biases": 0.1, "scales": 1.0}
+    small = HyperPrior(std={"weights": 0.1, "biases": 0.1, "scales": 1.0})
     for hidden in ((), (32,)):
         encoder = MLPEncoder(hidden, residual=True)
-        yield f"residual encoder {hidden}", {"encoder": encoder, "prior_std": small, "learning_rate": 1e-3}
-    yield "the paper's mean and kernel", {"mean": "mlp", "kernel": "mlp", "n_steps": 2000}
+        slower = replace(TRAINING, learning_rate=1e-3)
+        yield f"residual encoder {hidden}", {"encoder": encoder, "hyperprior": small, "training": slower}
+    networks = {"mean": "mlp", "kernel": "mlp", "training": replace(TRAINING, n_steps=2000)}
+    yield "the paper's mean and kernel", networks
     for temperature in ("effective", 1000.0):
         yield f"temperature={temperature}", {"temperature": temperature}
     for alpha in (0.0, 0.2, 0.8, 1.0):
@@ -70,8 +82,8 @@ def measure(
         rng = np.random.default_rng(seed)
         source, target = episodes.source_tasks(20, rng)[:n_source], episodes.target_tasks(20, rng)[:n_target]
         tasks = DrawnTasks(source, target, episodes.validation_tasks(100, rng))
-        base = {"alpha": "pooled", "n_steps": 1000, "random_state": seed % 1000, "progress": False}
-        table.measure({"candidate": name, "draw": seed}, MetaGPClassifier(**{**base, **arguments}), tasks, METRICS)
+        meta = WFEMClassifier(**{**BASE, **arguments}, random_state=seed % 1000)
+        table.measure({"candidate": name, "draw": seed}, meta, tasks, METRICS)
 
 
 def measure_shrinkage(table: ResultTable, n_draws: int) -> list[dict[str, Any]]:
@@ -83,7 +95,8 @@ def measure_shrinkage(table: ResultTable, n_draws: int) -> list[dict[str, Any]]:
             if power is not None:
                 scaling._shrunk_correlations = lambda tasks, share, power=power: _other_power(rule, tasks, share, power)
             try:
-                measure(table, f"{mix}: {label}", {"n_steps": 0}, n_draws, n_source, n_target)
+                untrained = {"training": replace(TRAINING, n_steps=0)}
+                measure(table, f"{mix}: {label}", untrained, n_draws, n_source, n_target)
             finally:
                 scaling._shrunk_correlations = rule
         frame = table.frame()

@@ -11,8 +11,8 @@ import time
 import jax
 import numpy as np
 
-from metaprior import MetaGPRegressor
 from metaprior.datasets import Sinusoid
+from metaprior.wfem import Gaussian, Training, WFEMRegressor
 
 
 def main(n_repeats: int = 5):
@@ -22,15 +22,13 @@ def main(n_repeats: int = 5):
         seconds: dict[float | str, list[float]] = {0.5: [], "auto": []}
         for _ in range(n_repeats + 1):
             for alpha, of_alpha in seconds.items():  # in turn, so that a busy machine slows both
-                meta = MetaGPRegressor(
-                    alpha,
+                meta = WFEMRegressor(
+                    alpha=alpha,
                     inference=inference,
-                    mean="mlp",
-                    kernel="mlp",
-                    noise_std=0.1,
-                    n_steps=2000,
+                    likelihood=Gaussian(0.1),
+                    temperature="bayes",
+                    training=Training(n_steps=2000, progress=False),
                     random_state=0,
-                    progress=False,
                 )
                 started = time.perf_counter()
                 meta.fit(source, target)

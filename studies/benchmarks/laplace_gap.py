@@ -1,9 +1,9 @@
-"""How much of the classifier's underconfidence is due to the Laplace approximation: the same prior, sampled exactly.
+"""How much of a classifier's underconfidence is due to the Laplace approximation: the same prior, sampled exactly.
 
     python studies/benchmarks/laplace_gap.py
 
-Elliptical slice sampling of the latent function at context and queries of few-shot tasks (CUB's validation classes,
-the default prior without training), against the default classifier on the same tasks.
+Elliptical slice sampling of the latent function at context and queries of few-shot tasks (CUB's validation classes, a
+linear plus RBF kernel without training), against WFEMClassifier on the same tasks.
 """
 
 from typing import Annotated
@@ -12,7 +12,7 @@ import numpy as np
 import typer
 from scipy.special import expit, log_expit
 
-from metaprior import LinearRBFKernel, MetaGPClassifier
+from metaprior.wfem import LinearRBFKernel, Training, WFEMClassifier
 from metaprior_studies.environments.episodes import FewShot
 from metaprior_studies.environments.images import features
 from metaprior_studies.open_settings import FIRST_VALIDATION_SEED
@@ -49,7 +49,7 @@ def main(
     """Print accuracy, log loss and mean confidence of both."""
     rng, kernel = np.random.default_rng(FIRST_VALIDATION_SEED), LinearRBFKernel()
     episodes = FewShot(features("miniimagenet"), features("cub"))
-    meta = MetaGPClassifier("pooled", mean="zero", kernel=kernel, n_steps=0).fit(
+    meta = WFEMClassifier(kernel, "zero", alpha="pooled", training=Training(n_steps=0)).fit(
         episodes.source_tasks(10, rng), episodes.target_tasks(10, rng)
     )
     found: dict[str, list[np.ndarray]] = {"Laplace": [], "exact (sampled)": []}

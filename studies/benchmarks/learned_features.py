@@ -17,14 +17,12 @@ import typer
 
 from metaprior import MetaGPRegressor
 from metaprior.tasks.types import Task, TestTask
+from metaprior.wfem import Training, WFEMRegressor
 from metaprior_studies.drawn_tasks import DrawnTasks
 from metaprior_studies.peers.contestants import CONTESTANTS, as_contestant, run
 from metaprior_studies.peers.protocol import Contestant, Fitted, Tasks
 
-NETWORKS = {
-    "paper's networks": {"mean": "mlp", "kernel": "mlp", "inference": "map"},
-    "feature-linear": {"mean": "mlp", "kernel": "linear", "inference": "map"},
-}
+NETWORKS = {"paper's networks": "mlp", "feature-linear": "linear"}  # the kernel; the mean is a network
 PEERS = ("gpboost", "mixedlm", "context-boosting")
 N_INPUTS, N_FEATURES, NOISE_STD = 8, 4, 0.1
 METRICS = ("rmse", "nll", "coverage", "seconds")
@@ -54,9 +52,15 @@ def draw(n_tasks: int, seed: int) -> DrawnTasks:
     return DrawnTasks([], target, [TestTask(t.x[:10], t.y[:10], t.x[10:], t.y[10:]) for t in tests])
 
 
-def fit(source: Tasks, target: Tasks, seed: int, arguments: dict[str, Any]) -> Fitted:
-    """Fit a prior to the target tasks."""
-    return as_contestant(MetaGPRegressor(0.0, random_state=seed, progress=False, **arguments).fit([], list(target)))
+def fit_default(source: Tasks, target: Tasks, seed: int) -> Fitted:
+    """Fit the default to the target tasks."""
+    return as_contestant(MetaGPRegressor(0.0, random_state=seed, progress=False).fit([], list(target)))
+
+
+def fit_networks(source: Tasks, target: Tasks, seed: int, kernel: str) -> Fitted:
+    """Fit a prior of networks to the target tasks."""
+    meta = WFEMRegressor(kernel, alpha=0.0, temperature="bayes", training=Training(progress=False), random_state=seed)
+    return as_contestant(meta.fit([], list(target)))
 
 
 def main(
@@ -66,8 +70,8 @@ def main(
     most: Annotated[int, typer.Option(help="Target tasks up to which GPBoost is tried.")] = 200,
 ):
     """Measure all contestants, print and write every draw, and print means."""
-    contestants: dict[str, Contestant] = {"metaprior": partial(fit, arguments={})}
-    contestants |= {name: partial(fit, arguments=arguments) for name, arguments in NETWORKS.items()}
+    contestants: dict[str, Contestant] = {"metaprior": fit_default}
+    contestants |= {name: partial(fit_networks, kernel=kernel) for name, kernel in NETWORKS.items()}
     contestants |= {name: CONTESTANTS[name] for name in PEERS if name != "gpboost" or find_spec("gpboost")}
     rows = []
     for n_tasks in tasks:

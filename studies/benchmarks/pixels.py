@@ -10,6 +10,7 @@ Pixels are scaled to (x - 1/2) * 4. Use an accelerator: on two cores a draw take
 
 import platform
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Annotated, Any
 
@@ -18,8 +19,8 @@ import numpy as np
 import typer
 from draw_loop import Draws, Only, Out, ResultTable, Resume, draws_file, summarize, write_csv
 
-from metaprior import MAP, MetaGPClassifier
 from metaprior.tasks.types import Task, TestTask
+from metaprior.wfem import MAP, HyperPrior, Training, WFEMClassifier
 from metaprior_studies.drawn_tasks import DrawnTasks
 from metaprior_studies.environments.episodes import FewShot
 from metaprior_studies.environments.images import cub, mini_imagenet
@@ -29,39 +30,34 @@ from metaprior_studies.open_settings import PIXELS_SVGD, reporting_seeds
 METRICS = ("accuracy", "probability_accuracy", "log_loss", "brier", "calibration_error")
 MEANS = ("first_loss", "last_loss", "seconds")
 N_TASKS, FEW = 20, 10
+TRAINING = Training(standardize=False, progress=False)
 METHODS: dict[str, dict[str, Any]] = {
     "MAP, 10 networks": {
         "mean": "mlp",
         "kernel": "mlp",
-        "prior_std": PIXELS_SVGD.prior_std,
+        "hyperprior": HyperPrior(std=PIXELS_SVGD.prior_std),
         "temperature": "paper",
-        "standardize": False,
-        "inference": MAP(start="hyperprior"),
-        "n_particles": 10,
-        "learning_rate": PIXELS_SVGD.learning_rate,
-        "n_steps": PIXELS_SVGD.n_steps,
+        "inference": MAP(10, start="hyperprior"),
+        "training": replace(TRAINING, learning_rate=PIXELS_SVGD.learning_rate, n_steps=PIXELS_SVGD.n_steps),
     },
     "MAP, Conv-4": {
         "mean": "constant",
         "kernel": "linear+rbf",
         "encoder": "conv",
-        "prior_std": {"weights": 0.1, "biases": 0.1, "scales": 0.3},
+        "hyperprior": HyperPrior(std={"weights": 0.1, "biases": 0.1, "scales": 0.3}),
         "temperature": "bayes",
-        "standardize": False,
-        "inference": "map",
-        "learning_rate": 1e-3,
-        "n_steps": 200,
-        "batch_size": 10,
+        "inference": MAP(),
+        "training": replace(TRAINING, learning_rate=1e-3, n_steps=200, batch_size=10),
     },
 }
-SHOWN = ("learning_rate", "n_steps", "temperature", "batch_size")
-SCHEMES = (
-    EstimatorScheme("GP, not meta-trained", FEW, FEW, {"alpha": "pooled", "n_steps": 0}),
-    EstimatorScheme("PACOH, 10 target tasks", 0, FEW, {"alpha": 0.0}),
-    EstimatorScheme("PACOH, 10 source + 10", FEW, FEW, {"alpha": "pooled"}),
-    EstimatorScheme("WFEM, alpha = 0.2", FEW, FEW, {"alpha": 0.2}),
-    EstimatorScheme("PACOH, 20 target tasks", 0, N_TASKS, {"alpha": 0.0}),
-)
+GP = "GP, not meta-trained"
+SCHEMES: dict[str, tuple[int, int, float | str]] = {  # source tasks, target tasks, alpha
+    GP: (FEW, FEW, "pooled"),
+    "PACOH, 10 target tasks": (0, FEW, 0.0),
+    "PACOH, 10 source + 10": (FEW, FEW, "pooled"),
+    "WFEM, alpha = 0.2": (FEW, FEW, 0.2),
+    "PACOH, 20 target tasks": (0, N_TASKS, 0.0),
+}
 
 
 def main(
@@ -77,23 +73,32 @@ def main(
     for method in (name for name in METHODS if only in name):
         for seed in reporting_seeds(draws):
             for scheme in SCHEMES:
-                measure(table, method, scheme, seed, tests)
+                measure(table, method, make_scheme(method, scheme), seed, tests)
         frame = table.frame()
         for row in summarize(frame[frame["method"] == method], "scheme", METRICS, "accuracy", "minus_gp", MEANS):
             labels = {"method": method, "scheme": row["scheme"], "draws": row["draws"], "tests": tests}
-            shown = {name: METHODS[method].get(name) for name in SHOWN}
-            if row["scheme"] == SCHEMES[0].name:
-                shown["n_steps"] = 0
+            scheme = make_scheme(method, row["scheme"])
+            training: Training = scheme.arguments["training"]
+            shown = {"learning_rate": training.learning_rate, "n_steps": training.n_steps}
+            shown |= {"temperature": scheme.arguments["temperature"], "batch_size": training.batch_size}
             rows.append({**labels, **shown, **row, **machine})
         write_csv(rows, out)
 
 
 def measure(table: ResultTable, method: str, scheme: EstimatorScheme, seed: int, n_tests: int) -> None:
     """Add the row of one scheme on one draw."""
-    arguments = {**METHODS[method], **scheme.arguments}
-    meta = scheme._replace(arguments=arguments).estimator(MetaGPClassifier, random_state=seed)
     labels = {"method": method, "scheme": scheme.name, "draw": seed}
-    table.measure(labels, meta, scheme.tasks(make_draw(seed, n_tests)), (*METRICS, "seconds"), _losses)
+    tasks = scheme.tasks(make_draw(seed, n_tests))
+    table.measure(labels, scheme.estimator(seed), tasks, (*METRICS, "seconds"), _losses)
+
+
+def make_scheme(method: str, name: str) -> EstimatorScheme:
+    """Return a scheme by a method; the GP is not trained."""
+    n_source, n_target, alpha = SCHEMES[name]
+    arguments = {**METHODS[method], "alpha": alpha}
+    if name == GP:
+        arguments["training"] = replace(arguments["training"], n_steps=0)
+    return EstimatorScheme(name, n_source, n_target, WFEMClassifier, arguments)
 
 
 @lru_cache(maxsize=1)
@@ -113,7 +118,7 @@ def _scaled(pixels: np.ndarray) -> np.ndarray:
     return (pixels - 0.5) * 4.0
 
 
-def _losses(meta: MetaGPClassifier) -> dict[str, float]:
+def _losses(meta: WFEMClassifier) -> dict[str, float]:
     trace = meta.loss_trace_
     return {"first_loss": float(trace[0]), "last_loss": float(trace[-1])} if len(trace) else {}
 

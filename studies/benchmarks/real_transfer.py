@@ -4,8 +4,8 @@
         --out studies/results/tables/real_transfer.csv
     python studies/benchmarks/real_transfer.py report studies/results/tables/real_transfer.csv
 
-Every draw has new source, target and test tasks, those of `metaprior bench-data`. Noise is learned; all else is the
-estimator's default. The committed table was made by an earlier version of this script.
+Every draw has new source, target and test tasks, those of `metaprior bench-data`. Noise is learned.
+The committed table was made by an earlier version of this script.
 """
 
 from pathlib import Path
@@ -13,11 +13,12 @@ from typing import Any
 
 import pandas as pd
 import typer
-from draw_loop import PAPER_PRIOR, Draws, FirstSeed, Only, Out, ResultTable, Resume, real_draw
+from draw_loop import Draws, FirstSeed, Only, Out, ResultTable, Resume, real_draw
 
-from metaprior import MetaGPRegressor
 from metaprior.search.weights import DISCOUNTS, discounted
+from metaprior.wfem import Training, WFEMRegressor
 from metaprior_studies.demo.rows import with_error
+from metaprior_studies.estimator_schemes import PAPER_PRIOR
 
 ENVIRONMENTS = {
     "Colorado climate, 5 target": ("colorado", 5),
@@ -41,7 +42,8 @@ def measure(out: Out, draws: Draws = 10, first_seed: FirstSeed = 0, only: Only =
             counts = [len(tasks.source), len(tasks.target)]
             alphas: dict[str, Any] = {f"r = {r:g}": 1.0 - discounted(counts, 1, r)[1] for r in DISCOUNTS}
             for scheme, alpha in {**alphas, "auto": "auto"}.items():
-                meta = MetaGPRegressor(alpha, random_state=seed, progress=False, **PAPER_PRIOR)
+                training = Training(progress=False)
+                meta = WFEMRegressor(alpha=alpha, training=training, random_state=seed, **PAPER_PRIOR)
                 table.measure({"study": study, "draw": seed, "scheme": scheme}, meta, tasks, describe=_alpha)
 
 
@@ -60,7 +62,7 @@ def report(path: Path, metric: str = "rmse"):
         typer.echo(f"| {study} | {' | '.join([*means, *differences, str(len(values))])} |")
 
 
-def _alpha(meta: MetaGPRegressor) -> dict[str, float]:
+def _alpha(meta: WFEMRegressor) -> dict[str, float]:
     return {"alpha": round(meta.alpha_, 4)}
 
 

@@ -5,8 +5,8 @@
 
 Every phase runs in its own process, whose peak resident memory is reported. Tasks are sinusoids of random amplitude and
 phase in the first input, with 5 to 10 samples; those of the target have another mean phase. Their rows are scattered
-over the files. With 30 inputs the stored tasks take 2 GB. "fit" and "fit auto" train by gradients, with alpha and
-kernel given or chosen; "fit default" fits hierarchical priors.
+over the files. With 30 inputs the stored tasks take 2 GB. "fit" and "fit auto" train the paper's networks, or
+with several inputs a linear plus RBF kernel, with alpha given or chosen; "fit default" fits hierarchical priors.
 """
 
 import argparse
@@ -61,23 +61,29 @@ def store(folder, n_tasks, n_inputs):
     return {"bytes": sum(path.stat().st_size for path in (folder / "tasks").iterdir()), "stored": repr(stored)}
 
 
-def fit(folder, prefetch=True, **arguments):
-    """Fit the stored tasks, and return RMSE on new tasks, alpha and, of training by gradients, the final loss."""
-    from metaprior import MetaGPRegressor, open_tasks
-    from metaprior.storage import feed as stream
+def train(folder, n_inputs, alpha, prefetch=True, **training):
+    """Train a prior on the stored tasks; return RMSE on new tasks, alpha and the final loss."""
+    from metaprior.wfem import LinearMean, Training, WFEMRegressor, feed
 
-    stream.PREFETCH = prefetch
-    stored = open_tasks(folder / "tasks")
-    meta = MetaGPRegressor(random_state=0, progress=False, **arguments)
-    meta.fit(stored, target="target")
+    feed.PREFETCH = prefetch
+    prior = {"kernel": "mlp", "mean": "mlp"} if n_inputs == 1 else {"kernel": "linear+rbf", "mean": LinearMean(1.0)}
+    training = Training(progress=False, **training)
+    meta = WFEMRegressor(**prior, alpha=alpha, temperature="bayes", training=training, random_state=0)
+    return {**fit(folder, meta), "loss": float(meta.loss_trace_[-100:].mean())}
+
+
+def fit(folder, meta):
+    """Fit the stored tasks, and return RMSE on new tasks and alpha."""
+    from metaprior import open_tasks
+
+    meta.fit(open_tasks(folder / "tasks"), target="target")
     rng = np.random.default_rng(1)
     x = rng.normal(size=(100, 15, meta.n_features_in_))
     x[..., 0] = rng.uniform(-5, 5, x.shape[:2])
     phase, height = rng.normal(0.0, 0.3, (100, 1)), rng.uniform(0.5, 2.0, (100, 1))
     y = height * np.sin(x[..., 0] + phase) + rng.normal(0, 0.1, x.shape[:2])
     rmse = meta.evaluate([(a[:5], b[:5], a[5:], b[5:]) for a, b in zip(x, y, strict=True)]).rmse
-    found = {"rmse": rmse, "alpha": meta.alpha_, "priors": len(meta.model_.members)}
-    return {**found, "loss": float(meta.loss_trace_[-100:].mean())} if len(meta.loss_trace_) else found
+    return {"rmse": rmse, "alpha": meta.alpha_, "priors": len(meta.model_.members)}
 
 
 def run_phase(phase, folder, arguments):
@@ -86,17 +92,18 @@ def run_phase(phase, folder, arguments):
     if phase in ("make", "store"):
         results = {"make": make, "store": store}[phase](folder, arguments.tasks, arguments.inputs)
     elif phase == "fit auto":
-        results = fit(folder, n_steps=arguments.steps)
+        results = train(folder, arguments.inputs, "auto", n_steps=arguments.steps)
     elif phase == "fit default":
-        results = fit(folder)
+        from metaprior import MetaGPRegressor
+
+        results = fit(folder, MetaGPRegressor(random_state=0, progress=False))
     else:
-        fixed = {"alpha": 0.5, "kernel": "inducing" if arguments.inputs == 1 else "linear+rbf"}
-        fixed |= {"n_steps": arguments.steps, "batch_size": arguments.batch_size}
-        results = fit(folder, **fixed)  # compiles
+        fixed = {"alpha": 0.5, "n_steps": arguments.steps, "batch_size": arguments.batch_size}
+        results = train(folder, arguments.inputs, **fixed)  # compiles
         seconds = {True: [], False: []}
         for prefetch in (True, False) * ROUNDS:
             again = time.monotonic()
-            fit(folder, prefetch, **fixed)
+            train(folder, arguments.inputs, prefetch=prefetch, **fixed)
             seconds[prefetch].append(time.monotonic() - again)
         n_tasks = arguments.steps * arguments.batch_size
         for prefetch, name in ((True, "with"), (False, "without")):

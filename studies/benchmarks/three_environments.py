@@ -9,11 +9,12 @@ committed table was made by an earlier version of this script.
 
 import numpy as np
 import typer
-from draw_loop import PAPER_PRIOR, Draws, FirstSeed, Out, ResultTable, Resume, rounded
+from draw_loop import Draws, FirstSeed, Out, ResultTable, Resume, rounded
 
-from metaprior import MetaGPRegressor
 from metaprior.datasets import Sinusoid
 from metaprior.tasks.types import Task
+from metaprior.wfem import Gaussian, Training, WFEMRegressor
+from metaprior_studies.estimator_schemes import PAPER_PRIOR
 
 
 def make_environments(seed: int, n_target: int = 10, n_source: int = 20) -> dict[str, list[Task]]:
@@ -48,7 +49,8 @@ def main(out: Out, draws: Draws = 20, first_seed: FirstSeed = 0, resume: Resume 
         for scheme, alpha in schemes.items():
             labels = {"draw": seed, "scheme": scheme}
             if labels not in table:
-                meta = MetaGPRegressor(alpha, noise_std=0.1, random_state=seed, progress=False, **PAPER_PRIOR)
+                arguments = {**PAPER_PRIOR, "alpha": alpha, "likelihood": Gaussian(0.1)}
+                meta = WFEMRegressor(**arguments, training=Training(progress=False), random_state=seed)
                 meta.fit(environments, target="target")
                 weights = dict(zip(environments, meta.environment_weights_.round(4).tolist(), strict=True))
                 table.add({**labels, **weights, **rounded(meta.evaluate(tests), ("rmse", "nll"))})

@@ -1,4 +1,4 @@
-"""Schemes that are estimators with other arguments, fitted and scored on the tasks of a draw."""
+"""Schemes that are estimators with their arguments, fitted and scored on the tasks of a draw."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -6,18 +6,23 @@ from typing import Any, NamedTuple
 
 from metaprior_studies.drawn_tasks import DrawnTasks
 
+# The paper's networks by MAP, as arguments of WFEMRegressor. "bayes" counts every reading once: at the paper's own
+# temperature a hyper-prior of width one would outweigh the tasks.
+PAPER_PRIOR: dict[str, Any] = {"kernel": "mlp", "mean": "mlp", "inference": "map", "temperature": "bayes"}
+
 
 class EstimatorScheme(NamedTuple):
-    """A way to learn from a draw: how many of its tasks are used, and the arguments of the estimator."""
+    """A way to learn from a draw: how many of its tasks are used, and an estimator with its arguments."""
 
     name: str
     n_source: int
     n_target: int
+    make: Callable[..., Any]  # MetaGPRegressor, WFEMRegressor, ...
     arguments: dict[str, Any]
 
-    def estimator(self, make: Callable[..., Any], **defaults: Any) -> Any:
-        """Return an unfitted estimator with the arguments of this scheme."""
-        return make(**{**defaults, **self.arguments}, progress=False)
+    def estimator(self, random_state: int) -> Any:
+        """Return the unfitted estimator of this scheme."""
+        return self.make(**self.arguments, random_state=random_state)
 
     def tasks(self, draw: DrawnTasks) -> DrawnTasks:
         """Return the first tasks of a draw, as many as this scheme uses, and all test tasks."""

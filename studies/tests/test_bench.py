@@ -84,8 +84,8 @@ def test_newton_differentiated_through_has_the_librarys_loss_and_gradient():
 
 @pytest.mark.usefixtures("_as_users_write")
 def test_stein_direction_is_the_librarys():
-    method = step.SVGD()
-    run = measured_run(make_settings((3,), method, n_particles=3), tasks=make_tasks(n_source=2, n_target=1))
+    method = step.SVGD(3)
+    run = measured_run(make_settings((3,), method), tasks=make_tasks(n_source=2, n_target=1))
     data = data_of(run)
     ours = step.our_direction(run, method)
     plain = step.plain_direction(networks_of(run.particles), lambda networks: contestants_jax.loss(networks, data))

@@ -18,9 +18,10 @@ from metaprior.cli import console as show
 from metaprior.estimators.baselines import KERNEL, per_task_gp, score_per_task_gp
 from metaprior.hierarchical.families import FAMILIES
 from metaprior.tasks.types import TestTask
-from metaprior.wfem.divergence import TrainingDiverged
+from metaprior.wfem import Training, TrainingDiverged
 from metaprior_studies.commands.bench_data import Environment
 from metaprior_studies.environments.real_tables import colorado
+from metaprior_studies.estimator_schemes import PAPER_PRIOR
 from metaprior_studies.real import real_study as real
 from metaprior_studies.real.real_results import COLUMNS, find, scheme_scores, table_rows, to_json, words
 from metaprior_studies.real.real_study import (
@@ -43,7 +44,7 @@ SCHEMES = [PER_TASK, GP, TARGET_ONLY, POOLED, wfem(0.2), wfem(0.5), DEFAULT, MAN
 
 
 class Quick:
-    """In place of MetaGPRegressor: it learns nothing, and remembers what it was given."""
+    """In place of both estimators: it learns nothing, and remembers what it was given."""
 
     made: list["Quick"]
 
@@ -70,7 +71,8 @@ def data(tmp_path, monkeypatch):
 @pytest.fixture
 def quick(data, monkeypatch):
     Quick.made = []
-    monkeypatch.setattr(real, "MetaGPRegressor", Quick)
+    for name in ("MetaGPRegressor", "WFEMRegressor"):
+        monkeypatch.setattr(real, name, Quick)
     monkeypatch.setitem(STUDIES, "colorado", TINY)
 
 
@@ -85,7 +87,7 @@ def test_every_scheme_is_fitted_and_scored(data, monkeypatch):
     assert list(zip(table["scheme"], table["metric"], strict=True)) == [(s, m) for s in schemes for m in METRICS]
     assert np.isfinite(table["value"]).all()
     of_scheme = table.drop_duplicates("scheme").set_index("scheme")
-    assert of_scheme["kernel"].drop(DEFAULT).to_list() == ["rbf"] + ["inducing"] * 5
+    assert of_scheme["kernel"].drop(DEFAULT).to_list() == ["rbf"] + ["mlp"] * 5
     assert of_scheme["kernel"][DEFAULT] in FAMILIES
     assert of_scheme["n_source"].to_list() == [0, 0, 0, 3, 3, 3, 0]
     assert of_scheme["n_target"].to_list() == [0, 1, 1, 1, 1, 1, 2]
@@ -99,8 +101,8 @@ def test_every_scheme_is_fitted_and_scored(data, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Readings of:UserWarning")  # priors of one or two tasks
 def test_schemes_are_trained(data, monkeypatch):
-    schemes = TINY.schemes
-    monkeypatch.setattr(RealStudy, "schemes", lambda self, kernel: schemes(kernel)[:2])
+    schemes = RealStudy.schemes
+    monkeypatch.setattr(RealStudy, "schemes", lambda self: schemes(self)[:2])
     table = pd.DataFrame(TINY.run(next(TINY.points()), lambda what: None))
     value = table.set_index(["scheme", "metric"])["value"]
     assert np.isfinite(value).all()
@@ -114,17 +116,14 @@ def test_schemes_of_a_draw_share_their_tasks(quick):
     many = by_name[MANY]
     assert (many.source, len(many.target)) == (None, 2)
     for name, meta in by_name.items():
-        steps = {} if name == DEFAULT else {"n_steps": 0 if name == GP else 2}
-        settings = {"noise_std": "learned", "random_state": 0, "progress": False, **steps}
-        assert {key: meta.arguments[key] for key in settings} == settings
+        alpha = {POOLED: "pooled", wfem(0.2): 0.2, wfem(0.5): 0.5}.get(name, 0.0)
+        training = Training(n_steps=0 if name == GP else 2, progress=False)
+        papers = {**PAPER_PRIOR, "alpha": alpha, "training": training, "random_state": 0}
+        assert meta.arguments == ({"progress": False, "random_state": 0} if name == DEFAULT else papers)
         if name not in (MANY, wfem(0.2)):
             assert [task is many.target[i] for i, task in enumerate(meta.target)] == [True]
             assert meta.tests is many.tests
         assert (meta.source is None) == (name in (GP, TARGET_ONLY, MANY))
-    assert set(by_name[DEFAULT].arguments) == {"noise_std", "random_state", "progress"}
-    assert {name for name, meta in by_name.items() if meta.arguments.get("kernel") == "inducing"} == {*by_name} - {
-        DEFAULT
-    }
     assert [math.isnan(row["value"]) for row in rows] == [row["scheme"] == wfem(0.2) for row in rows]
     few = colorado().draw(3, 1, 2, 0)
     np.testing.assert_array_equal(few.target[0].y, many.target[0].y)

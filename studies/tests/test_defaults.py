@@ -9,7 +9,8 @@ import pytest
 from choose_defaults import BASE, candidates, measure
 from draw_loop import ResultTable
 
-from metaprior import MetaGPRegressor
+from metaprior.wfem import Gaussian, Training, WFEMRegressor
+from metaprior_studies.estimator_schemes import PAPER_PRIOR
 
 SEEDS = range(8)
 REACHED = Path(__file__).resolve().parents[1] / "results" / "tables" / "reached.csv"
@@ -25,21 +26,22 @@ def test_the_search_for_defaults_starts_from_the_defaults_and_names_arguments_of
     named = dict(candidates())
     assert next(iter(named)) == "base"
     assert named["base"] == {}
-    assert set(BASE) == {"mean", "kernel", "inference", "noise_std"}  # the paper's prior, its noise known
-    known = MetaGPRegressor().get_params(deep=False)
+    given = {"alpha": 0.0, "likelihood": Gaussian(0.1), "training": Training(progress=False)}
+    assert {**PAPER_PRIOR, **given} == BASE  # the paper's prior, its noise known
+    known = WFEMRegressor().get_params(deep=False)
     for name, arguments in named.items():
         assert set(arguments) <= set(known), name
-        assert name == "base" or any(BASE.get(key, known[key]) != value for key, value in arguments.items())
+        assert name == "base" or all(BASE.get(key, known[key]) != value for key, value in arguments.items())
 
 
 class Quick:
-    """In place of MetaGPRegressor: it learns nothing, and remembers what it was given."""
+    """In place of WFEMRegressor: it learns nothing, and remembers what it was given."""
 
     made: list["Quick"]
     loss_trace_ = np.array([2.0, 1.23456])
 
-    def __init__(self, alpha, **arguments):
-        self.arguments = {"alpha": alpha, **arguments}
+    def __init__(self, **arguments):
+        self.arguments = arguments
         Quick.made.append(self)
 
     def fit(self, source, target):
@@ -52,15 +54,15 @@ class Quick:
 
 def test_a_candidate_is_fitted_as_pacoh_on_thirty_target_tasks_of_every_draw(monkeypatch):
     Quick.made = []
-    monkeypatch.setattr(choose_defaults, "MetaGPRegressor", Quick)
+    monkeypatch.setattr(choose_defaults, "WFEMRegressor", Quick)
     table = ResultTable(None, ("candidate", "draw"))
-    measure(table, "tested", {"noise_std": 0.2}, range(3, 5))
+    measure(table, "tested", {"likelihood": Gaussian(0.2)}, range(3, 5))
     assert table.frame()[["candidate", "draw", "train_loss"]].to_numpy().tolist() == [
         ["tested", 3, 1.235],
         ["tested", 4, 1.235],
     ]
     for seed, meta in zip((3, 4), Quick.made, strict=True):
-        assert meta.arguments == {**BASE, "alpha": 0.0, "noise_std": 0.2, "random_state": seed, "progress": False}
+        assert meta.arguments == {**BASE, "likelihood": Gaussian(0.2), "random_state": seed}
         assert (meta.source, len(meta.target), len(meta.tests)) == (None, 30, 100)
     assert not np.array_equal(Quick.made[0].target[0].y, Quick.made[1].target[0].y)
 

@@ -16,13 +16,14 @@ import metaprior
 from metaprior import MetaGPClassifier, MetaGPRegressor
 from metaprior.cli import app
 from metaprior.datasets import Sinusoid
-from metaprior.estimators.arguments import choose_engine
+from metaprior.wfem import Gaussian, Training, WFEMClassifier, WFEMRegressor
 from metaprior_studies.demo import fewshot_demo, patients_demo, sinusoid_demo
 from metaprior_studies.demo.fewshot_demo import FewShotConfig, find_data
 from metaprior_studies.demo.fewshot_demo import schemes as fewshot_schemes
 from metaprior_studies.demo.rows import by_scheme
-from metaprior_studies.demo.sinusoid_demo import METRICS, ORACLES, PAPER, DemoConfig, make_draw, schemes
+from metaprior_studies.demo.sinusoid_demo import METRICS, ORACLES, DemoConfig, make_draw, schemes
 from metaprior_studies.environments.sinusoid_oracles import score_oracle
+from metaprior_studies.estimator_schemes import PAPER_PRIOR, EstimatorScheme
 
 SHARED = Path(os.environ.get("METAPRIOR_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 
@@ -87,7 +88,7 @@ def test_oracles_are_calibrated(oracle, draw):
 @pytest.mark.slow
 def test_sinusoid_demo_on_few_tasks(tmp_path, monkeypatch):
     monkeypatch.setattr(sinusoid_demo, "DemoConfig", partial(DemoConfig, n_tasks=5))
-    monkeypatch.setattr(sinusoid_demo, "PAPER", {"mean": "constant", "kernel": "rbf", "inference": "map"})
+    monkeypatch.setattr(sinusoid_demo, "PAPER_PRIOR", {**PAPER_PRIOR, "mean": "constant", "kernel": "rbf"})
     folder = tmp_path / "new" / "folder"
     result = run_demo(folder, "--problem", "sinusoid", "--steps", "30")
     check_sinusoid_demo(folder, result, [name for name in names_of(4, 1) if name != "WFEM, alpha chosen"], 1)
@@ -103,12 +104,15 @@ def test_sinusoid_demo(tmp_path):
 def test_priors_of_the_sinusoid_demo_are_the_papers_but_for_the_last():
     config = DemoConfig(n_draws=8, n_steps=7)
     *papers, default = schemes(config)
-    assert PAPER == {"mean": "mlp", "kernel": "mlp", "inference": "map"}
-    assert all(PAPER.items() <= scheme.arguments.items() for scheme in papers)
-    assert [scheme.arguments["n_steps"] for scheme in papers] == [0] + 6 * [7]
-    assert default.arguments == {}
-    assert choose_engine(sinusoid_demo.estimator(config, default, 0), None) == "hierarchical"
-    assert {choose_engine(sinusoid_demo.estimator(config, scheme, 0), None) for scheme in papers} == {"gradient"}
+    assert PAPER_PRIOR == {"mean": "mlp", "kernel": "mlp", "inference": "map", "temperature": "bayes"}
+    for scheme, n_steps in zip(papers, [0] + 6 * [7], strict=True):
+        given = {"likelihood": Gaussian(0.1), "training": Training(n_steps=n_steps, progress=False)}
+        assert scheme.make is WFEMRegressor
+        assert scheme.arguments == {**PAPER_PRIOR, **given, "alpha": scheme.arguments["alpha"]}
+    assert default.make is MetaGPRegressor
+    assert default.arguments == {"noise_std": 0.1, "progress": False}
+    seeds = [sinusoid_demo.estimator(config, default, number).random_state for number in (0, 0, 1)]
+    assert seeds[0] == seeds[1] != seeds[2]
 
 
 def test_one_draw_of_the_sinusoid_leaves_out_the_search_with_the_papers_prior():
@@ -202,7 +206,7 @@ def test_fewshot_demo_on_few_generated_images(tmp_path, monkeypatch):
     few = lambda *arguments: [fewshot_schemes(*arguments)[i] for i in (0, 3, 4)]  # noqa: E731
     monkeypatch.setattr(fewshot_demo, "FewShotConfig", config)
     monkeypatch.setattr(fewshot_demo, "schemes", few)
-    monkeypatch.setattr(fewshot_demo, "MetaGPClassifier", quickly(MetaGPClassifier, mean="zero", inference="map"))
+    monkeypatch.setattr(fewshot_demo, "WFEMClassifier", quickly(WFEMClassifier, mean="zero"))
     result = run_demo(tmp_path, "--problem", "fewshot", "--draws", "1", "--steps", "20")
     rows = check_fewshot_demo(tmp_path, result)
     log_loss = {row["scheme"]: float(row["log_loss"]) for row in rows}
@@ -212,8 +216,14 @@ def test_fewshot_demo_on_few_generated_images(tmp_path, monkeypatch):
 
 
 def test_schemes_of_the_fewshot_demo():
+    """The prior of all but the plain GP and the default is the one that the classifier had by default in the table."""
     plain, *others, default = fewshot_schemes(FewShotConfig(n_steps=7), 4)
     assert plain.arguments["kernel"].length_scale == 2.0
+    assert (plain.arguments["mean"], plain.arguments["training"].standardize) == ("zero", False)
+    for scheme in others:
+        meta = scheme.estimator(0)
+        assert isinstance(meta, WFEMClassifier)
+        assert (meta.kernel, meta.mean, meta.temperature) == ("linear+rbf", "constant", "bayes")
     assert [(scheme.n_source, scheme.n_target, scheme.arguments.get("alpha")) for scheme in others] == [
         (10, 10, "pooled"),
         (0, 10, 0.0),
@@ -222,8 +232,8 @@ def test_schemes_of_the_fewshot_demo():
         (10, 10, "auto"),
         (0, 20, 0.0),
     ]
-    assert [scheme.arguments["n_steps"] for scheme in others] == [0, 7, 7, 7, 7, 7]
-    assert (default.n_source, default.n_target, default.arguments) == (10, 10, {})
+    assert [scheme.arguments["training"].n_steps for scheme in (plain, *others)] == [0, 0, 7, 7, 7, 7, 7]
+    assert default == EstimatorScheme("metaprior, default", 10, 10, MetaGPClassifier, {"progress": False})
 
 
 @pytest.mark.slow
@@ -254,11 +264,11 @@ def test_fewshot_demo_on_features(monkeypatch):
 
 def test_info_says_what_is_in_a_file(tmp_path):
     problem, path = Sinusoid(0.5), tmp_path / "prior"
-    meta = MetaGPRegressor(mean="constant", kernel="rbf", inference="map", noise_std=0.1, n_steps=30, random_state=0)
+    meta = WFEMRegressor("rbf", "constant", alpha="auto", training=Training(n_steps=30), random_state=0)
     meta.fit(problem.source_tasks(1, 5, 0), problem.target_tasks(4, 5, 1)).save(path)
     result = CliRunner().invoke(app, ["info", str(path), "--plot", str(tmp_path / "transfer.png")])
     assert result.exit_code == 0, result.output
-    for part in ("MetaGPRegressor", f"{meta.alpha_:.4g}", "alpha = 0 (target-only)", '"constant"', "per reading"):
+    for part in ("WFEMRegressor", f"{meta.alpha_:.4g}", "alpha = 0 (target-only)", '"constant"', "per reading"):
         assert part in result.stdout, part
     assert (tmp_path / "transfer.png").read_bytes().startswith(b"\x89PNG")
 

@@ -10,11 +10,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tiny_studies import KERNEL, MEAN, STUDIES, use_small_networks
 from typer.testing import CliRunner
 
-from metaprior import MetaGPClassifier, MetaGPRegressor
+from metaprior import wfem
 from metaprior.cli import app
 from metaprior.datasets import Sinusoid
 from metaprior.prediction.batches import predict_tasks
-from metaprior.wfem.hyperprior_arguments import check_prior_std
 from metaprior.wfem.runs import Settings
 from metaprior_studies.environments.episodes import FewShot
 from metaprior_studies.environments.generated import generated_images
@@ -40,8 +39,8 @@ from metaprior_studies.schema import ALL, AUTO, COLUMNS, DEFAULT, FEW, FIGURES, 
 STATE = 5
 SEED = int(np.random.RandomState(STATE).randint(2**31 - 1))  # what an estimator makes of its random_state
 SMALL = {
-    "mean": MEAN, "kernel": KERNEL, "inference": "map", "temperature": "paper", "prior_std": 6.0, "n_steps": 40,
-    "random_state": STATE, "progress": False,
+    "mean": MEAN, "kernel": KERNEL, "likelihood": wfem.Gaussian(0.1), "hyperprior": wfem.HyperPrior(std=6.0),
+    "training": wfem.Training(n_steps=40, progress=False), "random_state": STATE,
 }  # fmt: skip
 
 
@@ -63,20 +62,20 @@ def draw():
 
 @pytest.fixture(scope="module")
 def training():
-    return Training(Settings(MEAN, KERNEL, temperature="paper", prior_std=check_prior_std(6.0)), 1e-2, 40)
+    return Training(Settings(MEAN, KERNEL, temperature="paper", hyperprior=wfem.HyperPrior(std=6.0)), 1e-2, 40)
 
 
 @pytest.mark.parametrize(("n_source", "n_target", "alpha"), [(2, 2, 0.2), (0, 4, 0.0)])
 def test_a_scheme_predicts_as_the_estimator_does(draw, training, n_source, n_target, alpha):
     [ensemble] = fit_scheme([draw], Scheme(WFEM, n_source, n_target, alpha), training)
-    meta = MetaGPRegressor(alpha=alpha, **SMALL, noise_std=0.1).fit(draw.source[:n_source], draw.target[:n_target])
+    meta = wfem.WFEMRegressor(alpha=alpha, **SMALL).fit(draw.source[:n_source], draw.target[:n_target])
     tests = unstack_tests(draw.test)
     predictive, _, _ = predict_tasks(ensemble, tests)
     for i, test in enumerate(tests):
         mean, std = meta.adapt(test.x_context, test.y_context).predict(test.x_query, return_std=True)
         assert_allclose(predictive.mean()[i], mean, rtol=1e-9)
         assert_allclose(predictive.std()[i], std, rtol=1e-9)
-    scores, expected = metrics(ensemble, draw.test, "gaussian"), meta.evaluate(tests)
+    scores, expected = metrics(ensemble, draw.test, labels=False), meta.evaluate(tests)
     for name in ("rmse", "nll", "calibration_error", "coverage"):
         assert_allclose(scores[name], expected[name], rtol=1e-9)
 
@@ -102,16 +101,16 @@ def test_tasks_that_a_scheme_does_not_see_leave_no_trace(draw, training):
 def test_alpha_is_chosen_as_the_estimator_chooses_it(draw, training):
     """One search: the scheme's ensemble is the estimator's, weight by weight."""
     [ensemble] = fit_scheme([draw], Scheme(AUTO, 2, 2, None), training)
-    meta = MetaGPRegressor(alpha="auto", **SMALL, noise_std=0.1).fit(draw.source[:2], draw.target[:2])
+    meta = wfem.WFEMRegressor(alpha="auto", **SMALL).fit(draw.source[:2], draw.target[:2])
     weights = meta.alpha_path_.weight
     assert_allclose(ensemble.weights, weights[weights > 0], rtol=1e-9)
     expected = meta.evaluate(unstack_tests(draw.test))
-    assert_allclose(metrics(ensemble, draw.test, "gaussian")["rmse"], expected.rmse, rtol=1e-9)
+    assert_allclose(metrics(ensemble, draw.test, labels=False)["rmse"], expected.rmse, rtol=1e-9)
 
 
 @pytest.mark.parametrize("method", ["map", pytest.param("svgd", marks=pytest.mark.slow)])
 def test_labels_are_predicted_as_the_classifier_does(method):
-    """The classifier's default prior, on generated images."""
+    """A linear and an RBF kernel, on generated images."""
     episodes, rng = FewShot(*generated_images()), np.random.default_rng(1)
     source, target, tests = (
         episodes.source_tasks(2, rng), episodes.target_tasks(2, rng), episodes.test_tasks(20, rng)
@@ -119,8 +118,9 @@ def test_labels_are_predicted_as_the_classifier_does(method):
     training = replace(Figure4().training(DEFAULT, method), n_steps=20)
     draw = Draw(SEED, source, target, stack_tests(tests))
     [ensemble] = fit_scheme([draw], Scheme(WFEM, 2, 2, 0.3), training)
-    meta = MetaGPClassifier(0.3, mean="zero", inference=method, n_steps=20, random_state=STATE, progress=False)
-    scores, expected = metrics(ensemble, draw.test, "bernoulli"), meta.fit(source, target).evaluate(tests)
+    how = {"temperature": "bayes", "training": wfem.Training(n_steps=20, progress=False), "random_state": STATE}
+    meta = wfem.WFEMClassifier("linear+rbf", "zero", inference=method, alpha=0.3, **how)
+    scores, expected = metrics(ensemble, draw.test, labels=True), meta.fit(source, target).evaluate(tests)
     for name in ("accuracy", "probability_accuracy", "log_loss"):
         assert_allclose(scores[name], expected[name], rtol=1e-9)
 

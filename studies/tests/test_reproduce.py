@@ -16,9 +16,7 @@ import numpy as np
 import pixels
 import pytest
 
-from metaprior.wfem.inference import MAP, SVGD
-from metaprior.wfem.kernels import LinearRBFKernel, MLPKernel
-from metaprior.wfem.means import MLPMean
+from metaprior.wfem import MAP, SVGD, LinearRBFKernel, MLPKernel, MLPMean
 from metaprior_studies import results_store as store
 from metaprior_studies.commands.reproduce import Figure
 from metaprior_studies.open_settings import (
@@ -254,7 +252,7 @@ def test_the_profiles_show_what_the_paper_states():
         assert (of_features.mean, of_features.kernel) == (MLPMean(), MLPKernel())
         for data, kernel in ((FEATURE, MLPKernel()), (DEFAULT, LinearRBFKernel())):
             of_svgd = four.training(data, "svgd").settings
-            assert (of_svgd.kernel, of_svgd.n_particles, type(of_svgd.method)) == (kernel, 10, SVGD)
+            assert (of_svgd.kernel, of_svgd.method.n_particles, type(of_svgd.method)) == (kernel, 10, SVGD)
     assert full["fig5"].alphas == full["fig4"].alphas == full["fig4"].pixel_alphas == tuple(k / 10 for k in range(11))
 
 
@@ -271,7 +269,7 @@ def test_every_method_is_trained_with_the_settings_that_were_searched_for_it(dat
     training, chosen = Figure4().training(data, method), OWN_SETTINGS[data, method]
     assert (training.learning_rate, training.n_steps) == (chosen.learning_rate, chosen.n_steps)
     assert set(training.settings.prior_std.values()) == {chosen.prior_std}
-    expected = MAP() if method == "map" else SVGD(chosen.length_scale, start="hyperprior")  # type: ignore[arg-type]
+    expected = MAP() if method == "map" else SVGD(10, chosen.length_scale, start="hyperprior")  # type: ignore[arg-type]
     assert training.settings.method == expected
 
 
@@ -287,17 +285,18 @@ def test_the_search_trains_every_candidate_as_the_figure_would(monkeypatch):
         [training], values = trained, point.values
         assert (training.learning_rate, training.n_steps) == (values["rate"], values["n_steps"])
         if search.grids[values["grid"]].method == "svgd":
-            assert training.settings.method == SVGD(values["length_scale"], start="hyperprior")
+            assert training.settings.method == SVGD(10, values["length_scale"], start="hyperprior")
         trained.clear()
 
 
 def test_networks_that_do_not_interact_have_the_settings_of_svgd_on_pixels():
     svgd, networks = Figure4().training(PIXEL, "svgd"), pixels.METHODS["MAP, 10 networks"]
-    assert networks["inference"] == MAP(start=svgd.settings.method.start)
-    assert (networks["learning_rate"], networks["n_steps"]) == (svgd.learning_rate, svgd.n_steps)
-    assert {networks["prior_std"]} == set(svgd.settings.prior_std.values())
-    for name in ("n_particles", "temperature", "standardize"):
-        assert networks[name] == getattr(svgd.settings, name), name
+    assert networks["inference"] == MAP(svgd.settings.method.n_particles, svgd.settings.method.start)
+    training = networks["training"]
+    assert (training.learning_rate, training.n_steps) == (svgd.learning_rate, svgd.n_steps)
+    assert networks["hyperprior"] == svgd.settings.hyperprior
+    assert networks["temperature"] == svgd.settings.temperature
+    assert training.standardize == svgd.settings.standardize
 
 
 committed = pytest.mark.skipif(not (COMMITTED / "claims.json").exists(), reason="the full results are missing")

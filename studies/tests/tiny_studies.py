@@ -2,8 +2,7 @@
 
 from functools import partial
 
-from metaprior.wfem.kernels import MLPKernel
-from metaprior.wfem.means import MLPMean
+from metaprior.wfem import MLPKernel, MLPMean
 from metaprior.wfem.runs import Settings
 from metaprior_studies.open_settings import OpenSettings
 from metaprior_studies.reproduction import fewshot_figure, sinusoid_study

@@ -21,7 +21,6 @@ from metaprior.tables.csv_files import TableFile, as_csv_format
 ROOT = Path(__file__).parents[2]
 COLUMNS = ["--task", "patient", "--x", "hours", "--y", "heart_rate"]
 SOUTH = ["--environment", "hospital", "--target", "south"]
-QUICK = ["--kernel", "rbf", "--mean", "constant", "--inference", "map", "--steps", "5"]
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u2028&amp;'\""
 
 
@@ -288,15 +287,11 @@ def test_dates_and_parquet_and_one_environment(small, tmp_path):
     assert "holds dates, which become days" in page.words  # the note of the fit
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [([], "There are 2 tasks of south, too few to fit the prior again"), (QUICK, "Priors trained by gradients take")],
-)
-def test_without_calibration_the_report_says_why(small, tmp_path, options, reason):
+def test_without_calibration_the_report_says_why(small, tmp_path):
     few = small[~((small["hospital"] == "south") & ~small["patient"].isin(small["patient"].unique()[-2:]))]
-    fit(few, tmp_path, *SOUTH, *options, *(["--alpha", "0.5"] if options else []))
+    fit(few, tmp_path, *SOUTH)
     page = read(tmp_path / "fit.html")
-    assert reason in page.words
+    assert "There are 2 tasks of south, too few to fit the prior again" in page.words
     assert "Predictions of held-out tasks" not in page.words
 
 

@@ -16,6 +16,9 @@ from page_client import PATIENT_ROLES, PATIENTS, fit, labels_table, readings_tab
 
 from metaprior import MetaGPRegressor, load, tasks_from_frame
 from metaprior.app import open_table as open_table_module
+from metaprior.app import workspace
+from metaprior.checks import MissingExtra
+from metaprior.wfem import Training, WFEMRegressor
 
 CHANGED = 409
 
@@ -547,13 +550,28 @@ def test_a_prior_of_many_inputs_can_be_predicted_with(page, tmp_path):
     assert page.post("api/predict", page.chart()).status == 200
 
 
-@pytest.mark.slow
-def test_an_older_prior_file_trained_by_gradients_is_shown(page):
-    page.open_prior(Path(__file__).parents[1] / "data" / "jax-0.10-python-3.11.safetensors")
+def test_a_prior_of_metaprior_wfem_is_shown(page, tmp_path):
+    tasks = tasks_from_frame(PATIENTS, task="patient", x="hours", y="heart_rate", environment="hospital")
+    meta = WFEMRegressor(kernel="rbf", mean="constant", training=Training(n_steps=4), random_state=0)
+    meta.fit(tasks, target="south").save(tmp_path / "wfem.safetensors")
+    page.open_prior(tmp_path / "wfem.safetensors")
     assert page.state["prior"]["fitted_here"] is False
     answer = page.post("api/predict", page.chart())
     assert answer.status == 200
     assert np.isfinite(answer.json["mean"]).all()
+    assert "load(" in page.post("api/code", page.chart()).json["python"]
+
+
+def test_a_prior_that_needs_an_extra_says_so(page, monkeypatch):
+    def fail(_):
+        raise MissingExtra("metaprior.wfem needs jax: run pip install 'metaprior[wfem]'.")
+
+    monkeypatch.setattr(workspace, "load", fail)
+    answer = page.upload("api/table", "prior.safetensors", b"of networks")
+    assert (answer.status, answer.json["error"]) == (
+        400,
+        "metaprior.wfem needs jax: run pip install 'metaprior[wfem]'.",
+    )
 
 
 # -------------------------------------------------------------------- contexts

@@ -125,11 +125,6 @@ OPTIONS = [
     *(["--target", value] for value in ("", "nowhere", "NORTH")),
     *(["--alpha", value] for value in ("2", "-1", "nan", "half", "0,5", "1e400", "")),
     *(["--noise", value] for value in ("0", "-1", "1e300", "1e-300", "inf", "loud", "")),
-    *(["--prior-std", value] for value in ("0", "1e300", "wide")),
-    *(["--temperature", value] for value in ("0", "1e300", "hot")),
-    *(["--inference", value] for value in ("magic", "")),
-    *(["--kernel", value] for value in ("magic", "")),
-    *([name, value] for name in ("--steps", "--particles", "--batch-size") for value in ("-1", "0.5", "many", "")),
     *(["--max-tasks", value] for value in ("0", "-1", "1", "2", "x")),
     *(["--search-time", value] for value in ("0", "-1", "nan", "soon", "0.001")),
     *(["--hold-out", value] for value in ("0", "1", "-0.5", "nan", "0.99", "0.5", "half")),
@@ -144,7 +139,26 @@ OPTIONS = [
         [flag]
         for flag in ("--json", "--drop-missing", "--drop-duplicates", "--nonsense", "-x", "--json=1", "extra.csv")
     ),
-    *([], ["--x", "week"], ["--y", "sold", "--y", "price"], ["--task", "shop", "town"], ["--", "--json"]),
+    *(
+        [],
+        ["--x", "week"],
+        ["--y", "sold", "--y", "price"],
+        ["--y", "sold", "price"],
+        ["--kernel", "rbf"],
+        ["--task", "shop", "town"],
+        ["--", "--json"],
+    ),
+]
+OF_WFEM = [
+    *(["--prior-std", value] for value in ("0", "1e300", "wide")),
+    *(["--temperature", value] for value in ("0", "1e300", "hot")),
+    *(["--learning-rate", value] for value in ("0", "-1", "nan", "fast")),
+    *([name, value] for name in ("--inference", "--kernel", "--mean", "--dtype") for value in ("magic", "")),
+    *([name, value] for name in ("--steps", "--particles", "--batch-size") for value in ("-1", "0.5", "many", "")),
+    *(["--alpha", value] for value in ("2", "0,5")),
+    *(["--noise", value] for value in ("0", "loud")),
+    *([flag] for flag in ("--guarantee", "--no-calibrate", "--own-classes", "--nonsense")),
+    *([], ["--kernel", "rbf", "--json"], ["--inference", "laplace"], ["--search-time", "0.001"], ["--hold-out", "0.5"]),
 ]
 OTHERS = [
     ["evaluate", "prior", "t.csv", "--context", value] for value in ("-1", "0", "1", "5", "6", "100", "x", str(10**20))
@@ -177,6 +191,7 @@ def lines():
         told += [(["store", "t.csv", *BOTH[:-2], "--out", "s"], table)]
     told += [(["fit", "t.csv", *BOTH], table) for table in TEXT.values()]
     told += [(["fit", "t.csv", *BOTH, *options], GOOD) for options in OPTIONS]
+    told += [(["wfem", "t.csv", *BOTH, "--steps", "5", *options], GOOD) for options in OF_WFEM]
     return told + [(arguments, GOOD) for arguments in OTHERS]
 
 

@@ -44,7 +44,7 @@ COMMANDS = {
     "picture": lambda prior: (["info", prior, "--plot"], "report.png"),
     "scores": lambda prior: (["evaluate", prior, TEST, "--out"], "scores.csv"),
     "fit": lambda prior: (["fit", PATIENTS, *COLUMNS, "--out"], "prior.safetensors"),
-    "rbf": lambda prior: (["fit", PATIENTS, *COLUMNS, "--kernel", "rbf", "--steps", "200", "--out"], "r.safetensors"),
+    "wfem": lambda prior: (["wfem", PATIENTS, *COLUMNS, "--kernel", "rbf", "--steps", "200", "--out"], "r.safetensors"),
 }
 
 
@@ -55,7 +55,7 @@ def test_a_full_disk(prior, command, tmp_path):
     whole = [sys.executable, "-c", NO_SPACE, "-m", "metaprior", *arguments, name]
     environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": ""}
     done = subprocess.run(whole, cwd=tmp_path, capture_output=True, text=True, check=False, env=environment)
-    named = f".{name}.checkpoint" if command == "rbf" else name
+    named = f".{name}.checkpoint" if command == "wfem" else name
     lines = [line for line in done.stderr.splitlines() if not line.startswith(("Note:", "Could not save font"))]
     assert (done.returncode, lines) == (2, [f"{named}: File too large"])
     assert list(tmp_path.iterdir()) == []

@@ -16,12 +16,16 @@ from typer.testing import CliRunner
 
 from metaprior import MetaGPClassifier, MetaGPRegressor, load
 from metaprior.cli import app
+from metaprior.prediction.batches import predict_rows, read_tests
+from metaprior.prediction.conformal import own_band
 from metaprior.tasks import task_digests
 from metaprior.tasks.task_digests import digest, row_hashes, sum_rows
+from metaprior.tasks.types import TestTask
 
 ROW_BITS = np.uint64(16)  # files had digests of rows, of 48 bits, with a tag of the task in the others
 TRIVIAL = (-1.0, 0.0, 1.0)
 EQUAL = 1e-9
+NAMES = ("x_mean", "y_mean")
 
 
 class Stolen:
@@ -201,3 +205,62 @@ def test_a_private_file_has_no_integers_and_no_name_of_a_table(stolen, tmp_path)
     load(stolen.path).save(tmp_path / "private", private=True)
     assert Stolen(tmp_path / "private", stolen.tasks, stolen.grid).integers == []
     assert b"patients.csv" not in (tmp_path / "private").read_bytes()
+
+
+def along_rules():
+    """Tasks of many different readings that few numbers decide: lines, counters, and one curve at many heights."""
+    rng, hours = np.random.default_rng(0), np.arange(20.0)
+    lines = [rng.integers(1, 60) * hours + rng.integers(0, 10) for _ in range(12)]
+    counters = [rng.integers(20, 60) + 0.5 * np.cumsum(rng.integers(1, 4, 20)) for _ in range(12)]
+    curves = [np.round(10 * np.sin(hours), 2) + rng.integers(0, 30) for _ in range(12)]
+    return [(hours[:, None], y) for y in [*lines, *counters, *curves]]
+
+
+def test_no_task_that_follows_a_rule_is_confirmed_to_whoever_knows_the_rule(tmp_path):
+    tasks = along_rules()
+    noisy = [(x, y + np.random.default_rng(1).normal(0, 1, 20)) for x, y in tasks[:1]]  # 20 numbers to guess
+    meta = MetaGPRegressor(alpha=0.5, random_state=0, progress=False).fit(tasks, noisy)
+    meta.save(tmp_path / "prior")
+    stolen = Stolen(tmp_path / "prior", [*tasks, *noisy], [])
+    assert len(stolen.confirmed_tasks()) == 1
+    shuffled = [(x[::-1], y[::-1]) for x, y in tasks]  # the order of rows tells nothing
+    MetaGPRegressor(alpha=0.5, random_state=0, progress=False).fit(shuffled, noisy).save(tmp_path / "shuffled")
+    assert len(Stolen(tmp_path / "shuffled", [*tasks, *noisy], []).confirmed_tasks()) == 1
+
+
+@pytest.fixture(scope="module")
+def with_intervals(tmp_path_factory):
+    """A prior of nine patients with conformal intervals, which need a fit without each of them."""
+    tasks, path = [(x[:, :2], y) for x, y in patients(9)], tmp_path_factory.mktemp("intervals") / "prior"
+    meta = MetaGPRegressor(covariates=[1], guarantee=True, random_state=0, progress=False).fit(target_tasks=tasks)
+    meta.save(path)
+    return meta, Stolen(path, tasks, [])
+
+
+def averages_of_folds(tensors):
+    """Age and sum of the heart rates of each held-out patient: what the averages of a fit without it lack."""
+    for i in range(9):
+        x, y = (9 * tensors[f"member0.scaling.{n}"] - 8 * tensors[f"fold{i}.member0.scaling.{n}"] for n in NAMES)
+        yield round(float(x[1])), round(10 * float(y))
+
+
+def test_conformal_intervals_tell_averages_of_tasks_and_are_never_private(with_intervals, tmp_path):
+    meta, stolen = with_intervals
+    assert set(averages_of_folds(stolen.tensors)) == {(round(x[0, 1]), round(y.sum())) for x, y in stolen.tasks}
+    with pytest.raises(ValueError, match=r"^private=True cannot hide what conformal intervals need: .*guarantee=True"):
+        meta.save(tmp_path / "private", private=True)
+    assert not (tmp_path / "private").exists()
+
+
+def test_scores_of_conformal_intervals_do_not_give_back_the_readings(with_intervals):
+    """Of a reading that was predicted from nothing, y = median +- score * half-width is an integer."""
+    _, stolen = with_intervals
+    folds, solved = load(stolen.path).model_.guarantee.folds, 0
+    for fold, (age, _) in zip(folds, averages_of_folds(stolen.tensors), strict=True):
+        x = np.column_stack([np.arange(10) * 4.0, np.full(10, float(age))])
+        asked = TestTask(np.empty((0, 2)), np.empty(0), x, np.zeros(10))
+        lower, median, upper = predict_rows(*read_tests(fold.model, [asked]), own_band)
+        scores = fold.scores[:, None]
+        y = np.stack([median + scores * (upper - median), median - scores * (median - lower)])
+        solved += int((np.abs(y - np.round(y)) < 1e-6).sum())
+    assert solved == 0

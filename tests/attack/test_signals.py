@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGKILL at any moment of `metaprior fit`: one line, an exit code, no half-written file."""
+"""Ctrl-C, SIGTERM and SIGKILL at any moment of a fit: one line, an exit code, no half-written file."""
 
 import os
 import signal
@@ -19,8 +19,8 @@ from metaprior.files import read_tensors
 
 TABLE = str(resources.files("metaprior").joinpath("datasets", "example", "patients.csv"))
 COLUMNS = ["--task", "patient", "--x", "hours", "--y", "heart_rate", "--environment", "hospital", "--target", "south"]
-RBF = ["--kernel", "rbf", "--alpha", "0.5", "--mean", "constant", "--inference", "map"]
-LABELS = ["--kind", "classification", "--y", "high"]
+FIT, WFEM = ("fit",), ("wfem", "--kernel", "rbf", "--mean", "constant")
+LABELS = ("--kind", "classification", "--y", "high")
 STOPPED = "Stopped."
 KEPT = "Stopped. The checkpoint is kept: run the same command again to resume."
 CAUGHT = 1 << (signal.SIGHUP - 1)  # the last of the signals that get a handler
@@ -38,10 +38,10 @@ PYTHON = [sys.executable, "-c", HEED_SIGNALS]
 needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads signal masks from /proc")
 
 
-def start(out, *options):
+def start(out, command, *options):
     """Start a fit; return once signals are handled. Before that, Python itself is starting."""
-    command = [*PYTHON, "-m", "metaprior", "fit", TABLE, *COLUMNS, *options, "--out", str(out)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    arguments = [*PYTHON, "-m", "metaprior", command, TABLE, *COLUMNS, *options, "--out", str(out)]
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while process.poll() is None:
         status = Path(f"/proc/{process.pid}/status").read_text()
         if int(status.split("SigCgt:")[1].split()[0], 16) & CAUGHT:
@@ -50,10 +50,10 @@ def start(out, *options):
     return process
 
 
-def interrupt(folder, number, delay, *options):
+def interrupt(folder, number, delay, *command):
     """Send a signal after a delay; return the exit code and standard error, or fail if the process hangs."""
     folder.mkdir(exist_ok=True)
-    process = start(folder / "prior.safetensors", *options)
+    process = start(folder / "prior.safetensors", *command)
     time.sleep(delay)
     before, sent = cpu_seconds(process), time.monotonic()
     process.send_signal(number)
@@ -90,7 +90,7 @@ def check(folder, number, code, error):
 def test_a_fit_stops_at_any_moment(tmp_path):
     """All at once: while modules are imported, the table is read, priors are fitted and XLA compiles."""
     attacks = [(signal.SIGINT, delay) for delay in (0.0, 0.2, 0.8, 1.4)] + [(signal.SIGTERM, 0.5)]
-    attacks = [(number, delay, ()) for number, delay in attacks] + [(signal.SIGINT, 2.5, RBF)]
+    attacks = [(number, delay, FIT) for number, delay in attacks] + [(signal.SIGINT, 2.5, WFEM)]
     folders = [tmp_path / str(i) for i in range(len(attacks))]
     with ThreadPoolExecutor(len(attacks)) as pool:
         ends = list(pool.map(lambda folder, attack: interrupt(folder, *attack[:2], *attack[2]), folders, attacks))
@@ -171,12 +171,12 @@ def test_a_command_whose_files_are_written_ends_as_it_would_have(command, small)
 @needs_proc
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("options", "seconds", "n_signals"),
-    [((), 3.0, 40), (RBF, 8.0, 25), (LABELS, 4.0, 20), ([*LABELS, "--steps", "300"], 12.0, 15)],
-    ids=["default", "rbf", "labels", "labels by gradients"],
+    ("command", "seconds", "n_signals"),
+    [(FIT, 3.0, 40), (WFEM, 8.0, 25), ((*FIT, *LABELS), 4.0, 20), (("wfem", *LABELS, "--steps", "300"), 12.0, 15)],
+    ids=["fit", "wfem", "fit of labels", "wfem of labels"],
 )
-def test_100_interruptions(options, seconds, n_signals, tmp_path, monkeypatch):
-    if "--kind" in options:
+def test_100_interruptions(command, seconds, n_signals, tmp_path, monkeypatch):
+    if "--kind" in command:
         monkeypatch.setattr(sys.modules[__name__], "TABLE", with_labels(tmp_path / "labels.csv"))
     rng = np.random.default_rng(n_signals)
     attacks = [(signal.SIGTERM if i % 5 == 4 else signal.SIGINT, rng.uniform(0.0, seconds)) for i in range(n_signals)]
@@ -185,7 +185,7 @@ def test_100_interruptions(options, seconds, n_signals, tmp_path, monkeypatch):
     for i in range(0, n_signals, 2):
         with ThreadPoolExecutor(2) as pool:
             pair = list(zip(folders[i : i + 2], attacks[i : i + 2], strict=True))
-            ends = list(pool.map(lambda each: interrupt(each[0], *each[1], *options), pair))
+            ends = list(pool.map(lambda each: interrupt(each[0], *each[1], *command), pair))
         stopped += [check(folder, attack[0], *end) for (folder, attack), end in zip(pair, ends, strict=True)]
     assert np.mean(stopped) > 0.5
 
@@ -203,11 +203,11 @@ def with_labels(path):
 @pytest.mark.slow
 def test_a_killed_fit_resumes_from_the_middle_to_the_same_prior(tmp_path):
     """SIGKILL as soon as a checkpoint has been written, three times; then the fit is completed."""
-    options = [*RBF, "--steps", "20000"]
+    command = [*WFEM, "--steps", "20000"]
     checkpoint = tmp_path / ".prior.safetensors.checkpoint"
     taken = [0]
     for _ in range(3):
-        process = start(tmp_path / "prior.safetensors", *options)
+        process = start(tmp_path / "prior.safetensors", *command)
         before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else None
         while process.poll() is None and (not checkpoint.exists() or checkpoint.stat().st_mtime_ns == before):
             time.sleep(0.01)
@@ -218,6 +218,6 @@ def test_a_killed_fit_resumes_from_the_middle_to_the_same_prior(tmp_path):
         assert taken[-1] > taken[-2]
         count("signals", "killed, then resumed")
     for name in ("prior", "whole"):
-        assert start(tmp_path / f"{name}.safetensors", *options).communicate()
+        assert start(tmp_path / f"{name}.safetensors", *command).communicate()
     assert {path.name for path in tmp_path.iterdir()} == {"prior.safetensors", "whole.safetensors"}
     assert (tmp_path / "prior.safetensors").read_bytes() == (tmp_path / "whole.safetensors").read_bytes()

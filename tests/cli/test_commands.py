@@ -1,8 +1,6 @@
 """fit, evaluate, predict and info on tables, as they are typed."""
 
 import json
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,13 +12,12 @@ from running import call, words
 
 from metaprior import MetaGPRegressor, load, predict_frame, tasks_from_frame
 from metaprior.cli.data import TABLES
-from metaprior.files import read_tensors
 from metaprior.tables import reading
 from metaprior.tables.columns import as_columns
 from metaprior.tables.frames import split_table
 from metaprior.tables.grouping import group_rows
 
-QUICK = ["--kernel", "rbf", "--mean", "constant", "--inference", "map", "--alpha", "0.5", "--steps", "20"]
+QUICK = ["--alpha", "0.5"]
 COLUMNS = ["--task", "patient", "--x", "hours", "--y", "heart_rate", "--environment", "hospital", "--target", "south"]
 
 
@@ -42,10 +39,9 @@ def test_the_example_ships_and_is_what_its_script_makes(folder):
 
 def test_fit_is_that_of_the_library(folder):
     tasks = tasks_from_frame(folder / "patients.csv", task="patient", x="hours", y="heart_rate", environment="hospital")
-    arguments = {"kernel": "rbf", "mean": "constant", "inference": "map", "n_steps": 20, "random_state": 0}
-    meta = MetaGPRegressor(0.5, **arguments).fit(tasks, target="south")
+    meta = MetaGPRegressor(0.5, random_state=0).fit(tasks, target="south")
     loaded = load(folder / "prior.safetensors")
-    np.testing.assert_array_equal(loaded.loss_trace_, meta.loss_trace_)
+    np.testing.assert_array_equal(predictions(loaded), predictions(meta))
     assert loaded.training_["columns"] == {
         "task": ["patient"],
         "x": ["hours"],
@@ -54,6 +50,11 @@ def test_fit_is_that_of_the_library(folder):
     }
     assert not list(folder.glob(".*checkpoint"))
     assert loaded.feature_names_in_.tolist() == ["hours"]
+
+
+def predictions(meta):
+    """Mean and standard deviation of a new patient."""
+    return meta.adapt([[1.0], [5.0]], [90.0, 85.0]).predict([[3.0], [20.0]], return_std=True)
 
 
 def test_predict_knows_the_columns_and_writes_what_predict_frame_gives(folder, tmp_path):
@@ -123,7 +124,7 @@ def test_fit_and_evaluate_drop_what_they_are_told_to(folder, tmp_path):
     drops = ("--drop-missing", "--drop-duplicates")
     table = untidy(tmp_path / "t.csv", pd.read_csv(folder / "patients.csv"), "heart_rate")
     call("fit", table, *COLUMNS, *QUICK, *drops, "--out", tmp_path / "prior")
-    np.testing.assert_array_equal(load(tmp_path / "prior").loss_trace_, load(prior).loss_trace_)
+    np.testing.assert_array_equal(predictions(load(tmp_path / "prior")), predictions(load(prior)))
     table = untidy(tmp_path / "t.csv", pd.read_csv(folder / "test.csv"), "heart_rate")
     scores = [
         json.loads(call("evaluate", prior, *given, "--json").stdout)
@@ -190,9 +191,9 @@ def test_info_tells_the_story(folder):
         "hours",
         "heart_rate",
         "40 tasks, 445 readings",
-        "final loss",
-        "particle spread",
-        "jax",
+        "priors averaged",
+        "spread",
+        "numpy",
     ):
         assert part in result
     parsed = json.loads(call("info", folder / "prior.safetensors", "--json").stdout)
@@ -200,22 +201,12 @@ def test_info_tells_the_story(folder):
     assert parsed["training"]["versions"]["python"] == sys.version.split()[0]
 
 
-def test_a_picture_that_is_not_drawn_is_not_said_to_be(folder, tmp_path):
-    picture = tmp_path / "alpha.png"
-    fit = call("fit", folder / "patients.csv", *COLUMNS, *QUICK, "--out", tmp_path / "prior", "--plot", picture)
-    info = call("info", folder / "prior.safetensors", "--plot", picture)
-    for result in (fit, info):
-        assert "no settings were compared to choose alpha" in words(result)
-        assert picture.name not in result.stdout
-    assert not picture.exists()
-
-
 def test_labels_make_a_classifier(folder, tmp_path):
     table = pd.read_csv(folder / "patients.csv")
     table["state"] = np.where(table["heart_rate"] > 85, "fast", "calm")
     table.to_csv(tmp_path / "labels.csv", index=False)
     columns = [{"heart_rate": "state"}.get(column, column) for column in COLUMNS]
-    quick = [*QUICK, "--steps", "0", "--out", tmp_path / "prior", "--json"]
+    quick = [*QUICK, "--out", tmp_path / "prior", "--json"]
     fitted = json.loads(call("fit", tmp_path / "labels.csv", *columns, *quick).stdout)
     assert fitted["environments"]["south"]["tasks"] == 8
     tables = tmp_path / "labels.csv", folder / "hours.csv"
@@ -245,7 +236,8 @@ def edited(folder, tmp_path, change):
         ),
         (None, ["--alpha", "0,5"], "--alpha must be a number or a word that --help lists; got '0,5'"),
         (None, ["--alpha", "2"], "alpha must"),
-        (None, ["--kernel", "rfb"], "kernel must"),
+        (None, ["--kernel", "rbf"], "No such option: --kernel (metaprior wfem has it)."),
+        (None, ["--y", "heart_rate", "hours"], "(hours). See metaprior fit --help."),
         (None, ["--noise", "-1"], "--noise must be a positive number"),
         (None, ["--out", "{tmp}"], "is a folder"),
         (None, ["--plot", "{tmp}/a.xyz"], "--plot must end in one of .png"),
@@ -281,9 +273,6 @@ def test_messages_name_options_and_not_arguments(folder, tmp_path):
         (moved, fit, "name tasks by both columns: --task hospital --task patient. If not,"),
         (moved, store, "name tasks by both columns: --task hospital --task patient. If not,"),
         (None, (*fit, "--x", ""), "--x must be the name of a column"),
-        (None, (*fit, "--steps", "-1"), "--steps must be an integer of at least 0; got -1."),
-        (None, (*fit, "--particles", "0"), "--particles must be an integer of at least 1; got 0."),
-        (None, (*fit, "--batch-size", "0"), "--batch-size must be an integer of at least 1; got 0."),
         (None, (*fit, "--search-time", "-1"), "--search-time must be a positive number of seconds"),
         (None, ("fit", tmp_path, "--target", "south"), "expected a folder that metaprior store has written."),
         (None, (*store[:-1], tmp_path), "--out must be a new folder"),
@@ -338,19 +327,6 @@ def test_no_input_is_overwritten(folder, tmp_path):
     assert prior.read_bytes() == (folder / "prior.safetensors").read_bytes()
 
 
-def test_the_checkpoint_outlives_a_prior_that_cannot_be_saved(folder, tmp_path, monkeypatch):
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    command = ("fit", folder / "patients.csv", *COLUMNS, *QUICK, "--out", tmp_path / "new" / "prior")
-    with monkeypatch.context() as patch:
-        patch.setattr(MetaGPRegressor, "save", full)
-        assert "No space left" in words(call(*command, code=2))
-    assert [path.name for path in (tmp_path / "new").iterdir()] == [".prior.checkpoint"]
-    call(*command)
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["prior"]
-
-
 def test_names_that_look_like_markup_are_shown_as_they_are(folder, tmp_path):
     table = pd.read_csv(folder / "test.csv")
     table["patient"] = table["patient"].replace({"T01": "[/x]", "T02": "[b]T2"})
@@ -381,15 +357,15 @@ def test_environment_and_target_go_together(folder, tmp_path):
 
 def test_notes_of_what_is_strange_but_can_be_used(folder, tmp_path):
     twice = edited(folder, tmp_path, lambda t: pd.concat([t, t.iloc[:2]]))
-    untrained = [*QUICK[:-1], "0", "--out", tmp_path / "prior", "--max-tasks", 6]
-    result = call("fit", twice, *COLUMNS, *untrained)
+    small = [*QUICK, "--out", tmp_path / "prior", "--max-tasks", 6]
+    result = call("fit", twice, *COLUMNS, *small)
     assert "Note:" in result.stderr
     assert "2 rows that repeat an earlier row exactly" in words(result)
     assert "using 6 of 40 tasks of north" in words(result)
     dated = edited(
         folder, tmp_path, lambda t: t.assign(hours=pd.Timestamp("2026-01-01") + pd.to_timedelta(t["hours"], "h"))
     )
-    result = call("fit", dated, *COLUMNS, *untrained)
+    result = call("fit", dated, *COLUMNS, *small)
     assert "days since 1970-01-01" in words(result)
     tables = dated, dated, "--out", tmp_path / "p.csv"
     parsed = json.loads(call("predict", tmp_path / "prior", *tables, "--plot", tmp_path / "p.png", "--json").stdout)
@@ -404,44 +380,8 @@ def test_what_is_no_prior_is_refused(folder, tmp_path, command):
     assert "No such file" in words(call(command, tmp_path / "nowhere", *more[command], code=2))
 
 
-FIT = """
-import os, signal
-from metaprior.cli import app
-from metaprior.wfem import checkpoint
-
-write, written = checkpoint.Checkpoint.update, []
-
-def write_and_die(self, state):
-    written.append(write(self, state))
-    if len(written) == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-checkpoint.INTERVAL, checkpoint.SHARE, checkpoint.Checkpoint.update = 0.0, float("inf"), write_and_die
-app()
-"""
-
-
-def test_a_killed_fit_goes_on_and_leaves_no_half_file(folder, tmp_path):
-    """SIGKILL after 200 steps; the same command then gives the same prior as one that was never stopped."""
-    arguments = ["fit", folder / "patients.csv", *COLUMNS, *QUICK[:-1], "500", "--out"]
-    whole, killed = tmp_path / "whole.safetensors", tmp_path / "killed.safetensors"
-    process = subprocess.run([sys.executable, "-c", FIT, *arguments, killed], stdout=subprocess.DEVNULL, check=False)
-    assert process.returncode == -signal.SIGKILL
-    steps = read_tensors(tmp_path / ".killed.safetensors.checkpoint")[1]
-    assert max(array.size for array in steps.values()) == 2 * 200  # loss and convergence so far
-    assert not killed.exists()
-    result = call(*arguments, killed)
-    assert "found a checkpoint of an interrupted fit" in words(result)
-    call(*arguments, whole)
-    first, second = load(whole), load(killed)
-    np.testing.assert_array_equal(first.loss_trace_, second.loss_trace_)
-    predictions = [meta.adapt([[1.0]], [90.0]).predict([[5.0]]) for meta in (first, second)]
-    np.testing.assert_array_equal(*predictions)
-    assert {path.name for path in tmp_path.iterdir()} == {"killed.safetensors", "whole.safetensors"}
-
-
 def test_the_walk_through_in_the_readme_works(tmp_path, monkeypatch):
-    """As typed, but for a quicker prior."""
+    """As typed, but for a given alpha, which is quicker."""
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     block = readme[readme.index(". .venv/bin/activate\n") :].split("```")[0]
     commands = [line.split("#")[0].split()[1:] for line in block.splitlines() if line.startswith("metaprior")]
@@ -460,8 +400,8 @@ def test_a_fit_on_stored_tasks(folder, tmp_path):
     result = call("store", folder / "patients.csv", *columns, "--out", stored)
     expected = load(folder / "prior.safetensors")
     assert f"south: {expected.report_.n_target_tasks} tasks" in words(result)
-    call("fit", stored, "--target", "south", *QUICK, "--batch-size", "10000", "--out", prior)
-    np.testing.assert_allclose(load(prior).loss_trace_, expected.loss_trace_, atol=1e-3)
+    call("fit", stored, "--target", "south", *QUICK, "--out", prior)
+    np.testing.assert_allclose(predictions(load(prior)), predictions(expected), rtol=1e-6)
     assert load(prior).training_["columns"] == expected.training_["columns"]
     for arguments, problem in (
         (["store", folder / "patients.csv", *columns, "--out", stored], "--overwrite"),

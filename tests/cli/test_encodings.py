@@ -106,12 +106,14 @@ def test_characters_that_an_encoding_lacks():
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-@pytest.mark.parametrize("error", [KeyError("theta"), RuntimeError("of JAX"), EOFError(), AssertionError()])
+@pytest.mark.parametrize(
+    "error", [KeyError("theta"), RuntimeError("of JAX"), EOFError(), AssertionError(), ZeroDivisionError()]
+)
 def test_a_mistake_in_metaprior_has_an_exit_code_of_its_own(error, as_json, monkeypatch):
     def fail(*_):
         raise error
 
-    monkeypatch.setattr("metaprior.estimators.persistence.read_priors", fail)
+    monkeypatch.setattr("metaprior.estimators.persistence.read_prior", fail)
     result = CliRunner().invoke(app, ["info", "prior.safetensors", *(["--json"] if as_json else [])])
     assert result.exit_code == 70
     assert f"{type(error).__name__}" in result.stderr.splitlines()[-1]

@@ -11,7 +11,7 @@ from metaprior import files, load
 from metaprior.cli import app
 
 COLUMNS = ["--task", "patient", "--x", "hours", "--y", "heart_rate", "--environment", "hospital", "--target", "south"]
-QUICK = ["--kernel", "rbf", "--mean", "constant", "--inference", "map", "--alpha", "0.5", "--steps", "5"]
+QUICK = ["--alpha", "0.5", "--max-tasks", "3"]
 
 
 @pytest.fixture(scope="module")

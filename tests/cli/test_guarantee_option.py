@@ -85,7 +85,7 @@ def test_refusals_name_the_option(folder, tmp_path):
     assert "Fit it again with --guarantee." in words(result)
     labels = write_table(tmp_path / "labels.csv", 4, labels=True)
     result = call("fit", labels, *COLUMNS, "--guarantee", "--out", tmp_path / "labels.safetensors", code=2)
-    assert "--guarantee is for intervals of readings; y holds labels." in words(result)
+    assert "--guarantee is for numbers; y holds labels." in words(result)
     call("fit", labels, *COLUMNS, "--out", tmp_path / "labels.safetensors")
     tables = [tmp_path / "context.csv", tmp_path / "query.csv"]
     rows = pd.read_csv(labels)
@@ -158,3 +158,9 @@ def test_a_band_without_own_width_is_told_by_its_own(capsys):
     assert "100 ± 0%; its width is 2." in capsys.readouterr().out
     print_guaranteed(Scores(**known, width=0.5))
     assert "100 ± 0%; it is 4 times as wide." in capsys.readouterr().out
+
+
+def test_a_private_prior_has_no_guarantee(folder, tmp_path):
+    columns = [*COLUMNS, "--guarantee", "--private", "--out", tmp_path / "prior"]
+    refused = call("fit", folder / "tasks.csv", *columns, code=2)
+    assert words(refused).startswith("--private cannot hide what --guarantee needs: fits without each target task")

@@ -9,10 +9,8 @@ import pytest
 from running import call, words
 
 from metaprior import load
-from metaprior.checks import Message
 from metaprior.cli.console import print_table
 from metaprior.cli.scores import hold_out
-from metaprior.memory import RUN_ADVICE
 
 COLUMNS = ("--task", "shop", "--x", "week", "price", "--y", "sold")
 
@@ -225,7 +223,7 @@ def test_two_numbers_may_be_labels(folder, tmp_path):
         call(*fit)
     )
     refused = call(*fit, "--kind", "classification", "--noise", "0.1", code=2)
-    assert "--noise is the noise of readings; y holds labels" in words(refused)
+    assert "--noise is for numbers; y holds labels" in words(refused)
 
 
 @pytest.mark.parametrize(
@@ -322,33 +320,26 @@ def test_a_table_may_come_through_a_pipe(folder, tmp_path):
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (
-            MemoryError("Unable to allocate 9 GiB"),
-            "Out of memory: Unable to allocate 9 GiB. Set or decrease --batch-size",
-        ),
-        (MemoryError(), "Out of memory: an array could not be allocated. Set or decrease --batch-size"),
-        (
-            MemoryError(Message("One run. ", RUN_ADVICE)),
-            "One run. Set or decrease --batch-size, decrease --particles, or",
-        ),
+        (MemoryError("Unable to allocate 9 GiB"), "Out of memory: Unable to allocate 9 GiB. Use fewer tasks"),
+        (MemoryError(), "Out of memory: an array could not be allocated. Use fewer tasks"),
     ],
 )
-def test_a_fit_without_memory_names_options(folder, tmp_path, monkeypatch, error, said):
+def test_a_fit_without_memory_names_an_option(folder, tmp_path, monkeypatch, error, said):
     def fail(*_, **__):
         raise error
 
     monkeypatch.setattr("metaprior.MetaGPRegressor.fit", fail)
     refused = words(call("fit", folder / "sales.csv", *COLUMNS, "--out", tmp_path / "p", code=2))
     assert said in refused
-    assert refused.endswith("decrease --particles, or use fewer tasks (--max-tasks).")
+    assert refused.endswith("Use fewer tasks (--max-tasks).")
 
 
 def test_the_checkpoint_of_another_fit_is_kept(folder, tmp_path):
-    """The default fit writes none, so the one beside its file is that of a gradient training."""
+    """`metaprior fit` writes none, so the one beside its file is that of `metaprior wfem`."""
     kept = tmp_path / ".prior.checkpoint"
     kept.write_bytes(b"of another fit")
     fitted = call("fit", folder / "sales.csv", *COLUMNS, "--out", tmp_path / "prior")
-    assert "it is resumed if it belongs to this fit, and kept if not" in words(fitted)
+    assert "it is resumed" not in words(fitted)
     assert kept.read_bytes() == b"of another fit"
 
 

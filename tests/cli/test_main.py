@@ -1,18 +1,13 @@
-"""`python -m metaprior`, and `metaprior info` of files of earlier versions."""
+"""`python -m metaprior`, and how a table is read that the prior does not tell of."""
 
 import runpy
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
 
 from metaprior import __version__, interruption
-from metaprior.cli import app
 from metaprior.cli.options import fitted_format
-
-EARLIER = Path(__file__).parents[1] / "data" / "jax-0.10-python-3.11.safetensors"
 
 
 @pytest.fixture(autouse=True)
@@ -37,13 +32,6 @@ def test_usage_names_the_command(monkeypatch, capsys):
     assert "Usage: metaprior info" in capsys.readouterr().out
 
 
-def test_the_final_loss_was_once_called_free_energy():
-    result = CliRunner().invoke(app, ["info", str(EARLIER)])
-    assert result.exit_code == 0
-    line = next(line for line in result.stdout.splitlines() if "final loss" in line)
-    assert any(character.isdigit() for character in line)
-
-
-def test_priors_of_earlier_versions_do_not_tell_how_their_tables_were_written():
-    earlier = SimpleNamespace(training_={"data": "patients.csv"})
-    assert fitted_format(earlier, ";", None, None) == (";", ".", "utf-8")
+def test_priors_fitted_in_python_do_not_tell_how_their_tables_were_written():
+    meta = SimpleNamespace(training_={})
+    assert fitted_format(meta, ";", None, None) == (";", ".", "utf-8")

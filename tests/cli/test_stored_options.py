@@ -36,11 +36,11 @@ WORKS = [
     (*COUNTS, "--exposure", "days", "--task-covariates", "age"),
     ("one", "--likelihood", "poisson", "--exposure", "days", "--hold-out", "0.3"),
     (*WOODS, "--noise", "1.5", "--context", "first 2", "--seed", "3", "--report", "fit.html"),
-    (*WOODS, "--kernel", "rbf", "--steps", "2", "--batch-size", "4", "--inference", "map"),
     ("labels", "--target", "south", *QUICK, "--kind", "classification", "--shared-classes", "--no-calibrate"),
 ]
 REFUSED = {
-    (*COUNTS, "--exposure", "weeks"): "'weeks', which is no input of the stored tasks: 'time', 'days', 'age'",
+    (*COUNTS, "--exposure", "weeks"): "'weeks', which is no input of the stored tasks: 'time', 'days', 'age'. Store "
+    "the tables again, with this column in --x.",
     (*COUNTS, "--exposure", "days", "--x", "time"): "options are for tables. Leave out --x.",
     (*WOODS, "--sep", ";", "--decimal", ",", "--encoding", "cp1252"): "Leave out --sep, --decimal, --encoding.",
     (*WOODS, "--categorical", "age"): "Leave out --categorical.",

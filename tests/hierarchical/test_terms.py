@@ -233,6 +233,13 @@ def test_inducing_points_start_in_the_middle_and_spread():
     assert len(place_points(make_tasks(3, sizes=(60,)))) == N_POINTS_SEVERAL
 
 
+def test_inducing_points_are_where_readings_are():
+    """Late readings do not take the points of the others."""
+    hours = np.concatenate([np.linspace(0.0, 1.0, 150), np.linspace(1.0, 10.0, 50)])[:, None]
+    points = place_points([Task(hours, np.zeros(200))])
+    assert 0.3 < np.mean(points <= 1.0) < 0.7
+
+
 def test_inducing_points_are_distinct_and_near_inputs_but_none_of_them():
     tasks = make_tasks(2)
     points, inputs = place_points(tasks), np.concatenate([task.x for task in tasks])

@@ -104,7 +104,10 @@ def test_labels_and_names_of_columns_are_written_as_plain_values(tmp_path):
         np.testing.assert_allclose(task.predict_proba(x), expected, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["numpy.py", "math.py", "statistics.py", "random.py", "class.py"])
+HIDDEN = ["numpy.py", "math.py", "statistics.py", "random.py", "class.py", "metaprior.py", "pandas.py"]
+
+
+@pytest.mark.parametrize("name", HIDDEN)
 def test_a_name_that_would_hide_a_module_is_refused(tmp_path, name):
     """`import numpy` beside a file of this name would import the file."""
     task = MetaGPRegressor(0.0, random_state=0).fit(target_tasks=[([[0.0], [1.0]], [0.0, 1.0])]).adapt([], [])

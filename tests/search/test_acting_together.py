@@ -1,12 +1,15 @@
 """Covariates whose product matters: the fit says so, and what to type; without such an effect it hardly ever does."""
 
+import re
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
+from running import call, words
 from scipy import stats
 
-from metaprior import MetaGPRegressor
+from metaprior import MetaGPRegressor, load
 from metaprior.search.acting_together import LEVEL, _normal_scores, _p_value
 
 
@@ -30,10 +33,10 @@ def unseen_rmse(meta, tasks):
 def test_the_fit_says_that_covariates_act_together_and_their_product_helps():
     rng = np.random.default_rng(0)
     train, new = draw_tasks(25, rng, 1.5), draw_tasks(40, rng, 1.5)
-    with pytest.warns(UserWarning, match=r"columns 1 and 2 of X seem to act together"):
+    with pytest.warns(UserWarning, match=r"covariates X\[:, 1\] and X\[:, 2\] seem to act together"):
         without = MetaGPRegressor(covariates=[1, 2], random_state=0).fit(target_tasks=train)
     hint = without.transfer_report().hint
-    assert "np.column_stack([X, X[:, 1] * X[:, 2]])" in hint
+    assert "Add a column to X, X[:, 1] * X[:, 2], and name it" in hint
     assert "act together" in str(without.transfer_report())
     more_train, more_new = ([(np.column_stack([x, x[:, 1] * x[:, 2]]), y) for x, y in part] for part in (train, new))
     with warnings.catch_warnings():
@@ -41,6 +44,25 @@ def test_the_fit_says_that_covariates_act_together_and_their_product_helps():
         product = MetaGPRegressor(covariates=[1, 2, 3], random_state=0).fit(target_tasks=more_train)
     assert product.transfer_report().hint == ""
     assert unseen_rmse(product, more_new) < 0.6 * unseen_rmse(without, new)
+
+
+def test_columns_are_named_and_a_category_is_told_how_to_multiply(tmp_path):
+    """In a data frame, and on the command line, where its report is printed and saved."""
+    tasks = draw_tasks(25, np.random.default_rng(0), 1.5)
+    frames = [pd.DataFrame(x, columns=["time", "sex", "age"]) for x, _ in tasks]
+    frames = [frame.assign(sex=np.where(frame["sex"] > 0, "f", "m")) for frame in frames]
+    said = r"'sex' and 'age' seem to act together.*Add a column to X, 'sex' \* 'age',.* a category is 1 for one of its"
+    meta = MetaGPRegressor(covariates=["sex", "age"], random_state=0)
+    with pytest.warns(UserWarning, match=said):
+        meta.fit(target_tasks=[(frame, y) for frame, (_, y) in zip(frames, tasks, strict=True)])
+    assert re.search(said, meta.transfer_report().hint)
+    table = pd.concat([frame.assign(y=y, id=i) for i, (frame, (_, y)) in enumerate(zip(frames, tasks, strict=True))])
+    table.to_csv(tmp_path / "t.csv", index=False)
+    how = ("--task", "id", "--x", "time", "--y", "y", "--task-covariates", "age", "sex", "--out", tmp_path / "prior")
+    result = call("fit", tmp_path / "t.csv", *how)
+    said = "'age' and 'sex' seem to act together, which the default does not model. Add a column to X, 'age' * 'sex'"
+    assert words(result).count(said) == 2  # as a note, and in the report
+    assert said in load(tmp_path / "prior").transfer_report().hint
 
 
 @pytest.mark.parametrize("n_tasks", [15, 40])

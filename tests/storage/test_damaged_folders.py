@@ -164,6 +164,23 @@ def test_other_content_is_found_before_a_fit(damage, stored):
         _fit(stored)
 
 
+@pytest.mark.parametrize("use", ["list", "evaluate", "adapt_many", "fitted_on"])
+def test_other_content_is_found_wherever_all_tasks_are_read(use, stored):
+    meta = _fit(stored)
+    opened = open_tasks(stored)["south"]
+    assert len(list(opened)) == 5
+    np.save(stored / "y.npy", np.load(stored / "y.npy")[::-1].copy())
+    calls = {
+        "list": lambda tasks: list(tasks),
+        "evaluate": lambda tasks: meta.evaluate(tasks, context=2),
+        "adapt_many": meta.adapt_many,
+        "fitted_on": meta.fitted_on,
+    }
+    for tasks in (opened, open_tasks(stored)["south"], open_tasks(stored)["south"][:4]):
+        with pytest.raises(InvalidFile, match=r"y\.npy is damaged"):
+            calls[use](tasks)
+
+
 def test_content_that_changes_between_opening_and_fitting_is_found(table, stored):
     opened = open_tasks(stored)
     opened["south"].verify()

@@ -14,13 +14,10 @@ from metaprior.tables import frames
 from metaprior.tables.columns import TableWarning, as_columns
 from metaprior.tables.grouping import group_rows
 from metaprior.tasks.input_columns import Features
+from metaprior.wfem import SVGD, Training, WFEMClassifier, WFEMRegressor
 
-SMALL = {"kernel": "rbf", "mean": "constant", "alpha": "pooled", "n_steps": 4, "random_state": 0}
-UNTRAINED = {
-    **SMALL,
-    "mean": "zero",
-    "n_steps": 0,
-}  # a program less to compile; labels of each task have no mean anyway
+SMALL = {"kernel": "rbf", "mean": "constant", "alpha": "pooled", "random_state": 0}
+UNTRAINED = {**SMALL, "mean": "zero", "training": Training(n_steps=0)}
 NAMES = {"task": "patient", "x": ["hours", "dose"], "y": "gcs"}
 
 
@@ -34,21 +31,27 @@ def make_tasks(rng, n=6, labels=None):
     return tasks
 
 
-@pytest.fixture(scope="module")
-def regressor():
+@pytest.fixture(scope="module", params=["default", "wfem"])
+def regressor(request):
+    svgd = WFEMRegressor(inference=SVGD(n_particles=3), training=Training(n_steps=4), **SMALL)
+    meta = svgd if request.param == "wfem" else MetaGPRegressor(alpha=0.0, random_state=0)
     rng = np.random.default_rng(0)
-    return MetaGPRegressor(inference="svgd", n_particles=3, **SMALL).fit(None, make_tasks(rng))
+    return meta.fit(None, [(x, rng.normal(size=len(x))) for x, _ in make_tasks(rng)])  # like those of `make_tables`
 
 
-@pytest.fixture(scope="module")
-def classifier():
-    return MetaGPClassifier(**UNTRAINED).fit(None, make_tasks(np.random.default_rng(0), labels=[(0, 1)]))
+def make_classifier(door, labels):
+    meta = WFEMClassifier(**UNTRAINED) if door == "wfem" else MetaGPClassifier(alpha=0.0, random_state=0)
+    return meta.fit(None, make_tasks(np.random.default_rng(0), labels=labels))
 
 
-@pytest.fixture(scope="module")
-def own_labels():
-    pairs = [("wren", "finch"), ("oak", "elm"), ("red", "blue")]
-    return MetaGPClassifier(**UNTRAINED).fit(None, make_tasks(np.random.default_rng(0), labels=pairs))
+@pytest.fixture(scope="module", params=["default", "wfem"])
+def classifier(request):
+    return make_classifier(request.param, [(0, 1)])
+
+
+@pytest.fixture(scope="module", params=["default", "wfem"])
+def own_labels(request):
+    return make_classifier(request.param, [("wren", "finch"), ("oak", "elm"), ("red", "blue")])
 
 
 def make_tables(rng, n_tasks=9, y=None):
@@ -237,6 +240,7 @@ def test_classes_of_each_task(own_labels):
         ({"coverage": 1.0}, ("coverage must lie strictly", "1.0")),
         ({"x": "hours"}, ("x must name 2 columns", "got 1")),
         ({"y": None}, ("y must be the name of a column of context",)),
+        ({"y": ["gcs", "dose"]}, ("y must name one column; got 2: ['gcs', 'dose']. Fit a prior to each output.",)),
         (
             {"query": make_tables(np.random.default_rng(0))[1][:0]},
             ("query must have at least one row without missing values; got none",),

@@ -44,8 +44,7 @@ def test_environments_are_a_dict_for_fit():
         "a": [[15.0, 13.0, 10.0]],
         "b": [[14.0, 11.0], [12.0]],
     }
-    arguments = {"mean": "constant", "kernel": "rbf", "inference": "map", "alpha": "pooled", "n_steps": 4}
-    meta = MetaGPRegressor(random_state=0, **arguments).fit(tasks, target="b")
+    meta = MetaGPRegressor(alpha="pooled", random_state=0).fit(tasks, target="b")
     assert meta.environment_weights_.shape == (2,)
 
 

@@ -20,7 +20,7 @@ NAMES = {"task": "site", "x": "size", "y": "bird"}
 class StandIn(BaseEstimator):
     """A fitted classifier with known probabilities, that of class c proportional to exp(c x)."""
 
-    likelihood_ = "bernoulli"
+    likelihood_, transfer_report = "bernoulli", None
 
     def __init__(self, classes=None):
         self.classes = classes

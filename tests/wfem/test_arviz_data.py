@@ -6,20 +6,26 @@ import warnings
 import numpy as np
 import pytest
 
-from metaprior import SVGD, MetaGPRegressor
+from metaprior import MetaGPRegressor
+from metaprior.wfem import MAP, SVGD, Laplace, Training, WFEMRegressor
 from metaprior.wfem.arviz_data import _method
 
 RNG = np.random.default_rng(0)
 TASKS = [(x, np.sin(x[:, 0])) for x in RNG.normal(size=(6, 5, 1))]
-QUICK = {"kernel": "rbf", "mean": "linear", "n_steps": 2, "n_particles": 4, "random_state": 0, "progress": False}
+QUICK = {"kernel": "rbf", "mean": "linear", "temperature": "bayes", "random_state": 0}
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # ArviZ announces its next version
     arviz = pytest.importorskip("arviz")
 
 
+class Chains(MAP):
+    """A method of a user's own, whose particles are draws."""
+
+
 @pytest.fixture(scope="module")
 def meta():
-    return MetaGPRegressor(alpha=[0.0, 0.5], inference="laplace", **QUICK).fit(TASKS[:3], TASKS[3:])
+    about = {"alpha": [0.0, 0.5], "inference": Laplace(n_draws=4), "training": Training(n_steps=2)}
+    return WFEMRegressor(**about, **QUICK).fit(TASKS[:3], TASKS[3:])
 
 
 def test_every_parameter_is_a_variable(meta):
@@ -51,19 +57,21 @@ def test_arviz_summarizes_it(meta):
 
 
 def test_methods_are_named_and_modes_refused(meta):
-    quick = {**QUICK, "n_steps": 0}
-    svgd = MetaGPRegressor(alpha=0.0, inference=SVGD(), **quick).fit(target_tasks=TASKS)
+    quick = {**QUICK, "alpha": 0.0, "training": Training(n_steps=0)}
+    svgd = WFEMRegressor(inference=SVGD(), **quick).fit(target_tasks=TASKS)
     assert _method(svgd) == "svgd"
-    svgd.parameters_["inference"] = "auto"
+    svgd.parameters_["inference"] = "laplace"
     assert _method(svgd) == "laplace"
-    modes = MetaGPRegressor(alpha=0.0, inference="map", **quick).fit(target_tasks=TASKS)
+    svgd.parameters_["inference"] = Chains()
+    assert _method(svgd) == "chains"
+    modes = WFEMRegressor(**quick).fit(target_tasks=TASKS)
     with pytest.raises(ValueError, match="inference='map' finds modes of theta"):
         modes.to_arviz()
 
 
 def test_hierarchical_priors_say_what_they_have():
     meta = MetaGPRegressor(alpha=0.0, random_state=0).fit(target_tasks=TASKS)
-    with pytest.raises(AttributeError, match="have no particles: theta is a point, at its mode, and the weights of"):
+    with pytest.raises(AttributeError, match="to_arviz"):
         meta.to_arviz()
 
 

@@ -4,15 +4,24 @@ import numpy as np
 import pytest
 import tinygp
 
-from metaprior import MetaGPClassifier, MetaGPRegressor, RBFKernel, load
+from metaprior import load
 from metaprior.files import InvalidFile, read_tensors, write_tensors
-from metaprior.search import selection
-from metaprior.wfem import checkpoint, loop
+from metaprior.wfem import (
+    SVGD,
+    RBFKernel,
+    Training,
+    WFEMClassifier,
+    WFEMRegressor,
+    checkpoint,
+    loop,
+    selection,
+)
 from metaprior.wfem.checkpoint import Checkpoint
 
 RNG = np.random.default_rng(0)
 TASKS = [(RNG.normal(size=(4, 1)), RNG.normal(size=4)) for _ in range(8)]
-SMALL = {"kernel": "rbf", "mean": "constant", "n_steps": 500, "random_state": 3}
+SMALL = {"kernel": "rbf", "mean": "constant", "alpha": 0.3, "temperature": "bayes", "random_state": 3}
+SMALL |= {"training": Training(n_steps=500)}
 
 
 class Stopped(Exception):
@@ -55,16 +64,16 @@ def same(first, second):
 @pytest.mark.parametrize(
     ("arguments", "keywords"),
     [
-        ({"alpha": 0.3, "inference": "map"}, {}),
+        ({}, {}),
         pytest.param({"alpha": "auto", "inference": "laplace"}, {}, marks=pytest.mark.slow),
-        ({"alpha": "pooled", "inference": "svgd", "n_particles": 2, "batch_size": 3, "dtype": "float64"}, {}),
-        ({"alpha": 0.3, "inference": "map"}, {"validation_tasks": [(*TASKS[0], *TASKS[1])], "patience": 2}),
+        ({"alpha": "pooled", "inference": SVGD(2), "training": Training(500, batch_size=3, dtype="float64")}, {}),
+        ({}, {"validation_tasks": [(*TASKS[0], *TASKS[1])], "patience": 2}),
     ],
     ids=["map", "auto", "svgd", "validation"],
 )
 def test_a_fit_stopped_anywhere_goes_on_to_the_same_result(arguments, keywords, tmp_path, monkeypatch):
     path = tmp_path / "checkpoint"
-    fit = lambda **more: MetaGPRegressor(**SMALL, **arguments).fit(TASKS[:4], TASKS[4:], **keywords, **more)  # noqa: E731
+    fit = lambda **more: WFEMRegressor(**{**SMALL, **arguments}).fit(TASKS[:4], TASKS[4:], **keywords, **more)  # noqa: E731
     whole = fit()
     taken = []
     for _ in range(20):
@@ -88,7 +97,7 @@ def test_a_fit_stopped_anywhere_goes_on_to_the_same_result(arguments, keywords, 
 
 def test_what_was_done_is_not_done_again(tmp_path, monkeypatch):
     path = tmp_path / "checkpoint"
-    meta = MetaGPRegressor(**SMALL, alpha=0.3, inference="map")
+    meta = WFEMRegressor(**SMALL)
     with monkeypatch.context() as patch:
         stop_after(patch, 3)
         with pytest.raises(Stopped):
@@ -101,7 +110,11 @@ def test_what_was_done_is_not_done_again(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("arguments", "tasks"),
-    [({"n_steps": 400}, TASKS), ({"random_state": 4}, TASKS), ({}, [*TASKS[:7], (TASKS[7][0], TASKS[7][1] + 1e-3)])],
+    [
+        ({"training": Training(n_steps=400)}, TASKS),
+        ({"random_state": 4}, TASKS),
+        ({}, [*TASKS[:7], (TASKS[7][0], TASKS[7][1] + 1e-3)]),
+    ],
     ids=["steps", "seed", "data"],
 )
 @pytest.mark.filterwarnings("ignore:.*checkpoint of another fit")
@@ -110,17 +123,17 @@ def test_another_fit_starts_anew(arguments, tasks, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         stop_after(patch, 2)
         with pytest.raises(Stopped):
-            MetaGPRegressor(**SMALL, alpha=0.3, inference="map").fit(TASKS[:4], TASKS[4:], checkpoint=path)
-    other = MetaGPRegressor(**{**SMALL, **arguments}, alpha=0.3, inference="map")
+            WFEMRegressor(**SMALL).fit(TASKS[:4], TASKS[4:], checkpoint=path)
+    other = WFEMRegressor(**{**SMALL, **arguments})
     with monkeypatch.context() as patch:
         left = stop_after(patch, 100)
         other.fit(tasks[:4], tasks[4:], checkpoint=path)
-    assert 100 - left[0] == other.n_steps // 100
+    assert 100 - left[0] == other.training.n_steps // 100
 
 
 def test_the_checkpoint_of_another_fit_is_kept_and_resumed(tmp_path, monkeypatch):
     path = tmp_path / "checkpoint"
-    first, second = (MetaGPRegressor(**{**SMALL, "random_state": i}, alpha=0.3, inference="map") for i in (4, 5))
+    first, second = (WFEMRegressor(**{**SMALL, "random_state": i}) for i in (4, 5))
     with monkeypatch.context() as patch:
         stop_after(patch, 2)
         with pytest.raises(Stopped):
@@ -131,13 +144,13 @@ def test_the_checkpoint_of_another_fit_is_kept_and_resumed(tmp_path, monkeypatch
     with monkeypatch.context() as patch:
         left = stop_after(patch, 100)
         first.fit(TASKS[:4], TASKS[4:], checkpoint=path)
-    assert 100 - left[0] < first.n_steps // 100
+    assert 100 - left[0] < first.training.n_steps // 100
     assert [file.name for file in tmp_path.iterdir()] == ["checkpoint"]
 
 
 def test_without_a_random_state_the_seed_is_kept(tmp_path, monkeypatch):
     path = tmp_path / "checkpoint"
-    meta = MetaGPRegressor(**{**SMALL, "random_state": None}, alpha=0.3, inference="map")
+    meta = WFEMRegressor(**{**SMALL, "random_state": None})
     with monkeypatch.context() as patch:
         stop_after(patch, 2)
         with pytest.raises(Stopped):
@@ -152,10 +165,7 @@ def test_without_a_random_state_the_seed_is_kept(tmp_path, monkeypatch):
         def randint(self, *_):
             return seed
 
-    same(
-        meta,
-        MetaGPRegressor(**{**SMALL, "random_state": Known()}, alpha=0.3, inference="map").fit(TASKS[:4], TASKS[4:]),
-    )
+    same(meta, WFEMRegressor(**{**SMALL, "random_state": Known()}).fit(TASKS[:4], TASKS[4:]))
 
 
 def test_a_checkpoint_is_written_in_time_and_is_no_prior(tmp_path, monkeypatch):
@@ -165,14 +175,14 @@ def test_a_checkpoint_is_written_in_time_and_is_no_prior(tmp_path, monkeypatch):
     monkeypatch.setattr(Checkpoint, "flush", counting(Checkpoint.flush, counted := []))
     stop_after(monkeypatch, 3)
     with pytest.raises(Stopped):
-        MetaGPRegressor(**SMALL, alpha=0.3, inference="map").fit(TASKS[:4], TASKS[4:], checkpoint=path)
+        WFEMRegressor(**SMALL).fit(TASKS[:4], TASKS[4:], checkpoint=path)
     assert len(counted) == 4  # after every chunk, and at the end
     with pytest.raises(InvalidFile, match=r"checkpoint of an interrupted fit.*Re-run the same fit to resume it"):
         load(path)
 
 
 def test_what_is_no_checkpoint_is_not_overwritten(tmp_path):
-    path, meta = tmp_path / "checkpoint", MetaGPRegressor(**{**SMALL, "n_steps": 0}, alpha=0.3, inference="map")
+    path, meta = tmp_path / "checkpoint", WFEMRegressor(**{**SMALL, "training": Training(n_steps=0)})
     path.write_bytes(b"a table of somebody's")
     with pytest.raises(ValueError, match=r"checkpoint: .* is not a file saved by metaprior.*Remove that file or"):
         meta.fit(TASKS[:4], TASKS[4:], checkpoint=path)
@@ -210,7 +220,7 @@ other.__name__ = other.__qualname__ = made(2.0).__qualname__
 def test_custom_parts_that_act_differently_start_anew(first, second, tmp_path, monkeypatch):
     path = tmp_path / "checkpoint"
     for arguments, expected in ((first, 2), (second, 5), (second, 0)):
-        meta = MetaGPRegressor(**{**SMALL, **arguments}, alpha=0.3, inference="map")
+        meta = WFEMRegressor(**{**SMALL, **arguments})
         with monkeypatch.context() as patch:
             left = stop_after(patch, expected if arguments is first else 100)
             if arguments is first:
@@ -224,14 +234,15 @@ def test_custom_parts_that_act_differently_start_anew(first, second, tmp_path, m
 def test_a_search_cut_by_the_clock_is_never_taken_for_another(tmp_path, monkeypatch):
     """Rounds of the search that there was no time for may come on resuming; each has its own results."""
     path = tmp_path / "checkpoint"
-    arguments = {**SMALL, "n_steps": 1600, "alpha": "auto", "temperature": "auto", "inference": "map"}
+    arguments = {**SMALL, "alpha": "auto", "temperature": "auto"}
+    unhurried = WFEMRegressor(**{**arguments, "training": Training(n_steps=1600, search_time=1e4)})
     with monkeypatch.context() as patch:
         patch.setattr(selection, "score_candidates", first_round_only)
         stop_after(patch, 6)
         with pytest.raises(Stopped):
-            MetaGPRegressor(**arguments, search_time=1e4).fit(TASKS[:4], TASKS[4:], checkpoint=path)
-    resumed = MetaGPRegressor(**arguments, search_time=1e4).fit(TASKS[:4], TASKS[4:], checkpoint=path)
-    same(resumed, MetaGPRegressor(**arguments).fit(TASKS[:4], TASKS[4:]))
+            unhurried.fit(TASKS[:4], TASKS[4:], checkpoint=path)
+    resumed = unhurried.fit(TASKS[:4], TASKS[4:], checkpoint=path)
+    same(resumed, WFEMRegressor(**{**arguments, "training": Training(n_steps=1600)}).fit(TASKS[:4], TASKS[4:]))
 
 
 def first_round_only(validations, *arguments, score=selection.score_candidates):
@@ -240,13 +251,13 @@ def first_round_only(validations, *arguments, score=selection.score_candidates):
 
 def test_a_checkpoint_that_cannot_be_written_is_refused_at_once(tmp_path):
     with pytest.raises(ValueError, match="checkpoint must be a writable file"):
-        MetaGPRegressor(**SMALL, alpha="pooled").fit(TASKS, checkpoint=tmp_path / "nowhere" / "checkpoint")
+        WFEMRegressor(**{**SMALL, "alpha": "pooled"}).fit(TASKS, checkpoint=tmp_path / "nowhere" / "checkpoint")
 
 
 def test_a_fit_that_fails_before_it_has_anything_leaves_no_checkpoint(tmp_path, monkeypatch):
     stop_after(monkeypatch, 0)
     with pytest.raises(Stopped):
-        MetaGPRegressor(**SMALL, alpha=0.3, inference="map").fit(TASKS[:4], TASKS[4:], checkpoint=tmp_path / "empty")
+        WFEMRegressor(**SMALL).fit(TASKS[:4], TASKS[4:], checkpoint=tmp_path / "empty")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -255,7 +266,7 @@ def test_a_checkpoint_with_a_header_of_another_kind_is_refused(header, tmp_path)
     path = tmp_path / "checkpoint"
     write_tensors(path, {"kind": "checkpoint", "asked": "", "seed": 0, **header}, {})
     with pytest.raises(ValueError, match=r"checkpoint: .*(asked|seed) must be .* Remove that file"):
-        MetaGPRegressor(**SMALL, alpha=0.3, inference="map").fit(TASKS[:4], TASKS[4:], checkpoint=path)
+        WFEMRegressor(**SMALL).fit(TASKS[:4], TASKS[4:], checkpoint=path)
 
 
 def test_slow_disks_are_written_to_less_often(monkeypatch):
@@ -280,7 +291,7 @@ def test_labels_too(tmp_path, monkeypatch):
     path = tmp_path / "checkpoint"
     tasks = [(x, (y > 0).astype(int)) for x, y in TASKS]
     tasks = [(x, y if 0 < y.sum() < 4 else np.array([0, 1, 0, 1])) for x, y in tasks]
-    meta = MetaGPClassifier(**{**SMALL, "n_steps": 300}, alpha=0.3, inference="map")
+    meta = WFEMClassifier(**{**SMALL, "training": Training(n_steps=300)})
     whole = meta.fit(tasks[:4], tasks[4:]).adapt(*tasks[0]).predict_proba(TASKS[1][0])
     with monkeypatch.context() as patch:
         stop_after(patch, 1)

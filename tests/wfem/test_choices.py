@@ -1,17 +1,19 @@
-"""What names and 'auto' stand for: kernels, means, families, and the defaults of every description."""
+"""What names stand for: kernels and means, and the defaults of every description and of the estimators."""
 
 import dataclasses
-import inspect
-import re
 
 import pytest
 
-import metaprior
-from metaprior import (
+from metaprior import wfem
+from metaprior.checks import check_noise
+from metaprior.wfem import (
+    MAP,
+    SVGD,
     ConstantMean,
     ConvEncoder,
-    InducingKernel,
-    InducingMean,
+    Gaussian,
+    HyperPrior,
+    Laplace,
     LinearKernel,
     LinearMean,
     LinearRBFKernel,
@@ -19,10 +21,12 @@ from metaprior import (
     MLPKernel,
     MLPMean,
     RBFKernel,
+    Training,
+    WFEMClassifier,
+    WFEMRegressor,
     ZeroMean,
 )
-from metaprior.checks import check_noise
-from metaprior.wfem.choices import AUTO, check_encoded, choose_mean, families, resolve_kernel, resolve_mean
+from metaprior.wfem.choices import name_of, resolve_kernel, resolve_mean
 
 FOUR_LAYERS = (32, 32, 32, 32)
 DEFAULTS = {
@@ -46,25 +50,39 @@ DEFAULTS = {
         "rbf_scale": 0.01,
         "rbf_length_scale": 0.5,
     },
-    InducingKernel: {
-        "n_points": None,
-        "rank": 4,
-        "length_scale": None,
-        "output_scale": 1.0,
-        "factor_scale": 0.5,
-        "line_std": 1.0,
-    },
-    InducingMean: {"n_points": None, "length_scale": None, "scale": 2.0},
     ZeroMean: {},
     ConstantMean: {},
     LinearMean: {"scale": 4.0},
     MLPMean: {"hidden_sizes": FOUR_LAYERS, "activation": "tanh"},
     MLPEncoder: {"hidden_sizes": FOUR_LAYERS, "activation": "tanh", "n_features": None, "residual": False},
     ConvEncoder: {"channels": (64, 64, 64, 64), "image_shape": None},
-    metaprior.MAP: {"start": "initializer"},
-    metaprior.SVGD: {"length_scale": "median", "start": "initializer"},
-    metaprior.Laplace: {"start": "initializer", "n_draws": 10},
+    MAP: {"n_particles": 1, "start": "initializer"},
+    SVGD: {"n_particles": 10, "length_scale": "median", "start": "initializer"},
+    Laplace: {"n_draws": 10, "start": "initializer"},
+    Gaussian: {"noise_std": "learned"},
+    HyperPrior: {"mean": "zero", "std": 1.0},
+    Training: {
+        "n_steps": None,
+        "learning_rate": 1e-2,
+        "optimizer": "adam",
+        "schedule": "cosine",
+        "batch_size": None,
+        "standardize": None,
+        "dtype": "auto",
+        "n_devices": None,
+        "search_time": None,
+        "progress": None,
+    },
 }
+OF_THE_PAPER = {
+    "kernel": "mlp",
+    "mean": "mlp",
+    "encoder": None,
+    "inference": MAP(),
+    "alpha": 0.5,
+    "temperature": "paper",
+}
+OF_THE_PAPER |= {"hyperprior": HyperPrior(), "training": Training(), "categorical": None, "context": "random"}
 
 
 @pytest.mark.parametrize("description", DEFAULTS, ids=lambda each: each.__name__)
@@ -73,38 +91,35 @@ def test_defaults_that_published_results_were_made_with(description):
     assert dataclasses.asdict(description()) == DEFAULTS[description]
 
 
+def test_defaults_of_the_estimators_are_those_of_the_paper():
+    assert WFEMRegressor().get_params(False) == {**OF_THE_PAPER, "likelihood": Gaussian(), "random_state": None}
+    assert WFEMClassifier().get_params(False) == {**OF_THE_PAPER, "shared_classes": "auto", "random_state": None}
+
+
 def test_every_description_is_listed():
-    public = [getattr(metaprior, name) for name in metaprior.__all__]
-    described = {each for each in public if inspect.isclass(each) and re.search("Kernel|Mean|Encoder", each.__name__)}
-    assert described <= set(DEFAULTS)
+    public = [getattr(wfem, name) for name in wfem.__all__]
+    assert {each for each in public if dataclasses.is_dataclass(each)} == set(DEFAULTS)
 
 
-def test_automatic_kernels():
-    """The inducing prior for up to three inputs, unless an encoder moves them; the default comes first."""
-    assert list(families(AUTO, 3, None, False).items()) == [("inducing", InducingKernel()), ("mlp", MLPKernel())]
-    far = [("linear+rbf", LinearRBFKernel()), ("mlp", MLPKernel())]
-    assert list(families(AUTO, 4, None, False).items()) == far
-    assert list(families(AUTO, 1, MLPEncoder(), False).items()) == far
-    assert families(AUTO, 1, None, True) == {"linear+rbf": LinearRBFKernel()}
-    assert families(RBFKernel(2.0), 1, None, False) == {"rbf": RBFKernel(2.0)}
-    assert list(families(object(), 1, None, False)) == ["object"]
-
-
-def test_automatic_means():
-    assert choose_mean(AUTO, InducingKernel(7)) == InducingMean(7)
-    assert choose_mean(AUTO, LinearRBFKernel()) == LinearMean(1.0)
-    assert choose_mean(AUTO, MLPKernel()) == MLPMean()
-    assert choose_mean(ZeroMean(), MLPKernel()) == ZeroMean()
+def test_kernels_are_recorded_by_their_names_and_those_of_users_by_their_class():
+    assert [name_of(kernel) for kernel in (LinearRBFKernel(), MLPKernel(), RBFKernel(2.0), LinearKernel())] == [
+        "linear+rbf",
+        "mlp",
+        "rbf",
+        "linear",
+    ]
+    assert name_of(object()) == "object"
 
 
 def test_names():
-    assert resolve_kernel("auto") == resolve_mean("auto") == AUTO
+    assert (resolve_kernel("mlp"), resolve_mean("mlp")) == (MLPKernel(), MLPMean())
     assert resolve_kernel("linear+rbf") == LinearRBFKernel()
     assert resolve_kernel(MLPKernel((3,))) == MLPKernel((3,))
     assert resolve_mean("zero") == ZeroMean()
     for resolve, name in ((resolve_kernel, "kernel"), (resolve_mean, "mean")):
-        with pytest.raises(ValueError, match=f"(?s){name} must be one of auto, .*; got 'rfb'"):
-            resolve("rfb")
+        for unknown in ("rfb", "auto", "inducing"):
+            with pytest.raises(ValueError, match=f"(?s){name} must be one of mlp, .*; got '{unknown}'"):
+                resolve(unknown)
 
 
 def test_noise():
@@ -113,12 +128,3 @@ def test_noise():
     for bad in (0.0, -1.0, "learnt"):
         with pytest.raises(ValueError, match="noise_std must be"):
             check_noise(bad)
-
-
-def test_the_inducing_prior_takes_no_encoder():
-    check_encoded(InducingMean(), InducingKernel(), None)
-    check_encoded(MLPMean(), MLPKernel(), MLPEncoder())
-    with pytest.raises(ValueError, match="kernel='inducing' cannot be combined with an encoder"):
-        check_encoded(MLPMean(), InducingKernel(), MLPEncoder())
-    with pytest.raises(ValueError, match="mean='inducing' cannot be combined with an encoder"):
-        check_encoded(InducingMean(), MLPKernel(), MLPEncoder())

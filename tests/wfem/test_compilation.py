@@ -4,13 +4,10 @@ import jax
 import numpy as np
 import pytest
 
-from metaprior import MetaGPRegressor
 from metaprior.prediction.batches import SMALL
 from metaprior.tasks.types import as_tasks
-from metaprior.wfem.inference import SVGD
-from metaprior.wfem.kernels import MLPKernel
+from metaprior.wfem import SVGD, ConstantMean, Gaussian, HyperPrior, Laplace, MLPKernel, Training, WFEMRegressor
 from metaprior.wfem.loop import train
-from metaprior.wfem.means import ConstantMean
 from metaprior.wfem.runs import Settings, make_run, make_scaling, stack_runs
 from metaprior.wfem.steps import TrainConfig
 
@@ -44,10 +41,11 @@ def make_tasks(n_tasks, size, seed=0):
 
 
 def fit(alpha=0.5, data_seed=0, **settings):
-    fixed = {"mean": "constant", "kernel": KERNEL, "noise_std": 0.1, "temperature": 4.0}
-    settings = {**fixed, "n_steps": 3, "random_state": 0, **settings}
+    training = {name: settings.pop(name) for name in Training.__dataclass_fields__ if name in settings}
+    fixed = {"mean": "constant", "kernel": KERNEL, "likelihood": Gaussian(0.1), "inference": Laplace()}
+    settings = {**fixed, "training": Training(**{"n_steps": 3, **training}), "temperature": 4.0, **settings}
     source, target = make_tasks(2, 3, data_seed), make_tasks(2, 3, data_seed + 1)
-    return MetaGPRegressor(alpha, **settings).fit(source, target)
+    return WFEMRegressor(alpha=alpha, **{"random_state": 0, **settings}).fit(source, target)
 
 
 def test_the_counter_counts(compilations):
@@ -85,8 +83,8 @@ def test_the_first_fit_compiles_and_others_of_equal_shapes_do_not(compilations):
     [
         ("alpha", [0.0, 1.0, 0.2, "pooled"]),
         ("temperature", [1.0, 30.0]),
-        ("noise_std", [0.01, 2.0]),
-        ("prior_std", [0.1, {"weights": 3.0, "scales": 0.5}]),
+        ("likelihood", [Gaussian(0.01), Gaussian(2.0)]),
+        ("hyperprior", [HyperPrior(std=0.1), HyperPrior(std={"weights": 3.0, "scales": 0.5})]),
         ("learning_rate", [1e-4, 0.3]),
         ("random_state", [1, 2]),
         ("n_steps", [1, 50, 101]),
@@ -101,7 +99,7 @@ def test_a_sweep_of_fits_compiles_nothing_after_the_first(compilations, name, va
 
 
 def test_alpha_and_seed_compile_nothing_for_another_recipe(compilations):
-    settings = {"inference": "svgd", "n_particles": 2, "batch_size": 2, "dtype": "float64"}
+    settings = {"inference": SVGD(2), "batch_size": 2, "dtype": "float64"}
     fit(**settings)
     assert compilations() > 0
     fit(alpha=0.0, random_state=3, **settings)
@@ -144,7 +142,7 @@ def test_another_fit_of_equal_shapes_adapts_without_compiling(compilations):
     [context], [query] = make_tasks(1, 3), make_tasks(1, 4)
     fit().adapt(*context).predict(query[0])
     compilations()
-    fit(random_state=5, noise_std=0.3).adapt(*context).predict(query[0])
+    fit(random_state=5, likelihood=Gaussian(0.3)).adapt(*context).predict(query[0])
     assert compilations() == 0
 
 
@@ -179,7 +177,7 @@ def test_a_stacked_sweep_compiles_once(compilations):
     environments = [as_tasks(make_tasks(2, 3, seed), "tasks") for seed in (0, 1)]
 
     def sweep(alphas, seeds):
-        settings = Settings(mean=ConstantMean(), kernel=KERNEL, method=SVGD(), n_particles=2)
+        settings = Settings(mean=ConstantMean(), kernel=KERNEL, method=SVGD(2))
         runs = [
             make_run(environments, (a, 1.0 - a), make_scaling(environments, (a, 1.0 - a), settings), settings, seed)
             for a in alphas
@@ -187,7 +185,7 @@ def test_a_stacked_sweep_compiles_once(compilations):
         ]
         stacked = stack_runs(runs)
         rates = jax.numpy.full(len(runs), 0.01)
-        return train(stacked.problem, stacked.particles, stacked.key, TrainConfig(SVGD()), 4, rates)
+        return train(stacked.problem, stacked.particles, stacked.key, TrainConfig(SVGD(2)), 4, rates)
 
     sweep((0.0, 0.5), (0, 1))
     assert compilations() > 0

@@ -10,21 +10,29 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from metaprior import ConstantMean, MetaGPRegressor, RBFKernel
-from metaprior.search import cross_validation as module
 from metaprior.search.candidates import Candidate
+from metaprior.search.folds import Folds
 from metaprior.tasks.types import Task
-from metaprior.wfem import many_runs
+from metaprior.wfem import (
+    MAP,
+    SVGD,
+    ConstantMean,
+    Gaussian,
+    Laplace,
+    RBFKernel,
+    Training,
+    WFEMRegressor,
+    many_runs,
+)
+from metaprior.wfem import cross_validation as module
 from metaprior.wfem.cross_validation import (
     CrossValidation,
-    Folds,
     HeldOutRun,
     gather_by_task,
     held_out_runs,
     score_candidates,
     search_method,
 )
-from metaprior.wfem.inference import MAP, SVGD, Laplace
 from metaprior.wfem.loop import train
 from metaprior.wfem.many_runs import TrainingOptions
 from metaprior.wfem.monitoring import Deadline
@@ -33,7 +41,7 @@ from metaprior.wfem.runs import Settings, make_run, make_scaling, stack_runs
 from metaprior.wfem.steps import TrainConfig
 from metaprior.wfem.task_sets import pad_tasks
 
-SETTINGS = Settings(mean=ConstantMean(), kernel=RBFKernel(), noise_std=0.2)
+SETTINGS = Settings(mean=ConstantMean(), kernel=RBFKernel(), likelihood=Gaussian(0.2))
 WEIGHTS = (0.3, 0.7)
 
 
@@ -93,7 +101,7 @@ def test_weights_of_what_is_left_sum_to_one():
 
 def test_scores_are_those_of_a_fit_without_the_fold(log_densities):
     """Against the estimator: fitted on the tasks that are left, adapted to each split, its log density."""
-    settings = replace(SETTINGS, method=SVGD(), n_particles=2)  # the search trains two particles by MAP
+    settings = replace(SETTINGS, method=SVGD(2))  # the search trains two particles by MAP
     n_steps, seed = 7, int(np.random.RandomState(3).randint(2**31 - 1))
     with jax.enable_x64(True):
         scored, validation = log_densities([Candidate(WEIGHTS, settings)], n_steps, seed)
@@ -102,9 +110,9 @@ def test_scores_are_those_of_a_fit_without_the_fold(log_densities):
     assert scored.shape[:2] == (1, 3)
     for members in folds.members:
         [left_out] = members.tolist()
-        meta = MetaGPRegressor(
-            WEIGHTS[0], mean=ConstantMean(), kernel=RBFKernel(), noise_std=0.2, n_steps=n_steps,
-            n_particles=2, dtype="float64", inference="map", random_state=3,
+        meta = WFEMRegressor(
+            RBFKernel(), ConstantMean(), alpha=WEIGHTS[0], likelihood=Gaussian(0.2), inference=MAP(2),
+            temperature="bayes", training=Training(n_steps=n_steps, dtype="float64"), random_state=3,
         )  # fmt: skip
         meta.fit(SOURCE, [task for i, task in enumerate(TARGET) if i != left_out])
         splits = folds.splits[left_out]
@@ -114,12 +122,12 @@ def test_scores_are_those_of_a_fit_without_the_fold(log_densities):
 
 
 def test_the_search_trains_up_to_three_independent_particles():
-    assert search_method(SVGD(0.7, "hyperprior")) == MAP("hyperprior")
-    assert search_method(MAP("hyperprior")) == MAP("hyperprior")
+    assert search_method(SVGD(2, 0.7, "hyperprior")) == MAP(2, "hyperprior")
+    assert search_method(MAP(start="hyperprior")) == MAP(start="hyperprior")
     assert search_method(Laplace(n_draws=4)) == Laplace(n_draws=4)
     validation = CrossValidation(ENVIRONMENTS, 1, 0, labels=False)
     for n_particles, trained in ((1, 1), (2, 2), (10, 3)):
-        settings = replace(SETTINGS, method=SVGD(), n_particles=n_particles)
+        settings = replace(SETTINGS, method=SVGD(n_particles))
         runs = held_out_runs(validation, Candidate(WEIGHTS, settings))
         assert [len(run.run.particles.mean.bias) for run in runs] == [trained] * 3
 

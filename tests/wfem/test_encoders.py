@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from scipy.signal import correlate
 
-from metaprior import ConvEncoder, MetaGPClassifier, MetaGPRegressor, MLPEncoder, load
-from metaprior.wfem import exact
+from metaprior import load
+from metaprior.wfem import ConvEncoder, HyperPrior, MLPEncoder, Training, WFEMClassifier, WFEMRegressor, exact
 from metaprior.wfem.choices import resolve_encoder
 from metaprior.wfem.kernels import LinearRBFKernel, MLPKernel, RBFKernel
-from metaprior.wfem.likelihoods import Bernoulli, Gaussian
-from metaprior.wfem.means import ConstantMean, MLPMean
+from metaprior.wfem.likelihoods import Bernoulli, GaussianNoise
+from metaprior.wfem.means import ConstantMean, LinearMean, MLPMean
 from metaprior.wfem.parameters import groups, merge, split
-from metaprior.wfem.prior import GPPrior, check_prior, make_likelihood, make_prior
+from metaprior.wfem.prior import GPPrior, check_prior, make_prior
 
 KEY = jax.random.key(3)
 RNG = np.random.default_rng(0)
@@ -85,7 +85,7 @@ def seen(prior, x, y, mask):
 
 
 def test_mean_and_kernel_see_the_same_encoding():
-    likelihood = Gaussian(jnp.log(0.3))
+    likelihood = GaussianNoise(jnp.log(0.3))
     prior = make_prior(KEY, 3, MLPMean((5,)), RBFKernel(0.8, 2.0), likelihood, MLPEncoder((4,), n_features=2))
     inside = merge(*split(prior))
     outside = GPPrior(inside.mean, inside.kernel, likelihood)
@@ -101,7 +101,7 @@ def test_mean_and_kernel_see_the_same_encoding():
 
 
 def test_parameters_of_encoders_are_weights_and_biases():
-    prior = make_prior(KEY, 60, ConstantMean(), LinearRBFKernel(), make_likelihood("bernoulli", 1.0, False), CONV)
+    prior = make_prior(KEY, 60, ConstantMean(), LinearRBFKernel(), Bernoulli(), CONV)
     theta = split(prior)[0]
     names = jax.tree.leaves(groups(theta))
     assert {name: names.count(name) for name in names} == {"weights": 2, "biases": 3, "scales": 3}
@@ -134,9 +134,10 @@ def images(seed, n_tasks, side=8):
 def test_a_convolutional_encoder_learns_what_pixels_do_not_show(tmp_path):
     train, tests = images(0, 4), [(x[:4], y[:4], x[4:], y[4:]) for x, y in images(1, 20)]
     prior_std = {"weights": 0.3, "biases": 0.3, "scales": 0.3}
-    arguments = {"alpha": "pooled", "standardize": True, "random_state": 0, "prior_std": prior_std}
-    conv = MetaGPClassifier(encoder=ConvEncoder((4, 4)), n_steps=40, **arguments).fit(train)
-    pixels = MetaGPClassifier(n_steps=40, **arguments).fit(train)
+    arguments = {"alpha": "pooled", "temperature": "bayes", "hyperprior": HyperPrior(std=prior_std), "random_state": 0}
+    arguments |= {"kernel": "linear+rbf", "mean": LinearMean(1.0), "training": Training(n_steps=40, standardize=True)}
+    conv = WFEMClassifier(encoder=ConvEncoder((4, 4)), **arguments).fit(train)
+    pixels = WFEMClassifier(**arguments).fit(train)
     accuracy = conv.evaluate(tests).accuracy
     assert accuracy > 0.9 > 0.7 > pixels.evaluate(tests).accuracy
     assert conv.loss_trace_[-1] < conv.loss_trace_[0]
@@ -144,13 +145,14 @@ def test_a_convolutional_encoder_learns_what_pixels_do_not_show(tmp_path):
     assert load(tmp_path / "conv.safetensors").evaluate(tests).accuracy == accuracy
 
 
-SMALL = {"kernel": "rbf", "mean": "zero", "inference": "map", "n_steps": 5, "random_state": 0, "progress": False}
+SMALL = {"kernel": "rbf", "mean": "zero", "alpha": "pooled", "temperature": "bayes", "random_state": 0}
+SMALL |= {"training": Training(n_steps=5)}
 
 
 def test_a_convolutional_encoder_is_trained_and_kept(tmp_path):
     tasks = [(x, x[:, 0, 0, 0]) for x in RNG.normal(size=(4, 6, 4, 4, 1))]
-    meta = MetaGPRegressor("pooled", encoder=ConvEncoder((2,)), **SMALL).fit(tasks)
-    start = MetaGPRegressor("pooled", encoder=ConvEncoder((2,)), **{**SMALL, "n_steps": 0}).fit(tasks)
+    meta = WFEMRegressor(encoder=ConvEncoder((2,)), **SMALL).fit(tasks)
+    start = WFEMRegressor(encoder=ConvEncoder((2,)), **{**SMALL, "training": Training(n_steps=0)}).fit(tasks)
     moves = [np.abs(a.weight - b.weight).max() for a, b in zip(*_blocks(meta, start), strict=True)]
     assert min(moves) > 1e-3
     meta.save(tmp_path / "conv.safetensors")
@@ -167,7 +169,7 @@ def _blocks(*estimators):
 def test_custom_encoders_work_in_regression_and_are_passed_again(tmp_path):
     tasks = [(x, np.sin(x[:, 0])) for x in np.random.default_rng(0).normal(size=(4, 6, 3))]
     custom = Projection(np.eye(2, 3))
-    meta = MetaGPRegressor("pooled", encoder=custom, **SMALL).fit(tasks)
+    meta = WFEMRegressor(encoder=custom, **SMALL).fit(tasks)
     assert np.abs(meta.particles_.encoder.weight[0] - np.eye(2, 3)).max() > 1e-3
     meta.save(tmp_path / "custom.safetensors")
     loaded = load(tmp_path / "custom.safetensors", encoder=custom)

@@ -16,11 +16,11 @@ from scipy import stats
 from metaprior.wfem import exact
 from metaprior.wfem.choices import resolve_kernel, resolve_mean
 from metaprior.wfem.kernels import LinearKernel, MLPKernel, RBFKernel
-from metaprior.wfem.likelihoods import Gaussian
+from metaprior.wfem.likelihoods import Gaussian, GaussianNoise, make_likelihood
 from metaprior.wfem.linalg import noisy_covariance
 from metaprior.wfem.means import MLPMean
 from metaprior.wfem.parameters import merge, split
-from metaprior.wfem.prior import GPPrior, make_likelihood, make_prior
+from metaprior.wfem.prior import GPPrior, make_prior
 
 MLP_KERNEL = MLPKernel((4,), n_features=3, learn_output_scale=True)
 
@@ -63,9 +63,7 @@ def draw_prior(kernel: str, mean: str):
 @cache
 def _draw_prior(kernel: str, mean: str, precision: str):
     draw = eqx.filter_jit(make_prior)
-    theta, rest = split(
-        draw(jax.random.key(3), 2, MEANS[mean](), KERNELS[kernel](), make_likelihood("gaussian", 0.3, True))
-    )
+    theta, rest = split(draw(jax.random.key(3), 2, MEANS[mean](), KERNELS[kernel](), make_likelihood(Gaussian(), 0.3)))
     rng = np.random.default_rng(0)
     moved = jax.tree.map(lambda leaf: np.asarray(leaf) + rng.uniform(-0.3, 0.3, leaf.shape).astype(leaf.dtype), theta)
     return jax.tree.map(jnp.asarray, moved), rest
@@ -96,7 +94,7 @@ def predict(theta, rest, x, y, mask, query):
 def with_tinygp(x, y, query):
     """Ours, what the dense formulas need, and tinygp's, for one fixed prior."""
     kernel = 1.3 * tinygp.kernels.ExpSquared(scale=0.9) + 0.4 * tinygp.kernels.Matern52(scale=1.7)
-    prior = GPPrior(lambda x: 0.5 * jnp.sum(x), kernel, Gaussian(jnp.log(jnp.asarray(0.3))))
+    prior = GPPrior(lambda x: 0.5 * jnp.sum(x), kernel, GaussianNoise(jnp.log(jnp.asarray(0.3))))
     posterior = condition(prior, x, y, jnp.ones(y.shape, bool))
     evidence = log_evidence(prior, x, y, jnp.ones(y.shape, bool))
     points = prior.points(query)

@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from metaprior import InducingKernel, MetaGPClassifier, MetaGPRegressor, StoredTasks, load
-from metaprior.estimators import task_sources
+from metaprior import StoredTasks, load
 from metaprior.search.candidates import Candidate
-from metaprior.storage import feed as stream
 from metaprior.storage.stored_tasks import sample_tasks
 from metaprior.tasks.scaling import fit_scaling
 from metaprior.tasks.types import Task
+from metaprior.wfem import SVGD, ConstantMean, RBFKernel, Training, WFEMClassifier, WFEMRegressor, task_sources
+from metaprior.wfem import feed as stream
 from metaprior.wfem.feed import Feed, make_strata
-from metaprior.wfem.kernels import RBFKernel
-from metaprior.wfem.means import ConstantMean
 from metaprior.wfem.mini_batches import allocate
 from metaprior.wfem.objective import full_batch, weighted_loss
 from metaprior.wfem.runs import Settings, make_run
@@ -198,7 +196,8 @@ def test_the_precision_of_a_stream_follows_its_largest_task(monkeypatch):
     assert asked == [9]
 
 
-SMALL = {"kernel": "rbf", "mean": "constant", "n_steps": 300, "random_state": 3, "alpha": 0.25, "inference": "map"}
+SMALL = {"kernel": "rbf", "mean": "constant", "alpha": 0.25, "temperature": "bayes", "random_state": 3}
+SMALL |= {"training": Training(n_steps=300)}
 STORES = {"source": STORED[0], "target": STORED[2]}
 EVEN = draw_tasks([3] * 8, 5)  # one size compiles once
 QUERIES = np.linspace(-1, 1, 8).reshape(4, 2)
@@ -209,10 +208,10 @@ def predict(meta):
 
 
 def test_a_stream_of_all_tasks_in_every_step_is_the_fit_in_memory():
-    """Stored tasks beside tasks in memory, and inducing points that are placed among them."""
-    arguments = {**SMALL, "kernel": InducingKernel(5), "n_steps": 150}
-    whole = MetaGPRegressor(**arguments).fit(ENVIRONMENTS[0], ENVIRONMENTS[2])
-    streamed = MetaGPRegressor(**arguments).fit(STORED[0], ENVIRONMENTS[2])
+    """Stored tasks beside tasks in memory."""
+    arguments = {**SMALL, "training": Training(n_steps=150)}
+    whole = WFEMRegressor(**arguments).fit(ENVIRONMENTS[0], ENVIRONMENTS[2])
+    streamed = WFEMRegressor(**arguments).fit(STORED[0], ENVIRONMENTS[2])
     np.testing.assert_allclose(streamed.loss_trace_, whole.loss_trace_, atol=1e-4)
     np.testing.assert_allclose(predict(streamed), predict(whole), atol=1e-3)
     np.testing.assert_allclose(streamed.temperature_, whole.temperature_, rtol=1e-5)
@@ -221,9 +220,11 @@ def test_a_stream_of_all_tasks_in_every_step_is_the_fit_in_memory():
 
 @pytest.mark.slow  # quicker: an epoch of mini-batches averages to the loss, a stopped stream, a stream of all tasks
 def test_a_stream_of_a_few_tasks_a_step_comes_near_the_fit_in_memory():
-    arguments = {**SMALL, "n_steps": 1000, "learning_rate": 0.02}
-    whole = MetaGPRegressor(**arguments).fit(ENVIRONMENTS[0], ENVIRONMENTS[2])
-    streamed = MetaGPRegressor(**arguments, batch_size=6).fit(STORES, target="target")
+    whole, streamed = (
+        WFEMRegressor(**{**SMALL, "training": Training(1000, 0.02, batch_size=size)}) for size in (None, 6)
+    )
+    whole.fit(ENVIRONMENTS[0], ENVIRONMENTS[2])
+    streamed.fit(STORES, target="target")
     assert np.std(streamed.loss_trace_[-50:]) > 0.01
     np.testing.assert_allclose(predict(streamed), predict(whole), atol=0.1)
 
@@ -234,8 +235,8 @@ class Stopped(Exception):
 
 def test_a_stopped_stream_goes_on_to_the_same_result(tmp_path, monkeypatch):
     monkeypatch.setattr(stream, "CHUNK", 50)
-    arguments = {**SMALL, "batch_size": 6, "inference": "svgd", "n_particles": 2}
-    fit = lambda stores=STORES, **more: MetaGPRegressor(**arguments).fit(stores, target="target", **more)  # noqa: E731
+    arguments = {**SMALL, "inference": SVGD(2), "training": Training(n_steps=300, batch_size=6)}
+    fit = lambda stores=STORES, **more: WFEMRegressor(**arguments).fit(stores, target="target", **more)  # noqa: E731
     whole = fit()
     path = tmp_path / "checkpoint"
     chunk = Feed.chunk
@@ -260,24 +261,23 @@ def test_a_stopped_stream_goes_on_to_the_same_result(tmp_path, monkeypatch):
     assert asked[7] == 0
 
 
-def test_alpha_and_kernel_are_chosen_on_a_sample(tmp_path, monkeypatch):
+def test_alpha_is_chosen_on_a_sample(tmp_path, monkeypatch):
     monkeypatch.setattr(task_sources, "SAMPLE_SIZE", 6)
-    arguments = {**SMALL, "alpha": "auto", "inference": "auto", "n_steps": 20}
+    arguments = {**SMALL, "alpha": "auto", "training": Training(n_steps=20)}
     even = StoredTasks.from_tasks(EVEN, 2)
-    meta = MetaGPRegressor(**arguments).fit(even, even[4:])
+    meta = WFEMRegressor(**arguments).fit(even, even[4:])
     assert meta.report_.n_target_tasks == 4
     np.testing.assert_allclose(sorted(meta.alpha_path_.alpha)[-2], 6 / 10)  # r = 1, of six source tasks
-    assert meta.inference == "auto"
     meta.save(tmp_path / "prior")
     loaded = load(tmp_path / "prior")
     np.testing.assert_array_equal(predict(loaded), predict(meta))
-    assert (loaded.inference, meta.model_.members[0].n_components) == ("map", 1)
+    assert (loaded.inference, meta.model_.members[0].n_components) == (meta.inference, 1)
 
 
 def test_labels_of_a_stream_are_zero_and_one():
     labeled = [[Task(task.x, (task.y > 3).astype(int)) for task in tasks] for tasks in (EVEN, [], EVEN[4:])]
     stored = [StoredTasks.from_tasks(tasks, 2) for tasks in labeled]
-    meta = MetaGPClassifier(0.25, kernel="rbf", mean="constant", inference="map", n_steps=20, random_state=3)
+    meta = WFEMClassifier(**{**SMALL, "training": Training(n_steps=20)})
     whole = clone(meta).fit(labeled[0], labeled[2])
     streamed = clone(meta).fit(stored[0], labeled[2])
     np.testing.assert_allclose(streamed.loss_trace_, whole.loss_trace_, atol=1e-4)
@@ -295,4 +295,4 @@ def test_what_a_stream_cannot_do_is_said():
         ({}, {"source": STORED[0], "target": STORED[2][:0]}, "to the target environment, which has no tasks"),
     ):
         with pytest.raises(ValueError, match=match):
-            MetaGPRegressor(**{**SMALL, **arguments}).fit(tasks, target="target")
+            WFEMRegressor(**{**SMALL, **arguments}).fit(tasks, target="target")

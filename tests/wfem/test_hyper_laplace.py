@@ -9,33 +9,42 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from metaprior import (
-    SVGD,
-    InducingKernel,
-    InducingMean,
-    LinearMean,
-    LinearRBFKernel,
-    MetaGPClassifier,
-    MetaGPRegressor,
-    RBFKernel,
-)
 from metaprior.datasets import Sinusoid
 from metaprior.tasks.types import Task
+from metaprior.wfem import (
+    MAP,
+    SVGD,
+    Gaussian,
+    HyperPrior,
+    Laplace,
+    LinearKernel,
+    LinearMean,
+    LinearRBFKernel,
+    MLPMean,
+    RBFKernel,
+    Training,
+    WFEMClassifier,
+    WFEMRegressor,
+)
 from metaprior.wfem.hyper_laplace import (
     _covariance_root,
-    _curvatures,
+    _curvature,
     _paired_normal,
     loss_curvature,
     sample_around_mode,
 )
-from metaprior.wfem.inference import MAP, Laplace, interaction
+from metaprior.wfem.inference import interaction
 from metaprior.wfem.linalg import MAX_BATCHED_LAPACK, MAX_UNROLLED
+from metaprior.wfem.loop import train
 from metaprior.wfem.objective import full_batch, weighted_loss
 from metaprior.wfem.runs import Settings, make_run, make_scaling, stack_runs
+from metaprior.wfem.steps import TrainConfig
 
 PRIORS = {
-    "inducing, noise learned": Settings(mean=InducingMean(5), kernel=InducingKernel(5, 2), noise_std=None),
-    "rbf": Settings(mean=LinearMean(), kernel=RBFKernel(), prior_std={"weights": 2.0, "biases": 0.5, "scales": 0.7}),
+    "networks, noise learned": Settings(MLPMean((3,)), LinearKernel((3,), n_features=2), likelihood=Gaussian()),
+    "rbf": Settings(
+        LinearMean(), RBFKernel(), hyperprior=HyperPrior(std={"weights": 2.0, "biases": 0.5, "scales": 0.7})
+    ),
 }
 
 
@@ -86,20 +95,21 @@ def test_draws_have_the_covariance_of_the_conjugate_posterior():
     rng = np.random.default_rng(0)
     tasks = [Task(x := rng.normal(size=(4, 2)), x @ [0.5, -0.2] + rng.normal(scale=0.3, size=4)) for _ in range(6)]
     narrow = {"weights": 2.0, "biases": 0.2, "scales": 1e-6}  # holds the kernel where it is
-    settings = Settings(mean=LinearMean(1.0), kernel=RBFKernel(), noise_std=0.3, standardize=False, prior_std=narrow)
+    about = {"likelihood": Gaussian(0.3), "hyperprior": HyperPrior(std=narrow), "standardize": False}
+    settings = Settings(mean=LinearMean(1.0), kernel=RBFKernel(), **about)
     run = make_run([tasks], (1.0,), make_scaling([tasks], (1.0,), settings), settings, 0)
     precision = np.diag([0.25, 0.25, 25.0])
     for task in tasks:
         features = np.concatenate([task.x / np.sqrt(2.0), np.ones((4, 1))], axis=1)
         distance = np.sum((task.x[:, None] - task.x[None]) ** 2, axis=2)
         precision += features.T @ np.linalg.solve(np.exp(-0.5 * distance) + 0.09 * np.eye(4), features)
-    stacked = stack_runs([run])
-    draws = sample_around_mode(stacked.particles, stacked.problem, stacked.key, 4000)
-    curvatures, stds = _curvatures(jax.tree.map(lambda leaf: leaf[:, 0], stacked.particles), stacked.problem)
-    np.testing.assert_allclose(curvatures[0, :3, :3], precision, rtol=1e-10)
-    np.testing.assert_allclose(np.diag(curvatures[0])[3:], 1e12, rtol=1e-8)
-    np.testing.assert_allclose(stds[0], [2.0, 2.0, 0.2, 1e-6, 1e-6, 1e-6], rtol=1e-12)
-    sample = np.concatenate([draws.mean.weight[0], draws.mean.bias[0][:, None]], axis=1)
+    mode = jax.tree.map(lambda leaf: leaf[0], run.particles)
+    draws = sample_around_mode(mode, run.problem, run.key, 4000)
+    curvature, std = _curvature(mode, run.problem)
+    np.testing.assert_allclose(curvature[:3, :3], precision, rtol=1e-10)
+    np.testing.assert_allclose(np.diag(curvature)[3:], 1e12, rtol=1e-8)
+    np.testing.assert_allclose(std, [2.0, 2.0, 0.2, 1e-6, 1e-6, 1e-6], rtol=1e-12)
+    sample = np.concatenate([draws.mean.weight, draws.mean.bias[:, None]], axis=1)
     np.testing.assert_allclose(sample.mean(axis=0), 0.0, atol=1e-12)  # pairs around the (initial) parameters
     covariance = np.linalg.inv(precision)
     error = np.sqrt((np.outer(np.diag(covariance), np.diag(covariance)) + covariance**2) / 2000)  # of 2000 pairs
@@ -113,7 +123,7 @@ def test_runs_are_drawn_each_around_its_own_mode_by_its_own_key():
     scaling = make_scaling([tasks], (1.0,), settings)
     runs = stack_runs([make_run([tasks], (1.0,), scaling, settings, seed) for seed in (0, 0, 1)])
     moved = jax.tree.map(lambda leaf: leaf + jnp.arange(3.0).reshape(3, *(1,) * (leaf.ndim - 1)), runs.particles)
-    draws = sample_around_mode(moved, runs.problem, runs.key, 5)
+    draws = train(runs.problem, moved, runs.key, TrainConfig(Laplace(5)), 1, jnp.zeros(3)).particles
     flat = np.stack([np.concatenate([np.ravel(leaf[run, i]) for leaf in jax.tree.leaves(draws)])
                      for run in range(3) for i in range(5)]).reshape(3, 5, -1)  # fmt: skip
     modes = np.stack([np.concatenate([np.ravel(leaf[run, 0]) for leaf in jax.tree.leaves(moved)]) for run in range(3)])
@@ -141,22 +151,27 @@ def test_ten_draws_are_even_and_no_wider_than_the_hyperprior():
 
 def test_laplace_in_the_estimator():
     tasks = Sinusoid(0.5).target_tasks(4, 5, 0)
-    small = {"kernel": "rbf", "mean": "linear", "n_steps": 5, "random_state": 0, "progress": False}
-    meta = MetaGPRegressor(0.0, **small).fit(target_tasks=tasks)
+    small = {"kernel": "rbf", "mean": "linear", "alpha": 0.0, "temperature": "bayes", "random_state": 0}
+    few = Training(n_steps=5)
+    meta = WFEMRegressor(**small, inference="laplace", training=few).fit(target_tasks=tasks)
     assert len(meta.particle_weights_) == 10
     assert meta.particles_.mean.weight.std(axis=0).min() > 0.01
-    mode = MetaGPRegressor(0.0, inference=Laplace(n_draws=1), **small).fit(target_tasks=tasks)
-    plain = MetaGPRegressor(0.0, inference="map", **small).fit(target_tasks=tasks)
+    mode = WFEMRegressor(**small, inference=Laplace(n_draws=1), training=few).fit(target_tasks=tasks)
+    plain = WFEMRegressor(**small, training=few).fit(target_tasks=tasks)
     np.testing.assert_allclose(mode.particles_.mean.weight, plain.particles_.mean.weight, rtol=1e-5, atol=1e-6)
     assert np.abs(plain.particles_.mean.weight).max() > 0.01
-    untrained = MetaGPRegressor(0.0, **{**small, "n_steps": 0}).fit(target_tasks=tasks)
-    weights = np.asarray(untrained.particles_.mean.weight)
-    assert len(weights) == 10
-    assert np.all(weights == weights[:1])
-    with pytest.raises(ValueError, match=r"up to 2000 parameters; this one has \d+\. Use inference='map'"):
-        MetaGPRegressor(0.0, **{**small, "kernel": "mlp"}, inference="laplace").fit(target_tasks=tasks)
-    with pytest.raises(ValueError, match="inference='laplace' is for regression"):
-        MetaGPClassifier(0.0, inference="laplace").fit(target_tasks=[([[0.0], [1.0]], ["a", "b"])] * 3)
+    untrained = WFEMRegressor(**small, inference="laplace", training=Training(n_steps=0)).fit(target_tasks=tasks)
+    initial = WFEMRegressor(**small, training=Training(n_steps=0)).fit(target_tasks=tasks)
+    np.testing.assert_array_equal(untrained.particles_.mean.weight, initial.particles_.mean.weight)
+    too_many = (
+        r"up to 2000 parameters; this one has \d+\. Use MAP\(n_particles=10\), or kernel='linear\+rbf' with mean="
+    )
+    with pytest.raises(ValueError, match=too_many):
+        WFEMRegressor(alpha=0.0, inference="laplace").fit(target_tasks=tasks)
+    with pytest.raises(
+        ValueError, match=r"inference='laplace' is for Gaussian noise; for labels .* use inference='map'"
+    ):
+        WFEMClassifier(alpha=0.0, inference="laplace").fit(target_tasks=[([[0.0], [1.0]], ["a", "b"])] * 3)
 
 
 def test_many_runs_and_tasks_do_not_deadlock():
@@ -166,7 +181,8 @@ def test_many_runs_and_tasks_do_not_deadlock():
     assert MAX_UNROLLED < 12 <= MAX_BATCHED_LAPACK
     run = make_run([tasks], (1.0,), make_scaling([tasks], (1.0,), settings), settings, 0)
     stacked = stack_runs([run] * 4)
-    draws = sample_around_mode(stacked.particles, stacked.problem, stacked.key, 4)
+    given = stacked.problem, stacked.particles, stacked.key
+    draws = train(*given, TrainConfig(Laplace(4)), 1, jnp.full(4, 0.01)).particles
     assert all(np.isfinite(leaf).all() and leaf.shape[:2] == (4, 4) for leaf in jax.tree.leaves(draws))
 
 
@@ -189,8 +205,8 @@ def test_particle_interaction():
     assert "do not interact" in str(alone)
     assert interaction(apart, MAP()).neighbors == interaction(apart, Laplace()).neighbors == 0.0
     assert "nothing to interact" in str(interaction({"a": jnp.zeros((1, 3))}, SVGD()))
-    meta = MetaGPRegressor(0.0, kernel="rbf", mean="linear", inference="svgd", n_particles=4, n_steps=5, random_state=0)
-    fitted = meta.fit(target_tasks=Sinusoid(0.5).target_tasks(4, 5, 0))
+    about = {"kernel": "rbf", "mean": "linear", "inference": SVGD(4), "training": Training(n_steps=5)}
+    fitted = WFEMRegressor(alpha=0.0, **about, random_state=0).fit(target_tasks=Sinusoid(0.5).target_tasks(4, 5, 0))
     assert fitted.particle_interaction().kernel.shape == (4, 4)
 
 

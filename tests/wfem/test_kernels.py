@@ -15,9 +15,10 @@ from jaxtyping import Array
 from metaprior.checks import check_noise
 from metaprior.wfem.choices import resolve_kernel, resolve_mean
 from metaprior.wfem.kernels import LinearKernel, MLPKernel, RBFKernel
+from metaprior.wfem.likelihoods import Gaussian, make_likelihood
 from metaprior.wfem.means import MLPMean, ZeroMean
 from metaprior.wfem.parameters import Fixed, groups, merge, split
-from metaprior.wfem.prior import check_prior, make_likelihood, make_prior
+from metaprior.wfem.prior import check_prior, make_prior
 
 KEY = jax.random.key(0)
 MATERN = tinygp.kernels.Matern32(scale=0.7)
@@ -81,7 +82,7 @@ MEANS = {
 
 def draw_prior(kernel="rbf", mean="zero"):
     return eqx.filter_jit(make_prior)(
-        KEY, 2, resolve_mean(mean), resolve_kernel(kernel), make_likelihood("gaussian", 0.1, True)
+        KEY, 2, resolve_mean(mean), resolve_kernel(kernel), make_likelihood(Gaussian(), 0.1)
     )
 
 
@@ -199,7 +200,9 @@ def test_theta_holds_what_is_learned(kernel, expected):
 
 @pytest.mark.parametrize("learned", [True, False])
 def test_noise_is_learned_or_fixed(learned):
-    theta, rest = split(make_prior(KEY, 1, ZeroMean(), RBFKernel(), make_likelihood("gaussian", 0.2, learned)))
+    theta, rest = split(
+        make_prior(KEY, 1, ZeroMean(), RBFKernel(), make_likelihood(Gaussian("learned" if learned else 0.2), 0.2))
+    )
     assert len(jax.tree.leaves(theta)) == 2 + learned
     np.testing.assert_allclose(merge(theta, rest).likelihood.variance, 0.04, rtol=1e-6)
 
@@ -244,10 +247,10 @@ def test_our_kernels_combined_with_tinygp_are_the_same_function():
         ({"kernel": CustomKernel(jnp.ones(3))}, "kernel: .*2 input dimensions failed"),
         ({"mean": lambda x: x}, r"mean: .*got \(2,\)"),
         ({"mean": lambda: 0.0}, "mean: .*TypeError"),
-        ({"mean": "Mlp"}, "mean must be one of auto, mlp, inducing, linear, constant, zero.*'Mlp'"),
+        ({"mean": "Mlp"}, "mean must be one of mlp, linear, constant, zero.*'Mlp'"),
         ({"mean": 0.0}, "mean must be .*got float"),
         ({"mean": MLPMean}, "mean"),
-        ({"kernel": "matern"}, "kernel must be one of auto, mlp, inducing, linear.*'matern'"),
+        ({"kernel": "matern"}, r"kernel must be one of mlp, linear, linear\+rbf, rbf.*'matern'"),
         ({"kernel": lambda a, b: 1.0}, "kernel must be .*Custom.*got function"),
         ({"kernel": tinygp.kernels.Matern32}, "kernel must be "),
         ({"kernel": None}, "kernel must be .*got NoneType"),

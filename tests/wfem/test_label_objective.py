@@ -12,7 +12,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from metaprior.tasks.types import Task
 from metaprior.wfem import objective
-from metaprior.wfem.hyperprior import make_hyperprior
+from metaprior.wfem.hyperprior import make_density
 from metaprior.wfem.kernels import RBFKernel
 from metaprior.wfem.likelihoods import Bernoulli
 from metaprior.wfem.means import ZeroMean
@@ -33,7 +33,7 @@ def make_problem(environments, weights, gamma=2.5):
     dtype = jnp.zeros(()).dtype
     theta, rest = split(make_prior(jax.random.key(0), 1, ZeroMean(), RBFKernel(), Bernoulli()))
     theta = ravel_pytree(theta)[1](jnp.asarray(FLAT, dtype))
-    hyperprior = make_hyperprior(theta, {"scales": 0.0}, {"scales": 0.7})
+    hyperprior = make_density(theta, {"scales": 0.0}, {"scales": 0.7})
     tasks = jax.tree.map(jnp.asarray, pad_tasks(environments, dtype))
     return theta, objective.Problem(tasks, rest, hyperprior, jnp.asarray(weights, dtype), jnp.asarray(gamma, dtype))
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
-from metaprior import MetaGPRegressor
-from metaprior.wfem import linalg
+from metaprior.wfem import SVGD, Training, WFEMRegressor, linalg
 from metaprior.wfem.linalg import cholesky, solve_lower, solve_upper
 
 PATHS = {"unrolled": (6, 6), "batched LAPACK": (1, 6), "one by one": (1, 1)}  # MAX_UNROLLED, MAX_BATCHED_LAPACK
@@ -77,15 +76,15 @@ def test_a_matrix_that_is_not_positive_definite_gives_nan_and_affects_no_other(n
 @pytest.mark.parametrize(
     ("sizes", "arguments"),
     [
-        ((30, 60), {"kernel": "rbf", "mean": "constant", "n_particles": 4, "n_steps": 3}),
-        pytest.param((60,), {"n_steps": 10}, marks=pytest.mark.slow),
-        pytest.param((1, 5, 30, 100), {"n_steps": 10}, marks=pytest.mark.slow),
+        ((30, 60), {"kernel": "rbf", "mean": "constant", "inference": SVGD(4), "training": Training(n_steps=3)}),
+        pytest.param((60,), {"inference": SVGD(), "training": Training(n_steps=10)}, marks=pytest.mark.slow),
+        pytest.param((1, 5, 30, 100), {"inference": SVGD(), "training": Training(n_steps=10)}, marks=pytest.mark.slow),
     ],
 )
 def test_many_large_ragged_tasks_train_and_predict_to_the_end(sizes, arguments):
     """jaxlib's batched LAPACK calls deadlock here, on two cores."""
     rng = np.random.default_rng(0)
     tasks = [(x := rng.normal(size=(sizes[i % len(sizes)], 1)), np.sin(x[:, 0])) for i in range(20)]
-    meta = MetaGPRegressor("pooled", inference="svgd", random_state=0, progress=False, **arguments).fit(tasks)
+    meta = WFEMRegressor(alpha="pooled", random_state=0, **arguments).fit(tasks)
     assert np.isfinite(meta.loss_trace_).all()
     assert np.isfinite(meta.evaluate([(*task, *task) for task in tasks]).nll)

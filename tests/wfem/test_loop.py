@@ -5,23 +5,30 @@ import numpy as np
 import optax
 import pytest
 
-from metaprior import MetaGPRegressor
 from metaprior.tasks.types import as_tasks, as_test_tasks
+from metaprior.wfem import (
+    MAP,
+    SVGD,
+    ConstantMean,
+    Gaussian,
+    HyperPrior,
+    MLPKernel,
+    RBFKernel,
+    Training,
+    TrainingDiverged,
+    WFEMRegressor,
+    steps,
+)
 from metaprior.wfem import runs as library
-from metaprior.wfem import steps
 from metaprior.wfem.adaptation import pad_queries
-from metaprior.wfem.divergence import TrainingDiverged
-from metaprior.wfem.hyperprior_arguments import check_prior_std
-from metaprior.wfem.inference import MAP
-from metaprior.wfem.kernels import MLPKernel, RBFKernel
 from metaprior.wfem.loop import Validation, train
-from metaprior.wfem.means import ConstantMean
 from metaprior.wfem.mini_batches import batch_plan
 from metaprior.wfem.parameters import merge
 from metaprior.wfem.runs import Settings, make_scaling, stack_runs
 from metaprior.wfem.steps import TrainConfig
 
-SMALL = {"mean": ConstantMean(), "kernel": MLPKernel((3,), n_features=2), "noise_std": 0.1, "temperature": "bayes"}
+SMALL = {"mean": ConstantMean(), "kernel": MLPKernel((3,), n_features=2), "likelihood": Gaussian(0.1)}
+SMALL |= {"temperature": "bayes"}
 PLAIN = TrainConfig(MAP(), "sgd", "constant")
 
 
@@ -84,7 +91,7 @@ def hand_log_gibbs(theta, run, *arguments):
 
 @pytest.mark.parametrize(("alpha", "environments"), [(0.3, (SOURCE, TARGET)), (0.0, ([], TARGET))], ids=["two", "one"])
 def test_one_map_step_follows_the_gradient_of_the_log_gibbs_density(x64, alpha, environments):
-    run, scaling = make_run(alpha, environments=environments, prior_std=check_prior_std({"weights": 0.5}))
+    run, scaling = make_run(alpha, environments=environments, hyperprior=HyperPrior(std={"weights": 0.5}))
     theta = pick(run.particles, 0)
     by_hand = (run, scaling, alpha, environments)
     loss, gradient = jax.jit(lambda t: (weighted_loss(t, *by_hand), jax.grad(hand_log_gibbs)(t, *by_hand)))(theta)
@@ -123,7 +130,7 @@ def test_chunks_change_nothing(x64, n_steps):
 def test_stacked_runs_equal_the_runs_alone(x64):
     varied = zip((0.0, 0.3, 1.0), (5, 6, 7), (0.1, 0.4, 0.2), (2.0, "bayes", "paper"), (1.0, 0.3, 2.0), strict=True)
     runs = [
-        make_run(alpha, seed, noise_std=noise, temperature=gamma, prior_std=check_prior_std(std))[0]
+        make_run(alpha, seed, likelihood=Gaussian(noise), temperature=gamma, hyperprior=HyperPrior(std=std))[0]
         for alpha, seed, noise, gamma, std in varied
     ]
     rates, train_config = [0.01, 0.03, 0.02], TrainConfig(MAP(), plan=batch_plan(runs[0].problem.tasks, 2))
@@ -148,8 +155,10 @@ def test_a_stacked_run_is_frozen_where_it_would_have_stopped_alone(x64, rate):
 
 
 def estimator(alpha="pooled", **settings):
-    defaults = {"n_steps": 20, "learning_rate": 0.01, "schedule": "constant", "random_state": 0, "dtype": "float64"}
-    return MetaGPRegressor(alpha, **{**SMALL, "inference": "map", **defaults, **settings})
+    training = {"n_steps": 20, "learning_rate": 0.01, "schedule": "constant", "dtype": "float64"}
+    given = {name: settings.pop(name) for name in Training.__dataclass_fields__ if name in settings}
+    about = {**SMALL, "random_state": 0, "training": Training(**{**training, **given}), **settings}
+    return WFEMRegressor(alpha=alpha, **about)
 
 
 def predict(meta):
@@ -163,7 +172,7 @@ def assert_equal_predictions(first, *others, rtol=1e-8):
 
 
 def test_one_svgd_particle_is_map():
-    fits = [estimator(inference=name, n_particles=1).fit(SOURCE, TARGET) for name in ("map", "svgd")]
+    fits = [estimator(inference=method).fit(SOURCE, TARGET) for method in (MAP(), SVGD(n_particles=1))]
     assert_equal_predictions(*fits, rtol=1e-12)
     assert {leaf.dtype for leaf in jax.tree.leaves((fits[0].particles_, fits[0].loss_trace_))} == {np.dtype("float64")}
 
@@ -194,7 +203,7 @@ def test_validation_keeps_the_best_parameters_and_scores_in_the_units_of_y(tasks
 
 @pytest.mark.parametrize("validated", [False, True])
 def test_no_steps_leave_the_particles_unchanged(x64, validated):
-    run, scaling = make_run(n_particles=2)
+    run, scaling = make_run(method=MAP(2))
     result = train_runs([run], 0, [0.1], validation=make_validation(scaling) if validated else None)
     assert_close(pick(result.particles, 0), run.particles, rtol=0, atol=0)
     assert (result.loss.shape, result.validation.shape, result.best_step.tolist()) == ((1, 0), (1, 0), [0])
@@ -209,7 +218,7 @@ class NaNKernel(eqx.Module):
 
 
 ADVICE = r"at step \d+.*Try.* a smaller learning_rate"
-TOO_FAST = {"optimizer": "sgd", "learning_rate": 1e15, "prior_std": 1e-15, "dtype": "float32"}
+TOO_FAST = {"optimizer": "sgd", "learning_rate": 1e15, "hyperprior": HyperPrior(std=1e-15), "dtype": "float32"}
 
 
 @pytest.mark.parametrize(
@@ -217,10 +226,7 @@ TOO_FAST = {"optimizer": "sgd", "learning_rate": 1e15, "prior_std": 1e-15, "dtyp
     [
         ({"optimizer": "sgd", "learning_rate": 1e12}, ADVICE),
         ({"kernel": NaNKernel(np.ones(()))}, "nan before the first step.*Check a custom mean or kernel"),
-        (
-            {"optimizer": "sgd", "learning_rate": 1e15, "n_steps": 1, "prior_std": 1e-15, "dtype": "float32"},
-            ADVICE,
-        ),  # no loss after it
+        ({**TOO_FAST, "n_steps": 1}, ADVICE),  # no loss after it
     ],
 )
 def test_divergence_is_reported_with_advice(settings, advice):
@@ -260,7 +266,7 @@ def test_one_particle_predicts_by_the_posterior_of_one_gp(x64):
 
 
 def test_map_particles_are_independent():
-    one, three = (estimator(n_particles=n).fit(SOURCE, TARGET).particles_ for n in (1, 3))
+    one, three = (estimator(inference=MAP(n)).fit(SOURCE, TARGET).particles_ for n in (1, 3))
     assert_close(pick(three, 0), pick(one, 0))
     assert not any(np.allclose(leaf[1], leaf[0]) or np.allclose(leaf[1], leaf[2]) for leaf in jax.tree.leaves(three))
 

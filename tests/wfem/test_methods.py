@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 from scipy.spatial.distance import cdist, pdist
 
-from metaprior.wfem.hyperprior import HyperPrior
-from metaprior.wfem.hyperprior_arguments import check_prior_mean, check_prior_std
-from metaprior.wfem.inference import MAP, SVGD, Laplace, place_particles, resolve_inference, squared_distances
+from metaprior.wfem.choices import resolve_inference
+from metaprior.wfem.hyper_laplace import Laplace
+from metaprior.wfem.hyperprior import HyperPrior, NormalDensity
+from metaprior.wfem.inference import MAP, SVGD, place_particles, squared_distances
 from metaprior.wfem.kernels import MLPKernel
+from metaprior.wfem.likelihoods import Gaussian
 from metaprior.wfem.means import ConstantMean
 from metaprior.wfem.parameters import groups
 from metaprior.wfem.runs import Settings, draw_prior
@@ -193,15 +195,15 @@ def test_squared_distances_equal_scipy(offset):
     np.testing.assert_array_equal(np.diag(distances), 0)
 
 
-def drawn(n_particles, seed=0, **settings):
-    small = {"mean": ConstantMean(), "kernel": MLPKernel(hidden_sizes=(2,)), "noise_std": None}
-    settings = Settings(n_particles=n_particles, **{**small, **settings})
+def drawn(method, seed=0, **settings):
+    small = {"mean": ConstantMean(), "kernel": MLPKernel(hidden_sizes=(2,)), "likelihood": Gaussian()}
+    settings = Settings(method=method, **{**small, **settings})
     particles, _, hyperprior = draw_prior(jax.random.key(seed), 2, settings, 1.0, jnp.zeros(()).dtype)
     return particles, hyperprior
 
 
 def test_the_first_particle_is_where_map_starts_and_no_leaf_is_shared():
-    (alone, _), (several, _) = drawn(1), drawn(4, method=SVGD())
+    (alone, _), (several, _) = drawn(MAP()), drawn(SVGD(4))
     np.testing.assert_array_equal(flat(several)[0], flat(alone)[0])
     assert set(jax.tree.leaves(groups(several))) == {"weights", "biases", "scales"}
     for leaf in jax.tree.leaves(several):
@@ -212,7 +214,7 @@ def test_particles_that_would_coincide_are_scattered_by_a_tenth_of_the_hyperprio
     """All but the first, around where they start and not around the hyper-prior's mean; draws stay as they are."""
     n = 4000
     initial = {"fixed": jnp.full((n, 2), 5.0), "drawn": jax.random.normal(jax.random.key(1), (n, 2))}
-    hyperprior = HyperPrior(
+    hyperprior = NormalDensity(
         {"fixed": jnp.full(2, -3.0), "drawn": jnp.zeros(2)}, {"fixed": jnp.asarray(2.0), "drawn": 1.0}
     )
     placed = place_particles(jax.random.key(0), initial, hyperprior, "initializer")
@@ -238,17 +240,16 @@ class CustomKernel(eqx.Module):
 
 def test_particles_of_a_custom_mean_and_kernel_differ_too():
     """The initializer does not randomize custom networks, and particles that coincide would never separate."""
-    custom = {"mean": eqx.nn.MLP(2, "scalar", 2, 1, key=jax.random.key(7)), "noise_std": 0.1}
+    custom = {"mean": eqx.nn.MLP(2, "scalar", 2, 1, key=jax.random.key(7)), "likelihood": Gaussian(0.1)}
     custom["kernel"] = CustomKernel(eqx.nn.Linear(2, 2, key=jax.random.key(8)))
-    particles, _ = drawn(3, method=SVGD(), **custom)
+    particles, _ = drawn(SVGD(3), **custom)
     assert len(np.unique(flat(particles), axis=0)) == 3
 
 
-@pytest.mark.parametrize("method", [MAP(start="hyperprior"), SVGD(start="hyperprior")])
+@pytest.mark.parametrize("method", [MAP(2000, "hyperprior"), SVGD(2000, start="hyperprior")])
 def test_a_start_from_the_hyperprior_has_its_moments(method):
     mean, std = {"weights": 0.5, "biases": -1.0, "scales": "initial"}, {"weights": 2.0, "biases": 0.1, "scales": 0.7}
-    settings = {"prior_mean": check_prior_mean(mean), "prior_std": check_prior_std(std)}
-    particles, hyperprior = drawn(2000, method=method, **settings)
+    particles, hyperprior = drawn(method, hyperprior=HyperPrior(mean, std))
     for name, leaf, center in zip(*map(jax.tree.leaves, (groups(particles), particles, hyperprior.mean)), strict=True):
         standardized = np.asarray((leaf - center[None]) / std[name], float).reshape(2000, -1)
         assert np.abs(standardized.mean(0)).max() < (STANDARD_ERRORS + 1) / np.sqrt(2000)
@@ -264,10 +265,13 @@ def test_bad_arguments_are_named(length_scale, monkeypatch):
     for method in (MAP, SVGD, Laplace):
         with pytest.raises(ValueError, match="start must be one of initializer, hyperprior; got 'random'"):
             method(start="random")
+        for bad in (0, 1.5, True):
+            with pytest.raises(ValueError, match=r"(n_particles|n_draws) must be an integer of at least 1; got "):
+                method(bad)
 
 
-@pytest.mark.parametrize("inference", ["vi", "MAP", None, 3, SVGD])
+@pytest.mark.parametrize("inference", ["vi", "MAP", "auto", None, 3, SVGD])
 def test_an_unknown_inference_is_named(inference):
-    with pytest.raises(ValueError, match="inference must be 'auto', 'map', 'svgd', 'laplace', MAP"):
+    with pytest.raises(ValueError, match=r"inference must be one of map, svgd, laplace, MAP.*; got "):
         resolve_inference(inference)
-    assert [resolve_inference(name) for name in ("map", "svgd", "laplace", "auto")] == [MAP(), SVGD(), Laplace(), None]
+    assert [resolve_inference(name) for name in ("map", "svgd", "laplace")] == [MAP(), SVGD(), Laplace()]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from metaprior import MLPEncoder, MLPKernel
+from metaprior.wfem import MLPEncoder, MLPKernel
 from metaprior.wfem.networks import ALIGNMENT, Residual, at_points, make_features, make_mlp
 
 assert_close = np.testing.assert_allclose

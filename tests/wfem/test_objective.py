@@ -17,12 +17,12 @@ from metaprior.tasks.padding import bucket_sizes
 from metaprior.tasks.scaling import fit_scaling, identity_scaling
 from metaprior.tasks.types import Task
 from metaprior.wfem import mini_batches, objective
-from metaprior.wfem.hyperprior import make_hyperprior
-from metaprior.wfem.hyperprior_arguments import check_prior_mean, check_prior_std
+from metaprior.wfem.hyperprior import HyperPrior, check_mean, check_std, make_density
 from metaprior.wfem.kernels import RBFKernel
+from metaprior.wfem.likelihoods import Gaussian, make_likelihood
 from metaprior.wfem.means import ConstantMean, MLPMean
 from metaprior.wfem.parameters import groups, split
-from metaprior.wfem.prior import make_likelihood, make_prior
+from metaprior.wfem.prior import make_prior
 from metaprior.wfem.task_sets import TaskBatch, TaskSet, pad_tasks
 
 RAGGED = [[2, 3, 3, 9], [9, 1, 3], [3], [2, 3]]
@@ -42,9 +42,7 @@ def assert_close(got, wanted, rtol=0.0, atol=0.0):
 
 @cache
 def draw_prior(precision):
-    theta, rest = split(
-        make_prior(jax.random.key(0), 1, ConstantMean(), RBFKernel(), make_likelihood("gaussian", 0.1, True))
-    )
+    theta, rest = split(make_prior(jax.random.key(0), 1, ConstantMean(), RBFKernel(), make_likelihood(Gaussian(), 0.1)))
     return ravel_pytree(theta)[1](jnp.asarray(FLAT_THETA, precision)), rest
 
 
@@ -53,7 +51,7 @@ def make_problem(environments, weights, gamma=2.5):
     dtype = jnp.zeros(()).dtype
     theta, rest = draw_prior(dtype.name)
     groups = ("biases", "scales")
-    hyperprior = make_hyperprior(theta, dict.fromkeys(groups, PRIOR_MEAN), dict.fromkeys(groups, PRIOR_STD))
+    hyperprior = make_density(theta, dict.fromkeys(groups, PRIOR_MEAN), dict.fromkeys(groups, PRIOR_STD))
     tasks = jax.tree.map(jnp.asarray, pad_tasks(environments, dtype))
     return theta, objective.Problem(tasks, rest, hyperprior, jnp.asarray(weights, dtype), jnp.asarray(gamma, dtype))
 
@@ -257,12 +255,12 @@ def test_buckets_of_many_sizes():
 def test_hyperprior_per_group():
     theta = split(
         eqx.filter_jit(make_prior)(
-            jax.random.key(1), 2, MLPMean((3,)), RBFKernel(0.5), make_likelihood("gaussian", 0.1, True)
+            jax.random.key(1), 2, MLPMean((3,)), RBFKernel(0.5), make_likelihood(Gaussian(), 0.1)
         )
     )[0]
     means = {"weights": -1.0, "biases": 0.5, "scales": "initial"}
     stds = {"weights": 2.0, "biases": 0.3, "scales": 0.1}
-    hyperprior = make_hyperprior(theta, check_prior_mean(means), check_prior_std(stds))
+    hyperprior = HyperPrior(means, stds).build(theta)
     leaves = [jax.tree.leaves(tree) for tree in (theta, groups(theta), hyperprior.mean, hyperprior.std)]
     assert sorted(leaves[1]) == ["biases"] * 2 + ["scales"] * 3 + ["weights"] * 2
     samples = jax.tree.leaves(jax.jit(jax.vmap(hyperprior.sample))(jax.random.split(jax.random.key(0), 4000)))
@@ -282,12 +280,12 @@ def test_hyperprior_per_group():
 
 
 def test_hyperprior_arguments():
-    assert check_prior_mean("zero") == {"weights": 0.0, "biases": 0.0, "scales": "initial"}
-    assert check_prior_mean("initial") == dict.fromkeys(["weights", "biases", "scales"], "initial")
-    assert check_prior_mean({"scales": "zero", "biases": 2}) == {"weights": 0.0, "biases": 2, "scales": 0.0}
-    assert check_prior_mean({}) == check_prior_mean("zero")
-    assert check_prior_std(2) == dict.fromkeys(["weights", "biases", "scales"], 2.0)
-    assert check_prior_std({"biases": 0.5}) == {"weights": 1.0, "biases": 0.5, "scales": 1.0}
+    assert check_mean("zero") == {"weights": 0.0, "biases": 0.0, "scales": "initial"}
+    assert check_mean("initial") == dict.fromkeys(["weights", "biases", "scales"], "initial")
+    assert check_mean({"scales": "zero", "biases": 2}) == {"weights": 0.0, "biases": 2, "scales": 0.0}
+    assert check_mean({}) == check_mean("zero")
+    assert check_std(2) == dict.fromkeys(["weights", "biases", "scales"], 2.0)
+    assert check_std({"biases": 0.5}) == {"weights": 1.0, "biases": 0.5, "scales": 1.0}
 
 
 BAD = ["one", None, {"weight": 1.0}, {"weights": np.nan}, {"weights": [1.0]}, {"weights": np.ones(2)}]
@@ -295,10 +293,10 @@ BAD_MEANS, BAD_STDS = [*BAD, 0.0, {"weights": "one"}], [*BAD, 0.0, -1, True, np.
 
 
 @pytest.mark.parametrize(
-    ("check", "value"), [(check_prior_mean, bad) for bad in BAD_MEANS] + [(check_prior_std, bad) for bad in BAD_STDS]
+    ("check", "value"), [(check_mean, bad) for bad in BAD_MEANS] + [(check_std, bad) for bad in BAD_STDS]
 )
 def test_bad_hyperprior_arguments_are_named(check, value):
-    with pytest.raises(ValueError, match=check.__name__.removeprefix("check_")):
+    with pytest.raises(ValueError, match=f"^{check.__name__.removeprefix('check_')} must "):
         check(value)
 
 

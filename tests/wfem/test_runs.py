@@ -1,4 +1,4 @@
-"""From settings to runs: precision, inference and particles where they are left open, scaling, seeds."""
+"""From settings to runs: precision, what each method can be had of, scaling, seeds."""
 
 from dataclasses import replace
 
@@ -6,23 +6,23 @@ import jax
 import numpy as np
 import pytest
 
-from metaprior import SVGD, ConstantMean, ConvEncoder, InducingKernel, Laplace, MLPKernel, RBFKernel, ZeroMean
 from metaprior.tasks.scaling import identity_scaling
 from metaprior.tasks.types import Task
-from metaprior.wfem.inference import MAP
+from metaprior.wfem import MAP, SVGD, ConstantMean, ConvEncoder, Gaussian, Laplace, MLPKernel, RBFKernel, ZeroMean
+from metaprior.wfem.likelihoods import Bernoulli
 from metaprior.wfem.runs import (
     Settings,
+    check_method,
     draw_prior,
     make_run,
     make_scaling,
-    resolve_settings,
     scaling_template,
     stack_runs,
     training_dtype,
 )
 
-SMALL = Settings(mean=ConstantMean(), kernel=RBFKernel(), noise_std=0.1)
-LABELS = replace(SMALL, likelihood="bernoulli", noise_std=None)
+SMALL = Settings(mean=ConstantMean(), kernel=RBFKernel(), likelihood=Gaussian(0.1))
+LABELS = replace(SMALL, likelihood=Bernoulli())
 
 
 def tasks_of(*sizes, seed=0):
@@ -37,8 +37,8 @@ def tasks_of(*sizes, seed=0):
         (LABELS, (101, 5), "float64"),
         (replace(LABELS, standardize=False), (5, 5), "float64"),
         (SMALL, (5, 5), "float32"),
-        (replace(SMALL, noise_std=0.001), (5, 5), "float64"),
-        (replace(SMALL, noise_std=None), (5, 5), "float32"),  # starts at a tenth of the spread
+        (replace(SMALL, likelihood=Gaussian(0.001)), (5, 5), "float64"),
+        (replace(SMALL, likelihood=Gaussian()), (5, 5), "float32"),  # starts at a tenth of the spread
         (SMALL, (900, 5), "float64"),
     ],
 )
@@ -55,35 +55,24 @@ def test_noise_is_relative_to_the_spread():
     assert training_dtype([tasks_of(5)], (1.0,), scaling, SMALL) == "float64"
 
 
-@pytest.mark.parametrize(
-    ("settings", "method", "n_particles", "expected", "trained"),
-    [
-        (SMALL, None, None, Laplace(n_draws=10), 1),
-        (SMALL, None, 4, Laplace(n_draws=4), 1),
-        (SMALL, MAP(), None, MAP(), 1),
-        (SMALL, MAP(), 3, MAP(), 3),
-        (SMALL, SVGD(), None, SVGD(), 10),
-        (LABELS, None, None, MAP(), 1),
-        (replace(SMALL, kernel=MLPKernel()), None, None, MAP(), 1),  # too many parameters for a curvature
-    ],
-)
-def test_inference_that_is_left_open(settings, method, n_particles, expected, trained):
-    resolved = resolve_settings(settings, 2, method, n_particles)
-    assert (resolved.method, resolved.n_particles) == (expected, trained)
+@pytest.mark.parametrize("settings", [LABELS, replace(SMALL, kernel=MLPKernel())])
+def test_laplace_is_for_gaussian_noise_and_few_parameters(settings):
+    for method in (MAP(), SVGD(), MAP(3)):
+        check_method(replace(settings, method=method), 2)
+    check_method(replace(SMALL, method=Laplace()), 2)
+    with pytest.raises(
+        ValueError, match=r"inference='laplace' is for (Gaussian noise; for labels|priors of up to 2000)"
+    ):
+        check_method(replace(settings, method=Laplace()), 2)
 
 
 def test_the_limit_of_laplace_is_included(monkeypatch):
-    n_parameters = 3  # a constant, two logarithms of scales
+    n_parameters, settings = 3, replace(SMALL, method=Laplace())  # a constant, two logarithms of scales
     monkeypatch.setattr("metaprior.wfem.runs.MAX_PARAMETERS", n_parameters)
-    assert isinstance(resolve_settings(SMALL, 1, None, None).method, Laplace)
+    check_method(settings, 1)
     monkeypatch.setattr("metaprior.wfem.runs.MAX_PARAMETERS", n_parameters - 1)
-    assert isinstance(resolve_settings(SMALL, 1, None, None).method, MAP)
     with pytest.raises(ValueError, match="up to 2 parameters; this one has 3"):
-        resolve_settings(SMALL, 1, Laplace(), None)
-
-
-def test_the_mean_follows_the_kernel():
-    assert resolve_settings(replace(SMALL, mean="auto", kernel=InducingKernel(5)), 1, MAP(), None).mean.n_points == 5
+        check_method(settings, 1)
 
 
 def test_templates_have_the_shapes_of_scalings():
@@ -99,7 +88,7 @@ def test_noise_of_a_prior_is_in_units_of_the_spread():
     draw = lambda settings, y_std: draw_prior(jax.random.key(0), 1, settings, y_std, np.dtype("float32"))  # noqa: E731
     _, rest, _ = draw(SMALL, 2.0)
     assert np.exp(rest.likelihood.log_noise_std.value) == pytest.approx(0.05, rel=1e-5)
-    theta, _, _ = draw(replace(SMALL, noise_std=None), 2.0)
+    theta, _, _ = draw(replace(SMALL, likelihood=Gaussian()), 2.0)
     assert np.exp(theta.likelihood.log_noise_std[0]) == pytest.approx(0.1, rel=1e-5)
     with pytest.raises(ValueError, match="leave nothing to learn"):
         draw(Settings(mean=ZeroMean(), kernel=Untrained()), 1.0)
@@ -123,7 +112,7 @@ def test_runs_are_stacked_and_do_not_depend_on_the_number_of_particles():
         np.testing.assert_array_equal(leaf, np.stack([first, second]))
     assert stacked.key.shape == (2,)
     np.testing.assert_allclose(stacked.problem.environment_weights, [[0.3, 0.7]] * 2, rtol=1e-6)
-    several = make_run(environments, (0.3, 0.7), scaling, replace(SMALL, n_particles=3, method=SVGD()), 0)
+    several = make_run(environments, (0.3, 0.7), scaling, replace(SMALL, method=SVGD(3)), 0)
     for leaf, first in zip(*map(jax.tree.leaves, (several.particles, one.particles)), strict=True):
         np.testing.assert_array_equal(leaf[0], first[0])
     given = make_run(environments, (0.3, 0.7), scaling, replace(SMALL, temperature=7.0, temperature_factor=2.0), 0)

@@ -1,22 +1,20 @@
 """What is searched, and what is not: candidates, rounds, and fall-backs."""
 
 import time
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from metaprior.search import cross_validation as module
-from metaprior.search.candidates import AutoSettings
 from metaprior.search.report import make_report
 from metaprior.search.weights import discounted, resolve_weights
 from metaprior.tasks.types import Task
+from metaprior.wfem import TrainingDiverged
+from metaprior.wfem import cross_validation as module
 from metaprior.wfem.cross_validation import HeldOutRun
-from metaprior.wfem.divergence import TrainingDiverged
 from metaprior.wfem.many_runs import TrainingOptions
 from metaprior.wfem.runs import Settings
-from metaprior.wfem.selection import SearchOptions, choose
+from metaprior.wfem.selection import AutoSettings, SearchOptions, choose
 
 SETTINGS = Settings()
 NAMES = ("source", "target")
@@ -62,17 +60,9 @@ def scored(monkeypatch):
     return use
 
 
-def chosen(*arguments):
-    """Return the choice for one family."""
-    environments, target, weights, settings, auto, search = arguments
-    family, choice = choose(environments, target, weights, [settings], auto, search)
-    assert family == 0
-    return choice
-
-
 def test_nothing_to_choose_is_not_searched(scored):
     rounds = scored(lambda candidate: 0.0)
-    choice = chosen(tasks_of(3, 3), 1, [(0.3, 0.7)], SETTINGS, AutoSettings(), options())
+    choice = choose(tasks_of(3, 3), 1, [(0.3, 0.7)], SETTINGS, AutoSettings(), options())
     assert (choice.weights.tolist(), choice.scores, rounds) == ([1.0], None, [])
     [(candidate, weight)] = choice.members
     assert (candidate.weights, weight) == ((0.3, 0.7), 1.0)
@@ -83,7 +73,7 @@ def test_without_held_out_tasks_the_rule_is_cautious(scored, n_target, n_steps, 
     rounds = scored(lambda candidate: 0.0)
     counts = (6, n_target)
     grid = resolve_weights("auto", NAMES, counts, 1)
-    choice = chosen(tasks_of(*counts), 1, grid, SETTINGS, AutoSettings(weights=True), options(n_steps))
+    choice = choose(tasks_of(*counts), 1, grid, SETTINGS, AutoSettings(weights=True), options(n_steps))
     assert rounds == []
     assert choice.scores is None
     assert [c.weights for c in choice.candidates] == [discounted(counts, 1, r) for r in discounts]
@@ -94,7 +84,7 @@ def test_without_held_out_tasks_the_rule_is_cautious(scored, n_target, n_steps, 
 def test_all_folds_and_alphas_are_one_round(scored, n_target):
     rounds = scored(lambda candidate: -abs(candidate.weights[0] - 0.5))
     grid = resolve_weights([0.0, 0.25, 0.5, 1.0], NAMES, (6, n_target), 1)
-    choice = chosen(tasks_of(6, n_target), 1, grid, SETTINGS, AutoSettings(), options())
+    choice = choose(tasks_of(6, n_target), 1, grid, SETTINGS, AutoSettings(), options())
     assert rounds == [4 * min(n_target, 5 if n_target >= 8 else n_target)]
     assert choice.weights.argmax() == 2
     np.testing.assert_allclose(choice.weights.sum(), 1.0)
@@ -104,7 +94,7 @@ def test_all_folds_and_alphas_are_one_round(scored, n_target):
 def test_a_source_that_hurts_is_left_out(scored):
     scored(lambda candidate: -20.0 * candidate.weights[0])
     grid = resolve_weights("auto", NAMES, (20, 10), 1)
-    choice = chosen(tasks_of(20, 10), 1, grid, SETTINGS, AutoSettings(weights=True), options())
+    choice = choose(tasks_of(20, 10), 1, grid, SETTINGS, AutoSettings(weights=True), options())
     assert choice.weights[0] > 0.95
     report = make_report(choice, NAMES, 1, 10)
     assert report.verdict.startswith("The source does not help: -")
@@ -115,7 +105,7 @@ def test_several_sources_are_tried_alone_and_together(scored):
     gain = {0: 3.0, 1: -20.0, 2: 2.0}
     rounds = scored(lambda candidate: sum(gain[e] * candidate.weights[e] for e in gain))
     counts, names = (10, 10, 10, 10), ("a", "noise", "b", "target")
-    choice = chosen(
+    choice = choose(
         tasks_of(*counts),
         3,
         resolve_weights("auto", names, counts, 3),
@@ -131,37 +121,12 @@ def test_several_sources_are_tried_alone_and_together(scored):
     assert min(average[0], average[2]) > 0.1
 
 
-def test_the_runs_that_compare_families_are_not_trained_again(scored):
-    """Two discounts of each family are compared; of the winner only the four other discounts are trained then."""
-    other = Settings()
-    rounds = scored(lambda candidate: float(candidate.settings is other))
-    grid = resolve_weights("auto", NAMES, (20, 12), 1)
-    family, choice = choose(tasks_of(20, 12), 1, grid, [SETTINGS, other], AutoSettings(weights=True), options())
-    assert family == 1
-    assert rounds == [2 * 5, 2 * 5, 4 * 5]
-    assert [candidate.weights for candidate in choice.candidates] == grid
-    assert all(candidate.settings is other for candidate in choice.candidates)
-
-
-def test_without_time_for_as_many_steps_all_candidates_take_fewer(scored, monkeypatch):
-    """The families used up the time: the grid of alpha is then scored anew, and shortened as a first round is."""
-    other = Settings()
-    rounds = scored(lambda candidate: float(candidate.settings is other))
-    grid = resolve_weights("auto", NAMES, (20, 12), 1)
-    search = options(deadline=time.monotonic() - 1.0)
-    family, choice = choose(tasks_of(20, 12), 1, grid, [SETTINGS, other], AutoSettings(weights=True), search)
-    assert family == 1
-    assert rounds == [2 * 5, 2 * 5, 6 * 5]
-    assert [candidate.weights for candidate in choice.candidates] == grid
-    assert np.isfinite(choice.scores).all()
-
-
 def test_no_candidate_comes_twice(scored):
     """Two sources that are best at equal discounts combine to weights of the grid, which are not listed again."""
     scored(lambda candidate: float(candidate.weights[2] < 1.0))
     counts, names = (10, 10, 10), ("a", "b", "target")
     grid = resolve_weights("auto", names, counts, 2)
-    choice = chosen(tasks_of(*counts), 2, grid, SETTINGS, AutoSettings(weights=True), options())
+    choice = choose(tasks_of(*counts), 2, grid, SETTINGS, AutoSettings(weights=True), options())
     weights = [candidate.weights for candidate in choice.candidates]
     assert len(set(weights)) == len(weights)
 
@@ -173,7 +138,7 @@ def test_temperature_and_prior_std_are_varied_around_the_best(scored):
 
     rounds = scored(score)
     grid = resolve_weights([0.0, 0.5], NAMES, (6, 9), 1)
-    choice = chosen(tasks_of(6, 9), 1, grid, SETTINGS, AutoSettings(temperature=True, prior_std=True), options())
+    choice = choose(tasks_of(6, 9), 1, grid, SETTINGS, AutoSettings(temperature=True, prior_std=True), options())
     assert rounds == [2 * 5, 4 * 5]
     best = choice.candidates[choice.weights.argmax()]
     assert (best.weights[0], best.settings.temperature_factor) == (0.5, 4.0)
@@ -185,7 +150,7 @@ def test_temperature_and_prior_std_are_varied_around_the_best(scored):
 def test_rounds_after_the_deadline_are_left_out(scored):
     rounds = scored(lambda candidate: 0.0)
     counts, names = (10, 10, 10), ("a", "b", "target")
-    choice = chosen(
+    choice = choose(
         tasks_of(*counts), 2, resolve_weights("auto", names, counts, 2), SETTINGS, AutoSettings(True, True, True),
         options(deadline=time.monotonic() - 1.0),
     )  # fmt: skip
@@ -197,27 +162,11 @@ def test_rounds_after_the_deadline_are_left_out(scored):
 def test_if_all_diverge_that_is_said(scored, auto):
     scored(lambda candidate: -np.inf)
     with pytest.raises(TrainingDiverged, match="smaller learning_rate"):
-        chosen(tasks_of(3, 3), 1, [(0.0, 1.0), (0.5, 0.5)], SETTINGS, auto, options())
+        choose(tasks_of(3, 3), 1, [(0.0, 1.0), (0.5, 0.5)], SETTINGS, auto, options())
 
 
 def test_a_source_that_is_a_little_but_surely_worse_goes(scored):
     scored(lambda candidate: -0.05 * candidate.weights[0])
     grid = resolve_weights("auto", NAMES, (20, 10), 1)
-    choice = chosen(tasks_of(20, 10), 1, grid, SETTINGS, AutoSettings(weights=True), options())
+    choice = choose(tasks_of(20, 10), 1, grid, SETTINGS, AutoSettings(weights=True), options())
     assert choice.weights.tolist() == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
-
-
-@pytest.mark.parametrize(("n_target", "n_steps", "compared"), [(9, 100, False), (10, 100, True), (10, 0, False)])
-def test_families_are_compared_by_ten_target_tasks_or_more(scored, n_target, n_steps, compared):
-    rounds = scored(lambda candidate: candidate.settings.temperature_factor)
-    families = [SETTINGS, replace(SETTINGS, temperature_factor=2.0)]
-    family, _ = choose(tasks_of(0, n_target), 1, [(0.0, 1.0)], families, AutoSettings(), options(n_steps))
-    assert family == int(compared)  # the second is better, by far
-    assert len(rounds) == 2 * compared
-
-
-def test_a_family_must_be_clearly_better(scored):
-    """The same for every task, so certain; and a tie goes to the first."""
-    scored(lambda candidate: 0.0)
-    families = [SETTINGS, replace(SETTINGS, temperature_factor=2.0)]
-    assert choose(tasks_of(0, 12), 1, [(0.0, 1.0)], families, AutoSettings(), options())[0] == 0

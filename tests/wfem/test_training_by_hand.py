@@ -8,10 +8,9 @@ import pytest
 import tinygp
 from jax.flatten_util import ravel_pytree
 
-from metaprior import SVGD, ConstantMean, MetaGPRegressor, MLPKernel
 from metaprior.datasets import Sinusoid
 from metaprior.tasks.types import Task
-from metaprior.wfem.inference import MAP
+from metaprior.wfem import MAP, SVGD, ConstantMean, Gaussian, MLPKernel, Training, WFEMRegressor
 from metaprior.wfem.loop import train
 from metaprior.wfem.mini_batches import batch_plan, sample_indices, select_batch
 from metaprior.wfem.objective import log_gibbs
@@ -19,14 +18,12 @@ from metaprior.wfem.runs import Settings, make_run, make_scaling, stack_runs
 from metaprior.wfem.steps import TrainConfig
 
 PROBLEM = Sinusoid(0.5)
-SMALL = {"mean": "constant", "kernel": "rbf", "inference": "map"}
+SMALL = {"mean": "constant", "kernel": "rbf", "temperature": "bayes", "random_state": 0}
 SOURCE, TARGET = PROBLEM.source_tasks(4, 5, 0), PROBLEM.target_tasks(3, 5, 1)
 
 
-def prepare(method, n_particles):
-    settings = Settings(
-        mean=ConstantMean(), kernel=MLPKernel((3,), n_features=2), method=method, n_particles=n_particles
-    )
+def prepare(method):
+    settings = Settings(mean=ConstantMean(), kernel=MLPKernel((3,), n_features=2), method=method)
     environments = [SOURCE, TARGET]
     run = make_run(environments, (0.3, 0.7), make_scaling(environments, (0.3, 0.7), settings), settings, 0)
     return run, stack_runs([run])
@@ -43,8 +40,8 @@ def rows(particles):
 
 @pytest.mark.usefixtures("x64")
 def test_svgd_training_equals_its_steps_by_hand():
-    run, stacked = prepare(SVGD(length_scale=2.0), 3)
-    result = trained(stacked, TrainConfig(SVGD(length_scale=2.0), "sgd", "constant"), 5, 0.01)
+    run, stacked = prepare(SVGD(3, length_scale=2.0))
+    result = trained(stacked, TrainConfig(SVGD(3, length_scale=2.0), "sgd", "constant"), 5, 0.01)
     theta = np.asarray(rows(run.particles))
     _, unravel = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], run.particles))
     score = jax.jit(jax.grad(lambda flat: log_gibbs(unravel(flat), run.problem)))
@@ -58,7 +55,7 @@ def test_svgd_training_equals_its_steps_by_hand():
 
 @pytest.mark.usefixtures("x64")
 def test_mini_batch_training_draws_a_new_batch_for_every_step():
-    run, stacked = prepare(MAP(), 1)
+    run, stacked = prepare(MAP())
     plan = batch_plan(run.problem.tasks, 3)
     result = trained(stacked, TrainConfig(MAP(), "sgd", "constant", plan), 4, 0.01)
 
@@ -84,7 +81,7 @@ def test_any_tinygp_kernel_fits_and_evaluates():
     periodic = tinygp.kernels.ExpSineSquared(scale=2.0, gamma=0.5) + tinygp.kernels.DotProduct()
     rational = tinygp.kernels.RationalQuadratic(scale=np.float32(1.0), alpha=1.5)
     kernel = polynomial + 2 * tinygp.kernels.Matern32(1) + periodic * rational
-    meta = MetaGPRegressor(0.3, kernel=kernel, mean="constant", inference="map", n_steps=5, random_state=0)
+    meta = WFEMRegressor(**{**SMALL, "kernel": kernel}, alpha=0.3, training=Training(n_steps=5))
     meta.fit(SOURCE, TARGET)
     assert np.isfinite(meta.evaluate(PROBLEM.test_tasks(3, 5, 7, 2)).nll)
 
@@ -97,7 +94,7 @@ class Slope(eqx.Module):
 
 
 def test_the_floats_of_an_own_module_are_learned():
-    meta = MetaGPRegressor("pooled", mean=Slope(), kernel="rbf", inference="map", n_steps=20, random_state=0)
+    meta = WFEMRegressor(**{**SMALL, "mean": Slope()}, alpha="pooled", training=Training(n_steps=20))
     meta.fit(SOURCE, TARGET)
     assert float(meta.particles_.mean.slope[0]) != pytest.approx(2.0, abs=1e-3)
 
@@ -114,15 +111,15 @@ def test_padding_and_weight_zero_evaluate_an_own_mean_only_at_inputs_that_are_th
     rng = np.random.default_rng(0)
     tasks = [Task(x := rng.uniform(1, 5, (n, 1)), np.log(x[:, 0])) for n in (5, 4, 5, 5, 4)]
     below = [Task(np.full((n, 1), -1.0), np.ones(n)) for n in (5, 4)] if alpha == 0 else tasks
-    own = {"mean": Logarithm(jnp.ones(())), "kernel": "rbf", "inference": "map"}
-    meta = MetaGPRegressor(alpha, **own, standardize=False, n_steps=20)
+    own = {**SMALL, "mean": Logarithm(jnp.ones(()))}
+    meta = WFEMRegressor(**own, alpha=alpha, training=Training(n_steps=20, standardize=False))
     assert np.isfinite(meta.fit(below, tasks).loss_trace_).all()
 
 
 @pytest.mark.parametrize(("noise_std", "dtype"), [(0.1, "float32"), (1e-3, "float64")])
 def test_noise_too_small_for_single_precision_is_trained_in_double(noise_std, dtype):
     fits = [
-        MetaGPRegressor("pooled", **SMALL, noise_std=noise_std, n_steps=3, random_state=0, dtype=d)
+        WFEMRegressor(**SMALL, alpha="pooled", likelihood=Gaussian(noise_std), training=Training(n_steps=3, dtype=d))
         for d in ("auto", dtype)
     ]
     auto, given = (meta.fit(SOURCE, TARGET) for meta in fits)
@@ -133,8 +130,8 @@ def test_noise_too_small_for_single_precision_is_trained_in_double(noise_std, dt
 @pytest.mark.parametrize("unit", [1e-40, 1e-18, 1e18])
 def test_predictions_follow_the_unit_of_y_however_small(unit):
     scaled = [[Task(task.x, task.y * unit) for task in tasks] for tasks in (SOURCE, TARGET)]
-    settings = {"alpha": "pooled", **SMALL, "n_steps": 2, "random_state": 0}
-    one, other = (MetaGPRegressor(noise_std=0.1 * u, **settings) for u in (1.0, unit))
+    settings = {"alpha": "pooled", **SMALL, "training": Training(n_steps=2)}
+    one, other = (WFEMRegressor(likelihood=Gaussian(0.1 * u), **settings) for u in (1.0, unit))
     x = np.linspace(-5, 5, 4)
     expected = one.fit(SOURCE, TARGET).adapt([0.0], [5.0]).predict(x, return_std=True)
     got = other.fit(*scaled).adapt([0.0], [5.0 * unit]).predict(x, return_std=True)

@@ -19,13 +19,11 @@ from metaprior.app.report_sections import sections
 from metaprior.app.report_tests import Tested, held_out_tasks
 from metaprior.cli.info import guarantee_words
 from metaprior.cli.training_data import Fit
-from metaprior.estimators.arguments import GRADIENT_ONLY
 from metaprior.files import nan_to_none
 from metaprior.metrics import Scores
 from metaprior.search.report import TransferReport
 
 DIGITS = 4  # of gains and weights
-NOT_SHOWN = ("progress", "n_devices")  # arguments that do not change the prior
 
 
 def fit_report(fitted: Fit, notes: Sequence[dict[str, str]] = (), with_data: bool = True) -> bytes:
@@ -50,7 +48,7 @@ def report_facts(fitted: Fit, notes: Sequence[dict[str, str]] = (), with_data: b
             "charts": task_charts(tasks, sample, fitted.target, meta),
         },
         "transfer": _transfer(meta.transfer_report()),
-        "prior": {"members": len(meta.model_.members), "family": meta.family_, "engine": meta.engine_},
+        "prior": {"members": len(meta.model_.members), "family": meta.family_},
         "held_out": _held_out(fitted, tested),
         "guarantee": _guarantee(meta),
         "settings": _settings(meta),
@@ -128,11 +126,8 @@ def _means(scores: Scores) -> dict[str, Any]:
 
 def _settings(meta: Any) -> list[list[Any]]:
     """Return name, value and default of every argument that matters, those that differ from the default first."""
-    defaults, unused = type(meta)().get_params(deep=False), NOT_SHOWN
-    if meta.engine_ == "hierarchical":
-        unused += GRADIENT_ONLY
-    given = {name: value for name, value in meta.parameters_.items() if name not in unused}
-    rows = [[name, json.dumps(value, default=str), json.dumps(defaults[name])] for name, value in given.items()]
+    defaults = type(meta)().get_params(deep=False)
+    rows = [[name, repr(value), repr(defaults[name])] for name, value in meta.parameters_.items() if name != "progress"]
     return sorted(rows, key=lambda row: row[1] == row[2])
 
 

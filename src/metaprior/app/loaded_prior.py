@@ -142,7 +142,7 @@ def _environments(training: dict[str, Any], outputs: str) -> list[str]:
 def searched_alphas(meta: Any) -> list[float]:
     """Return the weights of the source that were compared, each once, from target-only upwards."""
     report = meta.transfer_report()
-    if report.score is None or not report.alpha.any() or meta.engine_ != "hierarchical":
+    if report.score is None or not report.alpha.any():
         return []
     plain = np.ones(len(report.alpha), bool) if report.environment_effect is None else ~report.environment_effect
     # Of several sources, only weights in proportion to their tasks: those that a number for alpha stands for.

@@ -74,8 +74,8 @@ def held_out_tasks(fitted: Fit, sample: Sample) -> Tested:
     if fitted.tasks.held_out:
         what = "labels" if fitted.tasks.labels else "levels"
         return _untested(f"No held-out task has {what} of the fit only, so there is none to test the prior on.")
-    if fitted.meta.engine_ != "hierarchical":
-        return _untested(f"Priors trained by gradients take too long to fit again without some tasks. {ADVICE}")
+    if hasattr(fitted.meta, "loss_trace_"):
+        return _untested(f"Priors of metaprior wfem take too long to fit again without some tasks. {ADVICE}")
     target = fitted.target or ""
     able = [i for i, task in enumerate(sample.tasks[target]) if len(task.y) > 1]
     if len(sample.tasks[target]) < N_FOLDS or not able:

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from metaprior.app.messages import InvalidRequest, spoken
+from metaprior.checks import MissingExtra
 from metaprior.files import nan_to_none
 
 HOST = "127.0.0.1"
@@ -112,7 +113,7 @@ class Handler(BaseHTTPRequestHandler):
             respond(url.path.split("/", 2)[2], query)
         except InvalidRequest as error:
             self._send_json({"error": self.server.workspace.tidy(str(error))}, error.status)
-        except (ValueError, OSError, MemoryError) as error:
+        except (ValueError, OSError, MemoryError, MissingExtra) as error:
             if isinstance(error, ConnectionError | TimeoutError):
                 raise
             said = self.server.workspace.tidy(spoken(error))

@@ -213,8 +213,6 @@ class Workspace:
 
     def _open_prior(self, path: Path, name: str) -> None:
         meta = load(path)
-        if hasattr(meta, "estimators_"):
-            raise ValueError(f"{path} has priors of several outputs, and the page shows one. Fit one of the columns.")
         self.fits.refuse_if_running()
         self.fits.stop_slider()
         self.fits.latest = None

@@ -95,8 +95,8 @@ def check_prior(meta: Any) -> None:
         )
     if not all(isinstance(member, HierarchicalPrior) for member in meta.model_.members):
         raise ValueError(
-            "meta was trained by gradients, and predicts with JAX, which torch cannot differentiate. Fit it with the "
-            "default settings, kernel='auto'."
+            "meta was trained by gradients, and predicts with JAX, which torch cannot differentiate. Fit a "
+            "MetaGPRegressor."
         )
 
 

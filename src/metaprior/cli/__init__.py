@@ -15,6 +15,7 @@ from metaprior.cli.page import app as open_page
 from metaprior.cli.predict import predict
 from metaprior.cli.streams import exit_with, guard_streams
 from metaprior.cli.usage import Command, Group
+from metaprior.cli.wfem import wfem
 
 STUDIES = {
     "demo": "Compare every scheme on one problem.",
@@ -43,7 +44,7 @@ def _forward(name: str) -> Callable[..., None]:
 
 
 app = typer.Typer(cls=Group, no_args_is_help=True, pretty_exceptions_enable=False)
-for command in (fit, evaluate, predict, info, store, example):
+for command in (fit, evaluate, predict, info, store, example, wfem):
     app.command(cls=Command)(command)
 app.command("app", cls=Command)(open_page)
 add_studies(app)

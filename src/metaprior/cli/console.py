@@ -16,7 +16,7 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
-from metaprior.checks import Argument, Message
+from metaprior.checks import Argument, Message, MissingExtra
 from metaprior.printed import as_unicode, visible
 
 MAX_MESSAGE = 1000  # characters
@@ -39,8 +39,8 @@ class VisibleConsole(Console):
 
 out, err = VisibleConsole(highlight=False, markup=False), VisibleConsole(stderr=True, highlight=False, markup=False)
 # The options for arguments that messages name; other arguments keep the spelling of Python.
-SETTINGS = ("alpha", "batch_size", "context", "exposure", "inference", "kernel", "likelihood", "mean", "prior_std")
-SETTINGS += ("search_time", "temperature")
+SETTINGS = ("alpha", "batch_size", "context", "dtype", "exposure", "inference", "kernel", "learning_rate")
+SETTINGS += ("likelihood", "mean", "search_time", "temperature")
 TABLES = ("coverage", "drop_duplicates", "drop_missing", "environment", "from_prior", "out", "overwrite", "target")
 COLUMNS, FORMAT = ("task", "x", "y"), ("sep", "decimal", "encoding")
 OPTIONS = {name: f"--{name.replace('_', '-')}" for name in (*SETTINGS, *TABLES, *COLUMNS, *FORMAT)} | {
@@ -53,10 +53,12 @@ OPTIONS = {name: f"--{name.replace('_', '-')}" for name in (*SETTINGS, *TABLES, 
     "method='conformal'": "--guarantee",
     "shared_classes": "--shared-classes",
     "shared_classes=False": "--own-classes",
+    "n_draws": "--particles",
     "n_particles": "--particles",
     "n_steps": "--steps",
     "noise_std": "--noise",
     "random_state": "--seed",
+    "std": "--prior-std",
     "fewer tasks": "fewer tasks (--max-tasks)",
     "metaprior.store_tasks": "metaprior store",
     "use MetaGPRegressor": "pass --kind regression",
@@ -77,14 +79,13 @@ def report_errors(as_json: bool = False, for_memory: str = "Pass fewer rows at a
         warnings.showwarning = lambda message, kind, *_, **__: print_note(with_options(message), kind.__name__)
         try:
             yield
-        except (ValueError, OSError, MemoryError, ArithmeticError) as error:  # an InvalidFile is a ValueError
+        except (ValueError, OSError, MemoryError, MissingExtra) as error:  # an InvalidFile is a ValueError
             if os.environ.get("METAPRIOR_TRACEBACK"):
                 traceback.print_exc()
             if isinstance(error, MemoryError) and not isinstance(next(iter(error.args), None), Message):
                 reason = str(error).rstrip(".") or "an array could not be allocated"  # of NumPy, or of Python
                 error = MemoryError(Message(f"Out of memory: {reason}. ", for_memory))
-            code = 1 if isinstance(error, ArithmeticError) else 2  # of training, that diverged
-            raise exit_error(with_options(error), code, as_json) from None
+            raise exit_error(with_options(error), as_json=as_json) from None
         except KeyboardInterrupt:
             err.print("Stopped.")
             raise typer.Exit(130) from None
@@ -142,7 +143,7 @@ def exit_error(message: str, code: int = 2, as_json: bool = False) -> typer.Exit
 def print_note(message: str, kind: str = "note") -> None:
     """Print something that the user should know but that does not stop the command; `kind` is a class of warnings."""
     note = {"kind": kind, "message": _clipped(message)}
-    if note in NOTES:  # of another output, say
+    if note in NOTES:
         return
     NOTES.append(note)
     err.print(f"Note: {_clipped(message)}", style="yellow", soft_wrap=True)

@@ -37,8 +37,6 @@ from metaprior.cli.options import (
     check_outputs,
     fitted_columns,
     fitted_format,
-    fitted_outputs,
-    refuse_several,
     write_results,
 )
 from metaprior.cli.scores import figures_of, fitted_rule, print_guaranteed, print_overall
@@ -81,33 +79,22 @@ def evaluate(
 
     with report_errors(as_json):
         check_outputs([prior, data], path, plot)
-        loaded = load(prior)
-        outputs = fitted_outputs(loaded, y)
-        refuse_several(outputs, plot=plot)
-        first = next(iter(outputs.values()))
-        table = TableFile(data, fitted_format(first, sep, decimal, encoding))
-        how: Any = {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates}
-        how["sparse_y"] = hasattr(loaded, "estimators_")  # a prior of several outputs: as in the fit
-        evaluated = []
-        for name, meta in outputs.items():
-            columns = _columns(meta, table, (task, x, name, environment))
-            rule = fitted_rule(meta) if context is None else as_context_rule(context)
-            evaluated.append(_evaluate_output(meta, table, columns, target, rule, seed, how))
-        frames = [each.per_task if len(evaluated) == 1 else _of_output(each) for each in evaluated]
-        figure = None if plot is None else _picture(first, evaluated[0].tests, evaluated[0].ours)
-        write_results((path, _joined(frames)), (plot, figure))
+        meta = load(prior)
+        table = TableFile(data, fitted_format(meta, sep, decimal, encoding))
+        columns = _columns(meta, table, (task, x, y, environment))
+        rule = fitted_rule(meta) if context is None else as_context_rule(context)
+        drops = {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates}
+        evaluated = _evaluate(meta, table, columns, target, rule, seed, drops)
+        figure = None if plot is None else _picture(meta, evaluated.tests, evaluated.ours)
+        write_results((path, evaluated.per_task), (plot, figure))
     if as_json:
-        results = {each.columns.y: each.as_json() for each in evaluated}
-        print_result(evaluated[0].as_json() if len(evaluated) == 1 else {"outputs": results})
-        return
-    for each in evaluated:
-        if len(evaluated) > 1:
-            out.print(f"Output {each.columns.y}:", soft_wrap=True)
-        _print_evaluated(each, path is None)
+        print_result(evaluated.as_json())
+    else:
+        _print_evaluated(evaluated, path is None)
 
 
 class Evaluated(NamedTuple):
-    """The prior of an output, compared with other models on the tasks of a table."""
+    """A prior, compared with other models on the tasks of a table."""
 
     columns: Any
     rule: ContextRule
@@ -132,12 +119,12 @@ class Evaluated(NamedTuple):
         return {**counts, **figures_of(self.compared), **_extra(self.ours), "per_task": rows}
 
 
-def _evaluate_output(
-    meta: Any, table: TableFile, columns: Any, target: str | None, rule: ContextRule, seed: int, how: dict[str, Any]
+def _evaluate(
+    meta: Any, table: TableFile, columns: Any, target: str | None, rule: ContextRule, seed: int, drops: dict[str, Any]
 ) -> Evaluated:
-    """Compare the prior of an output with other models."""
+    """Compare a prior with other models."""
     with err.status(f"reading {table}"):
-        tests, names, place, dates = _test_tasks(meta, table, columns, target, rule, seed, how)
+        tests, names, place, dates = _test_tasks(meta, table, columns, target, rule, seed, drops)
     with tasks_by_name(Source.of(table, "data"), columns.y, {"test_tasks": place, "tasks": place}):
         fitted_on, n_outside = _fitted_on(meta, tests, names), _outside(meta, tests, columns.x)
         with err.status(f"predicting {counted(len(tests), 'task')}"), _known():
@@ -160,19 +147,6 @@ def _print_evaluated(each: Evaluated, short: bool) -> None:
     more = f" {n_more} more tasks: --out writes all of them." if n_more > 0 and short else ""
     given = f"{counted(len(each.tests), 'task')}, with {each.rule.words(each.output)} of each as context"
     out.print(f"{given}.{more}", soft_wrap=True)
-
-
-def _of_output(each: Evaluated) -> Any:
-    """Return the scores of every task, with a first column that names the output."""
-    frame = each.per_task.copy()
-    frame.insert(0, "output", each.columns.y)
-    return frame
-
-
-def _joined(frames: list[Any]) -> Any:
-    import pandas as pd
-
-    return frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
 
 
 def _picture(meta: Any, tests: list[Any], scores: Any) -> Any:

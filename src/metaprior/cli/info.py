@@ -1,6 +1,5 @@
 """`metaprior info`."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,14 +8,14 @@ import typer
 
 from metaprior.checks import counted
 from metaprior.cli.console import out, print_note, print_result, print_table, report_errors
-from metaprior.cli.options import AsJson, Prior, check_outputs, refuse_several, write_picture
+from metaprior.cli.options import AsJson, Prior, check_outputs, write_picture
 from metaprior.cli.scores import print_held_out
 from metaprior.tasks.context_rules import ContextRule
 
-OF_TRAINING = ("temperature_", "dtype_", "best_step_")  # results of gradient training
 MAX_NAMED = 12  # classes
 USED = "a random part is used: "
 NUMBERS = {  # that `training` may have, in words
+    "final_loss": "final loss",
     "parameters": "parameters",
     "particles": "particles",
     "particle_spread": "particle spread",
@@ -41,50 +40,32 @@ def info(
     as_json: AsJson = False,
 ):
     """Show what a saved prior was fitted to, with which settings, and whether its source helped."""
-    from metaprior.estimators.persistence import ONLY, read_priors
+    from metaprior.estimators.persistence import read_prior
     from metaprior.files import InvalidFile
 
     with report_errors(as_json):
         check_outputs([prior], None, plot)
-        headers = {name: header for name, (header, _) in read_priors(prior).items()}
-        refuse_several(headers, plot=plot)
+        header, _ = read_prior(prior)
         from metaprior.search.report import TransferReport  # after it: a refusal need not wait for this
 
         try:
-            shown = [(header, TransferReport.from_json(header["report"])) for header in headers.values()]
-            facts = [_facts(header, report.outputs, _unused(header)) for header, report in shown]
+            report = TransferReport.from_json(header["report"])
+            facts = _facts(header, report.outputs)
+            arguments = [(name, _as_python(value)) for name, value in header["parameters"].items()]
         except (KeyError, TypeError, AttributeError) as error:
             raise InvalidFile(f"{prior} is damaged: {error!r} in its header.") from None
-        plotted = plot is not None and plot_report(shown[0][1], plot)
+        plotted = plot is not None and plot_report(report, plot)
     if as_json:
-        parts = {name: {part: header.get(part) for part in PARTS} for name, header in headers.items()}
-        print_result(parts.get(ONLY, {"outputs": parts}))
+        print_result({part: header.get(part) for part in PARTS})
         return
-    for name, (header, report), of_output in zip(headers, shown, facts, strict=True):
-        if name != ONLY:
-            out.print(f"Output {name}:", soft_wrap=True)
-        _print(header, report, of_output)
-    if plotted:
-        out.print(f"Wrote {plot}.")
-
-
-def _unused(header: dict[str, Any]) -> tuple[str, ...]:
-    """Return the arguments and results that only gradient training has, of a prior that was not trained so."""
-    from metaprior.estimators.arguments import GRADIENT_ONLY
-
-    return (*GRADIENT_ONLY, *OF_TRAINING) if header.get("engine") == "hierarchical" else ()
-
-
-def _print(header: dict[str, Any], report: Any, facts: list[tuple[str, str]]) -> None:
-    """Print what is known of one prior."""
-    unused = _unused(header)
     print_table(("property", "value"), facts)
-    arguments = [(name, json.dumps(value)) for name, value in header["parameters"].items() if name not in unused]
     print_table(("argument", "value"), arguments)
     out.print(str(report), soft_wrap=True)
     training = header["training"]
     if training.get("held_out"):
         print_held_out(training["held_out"], (training.get("columns") or {}).get("y"), report.outputs)
+    if plotted:
+        out.print(f"Wrote {plot}.")
 
 
 def plot_report(report: Any, path: Path) -> bool:
@@ -138,18 +119,32 @@ def class_words(classes: Sequence[Any] | None) -> str:
     return f"{len(names)} classes, {listed}"
 
 
-def _facts(header: dict[str, Any], outputs: str, unused: Sequence[str]) -> list[tuple[str, str]]:
+def _as_python(value: Any) -> str:
+    """Return a stored parameter as it is written in Python."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_as_python, value))}]"
+    if not isinstance(value, dict):
+        return repr(value)
+    if "own" in value:
+        return f"custom: {value['own']}"
+    if "mapping" in value:
+        return f"{{{', '.join(f'{name!r}: {_as_python(each)}' for name, each in value['mapping'].items())}}}"
+    return (
+        f"{value['description']}({', '.join(f'{name}={_as_python(each)}' for name, each in value['fields'].items())})"
+    )
+
+
+def _facts(header: dict[str, Any], outputs: str) -> list[tuple[str, str]]:
     """Return names and values: of the data, the scaling, the result, and the versions of packages."""
     training = header["training"]
-    fitted = {name: value for name, value in header["fitted"].items() if name not in unused}
+    fitted = header["fitted"]
     scaling, columns = training["scaling"], training.get("columns") or {}
     inputs = columns.get("x") or [f"input {i + 1}" for i in range(header["input_dim"])]
     levels = dict(enumerate(header.get("columns", {}).get("levels", ())))
     scales = list(zip(inputs, scaling["x_mean"], scaling["x_std"], strict=False))
     scales = [scale for i, scale in enumerate(scales) if not levels.get(i)][:8]
-    if header["kind"] == "MetaGPRegressor":
+    if "classes_" not in fitted:
         scales.append((columns.get("y") or "y", scaling["y_mean"], scaling["y_std"]))
-    final_loss = training.get("final_loss", training.get("free_energy"))  # its name in files of earlier versions
     rows = [
         ("kind", header["kind"]),
         ("table", training.get("data") or ("-" if training.get("columns") else "none (fitted from arrays)")),
@@ -162,7 +157,6 @@ def _facts(header: dict[str, Any], outputs: str, unused: Sequence[str]) -> list[
         ("priors averaged", header["n_members"]),
         ("tasks recognized by fitted_on", _recognized(header)),
         *_guarantee_rows(header.get("guarantee")),
-        *([("final loss", final_loss)] if final_loss is not None else []),
         *((words, training[name]) for name, words in NUMBERS.items() if name in training),
         ("versions", [f"{name} {version}" for name, version in training["versions"].items()]),
     ]

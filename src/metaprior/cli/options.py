@@ -22,7 +22,7 @@ Covariates = Annotated[
 Categorical = Annotated[
     list[str] | None, typer.Option("--categorical", help="Columns of numbers that hold categories; text is recognized.")
 ]
-Y = Annotated[list[str] | None, typer.Option("--y", help="Output column, or several.")]
+Y = Annotated[str | None, typer.Option("--y", help="Output column.")]
 Environment = Annotated[
     str | None, typer.Option("--environment", help="Column that names the environment of a task (hospital, building).")
 ]
@@ -50,37 +50,11 @@ def fitted_columns(
     return in_fitted_order(meta, as_columns(**columns))
 
 
-def fitted_outputs(meta: Any, y: list[str] | None) -> dict[Any, Any]:
-    """Return the priors of the outputs that are named, by default of all, by the names of their columns y.
-
-    A prior of one output may be given another column.
-    """
-    from metaprior.tables.columns import output_names
-
-    given, several = output_names(y or None), getattr(meta, "estimators_", None)
-    if several is None:
-        if given is not None and len(given) > 1:
-            raise ValueError(f"--y names {len(given)} columns, and this prior has one output. Name one.")
-        stored = (meta.training_.get("columns") or {}).get("y")
-        return {given[0] if given else stored: meta}
-    for name in given or ():
-        if name not in several:
-            raise ValueError(f"--y {name} is no output of this prior, which has {', '.join(several)}.")
-    return {name: several[name] for name in given or several}
-
-
-def refuse_several(outputs: Any, **options: Any) -> None:
-    """Raise if an option that is for one output is given with several."""
-    for option, value in options.items():
-        if len(outputs) > 1 and value is not None:
-            raise ValueError(f"--{option} is for one output, and there are {len(outputs)}. Name one with --y.")
-
-
 def fitted_format(meta: Any, sep: str | None, decimal: str | None, encoding: str | None) -> "CsvFormat":
     """Return how CSV files are written, as far as it is not given as in the fit."""
     from metaprior.tables.csv_files import as_csv_format
 
-    stored = meta.training_.get("csv") or {}  # priors fitted in Python, or by earlier versions, have none
+    stored = meta.training_.get("csv") or {}  # priors fitted in Python have none
     given = {"sep": sep, "decimal": decimal, "encoding": encoding}
     return as_csv_format(**{name: stored.get(name) if value is None else value for name, value in given.items()})
 
@@ -122,10 +96,7 @@ def check_outputs(inputs: list[Path], out: Path | None, plot: Path | None = None
         if _same(path, second):
             raise ValueError(f"{option} and {other} must be two files; got {path} for both.")
     if plot is not None:
-        try:
-            require_matplotlib()
-        except ImportError as error:
-            raise ValueError(f"--plot {plot}: {error}") from None
+        require_matplotlib()
 
 
 def write(path: Path, content: bytes) -> None:

@@ -21,9 +21,7 @@ from metaprior.cli.options import (
     check_outputs,
     fitted_columns,
     fitted_format,
-    fitted_outputs,
     named_or_free,
-    refuse_several,
     write_results,
 )
 from metaprior.tables.csv_files import TableFile
@@ -74,52 +72,30 @@ def predict(
         check_outputs([prior, context, query], path, plot)
         if path.suffix not in (".csv", ".parquet"):
             raise ValueError(f"--out must end in .csv or .parquet; got {path}.")
-        loaded = load(prior)
-        outputs = fitted_outputs(loaded, y)
-        refuse_several(outputs, plot=plot)
-        meta = next(iter(outputs.values()))
-        columns = {name: fitted_columns(each, task, x, name, None) for name, each in outputs.items()}
-        named = next(iter(columns.values())).task
-        changed: Any = {"task": () if one_task else named, "environment": None}
-        columns = {name: each._replace(**changed) for name, each in columns.items()}
+        from metaprior.tables.frames import predict_tables
+
+        meta = load(prior)
+        columns = fitted_columns(meta, task, x, y, None)._replace(environment=None)
         how = fitted_format(meta, sep, decimal, encoding)
         tables = TableFile(context, how), TableFile(query, how)
         if one_task:
-            _note_merged(tables, named)
-        drops: Any = {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates}
+            _note_merged(tables, columns.task)
+            columns = columns._replace(task=())
+        drops = {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates}
+        method = "conformal" if guarantee else "model"
         with err.status(f"predicting {query}"):
-            method = "conformal" if guarantee else "model"
-            drops["sparse_y"] = hasattr(loaded, "estimators_")  # as in the fit
-            frame, draw = _predict(outputs, tables, columns, coverage, from_prior, method, drops)
-        figure = None if plot is None else draw()
+            predicted = predict_tables(meta, *tables, columns, coverage, from_prior, method, **drops)
+        frame = predicted.frame
+        figure = None if plot is None else _plot(meta, predicted, columns, coverage, method)
         write_results((path, frame), (plot, figure))
     if as_json:
         print_result({"predictions": str(path), "rows": frame.astype(object).to_dict(orient="records")})
         return
     response = meta.model_.response
     at_least = response is not None and response.discrete  # integers have gaps
-    _print_rows(frame, next(iter(columns)), coverage, meta.model_.guarantee if guarantee else None, at_least)
+    _print_rows(frame, columns.y, coverage, meta.model_.guarantee if guarantee else None, at_least)
     rest = f" ({len(frame):,} rows, of which the first {SHOWN} are shown)" if len(frame) > SHOWN else ""
     out.print(f"Wrote {path}{rest}" + (f" and {plot}." if plot else "."), soft_wrap=True)
-
-
-def _predict(
-    outputs: dict[Any, Any],
-    tables: tuple[Any, Any],
-    columns: dict[Any, Any],
-    coverage: float,
-    from_prior: bool,
-    method: str,
-    drops: Any,
-) -> tuple[Any, Any]:
-    """Return a data frame of predictions and, of one output, a function that draws them."""
-    from metaprior.tables.frames import predict_outputs, predict_tables
-
-    if len(outputs) > 1:
-        return predict_outputs(outputs, *tables, columns, coverage, from_prior, method, **drops), None
-    (meta,), (only,) = outputs.values(), columns.values()
-    predicted = predict_tables(meta, *tables, only, coverage, from_prior, method, **drops)
-    return predicted.frame, lambda: _plot(meta, predicted, only, coverage, method)
 
 
 def _note_merged(tables: tuple[TableFile, ...], task: tuple[str, ...]) -> None:

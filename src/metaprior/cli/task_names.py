@@ -36,9 +36,14 @@ def tasks_by_name(source: Source, y: str | None, places: Mapping[str, Place], x:
             raise
 
 
+def columns_by_name(text: str, x: Sequence[str]) -> str:
+    """Return text with the input columns that it counts, as X[:, 0], by name."""
+    return re.sub(r"X\[:, (\d+)\]", lambda found: repr(x[int(found[1])]) if int(found[1]) < len(x) else found[0], text)
+
+
 def _renamed(text: str, source: Source, y: str | None, places: Mapping[str, Place], x: Sequence[str]) -> str:
     """Return text with the tasks and input columns that it counts by name."""
-    text = re.sub(r"X\[:, (\d+)\]", lambda found: repr(x[int(found[1])]) if int(found[1]) < len(x) else found[0], text)
+    text = columns_by_name(text, x)
     for argument, place in places.items():
         counted = rf"(?<!\w){re.escape(argument)}\[(?P<number>\d+)\](?P<part> context| query)?(?P<y>(?=:? y\b))?"
 

@@ -57,7 +57,7 @@ def read_training_data(
         format = {
             name: value for name, value in table.format._asdict().items() if value != CsvFormat._field_defaults[name]
         }
-        given = {**named, **how, **format, "max_tasks": max_tasks, "sparse_y": None}  # which follows from --y
+        given = {**named, **how, **format, "max_tasks": max_tasks}
         covariates = given.pop("covariates", None)
         opened = _open(table.path, target, bool(labels), share, rng, [name for name, value in given.items() if value])
         return opened if not covariates else opened._replace(columns=_with_covariates(opened.columns, covariates))

@@ -60,9 +60,22 @@ def _one_line(args: Sequence[str]) -> Iterator[None]:
         context: Any = error.ctx
         is_command = getattr(context, "parent", None) is not None
         command = f"metaprior {context.info_name}" if is_command else "metaprior"
-        message = " ".join(error.format_message().split())
+        message = " ".join(f"{error.format_message()}{_elsewhere(error, context)}".split())
         end = "" if message.endswith((".", "?")) else "."
         raise exit_error(f"{message}{end} See {command} --help.", as_json=as_json) from None
+
+
+def _elsewhere(error: Any, context: Any) -> str:
+    """Return, in words, which other command has an option that this one lacks."""
+    name, group = getattr(error, "option_name", None), getattr(context.parent, "command", None)
+    having = [each for each, command in getattr(group, "commands", {}).items() if name in _names_of(command)]
+    if not having or context.info_name in having:
+        return ""
+    return f" (metaprior {' and '.join(having)} {'has' if len(having) == 1 else 'have'} it)"
+
+
+def _names_of(command: Any) -> list[str]:
+    return [name for each in command.params for name in (*each.opts, *each.secondary_opts)]
 
 
 def repeat_options(args: Sequence[str], parameters: Sequence[Any]) -> list[str]:

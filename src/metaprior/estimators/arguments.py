@@ -39,6 +39,7 @@ class NamedEnvironments(NamedTuple):
     target: int  # index of the target environment
     arguments: tuple[str, ...]  # the name of each in errors
     kinds: ColumnKinds | None = None  # what the input columns are; None: numbers
+    columns: tuple[str, ...] = ()  # what messages call them
 
     @property
     def counts(self) -> list[int]:
@@ -157,7 +158,8 @@ def read_environments(
     place = names.index(target if isinstance(source_tasks, Mapping) else "target")
     features.learned()
     arguments = tuple(argument for argument, _ in named)
-    return NamedEnvironments(names, checked, place, arguments, features.kinds)
+    columns = tuple(map(features.column_name, range(features.count or 0)))
+    return NamedEnvironments(names, checked, place, arguments, features.kinds, columns)
 
 
 def warn_if_no_target_tasks(environments: NamedEnvironments, alpha: Any) -> None:
@@ -221,7 +223,7 @@ def _check_names(environments: Mapping[Any, Any], target_tasks: Any, target: Any
         raise ValueError(
             "target_tasks must be left out if source_tasks maps names to tasks: name the target by target='...'."
         )
-    check_spelling(environments, "environment", "source_tasks has the ")
+    check_spelling(environments, "environment", "source_tasks: ")
     if target is None:
         one_of = f" must name the environment to predict in; pass one of {listed}."
         raise ValueError(Message(Argument("target"), one_of))

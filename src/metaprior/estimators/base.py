@@ -148,6 +148,8 @@ class MetaGP(KnowsItsTasks, Parameters):
         ------
         InvalidFile
             If the file could not be loaded. Nothing is written then.
+        ValueError
+            If `private=True` and the prior has conformal intervals, whose fits tell averages of single tasks.
         """
         check_is_fitted(self, "model_")
         write_prior(self, path, private)
@@ -157,7 +159,7 @@ class MetaGP(KnowsItsTasks, Parameters):
         names, tasks, target, *_ = environments
         self.model_, self.baselines_, self.family_ = fitted.model, fitted.baselines, fitted.family
         self.likelihood_ = self._kind
-        self.report_ = replace(fitted.report, outputs=OUTPUTS[self._kind])
+        self.report_ = replace(fitted.report, outputs=OUTPUTS.get(self._kind, "readings"))
         # All that anything after the fit knows of the parameters: others may be set later.
         self.parameters_ = self.get_params(deep=False)
         self.environment_weights_ = self.report_.weight @ self.report_.environment_weights

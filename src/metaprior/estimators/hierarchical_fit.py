@@ -25,7 +25,6 @@ from metaprior.search.acting_together import acting_together
 from metaprior.search.family_choice import FamilyChoice
 from metaprior.search.report import make_report
 from metaprior.storage.stored_tasks import StoredTasks, sample_tasks
-from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.context_rules import as_context_rule
 from metaprior.tasks.thinning import thin_task
 from metaprior.tasks.types import Task
@@ -58,7 +57,7 @@ def fit_prior(meta: Any, environments: NamedEnvironments) -> FittedPrior:
                     move(len(priors), "")
     priors, pooled = priors[: len(chosen.priors)], priors[len(chosen.priors) :]
     _warn_if_too_wide(chosen.spread)
-    together = _acting_together(meta, priors[int(np.argmax(chosen.weights))], sample[target], environments.kinds)
+    together = _acting_together(meta, priors[int(np.argmax(chosen.weights))], sample[target], environments)
     n_target = len(sample[target])
     n_source = sum(map(len, sample)) - n_target
     report = make_report(chosen.choice, names, target, n_target, n_source, chosen.families, chosen.covariates, together)
@@ -85,16 +84,19 @@ def _describe_calibration(
     return {**described, "covariates": chosen.covariates} if chosen.covariates else described
 
 
-def _acting_together(meta: Any, prior: Any, tasks: Sequence[Task], kinds: ColumnKinds | None) -> str:
+def _acting_together(meta: Any, prior: Any, tasks: Sequence[Task], environments: NamedEnvironments) -> str:
     """Return a hint, and warn, if two covariates of the target's tasks act together; else nothing."""
+    kinds = environments.kinds
     if kinds is None or not isinstance(prior, HierarchicalPrior) or meta._kind == "bernoulli":
         return ""
     pair = acting_together(prior, tasks, kinds)
     if pair is None:
         return ""
-    i, j = pair
-    said = f"of columns {i} and {j} of X seem to act together, which the default does not model. Add their product "
-    said += f"as a column, np.column_stack([X, X[:, {i}] * X[:, {j}]]), and name it among the covariates, too."
+    a, b = (environments.columns[column] for column in pair)
+    said = f"{a} and {b} seem to act together, which the default does not model. Add a column to X, {a} * {b}, and "
+    said += "name it among the covariates, too."
+    if any(kinds.levels[column] for column in pair):
+        said += " In such a product a category is 1 for one of its levels, and 0 otherwise."
     warn_caller(Message(Argument("covariates"), f" {said}"))
     return f"Covariates {said}"
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaprior.checks import check_bool
+from metaprior.checks import Argument, Message, check_bool
 from metaprior.estimators.prior_header import (
     FITTED,
     SALT_BYTES,
@@ -81,6 +81,10 @@ def write_prior(meta: Any, path: str | os.PathLike, private: Any = False) -> Non
 def _prior_parts(meta: Any, path: str | os.PathLike, private: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the header and tensors of a fitted estimator; raise InvalidFile if `load` would refuse them."""
     check_bool("private", private)
+    if private and meta.model_.guarantee is not None:
+        held = " cannot hide what conformal intervals need: fits without each target task, or each few. Comparing them "
+        held += "with the fit of all tells the averages of these tasks. Fit again without "
+        raise ValueError(Message(Argument("private", True), held, Argument("guarantee", True), "."))
     kind = type(meta).__name__
     _check_kind(kind, f"{path} is not written: it would hold")
     files = import_module(KINDS[kind].files)

@@ -131,7 +131,7 @@ TRAINING = record(
             )
         ),
         **dict.fromkeys(
-            ("final_loss", "free_energy", "particle_spread", "spread", "factor", "ratio", "shrink", "seconds"),
+            ("final_loss", "particle_spread", "spread", "factor", "ratio", "shrink", "seconds"),
             optional(any_number),
         ),
         **dict.fromkeys(("particles", "parameters"), COUNT),

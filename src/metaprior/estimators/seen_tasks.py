@@ -43,7 +43,7 @@ class Seen(NamedTuple):
     lower: np.ndarray  # (input_dim + 1,): the smallest values of the columns of x, and of y
     upper: np.ndarray
     digests: np.ndarray  # quick ones, at most MAX_DIGESTS
-    values: dict[int, np.ndarray]  # distinct values of y by digest, of the MAX_SLOW tasks with the smallest
+    values: dict[int, np.ndarray]  # values of y along x, by digest, of the MAX_SLOW tasks with the smallest
 
 
 class KnownTasks(NamedTuple):
@@ -226,7 +226,8 @@ def remember(tasks: Sequence[Task], input_dim: int) -> Seen:
         new, ends = _digests(x, y, sizes), np.cumsum(sizes)
         digests = kept_digests(np.concatenate([digests, new]))
         for i in np.flatnonzero(new <= digests[:MAX_SLOW][-1]).tolist():
-            values[int(new[i])] = np.unique(y[ends[i] - sizes[i] : ends[i]])[:MAX_VALUES]
+            own = slice(ends[i] - sizes[i], ends[i])
+            values[int(new[i])] = y[own][np.lexsort((y[own], *x[own].T[::-1]))][:MAX_VALUES]
         values = dict(sorted(values.items())[:MAX_SLOW])
     return Seen(lower, upper, digests, values)
 

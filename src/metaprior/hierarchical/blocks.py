@@ -112,9 +112,17 @@ def _groups(x: np.ndarray, widths: tuple[int, ...]) -> list[np.ndarray]:
 
 
 def place_points(tasks: Sequence[Task], n_inputs: int | None = None) -> np.ndarray:
-    """Choose inducing points near the distinct inputs, the first columns of x."""
-    inputs = np.unique(np.concatenate([task.x[:, :n_inputs] for task in tasks]), axis=0)
-    n_points = N_POINTS if inputs.shape[1] == 1 else N_POINTS_SEVERAL
-    points = farthest_points(inputs, min(n_points, len(inputs)))
+    """Choose inducing points near the distinct inputs, the first columns of x.
+
+    Along one input they are spread over its range and over the ranks of the readings, half and half: a few late
+    readings must not leave the others without points.
+    """
+    readings = np.concatenate([task.x[:, :n_inputs] for task in tasks])
+    inputs, counts = np.unique(readings, axis=0, return_counts=True)
+    n_points, places = min(N_POINTS_SEVERAL, len(inputs)), inputs
+    if inputs.shape[1] == 1:
+        ranks = np.cumsum(counts)[:, None] - 0.5 * counts[:, None]
+        n_points, places = min(N_POINTS, len(inputs)), inputs / (np.ptp(inputs) or 1.0) + ranks / len(readings)
+    points = farthest_points(inputs, n_points, places)
     squared = np.sum((points[:, None] - points) ** 2, axis=-1)
     return points[[i for i in range(len(points)) if i == 0 or squared[i, :i].min() >= NEAREST**2]]

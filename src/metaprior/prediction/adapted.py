@@ -255,7 +255,7 @@ class AdaptedRegressor(_Regression):
     --------
     >>> from metaprior import MetaGPRegressor
     >>> tasks = [([[0.0], [1.0]], [0.0, 1.0]), ([[0.5], [2.0]], [0.4, 2.1])]
-    >>> meta = MetaGPRegressor(alpha=0.0, kernel="rbf", mean="linear", n_steps=0, random_state=0)
+    >>> meta = MetaGPRegressor(alpha=0.0, random_state=0)
     >>> task = meta.fit(target_tasks=tasks).adapt([[0.0]], [0.1])
     >>> lower, upper = task.interval([[0.5], [1.5]], coverage=0.9)
     >>> bool((lower < task.predict([[0.5], [1.5]])).all())

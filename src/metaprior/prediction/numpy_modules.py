@@ -4,7 +4,9 @@ import base64
 import keyword
 import os
 import sys
+import sysconfig
 from collections.abc import Iterable
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +59,10 @@ def _module_name(path: str | os.PathLike) -> str:
     name = Path(path).name
     if not (name.endswith(".py") and name[:-3].isidentifier()):
         raise ValueError(f"path must be that of a Python module, such as 'patient.py'; got {os.fspath(path)!r}.")
-    if name[:-3] in {"numpy", *sys.stdlib_module_names, *keyword.kwlist}:  # NumPy imports most of these
-        hidden = "Python could not import it, or would import it in place of its own module or NumPy"
+    installed = [sysconfig.get_path(kind) for kind in ("purelib", "platlib")]
+    taken = {"numpy", "metaprior", *sys.stdlib_module_names, *keyword.kwlist}  # NumPy imports most of these
+    if name[:-3] in taken or PathFinder.find_spec(name[:-3], installed) is not None:
+        hidden = "Python could not import it, or would import it in place of a module or package of that name"
         raise ValueError(f"path cannot be named {name!r}: {hidden}. Name it otherwise, such as 'patient.py'.")
     return name[:-3]
 

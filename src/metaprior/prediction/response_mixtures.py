@@ -25,6 +25,7 @@ LARGEST_COUNT = 2.0**53  # integers from there on have gaps
 FAR = 1e-8  # a probability of a component from which on it is computed from logarithms: 1 - cdf has lost its digits
 AT_ONCE = 2**21  # numbers of one quadrature
 ABSURD = 1000.0  # times the median, from which on users are told not to use the mean of counts
+DOUBLINGS, HALVINGS = 30, 60  # of a bracket around a quantile
 HEAVY = 2.0  # degrees of freedom up to which Student's t has no variance
 
 
@@ -240,7 +241,24 @@ class ResponseMixture:
         if isinstance(self.response, StudentT):
             arrays = (self.means, self.variances, self.parameters[..., 0], self.parameters[..., 1])
             return student_averages.quantile(*arrays, self._weights, level)
+        if not self.response.discrete:
+            return self._reals(level)
         return self._ranks(level) if isinstance(self.response, Ordinal) else self._counts(level)
+
+    def _reals(self, level: float) -> np.ndarray:
+        """Find the quantile of a real number by bisection, from brackets that grow from its mean."""
+        mean, variance = self._moments
+        step = np.sqrt(variance)
+        lower, upper = mean - step, mean + step
+        for _ in range(DOUBLINGS):
+            step = 2.0 * step
+            lower = np.where(self.cdf(lower) >= level, lower - step, lower)
+            upper = np.where(self.cdf(upper) < level, upper + step, upper)
+        for _ in range(HALVINGS):
+            middle = 0.5 * (lower + upper)
+            reached = self.cdf(middle) >= level
+            upper, lower = np.where(reached, middle, upper), np.where(reached, lower, middle)
+        return upper
 
     def _ranks(self, level: float) -> np.ndarray:
         assert isinstance(self.response, Ordinal)
@@ -290,7 +308,8 @@ def _warn_if_absurd(mean: np.ndarray, latent: GaussianMixture) -> None:
             f"The predictive mean of counts is more than {ABSURD:g} times their median at "
             f"{counted(int(np.sum(absurd)), 'point')}: the logarithm of the rate is so uncertain, with a standard "
             f"deviation of up to {np.max(latent.std()[absurd]):.3g}, that a tiny chance of huge counts decides it. Use "
-            f"the median, quantile(..., 0.5), and interval. Means beyond {LARGEST_COUNT:.1g} are the median.",
+            f"the median, quantile(..., 0.5), and interval. Means beyond {LARGEST_COUNT:.1g} are the median, and their "
+            "standard deviations may be infinite.",
             HeavyTailWarning,
         )
 

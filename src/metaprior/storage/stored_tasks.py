@@ -125,6 +125,11 @@ class StoredTasks(Sequence[Task]):
         y = self._outputs(np.array(self.y[first:last], np.float64), np.array(index))
         return Task(np.array(self.x[first:last], np.float64), y)
 
+    def __iter__(self) -> Iterator[Task]:
+        """Verify what is read, so that lists, `evaluate` and `adapt_many` do not use damaged files either."""
+        self.verify()
+        return map(self.__getitem__, range(len(self)))
+
     def __repr__(self) -> str:
         parts = (len(self), "task"), (self.n_samples, "sample"), (self.input_dim, "input column")
         return f"StoredTasks({', '.join(counted(*part) for part in parts)})"
@@ -161,7 +166,9 @@ class StoredTasks(Sequence[Task]):
         return digest.hexdigest()
 
     def verify(self) -> None:
-        """Raise `InvalidFile` if files of `store_tasks` do not hold what was written. `fit` does this first.
+        """Raise `InvalidFile` if files of `store_tasks` do not hold what was written.
+
+        `fit`, and going through all tasks, do this first.
 
         All bytes are read, about 1 GB per second, unless the files have not changed since the last time.
         Arrays have no checksums, and are not verified.

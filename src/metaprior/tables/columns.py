@@ -85,20 +85,6 @@ def as_columns(
     return columns
 
 
-def output_names(y: Any) -> tuple[str, ...] | None:
-    """Return the names of several output columns, or None if `y` names one, or none."""
-    if y is None or isinstance(y, str) or not isinstance(y, Iterable):
-        return None
-    names = _names(y, "y")
-    if not names:
-        raise ValueError(Message(Argument("y"), " must name one column or more; got none."))
-    for i, name in enumerate(names):
-        if name in names[:i]:
-            raise ValueError(f"column {name!r} is named twice in y. Leave one out.")
-    check_reading(names, "column", "The ")
-    return names
-
-
 def in_fitted_order(meta: Any, columns: Columns) -> Columns:
     """Return the columns with the inputs in the order of the fit, if it had inputs of these names."""
     n_inputs = meta.model_.input_dim
@@ -148,6 +134,9 @@ def _names(value: Any, role: str) -> tuple[str, ...]:
 
 
 def _name(value: Any, role: str) -> str:
+    if role == "y" and isinstance(value, list | tuple):
+        instead = f" must name one column; got {len(value)}: {value!r}. Fit a prior to each output."
+        raise ValueError(Message(Argument(role), instead))
     if not isinstance(value, str) or not value:
         raise ValueError(Message(Argument(role), f" must be the name of a column, a nonempty string; got {value!r}."))
     return value

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from metaprior.prediction.conformal import check_method, conformal_band
 from metaprior.prediction.ensemble import predicts_labels
 from metaprior.prediction.plausibility import warn_if_implausible
 from metaprior.prediction.response_mixtures import outcomes_of
-from metaprior.tables.columns import Columns, TableWarning, as_columns, in_fitted_order, output_names
+from metaprior.tables.columns import Columns, TableWarning, as_columns, in_fitted_order
 from metaprior.tables.contexts import Context, match_contexts
 from metaprior.tables.covariate_columns import (
     group_with_covariates,
@@ -25,7 +25,6 @@ from metaprior.tables.csv_files import Source, as_table
 from metaprior.tables.grouping import TaskTable, group_rows
 from metaprior.tables.label_columns import known_columns, label_columns
 from metaprior.tables.reading import names_of
-from metaprior.tables.several_outputs import are_mentioned, group_outputs, side_by_side
 from metaprior.tasks.context_rules import as_context_rule, check_order, split_once, warn_if_behind
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.padding import Ragged
@@ -62,8 +61,8 @@ def tasks_from_frame(
     x : str or list of str
         Input columns: numbers, or dates, which become days since 1970-01-01 (UTC), or text and columns of pandas' type
         category, which are taken for categories.
-    y : str or list of str
-        Output column: numbers, or labels. With several, each has the tasks of the rows that have a value of it.
+    y : str
+        Output column: numbers, or labels.
     environment : str, optional
         Column that names the environment of a task, such as a hospital.
     covariates : str or list of str, optional
@@ -78,8 +77,7 @@ def tasks_from_frame(
     -------
     list of (X, y), or dict from environment to such a list
         The dict, for `fit(tasks, target=...)`, if `environment` is given. With categories or covariates X is a data
-        frame, so that the estimator knows their names and kinds. With several columns y, a dict of these from the
-        names of the columns, for `MultiOutputMetaGP`.
+        frame, so that the estimator knows their names and kinds.
 
     Examples
     --------
@@ -90,19 +88,10 @@ def tasks_from_frame(
     """
     named = {"task": task, "x": x, "environment": environment, "covariates": covariates, "categorical": categorical}
     how = {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates, "recognize": True}
-    outputs = output_names(y)
-    if outputs is not None:
-        of_outputs = {name: as_columns(**named, y=name) for name in outputs}
-        tables = group_outputs(frame, of_outputs, **how)
-        return {name: _tasks_of(table, of_outputs[name]) for name, table in tables.items()}
     columns = as_columns(**named, y=y)
     if columns.y is None:
         raise ValueError(Message(Argument("y"), " must be the name of a column; got None."))
-    return _tasks_of(group_rows(frame, columns, **how), columns)
-
-
-def _tasks_of(table: TaskTable, columns: Columns) -> Any:
-    """Return the tasks of a table, of every environment if it names any; X with kinds of columns is a data frame."""
+    table = group_rows(frame, columns, **how)
     if not (columns.covariates or table.categorical):
         return table.tasks if table.environments is None else table.by_environment()
     places = table.places()
@@ -129,16 +118,18 @@ def predict_frame(
 
     Parameters
     ----------
-    meta : MetaGPRegressor, MetaGPClassifier or MultiOutputMetaGP
+    meta : MetaGPRegressor, MetaGPClassifier, or those of `metaprior.wfem`
         The fitted prior.
     context : DataFrame, mapping of names to arrays, path of a CSV or Parquet file, or None
         Observations of the new tasks. Without any, tasks are predicted from the prior.
     query : DataFrame, mapping of names to arrays, or path of a CSV or Parquet file
         Inputs to predict at.
-    task, x, y : str or list of str
+    task, x : str or list of str
         Columns, as for `tasks_from_frame`. Without `task` all rows are one task. Tasks of the two tables match if their
         names read the same: 7 in a data frame is "7" in a CSV file. If the prior was fitted with the same names of
         inputs, their order does not matter.
+    y : str
+        Column of the context with the output.
     covariates : str or list of str, optional
         Columns of the covariates that the prior was fitted with, in that order. They are taken from the query, or from
         the context if the query has no such column. A task without them gets the average.
@@ -160,52 +151,20 @@ def predict_frame(
         observation in the units of y. For labels: `label`, the most probable class, and `probability_<class>` of every
         class. If every task has its own classes, these are the classes of all tasks, empty where a task does not have
         the class (there are none beyond 100), and `probability` is that of the label. A label of None is the class
-        that the task's context does not show. `extrapolates` says which inputs are outside the range of the fit. With
-        several outputs, for which `y` names columns, those of each end in its name, as `mean_hct`.
+        that the task's context does not show. `extrapolates` says which inputs are outside the range of the fit.
 
     Examples
     --------
     >>> from metaprior import MetaGPRegressor, predict_frame
-    >>> meta = MetaGPRegressor(kernel="rbf", mean="constant", alpha=0.0, n_steps=0)
-    >>> meta = meta.fit(target_tasks=[([[0.0], [1.0]], [80.0, 82.0])])
+    >>> meta = MetaGPRegressor(alpha=0.0, random_state=0)
+    >>> meta = meta.fit(target_tasks=[([[0.0], [1.0]], [80.0, 82.0]), ([[0.0], [1.0]], [95.0, 96.0])])
     >>> context, query = {"hours": [0.0, 1.0], "rate": [90.0, 91.0]}, {"hours": [2.0, 3.0]}
     >>> predict_frame(meta, context, query, x="hours", y="rate").columns.tolist()
     ['hours', 'mean', 'std', 'lower', 'upper', 'extrapolates']
     """
     drops = {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates}
-    outputs, named = getattr(meta, "estimators_", None), {"task": task, "x": x, "covariates": covariates}
-    if outputs is not None:
-        chosen = {name: as_columns(**named, y=name) for name in _chosen(outputs, y)}
-        return predict_outputs(outputs, context, query, chosen, coverage, from_prior, method, **drops)
-    return predict_tables(meta, context, query, as_columns(**named, y=y), coverage, from_prior, method, **drops).frame
-
-
-def _chosen(outputs: Mapping[str, Any], y: Any) -> tuple[str, ...]:
-    """Return the outputs that are named, or all; raise if there is no such output."""
-    chosen = output_names([y] if isinstance(y, str) else y) or tuple(outputs)
-    if unknown := [name for name in chosen if name not in outputs]:
-        known = ", ".join(map(repr, outputs))
-        raise ValueError(Message(Argument("y"), f" must name outputs of the fit, {known}; got {unknown[0]!r}."))
-    return chosen
-
-
-def predict_outputs(
-    metas: Mapping[str, Any],
-    context: Any,
-    query: Any,
-    columns: Mapping[str, Columns],
-    coverage: Any = 0.9,
-    from_prior: Any = False,
-    method: str = "model",
-    **drops: Any,
-) -> "pd.DataFrame":
-    """Predict the outputs that have columns, each from the rows of the context that have it, side by side."""
-    context, query, drops = as_table(context), as_table(query), {**drops, "sparse_y": True}
-    frames = {
-        name: predict_tables(metas[name], context, query, of_output, coverage, from_prior, method, **drops).frame
-        for name, of_output in columns.items()
-    }
-    return side_by_side(frames, next(iter(columns.values()))._replace(y=None).used)
+    columns = as_columns(task=task, x=x, y=y, covariates=covariates)
+    return predict_tables(meta, context, query, columns, coverage, from_prior, method, **drops).frame
 
 
 class TablePrediction(NamedTuple):
@@ -238,8 +197,6 @@ def predict_tables(
     _check_free(known_columns(meta.classes_) if is_labeled else OF_NUMBERS, wanted)
     query, context = as_table(query), as_table(context)
     queries = group_with_covariates(query, _with_place(meta, wanted, query), name="query", fill_covariates=True)
-    if drops.get("sparse_y") and not from_prior:  # tasks may have no reading of this output
-        from_prior = are_mentioned(queries.names, context, wanted)
     found, given = match_contexts(meta, context, queries, _with_place(meta, columns, context), from_prior, drops)
     _warn_if_elsewhere(meta, (given, queries), columns)
     queries, found = share_covariates(queries, found, columns)

@@ -62,20 +62,18 @@ def group_rows(
     name: str = "frame",
     allow_empty: bool = False,
     recognize: bool = False,
-    sparse_y: bool = False,
     fill_covariates: bool = False,
 ) -> TaskTable:
     """Check a table and collect the rows of every task.
 
-    Rows without y are an error unless `sparse_y` or `drop_missing`. `labels` says whether y holds labels or numbers
-    (None: infer it); `name` is what errors call a table without path. With `recognize`, text among the inputs is taken
-    for categories. X of a table with categories has objects. With `fill_covariates`, covariates may be missing in some
-    rows of a task: the caller fills them in.
+    `labels` says whether y holds labels or numbers (None: infer it); `name` is what errors call a table without path.
+    With `recognize`, text among the inputs is taken for categories. X of a table with categories has objects. With
+    `fill_covariates`, covariates may be missing in some rows of a task: the caller fills them in.
     """
     check_bool("drop_duplicates", drop_duplicates)
     frame = as_table(frame)
     source = Source.of(frame, name)
-    index = TaskIndex(columns, drop_missing, labels, recognize, sparse_y)
+    index = TaskIndex(columns, drop_missing, labels, recognize)
     frame = as_frame(frame, columns, name)
     batch = index.add(frame, source)
     for each in columns.covariates:
@@ -111,12 +109,10 @@ class TaskIndex:
         drop_missing: Any,
         labels: bool | None = None,
         recognize: bool = False,
-        sparse_y: bool = False,
     ):
         check_bool("drop_missing", drop_missing)
         self.recognize, self.categorical = recognize, columns.categorical
         self.declared: set[str] = set()  # categories by the type of their column
-        self.sparse_y = sparse_y  # y may be missing: rows without it are dropped
         self.columns, self.drop_missing, self.labels = columns, drop_missing, labels
         self.names: dict[Any, int] = {}
         self.environments: dict[str, int] = {}
@@ -209,11 +205,10 @@ class TaskIndex:
             self.missing[name] += int(missing[name].sum())
         if not some.any():
             return table
-        refused = some & ~missing[self.columns.y] if self.sparse_y and self.columns.y is not None else some
-        if refused.any() and not self.drop_missing:
+        if not self.drop_missing:
             rows = f"{self.n_missing} of {table.index[-1] + 1} rows read ({self._missing_cells()})"
             advice: Any = ("pass ", Argument("drop_missing", True), " to ") if self.columns.y is not None else ()
-            first = source.place(int(refused.idxmax()))
+            first = source.place(int(some.idxmax()))
             message = f"{source} has missing values in {rows}; the first is {first}. Fill them in, or "
             raise ValueError(Message(message, *advice, "leave them out."))
         return table[~some]

@@ -8,14 +8,19 @@ MAX_INPUTS = 5000  # of more, some are looked at
 STEP, STEP_SEVERAL = 1 / 16, 1 / 4
 
 
-def farthest_points(inputs: np.ndarray, n_points: int) -> np.ndarray:
-    """Return `n_points` inputs by farthest-point sampling, rounded, starting with the one closest to the mean."""
+def farthest_points(inputs: np.ndarray, n_points: int, places: np.ndarray | None = None) -> np.ndarray:
+    """Return `n_points` inputs by farthest-point sampling, rounded, starting with the one closest to the mean.
+
+    Distances are those of `places` if these are given, (n, any).
+    """
+    places = inputs if places is None else places
     if len(inputs) > MAX_INPUTS:
-        inputs = inputs[np.linspace(0, len(inputs) - 1, MAX_INPUTS).astype(int)]
-    chosen = [int(np.sum((inputs - inputs.mean(axis=0)) ** 2, axis=1).argmin())]
-    distance = np.full(len(inputs), np.inf)
+        some = np.linspace(0, len(inputs) - 1, MAX_INPUTS).astype(int)
+        inputs, places = inputs[some], places[some]
+    chosen = [int(np.sum((places - places.mean(axis=0)) ** 2, axis=1).argmin())]
+    distance = np.full(len(places), np.inf)
     for _ in range(n_points - 1):
-        distance = np.minimum(distance, np.sum((inputs - inputs[chosen[-1]]) ** 2, axis=1))
+        distance = np.minimum(distance, np.sum((places - places[chosen[-1]]) ** 2, axis=1))
         chosen.append(int(distance.argmax()))
     return _rounded(inputs[chosen], inputs.std(axis=0))
 

@@ -142,8 +142,8 @@ class WFEM(MetaGP):
     def to_arviz(self) -> Any:
         """Return the draws of theta as data of ArviZ, for its summaries and plots.
 
-        Draws are those of `inference="laplace"` or `"svgd"`. A chain is a member of the ensemble, and `sample_stats`
-        has the weights of its draws in predictions.
+        Draws are those of `Laplace`, `SVGD` or a method of your own. A chain is a member of the ensemble, and
+        `sample_stats` has the weights of its draws in predictions.
 
         Returns
         -------

@@ -76,7 +76,7 @@ def loss_curvature(theta: PyTree, problem: Problem) -> Float[Array, "p p"]:
     (mu_j + C_j a)^T C^-1 (mu_k + C_k a) - tr(C^-1 C_j C^-1 C_k) / 2   [first derivatives of the moments]
     + tr((C^-1 - a a^T) C_jk) / 2 - a^T mu_jk                          [second derivatives].
     Written out, because differentiating a Cholesky factor twice makes many batched LAPACK calls at once, which can
-    deadlock (see gp.linalg). Here they follow one another.
+    deadlock (see wfem.linalg). Here they follow one another.
     """
     flat, unravel = ravel_pytree(theta)
     total = jnp.zeros((flat.size, flat.size), flat.dtype)

@@ -12,7 +12,6 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from metaprior.checks import check_bool, check_positive
 from metaprior.wfem.linalg import product
-from metaprior.wfem.means import LinearMean
 from metaprior.wfem.networks import MLP, Residual, at_points, check_features, make_features
 from metaprior.wfem.parameters import Fixed, Parameter
 
@@ -195,11 +194,6 @@ class LinearRBFKernel:
     def __post_init__(self):
         for name in ("linear_scale", "rbf_scale", "length_scale"):
             check_positive(name, getattr(self, name))
-
-    @property
-    def default_mean(self) -> LinearMean:
-        """The mean used with this kernel by default."""
-        return LinearMean(1.0)
 
     def build(self, key: PRNGKeyArray, input_dim: int) -> SumKernel:
         """Return the module."""

@@ -25,10 +25,11 @@ Latent = Float[Array, "*n"]  # t, or as many outputs, means or variances
 class Likelihood(Protocol):
     """A likelihood p(y | t) of numbers, log-concave in t, as a user may write it: a frozen dataclass or module.
 
-    Training needs its logarithm in JAX. Predictions need what it is in NumPy, averaged over t ~ N(mean, variance).
+    Training needs its logarithm in JAX. Predictions need what it is in NumPy, averaged over t ~ N(mean, variance): its
+    response, such as `Poisson()`, or a `ConditionalResponse`.
     """
 
-    response: Any  # a `metaprior.prediction.responses.Response`, such as `CountResponse()`
+    response: Any  # what predictions average, such as `Poisson()` of `metaprior.prediction.count_responses`
 
     def log_density(self, y: Latent, t: Latent) -> Latent:
         """Return log p(y | t), elementwise, in JAX."""

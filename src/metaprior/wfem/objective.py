@@ -87,7 +87,7 @@ def _loss_and_unconverged(
     loss, unconverged = _batch_loss(merge(theta, rest), *batches[0])
     for batch, weights in batches[1:]:
         # Adding zero makes a bucket wait for the one before, forwards and backwards: batched LAPACK calls that run at
-        # the same time can deadlock (see gp.linalg), and XLA drops an optimization_barrier.
+        # the same time can deadlock (see wfem.linalg), and XLA drops an optimization_barrier.
         theta = jax.tree.map(lambda leaf, loss=loss: leaf + 0.0 * loss, theta)
         of_batch = _batch_loss(merge(theta, rest), batch, weights)
         loss, unconverged = loss + of_batch[0], unconverged + of_batch[1]
@@ -141,10 +141,18 @@ def log_gibbs(theta: PyTree, problem: Problem, batches: tuple[WeightedBatch, ...
 
 
 class Gibbs(NamedTuple):
-    """The Gibbs hyper-posterior q(theta) of some tasks, up to a constant, and where training starts."""
+    """The Gibbs hyper-posterior q(theta) of some tasks, up to a constant, and where training starts.
+
+    Attributes
+    ----------
+    problem : Problem
+        All that it depends on: the tasks, the prior without theta, the hyper-prior, weights and temperature.
+    initial : pytree
+        The particles that training starts from, with a leading axis of particles.
+    """
 
     problem: Problem
-    initial: PyTree  # (particles, ...)
+    initial: PyTree
 
     def log_density(self, theta: PyTree) -> Float[Array, ""]:
         """Return log q(theta) of one particle, up to a constant: log p(theta) - gamma Lbar(theta)."""

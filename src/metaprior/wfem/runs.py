@@ -80,15 +80,16 @@ def check_method(settings: Settings, input_dim: int) -> None:
     """Raise if Laplace's approximation cannot be had of these settings."""
     if not isinstance(settings.method, Laplace):
         return
-    laplace = Argument("inference", "laplace")
+    laplace, instead = Argument("inference", "laplace"), Argument("inference", "map")
     if not isinstance(settings.likelihood, Gaussian):
-        instead = Argument("inference", "map")
-        raise ValueError(Message(laplace, " is for Gaussian noise; for labels use ", instead, " or 'svgd'."))
+        raise ValueError(
+            Message(laplace, " is for Gaussian noise; for labels and other likelihoods use ", instead, " or 'svgd'.")
+        )
     n_parameters = count_parameters(settings, input_dim)
     if n_parameters > MAX_PARAMETERS:
         limit = f" is for priors of up to {MAX_PARAMETERS} parameters; this one has {n_parameters}. Use "
         small = Argument("kernel", "linear+rbf"), " with ", Argument("mean", "linear"), "."
-        raise ValueError(Message(laplace, limit, "MAP(n_particles=10), or ", *small))
+        raise ValueError(Message(laplace, limit, instead, ", or ", *small))
 
 
 def make_scaling(environments: Sequence[Sequence[Task]], weights: Sequence[float], settings: Settings) -> Scaling:
@@ -113,7 +114,7 @@ def training_dtype(
 ) -> str:
     """Return float64 if the noise of the scaled y is so small, or a task so large, that float32 would blur it.
 
-    `gp.linalg` floors the noise variance at 4 eps n; it should stay well above that. The matrix B of Laplace's
+    `wfem.linalg` floors the noise variance at 4 eps n; it should stay well above that. The matrix B of Laplace's
     approximation has eigenvalues from one to about the size of a task times the scale of the kernel, which is moderate
     for standardized inputs. Environments of weight zero do not count.
     """
@@ -159,15 +160,18 @@ def draw_prior(
     key: PRNGKeyArray, input_dim: int, settings: Settings, y_std: float, dtype: Any
 ) -> tuple[PyTree, GPPrior, Density]:
     """Draw the particles of theta; return them with the rest of the prior and the hyper-prior."""
+    # Numbers are traced: a sweep over them compiles once.
+    fixed = isinstance(settings.likelihood, Gaussian) and settings.likelihood.fixed_std is not None
+    likelihood = Gaussian(1.0) if fixed else settings.likelihood
     hyperprior, stds = settings.hyperprior, {}
-    if isinstance(hyperprior, HyperPrior):  # its numbers are traced: a sweep over them compiles once
+    if isinstance(hyperprior, HyperPrior):
         stds = {name: np.asarray(std, dtype) for name, std in settings.prior_std.items()}
         hyperprior = tuple(check_mean(hyperprior.mean).items())
     return _draw_prior(
         key,
         input_dim,
         (settings.mean, settings.kernel, settings.encoder),
-        settings.likelihood,
+        likelihood,
         np.asarray(_noise(settings, y_std), dtype),
         hyperprior,
         stds,

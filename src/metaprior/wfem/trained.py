@@ -115,7 +115,7 @@ class Model(NamedTuple):
     def float32_problem(self, largest_context: int, standardized: bool) -> str | None:
         """Return what float32 is too coarse for, by the rule that chooses the precision of training.
 
-        `gp.linalg` floors the noise variance at 4 eps n; the noise should be well above. Labels have no noise: they
+        `wfem.linalg` floors the noise variance at 4 eps n; the noise should be well above. Labels have no noise: they
         need small contexts and inputs of moderate size.
         """
         likelihood = merge(self.particles, self.rest).likelihood
@@ -132,10 +132,11 @@ class Model(NamedTuple):
 
 
 def _as_numpy(prediction: adaptation.Prediction) -> Prediction:
-    """Return a prediction as `Ensemble` takes it."""
-    likelihood = prediction.likelihood
-    noise = np.exp(2.0 * np.asarray(likelihood.log_noise_std)) if isinstance(likelihood, GaussianNoise) else None
-    return Prediction(np.asarray(prediction.mean), np.asarray(prediction.variance), noise)
+    """Return a prediction as `Ensemble` takes it; that of a response, with an offset, is of the latent function."""
+    likelihood, mean, variance = prediction.likelihood, np.asarray(prediction.mean), np.asarray(prediction.variance)
+    if isinstance(likelihood, GaussianNoise):
+        return Prediction(mean, variance, np.exp(2.0 * np.asarray(likelihood.log_noise_std)))
+    return Prediction(mean, variance, offset=np.zeros(mean.shape[1:]))
 
 
 def joined_particles(model: Ensemble) -> PyTree:

@@ -8,9 +8,9 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from metaprior import MetaGPRegressor
 from metaprior.datasets import Sinusoid
 from metaprior.tasks.types import TestTask
+from metaprior.wfem import Gaussian, Training, WFEMRegressor
 from metaprior.wfem.adaptation import Queries, predict
 from speed import contestants_jax, floor, machine
 from speed.problem import NOISE_STD, OUTPUT_SCALE, Networks, first_particle, make_tasks, networks_of
@@ -90,19 +90,11 @@ def _and_by_layer(rows: list[Row], by_layer: float) -> list[Row]:
     return [row._replace(columns={"times layer by layer": f"{row.seconds.median / by_layer:.3g}"}) for row in rows]
 
 
-def fitted() -> MetaGPRegressor:
+def fitted() -> WFEMRegressor:
     """Return a briefly trained prior with the paper's networks, on unscaled data as the other libraries use."""
-    meta = MetaGPRegressor(
-        0.5,
-        inference="map",
-        mean="mlp",
-        kernel="mlp",
-        noise_std=NOISE_STD,
-        standardize=False,
-        n_steps=200,
-        random_state=0,
-        progress=False,
-    )
+    training = Training(n_steps=200, standardize=False, progress=False)
+    likelihood = Gaussian(NOISE_STD)
+    meta = WFEMRegressor(likelihood=likelihood, temperature="bayes", training=training, random_state=0)
     return meta.fit(*make_tasks())
 
 
@@ -120,7 +112,7 @@ def our_contestants(meta: Any, tasks: Sequence[TestTask]) -> dict[str, Callable[
     return {name: lambda dtype=dtype: predict(dtype) for name, dtype in names.items()}
 
 
-def array_contestants(meta: MetaGPRegressor, networks: Networks, arrays: Arrays) -> dict[str, Callable[[], Moments]]:
+def array_contestants(meta: WFEMRegressor, networks: Networks, arrays: Arrays) -> dict[str, Callable[[], Moments]]:
     """Return calls on arrays: metaprior in both precisions, and plain jax."""
     [member] = meta.model_.members
     x, y, x_query = arrays

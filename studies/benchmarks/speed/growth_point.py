@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaprior.tasks.types import Task
-from metaprior.wfem.inference import MAP, SVGD
+from metaprior.wfem import MAP, SVGD
 from metaprior.wfem.loop import TrainConfig, train
 from metaprior.wfem.objective import Problem, temperature
 from metaprior.wfem.runs import Run, draw_prior, stack_runs
@@ -95,7 +95,7 @@ def ragged_tasks(n_buckets: int) -> TaskSet:
 
 def make_problem(tasks: TaskSet, n_particles: int) -> Run:
     """Return a run with the paper's prior, without the padding and scaling that `make_run` does task by task."""
-    settings = make_settings(method=_method(n_particles), n_particles=n_particles)
+    settings = make_settings(method=_method(n_particles))
     input_dim = tasks.buckets[0].x.shape[2]  # type: ignore[union-attr]
     particles, rest, hyperprior = draw_prior(jax.random.key(0), input_dim, settings, 1.0, np.float32)
     n_environments = len(tasks.environment_counts)
@@ -107,7 +107,7 @@ def make_problem(tasks: TaskSet, n_particles: int) -> Run:
 
 
 def _method(n_particles: int) -> MAP | SVGD:
-    return MAP() if n_particles == 1 else SVGD()
+    return MAP() if n_particles == 1 else SVGD(n_particles)
 
 
 def held_before() -> int:

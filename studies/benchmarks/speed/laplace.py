@@ -8,11 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaprior import MetaGPClassifier
 from metaprior.tasks.types import Task, TestTask
-from metaprior.wfem.inference import MAP
-from metaprior.wfem.kernels import LinearRBFKernel, MLPKernel
-from metaprior.wfem.means import LinearMean, MLPMean
+from metaprior.wfem import MAP, LinearMean, LinearRBFKernel, MLPKernel, MLPMean, Training, WFEMClassifier
+from metaprior.wfem.likelihoods import Bernoulli
 from metaprior.wfem.objective import log_gibbs
 from metaprior.wfem.runs import Run, Settings
 from speed import contestants_jax
@@ -48,12 +46,13 @@ def make_label_tasks(n_tasks: int, n_samples: int, seed: int = 0) -> list[Task]:
 
 
 def label_settings(prior: str, hidden: Sequence[int] = HIDDEN) -> Settings:
-    """Return the default prior of the classifier, or the paper's networks."""
+    """Return a linear plus RBF kernel, or the paper's networks."""
     if prior == "linear+rbf":
         parts: tuple[Any, Any] = (LinearMean(1.0), LinearRBFKernel())
     else:
         parts = (MLPMean(hidden), MLPKernel(hidden, n_features=FEATURES, output_scale=OUTPUT_SCALE))
-    return Settings(mean=parts[0], kernel=parts[1], likelihood="bernoulli", standardize=False)
+    likelihood = Bernoulli()
+    return Settings(mean=parts[0], kernel=parts[1], likelihood=likelihood, temperature="bayes", standardize=False)
 
 
 def label_run(prior: str, n_tasks: int = N_TASKS, n_samples: int = N_SAMPLES, hidden: Sequence[int] = HIDDEN) -> Run:
@@ -140,11 +139,10 @@ def training_step(prior: str, rounds: int, n_steps: int, say: Callable[[str], No
 
 
 def adaptation(n_tasks: int, rounds: int, say: Callable[[str], None]) -> Section:
-    """Measure class probabilities of new tasks by the same GP: the default kernel, untrained, with zero mean."""
+    """Measure class probabilities of new tasks by the same GP: a linear plus RBF kernel, untrained, with zero mean."""
     few = make_label_tasks(4, N_SAMPLES)
-    meta = MetaGPClassifier(
-        0.5, inference="map", mean="zero", kernel="linear+rbf", n_steps=0, standardize=False, random_state=0
-    ).fit(few[:2], few[2:])
+    training = Training(n_steps=0, standardize=False)
+    meta = WFEMClassifier("linear+rbf", "zero", training=training, random_state=0).fit(few[:2], few[2:])
     drawn = make_label_tasks(n_tasks, N_SAMPLES + N_QUERIES, seed=1)
     tasks = [TestTask(x[:N_SAMPLES], y[:N_SAMPLES], x[N_SAMPLES:], y[N_SAMPLES:]) for x, y in drawn]
     tasks = [task for task in tasks if 0.0 < task.y_context.mean() < 1.0]  # scikit-learn needs both labels

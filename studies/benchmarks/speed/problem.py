@@ -12,9 +12,8 @@ import numpy as np
 from metaprior.datasets import Sinusoid
 from metaprior.tasks.scaling import identity_scaling
 from metaprior.tasks.types import Task
-from metaprior.wfem.inference import MAP, Method
-from metaprior.wfem.kernels import MLPKernel
-from metaprior.wfem.means import MLPMean
+from metaprior.wfem import MAP, Gaussian, MLPKernel, MLPMean
+from metaprior.wfem.inference import Method
 from metaprior.wfem.objective import task_weights
 from metaprior.wfem.runs import Run, Settings, make_run
 
@@ -45,14 +44,14 @@ class Networks(NamedTuple):
     features: Layers
 
 
-def make_settings(hidden: tuple[int, ...] = HIDDEN, method: Method = MODE, n_particles: int = 1) -> Settings:
+def make_settings(hidden: tuple[int, ...] = HIDDEN, method: Method = MODE) -> Settings:
     """Return the paper's prior with fixed noise, without standardization."""
     return Settings(
         mean=MLPMean(hidden),
         kernel=MLPKernel(hidden, n_features=FEATURES, output_scale=OUTPUT_SCALE),
-        noise_std=NOISE_STD,
+        likelihood=Gaussian(NOISE_STD),
+        temperature="bayes",
         method=method,
-        n_particles=n_particles,
         standardize=False,
     )
 

@@ -20,7 +20,7 @@ print(meta.adapt([[0.0], [1.0], [2.0]], [0.0, 1.0, 0.5]).predict([[0.5], [1.5]])
 """
 COMPILE = """
 import json, time
-from metaprior.wfem.inference import MAP
+from metaprior.wfem import MAP
 from speed.problem import make_settings, measured_run
 from speed.step import our_training
 train = our_training(measured_run(make_settings()), MAP(), 100)

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaprior.wfem.inference import MAP, SVGD, Method
+from metaprior.wfem import MAP, SVGD
+from metaprior.wfem.inference import Method
 from metaprior.wfem.loop import TrainConfig, train
 from metaprior.wfem.objective import log_gibbs
 from metaprior.wfem.runs import Run, stack_runs
@@ -120,7 +121,7 @@ def map_step(budget: Budget, say: Callable[[str], None]) -> Section:
 def stein_step(budget: Budget, say: Callable[[str], None]) -> Section:
     """Measure SVGD."""
     method = SVGD()
-    run = measured_run(make_settings(method=method, n_particles=N_PARTICLES))
+    run = measured_run(make_settings(method=method))
     data, networks = data_of(run), networks_of(run.particles)
     objective = lambda networks: contestants_jax.loss(networks, data)  # noqa: E731
     plain = contestants_jax.Training(networks, objective, contestants_jax.stein_gradient)

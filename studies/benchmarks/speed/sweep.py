@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaprior.wfem.inference import MAP
+from metaprior.wfem import MAP
 from metaprior.wfem.loop import TrainConfig, train
 from metaprior.wfem.runs import Run, stack_runs
 from speed import floor

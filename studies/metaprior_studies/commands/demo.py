@@ -36,7 +36,7 @@ def demo(
         typer.Option(min=1, help="Independent draws of tasks; results are means (default: 1 sinusoid, 8 fewshot)."),
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(min=0, help="Training steps of fits by gradients (default: 2000, 1000 fewshot).")
+        int | None, typer.Option(min=0, help="Training steps of metaprior.wfem (default: 2000, 1000 fewshot).")
     ] = None,
 ):
     """Show what metaprior does: patients in two hospitals, then the paper's schemes. Takes under a minute."""
@@ -98,7 +98,7 @@ def _sinusoid(folder: Path, seed: int, draws: int, steps: int) -> list[Path]:
     config = DemoConfig(seed=seed, n_draws=draws, n_steps=steps)
     out.print(
         f"The paper's sinusoids: {config.n_tasks} tasks of {config.n_samples} readings, {config.beta:.0%} of them from "
-        "a source of\nanother phase. Its schemes are trained by gradients; the default is not.",
+        "a source of\nanother phase. Its schemes are those of metaprior.wfem; the default needs no JAX.",
         soft_wrap=True,
     )
     files = [folder / "sinusoid.csv", folder / "sinusoid.png"]

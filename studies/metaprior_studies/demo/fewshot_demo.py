@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from metaprior import MetaGPClassifier
 from metaprior.estimators.baselines import BASELINES, score_baseline
-from metaprior.estimators.classifier import MetaGPClassifier
 from metaprior.metrics import report
 from metaprior.plots.style import as_bytes
-from metaprior.wfem.kernels import RBFKernel
+from metaprior.wfem import RBFKernel, Training, WFEMClassifier
 from metaprior_studies.demo.rows import DEFAULT, OnFit, Rows, Scorer, by_scheme, score_draws, with_error
 from metaprior_studies.drawn_tasks import DrawnTasks
 from metaprior_studies.environments.episodes import FewShot
@@ -26,6 +26,7 @@ from metaprior_studies.reproduction.comparisons import above, below, difference
 
 METRICS = ("accuracy", "probability_accuracy", "log_loss", "brier", "calibration_error")
 PLAIN, CLASS_MEANS = "GP, RBF on the inputs", "nearest class mean"
+PRIOR: dict[str, Any] = {"kernel": "linear+rbf", "mean": "constant", "temperature": "bayes"}  # of PACOH and WFEM
 DRAWN = {  # metrics in the figure: their labels, and when the default is better
     "accuracy": ("accuracy (share of labels)", above(0.0)),
     "log_loss": ("log loss (nats per label)", below(0.0)),
@@ -58,24 +59,27 @@ def find_data() -> tuple[FewShot, str]:
 
 
 def schemes(config: FewShotConfig, input_dim: int) -> list[EstimatorScheme]:
-    """Return GPs, PACOH on few, pooled and all target tasks, WFEM, and the default.
-
-    All but the default are trained by gradients.
-    """
+    """Return GPs, PACOH on few, pooled and all target tasks, WFEM, and the default."""
     few = round((1 - config.beta) * config.n_tasks)
     rest = config.n_tasks - few
     rbf = RBFKernel(length_scale=float(np.sqrt(input_dim)), output_scale=4.0)
-    plain = {"mean": "zero", "kernel": rbf, "standardize": False, "n_steps": 0}
-    trained = {"n_steps": config.n_steps}
+    trained = Training(n_steps=config.n_steps, progress=False)
+
+    def wfem(
+        name: str, alpha: float | str, n_source: int, n_target: int, training: Training = trained, **prior: Any
+    ) -> EstimatorScheme:
+        arguments = {**PRIOR, **prior, "alpha": alpha, "training": training}
+        return EstimatorScheme(name, n_source, n_target, WFEMClassifier, arguments)
+
     return [
-        EstimatorScheme(PLAIN, rest, few, {**plain, "alpha": "pooled"}),
-        EstimatorScheme("GP, not meta-trained", rest, few, {"standardize": True, "n_steps": 0, "alpha": "pooled"}),
-        EstimatorScheme(f"PACOH, {few} target tasks", 0, few, {**trained, "alpha": 0.0}),
-        EstimatorScheme(f"PACOH, {rest} source + {few}", rest, few, {**trained, "alpha": "pooled"}),
-        EstimatorScheme(f"WFEM, alpha = {config.small_alpha:g}", rest, few, {**trained, "alpha": config.small_alpha}),
-        EstimatorScheme("WFEM, alpha chosen", rest, few, {**trained, "alpha": "auto"}),
-        EstimatorScheme(f"PACOH, {config.n_tasks} target tasks", 0, config.n_tasks, {**trained, "alpha": 0.0}),
-        EstimatorScheme(DEFAULT, rest, few, {}),
+        wfem(PLAIN, "pooled", rest, few, replace(trained, n_steps=0, standardize=False), kernel=rbf, mean="zero"),
+        wfem("GP, not meta-trained", "pooled", rest, few, replace(trained, n_steps=0, standardize=True)),
+        wfem(f"PACOH, {few} target tasks", 0.0, 0, few),
+        wfem(f"PACOH, {rest} source + {few}", "pooled", rest, few),
+        wfem(f"WFEM, alpha = {config.small_alpha:g}", config.small_alpha, rest, few),
+        wfem("WFEM, alpha chosen", "auto", rest, few),
+        wfem(f"PACOH, {config.n_tasks} target tasks", 0.0, 0, config.n_tasks),
+        EstimatorScheme(DEFAULT, rest, few, MetaGPClassifier, {"progress": False}),
     ]
 
 
@@ -99,7 +103,7 @@ def make_draw(config: FewShotConfig, problem: FewShot, number: int) -> DrawnTask
 
 
 def _score_scheme(scheme: EstimatorScheme, number: int, draw: DrawnTasks) -> tuple[Mapping[str, Any], float]:
-    return fit_and_score(scheme.estimator(MetaGPClassifier, random_state=number), scheme.tasks(draw))
+    return fit_and_score(scheme.estimator(number), scheme.tasks(draw))
 
 
 def _score_baseline(baseline: Any, number: int, draw: DrawnTasks) -> tuple[Mapping[str, Any], float]:

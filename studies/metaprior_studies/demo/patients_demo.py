@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaprior.estimators.regressor import MetaGPRegressor
+from metaprior import MetaGPRegressor
 from metaprior.plots import plot_prediction
 from metaprior.tables.columns import as_columns
 from metaprior.tables.frames import split_table, tasks_from_frame

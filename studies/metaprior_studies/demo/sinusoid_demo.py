@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 
+from metaprior import MetaGPRegressor
 from metaprior.datasets import Functions, Sinusoid
-from metaprior.estimators.regressor import MetaGPRegressor
 from metaprior.plots import plot_posterior
 from metaprior.tasks.input_columns import no_extrapolation_warnings
+from metaprior.wfem import Gaussian, Training, WFEMRegressor
 from metaprior_studies.demo.rows import DEFAULT, OnFit, Rows, Scorer, by_scheme, score_draws, with_error
 from metaprior_studies.drawn_tasks import DrawnTasks
 from metaprior_studies.environments.sinusoid_oracles import OraclePrediction, bayes_oracle, gp_oracle, score_oracle
-from metaprior_studies.estimator_schemes import EstimatorScheme, fit_and_score
+from metaprior_studies.estimator_schemes import PAPER_PRIOR, EstimatorScheme, fit_and_score
 
 METRICS = ("rmse", "nll", "calibration_error", "coverage", "width")
-PAPER: dict[str, Any] = {"mean": "mlp", "kernel": "mlp", "inference": "map"}
 ORACLES = {"oracle: true GP prior": gp_oracle, "oracle: Bayes-optimal": bayes_oracle}
 
 
@@ -44,23 +44,29 @@ class DemoConfig:
 
 
 def schemes(config: DemoConfig) -> list[EstimatorScheme]:
-    """Return the GP, PACOH on few, pooled and all target tasks, WFEM, and the default.
+    """Return the GP, PACOH on few, pooled and all target tasks, WFEM, and the default. The noise is known to all.
 
     With one draw the search for alpha with the paper's prior is left out: it takes as long as all the others.
     """
     few = round((1 - config.beta) * config.n_tasks)
-    rest = config.n_tasks - few
-    trained = {**PAPER, "n_steps": config.n_steps}
-    search = [EstimatorScheme("WFEM, alpha chosen", rest, few, {**trained, "alpha": "auto"})]
+    rest, noise_std = config.n_tasks - few, Sinusoid(config.deviation).noise_std
+
+    def paper(
+        name: str, alpha: float | str, n_source: int = rest, n_target: int = few, n_steps: int = config.n_steps
+    ) -> EstimatorScheme:
+        training = Training(n_steps=n_steps, progress=False)
+        arguments = {**PAPER_PRIOR, "alpha": alpha, "likelihood": Gaussian(noise_std), "training": training}
+        return EstimatorScheme(name, n_source, n_target, WFEMRegressor, arguments)
+
     return [
-        EstimatorScheme("GP, not meta-trained", rest, few, {**PAPER, "alpha": "pooled", "n_steps": 0}),
-        EstimatorScheme(f"PACOH, {few} target tasks", rest, few, {**trained, "alpha": 0.0}),
-        EstimatorScheme(f"PACOH, {rest} source + {few}", rest, few, {**trained, "alpha": "pooled"}),
-        EstimatorScheme(f"WFEM, alpha = {config.beta:g}", rest, few, {**trained, "alpha": config.beta}),
-        EstimatorScheme(f"WFEM, alpha = {config.small_alpha:g}", rest, few, {**trained, "alpha": config.small_alpha}),
-        *(search if config.n_draws > 1 else []),
-        EstimatorScheme(f"PACOH, {config.n_tasks} target tasks", 0, config.n_tasks, {**trained, "alpha": "pooled"}),
-        EstimatorScheme(DEFAULT, rest, few, {}),
+        paper("GP, not meta-trained", "pooled", n_steps=0),
+        paper(f"PACOH, {few} target tasks", 0.0),
+        paper(f"PACOH, {rest} source + {few}", "pooled"),
+        paper(f"WFEM, alpha = {config.beta:g}", config.beta),
+        paper(f"WFEM, alpha = {config.small_alpha:g}", config.small_alpha),
+        *([paper("WFEM, alpha chosen", "auto")] if config.n_draws > 1 else []),
+        paper(f"PACOH, {config.n_tasks} target tasks", "pooled", 0, config.n_tasks),
+        EstimatorScheme(DEFAULT, rest, few, MetaGPRegressor, {"noise_std": noise_std, "progress": False}),
     ]
 
 
@@ -96,11 +102,9 @@ def tasks_of(scheme: EstimatorScheme, draw: DrawnTasks) -> DrawnTasks:
     return DrawnTasks(draw.target[-n_rest:], draw.target[:-n_rest], draw.test)
 
 
-def estimator(config: DemoConfig, scheme: EstimatorScheme, number: int) -> MetaGPRegressor:
-    """Return the unfitted estimator of a scheme for one draw. The noise is known, as in the paper."""
-    seed = int(np.random.SeedSequence([config.seed, number]).generate_state(1)[0])
-    noise_std = Sinusoid(config.deviation).noise_std
-    return scheme.estimator(MetaGPRegressor, noise_std=noise_std, random_state=seed)
+def estimator(config: DemoConfig, scheme: EstimatorScheme, number: int) -> Any:
+    """Return the unfitted estimator of a scheme for one draw."""
+    return scheme.estimator(int(np.random.SeedSequence([config.seed, number]).generate_state(1)[0]))
 
 
 def summary(rows: Rows) -> list[tuple[str, ...]]:

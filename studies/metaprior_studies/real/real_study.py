@@ -6,11 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from metaprior import MetaGPRegressor
 from metaprior.estimators.baselines import score_per_task_gp
-from metaprior.estimators.regressor import MetaGPRegressor
-from metaprior.tasks.types import Task
-from metaprior.wfem.choices import AUTO, families
-from metaprior.wfem.divergence import TrainingDiverged
+from metaprior.wfem import Training, TrainingDiverged, WFEMRegressor
 from metaprior_studies.drawn_tasks import DrawnTasks
 from metaprior_studies.environments.grouped_tasks import GroupedTasks
 from metaprior_studies.environments.real_tables import (
@@ -20,7 +18,7 @@ from metaprior_studies.environments.real_tables import (
     physionet_hct,
     ujiindoorloc,
 )
-from metaprior_studies.estimator_schemes import EstimatorScheme, fit_and_score
+from metaprior_studies.estimator_schemes import PAPER_PRIOR, EstimatorScheme, fit_and_score
 from metaprior_studies.open_settings import reporting_seeds
 from metaprior_studies.study import Point, Rows
 
@@ -58,7 +56,7 @@ class RealStudy:
     n_test: int = 60
     max_samples: int | None = None  # of a meta-training task
     alphas: tuple[float, ...] = (0.1, 0.2, 0.5, 0.8)
-    n_steps: int = 2000  # of all schemes but the default, which is not trained by gradients
+    n_steps: int = 2000  # of all schemes but the default, which is not trained in steps
 
     def points(self) -> Iterator[Point]:
         """Yield a point per draw."""
@@ -69,17 +67,21 @@ class RealStudy:
         """Draw the tasks of all schemes, which share the test tasks."""
         return data.draw(self.n_source, self.n_many, self.n_test, seed, self.max_samples)
 
-    def schemes(self, kernel: str) -> list[EstimatorScheme]:
-        """Return the meta-trained schemes; all but the default are trained by gradients, with the given kernel."""
+    def schemes(self) -> list[EstimatorScheme]:
+        """Return the meta-trained schemes; all but the default have the paper's prior."""
         few, alone = (self.n_source, self.n_target), (0, self.n_target)
-        trained = {"kernel": kernel, "n_steps": self.n_steps}
+
+        def paper(name: str, counts: tuple[int, int], alpha: float | str, n_steps: int) -> EstimatorScheme:
+            training = Training(n_steps=n_steps, progress=False)
+            return EstimatorScheme(name, *counts, WFEMRegressor, {**PAPER_PRIOR, "alpha": alpha, "training": training})
+
         return [
-            EstimatorScheme(GP, *alone, {"alpha": 0.0, "kernel": kernel, "n_steps": 0}),
-            EstimatorScheme(TARGET_ONLY, *alone, {"alpha": 0.0, **trained}),
-            EstimatorScheme(POOLED, *few, {"alpha": "pooled", **trained}),
-            *(EstimatorScheme(wfem(alpha), *few, {"alpha": alpha, **trained}) for alpha in self.alphas),
-            EstimatorScheme(DEFAULT, *few, {}),
-            EstimatorScheme(MANY, 0, self.n_many, {"alpha": 0.0, **trained}),
+            paper(GP, alone, 0.0, 0),
+            paper(TARGET_ONLY, alone, 0.0, self.n_steps),
+            paper(POOLED, few, "pooled", self.n_steps),
+            *(paper(wfem(alpha), few, alpha, self.n_steps) for alpha in self.alphas),
+            EstimatorScheme(DEFAULT, *few, MetaGPRegressor, {"progress": False}),
+            paper(MANY, (0, self.n_many), 0.0, self.n_steps),
         ]
 
     def run(self, point: Point, on_chunk: Callable[[str], None]) -> Rows:
@@ -87,34 +89,31 @@ class RealStudy:
         seed = point.values["draw"]
         tasks = self.draw(seed, ENVIRONMENTS[self.name]())
         on_chunk(PER_TASK)
-        rows = self._rows(seed, EstimatorScheme(PER_TASK, 0, 0, {}), score_per_task_gp(tasks.test), "rbf", np.nan)
-        for scheme in self.schemes(first_kernel(tasks.target)):
+        rows = self._rows(seed, PER_TASK, (0, 0), score_per_task_gp(tasks.test), "rbf", np.nan)
+        for scheme in self.schemes():
             on_chunk(scheme.name)
-            meta = scheme.estimator(MetaGPRegressor, noise_std="learned", random_state=seed)
+            meta, counts = scheme.estimator(seed), (scheme.n_source, scheme.n_target)
             try:
                 scores, _ = fit_and_score(meta, scheme.tasks(tasks))
             except TrainingDiverged:
-                rows += self._rows(seed, scheme, dict.fromkeys(METRICS, np.nan), "", np.nan)
+                rows += self._rows(seed, scheme.name, counts, dict.fromkeys(METRICS, np.nan), "", np.nan)
             else:
-                rows += self._rows(seed, scheme, scores, meta.family_, meta.alpha_)
+                rows += self._rows(seed, scheme.name, counts, scores, meta.family_, meta.alpha_)
         return rows
 
-    def _rows(self, draw: int, scheme: EstimatorScheme, scores: Mapping[str, Any], kernel: str, alpha: float) -> Rows:
+    def _rows(
+        self, draw: int, scheme: str, counts: tuple[int, int], scores: Mapping[str, Any], kernel: str, alpha: float
+    ) -> Rows:
         shared = {
             "data": self.name,
-            "scheme": scheme.name,
-            "n_source": scheme.n_source,
-            "n_target": scheme.n_target,
+            "scheme": scheme,
+            "n_source": counts[0],
+            "n_target": counts[1],
             "kernel": kernel,
             "alpha": alpha,  # the mean, if predictions are averaged over alpha
             "draw": draw,
         }
         return [{**shared, "metric": metric, "value": float(scores[metric])} for metric in METRICS]
-
-
-def first_kernel(tasks: list[Task]) -> str:
-    """Return the kernel that kernel="auto" tries first."""
-    return next(iter(families(AUTO, tasks[0].x.shape[1], None, labels=False)))
 
 
 STUDIES = {

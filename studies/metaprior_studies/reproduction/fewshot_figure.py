@@ -1,17 +1,15 @@
 """Figure 4 of the paper: two-way five-shot classification, mini-ImageNet to CUB, MAP and SVGD, against alpha."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
 
 from metaprior.tasks.types import Task, TestTask
-from metaprior.wfem.hyperprior_arguments import check_prior_std
-from metaprior.wfem.inference import MAP, SVGD
-from metaprior.wfem.kernels import LinearRBFKernel, MLPKernel
-from metaprior.wfem.means import MLPMean, ZeroMean
+from metaprior.wfem import MAP, SVGD, HyperPrior, LinearRBFKernel, MLPKernel, MLPMean, ZeroMean
+from metaprior.wfem.likelihoods import Bernoulli
 from metaprior.wfem.runs import Settings
 from metaprior_studies.environments.episodes import FewShot
 from metaprior_studies.environments.generated import generated_images
@@ -46,7 +44,7 @@ class Figure4:
     """Test accuracy against alpha, N = 20, beta = 0.5, five images a class, fifteen queries a class.
 
     The paper's prior is used on raw pixels and on frozen features of an encoder trained on ImageNet; on features also
-    the default prior of MetaGPClassifier. `inference` lists the inference methods of each data set.
+    a linear and an RBF kernel ("default prior"). `inference` lists the inference methods of each data set.
     """
 
     n_draws: int = 60
@@ -112,24 +110,32 @@ class Figure4:
         return draws
 
     def training(self, data: str, method: str) -> Training:
-        """Return the paper's prior, temperature gamma and hyper-prior, or the default prior of the classifier."""
+        """Return the paper's prior, temperature gamma and hyper-prior, or a linear and an RBF kernel."""
         if data == DEFAULT:
-            inference = MAP() if method == "map" else SVGD()
-            settings = Settings(ZeroMean(), LinearRBFKernel(), likelihood="bernoulli", standardize="within-class")
-            return Training(_with(settings, inference), learning_rate=1e-2, n_steps=1000)
+            inference = MAP() if method == "map" else SVGD(N_PARTICLES)
+            settings = Settings(
+                ZeroMean(),
+                LinearRBFKernel(),
+                likelihood=Bernoulli(),
+                temperature="bayes",
+                method=inference,
+                standardize="within-class",
+            )
+            return Training(settings, learning_rate=1e-2, n_steps=1000)
         of_map, of_svgd = (self.pixels, self.pixels_svgd) if data == PIXEL else (self.features, self.features_svgd)
         chosen = of_map if method == "map" else of_svgd
         # The paper draws the initial particles of SVGD from the hyper-prior.
-        inference = MAP() if method == "map" else SVGD(chosen.length_scale, start="hyperprior")  # type: ignore[arg-type]
+        svgd = SVGD(N_PARTICLES, chosen.length_scale, start="hyperprior")  # type: ignore[arg-type]
         settings = Settings(
             MLPMean(),
             MLPKernel(),
-            likelihood="bernoulli",
+            likelihood=Bernoulli(),
             temperature="paper",
-            prior_std=check_prior_std(chosen.prior_std),
+            hyperprior=HyperPrior(std=chosen.prior_std),
+            method=MAP() if method == "map" else svgd,
             standardize=data != PIXEL,
         )
-        return Training(_with(settings, inference), chosen.learning_rate, chosen.n_steps)
+        return Training(settings, chosen.learning_rate, chosen.n_steps)
 
     def _n_draws(self, data: str) -> int:
         return min(self.n_draws, self.n_pixel_draws) if data == PIXEL else self.n_draws
@@ -169,10 +175,6 @@ def load(data: str) -> FewShot:
     if data == PIXEL:
         return FewShot(mini_imagenet(), cub())
     return FewShot(features("miniimagenet"), features("cub"))
-
-
-def _with(settings: Settings, inference: MAP | SVGD) -> Settings:
-    return replace(settings, method=inference, n_particles=N_PARTICLES if isinstance(inference, SVGD) else 1)
 
 
 def _ready(task: Task, data: str) -> Task:

@@ -21,8 +21,8 @@ from metaprior.search.candidates import Candidate, Choice
 from metaprior.search.weights import DISCOUNTS, discounted
 from metaprior.tasks.scaling import identity_scaling
 from metaprior.tasks.types import Task, TestTask
+from metaprior.wfem import TrainingDiverged
 from metaprior.wfem.cross_validation import CrossValidation, score_candidates
-from metaprior.wfem.divergence import TrainingDiverged
 from metaprior.wfem.many_runs import TrainingOptions, train_runs
 from metaprior.wfem.runs import Settings, draw_prior, make_run, make_scaling
 from metaprior.wfem.selection import STEPS_DIVISOR, choice_of
@@ -104,7 +104,7 @@ def score(
     scores: list[dict[Scheme, dict[str, float]]] = [{} for _ in draws]
     for scheme in schemes:
         for draw, of_draw, ensemble in zip(draws, scores, fit_scheme(draws, scheme, training, on_chunk), strict=True):
-            of_draw[scheme] = metrics(ensemble, draw.test, training.settings.likelihood)
+            of_draw[scheme] = metrics(ensemble, draw.test, training.settings.labels)
     return scores
 
 
@@ -112,8 +112,8 @@ def fit_scheme(
     draws: Sequence[Draw], scheme: Scheme, training: Training, on_chunk: OnChunk = lambda what: None
 ) -> list[Ensemble | None]:
     """Meta-train a scheme on every draw; None for a draw on which every candidate for alpha diverged."""
-    prior_std = {name: scheme.prior_std * std for name, std in training.settings.prior_std.items()}
-    training = replace(training, settings=replace(training.settings, prior_std=prior_std))
+    hyperprior = training.settings.hyperprior.scaled(scheme.prior_std)
+    training = replace(training, settings=replace(training.settings, hyperprior=hyperprior))
     if not scheme.trained or scheme.n_source + scheme.n_target == 0:
         return [_untrained(draw, training.settings) for draw in draws]
     data = [[draw.source[: scheme.n_source], draw.target[: scheme.n_target]] for draw in draws]
@@ -129,11 +129,11 @@ def fit_scheme(
 
 def choose_alpha(draws: Sequence[Draw], data: Sequence[list[list[Task]]], training: Training) -> list[Choice | None]:
     """Return the choice of alpha="auto" for every draw; None if every candidate diverged."""
-    settings, labels = training.settings, training.settings.likelihood == "bernoulli"
+    settings = training.settings
     counts = [len(tasks) for tasks in data[0]]
     candidates = [Candidate(discounted(counts, 1, discount), settings) for discount in DISCOUNTS]
     pairs = zip(draws, data, strict=True)
-    validations = [CrossValidation(environments, 1, draw.seed, labels) for draw, environments in pairs]
+    validations = [CrossValidation(environments, 1, draw.seed, settings.labels) for draw, environments in pairs]
     shorter = training.options._replace(n_steps=-(-training.n_steps // STEPS_DIVISOR))
     score_candidates(validations, candidates, shorter)
     choices: list[Choice | None] = []
@@ -175,13 +175,13 @@ def _untrained(draw: Draw, settings: Settings) -> Ensemble:
     return Ensemble((Model(particles, rest, identity_scaling(input_dim)),), np.ones(1))
 
 
-def metrics(ensemble: Ensemble | None, test: TestTask, likelihood: str) -> dict[str, float]:
+def metrics(ensemble: Ensemble | None, test: TestTask, labels: bool) -> dict[str, float]:
     """Return the metrics of an ensemble on test tasks; NaN if a run diverged."""
-    names = LABEL_METRICS if likelihood == "bernoulli" else REGRESSION_METRICS
+    names = LABEL_METRICS if labels else REGRESSION_METRICS
     if ensemble is None or not all(_is_finite(member) for member in ensemble.members):
         return dict.fromkeys(names, np.nan)
     tasks = unstack_tests(test)
-    if likelihood == "bernoulli":
+    if labels:
         log_probabilities, y, _ = predict_labels(ensemble, tasks, np.full(len(tasks), 2))
         return _means(summarize_labels(y, log_probabilities))
     predictive, y, _ = predict_tasks(ensemble, tasks)

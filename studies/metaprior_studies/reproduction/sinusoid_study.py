@@ -8,7 +8,7 @@ import numpy as np
 
 from metaprior.datasets import Sinusoid
 from metaprior.prediction.mixtures import GaussianMixture
-from metaprior.wfem.hyperprior_arguments import check_prior_std
+from metaprior.wfem import Gaussian, HyperPrior
 from metaprior.wfem.runs import Settings
 from metaprior_studies.environments.sinusoid_oracles import bayes_oracle, gp_oracle
 from metaprior_studies.open_settings import SINUSOID, OpenSettings, reporting_seeds
@@ -34,8 +34,8 @@ class SinusoidStudy:
     @property
     def training(self) -> Training:
         """The paper's prior, temperature gamma and hyper-prior."""
-        prior_std = check_prior_std(self.open.prior_std)
-        settings = Settings(noise_std=self.noise_std, temperature="paper", prior_std=prior_std)
+        hyperprior = HyperPrior(std=self.open.prior_std)
+        settings = Settings(likelihood=Gaussian(self.noise_std), temperature="paper", hyperprior=hyperprior)
         return Training(settings, self.open.learning_rate, self.open.n_steps)
 
     def draws(self, deviation: float, seeds: Sequence[int] | None = None) -> list[Draw]:
