@@ -1,23 +1,37 @@
 """What is said of a fitted prior depends on its fit alone: not on parameters set later, nor on a fit that failed."""
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 
 import metaprior
-from metaprior import MetaGPClassifier, MetaGPRegressor, MultiOutputMetaGP
+from metaprior import MetaGPClassifier, MetaGPRegressor
 from metaprior.estimators import guaranteed_fit, hierarchical_fit
 from metaprior.estimators.base import MetaGP
 from metaprior.plots import plot_alpha_path, plot_calibration, plot_prediction, plot_prior_samples, plot_training
 from metaprior.prediction.ensemble import predicts_labels
+from metaprior.wfem import (
+    SVGD,
+    Gaussian,
+    HyperPrior,
+    MLPKernel,
+    MLPMean,
+    Training,
+    WFEMClassifier,
+    WFEMRegressor,
+)
 
 # A value of every parameter that is neither its default nor what the fits below are given.
 OTHERS = {
-    **{"alpha": 0.0, "inference": "svgd", "n_particles": 7, "mean": "mlp", "kernel": "linear", "encoder": "mlp"},
-    **{"noise_std": 0.1, "likelihood": "poisson", "exposure": 0, "temperature": "paper", "prior_mean": "initial"},
-    **{"prior_std": 0.1, "optimizer": "sgd", "learning_rate": 1.0, "schedule": "constant", "n_steps": 3},
-    **{"batch_size": 2, "standardize": False, "dtype": "float32", "context": "first", "guarantee": True},
-    **{"covariates": [0], "categorical": [0], "random_state": 9, "search_time": 1.0, "n_devices": 2, "progress": True},
+    **{"alpha": 0.0, "noise_std": 0.1, "likelihood": "poisson", "exposure": 0, "context": "first", "guarantee": True},
+    **{"covariates": [0], "categorical": [0], "random_state": 9, "search_time": 1.0, "progress": True},
     **{"shared_classes": False, "calibrate": False},
+}
+OTHERS_OF_NETWORKS = {
+    **{"kernel": "linear", "mean": "mlp", "encoder": "mlp", "likelihood": Gaussian(noise_std=0.1)},
+    **{"inference": SVGD(n_particles=7), "temperature": "effective", "hyperprior": HyperPrior(std=0.1)},
+    **{"training": Training(n_steps=3, standardize=False, dtype="float64")},
 }
 
 
@@ -44,11 +58,13 @@ def split(tasks, n=3):
     return [(x[:n], y[:n], x[n:], y[n:]) for x, y in tasks]
 
 
+SHORT = Training(n_steps=2)
 FITS = {
     "readings": (MetaGPRegressor, {"alpha": 0.5, "random_state": 0}, make_tasks),
     "counts": (MetaGPRegressor, {"likelihood": "negative-binomial"}, lambda *a: make_tasks(*a, counts=True)),
-    "gradient": (MetaGPRegressor, {"alpha": 0.5, "kernel": "rbf", "mean": "constant", "n_steps": 2}, make_tasks),
     "labels": (MetaGPClassifier, {"alpha": 0.5}, make_labels),
+    "networks": (WFEMRegressor, {"kernel": "rbf", "mean": "constant", "training": SHORT}, make_tasks),
+    "labels, networks": (WFEMClassifier, {"kernel": "rbf", "mean": "zero", "training": SHORT}, make_labels),
 }
 
 
@@ -91,7 +107,7 @@ def answers(meta, tasks, folder):
         "features_": meta.features_,
         "labels": predicts_labels(meta),
         "repr": repr(meta).rpartition("), ")[2],  # after the parameters, which are those set
-        "training": drawn(plot_training(meta)),
+        "training": drawn(plot_training(meta)) if hasattr(meta, "loss_trace_") else None,
         "alpha": drawn(plot_alpha_path(meta)),
         "calibration": drawn(plot_calibration(meta, tests)),
         "prior": drawn(plot_prior_samples(meta, x=np.linspace(-1, 1, 5))) if not predicts_labels(meta) else None,
@@ -99,7 +115,7 @@ def answers(meta, tasks, folder):
         "table": metaprior.predict_frame(meta, {"x": x[:3, 0], "y": y[:3]}, {"x": x[:, 0]}, x="x", y="y").to_csv(),
         "response_": getattr(meta, "response_", None),
     }
-    if meta.engine_ == "gradient":
+    if hasattr(meta, "loss_trace_"):
         found |= {"interaction": meta.particle_interaction(), "weights": meta.particle_weights_}
     with pytest.raises(TypeError):
         meta.predict(x)
@@ -112,8 +128,8 @@ def test_parameters_set_after_the_fit_change_nothing_that_is_said_of_it(fitted, 
     meta, tasks = fitted[name]
     given = meta.get_params()
     before = answers(meta, tasks, tmp_path)
-    assert set(given) <= set(OTHERS)
-    others = {each: OTHERS[each] for each in given}
+    other = OTHERS | (OTHERS_OF_NETWORKS if hasattr(meta, "loss_trace_") else {})
+    others = {each: other[each] for each in given}
     assert not [each for each, value in others.items() if value == given[each]]
     try:
         meta.set_params(**others)
@@ -188,64 +204,62 @@ def test_fit_with_a_guarantee_that_is_interrupted_leaves_the_estimator(fitted, m
     assert {each: value for each, value in state(meta).items() if each != "guarantee"} == before
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_several_outputs_of_which_one_cannot_be_fitted_stay_as_they_were():
-    tasks = {"hct": make_tasks(), "state": make_labels()}
-    meta = MultiOutputMetaGP(MetaGPRegressor(random_state=0), MetaGPClassifier(random_state=0)).fit(tasks)
-    before, inner = state(meta), {name: state(each) for name, each in meta.estimators_.items()}
-    with pytest.raises(ValueError, match="output 'state'"):
-        meta.fit({"hct": make_tasks(seed=4), "state": [*make_labels(), ([[1.0]], [None])]})
-    assert state(meta) == before
-    assert {name: state(each) for name, each in meta.estimators_.items()} == inner
-
-
 # Values that ask for what the default does anyway.
 SAME = {
-    **{"inference": "auto", "n_particles": 1, "mean": "auto", "kernel": "auto", "encoder": None},
-    **{"temperature": "bayes", "prior_mean": {"weights": "zero"}, "prior_std": {"scales": np.float32(1)}},
-    **{"optimizer": "adam", "learning_rate": np.float64(0.01), "schedule": "cosine", "n_steps": None},
-    **{"batch_size": None, "standardize": True, "dtype": "float64", "n_devices": 1},
     **{"alpha": "auto", "noise_std": "learned", "likelihood": "gaussian", "exposure": None, "context": "random"},
     **{"guarantee": False, "covariates": (), "categorical": (), "search_time": None, "progress": False},
     **{"shared_classes": "auto", "calibrate": True},
 }
+SAME_OF_NETWORKS = {
+    **{"kernel": MLPKernel(), "mean": MLPMean(), "encoder": None, "likelihood": "gaussian", "inference": "map"},
+    **{"alpha": np.float64(0.5), "temperature": "paper", "categorical": (), "context": "random"},
+    **{"hyperprior": HyperPrior(mean={"weights": "zero"}, std={"scales": 1}), "shared_classes": "auto"},
+}
+
+
+KINDS = dict.fromkeys([MetaGPRegressor, MetaGPClassifier], SAME)
+KINDS |= dict.fromkeys([WFEMRegressor, WFEMClassifier], SAME_OF_NETWORKS)
 
 
 @pytest.fixture(scope="module")
 def defaults():
     """What the default of each estimator predicts."""
-    return {kind: predicted(kind) for kind in (MetaGPRegressor, MetaGPClassifier)}
+    return {kind: predicted(kind) for kind in KINDS}
 
 
 def predicted(kind, **given):
-    make = make_labels if kind is MetaGPClassifier else make_tasks
-    meta = kind(random_state=0, **given).fit(target_tasks=make(5))
+    labels = kind in (MetaGPClassifier, WFEMClassifier)
+    make = make_labels if labels else make_tasks
+    if kind in (WFEMRegressor, WFEMClassifier):
+        given = {"training": Training(n_steps=1), **given}
+    meta = kind(random_state=0, **given).fit(make(5), make(5, seed=1))
     (x, y), *_ = make(1, seed=7)
     task = meta.adapt(x[:3], y[:3])
-    return task.predict_proba(x) if kind is MetaGPClassifier else np.stack(task.predict(x, return_std=True))
+    return task.predict_proba(x) if labels else np.stack(task.predict(x, return_std=True))
 
 
-@pytest.mark.parametrize("kind", [MetaGPRegressor, MetaGPClassifier])
-@pytest.mark.parametrize("name", SAME)
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind, same in KINDS.items() for name in same if name in kind().get_params()]
+)
 def test_values_that_ask_for_what_the_default_does_predict_the_same(defaults, kind, name):
-    if name not in kind().get_params():
-        return
-    value = "within-class" if (kind, name) == (MetaGPClassifier, "standardize") else SAME[name]
-    np.testing.assert_array_equal(predicted(kind, **{name: value}), defaults[kind])
+    np.testing.assert_array_equal(predicted(kind, **{name: KINDS[kind][name]}), defaults[kind])
+
+
+@pytest.mark.parametrize("kind", [WFEMRegressor, WFEMClassifier])
+def test_settings_of_training_that_ask_for_what_the_default_does_predict_the_same(defaults, kind):
+    labels = kind is WFEMClassifier
+    same = {"learning_rate": np.float64(0.01), "optimizer": "adam", "schedule": "cosine", "batch_size": None}
+    same |= {"standardize": "within-class" if labels else True, "dtype": "float32", "n_devices": 1}
+    same |= {"search_time": None, "progress": False}
+    assert {"n_steps", *same} == {each.name for each in fields(Training)}
+    found = predicted(kind, training=Training(n_steps=1, **same))
+    np.testing.assert_array_equal(found, defaults[kind])
 
 
 def test_every_parameter_has_a_value_that_means_the_default():
     known = {*MetaGPRegressor().get_params(), *MetaGPClassifier().get_params()}
     assert known - {"random_state"} == set(SAME)
     assert known == set(OTHERS)
-
-
-@pytest.mark.parametrize("kind", [MetaGPRegressor, MetaGPClassifier])
-@pytest.mark.parametrize(("name", "value"), [("dtype", "float32"), ("n_devices", 2)])
-def test_what_only_gradient_training_computes_with_is_an_error_for_the_default(kind, name, value):
-    tasks = make_labels(5) if kind is MetaGPClassifier else make_tasks(5)
-    found = rf"{name}={value!r} is for gradient training.*hierarchical priors, the default, .*kernel='inducing'"
-    with pytest.raises(ValueError, match=found):
-        kind(**{name: value}).fit(target_tasks=tasks)
-    if name == "dtype":
-        assert kind(**{name: value}, kernel="rbf", mean="zero", n_steps=1).fit(target_tasks=tasks).dtype_ == "float32"
+    of_networks = {*WFEMRegressor().get_params(), *WFEMClassifier().get_params()}
+    assert of_networks - {"random_state", "training"} == set(SAME_OF_NETWORKS)
+    assert of_networks <= {*OTHERS, *OTHERS_OF_NETWORKS}

@@ -10,12 +10,13 @@ from metaprior.estimators.baselines import score_per_task_gp
 from metaprior.estimators.comparison import Comparison, gain_in_words
 from metaprior.files import read_tensors, write_tensors
 from metaprior.metrics import report
+from metaprior.search import pooled_models
+from metaprior.wfem import Training, WFEMRegressor
 
 PROBLEM = Sinusoid(0.5)
 SOURCE, TARGET = PROBLEM.source_tasks(8, 5, 0), PROBLEM.target_tasks(5, 5, 1)
 TESTS = PROBLEM.test_tasks(6, 4, 8, 2)
 OTHERS = ["mixed model", "hierarchical GP", "GP per task"]
-GRADIENT = {"alpha": 0.0, "kernel": "rbf", "mean": "constant", "inference": "map", "n_steps": 0, "random_state": 0}
 
 
 @pytest.fixture(scope="module")
@@ -111,10 +112,22 @@ def test_damaged_baselines_are_refused(meta, tmp_path, damage):
         load(tmp_path / "prior")
 
 
-def test_gradient_training_says_what_it_lacks():
-    compared = MetaGPRegressor(**GRADIENT).fit(target_tasks=TARGET).compare(TESTS)
+def test_priors_of_networks_say_what_they_lack():
+    meta = WFEMRegressor("rbf", "constant", alpha=0.0, training=Training(n_steps=0), random_state=0)
+    compared = meta.fit(target_tasks=TARGET).compare(TESTS)
     assert list(compared.scores) == ["metaprior", "GP per task"]
-    assert compared.missing == "Gradient training fits no mixed model and no hierarchical GP to compare with."
+    lacking = "This prior has no mixed model and no hierarchical GP to compare with"
+    assert compared.missing == f"{lacking}: priors of MetaGPRegressor have them."
+
+
+def test_a_model_that_could_not_be_fitted_is_named(monkeypatch):
+    def fail(*_):
+        raise np.linalg.LinAlgError
+
+    monkeypatch.setattr(pooled_models, "fit_mixed_model", fail)
+    compared = MetaGPRegressor(alpha=0.0, random_state=0).fit(target_tasks=TARGET).compare(TESTS)
+    assert list(compared.scores) == ["metaprior", "hierarchical GP", "GP per task"]
+    assert compared.missing == "This prior has no mixed model to compare with: it could not be fitted."
 
 
 def test_labels_are_compared_with_models_of_each_task():

@@ -187,16 +187,6 @@ def test_labels_take_them_as_inputs(tmp_path):
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
-@pytest.mark.slow
-def test_gradient_training_takes_them_as_inputs(tmp_path):
-    settings = {"kernel": "rbf", "mean": "constant", "alpha": 0.0, "n_steps": 5, "random_state": 0}
-    meta = MetaGPRegressor(covariates=["age", "sex"], **settings).fit(target_tasks=make_tasks(4))
-    meta.save(tmp_path / "prior.safetensors")
-    x, y = make_tasks(1, seed=9)[0]
-    expected = meta.adapt(x, y).predict(x)
-    np.testing.assert_allclose(metaprior.load(tmp_path / "prior.safetensors").adapt(x, y).predict(x), expected)
-
-
 @pytest.mark.parametrize("likelihood", ["gaussian", "poisson"])
 def test_without_tasks_to_hold_out_covariates_are_left_out_with_a_warning(tmp_path, likelihood):
     rng = np.random.default_rng(0)

@@ -10,8 +10,9 @@ import time
 import numpy as np
 import pytest
 
-from metaprior import MetaGPRegressor, files, load
+from metaprior import files, load
 from metaprior.files import InvalidFile, read_tensors, write_tensors
+from metaprior.wfem import Gaussian, Training, WFEMRegressor
 
 RNG = np.random.default_rng(0)
 TASKS = [(x, np.sin(x[:, 0])) for x in RNG.normal(size=(4, 4, 1))]
@@ -27,7 +28,7 @@ def priors(tmp_path_factory):
     """The bytes of two priors of equal shapes, and what the first predicts."""
     folder = tmp_path_factory.mktemp("priors")
     metas = [
-        MetaGPRegressor(alpha=0.5, mean="constant", kernel="rbf", n_steps=0, random_state=0, noise_std=noise)
+        WFEMRegressor("rbf", "constant", likelihood=Gaussian(noise), training=Training(n_steps=0), random_state=0)
         for noise in (0.1, 0.2)
     ]
     for i, meta in enumerate(metas):

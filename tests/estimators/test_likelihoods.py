@@ -78,19 +78,6 @@ def test_predictions_go_together(fitted):
     assert task.predict(QUERIES, return_cov=True, latent=True)[1].shape == (6, 6)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_gradient_training_is_not_for_them(name):
-    """One error that names the likelihood and everything to leave out."""
-    tasks = draw_tasks(name, 4, 6, np.random.default_rng(0))
-    refused = f"likelihood='{name}' works with the default only, which is not trained by gradients: leave out "
-    given = {"likelihood": name, "n_steps": 1, "progress": False}
-    with pytest.raises(ValueError, match=f"^{refused}inference='svgd', kernel='rbf', n_steps=1.$"):
-        MetaGPRegressor(kernel="rbf", inference="svgd", **given).fit(target_tasks=tasks)
-    split = [(x[:3], y[:3], x[3:], y[3:]) for x, y in tasks]
-    with pytest.raises(ValueError, match=f"^{refused}validation_tasks.$"):
-        MetaGPRegressor(**given | {"n_steps": None}).fit(target_tasks=tasks, validation_tasks=split)
-
-
 def test_one_or_many_and_in_steps(fitted):
     meta, tests = fitted
     contexts = [(x[:n], y[:n]) for n, (x, y) in enumerate(tests)]  # the first is empty

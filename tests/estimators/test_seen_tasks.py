@@ -322,8 +322,11 @@ def _saved(meta, path):
     ],
 )
 def test_what_a_file_tells_of_the_tasks_is_checked(arrays, said):
+    header = {"input_dim": 2, "recognized": {"tasks": 3, "of": 4, "salt": "0" * 32}}
     with pytest.raises(Mismatch, match=said):
-        check_seen({"input_dim": 2, "recognized": {"tasks": 3, "of": 4, "salt": "0" * 32}}, arrays)
+        check_seen(header, {"feature_range_": np.array([[0.0, 1.0], [2.0, 1.0]]), **arrays})
+    with pytest.raises(Mismatch, match=r"feature_range_ must be float64\[2, 2\]; the file has nothing"):
+        check_seen(header, {})
 
 
 def test_a_file_with_a_salt_of_another_kind_is_refused(meta, tmp_path):

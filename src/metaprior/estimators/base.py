@@ -36,6 +36,7 @@ class MetaGP(KnowsItsTasks, Parameters):
     random_state: Any
     covariates: Any = None
     _elsewhere: ClassVar[Mapping[str, str]] = MappingProxyType({})  # what to use instead, by the name of an argument
+    _fits_pooled_models: ClassVar[bool] = False  # those that `compare` scores beside the prior
 
     def _fit_anew(self: Estimator, source_tasks: Any, target_tasks: Any, target: Any, **how: Any) -> Estimator:
         """Fit, all or nothing: if it fails or is interrupted, the estimator stays as it was."""

@@ -154,7 +154,8 @@ def missing_models(meta: Any, tests: Sequence[TestTask]) -> str:
     found = []
     lacking = [name for name in POOLED if name not in meta.baselines_]
     if lacking:
-        found.append(f"This prior has no {' and no '.join(lacking)} to compare with: those of MetaGPRegressor have.")
+        why = "it could not be fitted" if meta._fits_pooled_models else "priors of MetaGPRegressor have them"
+        found.append(f"This prior has no {' and no '.join(lacking)} to compare with: {why}.")
     if not has_contexts(tests):
         found.append("Without context there is no GP per task to compare with.")
     return " ".join(found)

@@ -31,6 +31,7 @@ class HierarchicalFit(MetaGP):
 
     search_time: Any
     progress: Any
+    _fits_pooled_models = True
 
     def fit(
         self: Estimator,
