@@ -268,7 +268,7 @@ def test_info_says_what_is_in_a_file(tmp_path):
     meta.fit(problem.source_tasks(1, 5, 0), problem.target_tasks(4, 5, 1)).save(path)
     result = CliRunner().invoke(app, ["info", str(path), "--plot", str(tmp_path / "transfer.png")])
     assert result.exit_code == 0, result.output
-    for part in ("WFEMRegressor", f"{meta.alpha_:.4g}", "alpha = 0 (target-only)", '"constant"', "per reading"):
+    for part in ("WFEMRegressor", f"{meta.alpha_:.4g}", "alpha = 0 (target-only)", "'constant'", "per reading"):
         assert part in result.stdout, part
     assert (tmp_path / "transfer.png").read_bytes().startswith(b"\x89PNG")
 

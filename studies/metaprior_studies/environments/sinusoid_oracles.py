@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.special import logsumexp
-from sklearn.utils import Bunch
 
 from metaprior.datasets import (
     AMPLITUDE_HALF_WIDTH,
@@ -22,7 +21,7 @@ from metaprior.datasets import (
     SLOPE_STD,
     Sinusoid,
 )
-from metaprior.metrics import report, summarize
+from metaprior.metrics import Scores, report, summarize
 from metaprior.prediction.mixtures import GaussianMixture
 from metaprior.tasks.types import TestTask
 
@@ -109,7 +108,7 @@ def bayes_oracle(environment: Sinusoid, x_context: Array, y_context: Array, x_qu
     return OraclePrediction(log_weights, mean, np.broadcast_to(variance, mean.shape))
 
 
-def score_oracle(oracle: Callable[..., OraclePrediction], environment: Sinusoid, tests: Sequence[TestTask]) -> Bunch:
+def score_oracle(oracle: Callable[..., OraclePrediction], environment: Sinusoid, tests: Sequence[TestTask]) -> Scores:
     """Return what `evaluate` of an estimator returns, for an oracle on test tasks of one size."""
     x_context, y_context, x_query, y_query = (np.stack(parts) for parts in zip(*tests, strict=True))
     log_weights, mean, variance = oracle(environment, x_context[..., 0], y_context, x_query[..., 0])
