@@ -1,5 +1,6 @@
 """A fit that is stopped and run again ends as one that was not."""
 
+import jax
 import numpy as np
 import pytest
 import tinygp
@@ -7,8 +8,8 @@ import tinygp
 from metaprior import load
 from metaprior.files import InvalidFile, read_tensors, write_tensors
 from metaprior.wfem import (
+    MAP,
     SVGD,
-    HyperPrior,
     RBFKernel,
     Training,
     WFEMClassifier,
@@ -207,21 +208,28 @@ def other(x):
 other.__name__ = other.__qualname__ = made(2.0).__qualname__
 
 
-def hyperprior(number, as_attribute):
-    """Return a hyper-prior of a class that is made anew, as in a notebook whose cell is changed and run again."""
+def method(half, frozen):
+    """Return a method of a class that is made anew, as in a notebook whose cell is changed and run again."""
 
-    class Own:
-        def build(self, theta):
-            return HyperPrior(std=self.std).build(theta)
+    class Own(MAP):
+        def direction(self, particles, scores):
+            return scores
 
-    class Narrow(Own):
-        def build(self, theta):
-            return HyperPrior(std=0.3).build(theta)
+    class Half(MAP):
+        def direction(self, particles, scores):
+            return jax.tree.map(lambda score: 0.5 * score, scores)
 
-    kind = Own if as_attribute or number == 1 else Narrow
-    kind.__qualname__ = "Own"
+    class Plain:
+        n_particles, start, interacts = 1, "initializer", False
+
+        def direction(self, particles, scores):
+            return jax.tree.map(lambda score: self.factor * score, scores)
+
+    kind = (Half if half else Own) if frozen else Plain
+    kind.__qualname__ = kind.__name__ = "Own"
     made = kind()
-    made.std = 1.0 * number if as_attribute else 1.0
+    if not frozen:
+        made.factor = 0.5 if half else 1.0
     return made
 
 
@@ -232,8 +240,8 @@ def hyperprior(number, as_attribute):
         ({"mean": made(2.0)}, {"mean": other}),
         ({"kernel": tinygp.kernels.Matern32(1.0)}, {"kernel": tinygp.kernels.Matern32(5.0)}),
         ({"kernel": RBFKernel(length_scale=1.0)}, {"kernel": RBFKernel(length_scale=2.0)}),
-        ({"hyperprior": hyperprior(1, False)}, {"hyperprior": hyperprior(2, False)}),
-        ({"hyperprior": hyperprior(1, True)}, {"hyperprior": hyperprior(2, True)}),
+        ({"inference": method(False, True)}, {"inference": method(True, True)}),
+        ({"inference": method(False, False)}, {"inference": method(True, False)}),
     ],
     ids=["closure", "body", "tinygp", "description", "method of a class", "attribute"],
 )
@@ -252,16 +260,17 @@ def test_custom_parts_that_act_differently_start_anew(first, second, tmp_path, m
                 assert 100 - left[0] == expected
 
 
-def test_a_class_that_is_defined_again_as_it_was_goes_on(tmp_path, monkeypatch):
-    path = tmp_path / "checkpoint"
-    for made, expected in ((hyperprior(2, False), 2), (hyperprior(2, False), 3)):
-        with monkeypatch.context() as patch:
-            left = stop_after(patch, 2 if expected == 2 else 100)
-            try:
-                WFEMRegressor(**SMALL, hyperprior=made).fit(TASKS[:4], TASKS[4:], checkpoint=path)
-            except Stopped:
-                continue
-            assert 100 - left[0] == expected
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_class_that_is_defined_again_as_it_was_goes_on(frozen, tmp_path, monkeypatch):
+    path, fit = tmp_path / "checkpoint", lambda: WFEMRegressor(**SMALL, inference=method(True, frozen)).fit
+    with monkeypatch.context() as patch:
+        stop_after(patch, 2)
+        with pytest.raises(Stopped):
+            fit()(TASKS[:4], TASKS[4:], checkpoint=path)
+    with monkeypatch.context() as patch:
+        left = stop_after(patch, 100)
+        fit()(TASKS[:4], TASKS[4:], checkpoint=path)
+    assert 100 - left[0] == 3
 
 
 def test_a_search_cut_by_the_clock_is_never_taken_for_another(tmp_path, monkeypatch):

@@ -140,7 +140,7 @@ def open_checkpoint(path: str | os.PathLike | None, fingerprint: str, seed: int)
 
 def fingerprint(parameters: dict[str, Any], names: tuple[str, ...], target: int, seed: int | None) -> str:
     """Return a digest of what a fit was asked to do, except for the data, which every training's digest covers."""
-    described = [_describe(parameters), names, target, seed, package_versions(), jax.devices()[0].device_kind]
+    described = [describe(parameters), names, target, seed, package_versions(), jax.devices()[0].device_kind]
     return hashlib.sha256(repr(described).encode()).hexdigest()
 
 
@@ -174,28 +174,28 @@ def _aside(path: str | os.PathLike, asked: str) -> Path:
     return Path(f"{os.fspath(path)}.{hashlib.sha256(asked.encode()).hexdigest()[:8]}")
 
 
-def _describe(value: Any) -> Any:
+def describe(value: Any) -> Any:
     """Describe an argument: the same text in another process, another text if the argument would act differently."""
     if isinstance(value, ARRAYS):
         array = np.asarray(value)
         return array.dtype.str, array.shape, hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
     if isinstance(value, dict):
-        return {str(key): _describe(item) for key, item in value.items()}
+        return {str(key): describe(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return [_describe(item) for item in value]
+        return [describe(item) for item in value]
     if is_dataclass(value):
-        parts = {field.name: _describe(getattr(value, field.name, None)) for field in fields(value)}
+        parts = {field.name: describe(getattr(value, field.name, None)) for field in fields(value)}
         return type(value).__qualname__, parts, _describe_class(type(value))
     if isinstance(value, functools.partial):
-        return "partial", _describe(value.func), _describe(value.args), _describe(value.keywords)
+        return "partial", describe(value.func), describe(value.args), describe(value.keywords)
     if isinstance(code := getattr(value, "__code__", None), CodeType):
         closed = [cell.cell_contents for cell in getattr(value, "__closure__", None) or ()]
-        return value.__qualname__, _describe_code(code), _describe(closed), _describe(value.__defaults__)
+        return value.__qualname__, _describe_code(code), describe(closed), describe(value.__defaults__)
     if isinstance(value, SIMPLE):
         return repr(value)
     held = getattr(value, "__dict__", {}).items()
     plain = {name: item for name, item in held if isinstance(item, (*SIMPLE, *ARRAYS))}
-    return type(value).__qualname__, _describe(plain), _describe_class(type(value))
+    return type(value).__qualname__, describe(plain), _describe_class(type(value))
 
 
 def _describe_class(kind: type) -> Any:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from metaprior.checks import Argument, Message
 from metaprior.wfem.adaptation import Queries, mixture_log_density, predict
-from metaprior.wfem.checkpoint import Checkpoint
+from metaprior.wfem.checkpoint import Checkpoint, describe
 from metaprior.wfem.devices import make_mesh, shard_state, to_host
 from metaprior.wfem.inference import Method
 from metaprior.wfem.monitoring import Deadline, EarlyStopping, EarlyStoppingState
@@ -96,7 +96,7 @@ def train(
     if checkpoint is not None:
         source = "" if batches is None else batches.identity
         given = (problem, particles, keys, learning_rate, validation)
-        checkpoint.start(given, f"{config.method} {config[1:]} {n_steps} {patience} {source}")
+        checkpoint.start(given, f"{describe(config.method)} {config[1:]} {n_steps} {patience} {source}")
         if (result := checkpoint.result(Result(particles, *(np.empty(0),) * 4))) is not None:
             return result
     state = State(jax.tree.map(jnp.copy, particles), initialize(particles, config), jnp.copy(keys))  # steps donate it
