@@ -7,6 +7,7 @@ from metaprior import MetaGPClassifier, MetaGPRegressor, load, predict_frame
 from metaprior.search import family_search, folds
 from metaprior.tasks.context_rules import ContextRule, split_once
 from metaprior.tasks.types import Task
+from metaprior.wfem import Training, WFEMRegressor
 
 RNG = np.random.default_rng(0)
 
@@ -84,11 +85,11 @@ def test_labels_are_split_by_the_rule_too():
 
 
 def test_gradient_training_compares_by_the_rule():
-    settings = {"kernel": "rbf", "mean": "constant", "inference": "map", "n_steps": 4, "progress": False}
+    settings = {"training": Training(n_steps=4, progress=False), "temperature": "bayes", "random_state": 0}
     tasks = [(x[:6], y[:6]) for x, y in WALKS[:8]]
     scores = []
     for context in ("random", ("first", 2)):
-        meta = MetaGPRegressor(alpha=[0.0, 0.5], context=context, random_state=0, **settings).fit(tasks[:4], tasks[4:])
+        meta = WFEMRegressor("rbf", "constant", alpha=[0.0, 0.5], context=context, **settings).fit(tasks[:4], tasks[4:])
         scores.append(meta.transfer_report().score)
     assert (scores[1] < scores[0]).all()  # the future of a walk is harder to predict than half of it at random
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 import metaprior
-from metaprior import MetaGPRegressor, MultiOutputMetaGP, predict_frame, tasks_from_frame
+from metaprior import MetaGPRegressor, predict_frame, tasks_from_frame
 from metaprior.files import InvalidFile, read_tensors, write_tensors
 from metaprior.prediction.response_mixtures import make_response
 from metaprior.storage.stored_tasks import StoredTasks
@@ -234,20 +234,16 @@ def test_stored_tasks_have_covariates_that_are_numbers(tmp_path):
     np.testing.assert_allclose(stored.adapt([], []).predict(tasks[0][0]), expected, rtol=1e-10)
 
 
-def test_tables_and_several_outputs():
+def test_tables():
     frames = [x.assign(patient=f"p{i}", calls=y) for i, (x, y) in enumerate(make_tasks("poisson", exposure=True))]
-    table = pd.concat(frames).fillna({"age": 60.0}).assign(visits=lambda rows: rows["calls"] + 1.0)
-    columns = {"task": "patient", "x": ["hours", "days", "shift"], "y": ["calls", "visits"]}
-    columns |= {"covariates": COVARIATES, "categorical": ["shift", "sex"]}
-    both = MultiOutputMetaGP(
-        MetaGPRegressor(likelihood="poisson", exposure="days", covariates=COVARIATES, random_state=0)
-    )
-    both.fit(tasks_from_frame(table, **columns))
+    table = pd.concat(frames).fillna({"age": 60.0})
+    columns = {"task": "patient", "x": ["hours", "days", "shift"], "y": "calls", "covariates": COVARIATES}
+    tasks = tasks_from_frame(table, **columns, categorical=["shift", "sex"])
+    meta = MetaGPRegressor(likelihood="poisson", exposure="days", covariates=COVARIATES, random_state=0)
+    meta.fit(target_tasks=tasks)
     new = table[table["patient"] == "p0"].assign(patient="new", age=55.0, sex="male")
-    columns.pop("categorical")
     context, query = new[:2], new[2:].drop(columns=["age", "sex"])
-    found = predict_frame(both, context, query, **columns)
-    task = both["calls"].adapt(context[both["calls"].feature_names_in_], context["calls"])
-    asked = new[2:][both["calls"].feature_names_in_]
-    np.testing.assert_allclose(found["mean_calls"], task.predict(asked), rtol=1e-6)
-    assert set(both["visits"].covariate_weights_) == {"none", "shift", "curved", "bend"}
+    found = predict_frame(meta, context, query, **columns)
+    task = meta.adapt(context[meta.feature_names_in_], context["calls"])
+    np.testing.assert_allclose(found["mean"], task.predict(new[2:][meta.feature_names_in_]), rtol=1e-6)
+    assert set(meta.covariate_weights_) == {"none", "shift", "curved", "bend"}

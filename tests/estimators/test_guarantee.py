@@ -241,5 +241,7 @@ def test_a_prior_certifies_that_it_is_better_than_another(meta):
     assert found == (20, 0, 20)
     assert found.lower_bound == pytest.approx(0.05 ** (1 / 20))
     assert meta.certify(tests, meta) == (0, 20, 20)
-    with pytest.raises(ValueError, match="other must be a fitted MetaGPRegressor; got int"):
+    with pytest.raises(ValueError, match="other must be a fitted prior of numbers; got int"):
         meta.certify(tests, 3)
+    with pytest.raises(ValueError, match="other must be a fitted prior of numbers; got MetaGPRegressor"):
+        meta.certify(tests, MetaGPRegressor())

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone, is_classifier, is_regressor
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, ParameterGrid
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -33,6 +34,28 @@ def test_a_clone_has_the_same_parameters_and_is_not_fitted():
     copy = clone(meta)
     assert copy.get_params() == meta.get_params()
     assert not hasattr(copy, "model_")
+
+
+CALLS = {
+    **{name: lambda meta, name=name: getattr(meta, name)([]) for name in ("adapt_many", "predict_many", "evaluate")},
+    **{name: lambda meta, name=name: getattr(meta, name)([]) for name in ("compare", "score", "fitted_on")},
+    **{name: lambda meta, name=name: getattr(meta, name)() for name in ("transfer_report", "to_sklearn")},
+    "alpha_path_": lambda meta: meta.alpha_path_,
+    "adapt": lambda meta: meta.adapt([], []),
+    "certify": lambda meta: meta.certify([], meta),
+    "save": lambda meta: meta.save("nowhere"),
+}
+OF_NETWORKS = {
+    **{name: lambda meta, name=name: getattr(meta, name) for name in ("particles_", "particle_weights_")},
+    **{name: lambda meta, name=name: getattr(meta, name)() for name in ("particle_interaction", "to_arviz")},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_everything_that_needs_a_fit_says_so(kind):
+    for name, call in (CALLS | OF_NETWORKS if kind in (WFEMRegressor, WFEMClassifier) else CALLS).items():
+        with pytest.raises(NotFittedError, match=f"^This {kind.__name__} instance is not fitted yet"):
+            pytest.fail(f"{name} returned {call(kind())}")
 
 
 def test_score_is_r2_over_all_queries_and_accuracy():

@@ -79,6 +79,7 @@ class MetaGP(KnowsItsTasks, Parameters):
         SingleTaskRegressor or SingleTaskClassifier
             Clones share the prior, where those of this estimator would have to be meta-trained again.
         """
+        check_is_fitted(self, "model_")
         from metaprior.prediction.single_task import SingleTaskClassifier, SingleTaskRegressor, refuse_categories
 
         refuse_categories(self.features_)
@@ -116,12 +117,14 @@ class MetaGP(KnowsItsTasks, Parameters):
         Certificate
             With `helped`, `tied`, `n_tasks`, `lower_bound`, `p_value` of the sign test, and `words`.
         """
+        check_is_fitted(self, "model_")
         labels = self.likelihood_ == "bernoulli"
-        if not isinstance(other, MetaGP) or (other.likelihood_ == "bernoulli") != labels:
+        likelihood = getattr(other, "likelihood_", None) if isinstance(other, MetaGP) else None
+        if likelihood is None or (likelihood == "bernoulli") != labels:
             kind = "labels" if labels else "numbers"
             raise ValueError(f"other must be a fitted prior of {kind}; got {type(other).__name__}.")
         tests = list(test_tasks)
-        loss = "log_loss" if self.likelihood_ == "bernoulli" else "nll"
+        loss = "log_loss" if labels else "nll"
         own, others = (each.evaluate(tests, context=context).per_task[loss] for each in (self, other))
         return certify(others - own)
 
