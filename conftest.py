@@ -32,8 +32,8 @@ from jaxtyping import install_import_hook
 
 # The hierarchical priors are NumPy without shapes in their annotations, and call small functions a million times: there
 # types alone are checked, in half the time.
-PARTS = sorted({path.stem for path in (Path(__file__).parent / "src" / "metaprior").iterdir()} - {"hierarchical"})
-beartype_package("metaprior.hierarchical", conf=BeartypeConf(is_pep484_tower=True, claw_is_pep526=False))
+PARTS = sorted({path.stem for path in (Path(__file__).parent / "src" / "metaprior").iterdir()} - {"prior"})
+beartype_package("metaprior.prior", conf=BeartypeConf(is_pep484_tower=True, claw_is_pep526=False))
 install_import_hook([*(f"metaprior.{part}" for part in PARTS), "metaprior_studies"], "typechecker.typechecker")
 
 import jax

@@ -3,7 +3,7 @@
 import numpy as np
 
 from hand_made_priors import THREE_SCALES, as_meta, make_prior
-from metaprior.hierarchical.layout import Parts
+from metaprior.prior.layout import Parts
 from metaprior.tasks.column_kinds import ColumnKinds
 
 SORTS = ((True, False), ("rbf", "linear", "poly"), (7.0, 3.0, 5.0, 1.0), ("e", "d", "c", "b", "a"))  # 2 to 5 levels

@@ -3,15 +3,15 @@
 import numpy as np
 
 from metaprior import MetaGPRegressor
-from metaprior.hierarchical.features import draw_network
-from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
-from metaprior.hierarchical.label_prior import LabelPrior
-from metaprior.hierarchical.layout import Layout, Parts
-from metaprior.hierarchical.modes import CommonCurve
-from metaprior.hierarchical.task_scales import ONE_SCALE, TaskScales
-from metaprior.prediction.adapted import AdaptedRegressor, AdaptedRegressors
-from metaprior.prediction.adapted_labels import AdaptedClassifier, AdaptedClassifiers
-from metaprior.prediction.ensemble import Ensemble
+from metaprior.predict.adapted import AdaptedRegressor, AdaptedRegressors
+from metaprior.predict.adapted_labels import AdaptedClassifier, AdaptedClassifiers
+from metaprior.predict.ensemble import Ensemble
+from metaprior.prior.features import draw_network
+from metaprior.prior.hierarchical_prior import HierarchicalPrior
+from metaprior.prior.label_prior import LabelPrior
+from metaprior.prior.layout import Layout, Parts
+from metaprior.prior.modes import CommonCurve
+from metaprior.prior.task_scales import ONE_SCALE, TaskScales
 from metaprior.tasks.class_rules import ClassRules
 from metaprior.tasks.padding import Ragged
 from metaprior.tasks.scaling import Scaling, with_kinds

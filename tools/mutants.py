@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path("src/metaprior")
-PACKAGES = ("wfem", "search", "prediction", "metrics")
+PACKAGES = ("wfem", "search", "predict", "metrics")
 COPIED = ("src", "tests", "conftest.py", "pyproject.toml", "README.md", "docs", "examples", "CONTRIBUTING.md")
 # Operators whose errors a programmer could have made; the others (x << y for x + y) would be noticed at once.
 OPERATORS = (
@@ -47,7 +47,7 @@ PERFORMANCE = re.compile(
 THEN = {
     "wfem": ["tests/wfem"],
     "search": ["tests/search", "tests/estimators/test_auto.py", "tests/estimators/test_families.py"],
-    "prediction": ["tests/prediction", "tests/estimators/test_convergence.py", "tests/estimators/test_classifier.py"],
+    "predict": ["tests/predict", "tests/estimators/test_convergence.py", "tests/estimators/test_classifier.py"],
     "metrics": ["tests/test_metrics.py", "tests/test_label_metrics.py", "tests/estimators/test_regressor.py"],
 }
 

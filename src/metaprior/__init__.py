@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from metaprior.estimators.seen_tasks import SeenTasksWarning
     from metaprior.files import InvalidFile
     from metaprior.memory import OutOfMemoryWarning
-    from metaprior.prediction.adapted import AdaptedRegressor, AdaptedRegressors
-    from metaprior.prediction.adapted_labels import AdaptedClassifier, AdaptedClassifiers
-    from metaprior.prediction.mixtures import GaussianMixture
-    from metaprior.prediction.plausibility import ImplausibleContextWarning
-    from metaprior.prediction.response_mixtures import HeavyTailWarning, ResponseMixture
-    from metaprior.prediction.single_task import SingleTaskClassifier, SingleTaskRegressor
+    from metaprior.predict.adapted import AdaptedRegressor, AdaptedRegressors
+    from metaprior.predict.adapted_labels import AdaptedClassifier, AdaptedClassifiers
+    from metaprior.predict.mixtures import GaussianMixture
+    from metaprior.predict.plausibility import ImplausibleContextWarning
+    from metaprior.predict.response_mixtures import HeavyTailWarning, ResponseMixture
+    from metaprior.predict.single_task import SingleTaskClassifier, SingleTaskRegressor
     from metaprior.search.report import TransferReport
     from metaprior.storage.stored_tasks import StoredTasks
     from metaprior.storage.task_folders import open_tasks, store_tasks

@@ -31,7 +31,7 @@ from draw_loop import Draws, FirstSeed, Only, Out, ResultTable, Resume
 
 from metaprior import MetaGPRegressor
 from metaprior.metrics import mean_and_standard_error
-from metaprior.prediction.conformal import highest_coverage
+from metaprior.predict.conformal import highest_coverage
 
 COVERAGE = 0.9
 N_TASKS = (10, 20, 50)

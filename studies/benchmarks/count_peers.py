@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaprior.hierarchical.sites import Observed, find_sites
-from metaprior.prediction.response_mixtures import make_response
+from metaprior.predict.response_mixtures import make_response
+from metaprior.prior.sites import Observed, find_sites
 from metaprior.tasks.types import Task
 from metaprior_studies.drawn_tasks import DrawnTasks
 

@@ -22,7 +22,7 @@ from rich.table import Table
 
 from metaprior import MetaGPRegressor
 from metaprior.metrics import mean_and_standard_error
-from metaprior.prediction.mixtures import GaussianMixture
+from metaprior.predict.mixtures import GaussianMixture
 from metaprior.tasks.context_rules import ContextRule, split_once
 from metaprior.tasks.types import Task
 from metaprior_studies.peers.contestants import METRICS, as_contestant, run

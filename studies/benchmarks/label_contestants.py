@@ -13,9 +13,9 @@ import numpy as np
 from class_models import GivenClasses
 from gaussian_sites import Given
 
-from metaprior.hierarchical.label_prior import LabelPrior, Latent, calibrated, within_reach
-from metaprior.hierarchical.modes import MAX_ITERATIONS
 from metaprior.metrics import report, summarize_labels
+from metaprior.prior.label_prior import LabelPrior, Latent, calibrated, within_reach
+from metaprior.prior.modes import MAX_ITERATIONS
 from metaprior.search.family_search import FOLD_ITERATIONS, Option
 from metaprior.search.held_out_labels import LOG_SCALES, SHRINKS, Calibration, LabelQueries, peak
 from metaprior.search.label_search import LabelSearch

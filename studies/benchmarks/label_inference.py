@@ -50,7 +50,7 @@ from label_contestants import (
 from scipy import stats
 from threadpoolctl import threadpool_limits
 
-from metaprior.hierarchical.label_prior import LabelPrior, Latent
+from metaprior.prior.label_prior import LabelPrior, Latent
 from metaprior.search.held_out_labels import Calibration
 from metaprior.tasks.types import TestTask
 from metaprior_studies.open_settings import validation_seeds

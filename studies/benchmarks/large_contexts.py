@@ -15,7 +15,7 @@ import warnings
 import numpy as np
 
 from metaprior import MetaGPClassifier
-from metaprior.hierarchical.label_prior import LabelPrior
+from metaprior.prior.label_prior import LabelPrior
 
 N_QUERIES = 4000
 

@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from metaprior import MetaGPRegressor, load
-from metaprior.prediction.batches import Posteriors
-from metaprior.prediction.plausibility import context_errors
+from metaprior.predict.batches import Posteriors
+from metaprior.predict.plausibility import context_errors
 from metaprior.tasks.padding import Ragged
 from metaprior.tasks.types import Task
 from metaprior_studies.peers.tables import ENVIRONMENTS

@@ -22,7 +22,7 @@ from responses import by_task, epil, split_groups
 
 from metaprior import ExtrapolationWarning, MetaGPRegressor
 from metaprior.metrics import mean_and_standard_error
-from metaprior.prediction.batches import predict_tasks
+from metaprior.predict.batches import predict_tasks
 from metaprior.tasks.types import Task, TestTask
 from metaprior_studies.drawn_tasks import DrawnTasks
 

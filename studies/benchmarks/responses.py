@@ -25,7 +25,7 @@ from draw_loop import Draws, FirstSeed, Out, ResultTable, Resume, real_draw, sum
 
 from metaprior import LikelihoodHint, MetaGPRegressor
 from metaprior.datasets import Sinusoid
-from metaprior.prediction.batches import predict_tasks
+from metaprior.predict.batches import predict_tasks
 from metaprior.tasks.types import Task, TestTask
 from metaprior_studies.drawn_tasks import DrawnTasks
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from metaprior import wfem
 from metaprior.cli import app
 from metaprior.datasets import Sinusoid
-from metaprior.prediction.batches import predict_tasks
+from metaprior.predict.batches import predict_tasks
 from metaprior.wfem.runs import Settings
 from metaprior_studies.environments.episodes import FewShot
 from metaprior_studies.environments.generated import generated_images

@@ -12,8 +12,8 @@ from test_fit_report import read
 from metaprior import load
 from metaprior.app import report_tests
 from metaprior.app.report_tests import Group, coverage_of_tasks
-from metaprior.prediction.count_responses import Poisson
-from metaprior.prediction.response_mixtures import ResponseMixture
+from metaprior.predict.count_responses import Poisson
+from metaprior.predict.response_mixtures import ResponseMixture
 from metaprior.tasks.types import TestTask
 
 

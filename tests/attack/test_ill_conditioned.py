@@ -15,7 +15,7 @@ from counters import count
 from sklearn.exceptions import ConvergenceWarning
 
 from metaprior import ExtrapolationWarning, ImplausibleContextWarning, MetaGPClassifier, MetaGPRegressor
-from metaprior.prediction import batches
+from metaprior.predict import batches
 
 KERNELS = ["rbf", "linear+rbf", "linear", "mlp", "inducing"]
 TOGETHER = 12  # tasks of one `adapt_many`, always padded alike

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from metaprior import MetaGPClassifier, MetaGPRegressor, load
 from metaprior.cli import app
-from metaprior.prediction.batches import predict_rows, read_tests
-from metaprior.prediction.conformal import own_band
+from metaprior.predict.batches import predict_rows, read_tests
+from metaprior.predict.conformal import own_band
 from metaprior.tasks import task_digests
 from metaprior.tasks.task_digests import digest, row_hashes, sum_rows
 from metaprior.tasks.types import TestTask

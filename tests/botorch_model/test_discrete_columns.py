@@ -14,8 +14,8 @@ from botorch.sampling import SobolQMCNormalSampler
 from coded_inputs import BENT, MIXED, NAMES, as_cells, draw_codes, make_mixed
 from metaprior import ImplausibleContextWarning, MetaGPRegressor
 from metaprior.botorch import MetaPriorModel
-from metaprior.hierarchical.layout import Parts
-from metaprior.hierarchical.task_scales import ONE_SCALE
+from metaprior.prior.layout import Parts
+from metaprior.prior.task_scales import ONE_SCALE
 from metaprior.tasks.column_kinds import ColumnKinds
 
 RNG = np.random.default_rng(0)

@@ -29,7 +29,7 @@ from hand_made_priors import NOISE_SCALES, THREE_SCALES, as_meta, make_prior
 from metaprior import ImplausibleContextWarning, MetaGPClassifier, MetaGPRegressor
 from metaprior.botorch import MetaPriorModel
 from metaprior.botorch.torch_process import TorchProcess, stable_cholesky
-from metaprior.hierarchical.layout import Parts
+from metaprior.prior.layout import Parts
 
 PARTS = [Parts(*flags) for flags in itertools.product([False, True], repeat=4) if flags[0] or not flags[1]]
 RNG = np.random.default_rng(0)

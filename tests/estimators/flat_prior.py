@@ -8,7 +8,7 @@ import numpy as np
 
 from metaprior.estimators.fitted_prior import FittedPrior
 from metaprior.estimators.readings import ReadingsPrior
-from metaprior.prediction.ensemble import Ensemble, Prediction
+from metaprior.predict.ensemble import Ensemble, Prediction
 from metaprior.search.candidates import Candidate, Choice
 from metaprior.search.report import make_report
 from metaprior.tasks.scaling import Scaling

@@ -10,7 +10,7 @@ from metaprior import MetaGPClassifier, MetaGPRegressor
 from metaprior.estimators import guaranteed_fit, hierarchical_fit
 from metaprior.estimators.base import MetaGP
 from metaprior.plots import plot_alpha_path, plot_calibration, plot_prediction, plot_prior_samples, plot_training
-from metaprior.prediction.ensemble import predicts_labels
+from metaprior.predict.ensemble import predicts_labels
 from metaprior.wfem import (
     SVGD,
     Gaussian,

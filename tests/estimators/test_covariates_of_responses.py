@@ -7,7 +7,7 @@ import pytest
 import metaprior
 from metaprior import MetaGPRegressor, predict_frame, tasks_from_frame
 from metaprior.files import InvalidFile, read_tensors, write_tensors
-from metaprior.prediction.response_mixtures import make_response
+from metaprior.predict.response_mixtures import make_response
 from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tasks.input_columns import ExtrapolationWarning
 

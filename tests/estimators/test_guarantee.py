@@ -18,7 +18,7 @@ from metaprior import (
 from metaprior.estimators.guaranteed_fit import calibration_splits, deal
 from metaprior.files import InvalidFile, read_tensors, write_tensors
 from metaprior.plots import plot_prediction
-from metaprior.prediction.conformal import equal_folds, least_tasks
+from metaprior.predict.conformal import equal_folds, least_tasks
 from metaprior.tasks.context_rules import ContextRule, as_context_rule, split_widely
 from metaprior.tasks.types import Task
 

@@ -10,11 +10,11 @@ from sklearn.exceptions import ConvergenceWarning
 import metaprior
 from metaprior import MetaGPRegressor, predict_frame
 from metaprior.estimators import guaranteed_fit
-from metaprior.prediction import conformal
-from metaprior.prediction.batches import predict_tasks
-from metaprior.prediction.conformal import held_out_scores
-from metaprior.prediction.integer_bands import integer_scores
-from metaprior.prediction.response_mixtures import make_response
+from metaprior.predict import conformal
+from metaprior.predict.batches import predict_tasks
+from metaprior.predict.conformal import held_out_scores
+from metaprior.predict.integer_bands import integer_scores
+from metaprior.predict.response_mixtures import make_response
 from metaprior.tasks.types import TestTask
 
 PARAMETERS = {

@@ -15,7 +15,7 @@ from metaprior.estimators import hierarchical_fit, hierarchical_search
 from metaprior.estimators.arguments import NamedEnvironments
 from metaprior.estimators.hierarchical_fit import MAX_READINGS, MAX_TASKS
 from metaprior.files import read_tensors, write_tensors
-from metaprior.hierarchical.families import FAMILIES
+from metaprior.prior.families import FAMILIES
 from metaprior.search.family_search import FamilySearch
 from metaprior.tasks.types import Task
 

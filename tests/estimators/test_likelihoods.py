@@ -9,7 +9,7 @@ from scipy import stats
 
 import metaprior
 from metaprior import LikelihoodHint, MetaGPRegressor
-from metaprior.prediction.response_mixtures import make_response
+from metaprior.predict.response_mixtures import make_response
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.outcome_rules import find_levels, suggestion
 

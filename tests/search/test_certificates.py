@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import logsumexp
 
-from metaprior.hierarchical.blocks import make_blocks
-from metaprior.hierarchical.families import LINEAR, SMOOTH, fit_families
-from metaprior.hierarchical.modes import log_density
+from metaprior.prior.blocks import make_blocks
+from metaprior.prior.families import LINEAR, SMOOTH, fit_families
+from metaprior.prior.modes import log_density
 from metaprior.search.certificates import Certificate, certify, free_energy
 from metaprior.search.family_search import Option, training_tasks
 from metaprior.tasks.types import Task

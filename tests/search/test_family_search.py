@@ -9,7 +9,7 @@ from threadpoolctl import threadpool_limits
 
 from metaprior.datasets import Sinusoid
 from metaprior.estimators.hierarchical_search import add_options
-from metaprior.hierarchical.families import FAMILIES, LINEAR, SHAPES, SMOOTH, FamilyFit, fit_families
+from metaprior.prior.families import FAMILIES, LINEAR, SHAPES, SMOOTH, FamilyFit, fit_families
 from metaprior.search import family_search as module
 from metaprior.search.averaging import CLEARLY_WORSE, averaging_weights, merge_similar
 from metaprior.search.family_choice import choose_members, choose_untested, without_test

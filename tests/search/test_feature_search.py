@@ -8,9 +8,9 @@ from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 from metaprior import MetaGPRegressor, load
-from metaprior.hierarchical import families
-from metaprior.hierarchical.families import FAMILIES, FEATURES, LINEAR, fit_families
-from metaprior.hierarchical.features import find_features
+from metaprior.prior import families
+from metaprior.prior.families import FAMILIES, FEATURES, LINEAR, fit_families
+from metaprior.prior.features import find_features
 from metaprior.search import feature_search as module
 from metaprior.search.family_choice import choose_members
 from metaprior.search.family_search import FamilySearch, Option, training_tasks

@@ -5,7 +5,7 @@ import pytest
 from scipy.special import logsumexp
 from scipy.stats import norm
 
-from metaprior.hierarchical.families import LINEAR, SMOOTH, TrainingTasks, fit_families
+from metaprior.prior.families import LINEAR, SMOOTH, TrainingTasks, fit_families
 from metaprior.search.folds import make_folds
 from metaprior.search.held_out import LOG_SPREADS, PER_TASK, SPREAD_STD, HeldOut, Queries, gather, join
 from metaprior.tasks.scaling import fit_scaling

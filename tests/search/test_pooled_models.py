@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from metaprior.hierarchical.families import fit_families
-from metaprior.hierarchical.layout import Parts
-from metaprior.hierarchical.mixed_model import fit_mixed_model
-from metaprior.prediction.batches import predict_tasks
-from metaprior.prediction.ensemble import Ensemble
+from metaprior.predict.batches import predict_tasks
+from metaprior.predict.ensemble import Ensemble
+from metaprior.prior.families import fit_families
+from metaprior.prior.layout import Parts
+from metaprior.prior.mixed_model import fit_mixed_model
 from metaprior.search import pooled_models as module
 from metaprior.search.family_search import FamilySearch, Option, training_tasks
 from metaprior.search.pooled_models import HIERARCHICAL_GP, MIXED_MODEL, pooled_models, pooled_option
@@ -39,7 +39,7 @@ def moments(prior, tests):
 
 
 def test_the_mixed_model_has_correlated_lines_and_one_noise():
-    """`tests/hierarchical/test_mixed_model.py` compares it with statsmodels."""
+    """`tests/prior/test_mixed_model.py` compares it with statsmodels."""
     tasks = draw_tasks(30, 8, np.random.default_rng(0))
     prior = pooled_models([[], tasks], 1, TARGET_ONLY, None, ())[MIXED_MODEL]
     assert prior.layout.parts == Parts(correlated=True)

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from metaprior import ExtrapolationWarning, MetaGPClassifier, MetaGPRegressor, predict_frame
-from metaprior.prediction import batches as many_tasks
+from metaprior.predict import batches as many_tasks
 from metaprior.tables import frames
 from metaprior.tables.columns import TableWarning, as_columns
 from metaprior.tables.grouping import group_rows

@@ -11,9 +11,9 @@ from sklearn.base import clone
 
 from metaprior import load
 from metaprior.datasets import Sinusoid
-from metaprior.prediction.adapted_labels import AdaptedClassifiers
-from metaprior.prediction.batches import predict_tasks
-from metaprior.prediction.ensemble import Ensemble
+from metaprior.predict.adapted_labels import AdaptedClassifiers
+from metaprior.predict.batches import predict_tasks
+from metaprior.predict.ensemble import Ensemble
 from metaprior.tasks.padding import Ragged
 from metaprior.wfem import MAP, Gaussian, HyperPrior, Training, WFEMClassifier, WFEMRegressor
 

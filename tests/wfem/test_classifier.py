@@ -16,7 +16,7 @@ from sklearn.metrics import accuracy_score, brier_score_loss, log_loss
 
 from metaprior import ExtrapolationWarning, SeenTasksWarning, files, load
 from metaprior.files import InvalidFile
-from metaprior.prediction.batches import marginals
+from metaprior.predict.batches import marginals
 from metaprior.wfem import MAP, SVGD, HyperPrior, MLPEncoder, RBFKernel, Training, WFEMClassifier
 
 

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from metaprior.prediction.batches import SMALL
+from metaprior.predict.batches import SMALL
 from metaprior.tasks.types import as_tasks
 from metaprior.wfem import SVGD, ConstantMean, Gaussian, HyperPrior, Laplace, MLPKernel, Training, WFEMRegressor
 from metaprior.wfem.loop import train

@@ -10,7 +10,7 @@ import pytest
 from scipy import optimize, stats
 
 from metaprior import load
-from metaprior.prediction import count_responses
+from metaprior.predict import count_responses
 from metaprior.wfem import Training, WFEMRegressor
 
 X = np.linspace(-2.0, 2.0, 5)[:, None]

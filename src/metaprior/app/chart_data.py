@@ -10,8 +10,8 @@ from threadpoolctl import threadpool_limits  # a dependency of scikit-learn
 from metaprior.app.chart_inputs import as_rows, check_axes, check_levels
 from metaprior.app.chart_outputs import whole_numbers
 from metaprior.app.messages import InvalidRequest, check, spoken
-from metaprior.prediction.adapted import draw_means
-from metaprior.prediction.ensemble import predicts_labels
+from metaprior.predict.adapted import draw_means
+from metaprior.predict.ensemble import predicts_labels
 from metaprior.schema import Schema, anything, boolean, finite, integer, number, optional, record, sequence, text
 from metaprior.tasks.input_columns import no_extrapolation_warnings
 from metaprior.tasks.types import Task

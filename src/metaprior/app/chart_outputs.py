@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from metaprior.app.chart_inputs import as_rows, axes_of
-from metaprior.prediction.ensemble import predicts_labels
-from metaprior.prediction.response_mixtures import outcomes_of
+from metaprior.predict.ensemble import predicts_labels
+from metaprior.predict.response_mixtures import outcomes_of
 from metaprior.tasks.input_columns import no_extrapolation_warnings
 from metaprior.tasks.outcome_rules import COUNTS, MAX_COUNT
 from metaprior.tasks.types import Task

@@ -14,7 +14,7 @@ from metaprior.app.messages import InvalidRequest
 from metaprior.app.recipes import command_lines, python_code
 from metaprior.app.upload_limits import check_unpacked
 from metaprior.checks import counted
-from metaprior.prediction.ensemble import predicts_labels
+from metaprior.predict.ensemble import predicts_labels
 from metaprior.tables.columns import as_columns
 from metaprior.tables.covariate_columns import group_with_covariates, with_fitted_kinds
 from metaprior.tables.csv_files import CsvFormat, TableFile

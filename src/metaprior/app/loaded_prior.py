@@ -14,7 +14,7 @@ from metaprior.app.chart_outputs import at_exposure, typical, whole_numbers, y_r
 from metaprior.app.messages import CHANGED, InvalidRequest
 from metaprior.app.open_table import OpenTable
 from metaprior.checks import counted
-from metaprior.prediction.ensemble import predicts_labels
+from metaprior.predict.ensemble import predicts_labels
 from metaprior.tasks.types import Task
 
 AUTO = "auto"  # the key of the prior whose alpha was chosen by the search

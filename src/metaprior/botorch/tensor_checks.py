@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from metaprior.botorch.tensor_columns import check_columns
-from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
-from metaprior.prediction.ensemble import predicts_labels
+from metaprior.predict.ensemble import predicts_labels
+from metaprior.prior.hierarchical_prior import HierarchicalPrior
 from metaprior.tasks.categories import Coded
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.scaling import MAX_SCALED

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import Module, ModuleList
 
 from metaprior.botorch.torch_process import Components, Context, TorchProcess
-from metaprior.hierarchical.plain_arrays import arrays_of_readings
+from metaprior.prior.plain_arrays import arrays_of_readings
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.scaling import MAX_SCALED
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from metaprior.hierarchical.plain_process import NOISE_FLOOR, ROUNDING
+from metaprior.prior.plain_process import NOISE_FLOOR, ROUNDING
 from metaprior.tasks.column_kinds import ColumnKinds
 
 FOR_ROOTS = 1e-13  # of a prior variance, added to variances: samples of close points need a root of the covariance

@@ -231,7 +231,7 @@ def _test_tasks(
     meta: Any, data: TableFile, columns: Any, target: str | None, rule: ContextRule, seed: int, drops: dict[str, Any]
 ) -> tuple[list[Any], list[Any], Place, list[str]]:
     """Return the tasks of the target, split into context and queries, their names and places, and columns of dates."""
-    from metaprior.prediction.ensemble import predicts_labels
+    from metaprior.predict.ensemble import predicts_labels
     from metaprior.tables.covariate_columns import group_with_covariates, warn_if_absent
     from metaprior.tables.frames import split_table
 

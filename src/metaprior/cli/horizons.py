@@ -14,7 +14,7 @@ def score_horizons(meta: Any, tests: list[Any]) -> list[dict[str, float]]:
 
     For readings: root mean square error, and the share inside the 90% interval. For labels: the share predicted.
     """
-    from metaprior.prediction.ensemble import predicts_labels
+    from metaprior.predict.ensemble import predicts_labels
 
     tests = [test for test in tests if len(test.y_context)]
     if not tests:

@@ -99,7 +99,7 @@ def environment_rows(training: dict[str, Any], outputs: str) -> list[tuple[str, 
 
 def guarantee_words(n_tasks: int, n_folds: int, rule: ContextRule) -> str:
     """Return nominal and proven coverage of conformal intervals, the highest one, and what they were calibrated on."""
-    from metaprior.prediction.conformal import coverage_words, floored, highest_coverage
+    from metaprior.predict.conformal import coverage_words, floored, highest_coverage
 
     given = "contexts of any size" if rule.size is None else f"{rule.words('reading')} of each as context"
     tasks = counted(n_tasks, "held-out target task")

@@ -113,7 +113,7 @@ def _note_merged(tables: tuple[TableFile, ...], task: tuple[str, ...]) -> None:
 
 def _print_rows(frame: Any, y: str | None, coverage: float, guarantee: Any, at_least: bool) -> None:
     """Print the first predictions, and what they mean."""
-    from metaprior.prediction.conformal import floored
+    from metaprior.predict.conformal import floored
 
     of_classes = [name for name in frame if str(name).startswith("probability_")]
     if len(of_classes) > MAX_CLASSES:

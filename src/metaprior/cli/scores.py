@@ -7,7 +7,7 @@ import numpy as np
 
 from metaprior.checks import counted
 from metaprior.cli.console import out, print_note, print_table
-from metaprior.prediction.response_mixtures import outcomes_of
+from metaprior.predict.response_mixtures import outcomes_of
 from metaprior.tasks.context_rules import FIRST, RANDOM, ContextRule, as_context_rule, split_once
 
 CONTEXT = 5  # readings of a task to adapt to

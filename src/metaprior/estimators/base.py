@@ -15,7 +15,7 @@ from metaprior.estimators.fitted_prior import FittedPrior, training_record
 from metaprior.estimators.persistence import write_prior
 from metaprior.estimators.seen_tasks import KnowsItsTasks, check_covariates, check_noise_size, remember
 from metaprior.float_errors import own_float_errors
-from metaprior.prediction.conformal import coverage_words
+from metaprior.predict.conformal import coverage_words
 from metaprior.search.certificates import Certificate, certify
 from metaprior.search.report import TransferReport
 from metaprior.tasks.context_rules import check_order
@@ -80,7 +80,7 @@ class MetaGP(KnowsItsTasks, Parameters):
             Clones share the prior, where those of this estimator would have to be meta-trained again.
         """
         check_is_fitted(self, "model_")
-        from metaprior.prediction.single_task import SingleTaskClassifier, SingleTaskRegressor, refuse_categories
+        from metaprior.predict.single_task import SingleTaskClassifier, SingleTaskRegressor, refuse_categories
 
         refuse_categories(self.features_)
         single = SingleTaskClassifier if self.likelihood_ == "bernoulli" else SingleTaskRegressor

@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits  # a dependency of scikit-learn
 
 from metaprior.checks import check_positive
 from metaprior.metrics import Scores, check_codes, report, summarize, summarize_labels
-from metaprior.prediction.mixtures import GaussianMixture
+from metaprior.predict.mixtures import GaussianMixture
 from metaprior.tasks.types import TestTask, as_inputs, as_test_tasks
 
 Baseline = Callable[[np.ndarray, np.ndarray, np.ndarray, int], np.ndarray]

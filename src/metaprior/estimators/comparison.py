@@ -19,9 +19,9 @@ from metaprior.metrics import (
     report,
     summarize,
 )
-from metaprior.prediction.batches import predict_tasks
-from metaprior.prediction.conformal import predict_bands
-from metaprior.prediction.ensemble import Ensemble
+from metaprior.predict.batches import predict_tasks
+from metaprior.predict.conformal import predict_bands
+from metaprior.predict.ensemble import Ensemble
 from metaprior.search.pooled_models import HIERARCHICAL_GP, MIXED_MODEL
 from metaprior.tasks.types import TestTask
 

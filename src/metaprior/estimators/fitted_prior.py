@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from metaprior.files import package_versions
-from metaprior.prediction.ensemble import Ensemble
+from metaprior.predict.ensemble import Ensemble
 from metaprior.search.report import TransferReport
 from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tasks.scaling import Scaling

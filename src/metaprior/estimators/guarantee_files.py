@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.prediction.conformal import Fold, Guarantee
-from metaprior.prediction.ensemble import Ensemble
+from metaprior.predict.conformal import Fold, Guarantee
+from metaprior.predict.ensemble import Ensemble
 from metaprior.schema import MAX_NUMBER, Mismatch, check_array
 from metaprior.tasks.context_rules import ContextRule
 

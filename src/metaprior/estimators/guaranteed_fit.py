@@ -9,7 +9,7 @@ import numpy as np
 from metaprior.checks import Argument, Message, counted, draw_seed, warn_caller
 from metaprior.estimators.arguments import NamedEnvironments
 from metaprior.estimators.fitted_prior import FittedPrior
-from metaprior.prediction.conformal import (
+from metaprior.predict.conformal import (
     USUAL_COVERAGE,
     Fold,
     Guarantee,

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.hierarchical.arrays import from_arrays, to_arrays
-from metaprior.hierarchical.label_arrays import from_label_arrays, label_arrays
-from metaprior.hierarchical.label_prior import LabelPrior
-from metaprior.hierarchical.response_arrays import from_response_arrays, response_arrays
-from metaprior.hierarchical.response_prior import ResponsePrior
-from metaprior.prediction.ensemble import Ensemble
+from metaprior.predict.ensemble import Ensemble
+from metaprior.prior.arrays import from_arrays, to_arrays
+from metaprior.prior.label_arrays import from_label_arrays, label_arrays
+from metaprior.prior.label_prior import LabelPrior
+from metaprior.prior.response_arrays import from_response_arrays, response_arrays
+from metaprior.prior.response_prior import ResponsePrior
 from metaprior.schema import Mismatch, check_weights
 
 ATTRIBUTES, ARRAYS, DESCRIPTIONS = (), (), {}  # of the estimator, beyond what all have

@@ -12,14 +12,14 @@ from metaprior.conventions import convergence_warning
 from metaprior.estimators.arguments import NamedEnvironments, warn_if_no_target_tasks
 from metaprior.estimators.fitted_prior import FittedPrior
 from metaprior.estimators.hierarchical_search import compare_priors, n_phases
-from metaprior.hierarchical.families import TrainingTasks, with_mean_of
-from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
-from metaprior.hierarchical.label_families import with_rule_of
-from metaprior.hierarchical.label_prior import LabelPrior
-from metaprior.hierarchical.layout import MAX_ARD
-from metaprior.hierarchical.response_families import with_mean_of_responses
-from metaprior.hierarchical.response_prior import ResponsePrior
-from metaprior.prediction.ensemble import Ensemble
+from metaprior.predict.ensemble import Ensemble
+from metaprior.prior.families import TrainingTasks, with_mean_of
+from metaprior.prior.hierarchical_prior import HierarchicalPrior
+from metaprior.prior.label_families import with_rule_of
+from metaprior.prior.label_prior import LabelPrior
+from metaprior.prior.layout import MAX_ARD
+from metaprior.prior.response_families import with_mean_of_responses
+from metaprior.prior.response_prior import ResponsePrior
 from metaprior.progress import phases, progress_bar
 from metaprior.search.acting_together import acting_together
 from metaprior.search.family_choice import FamilyChoice

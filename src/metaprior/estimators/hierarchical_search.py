@@ -9,7 +9,7 @@ import numpy as np
 from metaprior.checks import Argument, Message, check_noise, warn_caller
 from metaprior.estimators.arguments import OUTPUTS, NamedEnvironments
 from metaprior.estimators.outcomes import response_of
-from metaprior.hierarchical.families import NO_COVARIATES
+from metaprior.prior.families import NO_COVARIATES
 from metaprior.progress import progress_bar
 from metaprior.search.covariate_search import covariate_candidates
 from metaprior.search.family_choice import FamilyChoice, choose_members, choose_untested, without_test

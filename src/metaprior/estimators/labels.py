@@ -11,9 +11,9 @@ from metaprior.estimators.base import MetaGP
 from metaprior.estimators.comparison import Comparison, as_numbers, compare_labels
 from metaprior.float_errors import own_float_errors
 from metaprior.metrics import Scores, score_labels
-from metaprior.prediction.adapted_labels import AdaptedClassifier, AdaptedClassifiers
-from metaprior.prediction.batches import check_precision
-from metaprior.prediction.label_batches import predict_labels
+from metaprior.predict.adapted_labels import AdaptedClassifier, AdaptedClassifiers
+from metaprior.predict.batches import check_precision
+from metaprior.predict.label_batches import predict_labels
 from metaprior.search.weights import resolve_weights
 from metaprior.storage.stored_labels import encode_stored
 from metaprior.storage.stored_tasks import StoredTasks

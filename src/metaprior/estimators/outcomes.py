@@ -6,8 +6,8 @@ import numpy as np
 
 from metaprior.estimators.arguments import NamedEnvironments
 from metaprior.estimators.seen_tasks import task_blocks
-from metaprior.prediction.response_mixtures import make_response
-from metaprior.prediction.responses import Response
+from metaprior.predict.response_mixtures import make_response
+from metaprior.predict.responses import Response
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.outcome_rules import Levels, Outcomes, find_levels, warn_if_suggested
 

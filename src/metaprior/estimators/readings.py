@@ -12,10 +12,10 @@ from metaprior.estimators.comparison import Comparison, compare_readings, score_
 from metaprior.estimators.outcomes import check_outcomes
 from metaprior.float_errors import own_float_errors
 from metaprior.metrics import Scores
-from metaprior.prediction.adapted import AdaptedRegressor, AdaptedRegressors, adapt_readings
-from metaprior.prediction.batches import Posteriors, check_outputs, predict_tasks
-from metaprior.prediction.plausibility import warn_if_implausible
-from metaprior.prediction.response_mixtures import outcomes_of
+from metaprior.predict.adapted import AdaptedRegressor, AdaptedRegressors, adapt_readings
+from metaprior.predict.batches import Posteriors, check_outputs, predict_tasks
+from metaprior.predict.plausibility import warn_if_implausible
+from metaprior.predict.response_mixtures import outcomes_of
 from metaprior.tasks.context_rules import split_all
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.outcome_rules import Outcomes

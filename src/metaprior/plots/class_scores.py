@@ -7,7 +7,7 @@ from scipy.stats import beta
 
 from metaprior.metrics import Scores
 from metaprior.plots.style import BAND, DIAGONAL, LINE, POINTS, as_drawn, legend, resolve_axes, tidy
-from metaprior.prediction.ensemble import predicts_labels
+from metaprior.predict.ensemble import predicts_labels
 
 MAX_CELLS = 20  # classes of a matrix; of more, the pairs that are confused most often are drawn
 MAX_PAIRS = 15

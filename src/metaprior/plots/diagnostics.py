@@ -20,8 +20,8 @@ from metaprior.plots.style import (
     resolve_axes,
     tidy,
 )
-from metaprior.prediction.batches import predict_tasks
-from metaprior.prediction.ensemble import predicts_labels
+from metaprior.predict.batches import predict_tasks
+from metaprior.predict.ensemble import predicts_labels
 from metaprior.tasks.types import as_test_tasks
 
 N_BOOTSTRAP = 2000

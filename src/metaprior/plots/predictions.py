@@ -21,7 +21,7 @@ from metaprior.plots.style import (
     resolve_axes,
     tidy,
 )
-from metaprior.prediction.ensemble import predicts_labels
+from metaprior.predict.ensemble import predicts_labels
 from metaprior.tasks.input_columns import no_extrapolation_warnings
 from metaprior.tasks.labels import as_labels
 from metaprior.tasks.types import Task, as_inputs, as_numbers, as_task

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from metaprior.checks import require_matplotlib
-from metaprior.prediction.mixtures import GaussianMixture
-from metaprior.prediction.response_mixtures import ResponseMixture
+from metaprior.predict.mixtures import GaussianMixture
+from metaprior.predict.response_mixtures import ResponseMixture
 from metaprior.printed import visible
 
 DPI = 120  # of image files

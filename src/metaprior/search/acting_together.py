@@ -9,7 +9,7 @@ from itertools import combinations
 
 import numpy as np
 
-from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
+from metaprior.prior.hierarchical_prior import HierarchicalPrior
 from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.types import Task
 

@@ -7,7 +7,7 @@ import numpy as np
 from scipy.special import bdtrc, betaincinv
 
 from metaprior.checks import counted
-from metaprior.hierarchical.families import LINEAR, SMOOTH, FamilyFit
+from metaprior.prior.families import LINEAR, SMOOTH, FamilyFit
 from metaprior.tasks.types import Task
 
 CONFIDENCE = 0.95

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from metaprior.hierarchical.families import BEND, CURVED, NO_COVARIATES, SHIFT
+from metaprior.prior.families import BEND, CURVED, NO_COVARIATES, SHIFT
 from metaprior.search.family_search import FamilySearch
 
 N_OPTIONS = 2  # environment weights at which covariates are tried: the best ones without them, and target-only

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaprior.hierarchical.families import COVARIATES, LINEAR, SMOOTH, fit_families
+from metaprior.prior.families import COVARIATES, LINEAR, SMOOTH, fit_families
 from metaprior.search.averaging import averaging_weights, drop_worse, merge_similar
 from metaprior.search.candidates import Candidate, Choice
 from metaprior.search.covariate_search import rule_out

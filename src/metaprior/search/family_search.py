@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.hierarchical.families import (
+from metaprior.prior.families import (
     CURVE,
     LINEAR,
     NO_COVARIATES,
@@ -15,8 +15,8 @@ from metaprior.hierarchical.families import (
     TrainingTasks,
     fit_families,
 )
-from metaprior.hierarchical.layout import MAX_ARD
-from metaprior.hierarchical.modes import MAX_ITERATIONS
+from metaprior.prior.layout import MAX_ARD
+from metaprior.prior.modes import MAX_ITERATIONS
 from metaprior.search.averaging import averaging_weights
 from metaprior.search.certificates import free_energy
 from metaprior.search.folds import DEFAULT_RULE, Folds, make_folds

@@ -7,8 +7,8 @@ import numpy as np
 
 from metaprior.checks import warn_caller
 from metaprior.conventions import convergence_warning
-from metaprior.hierarchical.families import FEATURES, fit_features
-from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
+from metaprior.prior.families import FEATURES, fit_features
+from metaprior.prior.hierarchical_prior import HierarchicalPrior
 from metaprior.search.averaging import averaging_weights
 from metaprior.search.covariate_search import best_covariates
 from metaprior.search.family_search import FamilySearch, Scored, training_tasks

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
-from metaprior.hierarchical.small_matrices import log_sum_exp
-from metaprior.prediction.mixtures import stretch
+from metaprior.predict.mixtures import stretch
+from metaprior.prior.hierarchical_prior import HierarchicalPrior
+from metaprior.prior.small_matrices import log_sum_exp
 from metaprior.search.averaging import contaminated
 from metaprior.search.folds import Folds
 from metaprior.tasks.padding import pad_to

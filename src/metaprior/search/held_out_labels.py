@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from metaprior.hierarchical.label_prior import LabelPrior, Latent, calibrated
-from metaprior.hierarchical.small_matrices import log_sum_exp
+from metaprior.prior.label_prior import LabelPrior, Latent, calibrated
+from metaprior.prior.small_matrices import log_sum_exp
 from metaprior.search.averaging import contaminated
 from metaprior.search.folds import Folds
 from metaprior.tasks.padding import pad_to

@@ -5,13 +5,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from metaprior.hierarchical.response_prior import ResponsePrior
-from metaprior.prediction.count_responses import NegativeBinomial, Poisson
-from metaprior.prediction.mixtures import stretch
-from metaprior.prediction.rank_responses import Ordinal
-from metaprior.prediction.response_mixtures import ResponseMixture
-from metaprior.prediction.responses import Response
-from metaprior.prediction.robust_responses import StudentT, robust_std
+from metaprior.predict.count_responses import NegativeBinomial, Poisson
+from metaprior.predict.mixtures import stretch
+from metaprior.predict.rank_responses import Ordinal
+from metaprior.predict.response_mixtures import ResponseMixture
+from metaprior.predict.responses import Response
+from metaprior.predict.robust_responses import StudentT, robust_std
+from metaprior.prior.response_prior import ResponsePrior
 from metaprior.search.folds import Folds
 from metaprior.search.held_out import Queries, largest_context
 from metaprior.tasks.padding import pad_to

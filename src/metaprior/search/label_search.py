@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from metaprior.hierarchical.families import NO_COVARIATES
-from metaprior.hierarchical.label_families import LabelFit, LabelTasks, fit_label_families
-from metaprior.hierarchical.label_prior import LabelPrior, calibrated
-from metaprior.hierarchical.modes import MAX_ITERATIONS
+from metaprior.prior.families import NO_COVARIATES
+from metaprior.prior.label_families import LabelFit, LabelTasks, fit_label_families
+from metaprior.prior.label_prior import LabelPrior, calibrated
+from metaprior.prior.modes import MAX_ITERATIONS
 from metaprior.search.candidates import Choice
 from metaprior.search.family_choice import FamilyChoice, candidates
 from metaprior.search.family_search import FamilySearch, Option, task_counts

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from metaprior.hierarchical.families import (
+from metaprior.prior.families import (
     NO_COVARIATES,
     SHIFT,
     SMOOTH,
@@ -18,9 +18,9 @@ from metaprior.hierarchical.families import (
     TrainingTasks,
     fit_families,
 )
-from metaprior.hierarchical.hierarchical_prior import HierarchicalPrior
-from metaprior.hierarchical.mixed_model import fit_mixed_model
-from metaprior.hierarchical.task_scales import ONE_SCALE
+from metaprior.prior.hierarchical_prior import HierarchicalPrior
+from metaprior.prior.mixed_model import fit_mixed_model
+from metaprior.prior.task_scales import ONE_SCALE
 from metaprior.search.family_search import Option, training_tasks
 from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.types import Task

@@ -11,8 +11,8 @@ from scipy.special import stdtr
 
 from metaprior.checks import require_matplotlib
 from metaprior.float_errors import own_float_errors
-from metaprior.hierarchical.families import FAMILIES, NO_COVARIATES
 from metaprior.metrics import mean_and_standard_error
+from metaprior.prior.families import FAMILIES, NO_COVARIATES
 from metaprior.search.averaging import averaging_weights, select_weights
 from metaprior.search.candidates import Choice
 from metaprior.search.certificates import Certificate, certify

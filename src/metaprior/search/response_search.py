@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.hierarchical.families import LINEAR, NO_COVARIATES, SMOOTH, FamilyFit, TrainingTasks
-from metaprior.hierarchical.response_families import ResponseFit, TrainingResponses, fit_response_families
-from metaprior.hierarchical.response_modes import HyperPrior
-from metaprior.hierarchical.response_prior import ResponsePrior
-from metaprior.prediction.rank_responses import Ordinal
-from metaprior.prediction.responses import Response
+from metaprior.predict.rank_responses import Ordinal
+from metaprior.predict.responses import Response
+from metaprior.prior.families import LINEAR, NO_COVARIATES, SMOOTH, FamilyFit, TrainingTasks
+from metaprior.prior.response_families import ResponseFit, TrainingResponses, fit_response_families
+from metaprior.prior.response_modes import HyperPrior
+from metaprior.prior.response_prior import ResponsePrior
 from metaprior.search.candidates import Choice
 from metaprior.search.family_choice import FamilyChoice, candidates, n_tasks_of
 from metaprior.search.family_search import FamilySearch, Option, outweighed_families, task_counts

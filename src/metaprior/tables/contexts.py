@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metaprior.checks import Argument, Message, check_bool, counted, warn_caller
-from metaprior.prediction.ensemble import predicts_labels
+from metaprior.predict.ensemble import predicts_labels
 from metaprior.tables.columns import Columns, TableWarning
 from metaprior.tables.covariate_columns import group_with_covariates
 from metaprior.tables.grouping import TaskTable

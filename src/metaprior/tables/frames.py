@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from metaprior.checks import Argument, Message, counted, is_number, warn_caller
-from metaprior.prediction.batches import Posteriors, predict_rows
-from metaprior.prediction.conformal import check_method, conformal_band
-from metaprior.prediction.ensemble import predicts_labels
-from metaprior.prediction.plausibility import warn_if_implausible
-from metaprior.prediction.response_mixtures import outcomes_of
+from metaprior.predict.batches import Posteriors, predict_rows
+from metaprior.predict.conformal import check_method, conformal_band
+from metaprior.predict.ensemble import predicts_labels
+from metaprior.predict.plausibility import warn_if_implausible
+from metaprior.predict.response_mixtures import outcomes_of
 from metaprior.tables.columns import Columns, TableWarning, as_columns, in_fitted_order
 from metaprior.tables.contexts import Context, match_contexts
 from metaprior.tables.covariate_columns import (

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaprior.estimators.prior_header import TRAINED
-from metaprior.prediction.ensemble import Ensemble
+from metaprior.predict.ensemble import Ensemble
 from metaprior.schema import MAX_NUMBER, Mismatch, check_weights, describe
 from metaprior.tasks.scaling_arrays import read_scaling
 from metaprior.wfem.choices import ENCODERS, KERNELS, MEANS, METHODS, name_of

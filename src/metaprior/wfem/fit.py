@@ -16,7 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from metaprior.checks import Argument, Message, draw_seed, warn_caller
 from metaprior.estimators.arguments import NamedEnvironments, warn_if_no_target_tasks
 from metaprior.estimators.fitted_prior import FittedPrior
-from metaprior.prediction.ensemble import Ensemble
+from metaprior.predict.ensemble import Ensemble
 from metaprior.progress import phases
 from metaprior.search.candidates import Candidate, Choice
 from metaprior.search.folds import DEFAULT_RULE

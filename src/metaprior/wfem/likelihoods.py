@@ -12,7 +12,7 @@ from jax.scipy.special import log_ndtr
 from jaxtyping import Array, Float
 
 from metaprior.checks import Argument, Message, check_noise
-from metaprior.prediction.responses import Response
+from metaprior.predict.responses import Response
 from metaprior.wfem.parameters import Fixed, Parameter
 
 # Variance from which the roles of t and the logistic are swapped in the quadrature; about the variance of the logistic.
@@ -31,7 +31,7 @@ class Likelihood(Protocol):
     response, such as `Poisson()`, or a `ConditionalResponse`.
     """
 
-    response: Response  # what predictions average, such as `Poisson()` of `metaprior.prediction.count_responses`
+    response: Response  # what predictions average, such as `Poisson()` of `metaprior.predict.count_responses`
 
     def log_density(self, y: Latent, t: Latent) -> Latent:
         """Return log p(y | t), elementwise, in JAX."""
@@ -44,7 +44,7 @@ def check_own(likelihood: Any) -> None:
     if isinstance(likelihood, type) or not isinstance(response, Response) or not callable(log_density):
         expected = " must be Gaussian(...), or one of your own with log_density(y, t) and a response, such as Poisson()"
         others = "The likelihoods of counts, ranks and outliers are those of metaprior.MetaGPRegressor."
-        found = f" of metaprior.prediction.count_responses; got {likelihood!r}. {others}"
+        found = f" of metaprior.predict.count_responses; got {likelihood!r}. {others}"
         raise ValueError(Message(Argument("likelihood"), expected + found))
     if response.n_parameters:
         has = f" must have a response without parameters; {type(response).__name__} has {response.n_parameters}."

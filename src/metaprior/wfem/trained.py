@@ -7,9 +7,9 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from metaprior.prediction.ensemble import Ensemble, Prediction
-from metaprior.prediction.mixtures import blocks
-from metaprior.prediction.responses import Response
+from metaprior.predict.ensemble import Ensemble, Prediction
+from metaprior.predict.mixtures import blocks
+from metaprior.predict.responses import Response
 from metaprior.tasks.scaling import Scaling
 from metaprior.wfem import adaptation
 from metaprior.wfem.exact import Posterior

@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_limits
 from metaprior import MetaGPRegressor
 from metaprior.estimators.baselines import per_task_gp
 from metaprior.metrics import summarize
-from metaprior.prediction.mixtures import GaussianMixture
+from metaprior.predict.mixtures import GaussianMixture
 from metaprior.tasks.input_columns import no_extrapolation_warnings
 from metaprior.tasks.types import TestTask
 from metaprior_studies.drawn_tasks import DrawnTasks

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaprior.prediction.mixtures import GaussianMixture
+from metaprior.predict.mixtures import GaussianMixture
 from metaprior.tasks.types import Task, TestTask
 
 Array = np.ndarray

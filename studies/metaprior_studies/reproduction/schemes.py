@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaprior.metrics import calibration_error, negative_log_likelihood, root_mean_square_error, summarize_labels
-from metaprior.prediction.batches import predict_tasks
-from metaprior.prediction.ensemble import Ensemble
-from metaprior.prediction.label_batches import predict_labels
-from metaprior.prediction.mixtures import GaussianMixture
+from metaprior.predict.batches import predict_tasks
+from metaprior.predict.ensemble import Ensemble
+from metaprior.predict.label_batches import predict_labels
+from metaprior.predict.mixtures import GaussianMixture
 from metaprior.search.candidates import Candidate, Choice
 from metaprior.search.weights import DISCOUNTS, discounted
 from metaprior.tasks.scaling import identity_scaling

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from metaprior.datasets import Sinusoid
-from metaprior.prediction.batches import predict_tasks
+from metaprior.predict.batches import predict_tasks
 from metaprior.tasks.types import TestTask
 from metaprior_studies.open_settings import reporting_seeds
 from metaprior_studies.reproduction.schemes import (

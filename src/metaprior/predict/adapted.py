@@ -1,0 +1,323 @@
+"""A learned prior adapted to new tasks of numbers: predictions in the units of y, averaged over particles."""
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.special import softmax
+
+from metaprior.checks import check_integer, draw_seed, warn_caller
+from metaprior.float_errors import own_float_errors
+from metaprior.predict.adapted_tasks import Adapted, AdaptedMany
+from metaprior.predict.batches import (
+    Posteriors,
+    check_precision,
+    components,
+    marginals,
+    predict_rows,
+    weighted_covariance,
+)
+from metaprior.predict.conformal import check_method, conformal_band
+from metaprior.predict.ensemble import Ensemble, mixture
+from metaprior.predict.large_contexts import check_covariances
+from metaprior.predict.mixtures import JointMixture
+from metaprior.predict.numpy_modules import write_module
+from metaprior.predict.plausibility import warn_if_implausible
+from metaprior.predict.response_mixtures import outcomes_of
+from metaprior.predict.robust_responses import StudentT
+from metaprior.tasks.input_columns import Features
+from metaprior.tasks.outcome_rules import Outcomes
+from metaprior.tasks.padding import Ragged, as_context_rows
+
+if TYPE_CHECKING:
+    from metaprior.predict.single_task import SingleTaskRegressor
+
+
+@own_float_errors
+class _Regression(Adapted):
+    @property
+    def _outputs(self) -> Outcomes:
+        """What checks y."""
+        return outcomes_of(self._posteriors.model.response)
+
+    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False, latent: bool = False) -> Any:
+        """Predict the mean of new observations.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_inputs)
+        return_std, return_cov : bool, default=False
+            Whether to return standard deviations, or the covariance matrix, too.
+        latent : bool, default=False
+            Whether to predict the noise-free function instead of observations.
+
+        Returns
+        -------
+        mean : ndarray of shape (n,)
+        std or cov : ndarray of shape (n,) or (n, n), optional
+        """
+        if return_std and return_cov:
+            raise ValueError("return_std and return_cov exclude each other: std is the root of the diagonal of cov.")
+        if return_cov:
+            if self._posteriors.model.response is not None and not latent:
+                raise ValueError(
+                    "return_cov is for readings with Gaussian noise. Pass latent=True for the covariance of the latent "
+                    "function, or draw from the joint predictive distribution with sample."
+                )
+            mixtures = self._joint(X, latent, "covariance", "Predict in parts, or pass return_std=True.")
+            means, covariances = [each.mean() for each in mixtures], [each.covariance() for each in mixtures]
+            return self._entries(means), self._entries(covariances)
+        if return_std:
+            return tuple(self._rows(X, lambda predictive, _: np.stack([predictive.mean(), predictive.std()]), latent))
+        return self._rows(X, lambda predictive, _: predictive.mean(), latent)
+
+    def predictive(self, X: Any, latent: bool = False) -> Any:
+        """Return the predictive distribution at each input.
+
+        Parameters
+        ----------
+        X, latent
+            As for `predict`.
+
+        Returns
+        -------
+        GaussianMixture or, of counts, ranks and readings with outliers, ResponseMixture
+        """
+        queries, model = self._queries(X), self._posteriors.model
+        rows = predict_rows(self._posteriors, queries, components, latent)
+        return self._entries([_as_mixture(model, part, latent) for part in queries.split(rows)])
+
+    def quantile(self, X: Any, probability: Any, latent: bool = False) -> Any:
+        """Return quantiles of the predictive distribution.
+
+        Parameters
+        ----------
+        X, latent : see `predict`
+        probability : float or sequence of float
+            Strictly between 0 and 1.
+
+        Returns
+        -------
+        ndarray of shape (n,), or (len(probability), n) for a sequence
+            For many tasks a list, or for a sequence a tuple of lists.
+        """
+        return self._rows(X, lambda predictive, _: predictive.quantile(probability), latent)
+
+    def interval(self, X: Any, coverage: Any = 0.9, latent: bool = False, method: str = "model") -> tuple[Any, Any]:
+        """Return an interval of new readings at every input.
+
+        Parameters
+        ----------
+        X, latent : see `predict`
+        coverage : float, default=0.9
+            Probability of the interval, strictly between 0 and 1.
+        method : "model" or "conformal", default="model"
+            "model" is the central interval of the predictive distribution. "conformal" is a conformal interval, for
+            priors fitted with `guarantee=True`: whether or not the model is right, a part of the nominal coverage is
+            proven, which `repr(meta)` names. See "Conformal intervals" in the documentation. Both are integers for
+            counts and ranks.
+
+        Returns
+        -------
+        lower, upper : ndarray of shape (n,)
+        """
+        if not check_method(method, latent, self._posteriors.model):
+            lower, upper = self._rows(X, lambda predictive, _: np.stack(predictive.interval(coverage)), latent)
+            return lower, upper
+        queries = self._queries(X)
+        lower, upper = conformal_band(self._posteriors, queries, coverage)
+        return self._entries(queries.split(lower)), self._entries(queries.split(upper))
+
+    def log_density(self, X: Any, y: Any, latent: bool = False) -> Any:
+        """Return log p(y | x, context) of each sample, in the units of y.
+
+        Parameters
+        ----------
+        X, latent : see `predict`
+        y : array-like of shape (n,)
+
+        Returns
+        -------
+        ndarray of shape (n,)
+        """
+        pairs = list(zip(self._list("X", X), self._list("y", y), strict=True))
+        queries, observed = as_context_rows(pairs, self._sample_name.format, self._features, self._outputs)
+        rows = Ragged.of(observed).rows
+        return self._rows(queries, lambda predictive, places: predictive.log_density(rows[places]), latent)
+
+    def sample(self, X: Any, n_samples: Any = 1, latent: bool = False, random_state: Any = None) -> Any:
+        """Draw from the joint predictive distribution of all inputs of a task.
+
+        Parameters
+        ----------
+        X, latent : see `predict`
+        n_samples : int, default=1
+        random_state : int, RandomState or None
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n)
+        """
+        check_integer("n_samples", n_samples, least=0)
+        rng = np.random.default_rng(draw_seed(random_state))
+        return self._entries([mixture.sample(n_samples, rng) for mixture in self._joint(X, latent)])
+
+    def update(self, X: Any, y: Any) -> Any:
+        """Condition on more readings: what adapting the prior to all readings at once returns.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_inputs)
+        y : array-like of shape (n,)
+
+        Returns
+        -------
+        AdaptedRegressor or AdaptedRegressors
+            A new one; this one stays as it is.
+        """
+        x, new = self._more(X, y, self._outputs)
+        model, dtype = self._posteriors.model, self._posteriors.dtype
+        adapted = adapt_readings(
+            model, x, self._posteriors.y.joined(Ragged.of(new)), dtype, self._features, self._update_name.format
+        )
+        return adapted if isinstance(self, AdaptedMany) else adapted[0]
+
+    def _rows(self, X: Any, wanted: Callable[[Any, np.ndarray], np.ndarray], latent: bool) -> Any:
+        queries = self._queries(X)
+        rows = predict_rows(self._posteriors, queries, wanted, latent)
+        if rows.ndim > 1 and isinstance(self, AdaptedMany):
+            return tuple(queries.split(row) for row in rows)
+        return self._entries(queries.split(rows))
+
+    def _joint(
+        self, X: Any, latent: bool, what: str = "joint distribution", advice: str = "Sample fewer inputs at once."
+    ) -> list[JointMixture]:
+        """Return the joint predictive distribution of every task, whose covariances are computed when asked for."""
+        queries, posteriors, mixtures = self._queries(X), self._posteriors, []
+        model = posteriors.model
+        sizes = queries.sizes.astype(float)
+        check_covariances(f"The {what} of {{:,}} inputs", sizes, posteriors.x.sizes, advice)
+        for task, n in enumerate(queries.sizes.tolist()):
+            padded, _ = queries.pad(queries.starts[[task]], queries.sizes[[task]], posteriors.padded_size(n))
+            predicted = posteriors.evaluate(marginals, np.array([task]), padded)
+            means, _, log_weights = mixture(model, predicted, latent)
+            weights = model.component_weights if log_weights.ndim == 1 else softmax(log_weights[:, 0])
+            observe = None if latent else _observe(model)
+
+            def covariance_of(shares: np.ndarray, task: int = task, x: np.ndarray = padded, n: int = n) -> np.ndarray:
+                found = weighted_covariance(posteriors, task, x, shares, latent)
+                return found if len(found) == n else found[:n, :n].copy()
+
+            mixtures.append(JointMixture(means[:, 0, :n], covariance_of, weights, observe))
+        return mixtures
+
+
+def _observe(model: Ensemble) -> Callable[[np.ndarray, np.ndarray, np.random.Generator], np.ndarray] | None:
+    """Return a function that draws what is observed of the latent function; None for Gaussian noise."""
+    response = model.response
+    if response is None:
+        return None
+    parameters = model.response_parameters
+    return lambda t, drawn, rng: response.draw(t, parameters[drawn][:, None], rng)
+
+
+def draw_means(adapted: _Regression, x: Any, n_samples: int, seed: int) -> Any:
+    """Draw functions without noise in the units of y: of counts and ranks, the mean of y given the latent function."""
+    model = adapted._posteriors.model
+    response = model.response
+    if response is None:
+        return adapted.sample(x, n_samples, latent=True, random_state=seed)
+    parameters, rng = model.response_parameters, np.random.default_rng(draw_seed(seed))
+
+    def mean(t: np.ndarray, drawn: np.ndarray, _: np.random.Generator) -> np.ndarray:
+        # Student's t with one degree of freedom or less has no mean: its center then, as where it has one.
+        return t if isinstance(response, StudentT) else response.moments(t, 0.0 * t, parameters[drawn][:, None])[0]
+
+    mixtures = adapted._joint(x, latent=False)
+    return adapted._entries([mixture._replace(observe=mean).sample(n_samples, rng) for mixture in mixtures])
+
+
+def _as_mixture(model: Ensemble, part: np.ndarray, latent: bool) -> Any:
+    """Return the mixture of `components` of one task, whose queries share the weights."""
+    varying = len(part) > 2 and part.shape[-1] > 0
+    log_weights = part[2][:, 0] if varying else np.log(model.component_weights)
+    return model.predictive(part[0], part[1], log_weights, latent)
+
+
+@own_float_errors
+class AdaptedRegressor(_Regression):
+    """A prior conditioned on the context of one task, exactly and in double precision: what `adapt` returns.
+
+    The posterior is computed once, at the first prediction.
+
+    Examples
+    --------
+    >>> from metaprior import MetaGPRegressor
+    >>> tasks = [([[0.0], [1.0]], [0.0, 1.0]), ([[0.5], [2.0]], [0.4, 2.1])]
+    >>> meta = MetaGPRegressor(alpha=0.0, random_state=0)
+    >>> task = meta.fit(target_tasks=tasks).adapt([[0.0]], [0.1])
+    >>> lower, upper = task.interval([[0.5], [1.5]], coverage=0.9)
+    >>> bool((lower < task.predict([[0.5], [1.5]])).all())
+    True
+    """
+
+    def to_sklearn(self) -> "SingleTaskRegressor":
+        """Return the task as a fitted regressor that scikit-learn's tools take.
+
+        Returns
+        -------
+        SingleTaskRegressor
+            Its `fit` adapts the prior to other readings; clones share the prior.
+        """
+        prior = AdaptedRegressors(*self._nothing(), "float64", self._features)[0]
+        from metaprior.predict.single_task import SingleTaskRegressor  # scikit-learn takes long to import
+
+        return SingleTaskRegressor(prior)._fitted_to(self)
+
+    def export(self, path: str | os.PathLike) -> None:
+        """Write the task as a Python file that predicts with NumPy alone.
+
+        The file has `predict`, `interval` and `quantile` of this task, and `adapt` for other tasks of the same prior.
+        It holds the readings of the task. Only hierarchical priors, the default, can be exported. Bands with a
+        guarantee are not: a warning says so, if the prior has them.
+
+        Parameters
+        ----------
+        path : path-like
+            The file, with the name of a module, such as "patient.py". It is replaced atomically.
+        """
+        if (response := self._posteriors.model.response) is not None:
+            raise ValueError(f"export is for priors with Gaussian noise; this one has likelihood={response.name!r}.")
+        write_module(path, self._posteriors, self._features)
+        if self._posteriors.model.guarantee is not None:
+            warn_caller("interval of the exported file is the model's own: conformal intervals need metaprior.")
+
+
+@own_float_errors
+class AdaptedRegressors(AdaptedMany, _Regression):
+    """A prior conditioned on the contexts of many tasks: what `adapt_many` returns.
+
+    It is a sequence: `[i]` is the `AdaptedRegressor` of task i, in double precision. Methods are those of
+    `AdaptedRegressor`, for all tasks at once: X is a list of arrays of any lengths, or one array for all tasks, and
+    results are lists with an entry for each task. Conditioning happens in the first prediction; posteriors of up to
+    512 MB are kept for later ones.
+    """
+
+    def __init__(self, model: Ensemble, x: Ragged, y: Ragged, dtype: str, features: Features | None = None):
+        super().__init__(Posteriors(model, x, y, dtype), features)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return AdaptedRegressors(*self._some(index), self._posteriors.dtype, self._features)
+        return AdaptedRegressor(self._one(index)[1], self._features)
+
+
+def adapt_readings(
+    model: Ensemble, x: Ragged, y: Ragged, dtype: str, features: Features, name: Callable[[int], str]
+) -> AdaptedRegressors:
+    """Condition a prior on the contexts of tasks; warn about readings that it cannot explain."""
+    check_precision(dtype, model, x)
+    adapted = AdaptedRegressors(model, x, y, dtype, features)
+    warn_if_implausible(adapted._posteriors, name)
+    return adapted

@@ -1,0 +1,270 @@
+"""Counts with a logarithmic rate t: Poisson, or negative binomial with the variance mean + mean^2 / r.
+
+A negative binomial is a Poisson variable whose rate has been multiplied by a Gamma variable of mean one. Poisson is its
+limit of large r. The conditional distribution function is P(Y <= y | t) = P(t <= L) with a random threshold L: for
+Poisson L = log G with G ~ Gamma(y + 1), for a negative binomial L = log r - logit(B) with B ~ Beta(r, y + 1).
+"""
+
+from abc import abstractmethod
+from typing import ClassVar
+
+import numpy as np
+from scipy.special import betainc, expit, gammaln, log_ndtr, ndtr, pdtr, polygamma, psi
+
+from metaprior.predict.responses import (
+    EVEN,
+    EVEN_STEP,
+    EVEN_WEIGHTS,
+    NODE_WEIGHTS,
+    NODES,
+    Expected,
+    Response,
+    Start,
+    averages_over_t,
+)
+
+LARGEST = 600.0  # exponent
+NARROW = 0.7 * EVEN_STEP  # a threshold this narrow, relative to t, is too narrow for the nodes of t
+NEWTON_STEPS = 12
+SMALL, WIDE = 2.0, 3.0  # counts or r up to which, and variances from which on, p(y | t) N(t) is lopsided
+EVENLY, NEGLIGIBLE, BEND = 120, 37.0, 6.0  # nodes; what may be left out; where p(y | t) bends
+FAR_STEPS = 40  # of Newton's method, far from the mean
+LEAST_VARIANCE = 1e-12  # of t
+
+
+class _Counts(Response):
+    """What both kinds of counts share."""
+
+    takes_exposure: ClassVar[bool] = True
+
+    @abstractmethod
+    def _log_r(self, parameters: np.ndarray) -> np.ndarray:
+        """Return log r, infinite for Poisson."""
+
+    @abstractmethod
+    def _conditional_cdf(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> np.ndarray:
+        """Return P(Y <= y | t)."""
+
+    @abstractmethod
+    def _conditional(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> np.ndarray:
+        """Return log p(y | t)."""
+
+    @abstractmethod
+    def _slopes(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the derivative of log p(y | t), and minus the second one."""
+
+    @abstractmethod
+    def _half_deviance(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> np.ndarray:
+        """Return the largest log p(y | t) of any t, less that of this t; never negative."""
+
+    def start(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> Start:
+        """Return log(y + 1/2), with the variance of a logarithmic count."""
+        return Start(np.log(y + 0.5), 1.0 / (y + 0.5) + np.exp(-self._log_r(parameters)))
+
+    def latent(self, y: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+        """Return log(y + 1/2)."""
+        return np.log(y + 0.5)
+
+    def moments(self, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and variance of y: those of a log-normal rate, and of counts given it."""
+        with np.errstate(over="ignore"):
+            first = np.exp(mean + 0.5 * variance)
+            excess = np.expm1(variance) + np.exp(
+                variance - self._log_r(parameters)
+            )  # E[rate^2] / E[rate]^2 - 1 + 1 / r
+            return first, np.where(np.isinf(first), np.inf, first + np.where(np.isinf(first), 1.0, first) ** 2 * excess)
+
+    def noise(self, mean: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+        """Return about the variance of log y given t."""
+        return 1.0 / (np.exp(np.minimum(mean, LARGEST)) + 0.5) + np.exp(-self._log_r(parameters))
+
+    def cdf(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+        """Return E[P(Y <= y | t)], by few or many nodes of t, or with a normal threshold where that is narrow."""
+        y, log_r = np.floor(y), self._log_r(parameters)
+        y, mean, variance, log_r = np.broadcast_arrays(y, mean, variance, log_r)
+        count = np.maximum(y, 0.0)
+        finite = np.isfinite(log_r)
+        bounded = np.where(finite, log_r, 0.0)
+        middle = psi(count + 1.0) + np.where(finite, bounded - psi(np.exp(bounded)), 0.0)
+        width = polygamma(1, count + 1.0) + np.where(finite, polygamma(1, np.exp(bounded)), 0.0)
+        found = np.asarray(ndtr((middle - mean) / np.sqrt(variance + width)))
+        rules = ((width >= variance, NODES, NODE_WEIGHTS), (width >= NARROW**2 * variance, EVEN, EVEN_WEIGHTS))
+        known = np.zeros(found.shape, bool)
+        for wide, nodes, weights in rules:
+            some = wide & ~known
+            t = mean[some][:, None] + np.sqrt(variance[some])[:, None] * nodes
+            found[some] = self._conditional_cdf(count[some][:, None], t, log_r[some][:, None]) @ weights
+            known |= some
+        return np.where(y < 0.0, 0.0, np.where(np.isnan(mean), np.nan, np.minimum(found, 1.0)))
+
+    def log_far_tail(
+        self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray, upper: bool
+    ) -> np.ndarray:
+        """Return about log P(Y >= y), or log P(Y <= y), of counts far from the mean on that side, however small.
+
+        It is that of a normal variable at the root of the deviance, that of y given t and of t, at the t that has the
+        least. So it is the smaller the farther out y is.
+        """
+        log_r, variance = self._log_r(parameters), np.maximum(variance, LEAST_VARIANCE)
+        t = self._mode(y, mean, variance, log_r, FAR_STEPS)
+        return log_ndtr(-np.sqrt(2.0 * self._half_deviance(y, t, log_r) + (t - mean) ** 2 / variance))
+
+    def _mode(
+        self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, log_r: np.ndarray, n_steps: int
+    ) -> np.ndarray:
+        """Return the mode of p(y | t) N(t), a concave function, by Newton's method from near it."""
+        noise = 1.0 / (y + 0.5) + np.exp(-log_r)
+        t = (mean * noise + np.log(y + 0.5) * variance) / (noise + variance)
+        for _ in range(n_steps):
+            slope, curvature = self._slopes(y, t, log_r)
+            step = (slope - (t - mean) / variance) / (curvature + 1.0 / variance)
+            t = t + np.clip(step, -3.0, 3.0)
+        return t
+
+    def log_density(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+        """Return log E[p(y | t)], by quadrature around the mode of p(y | t) N(t).
+
+        Of small counts or a small r under a wide N(t) that is lopsided: evenly spaced nodes take the place of those of
+        Gauss and Hermite.
+        """
+        y, mean, variance, log_r = np.broadcast_arrays(y, mean, variance, self._log_r(parameters))
+        possible = (y >= 0.0) & (y == np.floor(y))
+        count, variance = np.where(possible, y, 0.0), np.maximum(variance, LEAST_VARIANCE)
+        t = self._mode(count, mean, variance, log_r, NEWTON_STEPS)
+        std = 1.0 / np.sqrt(self._slopes(count, t, log_r)[1] + 1.0 / variance)
+        at = t[..., None] + std[..., None] * NODES
+        of_y = self._conditional(count[..., None], at, log_r[..., None])
+        total = of_y - 0.5 * (at - mean[..., None]) ** 2 / variance[..., None] + 0.5 * NODES**2
+        largest = np.max(total, axis=-1)
+        inner = np.exp(total - largest[..., None]) @ NODE_WEIGHTS
+        found = np.asarray(largest + np.log(inner) + np.log(std) - 0.5 * np.log(variance))
+        lopsided = (np.minimum(np.log(count + 1e-9), log_r) <= np.log(SMALL)) & (variance > WIDE)
+        if lopsided.any():
+            found[lopsided] = self._evenly(*(each[lopsided] for each in (count, mean, variance, log_r, t)))
+        return np.where(possible, found, np.where(np.isnan(y) | np.isnan(mean), np.nan, -np.inf))
+
+    def _evenly(
+        self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, log_r: np.ndarray, mode: np.ndarray
+    ) -> np.ndarray:
+        """Return log E[p(y | t)] by the trapezoid rule, between where p(y | t) N(t) is negligible on both sides.
+
+        The logarithm of p(y | t) rises by y per unit of t far to the left, and falls by r far to the right.
+        """
+        widest, r = NEGLIGIBLE**0.5 * np.sqrt(2.0 * variance), np.exp(np.minimum(log_r, LARGEST))
+        bend = np.log(y + 0.5) + np.maximum(-log_r, 0.0)
+        left = np.minimum(widest, np.maximum(mode - bend, 0.0) + NEGLIGIBLE / np.maximum(y, 1e-9) + BEND)
+        right = np.minimum(widest, np.maximum(bend - mode, 0.0) + NEGLIGIBLE / r + BEND)
+        share = (np.arange(EVENLY) + 0.5) / EVENLY
+        t = (mode - left)[:, None] + (left + right)[:, None] * share
+        total = self._conditional(y[:, None], t, log_r[:, None]) - 0.5 * (t - mean[:, None]) ** 2 / variance[:, None]
+        largest = total.max(axis=1)
+        inner = np.exp(total - largest[:, None]).sum(axis=1)
+        return largest + np.log(inner * (left + right) / EVENLY) - 0.5 * np.log(2.0 * np.pi * variance)
+
+
+class Poisson(_Counts):
+    """y ~ Poisson(e^t). No parameters."""
+
+    name = "poisson"
+
+    @property
+    def n_parameters(self) -> int:
+        """None."""
+        return 0
+
+    def _log_r(self, parameters: np.ndarray) -> np.ndarray:
+        return np.full(parameters.shape[:-1], np.inf)
+
+    def initial(self, y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return nothing."""
+        return np.zeros(0), np.zeros(0)
+
+    def expected(
+        self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray, gradient: bool = False
+    ) -> Expected:
+        """Return y E[t] - E[e^t] - log y!, in closed form."""
+        rate = np.exp(np.minimum(mean + 0.5 * variance, LARGEST))
+        value = y * mean - rate - gammaln(y + 1.0)
+        return Expected(value, y - rate, rate, np.zeros((*value.shape, 0)) if gradient else None)
+
+    def _conditional_cdf(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> np.ndarray:
+        return pdtr(y, np.exp(np.minimum(t, LARGEST)))
+
+    def _conditional(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> np.ndarray:
+        return y * t - np.exp(np.minimum(t, LARGEST)) - gammaln(y + 1.0)
+
+    def _slopes(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        rate = np.exp(np.minimum(t, LARGEST))
+        return y - rate, rate
+
+    def _half_deviance(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> np.ndarray:
+        less = np.log(np.maximum(y, 1.0)) - t  # y log(y / m) - y + m, without the difference of large numbers
+        return np.where(y > 0.0, y * np.maximum(less + np.expm1(-less), 0.0), np.exp(np.minimum(t, LARGEST)))
+
+    def draw(self, t: np.ndarray, parameters: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draw counts given t."""
+        return rng.poisson(np.exp(np.minimum(t, 40.0))).astype(np.float64)
+
+
+class NegativeBinomial(_Counts):
+    """y with the mean e^t and the variance e^t + e^2t / r. Its parameter is log r."""
+
+    name = "negative-binomial"
+
+    @property
+    def n_parameters(self) -> int:
+        """One, log r."""
+        return 1
+
+    def _log_r(self, parameters: np.ndarray) -> np.ndarray:
+        return parameters[..., 0]
+
+    def initial(self, y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Expect r around 3, a standard deviation of 60% of the rate, give or take a factor of 3 or so."""
+        return np.array([1.0]), np.array([1.0])
+
+    def expected(
+        self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray, gradient: bool = False
+    ) -> Expected:
+        """Return the expected logarithm, by quadrature."""
+        log_r = self._log_r(parameters)
+        r = np.exp(log_r)
+        total, of_share, bend = averages_over_t(_of_log_odds, mean - log_r, variance)
+        value = gammaln(y + r) - gammaln(r) - gammaln(y + 1.0) + y * (mean - log_r) - (y + r) * total
+        precision = (y + r) * bend
+        by_r = None
+        if gradient:
+            by_r = (r * (psi(y + r) - psi(r) - total) - y + (y + r) * of_share)[..., None]
+        return Expected(value, y - (y + r) * of_share, precision, by_r)
+
+    def _conditional_cdf(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> np.ndarray:
+        return betainc(np.exp(log_r), y + 1.0, expit(log_r - t))
+
+    def _conditional(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> np.ndarray:
+        r, u = np.exp(log_r), t - log_r
+        return gammaln(y + r) - gammaln(r) - gammaln(y + 1.0) + y * u - (y + r) * np.logaddexp(0.0, u)
+
+    def _slopes(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        share, total = expit(t - log_r), y + np.exp(log_r)
+        return y - total * share, total * share * (1.0 - share)
+
+    def _half_deviance(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> np.ndarray:
+        r, count, share = np.exp(log_r), np.maximum(y, 1.0), np.logaddexp(0.0, log_r - t)  # log(1 + r / m)
+        of_many = (y + r) * (share - np.log1p(r / count)) - r * (np.log(count) - t)
+        return np.maximum(np.where(y > 0.0, of_many, r * np.logaddexp(0.0, t - log_r)), 0.0)
+
+    def draw(self, t: np.ndarray, parameters: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draw counts given t."""
+        log_r = np.broadcast_to(self._log_r(parameters), t.shape)
+        rate = np.exp(np.minimum(t, 40.0)) * rng.gamma(np.exp(log_r)) * np.exp(-log_r)
+        return rng.poisson(np.minimum(rate, 1e18)).astype(np.float64)
+
+    def describe(self, parameters: np.ndarray) -> dict[str, float | list[float]]:
+        """Return r."""
+        return {"r": float(np.exp(parameters[0]))}
+
+
+def _of_log_odds(u: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return log(1 + exp(u)) and two derivatives."""
+    share = expit(u)
+    return np.logaddexp(0.0, u), share, share * (1.0 - share)

@@ -1,0 +1,205 @@
+"""Fitted priors, single or averaged. Nothing here depends on how they were fitted."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+from metaprior.checks import counted
+from metaprior.conventions import check_is_fitted
+from metaprior.predict.mixtures import GaussianMixture, stretch
+from metaprior.predict.response_mixtures import ResponseMixture
+from metaprior.predict.responses import Response
+from metaprior.tasks.scaling import Scaling
+
+
+class Prediction(NamedTuple):
+    """Gaussian components of the latent function, in scaled units."""
+
+    mean: np.ndarray  # (components, tasks, queries)
+    variance: np.ndarray  # the same
+    noise: np.ndarray | None = None  # (components,): variance of the noise; None for labels and other responses
+    log_weights: np.ndarray | None = None  # (components, tasks), normalized over components; None: equal weights
+    offset: np.ndarray | None = None  # (tasks, queries) of a response: log exposure, which is not in the mean yet
+
+
+class Plain(NamedTuple):
+    """A member as a part of an exported file."""
+
+    code: str  # of a module that reads PRIORS, and has `Task` and `adapt`
+    arrays: dict[str, Any]  # the entry of PRIORS: numbers, arrays, and dicts of them
+
+
+@runtime_checkable
+class Member(Protocol):
+    """A fitted prior that predicts new tasks, given their contexts. All arrays are NumPy's.
+
+    A member of labels has `condition_labels` in place of `condition`, which takes the numbers of classes of the tasks
+    too, and `class_log_probabilities` in place of `marginals` and `weighted_covariance`.
+
+    A member may have two more attributes, for the sizes of chunks: `point_width`, the numbers that it computes per
+    point (by default `input_dim`), and `accelerated`, whether it runs on an accelerator. A member of labels may
+    have `most_labels`, which contexts are thinned to, and `expected_seconds`, of which users are warned if it is
+    large. A posterior may have `converged`, (components, tasks): False warns that the posterior of a task is
+    inexact. A member with `plain`, which returns a `Plain`, can be exported. One with
+    `latent_distances(posterior)`, (2, components, tasks), tells how far the latent functions of contexts are from
+    its prior mean, squared and in units of their uncertainty, and the degrees of freedom of the chi-square variable
+    that this is under the prior. A member that predicts counts, ranks or readings with outliers has a `response`,
+    and its `component_parameters` (components, parameters): its predictions are those of the latent function t,
+    without noise and with an `offset`.
+    """
+
+    @property
+    def scaling(self) -> Scaling:
+        """The scaling of the tasks it was fitted to. Everything it gets and returns is scaled by it."""
+        ...
+
+    @property
+    def input_dim(self) -> int:
+        """Number of input columns."""
+        ...
+
+    @property
+    def n_components(self) -> int:
+        """Number of Gaussian components of its predictions."""
+        ...
+
+    def take(self, posteriors: list[Any], places: np.ndarray) -> Any:
+        """Join posteriors along their tasks and return those of the tasks at `places`, as NumPy arrays."""
+        ...
+
+    def float32_problem(self, largest_context: int, standardized: bool) -> str | None:
+        """Return what float32 is too coarse for, or None if it is precise enough."""
+        ...
+
+
+@runtime_checkable
+class NumberMember(Member, Protocol):
+    """A member that predicts numbers."""
+
+    def condition(self, x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> Any:
+        """Return the posterior given padded contexts: x (tasks, size, input_dim), y and mask (tasks, size)."""
+        ...
+
+    def marginals(self, posterior: Any, x: np.ndarray) -> Prediction:
+        """Predict x (tasks, queries, input_dim), each query on its own."""
+        ...
+
+    def weighted_covariance(self, posterior: Any, x: np.ndarray, shares: np.ndarray) -> np.ndarray:
+        """Return sum_k shares_k C_k, (n, n), of the components' covariances at x (1, n, input_dim) of one task."""
+        ...
+
+
+@runtime_checkable
+class LabelMember(Member, Protocol):
+    """A member that predicts labels."""
+
+    def condition_labels(
+        self, x: np.ndarray, y: np.ndarray, mask: np.ndarray, n_classes: np.ndarray, most: int = 0
+    ) -> Any:
+        """Return the posterior given padded contexts with codes y of `n_classes` (tasks,) classes.
+
+        `most` is the number of classes that arrays have at least.
+        """
+        ...
+
+    def class_log_probabilities(self, posterior: Any, x: np.ndarray) -> np.ndarray:
+        """Return the log probabilities of all classes at x (tasks, queries, input_dim), (classes, tasks, queries)."""
+        ...
+
+
+class Ensemble(NamedTuple):
+    """Fitted priors whose predictions are averaged, with weights that sum to one."""
+
+    members: tuple[Member, ...]
+    weights: np.ndarray  # (members,)
+    spread: float = 1.0  # factor by which predictive distributions are stretched about their means
+    guarantee: Any = None  # a `Guarantee`, if conformal intervals can be made
+
+    def __repr__(self) -> str:
+        members = f"{counted(len(self.members), 'prior')} of {counted(self.input_dim, 'input column')}"
+        return f"Ensemble({members}, spread {self.spread:.3g})"
+
+    @property
+    def input_dim(self) -> int:
+        """Number of input columns."""
+        return len(self.members[0].scaling.x_mean)
+
+    @property
+    def component_weights(self) -> np.ndarray:
+        """Weights of the components of all members, one member after another, if those of a member are equal."""
+        pairs = zip(self.members, self.weights, strict=True)
+        return np.concatenate([np.full(member.n_components, weight / member.n_components) for member, weight in pairs])
+
+    @property
+    def response(self) -> Response | None:
+        """What is observed of the latent function; None for readings with Gaussian noise, and for labels."""
+        return getattr(self.members[0], "response", None)
+
+    def predictive(
+        self, means: np.ndarray, variances: np.ndarray, log_weights: np.ndarray, latent: bool
+    ) -> "GaussianMixture | ResponseMixture":
+        """Return the predictive distribution of what `mixture` returns, (components, *points)."""
+        if self.response is None or latent:
+            return GaussianMixture(means, variances, log_weights)
+        return ResponseMixture(self.response, means, variances, self.response_parameters, log_weights)
+
+    @property
+    def response_parameters(self) -> np.ndarray:
+        """Parameters of the response of all components, stretched, (components, parameters)."""
+        assert self.response is not None
+        members: tuple[Any, ...] = self.members
+        parameters = np.concatenate([member.component_parameters for member in members])
+        return self.response.stretched(parameters, self.spread)
+
+    def log_weights(self, of_members: Sequence[np.ndarray | None]) -> np.ndarray:
+        """Return the log weights of all components, given those of `Prediction.log_weights` of every member.
+
+        They are (components,), or (components, tasks) if those of any member depend on the task.
+        """
+        equal = np.log(self.component_weights)
+        given = next((log_weights for log_weights in of_members if log_weights is not None), None)
+        if given is None:
+            return equal
+        ends = np.cumsum([member.n_components for member in self.members])[:-1]
+        parts = []
+        for weight, alike, log_weights in zip(self.weights, np.split(equal, ends), of_members, strict=True):
+            repeated = np.repeat(alike[:, None], given.shape[1], axis=1)
+            parts.append(repeated if log_weights is None else np.log(weight) + log_weights)
+        return np.concatenate(parts)
+
+    def stretch(
+        self, means: np.ndarray, variances: np.ndarray, log_weights: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Stretch a mixture about its mean by `spread`."""
+        return (means, variances) if self.spread == 1.0 else stretch(means, variances, log_weights, self.spread)
+
+
+def predicts_labels(meta: Any) -> bool:
+    """Return whether a fitted estimator predicts labels; raise if `meta` is not a fitted estimator."""
+    if not hasattr(type(meta), "transfer_report"):
+        raise ValueError(f"meta must be a fitted MetaGPRegressor or MetaGPClassifier; got {type(meta).__name__}.")
+    check_is_fitted(meta, "model_")
+    return meta.likelihood_ == "bernoulli"
+
+
+def observations(prediction: Prediction, scaling: Scaling, latent: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and variance of new observations, or of the latent function, in the units of y."""
+    mean, variance = prediction.mean, prediction.variance
+    if prediction.offset is not None:  # what is observed of t is added later, by `Ensemble.predictive`
+        return (mean if latent else mean + prediction.offset), variance
+    if not latent:
+        assert prediction.noise is not None  # labels have probabilities, not noise
+        variance = variance + prediction.noise.reshape(-1, *(1,) * (variance.ndim - 1))
+    return scaling.undo_mean(mean), scaling.undo_variance(variance)
+
+
+def mixture(
+    model: Ensemble, predictions: Sequence[Prediction], latent: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Average the members' predictions: means, variances and log weights of all components, in the units of y."""
+    pairs = zip(predictions, model.members, strict=True)
+    parts = [observations(prediction, member.scaling, latent) for prediction, member in pairs]
+    means, variances = parts[0] if len(parts) == 1 else (np.concatenate(part) for part in zip(*parts, strict=True))
+    log_weights = model.log_weights([prediction.log_weights for prediction in predictions])
+    return *model.stretch(means, variances, log_weights), log_weights

@@ -1,0 +1,167 @@
+"""Ranks and scores: y <= j if t plus standard normal noise is below the cut point b_j."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import log_ndtr, ndtr, ndtri
+
+from metaprior.predict.responses import Expected, Response, Start, averages_over_t
+
+LEAST = 1e-10  # precision
+TINY, SMALLEST = 1e-280, -1e4  # probability that is computed by logarithms, and the smallest logarithm
+TOTAL_STD = 2.0  # of t and its noise, that the first cut points are made for
+
+
+@dataclass(frozen=True)
+class Ordinal(Response):
+    """P(y <= j | t) = Phi(b_j - t), with levels lowest, lowest + 1, ...
+
+    Parameters are the first cut point and the logarithms of the distances from one to the next.
+    """
+
+    n_levels: int
+    lowest: int = 0
+    name = "ordinal"
+    unit_noise = True
+
+    @property
+    def n_parameters(self) -> int:
+        """One less than there are levels."""
+        return self.n_levels - 1
+
+    @property
+    def levels(self) -> np.ndarray:
+        """All possible y."""
+        return self.lowest + np.arange(float(self.n_levels))
+
+    def cuts(self, parameters: np.ndarray) -> np.ndarray:
+        """Return minus infinity, b_0, b_1, ... and infinity, (..., levels + 1)."""
+        inner = parameters[..., :1] + np.concatenate(
+            [np.zeros_like(parameters[..., :1]), np.cumsum(np.exp(parameters[..., 1:]), axis=-1)], axis=-1
+        )
+        ends = np.full((*parameters.shape[:-1], 1), np.inf)
+        return np.concatenate([-ends, inner, ends], axis=-1)
+
+    def initial(self, y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Expect the frequencies of all readings, with a total standard deviation of 2."""
+        cuts = TOTAL_STD * ndtri(self._cumulative(y, weights)[1:-1])
+        center = np.concatenate([cuts[:1], np.log(np.maximum(np.diff(cuts), 0.02))])
+        return center, np.concatenate([[2.0], np.full(self.n_levels - 2, 1.0)])
+
+    def _cumulative(self, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Return the smoothed share of readings below each level, and one, (levels + 1,)."""
+        counts = np.bincount((y - self.lowest).astype(int), weights, self.n_levels) / np.mean(weights)
+        return np.concatenate([[0.0], np.cumsum(counts + 0.5)]) / np.sum(counts + 0.5)
+
+    def start(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> Start:
+        """Return readings with a variance of one."""
+        return Start(self.latent(y, parameters), np.ones(y.shape))
+
+    def latent(self, y: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+        """Return the middle between the cut points of a level, or half a unit beyond the last."""
+        inner = self.cuts(parameters)[1:-1]
+        middles = np.concatenate([inner[:1] - 0.5, 0.5 * (inner[1:] + inner[:-1]), inner[-1:] + 0.5])
+        return middles[self._codes(y)]
+
+    def _codes(self, y: np.ndarray) -> np.ndarray:
+        return np.clip(np.where(np.isfinite(y), y, self.lowest) - self.lowest, 0, self.n_levels - 1).astype(int)
+
+    def _ends(self, y: np.ndarray, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the cut points below and above every y."""
+        code = self._codes(y)
+        shape = np.broadcast_shapes(code.shape, parameters.shape[:-1])
+        cuts = np.broadcast_to(self.cuts(parameters), (*shape, self.n_levels + 1))
+        code = np.broadcast_to(code, shape)[..., None]
+        return np.take_along_axis(cuts, code, -1)[..., 0], np.take_along_axis(cuts, code + 1, -1)[..., 0]
+
+    def expected(
+        self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray, gradient: bool = False
+    ) -> Expected:
+        """Return the expected logarithm, by quadrature."""
+        value, of_below, of_above, curvature = averages_over_t(_of_t, mean, variance, *self._ends(y, parameters))
+        by_cuts = self._by_parameters(self._codes(y), of_below, of_above, parameters) if gradient else None
+        return Expected(value, of_below - of_above, np.maximum(curvature, LEAST), by_cuts)
+
+    def _by_parameters(
+        self, code: np.ndarray, of_below: np.ndarray, of_above: np.ndarray, parameters: np.ndarray
+    ) -> np.ndarray:
+        """Return derivatives by the parameters, given the densities at the cut points below and above."""
+        of_cuts = np.zeros((*code.shape, self.n_levels + 1))
+        np.put_along_axis(of_cuts, code[..., None], -of_below[..., None], -1)
+        np.put_along_axis(of_cuts, code[..., None] + 1, of_above[..., None], -1)
+        later = np.cumsum(of_cuts[..., -2:0:-1], axis=-1)[..., ::-1]  # a distance moves all cut points after it
+        later[..., 1:] *= np.exp(parameters[..., 1:])
+        return later
+
+    def log_density(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+        """Return log E[p(y | t)], in closed form."""
+        lower, upper = self._ends(y, parameters)
+        scale = np.sqrt(1.0 + variance)
+        possible = np.isin(y, self.levels)
+        found = log_difference((lower - mean) / scale, (upper - mean) / scale)
+        return np.where(possible, found, np.where(np.isnan(y) | np.isnan(mean), np.nan, -np.inf))
+
+    def cdf(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+        """Return E[P(Y <= y | t)], in closed form."""
+        _, upper = self._ends(np.floor(y), parameters)
+        found = ndtr((upper - mean) / np.sqrt(1.0 + variance))
+        return np.where(np.floor(y) < self.lowest, 0.0, found)
+
+    def log_far_tail(
+        self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray, upper: bool
+    ) -> np.ndarray:
+        """Return log P(Y >= y), or log P(Y <= y), however small."""
+        lower, higher = self._ends(y, parameters)
+        return log_ndtr((mean - lower if upper else higher - mean) / np.sqrt(1.0 + variance))
+
+    def probabilities(self, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+        """Return the probabilities of all levels, (levels, ...)."""
+        cuts = np.moveaxis(self.cuts(parameters), -1, 0)
+        return np.diff(ndtr((cuts - mean) / np.sqrt(1.0 + variance)), axis=0)
+
+    def moments(self, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and variance of the levels as numbers."""
+        p = self.probabilities(mean, variance, parameters)
+        levels = self.levels.reshape(-1, *(1,) * (p.ndim - 1))
+        first = np.sum(p * levels, axis=0)
+        return first, np.sum(p * (levels - first) ** 2, axis=0)
+
+    def noise(self, mean: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+        """Return one."""
+        return np.ones_like(mean)
+
+    def draw(self, t: np.ndarray, parameters: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draw levels given t."""
+        noisy = t + rng.standard_normal(t.shape)
+        inner = self.cuts(parameters)[..., 1:-1]
+        return self.lowest + np.sum(noisy[..., None] > inner, axis=-1).astype(np.float64)
+
+    def describe(self, parameters: np.ndarray) -> dict[str, float | list[float]]:
+        """Return the cut points."""
+        return {"cut_points": self.cuts(parameters)[1:-1].tolist()}
+
+
+def _of_t(t: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return log p(y | t), its slopes by minus the cut point below and by the one above, and minus its curvature."""
+    below, above = lower - t, upper - t
+    log_p = log_difference(below, above)
+    of_below, of_above = (np.exp(-0.5 * z**2 - 0.5 * np.log(2.0 * np.pi) - log_p) for z in (below, above))
+    finite = [np.where(np.isfinite(z), z, 0.0) for z in (below, above)]
+    curvature = finite[1] * of_above - finite[0] * of_below + (of_below - of_above) ** 2
+    return log_p, of_below, of_above, curvature
+
+
+def log_difference(lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
+    """Return log(Phi(upper) - Phi(lower)), accurate in both tails."""
+    flip = lower + upper > 0.0  # minus infinity plus infinity is NaN, and is not flipped
+    low, high = np.where(flip, -upper, lower), np.where(flip, -lower, upper)
+    p = ndtr(high) - ndtr(low)  # both in the lower tail, or on both sides of zero
+    with np.errstate(divide="ignore"):
+        found = np.log(p)
+    tiny = p < TINY
+    if tiny.any():  # logarithms take several times as long
+        of_low, of_high = log_ndtr(low[tiny]), log_ndtr(high[tiny])
+        with np.errstate(divide="ignore"):
+            inner = np.log1p(-np.exp(np.minimum(of_low - of_high, 0.0)))
+        found[tiny] = np.maximum(of_high + inner, SMALLEST)
+    return found

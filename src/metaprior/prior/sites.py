@@ -1,0 +1,171 @@
+"""Gaussian sites: readings of a latent function, with a variance each, that take the place of a likelihood.
+
+The posterior of t is approximated by q(t) proportional to p(t) prod_j N(r_j | t_j, d_j). Sites are those that maximize
+the evidence lower bound E_q[log p(y | t)] - KL(q || p): with l_j(m, v) = E[log p(y_j | t)] over t ~ N(m, v) at the
+marginals of q, 1 / d_j = -2 dl_j/dv and r_j = m_j + d_j dl_j/dm (Opper and Archambeau, 2009; Khan and Lin, 2017). The
+bound is then also the evidence of the readings r_j, with a correction for every reading:
+
+    log N(r | prior mean, K + D) + sum_j (l_j - E_q[log N(r_j | t_j, d_j)]).
+
+Its derivative by what the prior depends on is that of the first term alone, because it is stationary in the sites.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from metaprior.predict.responses import Expected, Response
+from metaprior.prior.small_matrices import ROUNDING, stable_cholesky, triangular_inverses
+from metaprior.prior.terms import NOISE_FLOOR
+
+MOST = 1e8  # precision of a site, and one over it the least, in standardized units
+MAX_STEPS = 60
+TOLERANCE = 1e-6  # nats of the bound of a task
+SMALLEST_STEP = 1e-3
+
+
+class Observed(NamedTuple):
+    """What was observed of a block of tasks, and how t and the standardized latent function u go together."""
+
+    response: Response
+    y: np.ndarray  # (tasks, n)
+    offset: np.ndarray  # (tasks, n): log exposure, added to t; zero without
+    mask: np.ndarray  # (tasks, n)
+    center: float  # t = center + scale u
+    scale: float
+
+    def expected(
+        self, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray, gradient: bool = False
+    ) -> Expected:
+        """Return E[log p(y | t)] and its derivatives by the moments of u, given these."""
+        t, own = self.center + self.scale * mean + self.offset, self.scale**2 * variance
+        found = self.response.expected(self.y, t, own, parameters, gradient)
+        return found._replace(slope=self.scale * found.slope, precision=self.scale**2 * found.precision)
+
+    def start(self, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> "Sites":
+        """Return sites to start from, given the prior's moments of u."""
+        t, own = self.center + self.scale * mean + self.offset, self.scale**2 * variance
+        found = self.response.start(self.y, t, own, parameters)
+        reading = (found.reading - self.offset - self.center) / self.scale
+        return Sites.of(1.0 / found.variance * self.scale**2, reading, self.mask)
+
+    def take(self, tasks: np.ndarray) -> "Observed":
+        """Return some of the tasks."""
+        return self._replace(y=self.y[tasks], offset=self.offset[tasks], mask=self.mask[tasks])
+
+
+class Sites(NamedTuple):
+    """Natural parameters of Gaussian sites of u, (tasks, n) each; padding has a precision of one and no shift."""
+
+    precision: np.ndarray  # 1 / d
+    shift: np.ndarray  # r / d
+
+    @classmethod
+    def of(cls, precision: np.ndarray, reading: np.ndarray, mask: np.ndarray) -> "Sites":
+        """Make them from readings."""
+        precision = np.where(mask > 0, np.clip(precision, 1.0 / MOST, MOST), 1.0)
+        return cls(precision, precision * np.where(mask > 0, reading, 0.0))
+
+    @property
+    def variance(self) -> np.ndarray:
+        """The variance d of every reading."""
+        return 1.0 / self.precision
+
+    @property
+    def reading(self) -> np.ndarray:
+        """The readings r."""
+        return self.shift / self.precision
+
+    def toward(self, other: "Sites", share: np.ndarray | float) -> "Sites":
+        """Return sites on the way to others."""
+        return Sites(*(a + share * (b - a) for a, b in zip(self, other, strict=True)))
+
+    def take(self, tasks: np.ndarray) -> "Sites":
+        """Return those of some tasks."""
+        return Sites(self.precision[tasks], self.shift[tasks])
+
+    def put(self, tasks: np.ndarray, other: "Sites") -> "Sites":
+        """Return the sites with those of some tasks replaced."""
+        parts = [part.copy() for part in self]
+        for part, new in zip(parts, other, strict=True):
+            part[tasks] = new
+        return Sites(*parts)
+
+
+def update(
+    observed: Observed, sites: Sites, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray
+) -> tuple[np.ndarray, Sites]:
+    """Return the corrections of the bound, (tasks,), and the sites that the marginals of q ask for."""
+    found = observed.expected(mean, variance, parameters)
+    d = sites.variance
+    of_site = -0.5 * (((sites.reading - mean) ** 2 + variance) / d + np.log(d))
+    correction = np.sum((found.value - of_site) * observed.mask, axis=1)
+    precision = np.maximum(found.precision, 1.0 / MOST)
+    return correction, Sites.of(precision, mean + found.slope / precision, observed.mask)
+
+
+class SitePosterior(NamedTuple):
+    """Tasks conditioned on their observations, given the prior's mean and covariance."""
+
+    sites: Sites
+    inverse_root: np.ndarray  # L^-1, where L L' = K + D, (tasks, n, n)
+    residual: np.ndarray  # L^-1 (r - prior mean), (tasks, n)
+    bound: np.ndarray  # evidence lower bound, (tasks,)
+    converged: np.ndarray  # (tasks,)
+
+
+def find_sites(observed: Observed, parameters: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> SitePosterior:
+    """Return the posterior of tasks with the prior mean (tasks, n) and covariance (tasks, n, n) of u.
+
+    Every task steps to the sites that its marginals ask for, halfway where that lowers its bound.
+    """
+    variance = np.diagonal(covariance, axis1=1, axis2=2)
+    accepted = proposed = observed.start(mean, variance, parameters)
+    target, n_tasks = accepted, len(mean)
+    best, share = np.full(n_tasks, -np.inf), np.ones(n_tasks)
+    active = np.arange(n_tasks)
+    for _ in range(MAX_STEPS):
+        part, current = observed.take(active), proposed.take(active)
+        bound, asked = _step(part, current, parameters, mean[active], covariance[active])
+        gain = bound - best[active]
+        better = gain >= -TOLERANCE
+        moved = active[better]
+        accepted, target = accepted.put(moved, current.take(better)), target.put(moved, asked.take(better))
+        best[moved] = np.maximum(bound[better], best[moved])
+        share[active] = np.where(better, np.minimum(2.0 * share[active], 1.0), 0.5 * share[active])
+        done = (better & (gain < TOLERANCE)) | (share[active] < SMALLEST_STEP)
+        active = active[~done]
+        if not len(active):
+            break
+        step = share[active][:, None]
+        proposed = proposed.put(active, accepted.take(active).toward(target.take(active), step))
+    _, inverse, residual = _factors(accepted, mean, covariance, observed.mask)
+    converged = np.ones(n_tasks, bool)
+    converged[active] = False
+    return SitePosterior(accepted, inverse, residual, best, converged)
+
+
+def _factors(
+    sites: Sites, mean: np.ndarray, covariance: np.ndarray, mask: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return L, its inverse, and L^-1 (r - mean)."""
+    diagonal, total = np.arange(covariance.shape[1]), covariance.copy()
+    floor = ROUNDING * mask.sum(axis=1, keepdims=True) * covariance[:, diagonal, diagonal]
+    total[:, diagonal, diagonal] += np.where(mask > 0, np.maximum(sites.variance + NOISE_FLOOR, floor), 1.0)
+    root = stable_cholesky(total)
+    inverse = triangular_inverses(root)
+    return root, inverse, (inverse @ ((sites.reading - mean) * mask)[..., None])[..., 0]
+
+
+def _step(
+    observed: Observed, sites: Sites, parameters: np.ndarray, mean: np.ndarray, covariance: np.ndarray
+) -> tuple[np.ndarray, Sites]:
+    """Return the bound of every task, and the sites that its marginals ask for."""
+    root, inverse, residual = _factors(sites, mean, covariance, observed.mask)
+    solved = (np.swapaxes(inverse, 1, 2) @ residual[..., None])[..., 0]  # (K + D)^-1 (r - mean)
+    d = sites.variance
+    means = sites.reading - d * solved
+    variances = np.maximum(d - d**2 * np.sum(inverse**2, axis=1), 1e-12)
+    correction, asked = update(observed, sites, means, variances, parameters)
+    log_determinant = np.log(np.diagonal(root, axis1=1, axis2=2)).sum(axis=1)
+    return correction - 0.5 * np.sum(residual**2, axis=1) - log_determinant, asked

@@ -1,0 +1,132 @@
+"""The evidence of labels and its slopes against dense algebra and central differences."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from label_problems import as_tasks, dense_evidence, make_block
+
+from metaprior.prior.label_evidence import LabelBlock, label_evidence
+from metaprior.prior.label_slopes import label_slopes
+
+PROBLEMS = {
+    "two classes": {"n_classes": (2, 2, 2)},
+    "three classes": {"n_classes": (3, 3, 3)},
+    "two classes, common mean": {"n_classes": (2, 2, 2), "n_features": 3},
+    "three classes, common mean": {"n_features": 4, "counts": (1.0, 0.3, 2.5)},
+    "different numbers of classes": {"n_classes": (2, 4, 3), "n_features": 2, "counts": (0.5, 1.0, 1.0)},
+    "one sample": {"sizes": (1, 1, 5), "n_classes": (3, 2, 3), "n_features": 2, "n": 7},
+}
+
+
+@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
+def test_mode_and_evidence_are_those_of_dense_algebra(problem):
+    block = make_block(**problem)
+    found, expected = label_evidence([block]), dense_evidence(as_tasks(block))
+    assert found.converged
+    np.testing.assert_allclose(found.value, expected.value, rtol=1e-9)
+    np.testing.assert_allclose(found.weights.ravel(), expected.weights, atol=1e-5)
+    np.testing.assert_allclose(found.root @ found.root.T @ expected.precision, np.eye(len(found.root)), atol=1e-5)
+    latent = block.mean(found.weights) + block.labels.deviation(found.coefficients[0])
+    for t, mask, of_task in zip(latent, block.labels.mask, expected.latent, strict=True):
+        np.testing.assert_allclose(t[:, mask > 0].ravel(), of_task, atol=1e-4)
+
+
+def test_two_classes_are_softmax_with_two_latent_functions():
+    """Whose difference has twice the covariance, and features that are larger by the root of two."""
+    block = make_block(sizes=(6, 4), n_classes=(2, 2), n_features=3, counts=(1.0, 0.4))
+    softmax = []
+    for task in as_tasks(block):
+        y, identity = np.concatenate([1.0 - task.y, task.y]), np.eye(2)
+        parts = np.kron(identity, 0.5 * task.covariance), np.kron(identity, np.sqrt(0.5) * task.features)
+        softmax.append(task._replace(y=y, possible=np.ones(2, bool), covariance=parts[0], features=parts[1]))
+    expected, found = dense_evidence(softmax), label_evidence([block])
+    np.testing.assert_allclose(found.value, expected.value, rtol=1e-9)
+    first, second = expected.weights.reshape(2, 3)
+    np.testing.assert_allclose(found.weights[0], np.sqrt(0.5) * (second - first), atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 1e3, 1e6])
+@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
+def test_slopes_are_those_of_central_differences(problem, scale):
+    block = make_block(seed=1, scale=scale, **problem)
+    labels, blocks = block.labels, [block, block._replace(counts=0.5 * block.counts)]
+    found = label_evidence(blocks)
+    [(by_covariance, by_features), _] = label_slopes(blocks, found)
+    rng, inside = np.random.default_rng(2), labels.mask[:, :, None] * labels.mask[:, None]
+    change = rng.normal(size=labels.covariance.shape) * inside
+    change = labels.covariance * (change + np.swapaxes(change, 1, 2))
+    change_features = rng.normal(size=block.features.shape) * labels.mask[..., None]
+
+    def value(step, step_features):
+        moved = labels._replace(covariance=labels.covariance + step * change)
+        first = block._replace(labels=moved, features=block.features + step_features * change_features)
+        return label_evidence([first, blocks[1]], found.coefficients).value
+
+    step = 1e-5
+    expected = (value(step, 0.0) - value(-step, 0.0)) / (2.0 * step)
+    np.testing.assert_allclose(np.sum(by_covariance * change), expected, rtol=1e-4, atol=1e-5)
+    expected = (value(0.0, step) - value(0.0, -step)) / (2.0 * step)
+    np.testing.assert_allclose(np.sum(by_features * change_features), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("n_features", [0, 3])
+def test_padding_changes_nothing(n_features):
+    problem = {"sizes": (5, 3), "n_classes": (3, 2), "n_features": n_features}
+    block = make_block(**problem)
+    labels = block.labels
+    wider = [(0, 0), (0, 2)]
+    padded = LabelBlock(
+        labels._replace(
+            y=np.pad(labels.y, [(0, 0), (0, 1), (0, 2)]),  # a class that no task has
+            possible=np.pad(labels.possible, [(0, 0), (0, 1)]),
+            mask=np.pad(labels.mask, wider),
+            covariance=np.pad(labels.covariance, [*wider, (0, 2)]),
+        ),
+        np.pad(block.features, [*wider, (0, 0)]),
+        block.counts,
+    )
+    plain, wide = label_evidence([block]), label_evidence([padded])
+    np.testing.assert_allclose(wide.value, plain.value, rtol=1e-12)
+    np.testing.assert_allclose(wide.weights[:3], plain.weights, atol=1e-10)
+    np.testing.assert_allclose(wide.coefficients[0][:, :3, :5], plain.coefficients[0], atol=1e-10)
+    for of_wide, of_plain in zip(label_slopes([padded], wide)[0], label_slopes([block], plain)[0], strict=True):
+        np.testing.assert_allclose(of_wide[:, :5, : of_plain.shape[2]], of_plain, atol=1e-8)
+
+
+@settings(max_examples=15)
+@given(
+    seed=st.integers(0, 10_000),
+    n_classes=st.integers(2, 5),
+    n_features=st.integers(0, 3),
+    log_scale=st.floats(-3.0, 3.0),
+)
+def test_the_order_of_classes_and_the_division_into_blocks_do_not_matter(seed, n_classes, n_features, log_scale):
+    rng = np.random.default_rng(seed)
+    sizes, counts = rng.integers(1, 7, 4), rng.uniform(0.2, 2.0, 4)
+    block = make_block(seed, sizes, [n_classes] * 4, n_features, 10.0**log_scale, counts)
+    found = label_evidence([block])
+    assert found.converged
+    order = rng.permutation(block.labels.y.shape[1])
+    turned = label_evidence([block._replace(labels=block.labels._replace(y=block.labels.y[:, order]))])
+    np.testing.assert_allclose(turned.value, found.value, rtol=1e-8)
+    largest = np.abs(found.weights).max(initial=1.0)
+    np.testing.assert_allclose(turned.weights, found.weights[order], atol=1e-4 * largest)
+    halves = np.array([3, 0]), np.array([2, 1])
+    parts = [LabelBlock(block.labels.take(at), block.features[at], block.counts[at]) for at in halves]
+    np.testing.assert_allclose(label_evidence(parts).value, found.value, rtol=1e-8)
+
+
+def test_two_copies_that_count_half_are_one_task():
+    block = make_block(n_features=2)
+    half = block._replace(counts=0.5 * block.counts)
+    np.testing.assert_allclose(label_evidence([half, half]).value, label_evidence([block]).value, rtol=1e-10)
+
+
+def test_a_start_near_the_mode_finds_the_same():
+    for n_features in (0, 3):
+        block = make_block(n_features=n_features)
+        found = label_evidence([block])
+        other = make_block(n_features=n_features, scale=5.0)
+        for start in (found.coefficients, label_evidence([other]).coefficients, [-3.0 * found.coefficients[0]]):
+            np.testing.assert_allclose(label_evidence([block], start).value, found.value, rtol=1e-9)
