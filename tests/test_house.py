@@ -68,7 +68,7 @@ def test_plurals_are_made_in_one_place():
 
 def test_types_are_checked_while_tests_run():
     """In both ways of `conftest.py`: with shapes where annotations have them, and without."""
-    from metaprior.prior.small_matrices import cholesky
+    from metaprior.prior.linalg import cholesky
     from metaprior.search.averaging import averaging_weights
 
     for function in (cholesky, averaging_weights):

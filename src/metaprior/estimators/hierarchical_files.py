@@ -11,7 +11,6 @@ from metaprior.prior.arrays import from_arrays, to_arrays
 from metaprior.prior.label_arrays import from_label_arrays, label_arrays
 from metaprior.prior.label_prior import LabelPrior
 from metaprior.prior.response_arrays import from_response_arrays, response_arrays
-from metaprior.prior.response_prior import ResponsePrior
 from metaprior.schema import Mismatch, check_weights
 
 ATTRIBUTES, ARRAYS, DESCRIPTIONS = (), (), {}  # of the estimator, beyond what all have
@@ -34,7 +33,7 @@ def model_parts(model: Ensemble) -> tuple[dict[str, Any], dict[str, np.ndarray]]
 def _stored(member: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     if isinstance(member, LabelPrior):
         return label_arrays(member)
-    return response_arrays(member) if isinstance(member, ResponsePrior) else to_arrays(member)
+    return to_arrays(member) if member.response is None else response_arrays(member)
 
 
 def read_model(meta: Any, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> Ensemble:

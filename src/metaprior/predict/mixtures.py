@@ -83,11 +83,11 @@ class GaussianMixture:
 
     def mean(self) -> np.ndarray:
         """Return E[y] = Σ_k w_k m_k."""
-        return _moments(self.means, self._scales, self._weights)[0]
+        return mixture_moments(self.means, self._scales, self._weights)[0]
 
     def variance(self) -> np.ndarray:
         """Return Σ_k w_k (v_k + (m_k − E[y])²), by the law of total variance."""
-        return _moments(self.means, self._scales, self._weights)[1]
+        return mixture_moments(self.means, self._scales, self._weights)[1]
 
     def std(self) -> np.ndarray:
         """Return the square root of `variance`."""
@@ -138,7 +138,7 @@ class GaussianMixture:
         means, scales, weights = (array[:, valid] for array in arrays)  # (components, valid points)
         quantiles = np.full((levels.size, *valid.shape), np.nan)
         for row, level in enumerate(levels.ravel().tolist()):  # the work arrays of one level are large already
-            quantiles[row, valid] = _solve_quantile(means, scales, weights, level)
+            quantiles[row, valid] = solve_quantile(means, scales, weights, level)
         return quantiles.reshape(levels.shape + valid.shape)
 
     def interval(self, coverage: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -168,7 +168,7 @@ class JointMixture(NamedTuple):
 
     def mean(self) -> np.ndarray:
         """Return E[y] = Σ_k w_k m_k."""
-        return _moments(self.means, np.zeros_like(self.means), self.weights[:, None])[0]
+        return mixture_moments(self.means, np.zeros_like(self.means), self.weights[:, None])[0]
 
     def covariance(self) -> np.ndarray:
         """Return Σ_k w_k (C_k + (m_k − E[y])(m_k − E[y])ᵀ), by the law of total covariance."""
@@ -228,7 +228,7 @@ def _require_shape(name: str, array: np.ndarray, expected: tuple[int, ...]) -> N
         raise ValueError(f"{name} must have shape {expected}; got {array.shape}")
 
 
-def _moments(means: np.ndarray, scales: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def mixture_moments(means: np.ndarray, scales: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean and variance of the mixture, over axis 0."""
     mean = np.sum(weights * means, axis=0)
     # Again about the first sum, whose rounding would show in the variance where scales are far below means.
@@ -236,7 +236,7 @@ def _moments(means: np.ndarray, scales: np.ndarray, weights: np.ndarray) -> tupl
     return mean, np.asarray(np.sum(weights * (scales**2 + (means - mean) ** 2), axis=0))
 
 
-def _solve_quantile(means: np.ndarray, scales: np.ndarray, weights: np.ndarray, level: float) -> np.ndarray:
+def solve_quantile(means: np.ndarray, scales: np.ndarray, weights: np.ndarray, level: float) -> np.ndarray:
     """Solve F(y) = level for each column of three (components, points) arrays.
 
     Newton's method on normal scores, z(y) = Φ⁻¹(F(y)) against Φ⁻¹(level), dz/dy = p(y) / φ(z), which is a line for one
@@ -244,12 +244,12 @@ def _solve_quantile(means: np.ndarray, scales: np.ndarray, weights: np.ndarray, 
     that leaves this bracket, or follows one that did not halve the residual, is a bisection.
     """
     if level > 0.5:  # reflect: a cdf has its relative precision in the lower tail, and 1 - level is exact.
-        return -_solve_quantile(-means, scales, weights, 1.0 - level)
+        return -solve_quantile(-means, scales, weights, 1.0 - level)
     target = ndtri(level)
     # Widened a little: a root on the very edge would be approached by bisections alone.
     lower = np.min(means + scales * (target - 1e-6), axis=0, initial=np.inf, where=weights > 0)
     upper = np.max(means + scales * (target + 1e-6), axis=0, initial=-np.inf, where=weights > 0)
-    mean, variance = _moments(means, scales, weights)
+    mean, variance = mixture_moments(means, scales, weights)
     y = np.clip(mean + np.sqrt(variance) * target, lower, upper)
     previous, pending, roots = np.full(y.shape, np.inf), np.arange(y.size), np.empty(y.size)
     for _ in range(QUANTILE_MAXIMUM_ITERATIONS):

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.prior.arrays import from_arrays, to_arrays
+from metaprior.prior.arrays import read_terms, term_arrays
 from metaprior.prior.label_prior import LabelPrior
 from metaprior.schema import MAX_LEARNED, Mismatch, check_array, number, record
 from metaprior.tasks.column_kinds import ColumnKinds
@@ -15,7 +15,7 @@ CALIBRATION = record({"factor": number(1e-6, 1e6), "ratio": number(0.0, 1e6), "s
 
 def label_arrays(prior: LabelPrior) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return a description of the prior as JSON values, and its arrays."""
-    description, arrays = to_arrays(prior.process)
+    description, arrays = term_arrays(prior.terms)
     calibration = {"factor": float(prior.factor), "ratio": float(prior.ratio), "shrink": float(prior.shrink)}
     return {**description, "labels": calibration}, {**arrays, "class_weights": prior.weights}
 
@@ -32,14 +32,14 @@ def from_label_arrays(
 
     `n_shared` is the number of classes that all tasks share, None if each has its own.
     """
-    process = from_arrays(description, arrays, input_dim, recorded, kinds)
+    terms = read_terms(description, arrays, input_dim, recorded, kinds)
     CALIBRATION(description.get("labels"), "model.members.labels")
-    if len(process.scales.factors) != 1 or process.curve is not None or process.shape_root is not None:
-        raise Mismatch("model.members of labels must have one scale, and neither a curve nor shapes")
+    if terms.curve is not None or terms.shape_root is not None:
+        raise Mismatch("model.members of labels must have neither a deformation nor shapes")
     weights = arrays.get("class_weights")
     rows = 0 if weights is None or not weights.shape or not len(weights) else _n_rules(n_shared)
-    found = check_array("class_weights", weights, (rows, len(process.weights)), MAX_LEARNED)
-    return LabelPrior(process, found, **{name: float(value) for name, value in description["labels"].items()})
+    found = check_array("class_weights", weights, (rows, len(terms.weights)), MAX_LEARNED)
+    return LabelPrior(terms, found, **{name: float(value) for name, value in description["labels"].items()})
 
 
 def _n_rules(n_shared: int | None) -> int:

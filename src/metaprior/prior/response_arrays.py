@@ -1,6 +1,7 @@
 """Priors of counts, ranks and readings with outliers as named arrays and plain values, for files."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from metaprior.predict.rank_responses import Ordinal
 from metaprior.predict.response_mixtures import make_response
 from metaprior.predict.responses import Response
 from metaprior.prior.arrays import from_arrays, to_arrays
-from metaprior.prior.response_prior import ResponsePrior
+from metaprior.prior.fitted import Prior
 from metaprior.schema import Mismatch, check_array, integer, optional, record, text
 from metaprior.tasks.column_kinds import ColumnKinds, without_column
 from metaprior.tasks.outcome_rules import MAX_LEVELS
@@ -22,9 +23,10 @@ RESPONSE = record(
 )
 
 
-def response_arrays(prior: ResponsePrior) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def response_arrays(prior: Prior) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return a description of the prior as JSON values, and its arrays."""
-    description, arrays = to_arrays(prior.process)
+    description, arrays = to_arrays(prior)
+    assert prior.response is not None
     response = describe_response(prior.response, prior.exposure)
     return {**description, "response": response}, {**arrays, "response_parameters": prior.parameters}
 
@@ -60,14 +62,14 @@ def from_response_arrays(
     recorded: Mapping[str, Any] | None,
     name: str,
     kinds: ColumnKinds | None = None,
-) -> ResponsePrior:
+) -> Prior:
     """Make a prior from what `response_arrays` returned; raise `Mismatch` if it does not fit."""
     stored = description.get("response") if isinstance(description, dict) else None
     response, exposure = read_response(stored, name, input_dim, kinds)
     n_inputs, of_inputs = input_dim - (exposure is not None), without_column(kinds, exposure)
-    process = from_arrays(description, arrays, n_inputs, recorded, of_inputs)
-    if len(process.scales.factors) != 1:
+    prior = from_arrays(description, arrays, n_inputs, recorded, of_inputs, response.n_parameters)
+    if len(prior.scales.factors) != 1:
         raise Mismatch("model.members with a response must have one scale")
     shape = (response.n_parameters,)
     parameters = check_array("response_parameters", arrays.get("response_parameters"), shape, LARGEST)
-    return ResponsePrior(process, response, parameters, exposure)
+    return replace(prior, response=response, parameters=parameters, exposure=exposure)

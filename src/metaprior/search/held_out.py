@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metaprior.predict.mixtures import stretch
-from metaprior.prior.hierarchical_prior import HierarchicalPrior
-from metaprior.prior.small_matrices import log_sum_exp
+from metaprior.prior.fitted import Prior
+from metaprior.prior.linalg import log_sum_exp
 from metaprior.search.averaging import contaminated
 from metaprior.search.folds import Folds
 from metaprior.tasks.padding import pad_to
@@ -164,7 +164,7 @@ def gather(parts: Sequence[tuple[np.ndarray, HeldOut]], n_rows: int) -> HeldOut:
     return HeldOut(means, variances, log_weights)
 
 
-def _context(prior: HierarchicalPrior, split: TestTask) -> Task:
+def _context(prior: Prior, split: TestTask) -> Task:
     return Task(prior.scaling.inputs(split.x_context), prior.scaling.outputs(split.y_context))
 
 

@@ -11,7 +11,7 @@ from metaprior.predict.rank_responses import Ordinal
 from metaprior.predict.response_mixtures import ResponseMixture
 from metaprior.predict.responses import Response
 from metaprior.predict.robust_responses import StudentT, robust_std
-from metaprior.prior.response_prior import ResponsePrior
+from metaprior.prior.fitted import Prior
 from metaprior.search.folds import Folds
 from metaprior.search.held_out import Queries, largest_context
 from metaprior.tasks.padding import pad_to
@@ -72,7 +72,7 @@ class ResponseQueries(Queries):
         )
         return np.where(np.isfinite(self.y), found, np.nan)
 
-    def predict(self, prior: ResponsePrior, rows: np.ndarray) -> HeldOutResponses:
+    def predict(self, prior: Prior, rows: np.ndarray) -> HeldOutResponses:
         """Return a prior's predictions."""
         splits = [self.splits[row] for row in rows.tolist()]
         contexts = [Task(prior.scaling.inputs(split.x_context), split.y_context) for split in splits]
