@@ -46,7 +46,7 @@ DESCRIPTION = record(
         "separate": optional(boolean),
         "learned_trend": boolean,
         "labels": anything,  # `label_arrays` knows
-        "response": anything,  # `response_arrays` knows
+        "likelihood": anything,  # `response_arrays` knows
     },
 )
 

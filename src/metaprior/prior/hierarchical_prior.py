@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from metaprior.likelihoods.gaussian import Gaussian
 from metaprior.predict.ensemble import Plain, Prediction
 from metaprior.predict.mixtures import blocks
 from metaprior.prior.blocks import line, squared_distances
@@ -59,6 +60,8 @@ class HierarchicalPrior:
     counts: np.ndarray | None = None  # (environments,): how much the evidence of a task of each has counted
     network: FeatureNetwork | None = None
 
+    likelihood = Gaussian()
+
     def __getstate__(self) -> dict[str, Any]:
         # Without what is cached, so that predictions do not change a prior's pickle, or joblib's hash of it.
         return {field.name: getattr(self, field.name) for field in fields(self)}
@@ -72,6 +75,12 @@ class HierarchicalPrior:
     def n_components(self) -> int:
         """Number of noises."""
         return len(self.scales.factors)
+
+    @property
+    def component_parameters(self) -> np.ndarray:
+        """Log standard deviations of the noise in the units of y, (noises, 1)."""
+        variances = np.maximum(self.scaling.undo_variance(self.noise_variances), np.finfo(np.float64).tiny)
+        return 0.5 * np.log(variances)[:, None]
 
     def condition(self, x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> Posterior:
         """Condition on standardized contexts x (tasks, n, d), y and mask (tasks, n)."""
@@ -102,18 +111,20 @@ class HierarchicalPrior:
         return as_chi_square(square, share)
 
     def marginals(self, posterior: Posterior, x: np.ndarray) -> Prediction:
-        """Predict the latent function at standardized queries x (tasks, queries, d)."""
+        """Predict the latent function at standardized queries x (tasks, queries, d), in the units of y."""
         n, moments = x.shape[1], np.empty((2, self.n_components, *x.shape[:2]))
         for rows in blocks(n, max(MOST_NUMBERS // max(posterior.residual.size, 1), MIN_BLOCK)):
             moments[..., rows] = self._moments(posterior, x[:, rows])
-        return Prediction(moments[0], moments[1], self.noise_variances, posterior.log_weights)
+        mean, variance = self.scaling.undo_mean(moments[0]), self.scaling.undo_variance(moments[1])
+        return Prediction(mean, variance, self.component_parameters, posterior.log_weights)
 
     def weighted_covariance(self, posterior: Posterior, x: np.ndarray, shares: np.ndarray) -> np.ndarray:
         """Return sum_k shares_k C_k of the latent function at standardized queries x (1, n, d) of one task, (n, n).
 
+        In the units of y.
         It is added up in place: C_k = fixed + f_k^2 scaled - S_k' S_k are as large as the result.
         """
-        queries, total = self._queries(x), np.empty(2 * x.shape[1:2])
+        queries, total, shares = self._queries(x), np.empty(2 * x.shape[1:2]), self.scaling.undo_variance(shares)
         of_scaled = float(shares @ self._factors**2)
         for rows in blocks(x.shape[1]):
             fixed, scaled = self.covariance(Points(*(part[:, rows] for part in queries)), queries)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from metaprior.predict.responses import Response
+from metaprior.likelihoods.base import Likelihood
 from metaprior.prior.blocks import Block, make_blocks
 from metaprior.prior.collapse import Collapsed, Gaussians, information, posterior_of_weights
 from metaprior.prior.families import NO_COVARIATES, SMOOTH, Fitter, TrainingTasks
@@ -33,7 +33,7 @@ class TrainingResponses:
     """Tasks with standardized inputs and y as it is, what is observed of them, and log exposures."""
 
     training: TrainingTasks  # its scaling is that of inputs and of t
-    response: Response
+    likelihood: Likelihood
     hyper_prior: HyperPrior
     offsets: Sequence[np.ndarray]  # of each task
     exposure: int | None = None  # column of X
@@ -60,7 +60,7 @@ def fit_response_families(
     fitter = _ResponseFitter(given, near, max_iterations, separate)
     processes = fitter.fit_all(environment, covariates=covariates)
     priors = {
-        name: ResponsePrior(process, given.response, fitter.found[_mode_of(name, fitter)].parameters, given.exposure)
+        name: ResponsePrior(process, given.likelihood, fitter.found[_mode_of(name, fitter)].parameters, given.exposure)
         for name, process in processes.items()
     }
     return ResponseFit(priors, fitter.modes, fitter.found)
@@ -110,7 +110,7 @@ def observe(given: TrainingResponses, blocks: Sequence[Block]) -> list[Observed]
         pairs = [Task(tasks[i].x, given.offsets[i]) for i in members.tolist()]
         _, offset, _ = pad_to(pairs, size, np.float64)
         center, scale = float(scaling.y_mean), float(scaling.y_std)
-        found.append(Observed(given.response, block.y, offset * block.mask, block.mask, center, scale))
+        found.append(Observed(given.likelihood, block.y, offset * block.mask, block.mask, center, scale))
     return found
 
 

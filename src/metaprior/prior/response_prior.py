@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from metaprior.likelihoods.base import Likelihood
 from metaprior.predict.ensemble import Prediction
-from metaprior.predict.responses import Response
 from metaprior.prior.hierarchical_prior import (
     HierarchicalPrior,
     Points,
@@ -38,7 +38,7 @@ class ResponsePrior:
     """
 
     process: HierarchicalPrior  # of u, with t = y_mean + y_std u by its scaling
-    response: Response
+    likelihood: Likelihood
     parameters: np.ndarray  # of the response
     exposure: int | None = None  # column
 
@@ -96,7 +96,7 @@ class ResponsePrior:
         mean = (context.features @ self.process.weights) * real
         own = self.process.scaling
         observed = Observed(
-            self.response, np.asarray(y, np.float64) * real, offset * real, real, float(own.y_mean), float(own.y_std)
+            self.likelihood, np.asarray(y, np.float64) * real, offset * real, real, float(own.y_mean), float(own.y_std)
         )
         return context, find_sites(observed, self.parameters, mean, covariance)
 
@@ -119,7 +119,7 @@ class ResponsePrior:
         covariance = np.add(*self.process.covariance(context, context))
         a = (residual[0][:, None, :] @ posterior.process.inverse_root[0])[:, 0]
         mean = own.undo_mean(context.features @ self.process.weights)
-        usual = self.response.noise(mean, self.parameters) / float(own.y_std) ** 2
+        usual = self.likelihood.noise(mean, self.parameters) / float(own.y_std) ** 2
         noise = np.where(context.mask > 0, np.minimum(posterior.site_variances[0], usual), 1.0)
         total = covariance + noise[:, :, None] * np.eye(noise.shape[1])
         square = np.sum(a * (covariance @ a[..., None])[..., 0], axis=1)
@@ -128,15 +128,13 @@ class ResponsePrior:
     def marginals(self, posterior: ResponsePosterior, x: np.ndarray) -> Prediction:
         """Predict t at queries x (tasks, queries, d)."""
         inputs, offset = self.split(np.asarray(x, np.float64))
-        found, own = self.process.marginals(posterior.process, inputs), self.process.scaling
-        return Prediction(own.undo_mean(found.mean), own.undo_variance(found.variance), None, None, offset)
+        found = self.process.marginals(posterior.process, inputs)
+        return Prediction(found.mean, found.variance, self.component_parameters, offset=offset)
 
     def weighted_covariance(self, posterior: ResponsePosterior, x: np.ndarray, shares: np.ndarray) -> np.ndarray:
         """Return the covariance of t at queries x (1, n, d) of one task, times its share, (n, n)."""
         inputs, _ = self.split(np.asarray(x, np.float64))
-        return self.process.weighted_covariance(
-            posterior.process, inputs, shares * float(self.process.scaling.y_std) ** 2
-        )
+        return self.process.weighted_covariance(posterior.process, inputs, shares)
 
     def expected_seconds(self, sizes: np.ndarray, n_classes: np.ndarray | None = None) -> float:
         """Return about how long it takes to find the sites of contexts of such sizes, one after the other."""
