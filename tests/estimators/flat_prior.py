@@ -8,6 +8,7 @@ import numpy as np
 
 from metaprior.estimators.fitted_prior import FittedPrior
 from metaprior.estimators.readings import ReadingsPrior
+from metaprior.likelihoods.gaussian import Gaussian
 from metaprior.predict.ensemble import Ensemble, Prediction
 from metaprior.search.candidates import Candidate, Choice
 from metaprior.search.report import make_report
@@ -26,6 +27,8 @@ class Flat:
     def __init__(self, level):
         self.scaling = Scaling(np.zeros(1), np.ones(1), float(level), 1.0)
 
+    likelihood, component_parameters = Gaussian(), np.zeros((1, 1))
+
     def condition(self, x, y, mask):
         return np.zeros(len(x))
 
@@ -34,7 +37,7 @@ class Flat:
 
     def marginals(self, posterior, x):
         zeros = np.zeros((1, *x.shape[:2]))
-        return Prediction(zeros, zeros, np.ones(1))
+        return Prediction(zeros + self.scaling.y_mean, zeros, self.component_parameters)
 
     def weighted_covariance(self, posterior, x, shares):
         return np.zeros((x.shape[1], x.shape[1]))

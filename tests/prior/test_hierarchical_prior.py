@@ -145,7 +145,8 @@ def test_predictions_equal_dense_conditioning_on_everything(input_dim, environme
     contexts, queries = new_tasks(input_dim)
     marginals, joined = predict(prior, contexts, queries)
     assert marginals.mean.shape == marginals.variance.shape == (3, 3, 3)
-    np.testing.assert_allclose(marginals.noise, prior.noise_variance * FACTORS**2)
+    noise_variances = np.exp(2.0 * marginals.parameters[:, 0])
+    np.testing.assert_allclose(noise_variances, prior.scaling.y_std**2 * prior.noise_variance * FACTORS**2)
     for i, (context, query) in enumerate(zip(contexts, queries, strict=True)):
         dense = [Dense(prior, training, IS_TARGET, context, query, factor) for factor in FACTORS]
         log_weights = np.log(WEIGHTS) + [each.log_evidence for each in dense]

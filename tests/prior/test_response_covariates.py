@@ -12,7 +12,7 @@ from covariate_problems import IS_TARGET, KINDS, common_kernel, make_tasks, own_
 from scipy.linalg import block_diag
 from small_problems import make_curve
 
-from metaprior.predict.response_mixtures import make_response
+from metaprior.likelihoods import make_likelihood
 from metaprior.prior.blocks import make_blocks, place_points
 from metaprior.prior.families import BEND, LINEAR, SHIFT
 from metaprior.prior.layout import Layout, Parts
@@ -40,8 +40,8 @@ ONE = Option((1.0,))
 NEW = np.array([[0.2, 1, 0.5, 2], [0.2, 2, np.nan, 3], [-0.4, 0, 0.1, np.nan], [1.0, 1, 0.1, 0]])
 
 
-def response_of(name):
-    return make_response(name, 5, 0) if name == "ordinal" else make_response(name)
+def likelihood_of(name):
+    return make_likelihood(name).learned([np.arange(5.0)])
 
 
 def draw_tasks(name, exposure=None, n=6, seed=0):
@@ -49,7 +49,7 @@ def draw_tasks(name, exposure=None, n=6, seed=0):
     rng, drawn = np.random.default_rng(seed), []
     for task in make_tasks(n, seed):
         e = rng.uniform(0.5, 4.0, len(task.y))
-        y = response_of(name).draw(0.7 * task.y + (0.0 if exposure is None else np.log(e)), PARAMETERS[name], rng)
+        y = likelihood_of(name).draw(0.7 * task.y + (0.0 if exposure is None else np.log(e)), PARAMETERS[name], rng)
         drawn.append(Task(task.x if exposure is None else np.insert(task.x, exposure, e, axis=1), y))
     return drawn
 
@@ -61,7 +61,7 @@ def kinds_with(exposure):
 @cache
 def given_of(name, exposure=None):
     tasks, kinds = draw_tasks(name, exposure), kinds_with(exposure)
-    return training_responses([tasks], 0, ONE, response_of(name), exposure, None, kinds)
+    return training_responses([tasks], 0, ONE, likelihood_of(name), exposure, None, kinds)
 
 
 @cache
@@ -119,7 +119,7 @@ def dense(given, process):
     covariance = common_kernel(process, x, x) + block_diag(*(own_kernel(process, task.x, task.x) for task in tasks))
     units = float(scaling.y_mean), float(scaling.y_std)
     offset, ones = np.concatenate(given.offsets)[None], np.ones((1, len(y)))
-    return x, Observed(given.response, y[None], offset, ones, *units), covariance
+    return x, Observed(given.likelihood, y[None], offset, ones, *units), covariance
 
 
 @pytest.mark.usefixtures("exact")
@@ -141,7 +141,7 @@ def test_the_bound_and_new_tasks_are_those_of_explicit_columns(name, exposure, c
     new, days = make_tasks(1, seed=3)[0].x, np.array([2.0, 0.7, 1.0, 3.0])
     inputs = given.training.scaling.inputs
     new_x, query = inputs(new), inputs(NEW)
-    y = response_of(name).draw(0.5 + 0.0 * new[:, 0], PARAMETERS[name], np.random.default_rng(1))
+    y = likelihood_of(name).draw(0.5 + 0.0 * new[:, 0], PARAMETERS[name], np.random.default_rng(1))
     total = covariance + np.diag(found.sites.variance[0] + NOISE_FLOOR)
     both = np.concatenate([new_x, query])
     cross = common_kernel(process, both, x)
@@ -149,7 +149,7 @@ def test_the_bound_and_new_tasks_are_those_of_explicit_columns(name, exposure, c
     own = common_kernel(process, both, both) + own_kernel(process, both, both)
     own = own - cross @ np.linalg.solve(total, cross.T)
     n, offset = len(new), 0.0 if exposure is None else np.log(days[: len(new)])
-    of_new = Observed(given.response, y[None], np.zeros((1, n)) + offset, np.ones((1, n)), *observed[4:])
+    of_new = Observed(given.likelihood, y[None], np.zeros((1, n)) + offset, np.ones((1, n)), *observed[4:])
     sites = find_sites(of_new, parameters, mean[None, :n], own[None, :n, :n])
     solved = sites.inverse_root[0] @ own[:n, n:]
     expected = mean[n:] + solved.T @ sites.residual[0]

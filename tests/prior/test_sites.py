@@ -6,7 +6,7 @@ from scipy import stats
 from scipy.special import logsumexp
 from small_problems import COUNTS, IS_TARGET, make_curve, make_tasks, make_theta
 
-from metaprior.predict.response_mixtures import make_response
+from metaprior.likelihoods import make_likelihood
 from metaprior.prior.blocks import make_blocks, place_points, squared_distances
 from metaprior.prior.layout import Layout, Parts
 from metaprior.prior.modes import with_curve
@@ -27,13 +27,13 @@ PARAMETERS = {
 NAMES = tuple(PARAMETERS)
 
 
-def response_of(name):
-    return make_response(name, 5, 0) if name == "ordinal" else make_response(name)
+def likelihood_of(name):
+    return make_likelihood(name).learned([np.arange(5.0)])
 
 
 def draw_tasks(name, sizes, seed=0, input_dim=1):
     rng, tasks = np.random.default_rng(seed), make_tasks(input_dim, sizes, seed)
-    return [Task(task.x, response_of(name).draw(task.y + 0.5, PARAMETERS[name], rng)) for task in tasks]
+    return [Task(task.x, likelihood_of(name).draw(task.y + 0.5, PARAMETERS[name], rng)) for task in tasks]
 
 
 def make_prior(n_tasks, n, seed=0):
@@ -45,10 +45,10 @@ def make_prior(n_tasks, n, seed=0):
 
 
 def observe(name, mean, covariance, seed=0):
-    rng, response = np.random.default_rng(seed), response_of(name)
+    rng, likelihood = np.random.default_rng(seed), likelihood_of(name)
     t = mean + (np.linalg.cholesky(covariance) @ rng.normal(size=mean.shape)[..., None])[..., 0]
-    y, ones = response.draw(t, PARAMETERS[name], rng), np.ones(mean.shape)
-    return Observed(response, y, 0.2 * ones if response.takes_exposure else 0.0 * ones, ones, 0.1, 1.3)
+    y, ones = likelihood.draw(t, PARAMETERS[name], rng), np.ones(mean.shape)
+    return Observed(likelihood, y, 0.2 * ones if likelihood.takes_exposure else 0.0 * ones, ones, 0.1, 1.3)
 
 
 def moments(found, mean, covariance):
@@ -77,7 +77,7 @@ def test_posterior_and_evidence_are_those_of_importance_sampling(name):
         log_prior = -0.5 * np.sum(deviation**2, axis=0) - 0.5 * np.linalg.slogdet(covariance[task])[1]
         log_proposal = -0.5 * np.sum(z**2, axis=1) - np.log(np.diag(root)).sum()
         t = observed.center + observed.scale * u + observed.offset[task]
-        of_y = observed.response.log_density(observed.y[task], t, np.full(t.shape, 1e-12), PARAMETERS[name])
+        of_y = observed.likelihood.log_density(observed.y[task], t, np.full(t.shape, 1e-12), PARAMETERS[name])
         log_weight = of_y.sum(axis=1) + log_prior - log_proposal
         exact = logsumexp(log_weight) - np.log(n)
         share = np.exp(log_weight - logsumexp(log_weight))
@@ -133,7 +133,7 @@ def test_student_t_where_readings_contradict_each_other(y, sigma, least):
     mean = np.sum(weights * t) / weights.sum()
     exact = np.sqrt(np.sum(weights * (t - mean) ** 2) / weights.sum())
     n = len(y)
-    observed = Observed(make_response("student-t"), y[None], np.zeros((1, n)), np.ones((1, n)), 0.0, 1.0)
+    observed = Observed(make_likelihood("student-t"), y[None], np.zeros((1, n)), np.ones((1, n)), 0.0, 1.0)
     sites = find_sites(observed, np.log([sigma, 2.0]), np.zeros((1, n)), np.full((1, n, n), 4.0)).sites
     precision = 0.25 + sites.precision.sum()
     assert abs(sites.shift.sum() / precision - mean) < 0.1
@@ -169,11 +169,11 @@ def make_evidence(name, parts, input_dim=1):
     blocks = make_blocks(tasks, COUNTS, IS_TARGET, points)
     if parts.curve:
         blocks = with_curve(blocks, make_curve(points), layout.n_curve)
-    response = response_of(name)
+    likelihood = likelihood_of(name)
     y = np.concatenate([task.y for task in tasks])
-    hyper_prior = HyperPrior(*response.initial(y, np.ones(len(y))))
-    offset = 0.1 if response.takes_exposure else 0.0
-    observed = [Observed(response, block.y, offset * block.mask, block.mask, 0.2, 1.1) for block in blocks]
+    hyper_prior = HyperPrior(*likelihood.initial(y, np.ones(len(y))))
+    offset = 0.1 if likelihood.takes_exposure else 0.0
+    observed = [Observed(likelihood, block.y, offset * block.mask, block.mask, 0.2, 1.1) for block in blocks]
     sites = [of.start(0.0 * of.y, 0.0 * of.y + 1.0, hyper_prior.center) for of in observed]
     evidence = Evidence(layout, blocks, observed, points, hyper_prior, sites)
     return evidence, np.concatenate([make_theta(layout), PARAMETERS[name]])
@@ -202,9 +202,9 @@ def test_a_task_alone_has_the_bound_of_its_marginal_prior(name, monkeypatch):
     task = draw_tasks(name, (6,))[0]
     points, layout = place_points([task]), Layout(Parts(smooth=True), 1, float(np.log(NO_NOISE)))
     blocks = make_blocks([task], np.ones(1), np.ones(1), points)
-    response = response_of(name)
+    likelihood = likelihood_of(name)
     hyper_prior = HyperPrior(PARAMETERS[name], np.ones(len(PARAMETERS[name])))
-    observed = Observed(response, blocks[0].y, 0.0 * blocks[0].y, blocks[0].mask, 0.0, 1.0)
+    observed = Observed(likelihood, blocks[0].y, 0.0 * blocks[0].y, blocks[0].mask, 0.0, 1.0)
     sites = [observed.start(0.0 * observed.y, 0.0 * observed.y + 1.0, PARAMETERS[name])]
     theta = layout.center
     bound = Evidence(layout, blocks, [observed], points, hyper_prior, sites)(
@@ -220,7 +220,7 @@ def test_a_task_alone_has_the_bound_of_its_marginal_prior(name, monkeypatch):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_fit_finds_all_families_and_their_parameters(name):
     tasks = [draw_tasks(name, [6] * 20, 3), draw_tasks(name, [1, 3, 5] * 3, 4)]
-    given = training_responses(tasks, 1, Option((0.5, 0.5)), response_of(name), None)
+    given = training_responses(tasks, 1, Option((0.5, 0.5)), likelihood_of(name), None)
     assert isinstance(given, TrainingResponses)
     fit = fit_response_families(given, environment=False)
     assert list(fit.priors) == ["linear", "smooth", "curve", "shapes"]
@@ -237,11 +237,11 @@ def test_parameters_are_recovered_from_many_tasks():
     rng = np.random.default_rng(0)
     cases = (("negative-binomial", [0], 0.35), ("student-t", [0], 0.15), ("ordinal", [1, 2, 3], 0.3))
     for name, places, error in cases:
-        response, tasks = response_of(name), []
+        likelihood, tasks = likelihood_of(name), []
         for _ in range(60):
             x = rng.uniform(-2, 2, (10, 1))
             t = 0.6 + 0.5 * rng.normal() + np.sin(2 * x[:, 0])
-            tasks.append(Task(x, response.draw(t, PARAMETERS[name], rng)))
-        given = training_responses([tasks], 0, Option((1.0,)), response, None)
+            tasks.append(Task(x, likelihood.draw(t, PARAMETERS[name], rng)))
+        given = training_responses([tasks], 0, Option((1.0,)), likelihood, None)
         found = fit_response_families(given, environment=False).found["smooth"].parameters
         np.testing.assert_allclose(found[places], PARAMETERS[name][places], atol=error)

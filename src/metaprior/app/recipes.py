@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from metaprior.likelihoods import LIKELIHOODS
 from metaprior.schema import Schema, boolean, choice, optional, record, sequence, text
-from metaprior.tasks.outcome_rules import LIKELIHOODS
 
 ROLE = sequence(text, 1, 100)
 FIT: Schema = record(

@@ -137,8 +137,8 @@ def score_model(model: Ensemble, tests: Sequence[TestTask], coverage: float) -> 
         summary["guaranteed_coverage"] = interval_coverage(y, lower, upper, mask)
         summary["guaranteed_width"] = interval_width(lower, upper, mask)
     scores = report(summary, float(coverage))
-    if model.response is not None and model.response.discrete:
-        scores["outputs"] = "counts" if model.response.takes_exposure else "ranks"
+    if model.likelihood.outputs != "readings":
+        scores["outputs"] = model.likelihood.outputs
     return scores
 
 

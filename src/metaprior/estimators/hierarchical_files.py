@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from metaprior.likelihoods import LIKELIHOODS
 from metaprior.predict.ensemble import Ensemble
 from metaprior.prior.arrays import from_arrays, to_arrays
 from metaprior.prior.label_arrays import from_label_arrays, label_arrays
@@ -44,7 +45,7 @@ def read_model(meta: Any, header: dict[str, Any], tensors: dict[str, np.ndarray]
         raise Mismatch(f"model.members must be a list of {len(weights)}")
     pairs = zip(described, _arrays_of(MEMBER_ARRAY, tensors, len(described)), strict=True)
     recorded, kinds = header["training"]["scaling"], meta.features_.kinds
-    if meta._kind == "gaussian":
+    if meta._kind in LIKELIHOODS and LIKELIHOODS[meta._kind].normal:
         members = (from_arrays(description, own, header["input_dim"], recorded, kinds) for description, own in pairs)
         return Ensemble(tuple(members), weights)
     if meta._kind != "bernoulli":

@@ -52,7 +52,7 @@ DESCRIPTION = record(
         "noise_variance": number(0.0, MAX_LEARNED),
         "noise_only": boolean,
         "labels": anything,  # `label_arrays` knows
-        "response": anything,  # `response_arrays` knows
+        "likelihood": anything,  # `response_arrays` knows
     },
 )
 

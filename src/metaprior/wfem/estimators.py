@@ -297,6 +297,11 @@ class WFEMRegressor(ReadingsPrior, WFEM):
         return "gaussian" if isinstance(likelihood, Gaussian) else likelihood.response.name
 
     @property
+    def _given_likelihood(self) -> Any:
+        likelihood = self._resolved_likelihood
+        return super()._given_likelihood if isinstance(likelihood, Gaussian) else likelihood.response
+
+    @property
     def _noise_std(self) -> Any:
         likelihood = self._resolved_likelihood
         return likelihood.noise_std if isinstance(likelihood, Gaussian) else "learned"
