@@ -318,28 +318,19 @@ class TransferReport:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> "TransferReport":
-        """Make a report from what `to_json` returned."""
-        later = (
-            "n_source_tasks",
-            "environment_effect",
-            "families",
-            "certificate",
-            "free_energy",
-            "plain_gain",
-            "covariates",
-        )
-        stored = {**dict.fromkeys(later), "outputs": "readings", "hint": "", **stored}
-        given = {field.name: stored[field.name] for field in dataclasses.fields(cls)}
-        tuples = {name: given[name] and tuple(given[name]) for name in ("names", "source_gain", "plain_gain")}
-        tuples["certificate"] = given["certificate"] and Certificate(*given["certificate"])
-        arrays = {
-            name: np.asarray(value, float)
-            for name, value in given.items()
-            if isinstance(value, list) and name not in tuples
+        """Make a report from what `to_json` returned; fields that are missing have their defaults, null is NaN."""
+        given = {
+            name: np.asarray(each, float) if isinstance(each, list) and name != "names" else each
+            for name, each in stored.items()
         }
-        if arrays.get("environment_effect") is not None:
-            arrays["environment_effect"] = arrays["environment_effect"].astype(bool)
-        return cls(**{**given, **arrays, **tuples})
+        for name in ("names", "source_gain", "plain_gain"):
+            if stored.get(name) is not None:
+                given[name] = tuple(np.nan if each is None else each for each in stored[name])
+        if stored.get("certificate") is not None:
+            given["certificate"] = Certificate(*stored["certificate"])
+        if stored.get("environment_effect") is not None:
+            given["environment_effect"] = np.asarray(stored["environment_effect"], bool)
+        return cls(**given)
 
 
 def make_report(
