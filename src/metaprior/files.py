@@ -33,12 +33,15 @@ MAX_DEPTH = 32  # of nested lists and objects; real headers have ten
 LARGEST = sys.float_info.max
 MAX_LEARNED = 1e50  # of numbers that are learned, in standardized units; squares of products must not overflow
 MAX_TRIED = 1000  # keys of an object among which the one with an error is sought
-PLAIN = {  # what msgspec says, after the name of a part
+# What msgspec says of types, and of what is wrong, in plain words after the name of a part.
+TYPES = {"int": "an integer", "float": "a number", "str": "text", "bool": "true or false"}
+TYPES |= {"array": "a list", "object": "an object"}
+PLAIN = {
     "Expected": "must be",
     "Object missing required field": "lacks",
     "Object contains unknown field": "has an unknown field",
     "Number out of range": "must be a number in the range of floats",
-    "Integer value out of range": "must be an integer in the range of floats",
+    "Integer value out of range": "must be an integer of 64 bits",
     "Invalid": "has an invalid",
 }
 
@@ -99,6 +102,7 @@ def as_struct(value: Any, schema: type[T], name: str = "") -> T:
     said, _, where = problem.partition(" - at `$")
     for word, plain in PLAIN.items():
         said = re.sub(f"^{word}", plain, said)
+    said = re.sub("`([^`]*)`", lambda named: " or ".join(TYPES.get(each, each) for each in named[1].split(" | ")), said)
     place = f"{name}{''.join(_steps(value, schema, problem, where.rstrip('`')))}".removeprefix(".")
     raise ValueError(f"{place or 'its header'} {said}")
 

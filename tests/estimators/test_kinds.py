@@ -60,9 +60,9 @@ def test_a_file_names_what_fitted_its_prior(flat, tmp_path):
     ("change", "message"),
     [
         ({"kind": "OtherRegressor"}, "holds a prior of kind 'OtherRegressor', which this version does not know"),
-        ({"kind": ["FlatRegressor"]}, "kind must be `str`, got `array`"),
-        ({"spread": 0.0}, "spread must be `float` >= 1e-06"),
-        ({"spread": "wide"}, "spread must be `float`, got `str`"),
+        ({"kind": ["FlatRegressor"]}, "kind must be text, got a list"),
+        ({"spread": 0.0}, "spread must be a number >= 1e-06"),
+        ({"spread": "wide"}, "spread must be a number, got text"),
     ],
 )
 def test_a_file_that_cannot_be_read_says_why(flat, tmp_path, change, message):

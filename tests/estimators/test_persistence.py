@@ -121,9 +121,9 @@ def test_loaded_prior_has_the_same_bits(arguments, tmp_path):
 @pytest.mark.parametrize(
     ("part", "key", "value", "message"),
     [
-        (None, "input_dim", -1, "input_dim must be `int` >= 1"),
-        (None, "input_dim", True, "input_dim must be `int`, got `bool`"),
-        ("fitted", "family_", ["rbf"], "fitted.family_ must be `str`, got `array`"),
+        (None, "input_dim", -1, "input_dim must be an integer >= 1"),
+        (None, "input_dim", True, "input_dim must be an integer, got true or false"),
+        ("fitted", "family_", ["rbf"], "fitted.family_ must be text, got a list"),
         ("fitted", "family_", "mlp", "kernel 'mlp' that its parameters do not have"),
         ("parameters", "inference", "guess", "inference must be"),
         (

@@ -333,7 +333,7 @@ def test_what_a_file_tells_of_the_tasks_is_checked(meta, arrays, said, tmp_path)
 def test_a_file_with_a_salt_of_another_kind_is_refused(meta, tmp_path):
     header, tensors = read_tensors(_saved(meta, tmp_path / "prior.safetensors"))
     write_tensors(tmp_path / "p", {**header, "recognized": {**header["recognized"], "salt": "x" * 32}}, tensors)
-    with pytest.raises(InvalidFile, match=r"recognized\.salt must be `str` matching regex"):
+    with pytest.raises(InvalidFile, match=r"recognized\.salt must be text matching regex"):
         load(tmp_path / "p")
 
 

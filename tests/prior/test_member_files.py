@@ -12,7 +12,7 @@ from small_problems import make_tasks, make_theta
 from metaprior.predict.ensemble import Ensemble
 from metaprior.predict.response_mixtures import make_response
 from metaprior.prior.blocks import place_points
-from metaprior.prior.files import model_parts, read_model
+from metaprior.prior.files import Known, model_parts, read_model
 from metaprior.prior.hierarchical_prior import HierarchicalPrior
 from metaprior.prior.label_prior import LabelPrior
 from metaprior.prior.layout import Layout, Parts
@@ -47,7 +47,7 @@ def read_back(prior, likelihood="gaussian", n_classes=0, kinds=None, change=None
     own = getattr(prior, "process", prior).scaling
     recorded = SimpleNamespace(x_mean=[], x_std=[], y_mean=float(own.y_mean), y_std=float(own.y_std))
     input_dim = len(prior.scaling.x_mean)
-    return read_model(members, arrays, 1, input_dim, recorded, likelihood, n_classes, kinds).members[0]
+    return read_model(members, arrays, Known(input_dim, recorded, likelihood, n_classes, kinds)).members[0]
 
 
 def class_probabilities(prior, n_classes):
@@ -98,15 +98,15 @@ def with_array(name, edit):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (described(labels__factor=-1.0), "members[0].labels.factor must be `float` >= 1e-06"),
-        (described(labels__factor=float("nan")), "members[0].labels.factor must be `float` >= 1e-06"),
-        (described(labels__ratio=1e9), "members[0].labels.ratio must be `float` <= 1000000.0"),
-        (described(labels={}), "members[0].labels lacks `factor`"),
+        (described(labels__factor=-1.0), "members[0].labels.factor must be a number >= 1e-06"),
+        (described(labels__factor=float("nan")), "members[0].labels.factor must be a number >= 1e-06"),
+        (described(labels__ratio=1e9), "members[0].labels.ratio must be a number <= 1000000.0"),
+        (described(labels={}), "members[0].labels lacks factor"),
         (described(labels=None), "members must be those of likelihood 'bernoulli'"),
         (described(input_dim=3), "members must have 2 input columns"),
         (described(parts__other=True), "members have parts ['other'] that this version does not know"),
         (described(parts__bend=True), "members have effects of covariates, which the header does not name"),
-        (described(color="red"), "members[0] has an unknown field `color`"),
+        (described(color="red"), "members[0] has an unknown field color"),
         (with_array("class_weights", lambda _: np.ones((3, 1))), "class_weights must be float64[3, "),
         (with_array("class_weights", lambda _: np.zeros((3, 0))), "class_weights must be float64[0, "),
         (with_array("class_weights", lambda each: each * np.nan), "class_weights must have finite numbers"),
@@ -127,7 +127,7 @@ def test_what_does_not_fit_is_refused_with_its_name(change, message):
     [
         (described(response=None), "members must be those of likelihood 'ordinal'"),
         (described(response__name="poisson"), "members must be those of likelihood 'ordinal'"),
-        (described(response__n_levels=1), "members[0].response.n_levels must be `int` >= 2"),
+        (described(response__n_levels=1), "members[0].response.n_levels must be an integer >= 2"),
         (described(response={"name": "ordinal", "exposure": None}), "members must have levels if they predict ranks"),
         (described(response__exposure=0), "response.exposure must be an input column of counts"),
         (with_array("response_parameters", lambda each: each[1:]), "response_parameters must be float64[3]"),

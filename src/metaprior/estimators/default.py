@@ -10,7 +10,7 @@ from metaprior.estimators.base import Estimator, MetaGP
 from metaprior.estimators.files import FileFormat, Header, Model
 from metaprior.estimators.fitted_prior import FittedPrior
 from metaprior.estimators.guaranteed_fit import check_target_tasks, make_guarantee
-from metaprior.files import Arrays
+from metaprior.files import Arrays, require
 from metaprior.float_errors import own_float_errors
 from metaprior.progress import phases
 from metaprior.tasks.input_columns import Features
@@ -34,12 +34,13 @@ def _model_parts(model: Any) -> tuple[list[dict[str, Any]], Arrays]:
 
 
 def _read_model(meta: Any, stored: Model, header: Header, arrays: Arrays) -> Any:
-    from metaprior.prior.files import read_model
+    from metaprior.prior.files import Known, read_model
 
     classes = header.fitted.classes_
     n_classes = len(classes) if isinstance(classes, list) else 0
-    told = header.input_dim, header.training.scaling, meta.likelihood_, n_classes, meta.features_.kinds
-    return read_model(stored.members, arrays, stored.n_members, *told)
+    require(len(stored.members) == stored.n_members, f"members must be a list of {stored.n_members}")
+    known = Known(header.input_dim, header.training.scaling, meta.likelihood_, n_classes, meta.features_.kinds)
+    return read_model(stored.members, arrays, known)
 
 
 @own_float_errors

@@ -47,10 +47,8 @@ ESTIMATORS = {  # what a file may be of, and the module of each
     "WFEMRegressor": "metaprior.wfem.estimators",
     "WFEMClassifier": "metaprior.wfem.estimators",
 }
-FITTED, ARRAYS = (
-    ("alpha_", "family_"),
-    ("environment_weights_", "feature_range_"),
-)  # attributes that all estimators have
+# Attributes that all estimators have: in the header, and as arrays.
+FITTED, ARRAYS = ("alpha_", "family_"), ("environment_weights_", "feature_range_")
 SALT_BYTES = 16
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
@@ -401,9 +399,9 @@ def _checked(raw: dict[str, Any], arrays: Arrays) -> Header:
     require((digests is None) == (known is None), "task_digests and recognized must both be there, or neither")
     if digests is not None and known is not None:
         fits = digests.dtype == np.uint64 and digests.shape == (known.tasks,) and known.tasks <= known.of
-        expected = f"task_digests must be uint64[{known.tasks}], of {known.of} tasks; the file has {describe(digests)}"
-        require(fits, expected)
-        require(bool((digests[1:] > digests[:-1]).all()), "task_digests must be different numbers, the smallest first")
+        expected = f"uint64[{known.tasks}], of {known.of} tasks; the file has {describe(digests)}"
+        require(fits, f"task_digests must be {expected}")
+        require((digests[1:] > digests[:-1]).all(), "task_digests must be different numbers, the smallest first")
     return header
 
 
@@ -421,8 +419,8 @@ def _restored(header: Header, arrays: Arrays, custom: dict[str, Any]) -> Any:
     from metaprior.tasks.labels import as_labels
 
     form: FileFormat = estimator._file_format
-    if unknown := sorted(header.parameters.keys() - set(estimator._get_param_names())):
-        raise ValueError(f"it has parameters {unknown} that this version does not know")
+    unknown = sorted(header.parameters.keys() - set(estimator._get_param_names()))
+    require(not unknown, f"it has parameters {unknown} that this version does not know")
     given, own = header.parameters, _custom_parts(header.parameters)
     decoded = {name: _decode(name, value, form.described) for name, value in given.items() if name not in own}
     meta = estimator(**decoded, **{name: custom[name] for name in own})

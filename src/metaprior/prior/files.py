@@ -1,7 +1,8 @@
 """Members of the default to and from the header and the arrays of a file."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, fields
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -65,6 +66,16 @@ class Member(msgspec.Struct, forbid_unknown_fields=True):
     response: Observed | None = None
 
 
+class Known(NamedTuple):
+    """What the header tells of all members."""
+
+    input_dim: int  # columns of X
+    scaling: Any  # the recorded one
+    likelihood: str
+    n_classes: int = 0  # that all tasks share
+    kinds: ColumnKinds | None = None
+
+
 def model_parts(model: Any) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
     """Return the members of a model of the default as JSON, and its arrays."""
     members, arrays = [], {"member_weights": np.asarray(model.weights, np.float64)}
@@ -75,27 +86,12 @@ def model_parts(model: Any) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]
     return members, arrays
 
 
-def read_model(
-    stored: list[Any],
-    arrays: Arrays,
-    n_members: int,
-    input_dim: int,
-    recorded: Any,
-    likelihood: str,
-    n_classes: int = 0,
-    kinds: ColumnKinds | None = None,
-) -> Ensemble:
-    """Return a model again; raise a ValueError if a part is missing or does not fit.
-
-    `recorded` is the scaling that the header tells, `n_classes` the number of classes that all tasks share.
-    """
-    weights = check_weights("member_weights", arrays.get("member_weights"), n_members)
-    require(len(stored) == n_members, f"members must be a list of {n_members}")
-    members, parts = [], grouped(arrays)
-    for i, each in enumerate(stored):
-        described = as_struct(each, Member, f"members[{i}]")
-        members.append(read_member(described, parts[f"member{i}"], input_dim, recorded, likelihood, n_classes, kinds))
-    return Ensemble(tuple(members), weights)
+def read_model(stored: Sequence[Any], arrays: Arrays, known: Known) -> Ensemble:
+    """Return a model again; raise a ValueError if a part is missing or does not fit."""
+    weights = check_weights("member_weights", arrays.get("member_weights"), len(stored))
+    described = [as_struct(each, Member, f"members[{i}]") for i, each in enumerate(stored)]
+    parts = grouped(arrays)
+    return Ensemble(tuple(read_member(each, parts[f"member{i}"], known) for i, each in enumerate(described)), weights)
 
 
 def member_parts(member: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -119,16 +115,9 @@ def member_parts(member: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     return stored, {name: np.asarray(array, np.float64) for name, array in found.items() if array is not None}
 
 
-def read_member(
-    stored: Member,
-    arrays: Arrays,
-    input_dim: int,
-    recorded: Any,
-    likelihood: str,
-    n_classes: int = 0,
-    kinds: ColumnKinds | None = None,
-) -> HierarchicalPrior | LabelPrior | ResponsePrior:
+def read_member(stored: Member, arrays: Arrays, known: Known) -> HierarchicalPrior | LabelPrior | ResponsePrior:
     """Return a member; raise a ValueError if its arrays, or what is said of them, do not fit."""
+    input_dim, recorded, likelihood, n_classes, kinds = known
     expected = None if likelihood in ("gaussian", "bernoulli") else likelihood
     fits = (stored.labels is not None) == (likelihood == "bernoulli")
     fits &= (stored.response and stored.response.name) == expected

@@ -319,17 +319,14 @@ class TransferReport:
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> "TransferReport":
         """Make a report from what `to_json` returned; fields that are missing have their defaults, null is NaN."""
-        given = {
-            name: np.asarray(each, float) if isinstance(each, list) and name != "names" else each
-            for name, each in stored.items()
-        }
-        for name in ("names", "source_gain", "plain_gain"):
-            if stored.get(name) is not None:
-                given[name] = tuple(np.nan if each is None else each for each in stored[name])
-        if stored.get("certificate") is not None:
-            given["certificate"] = Certificate(*stored["certificate"])
-        if stored.get("environment_effect") is not None:
-            given["environment_effect"] = np.asarray(stored["environment_effect"], bool)
+        given: dict[str, Any] = dict(stored)
+        for name, each in stored.items():
+            if name in ("names", "source_gain", "plain_gain") and each is not None:
+                given[name] = tuple(np.nan if item is None else item for item in each)
+            elif name == "certificate" and each is not None:
+                given[name] = Certificate(*each)
+            elif isinstance(each, list):
+                given[name] = np.asarray(each, bool if name == "environment_effect" else float)
         return cls(**given)
 
 

@@ -65,7 +65,7 @@ class Header(Part):
     format: str
     version: int
     columns: StoredColumns
-    environments: list[StoredEnvironment]
+    environments: Annotated[list[StoredEnvironment], Meta(min_length=1)]
     files: dict[Literal["x.npy", "y.npy", "offsets.npy"], StoredFile]
     digest: str
 

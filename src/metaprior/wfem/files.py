@@ -38,6 +38,7 @@ def model_parts(model: Ensemble) -> tuple[list[dict[str, Any]], dict[str, np.nda
 def read_model(meta: Any, stored: StoredModel, header: Header, arrays: Arrays) -> Ensemble:
     """Return the model of an estimator from a file; its structure follows from the parameters of the estimator."""
     check_not_forked()
+    require(not stored.members, "members must be an empty list")
     n_particles = _check_training(header, arrays)
     fitted, input_dim, n_members = header.fitted, header.input_dim, stored.n_members
     check_weights("model.weights", arrays.get("model.weights"), n_members)
@@ -46,8 +47,8 @@ def read_model(meta: Any, stored: StoredModel, header: Header, arrays: Arrays) -
         read_scaling(arrays, f"model.members[{i}].scaling.", input_dim, header.training.scaling, kinds)
     width = input_dim if kinds is None else sum(kinds.widths)
     settings = replace(make_settings(meta), method=MAP(n_particles), kinds=kinds)
-    if fitted.family_ != name_of(settings.kernel):
-        raise ValueError(f"it names a kernel {fitted.family_!r} that its parameters do not have")
+    named = f"it names a kernel {fitted.family_!r} that its parameters do not have"
+    require(fitted.family_ == name_of(settings.kernel), named)
     with jax.enable_x64(fitted.dtype_ == "float64"):
         dtype = jnp.zeros(()).dtype
         particles, rest, _ = eqx.filter_eval_shape(draw_prior, jax.random.key(0), width, settings, 1.0, dtype)
