@@ -126,7 +126,7 @@ def damaged(rng, header, tensors):
     text = json.dumps(header)
     for name, value in NESTED.items():
         text = text.replace(f'"{name}"', value)
-    metadata = {"format": "metaprior", "version": "3", "header": text}
+    metadata = {"format": "metaprior", "version": str(files.FORMAT_VERSION), "header": text}
     metadata["sha256"] = files._digest(metadata["header"], tensors)
     content = save(tensors, metadata)
     if rng.random() < 0.05:
@@ -258,18 +258,27 @@ def test_100000_files(default, default_labels, kind, n_files, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda header, _: header.update(n_members=10**8), "n_members must be an integer from 1 to"),
+        (lambda header, _: header.update(n_members=10**8), "n_members must be an integer <= 10000"),
         (lambda header, _: header.update(n_members=10**4), "member_weights must be float64"),
         (lambda header, _: header.update(input_dim=10**9), r"input columns|feature_names|feature_range_"),
-        (lambda header, _: header["fitted"].update(alpha_="a"), "fitted.alpha_ must be a finite number"),
-        (lambda header, _: header["report"].update(target="elsewhere"), "report.target must be one of"),
+        (lambda header, _: header["fitted"].update(alpha_="a"), "fitted.alpha_ must be a number, got text"),
+        (
+            lambda header, _: header["report"].update(target="elsewhere"),
+            "report must have a target that is one of its names",
+        ),
         (lambda header, _: header["report"].pop("weight"), "report lacks weight"),
-        (lambda header, _: header["training"].update(csv={"sep": 3}), "training.csv.sep must be text"),
+        (
+            lambda header, _: header["training"].update(csv={"sep": 3}),
+            "training.csv.sep must be text or null, got an integer",
+        ),
         (
             lambda header, _: header["training"].update(held_out=HELD_OUT),
-            "held_out.overall must have the same",
+            "training.held_out must have overall the same",
         ),
-        (lambda header, _: header["parameters"].update(batch_size=10**400), "parameters.batch_size must be a finite"),
+        (
+            lambda header, _: header["parameters"].update(batch_size=10**400),
+            "parameters.batch_size must be an integer <= ",
+        ),
         (lambda _, tensors: tensors["member0.weights"].fill(np.nan), "weights must have finite numbers"),
         (lambda _, tensors: tensors["member0.scaling.y_std"].fill(-1.0), "y_std must be positive"),
         (

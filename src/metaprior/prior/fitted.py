@@ -245,9 +245,7 @@ class Prior:
             found[..., rows] = moments(self.process, factors.scales, posterior, inputs[:, rows])
         scaling, parameters = self.terms.scaling, self.component_parameters
         log_weights = posterior.log_weights if self.likelihood.normal else None
-        return Prediction(
-            scaling.undo_mean(found[0]), scaling.undo_variance(found[1]), parameters, log_weights, offset
-        )
+        return Prediction(scaling.undo_mean(found[0]), scaling.undo_variance(found[1]), parameters, log_weights, offset)
 
     def weighted_covariance(self, posterior: Posterior, x: np.ndarray, shares: np.ndarray) -> np.ndarray:
         """Return sum_k shares_k C_k of t at scaled queries x (1, n, columns) of one task, (n, n).

@@ -1,7 +1,6 @@
 """The search of the default for counts, ranks and readings with outliers: `FamilySearch` with responses."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
