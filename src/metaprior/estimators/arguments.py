@@ -96,10 +96,10 @@ def check_likelihood(likelihood: Any, noise_std: Any, exposure: Any) -> None:
     check_choice("likelihood", likelihood, LIKELIHOODS)
     if check_noise(noise_std) is not None and likelihood != "gaussian":
         why = " is learned" if likelihood == "student-t" else " has no noise"
-        raise ValueError(Message(Argument("noise_std"), f" must be 'learned': that of {given}{why}."))
+        raise ValueError(Message(Argument("noise_std"), " must be 'learned': that of ", given, f"{why}."))
     if exposure is not None and likelihood not in COUNTS:
-        counts = " or ".join(str(Argument("likelihood", name)) for name in COUNTS)
-        raise ValueError(Message(Argument("exposure"), f" is for counts, {counts}; got {given}."))
+        first, second = (Argument("likelihood", name) for name in COUNTS)
+        raise ValueError(Message(Argument("exposure"), " is for counts, ", first, " or ", second, "; got ", given, "."))
 
 
 def check_context_size(context: Any, environments: NamedEnvironments) -> None:
