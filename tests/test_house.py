@@ -1,6 +1,7 @@
 """The rules of the house that no linter holds: names of modules, lengths of functions, imports when used."""
 
 import ast
+import importlib.util
 import re
 import subprocess
 import sys
@@ -74,3 +75,28 @@ def test_types_are_checked_while_tests_run():
     for function in (cholesky, averaging_weights):
         with pytest.raises(Exception, match=r"type|violates"):
             function("no array")
+
+
+def test_files_that_a_branch_changes_are_counted(tmp_path, monkeypatch):
+    path = ROOT / "tools" / "cost_of_change.py"
+    spec = importlib.util.spec_from_file_location("cost_of_change", path)
+    counting = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(counting)
+    monkeypatch.setattr(counting, "ROOT", tmp_path)
+    monkeypatch.setattr(counting, "CORE", tmp_path / "src" / "metaprior")
+
+    def git(*words):
+        named = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+        subprocess.run(["git", *named, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    (tmp_path / "src" / "metaprior").mkdir(parents=True)
+    (tmp_path / "docs").mkdir()
+    git("init", "-b", "main")
+    for branch, text in (("main", "before"), ("likelihood-example", "after")):
+        if branch != "main":
+            git("checkout", "-b", branch)
+        for name in ("src/metaprior/one.py", "docs/page.md"):
+            (tmp_path / name).write_text(text)
+        git("add", ".")
+        git("commit", "-m", text)
+    assert counting.touched("likelihood-example") == ["src/metaprior/one.py"]
