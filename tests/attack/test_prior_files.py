@@ -26,6 +26,7 @@ from metaprior import (
     load,
 )
 from metaprior.cli import app
+from metaprior.wfem import Training, WFEMClassifier
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-2.0, 2.0, size=(6, 5, 1))
@@ -246,8 +247,9 @@ def test_100000_files(default, default_labels, kind, n_files, tmp_path):
     trained = tmp_path / "labels"
     originals = {"default": default, "gradient": EARLIER, "labels": default_labels, "gradient labels": trained}
     if kind == "gradient labels":
-        settings = {"alpha": 0.5, "mean": "constant", "inference": "map", "n_steps": 0, "random_state": 0}
-        MetaGPClassifier(kernel="rbf", **settings).fit(LABELED[2][:3], LABELED[2][3:]).save(trained)
+        WFEMClassifier("rbf", "constant", training=Training(n_steps=0), random_state=0).fit(
+            LABELED[2][:3], LABELED[2][3:]
+        ).save(trained)
     arguments = [str(tmp_path / "prior"), str(originals[kind]), str(n_files), "1", kind]
     done = subprocess.run([sys.executable, __file__, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
