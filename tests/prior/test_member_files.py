@@ -7,16 +7,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from metaprior.predict.response_mixtures import make_response
+from metaprior.prior.hierarchical_prior import HierarchicalPrior
+from metaprior.prior.response_prior import ResponsePrior
 from small_problems import make_tasks, make_theta
 
 from metaprior.predict.ensemble import Ensemble
-from metaprior.predict.response_mixtures import make_response
 from metaprior.prior.blocks import place_points
 from metaprior.prior.files import Known, model_parts, read_model
-from metaprior.prior.hierarchical_prior import HierarchicalPrior
 from metaprior.prior.label_prior import LabelPrior
 from metaprior.prior.layout import Layout, Parts
-from metaprior.prior.response_prior import ResponsePrior
 from metaprior.prior.task_scales import ONE_SCALE
 from metaprior.tasks.scaling import identity_scaling
 

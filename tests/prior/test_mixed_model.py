@@ -4,6 +4,7 @@ import time
 
 import numpy as np
 import pytest
+from metaprior.prior.correlations import correlation_root
 from small_problems import COUNTS, IS_TARGET, make_tasks
 from statsmodels.regression.mixed_linear_model import MixedLM
 from statsmodels.tools.sm_exceptions import ConvergenceWarning
@@ -14,7 +15,6 @@ from test_terms import finite_differences
 from metaprior.predict.batches import predict_tasks
 from metaprior.predict.ensemble import Ensemble
 from metaprior.prior.blocks import make_blocks
-from metaprior.prior.correlations import correlation_root
 from metaprior.prior.families import SHIFT, TrainingTasks
 from metaprior.prior.layout import MAX_CORRELATED, Layout, Parts
 from metaprior.prior.mixed_model import VAGUE, fit_mixed_model, restricted_likelihood, rotate

@@ -9,6 +9,8 @@ from functools import cache
 import numpy as np
 import pytest
 from covariate_problems import IS_TARGET, KINDS, common_kernel, make_tasks, own_kernel
+from metaprior.prior.response_families import NO_NOISE, fit_response_families, observe
+from metaprior.prior.response_modes import Evidence
 from scipy.linalg import block_diag
 from small_problems import make_curve
 from test_member_files import read_back
@@ -18,8 +20,6 @@ from metaprior.prior.blocks import make_blocks, place_points
 from metaprior.prior.families import BEND, LINEAR, SHIFT
 from metaprior.prior.layout import Layout, Parts
 from metaprior.prior.modes import with_curve
-from metaprior.prior.response_families import NO_NOISE, fit_response_families, observe
-from metaprior.prior.response_modes import Evidence
 from metaprior.prior.sites import Observed, find_sites
 from metaprior.prior.terms import NOISE_FLOOR
 from metaprior.search.family_search import Option
