@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from metaprior.likelihoods import LIKELIHOODS
 from metaprior.schema import (
     MAX_NUMBER,
     OUTERMOST,
@@ -100,7 +101,7 @@ REPORT = record(
         "n_source_tasks": optional(COUNT),
         "environment_effect": optional(sequence(anything)),
         "families": optional(mapping(number(0.0, 1.0 + 1e-6))),
-        "outputs": choice("readings", "labels", "counts", "ranks"),
+        "outputs": choice("labels", *sorted({kind.outputs for kind in LIKELIHOODS.values()})),
         "certificate": optional(sequence(COUNT, 3, 3)),
         "free_energy": optional(sequence(any_number)),
         "hint": text,
