@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metaprior.checks import Argument, Message, check_noise, warn_caller
-from metaprior.estimators.arguments import OUTPUTS, NamedEnvironments
+from metaprior.estimators.arguments import NamedEnvironments, outputs_of
 from metaprior.prior.families import NO_COVARIATES
 from metaprior.progress import progress_bar
 from metaprior.search.covariate_search import covariate_candidates
@@ -109,7 +109,7 @@ def _compare(meta: Any, environments: NamedEnvironments, sample: Sample, seed: i
     if not found.complete or found.without_features or _cost(found.sample) < _cost(sample):
         n_used, n_all = (sum(map(len, tasks)) for tasks in (found.sample, sample))
         most = max(len(task.y) for tasks in found.sample for task in tasks)
-        made = f"made on {n_used} of {n_all} tasks, with up to {most} {OUTPUTS[meta._kind]} of each"
+        made = f"made on {n_used} of {n_all} tasks, with up to {most} {outputs_of(meta._kind)} of each"
         made += "" if found.complete else f", and of the first {len(found.search.options)} environment weights only"
         made += ", without learned features" if found.without_features else ""
         warn_caller(
