@@ -11,6 +11,8 @@ import pytest
 from covariate_problems import IS_TARGET, KINDS, common_kernel, make_tasks, own_kernel
 from metaprior.prior.response_families import NO_NOISE, fit_response_families, observe
 from metaprior.prior.response_modes import Evidence
+from metaprior.search.family_search import Option
+from metaprior.search.response_search import training_responses
 from scipy.linalg import block_diag
 from small_problems import make_curve
 from test_member_files import read_back
@@ -22,8 +24,6 @@ from metaprior.prior.layout import Layout, Parts
 from metaprior.prior.modes import with_curve
 from metaprior.prior.sites import Observed, find_sites
 from metaprior.prior.terms import NOISE_FLOOR
-from metaprior.search.family_search import Option
-from metaprior.search.response_search import training_responses
 from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.types import Task
 

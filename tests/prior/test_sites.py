@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from metaprior.prior.response_families import NO_NOISE, TrainingResponses, fit_response_families
 from metaprior.prior.response_modes import Evidence, HyperPrior
+from metaprior.search.family_search import Option
+from metaprior.search.response_search import training_responses
 from scipy import stats
 from scipy.special import logsumexp
 from small_problems import COUNTS, IS_TARGET, make_curve, make_tasks, make_theta
@@ -14,8 +16,6 @@ from metaprior.prior.layout import Layout, Parts
 from metaprior.prior.modes import with_curve
 from metaprior.prior.sites import Observed, find_sites
 from metaprior.prior.terms import gaussians, make_basis
-from metaprior.search.family_search import Option
-from metaprior.search.response_search import training_responses
 from metaprior.tasks.types import Task
 
 PARAMETERS = {

@@ -1,18 +1,20 @@
 """How the default fits a prior: families of hierarchical priors, compared by cross-validation and averaged."""
 
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from metaprior.estimators.arguments import NamedEnvironments
+from metaprior.checks import draw_seed
+from metaprior.estimators.arguments import NamedEnvironments, warn_if_no_target_tasks
 from metaprior.estimators.base import Estimator, MetaGP
 from metaprior.estimators.files import FileFormat, Header, Model
 from metaprior.estimators.fitted_prior import FittedPrior
-from metaprior.estimators.guaranteed_fit import check_target_tasks, make_guarantee
 from metaprior.files import Arrays, require
 from metaprior.float_errors import own_float_errors
 from metaprior.progress import phases
+from metaprior.tasks.context_rules import as_context_rule
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.types import TestTask
 
@@ -79,14 +81,25 @@ class HierarchicalFit(MetaGP):
     def _fit_prior(
         self, environments: NamedEnvironments, features: Features, **how: Any
     ) -> tuple[FittedPrior, list[TestTask] | None]:
-        from metaprior.estimators.hierarchical_fit import fit_prior  # a loaded prior does without it
+        from metaprior.estimators.fit import fit_prior  # a loaded prior does without these
+        from metaprior.estimators.guaranteed_fit import check_target_tasks, make_guarantee
+        from metaprior.search.compare import Asked
 
-        guaranteed = getattr(self, "guarantee", False)  # labels have no bands
+        guaranteed = getattr(self, "guarantee", False)  # labels have no intervals
         if guaranteed:
             check_target_tasks(environments)
+        warn_if_no_target_tasks(environments, self.alpha)
+        asked = Asked(
+            *(self._problem(), environments.names, environments.target, self.alpha, environments.kinds),
+            *(as_context_rule(self.context), self.search_time, draw_seed(self.random_state), self.progress),
+        )
         with phases(int(guaranteed)):
-            fitted = fit_prior(self, environments)
+            fitted = fit_prior(asked, environments)
             if guaranteed:
-                guarantee = make_guarantee(self, fit_prior, environments)
+                guarantee = make_guarantee(asked, fit_prior, environments)
                 fitted = replace(fitted, model=fitted.model._replace(guarantee=guarantee))
         return fitted, None
+
+    @abstractmethod
+    def _problem(self) -> Any:
+        """Return what the search needs to know of y, once tasks are checked."""
