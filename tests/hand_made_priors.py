@@ -1,13 +1,13 @@
 """Hierarchical priors with all kinds of terms and random numbers, made without a fit."""
 
 import numpy as np
+from metaprior.prior.hierarchical_prior import HierarchicalPrior
 
 from metaprior import MetaGPRegressor
 from metaprior.predict.adapted import AdaptedRegressor, AdaptedRegressors
 from metaprior.predict.adapted_labels import AdaptedClassifier, AdaptedClassifiers
 from metaprior.predict.ensemble import Ensemble
 from metaprior.prior.features import draw_network
-from metaprior.prior.hierarchical_prior import HierarchicalPrior
 from metaprior.prior.label_prior import LabelPrior
 from metaprior.prior.layout import Layout, Parts
 from metaprior.prior.modes import CommonCurve

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from metaprior.estimators.classifier import MetaGPClassifier
-    from metaprior.estimators.persistence import load
+    from metaprior.estimators.files import load
     from metaprior.estimators.regressor import MetaGPRegressor
     from metaprior.estimators.seen_tasks import SeenTasksWarning
     from metaprior.files import InvalidFile
@@ -57,7 +57,7 @@ __all__ = [
 # Imported when first used: `import metaprior` then takes no time, and each use waits for what it needs only.
 _MODULES = {
     "estimators.classifier": ["MetaGPClassifier"],
-    "estimators.persistence": ["load"],
+    "estimators.files": ["load"],
     "estimators.regressor": ["MetaGPRegressor"],
     "estimators.seen_tasks": ["SeenTasksWarning"],
     "files": ["InvalidFile"],

@@ -14,7 +14,8 @@ from class_models import GivenClasses
 from gaussian_sites import Given
 
 from metaprior.metrics import report, summarize_labels
-from metaprior.prior.label_prior import LabelPrior, Latent, calibrated, within_reach
+from metaprior.prior.label_prior import LabelPrior
+from metaprior.prior.label_process import Latent, calibrated, within_reach
 from metaprior.prior.modes import MAX_ITERATIONS
 from metaprior.search.family_search import FOLD_ITERATIONS, Option
 from metaprior.search.held_out_labels import LOG_SCALES, SHRINKS, Calibration, LabelQueries, peak

@@ -7,7 +7,7 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 
 from metaprior.prior.collapse import Gaussians, collapse, slopes
-from metaprior.prior.small_matrices import cholesky, log_sum_exp, triangular_inverse
+from metaprior.prior.linalg import cholesky, log_sum_exp, triangular_inverse
 
 
 def make_block(rng, sizes, n_features, counts):

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from small_problems import COUNTS, IS_TARGET, make_tasks
+from test_member_files import read_back, with_array
 
 from metaprior.prior import families as module
-from metaprior.prior.arrays import from_arrays, to_arrays
 from metaprior.prior.blocks import place_points
 from metaprior.prior.families import (
     CURVE,
@@ -24,7 +24,6 @@ from metaprior.prior.families import (
 )
 from metaprior.prior.modes import MEAN_PRIOR
 from metaprior.prior.task_scales import ONE_SCALE
-from metaprior.schema import Mismatch
 from metaprior.tasks.scaling import fit_scaling, identity_scaling
 from metaprior.tasks.types import Task
 
@@ -306,8 +305,6 @@ def test_far_too_small_or_large_a_given_noise_gives_finite_predictions(noise_std
 
 
 def test_length_scales_of_a_file_must_be_numbers_whose_squares_can_be_divided_by(fitted):
-    description, arrays = to_arrays(fitted.priors[CURVE])
-    assert_same(from_arrays(description, arrays, 2), fitted.priors[CURVE], rtol=1e-12)
-    tiny = {**arrays, "curve.lengths": np.full_like(arrays["curve.lengths"], 1e-308)}
-    with pytest.raises(Mismatch, match=r"curve\.lengths must be positive, and at least 1e-50"):
-        from_arrays(description, tiny, 2)
+    assert_same(read_back(fitted.priors[CURVE]), fitted.priors[CURVE], rtol=1e-12)
+    with pytest.raises(ValueError, match=r"curve\.lengths must be positive, and at least 1e-50"):
+        read_back(fitted.priors[CURVE], change=with_array("curve.lengths", lambda each: np.full_like(each, 1e-308)))

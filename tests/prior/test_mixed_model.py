@@ -4,22 +4,21 @@ import time
 
 import numpy as np
 import pytest
+from metaprior.prior.correlations import correlation_root
 from small_problems import COUNTS, IS_TARGET, make_tasks
 from statsmodels.regression.mixed_linear_model import MixedLM
 from statsmodels.tools.sm_exceptions import ConvergenceWarning
 from test_family_fits import DEGENERATE
+from test_member_files import described, read_back
 from test_terms import finite_differences
 
 from metaprior.predict.batches import predict_tasks
 from metaprior.predict.ensemble import Ensemble
-from metaprior.prior.arrays import from_arrays, to_arrays
 from metaprior.prior.blocks import make_blocks
-from metaprior.prior.correlations import correlation_root
 from metaprior.prior.families import SHIFT, TrainingTasks
 from metaprior.prior.layout import MAX_CORRELATED, Layout, Parts
 from metaprior.prior.mixed_model import VAGUE, fit_mixed_model, restricted_likelihood, rotate
 from metaprior.prior.modes import log_density
-from metaprior.schema import Mismatch
 from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.scaling import fit_scaling
 from metaprior.tasks.types import Task, TestTask
@@ -186,13 +185,10 @@ def test_categories_covariates_and_a_given_noise():
 
 def test_files_keep_correlations():
     prior = fit(draw_lines(10, [4], np.random.default_rng(0)))
-    description, arrays = to_arrays(prior)
-    again = from_arrays(description, arrays, 1)
+    again = read_back(prior)
     np.testing.assert_array_equal(again.layout.line_root(again.theta), prior.layout.line_root(prior.theta))
-    del description["parts"]["correlated"]  # as in files of earlier versions, whose theta has no correlations
-    with pytest.raises(Mismatch, match="theta"):
-        from_arrays(description, arrays, 1)
-    assert not from_arrays(description, {**arrays, "theta": arrays["theta"][:-1]}, 1).layout.parts.correlated
+    with pytest.raises(ValueError, match="theta must be float64"):
+        read_back(prior, change=described(parts__correlated=False))
 
 
 def test_hundreds_of_tasks_take_well_under_a_second():

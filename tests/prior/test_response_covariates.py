@@ -9,20 +9,19 @@ from functools import cache
 import numpy as np
 import pytest
 from covariate_problems import IS_TARGET, KINDS, common_kernel, make_tasks, own_kernel
+from metaprior.prior.response_families import NO_NOISE, fit_response_families, observe
+from metaprior.prior.response_modes import Evidence
 from scipy.linalg import block_diag
 from small_problems import make_curve
+from test_member_files import read_back
 
 from metaprior.likelihoods import make_likelihood
 from metaprior.prior.blocks import make_blocks, place_points
 from metaprior.prior.families import BEND, LINEAR, SHIFT
 from metaprior.prior.layout import Layout, Parts
 from metaprior.prior.modes import with_curve
-from metaprior.prior.response_arrays import from_response_arrays, response_arrays
-from metaprior.prior.response_families import NO_NOISE, fit_response_families, observe
-from metaprior.prior.response_modes import Evidence
 from metaprior.prior.sites import Observed, find_sites
 from metaprior.prior.terms import NOISE_FLOOR
-from metaprior.schema import Mismatch
 from metaprior.search.family_search import Option
 from metaprior.search.response_search import training_responses
 from metaprior.tasks.column_kinds import ColumnKinds
@@ -196,10 +195,9 @@ def test_the_exposure_may_stand_anywhere(exposure):
 
 
 def test_files_keep_them():
-    kinds, recorded = kinds_with(1), {"x_mean": [], "x_std": [], "y_mean": 0.0, "y_std": 1.0}
+    kinds = kinds_with(1)
     for prior in fitted("poisson", BEND, 1).priors.values():
-        description, arrays = response_arrays(prior)
-        again = from_response_arrays(description, arrays, 5, recorded, "poisson", kinds)
+        again = read_back(prior, "poisson", kinds=kinds)
         x = prior.scaling.inputs(np.insert(NEW, 1, 2.0, axis=1))[None]
         np.testing.assert_array_equal(again.scaling.inputs(np.insert(NEW, 1, 2.0, axis=1))[None], x)
         nothing = np.zeros((1, 0, 12)), np.zeros((1, 0)), np.zeros((1, 0), bool)
@@ -207,5 +205,5 @@ def test_files_keep_them():
         np.testing.assert_array_equal(found.mean, expected.mean)
         np.testing.assert_array_equal(found.variance, expected.variance)
         for bad in (ColumnKinds((0, 2, 0, 0, 3), (3, 4)), ColumnKinds((0, 0, 2, 0, 3), (1, 3, 4))):
-            with pytest.raises(Mismatch, match="exposure must be a column of numbers"):
-                from_response_arrays(description, arrays, 5, recorded, "poisson", bad)
+            with pytest.raises(ValueError, match="exposure must be a column of numbers"):
+                read_back(prior, "poisson", kinds=bad)

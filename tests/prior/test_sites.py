@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from metaprior.prior.response_families import NO_NOISE, TrainingResponses, fit_response_families
+from metaprior.prior.response_modes import Evidence, HyperPrior
 from scipy import stats
 from scipy.special import logsumexp
 from small_problems import COUNTS, IS_TARGET, make_curve, make_tasks, make_theta
@@ -10,8 +12,6 @@ from metaprior.likelihoods import make_likelihood
 from metaprior.prior.blocks import make_blocks, place_points, squared_distances
 from metaprior.prior.layout import Layout, Parts
 from metaprior.prior.modes import with_curve
-from metaprior.prior.response_families import NO_NOISE, TrainingResponses, fit_response_families
-from metaprior.prior.response_modes import Evidence, HyperPrior
 from metaprior.prior.sites import Observed, find_sites
 from metaprior.prior.terms import gaussians, make_basis
 from metaprior.search.family_search import Option

@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
-from metaprior.prior.small_matrices import positive_inverses
+from metaprior.prior.linalg import positive_inverses
 from metaprior.prior.softmax import Curvature, Labels, find_modes, softmax
 
 SCALES = [1e-3, 1e-1, 1.0, 10.0, 1e3]

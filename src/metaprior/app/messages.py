@@ -3,8 +3,8 @@
 from typing import Any
 
 from metaprior.checks import Argument, Message
+from metaprior.files import as_struct
 from metaprior.likelihoods import LIKELIHOODS
-from metaprior.schema import Mismatch, Schema
 
 CHANGED = 409  # HTTP: the request does not fit the state any more
 
@@ -56,11 +56,11 @@ class InvalidRequest(ValueError):
         self.status = status
 
 
-def check(schema: Schema, request: dict[str, Any]) -> None:
-    """Raise an InvalidRequest that names what does not fit the schema."""
+def check(schema: type, request: dict[str, Any]) -> None:
+    """Raise an InvalidRequest that names what does not fit a struct of msgspec."""
     try:
-        schema(request, "request")
-    except Mismatch as error:
+        as_struct(request, schema, "request")
+    except ValueError as error:
         raise InvalidRequest(f"{error}.") from None
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from metaprior.botorch.tensor_columns import check_columns
 from metaprior.predict.ensemble import predicts_labels
-from metaprior.prior.hierarchical_prior import HierarchicalPrior
+from metaprior.prior.fitted import Prior
 from metaprior.tasks.categories import Coded
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.scaling import MAX_SCALED
@@ -93,7 +93,7 @@ def check_prior(meta: Any) -> None:
         raise ValueError(
             f"meta must have Gaussian noise: its likelihood is {meta.likelihood_!r}, which torch cannot compute."
         )
-    if not all(isinstance(member, HierarchicalPrior) for member in meta.model_.members):
+    if not all(isinstance(member, Prior) for member in meta.model_.members):
         raise ValueError(
             "meta was trained by gradients, and predicts with JAX, which torch cannot differentiate. Fit a "
             "MetaGPRegressor."

@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn import Module, ModuleList
 
 from metaprior.botorch.torch_process import Components, Context, TorchProcess
-from metaprior.prior.plain_arrays import arrays_of_readings
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.scaling import MAX_SCALED
 
@@ -27,7 +26,7 @@ class TorchMixture(Module):
         self.features = features
         weighted = [(member, weight) for member, weight in zip(model.members, model.weights, strict=True) if weight > 0]
         self.spread = float(model.spread)
-        processes = (TorchProcess(arrays_of_readings(member), member.scaling.kinds) for member, _ in weighted)
+        processes = (TorchProcess(member) for member, _ in weighted)
         self.processes: Any = ModuleList(processes)
         for name in ("x", "y"):
             self.register_buffer(f"{name}_limits", self._limits(f"{name}_mean", f"{name}_std"))

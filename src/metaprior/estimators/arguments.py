@@ -99,11 +99,11 @@ def check_likelihood(likelihood: Any, noise_std: Any, exposure: Any) -> None:
     given = Argument("likelihood", likelihood)
     kind = LIKELIHOODS[check_choice("likelihood", likelihood, tuple(LIKELIHOODS))]
     if check_noise(noise_std) is not None and not kind.normal:
-        raise ValueError(Message(Argument("noise_std"), f" must be 'learned': that of {given} {kind.noise_words}."))
+        raise ValueError(Message(Argument("noise_std"), " must be 'learned': that of ", given, f" {kind.noise_words}."))
     if exposure is not None and not kind.takes_exposure:
-        named = names_where(lambda kind: kind.takes_exposure)
-        counts = " or ".join(str(Argument("likelihood", name)) for name in named)
-        raise ValueError(Message(Argument("exposure"), f" is for counts, {counts}; got {given}."))
+        named = [Argument("likelihood", name) for name in names_where(lambda kind: kind.takes_exposure)]
+        counts = [part for each in named for part in (" or ", each)][1:]
+        raise ValueError(Message(Argument("exposure"), " is for counts, ", *counts, "; got ", given, "."))
 
 
 def check_context_size(context: Any, environments: NamedEnvironments) -> None:

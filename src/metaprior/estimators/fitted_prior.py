@@ -34,7 +34,7 @@ def training_record(
 ) -> dict[str, Any]:
     """Describe the training for the saved file and `metaprior info`; the scaling is that of the largest weight."""
     member = heaviest(fitted.model)
-    scaling = getattr(member, "process", member).scaling  # that of the latent function, where there is one
+    scaling = getattr(member, "terms", member).scaling  # that of the latent function, where there is one
     named = zip(names, tasks, fitted.sample or tasks, strict=True)
     return {
         "environments": {name: _counts(group, used) for name, group, used in named},

@@ -13,13 +13,11 @@ from metaprior.estimators.arguments import NamedEnvironments, warn_if_no_target_
 from metaprior.estimators.fitted_prior import FittedPrior
 from metaprior.estimators.hierarchical_search import compare_priors, n_phases
 from metaprior.predict.ensemble import Ensemble
+from metaprior.prior.columns import MAX_ARD
 from metaprior.prior.families import TrainingTasks, with_mean_of
-from metaprior.prior.hierarchical_prior import HierarchicalPrior
+from metaprior.prior.fitted import Prior
 from metaprior.prior.label_families import with_rule_of
 from metaprior.prior.label_prior import LabelPrior
-from metaprior.prior.layout import MAX_ARD
-from metaprior.prior.response_families import with_mean_of_responses
-from metaprior.prior.response_prior import ResponsePrior
 from metaprior.progress import phases, progress_bar
 from metaprior.search.acting_together import acting_together
 from metaprior.search.family_choice import FamilyChoice
@@ -71,23 +69,19 @@ def fit_prior(meta: Any, environments: NamedEnvironments) -> FittedPrior:
     )
 
 
-def _describe_calibration(
-    prior: HierarchicalPrior | LabelPrior | ResponsePrior, chosen: FamilyChoice
-) -> dict[str, Any]:
+def _describe_calibration(prior: Prior | LabelPrior, chosen: FamilyChoice) -> dict[str, Any]:
     """Describe how predictions are calibrated, of labels those of the member of largest weight."""
     if isinstance(prior, LabelPrior):
         calibration = {name: getattr(prior, name) for name in ("factor", "ratio", "shrink")}
-        return {"parameters": len(prior.process.theta), **calibration}
-    n_parameters = len(prior.theta if isinstance(prior, HierarchicalPrior) else prior.process.theta)
-    n_parameters += len(prior.parameters) if isinstance(prior, ResponsePrior) else 0
-    described = {"parameters": n_parameters, "spread": chosen.spread}
+        return {"parameters": len(prior.terms.theta), **calibration}
+    described = {"parameters": len(prior.terms.theta), "spread": chosen.spread}
     return {**described, "covariates": chosen.covariates} if chosen.covariates else described
 
 
 def _acting_together(meta: Any, prior: Any, tasks: Sequence[Task], environments: NamedEnvironments) -> str:
     """Return a hint, and warn, if two covariates of the target's tasks act together; else nothing."""
     kinds = environments.kinds
-    if kinds is None or not isinstance(prior, HierarchicalPrior) or meta._kind == "bernoulli":
+    if kinds is None or meta._kind != "gaussian":
         return ""
     pair = acting_together(prior, tasks, kinds)
     if pair is None:
@@ -129,11 +123,11 @@ def _sample(environments: Sequence[Sequence[Task]], seed: int, labels: bool = Fa
 
 
 def _with_all_tasks(
-    prior: HierarchicalPrior | ResponsePrior,
+    prior: Prior,
     environments: Sequence[Sequence[Task]],
     sample: Sequence[Sequence[Task]],
     target: int,
-) -> HierarchicalPrior | ResponsePrior:
+) -> Prior:
     """Return the prior with its common mean learned from all tasks.
 
     Each environment keeps the weight that its sample had: that is what was tested on held-out tasks.
@@ -156,8 +150,6 @@ def _with_all_tasks(
                 tasks.release()
 
     try:
-        if isinstance(prior, ResponsePrior):
-            return with_mean_of_responses(prior, chunks())
         return with_mean_of(prior, chunks())
     except np.linalg.LinAlgError:
         few = f"The common mean is learned from {sum(map(len, sample))} sampled tasks only: a covariance of the other "

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from metaprior.checks import Message
-from metaprior.schema import Schema
 from metaprior.tasks.types import as_numbers
 
 LARGEST_COUNT = 2.0**53  # integers from there on have gaps
@@ -69,7 +68,7 @@ class Likelihood(ABC):
     """The likelihood of an observation y given a latent number t. Its fields are what is learned of y before a fit."""
 
     name: ClassVar[str]
-    outputs: ClassVar[str] = "readings"  # what messages call y
+    outputs: ClassVar[str] = "readings"  # what messages call y: readings, counts or ranks
     discrete: ClassVar[bool] = False  # whether y are integers
     normal: ClassVar[bool] = False  # whether y is normal given t, so that inference is exact
     takes_exposure: ClassVar[bool] = False
@@ -77,7 +76,7 @@ class Likelihood(ABC):
     without_noise: ClassVar[str] = "y, without noise"  # what E[y | t] is called
     form_words: ClassVar[str] = ""  # what the form of the page calls it, in messages that advise it
     noise_words: ClassVar[str] = "has no noise"  # why its noise cannot be given
-    stored_fields: ClassVar[dict[str, Schema]] = {}  # the schema of its fields in files
+    stored_fields: ClassVar[dict[str, Any]] = {}  # types of its fields in files, with their limits, as msgspec has them
 
     def __call__(self, values: Any, name: str) -> np.ndarray:
         """Return checked values of y, named in errors as given."""

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from msgspec import Meta
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from metaprior.checks import Argument, Message, warn_caller
 from metaprior.likelihoods.base import Broad, Expected, Integers, Likelihood, Start, averages_over_t
-from metaprior.schema import Schema, integer
 
 LEAST = 1e-10  # precision
 TINY, SMALLEST = 1e-280, -1e4  # probability that is computed by logarithms, and the smallest logarithm
@@ -37,9 +37,9 @@ class Ordinal(Likelihood):
     unit_noise = True
     without_noise = "expected level of y"
     form_words = "ranks or scores"
-    stored_fields: ClassVar[dict[str, Schema]] = {
-        "lowest": integer(-(2**31), 2**31),
-        "n_levels": integer(2, MAX_LEVELS),
+    stored_fields: ClassVar[dict[str, Any]] = {
+        "n_levels": Annotated[int, Meta(ge=2, le=MAX_LEVELS)],
+        "lowest": Annotated[int, Meta(ge=-(2**31), le=2**31)],
     }
 
     def check(self, y: np.ndarray, name: str) -> None:

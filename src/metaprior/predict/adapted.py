@@ -21,9 +21,9 @@ from metaprior.predict.batches import (
 )
 from metaprior.predict.conformal import check_method, conformal_band
 from metaprior.predict.ensemble import Ensemble, mixture
+from metaprior.predict.export import write_module
 from metaprior.predict.large_contexts import check_covariances
 from metaprior.predict.mixtures import JointMixture
-from metaprior.predict.numpy_modules import write_module
 from metaprior.predict.plausibility import warn_if_implausible
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.padding import Ragged, as_context_rows

@@ -11,8 +11,8 @@ from metaprior.float_errors import own_float_errors
 from metaprior.predict.adapted_tasks import Adapted, AdaptedMany
 from metaprior.predict.batches import Posteriors, check_precision
 from metaprior.predict.ensemble import Ensemble
+from metaprior.predict.export import write_module
 from metaprior.predict.label_batches import predict_label_rows
-from metaprior.predict.numpy_modules import write_module
 from metaprior.predict.sampled_labels import sampled_probabilities
 from metaprior.tasks.class_rules import ClassRules, joined_labels
 from metaprior.tasks.input_columns import Features

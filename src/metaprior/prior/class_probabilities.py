@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 from scipy.special import log_expit, log_ndtr, ndtri
 
-from metaprior.prior.small_matrices import log_sum_exp
+from metaprior.prior.linalg import log_sum_exp
 
 N_NODES = 32  # of Gauss-Hermite quadrature, for two classes
 N_POINTS = 512  # of a quasi-random sequence, for more; about that many

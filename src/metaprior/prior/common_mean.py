@@ -14,7 +14,6 @@ import numpy as np
 from metaprior.prior.blocks import Block
 from metaprior.prior.collapse import Gaussians
 from metaprior.prior.modes import Mode
-from metaprior.prior.terms import make_basis, mean_features
 
 SCALES = (1.0, 2.0, 4.0, 8.0)  # times that of the common curve
 N_GROUPS = 10  # of tasks, each left out once
@@ -26,7 +25,7 @@ def checked_theta(
     blocks: Sequence[Block],
     given: Sequence[Gaussians],
     precisions: Sequence[np.ndarray],
-    point_distances: np.ndarray,
+    points: np.ndarray,
 ) -> np.ndarray:
     """Return theta with another prior of the common curve if tasks that are left out ask for it.
 
@@ -42,8 +41,8 @@ def checked_theta(
             theta = mode.theta.copy()
             theta[layout.places["mean"]] += np.log(scale)
             theta[layout.places["mean_lengths"]] = lengths
-            basis = make_basis(layout, theta, point_distances)
-            features = [mean_features(layout, theta, basis, block) for block in blocks]
+            prior = layout.at(theta, points)
+            features = [prior.on(block).features for block in blocks]
             pairs = zip(given, features, strict=True)
             choices.append(theta)
             errors.append(left_out_errors([each._replace(features=f) for each, f in pairs], blocks, precisions))

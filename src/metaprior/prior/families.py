@@ -1,16 +1,20 @@
-"""Families of hierarchical priors, from the simplest to the most flexible, each started from the one before."""
+"""Families of priors, from the simplest to the most flexible, each started from the one before."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from metaprior.prior.blocks import make_blocks, place_points, squared_distances
+from metaprior.likelihoods.base import Likelihood
+from metaprior.likelihoods.gaussian import Gaussian
+from metaprior.prior.blocks import make_blocks, place_points
 from metaprior.prior.collapse import Collapsed, Gaussians, collapse, information, posterior_of_weights
+from metaprior.prior.columns import Columns
 from metaprior.prior.common_mean import checked_theta
 from metaprior.prior.features import find_features, with_features
-from metaprior.prior.hierarchical_prior import HierarchicalPrior
-from metaprior.prior.layout import Layout, Parts
+from metaprior.prior.fitted import FittedTerms, Prior, noise_parameters
+from metaprior.prior.layout import Layout
 from metaprior.prior.modes import (
     MAX_ITERATIONS,
     MEAN_PRIOR,
@@ -18,44 +22,72 @@ from metaprior.prior.modes import (
     Mode,
     common_curve,
     find_mode,
-    hold_mean,
     with_curve,
+    with_mean_prior,
 )
-from metaprior.prior.shapes import learn_shapes, residual, shape_functions
+from metaprior.prior.process import add_noise
+from metaprior.prior.shapes import Shapes
+from metaprior.prior.site_modes import Bound, HyperPrior, find_mode_with_sites
+from metaprior.prior.sites import Observed
 from metaprior.prior.task_scales import ONE_SCALE, learn_scales
-from metaprior.prior.terms import add_noise, gaussians, make_basis, mean_features, noise_of
+from metaprior.prior.terms import Bend, Curve, Curved, Deformation, Deviation, Environment, Features, Line, Shift, Term
+from metaprior.tasks.padding import group_by_size, pad_to
 from metaprior.tasks.scaling import Scaling
 from metaprior.tasks.types import Task
 
 LINEAR, SMOOTH, CURVE, SHAPES, FEATURES = "linear", "smooth", "curve", "shapes", "features"
-# What covariates do to the common mean: nothing, shift it in proportion, along smooth curves too, or bend it too.
-NO_COVARIATES, SHIFT, CURVED, BEND = COVARIATES = ("none", "shift", "curved", "bend")
 FAMILIES = (LINEAR, SMOOTH, CURVE, SHAPES)  # fitted always; features only where they may pay
+# The terms of each family besides the line, and those that covariates and environments may add to any. Shapes have a
+# full covariance of the deviations at the mode of the curve family.
+TERMS: dict[str, tuple[Term, ...]] = {
+    LINEAR: (),
+    SMOOTH: (Curve(), Deviation()),
+    CURVE: (Curve(), Deviation(), Deformation()),
+    FEATURES: (Curve(), Deviation(), Features()),
+}
+# What covariates do to the common mean: nothing, shift it in proportion, along smooth curves too, or bend it too.
+NO_COVARIATES, SHIFT, CURVED, BEND = "none", "shift", "curved", "bend"
+COVARIATES: dict[str, tuple[Term, ...]] = {
+    NO_COVARIATES: (),
+    SHIFT: (Shift(),),
+    CURVED: (Shift(), Curved()),
+    BEND: (Shift(), Bend()),
+}
+NO_NOISE = -92.1  # logarithm of the standard deviation: sites have all of it
 
 
 @dataclass(frozen=True, eq=False)
 class FamilyFit:
     """The priors of all families fitted to the same tasks, and the modes to start similar fits from."""
 
-    priors: dict[str, HierarchicalPrior]
+    priors: dict[str, Any]
     modes: dict[str, Mode]
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingTasks:
-    """Standardized tasks and how much the evidence of each counts."""
+    """Standardized tasks and how much the evidence of each counts. Other outcomes than readings are y as they are."""
 
     scaling: Scaling
     tasks: Sequence[Task]
     counts: np.ndarray  # (tasks,)
     is_target: np.ndarray  # (tasks,)
     of_environment: np.ndarray | None = None  # (environments,): the count of a task of each
+    likelihood: Likelihood = field(default_factory=Gaussian)
+    hyper_prior: HyperPrior | None = None  # of the parameters of the likelihood, unless that is Gaussian
+    offsets: Sequence[np.ndarray] = ()  # of each task, the logarithm of its exposures
+    exposure: int | None = None  # column of X
+
+    @property
+    def kinds(self) -> Any:
+        """What the columns are, None if all are numbers."""
+        return self.scaling.kinds
 
 
 def fit_families(
     training: TrainingTasks,
     environment: bool,
-    noise_std: float | None,
+    noise_std: float | None = None,
     near: FamilyFit | None = None,
     max_iterations: int = MAX_ITERATIONS,
     separate: bool | None = None,
@@ -69,32 +101,31 @@ def fit_families(
     learned if None. `separate` says whether every input has its own scales; None: if they are few. `covariates` is one
     of COVARIATES.
     """
-    fitter = Fitter(training, noise_std, near, max_iterations, separate)
+    fitter = _Fitter(training, noise_std, near, max_iterations, separate)
     return FamilyFit(fitter.fit_all(environment, simple, covariates), fitter.modes)
 
 
 def fit_features(
     training: TrainingTasks, environment: bool, noise_std: float | None, covariates: str = NO_COVARIATES
-) -> HierarchicalPrior:
+) -> Prior:
     """Fit the family of learned features; raise LinAlgError if it cannot be fitted.
 
     It is not among those of `fit_families`, because it takes much longer.
     """
-    fitter = Fitter(training, noise_std, None, MAX_ITERATIONS)
-    fitter.fit_features(Parts(smooth=True, features=True, environment=environment, **_parts_of(covariates)))
+    fitter = _Fitter(training, noise_std, None, MAX_ITERATIONS)
+    fitter.fit_features(terms_of(FEATURES, environment, covariates))
     prior = fitter.priors[FEATURES]
     if not _is_finite(prior):
         raise np.linalg.LinAlgError("the features are not finite")
     return prior
 
 
-def _parts_of(covariates: str) -> dict[str, bool]:
-    """Return which terms of covariates the common mean has."""
-    used = covariates != NO_COVARIATES
-    return {"covariates": used, "bend": covariates == BEND, "curved": covariates == CURVED}
+def terms_of(family: str, environment: bool = False, covariates: str = NO_COVARIATES) -> tuple[Term, ...]:
+    """Return the terms of a family."""
+    return (Line(), *TERMS[family], *COVARIATES[covariates], *((Environment(),) if environment else ()))
 
 
-class Fitter:
+class _Fitter:
     """The fits of one family after another to the same tasks."""
 
     def __init__(
@@ -105,95 +136,84 @@ class Fitter:
         max_iterations: int,
         separate: bool | None = None,
     ):
-        self.training, self.near, self.max_iterations, self.separate = training, near, max_iterations, separate
-        kinds = training.scaling.kinds
-        self.widths, self.covariates = (None, ()) if kinds is None else (kinds.input_widths, kinds.covariate_widths)
-        self.points = place_points(training.tasks, None if self.widths is None else sum(self.widths))
-        self.point_distances = squared_distances(self.points, self.points, separate, self.widths)
+        self.training, self.near, self.max_iterations = training, near, max_iterations
+        self.columns = Columns.of(training.tasks[0].x.shape[1], training.kinds, separate)
+        self.points = place_points(training.tasks, self.columns.n_inputs)
         given = training.tasks, training.counts, training.is_target, self.points
-        self.blocks = make_blocks(*given, separate=separate, widths=self.widths)
+        self.blocks = make_blocks(*given, self.columns)
         self.log_noise = None if noise_std is None else float(np.log(noise_std / training.scaling.y_std))
         self.curve: CommonCurve | None = None
-        self.priors: dict[str, HierarchicalPrior] = {}
+        self.priors: dict[str, Prior] = {}
         self.modes: dict[str, Mode] = {}
+        self.bound: Bound | None = None
+        if training.hyper_prior is not None:
+            self.log_noise, self.bound = NO_NOISE, Bound(self._observed(), training.hyper_prior)
 
-    def fit_all(
-        self, environment: bool, simple: bool = False, covariates: str = NO_COVARIATES
-    ) -> dict[str, HierarchicalPrior]:
+    def fit_all(self, environment: bool, simple: bool, covariates: str) -> dict[str, Prior]:
         """Fit one family after another, or the simple ones; return those that could be fitted."""
-        common = {"environment": environment, **_parts_of(covariates)}
-        self.fit(LINEAR, Parts(**common))
+        self.fit(LINEAR, terms_of(LINEAR, environment, covariates))
         try:
-            collapsed = self.fit(SMOOTH, Parts(smooth=True, **common))
+            collapsed = self.fit(SMOOTH, terms_of(SMOOTH, environment, covariates))
             if not simple:
-                self.add_curve(collapsed)
-                self.fit(CURVE, Parts(smooth=True, curve=True, **common))
+                self.curve = common_curve(self.checked_smooth, collapsed, self.points)
+                self.blocks = with_curve(self.blocks, self.curve, self.modes[SMOOTH].layout)
+                self.fit(CURVE, terms_of(CURVE, environment, covariates))
                 self.fit_shapes()
         except np.linalg.LinAlgError:  # the families from there on are left out, and the report names them
             pass
         return {name: prior for name, prior in self.priors.items() if _is_finite(prior)}
 
-    def fit(self, name: str, parts: Parts) -> Collapsed:
+    def fit(self, name: str, terms: tuple[Term, ...]) -> Collapsed:
         """Find the mode of theta; integrate the mean's weights out there, and the scales of tasks."""
-        layout = self.layout(parts)
+        layout = self.layout(terms)
         known = [] if self.near is None or name not in self.near.modes else [self.near.modes[name]]
-        if parts.curve and (self.max_iterations == MAX_ITERATIONS or not known):
-            known.append(self.modes[SMOOTH])
-        if parts.curve:
-            known = [hold_mean(mode, layout, self.checked_smooth) for mode in known]
-        return self.collapse_at(name, find_mode(layout, self.blocks, self.points, known, self.max_iterations))
+        if layout.has("deformation"):
+            if not known or (self.bound is None and self.max_iterations == MAX_ITERATIONS):
+                known.append(self.modes[SMOOTH])
+            known = [with_mean_prior(mode, layout, self.checked_smooth) for mode in known]
+        if self.bound is None:
+            return self.collapse_at(name, find_mode(layout, self.blocks, self.points, known, self.max_iterations))
+        mode = find_mode_with_sites(layout, self.bound, self.blocks, self.points, known, self.max_iterations)
+        self.blocks = self.bound.with_sites(self.blocks)
+        return self.collapse_at(name, mode)
 
-    def layout(self, parts: Parts) -> Layout:
-        """Return where the parameters of some parts stand."""
-        kinds = self.widths, self.covariates
-        return Layout(parts, self.points.shape[1], self.log_noise, self.separate, False, *kinds)
+    def layout(self, terms: tuple[Term, ...]) -> Layout:
+        """Return where the parameters of some terms stand."""
+        given = self.training.hyper_prior
+        hyper_prior = ((), ()) if given is None else (tuple(given.center.tolist()), tuple(given.spread.tolist()))
+        return Layout(terms, self.columns, self.log_noise, hyper_prior)
 
-    def fit_features(self, parts: Parts) -> None:
+    def fit_features(self, terms: tuple[Term, ...]) -> None:
         """Learn features together with theta."""
-        layout = self.layout(parts)
-        mode, network = find_features(layout, self.blocks, self.points)
+        mode, network = find_features(self.layout(terms), self.blocks, self.points)
         self.blocks = with_features(self.blocks, network)
         self.collapse_at(FEATURES, mode)
-        self.priors[FEATURES] = replace(self.priors[FEATURES], network=network)
+        prior = self.priors[FEATURES]
+        self.priors[FEATURES] = replace(prior, terms=replace(prior.terms, network=network))
 
     def collapse_at(self, name: str, mode: Mode) -> Collapsed:
         """Integrate the mean's weights out at a mode, and keep the prior."""
-        layout = mode.layout
-        basis = make_basis(layout, mode.theta, self.point_distances)
-        given = [gaussians(layout, mode.theta, basis, block)[0] for block in self.blocks]
-        lines = [layout.own_lines(mode.theta, block.line) for block in self.blocks]
+        prior, line = mode.layout.at(mode.theta, self.points), mode.layout.find("line")
+        parts = [prior.on(block) for block in self.blocks]
+        lines = [own_lines(line, part) for part in parts]
         self.modes[name] = mode
-        return self._keep(name, mode, given, lines, layout.noise_variance(mode.theta))
-
-    def add_curve(self, collapsed: Collapsed) -> None:
-        """Let tasks deform the common curve of the smooth family."""
-        self.curve = common_curve(self.checked_smooth, collapsed, self.points)
-        n_functions = self.layout(Parts(smooth=True, curve=True)).n_curve
-        self.blocks = with_curve(self.blocks, self.curve, n_functions)
+        noise = mode.layout.noise_variance(mode.theta)
+        return self._keep(name, mode, [part.given() for part in parts], lines, noise)
 
     @property
     def checked_smooth(self) -> Mode:
         """The mode of the smooth family, with the prior of the common curve that was checked."""
-        return replace(self.modes[SMOOTH], theta=self.priors[SMOOTH].theta)
+        return replace(self.modes[SMOOTH], theta=self.priors[SMOOTH].terms.theta)
 
     def fit_shapes(self) -> None:
         """Learn a full covariance of the deviations, from the mode of the curve family."""
         mode = self.modes[CURVE]
-        layout, theta = mode.layout, mode.theta
-        covariance, noise = learn_shapes(mode, self.blocks, self.points)
-        jitter = 1e-9 * np.trace(covariance) / len(covariance)
-        root = np.linalg.cholesky(covariance + jitter * np.eye(len(covariance)))
-        basis = make_basis(layout, theta, self.point_distances)
-        given, lines = [], []
-        for block in self.blocks:
-            functions = shape_functions(layout, theta, self.points, block)
-            rest = residual(layout, theta, functions, block.between, len(self.points))
-            rest *= block.mask[:, :, None] * block.mask[:, None, :]
-            own = functions @ root
-            total = add_noise(own @ np.swapaxes(own, 1, 2) + rest, block.mask, noise_of(block, noise))
-            given.append(Gaussians(block.y, mean_features(layout, theta, basis, block), total, block.counts))
-            lines.append(own[..., : 1 + layout.input_dim])
-        self._keep(SHAPES, mode, given, lines, noise, root)
+        shapes = Shapes(mode.layout.at(mode.theta, self.points), self.blocks)
+        covariance, noise = shapes.learn()
+        covariance += 1e-9 * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
+        root, n_line = np.linalg.cholesky(covariance), 1 + self.columns.n_inputs
+        lines = [(functions @ root)[..., :n_line] for functions in shapes.functions]
+        self._keep(SHAPES, mode, shapes.given(covariance, noise), lines, noise, root)
 
     def _keep(
         self,
@@ -204,38 +224,42 @@ class Fitter:
         noise: float,
         shape_root: np.ndarray | None = None,
     ) -> Collapsed:
-        collapsed, scales = collapse(given), ONE_SCALE
+        collapsed, scales, layout, training = collapse(given), ONE_SCALE, mode.layout, self.training
         theta = self._checked(name, mode, given, collapsed)
         if theta is not mode.theta:
-            basis = make_basis(mode.layout, theta, self.point_distances)
-            features = [mean_features(mode.layout, theta, basis, block) for block in self.blocks]
-            given = [each._replace(features=of_block) for each, of_block in zip(given, features, strict=True)]
+            prior = layout.at(theta, self.points)
+            pairs = zip(given, self.blocks, strict=True)
+            given = [each._replace(features=prior.on(block).features) for each, block in pairs]
             collapsed = collapse(given)
         if self.log_noise is None:
             masks = [block.mask for block in self.blocks]
             scales = learn_scales(given, lines, masks, collapsed, noise, self._noise_only(name))
-        curve = self.curve if mode.layout.parts.curve else None
-        self.priors[name] = HierarchicalPrior(
-            *(self.training.scaling, mode.layout, theta, self.points, collapsed.mean, collapsed.root),
-            *(noise, scales, curve, shape_root, self.training.of_environment),
+        curve = self.curve if layout.has("deformation") else None
+        terms = FittedTerms(
+            *(training.scaling, layout, theta, self.points, collapsed.mean, collapsed.root),
+            *(curve, shape_root, training.of_environment),
         )
+        parameters = layout.likelihood_parameters(theta)
+        if training.likelihood.normal:
+            parameters = noise_parameters(noise, training.scaling)
+        self.priors[name] = Prior(terms, training.likelihood, parameters, scales, training.exposure)
         return collapsed
 
     def _checked(self, name: str, mode: Mode, given: Sequence[Gaussians], collapsed: Collapsed) -> np.ndarray:
         """Return theta with the prior of the common curve that was checked, see `common_mean`.
 
-        Without a fold it is that of the fit nearby.
+        Without a fold it is that of the fit nearby. Sites are no readings that a mean could be compared with.
         """
-        layout, parts = mode.layout, mode.layout.parts
-        if not parts.smooth or parts.bend or parts.features:
+        layout = mode.layout
+        if self.bound is not None or not layout.has("curve") or layout.has("bend") or layout.has("features"):
             return mode.theta
         if self.near is not None and self.max_iterations < MAX_ITERATIONS and name in self.near.priors:
-            theta, prior = mode.theta.copy(), self.near.priors[name]
+            theta, near = mode.theta.copy(), self.near.priors[name].terms
             for group in MEAN_PRIOR:
-                theta[layout.places[group]] = prior.theta[prior.layout.places[group]]
+                theta[layout.places[group]] = near.theta[near.layout.places[group]]
             return theta
         own = self.modes[SMOOTH].theta[self.modes[SMOOTH].layout.places["lengths"]]
-        return checked_theta(mode, own, self.blocks, given, collapsed.precisions, self.point_distances)
+        return checked_theta(mode, own, self.blocks, given, collapsed.precisions, self.points)
 
     def _noise_only(self, name: str) -> bool | None:
         """Return whether scales of tasks multiply the noise only, as in the fit nearby; None compares both."""
@@ -245,25 +269,54 @@ class Fitter:
             return None
         return self.near.priors[name].scales.noise_only
 
+    def _observed(self) -> list[Observed]:
+        """Return what was observed in the tasks of every block."""
+        training, found = self.training, []
+        units = float(training.scaling.y_mean), float(training.scaling.y_std)
+        sizes = np.array([len(task.y) for task in training.tasks])
+        for (size, members), block in zip(group_by_size(sizes, len(self.blocks)), self.blocks, strict=True):
+            pairs = [Task(training.tasks[i].x, training.offsets[i]) for i in members.tolist()]
+            _, offset, _ = pad_to(pairs, size, np.float64)
+            found.append(Observed(training.likelihood, block.y, offset * block.mask, block.mask, *units))
+        return found
 
-def with_mean_of(prior: HierarchicalPrior, chunks: Iterable[TrainingTasks]) -> HierarchicalPrior:
+
+def own_lines(line: Line, part: Any) -> np.ndarray:
+    """Return a root of the covariance of the tasks' own lines."""
+    by = line.own_map(part.parameters)
+    return part.block.line * by if by.ndim == 1 else part.block.line @ by
+
+
+def with_mean_of(prior: Prior, chunks: Iterable[TrainingTasks]) -> Prior:
     """Return the prior with the common mean learned from other tasks, in one pass; all else stays as it is.
 
-    Tasks must be standardized by the prior's scaling.
+    Tasks must be scaled by the prior's scaling, and have its exposure. Sites are those of each task alone.
     """
-    precision, linear = np.eye(len(prior.weights)), np.zeros(len(prior.weights))
+    terms = prior.terms
+    precision, linear = np.eye(len(terms.weights)), np.zeros(len(terms.weights))
     for chunk in chunks:
-        for block in make_blocks(chunk.tasks, chunk.counts, chunk.is_target, prior.points, separate=False):
-            described = prior.describe(block.x, block.mask, block.is_target)
-            lines, rest = prior.deviations(described, described)
-            covariance = add_noise(lines + rest, block.mask, prior.noise_variance)
-            added = information(Gaussians(block.y, described.features, covariance, block.counts))
+        for size, members in group_by_size(np.array([len(task.y) for task in chunk.tasks]), 3):
+            x, y, mask = pad_to([chunk.tasks[i] for i in members.tolist()], size, np.float64)
+            inputs, offset = prior.split(x)
+            real = mask.astype(np.float64)
+            described = prior.process.describe(inputs, real)
+            features = terms.mean_features(described, chunk.is_target[members])
+            covariance, noise = np.add(*prior.process.deviations(described, described)), prior.noise_variance
+            readings = y * real
+            if not prior.likelihood.normal:
+                of_mean = features @ terms.weights_root
+                total = covariance + of_mean @ np.swapaxes(of_mean, 1, 2)
+                sites = prior.sites(y, offset, real, (features @ terms.weights) * real, total).sites
+                readings, noise = sites.reading * real, sites.variance
+            covariance = add_noise(covariance, real, noise)
+            added = information(Gaussians(readings, features, covariance, chunk.counts[members]))
             precision, linear = precision + added[0], linear + added[1]
     weights, root, _ = posterior_of_weights(precision, linear)
-    return replace(prior, weights=weights, weights_root=root)
+    return replace(prior, terms=replace(terms, weights=weights, weights_root=root))
 
 
-def _is_finite(prior: HierarchicalPrior) -> bool:
-    parts = (prior.theta, prior.weights, prior.weights_root, prior.scales.factors, prior.shape_root)
-    parts += () if prior.network is None else tuple(prior.network)
+def _is_finite(prior: Prior) -> bool:
+    terms = prior.terms
+    parts = (terms.theta, terms.weights, terms.weights_root, prior.scales.factors, terms.shape_root)
+    parts += () if terms.network is None else tuple(terms.network)
     return all(np.isfinite(part).all() for part in parts if part is not None)

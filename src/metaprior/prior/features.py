@@ -12,31 +12,28 @@ import numpy as np
 from scipy.optimize import minimize
 
 from metaprior.prior.blocks import Block
+from metaprior.prior.collapse import collapse, slopes
 from metaprior.prior.layout import Layout
-from metaprior.prior.modes import FARTHEST, Mode, log_density
-from metaprior.prior.terms import feature_slopes
+from metaprior.prior.modes import FARTHEST, Mode
+from metaprior.prior.process import network
+from metaprior.prior.terms import N_FEATURES
 
 WIDTH = 32  # of the two hidden layers
 MAX_ITERATIONS = 300
 
 
 class FeatureNetwork(NamedTuple):
-    """A network with two hidden layers of tanh units. Inputs of a layer are divided by the root of their number."""
+    """A network with two hidden layers of tanh units, see `process.network`."""
 
-    first: np.ndarray  # (input_dim, width)
+    first: np.ndarray  # (n_inputs, width)
     first_bias: np.ndarray  # (width,)
     second: np.ndarray  # (width, width)
     second_bias: np.ndarray  # (width,)
     last: np.ndarray  # (width, n_features)
 
-    def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Return the features of standardized inputs x (..., input_dim), (..., n_features)."""
-        return self.with_pull_back(x)[0]
-
     def with_pull_back(self, x: np.ndarray) -> tuple[np.ndarray, Callable[[np.ndarray], "FeatureNetwork"]]:
         """Return the features, and a function from derivatives by the features to derivatives by the weights."""
-        first = np.tanh(x @ self.first / np.sqrt(len(self.first)) + self.first_bias)
-        second = np.tanh(first @ self.second / np.sqrt(len(self.second)) + self.second_bias)
+        features, first, second = network(x, *self)
 
         def pull_back(slopes: np.ndarray) -> FeatureNetwork:
             by_second = (slopes @ self.last.T / np.sqrt(len(self.last))) * (1.0 - second**2)
@@ -46,7 +43,7 @@ class FeatureNetwork(NamedTuple):
             biases = [_rows(by).sum(axis=0) for by in (by_first, by_second)]
             return FeatureNetwork(by_weights[0], biases[0], by_weights[1], biases[1], by_weights[2])
 
-        return second @ self.last / np.sqrt(len(self.last)), pull_back
+        return features, pull_back
 
 
 def draw_network(input_dim: int, n_features: int, seed: int = 0) -> FeatureNetwork:
@@ -56,27 +53,31 @@ def draw_network(input_dim: int, n_features: int, seed: int = 0) -> FeatureNetwo
     return FeatureNetwork(*(rng.standard_normal(shape) for shape in shapes))
 
 
-def with_features(blocks: Sequence[Block], network: FeatureNetwork) -> list[Block]:
+def with_features(blocks: Sequence[Block], weights: FeatureNetwork) -> list[Block]:
     """Return the blocks with the features of their inputs."""
-    return [replace(block, features=network(block.inputs) * block.mask[..., None]) for block in blocks]
+    return [replace(block, features=network(block.inputs, *weights)[0] * block.mask[..., None]) for block in blocks]
 
 
 def log_density_of_features(
-    layout: Layout, theta: np.ndarray, network: FeatureNetwork, blocks: Sequence[Block], points: np.ndarray
+    layout: Layout, theta: np.ndarray, weights: FeatureNetwork, blocks: Sequence[Block], points: np.ndarray
 ) -> tuple[float, np.ndarray, FeatureNetwork]:
     """Return the log Gibbs density of theta and the network, and its derivatives by both."""
-    pairs = [network.with_pull_back(block.inputs) for block in blocks]
-    given = [
-        replace(block, features=features * block.mask[..., None])
+    pairs = [weights.with_pull_back(block.inputs) for block in blocks]
+    prior = layout.at(theta, points)
+    parts = [
+        prior.on(replace(block, features=features * block.mask[..., None]))
         for block, (features, _) in zip(blocks, pairs, strict=True)
     ]
-    density = log_density(layout, theta, given, points)
-    by_weights = [-weights for weights in network]
-    for block, (_, pull_back), found in zip(given, pairs, density.by_block, strict=True):
-        added = pull_back(feature_slopes(layout, theta, block, *found))
-        by_weights = [total + part for total, part in zip(by_weights, added, strict=True)]
-    prior = -0.5 * sum(float(np.sum(weights**2)) for weights in network)
-    return density.value + prior, density.slope, FeatureNetwork(*by_weights)
+    given = [part.given() for part in parts]
+    collapsed = collapse(given)
+    z = (theta - layout.center) / layout.spread
+    slope = prior.gradient(parts, slopes(given, collapsed)) - z / layout.spread
+    by_weights = [-each for each in weights]
+    for part, (_, pull_back) in zip(parts, pairs, strict=True):
+        added = pull_back(part.kept["features"])
+        by_weights = [total + each for total, each in zip(by_weights, added, strict=True)]
+    of_weights = -0.5 * sum(float(np.sum(each**2)) for each in weights)
+    return collapsed.value - 0.5 * float(z @ z) + of_weights, slope, FeatureNetwork(*by_weights)
 
 
 def find_features(
@@ -86,7 +87,7 @@ def find_features(
 
     From a mode without features, where other terms explain all there is, the network often vanishes.
     """
-    network, n_theta = draw_network(layout.input_dim, layout.n_features), len(layout.center)
+    network, n_theta = draw_network(layout.columns.n_inputs, N_FEATURES), len(layout.center)
     ends = np.cumsum([weights.size for weights in network])[:-1]
 
     def unpack(packed: np.ndarray) -> tuple[np.ndarray, FeatureNetwork]:

@@ -6,13 +6,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from metaprior.prior.blocks import make_blocks, place_points
-from metaprior.prior.hierarchical_prior import HierarchicalPrior
+from metaprior.prior.columns import Columns
+from metaprior.prior.fitted import FittedTerms
 from metaprior.prior.label_evidence import LabelEvidence
 from metaprior.prior.label_modes import LabelObjective
-from metaprior.prior.label_prior import LabelPrior, within_reach
-from metaprior.prior.layout import Layout, Parts
+from metaprior.prior.label_prior import LabelPrior
+from metaprior.prior.label_process import within_reach
+from metaprior.prior.layout import Layout
 from metaprior.prior.modes import MAX_ITERATIONS, Mode
-from metaprior.prior.task_scales import ONE_SCALE
+from metaprior.prior.terms import Curve, Deviation, Line
 from metaprior.tasks.padding import group_by_size
 from metaprior.tasks.scaling import Scaling
 from metaprior.tasks.types import Task
@@ -75,10 +77,11 @@ class _Fitter:
     """The fits of one family after another to the same tasks."""
 
     def __init__(self, training: LabelTasks, near: LabelFit | None, max_iterations: int, separate: bool | None):
-        self.training, self.near, self.max_iterations, self.separate = training, near, max_iterations, separate
+        self.training, self.near, self.max_iterations = training, near, max_iterations
         tasks = [Task(within_reach(task.x), task.y) for task in training.tasks]
         self.points = place_points(tasks)
-        self.blocks = make_blocks(tasks, training.counts, np.zeros(len(tasks)), self.points, separate=separate)
+        self.columns = Columns(self.points.shape[1], separate)
+        self.blocks = make_blocks(tasks, training.counts, np.zeros(len(tasks)), self.points, self.columns)
         sizes = np.array([len(task.y) for task in tasks])
         self.n_classes = [training.n_classes[members] for _, members in group_by_size(sizes, 3)]
         self.priors: dict[str, LabelPrior] = {}
@@ -87,7 +90,8 @@ class _Fitter:
     def fit(self, name: str) -> bool:
         """Find the mode of theta, and the prior there; return whether it was found."""
         smooth, common = PLAIN[COMMON.get(name, name)], name in COMMON
-        layout = Layout(Parts(smooth=smooth), self.points.shape[1], 0.0, self.separate, learned_trend=True)
+        terms = Line(learned_trend=True), *((Curve(), Deviation()) if smooth else ())
+        layout = Layout(terms, self.columns, 0.0)
         objective = LabelObjective(layout, self.blocks, self.n_classes, self.points, common)
         known = [self.near.modes[name]] if self.near is not None and name in self.near.modes else []
         if not known and common and COMMON[name] in self.modes:
@@ -110,11 +114,9 @@ class _Fitter:
 
 def _prior(training: LabelTasks, mode: Mode, points: np.ndarray, evidence: LabelEvidence, common: bool) -> LabelPrior:
     n_weights = mode.layout.n_weights(len(points))
-    process = HierarchicalPrior(
-        *(training.scaling, mode.layout, mode.theta, points, np.zeros(n_weights), np.zeros((n_weights, n_weights))),
-        *(1.0, ONE_SCALE, None, None, training.of_environment),
-    )
-    prior = LabelPrior(process, np.zeros((0, n_weights)))
+    nothing = np.zeros(n_weights), np.zeros((n_weights, n_weights))
+    given = training.scaling, mode.layout, mode.theta, points, *nothing
+    prior = LabelPrior(FittedTerms(*given, counts=training.of_environment), np.zeros((0, n_weights)))
     return _with_rule(prior, evidence) if common else prior
 
 
@@ -123,20 +125,19 @@ def with_rule_of(prior: LabelPrior, tasks: Sequence[Task], counts: np.ndarray) -
 
     Tasks must be standardized by the prior's scaling.
     """
-    process = prior.process
-    layout, points = process.layout, process.points
+    layout, points = prior.terms.layout, prior.terms.points
     tasks = [Task(within_reach(task.x), task.y) for task in tasks]
-    blocks = make_blocks(tasks, counts, np.zeros(len(tasks)), points, separate=layout.separate)
+    blocks = make_blocks(tasks, counts, np.zeros(len(tasks)), points, layout.columns)
     most = max(len(prior.weights), 2)
     n_classes = [np.full(len(block.counts), most) for block in blocks]
-    evidence = LabelObjective(layout, blocks, n_classes, points, common=True).evidence(process.theta)
+    evidence = LabelObjective(layout, blocks, n_classes, points, common=True).evidence(prior.terms.theta)
     return _with_rule(prior, evidence) if evidence.converged else prior
 
 
 def _with_rule(prior: LabelPrior, evidence: LabelEvidence) -> LabelPrior:
     # The features of the difference of two classes are larger by the root of two.
     weights = evidence.weights * (2.0**0.5 if len(evidence.weights) == 1 else 1.0)
-    return replace(prior, process=replace(prior.process, weights_root=contrast_root(evidence)), weights=weights)
+    return replace(prior, terms=replace(prior.terms, weights_root=contrast_root(evidence)), weights=weights)
 
 
 def contrast_root(evidence: LabelEvidence) -> np.ndarray:

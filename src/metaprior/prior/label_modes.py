@@ -4,13 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from metaprior.prior.blocks import Block, squared_distances
+from metaprior.prior.blocks import Block
 from metaprior.prior.label_evidence import LabelBlock, LabelEvidence, label_evidence
 from metaprior.prior.label_slopes import label_slopes
-from metaprior.prior.layout import Layout
+from metaprior.prior.layout import Layout, OnBlock
 from metaprior.prior.modes import Mode, climb
 from metaprior.prior.softmax import Labels
-from metaprior.prior.terms import deviations, make_basis, mean_features, point_slopes, pull_back
 
 
 class LabelObjective:
@@ -28,52 +27,44 @@ class LabelObjective:
         points: np.ndarray,
         common: bool,
     ):
-        self.layout, self.blocks, self.common = layout, blocks, common
-        self.point_distances = squared_distances(points, points, layout.ard)
+        self.layout, self.blocks, self.common, self.points = layout, blocks, common, points
         self.n_classes, self.most = n_classes, max(int(numbers.max()) for numbers in n_classes)
         self._start: list[np.ndarray] | None = None  # near the mode of the latent functions
 
-    def given(self, theta: np.ndarray) -> tuple[list[LabelBlock], list[np.ndarray], list[np.ndarray | None]]:
-        """Return the labels given theta, their mean features, and the smooth parts of their covariances."""
-        basis = make_basis(self.layout, theta, self.point_distances)
-        given, features, smooth = [], [], []
-        for block, n_classes in zip(self.blocks, self.n_classes, strict=True):
-            covariance, part = deviations(self.layout, theta, block)
-            of_block = mean_features(self.layout, theta, basis, block)
-            labels = Labels.of(block.y, block.mask, n_classes, self.most, covariance)
-            used = self._unit * of_block if self.common else of_block[..., :0]
-            given.append(LabelBlock(labels, used, block.counts))
-            features.append(of_block)
-            smooth.append(part)
-        return given, features, smooth
+    def given(self, parts: Sequence[OnBlock]) -> list[LabelBlock]:
+        """Return the labels given theta."""
+        found = []
+        for part, n_classes in zip(parts, self.n_classes, strict=True):
+            block = part.block
+            labels = Labels.of(block.y, block.mask, n_classes, self.most, part.covariance)
+            used = self._unit * part.features if self.common else part.features[..., :0]
+            found.append(LabelBlock(labels, used, block.counts))
+        return found
 
     def evidence(self, theta: np.ndarray) -> LabelEvidence:
         """Return the evidence and the mode of the latent functions."""
-        return label_evidence(self.given(theta)[0], self._start)
+        prior = self.layout.at(theta, self.points)
+        return label_evidence(self.given([prior.on(block) for block in self.blocks]), self._start)
 
     def __call__(self, theta: np.ndarray, gradient: bool = True) -> tuple[float, np.ndarray]:
         """Return log p(theta) + J, with its derivative by theta unless told otherwise."""
         layout = self.layout
-        given, features, smooth = self.given(theta)
+        prior = layout.at(theta, self.points)
+        parts = [prior.on(block) for block in self.blocks]
+        given = self.given(parts)
         evidence = label_evidence(given, self._start)
         z = (theta - layout.center) / layout.spread
         value, slope = evidence.value - 0.5 * float(z @ z), -z / layout.spread
         if not (np.isfinite(value) and evidence.converged):
-            return np.inf, slope  # the next start is that of before
+            return np.inf, slope  # keep the previous starting point
         self._start = evidence.coefficients
         if not gradient:
             return value, slope
-        basis, of_root = make_basis(layout, theta, self.point_distances), 0.0
-        parts = zip(self.blocks, features, smooth, label_slopes(given, evidence), strict=True)
-        for block, of_block, part, (by_covariance, by_features) in parts:
-            by_features = self._unit * by_features if self.common else np.zeros_like(of_block)
-            by_covariance = self._unit**2 * by_covariance
-            by_theta, by_root = pull_back(layout, theta, basis, block, of_block, part, by_covariance, by_features)
-            slope += by_theta
-            of_root = of_root + by_root
-        if basis is not None:
-            slope[layout.places["mean_lengths"]] += point_slopes(basis, np.asarray(of_root), self.point_distances)
-        return value, slope
+        by_block = []
+        for part, (by_covariance, by_features) in zip(parts, label_slopes(given, evidence), strict=True):
+            by_mean = self._unit * by_features if self.common else np.zeros_like(part.features)
+            by_block.append((self._unit**2 * by_covariance, by_mean))
+        return value, slope + prior.gradient(parts, by_block)
 
     @property
     def _unit(self) -> float:

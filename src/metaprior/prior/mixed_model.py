@@ -12,14 +12,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from metaprior.prior.blocks import Block, line
+from metaprior.prior.blocks import Block
 from metaprior.prior.collapse import collapse
+from metaprior.prior.columns import Columns
 from metaprior.prior.families import NO_COVARIATES, TrainingTasks
-from metaprior.prior.hierarchical_prior import HierarchicalPrior
-from metaprior.prior.layout import Layout, Parts
+from metaprior.prior.fitted import FittedTerms, Prior, noise_parameters
+from metaprior.prior.layout import Layout
 from metaprior.prior.modes import climb, log_density
-from metaprior.prior.task_scales import ONE_SCALE
-from metaprior.prior.terms import NOISE_FLOOR, gaussians
+from metaprior.prior.process import NOISE_FLOOR, with_ones
+from metaprior.prior.terms import Line, Shift
 from metaprior.tasks.padding import group_by_size, pad_to
 from metaprior.tasks.types import Task
 
@@ -33,36 +34,32 @@ class Rotated(NamedTuple):
     n_left_out: float  # readings of noise alone, counted as the tasks are
 
 
-def fit_mixed_model(
-    training: TrainingTasks, noise_std: float | None, covariates: str = NO_COVARIATES
-) -> HierarchicalPrior:
+def fit_mixed_model(training: TrainingTasks, noise_std: float | None, covariates: str = NO_COVARIATES) -> Prior:
     """Fit the model; raise LinAlgError if it cannot be fitted.
 
     `noise_std` is given in the units of y, or learned if None. `covariates` says if those of tasks shift the mean.
     """
-    kinds, scaling = training.scaling.kinds, training.scaling
-    widths, columns = (None, ()) if kinds is None else (kinds.input_widths, kinds.covariate_widths)
-    input_dim = training.tasks[0].x.shape[1] if widths is None else sum(widths)
+    scaling = training.scaling
+    columns = Columns.of(training.tasks[0].x.shape[1], scaling.kinds)
     log_noise = None if noise_std is None else float(np.log(noise_std / scaling.y_std))
-    parts = Parts(correlated=True, covariates=covariates != NO_COVARIATES)
-    layout = Layout(parts, input_dim, log_noise, None, False, widths, columns)
-    rotated, points = rotate(training.tasks, training.counts, input_dim), np.zeros((1, input_dim))
+    terms = (Line(correlated=True), *((Shift(),) if covariates != NO_COVARIATES else ()))
+    layout = Layout(terms, columns, log_noise)
+    rotated, points = rotate(training.tasks, training.counts, columns.n_inputs), np.zeros((1, columns.n_inputs))
     mode = climb(layout, lambda theta, gradient: restricted_likelihood(layout, theta, rotated, gradient))
     if not (np.isfinite(mode.value) and np.isfinite(mode.theta).all()):
         raise np.linalg.LinAlgError("the mixed model has no finite mode")
-    collapsed = collapse([gaussians(layout, mode.theta, None, block)[0] for block in rotated.blocks])
-    noise = layout.noise_variance(mode.theta)
-    return HierarchicalPrior(
-        *(scaling, layout, mode.theta, points, collapsed.mean, collapsed.root, noise, ONE_SCALE),
-        counts=training.of_environment,
-    )
+    prior = layout.at(mode.theta, points)
+    collapsed = collapse([prior.on(block).given() for block in rotated.blocks])
+    given = scaling, layout, mode.theta, points, collapsed.mean, collapsed.root
+    noise = noise_parameters(layout.noise_variance(mode.theta), scaling)
+    return Prior(FittedTerms(*given, counts=training.of_environment), training.likelihood, noise)
 
 
 def restricted_likelihood(
     layout: Layout, theta: np.ndarray, rotated: Rotated, gradient: bool = True
 ) -> tuple[float, np.ndarray]:
     """Return the logarithm of the restricted likelihood, with a vague hyper-prior, and its derivative by theta."""
-    found = log_density(layout, theta, rotated.blocks, np.zeros((1, layout.input_dim)), gradient)
+    found = log_density(layout, theta, rotated.blocks, np.zeros((1, layout.columns.n_inputs)), gradient)
     z = (theta - layout.center) / layout.spread
     slope = found.slope + (1.0 - VAGUE) * z / layout.spread
     noise = layout.noise_variance(theta)
@@ -82,7 +79,7 @@ def rotate(tasks: Sequence[Task], counts: np.ndarray, input_dim: int) -> Rotated
     for size, members in group_by_size(np.array([len(task.y) for task in tasks]), 3):
         x, y, mask = pad_to([tasks[i] for i in members.tolist()], size, np.float64)
         real = mask.astype(np.float64)
-        rows = np.concatenate([line(x, real), (y * real)[..., None]], axis=-1)
+        rows = np.concatenate([with_ones(x) * real[..., None], (y * real)[..., None]], axis=-1)
         if size > rows.shape[-1]:
             rows = np.asarray(np.linalg.qr(rows, mode="r"))
         n, some = rows.shape[1], counts[members]

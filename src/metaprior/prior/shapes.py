@@ -10,79 +10,84 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from metaprior.prior.blocks import Block, squared_distances
+from metaprior.prior.blocks import Block
 from metaprior.prior.collapse import Gaussians, collapse, slopes
-from metaprior.prior.layout import Layout
-from metaprior.prior.modes import Mode
-from metaprior.prior.terms import add_noise, make_basis, mean_features, noise_of, rbf, whitening
+from metaprior.prior.layout import AtTheta, OnBlock
+from metaprior.prior.linalg import cholesky, triangular_inverse
+from metaprior.prior.process import KERNELS, add_noise
+from metaprior.prior.terms import JITTER, Parameters, kernel_of_distances
 
 PRIOR_TASKS = 5.0
 N_ITERATIONS = 12
 
 
-def shape_functions(layout: Layout, theta: np.ndarray, points: np.ndarray, block: Block) -> np.ndarray:
-    """Return psi, (tasks, n, functions)."""
-    lengths = layout.scale(theta, "lengths")
-    whitened = rbf(block.to_points, lengths) @ whitening(_distances(layout, points), lengths)
-    whitened *= block.mask[..., None]
-    parts = [block.line, whitened] if block.curve is None else [block.line, block.curve, whitened]
-    return np.concatenate(parts, axis=-1)
+class Shapes:
+    """The functions psi of the tasks of all blocks, and the covariances of r."""
+
+    def __init__(self, prior: AtTheta, blocks: Sequence[Block]):
+        self.prior, self.parts = prior, [prior.on(block) for block in blocks]
+        self.map = whitening(prior.parameters, prior.layout.find("deviation").kernel)
+        self.functions, self.rests = [], []
+        for part in self.parts:
+            functions, rest = self._of_block(part)
+            self.functions.append(functions)
+            self.rests.append(rest)
+
+    def _of_block(self, part: OnBlock) -> tuple[np.ndarray, np.ndarray]:
+        block, at = part.block, part.parameters
+        kernel, variance = KERNELS[self.prior.layout.find("deviation").kernel], at.scale("deviation")[0] ** 2
+        whitened = kernel_of_distances(kernel, block.to_points, at.scale("lengths")) @ self.map
+        whitened *= block.mask[..., None]
+        smooth = variance * kernel_of_distances(kernel, block.between, at.scale("lengths"))
+        rest = smooth - variance * whitened @ np.swapaxes(whitened, 1, 2)
+        parts = [block.line, whitened] if block.curve is None else [block.line, block.curve, whitened]
+        return np.concatenate(parts, axis=-1), rest * block.mask[:, :, None] * block.mask[:, None, :]
+
+    @property
+    def initial(self) -> np.ndarray:
+        """The diagonal of S_0, (functions,)."""
+        layout, at = self.prior.layout, self.prior.parameters
+        line, deformation = layout.find("line").stds(at), layout.find("deformation")
+        curve = np.zeros(0) if deformation is None else deformation.own_map(at)
+        return np.concatenate([line, curve, np.full(len(self.map), at.scale("deviation")[0])]) ** 2
+
+    def given(self, covariance: np.ndarray, noise: float) -> list[Gaussians]:
+        """Return the readings given S and the noise variance."""
+        found = []
+        for part, functions, rest in zip(self.parts, self.functions, self.rests, strict=True):
+            total, block = functions @ covariance @ np.swapaxes(functions, 1, 2) + rest, part.block
+            known = noise if block.noise is None else noise + block.noise
+            found.append(Gaussians(block.y, part.features, add_noise(total, block.mask, known), block.counts))
+        return found
+
+    def learn(self) -> tuple[np.ndarray, float]:
+        """Return S and the noise variance.
+
+        The E step needs the derivative G of the collapsed evidence by the covariance of a task only: with
+        B = 2 sum psi' G psi, the expected sum of u u' over tasks is n S + S B S. The M step averages it with S_0.
+        """
+        layout, blocks, initial = self.prior.layout, [part.block for part in self.parts], np.diag(self.initial)
+        covariance, noise = initial, layout.noise_variance(self.prior.theta)
+        n_tasks = float(sum(block.counts.sum() for block in blocks))
+        n_readings = float(sum(block.counts @ block.mask.sum(axis=1) for block in blocks))
+        for _ in range(N_ITERATIONS):
+            given = self.given(covariance, noise)
+            found = [by_covariance for by_covariance, _ in slopes(given, collapse(given))]
+            pairs = zip(self.functions, found, strict=True)
+            information = 2.0 * sum(_flat(psi).T @ _flat(slope @ psi) for psi, slope in pairs)
+            updated = PRIOR_TASKS * initial + n_tasks * covariance + covariance @ information @ covariance
+            covariance = 0.5 * (updated + updated.T) / (PRIOR_TASKS + n_tasks)
+            if layout.log_noise is None:
+                masked = zip(found, blocks, strict=True)
+                trace = 2.0 * sum(np.sum(np.diagonal(slope, axis1=1, axis2=2) * block.mask) for slope, block in masked)
+                noise = max(noise + noise**2 * float(trace) / n_readings, 1e-8)
+        return covariance, noise
 
 
-def initial_variances(layout: Layout, theta: np.ndarray, n_points: int) -> np.ndarray:
-    """Return the diagonal of S_0, (functions,)."""
-    curve = layout.scale(theta, "curve") ** 2 if layout.parts.curve else np.zeros(0)
-    smooth = np.full(n_points, layout.scale(theta, "deviation")[0] ** 2)
-    return np.concatenate([layout.line_stds(theta) ** 2, curve, smooth])
-
-
-def residual(
-    layout: Layout, theta: np.ndarray, functions: np.ndarray, between: np.ndarray, n_points: int
-) -> np.ndarray:
-    """Return the covariance of r, the smooth deviation that the whitened functions do not represent, (tasks, n, n)."""
-    whitened = functions[..., -n_points:]
-    smooth = rbf(between, layout.scale(theta, "lengths"))
-    return layout.scale(theta, "deviation")[0] ** 2 * (smooth - whitened @ np.swapaxes(whitened, 1, 2))
-
-
-def learn_shapes(mode: Mode, blocks: Sequence[Block], points: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return S and the noise variance.
-
-    The E step needs the derivative G of the collapsed evidence by the covariance of a task only: with B = 2 sum psi' G
-    psi, the expected sum of u u' over tasks is n S + S B S. The M step averages it with S_0.
-    """
-    layout, theta = mode.layout, mode.theta
-    basis = make_basis(layout, theta, _distances(layout, points))
-    features = [mean_features(layout, theta, basis, block) for block in blocks]
-    functions = [shape_functions(layout, theta, points, block) for block in blocks]
-    rests = []
-    for block, of_block in zip(blocks, functions, strict=True):
-        real = block.mask[:, :, None] * block.mask[:, None, :]
-        rests.append(residual(layout, theta, of_block, block.between, len(points)) * real)
-    initial = np.diag(initial_variances(layout, theta, len(points)))
-    covariance, noise = initial, layout.noise_variance(theta)
-    n_tasks = float(sum(block.counts.sum() for block in blocks))
-    n_readings = float(sum(block.counts @ block.mask.sum(axis=1) for block in blocks))
-    for _ in range(N_ITERATIONS):
-        given = []
-        for block, of_block, rest, feature in zip(blocks, functions, rests, features, strict=True):
-            total = of_block @ covariance @ np.swapaxes(of_block, 1, 2) + rest
-            total = add_noise(total, block.mask, noise_of(block, noise))
-            given.append(Gaussians(block.y, feature, total, block.counts))
-        found = [of_covariance for of_covariance, _ in slopes(given, collapse(given))]
-        pairs = list(zip(functions, found, strict=True))
-        information = 2.0 * sum(_flat(psi).T @ _flat(slope @ psi) for psi, slope in pairs)
-        updated = PRIOR_TASKS * initial + n_tasks * covariance + covariance @ information @ covariance
-        covariance = 0.5 * (updated + updated.T) / (PRIOR_TASKS + n_tasks)
-        if layout.log_noise is None:
-            masked = zip(found, blocks, strict=True)
-            trace = 2.0 * sum(np.sum(np.diagonal(slope, axis1=1, axis2=2) * block.mask) for slope, block in masked)
-            noise = max(noise + noise**2 * float(trace) / n_readings, 1e-8)
-    return covariance, noise
-
-
-def _distances(layout: Layout, points: np.ndarray) -> np.ndarray:
-    return squared_distances(points, points, layout.ard, layout.widths)
+def whitening(at: Parameters, kernel: str) -> np.ndarray:
+    """Return L^-T, where L L' is the deviation's kernel between the inducing points: k(x, Z) L^-T is whitened."""
+    between = kernel_of_distances(KERNELS[kernel], at.distances, at.scale("lengths"))
+    return triangular_inverse(cholesky(between + JITTER * np.eye(len(between)))).T
 
 
 def _flat(functions: np.ndarray) -> np.ndarray:

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from metaprior.likelihoods.base import Expected, Likelihood
-from metaprior.prior.small_matrices import ROUNDING, stable_cholesky, triangular_inverses
-from metaprior.prior.terms import NOISE_FLOOR
+from metaprior.prior.linalg import ROUNDING, stable_cholesky, triangular_inverses
+from metaprior.prior.process import NOISE_FLOOR
 
 MOST = 1e8  # precision of a site, and one over it the least, in standardized units
 MAX_STEPS = 60

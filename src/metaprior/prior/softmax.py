@@ -19,14 +19,14 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit
 
-from metaprior.prior.small_matrices import (
+from metaprior.prior.linalg import (
     log_sum_exp,
     positive_inverses,
     stable_cholesky,
     triangular_inverses,
 )
 
-ROUNDING = 1e-11  # that a variance gains per sample, relative
+SAMPLE_ROUNDING = 1e-11  # that a variance gains per sample, relative
 LEAST = 1e-24  # probability, for which 1 - 1e-16 and 1 are the same
 MAX_STEPS = 100
 MAX_HALVINGS = 40
@@ -52,7 +52,7 @@ class Labels(NamedTuple):
         one_hot = (y[:, None] == np.arange(most)[:, None]) * mask[:, None]
         covariance = (2.0 if most == 2 else 1.0) * covariance
         diagonal = np.arange(mask.shape[1])
-        covariance[:, diagonal, diagonal] *= 1.0 + ROUNDING * mask.sum(axis=1, keepdims=True)
+        covariance[:, diagonal, diagonal] *= 1.0 + SAMPLE_ROUNDING * mask.sum(axis=1, keepdims=True)
         if most == 2:
             return cls(one_hot[:, 1:], np.ones((len(y), 1), bool), mask, covariance)
         return cls(one_hot, np.arange(most) < n_classes[:, None], mask, covariance)

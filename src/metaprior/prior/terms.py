@@ -1,304 +1,557 @@
-"""From theta to the covariances and mean features of tasks, and from their derivatives back to theta."""
+"""The terms of a prior. A reading of task i is
 
-from dataclasses import dataclass
+    y_i(x) = l(x) . beta + mu(x) + l(x) . b_i + g_i(x) + (mu(x), mu'(x)) . s_i + phi(x) . (m + u_i)
+             + z_i . (c + D (x, psi(x))) + e(z_i) + noise,
+
+where l(x) = (1, x), with a common line beta and a task's own line b_i (`Line`); a smooth common curve mu (`Curve`) and
+smooth deviation g_i (`Deviation`); s_i, by which the task scales the common curve and shifts it along each input
+(`Deformation`); and features phi(x) of a network, which all tasks share, with common weights m and the task's own u_i
+(`Features`). The covariates z_i of a task shift the mean by c (`Shift`), bend it by D, the weights of their products
+with the inputs and with the first functions psi of the common curve (`Bend`), and shift it along smooth curves e
+(`Curved`). In the target environment the common mean may have a deviation of its own (`Environment`).
+
+A term has columns of the common mean, whose weights are integrated out, columns of a task's own functions, or a kernel.
+`mean_map` and `own_map` take weights of variance one to those of the columns: a scale of each, or a matrix. Derivatives
+by theta are written by hand, which makes a fit take seconds.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from metaprior.prior.blocks import Block
-from metaprior.prior.collapse import Gaussians
-from metaprior.prior.correlations import correlation_slopes
-from metaprior.prior.covariate_curves import N_FUNCTIONS
-from metaprior.prior.covariate_curves import functions as covariate_functions
-from metaprior.prior.layout import N_BENT, Layout, sums_of_groups
-from metaprior.prior.small_matrices import cholesky, triangular_inverse
+from metaprior.prior.columns import Columns, group_sums
+from metaprior.prior.linalg import cholesky, triangular_inverse
+from metaprior.prior.process import KERNELS, N_CURVE_FUNCTIONS, RBF, covariate_curves, products
 
+COMMON_STD = 3.0  # prior standard deviation of the common intercept and slopes, in standardized units
+MAX_CORRELATED = 5  # numbers among the inputs up to which their slopes may be correlated
+N_FEATURES = 8  # that a network computes
+N_BENT = 8  # functions of the common curve that covariates multiply
 JITTER = 1e-6  # of the kernel between inducing points, relative to its variance
-NOISE_FLOOR = 1e-8  # of the noise variance, relative to the variance of y
 
 
-@dataclass(frozen=True, eq=False)
+class Group(NamedTuple):
+    """Parameters of one kind, with independent normal hyper-priors. All but correlations are logarithms of scales."""
+
+    name: str
+    number: int
+    mean: float | np.ndarray
+    std: float | np.ndarray
+
+
+class Parameters(NamedTuple):
+    """Theta by the names of groups, and what the terms share at it."""
+
+    columns: Columns
+    theta: np.ndarray
+    places: dict[str, slice]
+    distances: np.ndarray  # squared, between the inducing points, (points, points, lengths)
+
+    def scale(self, name: str) -> np.ndarray:
+        """Return the scales of a group, exp(theta)."""
+        return np.exp(self.theta[self.places[name]])
+
+
 class Basis:
     """The common curve mu as mean weights of whitened functions: s k(x, Z) L^-T, where L L' = k(Z, Z)."""
 
-    root: np.ndarray  # L
-    inverse_root: np.ndarray  # L^-1
-    kernel: np.ndarray  # k(Z, Z) without jitter
-    scale: float  # s
-    lengths: np.ndarray  # (variables or 1,)
+    def __init__(self, at: Parameters):
+        self.lengths, self.scale = at.scale("mean_lengths"), float(at.scale("mean")[0])
+        self.kernel = kernel_of_distances(RBF, at.distances, self.lengths)  # k(Z, Z) without jitter
+        self.root = cholesky(self.kernel + JITTER * np.eye(len(self.kernel)))  # L
+        self.inverse_root = triangular_inverse(self.root)
 
-    def functions(self, kernel: np.ndarray) -> np.ndarray:
-        """Return the functions at inputs with this kernel k(x, Z)."""
-        return kernel @ (self.scale * self.inverse_root.T)
-
-
-def rbf(squared_distances: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return exp(-r^2 / 2) from squared distances along every input."""
-    scales = -0.5 * lengths**-2.0
-    return np.exp(squared_distances[..., 0] * scales[0] if len(scales) == 1 else squared_distances @ scales)
+    @property
+    def map(self) -> np.ndarray:
+        """From kernels k(x, Z) to the functions."""
+        return self.scale * self.inverse_root.T
 
 
-def rbf_between(x: np.ndarray, z: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return the kernel (..., n, m) between inputs x (..., n, d) and z (..., m, d), without storing distances."""
-    scale = 1.0 / (lengths if len(lengths) == x.shape[-1] else np.full(x.shape[-1], lengths[0]))
-    x, z = x * scale, z * scale
-    total = np.subtract(x[..., :, None, 0], z[..., None, :, 0])
-    np.square(total, out=total)
-    for j in range(1, x.shape[-1]):
-        difference = np.subtract(x[..., :, None, j], z[..., None, :, j])
-        total += np.square(difference, out=difference)
-    total *= -0.5
-    return np.exp(total, out=total)
+@dataclass(eq=False)
+class AtBlock:
+    """What the terms compute for a block of tasks, kept for their derivatives."""
+
+    parameters: Parameters
+    basis: Basis | None  # of the common curve
+    block: Block
+    kept: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> Columns:
+        """What the columns of x are."""
+        return self.parameters.columns
+
+    @property
+    def places(self) -> dict[str, slice]:
+        """The slice of theta of every group."""
+        return self.parameters.places
+
+    def scale(self, name: str) -> np.ndarray:
+        """Return the scales of a group, exp(theta)."""
+        return self.parameters.scale(name)
+
+    @cached_property
+    def kernel(self) -> np.ndarray:
+        """k(x, Z) of the common curve; zero for padding."""
+        assert self.basis is not None
+        return kernel_of_distances(RBF, self.block.to_points, self.basis.lengths) * self.block.mask[..., None]
+
+    @cached_property
+    def functions(self) -> np.ndarray:
+        """The whitened functions of the common curve."""
+        assert self.basis is not None
+        return self.kernel @ self.basis.map
 
 
-def make_basis(layout: Layout, theta: np.ndarray, point_distances: np.ndarray) -> Basis | None:
-    """Return the basis of the common curve, given squared distances between the inducing points."""
-    if not layout.parts.smooth:
+class Slopes(NamedTuple):
+    """Derivatives of the evidence: by theta, to be filled, and by what it is a function of."""
+
+    gradient: np.ndarray
+    by_covariance: np.ndarray  # (tasks, n, n)
+    by_functions: np.ndarray  # (tasks, n, points): by the functions of the common curve, through other terms
+    by_basis: np.ndarray  # (points, points): by the root L of the common curve, which the blocks share; to be filled
+
+
+class Term:
+    """A part of the prior. By default it has no parameters, and is in neither the mean nor the covariance."""
+
+    name: ClassVar[str]
+
+    def groups(self, columns: Columns) -> list[Group]:
+        """Return its parameters, with the hyper-prior."""
+        return []
+
+    def n_weights(self, columns: Columns, n_points: int) -> int:
+        """Return the number of its weights in the common mean."""
+        return 0
+
+    def mean_map(self, at: Parameters, basis: Basis | None) -> np.ndarray:
+        """Return the map from weights of variance one to those of its columns of the common mean."""
+        return np.zeros(0)
+
+    def common(self, at: AtBlock) -> np.ndarray | None:
+        """Return its functions in the common mean F, with weights of variance one, (tasks, n, weights)."""
         return None
-    lengths = layout.scale(theta, "mean_lengths")
-    kernel = rbf(point_distances, lengths)
-    root = cholesky(kernel + JITTER * np.eye(len(kernel)))
-    return Basis(root, triangular_inverse(root), kernel, float(layout.scale(theta, "mean")[0]), lengths)
+
+    def own_map(self, at: Parameters) -> np.ndarray:
+        """Return the map from weights of variance one to those of a task's own functions."""
+        return np.zeros(0)
+
+    def own(self, at: AtBlock) -> np.ndarray | None:
+        """Return the functions, whose weights differ between tasks, (tasks, n, functions)."""
+        return None
+
+    def covariance(self, at: AtBlock) -> np.ndarray | None:
+        """Return a covariance that is no product of few functions, (tasks, n, n)."""
+        return None
+
+    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: np.ndarray, by_weight: np.ndarray) -> None:
+        """Fill the gradient, and what other terms need.
+
+        `by_mean` is the derivative by its functions in the mean, `by_weight` its product with them, summed over
+        readings: the derivative by the logarithms of their scales.
+        """
 
 
-def whitening(point_distances: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return L^-T, where L L' is the kernel between the inducing points: k(x, Z) L^-T are whitened functions."""
-    kernel = rbf(point_distances, lengths)
-    return triangular_inverse(cholesky(kernel + JITTER * np.eye(len(kernel)))).T
+@dataclass(frozen=True)
+class Line(Term):
+    """A common line, and lines of the tasks' own."""
+
+    correlated: bool = False  # intercept and slopes of numbers of a task
+    learned_trend: bool = False  # whether the scale of common slopes is learned even if they are few
+    name: ClassVar[str] = "line"
+
+    def has_trend(self, columns: Columns) -> bool:
+        """Return whether theta has the scale of the common slopes."""
+        return self.learned_trend or not columns.ard
+
+    def n_correlated(self, columns: Columns) -> int:
+        """Return the number of a task's own intercept and slopes that are correlated, 0 if none."""
+        return 1 + columns.n_numbers if self.correlated and 0 < columns.n_numbers <= MAX_CORRELATED else 0
+
+    def groups(self, columns: Columns) -> list[Group]:
+        """Scales of intercepts and slopes, of common slopes if they are many, and of common effects of levels."""
+        found, size = [Group("line", 1 + columns.n_lengths, -1.0, 1.5)], self.n_correlated(columns)
+        if size:
+            found.append(Group("correlations", size * (size - 1) // 2, 0.0, 1.5))
+        if self.has_trend(columns):
+            found.append(Group("trend", 1, -1.0, 1.0))
+        if columns.n_variables > columns.n_numbers:
+            found.append(Group("levels", columns.n_variables - columns.n_numbers, -1.0, 1.5))
+        return found
+
+    def n_weights(self, columns: Columns, n_points: int) -> int:
+        """An intercept and a slope of each column."""
+        return 1 + columns.n_inputs
+
+    def mean_map(self, at: Parameters, basis: Basis | None) -> np.ndarray:
+        """The prior standard deviations of the common intercept and slopes."""
+        columns = at.columns
+        stds = np.full(1 + columns.n_inputs, COMMON_STD)
+        if "trend" in at.places:
+            stds[1:] = at.scale("trend")[0]
+        if columns.widths is not None and "levels" in at.places:
+            stds[1 + columns.n_numbers :] = np.repeat(at.scale("levels"), columns.widths[columns.n_numbers :])
+        return stds
+
+    def common(self, at: AtBlock) -> np.ndarray | None:
+        """(1, x)."""
+        return at.block.line * self.mean_map(at.parameters, at.basis)
+
+    def stds(self, at: Parameters) -> np.ndarray:
+        """Return the standard deviations of intercept and slopes between tasks, (1 + n_inputs,)."""
+        stds = at.scale("line")
+        return np.concatenate([stds[:1], at.columns.by_column(stds[1:])])
+
+    def own_map(self, at: Parameters) -> np.ndarray:
+        """These standard deviations, or a root of the covariance if some are correlated."""
+        stds, size = self.stds(at), self.n_correlated(at.columns)
+        if not size:
+            return stds  # of very many inputs the product with a matrix would take long
+        root = np.diag(stds)
+        root[:size, :size] = stds[:size, None] * correlation_root(at.theta[at.places["correlations"]], size)
+        return root
+
+    def own(self, at: AtBlock) -> np.ndarray | None:
+        """(1, x)."""
+        return at.block.line
+
+    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: np.ndarray, by_weight: np.ndarray) -> None:
+        """The root of the covariance of lines is R = diag(s) C.
+
+        So dJ/dlog s_i = sum_j (dJ/dR)_ij R_ij, and dJ/dC = s dJ/dR.
+        """
+        columns, places, line = at.columns, at.places, at.block.line
+        own, size = self.own_map(at.parameters), self.n_correlated(columns)
+        if size:
+            by_root = 2.0 * np.tensordot(line, slopes.by_covariance @ line, axes=((0, 1), (0, 1))) @ own
+            by_line, theta = np.sum(by_root * own, axis=1), at.parameters.theta[places["correlations"]]
+            by_correlations = (self.stds(at.parameters)[:, None] * by_root)[:size, :size]
+            slopes.gradient[places["correlations"]] = correlation_slopes(theta, size, by_correlations)
+        else:
+            by_line = 2.0 * own**2 * column_sums(slopes.by_covariance, line)
+        by_variable = columns.by_variable(by_line[1:])
+        slopes.gradient[places["line"]] = [by_line[0], *(by_variable if columns.ard else [by_variable.sum()])]
+        if "trend" in places:
+            slopes.gradient[places["trend"]] = by_weight[1:][: columns.n_numbers].sum()
+        if "levels" in places:
+            slopes.gradient[places["levels"]] = columns.by_variable(by_weight[1:])[columns.n_numbers :]
 
 
-def mean_features(layout: Layout, theta: np.ndarray, basis: Basis | None, block: Block) -> np.ndarray:
-    """Return F: the common line, curve and features, effects of covariates, and all again for the target.
+@dataclass(frozen=True)
+class Curve(Term):
+    """A smooth common curve."""
 
-    The last only with an environment effect.
+    name: ClassVar[str] = "curve"
+
+    def groups(self, columns: Columns) -> list[Group]:
+        """Its scale and length scales."""
+        lengths = Group("mean_lengths", columns.n_lengths, log_length(columns), 1.0)
+        return [Group("mean", 1, -0.5, 1.0), lengths]
+
+    def n_weights(self, columns: Columns, n_points: int) -> int:
+        """One of each inducing point."""
+        return n_points
+
+    def mean_map(self, at: Parameters, basis: Basis | None) -> np.ndarray:
+        """The whitening of kernels."""
+        assert basis is not None
+        return basis.map
+
+    def common(self, at: AtBlock) -> np.ndarray | None:
+        """Whitened functions."""
+        return at.functions
+
+    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: np.ndarray, by_weight: np.ndarray) -> None:
+        """With W = s K L^-T: dJ/dK = s H L^-1, and dJ/dL = -L^-T (s H'K) L^-T."""
+        basis, places = at.basis, at.places
+        assert basis is not None
+        by_mean = by_mean + slopes.by_functions
+        slopes.gradient[places["mean"]] = np.sum(by_mean * at.functions)
+        weighted = basis.scale * (by_mean @ basis.inverse_root) * at.kernel
+        slopes.gradient[places["mean_lengths"]] += total(weighted, at.block.to_points) / basis.lengths**2
+        n_points = len(basis.root)
+        by_inverse = basis.scale * (by_mean.reshape(-1, n_points).T @ at.kernel.reshape(-1, n_points))
+        slopes.by_basis[...] = -basis.inverse_root.T @ by_inverse @ basis.inverse_root.T
+
+
+@dataclass(frozen=True)
+class Deviation(Term):
+    """Smooth deviations of the tasks' own."""
+
+    kernel: str = "rbf"
+    name: ClassVar[str] = "deviation"
+
+    def groups(self, columns: Columns) -> list[Group]:
+        """Its scale and length scales."""
+        lengths = Group("lengths", columns.n_lengths, log_length(columns), 1.0)
+        return [Group("deviation", 1, -1.0, 1.5), lengths]
+
+    def covariance(self, at: AtBlock) -> np.ndarray | None:
+        """The kernel."""
+        real = at.block.mask[:, :, None] * at.block.mask[:, None, :]
+        squared = at.block.between @ at.scale("lengths") ** -2.0
+        smooth = at.scale("deviation")[0] ** 2 * KERNELS[self.kernel].value(squared) * real
+        at.kept[self.name] = squared, smooth
+        return smooth
+
+    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: np.ndarray, by_weight: np.ndarray) -> None:
+        """With k = v(r^2) and r^2 = sum_j d_j^2 / l_j^2: dk/dlog l_j = -2 v'(r^2) d_j^2 / l_j^2."""
+        (squared, smooth), places = at.kept[self.name], at.places
+        slopes.gradient[places["deviation"]] = 2.0 * np.sum(slopes.by_covariance * smooth)
+        of_kernel = slopes.by_covariance * KERNELS[self.kernel].slope(squared, smooth)
+        if self.kernel != "rbf":  # whose slope is proportional to the kernel, so that it has its scale and its mask
+            of_kernel = of_kernel * (smooth != 0.0) * at.scale("deviation")[0] ** 2
+        lengths = at.scale("lengths")
+        slopes.gradient[places["lengths"]] = -2.0 * total(of_kernel, at.block.between) / lengths**2
+
+
+@dataclass(frozen=True)
+class Deformation(Term):
+    """Tasks scale the common curve, and shift it along each number."""
+
+    name: ClassVar[str] = "deformation"
+
+    def groups(self, columns: Columns) -> list[Group]:
+        """The scale of every function."""
+        return [Group("deformation", n_deformations(columns), -1.5, 1.0)]
+
+    def own_map(self, at: Parameters) -> np.ndarray:
+        """These scales."""
+        return at.scale("deformation")
+
+    def own(self, at: AtBlock) -> np.ndarray | None:
+        """The common curve and its slopes."""
+        return at.block.curve
+
+    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: np.ndarray, by_weight: np.ndarray) -> None:
+        """By the logarithms of the scales."""
+        own_slopes(self, "deformation", at, slopes)
+
+
+@dataclass(frozen=True)
+class Features(Term):
+    """Features of a network that all tasks share, with common weights and the tasks' own."""
+
+    name: ClassVar[str] = "features"
+
+    def groups(self, columns: Columns) -> list[Group]:
+        """The scale of common weights, and those of the tasks' own."""
+        return [Group("feature_mean", 1, 0.0, 1.5), Group("features", N_FEATURES, 0.0, 1.5)]
+
+    def n_weights(self, columns: Columns, n_points: int) -> int:
+        """One of each feature."""
+        return N_FEATURES
+
+    def mean_map(self, at: Parameters, basis: Basis | None) -> np.ndarray:
+        """One scale for all."""
+        return np.repeat(at.scale("feature_mean"), N_FEATURES)
+
+    def common(self, at: AtBlock) -> np.ndarray | None:
+        """The features."""
+        assert at.block.features is not None
+        return at.scale("feature_mean")[0] * at.block.features
+
+    def own_map(self, at: Parameters) -> np.ndarray:
+        """A scale of each."""
+        return at.scale("features")
+
+    def own(self, at: AtBlock) -> np.ndarray | None:
+        """The features."""
+        return at.block.features
+
+    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: np.ndarray, by_weight: np.ndarray) -> None:
+        """By the logarithms of the scales; by the features, which are in C as phi diag(s^2) phi' and in F as t phi."""
+        slopes.gradient[at.places["feature_mean"]] = by_weight.sum()
+        own_slopes(self, "features", at, slopes)
+        assert at.block.features is not None
+        by_own = 2.0 * (slopes.by_covariance @ at.block.features) * at.scale("features") ** 2
+        at.kept[self.name] = (by_own + at.scale("feature_mean")[0] * by_mean) * at.block.mask[..., None]
+
+
+@dataclass(frozen=True)
+class Shift(Term):
+    """Covariates shift the common mean."""
+
+    name: ClassVar[str] = "shift"
+
+    def groups(self, columns: Columns) -> list[Group]:
+        """A scale for each covariate."""
+        return [Group("shift", len(columns.covariates), -1.0, 1.5)]
+
+    def n_weights(self, columns: Columns, n_points: int) -> int:
+        """One of each column."""
+        return sum(columns.covariates)
+
+    def mean_map(self, at: Parameters, basis: Basis | None) -> np.ndarray:
+        """The scales of columns."""
+        return np.repeat(at.scale("shift"), at.columns.covariates)
+
+    def common(self, at: AtBlock) -> np.ndarray | None:
+        """The covariates."""
+        return at.block.covariates * self.mean_map(at.parameters, at.basis)
+
+    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: np.ndarray, by_weight: np.ndarray) -> None:
+        """By the logarithms of the scales."""
+        slopes.gradient[at.places["shift"]] = group_sums(by_weight, at.columns.covariates)
+
+
+@dataclass(frozen=True)
+class Bend(Term):
+    """Covariates times the inputs, and times the first functions of the common curve."""
+
+    name: ClassVar[str] = "bend"
+
+    def groups(self, columns: Columns) -> list[Group]:
+        """A scale for each covariate."""
+        return [Group("bend", len(columns.covariates), -1.5, 1.0)]
+
+    def n_weights(self, columns: Columns, n_points: int) -> int:
+        """One of each product."""
+        return len(columns.bent) * (columns.n_numbers + min(n_points, N_BENT))
+
+    def mean_map(self, at: Parameters, basis: Basis | None) -> np.ndarray:
+        """The scales of products."""
+        n_functions = at.columns.n_numbers + (0 if basis is None else min(len(basis.root), N_BENT))
+        return np.repeat(self._scales(at), n_functions)
+
+    def _scales(self, at: Parameters) -> np.ndarray:
+        return np.repeat(at.scale("bend"), at.columns.bent_widths)
+
+    def common(self, at: AtBlock) -> np.ndarray | None:
+        """The products."""
+        columns, functions = at.columns, at.block.inputs[..., : at.columns.n_numbers]
+        if at.basis is not None:
+            functions = np.concatenate([functions, at.functions[..., :N_BENT]], axis=-1)
+        return products(at.block.covariates[..., columns.bent] * self._scales(at.parameters), functions)
+
+    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: np.ndarray, by_weight: np.ndarray) -> None:
+        """By the logarithms of the scales, and by the functions of the common curve."""
+        columns = at.columns
+        by_column = by_weight.reshape(len(columns.bent), -1).sum(axis=1)
+        slopes.gradient[at.places["bend"]] = group_sums(by_column, columns.bent_widths)
+        if at.basis is not None:
+            scaled = at.block.covariates[..., columns.bent] * self._scales(at.parameters)
+            by_each = by_mean.reshape(*scaled.shape, -1)[..., columns.n_numbers :]
+            slopes.by_functions[..., : by_each.shape[-1]] += np.sum(scaled[..., None] * by_each, axis=-2)
+
+
+@dataclass(frozen=True)
+class Curved(Term):
+    """Smooth curves of covariates that are numbers."""
+
+    name: ClassVar[str] = "curved"
+
+    def groups(self, columns: Columns) -> list[Group]:
+        """A scale for each curve."""
+        return [Group("curved", len(columns.curved), -1.0, 1.0)]
+
+    def n_weights(self, columns: Columns, n_points: int) -> int:
+        """One of each function."""
+        return N_CURVE_FUNCTIONS * len(columns.curved)
+
+    def mean_map(self, at: Parameters, basis: Basis | None) -> np.ndarray:
+        """The scales of functions."""
+        return np.repeat(at.scale("curved"), N_CURVE_FUNCTIONS)
+
+    def common(self, at: AtBlock) -> np.ndarray | None:
+        """The curves, which are not zero where covariates are."""
+        curves = covariate_curves(at.block.covariates, at.columns.curved.tolist())
+        return curves * at.block.mask[..., None] * self.mean_map(at.parameters, at.basis)
+
+    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: np.ndarray, by_weight: np.ndarray) -> None:
+        """By the logarithms of the scales."""
+        slopes.gradient[at.places["curved"]] = by_weight.reshape(-1, N_CURVE_FUNCTIONS).sum(axis=1)
+
+
+@dataclass(frozen=True)
+class Environment(Term):
+    """In the target environment, all functions of the common mean once more, with weights of its own.
+
+    It comes last: `double` and `fold_back` are about the functions of all other terms.
     """
-    parts = [block.line * layout.trend_stds(theta)]
-    if basis is not None:
-        parts.append(basis.functions(rbf(block.to_points, basis.lengths)) * block.mask[..., None])
-    if layout.parts.features:
-        assert block.features is not None
-        parts.append(layout.scale(theta, "feature_mean")[0] * block.features)
-    curve = None if basis is None else parts[1]
-    parts += covariate_features(layout, theta, block.covariates, block.inputs, curve)
-    if layout.parts.curved:
-        parts[-1] *= block.mask[..., None]  # curves are not zero where covariates are
-    features = np.concatenate(parts, axis=-1)
-    if layout.parts.environment:
-        own = layout.scale(theta, "environment")[0] * block.is_target[:, None, None] * features
-        features = np.concatenate([features, own], axis=-1)
-    return features
+
+    name: ClassVar[str] = "environment"
+
+    def groups(self, columns: Columns) -> list[Group]:
+        """The scale of the deviation, relative to that of the common mean."""
+        return [Group("environment", 1, -1.5, 1.0)]
+
+    def double(self, at: AtBlock, features: np.ndarray) -> np.ndarray:
+        """Return F and, for tasks of the target, F again."""
+        own = at.scale("environment")[0] * at.block.is_target[:, None, None] * features
+        return np.concatenate([features, own], axis=-1)
+
+    def fold_back(self, at: AtBlock, slopes: Slopes, features: np.ndarray, by_features: np.ndarray) -> np.ndarray:
+        """Return the derivative by the functions of all environments, given that by both halves."""
+        scale = at.scale("environment")[0]
+        common, own = np.split(by_features, 2, axis=-1)
+        own = own * at.block.is_target[:, None, None]
+        slopes.gradient[at.places["environment"]] = scale * np.sum(own * features)
+        return common + scale * own
 
 
-def covariate_features(
-    layout: Layout, theta: np.ndarray, covariates: np.ndarray, inputs: np.ndarray, curve: np.ndarray | None
-) -> list[np.ndarray]:
-    """Return the features by which covariates z change the mean, given the functions of the common curve."""
-    parts = []
-    if layout.parts.covariates:
-        parts.append(covariates * np.repeat(layout.scale(theta, "covariates"), layout.covariates))
-    if layout.parts.bend:
-        scaled = covariates[..., layout.bent] * np.repeat(layout.scale(theta, "bend"), layout.bent_widths)
-        functions = inputs[..., : layout.n_numbers]
-        if curve is not None:
-            functions = np.concatenate([functions, curve[..., :N_BENT]], axis=-1)
-        products = scaled[..., :, None] * functions[..., None, :]
-        parts.append(products.reshape(*products.shape[:-2], scaled.shape[-1] * functions.shape[-1]))
-    if layout.parts.curved:
-        parts.append(
-            covariate_functions(covariates, layout.curved) * np.repeat(layout.scale(theta, "curved"), N_FUNCTIONS)
-        )
-    return parts
+TERMS = {each.name: each for each in Term.__subclasses__()}
 
 
-def deviations(layout: Layout, theta: np.ndarray, block: Block) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the covariance of a task around the common mean, without noise, and its smooth part."""
-    if layout.n_correlated > 1:
-        own = layout.own_lines(theta, block.line)
-        covariance = own @ np.swapaxes(own, 1, 2)
-    else:
-        covariance = (block.line * layout.line_stds(theta) ** 2) @ np.swapaxes(block.line, 1, 2)
-    for name, functions in _own_functions(layout, block):
-        covariance += (functions * layout.scale(theta, name) ** 2) @ np.swapaxes(functions, 1, 2)
-    if not layout.parts.smooth:
-        return covariance, None
-    smooth = layout.scale(theta, "deviation")[0] ** 2 * rbf(block.between, layout.scale(theta, "lengths"))
-    smooth *= block.mask[:, :, None] * block.mask[:, None, :]
-    return covariance + smooth, smooth
+def log_length(columns: Columns) -> float:
+    """Return the hyper-prior mean of the logarithm of length scales."""
+    return 0.0 if columns.n_variables == 1 else 0.5
 
 
-def add_noise(
-    covariance: np.ndarray,
-    mask: np.ndarray,
-    noise_variance: float | np.ndarray,
-    relative_floor: float | np.ndarray = 0.0,
-) -> np.ndarray:
-    """Add noise, of all readings or (tasks, n), to the diagonal of covariances, and make that of padding one; in place.
+def n_deformations(columns: Columns) -> int:
+    """Return the number of functions by which tasks deform the common curve: its value, its slope along each number."""
+    return 1 + columns.n_numbers if columns.ard else 1
 
-    `relative_floor` is the least noise of a reading as a share of its variance, for all tasks or (tasks, 1).
+
+def kernel_of_distances(kernel: Any, squared_distances: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return a kernel from squared distances along every variable, or in all."""
+    return kernel.value(squared_distances @ lengths**-2.0)
+
+
+def correlation_root(t: np.ndarray, size: int) -> np.ndarray:
+    """Return the lower triangular root of a correlation matrix, whose parameters t may have any value.
+
+    It has rows r_i = u_i / |u_i|, where u_i = (sinh t_i1, ..., sinh t_i,i-1, 1, 0, ..., 0). Any t gives a correlation
+    matrix, and t = 0 the identity. Of two, the correlation is tanh t, so that t is Fisher's z.
     """
-    diagonal = np.arange(covariance.shape[1])
-    noise = np.maximum(noise_variance + NOISE_FLOOR, relative_floor * covariance[:, diagonal, diagonal])
-    covariance[:, diagonal, diagonal] += mask * noise + (1.0 - mask)
-    return covariance
+    rows = _correlation_rows(t, size)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def noise_of(block: Block, noise_variance: float) -> float | np.ndarray:
-    """Return the noise variance, of all readings or of each, (tasks, n)."""
-    return noise_variance if block.noise is None else noise_variance + block.noise
+def correlation_slopes(t: np.ndarray, size: int, by_root: np.ndarray) -> np.ndarray:
+    """Return the derivative by t, given that by the root.
 
-
-def gaussians(
-    layout: Layout, theta: np.ndarray, basis: Basis | None, block: Block
-) -> tuple[Gaussians, np.ndarray | None]:
-    """Return the readings of a block given the mean's weights, and the smooth part of their covariance."""
-    covariance, smooth = deviations(layout, theta, block)
-    covariance = add_noise(covariance, block.mask, noise_of(block, layout.noise_variance(theta)))
-    features = mean_features(layout, theta, basis, block)
-    return Gaussians(block.y, features, covariance, block.counts), smooth
-
-
-def pull_back(
-    layout: Layout,
-    theta: np.ndarray,
-    basis: Basis | None,
-    block: Block,
-    features: np.ndarray,
-    smooth: np.ndarray | None,
-    of_covariance: np.ndarray,
-    of_features: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the derivative of J with respect to theta, from those by a block's covariances and mean features.
-
-    The second result is the derivative by the root L of k(Z, Z), which the blocks share.
+    With r = u / |u|: dJ/du = (g - r (r . g)) / |u|, where g = dJ/dr.
     """
-    gradient, places = np.zeros(len(theta)), layout.places
-    if layout.log_noise is None:
-        trace = np.sum(np.diagonal(of_covariance, axis1=1, axis2=2) * block.mask)
-        gradient[places["noise"]] = 2.0 * layout.noise_variance(theta) * trace
-    _line_slopes(gradient, layout, theta, block.line, of_covariance)
-    for name, functions in _own_functions(layout, block):
-        gradient[places[name]] = 2.0 * layout.scale(theta, name) ** 2 * _column_sums(of_covariance, functions)
-    if layout.parts.environment:
-        half = features.shape[-1] // 2
-        own = of_features[..., half:] * block.is_target[:, None, None]
-        gradient[places["environment"]] = layout.scale(theta, "environment")[0] * np.sum(own * features[..., :half])
-        of_features, features = without_environment(layout, theta, block, of_features), features[..., :half]
-    slices = layout.mean_slices(0 if basis is None else len(basis.root))
-    by_feature = np.sum(of_features * features, axis=(0, 1))
-    of_columns = by_feature[slices["line"]][1:]
-    if layout.has_trend:
-        gradient[places["trend"]] = of_columns[: layout.n_numbers].sum()
-    if "levels" in places:
-        gradient[places["levels"]] = layout.by_variable(of_columns)[layout.n_numbers :]
-    if layout.parts.features:
-        gradient[places["feature_mean"]] = by_feature[slices["features"]].sum()
-    if layout.parts.covariates:
-        gradient[places["covariates"]] = sums_of_groups(by_feature[slices["covariates"]], layout.covariates)
-    if layout.parts.bend:
-        by_column = by_feature[slices["bend"]].reshape(len(layout.bent), -1).sum(axis=1)
-        gradient[places["bend"]] = sums_of_groups(by_column, layout.bent_widths)
-    if layout.parts.curved:
-        gradient[places["curved"]] = by_feature[slices["curved"]].reshape(-1, N_FUNCTIONS).sum(axis=1)
-    if smooth is None or basis is None:
-        return gradient, np.zeros((0, 0))
-    weighted = of_covariance * smooth
-    gradient[places["deviation"]] = 2.0 * weighted.sum()
-    lengths = layout.scale(theta, "lengths")
-    gradient[places["lengths"]] = _total(weighted, block.between) / lengths**2
-    curve = slices["curve"]
-    by_curve = of_features[..., curve] + _bent_slopes(layout, theta, block, of_features[..., slices["bend"]], curve)
-    return _curve_slopes(gradient, layout, basis, block, features[..., curve], by_curve)
+    rows = _correlation_rows(t, size)
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    root = rows / norms
+    by_rows = (by_root - root * np.sum(root * by_root, axis=1, keepdims=True)) / norms
+    return by_rows[np.tril_indices(size, -1)] * np.cosh(t)
 
 
-def _line_slopes(
-    gradient: np.ndarray, layout: Layout, theta: np.ndarray, line: np.ndarray, of_covariance: np.ndarray
-) -> None:
-    """Set the derivatives by the scales and correlations of the tasks' own lines.
-
-    The root of their covariance is R = diag(s) C, so that dJ/dlog s_i = sum_j (dJ/dR)_ij R_ij, and dJ/dC = s dJ/dR.
-    """
-    size = layout.n_correlated
-    if size > 1:
-        stds, root = layout.line_stds(theta), layout.line_root(theta)
-        of_root = 2.0 * np.tensordot(line, of_covariance @ line, axes=((0, 1), (0, 1))) @ root
-        by_line, place = np.sum(of_root * root, axis=1), layout.places["correlations"]
-        gradient[place] = correlation_slopes(theta[place], size, (stds[:, None] * of_root)[:size, :size])
-    else:
-        by_line = 2.0 * layout.line_stds(theta) ** 2 * _column_sums(of_covariance, line)
-    by_variable = layout.by_variable(by_line[1:])
-    gradient[layout.places["line"]] = [by_line[0], *(by_variable if layout.ard else [by_variable.sum()])]
+def _correlation_rows(t: np.ndarray, size: int) -> np.ndarray:
+    rows = np.eye(size)
+    rows[np.tril_indices(size, -1)] = np.sinh(t)
+    return rows
 
 
-def _bent_slopes(
-    layout: Layout, theta: np.ndarray, block: Block, by_products: np.ndarray, curve: slice
-) -> np.ndarray | float:
-    """Return the derivative by the functions of the common curve, through their products with covariates."""
-    if not layout.parts.bend:
-        return 0.0
-    scaled = block.covariates[..., layout.bent] * np.repeat(layout.scale(theta, "bend"), layout.bent_widths)
-    of_each = by_products.reshape(*scaled.shape, -1)[..., layout.n_numbers :]
-    found = np.zeros((*scaled.shape[:-1], curve.stop - curve.start))
-    found[..., : of_each.shape[-1]] = np.sum(scaled[..., None] * of_each, axis=-2)
-    return found
+def own_slopes(term: Term, name: str, at: AtBlock, slopes: Slopes) -> None:
+    """Fill the derivative by the logarithms of the scales of a task's own functions."""
+    functions = term.own(at)
+    assert functions is not None
+    slopes.gradient[at.places[name]] = 2.0 * at.scale(name) ** 2 * column_sums(slopes.by_covariance, functions)
 
 
-def _curve_slopes(
-    gradient: np.ndarray, layout: Layout, basis: Basis, block: Block, functions: np.ndarray, slopes: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Add the derivatives by the scale and length scales of mu; return the derivative by the root L of k(Z, Z) too.
-
-    With W = s K L^-T: dJ/dK = s H L^-1, and dJ/dL = -L^-T (s H'K) L^-T, pulled back through the Cholesky factor.
-    """
-    gradient[layout.places["mean"]] = np.sum(slopes * functions)
-    kernel = rbf(block.to_points, basis.lengths) * block.mask[..., None]
-    weighted = basis.scale * (slopes @ basis.inverse_root) * kernel
-    gradient[layout.places["mean_lengths"]] = _total(weighted, block.to_points) / basis.lengths**2
-    n_points = len(basis.root)
-    of_inverse = basis.scale * (slopes.reshape(-1, n_points).T @ kernel.reshape(-1, n_points))
-    return gradient, -basis.inverse_root.T @ of_inverse @ basis.inverse_root.T
-
-
-def without_environment(layout: Layout, theta: np.ndarray, block: Block, of_features: np.ndarray) -> np.ndarray:
-    """Return the derivative of J by the mean features of all environments, given that by F."""
-    if not layout.parts.environment:
-        return of_features
-    common, own = np.split(of_features, 2, axis=-1)
-    return common + layout.scale(theta, "environment")[0] * block.is_target[:, None, None] * own
-
-
-def feature_slopes(
-    layout: Layout, theta: np.ndarray, block: Block, of_covariance: np.ndarray, of_features: np.ndarray
-) -> np.ndarray:
-    """Return the derivative of J by the features of the network, (tasks, n, n_features).
-
-    They are in C as phi diag(s^2) phi', and in F as t phi: dJ/dphi = 2 (dJ/dC) phi diag(s^2) + t dJ/d(t phi).
-    """
-    assert block.features is not None
-    place = layout.mean_slices(block.to_points.shape[2])["features"]
-    by_mean = without_environment(layout, theta, block, of_features)[..., place]
-    slopes = 2.0 * (of_covariance @ block.features) * layout.scale(theta, "features") ** 2
-    return (slopes + layout.scale(theta, "feature_mean")[0] * by_mean) * block.mask[..., None]
-
-
-def point_slopes(basis: Basis, of_root: np.ndarray, point_distances: np.ndarray) -> np.ndarray:
-    """Return the derivative by the logarithm of mu's length scales through L, given that by L, (d or 1,)."""
-    inner = np.tril(basis.root.T @ np.tril(of_root))
-    inner[np.diag_indices_from(inner)] *= 0.5
-    of_kernel = basis.inverse_root.T @ inner @ basis.inverse_root
-    of_kernel = 0.5 * (of_kernel + of_kernel.T) * basis.kernel
-    return _total(of_kernel, point_distances) / basis.lengths**2
-
-
-def _own_functions(layout: Layout, block: Block) -> list[tuple[str, np.ndarray]]:
-    """Return the functions, besides the line, whose weights differ between tasks, by the names of their scales."""
-    known = (("curve", block.curve), ("features", block.features))
-    return [(name, functions) for name, functions in known if name in layout.places and functions is not None]
-
-
-def _total(weights: np.ndarray, squared_distances: np.ndarray) -> np.ndarray:
-    """Return the weighted sum of squared distances along every input."""
-    return weights.ravel() @ squared_distances.reshape(weights.size, -1)
-
-
-def _column_sums(of_covariance: np.ndarray, functions: np.ndarray) -> np.ndarray:
+def column_sums(by_covariance: np.ndarray, functions: np.ndarray) -> np.ndarray:
     """Return f' G f for every function f, summed over tasks."""
-    return np.sum((of_covariance @ functions) * functions, axis=(0, 1))
+    return np.sum((by_covariance @ functions) * functions, axis=(0, 1))
+
+
+def total(weights: np.ndarray, squared_distances: np.ndarray) -> np.ndarray:
+    """Return the weighted sum of squared distances along every variable."""
+    return weights.ravel() @ squared_distances.reshape(weights.size, -1)

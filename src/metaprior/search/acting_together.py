@@ -9,14 +9,14 @@ from itertools import combinations
 
 import numpy as np
 
-from metaprior.prior.hierarchical_prior import HierarchicalPrior
+from metaprior.prior.fitted import Prior
 from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.types import Task
 
 LEVEL, MIN_TASKS, MAX_LEVELS = 0.01, 15, 5
 
 
-def acting_together(prior: HierarchicalPrior, tasks: Sequence[Task], kinds: ColumnKinds) -> tuple[int, int] | None:
+def acting_together(prior: Prior, tasks: Sequence[Task], kinds: ColumnKinds) -> tuple[int, int] | None:
     """Return the two columns of X whose product explains most of what is left, if that is significant."""
     if len(tasks) < MIN_TASKS or len(kinds.covariates) < 2:
         return None
@@ -29,11 +29,10 @@ def acting_together(prior: HierarchicalPrior, tasks: Sequence[Task], kinds: Colu
     return smallest[1] if smallest[0] * len(found) < LEVEL else None
 
 
-def _left(prior: HierarchicalPrior, task: Task, kinds: ColumnKinds) -> list[float]:
+def _left(prior: Prior, task: Task, kinds: ColumnKinds) -> list[float]:
     """Return the mean of what the common mean leaves of a task, and its slopes along inputs that are numbers."""
     scaled = prior.scaling.task(task)
-    points = prior.describe(scaled.x[None], np.ones((1, len(scaled.y))))
-    rest = scaled.y - (points.features @ prior.weights)[0]
+    rest = scaled.y - prior.process.describe(scaled.x).common @ prior.process.common_mean
     inputs = [scaled.x[:, i] for i in range(kinds.input_widths.count(1))]
     slopes = [float(np.cov(x, rest)[0, 1] / max(x.var(), 1e-12)) if len(x) > 2 else 0.0 for x in inputs]
     return [float(rest.mean()), *slopes]

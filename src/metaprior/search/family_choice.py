@@ -23,7 +23,7 @@ class FamilyChoice(NamedTuple):
     """What was compared and chosen: options with their scores, the members of the average, and its calibration."""
 
     choice: Choice
-    priors: list[Any]  # HierarchicalPrior or LabelPrior
+    priors: list[Any]  # Prior or LabelPrior
     weights: np.ndarray  # of the priors
     families: dict[str, float]  # weight of every family that was compared
     spread: float  # factor by which the averaged predictions are stretched

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from metaprior.prior.columns import MAX_ARD
 from metaprior.prior.families import (
     CURVE,
     LINEAR,
@@ -15,7 +16,6 @@ from metaprior.prior.families import (
     TrainingTasks,
     fit_families,
 )
-from metaprior.prior.layout import MAX_ARD
 from metaprior.prior.modes import MAX_ITERATIONS
 from metaprior.search.averaging import averaging_weights
 from metaprior.search.certificates import free_energy
@@ -49,7 +49,7 @@ class Scored:
 
     option: int
     family: str
-    prior: Any  # HierarchicalPrior or LabelPrior
+    prior: Any  # Prior or LabelPrior
     held_out: Any  # its predictions
     covariates: str = NO_COVARIATES  # what they do to the common mean
 

@@ -8,7 +8,7 @@ import numpy as np
 from metaprior.checks import warn_caller
 from metaprior.conventions import convergence_warning
 from metaprior.prior.families import FEATURES, fit_features
-from metaprior.prior.hierarchical_prior import HierarchicalPrior
+from metaprior.prior.fitted import Prior
 from metaprior.search.averaging import averaging_weights
 from metaprior.search.covariate_search import best_covariates
 from metaprior.search.family_search import FamilySearch, Scored, training_tasks
@@ -63,7 +63,7 @@ def add_features(search: FamilySearch) -> None:
     search.scored.append(Scored(option, FEATURES, prior, found, best_covariates(search)))
 
 
-def _predict(search: FamilySearch, prior: HierarchicalPrior, members: np.ndarray) -> tuple[np.ndarray, HeldOut]:
+def _predict(search: FamilySearch, prior: Prior, members: np.ndarray) -> tuple[np.ndarray, HeldOut]:
     rows = search.queries.rows_of(members)
     return rows, search.queries.predict(prior, rows)
 
@@ -78,7 +78,7 @@ def _is_hopeless(search: FamilySearch, members: np.ndarray, predicted: HeldOut) 
     return bool(averaging_weights(scores, PER_TASK)[-1] < HOPELESS)
 
 
-def _fit(search: FamilySearch, option: int, left_out: np.ndarray) -> HierarchicalPrior:
+def _fit(search: FamilySearch, option: int, left_out: np.ndarray) -> Prior:
     """Fit features to all tasks but some of the held-out environment's."""
     rng = np.random.default_rng(0)
     kept = [[thin_task(task, MAX_READINGS, rng) for task in tasks] for tasks in search.environments]

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from metaprior.prior.label_prior import LabelPrior, Latent, calibrated
-from metaprior.prior.small_matrices import log_sum_exp
+from metaprior.prior.label_prior import LabelPrior
+from metaprior.prior.label_process import Latent, calibrated
+from metaprior.prior.linalg import log_sum_exp
 from metaprior.search.averaging import contaminated
 from metaprior.search.folds import Folds
 from metaprior.tasks.padding import pad_to

@@ -7,7 +7,8 @@ import numpy as np
 
 from metaprior.prior.families import NO_COVARIATES
 from metaprior.prior.label_families import LabelFit, LabelTasks, fit_label_families
-from metaprior.prior.label_prior import LabelPrior, calibrated
+from metaprior.prior.label_prior import LabelPrior
+from metaprior.prior.label_process import calibrated
 from metaprior.prior.modes import MAX_ITERATIONS
 from metaprior.search.candidates import Choice
 from metaprior.search.family_choice import FamilyChoice, candidates

@@ -18,7 +18,7 @@ from metaprior.prior.families import (
     TrainingTasks,
     fit_families,
 )
-from metaprior.prior.hierarchical_prior import HierarchicalPrior
+from metaprior.prior.fitted import Prior
 from metaprior.prior.mixed_model import fit_mixed_model
 from metaprior.prior.task_scales import ONE_SCALE
 from metaprior.search.family_search import Option, training_tasks
@@ -35,7 +35,7 @@ def pooled_models(
     noise_std: float | None,
     fitted: Iterable[tuple[Option, FamilyFit]],
     kinds: ColumnKinds | None = None,
-) -> dict[str, HierarchicalPrior]:
+) -> dict[str, Prior]:
     """Return the models by name, of all environments that have weight in an option; none that cannot be fitted.
 
     A search with an option of equal weights has fitted the hierarchical GP: `fitted` are its options and fits, without
@@ -54,9 +54,7 @@ def pooled_models(
     return models
 
 
-def _smooth(
-    training: TrainingTasks, noise_std: float | None, effect: str, found: FamilyFit | None
-) -> HierarchicalPrior | None:
+def _smooth(training: TrainingTasks, noise_std: float | None, effect: str, found: FamilyFit | None) -> Prior | None:
     """Return the prior of the smooth family, of a fit that is known or of a new one; None if it cannot be fitted."""
     if found is None:
         try:

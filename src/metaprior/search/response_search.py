@@ -1,14 +1,12 @@
 """The search of the default for counts, ranks and readings with outliers: `FamilySearch` with responses."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from metaprior.likelihoods.base import Likelihood
-from metaprior.prior.families import LINEAR, NO_COVARIATES, SMOOTH, FamilyFit, TrainingTasks
-from metaprior.prior.response_families import ResponseFit, TrainingResponses, fit_response_families
-from metaprior.prior.response_modes import HyperPrior
+from metaprior.prior.families import LINEAR, NO_COVARIATES, SMOOTH, FamilyFit, TrainingTasks, fit_families
+from metaprior.prior.site_modes import HyperPrior
 from metaprior.search.candidates import Choice
 from metaprior.search.family_choice import FamilyChoice, candidates, n_tasks_of
 from metaprior.search.family_search import FamilySearch, Option, outweighed_families, task_counts
@@ -46,26 +44,25 @@ class ResponseSearch(FamilySearch):
         environments: Sequence[Sequence[Task]],
         option: Option,
         sizes: Sequence[int] | None,
-        near: ResponseFit | None,
+        near: FamilyFit | None,
         max_iterations: int,
         separate: bool | None,
         covariates: str = NO_COVARIATES,
-    ) -> ResponseFit:
+    ) -> FamilyFit:
         """Fit all families to tasks; `sizes` are the numbers of tasks with those that are held out."""
         if near is not None and sizes is not None:  # without a fold
             max_iterations = FOLD_ITERATIONS
         given = self.likelihood, self.exposure, sizes, self.kinds
         training = training_responses(environments, self.target, option, *given)
-        return fit_response_families(training, option.environment, near, max_iterations, separate, covariates)
+        return fit_families(training, option.environment, None, near, max_iterations, separate, covariates)
 
-    def free_energy(self, full: ResponseFit) -> float:
+    def free_energy(self, full: FamilyFit) -> float:
         """Return NaN: the evidence of responses is a bound, whose free energy was not derived."""
         return float("nan")
 
-    def outweighed(self, full: ResponseFit, complete: Sequence[str]) -> set[str]:
+    def outweighed(self, full: FamilyFit, complete: Sequence[str]) -> set[str]:
         """Return the families that the evidence rules out."""
-        processes: dict[str, Any] = {name: full.priors[name].process for name in complete}
-        return outweighed_families(FamilyFit(processes, full.modes))
+        return outweighed_families(FamilyFit({name: full.priors[name] for name in complete}, full.modes))
 
     def _make_queries(self) -> Queries:
         return Queries(self.tasks, self.folds, self.likelihood, self.exposure)
@@ -79,7 +76,7 @@ def training_responses(
     exposure: int | None,
     sizes: Sequence[int] | None = None,
     kinds: ColumnKinds | None = None,
-) -> TrainingResponses:
+) -> TrainingTasks:
     """Standardize the inputs of environments with weight, and choose the units of t.
 
     `kinds` are those of all columns of X, with the exposure.
@@ -96,8 +93,8 @@ def training_responses(
     if likelihood.unit_noise:
         scaling = scaling._replace(y_mean=np.asarray(0.0), y_std=np.asarray(1.0))
     scaled = [Task(scaling.inputs(x), task.y) for x, task in zip(inputs, tasks, strict=True)]
-    training = TrainingTasks(scaling, scaled, counts, is_target, of_environment)
-    return TrainingResponses(training, likelihood, hyper_prior, offsets, exposure)
+    given = scaling, scaled, counts, is_target, of_environment
+    return TrainingTasks(*given, likelihood, hyper_prior, offsets, exposure)
 
 
 def split_exposure(x: np.ndarray, exposure: int | None) -> tuple[np.ndarray, np.ndarray]:
@@ -116,7 +113,7 @@ def responses_without_test(
     """Average the two simplest families at all options: there are no tasks to hold out."""
     given = likelihood, exposure, None, kinds
     training = [training_responses(environments, target, option, *given) for option in options]
-    fits = [fit_response_families(tasks, o.environment) for tasks, o in zip(training, options, strict=True)]
+    fits = [fit_families(tasks, o.environment) for tasks, o in zip(training, options, strict=True)]
     used = [(name, fit.priors[name]) for fit in fits for name in (LINEAR, SMOOTH) if name in fit.priors]
     priors, weights = [prior for _, prior in used], np.full(len(used), 1.0 / len(used))
     names = [name for name, _ in used]

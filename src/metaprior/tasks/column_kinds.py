@@ -7,6 +7,7 @@ missing value, and the part of an unseen level that is known, is the average.
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -53,20 +54,24 @@ class ColumnKinds:
         covariates = tuple(i + (i >= column) for i in self.covariates)
         return ColumnKinds((*self.levels[:column], 0, *self.levels[column:]), covariates)
 
-    def expand(self, numbers: np.ndarray, x: np.ndarray, shares: np.ndarray) -> np.ndarray:
-        """Return X (n, columns) as numbers (n, sum of widths), given its standardized numbers and shares of levels."""
-        parts = []
-        for i in self.order:
-            missing = np.isnan(x[:, i])
-            if not self.levels[i]:
-                parts.append(np.where(missing, 0.0, numbers[:, i])[:, None])
-            else:
-                start = sum(part.shape[1] for part in parts)
-                share = shares[start : start + self.levels[i] + 1]
-                parts.append(np.where(missing[:, None], 0.0, _is_level(x[:, i], self.levels[i]) - share))
+    def expand(self, numbers: Any, x: Any, shares: Any, xp: Any = np) -> Any:
+        """Return X (..., columns) as numbers (..., sum of widths), given its standardized numbers and shares of levels.
+
+        `xp` is NumPy or torch; exported files contain this text, too.
+        """
+        parts: list[Any] = []
+        starts = [sum(self.widths[:place]) for place in range(len(self.widths))]
+        for i, start in zip(self.order, starts, strict=True):
+            column, one = x[..., i : i + 1], xp.ones_like(numbers[..., i : i + 1])
+            missing = xp.isnan(column)
+            values = numbers[..., i : i + 1]
+            if self.levels[i]:
+                is_level = [xp.where(column == code, one, 0.0 * one) for code in range(self.levels[i] + 1)]
+                values = xp.concatenate(is_level, -1) - shares[start : start + self.levels[i] + 1]
+            parts.append(xp.where(missing, 0.0, values))
             if i in self.covariates:
-                parts.append(missing[:, None].astype(float))
-        return np.concatenate(parts, axis=1)
+                parts.append(xp.where(missing, one, 0.0 * one))
+        return xp.concatenate(parts, -1)
 
     def shares(self, x: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Return how frequent the levels are among rows with weights, (sum of widths,); 0 for other columns."""

@@ -1,19 +1,29 @@
 """Tasks exported as one Python file that predicts with NumPy alone: code to read, then numbers. No pickle, no eval."""
 
+import ast
 import base64
 import keyword
 import os
+import re
 import sys
 import sysconfig
 from collections.abc import Iterable
 from importlib.machinery import PathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from metaprior.files import package_versions, write_atomically
+from metaprior.likelihoods import gaussian
+from metaprior.predict import exported, only_numpy
 from metaprior.predict.batches import Posteriors
+from metaprior.prior import class_probabilities, label_process, linalg, process, softmax
+from metaprior.prior.fitted import Prior
+from metaprior.prior.label_prior import LabelPrior
+from metaprior.prior.process import Process
+from metaprior.tasks import column_kinds
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.spelling import plain
 
@@ -36,6 +46,19 @@ READINGS = """mean, std = {module}.predict(X, return_std=True)
     lower, upper = {module}.interval(X, coverage=0.9)"""
 LABELS = "p = {module}.predict_proba(X)  # columns in the order of {module}.CLASSES"
 USES = {"readings": READINGS, "labels": LABELS}
+NUMPY = "import numpy as np"
+# Modules that exported files contain, or some of their names, or all but some.
+LINEAR_ALGEBRA = (linalg, ("ROUNDING", "JITTERS", "stable_cholesky", "_jittered_cholesky", "log_sum_exp"))
+QUANTILES = (gaussian, ("QUANTILE_TOLERANCE", "QUANTILE_MAXIMUM_ITERATIONS", "mixture_moments", "normal_quantile"))
+COMMON_CODE = (LINEAR_ALGEBRA, only_numpy, column_kinds, process)
+READINGS_CODE = (*COMMON_CODE, QUANTILES, (exported, ("-LabeledTask", "-as_labels")))
+LABELS_CODE = (*COMMON_CODE, softmax, class_probabilities, label_process, (exported, ("-TaskOfReadings",)))
+ADAPT_READINGS = '''def adapt(X, y):
+    """Condition the prior on the readings of another task."""
+    return TaskOfReadings(as_inputs(X), y)'''
+ADAPT_LABELS = '''def adapt(X, y, classes=None):
+    """Condition the prior on the labels of another task, with the same classes or others that are given."""
+    return LabeledTask(as_inputs(X), y, classes)'''
 METHODS = {"readings": ("predict", "interval", "quantile"), "labels": ("predict", "predict_proba", "predict_log_proba")}
 
 
@@ -70,27 +93,95 @@ def _module_name(path: str | os.PathLike) -> str:
 def _content(posteriors: Posteriors, features: Features, classes: np.ndarray | None) -> tuple[str, dict[str, Any]]:
     """Return the code of the members, and the constants that it reads."""
     model = posteriors.model
-    if not all(hasattr(member, "plain") for member in model.members):
+    members = [member for member in model.members if isinstance(member, Prior | LabelPrior)]
+    if len(members) < len(model.members):
         raise ValueError(
             "Priors trained by gradients cannot be exported: they predict with JAX. Save the prior and load it with "
             "metaprior instead, or fit with the default settings."
         )
-    parts = [member.plain() for member in model.members]  # type: ignore[attr-defined]
-    weighted = zip(model.weights.tolist(), parts, strict=True)
+    weighted = zip(model.weights.tolist(), members, strict=True)
     constants: dict[str, Any] = {
         "COLUMNS": None if features.names is None else list(features.names),
         "RANGE": features.range,
         "LEVELS": _levels(features),
         "COVARIATES": list(features.categories.covariates),
-        "PRIORS": [{"weight": weight, **part.arrays} for weight, part in weighted if weight > 0.0],
+        "PRIORS": [{"weight": weight, **_numbers(member)} for weight, member in weighted if weight > 0.0],
         "X_CONTEXT": _cells(posteriors.x.rows[:-1], features),
     }
     y = posteriors.y.rows[:-1]
     if classes is None:
-        constants |= {"Y_CONTEXT": y.tolist(), "SPREAD": float(model.spread)}
-    else:
-        constants |= {"CLASSES": classes.tolist(), "Y_CONTEXT": classes[y.astype(int)].tolist()}
-    return parts[0].code, constants
+        return code(*READINGS_CODE, adapt=ADAPT_READINGS), constants | {
+            "Y_CONTEXT": y.tolist(),
+            "SPREAD": float(model.spread),
+        }
+    constants |= {"CLASSES": classes.tolist(), "Y_CONTEXT": classes[y.astype(int)].tolist()}
+    return code(*LABELS_CODE, adapt=ADAPT_LABELS), constants
+
+
+def _numbers(member: Prior | LabelPrior) -> dict[str, Any]:
+    """Return what the code reads of a member: numbers, arrays, and dicts of them."""
+    found: dict[str, Any] = {}
+    for name in ("x_mean", "x_std", "shares", "x_map"):
+        value = getattr(member.scaling, name)
+        found |= {} if value is None else {name: value}
+    if isinstance(member, LabelPrior):
+        process, calibration = member.process.process, ("factor", "ratio", "shrink")
+        return {**found, "process": _given(process), **{name: float(getattr(member, name)) for name in calibration}}
+    units = {name: float(getattr(member.scaling, name)) for name in ("y_mean", "y_std")}
+    return {**found, **units, "process": _given(member.process), "factors": member.factors._asdict()}
+
+
+def _given(process: Process) -> dict[str, Any]:
+    """Return the fields of a process that are not at their defaults."""
+    values, defaults = process._asdict(), Process._field_defaults
+    return {name: value for name, value in values.items() if name not in defaults or value is not defaults[name]}
+
+
+def code(*parts: "ModuleType | tuple[ModuleType, tuple[str, ...]]", adapt: str) -> str:
+    """Return the code of modules as one, without their docstrings and imports from metaprior.
+
+    Of a module with names only these are taken, or all but these if they begin with a minus.
+    """
+    plain_imports, members, bodies = set(), {}, []
+    for part in parts:
+        module, names = part if isinstance(part, tuple) else (part, ())
+        text = Path(str(module.__file__)).read_text(encoding="utf-8")
+        nodes, lines = ast.parse(text).body, text.splitlines()
+        heads = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+        body = "\n".join(_chosen(lines, nodes, heads[-1].end_lineno or 0, names)).strip()
+        for node in heads:
+            if isinstance(node, ast.Import):
+                plain_imports.add(ast.unparse(node))
+            elif not str(node.module).startswith(("metaprior", "scipy")):
+                used = {alias.name for alias in node.names if re.search(rf"\b{alias.name}\b", body)}
+                members.setdefault(node.module, set()).update(used)
+        bodies.append(body)
+    named = [
+        f"from {module} import {', '.join(sorted(members[module]))}" for module in sorted(members) if members[module]
+    ]
+    others = sorted(plain_imports - {NUMPY})
+    return "\n".join([*others, *named, "", NUMPY, "", "", "\n\n\n".join([*bodies, adapt])]) + "\n"
+
+
+def _chosen(lines: list[str], nodes: list[ast.stmt], start: int, names: tuple[str, ...]) -> list[str]:
+    """Return the lines of a module after its imports, of some names or without some."""
+    without = {name[1:] for name in names if name.startswith("-")}
+    places = {name: (first, last) for name, first, last in map(_place, nodes) if name}
+    if without:
+        cut = {i for name in without for i in range(*places[name])}
+        return [line for i, line in enumerate(lines) if i >= start and i not in cut]
+    if not names:
+        return lines[start:]
+    return [line for name in names for line in [*lines[slice(*places[name])], "", ""]]
+
+
+def _place(node: ast.stmt) -> tuple[str, int, int]:
+    """Return the name that a statement defines, and its lines."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+        return node.name, first - 1, node.end_lineno or 0
+    target = node.targets[0] if isinstance(node, ast.Assign) else None
+    return (target.id if isinstance(target, ast.Name) else ""), node.lineno - 1, node.end_lineno or 0
 
 
 def _levels(features: Features) -> list[list[Any] | None] | None:
