@@ -68,7 +68,7 @@ class Likelihood(ABC):
     """The likelihood of an observation y given a latent number t. Its fields are what is learned of y before a fit."""
 
     name: ClassVar[str]
-    outputs: ClassVar[str] = "readings"  # what messages call y
+    outputs: ClassVar[str] = "readings"  # what messages call y: readings, counts or ranks
     discrete: ClassVar[bool] = False  # whether y are integers
     normal: ClassVar[bool] = False  # whether y is normal given t, so that inference is exact
     takes_exposure: ClassVar[bool] = False
