@@ -5,27 +5,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_problems import make_tasks, make_theta
 
-from metaprior.prior.blocks import place_points
-from metaprior.prior.hierarchical_prior import HierarchicalPrior
+from hand_made_priors import CURVE, make_label_prior, make_terms
+from hand_made_priors import make_prior as prior_of_numbers
 from metaprior.prior.label_arrays import from_label_arrays, label_arrays
-from metaprior.prior.label_prior import LabelPrior
-from metaprior.prior.layout import Layout, Parts
-from metaprior.prior.task_scales import ONE_SCALE
 from metaprior.schema import Mismatch
 from metaprior.tasks.scaling import identity_scaling
 
 
 def make_prior(n_rules):
-    layout, points = Layout(Parts(smooth=True), 2, 0.0, learned_trend=True), place_points(make_tasks(2))
-    n_weights = 3 + len(points)
-    rng = np.random.default_rng(0)
-    root = 0.1 * rng.normal(size=(n_weights, n_weights)) if n_rules else np.zeros((n_weights, n_weights))
-    process = HierarchicalPrior(
-        identity_scaling(2), layout, make_theta(layout, seed=1), points, np.zeros(n_weights), root, 1.0, ONE_SCALE
-    )
-    return LabelPrior(process, rng.normal(size=(n_rules, n_weights)), factor=1.7, ratio=0.3)
+    prior = make_label_prior(n_rules, make_terms("curve", "deviation", learned_trend=True), 2, factor=1.7, ratio=0.3)
+    return replace(prior, terms=replace(prior.terms, scaling=identity_scaling(2)))
 
 
 def read_back(prior, n_shared, **changed):
@@ -70,8 +60,9 @@ def test_rules_of_another_shape_or_of_no_numbers_are_refused(weights):
         read_back(make_prior(3), 3, class_weights=weights)
 
 
-def test_scales_of_tasks_are_for_numbers():
+def test_deformations_and_shapes_are_for_numbers():
     prior = make_prior(0)
-    two = ONE_SCALE._replace(factors=np.ones(2), log_weights=np.log([0.5, 0.5]))
-    with pytest.raises(Mismatch, match="one scale"):
-        read_back(replace(prior, process=replace(prior.process, scales=two)), 3)
+    terms = prior_of_numbers(CURVE, 2, shapes=True).terms
+    description, arrays = label_arrays(replace(prior, terms=terms))
+    with pytest.raises(Mismatch, match="neither a deformation nor shapes"):
+        from_label_arrays(description, arrays, 2, None, 3)

@@ -4,25 +4,29 @@ import time
 
 import numpy as np
 import pytest
-from small_problems import COUNTS, IS_TARGET, make_tasks
+from small_problems import COUNTS, IS_TARGET, LINES, make_tasks
 from statsmodels.regression.mixed_linear_model import MixedLM
 from statsmodels.tools.sm_exceptions import ConvergenceWarning
 from test_family_fits import DEGENERATE
 from test_terms import finite_differences
 
+from hand_made_priors import make_terms
 from metaprior.predict.batches import predict_tasks
 from metaprior.predict.ensemble import Ensemble
 from metaprior.prior.arrays import from_arrays, to_arrays
 from metaprior.prior.blocks import make_blocks
-from metaprior.prior.correlations import correlation_root
+from metaprior.prior.columns import Columns
 from metaprior.prior.families import SHIFT, TrainingTasks
-from metaprior.prior.layout import MAX_CORRELATED, Layout, Parts
+from metaprior.prior.layout import Layout
 from metaprior.prior.mixed_model import VAGUE, fit_mixed_model, restricted_likelihood, rotate
 from metaprior.prior.modes import log_density
+from metaprior.prior.terms import MAX_CORRELATED, correlation_root
 from metaprior.schema import Mismatch
 from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.scaling import fit_scaling
 from metaprior.tasks.types import Task, TestTask
+
+CORRELATED = make_terms(correlated=True)
 
 
 def draw_lines(n_tasks, sizes, rng, stds=(0.8, 0.5), correlation=0.5):
@@ -124,9 +128,9 @@ def test_slopes_that_do_not_differ():
 @pytest.mark.parametrize(("input_dim", "log_noise"), [(1, None), (1, -1.3), (3, None), (7, None)])
 def test_rotated_readings_have_the_evidence_of_all(input_dim, log_noise):
     tasks = make_tasks(input_dim, (1, 3, 17, 2, 12, 16))
-    layout = Layout(Parts(correlated=True), input_dim, log_noise)
+    layout = Layout(CORRELATED, Columns(input_dim), log_noise)
     points, rotated = np.zeros((1, input_dim)), rotate(tasks, COUNTS, input_dim)
-    blocks = make_blocks(tasks, COUNTS, IS_TARGET, points)
+    blocks = make_blocks(tasks, COUNTS, IS_TARGET, points, layout.columns)
     for seed in (0, 1):
         z = np.random.default_rng(seed).normal(size=len(layout.center))
         theta = layout.center + layout.spread * z
@@ -149,13 +153,13 @@ def test_correlations_of_any_numbers_are_a_correlation_matrix():
 
 def test_slopes_of_numbers_are_correlated_unless_they_are_many():
     def n_correlations(input_dim, widths=None):
-        places = Layout(Parts(correlated=True), input_dim, widths=widths).places
+        places = Layout(CORRELATED, Columns(input_dim, widths=widths)).places
         return len(range(100)[places["correlations"]]) if "correlations" in places else 0
 
     assert [n_correlations(d) for d in (1, 2, MAX_CORRELATED, MAX_CORRELATED + 1)] == [1, 3, 15, 0]
     assert n_correlations(6, (1, 1, 4)) == 3  # levels of a category are independent
     assert n_correlations(4, (4,)) == 0
-    assert "correlations" not in Layout(Parts(), 1).places
+    assert "correlations" not in Layout(LINES, Columns(1)).places
 
 
 @pytest.mark.parametrize("make", DEGENERATE)
@@ -188,11 +192,11 @@ def test_files_keep_correlations():
     prior = fit(draw_lines(10, [4], np.random.default_rng(0)))
     description, arrays = to_arrays(prior)
     again = from_arrays(description, arrays, 1)
-    np.testing.assert_array_equal(again.layout.line_root(again.theta), prior.layout.line_root(prior.theta))
-    del description["parts"]["correlated"]  # as in files of earlier versions, whose theta has no correlations
+    np.testing.assert_array_equal(again.process.own, prior.process.own)
+    assert np.count_nonzero(prior.process.own) == 3  # a triangular root of two
+    description["terms"][0]["correlated"] = False
     with pytest.raises(Mismatch, match="theta"):
         from_arrays(description, arrays, 1)
-    assert not from_arrays(description, {**arrays, "theta": arrays["theta"][:-1]}, 1).layout.parts.correlated
 
 
 def test_hundreds_of_tasks_take_well_under_a_second():
