@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 
 from metaprior import MetaGPRegressor
+from metaprior.likelihoods.gaussian import Gaussian
 from metaprior.predict.adapted import AdaptedRegressor, AdaptedRegressors
 from metaprior.predict.adapted_labels import AdaptedClassifier, AdaptedClassifiers
 from metaprior.predict.ensemble import Ensemble
 from metaprior.prior.columns import Columns
 from metaprior.prior.features import draw_network
-from metaprior.prior.fitted import FittedTerms, Prior
+from metaprior.prior.fitted import FittedTerms, Prior, noise_parameters
 from metaprior.prior.label_prior import LabelPrior
 from metaprior.prior.layout import Layout
 from metaprior.prior.modes import CommonCurve
@@ -62,7 +63,8 @@ def make_prior(terms=SMOOTH, columns=1, shapes=False, scales=ONE_SCALE, seed=0, 
         shape_root=0.3 * rng.normal(size=(n_functions, n_functions)) if shapes else None,
         network=draw_network(input_dim, N_FEATURES) if layout.has("features") else None,
     )
-    return Prior(fitted, layout.noise_variance(theta), scales)
+    noise = noise_parameters(layout.noise_variance(theta), scaling)
+    return Prior(fitted, Gaussian(), noise, scales)
 
 
 def make_curve(rng, points, columns):

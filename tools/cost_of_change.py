@@ -13,14 +13,15 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-CORE = Path(__file__).parents[1] / "src" / "metaprior"
+ROOT = Path(__file__).parents[1]
+CORE = ROOT / "src" / "metaprior"
 FIT = ["--task", "patient", "--x", "hours", "--y", "heart_rate", "--environment", "hospital", "--target", "south"]
 
 
 def touched(branch: str, base: str = "main") -> list[str]:
     """Return the files of the package that a branch has changed since it left the base."""
     command = ["git", "diff", "--name-only", f"{base}...{branch}", "--", "src"]
-    return subprocess.run(command, cwd=CORE, check=True, capture_output=True, text=True).stdout.split()
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
 
 
 def run_through(action) -> list[str]:

@@ -5,16 +5,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from metaprior.estimators.classifier import MetaGPClassifier
-    from metaprior.estimators.persistence import load
+    from metaprior.estimators.files import load
     from metaprior.estimators.regressor import MetaGPRegressor
     from metaprior.estimators.seen_tasks import SeenTasksWarning
     from metaprior.files import InvalidFile
+    from metaprior.likelihoods import LikelihoodHint
     from metaprior.memory import OutOfMemoryWarning
     from metaprior.predict.adapted import AdaptedRegressor, AdaptedRegressors
     from metaprior.predict.adapted_labels import AdaptedClassifier, AdaptedClassifiers
     from metaprior.predict.mixtures import GaussianMixture
     from metaprior.predict.plausibility import ImplausibleContextWarning
-    from metaprior.predict.response_mixtures import HeavyTailWarning, ResponseMixture
+    from metaprior.predict.predictive import HeavyTailWarning, Predictive
     from metaprior.predict.single_task import SingleTaskClassifier, SingleTaskRegressor
     from metaprior.search.report import TransferReport
     from metaprior.storage.stored_tasks import StoredTasks
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from metaprior.tables.columns import TableWarning
     from metaprior.tables.frames import predict_frame, tasks_from_frame
     from metaprior.tasks.input_columns import ExtrapolationWarning
-    from metaprior.tasks.outcome_rules import LikelihoodHint
 
 __version__ = "0.1.0"
 
@@ -40,7 +40,7 @@ __all__ = [
     "MetaGPClassifier",
     "MetaGPRegressor",
     "OutOfMemoryWarning",
-    "ResponseMixture",
+    "Predictive",
     "SeenTasksWarning",
     "SingleTaskClassifier",
     "SingleTaskRegressor",
@@ -57,24 +57,24 @@ __all__ = [
 # Imported when first used: `import metaprior` then takes no time, and each use waits for what it needs only.
 _MODULES = {
     "estimators.classifier": ["MetaGPClassifier"],
-    "estimators.persistence": ["load"],
+    "estimators.files": ["load"],
     "estimators.regressor": ["MetaGPRegressor"],
     "estimators.seen_tasks": ["SeenTasksWarning"],
     "files": ["InvalidFile"],
+    "likelihoods": ["LikelihoodHint"],
     "memory": ["OutOfMemoryWarning"],
-    "prediction.adapted": ["AdaptedRegressor", "AdaptedRegressors"],
-    "prediction.adapted_labels": ["AdaptedClassifier", "AdaptedClassifiers"],
-    "prediction.mixtures": ["GaussianMixture"],
-    "prediction.plausibility": ["ImplausibleContextWarning"],
-    "prediction.response_mixtures": ["HeavyTailWarning", "ResponseMixture"],
-    "prediction.single_task": ["SingleTaskClassifier", "SingleTaskRegressor"],
+    "predict.adapted": ["AdaptedRegressor", "AdaptedRegressors"],
+    "predict.adapted_labels": ["AdaptedClassifier", "AdaptedClassifiers"],
+    "predict.mixtures": ["GaussianMixture"],
+    "predict.plausibility": ["ImplausibleContextWarning"],
+    "predict.predictive": ["HeavyTailWarning", "Predictive"],
+    "predict.single_task": ["SingleTaskClassifier", "SingleTaskRegressor"],
     "search.report": ["TransferReport"],
     "storage.stored_tasks": ["StoredTasks"],
     "storage.task_folders": ["open_tasks", "store_tasks"],
     "tables.columns": ["TableWarning"],
     "tables.frames": ["predict_frame", "tasks_from_frame"],
     "tasks.input_columns": ["ExtrapolationWarning"],
-    "tasks.outcome_rules": ["LikelihoodHint"],
 }
 _MODULE_OF = {name: f"metaprior.{module}" for module, names in _MODULES.items() for name in names}
 

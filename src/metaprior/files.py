@@ -6,23 +6,44 @@ import json
 import math
 import os
 import platform
+import re
 import sys
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from metaprior.interruption import unfinished
-from metaprior.schema import check_depth
+
+T = TypeVar("T")
+Arrays = Mapping[str, np.ndarray]
+Shape = tuple[int | None, ...]  # None: any size
 
 FORMAT, CHECKPOINT = "metaprior", "checkpoint"
-FORMAT_VERSION = 3  # 2: several averaged priors; 3: a checksum of all content, and a record of the training
+FORMAT_VERSION = 4
 MAX_HEADER = 2**24  # characters of JSON
+MAX_DEPTH = 32  # of nested lists and objects; real headers have ten
+LARGEST = sys.float_info.max
+MAX_LEARNED = 1e50  # of numbers that are learned, in standardized units; squares of products must not overflow
+MAX_TRIED = 1000  # keys of an object among which the one with an error is sought
+# What msgspec says of types, and of what is wrong, in plain words after the name of a part.
+TYPES = {"int": "an integer", "float": "a number", "str": "text", "bool": "true or false"}
+TYPES |= {"array": "a list", "object": "an object"}
+PLAIN = {
+    "Expected": "must be",
+    "Object missing required field": "lacks",
+    "Object contains unknown field": "has an unknown field",
+    "Number out of range": "must be a number in the range of floats",
+    "Integer value out of range": "must be an integer of 64 bits",
+    "Invalid": "has an invalid",
+}
 
 
 class InvalidFile(ValueError):
@@ -32,7 +53,7 @@ class InvalidFile(ValueError):
 def write_tensors(path: str | os.PathLike, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
     """Write header and tensors atomically, with a checksum."""
     arrays = {name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}
-    metadata = {"format": FORMAT, "version": str(FORMAT_VERSION), "header": json.dumps(header)}
+    metadata = {"format": FORMAT, "version": str(FORMAT_VERSION), "header": json.dumps(header, allow_nan=False)}
     metadata["sha256"] = _digest(metadata["header"], arrays)
     write_atomically(path, _in_fixed_order(save(arrays, metadata)))
 
@@ -61,11 +82,92 @@ def read_json(content: str) -> dict[str, Any]:
     """Parse a header: an object of limited length and depth."""
     if len(content) > MAX_HEADER:
         raise ValueError(f"its header has {len(content):,} characters, of at most {MAX_HEADER:,}")
-    header = json.loads(content)
-    check_depth(header)
+    header = msgspec.json.decode(content)
+    level = [header]
+    for _ in range(MAX_DEPTH):
+        inner = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
+        level = [item for items in inner for item in items]
+    if level:
+        raise ValueError(f"its header is nested more than {MAX_DEPTH} levels deep")
     if not isinstance(header, dict):
         raise ValueError("its header is not an object")
     return header
+
+
+def as_struct(value: Any, schema: type[T], name: str = "") -> T:
+    """Return parsed JSON as a struct of msgspec; raise a ValueError that names what does not fit, under a name."""
+    problem = _problem(value, schema)
+    if not problem:
+        return msgspec.convert(value, schema)
+    said, _, where = problem.partition(" - at `$")
+    for word, plain in PLAIN.items():
+        said = re.sub(f"^{word}", plain, said)
+    said = re.sub("`([^`]*)`", lambda named: " or ".join(TYPES.get(each, each) for each in named[1].split(" | ")), said)
+    place = f"{name}{''.join(_steps(value, schema, problem, where.rstrip('`')))}".removeprefix(".")
+    raise ValueError(f"{place or 'its header'} {said}")
+
+
+def _problem(value: Any, schema: Any) -> str:
+    """Return what msgspec says of a value that does not have a schema, "" if it has."""
+    try:
+        msgspec.convert(value, schema)
+    except msgspec.ValidationError as error:
+        return str(error)
+    return ""
+
+
+def _steps(value: Any, schema: Any, problem: str, where: str) -> Iterator[str]:
+    """Yield the parts of a path, and with the keys of objects, which msgspec leaves out; other keys are removed."""
+    inner = value
+    for step, name, number in re.findall(r"(\.([^.\[]+)|\[(\d+)\]|\[\.{3}\])", where):
+        if step == "[...]" and isinstance(inner, dict) and len(inner) <= MAX_TRIED:
+            for name, item in list(inner.items()):
+                inner.clear()
+                inner[name] = item
+                if _problem(value, schema) == problem:
+                    break
+            step = f".{name[:40]}"
+        yield step
+        inner = inner.get(name) if isinstance(inner, dict) else inner[int(number)] if isinstance(inner, list) else None
+
+
+def check_array(name: str, array: np.ndarray | None, shape: Shape, most: float = MAX_LEARNED) -> np.ndarray:
+    """Return an array of float64, of this shape, whose numbers are finite and of limited size."""
+    sizes = () if array is None else zip(array.shape, shape, strict=False)
+    same = array is not None and len(array.shape) == len(shape) and all(n in (None, found) for found, n in sizes)
+    if array is None or array.dtype != np.float64 or not same:
+        expected = f"float64[{', '.join('any' if size is None else str(size) for size in shape)}]"
+        raise ValueError(f"{name} must be {expected}; the file has {describe(array)}")
+    require((np.abs(array) <= most).all(), f"{name} must have finite numbers of at most {most:g}")  # NaN is not
+    return array
+
+
+def check_weights(name: str, array: np.ndarray | None, length: int | None) -> np.ndarray:
+    """Return an array of weights: not negative, with sum one."""
+    weights = check_array(name, array, (length,))
+    fits = (weights >= 0).all() and abs(weights.sum() - 1.0) <= 1e-6
+    require(fits, f"{name} must be positive numbers of sum one")
+    return weights
+
+
+def describe(array: np.ndarray | None) -> str:
+    """Return type and shape in words."""
+    return "nothing" if array is None else f"{array.dtype}{list(array.shape)}"
+
+
+def grouped(arrays: Arrays) -> dict[str, dict[str, np.ndarray]]:
+    """Return arrays by the first part of their names, up to a dot, and by the rest."""
+    groups: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
+    for name, array in arrays.items():
+        first, _, rest = name.partition(".")
+        groups[first][rest] = array
+    return groups
+
+
+def require(fits: Any, expected: str) -> None:
+    """Raise a ValueError unless something fits."""
+    if not fits:
+        raise ValueError(expected)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaprior.predict.response_mixtures import make_response
+from metaprior.likelihoods import make_likelihood
 from metaprior.prior.sites import Observed, find_sites
 from metaprior.tasks.types import Task
 from metaprior_studies.drawn_tasks import DrawnTasks
@@ -47,22 +47,22 @@ class MixedModel(NamedTuple):
     likelihood: str
     effects: np.ndarray
     random_stds: np.ndarray  # of the first columns of the inputs
-    parameters: np.ndarray  # of the response
+    parameters: np.ndarray  # of the likelihood
 
     def predict(self, rows: Rows, tasks: DrawnTasks) -> list[np.ndarray]:
         """Return the log probabilities of all queries, task by task."""
-        response, found = make_response(self.likelihood), []
+        likelihood, found = make_likelihood(self.likelihood), []
         for test in tasks.test:
             x, query = rows.inputs(test.x_context), rows.inputs(test.x_query)
             own, of_query = (each[:, : len(self.random_stds)] * self.random_stds for each in (x, query))
             ones = np.ones((1, len(x)))
-            observed = Observed(response, test.y_context[None], 0.0 * ones, ones, 0.0, 1.0)
+            observed = Observed(likelihood, test.y_context[None], 0.0 * ones, ones, 0.0, 1.0)
             prior_mean, covariance = (x @ self.effects)[None], (own @ own.T)[None]
             posterior = find_sites(observed, self.parameters, prior_mean, covariance)
             solved = posterior.inverse_root[0] @ (own @ of_query.T)
             mean = query @ self.effects + solved.T @ posterior.residual[0]
             variance = np.sum(of_query**2, axis=1) - np.sum(solved**2, axis=0)
-            found.append(response.log_density(test.y_query, mean, np.maximum(variance, 1e-8), self.parameters))
+            found.append(likelihood.log_density(test.y_query, mean, np.maximum(variance, 1e-8), self.parameters))
         return found
 
 

@@ -17,7 +17,7 @@ def table(n_readings=7):
     """Two wards; every number is written with so many digits that it is found wherever it is."""
     rng = np.random.default_rng(0)
     person = np.repeat(IDS, n_readings)
-    hour = rng.uniform(0.0, 10.0, len(person)).round(3)
+    hour = rng.uniform(10.0, 20.0, len(person)).round(3)
     rate = (80.0 + 5.0 * np.sin(hour) + np.repeat(4.0 * rng.normal(size=len(IDS)), n_readings)).round(3)
     word = np.where(rate + rng.normal(size=len(rate)) > 80.0, "tachy-x", "brady-x")
     ward = np.where(np.char.startswith(person, "p"), "east", "west")

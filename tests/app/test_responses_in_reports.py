@@ -12,8 +12,8 @@ from test_fit_report import read
 from metaprior import load
 from metaprior.app import report_tests
 from metaprior.app.report_tests import Group, coverage_of_tasks
-from metaprior.predict.count_responses import Poisson
-from metaprior.predict.response_mixtures import ResponseMixture
+from metaprior.likelihoods.counts import Poisson
+from metaprior.predict.predictive import Predictive
 from metaprior.tasks.types import TestTask
 
 
@@ -64,7 +64,7 @@ def test_bands_of_whole_numbers_are_whole_and_held_back_readings_are_counted_in_
 def test_a_right_prediction_of_counts_is_on_the_line_of_the_calibration_chart(monkeypatch):
     """Intervals of whole numbers hold more than they promise: of each count only a part is inside."""
     y, levels = np.arange(60.0)[:, None], np.array([0.1, 0.5, 0.9])
-    right = ResponseMixture(Poisson(), np.full((1, 60, 1), np.log(3.0)), np.full((1, 60, 1), 1e-12), np.zeros((1, 0)))
+    right = Predictive(Poisson(), np.full((1, 60, 1), np.log(3.0)), np.full((1, 60, 1), 1e-12), np.zeros((1, 0)))
     monkeypatch.setattr(report_tests, "predict_tasks", lambda model, tests: (right, y, np.ones((60, 1), bool)))
     shares = coverage_of_tasks([Group(SimpleNamespace(model_=None), [], [])], levels)
     np.testing.assert_allclose(stats.poisson.pmf(np.arange(60), 3.0) @ shares, levels, atol=1e-6)

@@ -341,7 +341,7 @@ def test_a_table_that_becomes_unreadable_between_two_looks(page, tmp_path):
         ({"task": [], "x": ["x"], "y": "y"}, "task"),
         ({"task": ["task"], "x": [], "y": "y"}, "x"),
         ({"task": ["task"], "x": ["x"]}, "lacks y"),
-        ({"task": "task", "x": ["x"], "y": "y"}, "request.task must be a list"),
+        ({"task": "task", "x": ["x"], "y": "y"}, "request.task must be a list, got text"),
         ({"task": ["task"], "x": ["x"], "y": "x"}, "x"),
         ({"task": ["task"], "x": ["task"], "y": "y"}, "task"),
         ({"task": ["task"], "x": ["x"], "y": "y", "kind": "other"}, "kind"),

@@ -26,6 +26,7 @@ from metaprior import (
     load,
 )
 from metaprior.cli import app
+from metaprior.wfem import Training, WFEMClassifier
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-2.0, 2.0, size=(6, 5, 1))
@@ -126,7 +127,7 @@ def damaged(rng, header, tensors):
     text = json.dumps(header)
     for name, value in NESTED.items():
         text = text.replace(f'"{name}"', value)
-    metadata = {"format": "metaprior", "version": "3", "header": text}
+    metadata = {"format": "metaprior", "version": str(files.FORMAT_VERSION), "header": text}
     metadata["sha256"] = files._digest(metadata["header"], tensors)
     content = save(tensors, metadata)
     if rng.random() < 0.05:
@@ -246,8 +247,8 @@ def test_100000_files(default, default_labels, kind, n_files, tmp_path):
     trained = tmp_path / "labels"
     originals = {"default": default, "gradient": EARLIER, "labels": default_labels, "gradient labels": trained}
     if kind == "gradient labels":
-        settings = {"alpha": 0.5, "mean": "constant", "inference": "map", "n_steps": 0, "random_state": 0}
-        MetaGPClassifier(kernel="rbf", **settings).fit(LABELED[2][:3], LABELED[2][3:]).save(trained)
+        meta = WFEMClassifier("rbf", "constant", training=Training(n_steps=0), random_state=0)
+        meta.fit(LABELED[2][:3], LABELED[2][3:]).save(trained)
     arguments = [str(tmp_path / "prior"), str(originals[kind]), str(n_files), "1", kind]
     done = subprocess.run([sys.executable, __file__, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -258,18 +259,27 @@ def test_100000_files(default, default_labels, kind, n_files, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda header, _: header.update(n_members=10**8), "n_members must be an integer from 1 to"),
+        (lambda header, _: header.update(n_members=10**8), "n_members must be an integer <= 10000"),
         (lambda header, _: header.update(n_members=10**4), "member_weights must be float64"),
         (lambda header, _: header.update(input_dim=10**9), r"input columns|feature_names|feature_range_"),
-        (lambda header, _: header["fitted"].update(alpha_="a"), "fitted.alpha_ must be a finite number"),
-        (lambda header, _: header["report"].update(target="elsewhere"), "report.target must be one of"),
+        (lambda header, _: header["fitted"].update(alpha_="a"), "fitted.alpha_ must be a number, got text"),
+        (
+            lambda header, _: header["report"].update(target="elsewhere"),
+            "report must have a target that is one of its names",
+        ),
         (lambda header, _: header["report"].pop("weight"), "report lacks weight"),
-        (lambda header, _: header["training"].update(csv={"sep": 3}), "training.csv.sep must be text"),
+        (
+            lambda header, _: header["training"].update(csv={"sep": 3}),
+            "training.csv.sep must be text or null, got an integer",
+        ),
         (
             lambda header, _: header["training"].update(held_out=HELD_OUT),
-            "held_out.overall must have the same",
+            "training.held_out must have overall the same",
         ),
-        (lambda header, _: header["parameters"].update(batch_size=10**400), "parameters.batch_size must be a finite"),
+        (
+            lambda header, _: header["parameters"].update(batch_size=10**400),
+            "parameters.batch_size must be an integer <= ",
+        ),
         (lambda _, tensors: tensors["member0.weights"].fill(np.nan), "weights must have finite numbers"),
         (lambda _, tensors: tensors["member0.scaling.y_std"].fill(-1.0), "y_std must be positive"),
         (

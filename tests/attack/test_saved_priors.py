@@ -21,6 +21,7 @@ from metaprior.predict.conformal import own_band
 from metaprior.tasks import task_digests
 from metaprior.tasks.task_digests import digest, row_hashes, sum_rows
 from metaprior.tasks.types import TestTask
+from metaprior.wfem import Training, WFEMRegressor
 
 ROW_BITS = np.uint64(16)  # files had digests of rows, of 48 bits, with a tag of the task in the others
 TRIVIAL = (-1.0, 0.0, 1.0)
@@ -166,9 +167,9 @@ def of_labels(folder):
 
 
 def trained_by_gradients(folder):
-    """A prior whose inducing points are placed near rows of X."""
+    """A prior of networks."""
     tasks = patients(24)
-    meta = MetaGPRegressor(kernel="inducing", n_steps=3, random_state=0, progress=False).fit(target_tasks=tasks)
+    meta = WFEMRegressor(alpha=0.0, training=Training(n_steps=3), random_state=0).fit(target_tasks=tasks)
     meta.save(folder / "prior.safetensors")
     return Stolen(folder / "prior.safetensors", tasks, GRID)
 

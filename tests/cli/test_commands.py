@@ -383,7 +383,7 @@ def test_what_is_no_prior_is_refused(folder, tmp_path, command):
 def test_the_walk_through_in_the_readme_works(tmp_path, monkeypatch):
     """As typed, but for a given alpha, which is quicker."""
     readme = (Path(__file__).parents[2] / "README.md").read_text()
-    block = readme[readme.index(". .venv/bin/activate\n") :].split("```")[0]
+    block = readme[readme.index("metaprior example ") :].split("```")[0]
     commands = [line.split("#")[0].split()[1:] for line in block.splitlines() if line.startswith("metaprior")]
     assert [command[0] for command in commands] == ["example", "fit", "evaluate", "predict", "info"]
     monkeypatch.chdir(tmp_path)

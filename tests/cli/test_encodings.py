@@ -113,7 +113,7 @@ def test_a_mistake_in_metaprior_has_an_exit_code_of_its_own(error, as_json, monk
     def fail(*_):
         raise error
 
-    monkeypatch.setattr("metaprior.estimators.persistence.read_prior", fail)
+    monkeypatch.setattr("metaprior.estimators.files.read_prior", fail)
     result = CliRunner().invoke(app, ["info", "prior.safetensors", *(["--json"] if as_json else [])])
     assert result.exit_code == 70
     assert f"{type(error).__name__}" in result.stderr.splitlines()[-1]

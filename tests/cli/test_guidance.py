@@ -231,6 +231,7 @@ def test_two_numbers_may_be_labels(folder, tmp_path):
     [
         (("fit", "{folder}/sales.csv", "--task", "shop", "--x", "wek", "--y", "sold"), "did you mean 'week'?"),
         (("fit", "{folder}/sales.csv", "--nonsense"), "No such option"),
+        (("fit", "{folder}/sales.csv", "--drop-missing=yes"), "does not take a value. See metaprior fit --help."),
         (("fit",), "Missing argument"),
         (("evaluate", "{folder}/prior", "{folder}/new.csv", "--context", "many"), "--context must be"),
         (("predict", "{folder}/prior", "{folder}/nowhere.csv", "{folder}/asked.csv"), "nowhere.csv does not exist"),

@@ -122,9 +122,9 @@ def test_covariates_categories_and_exposure_from_fit_to_predict(folder):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--exposure", "days"), "--exposure is for counts"),
+        (("--exposure", "days"), "--exposure is for counts, --likelihood poisson or --likelihood negative-binomial;"),
         (("--likelihood", "binomial"), "--likelihood must be"),
-        (("--likelihood", "poisson", "--noise", "0.1"), "--noise must be 'learned'"),
+        (("--likelihood", "poisson", "--noise", "0.1"), "'learned': that of --likelihood poisson has no noise."),
         (("--likelihood", "poisson", "--exposure", "weeks"), "weeks"),
         (("--likelihood", "poisson", "--kernel", "mlp"), "No such option: --kernel (metaprior wfem has it)."),
         (("--likelihood", "poisson", "--kind", "classification"), "--likelihood is for numbers; y holds labels"),

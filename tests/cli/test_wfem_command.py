@@ -162,7 +162,10 @@ def test_stored_tasks_are_fitted_in_batches(folder, tmp_path):
         (["--learning-rate", "-1"], "--learning-rate must be a positive number; got -1.0."),
         (["--search-time", "-1"], "--search-time must be a positive number of seconds"),
         (["--prior-std", "wide"], "--prior-std must be a positive number"),
-        (["--temperature", "hot"], "--temperature must be one of paper, effective, bayes, auto; got 'hot'."),
+        (
+            ["--temperature", "hot"],
+            "--temperature must be a positive number, or one of paper, effective, bayes, auto; got 'hot'.",
+        ),
         (["--temperature", "0,5"], "--temperature must be a number or a word that --help lists; got '0,5'."),
         (["--noise", "-1"], "--noise must be a positive number"),
         (["--alpha", "2"], "alpha must"),

@@ -1,13 +1,15 @@
 """The simplest third estimator, without JAX: a prior that predicts the mean of all readings, whatever the context.
 
-It is a class with `fit` and `_fit_prior`, what its files hold, and an entry of `persistence.KINDS`. As a program: fit,
+It is a class with `fit`, `_fit_prior` and `_file_format`, and an entry of `files.ESTIMATORS`. As a program: fit,
 save, load, adapt, predict and evaluate with it, and print which modules of JAX and of other fits were imported.
 """
 
 import numpy as np
 
+from metaprior.estimators import files
 from metaprior.estimators.fitted_prior import FittedPrior
 from metaprior.estimators.readings import ReadingsPrior
+from metaprior.likelihoods.gaussian import Gaussian
 from metaprior.predict.ensemble import Ensemble, Prediction
 from metaprior.search.candidates import Candidate, Choice
 from metaprior.search.report import make_report
@@ -15,7 +17,6 @@ from metaprior.tasks.scaling import Scaling
 
 TASKS = [([[0.0], [1.0]], [0.0, 1.0]), ([[0.0], [2.0]], [1.0, 3.0])]
 SPREAD = 2.0
-ATTRIBUTES, ARRAYS, DESCRIPTIONS = ("level_",), (), {}  # what files hold beyond what all do
 
 
 class Flat:
@@ -26,6 +27,8 @@ class Flat:
     def __init__(self, level):
         self.scaling = Scaling(np.zeros(1), np.ones(1), float(level), 1.0)
 
+    likelihood, component_parameters = Gaussian(), np.zeros((1, 1))
+
     def condition(self, x, y, mask):
         return np.zeros(len(x))
 
@@ -34,7 +37,7 @@ class Flat:
 
     def marginals(self, posterior, x):
         zeros = np.zeros((1, *x.shape[:2]))
-        return Prediction(zeros, zeros, np.ones(1))
+        return Prediction(zeros + self.scaling.y_mean, zeros, self.component_parameters)
 
     def weighted_covariance(self, posterior, x, shares):
         return np.zeros((x.shape[1], x.shape[1]))
@@ -43,10 +46,20 @@ class Flat:
         return None
 
 
+def model_parts(model):
+    return [{"is": "flat"}], {"level": np.array([member.scaling.y_mean for member in model.members])}
+
+
+def read_model(meta, stored, header, arrays):
+    assert stored.members == [{"is": "flat"}]
+    return Ensemble(tuple(map(Flat, arrays["level"])), np.ones(stored.n_members))
+
+
 class FlatRegressor(ReadingsPrior):
     """An estimator with one parameter of its own."""
 
     _kind = "gaussian"
+    _file_format = files.FileFormat(model_parts, read_model, arrays=("level_",))
 
     def __init__(self, shift=0.0, *, alpha="auto", context="random", categorical=None, random_state=None):
         self.shift = shift
@@ -67,27 +80,12 @@ class FlatRegressor(ReadingsPrior):
         choice = Choice([Candidate((0.0, 1.0), None), Candidate((0.5, 0.5), None)], np.array([0.25, 0.75]), None)
         report = make_report(choice, environments.names, environments.target, 1, 1)
         model = Ensemble((Flat(level),), np.ones(1), SPREAD)
-        return FittedPrior(model, report, "flat", {"particles": 1}, {"level_": float(level)}), None
-
-
-def check_arrays(header, tensors):
-    assert "level_" in header["fitted"]
-
-
-def model_parts(model):
-    return {"members": "flat"}, {"level": np.array([member.scaling.y_mean for member in model.members])}
-
-
-def read_model(meta, header, tensors):
-    assert header["model"] == {"members": "flat"}
-    return Ensemble(tuple(map(Flat, tensors["level"])), np.ones(header["n_members"]))
+        return FittedPrior(model, report, "flat", {"particles": 1}, {"level_": np.array(level)}), None
 
 
 def use(setitem):
     """Make its files known."""
-    from metaprior.estimators import persistence
-
-    setitem(persistence.KINDS, "FlatRegressor", persistence.Kind(__name__, __name__))
+    setitem(files.ESTIMATORS, "FlatRegressor", __name__)
 
 
 if __name__ == "__main__":
@@ -109,4 +107,10 @@ if __name__ == "__main__":
     assert len(predict_frame(loaded, {"x": [0.0], "y": [1.0]}, {"x": [1.0, 2.0]}, x="x", y="y")) == 2
     assert loaded.transfer_report().verdict
     others = ("jax", "jaxlib", "equinox", "optax", "tinygp", "jaxtyping", "metaprior.wfem")
-    print([name for name in sys.modules if name in others or name.startswith("metaprior.estimators.hierarchical_")])
+    print(
+        [
+            name
+            for name in sys.modules
+            if name in others or name.startswith(("metaprior.estimators.hierarchical_", "metaprior.prior.files"))
+        ]
+    )

@@ -96,11 +96,11 @@ def test_files_of_earlier_versions_have_no_baselines(meta, tmp_path):
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda header, tensors: header.update(baselines={}),
-        lambda header, tensors: header["baselines"][0].pop("name"),
-        lambda header, tensors: header["baselines"][0].update(model={}),
-        lambda header, tensors: tensors.pop("baseline0.theta"),
-        lambda header, tensors: tensors.update({"baseline1.weights": np.full(3, np.nan)}),
+        lambda header, tensors: header.update(baselines=[]),
+        lambda header, tensors: header["baselines"]["mixed model"].pop("members"),
+        lambda header, tensors: header["baselines"]["mixed model"].update(members=[{}]),
+        lambda header, tensors: tensors.pop("baseline0.member0.theta"),
+        lambda header, tensors: tensors.update({"baseline1.member0.weights": np.full(3, np.nan)}),
     ],
 )
 def test_damaged_baselines_are_refused(meta, tmp_path, damage):

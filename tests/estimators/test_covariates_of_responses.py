@@ -7,7 +7,7 @@ import pytest
 import metaprior
 from metaprior import MetaGPRegressor, predict_frame, tasks_from_frame
 from metaprior.files import InvalidFile, read_tensors, write_tensors
-from metaprior.predict.response_mixtures import make_response
+from metaprior.likelihoods import make_likelihood
 from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tasks.input_columns import ExtrapolationWarning
 
@@ -26,7 +26,7 @@ INPUTS, COVARIATES = ["hours", "shift"], ["age", "sex"]
 def make_tasks(name, n=24, seed=0, effect=1.0, exposure=False):
     """Observations whose latent function depends on the age of a patient; the age of one is missing."""
     rng, tasks = np.random.default_rng(seed), []
-    response = make_response(name, 4, 3) if name == "ordinal" else make_response(name)
+    likelihood = make_likelihood(name).learned([np.arange(3.0, 7.0)])
     for _ in range(n):
         m, age, sex = int(rng.integers(4, 8)), rng.uniform(40, 80), rng.choice(["male", "female"])
         x = pd.DataFrame({"hours": rng.uniform(0, 6, m), "shift": rng.choice(["day", "night"], m)})
@@ -36,7 +36,7 @@ def make_tasks(name, n=24, seed=0, effect=1.0, exposure=False):
             x.insert(1, "days", rng.integers(1, 6, m).astype(float))
             t = t + np.log(x["days"])
         x["age"], x["sex"] = (np.nan if len(tasks) == 3 else age), sex
-        tasks.append((x, response.draw(t.to_numpy(), PARAMETERS[name], rng)))
+        tasks.append((x, likelihood.draw(t.to_numpy(), PARAMETERS[name], rng)))
     return tasks
 
 

@@ -136,10 +136,10 @@ def test_saved_and_exported_tasks_predict_the_same(meta, queries, tmp_path):
 
 
 DAMAGED = {
-    "levels must have 4 items": {"levels": [None], "covariates": [2]},
-    "levels must be different": {"levels": [None, ["a", "a"], None, ["b", "c"]], "covariates": [2, 3]},
-    "covariates must be numbers of input columns": {"levels": [None, ["a", "b"], None, None], "covariates": [3, 2]},
-    "model.members must have": {"levels": [None, ["a", "b", "c"], None, ["d", "e"]], "covariates": [2, 3]},
+    "levels of 4 input columns": {"levels": [None], "covariates": []},
+    "levels that are different": {"levels": [None, ["a", "a"], None, ["b", "c"]], "covariates": [2, 3]},
+    "covariates that are numbers of input columns": {"levels": [None, ["a", "b"], None, None], "covariates": [3, 2]},
+    "members must have": {"levels": [None, ["a", "b", "c"], None, ["d", "e"]], "covariates": [2, 3]},
 }
 
 

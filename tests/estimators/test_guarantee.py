@@ -120,10 +120,10 @@ def test_a_file_with_a_damaged_guarantee_is_refused(meta, tmp_path):
     guarantee = header["guarantee"]
     damages = {
         "n_tasks must be the sum": ({**guarantee, "n_tasks": 12}, {}),
-        "folds must be a list of 2": ({**guarantee, "folds": []}, {}),
+        "folds must be a list of length >= 2": ({**guarantee, "folds": []}, {}),
         "fold3.scores must ascend": (guarantee, {"fold3.scores": tensors["fold3.scores"] - 1e6}),
         "fold1.scores must be float64": (guarantee, {"fold1.scores": np.zeros((2, 2))}),
-        "guarantee.context.kind must be one of": ({**guarantee, "context": {"kind": "last", "size": None}}, {}),
+        r"guarantee.context\[0\] has an invalid enum value 'last'": ({**guarantee, "context": ["last", None]}, {}),
     }
     for expected, (stored, replaced) in damages.items():
         write_tensors(path, {**header, "guarantee": stored}, {**tensors, **replaced})

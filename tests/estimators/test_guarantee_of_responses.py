@@ -10,11 +10,10 @@ from sklearn.exceptions import ConvergenceWarning
 import metaprior
 from metaprior import MetaGPRegressor, predict_frame
 from metaprior.estimators import guaranteed_fit
+from metaprior.likelihoods import make_likelihood
 from metaprior.predict import conformal
 from metaprior.predict.batches import predict_tasks
-from metaprior.predict.conformal import held_out_scores
-from metaprior.predict.integer_bands import integer_scores
-from metaprior.predict.response_mixtures import make_response
+from metaprior.predict.conformal import held_out_scores, integer_scores
 from metaprior.tasks.types import TestTask
 
 PARAMETERS = {
@@ -30,11 +29,11 @@ NOTHING = (np.empty((0, 1)), np.empty(0))
 
 def draw_tasks(name, n_tasks, seed, n=6, exposure=False):
     rng, tasks = np.random.default_rng(seed), []
-    response = make_response(name, 4, LOWEST) if name == "ordinal" else make_response(name)
+    likelihood = make_likelihood(name).learned([np.arange(LOWEST, LOWEST + 4.0)])
     for _ in range(n_tasks):
         x, e = rng.uniform(-2, 2, (n, 1)), rng.uniform(0.5, 5.0, n)
         t = 0.7 + 0.5 * rng.normal() + 0.5 * x[:, 0]
-        y = response.draw(t + np.log(e) * exposure, PARAMETERS[name], rng)
+        y = likelihood.draw(t + np.log(e) * exposure, PARAMETERS[name], rng)
         tasks.append((np.column_stack([x, e]) if exposure else x, y))
     return tasks
 
@@ -154,7 +153,7 @@ def test_every_fold_knows_the_levels_of_all_tasks():
     tasks[4][1][0] = LOWEST
     meta = fit("ordinal", tasks)
     guarantee = meta.model_.guarantee
-    assert {(fold.model.response.lowest, fold.model.response.n_levels) for fold in guarantee.folds} == {(LOWEST, 4)}
+    assert {(fold.model.likelihood.lowest, fold.model.likelihood.n_levels) for fold in guarantee.folds} == {(LOWEST, 4)}
     assert all(np.isfinite(fold.scores).all() for fold in guarantee.folds)
     check_possible(meta, band(meta, tasks[4]))
 

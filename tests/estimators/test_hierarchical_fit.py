@@ -221,15 +221,15 @@ def test_one_task_equals_many(meta):
 
 def damage(header, tensors, what):
     if what == "description":
-        header["model"]["members"][0]["parts"]["smooth"] = not header["model"]["members"][0]["parts"]["smooth"]
+        header["members"][0]["parts"]["smooth"] = not header["members"][0]["parts"]["smooth"]
     elif what == "unknown part":
-        header["model"]["members"][0]["parts"]["other"] = True
+        header["members"][0]["parts"]["other"] = True
     elif what == "number of members":
         header["n_members"] += 1
     elif what == "inputs":
         header["input_dim"] = 2
     elif what == "no model":
-        del header["model"]
+        del header["members"]
     elif what == "weights":
         tensors["member_weights"] = tensors["member_weights"] * 2.0
     elif what == "scale":

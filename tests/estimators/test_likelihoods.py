@@ -9,9 +9,9 @@ from scipy import stats
 
 import metaprior
 from metaprior import LikelihoodHint, MetaGPRegressor
-from metaprior.predict.response_mixtures import make_response
+from metaprior.likelihoods import make_likelihood, suggestion
+from metaprior.likelihoods.ordinal import Ordinal
 from metaprior.tasks.input_columns import Features
-from metaprior.tasks.outcome_rules import find_levels, suggestion
 
 PARAMETERS = {
     "student-t": np.log([0.2, 3.0]),
@@ -25,12 +25,12 @@ QUERIES = np.linspace(-1.5, 1.5, 6)[:, None]
 
 
 def draw_tasks(name, n_tasks, n, rng, exposure=False):
-    response = make_response(name, 4, LOWEST) if name == "ordinal" else make_response(name)
+    likelihood = make_likelihood(name).learned([np.arange(LOWEST, LOWEST + 4.0)])
     tasks = []
     for _ in range(n_tasks):
         x = rng.uniform(-2, 2, (n, 1))
         t, e = 0.7 + 0.5 * rng.normal() + np.sin(2 * x[:, 0]), rng.uniform(0.5, 5.0, n)
-        y = response.draw(t + np.log(e) * exposure, PARAMETERS[name], rng)
+        y = likelihood.draw(t + np.log(e) * exposure, PARAMETERS[name], rng)
         tasks.append((np.column_stack([x, e]) if exposure else x, y))
     return tasks
 
@@ -252,8 +252,8 @@ def test_numbers_that_are_too_large_are_refused_at_once(likelihood, y, message):
 
 def test_levels_that_are_never_seen_are_named():
     with pytest.warns(UserWarning, match="5 of the 9 levels from 0 to 8: 1, 3, 5, 7 .*some probability"):
-        assert find_levels(np.array([0.0, 2.0, 4.0, 6.0, 8.0])) == (0, 9)
-    assert find_levels(np.arange(5.0)) == (0, 5)
+        assert Ordinal().learned([np.array([0.0, 2.0, 4.0]), np.array([6.0, 8.0])]) == Ordinal(9, 0)
+    assert Ordinal().learned([np.arange(5.0)]) == Ordinal(5, 0)
 
 
 def test_a_hint_at_counts_without_a_zero_leaves_ordinary_integers_alone():

@@ -8,10 +8,8 @@ import pytest
 
 from metaprior import ExtrapolationWarning, InvalidFile, MetaGPRegressor, SeenTasksWarning, StoredTasks, load
 from metaprior.estimators import seen_tasks
-from metaprior.estimators.prior_header import check_seen
 from metaprior.files import read_tensors, write_tensors
 from metaprior.plots import plot_prior_samples
-from metaprior.schema import Mismatch
 
 RNG = np.random.default_rng(0)
 
@@ -57,6 +55,7 @@ def strict():
     """Make every warning an error, those that other tests ignore too."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.simplefilter("ignore", DeprecationWarning)  # of old libraries: `make test-floors`
         yield
 
 
@@ -321,23 +320,26 @@ def _saved(meta, path):
         ({}, "task_digests and recognized must both be there, or neither"),
     ],
 )
-def test_what_a_file_tells_of_the_tasks_is_checked(arrays, said):
-    header = {"input_dim": 2, "recognized": {"tasks": 3, "of": 4, "salt": "0" * 32}}
-    with pytest.raises(Mismatch, match=said):
-        check_seen(header, {"feature_range_": np.array([[0.0, 1.0], [2.0, 1.0]]), **arrays})
-    with pytest.raises(Mismatch, match=r"feature_range_ must be float64\[2, 2\]; the file has nothing"):
-        check_seen(header, {})
+def test_what_a_file_tells_of_the_tasks_is_checked(meta, arrays, said, tmp_path):
+    header, tensors = read_tensors(_saved(meta, tmp_path / "prior.safetensors"))
+    header["recognized"] = {"tasks": 3, "of": 4, "salt": "0" * 32}
+    kept = {name: tensor for name, tensor in tensors.items() if name != "task_digests"}
+    for changed, message in ({**kept, **arrays}, said), ({**kept, **arrays, "feature_range_": None}, "nothing"):
+        left = {name: tensor for name, tensor in changed.items() if tensor is not None}
+        write_tensors(tmp_path / "p", header, left)
+        with pytest.raises(InvalidFile, match=message):
+            load(tmp_path / "p")
 
 
 def test_a_file_with_a_salt_of_another_kind_is_refused(meta, tmp_path):
     header, tensors = read_tensors(_saved(meta, tmp_path / "prior.safetensors"))
     write_tensors(tmp_path / "p", {**header, "recognized": {**header["recognized"], "salt": "x" * 32}}, tensors)
-    with pytest.raises(InvalidFile, match=r"recognized\.salt must be 32 hexadecimal digits"):
+    with pytest.raises(InvalidFile, match=r"recognized\.salt must be text matching regex"):
         load(tmp_path / "p")
 
 
 def test_a_file_with_names_of_other_columns_is_refused(meta, tmp_path):
     header, tensors = read_tensors(_saved(meta, tmp_path / "prior.safetensors"))
     write_tensors(tmp_path / "prior.safetensors", {**header, "feature_names": ["week"]}, tensors)
-    with pytest.raises(InvalidFile, match="feature_names must have 2 items"):
+    with pytest.raises(InvalidFile, match="must have 2 feature_names"):
         load(tmp_path / "prior.safetensors")

@@ -13,7 +13,7 @@ import numpy as np
 from golden_problems import N_TESTS, episodes, lines, patients, split, split_frames, two_inputs, walks, with_outcome
 from running import call
 
-from metaprior import MetaGPClassifier, MetaGPRegressor, load, open_tasks, store_tasks
+from metaprior import MetaGPClassifier, MetaGPRegressor, StoredTasks, load, open_tasks, store_tasks
 from metaprior.wfem import SVGD, Laplace, Training, WFEMClassifier, WFEMRegressor
 
 CASES = {}
@@ -139,6 +139,16 @@ def conformal():
 
 
 @case
+def conformal_counts():
+    tasks = with_outcome(lines(16, n=11), problems.counts)
+    meta = regressor(likelihood="poisson", guarantee=True).fit(target_tasks=tasks[:10])
+    found = {}
+    for i, (x, y, x_new, _) in enumerate(split(tasks[10:13], 4)):
+        found[f"task {i} lower"], found[f"task {i} upper"] = meta.adapt(x, y).interval(x_new, method="conformal")
+    return found
+
+
+@case
 def counts():
     tasks = with_outcome(lines(16, n=11), problems.counts)
     return readings(regressor(likelihood="poisson").fit(tasks[:7], tasks[7:11]), split(tasks[11:], 4))
@@ -193,6 +203,23 @@ def saved_and_loaded():
     with tempfile.TemporaryDirectory() as folder:
         meta.save(Path(folder) / "prior.safetensors")
         return readings(load(Path(folder) / "prior.safetensors"), split(lines(5, n=11, slope=1.4, seed=2), 4))
+
+
+@case
+def saved_labels_and_loaded():
+    tasks = episodes(14, n_classes=3)
+    with tempfile.TemporaryDirectory() as folder:
+        MetaGPClassifier(random_state=0).fit(tasks[:6], tasks[6:10]).save(Path(folder) / "prior.safetensors")
+        return labels(load(Path(folder) / "prior.safetensors"), split(tasks[10:], 6))
+
+
+@case
+def saved_counts_and_loaded():
+    tasks = with_outcome(lines(16, n=11), problems.counts)
+    meta = regressor(likelihood="negative-binomial").fit(tasks[:7], tasks[7:11])
+    with tempfile.TemporaryDirectory() as folder:
+        meta.save(Path(folder) / "prior.safetensors")
+        return readings(load(Path(folder) / "prior.safetensors"), split(tasks[11:], 4))
 
 
 @case
@@ -289,6 +316,18 @@ def wfem_labels():
     tasks = episodes(14, shared=False)
     meta = WFEMClassifier(inference=SVGD(n_particles=2), **wfem_settings()).fit(tasks[:6], tasks[6:10])
     return labels(meta, split(tasks[10:], 6)) | particles(meta)
+
+
+@case
+def wfem_stream():
+    stored = []
+    for tasks in (lines(40), lines(10, slope=1.4, seed=1)):
+        x, y = (np.concatenate(parts) for parts in zip(*tasks, strict=True))
+        stored.append(StoredTasks.from_arrays(x, y, np.cumsum([0, *(len(y) for _, y in tasks)])))
+    settings = wfem_settings()
+    settings["training"] = Training(n_steps=60, batch_size=8, dtype="float64", progress=False)
+    meta = WFEMRegressor("rbf", "linear", **settings).fit(*stored)
+    return readings(meta, split(lines(5, n=11, slope=1.4, seed=2), 4)) | particles(meta)
 
 
 @case

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 from sklearn.exceptions import NotFittedError
 
-from metaprior import MetaGPClassifier, MetaGPRegressor
+from metaprior import MetaGPRegressor
 from metaprior.plots import (
     plot_alpha_path,
     plot_calibration,
@@ -19,8 +19,10 @@ from metaprior.plots import (
     plot_training,
 )
 from metaprior.search.report import TransferReport
+from metaprior.wfem import Training, WFEMClassifier, WFEMRegressor
 
-QUICK = {"kernel": "rbf", "mean": "constant", "inference": "map", "n_steps": 4, "random_state": 0, "progress": False}
+SMALL = {"kernel": "rbf", "mean": "constant", "random_state": 0}
+UNTRAINED = {**SMALL, "alpha": 0.5, "training": Training(n_steps=0)}
 
 
 def make_tasks(seed, n_tasks, n=6, input_dim=1):
@@ -49,7 +51,7 @@ LABELLED_TESTS = [(x[:4], y[:4], x[4:], y[4:]) for x, y in labeled(make_tasks(5,
 
 @pytest.fixture(scope="module")
 def meta():
-    fitted = MetaGPRegressor(alpha=[0.0, 0.5], **QUICK)
+    fitted = WFEMRegressor(alpha=[0.0, 0.5], **SMALL, training=Training(n_steps=4, progress=False))
     return fitted.fit(make_tasks(0, 6), make_tasks(1, 3), validation_tasks=TESTS[:2])
 
 
@@ -57,14 +59,13 @@ def meta():
 def several():
     """Two input columns, not trained."""
     tasks = [make_tasks(seed, 2, input_dim=2) for seed in (0, 1)]
-    return MetaGPRegressor(alpha=0.5, **{**QUICK, "n_steps": 0}).fit(*tasks)
+    return WFEMRegressor(**UNTRAINED).fit(*tasks)
 
 
 @pytest.fixture(scope="module")
 def classifier():
     """Not trained."""
-    settings = {**QUICK, "n_steps": 0}
-    return MetaGPClassifier(alpha=0.5, **settings).fit(labeled(make_tasks(0, 4)), labeled(make_tasks(1, 3)))
+    return WFEMClassifier(**UNTRAINED).fit(labeled(make_tasks(0, 4)), labeled(make_tasks(1, 3)))
 
 
 @pytest.fixture(autouse=True)
@@ -172,8 +173,8 @@ def test_probabilities_over_one_input(classifier):
 
 
 def test_classes_may_be_known_from_the_queries_only():
-    settings = {**QUICK, "n_steps": 0, "shared_classes": False}
-    classifier = MetaGPClassifier(alpha=0.5, **settings).fit(labeled(make_tasks(0, 4)), labeled(make_tasks(1, 3)))
+    tasks = labeled(make_tasks(0, 4)), labeled(make_tasks(1, 3))
+    classifier = WFEMClassifier(**UNTRAINED, shared_classes=False).fit(*tasks)
     axes = plot_prediction(classifier, [0.0, 1.0, 0.0, 1.0], ["finch"] * 4, [2.0], ["wren"])
     assert axes.get_ylabel() == "probability of wren"
     with pytest.raises(ValueError, match="one kind"):
@@ -345,7 +346,7 @@ def test_errors_name_the_argument(meta, classifier, several, call, message):
 
 def test_labels_over_several_inputs_are_drawn_at_queries():
     tasks = [labeled(make_tasks(seed, 2, input_dim=3)) for seed in (0, 1)]
-    fitted = MetaGPClassifier(alpha=0.5, **{**QUICK, "n_steps": 0}).fit(*tasks)
+    fitted = WFEMClassifier(**UNTRAINED).fit(*tasks)
     x, y = tasks[0][0]
     axes = plot_prediction(fitted, x, y, x[:3])
     expected = np.column_stack([x[:3, 0], fitted.adapt(x, y).predict_proba(x[:3])[:, 1]])

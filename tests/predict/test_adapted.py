@@ -10,23 +10,27 @@ import tinygp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaprior import (
-    SVGD,
-    LinearKernel,
-    MetaGPClassifier,
-    MetaGPRegressor,
-    MLPKernel,
-    MLPMean,
-    OutOfMemoryWarning,
-    memory,
-)
+from metaprior import OutOfMemoryWarning, memory
 from metaprior.predict import adapted as adapted_module
 from metaprior.predict import batches as many_tasks
-from metaprior.predict import trained
 from metaprior.tasks.padding import Ragged, ranges
-from metaprior.wfem import many_runs
+from metaprior.wfem import (
+    MAP,
+    SVGD,
+    Gaussian,
+    LinearKernel,
+    MLPKernel,
+    MLPMean,
+    Training,
+    WFEMClassifier,
+    WFEMRegressor,
+    evidence,
+    many_runs,
+    trained,
+)
 
-SMALL = {"alpha": 0.5, "inference": "map", "n_steps": 2, "random_state": 0}
+SMALL = {"alpha": 0.5, "training": Training(n_steps=2), "random_state": 0}
+UNTRAINED = Training(n_steps=0)
 SIZES = [(0, 3), (1, 0), (3, 1), (3, 3)]  # of contexts and queries
 NET = {"hidden_sizes": (4,)}
 NOISE_STD = 0.2
@@ -42,7 +46,7 @@ def make_labeled(sizes, seed=0, labels=("ill", "well")):
     return [(x, np.array(labels)[(y > 0).astype(int)], new) for x, y, new in make_tasks(sizes, 2, seed)]
 
 
-def fit(tasks, estimator=MetaGPRegressor, **arguments):
+def fit(tasks, estimator=WFEMRegressor, **arguments):
     pairs = [(x, y) for x, y, _ in tasks]
     return estimator(**{**SMALL, **arguments}).fit(pairs[:3], pairs[3:])
 
@@ -53,13 +57,13 @@ LABELLED = make_labeled([(6, 0), (6, 0), (6, 0), (6, 0), (6, 0)], seed=1)
 
 @pytest.fixture(scope="module")
 def regressor():
-    return fit(TRAINING, kernel="rbf", mean="linear", noise_std=NOISE_STD)
+    return fit(TRAINING, kernel="rbf", mean="linear", likelihood=Gaussian(NOISE_STD))
 
 
 @pytest.fixture(scope="module")
 def classifier():
     """Not trained. Its programs take seconds to compile: tests share contexts of 6 samples or none, and 3 queries."""
-    return fit(LABELLED, MetaGPClassifier, kernel="rbf", mean="constant", n_steps=0)
+    return fit(LABELLED, WFEMClassifier, kernel="rbf", mean="constant", training=UNTRAINED)
 
 
 def assert_as_adapt(meta, tasks, **arguments):
@@ -74,7 +78,7 @@ def assert_as_adapt(meta, tasks, **arguments):
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"kernel": MLPKernel(**NET, n_features=2), "mean": MLPMean(**NET), "inference": SVGD(), "n_particles": 2},
+        {"kernel": MLPKernel(**NET, n_features=2), "mean": MLPMean(**NET), "inference": SVGD(2)},
         {"kernel": LinearKernel(**NET), "mean": "linear"},
         {"kernel": "rbf", "mean": "zero", "alpha": [0.0, 0.5]},  # several members, each with a scaling of its own
         {"kernel": tinygp.kernels.Matern32(), "mean": "zero"},
@@ -83,8 +87,7 @@ def assert_as_adapt(meta, tasks, **arguments):
     ids=lambda arguments: str(type(arguments["kernel"]).__name__ if "encoder" not in arguments else "encoder"),
 )
 def test_every_family_predicts_as_adapt(arguments):
-    """The inducing prior is tested below, to the last digit."""
-    meta = fit(TRAINING, **{**arguments, "n_steps": 0})
+    meta = fit(TRAINING, **arguments, training=UNTRAINED)
     assert len(meta.model_.members) == (2 if "alpha" in arguments else 1)
     assert_as_adapt(meta, make_tasks([(3, 3), (2, 3), (3, 2)]))
 
@@ -209,7 +212,7 @@ def test_single_precision_is_close_and_refused_where_it_would_not_be(regressor, 
     contexts, queries = [(x, y) for x, y, _ in labeled], [new for *_, new in labeled]
     fine, coarse = (classifier.adapt_many(contexts, dtype=dtype).predict_proba(queries) for dtype in FLOATS)
     np.testing.assert_allclose(coarse, fine, atol=1e-4)
-    exact = fit(TRAINING, kernel="rbf", mean="linear", noise_std=1e-3, n_steps=0)
+    exact = fit(TRAINING, kernel="rbf", mean="linear", likelihood=Gaussian(1e-3), training=UNTRAINED)
     with pytest.raises(ValueError, match=r"dtype='float32' is too coarse for noise of 0\.00\d of the spread"):
         exact.predict_many(tasks, dtype="float32")
     with pytest.raises(ValueError, match="contexts of over 100 samples"):
@@ -382,7 +385,8 @@ RAGGED = [(3, 3), (0, 3), (3, 2)]
 @pytest.mark.parametrize("noise_std", [0.1, 1e-7])
 def test_one_task_is_exactly_the_entry_of_many(noise_std):
     """To the last digit, even where the noise is too small for inputs that contradict each other."""
-    meta = fit(TRAINING, kernel="inducing", n_particles=2, noise_std=noise_std, n_steps=0, dtype="float64")
+    settings = {"inference": MAP(2), "training": Training(n_steps=0, dtype="float64")}
+    meta = fit(TRAINING, kernel="linear+rbf", mean="linear", likelihood=Gaussian(noise_std), **settings)
     tasks = contradicted(make_tasks(RAGGED))
     many = meta.adapt_many([(x, y) for x, y, _ in tasks])
     together = many.predict([new for *_, new in tasks], return_std=True)
@@ -461,10 +465,8 @@ def test_kept_posteriors_predict_as_new_ones(regressor, conditioned, monkeypatch
 
 
 def test_contexts_of_one_padded_size_share_a_program(regressor, monkeypatch):
-    traced, points_of_tasks = [], trained.adaptation.inference.points_of_tasks
-    monkeypatch.setattr(
-        trained.adaptation.inference, "points_of_tasks", lambda *given: traced.append(1) or points_of_tasks(*given)
-    )
+    traced, points_of_tasks = [], evidence.points_of_tasks
+    monkeypatch.setattr(evidence, "points_of_tasks", lambda *given: traced.append(1) or points_of_tasks(*given))
     tasks = make_tasks([(150, 13), (160, 14), (192, 15), (129, 16)])  # more than SMALL, which all fewer share
     [(x, y, new), *others] = tasks
     regressor.adapt(x, y).predict(new)

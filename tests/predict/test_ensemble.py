@@ -1,9 +1,9 @@
-"""Averages over the members of an ensemble, and the noise of observations."""
+"""Averages over the members of an ensemble."""
 
 import numpy as np
 import pytest
 
-from metaprior.predict.ensemble import Ensemble, NumberMember, Prediction, observations, predicts_labels
+from metaprior.predict.ensemble import Ensemble, predicts_labels
 from metaprior.predict.label_batches import average_log
 from metaprior.tasks.scaling import Scaling
 from metaprior.wfem.trained import Model
@@ -24,23 +24,8 @@ def test_probabilities_are_averaged_by_the_weights_of_the_members():
 def test_particles_share_the_weight_of_their_member():
     members = tuple(Model({"a": np.zeros((4, 3))}, None, SCALING) for _ in range(2))  # type: ignore[arg-type]
     ensemble = Ensemble(members, np.array([0.25, 0.75]))
-    assert isinstance(members[0], NumberMember)
     assert (members[0].n_components, ensemble.input_dim) == (4, 2)
     np.testing.assert_allclose(ensemble.component_weights, [0.0625] * 4 + [0.1875] * 4)
-
-
-def test_observations_have_the_noise_of_each_particle():
-    """In the units of y: mean 10 + 3 m, variance 9 (v + noise)."""
-    rng = np.random.default_rng(0)
-    mean = rng.normal(size=(2, 3, 4))
-    noise_std = np.array([0.5, 2.0])
-    variance = rng.random((2, 3, 4))
-    prediction = Prediction(mean, variance, noise_std**2)
-    expected = variance + (noise_std**2)[:, None, None]
-    for latent, of_y in ((False, expected), (True, variance)):
-        found = observations(prediction, SCALING, latent)
-        np.testing.assert_allclose(found[0], 10.0 + 3.0 * mean, rtol=1e-12)
-        np.testing.assert_allclose(found[1], 9.0 * of_y, rtol=1e-12)
 
 
 def test_what_is_no_fitted_estimator_is_refused():

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from metaprior import MetaGPClassifier, MetaGPRegressor, load
-from metaprior.wfem import forked
+from metaprior import load
+from metaprior.wfem import Training, WFEMClassifier, WFEMRegressor, forked
 
 TASKS = [([[0.0], [1.0], [2.0]], [0.0, 1.0, float(i)]) for i in range(4)]
 LABELS = [(x, [0, 1, 1]) for x, _ in TASKS]
-QUICK = {"alpha": 0.0, "inference": "map", "kernel": "rbf", "mean": "constant", "n_steps": 0, "random_state": 0}
+QUICK = {"alpha": 0.0, "kernel": "rbf", "mean": "constant", "training": Training(n_steps=0), "random_state": 0}
 
 IN_A_CHILD = """
 import os, signal, sys
@@ -29,10 +29,10 @@ sys.exit(os.waitpid(child, 0)[1])
 FIT = """
 import warnings
 import numpy as np
-from metaprior import MetaGPRegressor
+{imported}
 rng = np.random.default_rng(0)
 tasks = [(x, x[:, 0] + rng.normal()) for x in rng.normal(size=(8, 5, 1))]
-meta = MetaGPRegressor(alpha=0.0, random_state=0{parameters}).fit(target_tasks=tasks)
+meta = {estimator}.fit(target_tasks=tasks)
 many = [(x, y, x) for x, y in tasks] * 10  # enough of them for threads
 expected = meta.predict_many(many)
 warnings.simplefilter("ignore")  # JAX warns about the fork
@@ -49,7 +49,10 @@ def said_in_a_child(before, inside):
 
 
 def test_the_default_predicts_in_a_forked_process():
-    assert said_in_a_child(FIT.format(parameters=""), PREDICT) == "True"
+    before = FIT.format(
+        imported="from metaprior import MetaGPRegressor", estimator="MetaGPRegressor(alpha=0.0, random_state=0)"
+    )
+    assert said_in_a_child(before, PREDICT) == "True"
 
 
 def test_a_fork_is_noticed():
@@ -62,15 +65,16 @@ def test_a_fork_is_noticed():
 
 @pytest.mark.slow
 def test_a_prior_trained_by_gradients_refuses_in_a_forked_process():
-    parameters = ", kernel='rbf', mean='constant', n_steps=5, inference='map'"
-    assert said_in_a_child(FIT.format(parameters=parameters), PREDICT).startswith(
-        "RuntimeError This process was forked"
+    settings = "alpha=0.0, kernel='rbf', mean='constant', training=Training(n_steps=5), random_state=0"
+    before = FIT.format(
+        imported="from metaprior.wfem import Training, WFEMRegressor", estimator=f"WFEMRegressor({settings})"
     )
+    assert said_in_a_child(before, PREDICT).startswith("RuntimeError This process was forked")
 
 
 def test_every_way_to_jax_asks(monkeypatch, tmp_path):
-    regressor = MetaGPRegressor(**QUICK).fit(target_tasks=TASKS)
-    classifier = MetaGPClassifier(**QUICK).fit(target_tasks=LABELS)
+    regressor = WFEMRegressor(**QUICK).fit(target_tasks=TASKS)
+    classifier = WFEMClassifier(**QUICK).fit(target_tasks=LABELS)
     adapted = regressor.adapt(*TASKS[0])
     adapted.predict(TASKS[0][0])  # its posterior is kept
     regressor.save(tmp_path / "prior.safetensors")
@@ -82,7 +86,7 @@ def test_every_way_to_jax_asks(monkeypatch, tmp_path):
         lambda: classifier.adapt(*LABELS[0]).predict_proba([[0.5]]),
         lambda: regressor.evaluate([(*TASKS[0], *TASKS[1])]),
         lambda: load(tmp_path / "prior.safetensors"),
-        lambda: MetaGPRegressor(**QUICK).fit(target_tasks=TASKS),
+        lambda: WFEMRegressor(**QUICK).fit(target_tasks=TASKS),
     ):
         with pytest.raises(RuntimeError, match="forked from one that had used JAX"):
             call()

@@ -9,10 +9,19 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import ndtri_exp
 
-from metaprior.predict.conformal import Fold, Guarantee, rounded_up
+from metaprior.likelihoods import make_likelihood
+from metaprior.likelihoods.base import LARGEST_COUNT
+from metaprior.predict.conformal import (
+    Fold,
+    Guarantee,
+    combine_integers,
+    integer_scores,
+    last_inside,
+    rounded_up,
+    tail_scores,
+)
 from metaprior.predict.ensemble import Ensemble
-from metaprior.predict.integer_bands import combine_integers, integer_scores, last_inside, tail_scores
-from metaprior.predict.response_mixtures import LARGEST_COUNT, ResponseMixture, make_response
+from metaprior.predict.predictive import Predictive
 from metaprior.tasks.context_rules import ContextRule
 
 NOTHING = Ensemble((), np.empty(0))
@@ -28,8 +37,8 @@ def predictive(name, means, variances=ALMOST_NOTHING, parameters=None):
     parameters = np.broadcast_to(
         PARAMETERS[name] if parameters is None else parameters, (len(means), len(PARAMETERS[name]))
     )
-    response = make_response(name, 5, 3) if name == "ordinal" else make_response(name)
-    return ResponseMixture(response, means, np.broadcast_to(np.asarray(variances, float), means.shape), parameters)
+    likelihood = make_likelihood(name).learned([np.arange(3.0, 8.0)])
+    return Predictive(likelihood, means, np.broadcast_to(np.asarray(variances, float), means.shape), parameters)
 
 
 def normal_score(tail):
@@ -117,9 +126,9 @@ def simulate(name, n_tasks, n_folds, rng, n_new=20):
     Tasks differ far more than readings of one task, and than the model believes.
     """
     levels, sizes = 1.0 + rng.standard_normal(n_tasks + n_new), rng.integers(1, 6, n_tasks + n_new)
-    response = predictive(name, [0.0]).response
+    likelihood = predictive(name, [0.0]).likelihood
     tasks = [
-        response.draw(level + 0.2 * rng.normal(size=n), PARAMETERS[name], rng)
+        likelihood.draw(level + 0.2 * rng.normal(size=n), PARAMETERS[name], rng)
         for level, n in zip(levels, sizes, strict=True)
     ]
     folds, of_folds = [], []

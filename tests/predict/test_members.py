@@ -8,10 +8,11 @@ import pytest
 from scipy import stats
 from scipy.special import log_softmax
 
+from metaprior.likelihoods.gaussian import Gaussian
 from metaprior.predict import batches
 from metaprior.predict.adapted import AdaptedRegressors
 from metaprior.predict.ensemble import Ensemble, NumberMember, Prediction
-from metaprior.predict.mixtures import GaussianMixture
+from metaprior.predict.predictive import Predictive
 from metaprior.tasks.padding import Ragged
 from metaprior.tasks.scaling import Scaling
 from metaprior.tasks.types import TestTask
@@ -41,12 +42,19 @@ class Levels(NamedTuple):
     def take(self, posteriors, places):
         return {name: np.concatenate([each[name] for each in posteriors])[places] for name in ("n", "total")}
 
+    likelihood = Gaussian()
+
+    @property
+    def component_parameters(self):
+        return 0.5 * np.log(self.scaling.y_std**2 * self.noise)[:, None]
+
     def marginals(self, posterior, x):
         n, total = posterior["n"], posterior["total"]
         mean = self.offsets[:, None, None] + total[:, None] + x[..., 0]
         scale = self.variances[:, None] * (1.0 + 1.0 / (1.0 + n))
         weights = log_softmax(self.offsets[:, None] * total, axis=0) if self.weighted else None
-        return Prediction(mean, np.repeat(scale[..., None], x.shape[1], axis=2), self.noise, weights)
+        variance = self.scaling.undo_variance(np.repeat(scale[..., None], x.shape[1], axis=2))
+        return Prediction(self.scaling.undo_mean(mean), variance, self.component_parameters, weights)
 
     def weighted_covariance(self, posterior, x, shares):
         same = np.where(np.eye(x.shape[1], dtype=bool), 1.0, 0.5)
@@ -176,7 +184,7 @@ def test_kept_posteriors_are_taken_by_task_and_pickled(monkeypatch):
             np.testing.assert_array_equal(found, wanted)
         assert task._posteriors._n_bytes > 0
         taken = task._posteriors.evaluate(batches.marginals, np.array([2, 0]), np.zeros((2, 1, 1)))
-        assert taken[0].mean[0, 0, 0] - taken[0].mean[0, 1, 0] == pytest.approx((1.05 - 3.0) / 2.0)
+        assert taken[0].mean[0, 0, 0] - taken[0].mean[0, 1, 0] == pytest.approx(1.05 - 3.0)
 
 
 def test_each_member_is_asked_about_single_precision():
@@ -188,5 +196,5 @@ def test_each_member_is_asked_about_single_precision():
 
 def test_what_has_no_queries_is_empty():
     empty = adapted().predictive(QUERIES)[3]
-    assert isinstance(empty, GaussianMixture)
+    assert isinstance(empty, Predictive)
     assert empty.mean().shape == (0,)

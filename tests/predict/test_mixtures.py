@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, optimize, stats
 
-from metaprior.predict import mixtures as predictive
+from metaprior.likelihoods import gaussian
 from metaprior.predict.mixtures import GaussianMixture, JointMixture
 
 MEANS = np.array([-1.5, 0.2, 4.0])
@@ -105,11 +105,11 @@ def test_quantile_against_brentq_and_of_atoms_and_gaps(level):
 
 @pytest.mark.parametrize(("components", "offset", "far"), [(30, 0.0, 0.0), (30, 1e6, 0.0), (2, 0.0, 1e14)])
 def test_quantile_takes_few_evaluations(monkeypatch, components, offset, far):
-    rng, evaluated, ndtr = np.random.default_rng(2), [], predictive.ndtr
+    rng, evaluated, ndtr = np.random.default_rng(2), [], gaussian.ndtr
     means, variances = offset + rng.normal(size=(components, 200)), rng.gamma(2.0, size=(components, 200))
     means[0] += far  # A remote component that hardly counts: the root is at the edge of its bracket.
     mixture = GaussianMixture(means, variances, np.append(-40.0, np.zeros(components - 1)))
-    monkeypatch.setattr(predictive, "ndtr", lambda z: (evaluated.append(z.shape[1]), ndtr(z))[1])
+    monkeypatch.setattr(gaussian, "ndtr", lambda z: (evaluated.append(z.shape[1]), ndtr(z))[1])
     mixture.quantile(0.5)
     assert 0 < len(evaluated) <= 8
 
@@ -117,7 +117,7 @@ def test_quantile_takes_few_evaluations(monkeypatch, components, offset, far):
 def test_quantiles_increase_and_unsolvable_is_reported(monkeypatch):
     mixture = GaussianMixture(np.array([0.0, 1e6, 3.0]), np.array([1e-12, 1e2, 1e8]))
     assert np.all(np.diff(mixture.quantile(np.linspace(1e-4, 1 - 1e-4, 999))) > 0)
-    monkeypatch.setattr(predictive, "QUANTILE_MAXIMUM_ITERATIONS", 2)
+    monkeypatch.setattr(gaussian, "QUANTILE_MAXIMUM_ITERATIONS", 2)
     with pytest.raises(RuntimeError, match="not found at 1 points"):
         mixture.quantile(0.4)
 

@@ -25,6 +25,7 @@ from metaprior.prior import plain_probabilities, plain_readings
 from metaprior.prior.class_probabilities import log_logistic, log_probabilities
 from metaprior.prior.layout import Parts
 from metaprior.tasks.class_rules import ClassRules
+from metaprior.wfem import Training, WFEMRegressor
 
 RNG = np.random.default_rng(0)
 PARTS = [Parts(*flags) for flags in itertools.product([False, True], repeat=4) if flags[0] or not flags[1]]
@@ -200,8 +201,8 @@ def test_what_cannot_be_exported_is_refused(meta, tmp_path):
     for name in ("patient", "patient.json", "7.py", "a b.py"):
         with pytest.raises(ValueError, match=r"path must be that of a Python module, such as 'patient\.py'"):
             task.export(tmp_path / name)
-    arguments = {"alpha": 0.0, "kernel": "rbf", "mean": "linear", "inference": "map", "n_steps": 0, "random_state": 0}
-    trained = MetaGPRegressor(**arguments).fit(target_tasks=[make_task()])
+    settings = {"alpha": 0.0, "kernel": "rbf", "mean": "linear", "training": Training(n_steps=0), "random_state": 0}
+    trained = WFEMRegressor(**settings).fit(target_tasks=[make_task()])
     with pytest.raises(ValueError, match="Priors trained by gradients cannot be exported"):
         trained.adapt(*make_task()).export(tmp_path / "patient.py")
     assert not list(tmp_path.iterdir())

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from metaprior import ExtrapolationWarning, HeavyTailWarning, ImplausibleContextWarning, MetaGPRegressor, predict_frame
+from metaprior.likelihoods import make_likelihood
 from metaprior.predict.batches import Posteriors
 from metaprior.predict.plausibility import MAX_ERROR, MAX_JOINT, _errors, _extremes, context_errors
-from metaprior.predict.response_mixtures import make_response
 from metaprior.tasks.padding import Ragged
 
 RNG = np.random.default_rng(0)
@@ -89,7 +89,7 @@ def test_errors_are_those_of_the_prior_predictive(meta):
     x = Ragged.of([x for x, _ in HONEST[:30]], (1,))
     y = Ragged.of([y for _, y in HONEST[:30]])
     errors, _, _ = _errors(meta.model_, x, y)
-    predictive = meta.adapt([], []).predictive(x.rows[:-1])
+    predictive = meta.adapt([], []).predictive(x.rows[:-1]).noisy()
     expected = np.abs(y.rows[:-1] - predictive.means) / np.sqrt(predictive.variances)
     np.testing.assert_allclose(errors, expected.min(axis=0), rtol=1e-9)
 
@@ -103,11 +103,11 @@ def test_extremes_of_repeated_points():
 
 def draw_observed(name, rng, n_tasks, level=0.0, spread=0.3, n=8):
     """Tasks that share a curve, around a level that differs little between them."""
-    response, tasks = make_response(name, 8, 0) if name == "ordinal" else make_response(name), []
+    likelihood, tasks = make_likelihood(name).learned([np.arange(8.0)]), []
     for _ in range(n_tasks):
         x = rng.uniform(-2, 2, n)
         t = level + spread * rng.normal() + 0.5 * np.sin(2 * x)
-        tasks.append((x[:, None], response.draw(t, PARAMETERS[name], rng)))
+        tasks.append((x[:, None], likelihood.draw(t, PARAMETERS[name], rng)))
     return tasks
 
 
@@ -138,7 +138,7 @@ def possible(meta, tasks):
     """Tasks with ranks of the fit only."""
     if meta.likelihood != "ordinal":
         return tasks
-    levels = meta.model_.response.levels
+    levels = meta.model_.likelihood.levels
     return [(x, np.clip(y, levels[0], levels[-1])) for x, y in tasks]
 
 
@@ -198,8 +198,8 @@ def test_joint_scores_are_those_of_the_latent_gaussian(alike):
     predicted = member.marginals(prior, scaled)
     for k, alone in enumerate(np.eye(member.n_components)):
         latent = member.weighted_covariance(prior, scaled, alone)
-        total = latent + predicted.noise[k] * np.eye(n)
-        a = np.linalg.solve(total, member.scaling.outputs(y) - predicted.mean[k, 0])
+        total = latent + np.exp(2.0 * predicted.parameters[k]) * np.eye(n)
+        a = np.linalg.solve(total, y - predicted.mean[k, 0])
         share = np.linalg.eigvals(latent @ np.linalg.inv(total)).real
         ratio = share.sum() / np.sum(share**2)
         np.testing.assert_allclose(found[:, k, 0], [a @ latent @ a * ratio, share.sum() * ratio], rtol=1e-6)

@@ -9,9 +9,9 @@ import pytest
 from metaprior import ImplausibleContextWarning, MetaGPClassifier, MetaGPRegressor
 from metaprior.tasks.class_rules import joined_labels
 from metaprior.tasks.padding import Ragged
+from metaprior.wfem import Training, WFEMRegressor
 
 RNG = np.random.default_rng(0)
-GRADIENT = {"alpha": 0.0, "kernel": "rbf", "mean": "linear", "inference": "map", "n_steps": 0, "random_state": 0}
 QUERIES = RNG.uniform(0, 5, (4, 1))
 
 
@@ -68,7 +68,8 @@ def test_one_reading_after_another(meta):
 
 
 def test_priors_trained_by_gradients_too():
-    meta = MetaGPRegressor(**GRADIENT).fit(target_tasks=[make_task() for _ in range(3)])
+    settings = {"alpha": 0.0, "kernel": "rbf", "mean": "linear", "training": Training(n_steps=0), "random_state": 0}
+    meta = WFEMRegressor(**settings).fit(target_tasks=[make_task() for _ in range(3)])
     x, y = make_task()
     assert_same(meta.adapt(x[:2], y[:2]).update(x[2:], y[2:]), meta.adapt(x, y))
 

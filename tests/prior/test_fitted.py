@@ -164,7 +164,8 @@ def test_predictions_equal_dense_conditioning_on_everything(input_dim, environme
     contexts, queries = new_tasks(input_dim)
     marginals, joined = predict(prior, contexts, queries)
     assert marginals.mean.shape == marginals.variance.shape == (3, 3, 3)
-    np.testing.assert_allclose(marginals.noise, prior.noise_variance * FACTORS**2)
+    noise_variances = np.exp(2.0 * marginals.parameters[:, 0])
+    np.testing.assert_allclose(noise_variances, prior.scaling.y_std**2 * prior.noise_variance * FACTORS**2)
     for i, (context, query) in enumerate(zip(contexts, queries, strict=True)):
         dense = [Dense(prior, training, IS_TARGET, context, query, factor) for factor in FACTORS]
         log_weights = np.log(WEIGHTS) + [each.log_evidence for each in dense]
@@ -294,7 +295,7 @@ def test_posteriors_are_joined_and_picked(family):
 
 
 def test_a_context_without_noise_and_with_repeated_inputs():
-    prior = replace(fitted(1, False)[SHAPES], noise_variance=0.0, scales=ONE_SCALE)
+    prior = replace(fitted(1, False)[SHAPES], parameters=np.array([-300.0]), scales=ONE_SCALE)
     x = np.repeat(np.linspace(-1.0, 1.0, 10), 3)[:, None]
     context = Task(x, np.sin(x[:, 0]))
     marginals, joined = predict(prior, [context], x[None, ::3])

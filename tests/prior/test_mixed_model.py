@@ -8,12 +8,12 @@ from small_problems import COUNTS, IS_TARGET, LINES, make_tasks
 from statsmodels.regression.mixed_linear_model import MixedLM
 from statsmodels.tools.sm_exceptions import ConvergenceWarning
 from test_family_fits import DEGENERATE
+from test_member_files import read_back, with_terms
 from test_terms import finite_differences
 
 from hand_made_priors import make_terms
 from metaprior.predict.batches import predict_tasks
 from metaprior.predict.ensemble import Ensemble
-from metaprior.prior.arrays import from_arrays, to_arrays
 from metaprior.prior.blocks import make_blocks
 from metaprior.prior.columns import Columns
 from metaprior.prior.families import SHIFT, TrainingTasks
@@ -21,7 +21,6 @@ from metaprior.prior.layout import Layout
 from metaprior.prior.mixed_model import VAGUE, fit_mixed_model, restricted_likelihood, rotate
 from metaprior.prior.modes import log_density
 from metaprior.prior.terms import MAX_CORRELATED, correlation_root
-from metaprior.schema import Mismatch
 from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.scaling import fit_scaling
 from metaprior.tasks.types import Task, TestTask
@@ -171,7 +170,7 @@ def test_degenerate_data_gives_finite_predictions(make):
         posterior = prior.condition(x[None], y[None], np.arange(len(y))[None] < n)
         found = prior.marginals(posterior, np.concatenate([x, x + 3.0])[None])
         assert np.isfinite(found.mean).all()
-        assert np.isfinite(prior.scaling.undo_variance(found.variance)).all()
+        assert np.isfinite(found.variance).all()
 
 
 def test_categories_covariates_and_a_given_noise():
@@ -183,20 +182,18 @@ def test_categories_covariates_and_a_given_noise():
     assert prior.noise_variance == pytest.approx((0.1 / prior.scaling.y_std) ** 2)
     x = np.array([[0.5, 0, 0], [0.5, 1, 0], [0.5, 0, 2], [1.0, 0, 0]])
     nothing = prior.condition(np.zeros((1, 0, 6)), np.zeros((1, 0)), np.zeros((1, 0), bool))
-    mean = prior.scaling.undo_mean(prior.marginals(nothing, prior.scaling.inputs(x)[None]).mean[0, 0])
+    mean = prior.marginals(nothing, prior.scaling.inputs(x)[None]).mean[0, 0]
     effects = fit_statsmodels(tasks, random_slopes=False).fe_params
     np.testing.assert_allclose(mean[1:] - mean[0], effects[[2, 3, 1]] * [1.0, 2.0, 0.5], rtol=0.01)
 
 
 def test_files_keep_correlations():
     prior = fit(draw_lines(10, [4], np.random.default_rng(0)))
-    description, arrays = to_arrays(prior)
-    again = from_arrays(description, arrays, 1)
-    np.testing.assert_array_equal(again.process.own, prior.process.own)
+    np.testing.assert_array_equal(read_back(prior).process.own, prior.process.own)
     assert np.count_nonzero(prior.process.own) == 3  # a triangular root of two
-    description["terms"][0]["correlated"] = False
-    with pytest.raises(Mismatch, match="theta"):
-        from_arrays(description, arrays, 1)
+    without = with_terms(lambda terms: [{**terms[0], "correlated": False}])
+    with pytest.raises(ValueError, match="theta must be float64"):
+        read_back(prior, change=without)
 
 
 def test_hundreds_of_tasks_take_well_under_a_second():

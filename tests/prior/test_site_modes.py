@@ -11,18 +11,17 @@ import numpy as np
 import pytest
 from covariate_problems import common_kernel, own_kernel
 from covariate_problems import make_tasks as make_mixed
-from response_problems import NAMES, PARAMETERS, response_of
+from likelihood_problems import NAMES, PARAMETERS, likelihood_of
 from scipy.linalg import block_diag
 from small_problems import COUNTS, IS_TARGET, KINDS, make_tasks, make_theta
+from test_member_files import read_back
 
 from hand_made_priors import make_curve, make_terms
 from metaprior.prior.families import BEND, LINEAR, SHIFT, TrainingTasks, _Fitter, fit_families, terms_of
 from metaprior.prior.modes import with_curve
 from metaprior.prior.process import NOISE_FLOOR
-from metaprior.prior.response_arrays import from_response_arrays, response_arrays
 from metaprior.prior.site_modes import HyperPrior
 from metaprior.prior.sites import Observed, find_sites
-from metaprior.schema import Mismatch
 from metaprior.search.family_search import Option
 from metaprior.search.response_search import training_responses
 from metaprior.tasks.column_kinds import ColumnKinds
@@ -37,7 +36,7 @@ NEW = np.array([[0.2, 1, 0.5, 2], [0.2, 2, np.nan, 3], [-0.4, 0, 0.1, np.nan], [
 def draw_tasks(name, sizes, seed=0):
     """Observe readings of one input."""
     rng, tasks = np.random.default_rng(seed), make_tasks(1, sizes, seed)
-    return [Task(task.x, response_of(name).draw(task.y + 0.5, PARAMETERS[name], rng)) for task in tasks]
+    return [Task(task.x, likelihood_of(name).draw(task.y + 0.5, PARAMETERS[name], rng)) for task in tasks]
 
 
 def draw_mixed(name, exposure=None, n=6, seed=0):
@@ -45,7 +44,7 @@ def draw_mixed(name, exposure=None, n=6, seed=0):
     rng, drawn = np.random.default_rng(seed), []
     for task in make_mixed(n, seed):
         e = rng.uniform(0.5, 4.0, len(task.y))
-        y = response_of(name).draw(0.7 * task.y + (0.0 if exposure is None else np.log(e)), PARAMETERS[name], rng)
+        y = likelihood_of(name).draw(0.7 * task.y + (0.0 if exposure is None else np.log(e)), PARAMETERS[name], rng)
         drawn.append(Task(task.x if exposure is None else np.insert(task.x, exposure, e, axis=1), y))
     return drawn
 
@@ -58,7 +57,7 @@ def kinds_with(exposure):
 def training_of(name, exposure=None, mixed=True):
     tasks = draw_mixed(name, exposure) if mixed else draw_tasks(name, (1, 3, 5, 2, 3, 4))
     kinds = kinds_with(exposure) if mixed else None
-    training = training_responses([tasks], 0, ONE, response_of(name), exposure, None, kinds)
+    training = training_responses([tasks], 0, ONE, likelihood_of(name), exposure, None, kinds)
     return training if mixed else replace(training, counts=COUNTS, is_target=IS_TARGET)
 
 
@@ -117,7 +116,7 @@ def test_a_task_alone_has_the_bound_of_its_marginal_prior(name):
     """With one task that counts once, integrating the mean out first or last is the same."""
     parameters, ones = PARAMETERS[name], np.ones(1)
     hyper_prior = HyperPrior(parameters, np.ones(len(parameters)))
-    given = identity_scaling(1), draw_tasks(name, (6,)), ones, ones, None, response_of(name), hyper_prior
+    given = identity_scaling(1), draw_tasks(name, (6,)), ones, ones, None, likelihood_of(name), hyper_prior
     fitter = _Fitter(TrainingTasks(*given, [np.zeros(6)]), None, None, 0)
     layout, [block] = fitter.layout(make_terms("curve", "deviation")), fitter.blocks
     bound, _ = fitter.bound.density(layout, [block], fitter.points)(layout.center)
@@ -130,7 +129,7 @@ def test_a_task_alone_has_the_bound_of_its_marginal_prior(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_fit_finds_all_families_and_their_parameters(name):
     tasks = [draw_tasks(name, [6] * 20, 3), draw_tasks(name, [1, 3, 5] * 3, 4)]
-    fit = fit_families(training_responses(tasks, 1, Option((0.5, 0.5)), response_of(name), None), environment=False)
+    fit = fit_families(training_responses(tasks, 1, Option((0.5, 0.5)), likelihood_of(name), None), environment=False)
     assert list(fit.priors) == ["linear", "smooth", "curve", "shapes"]
     prior = fit.priors["smooth"]
     context = prior.condition(np.zeros((2, 1, 1)), np.ones((2, 1)), np.array([[True], [False]]))
@@ -145,12 +144,12 @@ def test_parameters_are_recovered_from_many_tasks():
     rng = np.random.default_rng(0)
     cases = (("negative-binomial", [0], 0.35), ("student-t", [0], 0.15), ("ordinal", [1, 2, 3], 0.3))
     for name, places, error in cases:
-        response, tasks = response_of(name), []
+        likelihood, tasks = likelihood_of(name), []
         for _ in range(60):
             x = rng.uniform(-2, 2, (10, 1))
             t = 0.6 + 0.5 * rng.normal() + np.sin(2 * x[:, 0])
-            tasks.append(Task(x, response.draw(t, PARAMETERS[name], rng)))
-        fit = fit_families(training_responses([tasks], 0, ONE, response, None), environment=False)
+            tasks.append(Task(x, likelihood.draw(t, PARAMETERS[name], rng)))
+        fit = fit_families(training_responses([tasks], 0, ONE, likelihood, None), environment=False)
         np.testing.assert_allclose(fit.priors["smooth"].parameters[places], PARAMETERS[name][places], atol=error)
 
 
@@ -161,7 +160,7 @@ def dense(given, prior):
     covariance = common_kernel(prior, x, x) + block_diag(*(own_kernel(prior, task.x, task.x) for task in tasks))
     units = float(scaling.y_mean), float(scaling.y_std)
     offset, ones = np.concatenate(given.offsets)[None], np.ones((1, len(y)))
-    return x, Observed(given.response, y[None], offset, ones, *units), covariance
+    return x, Observed(given.likelihood, y[None], offset, ones, *units), covariance
 
 
 @pytest.mark.usefixtures("exact")
@@ -182,7 +181,7 @@ def test_the_bound_and_new_tasks_are_those_of_explicit_columns(name, exposure, c
     new, days = make_mixed(1, seed=3)[0].x, np.array([2.0, 0.7, 1.0, 3.0])
     inputs = given.scaling.inputs
     new_x, query = inputs(new), inputs(NEW)
-    y = response_of(name).draw(0.5 + 0.0 * new[:, 0], PARAMETERS[name], np.random.default_rng(1))
+    y = likelihood_of(name).draw(0.5 + 0.0 * new[:, 0], PARAMETERS[name], np.random.default_rng(1))
     total = covariance + np.diag(found.sites.variance[0] + NOISE_FLOOR)
     both = np.concatenate([new_x, query])
     cross = common_kernel(first, both, x)
@@ -190,7 +189,7 @@ def test_the_bound_and_new_tasks_are_those_of_explicit_columns(name, exposure, c
     own = common_kernel(first, both, both) + own_kernel(first, both, both)
     own = own - cross @ np.linalg.solve(total, cross.T)
     n, offset = len(new), 0.0 if exposure is None else np.log(days[: len(new)])
-    of_new = Observed(given.response, y[None], np.zeros((1, n)) + offset, np.ones((1, n)), *observed[4:])
+    of_new = Observed(given.likelihood, y[None], np.zeros((1, n)) + offset, np.ones((1, n)), *observed[4:])
     sites = find_sites(of_new, parameters, mean[None, :n], own[None, :n, :n])
     solved = sites.inverse_root[0] @ own[:n, n:]
     expected = mean[n:] + solved.T @ sites.residual[0]
@@ -237,10 +236,9 @@ def test_the_exposure_may_stand_anywhere(exposure):
 
 
 def test_files_keep_them():
-    kinds, recorded = kinds_with(1), {"x_mean": [], "x_std": [], "y_mean": 0.0, "y_std": 1.0}
+    kinds = kinds_with(1)
     for prior in fitted("poisson", BEND, 1).priors.values():
-        description, arrays = response_arrays(prior)
-        again = from_response_arrays(description, arrays, 5, recorded, "poisson", kinds)
+        again = read_back(prior, "poisson", kinds=kinds)
         x = prior.scaling.inputs(np.insert(NEW, 1, 2.0, axis=1))[None]
         np.testing.assert_array_equal(again.scaling.inputs(np.insert(NEW, 1, 2.0, axis=1))[None], x)
         nothing = np.zeros((1, 0, 12)), np.zeros((1, 0)), np.zeros((1, 0), bool)
@@ -248,5 +246,5 @@ def test_files_keep_them():
         np.testing.assert_array_equal(found.mean, expected.mean)
         np.testing.assert_array_equal(found.variance, expected.variance)
         for bad in (ColumnKinds((0, 2, 0, 0, 3), (3, 4)), ColumnKinds((0, 0, 2, 0, 3), (1, 3, 4))):
-            with pytest.raises(Mismatch, match="exposure must be a column of numbers"):
-                from_response_arrays(description, arrays, 5, recorded, "poisson", bad)
+            with pytest.raises(ValueError, match="exposure must be a column of numbers"):
+                read_back(prior, "poisson", kinds=bad)

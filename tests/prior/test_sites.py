@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from response_problems import NAMES, PARAMETERS, response_of
+from likelihood_problems import NAMES, PARAMETERS, likelihood_of
 from scipy import stats
 from scipy.special import logsumexp
 
-from metaprior.predict.response_mixtures import make_response
+from metaprior.likelihoods import make_likelihood
 from metaprior.prior.sites import Observed, find_sites
 
 
@@ -19,10 +19,10 @@ def make_prior(n_tasks, n, seed=0):
 
 
 def observe(name, mean, covariance, seed=0):
-    rng, response = np.random.default_rng(seed), response_of(name)
+    rng, likelihood = np.random.default_rng(seed), likelihood_of(name)
     t = mean + (np.linalg.cholesky(covariance) @ rng.normal(size=mean.shape)[..., None])[..., 0]
-    y, ones = response.draw(t, PARAMETERS[name], rng), np.ones(mean.shape)
-    return Observed(response, y, 0.2 * ones if response.takes_exposure else 0.0 * ones, ones, 0.1, 1.3)
+    y, ones = likelihood.draw(t, PARAMETERS[name], rng), np.ones(mean.shape)
+    return Observed(likelihood, y, 0.2 * ones if likelihood.takes_exposure else 0.0 * ones, ones, 0.1, 1.3)
 
 
 def moments(found, mean, covariance):
@@ -51,7 +51,7 @@ def test_posterior_and_evidence_are_those_of_importance_sampling(name):
         log_prior = -0.5 * np.sum(deviation**2, axis=0) - 0.5 * np.linalg.slogdet(covariance[task])[1]
         log_proposal = -0.5 * np.sum(z**2, axis=1) - np.log(np.diag(root)).sum()
         t = observed.center + observed.scale * u + observed.offset[task]
-        of_y = observed.response.log_density(observed.y[task], t, np.full(t.shape, 1e-12), PARAMETERS[name])
+        of_y = observed.likelihood.log_density(observed.y[task], t, np.full(t.shape, 1e-12), PARAMETERS[name])
         log_weight = of_y.sum(axis=1) + log_prior - log_proposal
         exact = logsumexp(log_weight) - np.log(n)
         share = np.exp(log_weight - logsumexp(log_weight))
@@ -107,7 +107,7 @@ def test_student_t_where_readings_contradict_each_other(y, sigma, least):
     mean = np.sum(weights * t) / weights.sum()
     exact = np.sqrt(np.sum(weights * (t - mean) ** 2) / weights.sum())
     n = len(y)
-    observed = Observed(make_response("student-t"), y[None], np.zeros((1, n)), np.ones((1, n)), 0.0, 1.0)
+    observed = Observed(make_likelihood("student-t"), y[None], np.zeros((1, n)), np.ones((1, n)), 0.0, 1.0)
     sites = find_sites(observed, np.log([sigma, 2.0]), np.zeros((1, n)), np.full((1, n, n), 4.0)).sites
     precision = 0.25 + sites.precision.sum()
     assert abs(sites.shift.sum() / precision - mean) < 0.1

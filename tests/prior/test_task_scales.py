@@ -186,7 +186,7 @@ def test_a_quiet_task_gets_narrower_bands_than_a_noisy_one():
     y = x[..., 0] + np.array([[0.1], [1.0]]) * wiggle
     prediction = prior.marginals(prior.condition(x, y, np.ones((2, 8), bool)), x[:, :1])
     weights = np.exp(prediction.log_weights)
-    noise_std = np.sqrt(prediction.noise @ weights)
+    noise_std = np.sqrt(np.exp(2.0 * prediction.parameters[:, 0]) @ weights)
     assert 0.05 < noise_std[0] < 0.3
     assert 0.6 < noise_std[1] < 2.0
     std = np.sqrt(np.sum(weights * prediction.variance[..., 0], axis=0))

@@ -9,9 +9,9 @@ import tinygp
 from scipy.optimize import approx_fprime
 from scipy.spatial.distance import cdist
 from small_problems import COUNTS, EVERYTHING, IS_TARGET, KINDS, LINES, MIXED, blocks_of, make_problem, make_tasks
+from test_member_files import read_back
 
 from hand_made_priors import CURVE, SMOOTH, make_prior, make_terms
-from metaprior.prior.arrays import read_terms, term_arrays
 from metaprior.prior.blocks import make_blocks
 from metaprior.prior.columns import MAX_ARD, Columns
 from metaprior.prior.features import with_features
@@ -84,13 +84,13 @@ def test_the_gradient_where_all_inputs_coincide_and_the_noise_is_given(columns):
 def test_the_process_of_a_new_task_is_that_of_the_fit(terms, columns):
     """`describe` and `covariance` say of padded tasks what blocks do; saved terms say the same."""
     kinds = KINDS if isinstance(columns, Columns) else None
-    fitted = make_prior(terms, columns, kinds=kinds).terms
+    prior = make_prior(terms, columns, kinds=kinds)
+    fitted = prior.terms
     layout, points = fitted.layout, fitted.points
     blocks = make_blocks(make_tasks(layout.columns), COUNTS, IS_TARGET, points, layout.columns)
     blocks = blocks if fitted.curve is None else with_curve(blocks, fitted.curve, layout)
     blocks = blocks if fitted.network is None else with_features(blocks, fitted.network)
-    width = layout.columns.n_inputs if kinds is None else len(kinds.levels)
-    again = read_terms(*term_arrays(fitted), width, None, kinds).process
+    again = read_back(prior, kinds=kinds).process
     for part in parts_of(layout, fitted.theta, blocks, points):
         block = part.block
         described = fitted.process.describe(block.x, block.mask)

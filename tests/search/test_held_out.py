@@ -5,13 +5,15 @@ import pytest
 from scipy.special import logsumexp
 from scipy.stats import norm
 
+from metaprior.likelihoods.gaussian import Gaussian
 from metaprior.prior.families import LINEAR, SMOOTH, TrainingTasks, fit_families
 from metaprior.search.folds import make_folds
-from metaprior.search.held_out import LOG_SPREADS, PER_TASK, SPREAD_STD, HeldOut, Queries, gather, join
+from metaprior.search.held_out import ARRAYS, LOG_SPREADS, PER_TASK, SPREAD_STD, HeldOut, Queries, gather, join
 from metaprior.tasks.scaling import fit_scaling
 from metaprior.tasks.types import Task
 
 SIZES = (5, 1, 4, 2)
+NO_NOISE = -300.0  # its logarithm
 
 
 def make_tasks(sizes=SIZES, seed=0):
@@ -34,7 +36,8 @@ def random_member(seed, n_components=2):
     )
     real = np.isfinite(QUERIES.y)
     weights = rng.dirichlet(np.ones(n_components), shape[0]).T
-    return HeldOut(np.where(real, means, np.nan), np.where(real, variances, np.nan), np.log(weights))
+    means, variances = np.where(real, means, np.nan), np.where(real, variances, np.nan)
+    return HeldOut(Gaussian(), means, variances, np.full((n_components, shape[0], 1), NO_NOISE), np.log(weights))
 
 
 def density(member, row, query):
@@ -103,7 +106,7 @@ def test_folds_are_put_together():
     few, many = random_member(0, 1), random_member(1, 3)
     first, second = np.array([0, 3, 7, 11]), np.array([1, 2, 4, 5, 6, 8, 9, 10])
     parts = [
-        (rows, HeldOut(m.means[:, rows], m.variances[:, rows], m.log_weights[:, rows]))
+        (rows, m._replace(**{name: getattr(m, name)[:, rows] for name in (*ARRAYS, "log_weights")}))
         for rows, m in ((first, few), (second, many))
     ]
     found = gather(parts, 12)
@@ -145,9 +148,9 @@ def test_predictions_are_those_of_a_new_task_in_the_units_of_y(name):
         expected = prior.marginals(posterior, queries)
         alone = np.eye(prior.n_components)
         variances = [np.diag(prior.weighted_covariance(posterior, queries, component)) for component in alone]
-        variances += expected.noise[:, None]
-        np.testing.assert_allclose(found.means[:, i, :n], expected.mean[:, 0] * scaling.y_std + scaling.y_mean)
-        np.testing.assert_allclose(found.variances[:, i, :n], variances * scaling.y_std**2)
+        np.testing.assert_allclose(found.means[:, i, :n], expected.mean[:, 0])
+        np.testing.assert_allclose(found.variances[:, i, :n], variances)
+        np.testing.assert_allclose(found.parameters[:, i], expected.parameters)
         np.testing.assert_allclose(found.log_weights[:, i], expected.log_weights[:, 0], atol=1e-9)
         assert np.isnan(found.means[:, i, n:]).all()
         assert np.isnan(found.variances[:, i, n:]).all()
@@ -159,7 +162,8 @@ def calibrated_problem(n_tasks, log_stretch, seed=0):
     tasks = [Task(np.zeros((4, 1)), rng.normal(size=4)) for _ in range(n_tasks)]
     queries = Queries(tasks, make_folds(tasks, 0, labels=False))
     shape = (1, *queries.y.shape)
-    return queries, HeldOut(np.zeros(shape), np.full(shape, np.exp(2.0 * log_stretch)), np.zeros(shape[:2]))
+    noise = np.full((*shape[:2], 1), log_stretch)
+    return queries, HeldOut(Gaussian(), np.zeros(shape), np.zeros(shape), noise, np.zeros(shape[:2]))
 
 
 @pytest.mark.parametrize("log_stretch", [-0.35, 0.0, 0.35])

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from metaprior import MetaGPClassifier, RBFKernel, StoredTasks
+from metaprior import StoredTasks
 from metaprior.storage import stored_tasks
 from metaprior.storage.stored_labels import encode_stored
 from metaprior.tasks.labels import encode_environments
 from metaprior.tasks.types import Task
+from metaprior.wfem import RBFKernel, Training, WFEMClassifier
 
 NAMES = ("source_tasks", "target_tasks")
 
@@ -126,8 +127,7 @@ def test_text_beside_numbers_is_refused():
 def test_a_classifier_knows_that_labels_are_the_tasks_own():
     """Own labels have no order, so that no mean of the log odds may be learned, whatever the mean asked for."""
     source, target = draw([(2 * i, 2 * i + 1) for i in range(6)]), draw([(1, 9), (4, 8)], 1)
-    small = {"kernel": RBFKernel(), "n_steps": 1, "batch_size": 4, "random_state": 0, "inference": "map"}
-    meta = MetaGPClassifier(0.5, mean="constant", **small)
+    meta = WFEMClassifier(RBFKernel(), "constant", training=Training(n_steps=1, batch_size=4), random_state=0)
     meta.fit(stored(source), target)
     assert meta.classes_ is None
     assert meta.model_.members[0].rest.mean.__class__.__name__ == "Zero"

@@ -10,6 +10,7 @@ from metaprior import MetaGPClassifier, MetaGPRegressor
 from metaprior.estimators import hierarchical_fit, hierarchical_search
 from metaprior.tasks.thinning import MAX_SAMPLES, draw_of_each, thin_task, thin_tasks, typical_labels
 from metaprior.tasks.types import Task
+from metaprior.wfem import Training, WFEMClassifier, WFEMRegressor
 
 RNG = np.random.default_rng(0)
 WARNING = "1 of 6 tasks have more than 256 samples, up to 5,000: training uses 256 random ones of each"
@@ -44,18 +45,18 @@ def one_large_of_six(labels):
 
 
 def test_gradient_training_thins_and_says_so():
-    meta = MetaGPRegressor(0.0, kernel="rbf", mean="constant", inference="map", n_steps=0, random_state=0)
+    meta = WFEMRegressor("rbf", "constant", alpha=0.0, training=Training(n_steps=0), random_state=0)
     with pytest.warns(UserWarning, match=WARNING):
         meta.fit(target_tasks=one_large_of_six(labels=False))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [MetaGPClassifier, MetaGPRegressor])
-@pytest.mark.parametrize("kernel", ["auto", "inducing"])
-def test_a_task_of_5000_samples_fits_within_a_minute(kind, kernel):
+@pytest.mark.parametrize("kind", [MetaGPClassifier, MetaGPRegressor, WFEMClassifier, WFEMRegressor])
+def test_a_task_of_5000_samples_fits_within_a_minute(kind):
+    is_default, labels = kind in (MetaGPClassifier, MetaGPRegressor), kind in (MetaGPClassifier, WFEMClassifier)
     start = time.process_time()
-    with nullcontext() if kernel == "auto" else pytest.warns(UserWarning, match=WARNING):
-        kind(kernel=kernel, random_state=0).fit(target_tasks=one_large_of_six(labels=kind is MetaGPClassifier))
+    with nullcontext() if is_default else pytest.warns(UserWarning, match=WARNING):
+        kind(alpha=0.0, random_state=0).fit(target_tasks=one_large_of_six(labels))
     assert time.process_time() - start < 120.0  # of two cores
 
 

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import logsumexp
 
-from metaprior import ImplausibleContextWarning, MetaGPRegressor
+from metaprior import ImplausibleContextWarning
 from metaprior.storage.stored_tasks import StoredTasks, stored_scaling
 from metaprior.tasks.padding import bucket_sizes, pad_to, padded_size
 from metaprior.tasks.scaling import Scaling, fit_scaling
 from metaprior.tasks.types import Task, TestTask, as_inputs, as_task, as_tasks, as_test_tasks
+from metaprior.wfem import MAP, Gaussian, Training, WFEMRegressor
 from metaprior.wfem.adaptation import pad_queries
 from metaprior.wfem.task_sets import pad_tasks
 
@@ -242,15 +243,8 @@ def test_new_y_is_guarded_as_new_x_is(three_particles):
 
 @pytest.fixture(scope="module")
 def three_particles():
-    arguments = {
-        "mean": "constant",
-        "kernel": "rbf",
-        "n_particles": 3,
-        "n_steps": 0,
-        "noise_std": 0.3,
-        "inference": "map",
-    }
-    meta = MetaGPRegressor("pooled", **arguments, random_state=0)
+    parts = {"mean": "constant", "kernel": "rbf", "likelihood": Gaussian(noise_std=0.3), "inference": MAP(3)}
+    meta = WFEMRegressor(**parts, alpha="pooled", training=Training(n_steps=0), random_state=0)
     return meta.fit([(10.0 * x, 5.0 + y) for x, y in random_tasks([4, 3])])
 
 
@@ -311,8 +305,8 @@ ODD_TASKS = {
 @pytest.mark.parametrize("name", ODD_TASKS)
 def test_odd_but_fine_data_gives_finite_numbers(name):
     task = ODD_TASKS[name]
-    arguments = {"mean": "constant", "kernel": "rbf", "noise_std": 0.1, "n_steps": 3, "random_state": 0}
-    meta = MetaGPRegressor("pooled", **arguments, inference="map")
+    parts = {"mean": "constant", "kernel": "rbf", "likelihood": Gaussian(noise_std=0.1)}
+    meta = WFEMRegressor(**parts, alpha="pooled", training=Training(n_steps=3), random_state=0)
     meta.fit(source_tasks=(task for _ in range(1 if name == "one sample" else 3)))  # a generator will do
     size = float(np.max(np.abs(np.asarray(task[1], np.float64))))
     assert np.isfinite(meta.loss_trace_).all()

@@ -163,9 +163,7 @@ def test_laplace_in_the_estimator():
     untrained = WFEMRegressor(**small, inference="laplace", training=Training(n_steps=0)).fit(target_tasks=tasks)
     initial = WFEMRegressor(**small, training=Training(n_steps=0)).fit(target_tasks=tasks)
     np.testing.assert_array_equal(untrained.particles_.mean.weight, initial.particles_.mean.weight)
-    too_many = (
-        r"up to 2000 parameters; this one has \d+\. Use MAP\(n_particles=10\), or kernel='linear\+rbf' with mean="
-    )
+    too_many = r"up to 2000 parameters; this one has \d+\. Use inference='map', or kernel='linear\+rbf' with mean="
     with pytest.raises(ValueError, match=too_many):
         WFEMRegressor(alpha=0.0, inference="laplace").fit(target_tasks=tasks)
     with pytest.raises(

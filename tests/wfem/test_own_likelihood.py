@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from metaprior import load
-from metaprior.predict import count_responses
+from metaprior import likelihoods, load
 from metaprior.wfem import Training, WFEMRegressor
 
 X = np.linspace(-2.0, 2.0, 5)[:, None]
@@ -23,7 +22,7 @@ FEW = Training(n_steps=30, **DOUBLE)
 class Poisson:
     """y ~ Poisson(e^t)."""
 
-    response: count_responses.Poisson = field(default_factory=count_responses.Poisson)
+    response: likelihoods.Poisson = field(default_factory=likelihoods.Poisson)
 
     def log_density(self, y, t):
         return y * t - jnp.exp(t) - jax.scipy.special.gammaln(y + 1.0)
@@ -121,9 +120,12 @@ class Exponential:
     """y ~ Exponential with mean e^t, of which scikit-learn and metaprior have nothing: a response of its own too."""
 
     @dataclass(frozen=True)
-    class Response(count_responses.Poisson):
+    class Response(likelihoods.Poisson):
         name: ClassVar[str] = "exponential"
         discrete: ClassVar[bool] = False
+
+        def check(self, y, name):
+            assert (y > 0).all()
 
         def moments(self, mean, variance, parameters):
             first = np.exp(mean + 0.5 * variance)
@@ -169,7 +171,7 @@ class NoResponse:
 
 @dataclass(frozen=True)
 class WithParameters(NoResponse):
-    response: count_responses.NegativeBinomial = field(default_factory=count_responses.NegativeBinomial)
+    response: likelihoods.NegativeBinomial = field(default_factory=likelihoods.NegativeBinomial)
 
 
 @dataclass(frozen=True)

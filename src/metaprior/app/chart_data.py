@@ -2,9 +2,11 @@
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 from threadpoolctl import threadpool_limits  # a dependency of scikit-learn
 
 from metaprior.app.chart_inputs import as_rows, check_axes, check_levels
@@ -12,7 +14,6 @@ from metaprior.app.chart_outputs import whole_numbers
 from metaprior.app.messages import InvalidRequest, check, spoken
 from metaprior.predict.adapted import draw_means
 from metaprior.predict.ensemble import predicts_labels
-from metaprior.schema import Schema, anything, boolean, finite, integer, number, optional, record, sequence, text
 from metaprior.tasks.input_columns import no_extrapolation_warnings
 from metaprior.tasks.types import Task
 
@@ -24,25 +25,35 @@ MAX_POINTS = 200  # of a drawn task
 DENSITY = (40, 72)  # cells along y and x
 DIGITS = 6
 
-Inputs = sequence(finite, 1, 1000)
-PREDICT: Schema = record(
-    {
-        "readings": sequence(record({"x": Inputs, "y": anything}), 0, MAX_READINGS),
-        "coverage": number(0.01, 0.999),
-        "axis": integer(0, 999),
-        "range": sequence(finite, 2, 2),
-        "fixed": Inputs,
-    },
-    {
-        "alpha": optional(text),
-        "samples": boolean,
-        "map": boolean,
-        "second": integer(0, 999),
-        "second_range": sequence(finite, 2, 2),
-        "class": integer(0, 99),
-        "classes": optional(sequence(text, 2, 20)),
-    },
-)
+LARGEST = float(np.finfo(float).max)
+
+Finite = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
+Inputs = Annotated[list[Finite], Meta(min_length=1, max_length=1000)]
+Axis = Annotated[int, Meta(ge=0, le=999)]
+
+
+class Reading(msgspec.Struct):
+    """A reading of the new task; y is a number, or that of a class."""
+
+    x: Inputs
+    y: Finite
+
+
+class PredictRequest(msgspec.Struct, kw_only=True):
+    """What the page asks of a chart of predictions."""
+
+    readings: Annotated[list[Reading], Meta(max_length=MAX_READINGS)]
+    coverage: Annotated[float, Meta(ge=0.01, le=0.999)]
+    axis: Axis
+    range: tuple[Finite, Finite]
+    fixed: Inputs
+    alpha: str | None = None
+    samples: bool = False
+    map: bool = False
+    second: Axis = 0
+    second_range: tuple[Finite, Finite] = (0.0, 1.0)
+    class_: Annotated[int, Meta(ge=0, le=99)] = msgspec.field(name="class", default=0)
+    classes: Annotated[list[str], Meta(min_length=2, max_length=20)] | None = None
 
 
 def predict_chart(meta: Any, request: dict[str, Any]) -> dict[str, Any]:
@@ -76,8 +87,8 @@ def classes_of(meta: Any, request: dict[str, Any]) -> list[Any]:
 
 
 def check_request(meta: Any, request: dict[str, Any]) -> None:
-    """Raise if a request does not have the schema PREDICT, or does not fit the prior."""
-    check(PREDICT, request)
+    """Raise unless a request is a `PredictRequest` and fits the prior."""
+    check(PredictRequest, request)
     n_inputs = meta.n_features_in_
     lengths = {len(reading["x"]) for reading in request["readings"]} | {len(request["fixed"])}
     if lengths != {n_inputs}:
@@ -92,14 +103,14 @@ def check_request(meta: Any, request: dict[str, Any]) -> None:
             raise InvalidRequest(f"{name} must go from a smaller to a larger number; got {low:g} to {high:g}.")
     if predicts_labels(meta):
         classes = classes_of(meta, request)
-        check_y, most = integer(0, len(classes) - 1), f"from 0 to {len(classes) - 1}"
+        most = f"from 0 to {len(classes) - 1}"
         if len(set(classes)) < len(classes):
             raise InvalidRequest("The names of classes must differ.")
         if request.get("class", 0) >= len(classes):
             raise InvalidRequest(f"class must be the number of a class, {most}; got {request['class']}.")
-    else:
-        check_y = finite
-    check(record({"readings": sequence(record({"y": check_y}))}), request)
+        labels = [reading["y"] for reading in request["readings"]]
+        if not all(isinstance(y, int) and 0 <= y < len(classes) for y in labels):
+            raise InvalidRequest(f"y of a reading must be the number of a class, {most}; got {labels}.")
 
 
 def grid(meta: Any, request: dict[str, Any], n_points: int = POINTS) -> np.ndarray:

@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 
 from metaprior.app.chart_inputs import as_rows, axes_of
+from metaprior.likelihoods.counts import MAX_COUNT
 from metaprior.predict.ensemble import predicts_labels
-from metaprior.predict.response_mixtures import outcomes_of
 from metaprior.tasks.input_columns import no_extrapolation_warnings
-from metaprior.tasks.outcome_rules import COUNTS, MAX_COUNT
 from metaprior.tasks.types import Task
 
 ROOM = 0.12  # of the range of y, beyond it
@@ -21,18 +20,16 @@ N_PLACES = 15  # along an input
 
 def whole_numbers(meta: Any) -> dict[str, float | None] | None:
     """Return the smallest and the largest y of counts or ranks; None where y may be any number, and for labels."""
-    if predicts_labels(meta) or meta.likelihood_ not in (*COUNTS, "ordinal"):
+    if predicts_labels(meta) or not meta.model_.likelihood.discrete:
         return None
-    levels = outcomes_of(meta.model_.response).levels
-    if levels is None:
-        return {"lowest": 0, "highest": MAX_COUNT}
-    return {"lowest": levels.lowest, "highest": levels.lowest + levels.number - 1}
+    lowest, highest = meta.model_.likelihood.limits
+    return {"lowest": lowest, "highest": min(highest, MAX_COUNT)}
 
 
 def y_range(meta: Any, tasks: Sequence[Task], inputs: Sequence[dict[str, Any]]) -> list[float]:
     """Return limits for the axis of y: about what training tasks have, or the prior expects, and some room."""
     whole = whole_numbers(meta)
-    if meta.likelihood_ == "ordinal" and whole is not None:  # all levels
+    if whole is not None and (whole["highest"] or 0) < MAX_COUNT:  # all levels
         return [float(whole["lowest"] or 0) - 0.6, float(whole["highest"] or 0) + 0.6]
     if tasks:
         y = np.concatenate([at_exposure(meta, task, typical(inputs)).y for task in tasks]).astype(float)

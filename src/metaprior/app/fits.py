@@ -15,7 +15,7 @@ from metaprior.app.loaded_prior import LoadedPrior, searched_alphas
 from metaprior.app.messages import CHANGED, InvalidRequest, from_command, spoken
 from metaprior.app.open_table import OpenTable
 from metaprior.app.recipes import fit_arguments, inputs_of
-from metaprior.estimators.persistence import load
+from metaprior.estimators.files import load
 from metaprior.predict.ensemble import predicts_labels
 from metaprior.tables.columns import Columns, as_columns
 from metaprior.tables.covariate_columns import with_fitted_kinds

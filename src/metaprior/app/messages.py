@@ -3,10 +3,14 @@
 from typing import Any
 
 from metaprior.checks import Argument, Message
-from metaprior.schema import Mismatch, Schema
+from metaprior.files import as_struct
+from metaprior.likelihoods import LIKELIHOODS
 
 CHANGED = 409  # HTTP: the request does not fit the state any more
 
+LIKELIHOOD_WORDS = {
+    name: f"“{kind.form_words}” under “Noise of the output”" for name, kind in LIKELIHOODS.items() if kind.form_words
+}
 # What the page calls arguments that messages name.
 PAGE_WORDS = {
     "drop_missing": "“leave out rows with missing cells”",
@@ -19,9 +23,7 @@ PAGE_WORDS = {
     "coverage": "the coverage",
     "shared_classes=False": "labels of each task’s own",
     "write them in other words": "choose “labels” under “The output holds”",
-    "likelihood='negative-binomial'": "“counts” under “Noise of the output”",
-    "likelihood='poisson'": "counts",
-    "likelihood='ordinal'": "“ranks or scores” under “Noise of the output”",
+    **{str(Argument("likelihood", name)): words for name, words in LIKELIHOOD_WORDS.items()},
     "use MetaGPRegressor": "choose “numbers” under “The output holds”",
     **{
         f"pandas.read_csv and {name}": f"the file’s {word} set to"
@@ -30,22 +32,13 @@ PAGE_WORDS = {
 }
 
 
-COUNTS_AND_RANKS = ("negative-binomial", "poisson", "ordinal")
-
 # The same where a message comes from `metaprior fit`, which the page runs.
 OPTION_WORDS = (
     ("pass --drop-missing", "tick “leave out rows with missing cells”"),
     ("pass --drop-duplicates", "tick “leave out repeated rows”"),
     ("pass --kind classification", "choose “labels” under “The output holds”"),
     ("pass --kind regression", "choose “numbers” under “The output holds”"),
-    *(
-        (f"--likelihood {name}", f"{words} under “Noise of the output”")
-        for name, words in (
-            ("negative-binomial", "“counts”"),
-            ("poisson", "“counts”"),
-            ("ordinal", "“ranks or scores”"),
-        )
-    ),
+    *((f"--likelihood {name}", words) for name, words in LIKELIHOOD_WORDS.items()),
     ("--task-covariates", "facts about the task"),
     ("--exposure", "the exposure"),
     ("read it with --sep", "set the separator under Options to"),
@@ -63,11 +56,11 @@ class InvalidRequest(ValueError):
         self.status = status
 
 
-def check(schema: Schema, request: dict[str, Any]) -> None:
-    """Raise an InvalidRequest that names what does not fit the schema."""
+def check(schema: type, request: dict[str, Any]) -> None:
+    """Raise an InvalidRequest that names what does not fit a struct of msgspec."""
     try:
-        schema(request, "request")
-    except Mismatch as error:
+        as_struct(request, schema, "request")
+    except ValueError as error:
         raise InvalidRequest(f"{error}.") from None
 
 

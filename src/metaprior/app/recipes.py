@@ -4,26 +4,35 @@ import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from metaprior.schema import Schema, boolean, choice, optional, record, sequence, text
-from metaprior.tasks.outcome_rules import LIKELIHOODS
+import msgspec
 
-ROLE = sequence(text, 1, 100)
-FIT: Schema = record(
-    {"task": ROLE, "x": ROLE, "y": text},
-    {
-        "environment": optional(text),
-        "target": optional(text),
-        "kind": choice("auto", "regression", "classification"),
-        "likelihood": choice(*LIKELIHOODS),
-        "exposure": optional(text),
-        "covariates": sequence(text, 0, 100),
-        "drop_missing": boolean,
-        "drop_duplicates": boolean,
-    },
-)
-REPORT: Schema = record({}, {"without_data": boolean})
+from metaprior.likelihoods import LIKELIHOODS
+
+Role = Annotated[list[str], msgspec.Meta(min_length=1, max_length=100)]
+
+
+class FitRequest(msgspec.Struct):
+    """What the page asks of a fit."""
+
+    task: Role
+    x: Role
+    y: str
+    environment: str | None = None
+    target: str | None = None
+    kind: Literal["auto", "regression", "classification"] = "auto"
+    likelihood: Literal[tuple(LIKELIHOODS)] = "gaussian"  # type: ignore[valid-type]
+    exposure: str | None = None
+    covariates: Annotated[list[str], msgspec.Meta(max_length=100)] = []
+    drop_missing: bool = False
+    drop_duplicates: bool = False
+
+
+class ReportRequest(msgspec.Struct):
+    """What the page asks of a report."""
+
+    without_data: bool = False
 
 
 def fit_arguments(

@@ -180,7 +180,7 @@ def _pooled_readings(groups: Sequence[Group], models: Sequence[Any]) -> Scores:
     below, up_to = np.concatenate(transforms, axis=1)
     shared = [name for name in parts[0] if all(name in part for part in parts)]  # conformal intervals may be missing
     summary = {name: np.concatenate([part[name] for part in parts]) for name in shared}
-    discrete = None if models[0].response is None or not models[0].response.discrete else below
+    discrete = below if models[0].likelihood.discrete else None
     return report({**summary, "calibration_error": calibration_error(up_to, below=discrete)}, COVERAGE)
 
 

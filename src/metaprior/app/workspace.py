@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 
 from metaprior.app import exports
-from metaprior.app.chart_data import PREDICT, check_request, predict_chart
+from metaprior.app.chart_data import PredictRequest, check_request, predict_chart
 from metaprior.app.chart_inputs import axes_of
 from metaprior.app.fits import Fits, columns_of
 from metaprior.app.loaded_prior import LoadedPrior
 from metaprior.app.messages import CHANGED, InvalidRequest, check
 from metaprior.app.open_table import OpenTable, open_table
-from metaprior.app.recipes import FIT, REPORT
+from metaprior.app.recipes import FitRequest, ReportRequest
 from metaprior.checks import is_number
 from metaprior.datasets import Sinusoid
-from metaprior.estimators.persistence import load
+from metaprior.estimators.files import load
 from metaprior.tables.csv_files import ENDINGS, CsvFormat, as_csv_format
 from metaprior.tables.sniffing import sniff_format
 
@@ -121,7 +121,7 @@ class Workspace:
 
     def start_fit(self, request: dict[str, Any]) -> dict[str, Any]:
         """Begin a fit to the table, in a process of its own."""
-        check(FIT, request)
+        check(FitRequest, request)
         table = self._unchanged_table()
         columns_of(request)
         self.fits.start(table, request)
@@ -129,7 +129,7 @@ class Workspace:
 
     def start_report(self, request: dict[str, Any]) -> dict[str, Any]:
         """Begin to make the report of the prior: its fit again, with a report."""
-        check(REPORT, request)
+        check(ReportRequest, request)
         prior = self.prior
         if prior is None or prior.settings is None:
             raise InvalidRequest("A report needs a prior that was fitted on this page.", CHANGED)
@@ -266,7 +266,7 @@ class Workspace:
         return prior
 
     def _prior_and_meta(self, request: dict[str, Any]) -> tuple[LoadedPrior, Any]:
-        check(PREDICT, request)
+        check(PredictRequest, request)
         prior = self._current_prior(request)
         meta = prior.at(request.get("alpha"))[1]
         check_request(meta, request)

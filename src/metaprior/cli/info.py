@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from metaprior.checks import counted
@@ -40,20 +41,16 @@ def info(
     as_json: AsJson = False,
 ):
     """Show what a saved prior was fitted to, with which settings, and whether its source helped."""
-    from metaprior.estimators.persistence import read_prior
-    from metaprior.files import InvalidFile
+    from metaprior.estimators.files import read_prior
 
     with report_errors(as_json):
         check_outputs([prior], None, plot)
-        header, _ = read_prior(prior)
+        header = msgspec.to_builtins(read_prior(prior)[0])
         from metaprior.search.report import TransferReport  # after it: a refusal need not wait for this
 
-        try:
-            report = TransferReport.from_json(header["report"])
-            facts = _facts(header, report.outputs)
-            arguments = [(name, _as_python(value)) for name, value in header["parameters"].items()]
-        except (KeyError, TypeError, AttributeError) as error:
-            raise InvalidFile(f"{prior} is damaged: {error!r} in its header.") from None
+        report = TransferReport.from_json(header["report"])
+        facts = _facts(header, report.outputs)
+        arguments = [(name, _as_python(value)) for name, value in header["parameters"].items()]
         plotted = plot is not None and plot_report(report, plot)
     if as_json:
         print_result({part: header.get(part) for part in PARTS})

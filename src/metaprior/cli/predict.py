@@ -91,8 +91,7 @@ def predict(
     if as_json:
         print_result({"predictions": str(path), "rows": frame.astype(object).to_dict(orient="records")})
         return
-    response = meta.model_.response
-    at_least = response is not None and response.discrete  # integers have gaps
+    at_least = meta.model_.likelihood.discrete  # integers have gaps
     _print_rows(frame, columns.y, coverage, meta.model_.guarantee if guarantee else None, at_least)
     rest = f" ({len(frame):,} rows, of which the first {SHOWN} are shown)" if len(frame) > SHOWN else ""
     out.print(f"Wrote {path}{rest}" + (f" and {plot}." if plot else "."), soft_wrap=True)

@@ -7,7 +7,6 @@ import numpy as np
 
 from metaprior.checks import counted
 from metaprior.cli.console import out, print_note, print_table
-from metaprior.predict.response_mixtures import outcomes_of
 from metaprior.tasks.context_rules import FIRST, RANDOM, ContextRule, as_context_rule, split_once
 
 CONTEXT = 5  # readings of a task to adapt to
@@ -100,7 +99,7 @@ def score_held_out(meta: Any, held: list[Any], rng: np.random.Generator) -> Held
     """
     known = [i for i, task in enumerate(held) if knows_classes(meta, task)]
     if len(known) < len(held):
-        what = "level" if meta.likelihood_ == "ordinal" else "label"
+        what = "label" if hasattr(meta, "classes_") else "level"
         found = f"{counted(len(held) - len(known), 'held-out task')} with a {what} that no task of the fit has"
         print_note(f"the prior is not tested on {found}.")
     if not known:
@@ -124,9 +123,9 @@ def split_held_out(task: Any, rule: ContextRule, rng: np.random.Generator) -> An
 
 def knows_classes(meta: Any, task: Any) -> bool:
     """Return whether a prior of shared classes or of ranks, if it is one, has all classes or levels of a task."""
-    if meta.likelihood_ == "ordinal":
-        return outcomes_of(meta.model_.response).allow(np.asarray(task.y, float))
-    shared = getattr(meta, "classes_", None)
+    if not hasattr(meta, "classes_"):
+        return meta.model_.likelihood.allow(np.asarray(task.y, float))
+    shared = meta.classes_
     return shared is None or set(task.y.tolist()) <= set(shared.tolist())
 
 

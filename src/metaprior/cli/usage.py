@@ -23,7 +23,7 @@ class Command(TyperCommand):
         """Parse arguments."""
         NOTES.clear()
         _note_overridden(args, self.params)
-        with _one_line(args):
+        with _one_line(args, ctx):
             return super().parse_args(ctx, repeat_options(args, self.params))
 
 
@@ -33,7 +33,7 @@ class Group(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options before a command."""
         ctx.meta[AS_JSON] = "--json" in args
-        with _one_line(args):
+        with _one_line(args, ctx):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -47,19 +47,17 @@ class Group(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command."""
-        with _one_line(args):
+        with _one_line(args, ctx):
             return super().resolve_command(ctx, args)
 
 
 @contextmanager
-def _one_line(args: Sequence[str]) -> Iterator[None]:
+def _one_line(args: Sequence[str], context: Any) -> Iterator[None]:
     as_json = "--json" in args  # it is not parsed yet
     try:
         yield
     except UsageError as error:
-        context: Any = error.ctx
-        is_command = getattr(context, "parent", None) is not None
-        command = f"metaprior {context.info_name}" if is_command else "metaprior"
+        command = "metaprior" if context.parent is None else f"metaprior {context.info_name}"
         message = " ".join(f"{error.format_message()}{_elsewhere(error, context)}".split())
         end = "" if message.endswith((".", "?")) else "."
         raise exit_error(f"{message}{end} See {command} --help.", as_json=as_json) from None

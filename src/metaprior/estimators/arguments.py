@@ -17,17 +17,16 @@ from metaprior.checks import (
     is_number,
     warn_caller,
 )
+from metaprior.likelihoods import LIKELIHOODS, names_where
 from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.context_rules import as_context_rule
 from metaprior.tasks.input_columns import Features
-from metaprior.tasks.outcome_rules import COUNTS, LIKELIHOODS
 from metaprior.tasks.spelling import check_spelling
 from metaprior.tasks.types import Task
 
 # What y holds, by the likelihood.
-OUTPUTS = {name: "counts" if name in COUNTS else "readings" for name in LIKELIHOODS}
-OUTPUTS |= {"ordinal": "ranks", "bernoulli": "labels"}
+OUTPUTS = {name: kind.outputs for name, kind in LIKELIHOODS.items()} | {"bernoulli": "labels"}
 Read = Callable[[Any, str, Features], list[Task]]  # checks tasks, given their name in errors and what X must have
 
 
@@ -93,13 +92,13 @@ def check_shared_classes(shared_classes: Any) -> None:
 def check_likelihood(likelihood: Any, noise_std: Any, exposure: Any) -> None:
     """Check the likelihood of numbers, and what goes with it."""
     given = Argument("likelihood", likelihood)
-    check_choice("likelihood", likelihood, LIKELIHOODS)
-    if check_noise(noise_std) is not None and likelihood != "gaussian":
-        why = " is learned" if likelihood == "student-t" else " has no noise"
-        raise ValueError(Message(Argument("noise_std"), f" must be 'learned': that of {given}{why}."))
-    if exposure is not None and likelihood not in COUNTS:
-        counts = " or ".join(str(Argument("likelihood", name)) for name in COUNTS)
-        raise ValueError(Message(Argument("exposure"), f" is for counts, {counts}; got {given}."))
+    kind = LIKELIHOODS[check_choice("likelihood", likelihood, tuple(LIKELIHOODS))]
+    if check_noise(noise_std) is not None and not kind.normal:
+        raise ValueError(Message(Argument("noise_std"), " must be 'learned': that of ", given, f" {kind.noise_words}."))
+    if exposure is not None and not kind.takes_exposure:
+        named = [Argument("likelihood", name) for name in names_where(lambda kind: kind.takes_exposure)]
+        counts = [part for each in named for part in (" or ", each)][1:]
+        raise ValueError(Message(Argument("exposure"), " is for counts, ", *counts, "; got ", given, "."))
 
 
 def check_context_size(context: Any, environments: NamedEnvironments) -> None:

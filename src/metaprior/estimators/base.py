@@ -11,8 +11,8 @@ from typing import Any, ClassVar, TypeVar
 from metaprior.checks import check_noise, counted
 from metaprior.conventions import Bunch, Parameters, check_is_fitted
 from metaprior.estimators.arguments import OUTPUTS, NamedEnvironments, check_context_size, refuse_elsewhere
+from metaprior.estimators.files import FileFormat, write_prior
 from metaprior.estimators.fitted_prior import FittedPrior, training_record
-from metaprior.estimators.persistence import write_prior
 from metaprior.estimators.seen_tasks import KnowsItsTasks, check_covariates, check_noise_size, remember
 from metaprior.float_errors import own_float_errors
 from metaprior.predict.conformal import coverage_words
@@ -35,6 +35,7 @@ class MetaGP(KnowsItsTasks, Parameters):
     categorical: Any
     random_state: Any
     covariates: Any = None
+    _file_format: ClassVar[FileFormat]  # what its files hold beyond what all of them do
     _elsewhere: ClassVar[Mapping[str, str]] = MappingProxyType({})  # what to use instead, by the name of an argument
     _fits_pooled_models: ClassVar[bool] = False  # those that `compare` scores beside the prior
 

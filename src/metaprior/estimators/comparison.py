@@ -85,8 +85,8 @@ class Comparison:
 def gain_in_words(who: str, gain: Mapping[str, Any], n_tasks: int) -> str:
     """Return a sentence about the paired difference in the main loss."""
     name = next(name for name in MAIN if name in gain)
-    value, error = gain[name], gain[f"{name}_se"]
-    is_clear = n_tasks > 1 and abs(value) > stdtrit(n_tasks - 1, 1.0 - LEVEL / 2) * (error or 0.0)
+    value, error = (np.nan if each is None else each for each in (gain[name], gain[f"{name}_se"]))
+    is_clear = n_tasks > 1 and abs(value) > stdtrit(n_tasks - 1, 1.0 - LEVEL / 2) * (0.0 if np.isnan(error) else error)
     size, direction = with_error(abs(value), error), "lower" if value >= 0 else "higher"
     on = f"on {counted(n_tasks, 'task')}" + ("" if is_clear else ", which is no clear difference")
     return f"metaprior's {LOSSES[name]} is {size} {direction} than that of {ARTICLES.get(who, 'the ')}{who} {on}."
@@ -137,8 +137,8 @@ def score_model(model: Ensemble, tests: Sequence[TestTask], coverage: float) -> 
         summary["guaranteed_coverage"] = interval_coverage(y, lower, upper, mask)
         summary["guaranteed_width"] = interval_width(lower, upper, mask)
     scores = report(summary, float(coverage))
-    if model.response is not None and model.response.discrete:
-        scores["outputs"] = "counts" if model.response.takes_exposure else "ranks"
+    if model.likelihood.outputs != "readings":
+        scores["outputs"] = model.likelihood.outputs
     return scores
 
 

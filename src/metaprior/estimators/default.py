@@ -7,8 +7,10 @@ from typing import Any
 
 from metaprior.estimators.arguments import NamedEnvironments
 from metaprior.estimators.base import Estimator, MetaGP
+from metaprior.estimators.files import FileFormat, Header, Model
 from metaprior.estimators.fitted_prior import FittedPrior
 from metaprior.estimators.guaranteed_fit import check_target_tasks, make_guarantee
+from metaprior.files import Arrays, require
 from metaprior.float_errors import own_float_errors
 from metaprior.progress import phases
 from metaprior.tasks.input_columns import Features
@@ -25,12 +27,29 @@ def in_wfem(estimator: str) -> Mapping[str, str]:
     return MappingProxyType(dict.fromkeys(OF_NETWORKS, f"metaprior.wfem.{estimator}, whose priors are networks"))
 
 
+def _model_parts(model: Any) -> tuple[list[dict[str, Any]], Arrays]:
+    from metaprior.prior.files import model_parts
+
+    return model_parts(model)
+
+
+def _read_model(meta: Any, stored: Model, header: Header, arrays: Arrays) -> Any:
+    from metaprior.prior.files import Known, read_model
+
+    classes = header.fitted.classes_
+    n_classes = len(classes) if isinstance(classes, list) else 0
+    require(len(stored.members) == stored.n_members, f"members must be a list of {stored.n_members}")
+    known = Known(header.input_dim, header.training.scaling, meta.likelihood_, n_classes, meta.features_.kinds)
+    return read_model(stored.members, arrays, known)
+
+
 @own_float_errors
 class HierarchicalFit(MetaGP):
     """An estimator whose priors are hierarchical, and fitted in NumPy in seconds."""
 
     search_time: Any
     progress: Any
+    _file_format = FileFormat(_model_parts, _read_model)
     _fits_pooled_models = True
 
     def fit(

@@ -8,7 +8,6 @@ import numpy as np
 
 from metaprior.checks import Argument, Message, check_noise, warn_caller
 from metaprior.estimators.arguments import OUTPUTS, NamedEnvironments
-from metaprior.estimators.outcomes import response_of
 from metaprior.prior.families import NO_COVARIATES
 from metaprior.progress import progress_bar
 from metaprior.search.covariate_search import covariate_candidates
@@ -81,7 +80,7 @@ def _untested(meta: Any, environments: NamedEnvironments, sample: Sample, option
     if meta._kind == "bernoulli":  # where covariates are inputs like others
         return labels_without_test(sample, target, options, _n_shared(meta), kinds)
     if meta._kind != "gaussian":
-        chosen = responses_without_test(sample, target, options, *response_of(meta), kinds)
+        chosen = responses_without_test(sample, target, options, meta._likelihood, meta._exposure, kinds)
     else:
         noise_std = check_noise(meta.noise_std)
         chosen = without_test(sample, target, options, noise_std, kinds)
@@ -228,7 +227,7 @@ def _make_search(
     if meta._kind == "bernoulli":
         return LabelSearch(sample, target, _n_shared(meta), seed, held_out, meta.calibrate, rule, kinds)
     if meta._kind != "gaussian":
-        return ResponseSearch(sample, target, *response_of(meta), seed, held_out, rule, kinds)
+        return ResponseSearch(sample, target, meta._likelihood, meta._exposure, seed, held_out, rule, kinds)
     return FamilySearch(sample, target, check_noise(meta.noise_std), seed, held_out, rule, kinds)
 
 

@@ -1,6 +1,6 @@
 """Priors of numbers: adapted to new tasks, scored, and compared."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -9,18 +9,20 @@ from metaprior.conventions import check_is_fitted
 from metaprior.estimators.arguments import NamedEnvironments, read_environments, reject_rows
 from metaprior.estimators.base import MetaGP
 from metaprior.estimators.comparison import Comparison, compare_readings, score_model
-from metaprior.estimators.outcomes import check_outcomes
+from metaprior.estimators.seen_tasks import task_blocks
 from metaprior.float_errors import own_float_errors
+from metaprior.likelihoods import make_likelihood, warn_if_suggested
+from metaprior.likelihoods.base import Likelihood
 from metaprior.metrics import Scores
 from metaprior.predict.adapted import AdaptedRegressor, AdaptedRegressors, adapt_readings
 from metaprior.predict.batches import Posteriors, check_outputs, predict_tasks
 from metaprior.predict.plausibility import warn_if_implausible
-from metaprior.predict.response_mixtures import outcomes_of
 from metaprior.tasks.context_rules import split_all
 from metaprior.tasks.input_columns import Features
-from metaprior.tasks.outcome_rules import Outcomes
 from metaprior.tasks.padding import Ragged, as_contexts, as_new_tasks
 from metaprior.tasks.types import Task, TestTask, as_task, as_tasks, as_test_tasks
+
+MAX_LOOKED_AT = 100_000  # readings of each environment
 
 
 @own_float_errors
@@ -45,7 +47,7 @@ class ReadingsPrior(MetaGP):
         """
         check_is_fitted(self, "model_")
         features = self.features_
-        task = as_task(X, y, "adapt", features, self._outputs)
+        task = as_task(X, y, "adapt", features, self._likelihood)
         x, y = Ragged.of([task.x], task.x.shape[1:]), Ragged.of([task.y])
         return adapt_readings(self.model_, x, y, "float64", features, "adapt".format)[0]
 
@@ -67,7 +69,7 @@ class ReadingsPrior(MetaGP):
         """
         check_is_fitted(self, "model_")
         features = self.features_
-        x, y = as_contexts(contexts, "contexts", features, self._outputs)
+        x, y = as_contexts(contexts, "contexts", features, self._likelihood)
         return adapt_readings(self.model_, x, Ragged.of(y), dtype, features, "contexts[{}]".format)
 
     def predict_many(
@@ -93,7 +95,7 @@ class ReadingsPrior(MetaGP):
         """
         check_is_fitted(self, "model_")
         features = self.features_
-        x, y, queries = as_new_tasks(tasks, "tasks", features, self._outputs)
+        x, y, queries = as_new_tasks(tasks, "tasks", features, self._likelihood)
         adapted = adapt_readings(self.model_, x, Ragged.of(y), dtype, features, "tasks[{}] context".format)
         return adapted.predict(queries, return_std, latent=latent)
 
@@ -179,7 +181,7 @@ class ReadingsPrior(MetaGP):
         if (exposure := getattr(self, "exposure", None)) is not None:
             features.exposure = features.find_exposure(exposure)
         self._exposure = features.exposure
-        self._outcomes = check_outcomes(self._kind, environments, features)
+        self._checked_likelihood = check_observations(self._given_likelihood, environments, features)
         return environments
 
     @property
@@ -191,18 +193,55 @@ class ReadingsPrior(MetaGP):
         return features
 
     @property
-    def _outputs(self) -> Outcomes:
-        """What checks y, once the prior is fitted."""
-        return outcomes_of(self.model_.response)
+    def _given_likelihood(self) -> Likelihood:
+        """What the estimator was told of y."""
+        return make_likelihood(self._kind)
+
+    @property
+    def _likelihood(self) -> Likelihood:
+        """What checks y, once the tasks of the fit are checked."""
+        return self.model_.likelihood if hasattr(self, "model_") else self._checked_likelihood
 
     def _split(self, tasks: Any, context: Any) -> Any:
         if context is None:
             return tasks
         features = self.features_
-        return split_all(as_tasks(tasks, "test_tasks", features, self._outputs), context, features)
+        return split_all(as_tasks(tasks, "test_tasks", features, self._likelihood), context, features)
 
     def _check_tasks(self, tasks: Any, name: str, features: Features) -> list[Task]:
-        return as_tasks(tasks, name, features, self._outputs)
+        return as_tasks(tasks, name, features, self._likelihood)
 
     def _check_tests(self, tasks: Any, name: str, features: Features) -> list[TestTask]:
-        return as_test_tasks(tasks, name, features, self._outputs if hasattr(self, "model_") else self._outcomes)
+        return as_test_tasks(tasks, name, features, self._likelihood)
+
+
+def check_observations(likelihood: Likelihood, environments: NamedEnvironments, features: Features) -> Likelihood:
+    """Raise if y of a task cannot be observed under a likelihood, or an exposure is not positive.
+
+    Returns the likelihood, with what it has learned of y. A hint is given where y suggests another one than Gaussian
+    noise.
+    """
+    if likelihood.normal:
+        warn_if_suggested(np.concatenate([np.zeros(0), *_some_readings(environments)]))
+        return likelihood
+    for tasks, argument in zip(environments.tasks, environments.arguments, strict=True):
+        first = 0
+        for x, y, sizes in task_blocks(tasks):
+            if not (likelihood.allow(y) and features.allow(x)):
+                starts = np.cumsum(sizes) - sizes
+                for i, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
+                    where = f"{argument}[{first + i}]"
+                    likelihood.check(y[start : start + size], f"{where}: y")
+                    features.check_exposure(x[start : start + size], where)
+            first += len(sizes)
+    return likelihood.learned(y for tasks in environments.tasks for _, y, _ in task_blocks(tasks))
+
+
+def _some_readings(environments: NamedEnvironments) -> Iterator[np.ndarray]:
+    for tasks in environments.tasks:
+        n = 0
+        for _, y, _ in task_blocks(tasks):
+            yield y
+            n += len(y)
+            if n > MAX_LOOKED_AT:
+                break

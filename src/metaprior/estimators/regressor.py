@@ -142,8 +142,8 @@ class MetaGPRegressor(ReadingsPrior, HierarchicalFit):
     def response_(self) -> dict[str, Any]:
         """Parameters of the likelihood that were learned, of the member of largest weight."""
         check_is_fitted(self, "model_")
-        response, member = self.model_.response, heaviest(self.model_)
-        return {} if response is None else response.describe(member.component_parameters[0])
+        likelihood = self.model_.likelihood
+        return {} if likelihood.normal else likelihood.describe(heaviest(self.model_).component_parameters[0])
 
     @property
     def _kind(self) -> str:

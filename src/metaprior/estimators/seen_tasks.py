@@ -122,7 +122,7 @@ class KnowsItsTasks:
     def features_(self) -> Features:
         """What is known of the input columns: their number, names and ranges."""
         names = getattr(self, "feature_names_in_", None)
-        known = getattr(self, "feature_range_", None)  # not in files of earlier versions
+        known = getattr(self, "feature_range_", None)  # not yet while a file is read
         levels = getattr(self, "column_levels_", ())
         coded = {i: {level: code for code, level in enumerate(each)} for i, each in enumerate(levels) if each}
         categories = Categories(coded, getattr(self, "covariates_", ()))

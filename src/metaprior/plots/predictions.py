@@ -141,8 +141,8 @@ def plot_prior_samples(
     inputs[:, column] = grid
     if meta.features_.exposure is not None:
         inputs[:, meta.features_.exposure] = 1.0
-    prior, response = meta.adapt([], []), meta.model_.response
-    in_units = None if response is None or not response.discrete else _expected_draws(prior, inputs, meta.model_)
+    prior, likelihood = meta.adapt([], []), meta.model_.likelihood
+    in_units = _expected_draws(prior, inputs, meta.model_) if likelihood.discrete else None
     if in_units is None:
         samples = prior.sample(inputs, n_samples, latent=True, random_state=random_state)
     else:
@@ -159,7 +159,7 @@ def plot_prior_samples(
         axes.plot(grid, median, color=LINE, linewidth=1.8, label="median")
     several = meta.n_features_in_ > 1
     axes.set_xlabel(f"input column {column} (the others at their mean)" if several else "x")
-    axes.set_ylabel(_without_noise(response, meta.features_.exposure is not None))
+    axes.set_ylabel(likelihood.without_noise + " per unit of exposure" * (meta.features_.exposure is not None))
     axes.set_title("The learned prior, before any observation", fontsize=11)
     axes.margins(x=0)
     legend(axes)
@@ -168,23 +168,14 @@ def plot_prior_samples(
 
 def _expected_draws(prior: Any, x: np.ndarray, model: Any) -> Callable[[int, int], np.ndarray]:
     """Return a function that draws the expected counts or levels given the latent function, in the units of y."""
-    response, parameters = model.response, model.response_parameters
+    likelihood, parameters = model.likelihood, model.parameters
 
     def expected(t: np.ndarray, drawn: np.ndarray, _: np.random.Generator) -> np.ndarray:
-        return response.moments(t, np.zeros_like(t), parameters[drawn][:, None])[0]
+        return likelihood.moments(t, np.zeros_like(t), parameters[drawn][:, None])[0]
 
     (latent,) = prior._joint(x, latent=True)
     latent = latent._replace(observe=expected)
     return lambda n, seed: latent.sample(n, np.random.default_rng(seed))
-
-
-def _without_noise(response: Any, exposed: bool) -> str:
-    """Return what a curve without noise is."""
-    if response is None or not response.discrete:
-        return "y, without noise"
-    if response.takes_exposure:
-        return "rate of y per unit of exposure" if exposed else "rate of y"
-    return "expected level of y"
 
 
 def _draw_readings(

@@ -8,7 +8,7 @@ import numpy as np
 
 from metaprior.checks import require_matplotlib
 from metaprior.predict.mixtures import GaussianMixture
-from metaprior.predict.response_mixtures import ResponseMixture
+from metaprior.predict.predictive import Predictive
 from metaprior.printed import visible
 
 DPI = 120  # of image files
@@ -21,7 +21,7 @@ DIAGONAL = {"color": TRUTH, "linewidth": 1.0, "linestyle": "--", "zorder": 1.5}
 def plot_posterior(
     axes: Any,
     x: np.ndarray,
-    predictive: "GaussianMixture | ResponseMixture",
+    predictive: "GaussianMixture | Predictive",
     x_context: np.ndarray,
     y_context: np.ndarray,
     truth: np.ndarray | None = None,

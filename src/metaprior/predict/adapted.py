@@ -9,6 +9,7 @@ from scipy.special import softmax
 
 from metaprior.checks import check_integer, draw_seed, warn_caller
 from metaprior.float_errors import own_float_errors
+from metaprior.likelihoods.base import Likelihood
 from metaprior.predict.adapted_tasks import Adapted, AdaptedMany
 from metaprior.predict.batches import (
     Posteriors,
@@ -24,10 +25,7 @@ from metaprior.predict.export import write_module
 from metaprior.predict.large_contexts import check_covariances
 from metaprior.predict.mixtures import JointMixture
 from metaprior.predict.plausibility import warn_if_implausible
-from metaprior.predict.response_mixtures import outcomes_of
-from metaprior.predict.robust_responses import StudentT
 from metaprior.tasks.input_columns import Features
-from metaprior.tasks.outcome_rules import Outcomes
 from metaprior.tasks.padding import Ragged, as_context_rows
 
 if TYPE_CHECKING:
@@ -37,9 +35,9 @@ if TYPE_CHECKING:
 @own_float_errors
 class _Regression(Adapted):
     @property
-    def _outputs(self) -> Outcomes:
-        """What checks y."""
-        return outcomes_of(self._posteriors.model.response)
+    def _likelihood(self) -> Likelihood:
+        """What is observed, which checks y."""
+        return self._posteriors.model.likelihood
 
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False, latent: bool = False) -> Any:
         """Predict the mean of new observations.
@@ -60,7 +58,7 @@ class _Regression(Adapted):
         if return_std and return_cov:
             raise ValueError("return_std and return_cov exclude each other: std is the root of the diagonal of cov.")
         if return_cov:
-            if self._posteriors.model.response is not None and not latent:
+            if not (latent or self._likelihood.normal):
                 raise ValueError(
                     "return_cov is for readings with Gaussian noise. Pass latent=True for the covariance of the latent "
                     "function, or draw from the joint predictive distribution with sample."
@@ -82,7 +80,7 @@ class _Regression(Adapted):
 
         Returns
         -------
-        GaussianMixture or, of counts, ranks and readings with outliers, ResponseMixture
+        Predictive, or GaussianMixture of the latent function
         """
         queries, model = self._queries(X), self._posteriors.model
         rows = predict_rows(self._posteriors, queries, components, latent)
@@ -142,7 +140,7 @@ class _Regression(Adapted):
         ndarray of shape (n,)
         """
         pairs = list(zip(self._list("X", X), self._list("y", y), strict=True))
-        queries, observed = as_context_rows(pairs, self._sample_name.format, self._features, self._outputs)
+        queries, observed = as_context_rows(pairs, self._sample_name.format, self._features, self._likelihood)
         rows = Ragged.of(observed).rows
         return self._rows(queries, lambda predictive, places: predictive.log_density(rows[places]), latent)
 
@@ -176,7 +174,7 @@ class _Regression(Adapted):
         AdaptedRegressor or AdaptedRegressors
             A new one; this one stays as it is.
         """
-        x, new = self._more(X, y, self._outputs)
+        x, new = self._more(X, y, self._likelihood)
         model, dtype = self._posteriors.model, self._posteriors.dtype
         adapted = adapt_readings(
             model, x, self._posteriors.y.joined(Ragged.of(new)), dtype, self._features, self._update_name.format
@@ -214,25 +212,23 @@ class _Regression(Adapted):
 
 
 def _observe(model: Ensemble) -> Callable[[np.ndarray, np.ndarray, np.random.Generator], np.ndarray] | None:
-    """Return a function that draws what is observed of the latent function; None for Gaussian noise."""
-    response = model.response
-    if response is None:
+    """Return a function that draws what is observed of the latent function; None for noise in its covariance."""
+    likelihood, parameters = model.likelihood, model.parameters
+    if likelihood.normal:
         return None
-    parameters = model.response_parameters
-    return lambda t, drawn, rng: response.draw(t, parameters[drawn][:, None], rng)
+    return lambda t, drawn, rng: likelihood.draw(t, parameters[drawn][:, None], rng)
 
 
 def draw_means(adapted: _Regression, x: Any, n_samples: int, seed: int) -> Any:
     """Draw functions without noise in the units of y: of counts and ranks, the mean of y given the latent function."""
     model = adapted._posteriors.model
-    response = model.response
-    if response is None:
+    if not model.likelihood.discrete:
         return adapted.sample(x, n_samples, latent=True, random_state=seed)
-    parameters, rng = model.response_parameters, np.random.default_rng(draw_seed(seed))
+    likelihood, parameters = model.likelihood, model.parameters
+    rng = np.random.default_rng(draw_seed(seed))
 
     def mean(t: np.ndarray, drawn: np.ndarray, _: np.random.Generator) -> np.ndarray:
-        # Student's t with one degree of freedom or less has no mean: its center then, as where it has one.
-        return t if isinstance(response, StudentT) else response.moments(t, 0.0 * t, parameters[drawn][:, None])[0]
+        return likelihood.moments(t, 0.0 * t, parameters[drawn][:, None])[0]
 
     mixtures = adapted._joint(x, latent=False)
     return adapted._entries([mixture._replace(observe=mean).sample(n_samples, rng) for mixture in mixtures])
@@ -287,8 +283,9 @@ class AdaptedRegressor(_Regression):
         path : path-like
             The file, with the name of a module, such as "patient.py". It is replaced atomically.
         """
-        if (response := self._posteriors.model.response) is not None:
-            raise ValueError(f"export is for priors with Gaussian noise; this one has likelihood={response.name!r}.")
+        if not self._likelihood.normal:
+            name = self._likelihood.name
+            raise ValueError(f"export is for priors with Gaussian noise; this one has likelihood={name!r}.")
         write_module(path, self._posteriors, self._features)
         if self._posteriors.model.guarantee is not None:
             warn_caller("interval of the exported file is the model's own: conformal intervals need metaprior.")

@@ -302,7 +302,7 @@ def marginals(member: NumberMember, posterior: Any, x: np.ndarray) -> Prediction
 def weighted_covariance(
     posteriors: Posteriors, task: int, x: np.ndarray, shares: np.ndarray, latent: bool
 ) -> np.ndarray:
-    """Return sum_k shares_k C_k of all components at x (1, n, d) of one task in the units of y, one (n, n) array."""
+    """Return sum_k shares_k C_k of all components at x (1, n, d) of one task, (n, n), with noise if it is Gaussian."""
     model, place = posteriors.model, 0
     total = np.zeros(2 * x.shape[1:2])
 
@@ -311,16 +311,14 @@ def weighted_covariance(
         own, place = shares[place : place + member.n_components], place + member.n_components
         if not own.any():
             return
-        unit = float(model.spread**2 * (1.0 if model.response is not None else member.scaling.y_std**2))
-        covariance = member.weighted_covariance(posterior, scaled, unit * own)
+        covariance = member.weighted_covariance(posterior, scaled, model.spread**2 * own)
         for rows in blocks(len(total)):
             total[rows] += covariance[rows]
-        if not latent and model.response is None:
-            noise = member.marginals(posterior, scaled).noise
-            assert noise is not None  # only responses have none
-            np.fill_diagonal(total, total.diagonal() + unit * float(own @ noise))
 
     posteriors.evaluate(add, np.array([task]), x)
+    if not latent and model.likelihood.normal:
+        noise = model.likelihood.noise(np.zeros(len(shares)), model.parameters)
+        np.fill_diagonal(total, total.diagonal() + float(shares @ noise))
     return total
 
 

@@ -4,20 +4,27 @@ Tasks are exchangeable, readings of one task are not. So each of K held-out task
 readings, and what is missing to one lies at infinity: Lee, Barber and Willett (arXiv 2306.06342), after Dunn,
 Wasserman and Ramdas (arXiv 1809.07441). Every task is predicted by a prior whose whole fit has not seen it, and bands
 are made from the same priors: Barber, Candes, Ramdas and Tibshirani (2021), "Predictive inference with the jackknife+".
-Scores of readings are distances in units of the model's own band. Those of counts and ranks are in `integer_bands.py`.
+Scores of readings are distances in units of the model's own band.
+
+The own band of an integer may be a single number, so that distances cannot be measured in its widths. The score of y is
+how far out it is under the predictive distribution: s = max(z(P(Y <= y)), z(P(Y >= y)), 0) / 1.645, where
+z(p) = -Phi^-1(p). For a single Gaussian it would be the distance from the median in units of the own 90% band, as of
+readings. The integers with scores of up to s are a central interval of the model, whose level depends on s: this is
+the "distributional conformal prediction" of Chernozhukov, Wuthrich and Zhu (2021).
 """
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import ndtri, ndtri_exp
 
 from metaprior.checks import Argument, Message, check_choice, counted, is_number, warn_caller
 from metaprior.predict.batches import Posteriors, components, pad_rows, predict_rows, read_tests
 from metaprior.predict.ensemble import Ensemble
-from metaprior.predict.integer_bands import combine_integers, integer_scores
+from metaprior.predict.predictive import Predictive
 from metaprior.tasks.context_rules import ContextRule
 from metaprior.tasks.padding import Ragged
 from metaprior.tasks.types import TestTask
@@ -34,6 +41,12 @@ STEP, MAX_ON_GRID = 1.0 / 32.0, 2.0**40
 CHUNK_NUMBERS = 2**22  # of ends that are sorted at once
 CHUNK_ROWS = 2048  # of counts and ranks: their quadratures have up to 57 nodes for each component of each row
 ROUNDING = 1e-9  # of masses, in tasks
+UNIT = -float(ndtri(0.05))  # score of the ends of the own 90% interval, as a normal score
+MAX_SCORE = 1e9  # all beyond are as impossible
+TIED = 1e-9  # scores that are as close, relative to one or to themselves, are equal: they may differ by rounding
+MANY = 1e6  # integers, from which on their middle is no guess
+
+Inside = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of integers, and of the mask of the rows that they are for
 
 
 class Fold(NamedTuple):
@@ -163,7 +176,7 @@ def held_out_scores(model: Ensemble, tests: Sequence[Sequence[TestTask]]) -> tup
     """
     splits = [split for of_task in tests for split in of_task]
     y = np.concatenate([split.y_query for split in splits])
-    if predicts_integers(model):
+    if model.likelihood.discrete:
         scores = predict_rows(*read_tests(model, splits), lambda predictive, rows: integer_scores(predictive, y[rows]))
     else:
         bands = predict_rows(*read_tests(model, splits), own_band)
@@ -201,7 +214,7 @@ def conformal_band(posteriors: Posteriors, queries: Ragged, coverage: Any) -> np
     guarantee: Guarantee = posteriors.model.guarantee
     mass = guarantee.mass(coverage)
     _warn_of_other_contexts(guarantee.rule, posteriors.x.sizes)
-    if predicts_integers(posteriors.model):
+    if posteriors.model.likelihood.discrete:
         return _integer_band(posteriors, queries, guarantee.folds, mass)
     bands = np.stack(
         [
@@ -220,11 +233,6 @@ def _warn_of_other_contexts(rule: ContextRule, sizes: np.ndarray) -> None:
         calibrated = f"Conformal intervals were calibrated with contexts of {counted(rule.size or 0, 'reading')}"
         advice = "Fit with a context of the size that will be given, or of random sizes."
         warn_caller(f"{calibrated}; {tasks} {others[0]}. For these their coverage is not proven. {advice}")
-
-
-def predicts_integers(model: Ensemble) -> bool:
-    """Return whether a prior predicts counts or ranks."""
-    return model.response is not None and model.response.discrete
 
 
 def _integer_band(posteriors: Posteriors, queries: Ragged, folds: Sequence[Fold], mass: float) -> np.ndarray:
@@ -278,3 +286,83 @@ def _upper_ends(
     reached = np.cumsum(weights[order], axis=0) >= mass - ROUNDING
     place = np.take_along_axis(order, np.argmax(reached, axis=0)[None], axis=0)
     return np.take_along_axis(ends, place, axis=0)[0]
+
+
+def integer_scores(predictive: Predictive, y: np.ndarray) -> np.ndarray:
+    """Return how far out integers are: zero for the median, one at the ends of the own 90% interval."""
+    return np.maximum(np.maximum(tail_scores(predictive, y, False), tail_scores(predictive, y, True)), 0.0)
+
+
+def tail_scores(predictive: Predictive, y: np.ndarray, upper: bool) -> np.ndarray:
+    """Return the normal score of P(Y <= y), or of P(Y >= y), positive if it is less than 1/2, in units of scores.
+
+    However small tails are, they are known. So scores of counts grow without end, and bands that are
+    made from them are finite.
+    """
+    return np.clip(-ndtri_exp(predictive.log_tail(y, upper)) / UNIT, -MAX_SCORE, MAX_SCORE)
+
+
+def combine_integers(predictives: Sequence[Predictive], folds: Sequence[Fold], mass: float) -> np.ndarray:
+    """Return the ends of CV+ bands, (2, rows), from the predictive distributions of the folds' priors at the rows.
+
+    A score s of a fold gives the end U(s), the largest integer whose score on the upper side is at most s. The upper
+    end of the band is the smallest of all U that has a mass of `mass` tasks at or below it. U(s) < y if and only if
+    y has a larger score than s. So it is the largest y that scores more than a mass of less than `mass`, which is
+    found by bisection: with one evaluation of the distribution functions for all scores. The lower end is its mirror
+    image.
+    """
+    least, most = predictives[0].likelihood.limits
+    upper = last_inside(_inside(predictives, folds, mass, True), _guess(predictives, folds, mass, 1.0), least, most)
+    below = _inside(predictives, folds, mass, False)
+    mirrored = last_inside(lambda y, rows: below(-y, rows), -_guess(predictives, folds, mass, -1.0), -most, -least)
+    ends = np.stack([-mirrored + 0.0, upper])  # no minus zero
+    return np.stack([ends.min(axis=0), ends.max(axis=0)])  # they may cross where less than half is to be covered
+
+
+def _inside(predictives: Sequence[Predictive], folds: Sequence[Fold], mass: float, upper: bool) -> Inside:
+    """Return a function that tells whether y at some rows are inside: whether they score more than too few others."""
+    below = [np.concatenate([[0.0], np.cumsum(fold.weights)]) for fold in folds]
+
+    def inside(y: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        total = np.zeros(len(y))
+        for predictive, fold, masses in zip(predictives, folds, below, strict=True):
+            own = tail_scores(predictive._at(rows), y, upper)
+            total += masses[np.searchsorted(fold.scores, own - TIED * np.maximum(np.abs(own), 1.0))]
+        return total < mass - ROUNDING
+
+    return inside
+
+
+def _guess(predictives: Sequence[Predictive], folds: Sequence[Fold], mass: float, side: float) -> np.ndarray:
+    """Return about where an end is, (rows,): in the middle of few integers, by normal logarithms of counts."""
+    least, most = predictives[0].likelihood.limits
+    if most - least < MANY:
+        return np.full(predictives[0].means.shape[1], np.floor(0.5 * (least + most)))
+    scores, weights = (np.concatenate([getattr(fold, name) for fold in folds]) for name in ("scores", "weights"))
+    order = np.argsort(scores, kind="stable")
+    reached = np.searchsorted(np.cumsum(weights[order]), mass - ROUNDING)
+    factor = side * UNIT * scores[order][min(int(reached), len(order) - 1)]
+    wide = [each.noisy() for each in predictives]
+    ends = [each.mean() + factor * each.std() for each in wide]
+    return np.clip(np.floor(np.exp(np.clip(np.mean(ends, axis=0), -1.0, 36.0))), least, most)
+
+
+def last_inside(inside: Inside, guess: np.ndarray, least: float, most: float) -> np.ndarray:
+    """Return the largest integer that is inside, (rows,), where all smaller ones are; `least` always is.
+
+    From a guess, by steps that double until one is inside and one is not, then by bisection.
+    """
+    known, beyond = np.full(guess.shape, least), np.full(guess.shape, most + 1.0)
+    is_known, is_beyond = np.zeros(guess.shape, bool), np.zeros(guess.shape, bool)  # whether an integer was tried
+    y, step = guess, 1.0
+    while True:
+        rows = beyond - known > 1.0
+        if not rows.any():
+            return known
+        found = inside(y[rows], rows)
+        known[rows], beyond[rows] = np.where(found, y[rows], known[rows]), np.where(found, beyond[rows], y[rows])
+        is_known[rows] |= found
+        is_beyond[rows] |= ~found
+        ahead, back = np.minimum(known + step, most), np.maximum(beyond - step, least)
+        middle = np.floor(0.5 * known + 0.5 * beyond)
+        y, step = np.where(is_known & is_beyond, middle, np.where(is_known, ahead, back)), 2.0 * step

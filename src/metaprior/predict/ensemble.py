@@ -7,20 +7,23 @@ import numpy as np
 
 from metaprior.checks import counted
 from metaprior.conventions import check_is_fitted
+from metaprior.likelihoods.base import Likelihood
 from metaprior.predict.mixtures import GaussianMixture, stretch
-from metaprior.predict.response_mixtures import ResponseMixture
-from metaprior.predict.responses import Response
+from metaprior.predict.predictive import Predictive
 from metaprior.tasks.scaling import Scaling
 
 
 class Prediction(NamedTuple):
-    """Gaussian components of the latent function, in scaled units."""
+    """Gaussian components of the latent function t of a member that predicts numbers.
+
+    In units of t: of y for Gaussian noise.
+    """
 
     mean: np.ndarray  # (components, tasks, queries)
     variance: np.ndarray  # the same
-    noise: np.ndarray | None = None  # (components,): variance of the noise; None for labels and other responses
+    parameters: np.ndarray  # of the likelihood, (components, parameters)
     log_weights: np.ndarray | None = None  # (components, tasks), normalized over components; None: equal weights
-    offset: np.ndarray | None = None  # (tasks, queries) of a response: log exposure, which is not in the mean yet
+    offset: np.ndarray | None = None  # (tasks, queries): log exposure, which is not in the mean yet
 
 
 class Plain(NamedTuple):
@@ -44,14 +47,12 @@ class Member(Protocol):
     inexact. A member with `plain`, which returns a `Plain`, can be exported. One with
     `latent_distances(posterior)`, (2, components, tasks), tells how far the latent functions of contexts are from
     its prior mean, squared and in units of their uncertainty, and the degrees of freedom of the chi-square variable
-    that this is under the prior. A member that predicts counts, ranks or readings with outliers has a `response`,
-    and its `component_parameters` (components, parameters): its predictions are those of the latent function t,
-    without noise and with an `offset`.
+    that this is under the prior.
     """
 
     @property
     def scaling(self) -> Scaling:
-        """The scaling of the tasks it was fitted to. Everything it gets and returns is scaled by it."""
+        """The scaling of the tasks it was fitted to. Everything it gets is scaled by it."""
         ...
 
     @property
@@ -75,7 +76,17 @@ class Member(Protocol):
 
 @runtime_checkable
 class NumberMember(Member, Protocol):
-    """A member that predicts numbers."""
+    """A member that predicts numbers: predictions are in the units of the latent function of its likelihood."""
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """What is observed of the latent function."""
+        ...
+
+    @property
+    def component_parameters(self) -> np.ndarray:
+        """Parameters of the likelihood of every component, (components, parameters)."""
+        ...
 
     def condition(self, x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> Any:
         """Return the posterior given padded contexts: x (tasks, size, input_dim), y and mask (tasks, size)."""
@@ -132,25 +143,25 @@ class Ensemble(NamedTuple):
         return np.concatenate([np.full(member.n_components, weight / member.n_components) for member, weight in pairs])
 
     @property
-    def response(self) -> Response | None:
-        """What is observed of the latent function; None for readings with Gaussian noise, and for labels."""
-        return getattr(self.members[0], "response", None)
+    def likelihood(self) -> Likelihood:
+        """What is observed of the latent function of members that predict numbers."""
+        members: tuple[Any, ...] = self.members
+        return members[0].likelihood
 
     def predictive(
         self, means: np.ndarray, variances: np.ndarray, log_weights: np.ndarray, latent: bool
-    ) -> "GaussianMixture | ResponseMixture":
+    ) -> "GaussianMixture | Predictive":
         """Return the predictive distribution of what `mixture` returns, (components, *points)."""
-        if self.response is None or latent:
+        if latent:
             return GaussianMixture(means, variances, log_weights)
-        return ResponseMixture(self.response, means, variances, self.response_parameters, log_weights)
+        return Predictive(self.likelihood, means, variances, self.parameters, log_weights)
 
     @property
-    def response_parameters(self) -> np.ndarray:
-        """Parameters of the response of all components, stretched, (components, parameters)."""
-        assert self.response is not None
+    def parameters(self) -> np.ndarray:
+        """Parameters of the likelihood of all components, stretched, (components, parameters)."""
         members: tuple[Any, ...] = self.members
         parameters = np.concatenate([member.component_parameters for member in members])
-        return self.response.stretched(parameters, self.spread)
+        return self.likelihood.stretched(parameters, self.spread)
 
     def log_weights(self, of_members: Sequence[np.ndarray | None]) -> np.ndarray:
         """Return the log weights of all components, given those of `Prediction.log_weights` of every member.
@@ -183,23 +194,16 @@ def predicts_labels(meta: Any) -> bool:
     return meta.likelihood_ == "bernoulli"
 
 
-def observations(prediction: Prediction, scaling: Scaling, latent: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and variance of new observations, or of the latent function, in the units of y."""
-    mean, variance = prediction.mean, prediction.variance
-    if prediction.offset is not None:  # what is observed of t is added later, by `Ensemble.predictive`
-        return (mean if latent else mean + prediction.offset), variance
-    if not latent:
-        assert prediction.noise is not None  # labels have probabilities, not noise
-        variance = variance + prediction.noise.reshape(-1, *(1,) * (variance.ndim - 1))
-    return scaling.undo_mean(mean), scaling.undo_variance(variance)
-
-
 def mixture(
     model: Ensemble, predictions: Sequence[Prediction], latent: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Average the members' predictions: means, variances and log weights of all components, in the units of y."""
-    pairs = zip(predictions, model.members, strict=True)
-    parts = [observations(prediction, member.scaling, latent) for prediction, member in pairs]
-    means, variances = parts[0] if len(parts) == 1 else (np.concatenate(part) for part in zip(*parts, strict=True))
+    """Average the members' predictions of t: means, variances and log weights of all components.
+
+    The log exposure of counts is added, unless the latent function is asked for.
+    """
+    means = [each.mean if latent or each.offset is None else each.mean + each.offset for each in predictions]
+    variances = [each.variance for each in predictions]
+    if len(predictions) > 1:
+        means, variances = [np.concatenate(means)], [np.concatenate(variances)]
     log_weights = model.log_weights([prediction.log_weights for prediction in predictions])
-    return *model.stretch(means, variances, log_weights), log_weights
+    return *model.stretch(means[0], variances[0], log_weights), log_weights

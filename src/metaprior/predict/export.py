@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from metaprior.files import package_versions, write_atomically
-from metaprior.predict import exported, mixtures, only_numpy
+from metaprior.likelihoods import gaussian
+from metaprior.predict import exported, only_numpy
 from metaprior.predict.batches import Posteriors
 from metaprior.prior import class_probabilities, label_process, linalg, process, softmax
 from metaprior.prior.fitted import Prior
@@ -48,7 +49,7 @@ USES = {"readings": READINGS, "labels": LABELS}
 NUMPY = "import numpy as np"
 # Modules that exported files contain, or some of their names, or all but some.
 LINEAR_ALGEBRA = (linalg, ("ROUNDING", "JITTERS", "stable_cholesky", "_jittered_cholesky", "log_sum_exp"))
-QUANTILES = (mixtures, ("QUANTILE_TOLERANCE", "QUANTILE_MAXIMUM_ITERATIONS", "mixture_moments", "solve_quantile"))
+QUANTILES = (gaussian, ("QUANTILE_TOLERANCE", "QUANTILE_MAXIMUM_ITERATIONS", "mixture_moments", "normal_quantile"))
 COMMON_CODE = (LINEAR_ALGEBRA, only_numpy, column_kinds, process)
 READINGS_CODE = (*COMMON_CODE, QUANTILES, (exported, ("-LabeledTask", "-as_labels")))
 LABELS_CODE = (*COMMON_CODE, softmax, class_probabilities, label_process, (exported, ("-TaskOfReadings",)))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.predict.mixtures import solve_quantile
+from metaprior.likelihoods.gaussian import normal_quantile
 from metaprior.prior.label_process import LabelProcess
 from metaprior.prior.linalg import log_sum_exp
 from metaprior.prior.process import Factors, Process, condition, moments
@@ -186,7 +186,7 @@ class TaskOfReadings:
         if not 0.0 < probability < 1.0:
             raise ValueError(f"probability must lie strictly between 0 and 1; got {probability}.")
         means, variances, weights = self.components(X, latent)
-        return solve_quantile(means, np.sqrt(variances), np.repeat(weights[:, None], means.shape[1], 1), probability)
+        return normal_quantile(means, np.sqrt(variances), np.repeat(weights[:, None], means.shape[1], 1), probability)
 
     def interval(self, X: Any, coverage: float = 0.9, latent: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Return the central interval of the predictive distribution."""

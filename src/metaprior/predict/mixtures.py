@@ -9,15 +9,14 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp, ndtr, ndtri
+from scipy.special import logsumexp, ndtr
 
 from metaprior.checks import counted, is_number
 from metaprior.float_errors import own_float_errors
+from metaprior.likelihoods.gaussian import mixture_moments, normal_quantile
 
 VARIANCE_FLOOR = 1e-30  # of the largest variance: a known value becomes a Gaussian too narrow to matter
 BLOCK = 256  # rows of a covariance
-QUANTILE_TOLERANCE = 1e-12  # in units of the local scale dy/dz, where z is the normal score of the cdf
-QUANTILE_MAXIMUM_ITERATIONS = 500  # usually 5; gaps between narrow components need up to about 100
 
 
 @own_float_errors
@@ -45,7 +44,7 @@ class GaussianMixture:
         object.__setattr__(self, "variances", np.asarray(self.variances, dtype=np.float64))
         if self.means.ndim == 0 or self.means.shape[0] == 0:
             raise ValueError(f"means must have shape (components, *points); got {self.means.shape}")
-        _require_shape("variances", self.variances, self.means.shape)
+        check_shape("variances", self.variances, self.means.shape)
         if (self.variances < 0).any():
             raise ValueError(f"variances must be >= 0; got {np.nanmin(self.variances)}")
         _ = self._log_weights  # bad weights should fail here, not where they are used
@@ -58,7 +57,7 @@ class GaussianMixture:
     def _log_weights(self) -> np.ndarray:
         """Normalized over components, with trailing axes of length one up to the rank of the means."""
         given = np.asarray(np.zeros(len(self.means)) if self.log_weights is None else self.log_weights, np.float64)
-        _require_shape("log_weights", given, self.means.shape[: max(given.ndim, 1)])
+        check_shape("log_weights", given, self.means.shape[: max(given.ndim, 1)])
         if not (given < np.inf).all() or not np.isfinite(given).any(axis=0).all():
             raise ValueError("log_weights must be finite or -inf, one of them finite; got nan, inf or all -inf")
         normalized = given - np.logaddexp.reduce(given, axis=0, keepdims=True)
@@ -78,7 +77,7 @@ class GaussianMixture:
 
     def _standardize(self, y: np.ndarray | float | int) -> np.ndarray:
         y = np.asarray(y, dtype=np.float64)
-        _require_shape("y", y, self.means.shape[1:] if y.ndim else ())  # a scalar stands for every point
+        check_shape("y", y, self.means.shape[1:] if y.ndim else ())  # a scalar stands for every point
         return (y - self.means) / self._scales
 
     def mean(self) -> np.ndarray:
@@ -138,7 +137,7 @@ class GaussianMixture:
         means, scales, weights = (array[:, valid] for array in arrays)  # (components, valid points)
         quantiles = np.full((levels.size, *valid.shape), np.nan)
         for row, level in enumerate(levels.ravel().tolist()):  # the work arrays of one level are large already
-            quantiles[row, valid] = solve_quantile(means, scales, weights, level)
+            quantiles[row, valid] = normal_quantile(means, scales, weights, level)
         return quantiles.reshape(levels.shape + valid.shape)
 
     def interval(self, coverage: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -223,55 +222,7 @@ def stretch(
     return center + factor * (means - center), factor**2 * variances
 
 
-def _require_shape(name: str, array: np.ndarray, expected: tuple[int, ...]) -> None:
+def check_shape(name: str, array: np.ndarray, expected: tuple[int, ...]) -> None:
+    """Raise unless an array has the expected shape."""
     if array.shape != expected:
         raise ValueError(f"{name} must have shape {expected}; got {array.shape}")
-
-
-def mixture_moments(means: np.ndarray, scales: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean and variance of the mixture, over axis 0."""
-    mean = np.sum(weights * means, axis=0)
-    # Again about the first sum, whose rounding would show in the variance where scales are far below means.
-    mean = np.asarray(mean + np.sum(weights * (means - mean), axis=0))
-    return mean, np.asarray(np.sum(weights * (scales**2 + (means - mean) ** 2), axis=0))
-
-
-def solve_quantile(means: np.ndarray, scales: np.ndarray, weights: np.ndarray, level: float) -> np.ndarray:
-    """Solve F(y) = level for each column of three (components, points) arrays.
-
-    Newton's method on normal scores, z(y) = Φ⁻¹(F(y)) against Φ⁻¹(level), dz/dy = p(y) / φ(z), which is a line for one
-    Gaussian and nearly one for a mixture, tails included. The root lies between the extreme component quantiles. A step
-    that leaves this bracket, or follows one that did not halve the residual, is a bisection.
-    """
-    if level > 0.5:  # reflect: a cdf has its relative precision in the lower tail, and 1 - level is exact.
-        return -solve_quantile(-means, scales, weights, 1.0 - level)
-    target = ndtri(level)
-    # Widened a little: a root on the very edge would be approached by bisections alone.
-    lower = np.min(means + scales * (target - 1e-6), axis=0, initial=np.inf, where=weights > 0)
-    upper = np.max(means + scales * (target + 1e-6), axis=0, initial=-np.inf, where=weights > 0)
-    mean, variance = mixture_moments(means, scales, weights)
-    y = np.clip(mean + np.sqrt(variance) * target, lower, upper)
-    previous, pending, roots = np.full(y.shape, np.inf), np.arange(y.size), np.empty(y.size)
-    for _ in range(QUANTILE_MAXIMUM_ITERATIONS):
-        standardized = (y - means) / scales
-        score = ndtri(np.minimum(np.sum(weights * ndtr(standardized), axis=0), 1.0))
-        density = np.sum(weights * np.exp(-0.5 * standardized**2) / scales, axis=0)
-        residual = score - target
-        lower, upper = np.where(residual < 0, y, lower), np.where(residual > 0, y, upper)
-        resolution = np.spacing(np.abs(y))
-        finished = (np.abs(residual) <= QUANTILE_TOLERANCE) | (upper - lower <= resolution)
-        roots[pending[finished]] = y[finished]
-        if finished.all():
-            return roots
-        # Where the density underflows the step is inf or nan, and fails the comparisons below. Elsewhere
-        # it is at least the resolution of y, since standing still would not close the bracket.
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            step = np.abs(residual) * np.exp(-0.5 * score**2) / density
-            newton = y - np.copysign(np.maximum(step, resolution), residual)
-        trusted = (newton > lower) & (newton < upper) & (np.abs(residual) <= 0.5 * previous)
-        previous = np.where(trusted, np.abs(residual), np.inf)
-        y = np.where(trusted, newton, lower + 0.5 * (upper - lower))
-        if finished.any():  # the few slow points should not pay for the many that are done.
-            state = (y, lower, upper, previous, pending, means, scales, weights)
-            y, lower, upper, previous, pending, means, scales, weights = (x[..., ~finished] for x in state)
-    raise RuntimeError(f"quantile {level} not found at {pending.size} points; check means and variances there")

@@ -18,7 +18,7 @@ from scipy.special import chdtrc, ndtri
 from metaprior.checks import counted, warn_caller
 from metaprior.predict.batches import SMALL, Posteriors, marginals
 from metaprior.predict.ensemble import Ensemble, mixture
-from metaprior.predict.response_mixtures import ResponseMixture
+from metaprior.predict.predictive import Predictive
 from metaprior.tasks.padding import Ragged
 from metaprior.tasks.task_digests import row_hashes
 
@@ -150,24 +150,21 @@ def _errors(model: Ensemble, x: Ragged, y: Ragged) -> tuple[np.ndarray, np.ndarr
         predictions = prior.evaluate(marginals, tasks, inputs)
         means, variances, log_weights = mixture(model, predictions, latent=False)
         weights = np.broadcast_to(log_weights.reshape(len(means), -1, 1), means.shape)
-        if model.response is not None:
-            return np.stack([means, variances, weights])
-        noises = [p.noise * member.scaling.y_std**2 for p, member in zip(predictions, model.members, strict=True)]
-        return np.stack([means, variances, np.broadcast_to(np.concatenate(noises)[:, None, None], means.shape)])
+        return np.stack([means, variances, weights])
 
-    errors, expected, noise = np.empty(x.n_rows), np.full(x.n_rows, np.nan), 0.0
-    for places, (means, variances, third) in prior.predict(Ragged(x.rows, sizes), values):
-        if model.response is not None:
-            predictive = ResponseMixture(model.response, means, variances, model.response_parameters, third)
+    errors, expected, likelihood = np.empty(x.n_rows), np.full(x.n_rows, np.nan), model.likelihood
+    noise = likelihood.noise(np.zeros(len(model.parameters)), model.parameters)
+    for places, (means, variances, weights) in prior.predict(Ragged(x.rows, sizes), values):
+        if not likelihood.normal:
+            predictive = Predictive(likelihood, means, variances, model.parameters, weights)
             errors[places] = predictive.scores(y.rows[places])
             far = errors[places] > MAX_ERROR
             expected[places[far]] = predictive._at(far).quantile(0.5)
-            noise = np.inf
             continue
-        off, of_row = np.abs(y.rows[places] - means) / np.sqrt(variances), np.arange(len(places))
+        off, of_row = np.abs(y.rows[places] - means) / np.sqrt(variances + noise[:, None]), np.arange(len(places))
         best = off.argmin(axis=0)
-        errors[places], expected[places], noise = off[best, of_row], means[best, of_row], third.max()
-    return errors, expected, float(model.spread * np.sqrt(noise))
+        errors[places], expected[places] = off[best, of_row], means[best, of_row]
+    return errors, expected, float(np.sqrt(noise.max())) if likelihood.normal else np.inf
 
 
 def _extremes(point: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,18 +1,19 @@
 """Families of priors, from the simplest to the most flexible, each started from the one before."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from metaprior.predict.responses import Response
+from metaprior.likelihoods.base import Likelihood
+from metaprior.likelihoods.gaussian import Gaussian
 from metaprior.prior.blocks import make_blocks, place_points
 from metaprior.prior.collapse import Collapsed, Gaussians, collapse, information, posterior_of_weights
 from metaprior.prior.columns import Columns
 from metaprior.prior.common_mean import checked_theta
 from metaprior.prior.features import find_features, with_features
-from metaprior.prior.fitted import FittedTerms, Prior
+from metaprior.prior.fitted import FittedTerms, Prior, noise_parameters
 from metaprior.prior.layout import Layout
 from metaprior.prior.modes import (
     MAX_ITERATIONS,
@@ -72,8 +73,8 @@ class TrainingTasks:
     counts: np.ndarray  # (tasks,)
     is_target: np.ndarray  # (tasks,)
     of_environment: np.ndarray | None = None  # (environments,): the count of a task of each
-    response: Response | None = None  # None: readings with Gaussian noise
-    hyper_prior: HyperPrior | None = None  # of the parameters of the response
+    likelihood: Likelihood = field(default_factory=Gaussian)
+    hyper_prior: HyperPrior | None = None  # of the parameters of the likelihood, unless that is Gaussian
     offsets: Sequence[np.ndarray] = ()  # of each task, the logarithm of its exposures
     exposure: int | None = None  # column of X
 
@@ -145,8 +146,8 @@ class _Fitter:
         self.priors: dict[str, Prior] = {}
         self.modes: dict[str, Mode] = {}
         self.bound: Bound | None = None
-        if training.response is not None and training.hyper_prior is not None:
-            self.log_noise, self.bound = NO_NOISE, Bound(self._observed(training.response), training.hyper_prior)
+        if training.hyper_prior is not None:
+            self.log_noise, self.bound = NO_NOISE, Bound(self._observed(), training.hyper_prior)
 
     def fit_all(self, environment: bool, simple: bool, covariates: str) -> dict[str, Prior]:
         """Fit one family after another, or the simple ones; return those that could be fitted."""
@@ -238,11 +239,10 @@ class _Fitter:
             *(training.scaling, layout, theta, self.points, collapsed.mean, collapsed.root),
             *(curve, shape_root, training.of_environment),
         )
-        if training.response is None:
-            self.priors[name] = Prior(terms, noise, scales)
-        else:
-            parameters = layout.likelihood_parameters(theta)
-            self.priors[name] = Prior(terms, 0.0, scales, training.response, parameters, training.exposure)
+        parameters = layout.likelihood_parameters(theta)
+        if training.likelihood.normal:
+            parameters = noise_parameters(noise, training.scaling)
+        self.priors[name] = Prior(terms, training.likelihood, parameters, scales, training.exposure)
         return collapsed
 
     def _checked(self, name: str, mode: Mode, given: Sequence[Gaussians], collapsed: Collapsed) -> np.ndarray:
@@ -269,7 +269,7 @@ class _Fitter:
             return None
         return self.near.priors[name].scales.noise_only
 
-    def _observed(self, response: Response) -> list[Observed]:
+    def _observed(self) -> list[Observed]:
         """Return what was observed in the tasks of every block."""
         training, found = self.training, []
         units = float(training.scaling.y_mean), float(training.scaling.y_std)
@@ -277,7 +277,7 @@ class _Fitter:
         for (size, members), block in zip(group_by_size(sizes, len(self.blocks)), self.blocks, strict=True):
             pairs = [Task(training.tasks[i].x, training.offsets[i]) for i in members.tolist()]
             _, offset, _ = pad_to(pairs, size, np.float64)
-            found.append(Observed(response, block.y, offset * block.mask, block.mask, *units))
+            found.append(Observed(training.likelihood, block.y, offset * block.mask, block.mask, *units))
         return found
 
 
@@ -303,7 +303,7 @@ def with_mean_of(prior: Prior, chunks: Iterable[TrainingTasks]) -> Prior:
             features = terms.mean_features(described, chunk.is_target[members])
             covariance, noise = np.add(*prior.process.deviations(described, described)), prior.noise_variance
             readings = y * real
-            if prior.response is not None:
+            if not prior.likelihood.normal:
                 of_mean = features @ terms.weights_root
                 total = covariance + of_mean @ np.swapaxes(of_mean, 1, 2)
                 sites = prior.sites(y, offset, real, (features @ terms.weights) * real, total).sites

@@ -1,16 +1,16 @@
 """The terms of a prior as they were fitted, and a prior of numbers: for a new task a mixture of Gaussian processes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from scipy.linalg import block_diag
 
+from metaprior.likelihoods.base import Likelihood
 from metaprior.predict.ensemble import Prediction
 from metaprior.predict.mixtures import blocks
-from metaprior.predict.responses import Response
 from metaprior.prior.features import FeatureNetwork
 from metaprior.prior.layout import Layout
 from metaprior.prior.linalg import FLOPS
@@ -121,10 +121,9 @@ class Prior:
     """
 
     terms: FittedTerms  # of u, with t = y_mean + y_std u by its scaling
-    noise_variance: float = 0.0  # of readings with Gaussian noise, common to all tasks, in standardized units
+    likelihood: Likelihood
+    parameters: np.ndarray  # of the likelihood
     scales: TaskScales = ONE_SCALE
-    response: Response | None = None  # None: readings with Gaussian noise
-    parameters: np.ndarray = field(default_factory=lambda: np.zeros(0))  # of the response
     exposure: int | None = None  # column
 
     @property
@@ -136,7 +135,7 @@ class Prior:
     def scaling(self) -> Scaling:
         """The scaling of inputs and readings; other outputs, and the exposure, are taken as they are."""
         own = self.terms.scaling
-        if self.response is None:
+        if self.likelihood.normal:
             return own
         own = own._replace(y_mean=np.asarray(0.0), y_std=np.asarray(1.0))
         if self.exposure is None:
@@ -166,19 +165,27 @@ class Prior:
         return self.terms.counts
 
     @property
+    def noise_variance(self) -> float:
+        """Of readings with Gaussian noise, in standardized units."""
+        return float(np.exp(2.0 * self.parameters[0]) / self.terms.scaling.y_std**2)
+
+    @property
     def component_parameters(self) -> np.ndarray:
-        """Parameters of the response of every component, (1, parameters)."""
-        return self.parameters[None]
+        """Parameters of the likelihood of every component, (components, parameters)."""
+        if not self.likelihood.normal:
+            return self.parameters[None]
+        return self.parameters + np.log(self.scales.factors)[:, None]
 
     @property
     def factors(self) -> Factors:
         """What the components scale: the noise, and unless that is all, the tasks' own functions but for lines."""
         scales = np.ones(self.n_components) if self.scales.noise_only else self.scales.factors
-        return Factors(scales, self.noise_variance * self.scales.factors**2, self.scales.log_weights)
+        noise = self.noise_variance if self.likelihood.normal else 0.0
+        return Factors(scales, noise * self.scales.factors**2, self.scales.log_weights)
 
     def condition(self, x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> Posterior:
         """Condition on contexts x (tasks, n, columns), y and mask (tasks, n), scaled."""
-        if self.response is None:
+        if self.likelihood.normal:
             return condition(self.process, self.factors, x, y, mask)
         x, y, mask = far_first(x, y, mask)
         inputs, offset = self.split(x)
@@ -193,10 +200,9 @@ class Prior:
         self, y: np.ndarray, offset: np.ndarray, mask: np.ndarray, mean: np.ndarray, covariance: np.ndarray
     ) -> SitePosterior:
         """Return Gaussian readings of u that stand for y, given its prior mean and covariance."""
-        assert self.response is not None
         scaling = self.terms.scaling
         units = float(scaling.y_mean), float(scaling.y_std)
-        observed = Observed(self.response, y * mask, offset * mask, mask, *units)
+        observed = Observed(self.likelihood, y * mask, offset * mask, mask, *units)
         return find_sites(observed, self.parameters, mean, covariance)
 
     def split(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -217,14 +223,14 @@ class Prior:
         """
         context, inverse_root = posterior.context, posterior.inverse_root
         a = (posterior.residual[..., None, :] @ inverse_root)[..., 0, :]
-        if self.response is None:
+        if self.likelihood.normal:
             noise = np.where(context.mask > 0, self.factors.noise[:, None, None], 1.0)
             square = np.sum(posterior.residual**2, axis=-1) - np.sum(noise * a**2, axis=-1)
             share = np.eye(noise.shape[2]) - noise[..., None] * (np.swapaxes(inverse_root, -1, -2) @ inverse_root)
             return as_chi_square(square, share)
         covariance, scaling = np.add(*self.process.covariance(context, context)), self.terms.scaling
         mean = scaling.undo_mean(context.common @ self.process.common_mean)
-        usual = self.response.noise(mean, self.parameters) / float(scaling.y_std) ** 2
+        usual = self.likelihood.noise(mean, self.parameters) / float(scaling.y_std) ** 2
         noise = np.where(context.mask > 0, np.minimum(posterior.site_variances[0], usual), 1.0)
         total = covariance + noise[:, :, None] * np.eye(noise.shape[1])
         square = np.sum(a[0] * (covariance @ a[0][..., None])[..., 0], axis=1)
@@ -237,18 +243,16 @@ class Prior:
         found = np.empty((2, self.n_components, *x.shape[:2]))
         for rows in blocks(n, max(MOST_NUMBERS // max(posterior.residual.size, 1), MIN_BLOCK)):
             found[..., rows] = moments(self.process, factors.scales, posterior, inputs[:, rows])
-        if self.response is None:
-            return Prediction(found[0], found[1], factors.noise, posterior.log_weights)
-        scaling = self.terms.scaling
-        return Prediction(scaling.undo_mean(found[0]), scaling.undo_variance(found[1]), None, None, offset)
+        scaling, parameters = self.terms.scaling, self.component_parameters
+        log_weights = posterior.log_weights if self.likelihood.normal else None
+        return Prediction(scaling.undo_mean(found[0]), scaling.undo_variance(found[1]), parameters, log_weights, offset)
 
     def weighted_covariance(self, posterior: Posterior, x: np.ndarray, shares: np.ndarray) -> np.ndarray:
-        """Return sum_k shares_k C_k of the latent function at scaled queries x (1, n, columns) of one task, (n, n).
+        """Return sum_k shares_k C_k of t at scaled queries x (1, n, columns) of one task, (n, n).
 
         It is added up in place: C_k = fixed + f_k^2 scaled - S_k' S_k are as large as the result.
         """
-        if self.response is not None:
-            shares = shares * float(self.terms.scaling.y_std) ** 2
+        shares = self.terms.scaling.undo_variance(shares)
         inputs, _ = self.split(np.asarray(x, np.float64))
         process, scales = self.process, self.factors.scales
         queries, total = process.describe(inputs), np.empty(2 * x.shape[1:2])
@@ -278,12 +282,17 @@ class Prior:
 
     def expected_seconds(self, sizes: np.ndarray, n_classes: np.ndarray | None = None) -> float:
         """Return about how long it takes to condition on contexts of such sizes, one after the other."""
-        n_times = self.n_components if self.response is None else SITE_STEPS
+        n_times = self.n_components if self.likelihood.normal else SITE_STEPS
         return n_times * float(np.sum(2.0 / 3.0 * sizes.astype(np.float64) ** 3)) / FLOPS
 
     def expected_bytes(self, size: int) -> float:
         """Return about how much memory it takes to condition on a context of such a size."""
         return 8.0 * size**2 * (self.n_components + WORK_ARRAYS)
+
+
+def noise_parameters(variance: float, scaling: Scaling) -> np.ndarray:
+    """Return the parameters of Gaussian noise of a variance in standardized units."""
+    return np.array([0.5 * np.log(max(variance, np.finfo(np.float64).tiny)) + np.log(scaling.y_std)])
 
 
 def taken_points(contexts: Sequence[Points], places: np.ndarray) -> Points:

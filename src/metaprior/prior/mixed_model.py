@@ -16,7 +16,7 @@ from metaprior.prior.blocks import Block
 from metaprior.prior.collapse import collapse
 from metaprior.prior.columns import Columns
 from metaprior.prior.families import NO_COVARIATES, TrainingTasks
-from metaprior.prior.fitted import FittedTerms, Prior
+from metaprior.prior.fitted import FittedTerms, Prior, noise_parameters
 from metaprior.prior.layout import Layout
 from metaprior.prior.modes import climb, log_density
 from metaprior.prior.process import NOISE_FLOOR, with_ones
@@ -51,7 +51,8 @@ def fit_mixed_model(training: TrainingTasks, noise_std: float | None, covariates
     prior = layout.at(mode.theta, points)
     collapsed = collapse([prior.on(block).given() for block in rotated.blocks])
     given = scaling, layout, mode.theta, points, collapsed.mean, collapsed.root
-    return Prior(FittedTerms(*given, counts=training.of_environment), layout.noise_variance(mode.theta))
+    noise = noise_parameters(layout.noise_variance(mode.theta), scaling)
+    return Prior(FittedTerms(*given, counts=training.of_environment), training.likelihood, noise)
 
 
 def restricted_likelihood(

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from metaprior.predict.responses import Expected, Response
+from metaprior.likelihoods.base import Expected, Likelihood
 from metaprior.prior.linalg import ROUNDING, stable_cholesky, triangular_inverses
 from metaprior.prior.process import NOISE_FLOOR
 
@@ -27,7 +27,7 @@ SMALLEST_STEP = 1e-3
 class Observed(NamedTuple):
     """What was observed of a block of tasks, and how t and the standardized latent function u go together."""
 
-    response: Response
+    likelihood: Likelihood
     y: np.ndarray  # (tasks, n)
     offset: np.ndarray  # (tasks, n): log exposure, added to t; zero without
     mask: np.ndarray  # (tasks, n)
@@ -39,13 +39,13 @@ class Observed(NamedTuple):
     ) -> Expected:
         """Return E[log p(y | t)] and its derivatives by the moments of u, given these."""
         t, own = self.center + self.scale * mean + self.offset, self.scale**2 * variance
-        found = self.response.expected(self.y, t, own, parameters, gradient)
+        found = self.likelihood.expected(self.y, t, own, parameters, gradient)
         return found._replace(slope=self.scale * found.slope, precision=self.scale**2 * found.precision)
 
     def start(self, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> "Sites":
         """Return sites to start from, given the prior's moments of u."""
         t, own = self.center + self.scale * mean + self.offset, self.scale**2 * variance
-        found = self.response.start(self.y, t, own, parameters)
+        found = self.likelihood.start(self.y, t, own, parameters)
         reading = (found.reading - self.offset - self.center) / self.scale
         return Sites.of(1.0 / found.variance * self.scale**2, reading, self.mask)
 

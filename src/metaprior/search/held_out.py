@@ -1,54 +1,68 @@
-"""Predictions of held-out tasks: Gaussian mixtures at every query, their log densities, averages and calibration."""
+"""Predictions of held-out tasks: mixtures at every query, their log densities, averages and calibration."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from metaprior.likelihoods.base import Likelihood
+from metaprior.likelihoods.gaussian import Gaussian
 from metaprior.predict.mixtures import stretch
-from metaprior.prior.fitted import Prior
 from metaprior.prior.linalg import log_sum_exp
 from metaprior.search.averaging import contaminated
 from metaprior.search.folds import Folds
 from metaprior.tasks.padding import pad_to
-from metaprior.tasks.scaling import output_scaling
 from metaprior.tasks.types import Task, TestTask
 
 LOG_SPREADS = np.arange(-10, 21) / 20
 SPREAD_STD = 0.2  # prior standard deviation of the log factor: few held-out tasks change little
 PER_TASK = 1.5  # independent observations that the readings of a held-out task count as
+ARRAYS = ("means", "variances", "parameters")  # of components
 
 
 class HeldOut(NamedTuple):
-    """A mixture at every query of every split of the held-out tasks; padding is NaN."""
+    """Predictions of every query of every split of the held-out tasks; padding is NaN."""
 
-    means: np.ndarray  # (components, rows, queries)
-    variances: np.ndarray  # of observations, the same
+    likelihood: Likelihood
+    means: np.ndarray  # of t, with the log exposure, (components, rows, queries)
+    variances: np.ndarray  # the same
+    parameters: np.ndarray  # (components, rows, parameters)
     log_weights: np.ndarray  # (components, rows)
 
     def log_densities(self, y: np.ndarray) -> np.ndarray:
         """Return log p(y), (rows, queries)."""
-        normal = -0.5 * ((y - self.means) ** 2 / self.variances + np.log(2.0 * np.pi * self.variances))
-        return log_sum_exp(self.log_weights[..., None] + normal, axis=0)
+        with np.errstate(divide="ignore", invalid="ignore"):  # NaN, where there is no query
+            of_each = self.likelihood.log_density(y, self.means, self.variances, self.parameters[..., None, :])
+            return log_sum_exp(self.log_weights[..., None] + of_each, axis=0)
 
     def moments(self, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return means and log standard deviations of the queries that are asked for."""
-        weights = np.exp(self.log_weights)[..., None]
+        """Return means and log standard deviations of noisy readings of t, at the queries that are asked for."""
+        weights, noise = np.exp(self.log_weights)[..., None], self.parameters[..., None, :]
         mean = np.sum(weights * self.means, axis=0)
-        variance = np.sum(weights * (self.variances + (self.means - mean) ** 2), axis=0)
+        noisy = self.variances + self.likelihood.noise(self.means, noise)
+        variance = np.sum(weights * (noisy + (self.means - mean) ** 2), axis=0)
         return mean[asked], 0.5 * np.log(variance[asked])
 
     def stretched(self, factor: float) -> "HeldOut":
-        """Return the mixture stretched about its mean."""
-        return HeldOut(*stretch(self.means, self.variances, self.log_weights, factor), self.log_weights)
+        """Return the mixture with t stretched about its mean."""
+        means, variances = stretch(self.means, self.variances, self.log_weights, factor)
+        parameters = self.likelihood.stretched(self.parameters, factor)
+        return self._replace(means=means, variances=variances, parameters=parameters)
 
 
 class Queries:
-    """The splits of all held-out tasks, one row each."""
+    """The splits of all held-out tasks, one row each. `exposure` is a column of X."""
 
     negligible = 0.0  # loss of `merge_similar`
 
-    def __init__(self, tasks: Sequence[Task], folds: Folds):
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        folds: Folds,
+        likelihood: Likelihood = Gaussian(),  # noqa: B008
+        exposure: int | None = None,
+    ):
+        self.likelihood, self.exposure = likelihood, exposure
         self.splits = [split for of_task in folds.splits for split in of_task]
         self.owner = np.repeat(np.arange(len(tasks)), [len(of_task) for of_task in folds.splits])
         self.n_queries = max(len(split.y_query) for split in self.splits)
@@ -58,25 +72,35 @@ class Queries:
         self.reference = self._reference(tasks)
 
     def _reference(self, tasks: Sequence[Task]) -> np.ndarray:
-        """Return the log density of every query in a broad reference, the normal distribution of all readings."""
-        units = output_scaling(tasks)  # handles constant and very large readings
-        return -0.5 * units.outputs(self.y) ** 2 - np.log(units.y_std) - 0.5 * np.log(2.0 * np.pi)
+        """Return the log density of every query in a broad reference, that of all observations without inputs."""
+        offset = np.zeros(self.y.shape)
+        for row, split in enumerate(self.splits):
+            offset[row, : len(split.y_query)] = log_exposure(split.x_query, self.exposure)
+        of_tasks = [log_exposure(task.x, self.exposure) for task in tasks]
+        broad = self.likelihood.broad([task.y for task in tasks], of_tasks)
+        asked = np.isfinite(self.y)
+        moments = broad.mean + offset, np.array(broad.variance)
+        found = broad.likelihood.log_density(np.where(asked, self.y, 0.0), *moments, broad.parameters)
+        return np.where(asked, found, np.nan)
 
     def rows_of(self, tasks: np.ndarray) -> np.ndarray:
         """Return the rows of some tasks."""
         return np.flatnonzero(np.isin(self.owner, tasks))
 
     def predict(self, prior: Any, rows: np.ndarray) -> Any:
-        """Return a prior's predictions of new readings, in the units of y."""
+        """Return a prior's predictions of new readings."""
         splits = [self.splits[row] for row in rows.tolist()]
-        x, y, mask = pad_to([_context(prior, split) for split in splits], max(largest_context(splits), 1), np.float64)
-        queries = [Task(prior.scaling.inputs(split.x_query), split.y_query) for split in splits]
+        scaling = prior.scaling
+        contexts = [Task(scaling.inputs(split.x_context), scaling.outputs(split.y_context)) for split in splits]
+        x, y, mask = pad_to(contexts, max(largest_context(splits), 1), np.float64)
+        queries = [Task(scaling.inputs(split.x_query), split.y_query) for split in splits]
         x_query, _, is_query = pad_to(queries, self.n_queries, np.float64)
-        prediction = prior.marginals(prior.condition(x, y, mask), x_query)
-        variance = prediction.variance + np.asarray(prediction.noise)[:, None, None]
-        means = np.where(is_query, prior.scaling.undo_mean(prediction.mean), np.nan)
-        variances = np.where(is_query, prior.scaling.undo_variance(variance), np.nan)
-        return HeldOut(means, variances, np.asarray(prediction.log_weights))
+        found = prior.marginals(prior.condition(x, y, mask), x_query)
+        means = found.mean if found.offset is None else found.mean + found.offset
+        log_weights = np.zeros((len(means), len(rows))) if found.log_weights is None else found.log_weights
+        parameters = np.repeat(found.parameters[:, None], len(rows), axis=1)
+        means, variances = (np.where(is_query, each, np.nan) for each in (means, found.variance))
+        return HeldOut(self.likelihood, means, variances, parameters, log_weights)
 
     def scores(self, held_out: Any) -> np.ndarray:
         """Return the mean contaminated log density of every task, (tasks,)."""
@@ -140,32 +164,31 @@ def _peak(grid: np.ndarray, values: np.ndarray) -> float:
     return float(grid[best] + np.clip(step, -1.0, 1.0) * (grid[1] - grid[0]))
 
 
+def log_exposure(x: np.ndarray, exposure: int | None) -> np.ndarray:
+    """Return the logarithm of the exposure at inputs, zero without one."""
+    return np.zeros(len(x)) if exposure is None else np.log(x[:, exposure])
+
+
 def join(members: Sequence[HeldOut], weights: np.ndarray) -> HeldOut:
     """Return the weighted average of predictive distributions."""
     pairs = [(member, weight) for member, weight in zip(members, weights.tolist(), strict=True) if weight > 0]
-    members = [member for member, _ in pairs]
-    log_weights = [member.log_weights + np.log(weight) for member, weight in pairs]
-    means, variances = (np.concatenate([m[i] for m in members]) for i in (0, 1))
-    return HeldOut(means, variances, np.concatenate(log_weights))
+    means, variances, parameters = (np.concatenate([getattr(m, name) for m, _ in pairs]) for name in ARRAYS)
+    log_weights = np.concatenate([member.log_weights + np.log(weight) for member, weight in pairs])
+    return HeldOut(members[0].likelihood, means, variances, parameters, log_weights)
 
 
 def gather(parts: Sequence[tuple[np.ndarray, HeldOut]], n_rows: int) -> HeldOut:
     """Put the predictions of folds together; mixtures of fewer components get components of no weight."""
     n_components = max(len(part.means) for _, part in parts)
-    n_queries = parts[0][1].means.shape[2]
-    means = np.full((n_components, n_rows, n_queries), np.nan)
-    variances, log_weights = means.copy(), np.full((n_components, n_rows), -np.inf)
+    first = parts[0][1]
+    arrays = {name: np.full((n_components, n_rows, *getattr(first, name).shape[2:]), np.nan) for name in ARRAYS}
+    log_weights = np.full((n_components, n_rows), -np.inf)
     for rows, part in parts:
         n = len(part.means)
-        filler = np.broadcast_to(part.means[:1], (n_components - n, *part.means.shape[1:]))
-        means[:, rows] = np.concatenate([part.means, filler])
-        variances[:, rows] = np.concatenate([part.variances, np.broadcast_to(part.variances[:1], filler.shape)])
+        for name, whole in arrays.items():
+            whole[:n, rows], whole[n:, rows] = getattr(part, name), getattr(part, name)[:1]
         log_weights[:n, rows] = part.log_weights
-    return HeldOut(means, variances, log_weights)
-
-
-def _context(prior: Prior, split: TestTask) -> Task:
-    return Task(prior.scaling.inputs(split.x_context), prior.scaling.outputs(split.y_context))
+    return HeldOut(first.likelihood, **arrays, log_weights=log_weights)
 
 
 def largest_context(splits: Sequence[TestTask]) -> int:

@@ -318,28 +318,16 @@ class TransferReport:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> "TransferReport":
-        """Make a report from what `to_json` returned."""
-        later = (
-            "n_source_tasks",
-            "environment_effect",
-            "families",
-            "certificate",
-            "free_energy",
-            "plain_gain",
-            "covariates",
-        )
-        stored = {**dict.fromkeys(later), "outputs": "readings", "hint": "", **stored}
-        given = {field.name: stored[field.name] for field in dataclasses.fields(cls)}
-        tuples = {name: given[name] and tuple(given[name]) for name in ("names", "source_gain", "plain_gain")}
-        tuples["certificate"] = given["certificate"] and Certificate(*given["certificate"])
-        arrays = {
-            name: np.asarray(value, float)
-            for name, value in given.items()
-            if isinstance(value, list) and name not in tuples
-        }
-        if arrays.get("environment_effect") is not None:
-            arrays["environment_effect"] = arrays["environment_effect"].astype(bool)
-        return cls(**{**given, **arrays, **tuples})
+        """Make a report from what `to_json` returned; fields that are missing have their defaults, null is NaN."""
+        given: dict[str, Any] = dict(stored)
+        for name, each in stored.items():
+            if name in ("names", "source_gain", "plain_gain") and each is not None:
+                given[name] = tuple(np.nan if item is None else item for item in each)
+            elif name == "certificate" and each is not None:
+                given[name] = Certificate(*each)
+            elif isinstance(each, list):
+                given[name] = np.asarray(each, bool if name == "environment_effect" else float)
+        return cls(**given)
 
 
 def make_report(

@@ -6,14 +6,15 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
 from metaprior.checks import Argument, Message, check_bool
-from metaprior.files import InvalidFile, name_in_errors, read_json, reading, reserve
+from metaprior.files import InvalidFile, as_struct, name_in_errors, read_json, reading, reserve
 from metaprior.interruption import unfinished
-from metaprior.schema import OUTERMOST, Mismatch, integer, optional, record, sequence, text
 from metaprior.storage.stored_files import StoredFiles, damaged, record_of
 from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tables.columns import as_columns
@@ -25,15 +26,52 @@ HEADER, FORMAT, FORMAT_VERSION = "tasks.json", "metaprior tasks", 2
 OFFSETS = "offsets.npy"
 FILES = ("x.npy", "y.npy", OFFSETS)
 BLOCK = 2**20  # numbers moved at once
-COLUMNS = {"task": sequence(text, 1), "x": sequence(text, 1), "y": text, "environment": optional(text)}
-SCHEMA = record(
-    {
-        "columns": record(COLUMNS),
-        "environments": sequence(record({"name": optional(text), "tasks": integer(1), "samples": integer(1)}), 1),
-        "files": record(dict.fromkeys(FILES, record({"bytes": integer(1), "sha256": text}))),
-        "digest": text,
-    }
-)
+COLUMNS = ("task", "x", "y", "environment")
+Positive = Annotated[int, Meta(ge=1, le=2**53)]
+Names = Annotated[list[str], Meta(min_length=1)]
+
+
+class Part(msgspec.Struct, forbid_unknown_fields=True):
+    """A part of the header."""
+
+
+class StoredColumns(Part):
+    """The columns of the tables."""
+
+    task: Names
+    x: Names
+    y: str
+    environment: str | None
+
+
+class StoredEnvironment(Part):
+    """An environment; without a name if there is no column of environments."""
+
+    name: str | None
+    tasks: Positive
+    samples: Positive
+
+
+class StoredFile(Part):
+    """What is recorded of a file."""
+
+    bytes: Positive
+    sha256: str
+
+
+class Header(Part):
+    """What tasks.json holds."""
+
+    format: str
+    version: int
+    columns: StoredColumns
+    environments: Annotated[list[StoredEnvironment], Meta(min_length=1)]
+    files: dict[Literal["x.npy", "y.npy", "offsets.npy"], StoredFile]
+    digest: str
+
+    def __post_init__(self) -> None:
+        if lacking := [name for name in FILES if name not in self.files]:
+            raise ValueError(f"lacks files.{lacking[0]}")
 
 
 def store_tasks(
@@ -123,9 +161,9 @@ def open_tasks(folder: Any) -> Any:
         counts = [environment["tasks"] for environment in header["environments"]]
         together = (x.ndim, y.ndim, offsets.ndim) == (2, 1, 1) and len(offsets) == sum(counts) + 1
         if not (together and x.shape[1] > 0 and len(x) == len(y) == offsets[-1] and offsets[0] == 0):
-            raise Mismatch("its files do not belong together")
+            raise ValueError("its files do not belong together")
         if not (np.diff(offsets) > 0).all():
-            raise Mismatch("offsets.npy must increase")
+            raise ValueError("offsets.npy must increase")
     ends = np.cumsum(counts).tolist()
     stored = {}
     for environment, first, last in zip(header["environments"], [0, *ends], ends, strict=False):
@@ -142,7 +180,7 @@ def _open_array(files: StoredFiles, name: str) -> np.ndarray:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     expected = np.dtype(np.int64 if name == OFFSETS else np.float64)
     if array.dtype != expected:
-        raise Mismatch(f"{name} must be {expected}; it is {array.dtype}")
+        raise ValueError(f"{name} must be {expected}; it is {array.dtype}")
     return array
 
 
@@ -160,10 +198,10 @@ def read_header(folder: Path) -> dict[str, Any]:
         if header.get("version") != FORMAT_VERSION:
             found = f"{folder} has format version {header.get('version')!r}; this metaprior reads {FORMAT_VERSION}"
             raise InvalidFile(f"{found}. Update metaprior, or store the tasks again.")
-        SCHEMA(header, OUTERMOST)
+        as_struct(header, Header)
         names = [environment["name"] for environment in header["environments"]]
         if len(set(names)) != len(names) or (None in names and len(names) > 1):
-            raise Mismatch("its environments must have names that differ")
+            raise ValueError("its environments must have names that differ")
         if header["digest"] != header_digest(header):
             raise damaged(folder / HEADER, "its content is not what was written")
     return header

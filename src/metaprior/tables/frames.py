@@ -12,7 +12,6 @@ from metaprior.predict.batches import Posteriors, predict_rows
 from metaprior.predict.conformal import check_method, conformal_band
 from metaprior.predict.ensemble import predicts_labels
 from metaprior.predict.plausibility import warn_if_implausible
-from metaprior.predict.response_mixtures import outcomes_of
 from metaprior.tables.columns import Columns, TableWarning, as_columns, in_fitted_order
 from metaprior.tables.contexts import Context, match_contexts
 from metaprior.tables.covariate_columns import (
@@ -315,9 +314,9 @@ def _columns(
 
 def _check_observations(meta: Any, queries: TaskTable, posteriors: Posteriors, inputs: Ragged) -> None:
     """Raise if a context cannot be observed under the likelihood of the prior, or an exposure is not positive."""
-    outcomes, features = outcomes_of(meta.model_.response), meta.features_
-    for i, name in enumerate(queries.names if meta.model_.response is not None else ()):
-        outcomes.check(posteriors.y[i], f"the context of task {name!r}: y")
+    likelihood, features = meta.model_.likelihood, meta.features_
+    for i, name in enumerate(() if likelihood.normal else queries.names):
+        likelihood.check(posteriors.y[i], f"the context of task {name!r}: y")
         features.check_exposure(posteriors.x[i], f"the context of task {name!r}")
         features.check_exposure(inputs[i], f"query, task {name!r}")
 

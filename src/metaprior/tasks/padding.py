@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from metaprior.tasks.input_columns import Features
-from metaprior.tasks.outcome_rules import Outcomes
 from metaprior.tasks.types import CheckOutputs, Task, as_inputs, as_numbers, as_task, as_tuples
 
 MIN_BUCKET_SAVING = 0.2  # of the work: a further bucket costs compilation and another pass over small arrays
@@ -170,8 +169,8 @@ def as_context_rows(
     inputs, observed = [x for x, _ in pairs], [y for _, y in pairs]
     x, y = _rows_of_arrays(inputs, features.count) if features.are_numbers else None, _rows_of_arrays(observed)
     if x is not None and y is not None and np.array_equal(x.sizes, y.sizes) and features.allow(x.rows[:-1]):
-        observable = not isinstance(outputs, Outcomes) or outputs.allow(y.rows[:-1])
-        if observable:  # else one by one, for an error that names the task
+        allow = getattr(outputs, "allow", None)  # of a likelihood
+        if allow is None or allow(y.rows[:-1]):  # else one by one, for an error that names the task
             return x, observed
     tasks = [as_task(x, y, name(i), features, outputs) for i, (x, y) in enumerate(pairs)]
     return Ragged.of([task.x for task in tasks], (features.count or 1,)), [task.y for task in tasks]

@@ -7,7 +7,7 @@ from metaprior.checks import MissingExtra
 if missing := [name for name in ("jax", "equinox", "optax", "tinygp", "jaxtyping") if find_spec(name) is None]:
     raise MissingExtra(f"metaprior.wfem needs {', '.join(missing)}: run pip install 'metaprior[wfem]'.")
 
-from metaprior.predict.conditional_response import ConditionalResponse
+from metaprior.likelihoods.conditional import ConditionalLikelihood
 from metaprior.wfem.encoders import ConvEncoder, MLPEncoder
 from metaprior.wfem.estimators import WFEMClassifier, WFEMRegressor
 from metaprior.wfem.hyper_laplace import Laplace
@@ -23,7 +23,7 @@ from metaprior.wfem.training import Training
 __all__ = [
     "MAP",
     "SVGD",
-    "ConditionalResponse",
+    "ConditionalLikelihood",
     "ConstantMean",
     "ConvEncoder",
     "Gaussian",

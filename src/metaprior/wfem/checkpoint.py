@@ -13,23 +13,24 @@ from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import CodeType
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
 
 from metaprior.checks import warn_caller
 from metaprior.files import (
     CHECKPOINT,
     InvalidFile,
+    as_struct,
     check_writable,
     package_versions,
     read_tensors,
     reading,
     write_tensors,
 )
-from metaprior.schema import OUTERMOST, choice, integer, record, text
 from metaprior.wfem.devices import is_key
 
 Tree = TypeVar("Tree")
@@ -40,7 +41,14 @@ SHARE = 0.05  # of the time that writing may take
 SIMPLE, ARRAYS = (type(None), str, bytes, bool, int, float, np.generic), (np.ndarray, jax.Array)
 # Whose classes are the same in every process: versions are told apart by `package_versions`.
 PACKAGES = ("metaprior", "equinox", "tinygp", "jax", "builtins", "abc", "typing")
-HEADER = record({"kind": choice(CHECKPOINT), "asked": text, "seed": integer(0)})
+
+
+class Header(msgspec.Struct, forbid_unknown_fields=True):
+    """The header of a checkpoint."""
+
+    kind: Literal["checkpoint"]
+    asked: str  # a fingerprint
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class Checkpoint:
@@ -156,12 +164,12 @@ def _read(path: str | os.PathLike, fingerprint: str, seed: int) -> tuple[Arrays,
         if header.get("kind") != CHECKPOINT:
             raise ValueError(f"checkpoint: {path} is a prior, not a checkpoint. Choose another path.")
         with reading(path):
-            HEADER(header, OUTERMOST)
+            stored = as_struct(header, Header)
     except (OSError, InvalidFile) as error:
         raise ValueError(f"checkpoint: {error} Remove that file or choose another path.") from None
-    if header["asked"] == fingerprint:
-        return arrays, header["seed"]
-    other = _aside(path, header["asked"])
+    if stored.asked == fingerprint:
+        return arrays, stored.seed
+    other = _aside(path, stored.asked)
     os.replace(path, other)
     warn_caller(
         f"{path} was the checkpoint of another fit. It is kept as {other}, which that fit resumes if run again."

@@ -19,6 +19,7 @@ from metaprior.tasks.context_rules import as_context_rule
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.types import TestTask
 from metaprior.wfem.choices import check_compiled, resolve_encoder, resolve_inference, resolve_kernel, resolve_mean
+from metaprior.wfem.files import FORMAT
 from metaprior.wfem.fit import fit_prior, gibbs_of, make_plan
 from metaprior.wfem.hyperprior import HyperPrior
 from metaprior.wfem.inference import MAP, Interaction, interaction
@@ -53,6 +54,7 @@ class WFEM(MetaGP):
     temperature: Any
     hyperprior: Any
     training: Training
+    _file_format = FORMAT
 
     def fit(
         self: Estimator,
@@ -295,6 +297,11 @@ class WFEMRegressor(ReadingsPrior, WFEM):
     def _kind(self) -> str:
         likelihood = self._resolved_likelihood
         return "gaussian" if isinstance(likelihood, Gaussian) else likelihood.response.name
+
+    @property
+    def _given_likelihood(self) -> Any:
+        likelihood = self._resolved_likelihood
+        return super()._given_likelihood if isinstance(likelihood, Gaussian) else likelihood.response
 
     @property
     def _noise_std(self) -> Any:

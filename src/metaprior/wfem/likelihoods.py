@@ -12,7 +12,7 @@ from jax.scipy.special import log_ndtr
 from jaxtyping import Array, Float
 
 from metaprior.checks import Argument, Message, check_noise
-from metaprior.predict.responses import Response
+from metaprior.likelihoods.base import Likelihood as NumpyLikelihood
 from metaprior.wfem.parameters import Fixed, Parameter
 
 # Variance from which the roles of t and the logistic are swapped in the quadrature; about the variance of the logistic.
@@ -28,10 +28,10 @@ class Likelihood(Protocol):
     """A likelihood p(y | t) of numbers, log-concave in t, as a user may write it: a frozen dataclass without arrays.
 
     Training needs its logarithm in JAX. Predictions need what it is in NumPy, averaged over t ~ N(mean, variance): its
-    response, such as `Poisson()`, or a `ConditionalResponse`.
+    response, such as `Poisson()`, or a `ConditionalLikelihood`.
     """
 
-    response: Response  # what predictions average, such as `Poisson()` of `metaprior.predict.count_responses`
+    response: NumpyLikelihood  # what predictions average, such as `Poisson()` of `metaprior.likelihoods.counts`
 
     def log_density(self, y: Latent, t: Latent) -> Latent:
         """Return log p(y | t), elementwise, in JAX."""
@@ -41,10 +41,10 @@ class Likelihood(Protocol):
 def check_own(likelihood: Any) -> None:
     """Raise unless a likelihood is one of a user's own, with a response that predictions can average."""
     response, log_density = (getattr(likelihood, name, None) for name in ("response", "log_density"))
-    if isinstance(likelihood, type) or not isinstance(response, Response) or not callable(log_density):
+    if isinstance(likelihood, type) or not isinstance(response, NumpyLikelihood) or not callable(log_density):
         expected = " must be Gaussian(...), or one of your own with log_density(y, t) and a response, such as Poisson()"
         others = "The likelihoods of counts, ranks and outliers are those of metaprior.MetaGPRegressor."
-        found = f" of metaprior.predict.count_responses; got {likelihood!r}. {others}"
+        found = f" of metaprior.likelihoods.counts; got {likelihood!r}. {others}"
         raise ValueError(Message(Argument("likelihood"), expected + found))
     if response.n_parameters:
         has = f" must have a response without parameters; {type(response).__name__} has {response.n_parameters}."

@@ -7,14 +7,15 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from metaprior.likelihoods.base import Likelihood
+from metaprior.likelihoods.gaussian import Gaussian
 from metaprior.predict.ensemble import Ensemble, Prediction
 from metaprior.predict.mixtures import blocks
-from metaprior.predict.responses import Response
 from metaprior.tasks.scaling import Scaling
 from metaprior.wfem import adaptation
 from metaprior.wfem.exact import Posterior
 from metaprior.wfem.forked import check_not_forked
-from metaprior.wfem.likelihoods import GaussianNoise
+from metaprior.wfem.likelihoods import GaussianNoise, Observed
 from metaprior.wfem.linalg import float32_resolves
 from metaprior.wfem.parameters import merge
 from metaprior.wfem.prior import GPPrior
@@ -47,14 +48,19 @@ class Model(NamedTuple):
         return len(jax.tree.leaves(self.particles)[0])
 
     @property
-    def response(self) -> Response | None:
-        """What is observed of the latent function, under a likelihood of the user's own."""
-        return getattr(getattr(self.rest.likelihood, "own", None), "response", None)
+    def likelihood(self) -> Likelihood:
+        """What is observed of the latent function: Gaussian noise, or what a user's own likelihood says."""
+        observed = self.rest.likelihood
+        return observed.own.response if isinstance(observed, Observed) else Gaussian()
 
     @property
     def component_parameters(self) -> np.ndarray:
-        """Parameters of the response, of which it has none, (particles, 0)."""
-        return np.zeros((self.n_components, 0))
+        """Log standard deviations of Gaussian noise in the units of y, (particles, 1); of others none."""
+        observed = merge(self.particles, self.rest).likelihood
+        if not isinstance(observed, GaussianNoise):
+            return np.zeros((self.n_components, 0))
+        log_std = np.asarray(observed.log_noise_std, np.float64) + np.log(float(self.scaling.y_std))
+        return np.broadcast_to(log_std.reshape(-1, 1), (self.n_components, 1))
 
     @property
     def point_width(self) -> int:
@@ -82,12 +88,15 @@ class Model(NamedTuple):
         """Predict x (tasks, queries, input_dim), each query on its own."""
         check_not_forked()
         with jax.enable_x64(True):
-            return _as_numpy(marginals(self.particles, self.rest, posterior, x))
+            found = marginals(self.particles, self.rest, posterior, x)
+            mean, variance = np.asarray(found.mean), np.asarray(found.variance)
+        mean, variance = self.scaling.undo_mean(mean), self.scaling.undo_variance(variance)
+        return Prediction(mean, variance, self.component_parameters)
 
     def weighted_covariance(self, posterior: Posterior, x: np.ndarray, shares: np.ndarray) -> np.ndarray:
         """Return the covariances of all particles at queries x (1, n, d), each times its share, added up: (n, n)."""
         check_not_forked()
-        total = np.zeros(2 * x.shape[1:2])
+        total, shares = np.zeros(2 * x.shape[1:2]), self.scaling.undo_variance(shares)
         with jax.enable_x64(True):
             for k in np.flatnonzero(shares).tolist():  # all particles at once would take as many times the memory
                 particle, own = jax.tree.map(lambda leaf, k=k: leaf[k : k + 1], (self.particles, posterior))
@@ -129,14 +138,6 @@ class Model(NamedTuple):
     def __reduce__(self) -> Any:
         # A JAX array in double precision would be read back in single precision.
         return Model, tuple(jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, self))
-
-
-def _as_numpy(prediction: adaptation.Prediction) -> Prediction:
-    """Return a prediction as `Ensemble` takes it; that of a response, with an offset, is of the latent function."""
-    likelihood, mean, variance = prediction.likelihood, np.asarray(prediction.mean), np.asarray(prediction.variance)
-    if isinstance(likelihood, GaussianNoise):
-        return Prediction(mean, variance, np.exp(2.0 * np.asarray(likelihood.log_noise_std)))
-    return Prediction(mean, variance, offset=np.zeros(mean.shape[1:]))
 
 
 def joined_particles(model: Ensemble) -> PyTree:

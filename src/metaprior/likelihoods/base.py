@@ -1,18 +1,22 @@
-"""What is observed of a latent function: the contract of a response, and quadrature over Gaussian latent functions.
+"""What is observed of a latent function: the contract of a likelihood, and quadrature over Gaussian latent functions.
 
-A response is a likelihood p(y | t) with a few parameters, such as counts whose logarithmic rate is t. It knows its
-expected logarithm under t ~ N(mean, variance), which a fit maximizes, and its average p(y), which a prediction reports.
-Arrays broadcast: parameters have one axis more than the others, their last. An exposure e of counts is no matter of
-theirs: log e is a part of t.
+A likelihood p(y | t) has a few parameters, such as the logarithm of the noise. It knows its expected logarithm under
+t ~ N(mean, variance), which a fit maximizes, and its average p(y), which a prediction reports. Arrays broadcast:
+parameters have one axis more than the others, their last. An exposure e of counts is no matter of theirs: log e is a
+part of t.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from metaprior.checks import Message
+from metaprior.tasks.types import as_numbers
+
+LARGEST_COUNT = 2.0**53  # integers from there on have gaps
 N_NODES = 20  # of Gauss-Hermite quadrature
 NODES, NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(N_NODES)
 NODE_WEIGHTS = NODE_WEIGHTS / NODE_WEIGHTS.sum()
@@ -41,14 +45,73 @@ class Start(NamedTuple):
     variance: np.ndarray
 
 
+class Broad(NamedTuple):
+    """A distribution of y that does not depend on inputs: a likelihood under t ~ N(mean, variance)."""
+
+    likelihood: "Likelihood"
+    mean: np.ndarray
+    variance: float
+    parameters: np.ndarray
+
+
+class Integers(NamedTuple):
+    """Readings that are all integers, in which a likelihood looks for its own kind."""
+
+    y: np.ndarray
+    seen: np.ndarray  # different values, ascending
+    counts: np.ndarray  # of each
+    skewness: float
+
+
 @dataclass(frozen=True)
-class Response(ABC):
-    """The likelihood of an observation y given a latent number t."""
+class Likelihood(ABC):
+    """The likelihood of an observation y given a latent number t. Its fields are what is learned of y before a fit."""
 
     name: ClassVar[str]
-    discrete: ClassVar[bool] = True  # whether y are integers
+    outputs: ClassVar[str] = "readings"  # what messages call y
+    discrete: ClassVar[bool] = False  # whether y are integers
+    normal: ClassVar[bool] = False  # whether y is normal given t, so that inference is exact
     takes_exposure: ClassVar[bool] = False
     unit_noise: ClassVar[bool] = False  # whether t has the units of its noise, one
+    without_noise: ClassVar[str] = "y, without noise"  # what E[y | t] is called
+    form_words: ClassVar[str] = ""  # what the form of the page calls it, in messages that advise it
+    noise_words: ClassVar[str] = "has no noise"  # why its noise cannot be given
+    stored_fields: ClassVar[dict[str, Any]] = {}  # types of its fields in files, with their limits, as msgspec has them
+
+    def __call__(self, values: Any, name: str) -> np.ndarray:
+        """Return checked values of y, named in errors as given."""
+        array = as_numbers(values, name)
+        self.check(array, name)
+        return array
+
+    def check(self, y: np.ndarray, name: str) -> None:  # noqa: B027
+        """Raise if a number cannot be observed."""
+
+    def allow(self, y: np.ndarray) -> bool:
+        """Return whether all numbers can be observed."""
+        try:
+            self.check(y, "y")
+        except ValueError:
+            return False
+        return True
+
+    def learned(self, y: Iterable[np.ndarray]) -> "Likelihood":
+        """Return the likelihood with what it learns of all checked y of a fit, given in parts."""
+        return self
+
+    @classmethod
+    def suggested(cls, given: Integers) -> Message | None:
+        """Return a hint in words if readings suggest this likelihood."""
+        return None
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The smallest and the largest y that can be observed."""
+        return (0.0, LARGEST_COUNT - 1.0) if self.discrete else (-np.inf, np.inf)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the likelihood as JSON values, which `make_likelihood(**values)` reads."""
+        return {"name": self.name, **asdict(self)}
 
     @property
     @abstractmethod
@@ -66,6 +129,10 @@ class Response(ABC):
     @abstractmethod
     def initial(self, y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and standard deviation of the hyper-prior of the parameters, given all weighted readings."""
+
+    @abstractmethod
+    def broad(self, y: Sequence[np.ndarray], offsets: Sequence[np.ndarray]) -> Broad:
+        """Return a distribution as broad as the y of all tasks; `offsets` are their log exposures."""
 
     @abstractmethod
     def expected(
@@ -98,6 +165,19 @@ class Response(ABC):
     @abstractmethod
     def noise(self, mean: np.ndarray, parameters: np.ndarray) -> np.ndarray:
         """Return about the variance of the noise that y has as a reading of t."""
+
+    def quantile(
+        self, means: np.ndarray, variances: np.ndarray, parameters: np.ndarray, weights: np.ndarray, level: float
+    ) -> np.ndarray | None:
+        """Return the quantile of mixtures (components, points), if there is a better way than bisection of the cdf."""
+        return None
+
+    def doubtful_mean(self, mean: np.ndarray, latent: Any, parameters: np.ndarray) -> tuple[np.ndarray | bool, str]:
+        """Return where the mean of y says so little that the median replaces it, and a warning, or nothing.
+
+        `latent` is the mixture of t.
+        """
+        return False, ""
 
     def stretched(self, parameters: np.ndarray, factor: float) -> np.ndarray:
         """Return the parameters of predictions whose latent functions are stretched by a factor."""

@@ -1,4 +1,4 @@
-"""Responses that users write, averaged over t by quadrature."""
+"""Likelihoods that users write, averaged over t by quadrature."""
 
 import numpy as np
 import pytest
@@ -6,12 +6,12 @@ from scipy.integrate import quad
 from scipy.special import gammaln
 from scipy.stats import norm, poisson
 
-from metaprior.predict.conditional_response import ConditionalResponse
-from metaprior.predict.count_responses import Poisson
-from metaprior.predict.response_mixtures import ResponseMixture
+from metaprior.likelihoods.conditional import ConditionalLikelihood
+from metaprior.likelihoods.counts import Poisson
+from metaprior.predict.predictive import Predictive
 
 
-class Waiting(ConditionalResponse):
+class Waiting(ConditionalLikelihood):
     """Exponential waiting times of mean exp(t)."""
 
     name = "waiting"
@@ -29,7 +29,7 @@ class Waiting(ConditionalResponse):
         return rng.exponential(np.exp(t))
 
 
-class Counts(ConditionalResponse):
+class Counts(ConditionalLikelihood):
     name, discrete = "counts", True
 
     def log_density_given(self, y, t):
@@ -48,11 +48,11 @@ class Counts(ConditionalResponse):
 MEANS, VARIANCES, WEIGHTS = np.array([[0.3, 1.0], [-0.5, 2.0]]), np.array([[0.2, 1.0], [0.5, 0.01]]), np.log([0.3, 0.7])
 
 
-def mixture(response):
-    return ResponseMixture(response, MEANS, VARIANCES, np.zeros((2, 0)), WEIGHTS)
+def mixture(likelihood):
+    return Predictive(likelihood, MEANS, VARIANCES, np.zeros((2, 0)), WEIGHTS)
 
 
-def test_it_agrees_with_a_response_whose_averages_are_known():
+def test_it_agrees_with_a_likelihood_whose_averages_are_known():
     own, known = mixture(Counts()), mixture(Poisson())
     for y in (0.0, 1.0, 7.0):
         np.testing.assert_allclose(own.log_density(y), known.log_density(y), rtol=1e-8)
@@ -84,7 +84,7 @@ def test_quantiles_of_real_numbers_are_no_integers_and_invert_the_distribution_f
     assert (upper % 1 != 0).all()
 
 
-def test_draws_have_the_mean_of_the_response():
+def test_draws_have_the_mean_of_the_likelihood():
     t = np.full(20_000, 0.4)
     drawn = Waiting().draw(t, np.zeros((1, 0)), np.random.default_rng(0))
     assert abs(drawn.mean() - np.exp(0.4)) < 4 * np.exp(0.4) / len(t) ** 0.5

@@ -1,28 +1,105 @@
 """Ranks and scores: y <= j if t plus standard normal noise is below the cut point b_j."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from msgspec import Meta
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from metaprior.predict.responses import Expected, Response, Start, averages_over_t
+from metaprior.checks import Argument, Message, warn_caller
+from metaprior.likelihoods.base import Broad, Expected, Integers, Likelihood, Start, averages_over_t
 
 LEAST = 1e-10  # precision
 TINY, SMALLEST = 1e-280, -1e4  # probability that is computed by logarithms, and the smallest logarithm
 TOTAL_STD = 2.0  # of t and its noise, that the first cut points are made for
+MAX_LEVELS = 100
+LARGEST_RANK = 1e9  # farther out ranks are codes of something else
+MAX_UNSEEN = 0.5  # of the levels between the lowest and the highest
+SHOWN = 8  # unseen levels in a warning
+SCORES, FEW_SCORES, SHARE_AT_END, SHARE_SEEN = 20, 7, 0.2, 0.8  # of a hint: few, or piled up at one end
+BROAD_VARIANCE = 3.0  # of t: with its noise of one, what the first cut points are made for
 
 
 @dataclass(frozen=True)
-class Ordinal(Response):
+class Ordinal(Likelihood):
     """P(y <= j | t) = Phi(b_j - t), with levels lowest, lowest + 1, ...
 
     Parameters are the first cut point and the logarithms of the distances from one to the next.
     """
 
-    n_levels: int
+    n_levels: int = 0  # not learned yet
     lowest: int = 0
     name = "ordinal"
+    outputs = "ranks"
+    discrete = True
     unit_noise = True
+    without_noise = "expected level of y"
+    form_words = "ranks or scores"
+    stored_fields: ClassVar[dict[str, Any]] = {
+        "n_levels": Annotated[int, Meta(ge=2, le=MAX_LEVELS)],
+        "lowest": Annotated[int, Meta(ge=-(2**31), le=2**31)],
+    }
+
+    def check(self, y: np.ndarray, name: str) -> None:
+        """Raise unless all are integers, not too large, and of the levels once these are learned."""
+        given = Argument("likelihood", self.name)
+        if (y != np.floor(y)).any():
+            found = f"got {y[y != np.floor(y)][0]:g}. Code them 0, 1, 2, ..."
+            raise ValueError(Message(f"{name} must hold integer ranks or scores for ", given, f"; {found}"))
+        if (np.abs(y) > LARGEST_RANK).any():
+            found = f"; got {y[np.abs(y) > LARGEST_RANK][0]:g}. Code the levels 0, 1, 2, ... in their order."
+            raise ValueError(Message(f"{name} must hold ranks of at most {LARGEST_RANK:g} in size for ", given, found))
+        outside = (y < self.lowest) | (y >= self.lowest + self.n_levels)
+        if self.n_levels and outside.any():
+            highest = self.lowest + self.n_levels - 1
+            known = f"from {self.lowest} to {highest}, those of the tasks that the prior was fitted to"
+            raise ValueError(f"{name} must hold levels {known}; got {y[outside][0]:g}.")
+
+    def learned(self, y: Iterable[np.ndarray]) -> "Ordinal":
+        """Return the likelihood with the levels of all ranks; raise if there is one only, or if most are never seen.
+
+        A warning names the others that are never seen.
+        """
+        seen = np.zeros(0)
+        for part in y:
+            seen = np.union1d(seen, part)
+        lowest, highest = int(seen[0]), int(seen[-1])
+        count = highest - lowest + 1
+        given = Argument("likelihood", self.name)
+        if count == 1:
+            raise ValueError(Message("y must hold at least two levels for ", given, f"; all tasks have {lowest} only."))
+        if len(seen) < MAX_UNSEEN * count:
+            missing = int(seen[np.flatnonzero(np.diff(seen) > 1.0)[0]]) + 1
+            skipped = f": it holds {len(seen)} of the {count} from {lowest} to {highest}, and {missing} is never seen"
+            advice = ". Code the levels 0, 1, 2, ... in their order."
+            raise ValueError(Message("y must not skip levels for ", given, skipped, advice))
+        if count > MAX_LEVELS:
+            most = f"y must have at most {MAX_LEVELS} levels for "
+            raise ValueError(Message(most, given, f"; it has {count}. Use 'gaussian'."))
+        if unseen := [str(level) for level in range(lowest, highest) if level not in seen]:
+            named = ", ".join(unseen[:SHOWN]) + f" and {len(unseen) - SHOWN} more" * (len(unseen) > SHOWN)
+            are = "levels are" if len(unseen) > 1 else "level is"
+            warn_caller(
+                f"y holds {len(seen)} of the {count} levels from {lowest} to {highest}: {named} {are} never seen, and "
+                "have some probability in predictions all the same. Code the levels 0, 1, 2, ... if these cannot occur."
+            )
+        return Ordinal(count, lowest)
+
+    @classmethod
+    def suggested(cls, given: Integers) -> Message | None:
+        """Suggest it for few integers without gaps, very few or piled up at one end."""
+        seen, counts = given.seen, given.counts
+        few = len(seen) <= FEW_SCORES or max(counts[0], counts[-1]) >= SHARE_AT_END * len(given.y)
+        if len(seen) <= SCORES and len(seen) >= SHARE_SEEN * (seen[-1] - seen[0] + 1) and few:
+            return Message(f"y holds {len(seen)} integer scores: try ", Argument("likelihood", cls.name))
+        return None
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The first and the last level."""
+        return float(self.lowest), float(self.lowest + self.n_levels - 1)
 
     @property
     def n_parameters(self) -> int:
@@ -47,6 +124,11 @@ class Ordinal(Response):
         cuts = TOTAL_STD * ndtri(self._cumulative(y, weights)[1:-1])
         center = np.concatenate([cuts[:1], np.log(np.maximum(np.diff(cuts), 0.02))])
         return center, np.concatenate([[2.0], np.full(self.n_levels - 2, 1.0)])
+
+    def broad(self, y: Sequence[np.ndarray], offsets: Sequence[np.ndarray]) -> Broad:
+        """Return the frequencies of all observations."""
+        levels = np.concatenate(y)
+        return Broad(self, np.zeros(()), BROAD_VARIANCE, self.initial(levels, np.ones(len(levels)))[0])
 
     def _cumulative(self, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Return the smoothed share of readings below each level, and one, (levels + 1,)."""
@@ -118,6 +200,14 @@ class Ordinal(Response):
         """Return the probabilities of all levels, (levels, ...)."""
         cuts = np.moveaxis(self.cuts(parameters), -1, 0)
         return np.diff(ndtr((cuts - mean) / np.sqrt(1.0 + variance)), axis=0)
+
+    def quantile(
+        self, means: np.ndarray, variances: np.ndarray, parameters: np.ndarray, weights: np.ndarray, level: float
+    ) -> np.ndarray:
+        """Return the first level up to which there is enough probability."""
+        p = self.probabilities(means, variances, parameters)
+        below = np.cumsum(np.sum(weights * p, axis=1), axis=0)[:-1]
+        return self.lowest + np.sum(below < level, axis=0).astype(np.float64)
 
     def moments(self, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and variance of the levels as numbers."""

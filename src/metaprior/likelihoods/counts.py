@@ -6,19 +6,24 @@ Poisson L = log G with G ~ Gamma(y + 1), for a negative binomial L = log r - log
 """
 
 from abc import abstractmethod
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.special import betainc, expit, gammaln, log_ndtr, ndtr, pdtr, polygamma, psi
 
-from metaprior.predict.responses import (
+from metaprior.checks import Argument, Message, counted
+from metaprior.likelihoods.base import (
     EVEN,
     EVEN_STEP,
     EVEN_WEIGHTS,
+    LARGEST_COUNT,
     NODE_WEIGHTS,
     NODES,
+    Broad,
     Expected,
-    Response,
+    Integers,
+    Likelihood,
     Start,
     averages_over_t,
 )
@@ -30,12 +35,34 @@ SMALL, WIDE = 2.0, 3.0  # counts or r up to which, and variances from which on, 
 EVENLY, NEGLIGIBLE, BEND = 120, 37.0, 6.0  # nodes; what may be left out; where p(y | t) bends
 FAR_STEPS = 40  # of Newton's method, far from the mean
 LEAST_VARIANCE = 1e-12  # of t
+MAX_COUNT = 1e12
+ABSURD = 1000.0  # times the median, from which on users are told not to use the mean
+# A hint needs counts that start at zero and are skewed, or positive ones over a wide range.
+SKEWED, COUNT_VALUES = 1.0, 4
+WIDE_RANGE, MEDIAN_COUNT, OVER_DISPERSED = 10, 200.0, 3.0
 
 
-class _Counts(Response):
+class _Counts(Likelihood):
     """What both kinds of counts share."""
 
+    outputs: ClassVar[str] = "counts"
+    discrete: ClassVar[bool] = True
     takes_exposure: ClassVar[bool] = True
+    without_noise: ClassVar[str] = "rate of y"
+    form_words: ClassVar[str] = "counts"
+
+    def check(self, y: np.ndarray, name: str) -> None:
+        """Raise unless all are the integers 0, 1, 2, ..., and not too large."""
+        given = Argument("likelihood", self.name)
+        bad = (y < 0) | (y != np.floor(y)) | (y > MAX_COUNT)
+        if (y > MAX_COUNT).any():
+            most = f"{name} must hold counts of at most {MAX_COUNT:g} for "
+            found = f"; got {y[y > MAX_COUNT][0]:g}. Count in larger units, or use 'gaussian'."
+            raise ValueError(Message(most, given, found))
+        if bad.any():
+            advice = ". Give the exposure as a column of X, not rates" if (y[bad] > 0).all() else ""
+            expected = f"{name} must hold counts, the integers 0, 1, 2, ... for "
+            raise ValueError(Message(expected, given, f"; got {y[bad][0]:g}{advice}."))
 
     @abstractmethod
     def _log_r(self, parameters: np.ndarray) -> np.ndarray:
@@ -65,6 +92,14 @@ class _Counts(Response):
         """Return log(y + 1/2)."""
         return np.log(y + 0.5)
 
+    def broad(self, y: Sequence[np.ndarray], offsets: Sequence[np.ndarray]) -> Broad:
+        """Return counts of one rate, that vary as all do."""
+        counts, exposure = np.concatenate(y), np.exp(np.concatenate(offsets))
+        rate = (counts.sum() + 0.5) / exposure.sum()
+        expected = rate * exposure
+        excess = np.sum((counts - expected) ** 2 - expected) / np.sum(expected**2)  # 1 / r, by the method of moments
+        return Broad(NegativeBinomial(), np.log(rate), 0.0, np.array([-np.log(np.clip(excess, 0.05, 20.0))]))
+
     def moments(self, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and variance of y: those of a log-normal rate, and of counts given it."""
         with np.errstate(over="ignore"):
@@ -77,6 +112,21 @@ class _Counts(Response):
     def noise(self, mean: np.ndarray, parameters: np.ndarray) -> np.ndarray:
         """Return about the variance of log y given t."""
         return 1.0 / (np.exp(np.minimum(mean, LARGEST)) + 0.5) + np.exp(-self._log_r(parameters))
+
+    def doubtful_mean(self, mean: np.ndarray, latent: Any, parameters: np.ndarray) -> tuple[np.ndarray, str]:
+        """Return where the mean is too large for a count, and a warning where it is far from the median."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            absurd = (mean > 1.0) & (np.log(mean) - latent.mean() > np.log(ABSURD))
+        beyond = mean >= LARGEST_COUNT
+        if not np.any(absurd):
+            return beyond, ""
+        return beyond, (
+            f"The predictive mean of counts is more than {ABSURD:g} times their median at "
+            f"{counted(int(np.sum(absurd)), 'point')}: the logarithm of the rate is so uncertain, with a standard "
+            f"deviation of up to {np.max(latent.std()[absurd]):.3g}, that a tiny chance of huge counts decides it. Use "
+            f"the median, quantile(..., 0.5), and interval. Means beyond {LARGEST_COUNT:.1g} are the median, and their "
+            "standard deviations may be infinite."
+        )
 
     def cdf(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> np.ndarray:
         """Return E[P(Y <= y | t)], by few or many nodes of t, or with a normal threshold where that is narrow."""
@@ -210,6 +260,23 @@ class NegativeBinomial(_Counts):
     """y with the mean e^t and the variance e^t + e^2t / r. Its parameter is log r."""
 
     name = "negative-binomial"
+
+    @classmethod
+    def suggested(cls, given: Integers) -> Message | None:
+        """Suggest it for skewed integers from zero, and for over-dispersed positive ones over a wide range.
+
+        Ages, heart rates and scores have a narrower range, or are less skewed; amounts of money are larger.
+        """
+        y, seen, argument = given.y, given.seen, Argument("likelihood", cls.name)
+        if not given.skewness > SKEWED:
+            return None
+        if seen[0] == 0 and len(seen) >= COUNT_VALUES:
+            return Message(f"y holds counts from 0 to {seen[-1]:.0f}: try ", argument)
+        wide = seen[-1] >= WIDE_RANGE * seen[0] and len(seen) >= WIDE_RANGE and np.median(y) <= MEDIAN_COUNT
+        if seen[0] > 0 and wide and np.var(y) > OVER_DISPERSED * np.mean(y):
+            counts_from = f"y holds integers from {seen[0]:.0f} to {seen[-1]:.0f}. If they are counts, try "
+            return Message(counts_from, argument)
+        return None
 
     @property
     def n_parameters(self) -> int:

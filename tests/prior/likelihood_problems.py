@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from metaprior.predict.response_mixtures import make_response
+from metaprior.likelihoods import make_likelihood
 
 PARAMETERS = {
     "poisson": np.zeros(0),
@@ -13,5 +13,5 @@ PARAMETERS = {
 NAMES = tuple(PARAMETERS)
 
 
-def response_of(name):
-    return make_response(name, 5, 0) if name == "ordinal" else make_response(name)
+def likelihood_of(name):
+    return make_likelihood(name).learned([np.arange(5.0)])

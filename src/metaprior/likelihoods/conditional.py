@@ -1,12 +1,13 @@
-"""Responses of likelihoods that users write: what y is given t, averaged over t by quadrature."""
+"""Likelihoods that users write for `metaprior.wfem`: what y is given t, averaged over t by quadrature."""
 
 from abc import abstractmethod
-from typing import ClassVar, NoReturn
+from collections.abc import Sequence
+from typing import NoReturn
 
 import numpy as np
 from scipy.special import logsumexp
 
-from metaprior.predict.responses import Expected, Response, Start
+from metaprior.likelihoods.base import Broad, Expected, Likelihood, Start
 
 LEAST = 1e-300  # probability of a tail
 # Nodes of the trapezoid rule, of a standard normal: so far out that E[exp(2 t)] is precise up to a deviation of 4.
@@ -14,14 +15,12 @@ NODES = np.arange(-14.0, 14.125, 0.25)
 WEIGHTS = np.exp(-0.5 * NODES**2) / np.sum(np.exp(-0.5 * NODES**2))
 
 
-class ConditionalResponse(Response):
+class ConditionalLikelihood(Likelihood):
     """What y is given t, in NumPy, elementwise. The averages over t ~ N(mean, variance) that predictions need follow.
 
     A subclass has a `name`, `discrete` (whether y are the integers 0, 1, ...) and the four functions with `given`. It
     has no parameters. Averages are precise for standard deviations of t of up to about 4.
     """
-
-    discrete: ClassVar[bool] = False
 
     @abstractmethod
     def log_density_given(self, y: np.ndarray, t: np.ndarray) -> np.ndarray:
@@ -86,6 +85,10 @@ class ConditionalResponse(Response):
         self._not_of_the_default()
 
     def initial(self, y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Raise: of fits of the default."""
+        self._not_of_the_default()
+
+    def broad(self, y: Sequence[np.ndarray], offsets: Sequence[np.ndarray]) -> Broad:
         """Raise: of fits of the default."""
         self._not_of_the_default()
 

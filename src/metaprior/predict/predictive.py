@@ -1,6 +1,6 @@
-"""Predictive distributions of counts, ranks and readings with outliers, averaged over the components of a prior.
+"""Predictive distributions of y, averaged over the components of a prior.
 
-Component k has a Gaussian latent function t ~ N(m_k, v_k) and its own parameters of the response:
+Component k has a Gaussian latent function t ~ N(m_k, v_k) and its own parameters of the likelihood:
 p(y) = Σ_k w_k E[p(y | t; parameters_k)].
 """
 
@@ -13,20 +13,13 @@ from scipy.special import logsumexp, ndtri_exp
 
 from metaprior.checks import counted, is_number, warn_caller
 from metaprior.float_errors import own_float_errors
-from metaprior.predict import student_averages
-from metaprior.predict.count_responses import NegativeBinomial, Poisson
-from metaprior.predict.mixtures import GaussianMixture, as_levels
-from metaprior.predict.rank_responses import Ordinal
-from metaprior.predict.responses import Response
-from metaprior.predict.robust_responses import StudentT
-from metaprior.tasks.outcome_rules import Levels, Outcomes
+from metaprior.likelihoods.base import LARGEST_COUNT, Likelihood
+from metaprior.likelihoods.gaussian import mixture_moments
+from metaprior.predict.mixtures import GaussianMixture, as_levels, check_shape
 
-LARGEST_COUNT = 2.0**53  # integers from there on have gaps
 FAR = 1e-8  # a probability of a component from which on it is computed from logarithms: 1 - cdf has lost its digits
 AT_ONCE = 2**21  # numbers of one quadrature
-ABSURD = 1000.0  # times the median, from which on users are told not to use the mean of counts
 DOUBLINGS, HALVINGS = 30, 60  # of a bracket around a quantile
-HEAVY = 2.0  # degrees of freedom up to which Student's t has no variance
 
 
 class HeavyTailWarning(UserWarning):
@@ -37,26 +30,25 @@ class HeavyTailWarning(UserWarning):
 
 @own_float_errors
 @dataclass(frozen=True, eq=False)
-class ResponseMixture:
-    """A weighted mixture of responses to Gaussian latent functions at every point.
+class Predictive:
+    """A weighted mixture over components of what a likelihood makes of Gaussian latent functions, at every point.
 
-    It has the methods of `GaussianMixture`. Results have the shape `points`, and are NaN at points with a NaN in any
-    component. Of counts and ranks, quantiles and the ends of intervals are integers, and `log_density` is the logarithm
-    of a probability.
+    Results have the shape `points`, and are NaN at points with a NaN in any component. Of counts and ranks, quantiles
+    and the ends of intervals are integers, and `log_density` is the logarithm of a probability.
 
     Parameters
     ----------
-    response : Response
+    likelihood : Likelihood
         The likelihood p(y | t).
     means, variances : ndarray of shape (components, *points)
         Moments of t, with the logarithm of the exposure added to those of counts.
     parameters : ndarray of shape (components, ..., n_parameters)
-        Parameters of the response; the axes but the last are the leading axes of `means`.
+        Parameters of the likelihood; the axes but the last are the leading axes of `means`.
     log_weights : ndarray, optional
         As for `GaussianMixture`.
     """
 
-    response: Response
+    likelihood: Likelihood
     means: np.ndarray
     variances: np.ndarray
     parameters: np.ndarray
@@ -65,7 +57,7 @@ class ResponseMixture:
     def __repr__(self) -> str:
         components, *points = self.means.shape
         counted_components = counted(components, "component")
-        return f"ResponseMixture({self.response.name}, {counted_components} at points of shape {tuple(points)})"
+        return f"Predictive({self.likelihood.name}, {counted_components} at points of shape {tuple(points)})"
 
     @cached_property
     def latent(self) -> GaussianMixture:
@@ -84,41 +76,28 @@ class ResponseMixture:
 
     @cached_property
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
-        means, variances = self.response.moments(self.means, self.variances, self._parameters)
+        means, variances = self.likelihood.moments(self.means, self.variances, self._parameters)
+        counts = self._weights > 0.0
         with np.errstate(invalid="ignore", over="ignore"):  # a mean may be infinite, which the variance then is, too
-            mean = np.sum(np.where(self._weights > 0.0, self._weights * means, 0.0), axis=0)
-            variance = np.sum(self._weights * (variances + (means - mean) ** 2), axis=0)
-        return mean, np.where(np.isinf(mean), np.inf, variance)
+            means, scales = np.where(counts, means, 0.0), np.where(counts, np.sqrt(variances), 0.0)
+            mean, variance = mixture_moments(means, scales, self._weights)
+            infinite = np.isinf(means).any(axis=0)
+        return np.where(infinite, np.inf, mean), np.where(infinite, np.inf, variance)
 
     @property
     def is_discrete(self) -> bool:
         """Whether y are integers."""
-        return self.response.discrete
-
-    @property
-    def is_heavy(self) -> bool:
-        """Whether there is no variance, as of Student's t with at most two degrees of freedom."""
-        of_student = isinstance(self.response, StudentT)
-        return of_student and bool(np.any(np.exp(self.parameters[..., 1]) <= HEAVY) and self.means.size)
+        return self.likelihood.discrete
 
     def mean(self) -> np.ndarray:
-        """Return E[y], or the median where there is no variance; a warning tells so."""
-        if self.is_heavy:
-            warn_caller(
-                "The predictive distribution has no variance: its tails are as heavy as those of Student's t with "
-                f"{np.exp(self.parameters[..., 1].min()):.2g} degrees of freedom. The median is given in place of the "
-                "mean, and standard deviations are infinite. Use quantile or interval.",
-                HeavyTailWarning,
-            )
-            return self.quantile(0.5)
+        """Return E[y], or the median where the mean says nothing; a warning tells so."""
         mean = self._moments[0]
-        if not self.response.takes_exposure:
-            return mean
-        _warn_if_absurd(mean, self.latent)
-        beyond = mean >= LARGEST_COUNT
-        if np.any(beyond):  # NaN is not
+        replaced, why = self.likelihood.doubtful_mean(mean, self.latent, self.parameters)
+        if why:
+            warn_caller(why, HeavyTailWarning)
+        if np.any(replaced):
             mean = mean.copy()
-            mean[beyond] = self._at(beyond).quantile(0.5)
+            mean[replaced] = self._at(np.asarray(replaced)).quantile(0.5)
         return mean
 
     def variance(self) -> np.ndarray:
@@ -131,33 +110,31 @@ class ResponseMixture:
 
     def log_density(self, y: np.ndarray | float | int) -> np.ndarray:
         """Return log p(y), of counts and ranks the log probability; minus infinity for y that cannot be."""
-        y = np.broadcast_to(np.asarray(y, np.float64), self.means.shape[1:])
         with np.errstate(divide="ignore", invalid="ignore"):  # NaN, where there is no query
-            of_each = self.response.log_density(y, self.means, self.variances, self._parameters)
+            of_each = self.likelihood.log_density(self._values(y), self.means, self.variances, self._parameters)
             return np.asarray(logsumexp(of_each + self.latent._log_weights, axis=0))
 
     def cdf(self, y: np.ndarray | float | int) -> np.ndarray:
         """Return P(Y <= y)."""
-        y = np.broadcast_to(np.asarray(y, np.float64), self.means.shape[1:])
         with np.errstate(invalid="ignore"):
-            of_each = self.response.cdf(y, self.means, self.variances, self._parameters)
+            of_each = self.likelihood.cdf(self._values(y), self.means, self.variances, self._parameters)
         return np.asarray(np.clip(np.sum(self._weights * of_each, axis=0), 0.0, 1.0))
 
     def below(self, y: np.ndarray) -> np.ndarray:
         """Return P(Y < y), which is less than `cdf` where y has a probability."""
-        return self.cdf(y - 1.0) if self.response.discrete else self.cdf(y)
+        return self.cdf(y - 1.0) if self.likelihood.discrete else self.cdf(y)
 
     def log_tail(self, y: np.ndarray, upper: bool) -> np.ndarray:
         """Return log P(Y >= y), or log P(Y <= y), however small."""
         y = np.broadcast_to(y, self.means.shape)
-        parameters = np.broadcast_to(self._parameters, (*y.shape, self.response.n_parameters))
-        tail = self.response.cdf(y - 1.0 if upper and self.is_discrete else y, self.means, self.variances, parameters)
+        parameters = np.broadcast_to(self._parameters, (*y.shape, self.likelihood.n_parameters))
+        tail = self.likelihood.cdf(y - 1.0 if upper and self.is_discrete else y, self.means, self.variances, parameters)
         tail = 1.0 - tail if upper else tail
         is_far = tail < FAR
         log_tail = np.log(np.where(is_far, FAR, tail))
         if is_far.any():
             moments = self.means[is_far], self.variances[is_far]
-            of_far = self.response.log_far_tail(y[is_far], *moments, parameters[is_far], upper)
+            of_far = self.likelihood.log_far_tail(y[is_far], *moments, parameters[is_far], upper)
             log_tail[is_far] = np.minimum(of_far, log_tail[is_far])  # a tail never grows where its formula changes
         return np.minimum(np.asarray(logsumexp(log_tail + self.latent._log_weights, axis=0)), 0.0)
 
@@ -181,7 +158,7 @@ class ResponseMixture:
         valid = np.asarray(np.isfinite(self.means).all(axis=0) & np.isfinite(self.variances).all(axis=0))
         found = np.full((levels.size, *valid.shape), np.nan)
         some = self._at(valid)
-        for row, level in enumerate(levels.ravel().tolist()):
+        for row, level in enumerate(levels.ravel().tolist()):  # the work arrays of one level are large already
             found[row, valid] = some._quantiles(level)
         return found.reshape(levels.shape + valid.shape)
 
@@ -203,7 +180,7 @@ class ResponseMixture:
         if not (is_number(coverage) and 0 < coverage < 1):
             raise ValueError(f"coverage must lie strictly between 0 and 1; got {coverage!r}")
         lower, upper = self.quantile([0.5 - 0.5 * coverage, 0.5 + 0.5 * coverage])
-        if not self.response.discrete:
+        if not self.likelihood.discrete:
             return lower, upper
         valid = np.isfinite(lower)
         some = self._at(valid)
@@ -212,20 +189,21 @@ class ResponseMixture:
             whole[valid] = part
         return lower, upper
 
-    def _at(self, valid: np.ndarray) -> "ResponseMixture":
+    def _values(self, y: np.ndarray | float | int) -> np.ndarray:
+        y = np.asarray(y, np.float64)
+        check_shape("y", y, self.means.shape[1:] if y.ndim else ())  # a scalar stands for every point
+        return np.broadcast_to(y, self.means.shape[1:])
+
+    def _at(self, valid: np.ndarray) -> "Predictive":
         """Return the mixture at some points, (components, points)."""
-        n = self.response.n_parameters
-        of_points = [np.broadcast_to(each, self.means.shape)[:, valid] for each in (self.latent._log_weights,)]
-        parameters = np.broadcast_to(self._parameters, (*self.means.shape, n))[:, valid]
-        return ResponseMixture(self.response, self.means[:, valid], self.variances[:, valid], parameters, *of_points)
+        log_weights = np.broadcast_to(self.latent._log_weights, self.means.shape)[:, valid]
+        parameters = np.broadcast_to(self._parameters, (*self.means.shape, self.likelihood.n_parameters))[:, valid]
+        return Predictive(self.likelihood, self.means[:, valid], self.variances[:, valid], parameters, log_weights)
 
     def _shortened(self, lower: np.ndarray, upper: np.ndarray, coverage: float) -> tuple[np.ndarray, np.ndarray]:
         """Move one end of intervals inward as far as they hold their probability, the one that can be moved farther."""
         below, up_to = self.below(lower), self.cdf(upper)
-        least, beyond = (
-            lower - 1.0,
-            upper.copy(),
-        )  # the smallest upper end: cdf(least) < below + coverage <= cdf(beyond)
+        least, beyond = lower - 1.0, upper.copy()  # of upper ends: cdf(least) < below + coverage <= cdf(beyond)
         inner, most = lower.copy(), upper + 1.0  # the largest lower end: below(inner) <= up_to - coverage < below(most)
         while (np.maximum(beyond - least, most - inner) > 1.0).any():
             middle = np.floor(0.5 * (least + beyond))
@@ -238,12 +216,11 @@ class ResponseMixture:
         return np.where(from_below, lower, inner), np.where(from_below, beyond, upper)
 
     def _quantiles(self, level: float) -> np.ndarray:
-        if isinstance(self.response, StudentT):
-            arrays = (self.means, self.variances, self.parameters[..., 0], self.parameters[..., 1])
-            return student_averages.quantile(*arrays, self._weights, level)
-        if not self.response.discrete:
-            return self._reals(level)
-        return self._ranks(level) if isinstance(self.response, Ordinal) else self._counts(level)
+        weights = np.broadcast_to(self._weights, self.means.shape)
+        found = self.likelihood.quantile(self.means, self.variances, self._parameters, weights, level)
+        if found is not None:
+            return found
+        return self._integers(level) if self.likelihood.discrete else self._reals(level)
 
     def _reals(self, level: float) -> np.ndarray:
         """Find the quantile of a real number by bisection, from brackets that grow from its mean."""
@@ -260,14 +237,8 @@ class ResponseMixture:
             upper, lower = np.where(reached, middle, upper), np.where(reached, lower, middle)
         return upper
 
-    def _ranks(self, level: float) -> np.ndarray:
-        assert isinstance(self.response, Ordinal)
-        p = self.response.probabilities(self.means, self.variances, self._parameters)
-        below = np.cumsum(np.sum(self._weights * p, axis=1), axis=0)[:-1]
-        return self.response.lowest + np.sum(below < level, axis=0).astype(np.float64)
-
-    def _counts(self, level: float) -> np.ndarray:
-        """Find the smallest count by bisection, from brackets that grow from the quantile of a log-normal count."""
+    def _integers(self, level: float) -> np.ndarray:
+        """Find the smallest integer by bisection, from brackets that grow from the quantile of a log-normal count."""
         n_at_once = max(AT_ONCE // (64 * len(self.means)), 1)
         n_points = self.means.shape[1]
         parts = []
@@ -277,10 +248,13 @@ class ResponseMixture:
             parts.append(self._at(chosen)._bisect(level))
         return np.concatenate(parts) if parts else np.empty(0)
 
+    def noisy(self) -> GaussianMixture:
+        """Return the mixture of t with noise: about that of y as readings of t."""
+        noise = self.likelihood.noise(self.means, self._parameters)
+        return GaussianMixture(self.means, self.variances + noise, self.log_weights)
+
     def _bisect(self, level: float) -> np.ndarray:
-        noise = self.response.noise(self.means, self._parameters)
-        wide = GaussianMixture(self.means, self.variances + noise, self.log_weights)
-        guess = np.floor(np.minimum(np.exp(np.minimum(wide.quantile(level), 36.0)), LARGEST_COUNT))
+        guess = np.floor(np.minimum(np.exp(np.minimum(self.noisy().quantile(level), 36.0)), LARGEST_COUNT))
         lower, upper = guess - 1.0, guess  # cdf(lower) < level <= cdf(upper)
         step = np.ones_like(guess)
         for _ in range(60):
@@ -297,33 +271,3 @@ class ResponseMixture:
             reached = self.cdf(middle) >= level
             upper, lower = np.where(reached, middle, upper), np.where(reached, lower, middle)
         return upper
-
-
-def _warn_if_absurd(mean: np.ndarray, latent: GaussianMixture) -> None:
-    """Warn if the mean of counts is far from the middle of their distribution, or infinite."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        absurd = (mean > 1.0) & (np.log(mean) - latent.mean() > np.log(ABSURD))
-    if np.any(absurd):
-        warn_caller(
-            f"The predictive mean of counts is more than {ABSURD:g} times their median at "
-            f"{counted(int(np.sum(absurd)), 'point')}: the logarithm of the rate is so uncertain, with a standard "
-            f"deviation of up to {np.max(latent.std()[absurd]):.3g}, that a tiny chance of huge counts decides it. Use "
-            f"the median, quantile(..., 0.5), and interval. Means beyond {LARGEST_COUNT:.1g} are the median, and their "
-            "standard deviations may be infinite.",
-            HeavyTailWarning,
-        )
-
-
-def make_response(name: str, n_levels: int = 0, lowest: int = 0) -> Response:
-    """Return the response of a likelihood; the levels are those of ranks."""
-    if name == Ordinal.name:
-        return Ordinal(n_levels, lowest)
-    return {kind.name: kind for kind in (StudentT, Poisson, NegativeBinomial)}[name]()
-
-
-def outcomes_of(response: Response | None) -> Outcomes:
-    """Return what checks y of a fitted prior."""
-    if response is None:
-        return Outcomes("gaussian")
-    levels = Levels(response.lowest, response.n_levels) if isinstance(response, Ordinal) else None
-    return Outcomes(response.name, levels)
