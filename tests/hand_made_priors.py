@@ -33,6 +33,26 @@ def make_terms(*names, kernel="rbf", **line):
 
 SMOOTH = make_terms("curve", "deviation")
 CURVE = make_terms("curve", "deviation", "deformation")
+LINES = make_terms()
+EVERYTHING = make_terms("curve", "deviation", "deformation", "features", "environment", correlated=True)
+ALL_TERMS = {
+    "line": LINES,
+    "correlated line": make_terms(correlated=True),
+    "learned trend": make_terms(learned_trend=True),
+    "environment": make_terms("environment"),
+    "deviation": SMOOTH,
+    "Matern deviation": make_terms("curve", "deviation", kernel="matern32"),
+    "deformation": CURVE,
+    "features": make_terms("curve", "deviation", "features"),
+    "everything": EVERYTHING,
+}
+TERMS_OF_COVARIATES = {
+    "shift": make_terms("shift"),
+    "bend": make_terms("shift", "bend"),
+    "curved": make_terms("shift", "curved"),
+    "bent curve": make_terms("curve", "deviation", "shift", "bend"),
+    "everything": (*EVERYTHING[:-1], *make_terms("shift", "bend", "curved", "environment")[1:]),
+}
 
 
 def make_prior(terms=SMOOTH, columns=1, shapes=False, scales=ONE_SCALE, seed=0, x_map=False, kinds=None):
@@ -86,7 +106,7 @@ def as_meta(*priors, weights=None, spread=1.0, levels=(), covariates=(), names=N
     meta = MetaGPRegressor()
     meta.model_ = as_regressor(*priors, weights=weights, spread=spread)._posteriors.model
     meta.n_features_in_ = meta.model_.input_dim
-    meta.column_levels_, meta.covariates_ = levels, covariates
+    meta.likelihood_, meta.column_levels_, meta.covariates_ = "gaussian", levels, covariates
     if names is not None:
         meta.feature_names_in_ = np.array(names, object)
     return meta

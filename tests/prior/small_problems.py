@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hand_made_priors import make_curve, make_terms
+from hand_made_priors import make_curve
 from metaprior.prior.blocks import make_blocks, place_points
 from metaprior.prior.columns import Columns
 from metaprior.prior.features import draw_network, with_features
@@ -15,10 +15,8 @@ from metaprior.tasks.types import Task
 SIZES = (1, 3, 7, 2, 3, 6)
 COUNTS = np.array([1.0, 0.4, 1.0, 2.5, 0.1, 1.0])
 IS_TARGET = np.array([0.0, 1.0, 0.0, 1.0, 1.0, 0.0])
-LINES = make_terms()
 KINDS = ColumnKinds((0, 2, 0, 3), (2, 3))  # inputs: a number, a category; covariates: a number, a category
 MIXED = Columns.of(4, KINDS, True)
-EVERYTHING = make_terms("curve", "deviation", "deformation", "features", "environment", correlated=True)
 
 
 def as_columns(columns):

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from small_problems import LINES, make_problem, make_tasks
+from small_problems import make_problem, make_tasks
 
-from hand_made_priors import SMOOTH, make_terms
+from hand_made_priors import LINES, SMOOTH, make_terms
 from metaprior.prior.label_modes import LabelObjective
 from metaprior.tasks.types import Task
 

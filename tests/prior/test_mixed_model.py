@@ -4,14 +4,14 @@ import time
 
 import numpy as np
 import pytest
-from small_problems import COUNTS, IS_TARGET, LINES, make_tasks
+from small_problems import COUNTS, IS_TARGET, make_tasks
 from statsmodels.regression.mixed_linear_model import MixedLM
 from statsmodels.tools.sm_exceptions import ConvergenceWarning
 from test_family_fits import DEGENERATE
 from test_member_files import read_back, with_terms
 from test_terms import finite_differences
 
-from hand_made_priors import make_terms
+from hand_made_priors import LINES, make_terms
 from metaprior.predict.batches import predict_tasks
 from metaprior.predict.ensemble import Ensemble
 from metaprior.prior.blocks import make_blocks

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from small_problems import IS_TARGET, LINES, make_problem, make_tasks
+from small_problems import IS_TARGET, make_problem, make_tasks
 
-from hand_made_priors import CURVE, SMOOTH, make_curve, make_terms
+from hand_made_priors import CURVE, LINES, SMOOTH, make_curve, make_terms
 from metaprior.prior.blocks import make_blocks, place_points
 from metaprior.prior.columns import Columns
 from metaprior.prior.layout import Layout

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 from scipy.stats import multivariate_normal, norm
-from small_problems import LINES, make_problem
+from small_problems import make_problem
 
+from hand_made_priors import LINES
 from metaprior.prior import task_scales
 from metaprior.prior.blocks import make_blocks
 from metaprior.prior.collapse import collapse

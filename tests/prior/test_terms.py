@@ -8,10 +8,10 @@ import pytest
 import tinygp
 from scipy.optimize import approx_fprime
 from scipy.spatial.distance import cdist
-from small_problems import COUNTS, EVERYTHING, IS_TARGET, KINDS, LINES, MIXED, blocks_of, make_problem, make_tasks
+from small_problems import COUNTS, IS_TARGET, KINDS, MIXED, blocks_of, make_problem, make_tasks
 from test_member_files import read_back
 
-from hand_made_priors import CURVE, SMOOTH, make_prior, make_terms
+from hand_made_priors import ALL_TERMS, CURVE, LINES, SMOOTH, TERMS_OF_COVARIATES, make_prior, make_terms
 from metaprior.prior.blocks import make_blocks
 from metaprior.prior.columns import MAX_ARD, Columns
 from metaprior.prior.features import with_features
@@ -21,34 +21,14 @@ from metaprior.prior.process import KERNELS, NOISE_FLOOR, add_noise
 from metaprior.prior.terms import COMMON_STD, JITTER
 from metaprior.tasks.types import Task
 
-MATERN = make_terms("curve", "deviation", kernel="matern32")
-EFFECTS = ("shift", "bend", "curved")
 SHARED = replace(MIXED, separate=False)
-TERMS = {
-    "line": LINES,
-    "correlated line": make_terms(correlated=True),
-    "learned trend": make_terms(learned_trend=True),
-    "environment": make_terms("environment"),
-    "deviation": SMOOTH,
-    "Matern deviation": MATERN,
-    "deformation": CURVE,
-    "features": make_terms("curve", "deviation", "features"),
-    "everything": EVERYTHING,
-}
-OF_COVARIATES = {
-    "shift": make_terms("shift"),
-    "bend": make_terms("shift", "bend"),
-    "curved": make_terms("shift", "curved"),
-    "bent curve": make_terms("curve", "deviation", "shift", "bend"),
-    "everything": (*EVERYTHING[:-1], *make_terms(*EFFECTS, "environment")[1:]),
-}
 COLUMNS = {"one input": 1, "three": 3, "eight": 8, "mixed": MIXED, "mixed, shared scales": SHARED}
-CASES = [(name, terms, of, columns) for name, terms in TERMS.items() for of, columns in COLUMNS.items()]
-CASES += [(name, each, of, COLUMNS[of]) for name, each in OF_COVARIATES.items() for of in list(COLUMNS)[3:]]
+CASES = [(name, terms, of, columns) for name, terms in ALL_TERMS.items() for of, columns in COLUMNS.items()]
+CASES += [(name, each, of, COLUMNS[of]) for name, each in TERMS_OF_COVARIATES.items() for of in list(COLUMNS)[3:]]
 all_cases = pytest.mark.parametrize(
     ("terms", "columns"), [pytest.param(*case[1::2], id=f"{case[0]}, {case[2]}") for case in CASES]
 )
-ALL = OF_COVARIATES["everything"]
+MATERN, EVERYTHING, ALL = ALL_TERMS["Matern deviation"], ALL_TERMS["everything"], TERMS_OF_COVARIATES["everything"]
 UNCORRELATED = (LINES[0], *EVERYTHING[1:])
 
 
