@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from hand_made_priors import THREE_SCALES, as_meta, make_prior
-from metaprior.prior.layout import Parts
+from hand_made_priors import THREE_SCALES, as_meta, make_prior, make_terms
 from metaprior.tasks.column_kinds import ColumnKinds
 
 SORTS = ((True, False), ("rbf", "linear", "poly"), (7.0, 3.0, 5.0, 1.0), ("e", "d", "c", "b", "a"))  # 2 to 5 levels
@@ -11,13 +10,13 @@ MIXED = ColumnKinds((0, 3, 0, 2, 0), (3, 4))  # inputs: a number, a category, a 
 NAMES = ("C", "kernel", "gamma", "sparse", "size")
 
 
-BENT = Parts(smooth=True, covariates=True, bend=True)
-PARTS = BENT, Parts()
+BENT = make_terms("curve", "deviation", "shift", "bend")
+TERMS = BENT, make_terms()
 
 
-def make_mixed(kinds=MIXED, parts=PARTS, scales=THREE_SCALES, x_map=False, names=None):
-    """Return an estimator whose columns have these kinds, with one member for each set of parts."""
-    priors = [make_prior(each, scales=scales, seed=i, x_map=x_map, kinds=kinds) for i, each in enumerate(parts)]
+def make_mixed(kinds=MIXED, terms=TERMS, scales=THREE_SCALES, x_map=False, names=None):
+    """Return an estimator whose columns have these kinds, with one member for each of these terms."""
+    priors = [make_prior(each, scales=scales, seed=i, x_map=x_map, kinds=kinds) for i, each in enumerate(terms)]
     levels = tuple(SORTS[n - 2] if n else None for n in kinds.levels)
     return as_meta(*priors, spread=1.3, levels=levels, covariates=kinds.covariates, names=names)
 

@@ -41,11 +41,11 @@ def rescaled(meta, rng):
     """Return the prior with latent functions and length scales up to a thousand times as large or small."""
     members = []
     for member in meta.model_.members:
-        layout, theta = member.process.layout, member.process.theta.copy()
+        layout, theta = member.terms.layout, member.terms.theta.copy()
         names = [name for name in ("line", "deviation", "lengths") if name in layout.places]
         for name in names:
             theta[layout.places[name]] = np.log(10.0) * rng.uniform(-3.0, 3.0)
-        members.append(replace(member, process=replace(member.process, theta=theta), ratio=float(rng.integers(0, 2))))
+        members.append(replace(member, terms=replace(member.terms, theta=theta), ratio=float(rng.integers(0, 2))))
     changed = MetaGPClassifier()
     changed.__dict__.update({**meta.__dict__, "model_": meta.model_._replace(members=members)})
     return changed

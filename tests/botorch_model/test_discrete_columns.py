@@ -12,9 +12,9 @@ import torch
 from botorch.sampling import SobolQMCNormalSampler
 
 from coded_inputs import BENT, MIXED, NAMES, as_cells, draw_codes, make_mixed
+from hand_made_priors import make_terms
 from metaprior import ImplausibleContextWarning, MetaGPRegressor
 from metaprior.botorch import MetaPriorModel
-from metaprior.prior.layout import Parts
 from metaprior.prior.task_scales import ONE_SCALE
 from metaprior.tasks.column_kinds import ColumnKinds
 
@@ -28,9 +28,10 @@ KINDS = {
     "categorical covariate": ColumnKinds((4, 0), (0,)),
     "all": ColumnKinds((2, 0, 5, 0, 3, 0), (0, 3, 4)),
 }
-TERMS = [(), ("smooth",), ("smooth", "curve"), ("features",), ("smooth", "environment")]
-COVARIATES = [(), ("covariates",), ("covariates", "bend")]
-CURVED = ("covariates", "curved")  # of covariates that are numbers
+SMOOTH = ("curve", "deviation")
+TERMS = [(), SMOOTH, (*SMOOTH, "deformation"), (*SMOOTH, "features"), (*SMOOTH, "environment")]
+COVARIATES = [(), ("shift",), ("shift", "bend")]
+CURVED = ("shift", "curved")  # of covariates that are numbers
 
 
 def moments(model, x, noise=False):
@@ -76,8 +77,8 @@ def effects_of(kinds):
 def test_every_kind_of_column_and_term(sort, terms):
     kinds = KINDS[sort]
     for effect, x_map, n in itertools.product(effects_of(kinds), (False, True), (0, 6)):
-        parts = Parts(**dict.fromkeys(terms + effect, True)), Parts(**dict.fromkeys(effect, True))
-        meta, x = make_mixed(kinds, parts, x_map=x_map), draw_codes(RNG, kinds, 10)
+        both_terms = make_terms(*terms, *effect), make_terms(*effect)
+        meta, x = make_mixed(kinds, both_terms, x_map=x_map), draw_codes(RNG, kinds, 10)
         assert_same(meta, *both(meta, x[:n], RNG.normal(size=n)), x[6:])
 
 
@@ -153,7 +154,7 @@ def test_conditioning_equals_adapting_to_all_readings(meta, task):
 
 def test_fantasies_average_to_the_posterior(task):
     """Of one Gaussian process: the mean of the fantasies is its mean, and by the law of total variance its variance."""
-    meta = make_mixed(parts=[BENT], scales=ONE_SCALE)
+    meta = make_mixed(terms=[BENT], scales=ONE_SCALE)
     meta.model_ = meta.model_._replace(spread=1.0)
     model, query = both(meta, *task[:2])[0], torch.as_tensor(task[2])
     sampler = SobolQMCNormalSampler(torch.Size([1024]), seed=0)

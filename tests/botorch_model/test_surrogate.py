@@ -25,13 +25,11 @@ from botorch.optim import optimize_acqf
 from botorch.sampling import SobolQMCNormalSampler
 from sklearn.exceptions import NotFittedError
 
-from hand_made_priors import NOISE_SCALES, THREE_SCALES, as_meta, make_prior
+from hand_made_priors import ALL_TERMS, CURVE, NOISE_SCALES, SMOOTH, THREE_SCALES, as_meta, make_prior, make_terms
 from metaprior import ImplausibleContextWarning, MetaGPClassifier, MetaGPRegressor
 from metaprior.botorch import MetaPriorModel
 from metaprior.botorch.torch_process import TorchProcess, stable_cholesky
-from metaprior.prior.layout import Parts
 
-PARTS = [Parts(*flags) for flags in itertools.product([False, True], repeat=4) if flags[0] or not flags[1]]
 RNG = np.random.default_rng(0)
 
 
@@ -54,9 +52,9 @@ def assert_same(model, task, x):
 def meta():
     """Three members with shapes, curves and scales of tasks, of two inputs."""
     priors = [
-        make_prior(Parts(smooth=True, curve=True), 2, scales=THREE_SCALES, seed=1),
-        make_prior(Parts(smooth=True), 2, shapes=True, scales=NOISE_SCALES, seed=2),
-        make_prior(Parts(environment=True), 2, seed=3),
+        make_prior(CURVE, 2, scales=THREE_SCALES, seed=1),
+        make_prior(SMOOTH, 2, shapes=True, scales=NOISE_SCALES, seed=2),
+        make_prior(make_terms("environment"), 2, seed=3),
     ]
     return as_meta(*priors, weights=[0.5, 0.2, 0.3], spread=1.3)
 
@@ -67,11 +65,12 @@ def model(meta):
 
 
 @pytest.mark.parametrize("input_dim", [1, 3, 8])  # with many inputs all share a length scale
-@pytest.mark.parametrize("parts", PARTS, ids=lambda parts: "".join("01"[flag] for flag in vars(parts).values()))
-def test_every_term_of_a_prior(parts, input_dim):
-    shapes = [False, True] if parts.smooth and not parts.features else [False]
+@pytest.mark.parametrize("terms", ALL_TERMS.values(), ids=ALL_TERMS)
+def test_every_term_of_a_prior(terms, input_dim):
+    names = {term.name for term in terms}
+    shapes = [False, True] if "deviation" in names and "features" not in names else [False]
     for shape, scales, n in itertools.product(shapes, (THREE_SCALES, NOISE_SCALES), (0, 6)):
-        priors = [make_prior(parts, input_dim, shape, scales, seed, x_map=bool(seed)) for seed in (0, 1)]
+        priors = [make_prior(terms, input_dim, shape, scales, seed, x_map=bool(seed)) for seed in (0, 1)]
         meta, x, y = (
             as_meta(*priors, weights=[0.3, 0.7], spread=1.4),
             RNG.normal(size=(n, input_dim)),

@@ -221,9 +221,9 @@ def test_one_task_equals_many(meta):
 
 def damage(header, tensors, what):
     if what == "description":
-        header["members"][0]["parts"]["smooth"] = not header["members"][0]["parts"]["smooth"]
-    elif what == "unknown part":
-        header["members"][0]["parts"]["other"] = True
+        header["members"][0]["terms"].append({"name": "environment"})
+    elif what == "unknown term":
+        header["members"][0]["terms"].append({"name": "other"})
     elif what == "number of members":
         header["n_members"] += 1
     elif what == "inputs":
@@ -247,7 +247,7 @@ def damage(header, tensors, what):
 @pytest.mark.parametrize(
     "what",
     [
-        *("description", "unknown part", "number of members", "inputs", "no model", "weights"),
+        *("description", "unknown term", "number of members", "inputs", "no model", "weights"),
         *("scale", "missing", "shape", "NaN", "precision"),
     ],
 )

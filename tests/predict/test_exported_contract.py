@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from test_numpy_modules import export
+from test_exported import export
 
 from metaprior import MetaGPClassifier, MetaGPRegressor
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from test_numpy_modules import export
+from test_exported import export
 
 from metaprior import ExtrapolationWarning, MetaGPRegressor
 

@@ -100,7 +100,7 @@ def test_large_contexts_predict_as_small_ones_do(meta, monkeypatch):
     task = meta.adapt(x, y)
     expected, covariance = task.predict(grid, return_std=True), task.predict(grid[::10], return_cov=True)[1]
     monkeypatch.setattr("metaprior.predict.batches.KEPT_BYTES", 0)
-    monkeypatch.setattr("metaprior.prior.hierarchical_prior.MOST_NUMBERS", 1)
+    monkeypatch.setattr("metaprior.prior.fitted.MOST_NUMBERS", 1)
     large = meta.adapt(x, y)
     np.testing.assert_allclose(large.predict(grid, return_std=True), expected, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(large.predict(grid[::10], return_cov=True)[1], covariance, rtol=1e-9, atol=1e-12)

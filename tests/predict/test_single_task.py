@@ -15,7 +15,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from hand_made_priors import as_classifier, as_regressor, make_label_prior, make_prior
 from metaprior import MetaGPClassifier, MetaGPRegressor, SingleTaskClassifier, SingleTaskRegressor
-from metaprior.prior.layout import Parts
 
 WIDTHS = (1, 2, 3, 4, 5, 10)  # numbers of columns that the checks of scikit-learn use
 
@@ -36,10 +35,9 @@ class OfAnyWidth:
         return self.priors[X.shape[1]].update(X, y)
 
 
-LINES = Parts(smooth=True)
 CHECKED = [
-    SingleTaskRegressor(OfAnyWidth({d: as_regressor(make_prior(LINES, d)) for d in WIDTHS})),
-    SingleTaskClassifier(OfAnyWidth({d: as_classifier(make_label_prior(0, LINES, d)) for d in WIDTHS})),
+    SingleTaskRegressor(OfAnyWidth({d: as_regressor(make_prior(columns=d)) for d in WIDTHS})),
+    SingleTaskClassifier(OfAnyWidth({d: as_classifier(make_label_prior(0, input_dim=d)) for d in WIDTHS})),
 ]
 
 

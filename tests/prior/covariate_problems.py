@@ -2,11 +2,9 @@
 
 import numpy as np
 
-from metaprior.prior.layout import COMMON_STD
-from metaprior.tasks.column_kinds import ColumnKinds
+from metaprior.prior.terms import COMMON_STD
 from metaprior.tasks.types import Task
 
-KINDS = ColumnKinds((0, 2, 0, 3), (2, 3))  # inputs: a number, a category; covariates: a number, a category
 IS_TARGET = np.array([0.0, 0.0, 1.0, 1.0, 1.0, 1.0])
 NOISE = 0.3
 
@@ -23,16 +21,16 @@ def make_tasks(n=6, seed=0):
 
 def common_kernel(prior, left, right):
     """Covariance of the common mean of the linear family, written out: line, levels, covariates and their products."""
-    layout, theta = prior.layout, prior.theta
+    layout, theta = prior.terms.layout, prior.terms.theta
     number, level, z = slice(0, 1), slice(1, 4), slice(4, 11)
-    shift = np.repeat(layout.scale(theta, "covariates"), (2, 5))
+    shift = np.repeat(layout.scale(theta, "shift"), (2, 5))
     total = COMMON_STD**2 * (1.0 + left[:, number] @ right[:, number].T)
     total = total + layout.scale(theta, "levels")[0] ** 2 * left[:, level] @ right[:, level].T
     total = total + (left[:, z] * shift**2) @ right[:, z].T
-    if layout.parts.bend:
+    if layout.has("bend"):
         bend = np.array([1, 0, 1, 1, 1, 0, 0]) * np.repeat(layout.scale(theta, "bend"), (2, 5))
         total = total + ((left[:, z] * bend**2) @ right[:, z].T) * (left[:, number] @ right[:, number].T)
-    if layout.parts.curved:
+    if layout.has("curved"):
         total = total + layout.scale(theta, "curved")[0] ** 2 * curve_kernel(left[:, 4:6], right[:, 4:6])
     return total
 
@@ -52,5 +50,5 @@ def curve_kernel(left, right):
 
 def own_kernel(prior, left, right):
     """Covariance of a task around the common mean of the linear family."""
-    intercept, slope, levels = prior.layout.scale(prior.theta, "line") ** 2
+    intercept, slope, levels = prior.terms.layout.scale(prior.terms.theta, "line") ** 2
     return intercept + slope * left[:, :1] @ right[:, :1].T + levels * left[:, 1:4] @ right[:, 1:4].T

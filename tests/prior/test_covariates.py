@@ -1,4 +1,4 @@
-"""Covariates and categories in hierarchical priors: derivatives, dense Gaussian conditioning, a mixed model."""
+"""Covariates and categories in hierarchical priors: dense Gaussian conditioning, a mixed model."""
 
 from functools import cache
 
@@ -6,15 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.formula.api as smf
-from covariate_problems import IS_TARGET, KINDS, NOISE, common_kernel, make_tasks, own_kernel
+from covariate_problems import IS_TARGET, NOISE, common_kernel, make_tasks, own_kernel
 from scipy.linalg import block_diag
-from scipy.optimize import check_grad
+from small_problems import KINDS
+from test_member_files import read_back
 
-from metaprior.prior.blocks import make_blocks, place_points
 from metaprior.prior.families import BEND, CURVED, LINEAR, SHIFT, TrainingTasks, fit_families
-from metaprior.prior.layout import Layout, Parts
-from metaprior.prior.modes import common_curve, find_mode, log_density, with_curve
-from metaprior.prior.terms import NOISE_FLOOR
+from metaprior.prior.process import NOISE_FLOOR
 from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.scaling import fit_scaling
 from metaprior.tasks.types import Task
@@ -32,31 +30,6 @@ def training(swap=False):
 @cache
 def fitted(covariates, swap=False):
     return fit_families(training(swap), False, NOISE * float(training(swap).scaling.y_std), None, 60, None, covariates)
-
-
-@pytest.mark.parametrize("separate", [True, False])
-@pytest.mark.parametrize("effect", ["bend", "curved"])
-@pytest.mark.parametrize(
-    "parts", [Parts(), Parts(smooth=True, environment=True), Parts(smooth=True, curve=True)], ids=str
-)
-def test_derivatives_against_finite_differences(parts, effect, separate):
-    data, widths = training(), KINDS.input_widths
-    parts = Parts(**{**vars(parts), "covariates": True, effect: True})
-    points = place_points(data.tasks, sum(widths))
-    layout = Layout(parts, sum(widths), None, separate, False, widths, KINDS.covariate_widths)
-    blocks = make_blocks(data.tasks, data.counts, data.is_target, points, separate=separate, widths=widths)
-    theta = layout.center + 0.3 * np.random.default_rng(0).normal(size=len(layout.center))
-    if parts.curve:
-        plain = Layout(Parts(smooth=True), sum(widths), None, separate, False, widths, KINDS.covariate_widths)
-        mode = find_mode(plain, blocks, points, max_iterations=3)
-        curve = common_curve(mode, log_density(plain, mode.theta, blocks, points).collapsed, points)
-        blocks = with_curve(blocks, curve, layout.n_curve)
-    value = lambda at: log_density(layout, at, blocks, points, gradient=False).value  # noqa: E731
-    slope = lambda at: log_density(layout, at, blocks, points).slope  # noqa: E731
-    assert check_grad(value, slope, theta, epsilon=1e-6) < 1e-4 * np.linalg.norm(slope(theta))
-    one = make_blocks(data.tasks, data.counts, data.is_target, points, 1, separate, widths)
-    if not parts.curve:  # more padding changes nothing
-        assert log_density(layout, theta, one, points).value == pytest.approx(value(theta), rel=1e-10)
 
 
 @pytest.mark.parametrize("covariates", [SHIFT, CURVED, BEND])
@@ -85,7 +58,7 @@ def test_unseen_levels_and_missing_values_are_the_average_with_the_learned_sprea
     average = np.zeros((1, 3, 11))
     average[0, 1, 5] = average[0, 2, 9] = 1.0  # the age is missing; a unit that the fit has not seen
     nothing = prior.condition(np.zeros((1, 0, 11)), np.zeros((1, 0)), np.zeros((1, 0), bool))
-    found, scales = prior.marginals(nothing, average), prior.layout.scale(prior.theta, "covariates")
+    found, scales = prior.marginals(nothing, average), prior.terms.layout.scale(prior.terms.theta, "shift")
     np.testing.assert_allclose(found.mean[0, 0], found.mean[0, 0, 0], rtol=1e-10)
     np.testing.assert_allclose(
         found.variance[0, 0, 1:] - found.variance[0, 0, 0], prior.scaling.undo_variance(scales**2), rtol=1e-8
@@ -103,6 +76,14 @@ def test_the_order_of_levels_changes_nothing(covariates):
             found = each.marginals(nothing, each.scaling.inputs(inputs)[None])
             predictions.append(np.concatenate([found.mean, found.variance]))
         np.testing.assert_allclose(*predictions, rtol=0.02, atol=0.02)  # modes are found to 0.01 nats
+
+
+@pytest.mark.parametrize("covariates", [SHIFT, CURVED, BEND])
+def test_files_keep_every_family(covariates):
+    for prior in fitted(covariates).priors.values():
+        again = read_back(prior, kinds=KINDS)
+        for kept, expected in zip(again.process, prior.process, strict=True):
+            np.testing.assert_array_equal(kept, expected)
 
 
 def test_the_effect_is_that_of_a_mixed_model():

@@ -14,7 +14,6 @@ from metaprior.prior.families import (
     FAMILIES,
     FEATURES,
     LINEAR,
-    SHAPES,
     SMOOTH,
     FamilyFit,
     TrainingTasks,
@@ -55,13 +54,12 @@ def assert_same(prior, other, **tolerances):
 
 
 def test_each_family_adds_to_the_one_before(fitted):
-    parts = [fitted.priors[name].layout.parts for name in FAMILIES]
-    assert [p.smooth for p in parts] == [False, True, True, True]
-    assert [p.curve for p in parts] == [False, False, True, True]
-    assert all(p.environment for p in parts)
-    assert [fitted.priors[name].curve is None for name in FAMILIES] == [True, True, False, False]
-    assert [fitted.priors[name].shape_root is None for name in FAMILIES] == [True, True, True, False]
-    layout, theta = fitted.priors[SHAPES].layout, fitted.priors[SHAPES].theta
+    terms = [fitted.priors[name].terms for name in FAMILIES]
+    for name, expected in {"curve": [0, 1, 1, 1], "deformation": [0, 0, 1, 1], "environment": [1, 1, 1, 1]}.items():
+        assert [each.layout.has(name) for each in terms] == expected
+    assert [each.curve is None for each in terms] == [True, True, False, False]
+    assert [each.shape_root is None for each in terms] == [True, True, True, False]
+    layout, theta = terms[-1].layout, terms[-1].theta
     same = np.ones(len(theta), bool)
     for group in MEAN_PRIOR:  # which is checked in each family, see `common_mean`
         same[layout.places[group]] = False
@@ -72,12 +70,13 @@ def test_each_family_adds_to_the_one_before(fitted):
 @pytest.mark.parametrize("name", [*FAMILIES, FEATURES])
 def test_the_mean_of_the_same_tasks_changes_nothing(fitted, name):
     prior = fitted.priors[name]
-    forgotten = replace(prior, weights=np.zeros_like(prior.weights), weights_root=np.eye(len(prior.weights)))
+    n_weights = len(prior.terms.weights)
+    forgotten = replace(prior.terms, weights=np.zeros(n_weights), weights_root=np.eye(n_weights))
     tasks = make_tasks(2)
     chunks = [training_of(tasks[s], COUNTS[s], IS_TARGET[s]) for s in (slice(0, 2), slice(2, 6))]
     for parts in ([training_of(tasks, COUNTS, IS_TARGET)], iter(chunks)):
-        again = with_mean_of(forgotten, parts)
-        np.testing.assert_allclose(again.weights, prior.weights, atol=1e-6)
+        again = with_mean_of(replace(prior, terms=forgotten), parts)
+        np.testing.assert_allclose(again.terms.weights, prior.terms.weights, atol=1e-6)
         assert_same(again, prior, rtol=1e-6, atol=1e-7)
 
 
@@ -87,12 +86,12 @@ def test_the_mean_follows_other_tasks_and_all_else_stays(fitted, name):
     shifted = [Task(task.x, task.y + 5.0) for task in make_tasks(2)]
     moved = with_mean_of(prior, [training_of(shifted, COUNTS, np.ones(6))])
     assert np.mean(predictions(moved)[0][:, 1] - predictions(prior)[0][:, 1]) > 0.5
-    assert moved.theta is prior.theta
-    assert moved.points is prior.points
-    assert moved.shape_root is prior.shape_root
+    assert moved.terms.theta is prior.terms.theta
+    assert moved.terms.points is prior.terms.points
+    assert moved.terms.shape_root is prior.terms.shape_root
     without = with_mean_of(prior, [])
-    np.testing.assert_array_equal(without.weights, 0.0)
-    np.testing.assert_allclose(without.weights_root, np.eye(len(prior.weights)))
+    np.testing.assert_array_equal(without.terms.weights, 0.0)
+    np.testing.assert_allclose(without.terms.weights_root, np.eye(len(prior.terms.weights)))
 
 
 def test_counting_twice_is_being_listed_twice(monkeypatch):
@@ -103,7 +102,7 @@ def test_counting_twice_is_being_listed_twice(monkeypatch):
     once = fit_families(training_of(tasks, counts), False, None)
     twice = fit_families(training_of([*tasks, tasks[2]]), False, None)
     for name in FAMILIES:
-        np.testing.assert_allclose(once.priors[name].theta, twice.priors[name].theta, atol=1e-3)
+        np.testing.assert_allclose(once.priors[name].terms.theta, twice.priors[name].terms.theta, atol=1e-3)
         for found, expected in zip(predictions(once.priors[name], 1), predictions(twice.priors[name], 1), strict=True):
             np.testing.assert_allclose(found, expected, atol=1e-3)
 
@@ -124,7 +123,7 @@ def test_starting_from_a_fit_to_the_same_tasks_stays_there(fitted, iterations):
     training = training_of(make_tasks(2), COUNTS, IS_TARGET)
     again = fit_families(training, True, None, fitted, iterations)
     for name in FAMILIES:
-        np.testing.assert_allclose(again.priors[name].theta, fitted.priors[name].theta, atol=0.05)
+        np.testing.assert_allclose(again.priors[name].terms.theta, fitted.priors[name].terms.theta, atol=0.05)
 
 
 @pytest.mark.parametrize("noise_only", [True, False])
@@ -151,14 +150,14 @@ def test_families_that_cannot_be_computed_are_left_out(monkeypatch):
         raise np.linalg.LinAlgError
 
     training = training_of(make_tasks(1))
-    monkeypatch.setattr(module, "learn_shapes", fail)
+    monkeypatch.setattr(module.Shapes, "learn", fail)
     assert list(fit_families(training, False, None).priors) == [LINEAR, SMOOTH, CURVE]
     monkeypatch.setattr(module, "common_curve", fail)
     assert list(fit_families(training, False, None).priors) == [LINEAR, SMOOTH]
 
 
 def test_families_that_are_not_finite_are_left_out(monkeypatch):
-    monkeypatch.setattr(module, "learn_shapes", lambda mode, blocks, points: (np.eye(4 + len(points)), np.nan))
+    monkeypatch.setattr(module.Shapes, "learn", lambda shapes: (np.diag(shapes.initial), np.nan))
     monkeypatch.setattr(module, "learn_scales", lambda *args: ONE_SCALE)
     with np.errstate(all="ignore"):
         fit = fit_families(training_of(make_tasks(1)), False, None)
@@ -170,7 +169,7 @@ def test_a_given_noise_is_in_the_units_of_y():
     scaling = fit_scaling([tasks], [1.0])
     training = TrainingTasks(scaling, [scaling.task(task) for task in tasks], np.ones(6), np.ones(6))
     for prior in fit_families(training, False, 7.0).priors.values():
-        np.testing.assert_allclose(prior.noise_variances * scaling.y_std**2, [49.0])
+        np.testing.assert_allclose(prior.factors.noise * scaling.y_std**2, [49.0])
         assert prior.scales is ONE_SCALE
 
 
@@ -272,7 +271,7 @@ DEGENERATE = [
 ]
 
 
-def check_predictions(fit, scaling, task):
+def check_predictions(fit, task):
     """Predict readings of a task and far from them, given none, half and all of it."""
     assert list(fit.priors) == list(FAMILIES)
     x, y = task
@@ -281,7 +280,7 @@ def check_predictions(fit, scaling, task):
             posterior = prior.condition(x[None], y[None], np.arange(len(y))[None] < n)
             found = prior.marginals(posterior, np.concatenate([x, x + 3.0])[None])
             assert np.isfinite(found.mean).all()
-            assert np.isfinite(scaling.undo_variance(found.variance)).all()
+            assert np.isfinite(found.variance).all()
             assert np.all(found.variance >= 0.0)
             np.testing.assert_allclose(np.exp(found.log_weights).sum(axis=0), 1.0)
 
@@ -294,14 +293,14 @@ def test_degenerate_data_gives_finite_predictions(make, environment):
     standardized = [scaling.task(task) for task in tasks]
     is_target = (np.arange(len(tasks)) < max(len(tasks) // 2, 1)).astype(float)
     training = TrainingTasks(scaling, standardized, np.where(is_target == 1.0, 1.0, 0.4), is_target)
-    check_predictions(fit_families(training, environment, None), scaling, standardized[0])
+    check_predictions(fit_families(training, environment, None), standardized[0])
 
 
 @pytest.mark.parametrize("noise_std", [1e-9, 1e-3, 1e6])
 def test_far_too_small_or_large_a_given_noise_gives_finite_predictions(noise_std):
     tasks = make_tasks(2)  # with two readings at the same inputs
     fit = fit_families(training_of(tasks), False, noise_std)
-    check_predictions(fit, identity_scaling(2), tasks[2])
+    check_predictions(fit, tasks[2])
 
 
 def test_length_scales_of_a_file_must_be_numbers_whose_squares_can_be_divided_by(fitted):

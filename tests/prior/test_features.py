@@ -4,15 +4,20 @@ from functools import partial
 
 import numpy as np
 import pytest
-from small_problems import FEATURES, make_problem
+from small_problems import make_problem
 from test_terms import finite_differences
 
+from hand_made_priors import make_terms
 from metaprior.prior import families
 from metaprior.prior.families import SMOOTH, TrainingTasks, fit_families, fit_features
 from metaprior.prior.features import FeatureNetwork, draw_network, find_features, log_density_of_features
+from metaprior.prior.process import network as features_of
+from metaprior.prior.terms import N_FEATURES
 from metaprior.tasks.padding import pad_to
 from metaprior.tasks.scaling import identity_scaling
 from metaprior.tasks.types import Task
+
+FEATURES = [make_terms("curve", "deviation", "features", *own) for own in ([], ["environment"])]
 
 
 def test_features_of_one_input_by_hand():
@@ -20,21 +25,23 @@ def test_features_of_one_input_by_hand():
     hidden = [np.tanh(sum(x[i] * network.first[i, j] for i in range(3)) / 3**0.5 + b) for j, b in enumerate(network[1])]
     n = len(hidden)
     again = [np.tanh(np.dot(hidden, network.second[:, j]) / n**0.5 + network.second_bias[j]) for j in range(n)]
-    np.testing.assert_allclose(network(x), [np.dot(again, network.last[:, k]) / n**0.5 for k in range(2)])
+    np.testing.assert_allclose(
+        features_of(x, *network)[0], [np.dot(again, network.last[:, k]) / n**0.5 for k in range(2)]
+    )
 
 
 def test_a_network_is_drawn_from_its_prior_and_has_features_of_order_one():
     network = draw_network(20, 8)
     assert all(abs(weights.std() - 1.0) < 4.0 / np.sqrt(weights.size) for weights in network)
-    assert 0.3 < network(np.random.default_rng(0).normal(size=(500, 20))).std() < 2.0
+    assert 0.3 < features_of(np.random.default_rng(0).normal(size=(500, 20)), *network)[0].std() < 2.0
 
 
 @pytest.mark.parametrize("input_dim", [2, 8])
-@pytest.mark.parametrize("parts", FEATURES, ids=str)
-def test_derivatives_by_theta_and_by_the_weights(parts, input_dim):
+@pytest.mark.parametrize("terms", FEATURES)
+def test_derivatives_by_theta_and_by_the_weights(terms, input_dim):
     """Along 20 random directions in the weights, and by every number of theta; tasks are padded."""
-    layout, theta, blocks, points = make_problem(parts, input_dim)
-    network, rng = draw_network(input_dim, layout.n_features), np.random.default_rng(2)
+    layout, theta, blocks, points = make_problem(terms, input_dim)
+    network, rng = draw_network(input_dim, N_FEATURES), np.random.default_rng(2)
     _, by_theta, by_weights = log_density_of_features(layout, theta, network, blocks, points)
 
     def value(t, weights):

@@ -10,12 +10,13 @@ from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.gaussian_process.kernels import Kernel
 from small_problems import make_tasks, make_theta
 
+from hand_made_priors import SMOOTH
 from metaprior.prior.blocks import place_points
 from metaprior.prior.class_probabilities import log_logistic
-from metaprior.prior.hierarchical_prior import HierarchicalPrior
+from metaprior.prior.columns import Columns
+from metaprior.prior.fitted import FittedTerms
 from metaprior.prior.label_prior import LabelPrior
-from metaprior.prior.layout import Layout, Parts
-from metaprior.prior.task_scales import ONE_SCALE
+from metaprior.prior.layout import Layout
 from metaprior.tasks.scaling import identity_scaling
 
 N, QUERIES = 8, 5
@@ -39,13 +40,11 @@ class Given(Kernel):
 
 @pytest.fixture(scope="module")
 def prior():
-    layout, points = Layout(Parts(smooth=True), 2, 0.0), place_points(make_tasks(2))
+    layout, points = Layout(SMOOTH, Columns(2), 0.0), place_points(make_tasks(2))
     n_weights = 3 + len(points)
-    weights, root = np.zeros(n_weights), np.zeros((n_weights, n_weights))
-    process = HierarchicalPrior(
-        identity_scaling(2), layout, make_theta(layout, seed=1), points, weights, root, 1.0, ONE_SCALE
-    )
-    return LabelPrior(process, np.zeros((0, n_weights)))
+    nothing = np.zeros(n_weights), np.zeros((n_weights, n_weights))
+    terms = FittedTerms(identity_scaling(2), layout, make_theta(layout, seed=1), points, *nothing)
+    return LabelPrior(terms, np.zeros((0, n_weights)))
 
 
 def draw(n_classes, n_tasks=1, seed=0):
@@ -58,8 +57,8 @@ def draw(n_classes, n_tasks=1, seed=0):
 def covariance(prior, x, queries):
     """The covariance of one class at contexts and queries."""
     every = np.concatenate([x, queries], axis=1)
-    points = prior.process.describe(every, np.ones(every.shape[:2]))
-    return sum(prior.process.covariance(points, points))
+    points = prior.terms.process.describe(every)
+    return sum(prior.terms.process.covariance(points, points))
 
 
 def predict(prior, x, y, queries, n_classes, mask=None, most=0):

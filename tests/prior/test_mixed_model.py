@@ -4,24 +4,28 @@ import time
 
 import numpy as np
 import pytest
-from metaprior.prior.correlations import correlation_root
 from small_problems import COUNTS, IS_TARGET, make_tasks
 from statsmodels.regression.mixed_linear_model import MixedLM
 from statsmodels.tools.sm_exceptions import ConvergenceWarning
 from test_family_fits import DEGENERATE
-from test_member_files import described, read_back
+from test_member_files import read_back, with_terms
 from test_terms import finite_differences
 
+from hand_made_priors import LINES, make_terms
 from metaprior.predict.batches import predict_tasks
 from metaprior.predict.ensemble import Ensemble
 from metaprior.prior.blocks import make_blocks
+from metaprior.prior.columns import Columns
 from metaprior.prior.families import SHIFT, TrainingTasks
-from metaprior.prior.layout import MAX_CORRELATED, Layout, Parts
+from metaprior.prior.layout import Layout
 from metaprior.prior.mixed_model import VAGUE, fit_mixed_model, restricted_likelihood, rotate
 from metaprior.prior.modes import log_density
+from metaprior.prior.terms import MAX_CORRELATED, correlation_root
 from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.scaling import fit_scaling
 from metaprior.tasks.types import Task, TestTask
+
+CORRELATED = make_terms(correlated=True)
 
 
 def draw_lines(n_tasks, sizes, rng, stds=(0.8, 0.5), correlation=0.5):
@@ -123,9 +127,9 @@ def test_slopes_that_do_not_differ():
 @pytest.mark.parametrize(("input_dim", "log_noise"), [(1, None), (1, -1.3), (3, None), (7, None)])
 def test_rotated_readings_have_the_evidence_of_all(input_dim, log_noise):
     tasks = make_tasks(input_dim, (1, 3, 17, 2, 12, 16))
-    layout = Layout(Parts(correlated=True), input_dim, log_noise)
+    layout = Layout(CORRELATED, Columns(input_dim), log_noise)
     points, rotated = np.zeros((1, input_dim)), rotate(tasks, COUNTS, input_dim)
-    blocks = make_blocks(tasks, COUNTS, IS_TARGET, points)
+    blocks = make_blocks(tasks, COUNTS, IS_TARGET, points, layout.columns)
     for seed in (0, 1):
         z = np.random.default_rng(seed).normal(size=len(layout.center))
         theta = layout.center + layout.spread * z
@@ -148,13 +152,13 @@ def test_correlations_of_any_numbers_are_a_correlation_matrix():
 
 def test_slopes_of_numbers_are_correlated_unless_they_are_many():
     def n_correlations(input_dim, widths=None):
-        places = Layout(Parts(correlated=True), input_dim, widths=widths).places
+        places = Layout(CORRELATED, Columns(input_dim, widths=widths)).places
         return len(range(100)[places["correlations"]]) if "correlations" in places else 0
 
     assert [n_correlations(d) for d in (1, 2, MAX_CORRELATED, MAX_CORRELATED + 1)] == [1, 3, 15, 0]
     assert n_correlations(6, (1, 1, 4)) == 3  # levels of a category are independent
     assert n_correlations(4, (4,)) == 0
-    assert "correlations" not in Layout(Parts(), 1).places
+    assert "correlations" not in Layout(LINES, Columns(1)).places
 
 
 @pytest.mark.parametrize("make", DEGENERATE)
@@ -166,7 +170,7 @@ def test_degenerate_data_gives_finite_predictions(make):
         posterior = prior.condition(x[None], y[None], np.arange(len(y))[None] < n)
         found = prior.marginals(posterior, np.concatenate([x, x + 3.0])[None])
         assert np.isfinite(found.mean).all()
-        assert np.isfinite(prior.scaling.undo_variance(found.variance)).all()
+        assert np.isfinite(found.variance).all()
 
 
 def test_categories_covariates_and_a_given_noise():
@@ -178,17 +182,18 @@ def test_categories_covariates_and_a_given_noise():
     assert prior.noise_variance == pytest.approx((0.1 / prior.scaling.y_std) ** 2)
     x = np.array([[0.5, 0, 0], [0.5, 1, 0], [0.5, 0, 2], [1.0, 0, 0]])
     nothing = prior.condition(np.zeros((1, 0, 6)), np.zeros((1, 0)), np.zeros((1, 0), bool))
-    mean = prior.scaling.undo_mean(prior.marginals(nothing, prior.scaling.inputs(x)[None]).mean[0, 0])
+    mean = prior.marginals(nothing, prior.scaling.inputs(x)[None]).mean[0, 0]
     effects = fit_statsmodels(tasks, random_slopes=False).fe_params
     np.testing.assert_allclose(mean[1:] - mean[0], effects[[2, 3, 1]] * [1.0, 2.0, 0.5], rtol=0.01)
 
 
 def test_files_keep_correlations():
     prior = fit(draw_lines(10, [4], np.random.default_rng(0)))
-    again = read_back(prior)
-    np.testing.assert_array_equal(again.layout.line_root(again.theta), prior.layout.line_root(prior.theta))
+    np.testing.assert_array_equal(read_back(prior).process.own, prior.process.own)
+    assert np.count_nonzero(prior.process.own) == 3  # a triangular root of two
+    without = with_terms(lambda terms: [{**terms[0], "correlated": False}])
     with pytest.raises(ValueError, match="theta must be float64"):
-        read_back(prior, change=described(parts__correlated=False))
+        read_back(prior, change=without)
 
 
 def test_hundreds_of_tasks_take_well_under_a_second():

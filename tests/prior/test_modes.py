@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
-from small_problems import IS_TARGET, make_curve, make_problem, make_tasks
+from small_problems import IS_TARGET, make_problem, make_tasks
 
-from metaprior.prior.blocks import make_blocks, place_points, squared_distances
-from metaprior.prior.layout import Layout, Parts
+from hand_made_priors import CURVE, LINES, SMOOTH, make_curve, make_terms
+from metaprior.prior.blocks import make_blocks, place_points
+from metaprior.prior.columns import Columns
+from metaprior.prior.layout import Layout
 from metaprior.prior.modes import (
     FARTHEST,
     GRADIENT_TOLERANCE,
@@ -16,22 +18,22 @@ from metaprior.prior.modes import (
     log_density,
     with_curve,
 )
-from metaprior.prior.terms import make_basis, mean_features
+from metaprior.prior.process import deformations
 from metaprior.tasks.types import Task
 
-SMOOTH = Parts(smooth=True)
+OWN_SMOOTH = make_terms("curve", "deviation", "environment")
 PROBLEMS = [
-    (Parts(), 1),
-    (Parts(environment=True), 8),
+    (LINES, 1),
+    (make_terms("environment"), 8),
     (SMOOTH, 2),
-    (Parts(smooth=True, environment=True), 1),
-    (Parts(smooth=True, curve=True), 1),
+    (OWN_SMOOTH, 1),
+    (CURVE, 1),
 ]
 
 
-@pytest.mark.parametrize(("parts", "input_dim"), PROBLEMS, ids=str)
-def test_the_mode_is_stationary_and_a_maximum(parts, input_dim):
-    layout, theta, blocks, points = make_problem(parts, input_dim)
+@pytest.mark.parametrize(("terms", "input_dim"), PROBLEMS)
+def test_the_mode_is_stationary_and_a_maximum(terms, input_dim):
+    layout, theta, blocks, points = make_problem(terms, input_dim)
     mode = find_mode(layout, blocks, points)
     value, slope, *_ = log_density(layout, mode.theta, blocks, points)
     assert mode.value == pytest.approx(value, rel=1e-9)
@@ -43,9 +45,9 @@ def test_the_mode_is_stationary_and_a_maximum(parts, input_dim):
         assert log_density(layout, other, blocks, points, gradient=False)[0] < value
 
 
-@pytest.mark.parametrize(("parts", "input_dim"), PROBLEMS, ids=str)
-def test_starting_near_gives_the_same_mode(parts, input_dim):
-    layout, _, blocks, points = make_problem(parts, input_dim)
+@pytest.mark.parametrize(("terms", "input_dim"), PROBLEMS)
+def test_starting_near_gives_the_same_mode(terms, input_dim):
+    layout, _, blocks, points = make_problem(terms, input_dim)
     mode = find_mode(layout, blocks, points)
     near = Mode(layout, mode.theta + 0.05 * free_parameters(layout), mode.value, mode.inverse_hessian)
     for iterations in (60, 10):
@@ -62,9 +64,9 @@ def test_the_best_of_the_known_modes_is_where_it_starts():
         np.testing.assert_array_equal(find_mode(layout, blocks, points, near, 0).theta, mode.theta)
 
 
-def test_a_mode_of_a_prior_with_other_parts_is_a_start():
-    layout, _, blocks, points = make_problem(Parts(smooth=True, curve=True, environment=True), 2)
-    few = Layout(SMOOTH, 2)
+def test_a_mode_of_a_prior_with_other_terms_is_a_start():
+    layout, _, blocks, points = make_problem(make_terms("curve", "deviation", "deformation", "environment"), 2)
+    few = Layout(SMOOTH, Columns(2))
     rng = np.random.default_rng(0)
     theta = few.center + 0.1 * rng.normal(size=len(few.center))
     start = find_mode(layout, blocks, points, [Mode(few, theta, 0.0, np.eye(len(theta)))], 0).theta
@@ -87,8 +89,8 @@ def test_theta_stays_where_numbers_are_finite():
     x = np.linspace(-1.0, 1.0, 4)[:, None]
     tasks = [Task(x, 2.0 * x[:, 0])] * 50
     points = place_points(tasks)
-    blocks = make_blocks(tasks, np.ones(50), np.ones(50), points)
-    layout = Layout(Parts(), 1)
+    blocks = make_blocks(tasks, np.ones(50), np.ones(50), points, Columns(1))
+    layout = Layout(LINES, Columns(1))
     mode = find_mode(layout, blocks, points)
     assert np.isfinite(mode.value)
     assert np.max(np.abs(mode.theta - layout.center) / layout.spread) < FARTHEST
@@ -96,7 +98,7 @@ def test_theta_stays_where_numbers_are_finite():
 
 
 def test_a_start_at_which_nothing_can_be_computed():
-    layout, theta, blocks, points = make_problem(Parts(), 1)
+    layout, theta, blocks, points = make_problem(LINES, 1)
     broken = Mode(layout, np.full(len(theta), 1e3), 0.0, np.eye(len(theta)))
     assert find_mode(layout, blocks, points, [broken], 4).value == -np.inf
     mode = find_mode(layout, blocks, points)
@@ -106,36 +108,35 @@ def test_a_start_at_which_nothing_can_be_computed():
 @pytest.mark.parametrize("environment", [False, True])
 @pytest.mark.parametrize("input_dim", [1, 2, 8])
 def test_the_common_curve_is_the_posterior_mean_of_the_target(input_dim, environment):
-    layout, theta, blocks, points = make_problem(Parts(smooth=True, environment=environment), input_dim)
+    layout, theta, blocks, points = make_problem(OWN_SMOOTH if environment else SMOOTH, input_dim)
     collapsed = log_density(layout, theta, blocks, points)[2]
     curve = common_curve(Mode(layout, theta, 0.0, np.eye(len(theta))), collapsed, points)
-    basis = make_basis(layout, theta, squared_distances(points, points))
     x = np.random.default_rng(3).normal(size=(5, input_dim))
-    [block] = make_blocks([Task(x, np.zeros(5))], np.ones(1), np.ones(1), points)
-    expected = mean_features(layout, theta, basis, block)[0] @ collapsed.mean
-    np.testing.assert_allclose(curve(x, 1)[:, 0], expected, rtol=1e-8, atol=1e-8)
+    [block] = make_blocks([Task(x, np.zeros(5))], np.ones(1), np.ones(1), points, layout.columns)
+    expected = layout.at(theta, points).on(block).features[0] @ collapsed.mean
+    np.testing.assert_allclose(deformations(x, *curve, 0)[:, 0], expected, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize("input_dim", [1, 2, 5])
 def test_slopes_of_the_common_curve_against_finite_differences(input_dim):
     rng, step = np.random.default_rng(0), 1e-6
     points = rng.normal(size=(7, input_dim))
-    curve = make_curve(points)
+    curve = make_curve(rng, points, Columns(input_dim))
     x = np.concatenate([rng.normal(size=(4, input_dim)), points[:2]])
-    found = curve(x, 1 + input_dim)
+    found = deformations(x, *curve, input_dim)
     assert found.shape == (6, 1 + input_dim)
-    np.testing.assert_array_equal(found[:, 0], curve(x, 1)[:, 0])
+    np.testing.assert_array_equal(found[:, 0], deformations(x, *curve, 0)[:, 0])
     for j in range(input_dim):
         change = step * np.eye(input_dim)[j]
-        expected = (curve(x + change, 1) - curve(x - change, 1)) / (2.0 * step)
+        expected = (deformations(x + change, *curve, 0) - deformations(x - change, *curve, 0)) / (2.0 * step)
         np.testing.assert_allclose(found[:, 1 + j], expected[:, 0], rtol=1e-6, atol=1e-7)
 
 
 def test_blocks_get_the_functions_of_the_common_curve():
     tasks = make_tasks(2)
     points = place_points(tasks)
-    curve = make_curve(points)
-    blocks = make_blocks(tasks, np.ones(6), IS_TARGET, points)
-    for block in with_curve(blocks, curve, 3):
+    layout, curve = Layout(CURVE, Columns(2)), make_curve(np.random.default_rng(0), points, Columns(2))
+    blocks = make_blocks(tasks, np.ones(6), IS_TARGET, points, layout.columns)
+    for block in with_curve(blocks, curve, layout):
         for x, mask, found in zip(block.x, block.mask, block.curve, strict=True):
-            np.testing.assert_allclose(found, curve(x, 3) * mask[:, None], rtol=1e-12)
+            np.testing.assert_allclose(found, deformations(x, *curve, 2) * mask[:, None], rtol=1e-12)

@@ -1,39 +1,13 @@
-"""Gaussian sites against importance sampling and quadrature; the bound of a fit against finite differences."""
+"""Gaussian sites against importance sampling and quadrature."""
 
 import numpy as np
 import pytest
-from metaprior.prior.response_families import NO_NOISE, TrainingResponses, fit_response_families
-from metaprior.prior.response_modes import Evidence, HyperPrior
-from metaprior.search.family_search import Option
-from metaprior.search.response_search import training_responses
+from likelihood_problems import NAMES, PARAMETERS, likelihood_of
 from scipy import stats
 from scipy.special import logsumexp
-from small_problems import COUNTS, IS_TARGET, make_curve, make_tasks, make_theta
 
 from metaprior.likelihoods import make_likelihood
-from metaprior.prior.blocks import make_blocks, place_points, squared_distances
-from metaprior.prior.layout import Layout, Parts
-from metaprior.prior.modes import with_curve
 from metaprior.prior.sites import Observed, find_sites
-from metaprior.prior.terms import gaussians, make_basis
-from metaprior.tasks.types import Task
-
-PARAMETERS = {
-    "poisson": np.zeros(0),
-    "negative-binomial": np.array([1.2]),
-    "student-t": np.log([0.4, 4.0]),
-    "ordinal": np.array([-1.0, 0.2, -0.3, 0.1]),
-}
-NAMES = tuple(PARAMETERS)
-
-
-def likelihood_of(name):
-    return make_likelihood(name).learned([np.arange(5.0)])
-
-
-def draw_tasks(name, sizes, seed=0, input_dim=1):
-    rng, tasks = np.random.default_rng(seed), make_tasks(input_dim, sizes, seed)
-    return [Task(task.x, likelihood_of(name).draw(task.y + 0.5, PARAMETERS[name], rng)) for task in tasks]
 
 
 def make_prior(n_tasks, n, seed=0):
@@ -160,88 +134,3 @@ def test_large_counts_are_gaussian_in_their_logarithm():
     found = find_sites(observed._replace(y=y), np.zeros(0), mean, covariance)
     np.testing.assert_allclose(found.sites.variance, 1.0 / y, rtol=1e-2)
     np.testing.assert_allclose(moments(found, mean, covariance)[0], mean, atol=1e-3)
-
-
-def make_evidence(name, parts, input_dim=1):
-    tasks = draw_tasks(name, (1, 3, 5, 2, 3, 4), input_dim=input_dim)
-    points = place_points(tasks)
-    layout = Layout(parts, input_dim, float(np.log(NO_NOISE)))
-    blocks = make_blocks(tasks, COUNTS, IS_TARGET, points)
-    if parts.curve:
-        blocks = with_curve(blocks, make_curve(points), layout.n_curve)
-    likelihood = likelihood_of(name)
-    y = np.concatenate([task.y for task in tasks])
-    hyper_prior = HyperPrior(*likelihood.initial(y, np.ones(len(y))))
-    offset = 0.1 if likelihood.takes_exposure else 0.0
-    observed = [Observed(likelihood, block.y, offset * block.mask, block.mask, 0.2, 1.1) for block in blocks]
-    sites = [of.start(0.0 * of.y, 0.0 * of.y + 1.0, hyper_prior.center) for of in observed]
-    evidence = Evidence(layout, blocks, observed, points, hyper_prior, sites)
-    return evidence, np.concatenate([make_theta(layout), PARAMETERS[name]])
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("parts", [Parts(), Parts(True, True, True)])
-def test_derivatives_of_the_bound(name, parts, monkeypatch):
-    monkeypatch.setattr("metaprior.prior.response_modes.TOLERANCE", 1e-12)
-    for name_of_limit in ("FIRST_UPDATES", "MAX_UPDATES"):
-        monkeypatch.setattr(f"metaprior.prior.response_modes.{name_of_limit}", 200)
-    evidence, packed = make_evidence(name, parts)
-    slope, h = evidence(packed).slope, 1e-4
-    numeric = [(evidence(packed + h * e).value - evidence(packed - h * e).value) / (2 * h) for e in np.eye(len(packed))]
-    # Student's sites have a least precision, so that the bound is not quite stationary in them.
-    error = 2e-2 if name == "student-t" else 2e-4
-    np.testing.assert_allclose(slope, numeric, rtol=error, atol=error)
-
-
-@pytest.mark.parametrize("name", ["poisson", "ordinal"])
-def test_a_task_alone_has_the_bound_of_its_marginal_prior(name, monkeypatch):
-    """With one task that counts once, integrating the mean out first or last is the same."""
-    monkeypatch.setattr("metaprior.prior.response_modes.TOLERANCE", 1e-10)
-    for name_of_limit in ("FIRST_UPDATES", "MAX_UPDATES"):
-        monkeypatch.setattr(f"metaprior.prior.response_modes.{name_of_limit}", 200)
-    task = draw_tasks(name, (6,))[0]
-    points, layout = place_points([task]), Layout(Parts(smooth=True), 1, float(np.log(NO_NOISE)))
-    blocks = make_blocks([task], np.ones(1), np.ones(1), points)
-    likelihood = likelihood_of(name)
-    hyper_prior = HyperPrior(PARAMETERS[name], np.ones(len(PARAMETERS[name])))
-    observed = Observed(likelihood, blocks[0].y, 0.0 * blocks[0].y, blocks[0].mask, 0.0, 1.0)
-    sites = [observed.start(0.0 * observed.y, 0.0 * observed.y + 1.0, PARAMETERS[name])]
-    theta = layout.center
-    bound = Evidence(layout, blocks, [observed], points, hyper_prior, sites)(
-        np.concatenate([theta, PARAMETERS[name]])
-    ).value
-    basis = make_basis(layout, theta, squared_distances(points, points))
-    given, _ = gaussians(layout, theta, basis, blocks[0])
-    covariance = given.covariance + given.features @ np.swapaxes(given.features, 1, 2)
-    found = find_sites(observed, PARAMETERS[name], np.zeros((1, 6)), covariance)
-    assert bound == pytest.approx(found.bound[0], abs=1e-5)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_fit_finds_all_families_and_their_parameters(name):
-    tasks = [draw_tasks(name, [6] * 20, 3), draw_tasks(name, [1, 3, 5] * 3, 4)]
-    given = training_responses(tasks, 1, Option((0.5, 0.5)), likelihood_of(name), None)
-    assert isinstance(given, TrainingResponses)
-    fit = fit_response_families(given, environment=False)
-    assert list(fit.priors) == ["linear", "smooth", "curve", "shapes"]
-    prior = fit.priors["smooth"]
-    context = prior.condition(np.zeros((2, 1, 1)), np.ones((2, 1)), np.array([[True], [False]]))
-    found = prior.marginals(context, np.linspace(-1, 1, 5)[None, :, None].repeat(2, axis=0))
-    assert found.mean.shape == (1, 2, 5)
-    assert np.isfinite(found.mean).all()
-    assert (found.variance > 0).all()
-    assert (found.variance[0, 0] < found.variance[0, 1]).all()  # an empty context says nothing
-
-
-def test_parameters_are_recovered_from_many_tasks():
-    rng = np.random.default_rng(0)
-    cases = (("negative-binomial", [0], 0.35), ("student-t", [0], 0.15), ("ordinal", [1, 2, 3], 0.3))
-    for name, places, error in cases:
-        likelihood, tasks = likelihood_of(name), []
-        for _ in range(60):
-            x = rng.uniform(-2, 2, (10, 1))
-            t = 0.6 + 0.5 * rng.normal() + np.sin(2 * x[:, 0])
-            tasks.append(Task(x, likelihood.draw(t, PARAMETERS[name], rng)))
-        given = training_responses([tasks], 0, Option((1.0,)), likelihood, None)
-        found = fit_response_families(given, environment=False).found["smooth"].parameters
-        np.testing.assert_allclose(found[places], PARAMETERS[name][places], atol=error)

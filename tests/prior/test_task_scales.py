@@ -9,11 +9,13 @@ from scipy.special import log_softmax
 from scipy.stats import multivariate_normal, norm
 from small_problems import make_problem
 
+from hand_made_priors import LINES
 from metaprior.prior import task_scales
-from metaprior.prior.blocks import make_blocks, squared_distances
+from metaprior.prior.blocks import make_blocks
 from metaprior.prior.collapse import collapse
-from metaprior.prior.families import LINEAR, SMOOTH, TrainingTasks, fit_families
-from metaprior.prior.layout import Layout, Parts
+from metaprior.prior.columns import Columns
+from metaprior.prior.families import LINEAR, SMOOTH, TrainingTasks, fit_families, own_lines, terms_of
+from metaprior.prior.layout import Layout
 from metaprior.prior.task_scales import (
     GRID,
     NODES,
@@ -25,7 +27,6 @@ from metaprior.prior.task_scales import (
     _evidence,
     learn_scales,
 )
-from metaprior.prior.terms import gaussians, make_basis
 from metaprior.tasks.scaling import identity_scaling
 from metaprior.tasks.types import Task
 
@@ -66,17 +67,20 @@ def test_the_distribution_of_scales_is_the_mode_of_its_posterior():
     assert len(set(chosen)) > 3
 
 
-def problem(tasks, log_noise, parts=None, counts=None, theta=None, max_blocks=3):
+def given_of(layout, theta, blocks, points):
+    """What `learn_scales` needs."""
+    parts = [layout.at(theta, points).on(block) for block in blocks]
+    given, lines = [part.given() for part in parts], [own_lines(layout.find("line"), part) for part in parts]
+    return given, lines, [block.mask for block in blocks], collapse(given), layout.noise_variance(theta)
+
+
+def problem(tasks, log_noise, terms=LINES, counts=None, theta=None, max_blocks=3):
     """What `learn_scales` needs, at given parameters."""
     counts = np.ones(len(tasks)) if counts is None else counts
     points = np.linspace(-2.0, 2.0, 5)[:, None]
-    blocks = make_blocks(tasks, counts, np.ones(len(tasks)), points, max_blocks)
-    layout = Layout(Parts() if parts is None else parts, 1, log_noise)
-    theta = layout.center if theta is None else theta
-    basis = make_basis(layout, theta, squared_distances(points, points))
-    given = [gaussians(layout, theta, basis, block)[0] for block in blocks]
-    lines = [block.line * layout.line_stds(theta) for block in blocks]
-    return given, lines, [block.mask for block in blocks], collapse(given), layout.noise_variance(theta)
+    layout = Layout(terms, Columns(1), log_noise)
+    blocks = make_blocks(tasks, counts, np.ones(len(tasks)), points, layout.columns, max_blocks)
+    return given_of(layout, layout.center if theta is None else theta, blocks, points)
 
 
 def noisy_tasks(noise_stds, n_readings=12, seed=0):
@@ -139,22 +143,21 @@ def smooth_parameters(layout):
 @pytest.mark.parametrize("noise_only", [True, False])
 def test_the_factor_multiplies_what_differs_between_tasks(noise_only):
     stds = np.exp(np.random.default_rng(2).normal(0.0, 0.7, 60))
-    parts = Parts(smooth=True)
-    theta = smooth_parameters(Layout(parts, 1, float(np.log(0.15))))
+    theta = smooth_parameters(Layout(terms_of(SMOOTH), Columns(1), float(np.log(0.15))))
     if noise_only:
         waves = wavy_tasks(np.full(60, 0.6))
         rng = np.random.default_rng(3)
         tasks = [Task(t.x, t.y + 0.15 * std * rng.normal(size=12)) for t, std in zip(waves, 2.0 * stds, strict=True)]
     else:
         tasks = wavy_tasks(0.6 * stds)
-    found = learn_scales(*problem(tasks, float(np.log(0.15)), parts, theta=theta))
+    found = learn_scales(*problem(tasks, float(np.log(0.15)), terms_of(SMOOTH), theta=theta))
     assert found.noise_only == noise_only
     assert len(found.factors) == len(NODES)
 
 
 def test_neither_padding_nor_a_split_into_counts_matters():
     tasks = [Task(t.x[:n], t.y[:n]) for t, n in zip(noisy_tasks([0.1, 1.0] * 6), [12, 3, 5] * 4, strict=True)]
-    args = (float(np.log(0.3)), Parts(smooth=True))
+    args = (float(np.log(0.3)), terms_of(SMOOTH))
     padded, blocks = (learn_scales(*problem(tasks, *args, max_blocks=n)) for n in (1, 3))
     counted = learn_scales(*problem([*tasks, *tasks], *args, np.full(24, 0.5)))
     assert len(padded.factors) == len(NODES)
@@ -206,15 +209,12 @@ def test_a_calm_task_gets_narrower_bands_where_there_are_no_readings():
 def test_with_a_given_noise_all_tasks_have_it():
     for prior in fitted(noisy_tasks([0.1] * 10 + [1.0] * 10, 8), 0.4).priors.values():
         assert prior.scales is ONE_SCALE
-        np.testing.assert_allclose(prior.noise_variances, [0.16])
+        np.testing.assert_allclose(prior.factors.noise, [0.16])
 
 
 def test_for_lines_both_kinds_are_the_same():
-    layout, theta, blocks, _ = make_problem(Parts(), 1)
-    given = [gaussians(layout, theta, None, block)[0] for block in blocks]
-    lines = [block.line * layout.line_stds(theta) for block in blocks]
-    masks, noise = [block.mask for block in blocks], layout.noise_variance(theta)
-    alike = [learn_scales(given, lines, masks, collapse(given), noise, kind) for kind in (True, False)]
+    given = given_of(*make_problem(LINES, 1))
+    alike = [learn_scales(*given, kind) for kind in (True, False)]
     np.testing.assert_allclose(alike[0].factors, alike[1].factors)
 
 

@@ -1,94 +1,124 @@
-"""Covariances and mean features of tasks from theta, against tinygp, formulas written out, and finite differences."""
+"""The contract of terms, each alone and all together; and what they are, against tinygp and formulas written out."""
+
+from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import tinygp
-from small_problems import ALL_PARTS, COUNTS, IS_TARGET, make_problem, make_tasks
+from scipy.optimize import approx_fprime
+from scipy.spatial.distance import cdist
+from small_problems import COUNTS, IS_TARGET, KINDS, MIXED, blocks_of, make_problem, make_tasks
+from test_member_files import read_back
 
-from metaprior.prior.blocks import N_POINTS, N_POINTS_SEVERAL, make_blocks, place_points, squared_distances
-from metaprior.prior.layout import COMMON_STD, MAX_ARD, Layout, Parts
-from metaprior.prior.modes import log_density
-from metaprior.prior.terms import (
-    JITTER,
-    NOISE_FLOOR,
-    add_noise,
-    deviations,
-    gaussians,
-    make_basis,
-    mean_features,
-)
-from metaprior.tasks.farthest_points import STEP, STEP_SEVERAL
+from hand_made_priors import ALL_TERMS, CURVE, LINES, SMOOTH, TERMS_OF_COVARIATES, make_prior, make_terms
+from metaprior.prior.blocks import make_blocks
+from metaprior.prior.columns import MAX_ARD, Columns
+from metaprior.prior.features import with_features
+from metaprior.prior.layout import Layout
+from metaprior.prior.modes import log_density, with_curve
+from metaprior.prior.process import KERNELS, NOISE_FLOOR, add_noise
+from metaprior.prior.terms import COMMON_STD, JITTER
 from metaprior.tasks.types import Task
 
-EVERYTHING = Parts(smooth=True, curve=True, environment=True, features=True)
+SHARED = replace(MIXED, separate=False)
+COLUMNS = {"one input": 1, "three": 3, "eight": 8, "mixed": MIXED, "mixed, shared scales": SHARED}
+CASES = [(name, terms, of, columns) for name, terms in ALL_TERMS.items() for of, columns in COLUMNS.items()]
+CASES += [(name, each, of, COLUMNS[of]) for name, each in TERMS_OF_COVARIATES.items() for of in list(COLUMNS)[3:]]
+all_cases = pytest.mark.parametrize(
+    ("terms", "columns"), [pytest.param(*case[1::2], id=f"{case[0]}, {case[2]}") for case in CASES]
+)
+MATERN, EVERYTHING, ALL = ALL_TERMS["Matern deviation"], ALL_TERMS["everything"], TERMS_OF_COVARIATES["everything"]
+UNCORRELATED = (LINES[0], *EVERYTHING[1:])
 
 
 def finite_differences(function, theta, step=1e-5):
-    slopes = []
-    for i in range(len(theta)):
-        change = step * np.eye(len(theta))[i]
-        slopes.append((function(theta + change) - function(theta - change)) / (2.0 * step))
-    return np.array(slopes)
+    steps = step * np.eye(len(theta))
+    return np.array([(function(theta + change) - function(theta - change)) / (2.0 * step) for change in steps])
 
 
-@pytest.mark.parametrize("log_noise", [None, -1.3])
-@pytest.mark.parametrize("input_dim", [1, 2, 3, 8])
-@pytest.mark.parametrize("parts", ALL_PARTS, ids=str)
-def test_the_gradient_of_the_log_density(parts, input_dim, log_noise):
-    layout, theta, blocks, points = make_problem(parts, input_dim, log_noise)
-    _, slope, *_ = log_density(layout, theta, blocks, points)
-    expected = finite_differences(lambda t: log_density(layout, t, blocks, points, gradient=False)[0], theta)
-    np.testing.assert_allclose(slope, expected, rtol=1e-5, atol=1e-6)
+def assert_gradient(layout, theta, blocks, points):
+    expected = finite_differences(lambda t: log_density(layout, t, blocks, points, gradient=False).value, theta)
+    np.testing.assert_allclose(log_density(layout, theta, blocks, points).slope, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("input_dim", [1, 3])
-def test_the_gradient_where_all_inputs_coincide(input_dim):
-    tasks = [Task(np.ones((3, input_dim)), np.array([0.1, 0.5, -0.2])), Task(np.ones((1, input_dim)), np.ones(1))]
-    layout, theta, blocks, points = make_problem(EVERYTHING, input_dim, None, tasks, np.ones(2), np.array([1.0, 0.0]))
-    _, slope, *_ = log_density(layout, theta, blocks, points)
-    expected = finite_differences(lambda t: log_density(layout, t, blocks, points, gradient=False)[0], theta)
-    np.testing.assert_allclose(slope, expected, rtol=1e-5, atol=1e-6)
+def parts_of(layout, theta, blocks, points):
+    prior = layout.at(theta, points)
+    return [prior.on(block) for block in blocks]
+
+
+@all_cases
+def test_the_gradient(terms, columns):
+    assert_gradient(*make_problem(terms, columns))
+
+
+@pytest.mark.parametrize("columns", [1, 3, MIXED])
+def test_the_gradient_where_all_inputs_coincide_and_the_noise_is_given(columns):
+    width = columns if isinstance(columns, int) else 4 + 7
+    tasks = [Task(np.ones((3, width)), np.array([0.1, 0.5, -0.2])), Task(np.ones((1, width)), np.ones(1))]
+    for terms in (EVERYTHING, MATERN) if isinstance(columns, int) else (ALL,):
+        assert_gradient(*make_problem(terms, columns, -1.3, tasks, np.ones(2), np.array([1.0, 0.0])))
+
+
+@all_cases
+def test_the_process_of_a_new_task_is_that_of_the_fit(terms, columns):
+    """`describe` and `covariance` say of padded tasks what blocks do; saved terms say the same."""
+    kinds = KINDS if isinstance(columns, Columns) else None
+    prior = make_prior(terms, columns, kinds=kinds)
+    fitted = prior.terms
+    layout, points = fitted.layout, fitted.points
+    blocks = make_blocks(make_tasks(layout.columns), COUNTS, IS_TARGET, points, layout.columns)
+    blocks = blocks if fitted.curve is None else with_curve(blocks, fitted.curve, layout)
+    blocks = blocks if fitted.network is None else with_features(blocks, fitted.network)
+    again = read_back(prior, kinds=kinds).process
+    for part in parts_of(layout, fitted.theta, blocks, points):
+        block = part.block
+        described = fitted.process.describe(block.x, block.mask)
+        features = fitted.mean_features(described, block.is_target)
+        np.testing.assert_allclose(features, part.features, rtol=1e-9, atol=1e-10)
+        lines, rest = fitted.process.deviations(described, described)
+        np.testing.assert_allclose(lines + rest, part.covariance, rtol=1e-9, atol=1e-10)
+        target = fitted.mean_features(described, np.ones(len(block.y)))
+        found = described.common @ fitted.process.common_mean
+        np.testing.assert_allclose(found, target @ fitted.weights, rtol=1e-9, atol=1e-10)
+        root = target @ fitted.weights_root
+        fixed, scaled = fitted.process.covariance(described, described)
+        np.testing.assert_allclose(fixed, lines + root @ root.mT, rtol=1e-9, atol=1e-9)
+        np.testing.assert_array_equal(scaled, rest)
+        variances = np.add(*fitted.process.variance(described)) * block.mask
+        np.testing.assert_allclose(variances, np.diagonal(fixed + scaled, axis1=1, axis2=2), rtol=1e-9, atol=1e-10)
+        for kept, expected in zip(again.describe(block.x, block.mask), described, strict=True):
+            np.testing.assert_array_equal(kept, expected)
 
 
 def everything_of(layout, theta, blocks, points):
-    value, slope, collapsed, _ = log_density(layout, theta, blocks, points)
+    value, slope, collapsed = log_density(layout, theta, blocks, points)
     return np.concatenate([[value], slope, collapsed.mean, (collapsed.root @ collapsed.root.T).ravel()])
 
 
-@pytest.mark.parametrize("input_dim", [1, 8])
-def test_neither_padding_nor_the_order_of_tasks_matters(input_dim):
-    layout, theta, blocks, points = make_problem(EVERYTHING, input_dim)
-    assert len(blocks) > 1
-    expected = everything_of(layout, theta, blocks, points)
-    one_block = make_problem(EVERYTHING, input_dim, max_blocks=1)[2]
-    assert len(one_block) == 1
-    np.testing.assert_allclose(everything_of(layout, theta, one_block, points), expected, rtol=1e-8, atol=1e-8)
-    order = np.array([3, 0, 5, 1, 4, 2])
-    tasks = [make_tasks(input_dim)[i] for i in order]
-    reordered = make_problem(EVERYTHING, input_dim, None, tasks, COUNTS[order], IS_TARGET[order])[2]
-    np.testing.assert_allclose(everything_of(layout, theta, reordered, points), expected, rtol=1e-8, atol=1e-8)
-
-
-def test_a_task_that_counts_twice_is_the_task_listed_twice():
+@pytest.mark.parametrize(("terms", "columns"), [(EVERYTHING, 1), (EVERYTHING, 8), (MATERN, 2), (ALL, MIXED)])
+def test_padding_order_counts_of_two_and_counts_of_zero(terms, columns):
     """Given the common mean, copies of a task are independent: each has a deviation of its own."""
-    tasks = make_tasks(2)
-    counts = np.where(np.arange(6) == 2, 2.0, COUNTS)
-    layout, theta, blocks, points = make_problem(EVERYTHING, 2, counts=counts)
-    counts, is_target = np.append(np.where(counts == 2.0, 1.0, counts), 1.0), np.append(IS_TARGET, IS_TARGET[2])
-    copied = make_problem(EVERYTHING, 2, None, [*tasks, tasks[2]], counts, is_target)[2]
-    found, expected = (everything_of(layout, theta, each, points) for each in (blocks, copied))
-    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-8)
-
-
-def test_a_count_of_zero_has_no_effect():
-    tasks = make_tasks(2)
-    layout, theta, blocks, points = make_problem(EVERYTHING, 2)
-    wild = Task(np.full((4, 2), 0.7) * np.arange(4)[:, None], np.array([50.0, -50.0, 3.0, 0.0]))
-    counts, is_target = np.append(COUNTS, 0.0), np.append(IS_TARGET, 1.0)
-    more = make_problem(EVERYTHING, 2, None, [*tasks, wild], counts, is_target)[2]
+    tasks, counts = make_tasks(columns), np.where(np.arange(6) == 2, 2.0, COUNTS)
+    layout, theta, blocks, points = make_problem(terms, columns, counts=counts)
+    assert len(blocks) > 1
+    wild = Task(np.full((4, tasks[0].x.shape[1]), 0.7) * np.arange(4)[:, None], np.array([50.0, -50.0, 3.0, 0.0]))
+    order = np.array([3, 0, 5, 1, 4, 2])
+    others = {
+        "one block": (tasks, counts, IS_TARGET, 1),
+        "order": ([tasks[i] for i in order], counts[order], IS_TARGET[order]),
+        "a copy": (
+            [*tasks, tasks[2]],
+            np.append(np.minimum(counts, 1.0) + 1.5 * (counts == 2.5), 1.0),
+            [*IS_TARGET, 0],
+        ),
+        "no count": ([*tasks, wild], [*counts, 0.0], [*IS_TARGET, 1.0]),
+    }
     expected = everything_of(layout, theta, blocks, points)
-    np.testing.assert_allclose(everything_of(layout, theta, more, points), expected, rtol=1e-8, atol=1e-8)
+    for name, (each, of_each, is_target, *rest) in others.items():
+        changed = blocks_of(layout, points, each, np.array(of_each), np.array(is_target), *rest)
+        found = everything_of(layout, theta, changed, points)
+        np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-8, err_msg=name)
 
 
 def linear_kernel(stds):
@@ -97,82 +127,90 @@ def linear_kernel(stds):
     return tinygp.kernels.Constant(jnp.asarray(stds[0] ** 2)) + slopes
 
 
-def rbf_kernel(scale, lengths, input_dim):
+def smooth_kernel(kernel, scale, lengths, input_dim):
     inverse = jnp.asarray(np.broadcast_to(1.0 / lengths, input_dim))
-    return jnp.asarray(scale**2) * tinygp.transforms.Linear(inverse, tinygp.kernels.ExpSquared())
+    return jnp.asarray(scale**2) * tinygp.transforms.Linear(inverse, kernel)
 
 
+def matern32():
+    return tinygp.kernels.Matern32(distance=tinygp.kernels.distance.L2Distance())
+
+
+PEERS = {"rbf": tinygp.kernels.ExpSquared, "matern32": matern32}  # made when used: in 64 bits
+
+
+@pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("input_dim", [1, 2, 8])
-def test_deviations_against_tinygp(x64, input_dim):
-    layout, theta, [block], _ = make_problem(Parts(smooth=True), input_dim, max_blocks=1)
+def test_deviations_against_tinygp(x64, input_dim, name):
+    layout, theta, blocks, points = make_problem(make_terms("curve", "deviation", kernel=name), input_dim)
     lengths, scale = layout.scale(theta, "lengths"), layout.scale(theta, "deviation")[0]
-    stds = theta[layout.places["line"]]
-    stds = np.exp(np.concatenate([stds[:1], np.broadcast_to(stds[1:], input_dim)]))
-    covariance, smooth = deviations(layout, theta, block)
-    x = jnp.asarray(block.x.reshape(-1, input_dim))
-    of_smooth = np.asarray(rbf_kernel(scale, lengths, input_dim)(x, x)).reshape(*block.y.shape, *block.y.shape)
-    of_line = np.asarray(linear_kernel(stds)(x, x)).reshape(*block.y.shape, *block.y.shape)
-    tasks, real = np.arange(len(block.y)), block.mask[:, :, None] * block.mask[:, None, :]
-    np.testing.assert_allclose(smooth, of_smooth[tasks, :, tasks] * real, rtol=1e-10)
-    np.testing.assert_allclose(covariance, (of_smooth + of_line)[tasks, :, tasks] * real, rtol=1e-10, atol=1e-14)
+    stds = layout.scale(theta, "line")
+    kernel = linear_kernel(np.concatenate([stds[:1], np.broadcast_to(stds[1:], input_dim)]))
+    kernel += smooth_kernel(PEERS[name](), scale, lengths, input_dim)
+    for part in parts_of(layout, theta, blocks, points):
+        for x, mask, found in zip(part.block.x, part.block.mask, part.covariance, strict=True):
+            expected = np.asarray(kernel(jnp.asarray(x), jnp.asarray(x))) * np.outer(mask, mask)
+            np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values())
+def test_slopes_of_kernels(kernel):
+    for squared in (0.01, 0.7, 5.0, 60.0):
+        [expected] = approx_fprime(np.array([squared]), lambda s: np.log(kernel.value(s)), 1e-6)
+        assert kernel.slope(squared) == pytest.approx(expected, rel=1e-4)
+    assert kernel.value(np.zeros(1)) == pytest.approx(1.0)
+    assert np.isfinite(kernel.slope(np.zeros(1)))
 
 
 @pytest.mark.parametrize("input_dim", [1, 2, 8])
 def test_common_means_against_tinygp(x64, input_dim):
     """F F' is the covariance of the common mean: a line, and a curve exact at the inducing points."""
-    layout, theta, _, points = make_problem(Parts(smooth=True), input_dim)
-    [block] = make_blocks([Task(points, np.zeros(len(points)))], np.ones(1), np.ones(1), points)
-    basis = make_basis(layout, theta, squared_distances(points, points))
-    [features] = mean_features(layout, theta, basis, block)
+    layout, theta, _, points = make_problem(SMOOTH, input_dim)
+    blocks = make_blocks([Task(points, np.zeros(len(points)))], np.ones(1), np.ones(1), points, layout.columns)
+    [features] = parts_of(layout, theta, blocks, points)[0].features
     trend = np.full(1 + input_dim, COMMON_STD)
     if input_dim > MAX_ARD:
         trend[1:] = layout.scale(theta, "trend")[0]
     lengths, scale = layout.scale(theta, "mean_lengths"), layout.scale(theta, "mean")[0]
-    kernel = linear_kernel(trend) + rbf_kernel(scale, lengths, input_dim)
+    kernel = linear_kernel(trend) + smooth_kernel(PEERS["rbf"](), scale, lengths, input_dim)
     expected = np.asarray(kernel(jnp.asarray(points), jnp.asarray(points)))
     np.testing.assert_allclose(features @ features.T, expected, rtol=0, atol=2.0 * JITTER * scale**2)
 
 
 def test_the_common_curve_between_inducing_points_is_their_regression():
-    layout, theta, _, points = make_problem(Parts(smooth=True), 2)
+    layout, theta, _, points = make_problem(SMOOTH, 2)
     lengths, scale = layout.scale(theta, "mean_lengths"), layout.scale(theta, "mean")[0]
 
     def kernel(x, z):
-        return np.exp(-0.5 * np.sum(((x[:, None] - z) / lengths) ** 2, axis=-1))
+        return np.exp(-0.5 * cdist(x / lengths, z / lengths, "sqeuclidean"))
 
     x = np.random.default_rng(5).normal(size=(4, 2))
-    [block] = make_blocks([Task(x, np.zeros(4))], np.ones(1), np.ones(1), points)
-    basis = make_basis(layout, theta, squared_distances(points, points))
-    functions = mean_features(layout, theta, basis, block)[0][:, 3:]
+    blocks = make_blocks([Task(x, np.zeros(4))], np.ones(1), np.ones(1), points, layout.columns)
+    functions = parts_of(layout, theta, blocks, points)[0].features[0][:, 3:]
     inner = kernel(points, points) + JITTER * np.eye(len(points))
     expected = scale**2 * kernel(x, points) @ np.linalg.solve(inner, kernel(points, x))
     np.testing.assert_allclose(functions @ functions.T, expected, rtol=1e-7)
 
 
-@pytest.mark.parametrize("smooth", [False, True])
-def test_the_target_has_a_deviation_of_the_common_mean(smooth):
-    layout, theta, blocks, points = make_problem(Parts(smooth=smooth, environment=True), 2)
-    basis = make_basis(layout, theta, squared_distances(points, points))
-    plain = Layout(Parts(smooth=smooth), 2)
-    rest = np.delete(theta, layout.places["environment"])
-    effect = np.exp(theta[-1])
-    for block in blocks:
-        common = mean_features(plain, rest, basis, block)
-        both = mean_features(layout, theta, basis, block)
-        np.testing.assert_allclose(both[..., : common.shape[-1]], common)
-        own = effect * block.is_target[:, None, None] * common
-        np.testing.assert_allclose(both[..., common.shape[-1] :], own)
+@pytest.mark.parametrize("terms", [LINES, SMOOTH])
+def test_the_target_has_a_deviation_of_the_common_mean(terms):
+    layout, theta, blocks, points = make_problem((*terms, *make_terms("environment")[1:]), 2)
+    plain, rest = Layout(terms, Columns(2)), np.delete(theta, layout.places["environment"])
+    pairs = zip(parts_of(plain, rest, blocks, points), parts_of(layout, theta, blocks, points), strict=True)
+    for common, both in pairs:
+        own = np.exp(theta[-1]) * common.block.is_target[:, None, None] * common.features
+        np.testing.assert_allclose(both.features, np.concatenate([common.features, own], axis=-1))
 
 
 def test_tasks_scale_and_shift_the_common_curve():
-    layout, theta, blocks, _ = make_problem(Parts(curve=True), 2)
-    without, rest = Layout(Parts(), 2), np.delete(theta, layout.places["curve"])
-    stds = layout.scale(theta, "curve")
+    layout, theta, blocks, points = make_problem(CURVE, 2)
+    without, rest = Layout(SMOOTH, Columns(2)), np.delete(theta, layout.places["deformation"])
+    stds = layout.scale(theta, "deformation")
     assert stds.shape == (3,)
-    for block in blocks:
-        found = deviations(layout, theta, block)[0] - deviations(without, rest, block)[0]
-        expected = np.einsum("tij,j,tkj->tik", block.curve, stds**2, block.curve)
-        np.testing.assert_allclose(found, expected, atol=1e-12)
+    pairs = zip(parts_of(layout, theta, blocks, points), parts_of(without, rest, blocks, points), strict=True)
+    for part, plain in pairs:
+        expected = np.einsum("tij,j,tkj->tik", part.block.curve, stds**2, part.block.curve)
+        np.testing.assert_allclose(part.covariance - plain.covariance, expected, atol=1e-12)
 
 
 def test_noise_is_added_to_readings_and_padding_becomes_the_identity():
@@ -184,75 +222,17 @@ def test_noise_is_added_to_readings_and_padding_becomes_the_identity():
 
 @pytest.mark.parametrize("log_noise", [None, -1.3])
 def test_noise_given_or_learned(log_noise):
-    layout, theta, blocks, _ = make_problem(Parts(), 1, log_noise)
+    layout, theta, blocks, points = make_problem(LINES, 1, log_noise)
     noise = np.exp(2.0 * (theta[0] if log_noise is None else log_noise))
     assert layout.noise_variance(theta) == pytest.approx(noise)
     assert ("noise" in layout.places) == (log_noise is None)
-    for block in blocks:
-        given, _ = gaussians(layout, theta, None, block)
-        covariance = given.covariance - deviations(layout, theta, block)[0]
-        diagonal = np.diagonal(covariance, axis1=1, axis2=2)
-        np.testing.assert_allclose(diagonal, np.where(block.mask == 1.0, noise + NOISE_FLOOR, 1.0))
-
-
-def test_blocks_hold_every_task_once():
-    tasks, points = make_tasks(2), np.zeros((1, 2))
-    for max_blocks in (1, 3):
-        found = []
-        for block in make_blocks(tasks, COUNTS, IS_TARGET, points, max_blocks):
-            for i, mask in enumerate(block.mask):
-                real = mask == 1.0
-                x, y = block.x[i][real], block.y[i][real]
-                found.append((block.counts[i], block.is_target[i], x.tolist(), y.tolist()))
-                assert not block.y[i][~real].any()
-                assert not block.line[i][~real].any()
-                np.testing.assert_array_equal(block.line[i][real], np.column_stack([np.ones(len(x)), x]))
-        expected = [(c, e, t.x.tolist(), t.y.tolist()) for c, e, t in zip(COUNTS, IS_TARGET, tasks, strict=True)]
-        assert sorted(found) == sorted(expected)
-
-
-@pytest.mark.parametrize(("input_dim", "columns"), [(1, 1), (MAX_ARD, MAX_ARD), (MAX_ARD + 1, 1)])
-def test_distances_along_few_inputs_and_in_many(input_dim, columns):
-    rng = np.random.default_rng(0)
-    x, z = rng.normal(size=(2, 3, input_dim)), rng.normal(size=(2, 4, input_dim))
-    found = squared_distances(x, z)
-    assert found.shape == (2, 3, 4, columns)
-    total = np.linalg.norm(x[:, :, None] - z[:, None], axis=-1) ** 2
-    np.testing.assert_allclose(found.sum(axis=-1), total)
-    np.testing.assert_allclose(found[1, 2, 3, 0], (x[1, 2, 0] - z[1, 3, 0]) ** 2 if columns > 1 else total[1, 2, 3])
-
-
-def test_inducing_points_start_in_the_middle_and_spread():
-    grid = np.linspace(-1.0, 1.0, 101)
-    points = place_points([Task(grid[:, None], grid)])
-    assert len(points) == N_POINTS
-    np.testing.assert_allclose(points[:3, 0], [0.0, -1.0, 1.0], atol=1e-12)
-    apart = np.diff(np.sort(points[:, 0])).min()
-    rounded = 0.5 * STEP  # of a standard deviation of about a half
-    assert np.abs(grid[:, None] - points[:, 0]).min(axis=1).max() <= apart + rounded + 1e-12  # of choosing the farthest
-    assert len(place_points(make_tasks(3, sizes=(60,)))) == N_POINTS_SEVERAL
-
-
-def test_inducing_points_are_where_readings_are():
-    """Late readings do not take the points of the others."""
-    hours = np.concatenate([np.linspace(0.0, 1.0, 150), np.linspace(1.0, 10.0, 50)])[:, None]
-    points = place_points([Task(hours, np.zeros(200))])
-    assert 0.3 < np.mean(points <= 1.0) < 0.7
-
-
-def test_inducing_points_are_distinct_and_near_inputs_but_none_of_them():
-    tasks = make_tasks(2)
-    points, inputs = place_points(tasks), np.concatenate([task.x for task in tasks])
-    assert len(np.unique(points, axis=0)) == len(points) > 0.8 * len(np.unique(inputs, axis=0))
-    apart = np.abs(points[:, None] - inputs)
-    assert apart.max(axis=2).min(axis=1).max() <= STEP_SEVERAL / 2
-    assert apart.min() > 1e-6
-    almost = Task(np.array([[0.0], [1e-5], [1.0]]), np.zeros(3))
-    assert len(place_points([almost])) == 2
+    for part in parts_of(layout, theta, blocks, points):
+        diagonal = np.diagonal(part.given().covariance - part.covariance, axis1=1, axis2=2)
+        np.testing.assert_allclose(diagonal, np.where(part.block.mask == 1.0, noise + NOISE_FLOOR, 1.0))
 
 
 def test_the_hyper_prior_of_every_group():
-    layout = Layout(EVERYTHING, 2)
+    layout = Layout(UNCORRELATED, Columns(2))
     assert layout.places == {
         "noise": slice(0, 1),
         "line": slice(1, 4),
@@ -260,7 +240,7 @@ def test_the_hyper_prior_of_every_group():
         "mean_lengths": slice(5, 7),
         "deviation": slice(7, 8),
         "lengths": slice(8, 10),
-        "curve": slice(10, 13),
+        "deformation": slice(10, 13),
         "feature_mean": slice(13, 14),
         "features": slice(14, 22),
         "environment": slice(22, 23),
@@ -268,27 +248,27 @@ def test_the_hyper_prior_of_every_group():
     center = [-1.0] * 4 + [-0.5, 0.5, 0.5, -1.0, 0.5, 0.5] + [-1.5] * 3 + [0.0] * 9 + [-1.5]
     np.testing.assert_array_equal(layout.center, center)
     np.testing.assert_array_equal(layout.spread, [1.5] * 4 + [1.0] * 3 + [1.5] + [1.0] * 5 + [1.5] * 9 + [1.0])
-    assert Layout(Parts(smooth=True), 1).center.tolist() == [-1.0, -1.0, -1.0, -0.5, 0.0, -1.0, 0.0]
-    many = Layout(EVERYTHING, MAX_ARD + 1)
+    assert Layout(SMOOTH, Columns(1)).center.tolist() == [-1.0, -1.0, -1.0, -0.5, 0.0, -1.0, 0.0]
+    many = Layout(UNCORRELATED, Columns(MAX_ARD + 1))
     sizes = {name: place.stop - place.start for name, place in many.places.items()}
-    assert (sizes["line"], sizes["trend"], sizes["lengths"], sizes["curve"]) == (2, 1, 1, 1)
-    stds = many.line_stds(np.log(np.arange(1.0, 1.0 + len(many.center))))
-    np.testing.assert_allclose(stds, [2.0] + [3.0] * (MAX_ARD + 1))
+    assert (sizes["line"], sizes["trend"], sizes["lengths"], sizes["deformation"]) == (2, 1, 1, 1)
+    at = many.at(np.log(np.arange(1.0, 1.0 + len(many.center))), np.zeros((1, MAX_ARD + 1))).parameters
+    np.testing.assert_allclose(many.find("line").stds(at), [2.0] + [3.0] * (MAX_ARD + 1))
 
 
 def test_the_density_adds_the_hyper_prior():
-    layout, theta, blocks, points = make_problem(Parts(), 1)
+    layout, theta, blocks, points = make_problem(LINES, 1)
     without = log_density(layout, theta, blocks, points)
     z = (theta - layout.center) / layout.spread
     assert without[0] == pytest.approx(without[2].value - 0.5 * np.sum(z**2))
 
 
 def test_starting_points_vary_the_length_scales():
-    layout = Layout(EVERYTHING, 2)
+    layout = Layout(UNCORRELATED, Columns(2))
     starts = np.array(layout.starts()) - layout.center
     lengths = np.r_[5:7, 8:10]
     np.testing.assert_allclose(starts[:, lengths], np.repeat([[0.0], [-1.4], [-0.7], [0.7]], 4, axis=1))
     assert not np.delete(starts, lengths, axis=1).any()
-    line = Layout(Parts(environment=True), 2)
+    line = Layout(make_terms("environment"), Columns(2))
     [only] = line.starts()
     np.testing.assert_array_equal(only, line.center)

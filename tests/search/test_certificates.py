@@ -51,13 +51,13 @@ def test_the_free_energy_is_minus_the_log_integral_of_the_gibbs_density():
     training = training_tasks(environments, 1, Option((0.3, 0.7)))
     fit = fit_families(training, False, None)
     mode, prior = fit.modes[LINEAR], fit.priors[LINEAR]
-    blocks = make_blocks(training.tasks, training.counts, training.is_target, prior.points)
+    blocks = make_blocks(training.tasks, training.counts, training.is_target, prior.terms.points, mode.layout.columns)
     # Importance sampling of theta from a wide normal around the mode, with all constants.
     proposal = stats.multivariate_normal(mode.theta, 2.0 * mode.inverse_hessian)
     draws = proposal.rvs(4000, random_state=1)
     n = float(training.counts @ [len(task.y) for task in training.tasks])
     hyper = -np.sum(np.log(mode.layout.spread)) - 0.5 * len(mode.theta) * np.log(2 * np.pi)
-    values = [log_density(mode.layout, each, blocks, prior.points, gradient=False).value for each in draws]
+    values = [log_density(mode.layout, each, blocks, prior.terms.points, gradient=False).value for each in draws]
     log_z = (
         logsumexp(np.array(values) - proposal.logpdf(draws)) - np.log(len(draws)) + hyper - n / 2 * np.log(2 * np.pi)
     )

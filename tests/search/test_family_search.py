@@ -88,9 +88,9 @@ def test_scores_are_those_of_fits_without_the_fold(small):
 def test_priors_are_fitted_to_all_tasks(small):
     first = fit_families(training_tasks(small.environments, 1, small.options[0]), False, None)
     for each in small.scored[:4]:
-        np.testing.assert_allclose(each.prior.theta, first.priors[each.family].theta)
-        np.testing.assert_allclose(each.prior.weights, first.priors[each.family].weights)
-    assert [each.prior.layout.parts.environment for each in small.scored] == [False] * 8 + [True] * 4
+        np.testing.assert_allclose(each.prior.terms.theta, first.priors[each.family].terms.theta)
+        np.testing.assert_allclose(each.prior.terms.weights, first.priors[each.family].terms.weights)
+    assert [each.prior.terms.layout.has("environment") for each in small.scored] == [False] * 8 + [True] * 4
 
 
 def test_options_are_scored_by_the_average_of_their_families(small):
@@ -324,7 +324,7 @@ def test_without_tasks_to_hold_out_the_simplest_families_are_averaged():
     options = options_of(environments, (0.1, 1.0))
     found = without_test(environments, 1, options, 0.1)
     assert found.families == {LINEAR: 0.5, SMOOTH: 0.5, "curve": 0.0, SHAPES: 0.0}
-    assert [prior.layout.parts.smooth for prior in found.priors] == [False, True] * 2
+    assert [prior.terms.layout.has("curve") for prior in found.priors] == [False, True] * 2
     np.testing.assert_array_equal(found.weights, np.full(4, 0.25))
     np.testing.assert_array_equal(found.choice.weights, [0.5, 0.5])
     assert found.choice.scores is None
@@ -344,10 +344,10 @@ def test_with_many_inputs_own_and_shared_scales_are_compared():
 
     search = FamilySearch([[], tasks(12)], 1, None, 0)
     search.add(Option((0.0, 1.0)))
-    assert {each.prior.layout.separate for each in search.scored} == {True, False}
-    assert {len(each.prior.layout.scale(each.prior.theta, "line")) for each in search.scored} == {2, 9}
+    assert {each.prior.terms.layout.columns.separate for each in search.scored} == {True, False}
+    assert {len(each.prior.terms.layout.scale(each.prior.terms.theta, "line")) for each in search.scored} == {2, 9}
     best = search.scored[int(np.argmax(search.scores().mean(axis=1)))]
-    assert best.prior.layout.separate
+    assert best.prior.terms.layout.columns.separate
     assert FamilySearch([[], [Task(np.zeros((2, 6)), np.zeros(2))] * 3], 1, None, 0).scales == (None,)
     assert FamilySearch([[], [Task(np.zeros((2, 33)), np.zeros(2))] * 3], 1, None, 0).scales == (None,)
 

@@ -6,8 +6,8 @@ import pytest
 from metaprior.predict.batches import predict_tasks
 from metaprior.predict.ensemble import Ensemble
 from metaprior.prior.families import fit_families
-from metaprior.prior.layout import Parts
 from metaprior.prior.mixed_model import fit_mixed_model
+from metaprior.prior.terms import Line
 from metaprior.search import pooled_models as module
 from metaprior.search.family_search import FamilySearch, Option, training_tasks
 from metaprior.search.pooled_models import HIERARCHICAL_GP, MIXED_MODEL, pooled_models, pooled_option
@@ -42,7 +42,7 @@ def test_the_mixed_model_has_correlated_lines_and_one_noise():
     """`tests/prior/test_mixed_model.py` compares it with statsmodels."""
     tasks = draw_tasks(30, 8, np.random.default_rng(0))
     prior = pooled_models([[], tasks], 1, TARGET_ONLY, None, ())[MIXED_MODEL]
-    assert prior.layout.parts == Parts(correlated=True)
+    assert prior.terms.layout.terms == (Line(correlated=True),)
     assert prior.n_components == 1
     given = pooled_models([[], tasks], 1, TARGET_ONLY, 0.5, ())[MIXED_MODEL]
     assert given.noise_variance * given.scaling.y_std**2 == pytest.approx(0.25)
@@ -78,9 +78,9 @@ def test_a_search_has_fitted_them_where_tasks_count_once(monkeypatch):
     assert list(found) == list(expected) == [MIXED_MODEL, HIERARCHICAL_GP]
     for name, prior in found.items():
         assert prior.counts.tolist() == [1.0, 1.0]
-        assert not prior.layout.parts.environment
+        assert not prior.terms.layout.has("environment")
         assert prior.n_components == 1  # one noise for all tasks
-        np.testing.assert_allclose(prior.theta, expected[name].theta, atol=0.02)  # from another start
+        np.testing.assert_allclose(prior.terms.theta, expected[name].terms.theta, atol=0.02)  # from another start
 
 
 def test_only_environments_with_weight_take_part():
@@ -92,9 +92,9 @@ def test_only_environments_with_weight_take_part():
     found = pooled_models([wild, tasks], 1, TARGET_ONLY, None, ())
     alone = fit_families(training_tasks([[], tasks], 1, TARGET_ONLY[0]), False, None, simple=True)
     assert list(alone.priors) == ["linear", "smooth"]
-    np.testing.assert_array_equal(found[HIERARCHICAL_GP].theta, alone.priors["smooth"].theta)
+    np.testing.assert_array_equal(found[HIERARCHICAL_GP].terms.theta, alone.priors["smooth"].terms.theta)
     mixed = fit_mixed_model(training_tasks([[], tasks], 1, TARGET_ONLY[0]), None)
-    np.testing.assert_array_equal(found[MIXED_MODEL].theta, mixed.theta)
+    np.testing.assert_array_equal(found[MIXED_MODEL].terms.theta, mixed.terms.theta)
 
 
 def test_models_that_cannot_be_fitted_are_left_out(monkeypatch):

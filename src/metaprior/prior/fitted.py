@@ -59,12 +59,17 @@ class FittedTerms:
         maps = [term.mean_map(at.parameters, at.basis) for term in self.layout.terms]
         return np.asarray(block_diag(*(np.diag(each) if each.ndim == 1 else each for each in maps if each.size)))
 
+    @property
+    def target_map(self) -> np.ndarray:
+        """The same in the target environment, whose mean may have a deviation."""
+        if not self.layout.has("environment"):
+            return self.mean_map
+        return np.hstack([self.mean_map, self.layout.scale(self.theta, "environment")[0] * self.mean_map])
+
     @cached_property
     def process(self) -> Process:
         """The Gaussian process of a new task."""
-        common = self.mean_map
-        if self.layout.has("environment"):
-            common = np.hstack([common, self.layout.scale(self.theta, "environment")[0] * common])
+        common = self.target_map
         return self.process_with(common @ self.weights, common @ self.weights_root)
 
     def process_with(self, common_mean: np.ndarray, common_root: np.ndarray) -> Process:

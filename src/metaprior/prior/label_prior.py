@@ -52,7 +52,7 @@ class LabelPrior:
     @cached_property
     def process(self) -> LabelProcess:
         """The latent functions of a new task."""
-        fold = self.terms.mean_map
+        fold = self.terms.target_map
         root = fold @ self.terms.weights_root if len(self.weights) else np.zeros((len(fold), 0))
         calibration = self.factor, self.ratio, self.shrink
         return LabelProcess(self.terms.process_with(self.weights @ fold.T, root), *calibration)

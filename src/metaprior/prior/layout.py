@@ -74,6 +74,7 @@ class Layout:
 
     def n_weights(self, n_points: int) -> int:
         """Return the number of weights of the common mean."""
+        n_points = n_points if self.has("curve") else 0
         n_weights = sum(term.n_weights(self.columns, n_points) for term in self.terms)
         return n_weights * (2 if self.has(Environment.name) else 1)
 

@@ -23,9 +23,9 @@ class RBF:
         return xp.exp(-0.5 * squared)
 
     @staticmethod
-    def slope(squared: Any, value: Any) -> Any:
-        """Return its derivative by r^2."""
-        return -0.5 * value
+    def slope(squared: Any) -> Any:
+        """Return the derivative of its logarithm by r^2."""
+        return -0.5
 
 
 class Matern32:
@@ -38,9 +38,9 @@ class Matern32:
         return (1.0 + scaled) * xp.exp(-scaled)
 
     @staticmethod
-    def slope(squared: Any, value: Any) -> Any:
-        """Return its derivative by r^2."""
-        return -1.5 * np.exp(-np.sqrt(3.0 * squared))
+    def slope(squared: Any) -> Any:
+        """Return the derivative of its logarithm by r^2."""
+        return -1.5 / (1.0 + np.sqrt(3.0 * squared))
 
 
 KERNELS = {"rbf": RBF, "matern32": Matern32}

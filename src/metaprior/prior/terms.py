@@ -299,12 +299,10 @@ class Deviation(Term):
         return smooth
 
     def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: np.ndarray, by_weight: np.ndarray) -> None:
-        """With k = v(r^2) and r^2 = sum_j d_j^2 / l_j^2: dk/dlog l_j = -2 v'(r^2) d_j^2 / l_j^2."""
+        """With k = exp v(r^2) and r^2 = sum_j d_j^2 / l_j^2: dk/dlog l_j = -2 k v'(r^2) d_j^2 / l_j^2."""
         (squared, smooth), places = at.kept[self.name], at.places
         slopes.gradient[places["deviation"]] = 2.0 * np.sum(slopes.by_covariance * smooth)
-        of_kernel = slopes.by_covariance * KERNELS[self.kernel].slope(squared, smooth)
-        if self.kernel != "rbf":  # whose slope is proportional to the kernel, so that it has its scale and its mask
-            of_kernel = of_kernel * (smooth != 0.0) * at.scale("deviation")[0] ** 2
+        of_kernel = slopes.by_covariance * smooth * KERNELS[self.kernel].slope(squared)
         lengths = at.scale("lengths")
         slopes.gradient[places["lengths"]] = -2.0 * total(of_kernel, at.block.between) / lengths**2
 

@@ -1,7 +1,6 @@
 """Exported tasks predict with NumPy alone, as the tasks do, for all kinds of hierarchical priors."""
 
 import importlib.util
-import itertools
 import json
 import subprocess
 import sys
@@ -9,27 +8,31 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.special import log_ndtr
+from scipy import special
 
+from coded_inputs import MIXED, as_cells, draw_codes, make_mixed
 from hand_made_priors import (
+    ALL_TERMS,
+    CURVE,
     NOISE_SCALES,
+    SMOOTH,
+    TERMS_OF_COVARIATES,
     THREE_SCALES,
     as_classifier,
     as_regressor,
     make_label_prior,
     make_prior,
+    make_terms,
 )
-from metaprior import MetaGPClassifier, MetaGPRegressor
+from metaprior import MetaGPClassifier, MetaGPRegressor, load
+from metaprior.predict import only_numpy
 from metaprior.predict.mixtures import GaussianMixture
-from metaprior.prior import plain_probabilities, plain_readings
+from metaprior.prior import families, linalg
 from metaprior.prior.class_probabilities import log_logistic, log_probabilities
-from metaprior.prior.layout import Parts
 from metaprior.tasks.class_rules import ClassRules
 from metaprior.wfem import Training, WFEMRegressor
 
 RNG = np.random.default_rng(0)
-PARTS = [Parts(*flags) for flags in itertools.product([False, True], repeat=4) if flags[0] or not flags[1]]
-PARTS += [Parts(correlated=True), Parts(smooth=True, curve=True, environment=True, correlated=True)]
 ONLY_NUMPY = """
 import sys
 class Refuse:
@@ -63,19 +66,30 @@ def assert_same_readings(module, task, x):
 
 
 @pytest.mark.parametrize("input_dim", [1, 3])
-@pytest.mark.parametrize("parts", PARTS, ids=lambda parts: "".join("01"[flag] for flag in vars(parts).values()))
-def test_every_term_of_a_prior(tmp_path, parts, input_dim):
+@pytest.mark.parametrize("terms", ALL_TERMS.values(), ids=ALL_TERMS)
+def test_every_term_of_a_prior(tmp_path, terms, input_dim):
     x, y = RNG.normal(size=(7, input_dim)), RNG.normal(size=7)
-    task = as_regressor(make_prior(parts, input_dim, scales=THREE_SCALES)).update(x, y)
+    task = as_regressor(make_prior(terms, input_dim, scales=THREE_SCALES)).update(x, y)
     module = export(task, tmp_path)
     assert_same_readings(module, task, RNG.normal(size=(5, input_dim)))
     np.testing.assert_array_equal(module.predict(x), module.task.predict(x))
 
 
-@pytest.mark.parametrize("parts", [Parts(smooth=True), Parts(smooth=True, curve=True, environment=True)], ids=str)
+@pytest.mark.parametrize("terms", TERMS_OF_COVARIATES.values(), ids=TERMS_OF_COVARIATES)
+def test_terms_of_covariates_and_categories(tmp_path, terms):
+    meta = make_mixed(terms=[terms, SMOOTH])
+    for missing in ([], [4]):
+        x = draw_codes(RNG, MIXED, 9)
+        x[:, missing] = np.nan
+        cells = as_cells(meta, x)
+        task = meta.adapt(cells[:6], RNG.normal(size=6))
+        assert_same_readings(export(task, tmp_path), task, cells[6:])
+
+
+@pytest.mark.parametrize("terms", [SMOOTH, make_terms("curve", "deviation", "deformation", "environment")])
 @pytest.mark.parametrize("scales", [THREE_SCALES, NOISE_SCALES])
-def test_shapes_and_scales_of_tasks(tmp_path, parts, scales):
-    task = as_regressor(make_prior(parts, 2, shapes=True, scales=scales)).update(
+def test_shapes_and_scales_of_tasks(tmp_path, terms, scales):
+    task = as_regressor(make_prior(terms, 2, shapes=True, scales=scales)).update(
         RNG.normal(size=(6, 2)), RNG.normal(size=6)
     )
     assert_same_readings(export(task, tmp_path), task, RNG.normal(size=(5, 2)))
@@ -91,7 +105,7 @@ def test_members_are_averaged_and_stretched(tmp_path):
 
 @pytest.mark.parametrize("input_dim", [1, 8])  # with many inputs all share a length scale
 def test_contexts_of_any_size_and_other_tasks(tmp_path, input_dim):
-    prior = as_regressor(make_prior(Parts(True, True, True), input_dim, scales=THREE_SCALES))
+    prior = as_regressor(make_prior(CURVE, input_dim, scales=THREE_SCALES))
     module = export(prior, tmp_path)
     for n in (0, 1, 80):
         x, y = RNG.normal(size=(n, input_dim)), RNG.normal(size=n)
@@ -110,7 +124,12 @@ def test_labels(tmp_path, n_classes, ruled, calibration):
     names = np.array([f"class {i:02}" for i in range(n_classes)])
     n_rules = (1 if n_classes == 2 else n_classes) * ruled
     rules = ClassRules(names if ruled else None, fixed=ruled)
-    priors = [make_label_prior(n_rules, Parts(True, environment=ruled), 2, seed, **calibration) for seed in (0, 1)]
+    priors = [
+        make_label_prior(
+            n_rules, (*SMOOTH, *make_terms("environment")[1:]) if ruled else SMOOTH, 2, seed, **calibration
+        )
+        for seed in (0, 1)
+    ]
     x, y = RNG.normal(size=(3 * n_classes, 2)), names[np.arange(3 * n_classes) % n_classes]
     prior = as_classifier(*priors, rules=rules)
     task = prior.update(x, y)
@@ -208,23 +227,67 @@ def test_what_cannot_be_exported_is_refused(meta, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_quantiles_of_mixtures():
+def test_functions_in_place_of_scipys():
+    z = np.array([-1e10, -1e3, -40.0, -35.0, -34.9, -5.0, 0.0, 5.0, 40.0, 700.0])
+    for name in ("log_ndtr", "ndtr", "expit", "log_expit"):
+        found, expected = getattr(only_numpy, name)(z), getattr(special, name)(z)
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-15, err_msg=name)
+    p = np.array([0.0, 1e-300, 1e-9, 0.3, 0.5, 0.99, 1.0])
+    np.testing.assert_allclose(only_numpy.ndtri(p), special.ndtri(p), rtol=1e-12)
+    assert only_numpy.ndtri(0.3) == pytest.approx(special.ndtri(0.3))
+
+
+@pytest.mark.parametrize("n", [1, 5, 80])  # from 64 on, LAPACK takes one matrix at a time
+def test_inverses_in_place_of_lapacks(n):
+    root = RNG.normal(size=(2, 3, n, n)) / np.sqrt(n)
+    matrices = root @ root.mT + 0.1 * np.eye(n)
+    found, expected = matrices.copy(), matrices.copy()
+    only_numpy.invert_roots(found)
+    linalg.invert_roots(expected)
+    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(found @ matrices @ found.mT, np.broadcast_to(np.eye(n), found.shape), atol=1e-8)
+    for name in ("triangular_inverses", "positive_inverses"):
+        given = np.linalg.cholesky(matrices) if name.startswith("tri") else matrices
+        ours, peer = (getattr(module, name)(given) for module in (only_numpy, linalg))
+        np.testing.assert_allclose(ours, peer, rtol=1e-8, atol=1e-10)
+
+
+def test_the_file_has_the_functions_that_the_library_tests(tmp_path):
+    """Quantiles, and probabilities far in the tails, from the text of the modules with NumPy's functions."""
+    readings = export(as_regressor(make_prior()).update(RNG.normal(size=(3, 1)), RNG.normal(size=3)), tmp_path, "one")
     means = np.array([[0.0, 1.0, 100.0], [0.0, 2.0, -100.0], [1e-9, 50.0, 0.0]])
     stds, weights = np.array([[1.0, 0.1, 1e-3], [2.0, 0.1, 1e-3], [1e-6, 3.0, 5.0]]), np.array([0.32, 0.57, 0.11])
     mixture = GaussianMixture(means, stds**2, np.log(weights))
     for level in (1e-9, 0.05, 0.3, 0.5, 0.7, 0.95, 1 - 1e-9):
-        found = plain_readings.mixture_quantile(means, stds, weights[:, None], level)
+        found = readings.normal_quantile(means, stds, np.repeat(weights[:, None], 3, axis=1), level)
         np.testing.assert_allclose(found, mixture.quantile(level), rtol=1e-10, atol=1e-12)
-
-
-def test_probabilities_in_the_tails():
+    rules = ClassRules(np.array(["a", "b"]), fixed=True)
+    labels = export(as_classifier(make_label_prior(1), rules=rules).update(np.zeros((1, 1)), ["a"]), tmp_path, "two")
     mean, variance = np.meshgrid([-900.0, -80.0, -5.0, 0.0, 3.0, 700.0], [0.0, 1e-8, 1.0, 3.2, 50.0, 1e6])
-    found = plain_probabilities.log_logistic(mean.ravel(), variance.ravel())
+    found = labels.log_logistic(mean.ravel(), variance.ravel())
     np.testing.assert_allclose(found, log_logistic(mean.ravel(), variance.ravel()), rtol=1e-10)
-    z = np.array([-1e10, -1e3, -40.0, -35.0, -34.9, -5.0, 0.0, 5.0, 40.0])
-    np.testing.assert_allclose(plain_probabilities.log_normal_cdf(z), log_ndtr(z), rtol=1e-12, atol=1e-15)
     mean, root = 30.0 * RNG.normal(size=(20, 4)), 10.0 * RNG.normal(size=(20, 4, 4))
-    covariance = root @ np.swapaxes(root, 1, 2)
-    np.testing.assert_allclose(
-        plain_probabilities.of_many(mean, covariance), log_probabilities(mean, covariance), rtol=1e-9, atol=1e-12
-    )
+    for covariance in (None, root @ root.mT):
+        found = labels.log_probabilities(mean, covariance)
+        np.testing.assert_allclose(found, log_probabilities(mean, covariance), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("environment", [False, True])
+def test_another_kernel_of_the_deviations_from_fit_to_file(tmp_path, monkeypatch, environment):
+    """What a kernel costs: a class. Its prior is fitted, predicts, and is saved, loaded and exported."""
+    terms = {name: make_terms(*(each.name for each in of), kernel="matern32") for name, of in families.TERMS.items()}
+    monkeypatch.setattr(families, "TERMS", {name: each[1:] for name, each in terms.items()})
+    tasks = [make_task() for _ in range(6)]
+    source = {"source_tasks": [make_task() for _ in range(4)]} if environment else {}
+    meta = MetaGPRegressor(0.5 if environment else 0.0, random_state=0).fit(target_tasks=tasks, **source)
+    kernels = {
+        each.kernel for prior in meta.model_.members for each in prior.terms.layout.terms if hasattr(each, "kernel")
+    }
+    assert kernels == {"matern32"}
+    meta.save(tmp_path / "prior.safetensors")
+    (x, y), (queries, _) = make_task(), make_task(20)
+    task = meta.adapt(x, y)
+    assert_same_readings(export(task, tmp_path), task, queries)
+    again = load(tmp_path / "prior.safetensors").adapt(x, y)
+    found, expected = (each.predict(queries, return_std=True) for each in (again, task))
+    np.testing.assert_array_equal(found, expected)

@@ -10,10 +10,11 @@ from scipy.stats import multivariate_normal
 from small_problems import IS_TARGET, make_tasks
 
 from metaprior.prior import families
+from metaprior.prior.columns import MAX_ARD
 from metaprior.prior.families import FEATURES, LINEAR, SHAPES, TrainingTasks, fit_families, fit_features
-from metaprior.prior.layout import COMMON_STD, MAX_ARD
+from metaprior.prior.process import NOISE_FLOOR, deformations
 from metaprior.prior.task_scales import ONE_SCALE, TaskScales
-from metaprior.prior.terms import JITTER, NOISE_FLOOR
+from metaprior.prior.terms import COMMON_STD, JITTER, n_deformations
 from metaprior.tasks.padding import pad_to
 from metaprior.tasks.scaling import identity_scaling
 from metaprior.tasks.types import Task
@@ -49,41 +50,59 @@ def rbf(x, z, lengths):
 
 def common_kernel(prior, x, z):
     """Covariance of the common mean: a line, and a curve that is determined by its values at the inducing points."""
-    layout, theta, points = prior.layout, prior.theta, prior.points
+    layout, theta, points = prior.terms.layout, prior.terms.theta, prior.terms.points
     slope = COMMON_STD if x.shape[1] <= MAX_ARD else layout.scale(theta, "trend")[0]
     covariance = COMMON_STD**2 + slope**2 * x @ z.T
-    if layout.parts.smooth:
+    if layout.has("curve"):
         lengths = layout.scale(theta, "mean_lengths")
         inner = rbf(points, points, lengths) + JITTER * np.eye(len(points))
         curve = rbf(x, points, lengths) @ np.linalg.solve(inner, rbf(points, z, lengths))
         covariance = covariance + layout.scale(theta, "mean")[0] ** 2 * curve
-    if layout.parts.features:
-        covariance = covariance + layout.scale(theta, "feature_mean")[0] ** 2 * prior.network(x) @ prior.network(z).T
+    if layout.has("features"):
+        covariance = (
+            covariance + layout.scale(theta, "feature_mean")[0] ** 2 * features(prior, x) @ features(prior, z).T
+        )
     return covariance
+
+
+def features(prior, x):
+    """The features of the network, written out."""
+    hidden = x
+    for weights, bias in (prior.terms.network[:2], prior.terms.network[2:4]):
+        hidden = np.tanh(hidden @ weights / len(weights) ** 0.5 + bias)
+    return hidden @ prior.terms.network.last / len(hidden.T) ** 0.5
+
+
+def mean_features(prior, x):
+    """F at inputs (n, columns) of the target."""
+    return prior.terms.mean_features(prior.process.describe(x[None]), np.ones(1))[0]
 
 
 def own_kernels(prior, x, z):
     """Covariances of the deviations of one task: of its line, and of the rest, which a factor may multiply."""
-    layout, theta, points, n_line = prior.layout, prior.theta, prior.points, 1 + x.shape[1]
+    terms = prior.terms
+    layout, theta, points, n_line = terms.layout, terms.theta, terms.points, 1 + x.shape[1]
     lines = [np.column_stack([np.ones(len(inputs)), inputs]) for inputs in (x, z)]
     curves = [np.zeros((len(inputs), 0)) for inputs in (x, z)]
-    if layout.parts.curve:
-        curves = [prior.curve(inputs, layout.n_curve) for inputs in (x, z)]
+    if layout.has("deformation"):
+        curves = [deformations(inputs, *terms.curve, n_deformations(layout.columns) - 1) for inputs in (x, z)]
     smooth = np.zeros((len(x), len(z)))
-    if layout.parts.smooth:
+    if layout.has("curve"):
         lengths, scale = layout.scale(theta, "lengths"), layout.scale(theta, "deviation")[0]
         smooth = scale**2 * rbf(x, z, lengths)
-    if prior.shape_root is None:
+    if prior.terms.shape_root is None:
         slopes = np.broadcast_to(layout.scale(theta, "line")[1:], x.shape[1])
         stds = np.concatenate([layout.scale(theta, "line")[:1], slopes])
-        deformed = (curves[0] * layout.scale(theta, "curve") ** 2) @ curves[1].T if layout.parts.curve else 0.0
-        if layout.parts.features:
-            deformed = (prior.network(x) * layout.scale(theta, "features") ** 2) @ prior.network(z).T
+        deformed = (
+            (curves[0] * layout.scale(theta, "deformation") ** 2) @ curves[1].T if layout.has("deformation") else 0.0
+        )
+        if layout.has("features"):
+            deformed = (features(prior, x) * layout.scale(theta, "features") ** 2) @ features(prior, z).T
         return (lines[0] * stds**2) @ lines[1].T, deformed + smooth
     root = np.linalg.cholesky(rbf(points, points, lengths) + JITTER * np.eye(len(points)))
     whitened = [np.linalg.solve(root, rbf(points, inputs, lengths)).T for inputs in (x, z)]
     psi = [np.concatenate(parts, axis=1) for parts in zip(lines, curves, whitened, strict=True)]
-    shapes = prior.shape_root @ prior.shape_root.T
+    shapes = prior.terms.shape_root @ prior.terms.shape_root.T
     by_line = shapes[:, :n_line] @ np.linalg.solve(shapes[:n_line, :n_line], shapes[:n_line])  # regression on the line
     rest = psi[0] @ (shapes - by_line) @ psi[1].T + smooth - scale**2 * whitened[0] @ whitened[1].T
     return psi[0] @ by_line @ psi[1].T, rest
@@ -103,7 +122,7 @@ class Dense:
         task_of = np.repeat([*range(len(training)), len(training), len(training)], [len(x) for x in groups])
         target = np.append(is_target, 1.0)[task_of]
         x = np.concatenate(groups)
-        effect = np.exp(prior.theta[-1]) if prior.layout.parts.environment else 0.0
+        effect = np.exp(prior.terms.theta[-1]) if prior.terms.layout.has("environment") else 0.0
         covariance = common_kernel(prior, x, x) * (1.0 + effect**2 * np.outer(target, target))
         is_new = task_of == len(training)
         own = np.where(np.outer(is_new, is_new), own_kernel(prior, x, x, factor), own_kernel(prior, x, x))
@@ -175,17 +194,18 @@ def test_the_uncertainty_of_the_common_mean_by_monte_carlo(family):
     prior = replace(prior, scales=TaskScales(np.array([factor]), np.zeros(1), False))
     contexts, queries = new_tasks(1, sizes=(3,))
     [[mean]], [[variance]] = predict(prior, contexts, queries)[0][:2]
-    m = prior.weights + np.random.default_rng(0).normal(size=(40_000, len(prior.weights))) @ prior.weights_root.T
+    terms = prior.terms
+    m = terms.weights + np.random.default_rng(0).normal(size=(40_000, len(terms.weights))) @ terms.weights_root.T
     context, query = contexts[0], queries[0]
-    features = prior.describe(np.concatenate([context.x, query])[None], np.ones((1, 6))).features[0] @ m.T
+    common = mean_features(prior, np.concatenate([context.x, query])) @ m.T
     noise = prior.noise_variance * factor**2 + NOISE_FLOOR
     covariance = own_kernel(prior, context.x, context.x, factor) + noise * np.eye(3)
     cross = own_kernel(prior, context.x, query, factor)
     gain = np.linalg.solve(covariance, cross)
-    residual = context.y - features[:3].T
+    residual = context.y - common[:3].T
     log_weights = multivariate_normal.logpdf(residual, cov=covariance)
     weights = np.exp(log_weights - logsumexp(log_weights))
-    means = features[3:].T + residual @ gain
+    means = common[3:].T + residual @ gain
     expected = weights @ means
     error = np.sqrt(np.sum((weights[:, None] * (means - expected)) ** 2, axis=0))
     assert np.all(np.abs(mean - expected) < 4.0 * error)
@@ -210,7 +230,7 @@ def test_the_linear_family_is_a_linear_mixed_model():
     for i, (each, end) in enumerate(zip(lines, ends, strict=True)):
         random[end - len(each) : end, 3 * i : 3 * i + 3] = each
     design = np.concatenate([fixed, random], axis=1) / np.sqrt(0.09 + NOISE_FLOOR)
-    stds = np.concatenate([np.full(3, COMMON_STD), np.tile(np.exp(prior.theta[:3]), len(lines))])
+    stds = np.concatenate([np.full(3, COMMON_STD), np.tile(np.exp(prior.terms.theta[:3]), len(lines))])
     precision = design.T @ design + np.diag(stds**-2.0)
     effects = np.linalg.solve(precision, design.T @ y / np.sqrt(0.09 + NOISE_FLOOR))
     at_query = np.zeros((3, len(effects)))
@@ -242,10 +262,10 @@ def test_an_empty_context_gives_the_prior(family, size):
     query = np.linspace(-1.0, 1.0, 3)[:, None]
     empty = Task(np.zeros((0, 1)), np.zeros(0))
     _, joined = predict(prior, [empty], query[None], size)
-    features = prior.describe(query[None], np.ones((1, 3))).features[0]
-    root = features @ prior.weights_root
+    common = mean_features(prior, query)
+    root = common @ prior.terms.weights_root
     for k, factor in enumerate(FACTORS):
-        np.testing.assert_allclose(joined.mean[k, 0], features @ prior.weights)
+        np.testing.assert_allclose(joined.mean[k, 0], common @ prior.terms.weights)
         own = own_kernel(prior, query, query, factor)
         np.testing.assert_allclose(joined.variance[k, 0], root @ root.T + own, atol=1e-9)
     np.testing.assert_allclose(np.exp(joined.log_weights[:, 0]), WEIGHTS)
@@ -255,7 +275,7 @@ def test_the_weights_of_scales_follow_the_readings():
     prior = fitted(1, False)[LINEAR]
     x = np.linspace(-1.0, 1.0, 8)[:, None]
     wiggle = np.tile([1.0, -1.0], 4)
-    contexts = [Task(x, x[:, 0] + np.sqrt(noise) * wiggle) for noise in prior.noise_variances]
+    contexts = [Task(x, x[:, 0] + np.sqrt(noise) * wiggle) for noise in prior.factors.noise]
     log_weights = predict(prior, contexts, np.zeros((3, 1, 1)))[0].log_weights
     assert np.argmax(log_weights, axis=0).tolist() == [0, 1, 2]
     np.testing.assert_allclose(np.exp(log_weights).sum(axis=0), 1.0)
@@ -275,7 +295,7 @@ def test_posteriors_are_joined_and_picked(family):
 
 
 def test_a_context_without_noise_and_with_repeated_inputs():
-    prior = replace(fitted(1, False)[SHAPES], noise_variance=0.0, scales=ONE_SCALE)
+    prior = replace(fitted(1, False)[SHAPES], parameters=np.array([-300.0]), scales=ONE_SCALE)
     x = np.repeat(np.linspace(-1.0, 1.0, 10), 3)[:, None]
     context = Task(x, np.sin(x[:, 0]))
     marginals, joined = predict(prior, [context], x[None, ::3])
