@@ -6,13 +6,16 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from metaprior.checks import draw_seed
 from metaprior.estimators.arguments import NamedEnvironments, warn_if_no_target_tasks
 from metaprior.estimators.base import Estimator, MetaGP
 from metaprior.estimators.files import FileFormat, Header, Model
 from metaprior.estimators.fitted_prior import FittedPrior
-from metaprior.files import Arrays, require
+from metaprior.files import Arrays, check_weights, require
 from metaprior.float_errors import own_float_errors
+from metaprior.predict.ensemble import Ensemble
 from metaprior.progress import phases
 from metaprior.tasks.context_rules import as_context_rule
 from metaprior.tasks.input_columns import Features
@@ -30,19 +33,21 @@ def in_wfem(estimator: str) -> Mapping[str, str]:
 
 
 def _model_parts(model: Any) -> tuple[list[dict[str, Any]], Arrays]:
-    from metaprior.prior.files import model_parts
+    from metaprior.prior.files import members_to_parts
 
-    return model_parts(model)
+    stored, arrays = members_to_parts(model.members)
+    return stored, arrays | {"member_weights": np.asarray(model.weights, np.float64)}
 
 
 def _read_model(meta: Any, stored: Model, header: Header, arrays: Arrays) -> Any:
-    from metaprior.prior.files import Known, read_model
+    from metaprior.prior.files import Known, read_members
 
     classes = header.fitted.classes_
     n_classes = len(classes) if isinstance(classes, list) else 0
     require(len(stored.members) == stored.n_members, f"members must be a list of {stored.n_members}")
     known = Known(header.input_dim, header.training.scaling, meta.likelihood_, n_classes, meta.features_.kinds)
-    return read_model(stored.members, arrays, known)
+    weights = check_weights("member_weights", arrays.get("member_weights"), len(stored.members))
+    return Ensemble(read_members(stored.members, arrays, known), weights)
 
 
 @own_float_errors

@@ -54,6 +54,19 @@ class Broad(NamedTuple):
     parameters: np.ndarray
 
 
+class Prediction(NamedTuple):
+    """Gaussian components of the latent function t of a member that predicts numbers.
+
+    In units of t: of y for Gaussian noise.
+    """
+
+    mean: np.ndarray  # (components, tasks, queries)
+    variance: np.ndarray  # the same
+    parameters: np.ndarray  # of the likelihood, (components, parameters)
+    log_weights: np.ndarray | None = None  # (components, tasks), normalized over components; None: equal weights
+    offset: np.ndarray | None = None  # (tasks, queries): log exposure, which is not in the mean yet
+
+
 class Integers(NamedTuple):
     """Readings that are all integers, in which a likelihood looks for its own kind."""
 
