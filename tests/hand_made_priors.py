@@ -17,7 +17,7 @@ from metaprior.prior.layout import Layout
 from metaprior.prior.modes import CommonCurve
 from metaprior.prior.task_scales import ONE_SCALE, TaskScales
 from metaprior.prior.terms import N_FEATURES, TERMS, Deviation, Line, n_deformations
-from metaprior.tasks.class_rules import ClassRules
+from metaprior.tasks.labels import ClassRules
 from metaprior.tasks.padding import Ragged
 from metaprior.tasks.scaling import Scaling, with_kinds
 

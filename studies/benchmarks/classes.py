@@ -28,7 +28,6 @@ from threadpoolctl import threadpool_limits
 from metaprior import MetaGPClassifier
 from metaprior.estimators.baselines import logistic_regression, nearest_class_mean, score_baseline
 from metaprior.metrics import report
-from metaprior.search import held_out_labels
 from metaprior.tasks.scaling import Scaling, fit_label_scaling, identity_scaling
 from metaprior.tasks.types import Task
 from metaprior_studies.drawn_tasks import DrawnTasks
@@ -147,7 +146,7 @@ def score_draw(job: tuple[Problem, str, int, str]) -> list[dict[str, Any]]:
     rows = []
     with threadpool_limits(1):
         if calibration == "as-fitted":
-            held_out_labels.separability = lambda *_: 0.0  # in this process, which does nothing else
+            labels.separability = lambda *_: 0.0  # in this process, which does nothing else
         meta = MetaGPClassifier(random_state=number % 1000, progress=False, calibrate=calibration != "none")
         meta.fit(tasks.source, tasks.target)
         rows.append({**labels, "scheme": SCHEMES[calibration], **rounded(meta.evaluate(tasks.test), METRICS)})

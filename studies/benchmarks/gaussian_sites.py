@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit, log_expit, log_ndtr, logsumexp
 
-from metaprior.prior.softmax import Curvature, Labels, find_modes
+from metaprior.likelihoods.softmax import Curvature, Labels, find_modes
 
 GRID = np.linspace(-9.0, 9.0, 201)  # of a standard normal; the trapezoid rule on it is exact up to rounding
 LOG_GRID_WEIGHTS = -0.5 * GRID**2 - logsumexp(-0.5 * GRID**2)

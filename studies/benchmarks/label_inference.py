@@ -52,7 +52,7 @@ from threadpoolctl import threadpool_limits
 
 from metaprior.prior.label_prior import LabelPrior
 from metaprior.prior.label_process import Latent
-from metaprior.search.held_out_labels import Calibration
+from metaprior.search.labels import Calibration
 from metaprior.tasks.types import TestTask
 from metaprior_studies.open_settings import validation_seeds
 

@@ -11,8 +11,7 @@ import argparse
 
 import numpy as np
 
-from metaprior.search.averaging import averaging_weights, select_weights
-from metaprior.search.candidates import Candidate, Choice
+from metaprior.search.averaging import Candidate, Choice, averaging_weights, select_weights
 from metaprior.search.report import make_report
 from metaprior.wfem.runs import Settings
 

@@ -8,7 +8,7 @@ from gaussian_sites import laplace
 from label_contestants import ContestantQueries, Fitted, Predicted, fit_prior, given_classes, scores_of, softmax_laplace
 from label_inference import gaussian
 
-from metaprior.search.held_out_labels import SHRINKS, Calibration
+from metaprior.search.labels import SHRINKS, Calibration
 from metaprior.tasks.types import Task, TestTask
 
 

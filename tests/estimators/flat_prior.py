@@ -12,7 +12,7 @@ from metaprior.estimators.readings import ReadingsPrior
 from metaprior.likelihoods.base import Prediction
 from metaprior.likelihoods.gaussian import Gaussian
 from metaprior.predict.ensemble import Ensemble
-from metaprior.search.candidates import Candidate, Choice
+from metaprior.search.averaging import Candidate, Choice
 from metaprior.search.report import make_report
 from metaprior.tasks.scaling import Scaling
 

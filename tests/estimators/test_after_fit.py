@@ -7,7 +7,7 @@ import pytest
 
 import metaprior
 from metaprior import MetaGPClassifier, MetaGPRegressor
-from metaprior.estimators import guaranteed_fit, hierarchical_fit
+from metaprior.estimators import fit
 from metaprior.estimators.base import MetaGP
 from metaprior.plots import plot_alpha_path, plot_calibration, plot_prediction, plot_prior_samples, plot_training
 from metaprior.predict.ensemble import predicts_labels
@@ -170,7 +170,7 @@ def test_fit_that_fails_leaves_the_estimator_as_it_was(fitted, monkeypatch, name
 
     fails(ValueError, wide, [*wide, (wide[0][0], [None] * len(wide[0][1]))])  # the last task of all
     fails(ValueError, others, others, target="south")
-    for owner, step in ((hierarchical_fit, "compare_priors"), (MetaGP, "_remember_tasks")):
+    for owner, step in ((fit, "compare_priors"), (MetaGP, "_remember_tasks")):
         for error in (KeyboardInterrupt(), MemoryError("no")):
             with monkeypatch.context() as patched:
                 stop_at(patched, owner, step, error)
@@ -197,7 +197,7 @@ def test_fit_with_covariates_that_say_nothing_leaves_the_names_of_columns(fitted
 def test_fit_with_a_guarantee_that_is_interrupted_leaves_the_estimator(fitted, monkeypatch):
     meta, tasks = fitted["readings"]
     before = {each: value for each, value in state(meta).items() if each != "guarantee"}
-    stop_at(monkeypatch, guaranteed_fit, "held_out_scores", KeyboardInterrupt())
+    stop_at(monkeypatch, fit, "held_out_scores", KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         meta.set_params(guarantee=True).fit(tasks, tasks)
     meta.set_params(guarantee=False)

@@ -15,7 +15,7 @@ from metaprior import (
     predict_frame,
     store_tasks,
 )
-from metaprior.estimators.guaranteed_fit import calibration_splits, deal
+from metaprior.estimators.fit import calibration_splits, deal
 from metaprior.files import InvalidFile, read_tensors, write_tensors
 from metaprior.plots import plot_prediction
 from metaprior.predict.conformal import equal_folds, least_tasks

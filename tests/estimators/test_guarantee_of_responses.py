@@ -9,7 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import metaprior
 from metaprior import MetaGPRegressor, predict_frame
-from metaprior.estimators import guaranteed_fit
+from metaprior.estimators import fit as fitting
 from metaprior.likelihoods import make_likelihood
 from metaprior.predict import conformal
 from metaprior.predict.batches import predict_tasks
@@ -177,7 +177,7 @@ def test_inexact_posteriors_of_held_out_tasks_are_no_matter_of_the_fit(monkeypat
         warnings.warn("The approximate posterior did not converge for task 0.", ConvergenceWarning, stacklevel=2)
         return held_out_scores(*given)
 
-    monkeypatch.setattr(guaranteed_fit, "held_out_scores", warned)
+    monkeypatch.setattr(fitting, "held_out_scores", warned)
     with pytest.warns(UserWarning, match="with 3 tasks of the target environment") as found:
         fit("poisson", draw_tasks("poisson", 3, 0))
     assert not any(issubclass(each.category, ConvergenceWarning) for each in found)

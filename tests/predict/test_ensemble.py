@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from metaprior.predict.batches import average_log
 from metaprior.predict.ensemble import Ensemble, predicts_labels
-from metaprior.predict.label_batches import average_log
 from metaprior.tasks.scaling import Scaling
 from metaprior.wfem.trained import Model
 

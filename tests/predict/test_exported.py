@@ -25,11 +25,11 @@ from hand_made_priors import (
     make_terms,
 )
 from metaprior import MetaGPClassifier, MetaGPRegressor, load
+from metaprior.likelihoods.softmax import log_logistic, log_probabilities
 from metaprior.predict import only_numpy
 from metaprior.predict.mixtures import GaussianMixture
 from metaprior.prior import families, linalg
-from metaprior.prior.class_probabilities import log_logistic, log_probabilities
-from metaprior.tasks.class_rules import ClassRules
+from metaprior.tasks.labels import ClassRules
 from metaprior.wfem import Training, WFEMRegressor
 
 RNG = np.random.default_rng(0)

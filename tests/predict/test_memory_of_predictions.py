@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from metaprior import MetaGPRegressor
+from metaprior.linalg import invert_roots
 from metaprior.memory import available_bytes
 from metaprior.predict import large_contexts
-from metaprior.prior.linalg import invert_roots
 
 N = 2000  # inputs, or readings of a context
 MATRIX = 8 * N**2  # bytes

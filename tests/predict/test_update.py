@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from metaprior import ImplausibleContextWarning, MetaGPClassifier, MetaGPRegressor
-from metaprior.tasks.class_rules import joined_labels
+from metaprior.tasks.labels import joined_labels
 from metaprior.tasks.padding import Ragged
 from metaprior.wfem import Training, WFEMRegressor
 

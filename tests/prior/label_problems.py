@@ -8,8 +8,8 @@ from scipy.linalg import block_diag
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
+from metaprior.likelihoods.softmax import Labels
 from metaprior.prior.label_evidence import LabelBlock
-from metaprior.prior.softmax import Labels
 
 
 def make_block(seed=0, sizes=(6, 6, 4), n_classes=(3, 3, 3), n_features=0, scale=2.0, counts=None, n=None):

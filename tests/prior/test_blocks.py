@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from small_problems import COUNTS, IS_TARGET, make_tasks
 
-from metaprior.prior.blocks import N_POINTS, N_POINTS_SEVERAL, make_blocks, place_points
+from metaprior.prior.blocks import N_POINTS, N_POINTS_SEVERAL, STEP, STEP_SEVERAL, make_blocks, place_points
 from metaprior.prior.columns import MAX_ARD, Columns
-from metaprior.tasks.farthest_points import STEP, STEP_SEVERAL
 from metaprior.tasks.types import Task
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import log_expit, logsumexp
 
-from metaprior.prior.class_probabilities import log_logistic, log_probabilities
+from metaprior.likelihoods.softmax import log_logistic, log_probabilities
 
 Z = np.linspace(-40.0, 40.0, 200_001)
 MEANS = [-300.0, -50.0, -20.0, -5.0, -1.0, 0.0, 0.5, 3.0, 30.0]

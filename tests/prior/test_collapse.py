@@ -6,8 +6,8 @@ from scipy.linalg import block_diag
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 
+from metaprior.linalg import cholesky, log_sum_exp, triangular_inverse
 from metaprior.prior.collapse import Gaussians, collapse, slopes
-from metaprior.prior.linalg import cholesky, log_sum_exp, triangular_inverse
 
 
 def make_block(rng, sizes, n_features, counts):

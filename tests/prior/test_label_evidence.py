@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from label_problems import as_tasks, dense_evidence, make_block
 
-from metaprior.prior.label_evidence import LabelBlock, label_evidence
-from metaprior.prior.label_slopes import label_slopes
+from metaprior.prior.label_evidence import LabelBlock, label_evidence, label_slopes
 
 PROBLEMS = {
     "two classes": {"n_classes": (2, 2, 2)},

@@ -5,7 +5,7 @@ import pytest
 from small_problems import make_problem, make_tasks
 
 from hand_made_priors import LINES, SMOOTH, make_terms
-from metaprior.prior.label_modes import LabelObjective
+from metaprior.prior.label_evidence import LabelObjective
 from metaprior.tasks.types import Task
 
 PROBLEMS = [(LINES, 2), (SMOOTH, 2), (make_terms("curve", "deviation", "environment"), 1)]

@@ -11,8 +11,8 @@ from sklearn.gaussian_process.kernels import Kernel
 from small_problems import make_tasks, make_theta
 
 from hand_made_priors import SMOOTH
+from metaprior.likelihoods.softmax import log_logistic
 from metaprior.prior.blocks import place_points
-from metaprior.prior.class_probabilities import log_logistic
 from metaprior.prior.columns import Columns
 from metaprior.prior.fitted import FittedTerms
 from metaprior.prior.label_prior import LabelPrior

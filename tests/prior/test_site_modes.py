@@ -22,8 +22,7 @@ from hand_made_priors import make_curve, make_terms
 from metaprior.prior.families import BEND, LINEAR, SHIFT, TrainingTasks, _Fitter, fit_families, terms_of
 from metaprior.prior.modes import with_curve
 from metaprior.prior.process import NOISE_FLOOR
-from metaprior.prior.site_modes import HyperPrior
-from metaprior.prior.sites import Observed, find_sites
+from metaprior.prior.sites import HyperPrior, Observed, find_sites
 from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.scaling import identity_scaling
 from metaprior.tasks.types import Task
@@ -69,10 +68,10 @@ def fitted(name, covariates, exposure=None):
 @pytest.fixture
 def exact(monkeypatch):
     """Sites at their optimum."""
-    for limit in ("site_modes.FIRST_UPDATES", "site_modes.MAX_UPDATES", "sites.MAX_STEPS"):
-        monkeypatch.setattr(f"metaprior.prior.{limit}", 300)
-    for module in ("site_modes", "sites"):
-        monkeypatch.setattr(f"metaprior.prior.{module}.TOLERANCE", 1e-12)
+    for limit in ("FIRST_UPDATES", "MAX_UPDATES", "MAX_STEPS"):
+        monkeypatch.setattr(f"metaprior.prior.sites.{limit}", 300)
+    for tolerance in ("TOLERANCE", "BOUND_TOLERANCE"):
+        monkeypatch.setattr(f"metaprior.prior.sites.{tolerance}", 1e-12)
 
 
 def bound_of(training, terms, separate=None):

@@ -9,8 +9,8 @@ from scipy.optimize import brentq
 from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
-from metaprior.prior.linalg import positive_inverses
-from metaprior.prior.softmax import Curvature, Labels, find_modes, softmax
+from metaprior.likelihoods.softmax import Curvature, Labels, find_modes, softmax
+from metaprior.linalg import positive_inverses
 
 SCALES = [1e-3, 1e-1, 1.0, 10.0, 1e3]
 
@@ -181,7 +181,7 @@ def test_no_context():
 
 def test_a_mode_that_is_not_found_is_told(monkeypatch):
     block = make_block(2, (6, 1), (3, 3), scale=100.0)
-    monkeypatch.setattr("metaprior.prior.softmax.MAX_STEPS", 2)
+    monkeypatch.setattr("metaprior.likelihoods.softmax.MAX_STEPS", 2)
     assert not find_modes(block.labels, np.zeros(block.labels.y.shape))[1][0]
 
 

@@ -20,7 +20,7 @@ from metaprior.datasets import Sinusoid
 from metaprior.prior.families import FAMILIES, LINEAR, SHAPES, SMOOTH, FamilyFit, fit_families
 from metaprior.search import family_search as module
 from metaprior.search.averaging import CLEARLY_WORSE, averaging_weights, merge_similar
-from metaprior.search.family_choice import choose_members, choose_untested, without_test
+from metaprior.search.choice import choose_members, choose_untested, without_test
 from metaprior.search.held_out import PER_TASK, join
 from metaprior.search.weights import discounted
 from metaprior.tasks.scaling import fit_scaling

@@ -4,6 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from metaprior.search.family_search import FamilySearch, Option, training_tasks
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
@@ -12,9 +13,8 @@ from metaprior.prior import families
 from metaprior.prior.families import FAMILIES, FEATURES, LINEAR, fit_families
 from metaprior.prior.features import find_features
 from metaprior.search import feature_search as module
-from metaprior.search.family_choice import choose_members
-from metaprior.search.family_search import FamilySearch, Option, training_tasks
-from metaprior.search.feature_search import MAX_READINGS, add_features, are_worth_trying
+from metaprior.search.choice import choose_members
+from metaprior.search.features import MAX_READINGS, add_features, are_worth_trying
 from metaprior.tasks.types import Task
 
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from metaprior.search.family_search import Option
+from metaprior.search.label_search import LabelSearch
 
 from metaprior import MetaGPClassifier
-from metaprior.search.family_search import Option
-from metaprior.search.held_out_labels import RATIOS, SHRINKS, peak, separability
-from metaprior.search.label_search import LabelSearch
+from metaprior.search.labels import RATIOS, SHRINKS, peak, separability
 from metaprior.tasks.types import Task
 
 

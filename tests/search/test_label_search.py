@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-
 from metaprior.search.label_search import LabelSearch
+
 from metaprior.tasks.types import Task
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from metaprior.search.averaging import averaging_weights, select_weights
-from metaprior.search.candidates import Candidate, Choice
+from metaprior.search.averaging import Candidate, Choice, averaging_weights, select_weights
 from metaprior.search.report import NO_SOURCE, TransferReport, make_report
 from metaprior.wfem.runs import Settings
 

@@ -8,7 +8,7 @@ import pytest
 
 from metaprior import ExtrapolationWarning, MetaGPClassifier, MetaGPRegressor, tasks_from_frame
 from metaprior.tables.columns import as_columns
-from metaprior.tasks.spelling import alike_among, as_read, spelled_alike
+from metaprior.tasks.categories import alike_among, as_read, spelled_alike
 
 COMPOSED, DECOMPOSED = unicodedata.normalize("NFC", "Köln"), unicodedata.normalize("NFD", "Köln")
 SAME = [("a", "a "), (COMPOSED, DECOMPOSED), ("ward 1", "ward\u00a01"), ("a  b", "a b"), ("a", "a\u200b")]

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from metaprior.search.candidates import Candidate
+from metaprior.search.averaging import Candidate
 from metaprior.search.folds import Folds
 from metaprior.tasks.types import Task
 from metaprior.wfem import (

@@ -9,7 +9,7 @@ import pytest
 from sklearn.base import clone
 
 from metaprior import StoredTasks, load
-from metaprior.search.candidates import Candidate
+from metaprior.search.averaging import Candidate
 from metaprior.storage.stored_tasks import sample_tasks
 from metaprior.tasks.scaling import fit_scaling
 from metaprior.tasks.types import Task

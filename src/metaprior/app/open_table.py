@@ -16,7 +16,7 @@ from metaprior.tables.columns import Columns
 from metaprior.tables.csv_files import CsvFormat, TableFile
 from metaprior.tables.guesses import guess_roles, summarize_columns
 from metaprior.tables.reading import column_names, read_batches, read_table
-from metaprior.tasks.spelling import as_text
+from metaprior.tasks.categories import as_text
 
 SHOWN = 8  # rows
 MAX_GUESSED = 200_000  # rows that guesses are made from

@@ -23,8 +23,7 @@ from metaprior.estimators.comparison import (
     score_model,
 )
 from metaprior.metrics import Scores, calibration_error, report, score_labels
-from metaprior.predict.batches import predict_tasks
-from metaprior.predict.label_batches import predict_labels
+from metaprior.predict.batches import predict_labels, predict_tasks
 from metaprior.progress import progress_bar
 from metaprior.tasks.labels import as_labeled_tests
 from metaprior.tasks.thinning import thin_task

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from metaprior.linalg import JITTERS, ROUNDING
 from metaprior.prior.fitted import Prior
-from metaprior.prior.linalg import JITTERS, ROUNDING
 from metaprior.prior.process import NOISE_FLOOR, Points, Process
 
 FOR_ROOTS = 1e-13  # of a prior variance, added to variances: samples of close points need a root of the covariance

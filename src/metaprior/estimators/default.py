@@ -86,8 +86,11 @@ class HierarchicalFit(MetaGP):
     def _fit_prior(
         self, environments: NamedEnvironments, features: Features, **how: Any
     ) -> tuple[FittedPrior, list[TestTask] | None]:
-        from metaprior.estimators.fit import fit_prior  # a loaded prior does without these
-        from metaprior.estimators.guaranteed_fit import check_target_tasks, make_guarantee
+        from metaprior.estimators.fit import (
+            check_target_tasks,
+            fit_prior,  # a loaded prior does without these
+            make_guarantee,
+        )
         from metaprior.search.compare import Asked
 
         guaranteed = getattr(self, "guarantee", False)  # labels have no intervals

@@ -12,16 +12,15 @@ from metaprior.estimators.comparison import Comparison, as_numbers, compare_labe
 from metaprior.float_errors import own_float_errors
 from metaprior.metrics import Scores, score_labels
 from metaprior.predict.adapted_labels import AdaptedClassifier, AdaptedClassifiers
-from metaprior.predict.batches import check_precision
-from metaprior.predict.label_batches import predict_labels
+from metaprior.predict.batches import check_precision, predict_labels
 from metaprior.search.weights import resolve_weights
 from metaprior.storage.stored_labels import encode_stored
 from metaprior.storage.stored_tasks import StoredTasks
-from metaprior.tasks.class_rules import ClassRules
 from metaprior.tasks.context_rules import split_all
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.labels import (
     MAX_CLASSES,
+    ClassRules,
     as_labeled_tests,
     as_labels,
     encode,

@@ -1,26 +1,50 @@
-"""A learned prior adapted to new tasks of two or more classes: class probabilities, averaged over its members."""
+"""Probabilities of two classes by draws of the latent function, as in the paper, for priors trained by gradients.
+
+A learned prior adapted to new tasks of two or more classes: class probabilities, averaged over its members.
+"""
 
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.special import expit
 
 from metaprior.checks import check_integer, draw_seed
 from metaprior.float_errors import own_float_errors
 from metaprior.predict.adapted_tasks import Adapted, AdaptedMany
-from metaprior.predict.batches import Posteriors, check_precision
+from metaprior.predict.batches import Posteriors, check_precision, components, predict_label_rows, predict_rows
 from metaprior.predict.ensemble import Ensemble
 from metaprior.predict.export import write_module
-from metaprior.predict.label_batches import predict_label_rows
-from metaprior.predict.sampled_labels import sampled_probabilities
-from metaprior.tasks.class_rules import ClassRules, joined_labels
 from metaprior.tasks.input_columns import Features
-from metaprior.tasks.labels import as_labels
+from metaprior.tasks.labels import ClassRules, as_labels, joined_labels
 from metaprior.tasks.padding import Ragged
 
 if TYPE_CHECKING:
     from metaprior.predict.single_task import SingleTaskClassifier
+
+DRAWN_AT_ONCE = 2**22  # numbers
+
+
+def sampled_probabilities(posteriors: Posteriors, queries: Ragged, n_samples: int, seed: int) -> list[np.ndarray]:
+    """Return the probabilities of both classes for the queries of every task, (n, 2) each."""
+    weights, probabilities = posteriors.model.component_weights, []
+    for task, latent in enumerate(queries.split(predict_rows(posteriors, queries, components, latent=True))):
+        rng = np.random.default_rng([seed, task])
+        mean, variance = latent
+        second = weights @ sampled_probability(rng, mean, variance, n_samples)
+        probabilities.append(np.stack([1.0 - second, second], axis=1))
+    return probabilities
+
+
+def sampled_probability(rng: np.random.Generator, mean: np.ndarray, variance: np.ndarray, n_samples: int) -> np.ndarray:
+    """Return the average of sigmoid(t) over draws of t ~ N(mean, variance)."""
+    total, left = np.zeros(mean.shape), n_samples
+    while left > 0:
+        n = min(left, max(DRAWN_AT_ONCE // max(mean.size, 1), 1))
+        total += expit(mean + np.sqrt(variance) * rng.standard_normal((n, *mean.shape))).sum(axis=0)
+        left -= n
+    return total / n_samples
 
 
 @own_float_errors

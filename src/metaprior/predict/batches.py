@@ -1,4 +1,7 @@
-"""Posteriors of many new tasks of any sizes, computed once and in chunks that fit into memory; their predictions."""
+"""Posteriors of many new tasks of any sizes, computed once and in chunks that fit into memory; their predictions.
+
+Probabilities of labels for many new tasks, averaged over the members of an ensemble.
+"""
 
 import os
 import threading
@@ -9,6 +12,7 @@ from functools import partial
 from typing import Any, cast
 
 import numpy as np
+from scipy.special import logsumexp
 
 from metaprior.checks import check_choice
 from metaprior.conventions import convergence_warning
@@ -373,3 +377,36 @@ def _n_bytes(value: Any) -> int:
         return sum(map(_n_bytes, value))
     inner = value if isinstance(value, dict) else getattr(value, "__dict__", {})
     return sum(map(_n_bytes, inner.values()))
+
+
+def predict_label_rows(posteriors: Posteriors, queries: Ragged) -> np.ndarray:
+    """Return log probabilities of all classes for all query rows, (classes, rows).
+
+    They are minus infinity for classes that a task does not have.
+    """
+
+    def values(tasks: np.ndarray, x: np.ndarray) -> np.ndarray:
+        of_member = lambda member, posterior, x: member.class_log_probabilities(posterior, x)  # noqa: E731
+        return average_log(posteriors.evaluate(of_member, tasks, x), posteriors.model.weights)
+
+    assert posteriors.n_classes is not None
+    rows = np.full((int(posteriors.n_classes.max(initial=0)), queries.n_rows), -np.inf)
+    for places, of_chunk in posteriors.predict(queries, values):
+        rows[: len(of_chunk), places] = of_chunk
+    return rows
+
+
+def predict_labels(
+    model: Ensemble, tasks: Sequence[TestTask], n_classes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return log probabilities (classes, tasks, queries), y and mask; padding is NaN and masked."""
+    return pad_rows(predict_label_rows(*read_tests(model, tasks, n_classes)), tasks)
+
+
+def average_log(log_probabilities: Any, weights: np.ndarray) -> np.ndarray:
+    """Return the log of the members' average probability, over the first axis."""
+    log_probabilities = np.asarray(log_probabilities)
+    if len(weights) == 1:
+        return log_probabilities[0]  # exactly as it is
+    log_weights = np.log(weights).reshape(-1, *(1,) * (log_probabilities.ndim - 1))
+    return np.asarray(logsumexp(log_probabilities + log_weights, 0))

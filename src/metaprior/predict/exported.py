@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from metaprior.likelihoods.gaussian import normal_quantile
+from metaprior.linalg import log_sum_exp
 from metaprior.prior.label_process import LabelProcess
-from metaprior.prior.linalg import log_sum_exp
 from metaprior.prior.process import Factors, Process, condition, moments
 from metaprior.tasks.column_kinds import ColumnKinds
 

@@ -5,7 +5,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from metaprior.prior.linalg import stable_cholesky
+from metaprior.linalg import stable_cholesky
 
 FAR_LEFT = -35.0  # from which on the distribution function has an asymptotic series
 

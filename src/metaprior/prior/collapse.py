@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from metaprior.prior.linalg import cholesky, triangular_inverse
+from metaprior.linalg import cholesky, triangular_inverse
 
 
 class Gaussians(NamedTuple):

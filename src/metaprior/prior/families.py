@@ -11,7 +11,6 @@ from metaprior.likelihoods.gaussian import Gaussian
 from metaprior.prior.blocks import make_blocks, place_points
 from metaprior.prior.collapse import Collapsed, Gaussians, collapse, information, posterior_of_weights
 from metaprior.prior.columns import Columns
-from metaprior.prior.common_mean import checked_theta
 from metaprior.prior.features import find_features, with_features
 from metaprior.prior.fitted import FittedTerms, Prior, noise_parameters
 from metaprior.prior.layout import Layout
@@ -20,6 +19,7 @@ from metaprior.prior.modes import (
     MEAN_PRIOR,
     CommonCurve,
     Mode,
+    checked_theta,
     common_curve,
     find_mode,
     with_curve,
@@ -27,8 +27,7 @@ from metaprior.prior.modes import (
 )
 from metaprior.prior.process import add_noise
 from metaprior.prior.shapes import Shapes
-from metaprior.prior.site_modes import Bound, HyperPrior, find_mode_with_sites
-from metaprior.prior.sites import Observed
+from metaprior.prior.sites import Bound, HyperPrior, Observed, find_mode_with_sites
 from metaprior.prior.task_scales import ONE_SCALE, learn_scales
 from metaprior.prior.terms import Bend, Curve, Curved, Deformation, Deviation, Environment, Features, Line, Shift, Term
 from metaprior.tasks.padding import group_by_size, pad_to

@@ -9,10 +9,10 @@ import numpy as np
 from scipy.linalg import block_diag
 
 from metaprior.likelihoods.base import Likelihood, Prediction
+from metaprior.linalg import FLOPS
 from metaprior.memory import blocks
 from metaprior.prior.features import FeatureNetwork
 from metaprior.prior.layout import Layout
-from metaprior.prior.linalg import FLOPS
 from metaprior.prior.modes import CommonCurve
 from metaprior.prior.process import Factors, Points, Posterior, Process, condition, far_first, moments
 from metaprior.prior.shapes import whitening

@@ -9,6 +9,18 @@ is concave in all t and m. Laplace's approximation at its mode, with P = I + sum
     J = psi - sum_i c_i log |I + K_i W_i| / 2 - log |P| / 2,
 
 that of `collapse` with K_i + W_i^-1 in place of the covariance of readings.
+
+
+Derivatives of the evidence J of labels with respect to the covariances K_i and mean features F_i.
+
+At fixed t and m, J depends on K and F as the evidence of readings does (`collapse.slopes`). The mode moves with them
+too: psi is stationary there, but the determinants are not. With Sigma = K - K R K + H P^-1 H', the posterior covariance
+of t, where H = (I - K R) F, and their derivative g = -c tr(Sigma dW/dt) / 2, the mode adds
+
+    dJ/dK: v a'    and    dJ/dF: v m' + c a w',    v = (I + W K)^-1 g - c R F w,    P w = sum_i F_i' (I + W K)^-1 g_i.
+
+
+The mode of the Gibbs density of theta given labels, with latent functions and mean weights integrated out.
 """
 
 from collections.abc import Sequence
@@ -16,8 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from metaprior.prior.collapse import posterior_of_weights
-from metaprior.prior.softmax import (
+from metaprior.likelihoods.softmax import (
     CHORD_STEPS,
     MAX_HALVINGS,
     MAX_STEPS,
@@ -29,6 +40,10 @@ from metaprior.prior.softmax import (
     find_modes,
     softmax,
 )
+from metaprior.prior.blocks import Block
+from metaprior.prior.collapse import posterior_of_weights
+from metaprior.prior.layout import Layout, OnBlock
+from metaprior.prior.modes import Mode, climb
 
 
 class LabelBlock(NamedTuple):
@@ -171,3 +186,151 @@ def project(block: LabelBlock, found: Curvature) -> tuple[np.ndarray, np.ndarray
     if found.root_sum is None:
         return weighted, None
     return weighted, np.swapaxes(found.root_sum, 1, 2)[:, None] @ weighted
+
+
+class _Parts(NamedTuple):
+    """What the derivatives of one block share."""
+
+    precision_features: np.ndarray  # R F Q, (tasks, classes, n, classes p)
+    determinant: np.ndarray  # (I + W K)^-1 g, (tasks, classes, n)
+
+
+def label_slopes(blocks: Sequence[LabelBlock], evidence: LabelEvidence) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return dJ/dK (tasks, n, n), summed over classes, and dJ/dF (tasks, n, p) of every block."""
+    weights, root = evidence.weights, evidence.root
+    parts = [_parts(block, found, root) for block, found in zip(blocks, evidence.curvatures, strict=True)]
+    pulled = sum(
+        np.tensordot(part.determinant, block.features, axes=((0, 2), (0, 1)))
+        for block, part in zip(blocks, parts, strict=True)
+    )
+    along = root.T @ np.ravel(pulled)  # w = Q along
+    moved = (root @ along).reshape(weights.shape)
+    slopes = []
+    for block, found, a, part in zip(blocks, evidence.curvatures, evidence.coefficients, parts, strict=True):
+        counts = block.counts[:, None, None]
+        v = part.determinant - counts * (part.precision_features @ along)
+        spread = part.precision_features
+        of_covariance = 0.5 * np.swapaxes(a, 1, 2) @ a + 0.5 * np.sum(spread @ np.swapaxes(spread, 2, 3), axis=1)
+        of_covariance -= 0.5 * _precision_of_classes(found)
+        of_mode = np.swapaxes(v, 1, 2) @ a
+        of_covariance = counts * of_covariance + 0.5 * (of_mode + np.swapaxes(of_mode, 1, 2))
+        by_class = root.reshape(*weights.shape, len(root))
+        of_features = np.swapaxes(a, 1, 2) @ (weights + moved) - np.tensordot(spread, by_class, axes=((1, 3), (0, 2)))
+        slopes.append((of_covariance, counts * of_features + np.swapaxes(v, 1, 2) @ weights))
+    return slopes
+
+
+def _parts(block: LabelBlock, found: Curvature, root: np.ndarray) -> _Parts:
+    labels, pi, lower = block.labels, found.probabilities, found.root_sum
+    covariance, (_, n_classes, _) = labels.covariance, pi.shape
+    explained = covariance[:, None] @ found.parts  # K E_c
+    own = np.diagonal(covariance, axis1=1, axis2=2)[:, None] - np.sum(explained * covariance[:, None], axis=-1)
+    posterior = np.zeros((*labels.mask.shape, n_classes, n_classes))
+    if lower is not None:
+        shared = explained @ lower[:, None]
+        posterior += _between_classes(shared)
+    classes = np.arange(n_classes)
+    posterior[..., classes, classes] += np.swapaxes(own, 1, 2)
+    spread = np.zeros((*pi.shape, 0))
+    if block.features.shape[-1]:
+        weighted, across = project(block, found)
+        by_class = root.reshape(n_classes, block.features.shape[-1], len(root))
+        spread = weighted @ by_class
+        if lower is not None and across is not None:
+            of_all = np.tensordot(across, by_class, axes=((1, 3), (0, 1)))
+            spread -= (found.parts @ lower[:, None]) @ of_all[:, None]
+        of_mean = block.features[:, None] @ by_class - covariance[:, None] @ spread  # H Q
+        posterior += _between_classes(of_mean)
+    determinant = -0.5 * block.counts[:, None, None] * _third_cumulants(pi, posterior, labels.is_binary)
+    return _Parts(spread, found.newton(block.labels, determinant))
+
+
+def _between_classes(functions: np.ndarray) -> np.ndarray:
+    """Return the products of classes at every sample, (tasks, n, classes, classes), summed over the last axis."""
+    by_sample = np.ascontiguousarray(np.swapaxes(functions, 1, 2))
+    return by_sample @ np.swapaxes(by_sample, 2, 3)
+
+
+def _third_cumulants(pi: np.ndarray, posterior: np.ndarray, is_binary: bool) -> np.ndarray:
+    """Return tr(S dW/dt_c) of every sample, for S (tasks, n, classes, classes).
+
+    dW_ab/dt_c is the third cumulant of the one-hot label: tr(S dW/dt_c) = pi_c (q_c - sum_k pi_k q_k), where
+    q_k = (e_k - pi)' S (e_k - pi). For two classes, dW/dt = pi (1 - pi) (1 - 2 pi).
+    """
+    if is_binary:
+        return pi * (1.0 - pi) * (1.0 - 2.0 * pi) * posterior[:, None, :, 0, 0]
+    q = np.diagonal(posterior, axis1=2, axis2=3) - 2.0 * (posterior @ np.swapaxes(pi, 1, 2)[..., None])[..., 0]
+    q = np.swapaxes(q, 1, 2)
+    return pi * (q - np.sum(pi * q, axis=1, keepdims=True))
+
+
+def _precision_of_classes(found: Curvature) -> np.ndarray:
+    """Return the sum over classes of the blocks R_cc = E_c - E_c (sum_c E_c)^-1 E_c."""
+    if found.root_sum is None:
+        return found.parts[:, 0]
+    explained = found.parts @ found.root_sum[:, None]
+    return np.sum(found.parts - explained @ np.swapaxes(explained, 2, 3), axis=1)
+
+
+class LabelObjective:
+    """The log Gibbs density of theta given the labels of some tasks.
+
+    `blocks` have classes 0, 1, ... in place of readings, `n_classes` the number of classes of every task of each
+    block. `common` says whether there is a common mean: only if classes mean the same in all tasks.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        blocks: Sequence[Block],
+        n_classes: Sequence[np.ndarray],
+        points: np.ndarray,
+        common: bool,
+    ):
+        self.layout, self.blocks, self.common, self.points = layout, blocks, common, points
+        self.n_classes, self.most = n_classes, max(int(numbers.max()) for numbers in n_classes)
+        self._start: list[np.ndarray] | None = None  # near the mode of the latent functions
+
+    def given(self, parts: Sequence[OnBlock]) -> list[LabelBlock]:
+        """Return the labels given theta."""
+        found = []
+        for part, n_classes in zip(parts, self.n_classes, strict=True):
+            block = part.block
+            labels = Labels.of(block.y, block.mask, n_classes, self.most, part.covariance)
+            used = self._unit * part.features if self.common else part.features[..., :0]
+            found.append(LabelBlock(labels, used, block.counts))
+        return found
+
+    def evidence(self, theta: np.ndarray) -> LabelEvidence:
+        """Return the evidence and the mode of the latent functions."""
+        prior = self.layout.at(theta, self.points)
+        return label_evidence(self.given([prior.on(block) for block in self.blocks]), self._start)
+
+    def __call__(self, theta: np.ndarray, gradient: bool = True) -> tuple[float, np.ndarray]:
+        """Return log p(theta) + J, with its derivative by theta unless told otherwise."""
+        layout = self.layout
+        prior = layout.at(theta, self.points)
+        parts = [prior.on(block) for block in self.blocks]
+        given = self.given(parts)
+        evidence = label_evidence(given, self._start)
+        z = (theta - layout.center) / layout.spread
+        value, slope = evidence.value - 0.5 * float(z @ z), -z / layout.spread
+        if not (np.isfinite(value) and evidence.converged):
+            return np.inf, slope  # keep the previous starting point
+        self._start = evidence.coefficients
+        if not gradient:
+            return value, slope
+        by_block = []
+        for part, (by_covariance, by_features) in zip(parts, label_slopes(given, evidence), strict=True):
+            by_mean = self._unit * by_features if self.common else np.zeros_like(part.features)
+            by_block.append((self._unit**2 * by_covariance, by_mean))
+        return value, slope + prior.gradient(parts, by_block)
+
+    @property
+    def _unit(self) -> float:
+        """Standard deviation of the difference of two classes that t stands for, or of one class."""
+        return 2.0**0.5 if self.most == 2 else 1.0
+
+    def find_mode(self, near: Sequence[Mode], max_iterations: int) -> Mode:
+        """Return the mode of theta."""
+        return climb(self.layout, self, near, max_iterations)

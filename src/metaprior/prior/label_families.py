@@ -9,8 +9,7 @@ from metaprior.prior.blocks import make_blocks, place_points
 from metaprior.prior.columns import Columns
 from metaprior.prior.families import FamilyFit
 from metaprior.prior.fitted import FittedTerms
-from metaprior.prior.label_evidence import LabelEvidence
-from metaprior.prior.label_modes import LabelObjective
+from metaprior.prior.label_evidence import LabelEvidence, LabelObjective
 from metaprior.prior.label_prior import LabelPrior
 from metaprior.prior.label_process import within_reach
 from metaprior.prior.layout import Layout

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from metaprior.linalg import FLOPS
 from metaprior.prior.fitted import FittedTerms, taken_points
 from metaprior.prior.label_process import LabelPosterior, LabelProcess, Latent
-from metaprior.prior.linalg import FLOPS
 from metaprior.tasks.scaling import Scaling
 
 NEWTON_STEPS = 8  # until a large context is conditioned on

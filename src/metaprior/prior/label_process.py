@@ -4,9 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from metaprior.prior.class_probabilities import log_probabilities
+from metaprior.likelihoods.softmax import Labels, find_modes, log_probabilities, precision_roots
 from metaprior.prior.process import Points, Process, far_first
-from metaprior.prior.softmax import Labels, find_modes, precision_roots
 
 MAX_COVARIANCE = 10  # classes up to which the covariance of their latent functions is used
 FAR = 30.0  # standard deviations from which on inputs count by their logarithm

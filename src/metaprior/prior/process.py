@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaprior.prior.linalg import ROUNDING, invert_roots, log_sum_exp
+from metaprior.linalg import ROUNDING, invert_roots, log_sum_exp
 
 NOISE_FLOOR = 1e-8  # of the noise variance, relative to the variance of y
 

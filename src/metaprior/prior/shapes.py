@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from metaprior.linalg import cholesky, triangular_inverse
 from metaprior.prior.blocks import Block
 from metaprior.prior.collapse import Gaussians, collapse, slopes
 from metaprior.prior.layout import AtTheta, OnBlock
-from metaprior.prior.linalg import cholesky, triangular_inverse
 from metaprior.prior.process import KERNELS, add_noise
 from metaprior.prior.terms import JITTER, Parameters, kernel_of_distances
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from metaprior.linalg import log_sum_exp
 from metaprior.prior.collapse import Collapsed, Gaussians
-from metaprior.prior.linalg import log_sum_exp
 
 GRID = np.arange(-3.0, 3.01, 0.5)  # log factors at which tasks are compared
 SPREADS = np.array([0.05, 0.2, 0.35, 0.5, 0.7, 0.9, 1.2])

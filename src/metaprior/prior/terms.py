@@ -21,9 +21,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from metaprior.linalg import cholesky, triangular_inverse
 from metaprior.prior.blocks import Block
 from metaprior.prior.columns import Columns, group_sums
-from metaprior.prior.linalg import cholesky, triangular_inverse
 from metaprior.prior.process import KERNELS, N_CURVE_FUNCTIONS, RBF, covariate_curves, products
 
 COMMON_STD = 3.0  # prior standard deviation of the common intercept and slopes, in standardized units

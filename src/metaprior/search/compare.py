@@ -10,9 +10,9 @@ import numpy as np
 from metaprior.checks import Argument, Message, warn_caller
 from metaprior.prior.families import NO_COVARIATES
 from metaprior.progress import progress_bar
-from metaprior.search.covariate_search import covariate_candidates
-from metaprior.search.family_choice import FamilyChoice, choose_members, choose_untested, without_test
-from metaprior.search.feature_search import add_features, are_worth_trying, may_be_learned
+from metaprior.search.choice import FamilyChoice, choose_members, choose_untested, without_test
+from metaprior.search.covariates import covariate_candidates
+from metaprior.search.features import add_features, are_worth_trying, may_be_learned
 from metaprior.search.folds import DEFAULT_RULE
 from metaprior.search.numbers import Numbers
 from metaprior.search.pooled_models import pooled_models

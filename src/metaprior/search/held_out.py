@@ -7,8 +7,8 @@ import numpy as np
 
 from metaprior.likelihoods.base import Likelihood
 from metaprior.likelihoods.gaussian import Gaussian
+from metaprior.linalg import log_sum_exp
 from metaprior.predict.mixtures import stretch
-from metaprior.prior.linalg import log_sum_exp
 from metaprior.search.averaging import contaminated
 from metaprior.search.folds import Folds
 from metaprior.tasks.padding import pad_to

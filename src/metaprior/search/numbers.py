@@ -18,7 +18,7 @@ from metaprior.prior.families import (
     fit_families,
 )
 from metaprior.prior.modes import MAX_ITERATIONS
-from metaprior.prior.site_modes import HyperPrior
+from metaprior.prior.sites import HyperPrior
 from metaprior.search.certificates import free_energy
 from metaprior.search.folds import Folds, make_folds
 from metaprior.search.held_out import PER_TASK, HeldOut, Queries, expected_log_spread, gather, log_exposure

@@ -13,8 +13,7 @@ from metaprior.checks import require_matplotlib
 from metaprior.float_errors import own_float_errors
 from metaprior.metrics import mean_and_standard_error
 from metaprior.prior.families import FAMILIES, NO_COVARIATES
-from metaprior.search.averaging import averaging_weights, select_weights
-from metaprior.search.candidates import Choice
+from metaprior.search.averaging import Choice, averaging_weights, select_weights
 from metaprior.search.certificates import Certificate, certify
 
 # Levels of the one-sided t test behind "helps" and "probably helps". If no candidate has any effect and gains are about

@@ -5,8 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from metaprior.storage.stored_tasks import StoredTasks
-from metaprior.tasks.label_warnings import warn_if_misspelled, warn_if_unrepeated
-from metaprior.tasks.labels import MAX_CLASSES, are_shared, check_classes, require_two
+from metaprior.tasks.labels import (
+    MAX_CLASSES,
+    are_shared,
+    check_classes,
+    require_two,
+    warn_if_misspelled,
+    warn_if_unrepeated,
+)
 from metaprior.tasks.types import Task
 
 

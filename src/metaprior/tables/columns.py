@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from metaprior.checks import Argument, Message, counted
 from metaprior.tables.csv_files import read_with
-from metaprior.tasks.spelling import as_read, check_reading, spelled_out
+from metaprior.tasks.categories import as_read, check_reading, spelled_out
 
 
 class TableWarning(UserWarning):

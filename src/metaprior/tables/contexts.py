@@ -9,7 +9,7 @@ from metaprior.predict.ensemble import predicts_labels
 from metaprior.tables.columns import Columns, TableWarning
 from metaprior.tables.covariate_columns import group_with_covariates
 from metaprior.tables.grouping import TaskTable
-from metaprior.tasks.spelling import as_text, composed, nearest
+from metaprior.tasks.categories import as_text, composed, nearest
 from metaprior.tasks.types import Task
 
 

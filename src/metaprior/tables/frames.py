@@ -24,10 +24,10 @@ from metaprior.tables.csv_files import Source, as_table
 from metaprior.tables.grouping import TaskTable, group_rows
 from metaprior.tables.label_columns import known_columns, label_columns
 from metaprior.tables.reading import names_of
+from metaprior.tasks.categories import as_text
 from metaprior.tasks.context_rules import as_context_rule, check_order, split_once, warn_if_behind
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.padding import Ragged
-from metaprior.tasks.spelling import as_text
 from metaprior.tasks.types import Task, TestTask, as_inputs
 
 if TYPE_CHECKING:

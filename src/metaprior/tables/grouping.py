@@ -24,7 +24,7 @@ from metaprior.tables.columns import Columns, TableWarning
 from metaprior.tables.constant_covariates import check_constant
 from metaprior.tables.csv_files import Source, as_table
 from metaprior.tables.reading import Frame, as_frame
-from metaprior.tasks.spelling import as_read, as_text, check_spelling, same_reading
+from metaprior.tasks.categories import as_read, as_text, check_spelling, same_reading
 from metaprior.tasks.types import Task
 
 

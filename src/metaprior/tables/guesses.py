@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from metaprior.checks import counted
-from metaprior.tasks.spelling import as_text
+from metaprior.tasks.categories import as_text
 
 TASK = re.compile(r"(^|[_\W])(id|ids|task|subject|patient|person|group|unit|tree|school|case|user|site|station)", re.I)
 ENVIRONMENT = re.compile(

@@ -10,9 +10,16 @@ from typing import Any
 import numpy as np
 
 from metaprior.checks import Argument, Message, warn_caller
-from metaprior.tasks.categories import Categories, column_places, text_columns
+from metaprior.tasks.categories import (
+    Categories,
+    alike_among,
+    check_reading,
+    column_places,
+    plain,
+    spelled_out,
+    text_columns,
+)
 from metaprior.tasks.column_kinds import ColumnKinds
-from metaprior.tasks.spelling import alike_among, check_reading, plain, spelled_out
 
 MAX_EXPOSURE = 1e6  # times the range of the fit: no unit of time or area is that far off
 MARGIN = 0.1  # of a column's range, on either side: new tasks overshoot the range of a few others by about as much

@@ -2,23 +2,22 @@
 
 Either all tasks share their classes (healthy, ill), which then mean the same everywhere and may be missing in a task,
 or every task has its own (wren, finch, owl), which mean nothing in other tasks and may differ in number.
+
+
+How the classes of a new task follow from its labels, under a fitted prior.
+
+Warnings about labels that may be a mistake: spelled in two ways, or readings.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaprior.checks import Argument, Message
-from metaprior.tasks.categories import is_missing
+from metaprior.checks import Argument, Message, counted, warn_caller
+from metaprior.tasks.categories import check_reading, check_spelling, is_missing, nearest, plain, spelled_out
 from metaprior.tasks.input_columns import Features
-from metaprior.tasks.label_warnings import (
-    warn_if_kinds_differ,
-    warn_if_misspelled,
-    warn_if_unrepeated,
-)
-from metaprior.tasks.spelling import check_reading, check_spelling, nearest, plain, spelled_out
 from metaprior.tasks.types import Task, TestTask, as_test_tasks
 
 KINDS = {"b": "bools", "i": "numbers", "u": "numbers", "f": "numbers", "U": "text"}
@@ -239,3 +238,94 @@ def _same_kind(labels: Iterable[np.ndarray]) -> bool:
 
 def _preview(labels: np.ndarray) -> str:
     return ", ".join([repr(label) for label in labels.tolist()[:4]] + ["..."] * (len(labels) > 4))
+
+
+class ClassRules(NamedTuple):
+    """What decides about the classes of a task besides its labels."""
+
+    shared: np.ndarray | None = None  # the classes that all tasks of the fit share
+    given: Any = None  # the classes that the user has given
+    most: int = MAX_CLASSES
+    fixed: bool = False  # whether the prior has a rule for the shared classes, so that no task may have others
+
+    def of_task(self, y: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the classes of one task and the codes of its labels."""
+        own = task_classes(y, name, self.shared, self.given, self.most)
+        self._check([own], name.format)
+        return own, encode(y, own)
+
+    def of_tasks(self, labels: Sequence[np.ndarray], name: str) -> tuple[list[np.ndarray], np.ndarray]:
+        """Return the classes of many tasks, and the codes of all labels, task after task."""
+        own, codes = encode_contexts(labels, name, self.shared, self.given, self.most)
+        self._check(own, f"{name}[{{}}]".format)
+        return own, codes
+
+    def _check(self, classes: Sequence[np.ndarray], name: Callable[[int], str]) -> None:
+        """Raise for a task with classes of its own if the prior has a rule for those of the fit."""
+        if self.shared is None or not self.fixed:
+            return
+        for i, own in enumerate(classes):
+            if own is not self.shared and not np.array_equal(own, self.shared):
+                listed = ", ".join(map(repr, self.shared.tolist()))
+                found = f"{name(i)}: this prior has a rule by which the classes {listed} are told apart in every task, "
+                advice = "and this task has other classes. Fit with ", Argument("shared_classes", False)
+                raise ValueError(Message(found, *advice, " for a prior of any classes."))
+
+
+def joined_labels(earlier: np.ndarray, later: np.ndarray, name: str) -> np.ndarray:
+    """Return the labels of a task followed by more of them; raise if they are of two kinds."""
+    if not len(earlier) or not len(later):
+        return later if len(later) else earlier
+    return as_labels([*earlier.tolist(), *later.tolist()], name)
+
+
+def warn_if_misspelled(commonest: Sequence[tuple], n_common: int, n_tasks: int) -> None:
+    """Warn if most tasks have the same labels and some have others, as after writing Yes for yes.
+
+    Not for classes that the user has said to be each task's own: there tasks of the same labels are nothing odd.
+    `commonest` are the labels of tasks, the most frequent first; `n_common` tasks have these.
+    """
+    if len(commonest) > 1 and len(commonest[0]) > 1 and n_common > n_tasks / 2 and n_tasks > 2:
+        first, second = map(_listed, commonest)
+        found = f"{n_common} of {n_tasks} tasks have the labels {first}, another has {second}. Labels are therefore "
+        meaning = "treated as specific to each task, with no meaning across tasks. Is one of them misspelled? "
+        advice = "If they mean the same in all tasks, pass ", Argument("shared_classes", True), "."
+        warn_caller(Message(found, meaning, *advice))
+
+
+def warn_if_kinds_differ(labels: Sequence[tuple[str, np.ndarray]]) -> bool:
+    """Warn if labels of two kinds read the same, as True in some tasks and 1 or "true" in others; return whether.
+
+    `labels` are the kind and the distinct labels of every task.
+    """
+    kinds = Counter(kind for kind, _ in labels)
+    if len(kinds) < 2:
+        return False
+    spelled: dict[str, str] = {}
+    for kind, of_task in labels:
+        for text in (text for label in of_task.tolist() for text in _spellings(label)):
+            if spelled.setdefault(text, kind) != kind:
+                listed = " and ".join(f"{name} in {counted(n, 'task')}" for name, n in kinds.most_common())
+                found = f"Labels are {listed}, and are therefore treated as specific to each task, with no meaning "
+                advice = "across tasks. If they mean the same, make them of one kind; if not, pass "
+                warn_caller(Message(found, advice, Argument("shared_classes", False), "."))
+                return True
+    return False
+
+
+def _spellings(label: Any) -> list[str]:
+    """Return how a label may be written."""
+    if isinstance(label, bool):
+        return [str(label).casefold(), str(int(label))]
+    return [label.strip().casefold() if isinstance(label, str) else f"{label:g}"]
+
+
+def warn_if_unrepeated(n_labels: np.ndarray, n_samples: np.ndarray) -> None:
+    """Warn if most tasks have three or more labels and none of them twice, as when y are counts or ids."""
+    if ((n_labels > 2) & (n_labels == n_samples)).mean() > 0.5:
+        found = "Most tasks have three or more labels, and none of them twice, which shows little about classes. "
+        warn_caller(Message(found, "If y are readings, ", Argument("use MetaGPRegressor"), "."))
+
+
+def _listed(labels: tuple) -> str:
+    return f"({', '.join([repr(label) for label in labels[:6]] + ['...'] * (len(labels) > 6))})"

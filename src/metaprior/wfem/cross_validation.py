@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaprior.memory import RUN_ADVICE, in_chunks
-from metaprior.search.averaging import contaminated
-from metaprior.search.candidates import Candidate
+from metaprior.search.averaging import Candidate, contaminated
 from metaprior.search.folds import DEFAULT_RULE, Folds, make_folds, reference_log_densities
 from metaprior.tasks.context_rules import ContextRule
 from metaprior.tasks.scaling import Scaling

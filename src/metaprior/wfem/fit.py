@@ -18,7 +18,7 @@ from metaprior.estimators.arguments import NamedEnvironments, warn_if_no_target_
 from metaprior.estimators.fitted_prior import FittedPrior
 from metaprior.predict.ensemble import Ensemble
 from metaprior.progress import phases
-from metaprior.search.candidates import Candidate, Choice
+from metaprior.search.averaging import Candidate, Choice
 from metaprior.search.folds import DEFAULT_RULE
 from metaprior.search.report import make_report
 from metaprior.search.weights import Weights, resolve_weights, single_source_weights

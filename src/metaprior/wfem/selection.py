@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from metaprior.checks import Message
-from metaprior.search.averaging import averaging_weights, select_weights
-from metaprior.search.candidates import Candidate, Choice
+from metaprior.search.averaging import Candidate, Choice, averaging_weights, select_weights
 from metaprior.search.folds import DEFAULT_RULE
 from metaprior.search.weights import (
     DISCOUNTS_UNTRIED,

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaprior.checks import Argument, Message
-from metaprior.search.candidates import Candidate
+from metaprior.search.averaging import Candidate
 from metaprior.search.weights import Weights
 from metaprior.storage.stored_tasks import StoredTasks, sample_tasks, stored_scaling
 from metaprior.tasks.scaling import Scaling, with_kinds

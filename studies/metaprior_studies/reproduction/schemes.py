@@ -13,11 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaprior.metrics import calibration_error, negative_log_likelihood, root_mean_square_error, summarize_labels
-from metaprior.predict.batches import predict_tasks
+from metaprior.predict.batches import predict_labels, predict_tasks
 from metaprior.predict.ensemble import Ensemble
-from metaprior.predict.label_batches import predict_labels
 from metaprior.predict.mixtures import GaussianMixture
-from metaprior.search.candidates import Candidate, Choice
+from metaprior.search.averaging import Candidate, Choice
 from metaprior.search.weights import DISCOUNTS, discounted
 from metaprior.tasks.scaling import identity_scaling
 from metaprior.tasks.types import Task, TestTask

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metaprior.prior.families import COVARIATES
-from metaprior.search.averaging import averaging_weights, drop_worse, merge_similar
-from metaprior.search.candidates import Candidate, Choice
-from metaprior.search.covariate_search import rule_out
+from metaprior.search.averaging import Candidate, Choice, averaging_weights, drop_worse, merge_similar
+from metaprior.search.covariates import rule_out
 from metaprior.search.search import Option, Problem, Search
 from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.types import Task

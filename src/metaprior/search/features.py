@@ -10,7 +10,7 @@ from metaprior.conventions import convergence_warning
 from metaprior.prior.families import FEATURES, fit_features
 from metaprior.prior.fitted import Prior
 from metaprior.search.averaging import averaging_weights
-from metaprior.search.covariate_search import best_covariates
+from metaprior.search.covariates import best_covariates
 from metaprior.search.held_out import PER_TASK, HeldOut, gather
 from metaprior.search.numbers import Numbers
 from metaprior.search.search import Scored, Search
