@@ -26,15 +26,11 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA prints pages about tuning flags of this very machine
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
-from beartype import BeartypeConf
-from beartype.claw import beartype_package
 from jaxtyping import install_import_hook
 
-# The hierarchical priors are NumPy without shapes in their annotations, and call small functions a million times: there
-# types alone are checked, in half the time.
-PARTS = sorted({path.stem for path in (Path(__file__).parent / "src" / "metaprior").iterdir()} - {"prior"})
-beartype_package("metaprior.prior", conf=BeartypeConf(is_pep484_tower=True, claw_is_pep526=False))
-install_import_hook([*(f"metaprior.{part}" for part in PARTS), "metaprior_studies"], "typechecker.typechecker")
+# Where annotations have shapes. The other rooms are NumPy without them, and checking their types, which pyright does,
+# would take as long as what they compute.
+install_import_hook(["metaprior.wfem", "metaprior_studies"], "typechecker.typechecker")
 
 import jax
 import jaxtyping

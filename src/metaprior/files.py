@@ -32,7 +32,7 @@ MAX_HEADER = 2**24  # characters of JSON
 MAX_DEPTH = 32  # of nested lists and objects; real headers have ten
 LARGEST = sys.float_info.max
 MAX_LEARNED = 1e50  # of numbers that are learned, in standardized units; squares of products must not overflow
-MAX_TRIED = 1000  # keys of an object among which the one with an error is sought
+MAX_TRIED = 100  # keys of an object among which the one with an error is sought
 # What msgspec says of types, and of what is wrong, in plain words after the name of a part.
 TYPES = {"int": "an integer", "float": "a number", "str": "text", "bool": "true or false"}
 TYPES |= {"array": "a list", "object": "an object"}

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from metaprior.checks import Argument, Message
 
 Result = TypeVar("Result")
+BLOCK = 256  # rows of a covariance
 
 # Files with the limit, the use and its parts, of control groups of Linux in both versions.
 CONTAINERS = [
@@ -90,3 +91,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     is_exhausted = "RESOURCE_EXHAUSTED" in message or "out of memory" in message.lower()
     jax = sys.modules.get("jax")  # whose errors need no import if it is not in use
     return is_exhausted and jax is not None and isinstance(error, jax.errors.JaxRuntimeError)
+
+
+def blocks(n: int, size: int = BLOCK) -> Iterator[slice]:
+    """Yield slices of up to `size` of n rows: work on a large matrix that way needs little memory beside it."""
+    return (slice(first, min(first + size, n)) for first in range(0, n, size))

@@ -16,10 +16,9 @@ from gaussian_sites import Given
 from metaprior.metrics import report, summarize_labels
 from metaprior.prior.label_prior import LabelPrior
 from metaprior.prior.label_process import Latent, calibrated, within_reach
-from metaprior.prior.modes import MAX_ITERATIONS
-from metaprior.search.family_search import FOLD_ITERATIONS, Option
 from metaprior.search.held_out_labels import LOG_SCALES, SHRINKS, Calibration, LabelQueries, peak
-from metaprior.search.label_search import LabelSearch
+from metaprior.search.labels import FOLD_ITERATIONS, Labels
+from metaprior.search.search import Option, Search
 from metaprior.tasks.types import Task, TestTask
 
 METRICS = ("log_loss", "accuracy", "calibration_error")
@@ -92,12 +91,13 @@ class Predicted(NamedTuple):
 def fit_prior(source: list[Task], target: list[Task], seed: int) -> Fitted:
     """Fit one family to all tasks, and without every fold of target tasks."""
     environments = [[Task(task.x, task.y.astype(float)) for task in tasks] for tasks in (source, target)]
-    search = LabelSearch(environments, 1, None, seed)
-    full = search.fit(environments, EQUALLY, None, None, MAX_ITERATIONS, None)
+    problem = Labels(None)
+    search = Search(problem, environments, 1, seed, 1)
+    full = problem.fit(environments, 1, EQUALLY, None)
     without = []
     for members in search.folds.members:
-        kept = [environments[0], [task for i, task in enumerate(environments[1]) if i not in members]]
-        found = search.fit(kept, EQUALLY, [len(source), len(target)], full, FOLD_ITERATIONS, None)
+        sizes = [len(source), len(target)]
+        found = problem.fit(search.without(members), 1, EQUALLY, None, sizes, full, FOLD_ITERATIONS)
         without.append((search.queries.rows_of(members), found.priors[FAMILY]))
     return Fitted(full.priors[FAMILY], without, search.queries)
 

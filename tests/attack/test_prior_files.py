@@ -260,7 +260,7 @@ def test_100000_files(default, default_labels, kind, n_files, tmp_path):
     ("change", "message"),
     [
         (lambda header, _: header.update(n_members=10**8), "n_members must be an integer <= 10000"),
-        (lambda header, _: header.update(n_members=10**4), "member_weights must be float64"),
+        (lambda header, _: header.update(n_members=10**4), "members must be a list of 10000"),
         (lambda header, _: header.update(input_dim=10**9), r"input columns|feature_names|feature_range_"),
         (lambda header, _: header["fitted"].update(alpha_="a"), "fitted.alpha_ must be a number, got text"),
         (

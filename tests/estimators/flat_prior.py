@@ -9,8 +9,9 @@ import numpy as np
 from metaprior.estimators import files
 from metaprior.estimators.fitted_prior import FittedPrior
 from metaprior.estimators.readings import ReadingsPrior
+from metaprior.likelihoods.base import Prediction
 from metaprior.likelihoods.gaussian import Gaussian
-from metaprior.predict.ensemble import Ensemble, Prediction
+from metaprior.predict.ensemble import Ensemble
 from metaprior.search.candidates import Candidate, Choice
 from metaprior.search.report import make_report
 from metaprior.tasks.scaling import Scaling

@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from metaprior.estimators.hierarchical_fit import MAX_READINGS, MAX_TASKS
+from metaprior.search.family_search import FamilySearch
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
@@ -13,10 +15,8 @@ from metaprior import InvalidFile, MetaGPClassifier, MetaGPRegressor, load
 from metaprior.datasets import Sinusoid
 from metaprior.estimators import hierarchical_fit, hierarchical_search
 from metaprior.estimators.arguments import NamedEnvironments
-from metaprior.estimators.hierarchical_fit import MAX_READINGS, MAX_TASKS
 from metaprior.files import read_tensors, write_tensors
 from metaprior.prior.families import FAMILIES
-from metaprior.search.family_search import FamilySearch
 from metaprior.tasks.types import Task
 
 PROBLEM = Sinusoid(deviation=0.25)

@@ -37,9 +37,8 @@ FITS = {
     "covariates": (MetaGPRegressor, {"covariates": [1]}, TWO),
     "features": (MetaGPRegressor, {}, {"source": 50, "target": 4}),
     "guarantee": (MetaGPRegressor, {"guarantee": True}, TWO),
-    "guarantee and covariates": (MetaGPRegressor, {"guarantee": True, "covariates": [1]}, TWO),
     "counts with covariates": (MetaGPRegressor, {"likelihood": "poisson", "covariates": [1]}, TWO),
-    "ranks": (MetaGPRegressor, {"likelihood": "ordinal", "guarantee": True}, {"a": 8}),
+    "ranks": (MetaGPRegressor, {"likelihood": "ordinal"}, {"a": 8}),
     "labels": (MetaGPClassifier, {}, SEVERAL),
     "labels with covariates": (MetaGPClassifier, {"covariates": [1]}, TWO),
     "gradient": (WFEMRegressor, QUICK, TWO),
@@ -47,13 +46,18 @@ FITS = {
     "gradient, hyper-prior": (WFEMRegressor, {**QUICK, "hyperprior": HyperPrior(std="auto")}, {"a": 10}),
     "gradient, given alpha": (WFEMRegressor, {**QUICK, "alpha": 0.5}, TWO),
 }
+# Longer fits, with phases that those above have one at a time.
+LONG = {
+    "guarantee and covariates": (MetaGPRegressor, {"guarantee": True, "covariates": [1]}, TWO),
+    "ranks with a guarantee": (MetaGPRegressor, {"likelihood": "ordinal", "guarantee": True}, {"a": 8}),
+}
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", FITS)
+@pytest.mark.parametrize("name", [*FITS, *(pytest.param(name, marks=pytest.mark.slow) for name in LONG)])
 def test_phases_are_as_many_as_announced(monkeypatch, capsys, name):
     monkeypatch.setenv("METAPRIOR_PROGRESS", "json")
-    kind, given, sizes = FITS[name]
+    kind, given, sizes = (FITS | LONG)[name]
     outputs = {"poisson": "counts", "ordinal": "ranks"}.get(given.get("likelihood"), "numbers")
     how = {"n_inputs": 2 if name == "features" else 1, "covariates": "covariates" in given}
     how["outputs"] = "labels" if kind is MetaGPClassifier else outputs

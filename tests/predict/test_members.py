@@ -8,10 +8,11 @@ import pytest
 from scipy import stats
 from scipy.special import log_softmax
 
+from metaprior.likelihoods.base import Prediction
 from metaprior.likelihoods.gaussian import Gaussian
 from metaprior.predict import batches
 from metaprior.predict.adapted import AdaptedRegressors
-from metaprior.predict.ensemble import Ensemble, NumberMember, Prediction
+from metaprior.predict.ensemble import Ensemble, NumberMember
 from metaprior.predict.predictive import Predictive
 from metaprior.tasks.padding import Ragged
 from metaprior.tasks.scaling import Scaling

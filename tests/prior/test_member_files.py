@@ -11,8 +11,7 @@ import pytest
 from hand_made_priors import CURVE, make_label_prior, make_prior, make_terms
 from metaprior.likelihoods.gaussian import Gaussian
 from metaprior.likelihoods.ordinal import Ordinal
-from metaprior.predict.ensemble import Ensemble
-from metaprior.prior.files import Known, model_parts, read_model
+from metaprior.prior.files import Known, members_to_parts, read_members
 from metaprior.prior.task_scales import ONE_SCALE
 
 TERMS = make_terms("curve", "deviation", learned_trend=True)
@@ -37,14 +36,14 @@ def make_labels(n_rules):
 
 def read_back(prior, likelihood="gaussian", n_classes=0, kinds=None, change=None):
     """Write and read a member, with a change of its description and of its arrays in between."""
-    members, arrays = model_parts(Ensemble((prior,), np.ones(1)))
+    members, arrays = members_to_parts([prior])
     members = json.loads(json.dumps(members))
     if change is not None:
         change(members[0], arrays)
     own = prior.terms.scaling
     recorded = SimpleNamespace(x_mean=[], x_std=[], y_mean=float(own.y_mean), y_std=float(own.y_std))
     input_dim = len(prior.scaling.x_mean)
-    return read_model(members, arrays, Known(input_dim, recorded, likelihood, n_classes, kinds)).members[0]
+    return read_members(members, arrays, Known(input_dim, recorded, likelihood, n_classes, kinds))[0]
 
 
 def class_probabilities(prior, n_classes):

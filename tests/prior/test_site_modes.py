@@ -12,6 +12,8 @@ import pytest
 from covariate_problems import common_kernel, own_kernel
 from covariate_problems import make_tasks as make_mixed
 from likelihood_problems import NAMES, PARAMETERS, likelihood_of
+from metaprior.search.family_search import Option
+from metaprior.search.response_search import training_responses
 from scipy.linalg import block_diag
 from small_problems import COUNTS, IS_TARGET, KINDS, make_tasks, make_theta
 from test_member_files import read_back
@@ -22,8 +24,6 @@ from metaprior.prior.modes import with_curve
 from metaprior.prior.process import NOISE_FLOOR
 from metaprior.prior.site_modes import HyperPrior
 from metaprior.prior.sites import Observed, find_sites
-from metaprior.search.family_search import Option
-from metaprior.search.response_search import training_responses
 from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.scaling import identity_scaling
 from metaprior.tasks.types import Task

@@ -5,14 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_limits
-
-from metaprior.datasets import Sinusoid
 from metaprior.estimators.hierarchical_search import add_options
-from metaprior.prior.families import FAMILIES, LINEAR, SHAPES, SMOOTH, FamilyFit, fit_families
-from metaprior.search import family_search as module
-from metaprior.search.averaging import CLEARLY_WORSE, averaging_weights, merge_similar
-from metaprior.search.family_choice import choose_members, choose_untested, without_test
 from metaprior.search.family_search import (
     FOLD_ITERATIONS,
     OUTWEIGHED,
@@ -21,6 +14,13 @@ from metaprior.search.family_search import (
     outweighed_families,
     training_tasks,
 )
+from threadpoolctl import threadpool_limits
+
+from metaprior.datasets import Sinusoid
+from metaprior.prior.families import FAMILIES, LINEAR, SHAPES, SMOOTH, FamilyFit, fit_families
+from metaprior.search import family_search as module
+from metaprior.search.averaging import CLEARLY_WORSE, averaging_weights, merge_similar
+from metaprior.search.family_choice import choose_members, choose_untested, without_test
 from metaprior.search.held_out import PER_TASK, join
 from metaprior.search.weights import discounted
 from metaprior.tasks.scaling import fit_scaling

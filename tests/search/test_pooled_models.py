@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from metaprior.search.family_search import FamilySearch, Option, training_tasks
 
 from metaprior.predict.batches import predict_tasks
 from metaprior.predict.ensemble import Ensemble
@@ -9,7 +10,6 @@ from metaprior.prior.families import fit_families
 from metaprior.prior.mixed_model import fit_mixed_model
 from metaprior.prior.terms import Line
 from metaprior.search import pooled_models as module
-from metaprior.search.family_search import FamilySearch, Option, training_tasks
 from metaprior.search.pooled_models import HIERARCHICAL_GP, MIXED_MODEL, pooled_models, pooled_option
 from metaprior.tasks.types import Task, TestTask
 

@@ -169,7 +169,7 @@ def _recognized(header: dict[str, Any]) -> str:
 def _guarantee_rows(stored: dict[str, Any] | None) -> list[tuple[str, str]]:
     if stored is None:
         return []
-    rule = ContextRule(stored["context"]["kind"], stored["context"]["size"])
+    rule = ContextRule(*stored["context"])
     return [("conformal intervals", guarantee_words(stored["n_tasks"], len(stored["folds"]), rule))]
 
 

@@ -25,8 +25,6 @@ from metaprior.tasks.input_columns import Features
 from metaprior.tasks.spelling import check_spelling
 from metaprior.tasks.types import Task
 
-# What y holds, by the likelihood.
-OUTPUTS = {name: kind.outputs for name, kind in LIKELIHOODS.items()} | {"bernoulli": "labels"}
 Read = Callable[[Any, str, Features], list[Task]]  # checks tasks, given their name in errors and what X must have
 
 
@@ -54,6 +52,13 @@ class NamedEnvironments(NamedTuple):
     def width(self) -> int:
         """The number of columns of scaled inputs."""
         return self.input_dim if self.kinds is None else sum(self.kinds.widths)
+
+
+def outputs_of(likelihood: str) -> str:
+    """Return what messages call y under a likelihood; those of users have readings."""
+    if likelihood == "bernoulli":
+        return "labels"
+    return LIKELIHOODS[likelihood].outputs if likelihood in LIKELIHOODS else "readings"
 
 
 def refuse_elsewhere(estimator: type, given: Iterable[str]) -> None:

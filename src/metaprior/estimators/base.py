@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 
 from metaprior.checks import check_noise, counted
 from metaprior.conventions import Bunch, Parameters, check_is_fitted
-from metaprior.estimators.arguments import OUTPUTS, NamedEnvironments, check_context_size, refuse_elsewhere
+from metaprior.estimators.arguments import NamedEnvironments, check_context_size, outputs_of, refuse_elsewhere
 from metaprior.estimators.files import FileFormat, write_prior
 from metaprior.estimators.fitted_prior import FittedPrior, training_record
 from metaprior.estimators.seen_tasks import KnowsItsTasks, check_covariates, check_noise_size, remember
@@ -164,7 +164,7 @@ class MetaGP(KnowsItsTasks, Parameters):
         names, tasks, target, *_ = environments
         self.model_, self.baselines_, self.family_ = fitted.model, fitted.baselines, fitted.family
         self.likelihood_ = self._kind
-        self.report_ = replace(fitted.report, outputs=OUTPUTS.get(self._kind, "readings"))
+        self.report_ = replace(fitted.report, outputs=outputs_of(self._kind))
         # All that anything after the fit knows of the parameters: others may be set later.
         self.parameters_ = self.get_params(deep=False)
         self.environment_weights_ = self.report_.weight @ self.report_.environment_weights

@@ -90,3 +90,8 @@ class MetaGPClassifier(LabelsPrior, HierarchicalFit):
         check_shared_classes(self.shared_classes)
         check_bool("calibrate", self.calibrate)
         check_search(self.search_time, self.progress)
+
+    def _problem(self) -> Any:
+        from metaprior.search.labels import Labels
+
+        return Labels(None if self.classes_ is None else len(self.classes_), self.calibrate)

@@ -1,18 +1,23 @@
 """How the default fits a prior: families of hierarchical priors, compared by cross-validation and averaged."""
 
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from metaprior.estimators.arguments import NamedEnvironments
+import numpy as np
+
+from metaprior.checks import draw_seed
+from metaprior.estimators.arguments import NamedEnvironments, warn_if_no_target_tasks
 from metaprior.estimators.base import Estimator, MetaGP
 from metaprior.estimators.files import FileFormat, Header, Model
 from metaprior.estimators.fitted_prior import FittedPrior
-from metaprior.estimators.guaranteed_fit import check_target_tasks, make_guarantee
-from metaprior.files import Arrays, require
+from metaprior.files import Arrays, check_weights, require
 from metaprior.float_errors import own_float_errors
+from metaprior.predict.ensemble import Ensemble
 from metaprior.progress import phases
+from metaprior.tasks.context_rules import as_context_rule
 from metaprior.tasks.input_columns import Features
 from metaprior.tasks.types import TestTask
 
@@ -28,19 +33,21 @@ def in_wfem(estimator: str) -> Mapping[str, str]:
 
 
 def _model_parts(model: Any) -> tuple[list[dict[str, Any]], Arrays]:
-    from metaprior.prior.files import model_parts
+    from metaprior.prior.files import members_to_parts
 
-    return model_parts(model)
+    stored, arrays = members_to_parts(model.members)
+    return stored, arrays | {"member_weights": np.asarray(model.weights, np.float64)}
 
 
 def _read_model(meta: Any, stored: Model, header: Header, arrays: Arrays) -> Any:
-    from metaprior.prior.files import Known, read_model
+    from metaprior.prior.files import Known, read_members
 
     classes = header.fitted.classes_
     n_classes = len(classes) if isinstance(classes, list) else 0
     require(len(stored.members) == stored.n_members, f"members must be a list of {stored.n_members}")
     known = Known(header.input_dim, header.training.scaling, meta.likelihood_, n_classes, meta.features_.kinds)
-    return read_model(stored.members, arrays, known)
+    weights = check_weights("member_weights", arrays.get("member_weights"), len(stored.members))
+    return Ensemble(read_members(stored.members, arrays, known), weights)
 
 
 @own_float_errors
@@ -79,14 +86,25 @@ class HierarchicalFit(MetaGP):
     def _fit_prior(
         self, environments: NamedEnvironments, features: Features, **how: Any
     ) -> tuple[FittedPrior, list[TestTask] | None]:
-        from metaprior.estimators.hierarchical_fit import fit_prior  # a loaded prior does without it
+        from metaprior.estimators.fit import fit_prior  # a loaded prior does without these
+        from metaprior.estimators.guaranteed_fit import check_target_tasks, make_guarantee
+        from metaprior.search.compare import Asked
 
-        guaranteed = getattr(self, "guarantee", False)  # labels have no bands
+        guaranteed = getattr(self, "guarantee", False)  # labels have no intervals
         if guaranteed:
             check_target_tasks(environments)
+        warn_if_no_target_tasks(environments, self.alpha)
+        asked = Asked(
+            *(self._problem(), environments.names, environments.target, self.alpha, environments.kinds),
+            *(as_context_rule(self.context), self.search_time, draw_seed(self.random_state), self.progress),
+        )
         with phases(int(guaranteed)):
-            fitted = fit_prior(self, environments)
+            fitted = fit_prior(asked, environments)
             if guaranteed:
-                guarantee = make_guarantee(self, fit_prior, environments)
+                guarantee = make_guarantee(asked, fit_prior, environments)
                 fitted = replace(fitted, model=fitted.model._replace(guarantee=guarantee))
         return fitted, None
+
+    @abstractmethod
+    def _problem(self) -> Any:
+        """Return what the search needs to know of y, once tasks are checked."""

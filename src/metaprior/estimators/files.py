@@ -47,8 +47,7 @@ ESTIMATORS = {  # what a file may be of, and the module of each
     "WFEMRegressor": "metaprior.wfem.estimators",
     "WFEMClassifier": "metaprior.wfem.estimators",
 }
-# Attributes that all estimators have: in the header, and as arrays.
-FITTED, ARRAYS = ("alpha_", "family_"), ("environment_weights_", "feature_range_")
+ARRAYS = ("environment_weights_", "feature_range_")  # attributes that all estimators have
 SALT_BYTES = 16
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
@@ -165,15 +164,15 @@ class HeldOut(Part):
         require(fits, "must have gains in the losses of models in overall")
 
 
-class TableColumns(Part, omit_defaults=False):
+class TableColumns(Part):
     """The columns of the table that the tasks came from."""
 
-    task: list[str] = []
-    x: list[str] = []
-    y: str | None = None
-    environment: str | None = None
-    covariates: list[str] = []
-    categorical: list[str] = []
+    task: list[str]
+    x: list[str]
+    y: str | None
+    environment: str | None
+    covariates: list[str] | UnsetType = UNSET
+    categorical: list[str] | UnsetType = UNSET
 
 
 class Training(Part):
@@ -265,8 +264,7 @@ class FileFormat(NamedTuple):
 
     model_parts: Callable[[Any], tuple[list[dict[str, Any]], Arrays]]  # of an ensemble: its members as JSON, and arrays
     read_model: Callable[[Any, Model, Header, Arrays], Any]  # the ensemble again, given the estimator
-    attributes: tuple[str, ...] = ()  # of the estimator, fields of `Fitted`
-    arrays: tuple[str, ...] = ()  # attributes that are arrays
+    arrays: tuple[str, ...] = ()  # fitted attributes
     described: Mapping[str, type] = MappingProxyType({})  # classes of parameters, which are stored by their fields
 
 
@@ -331,9 +329,9 @@ def write_prior(meta: Any, path: str | os.PathLike, private: Any = False) -> Non
 def _prior_parts(meta: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the header and the arrays of a fitted estimator, but for what tells of the tasks."""
     form: FileFormat = meta._file_format
-    fitted = {name: getattr(meta, name) for name in (*FITTED, *form.attributes)}
-    if meta.likelihood_ == "bernoulli":
-        fitted["classes_"] = None if meta.classes_ is None else meta.classes_.tolist()
+    fitted = {name: getattr(meta, name) for name in Fitted.__struct_fields__ if hasattr(meta, name)}
+    if fitted.get("classes_") is not None:
+        fitted["classes_"] = meta.classes_.tolist()
     stored, arrays = _model_parts(form, meta.model_)
     header = {
         **stored,
@@ -426,15 +424,16 @@ def _restored(header: Header, arrays: Arrays, custom: dict[str, Any]) -> Any:
     meta = estimator(**decoded, **{name: custom[name] for name in own})
     meta._check_parameters()
     meta.likelihood_ = meta._kind
-    fitted, columns = header.fitted, header.columns
+    for name, value in msgspec.to_builtins(header.fitted).items():
+        setattr(meta, name, value)
     if meta.likelihood_ == "bernoulli":
-        meta.classes_ = as_labels(fitted.classes_, "classes_") if isinstance(fitted.classes_, list) else None
+        classes = header.fitted.classes_
+        meta.classes_ = as_labels(classes, "classes_") if isinstance(classes, list) else None
+    columns = header.columns
     levels = () if columns is None else columns.levels
     meta.column_levels_ = tuple(None if each is None else tuple(each) for each in levels)
     meta.covariates_ = () if columns is None else tuple(columns.covariates)
     meta.n_features_in_ = header.input_dim
-    for name in (*FITTED, *form.attributes):
-        setattr(meta, name, getattr(fitted, name))
     for name in (*ARRAYS, *form.arrays):
         setattr(meta, name, arrays[name])
     parts = grouped(arrays)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from metaprior.checks import check_bool
+from metaprior.checks import check_bool, check_noise
 from metaprior.conventions import check_is_fitted
 from metaprior.estimators.arguments import check_likelihood, check_search, names_elsewhere
 from metaprior.estimators.default import HierarchicalFit, in_wfem
@@ -158,3 +158,8 @@ class MetaGPRegressor(ReadingsPrior, HierarchicalFit):
         as_context_rule(self.context)
         check_bool("guarantee", self.guarantee)
         check_search(self.search_time, self.progress)
+
+    def _problem(self) -> Any:
+        from metaprior.search.numbers import Numbers
+
+        return Numbers(self._likelihood, check_noise(self.noise_std), self._exposure)

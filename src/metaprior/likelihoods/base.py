@@ -54,6 +54,19 @@ class Broad(NamedTuple):
     parameters: np.ndarray
 
 
+class Prediction(NamedTuple):
+    """Gaussian components of the latent function t of a member that predicts numbers.
+
+    In units of t: of y for Gaussian noise.
+    """
+
+    mean: np.ndarray  # (components, tasks, queries)
+    variance: np.ndarray  # the same
+    parameters: np.ndarray  # of the likelihood, (components, parameters)
+    log_weights: np.ndarray | None = None  # (components, tasks), normalized over components; None: equal weights
+    offset: np.ndarray | None = None  # (tasks, queries): log exposure, which is not in the mean yet
+
+
 class Integers(NamedTuple):
     """Readings that are all integers, in which a likelihood looks for its own kind."""
 
@@ -68,7 +81,7 @@ class Likelihood(ABC):
     """The likelihood of an observation y given a latent number t. Its fields are what is learned of y before a fit."""
 
     name: ClassVar[str]
-    outputs: ClassVar[str] = "readings"  # what messages call y
+    outputs: ClassVar[str] = "readings"  # what messages call y: readings, counts or ranks
     discrete: ClassVar[bool] = False  # whether y are integers
     normal: ClassVar[bool] = False  # whether y is normal given t, so that inference is exact
     takes_exposure: ClassVar[bool] = False

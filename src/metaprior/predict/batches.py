@@ -12,10 +12,10 @@ import numpy as np
 
 from metaprior.checks import check_choice
 from metaprior.conventions import convergence_warning
-from metaprior.memory import in_chunks
-from metaprior.predict.ensemble import Ensemble, Member, NumberMember, Prediction, mixture
+from metaprior.likelihoods.base import Prediction
+from metaprior.memory import blocks, in_chunks
+from metaprior.predict.ensemble import Ensemble, Member, NumberMember, mixture
 from metaprior.predict.large_contexts import ADVICE, check_memory, limit_labels, warn_if_slow
-from metaprior.predict.mixtures import blocks
 from metaprior.tasks.padding import Ragged, group_by_size, padded_size
 from metaprior.tasks.types import TestTask
 

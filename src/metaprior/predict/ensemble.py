@@ -7,30 +7,10 @@ import numpy as np
 
 from metaprior.checks import counted
 from metaprior.conventions import check_is_fitted
-from metaprior.likelihoods.base import Likelihood
+from metaprior.likelihoods.base import Likelihood, Prediction
 from metaprior.predict.mixtures import GaussianMixture, stretch
 from metaprior.predict.predictive import Predictive
 from metaprior.tasks.scaling import Scaling
-
-
-class Prediction(NamedTuple):
-    """Gaussian components of the latent function t of a member that predicts numbers.
-
-    In units of t: of y for Gaussian noise.
-    """
-
-    mean: np.ndarray  # (components, tasks, queries)
-    variance: np.ndarray  # the same
-    parameters: np.ndarray  # of the likelihood, (components, parameters)
-    log_weights: np.ndarray | None = None  # (components, tasks), normalized over components; None: equal weights
-    offset: np.ndarray | None = None  # (tasks, queries): log exposure, which is not in the mean yet
-
-
-class Plain(NamedTuple):
-    """A member as a part of an exported file."""
-
-    code: str  # of a module that reads PRIORS, and has `Task` and `adapt`
-    arrays: dict[str, Any]  # the entry of PRIORS: numbers, arrays, and dicts of them
 
 
 @runtime_checkable
@@ -44,7 +24,7 @@ class Member(Protocol):
     point (by default `input_dim`), and `accelerated`, whether it runs on an accelerator. A member of labels may
     have `most_labels`, which contexts are thinned to, and `expected_seconds`, of which users are warned if it is
     large. A posterior may have `converged`, (components, tasks): False warns that the posterior of a task is
-    inexact. A member with `plain`, which returns a `Plain`, can be exported. One with
+    inexact. One with
     `latent_distances(posterior)`, (2, components, tasks), tells how far the latent functions of contexts are from
     its prior mean, squared and in units of their uncertainty, and the degrees of freedom of the chi-square variable
     that this is under the prior.

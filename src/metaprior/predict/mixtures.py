@@ -3,7 +3,7 @@
 Particle k predicts N(m_k, v_k) at a point; averaged with weights w_k: p(y) = Σ_k w_k N(y; m_k, v_k).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -14,9 +14,9 @@ from scipy.special import logsumexp, ndtr
 from metaprior.checks import counted, is_number
 from metaprior.float_errors import own_float_errors
 from metaprior.likelihoods.gaussian import mixture_moments, normal_quantile
+from metaprior.memory import blocks
 
 VARIANCE_FLOOR = 1e-30  # of the largest variance: a known value becomes a Gaussian too narrow to matter
-BLOCK = 256  # rows of a covariance
 
 
 @own_float_errors
@@ -190,11 +190,6 @@ class JointMixture(NamedTuple):
             vectors *= np.sqrt(np.maximum(eigenvalues, 0.0))
             samples[drawn == k] = self.means[k] + samples[drawn == k] @ vectors.T
         return samples if self.observe is None else self.observe(samples, drawn, rng)
-
-
-def blocks(n: int, size: int = BLOCK) -> Iterator[slice]:
-    """Yield slices of up to `size` of n rows: work on a large matrix that way needs little memory beside it."""
-    return (slice(first, min(first + size, n)) for first in range(0, n, size))
 
 
 def as_levels(probability: Any) -> np.ndarray:

@@ -8,7 +8,7 @@ from scipy.special import log_expit, log_ndtr, ndtri
 
 from metaprior.prior.linalg import log_sum_exp
 
-N_NODES = 32  # of Gauss-Hermite quadrature, for two classes
+NODES, NODE_WEIGHTS = np.polynomial.hermite.hermgauss(32)  # of Gauss-Hermite quadrature, for two classes
 N_POINTS = 512  # of a quasi-random sequence, for more; about that many
 CACHED = 2**17  # latent functions at these points that are computed at once, and stay in the processor's cache
 TINY = 1e-200  # average probability from which on it is computed by logarithms: it may be less than the least number
@@ -95,7 +95,7 @@ def log_logistic(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
     """
     in_tail = mean < -0.5 * variance
     offset, mean = np.where(in_tail, mean + 0.5 * variance, 0.0), np.where(in_tail, -mean - variance, mean)
-    nodes, weights = np.polynomial.hermite.hermgauss(N_NODES)
+    nodes, weights = NODES, NODE_WEIGHTS
     std = np.sqrt(np.maximum(variance, 0.0))[..., None]
     with np.errstate(all="ignore"):
         narrow = log_expit(mean[..., None] + math.sqrt(2.0) * std * nodes) + np.log(weights)

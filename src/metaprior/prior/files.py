@@ -11,7 +11,6 @@ from msgspec import UNSET, Meta, UnsetType
 from metaprior.files import LARGEST, MAX_LEARNED, Arrays, Shape, as_struct, check_array, check_weights, grouped, require
 from metaprior.likelihoods import LIKELIHOODS, make_likelihood
 from metaprior.likelihoods.base import Likelihood
-from metaprior.predict.ensemble import Ensemble
 from metaprior.prior.columns import Columns
 from metaprior.prior.features import FeatureNetwork
 from metaprior.prior.fitted import FittedTerms, Prior
@@ -77,22 +76,21 @@ class Known(NamedTuple):
     kinds: ColumnKinds | None = None
 
 
-def model_parts(model: Any) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
-    """Return the members of a model of the default as JSON, and its arrays."""
-    members, arrays = [], {"member_weights": np.asarray(model.weights, np.float64)}
-    for i, member in enumerate(model.members):
-        stored, own = member_parts(member)
-        members.append(stored)
+def members_to_parts(members: Sequence[Any]) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+    """Return members as JSON, and their arrays."""
+    stored, arrays = [], {}
+    for i, member in enumerate(members):
+        description, own = member_parts(member)
+        stored.append(description)
         arrays |= {f"member{i}.{name}": array for name, array in own.items()}
-    return members, arrays
+    return stored, arrays
 
 
-def read_model(stored: Sequence[Any], arrays: Arrays, known: Known) -> Ensemble:
-    """Return a model again; raise a ValueError if a part is missing or does not fit."""
-    weights = check_weights("member_weights", arrays.get("member_weights"), len(stored))
+def read_members(stored: Sequence[Any], arrays: Arrays, known: Known) -> tuple[Prior | LabelPrior, ...]:
+    """Return members again; raise a ValueError if a part is missing or does not fit."""
     described = [as_struct(each, Member, f"members[{i}]") for i, each in enumerate(stored)]
     parts = grouped(arrays)
-    return Ensemble(tuple(read_member(each, parts[f"member{i}"], known) for i, each in enumerate(described)), weights)
+    return tuple(read_member(each, parts[f"member{i}"], known) for i, each in enumerate(described))
 
 
 def member_parts(member: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

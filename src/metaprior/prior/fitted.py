@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from scipy.linalg import block_diag
 
-from metaprior.likelihoods.base import Likelihood
-from metaprior.predict.ensemble import Prediction
-from metaprior.predict.mixtures import blocks
+from metaprior.likelihoods.base import Likelihood, Prediction
+from metaprior.memory import blocks
 from metaprior.prior.features import FeatureNetwork
 from metaprior.prior.layout import Layout
 from metaprior.prior.linalg import FLOPS

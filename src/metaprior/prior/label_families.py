@@ -7,6 +7,7 @@ import numpy as np
 
 from metaprior.prior.blocks import make_blocks, place_points
 from metaprior.prior.columns import Columns
+from metaprior.prior.families import FamilyFit
 from metaprior.prior.fitted import FittedTerms
 from metaprior.prior.label_evidence import LabelEvidence
 from metaprior.prior.label_modes import LabelObjective
@@ -36,22 +37,14 @@ class LabelTasks:
     of_environment: np.ndarray | None = None  # (environments,): the count of a task of each
 
 
-@dataclass(frozen=True, eq=False)
-class LabelFit:
-    """The priors of all families fitted to the same tasks, and the modes to start similar fits from."""
-
-    priors: dict[str, LabelPrior]
-    modes: dict[str, Mode]
-
-
 def fit_label_families(
     training: LabelTasks,
     shared: bool,
-    near: LabelFit | None = None,
+    near: FamilyFit | None = None,
     max_iterations: int = MAX_ITERATIONS,
     separate: bool | None = None,
     only: Collection[str] | None = None,
-) -> LabelFit:
+) -> FamilyFit:
     """Fit the families, `only` some of them or those that the evidence speaks for.
 
     Only classes that are `shared` by all tasks can follow a common rule. The evidence of all tasks tells whether they
@@ -70,13 +63,13 @@ def fit_label_families(
             break  # a smooth rule is not worth the time then
         if gain > OVERWHELMING:
             fitter.drop(plain)
-    return LabelFit(fitter.priors, fitter.modes)
+    return FamilyFit(fitter.priors, fitter.modes)
 
 
 class _Fitter:
     """The fits of one family after another to the same tasks."""
 
-    def __init__(self, training: LabelTasks, near: LabelFit | None, max_iterations: int, separate: bool | None):
+    def __init__(self, training: LabelTasks, near: FamilyFit | None, max_iterations: int, separate: bool | None):
         self.training, self.near, self.max_iterations = training, near, max_iterations
         tasks = [Task(within_reach(task.x), task.y) for task in training.tasks]
         self.points = place_points(tasks)

@@ -3,14 +3,14 @@
 import numpy as np
 
 from metaprior.prior.families import BEND, CURVED, NO_COVARIATES, SHIFT
-from metaprior.search.family_search import FamilySearch
+from metaprior.search.search import Search
 
 N_OPTIONS = 2  # environment weights at which covariates are tried: the best ones without them, and target-only
 OUTWEIGHED = 5.0  # nats of evidence by which one use of covariates rules out another
 CONTRADICTED = 2.0  # standard errors by which held-out tasks must not disagree
 
 
-def covariate_candidates(search: FamilySearch) -> list[tuple[int, str]]:
+def covariate_candidates(search: Search) -> list[tuple[int, str]]:
     """Return at which options covariates are tried, and what they do there."""
     best = np.argsort(-search.option_scores().mean(axis=1), kind="stable")[:N_OPTIONS].tolist()
     alone = [i for i, option in enumerate(search.options) if option.weights[search.target] == 1.0 and i not in best]
@@ -20,14 +20,14 @@ def covariate_candidates(search: FamilySearch) -> list[tuple[int, str]]:
     return [(option, covariates) for option in (*best, *alone[:1]) for covariates in effects]
 
 
-def best_covariates(search: FamilySearch) -> str:
+def best_covariates(search: Search) -> str:
     """Return what covariates do in the best of all that was compared."""
     if not search.has_covariates:
         return NO_COVARIATES
     return search.scored[int(np.argmax(search.scores().mean(axis=1)))].covariates
 
 
-def rule_out(search: FamilySearch, scores: np.ndarray) -> np.ndarray:
+def rule_out(search: Search, scores: np.ndarray) -> np.ndarray:
     """Return which of all that was scored may have weight, (scored,): others are outweighed by what covariates do.
 
     Held-out tasks whose first readings are given hardly tell what covariates are worth before these; the evidence of
@@ -51,7 +51,7 @@ def rule_out(search: FamilySearch, scores: np.ndarray) -> np.ndarray:
     return everything if lost.mean() > CONTRADICTED * error else allowed
 
 
-def _kept(search: FamilySearch, option: int) -> set[str]:
+def _kept(search: Search, option: int) -> set[str]:
     """Return the uses of covariates at an option that the evidence leaves."""
     known = [found for (place, _), found in search.evidence.items() if place == option]
     largest = max(max(found.values()) for found in known)

@@ -6,12 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaprior.prior.families import COVARIATES, LINEAR, SMOOTH, fit_families
+from metaprior.prior.families import COVARIATES
 from metaprior.search.averaging import averaging_weights, drop_worse, merge_similar
 from metaprior.search.candidates import Candidate, Choice
 from metaprior.search.covariate_search import rule_out
-from metaprior.search.family_search import FamilySearch, Option, training_tasks
-from metaprior.search.held_out import expected_log_spread
+from metaprior.search.search import Option, Problem, Search
 from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.types import Task
 
@@ -31,7 +30,7 @@ class FamilyChoice(NamedTuple):
     pooled: Mapping[str, Any] = MappingProxyType({})  # models that users would fit instead, see `pooled_models`
 
 
-def choose_members(search: FamilySearch) -> FamilyChoice:
+def choose_members(search: Search) -> FamilyChoice:
     """Weight families and options by their scores, reduce them to a few members, and calibrate their average."""
     scores = search.scores()
     allowed = rule_out(search, scores)
@@ -39,7 +38,7 @@ def choose_members(search: FamilySearch) -> FamilyChoice:
     alone = np.flatnonzero(allowed & (options == 1.0)).tolist()
     target_only = max(alone, key=lambda i: scores[i].mean()) if alone else None
     weights = np.zeros(len(scores))
-    weights[allowed] = averaging_weights(scores[allowed], search.per_task)
+    weights[allowed] = averaging_weights(scores[allowed], search.problem.per_task)
     weights = drop_worse(weights, scores, target_only, NEGLIGIBLE, WORSE_LEVEL)
     of_option = np.bincount([each.option for each in search.scored], weights, len(search.options))
     energies = np.array(search.free_energies)
@@ -49,7 +48,7 @@ def choose_members(search: FamilySearch) -> FamilyChoice:
     return _average(search, choice, weights)
 
 
-def choose_untested(search: FamilySearch) -> FamilyChoice:
+def choose_untested(search: Search) -> FamilyChoice:
     """Give all options the same weight: tasks of the target could not be held out, those of a source have been.
 
     They say which families predict well, not how much the source should count.
@@ -60,28 +59,26 @@ def choose_untested(search: FamilySearch) -> FamilyChoice:
     for option in range(len(search.options)):
         rows = [i for i in allowed if search.scored[i].option == option]
         if rows:
-            weights[rows], of_options[option] = averaging_weights(scores[rows], search.per_task), 1.0
+            weights[rows], of_options[option] = averaging_weights(scores[rows], search.problem.per_task), 1.0
     n_used = of_options.sum()
     return _average(search, Choice(candidates(search.options), of_options / n_used, None), weights / n_used)
 
 
 def without_test(
+    problem: Problem,
     environments: Sequence[Sequence[Task]],
     target: int,
     options: Sequence[Option],
-    noise_std: float | None,
     kinds: ColumnKinds | None = None,
 ) -> FamilyChoice:
-    """Average the two simplest families at all options: there are no tasks to hold out."""
-    families = (LINEAR, SMOOTH)
-    training = [training_tasks(environments, target, option, None, kinds) for option in options]
-    fits = [fit_families(tasks, o.environment, noise_std) for tasks, o in zip(training, options, strict=True)]
-    priors = [fit.priors[name] for fit in fits for name in families if name in fit.priors]
-    equal = np.full(len(options), 1.0 / len(options))
+    """Average the simplest families at all options: there are no tasks to hold out."""
+    fits = [problem.fit(environments, target, option, kinds, tested=False) for option in options]
+    used = [(name, fit.priors[name]) for fit in fits for name in problem.untested(fit)]
+    names, priors = [name for name, _ in used], [prior for _, prior in used]
     weights = np.full(len(priors), 1.0 / len(priors))
-    used = [name for fit in fits for name in families if name in fit.priors]
-    found = {name: used.count(name) / len(used) for fit in fits for name in fit.priors}
-    spread = float(np.exp(expected_log_spread(n_tasks_of(priors, weights, environments))))
+    found = {name: names.count(name) / len(names) for fit in fits for name in fit.priors}
+    spread = problem.expected_spread(n_tasks_of(priors, weights, environments))
+    equal = np.full(len(options), 1.0 / len(options))
     return FamilyChoice(Choice(candidates(options), equal, None), priors, weights, found, spread)
 
 
@@ -97,7 +94,7 @@ def candidates(options: Sequence[Option]) -> list[Candidate]:
     return [Candidate(option.weights, option, option.from_scores) for option in options]
 
 
-def _average(search: FamilySearch, choice: Choice, weights: np.ndarray) -> FamilyChoice:
+def _average(search: Search, choice: Choice, weights: np.ndarray) -> FamilyChoice:
     families = {
         name: float(sum(w for w, each in zip(weights, search.scored, strict=True) if each.family == name))
         for name in search.families

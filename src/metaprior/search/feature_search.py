@@ -11,8 +11,9 @@ from metaprior.prior.families import FEATURES, fit_features
 from metaprior.prior.fitted import Prior
 from metaprior.search.averaging import averaging_weights
 from metaprior.search.covariate_search import best_covariates
-from metaprior.search.family_search import FamilySearch, Scored, training_tasks
 from metaprior.search.held_out import PER_TASK, HeldOut, gather
+from metaprior.search.numbers import Numbers
+from metaprior.search.search import Scored, Search
 from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.thinning import thin_task
 from metaprior.tasks.types import Task
@@ -31,14 +32,14 @@ def may_be_learned(environments: Sequence[Sequence[Task]], kinds: ColumnKinds | 
     return n_varying >= MIN_INPUTS and sum(map(len, environments)) >= MIN_TASKS
 
 
-def are_worth_trying(search: FamilySearch) -> bool:
+def are_worth_trying(search: Search) -> bool:
     """Return whether the tasks that count at the best environment weights are enough."""
     weights = search.options[_best_option(search)].weights
     used = [tasks for tasks, weight in zip(search.environments, weights, strict=True) if weight > 0]
     return may_be_learned(used, search.kinds)
 
 
-def add_features(search: FamilySearch) -> None:
+def add_features(search: Search) -> None:
     """Fit features at the best option, with predictions of the held-out tasks, and add them to what is scored.
 
     A first part of these tasks tells whether it is worthwhile; if not, no time is spent on the others.
@@ -63,26 +64,27 @@ def add_features(search: FamilySearch) -> None:
     search.scored.append(Scored(option, FEATURES, prior, found, best_covariates(search)))
 
 
-def _predict(search: FamilySearch, prior: Prior, members: np.ndarray) -> tuple[np.ndarray, HeldOut]:
+def _predict(search: Search, prior: Prior, members: np.ndarray) -> tuple[np.ndarray, HeldOut]:
     rows = search.queries.rows_of(members)
     return rows, search.queries.predict(prior, rows)
 
 
-def _best_option(search: FamilySearch) -> int:
+def _best_option(search: Search) -> int:
     return int(np.argmax(search.option_scores().mean(axis=1)))
 
 
-def _is_hopeless(search: FamilySearch, members: np.ndarray, predicted: HeldOut) -> bool:
+def _is_hopeless(search: Search, members: np.ndarray, predicted: HeldOut) -> bool:
     """Return whether features get hardly any weight by the tasks predicted so far."""
     scores = np.concatenate([search.scores(), search.queries.scores(predicted)[None]])[:, members]
     return bool(averaging_weights(scores, PER_TASK)[-1] < HOPELESS)
 
 
-def _fit(search: FamilySearch, option: int, left_out: np.ndarray) -> Prior:
+def _fit(search: Search, option: int, left_out: np.ndarray) -> Prior:
     """Fit features to all tasks but some of the held-out environment's."""
-    rng = np.random.default_rng(0)
+    problem, rng = search.problem, np.random.default_rng(0)
+    assert isinstance(problem, Numbers)
     kept = [[thin_task(task, MAX_READINGS, rng) for task in tasks] for tasks in search.environments]
     kept[search.held_out] = [task for i, task in enumerate(kept[search.held_out]) if i not in left_out]
     chosen, sizes = search.options[option], [len(tasks) for tasks in search.environments]
-    training = training_tasks(kept, search.target, chosen, sizes, search.kinds)
-    return fit_features(training, chosen.environment, search.noise_std, best_covariates(search))
+    training = problem.training(kept, search.target, chosen, search.kinds, sizes)
+    return fit_features(training, chosen.environment, problem.noise_std, best_covariates(search))

@@ -4,7 +4,7 @@ Every task counts once, and the target has no mean of its own. They are left as 
 and with one noise for all tasks. The hierarchical GP is the smooth family of hierarchical priors.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -21,7 +21,8 @@ from metaprior.prior.families import (
 from metaprior.prior.fitted import Prior
 from metaprior.prior.mixed_model import fit_mixed_model
 from metaprior.prior.task_scales import ONE_SCALE
-from metaprior.search.family_search import Option, training_tasks
+from metaprior.search.numbers import Numbers
+from metaprior.search.search import Option, Search
 from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.types import Task
 
@@ -29,26 +30,27 @@ MIXED_MODEL, HIERARCHICAL_GP = "mixed model", "hierarchical GP"
 
 
 def pooled_models(
+    problem: Numbers,
     environments: Sequence[Sequence[Task]],
     target: int,
     options: Sequence[Option],
-    noise_std: float | None,
-    fitted: Iterable[tuple[Option, FamilyFit]],
     kinds: ColumnKinds | None = None,
+    search: Search | None = None,
 ) -> dict[str, Prior]:
     """Return the models by name, of all environments that have weight in an option; none that cannot be fitted.
 
-    A search with an option of equal weights has fitted the hierarchical GP: `fitted` are its options and fits, without
-    covariates of tasks. Where there are covariates they shift the mean, as the fixed effects of a mixed model do.
+    A search with an option of equal weights has fitted the hierarchical GP, without covariates of tasks. Where there
+    are covariates they shift the mean, as the fixed effects of a mixed model do.
     """
     effect = SHIFT if kinds is not None and kinds.covariates else NO_COVARIATES
     pooled = pooled_option([len(tasks) for tasks in environments], options)
-    training = training_tasks(environments, target, pooled, None, kinds)
-    known = (fit for option, fit in fitted if _is_same(option, pooled))
+    training = problem.training(environments, target, pooled, kinds)
+    fitted = [] if search is None else zip(search.options, search.fits, strict=True)
+    known = [fit for option, fit in fitted if effect == NO_COVARIATES and _is_same(option, pooled)]
     models = {}
     with suppress(np.linalg.LinAlgError):
-        models[MIXED_MODEL] = fit_mixed_model(training, noise_std, effect)
-    smooth = _smooth(training, noise_std, effect, None if effect == SHIFT else next(known, None))
+        models[MIXED_MODEL] = fit_mixed_model(training, problem.noise_std, effect)
+    smooth = _smooth(training, problem.noise_std, effect, next(iter(known), None))
     if smooth is not None:
         models[HIERARCHICAL_GP] = replace(smooth, scales=ONE_SCALE)
     return models

@@ -31,42 +31,36 @@ Positive = Annotated[int, Meta(ge=1, le=2**53)]
 Names = Annotated[list[str], Meta(min_length=1)]
 
 
-class Part(msgspec.Struct, forbid_unknown_fields=True):
-    """A part of the header."""
+class _Part(msgspec.Struct, forbid_unknown_fields=True):
+    pass
 
 
-class StoredColumns(Part):
-    """The columns of the tables."""
-
+class _Columns(_Part):
     task: Names
     x: Names
     y: str
     environment: str | None
 
 
-class StoredEnvironment(Part):
-    """An environment; without a name if there is no column of environments."""
-
-    name: str | None
+class _Environment(_Part):
+    name: str | None  # none if there is no column of environments
     tasks: Positive
     samples: Positive
 
 
-class StoredFile(Part):
-    """What is recorded of a file."""
-
+class _File(_Part):
     bytes: Positive
     sha256: str
 
 
-class Header(Part):
+class Header(_Part):
     """What tasks.json holds."""
 
     format: str
     version: int
-    columns: StoredColumns
-    environments: Annotated[list[StoredEnvironment], Meta(min_length=1)]
-    files: dict[Literal["x.npy", "y.npy", "offsets.npy"], StoredFile]
+    columns: _Columns
+    environments: Annotated[list[_Environment], Meta(min_length=1)]
+    files: dict[Literal["x.npy", "y.npy", "offsets.npy"], _File]
     digest: str
 
     def __post_init__(self) -> None:

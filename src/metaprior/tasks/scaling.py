@@ -37,6 +37,15 @@ class Scaling(NamedTuple):
         """Scale inputs and outputs of one task."""
         return Task(self.inputs(task.x), self.outputs(task.y))
 
+    def tasks(self, tasks: Sequence[Task]) -> list[Task]:
+        """Scale inputs and outputs of tasks, all at once."""
+        if not tasks:
+            return []
+        ends = np.cumsum([len(task.y) for task in tasks])[:-1]
+        x, y = (np.concatenate(parts) for parts in zip(*tasks, strict=True))
+        pairs = zip(np.split(self.inputs(x), ends), np.split(self.outputs(y), ends), strict=True)
+        return [Task(*pair) for pair in pairs]
+
     def inputs(self, x: np.ndarray) -> np.ndarray:
         """Scale inputs."""
         if self.kinds is None or self.shares is None:

@@ -56,7 +56,7 @@ def read_model(meta: Any, stored: StoredModel, header: Header, arrays: Arrays) -
         return _fill(Ensemble((member,) * n_members, np.zeros(n_members)), arrays)
 
 
-FORMAT = FileFormat(model_parts, read_model, ATTRIBUTES, TRACES, {kind.__name__: kind for kind in PARTS})
+FORMAT = FileFormat(model_parts, read_model, TRACES, {kind.__name__: kind for kind in PARTS})
 
 
 def _check_training(header: Header, arrays: Arrays) -> int:

@@ -7,10 +7,10 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from metaprior.likelihoods.base import Likelihood
+from metaprior.likelihoods.base import Likelihood, Prediction
 from metaprior.likelihoods.gaussian import Gaussian
-from metaprior.predict.ensemble import Ensemble, Prediction
-from metaprior.predict.mixtures import blocks
+from metaprior.memory import blocks
+from metaprior.predict.ensemble import Ensemble
 from metaprior.tasks.scaling import Scaling
 from metaprior.wfem import adaptation
 from metaprior.wfem.exact import Posterior

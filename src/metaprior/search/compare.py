@@ -1,22 +1,22 @@
-"""The comparison of hierarchical priors: which environment weights are tried, on how many tasks, and for how long."""
+"""The comparison of priors: which environment weights are tried, on how many tasks, and for how long."""
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaprior.checks import Argument, Message, check_noise, warn_caller
-from metaprior.estimators.arguments import OUTPUTS, NamedEnvironments
+from metaprior.checks import Argument, Message, warn_caller
 from metaprior.prior.families import NO_COVARIATES
 from metaprior.progress import progress_bar
 from metaprior.search.covariate_search import covariate_candidates
 from metaprior.search.family_choice import FamilyChoice, choose_members, choose_untested, without_test
-from metaprior.search.family_search import FamilySearch, Option
 from metaprior.search.feature_search import add_features, are_worth_trying, may_be_learned
-from metaprior.search.label_search import LabelSearch, labels_without_test
+from metaprior.search.folds import DEFAULT_RULE
+from metaprior.search.numbers import Numbers
 from metaprior.search.pooled_models import pooled_models
-from metaprior.search.response_search import ResponseSearch, responses_without_test
+from metaprior.search.search import Option, Problem, Search
 from metaprior.search.weights import (
     DISCOUNTS_UNTRIED,
     combined_source_weights,
@@ -25,7 +25,7 @@ from metaprior.search.weights import (
     single_source_weights,
 )
 from metaprior.tasks.column_kinds import ColumnKinds
-from metaprior.tasks.context_rules import as_context_rule
+from metaprior.tasks.context_rules import ContextRule
 from metaprior.tasks.thinning import thin_task
 from metaprior.tasks.types import Task
 
@@ -39,69 +39,79 @@ WORTH_PARTS = 4  # times the first comparison: the cost of the whole from which 
 Sample = list[list[Task]]  # tasks of each environment
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What a search is asked for, apart from the tasks."""
+
+    problem: Problem
+    names: tuple[str, ...]  # of the environments
+    target: int
+    alpha: Any = "auto"
+    kinds: ColumnKinds | None = None  # of the input columns
+    rule: ContextRule = DEFAULT_RULE  # by which held-out tasks are split into context and queries
+    search_time: float | None = None
+    seed: int = 0
+    progress: bool | None = None
+
+    @property
+    def chooses_alpha(self) -> bool:
+        """Whether the weights of environments are chosen among general ones."""
+        return isinstance(self.alpha, str) and self.alpha == "auto"
+
+
 class Compared(NamedTuple):
     """A comparison, the tasks it was made on, whether there was time for all of it, and if features had no time."""
 
-    search: FamilySearch
+    search: Search
     sample: Sample
     complete: bool
     without_features: bool
 
 
-def compare_priors(
-    meta: Any, environments: NamedEnvironments, sample: Sample, seed: int
-) -> tuple[FamilyChoice, Sample]:
+def compare_priors(asked: Asked, sample: Sample) -> tuple[FamilyChoice, Sample]:
     """Compare families and environment weights on held-out tasks; return the choice, and the tasks it was made by.
 
     With a `search_time` the comparison starts with few tasks and is repeated with twice as many for as long as there is
     time: all environment weights on some tasks tell more than some of them on all tasks.
     """
-    names, _, target, *_ = environments
-    counts = [len(tasks) for tasks in sample]
-    options = _options(meta, names, counts, target)
+    counts, target, problem = [len(tasks) for tasks in sample], asked.target, asked.problem
+    options = _options(asked, counts)
     held_out = _held_out(counts, target, options)
     if counts[held_out] < 2:
-        return _untested(meta, environments, sample, options), sample
-    compared = _compare(meta, environments, sample, seed, held_out)
-    with progress_bar("averaging predictions", None, "", meta.progress):
+        return _untested(asked, sample, options), sample
+    compared = _compare(asked, sample, held_out)
+    with progress_bar("averaging predictions", None, "", asked.progress):
         search = compared.search
         chosen = (choose_members if held_out == target else choose_untested)(search)
-        if meta._kind == "gaussian":
-            fits = zip(search.options, search.fits, strict=True)
-            noise_std, kinds = check_noise(meta.noise_std), environments.kinds
-            pooled = pooled_models(compared.sample, target, options, noise_std, fits, kinds)
+        if isinstance(problem, Numbers) and problem.has_pooled_models:
+            pooled = pooled_models(problem, compared.sample, target, options, asked.kinds, search)
             chosen = chosen._replace(pooled=pooled)
         return chosen, compared.sample
 
 
-def _untested(meta: Any, environments: NamedEnvironments, sample: Sample, options: Sequence[Option]) -> FamilyChoice:
+def _untested(asked: Asked, sample: Sample, options: Sequence[Option]) -> FamilyChoice:
     """Return an average of simple priors, without a comparison: there are no tasks to hold out."""
-    target, kinds = environments.target, environments.kinds
-    if meta._kind == "bernoulli":  # where covariates are inputs like others
-        return labels_without_test(sample, target, options, _n_shared(meta), kinds)
-    if meta._kind != "gaussian":
-        chosen = responses_without_test(sample, target, options, meta._likelihood, meta._exposure, kinds)
-    else:
-        noise_std = check_noise(meta.noise_std)
-        chosen = without_test(sample, target, options, noise_std, kinds)
-        chosen = chosen._replace(pooled=pooled_models(sample, target, options, noise_std, (), kinds))
-    if kinds is None or not kinds.covariates:
+    problem, target, kinds = asked.problem, asked.target, asked.kinds
+    chosen = without_test(problem, sample, target, options, kinds)
+    if isinstance(problem, Numbers) and problem.has_pooled_models:
+        chosen = chosen._replace(pooled=pooled_models(problem, sample, target, options, kinds))
+    if not problem.has_covariates(kinds):
         return chosen
     few = " are not used: held-out tasks tell whether they help, and no environment with weight has two tasks. "
     warn_caller(Message(Argument("covariates"), few, "Pass more tasks, or leave the covariates out."))
     return chosen._replace(covariates={NO_COVARIATES: 1.0})
 
 
-def _compare(meta: Any, environments: NamedEnvironments, sample: Sample, seed: int, held_out: int) -> Compared:
+def _compare(asked: Asked, sample: Sample, held_out: int) -> Compared:
     """Return the comparison on most tasks that there is time for."""
-    if meta.search_time is None:
-        return _compare_on(meta, environments, sample, seed, held_out, None)
-    deadline, found, seconds = time.monotonic() + meta.search_time, None, 0.0
-    for part in _growing(sample, seed, meta._kind == "bernoulli"):
+    if asked.search_time is None:
+        return _compare_on(asked, sample, held_out, None)
+    deadline, found, seconds = time.monotonic() + asked.search_time, None, 0.0
+    for part in _growing(sample, asked.seed, asked.problem.labels):
         started = time.monotonic()
         if found is not None and started + seconds * _cost(part) / _cost(found.sample) > deadline:
             break
-        latest = _compare_on(meta, environments, part, seed, held_out, deadline)
+        latest = _compare_on(asked, part, held_out, deadline)
         found, seconds = latest if found is None or latest.complete else found, time.monotonic() - started
         if not latest.complete:
             break
@@ -109,31 +119,28 @@ def _compare(meta: Any, environments: NamedEnvironments, sample: Sample, seed: i
     if not found.complete or found.without_features or _cost(found.sample) < _cost(sample):
         n_used, n_all = (sum(map(len, tasks)) for tasks in (found.sample, sample))
         most = max(len(task.y) for tasks in found.sample for task in tasks)
-        made = f"made on {n_used} of {n_all} tasks, with up to {most} {OUTPUTS[meta._kind]} of each"
+        made = f"made on {n_used} of {n_all} tasks, with up to {most} {asked.problem.outputs} of each"
         made += "" if found.complete else f", and of the first {len(found.search.options)} environment weights only"
         made += ", without learned features" if found.without_features else ""
         warn_caller(
-            Message(Argument("search_time"), f" of {meta.search_time:g} s ended the comparison: it was {made}.")
+            Message(Argument("search_time"), f" of {asked.search_time:g} s ended the comparison: it was {made}.")
         )
     return found
 
 
-def _compare_on(
-    meta: Any, environments: NamedEnvironments, sample: Sample, seed: int, held_out: int, deadline: float | None
-) -> Compared:
+def _compare_on(asked: Asked, sample: Sample, held_out: int, deadline: float | None) -> Compared:
     """Compare on some tasks, until the deadline."""
-    started, (names, _, target, *_) = time.monotonic(), environments
-    counts = [len(tasks) for tasks in sample]
-    options = _options(meta, names, counts, target)
-    search = _make_search(meta, sample, target, seed, held_out, environments.kinds)
-    complete = add_options(search, options, "environment weights", deadline, meta.progress)
-    if complete and _is_auto(meta.alpha) and held_out == target:
-        complete = _compare_sources(search, counts, deadline, meta.progress)
+    started, counts = time.monotonic(), [len(tasks) for tasks in sample]
+    given = asked.target, asked.seed, held_out, asked.rule, asked.kinds
+    search = Search(asked.problem, sample, *given)
+    complete = add_options(search, _options(asked, counts), "environment weights", deadline, asked.progress)
+    if complete and asked.chooses_alpha and held_out == asked.target:
+        complete = _compare_sources(search, counts, deadline, asked.progress)
     if complete and search.has_covariates:
-        complete = _compare_covariates(search, deadline, meta.progress)
+        complete = _compare_covariates(search, deadline, asked.progress)
     without_features = False
-    if complete and search.features and may_be_learned(sample, search.kinds):
-        with progress_bar("learning features", None, "", meta.progress):
+    if complete and asked.problem.learns_features and may_be_learned(sample, search.kinds):
+        with progress_bar("learning features", None, "", asked.progress):
             if are_worth_trying(search):
                 without_features = not _has_time(deadline, time.monotonic() - started)
                 if not without_features:
@@ -147,7 +154,7 @@ def _has_time(deadline: float | None, seconds: float) -> bool:
 
 
 def add_options(
-    search: FamilySearch, options: Sequence[Option], what: str, deadline: float | None, progress: bool | None
+    search: Search, options: Sequence[Option], what: str, deadline: float | None, progress: bool | None
 ) -> bool:
     """Compare options until the deadline, always the first; return whether there was time for all."""
     n_tasks = sum(map(len, search.environments))
@@ -161,7 +168,7 @@ def add_options(
     return True
 
 
-def _compare_covariates(search: FamilySearch, deadline: float | None, progress: bool | None) -> bool:
+def _compare_covariates(search: Search, deadline: float | None, progress: bool | None) -> bool:
     """Compare common means with and without covariates until the deadline; return whether there was time for all."""
     candidates = covariate_candidates(search)
     with progress_bar("comparing covariates", len(candidates), "", progress) as move:
@@ -174,9 +181,7 @@ def _compare_covariates(search: FamilySearch, deadline: float | None, progress: 
     return True
 
 
-def _compare_sources(
-    search: FamilySearch, counts: Sequence[int], deadline: float | None, progress: bool | None
-) -> bool:
+def _compare_sources(search: Search, counts: Sequence[int], deadline: float | None, progress: bool | None) -> bool:
     """With several sources, compare each source alone with the target, then the helpful ones combined."""
     single = single_source_weights(counts, search.target)
     if not single:
@@ -196,17 +201,15 @@ def is_over(deadline: float | None) -> bool:
     return deadline is not None and time.monotonic() > deadline
 
 
-def n_phases(meta: Any, environments: NamedEnvironments, sample: Sample) -> int:
+def n_phases(asked: Asked, sample: Sample) -> int:
     """Return how many phases `compare_priors` has, if there is time for all."""
-    counts, target = [len(tasks) for tasks in sample], environments.target
-    held_out = _held_out(counts, target, _options(meta, environments.names, counts, target))
+    counts, target, problem = [len(tasks) for tasks in sample], asked.target, asked.problem
+    held_out = _held_out(counts, target, _options(asked, counts))
     if counts[held_out] < 2:
         return 0
-    single_sources = _is_auto(meta.alpha) and held_out == target and bool(single_source_weights(counts, target))
-    kinds, likelihood = environments.kinds, meta._kind
-    covariates = kinds is not None and bool(kinds.covariates) and likelihood != "bernoulli"
-    features = likelihood == "gaussian" and may_be_learned(sample, kinds)
-    return 2 + 2 * single_sources + covariates + features  # environment weights and averaging, at least
+    single_sources = asked.chooses_alpha and held_out == target and bool(single_source_weights(counts, target))
+    features = problem.learns_features and may_be_learned(sample, asked.kinds)
+    return 2 + 2 * single_sources + problem.has_covariates(asked.kinds) + features  # weights and averaging, at least
 
 
 def _held_out(counts: Sequence[int], target: int, options: Sequence[Option]) -> int:
@@ -220,26 +223,11 @@ def _held_out(counts: Sequence[int], target: int, options: Sequence[Option]) -> 
     return int(np.argmax(np.where(used, counts, 0)))
 
 
-def _make_search(
-    meta: Any, sample: Sample, target: int, seed: int, held_out: int, kinds: ColumnKinds | None
-) -> FamilySearch:
-    rule = as_context_rule(meta.context)
-    if meta._kind == "bernoulli":
-        return LabelSearch(sample, target, _n_shared(meta), seed, held_out, meta.calibrate, rule, kinds)
-    if meta._kind != "gaussian":
-        return ResponseSearch(sample, target, meta._likelihood, meta._exposure, seed, held_out, rule, kinds)
-    return FamilySearch(sample, target, check_noise(meta.noise_std), seed, held_out, rule, kinds)
-
-
-def _n_shared(meta: Any) -> int | None:
-    """Return the number of classes that all tasks share, or None if each has its own."""
-    return None if meta.classes_ is None else len(meta.classes_)
-
-
-def _options(meta: Any, names: Sequence[str], counts: Sequence[int], target: int) -> list[Option]:
+def _options(asked: Asked, counts: Sequence[int]) -> list[Option]:
     """Return the environment weights to compare: target-only first, then ever more of the source."""
-    if not _is_auto(meta.alpha):
-        return [Option(weights) for weights in resolve_weights(meta.alpha, names, counts, target)]
+    target = asked.target
+    if not asked.chooses_alpha:
+        return [Option(weights) for weights in resolve_weights(asked.alpha, asked.names, counts, target)]
     if sum(counts) == counts[target]:
         return [Option(discounted(counts, target, 0.0))]
     if not counts[target]:
@@ -247,13 +235,9 @@ def _options(meta: Any, names: Sequence[str], counts: Sequence[int], target: int
     if counts[target] == 1:
         return [Option(discounted(counts, target, r)) for r in DISCOUNTS_UNTRIED]
     plain = [Option(discounted(counts, target, r)) for r in DISCOUNTS]
-    if meta._kind == "bernoulli":
+    if not asked.problem.has_environment_effects:
         return plain
     return plain + [Option(discounted(counts, target, r), environment=True) for r in ENVIRONMENT_DISCOUNTS]
-
-
-def _is_auto(alpha: Any) -> bool:
-    return isinstance(alpha, str) and alpha == "auto"
 
 
 def _growing(sample: Sample, seed: int, labels: bool = False) -> Iterator[Sample]:

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits  # a dependency of scikit-learn
 
-from metaprior.checks import Argument, Message, counted, draw_seed, warn_caller
+from metaprior.checks import Argument, Message, counted, warn_caller
 from metaprior.conventions import convergence_warning
-from metaprior.estimators.arguments import NamedEnvironments, warn_if_no_target_tasks
+from metaprior.estimators.arguments import NamedEnvironments
 from metaprior.estimators.fitted_prior import FittedPrior
-from metaprior.estimators.hierarchical_search import compare_priors, n_phases
 from metaprior.predict.ensemble import Ensemble
 from metaprior.prior.columns import MAX_ARD
 from metaprior.prior.families import TrainingTasks, with_mean_of
@@ -20,10 +19,11 @@ from metaprior.prior.label_families import with_rule_of
 from metaprior.prior.label_prior import LabelPrior
 from metaprior.progress import phases, progress_bar
 from metaprior.search.acting_together import acting_together
+from metaprior.search.compare import Asked, compare_priors, n_phases
 from metaprior.search.family_choice import FamilyChoice
 from metaprior.search.report import make_report
 from metaprior.storage.stored_tasks import StoredTasks, sample_tasks
-from metaprior.tasks.context_rules import as_context_rule
+from metaprior.tasks.context_rules import ContextRule
 from metaprior.tasks.thinning import thin_task
 from metaprior.tasks.types import Task
 
@@ -34,36 +34,34 @@ CHUNK_TASKS = 2000
 MAX_RULE_TASKS = 2000  # of each environment that a rule of labels is learned from
 
 
-def fit_prior(meta: Any, environments: NamedEnvironments) -> FittedPrior:
-    """Fit hierarchical priors to checked tasks."""
-    seed = draw_seed(meta.random_state)
-    warn_if_no_target_tasks(environments, meta.alpha)
-    names, _, target, *_ = environments
-    labels = meta._kind == "bernoulli"
-    sample = _sample(environments.tasks, seed, labels)
-    _warn_if_thinned(meta.context, sample)
+def fit_prior(asked: Asked, environments: NamedEnvironments) -> FittedPrior:
+    """Fit priors to checked tasks."""
+    target, problem = asked.target, asked.problem
+    sample = _sample(environments.tasks, asked.seed, problem.labels)
+    _warn_if_thinned(asked.rule, sample)
     # Threads of BLAS get in each other's way with matrices this small.
-    with threadpool_limits(1, user_api="blas"), phases(n_phases(meta, environments, sample) + 1):
-        chosen, sample = compare_priors(meta, environments, sample, seed)
+    with threadpool_limits(1, user_api="blas"), phases(n_phases(asked, sample) + 1):
+        chosen, sample = compare_priors(asked, sample)
         found = [*chosen.priors, *chosen.pooled.values()]
-        with progress_bar("learning the common mean", len(found), "priors", meta.progress) as move:
+        with progress_bar("learning the common mean", len(found), "priors", asked.progress) as move:
             priors = []
             for prior in found:
-                with_all = with_rule_of_all if labels else partial(_with_all_tasks, target=target)
-                priors.append(with_all(prior, environments.tasks, sample))
+                learn = with_common_rule if problem.labels else partial(with_common_mean, target=target)
+                priors.append(learn(prior, environments.tasks, sample))
                 if move is not None:
                     move(len(priors), "")
     priors, pooled = priors[: len(chosen.priors)], priors[len(chosen.priors) :]
     _warn_if_too_wide(chosen.spread)
-    together = _acting_together(meta, priors[int(np.argmax(chosen.weights))], sample[target], environments)
+    heaviest = priors[int(np.argmax(chosen.weights))]
+    together = _acting_together(asked, heaviest, sample[target], environments.columns)
     n_target = len(sample[target])
     n_source = sum(map(len, sample)) - n_target
-    report = make_report(chosen.choice, names, target, n_target, n_source, chosen.families, chosen.covariates, together)
+    given = asked.names, target, n_target, n_source, chosen.families, chosen.covariates, together
     return FittedPrior(
         Ensemble(tuple(priors), chosen.weights, chosen.spread),
-        report,
+        make_report(chosen.choice, *given),
         max(chosen.families, key=lambda name: chosen.families[name]),
-        _describe_calibration(priors[int(np.argmax(chosen.weights))], chosen),
+        _describe_calibration(heaviest, chosen),
         sample=sample,
         baselines={name: Ensemble((each,), np.ones(1)) for name, each in zip(chosen.pooled, pooled, strict=True)},
     )
@@ -78,15 +76,15 @@ def _describe_calibration(prior: Prior | LabelPrior, chosen: FamilyChoice) -> di
     return {**described, "covariates": chosen.covariates} if chosen.covariates else described
 
 
-def _acting_together(meta: Any, prior: Any, tasks: Sequence[Task], environments: NamedEnvironments) -> str:
+def _acting_together(asked: Asked, prior: Any, tasks: Sequence[Task], columns: Sequence[str]) -> str:
     """Return a hint, and warn, if two covariates of the target's tasks act together; else nothing."""
-    kinds = environments.kinds
-    if kinds is None or meta._kind != "gaussian":
+    kinds = asked.kinds
+    if kinds is None or not asked.problem.learns_features:
         return ""
     pair = acting_together(prior, tasks, kinds)
     if pair is None:
         return ""
-    a, b = (environments.columns[column] for column in pair)
+    a, b = (columns[column] for column in pair)
     said = f"{a} and {b} seem to act together, which the default does not model. Add a column to X, {a} * {b}, and "
     said += "name it among the covariates, too."
     if any(kinds.levels[column] for column in pair):
@@ -102,9 +100,9 @@ def _warn_if_too_wide(spread: float) -> None:
         warn_caller(found + "Check y for wrong values, and tasks for repeated rows.", convergence_warning())
 
 
-def _warn_if_thinned(context: Any, sample: Sequence[Sequence[Task]]) -> None:
+def _warn_if_thinned(rule: ContextRule, sample: Sequence[Sequence[Task]]) -> None:
     """Warn if tasks are longer than a context, but not after they were thinned."""
-    size, longest = as_context_rule(context).size, max(len(task.y) for tasks in sample for task in tasks)
+    size, longest = rule.size, max(len(task.y) for tasks in sample for task in tasks)
     if size is not None and size >= longest:
         found = f" gives {counted(size, 'reading')}, and of each task {longest} are used: cross-validation gives "
         warn_caller(Message(Argument("context"), f"{found}{longest - 1} of them."))
@@ -122,7 +120,7 @@ def _sample(environments: Sequence[Sequence[Task]], seed: int, labels: bool = Fa
     return [[thin_task(task, most, rng, labels) for task in tasks] for tasks in sampled]
 
 
-def _with_all_tasks(
+def with_common_mean(
     prior: Prior,
     environments: Sequence[Sequence[Task]],
     sample: Sequence[Sequence[Task]],
@@ -157,7 +155,7 @@ def _with_all_tasks(
         return prior
 
 
-def with_rule_of_all(
+def with_common_rule(
     prior: LabelPrior, environments: Sequence[Sequence[Task]], sample: Sequence[Sequence[Task]]
 ) -> LabelPrior:
     """Return the prior with its common rule, if it has one, learned from up to MAX_RULE_TASKS of each environment."""
