@@ -178,7 +178,7 @@ def test_many_tasks_and_long_tasks_are_sampled_and_the_mean_sees_all(monkeypatch
     meta = fitted([], tasks, alpha=0.0)
     assert meta.transfer_report().n_target_tasks == 5
     sampled = [fitted([], sample[1], alpha=0.0).model_.members[0]]
-    assert not np.array_equal(meta.model_.members[0].weights[:2], sampled[0].weights[:2])
+    assert not np.array_equal(meta.model_.members[0].terms.weights[:2], sampled[0].terms.weights[:2])
     assert MAX_TASKS == 300
     n, used = sum(len(task.y) for task in tasks), meta.training_["environments"]["target"]
     assert used["samples"] == n == 11 * 4 + MAX_READINGS + 50
