@@ -12,8 +12,6 @@ import pytest
 from covariate_problems import common_kernel, own_kernel
 from covariate_problems import make_tasks as make_mixed
 from likelihood_problems import NAMES, PARAMETERS, likelihood_of
-from metaprior.search.family_search import Option
-from metaprior.search.response_search import training_responses
 from scipy.linalg import block_diag
 from small_problems import COUNTS, IS_TARGET, KINDS, make_tasks, make_theta
 from test_member_files import read_back
@@ -24,6 +22,8 @@ from metaprior.prior.modes import with_curve
 from metaprior.prior.process import NOISE_FLOOR
 from metaprior.prior.site_modes import HyperPrior
 from metaprior.prior.sites import Observed, find_sites
+from metaprior.search.numbers import Numbers
+from metaprior.search.search import Option
 from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.scaling import identity_scaling
 from metaprior.tasks.types import Task
@@ -57,7 +57,7 @@ def kinds_with(exposure):
 def training_of(name, exposure=None, mixed=True):
     tasks = draw_mixed(name, exposure) if mixed else draw_tasks(name, (1, 3, 5, 2, 3, 4))
     kinds = kinds_with(exposure) if mixed else None
-    training = training_responses([tasks], 0, ONE, likelihood_of(name), exposure, None, kinds)
+    training = Numbers(likelihood_of(name), None, exposure).training([tasks], 0, ONE, kinds)
     return training if mixed else replace(training, counts=COUNTS, is_target=IS_TARGET)
 
 
@@ -129,7 +129,7 @@ def test_a_task_alone_has_the_bound_of_its_marginal_prior(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_fit_finds_all_families_and_their_parameters(name):
     tasks = [draw_tasks(name, [6] * 20, 3), draw_tasks(name, [1, 3, 5] * 3, 4)]
-    fit = fit_families(training_responses(tasks, 1, Option((0.5, 0.5)), likelihood_of(name), None), environment=False)
+    fit = fit_families(Numbers(likelihood_of(name)).training(tasks, 1, Option((0.5, 0.5)), None), environment=False)
     assert list(fit.priors) == ["linear", "smooth", "curve", "shapes"]
     prior = fit.priors["smooth"]
     context = prior.condition(np.zeros((2, 1, 1)), np.ones((2, 1)), np.array([[True], [False]]))
@@ -149,7 +149,7 @@ def test_parameters_are_recovered_from_many_tasks():
             x = rng.uniform(-2, 2, (10, 1))
             t = 0.6 + 0.5 * rng.normal() + np.sin(2 * x[:, 0])
             tasks.append(Task(x, likelihood.draw(t, PARAMETERS[name], rng)))
-        fit = fit_families(training_responses([tasks], 0, ONE, likelihood, None), environment=False)
+        fit = fit_families(Numbers(likelihood).training([tasks], 0, ONE, None), environment=False)
         np.testing.assert_allclose(fit.priors["smooth"].parameters[places], PARAMETERS[name][places], atol=error)
 
 
