@@ -7,7 +7,7 @@ import pytest
 
 import metaprior
 from metaprior import MetaGPClassifier, MetaGPRegressor
-from metaprior.estimators import guaranteed_fit, hierarchical_fit
+from metaprior.estimators import fit, guaranteed_fit
 from metaprior.estimators.base import MetaGP
 from metaprior.plots import plot_alpha_path, plot_calibration, plot_prediction, plot_prior_samples, plot_training
 from metaprior.predict.ensemble import predicts_labels
@@ -170,7 +170,7 @@ def test_fit_that_fails_leaves_the_estimator_as_it_was(fitted, monkeypatch, name
 
     fails(ValueError, wide, [*wide, (wide[0][0], [None] * len(wide[0][1]))])  # the last task of all
     fails(ValueError, others, others, target="south")
-    for owner, step in ((hierarchical_fit, "compare_priors"), (MetaGP, "_remember_tasks")):
+    for owner, step in ((fit, "compare_priors"), (MetaGP, "_remember_tasks")):
         for error in (KeyboardInterrupt(), MemoryError("no")):
             with monkeypatch.context() as patched:
                 stop_at(patched, owner, step, error)

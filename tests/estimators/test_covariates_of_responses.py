@@ -217,7 +217,7 @@ def test_tasks_that_cannot_be_held_out():
 
 
 def test_the_mean_is_learned_from_all_tasks(monkeypatch):
-    monkeypatch.setattr("metaprior.estimators.hierarchical_fit.MAX_TASKS", 20)
+    monkeypatch.setattr("metaprior.estimators.fit.MAX_TASKS", 20)
     meta = fit("poisson", make_tasks("poisson", 60, exposure=True), exposure="days")
     prior, [(x, _)] = meta.adapt([], []), make_tasks("poisson", 1, 5, exposure=True)
     slope = (prior.predict(x.assign(age=75.0), latent=True) - prior.predict(x.assign(age=45.0), latent=True)) / 30.0
