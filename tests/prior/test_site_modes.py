@@ -17,7 +17,7 @@ from small_problems import COUNTS, IS_TARGET, KINDS, make_tasks, make_theta
 from test_member_files import read_back
 
 from hand_made_priors import make_curve, make_terms
-from metaprior.prior.families import BEND, LINEAR, SHIFT, TrainingTasks, _Fitter, fit_families, terms_of
+from metaprior.prior.families import BEND, LINEAR, SHIFT, TrainingTasks, _Fitter, fit_families, terms_of, with_mean_of
 from metaprior.prior.modes import with_curve
 from metaprior.prior.process import NOISE_FLOOR
 from metaprior.prior.site_modes import HyperPrior
@@ -138,6 +138,18 @@ def test_a_fit_finds_all_families_and_their_parameters(name):
     assert np.isfinite(found.mean).all()
     assert (found.variance > 0).all()
     assert (found.variance[0, 0] < found.variance[0, 1]).all()  # an empty context says nothing
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_mean_of_the_same_tasks_changes_little(name):
+    """Sites of each task alone are not quite those of all together."""
+    training = Numbers(likelihood_of(name)).training([draw_tasks(name, [6] * 30)], 0, ONE, None)
+    prior = fit_families(training, environment=False, simple=True).priors["smooth"]
+    x, nothing = np.linspace(-1, 1, 5)[None, :, None], (np.zeros((1, 0, 1)), np.zeros((1, 0)), np.zeros((1, 0), bool))
+    found, expected = (each.marginals(each.condition(*nothing), x) for each in (with_mean_of(prior, [training]), prior))
+    scale = float(training.scaling.y_std)
+    np.testing.assert_allclose(found.mean, expected.mean, atol=0.1 * scale)
+    np.testing.assert_allclose(found.variance, expected.variance, rtol=0.1)
 
 
 def test_parameters_are_recovered_from_many_tasks():
