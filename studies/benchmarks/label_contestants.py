@@ -105,7 +105,7 @@ def given_classes(prior: LabelPrior, tasks: Sequence[TestTask]) -> GivenClasses:
     """Return a prior's covariances of contexts and queries; all tasks must have equal numbers of both."""
     x, x_query = stacked_inputs(prior, tasks)
     y = np.stack([task.y_context for task in tasks]).astype(int)
-    process, unit = prior.process, prior.shrink**2
+    process, unit = prior.process.process, prior.shrink**2
     context, queries = (process.describe(within_reach(part), np.ones(part.shape[:2])) for part in (x, x_query))
     covariance, cross = (unit * np.add(*process.covariance(context, other)) for other in (context, queries))
     return GivenClasses(covariance, cross, unit * np.add(*process.variance(queries)), y, int(y.max()) + 1)
