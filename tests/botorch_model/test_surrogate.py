@@ -28,7 +28,7 @@ from sklearn.exceptions import NotFittedError
 from hand_made_priors import ALL_TERMS, CURVE, NOISE_SCALES, SMOOTH, THREE_SCALES, as_meta, make_prior, make_terms
 from metaprior import ImplausibleContextWarning, MetaGPClassifier, MetaGPRegressor
 from metaprior.botorch import MetaPriorModel
-from metaprior.botorch.torch_process import TorchProcess, stable_cholesky
+from metaprior.botorch.torch_process import stable_cholesky
 
 RNG = np.random.default_rng(0)
 
@@ -151,7 +151,7 @@ def test_conditioning_in_batches(model):
 
 def test_fantasies_average_to_the_posterior():
     """Of one Gaussian process: the mean of the fantasies is its mean, and by the law of total variance its variance."""
-    model = MetaPriorModel(as_meta(make_prior(input_dim=2), spread=1.0), draw(3, 2), draw(3, 1))
+    model = MetaPriorModel(as_meta(make_prior(columns=2), spread=1.0), draw(3, 2), draw(3, 1))
     queries = draw(3, 2)
     before = model.posterior(queries)
     fantasies = model.fantasize(draw(1, 2), SobolQMCNormalSampler(torch.Size([1024]), seed=0)).posterior(queries)
@@ -284,8 +284,6 @@ def test_priors_that_torch_cannot_compute():
     with pytest.raises(ValueError, match="no Gaussian posterior"):
         MetaPriorModel(MetaGPClassifier(progress=False).fit(target_tasks=classes))
     trained = MetaGPRegressor()
-    trained.model_ = SimpleNamespace(members=[object()])
+    trained.model_, trained.likelihood_ = SimpleNamespace(members=[object()]), "gaussian"
     with pytest.raises(ValueError, match=r"trained by gradients.*Fit a MetaGPRegressor"):
         MetaPriorModel(trained)
-    with pytest.raises(ValueError, match=r"terms that metaprior.botorch does not know: levels"):
-        TorchProcess({"x_mean": np.zeros(1), "levels": np.zeros(2)})

@@ -32,7 +32,7 @@ COMMANDS = {
 }
 RUN = """
 import json, os, sys
-import metaprior.cli, metaprior.estimators.comparison, metaprior.estimators.hierarchical_fit, metaprior.tables.frames
+import metaprior.cli, metaprior.estimators.comparison, metaprior.estimators.fit, metaprior.tables.frames
 import pandas, sklearn.gaussian_process
 
 encodings, commands = map(json.loads, sys.argv[1:])

@@ -2,21 +2,21 @@
 
 import json
 from contextlib import nullcontext
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from metaprior.estimators.hierarchical_fit import MAX_READINGS, MAX_TASKS
-from metaprior.search.family_search import FamilySearch
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from metaprior import InvalidFile, MetaGPClassifier, MetaGPRegressor, load
 from metaprior.datasets import Sinusoid
-from metaprior.estimators import hierarchical_fit, hierarchical_search
-from metaprior.estimators.arguments import NamedEnvironments
+from metaprior.estimators import fit
+from metaprior.estimators.fit import MAX_READINGS, MAX_TASKS
 from metaprior.files import read_tensors, write_tensors
 from metaprior.prior.families import FAMILIES
+from metaprior.search import compare
+from metaprior.search.numbers import Numbers
+from metaprior.search.search import Search
 from metaprior.tasks.types import Task
 
 PROBLEM = Sinusoid(deviation=0.25)
@@ -138,22 +138,21 @@ def test_a_search_grows_for_as_long_as_there_is_time(monkeypatch, seconds, kept)
     """Six tasks first, then twice as many; here a comparison takes a hundredth of a second times its cost."""
     clock = [0.0]
     sample = [[Task(np.zeros((30, 1)), np.arange(30.0))] * 24]
-    compared = hierarchical_search.Compared(FamilySearch(sample, 0, None, 0), sample, True, False)
+    compared = compare.Compared(Search(Numbers(), sample, 0, 0, 0), sample, True, False)
 
-    def compare(meta, environments, sample, *_):
-        clock[0] += 0.01 * hierarchical_search._cost(sample)
+    def timed(asked, sample, *_):
+        clock[0] += 0.01 * compare._cost(sample)
         return compared._replace(sample=sample)
 
-    monkeypatch.setattr(hierarchical_search, "FIRST_TASKS", 6)
-    monkeypatch.setattr(hierarchical_search, "FIRST_READINGS", 8)
-    monkeypatch.setattr(hierarchical_search, "_compare_on", compare)
-    monkeypatch.setattr(hierarchical_search.time, "monotonic", lambda: clock[0])
-    cost = [hierarchical_search._cost(part) for part in hierarchical_search._growing(sample, 0)]
+    monkeypatch.setattr(compare, "FIRST_TASKS", 6)
+    monkeypatch.setattr(compare, "FIRST_READINGS", 8)
+    monkeypatch.setattr(compare, "_compare_on", timed)
+    monkeypatch.setattr(compare.time, "monotonic", lambda: clock[0])
+    cost = [compare._cost(part) for part in compare._growing(sample, 0)]
     assert cost == [6 * 8**2, 12 * 11**2, 24 * 16**2, 24 * 22**2, 24 * 30**2]
-    meta = SimpleNamespace(search_time=seconds, _kind="gaussian")
-    environments = NamedEnvironments(("here",), sample, 0, ("tasks",))
+    asked = compare.Asked(Numbers(), ("here",), 0, search_time=seconds)
     with pytest.warns(UserWarning, match=f"made on {kept} of 24 tasks") if kept < 24 else nullcontext():
-        found = hierarchical_search._compare(meta, environments, sample, 0, 0)
+        found = compare._compare(asked, sample, 0)
     assert len(found.sample[0]) == kept
     assert clock[0] <= max(seconds, 0.01 * cost[0])
 
@@ -169,16 +168,16 @@ def test_every_phase_of_a_fit_is_labeled_and_counted(capsys, monkeypatch):
 
 
 def test_many_tasks_and_long_tasks_are_sampled_and_the_mean_sees_all(monkeypatch):
-    monkeypatch.setattr(hierarchical_fit, "MAX_TASKS", 5)
-    monkeypatch.setattr(hierarchical_fit, "CHUNK_TASKS", 4)
+    monkeypatch.setattr(fit, "MAX_TASKS", 5)
+    monkeypatch.setattr(fit, "CHUNK_TASKS", 4)
     tasks = [*PROBLEM.target_tasks(11, 4, rng=1), *PROBLEM.target_tasks(1, MAX_READINGS + 50, rng=2)]
-    sample = hierarchical_fit._sample([[], tasks], 0)
+    sample = fit._sample([[], tasks], 0)
     assert [len(group) for group in sample] == [0, 5]
     assert max(len(task.y) for task in sample[1]) <= MAX_READINGS
     meta = fitted([], tasks, alpha=0.0)
     assert meta.transfer_report().n_target_tasks == 5
     sampled = [fitted([], sample[1], alpha=0.0).model_.members[0]]
-    assert not np.array_equal(meta.model_.members[0].weights[:2], sampled[0].weights[:2])
+    assert not np.array_equal(meta.model_.members[0].terms.weights[:2], sampled[0].terms.weights[:2])
     assert MAX_TASKS == 300
     n, used = sum(len(task.y) for task in tasks), meta.training_["environments"]["target"]
     assert used["samples"] == n == 11 * 4 + MAX_READINGS + 50

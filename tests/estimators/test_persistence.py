@@ -357,7 +357,7 @@ def test_a_failed_save_leaves_the_old_file(trained, path, monkeypatch, failing):
     ("change", "message"),
     [
         (lambda meta: setattr(meta, "model_", meta.model_._replace(spread=1e9)), "loaded: spread must be"),
-        (lambda meta: meta.model_.members[0].theta.fill(np.nan), "loaded: theta must have finite numbers"),
+        (lambda meta: meta.model_.members[0].terms.theta.fill(np.nan), "loaded: theta must have finite numbers"),
         (lambda meta: setattr(meta, "__class__", type("Mine", (MetaGPRegressor,), {})), "hold a prior of kind 'Mine'"),
     ],
 )

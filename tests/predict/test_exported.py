@@ -24,11 +24,11 @@ from hand_made_priors import (
     make_prior,
     make_terms,
 )
-from metaprior import MetaGPClassifier, MetaGPRegressor, load
+from metaprior import MetaGPClassifier, MetaGPRegressor, linalg, load
 from metaprior.likelihoods.softmax import log_logistic, log_probabilities
 from metaprior.predict import only_numpy
 from metaprior.predict.mixtures import GaussianMixture
-from metaprior.prior import families, linalg
+from metaprior.prior import families
 from metaprior.tasks.labels import ClassRules
 from metaprior.wfem import Training, WFEMRegressor
 

@@ -12,17 +12,17 @@ import pytest
 from covariate_problems import common_kernel, own_kernel
 from covariate_problems import make_tasks as make_mixed
 from likelihood_problems import NAMES, PARAMETERS, likelihood_of
-from metaprior.search.family_search import Option
-from metaprior.search.response_search import training_responses
 from scipy.linalg import block_diag
 from small_problems import COUNTS, IS_TARGET, KINDS, make_tasks, make_theta
 from test_member_files import read_back
 
 from hand_made_priors import make_curve, make_terms
-from metaprior.prior.families import BEND, LINEAR, SHIFT, TrainingTasks, _Fitter, fit_families, terms_of
+from metaprior.prior.families import BEND, LINEAR, SHIFT, TrainingTasks, _Fitter, fit_families, terms_of, with_mean_of
 from metaprior.prior.modes import with_curve
 from metaprior.prior.process import NOISE_FLOOR
 from metaprior.prior.sites import HyperPrior, Observed, find_sites
+from metaprior.search.numbers import Numbers
+from metaprior.search.search import Option
 from metaprior.tasks.column_kinds import ColumnKinds
 from metaprior.tasks.scaling import identity_scaling
 from metaprior.tasks.types import Task
@@ -56,7 +56,7 @@ def kinds_with(exposure):
 def training_of(name, exposure=None, mixed=True):
     tasks = draw_mixed(name, exposure) if mixed else draw_tasks(name, (1, 3, 5, 2, 3, 4))
     kinds = kinds_with(exposure) if mixed else None
-    training = training_responses([tasks], 0, ONE, likelihood_of(name), exposure, None, kinds)
+    training = Numbers(likelihood_of(name), None, exposure).training([tasks], 0, ONE, kinds)
     return training if mixed else replace(training, counts=COUNTS, is_target=IS_TARGET)
 
 
@@ -68,10 +68,10 @@ def fitted(name, covariates, exposure=None):
 @pytest.fixture
 def exact(monkeypatch):
     """Sites at their optimum."""
-    for limit in ("FIRST_UPDATES", "MAX_UPDATES", "MAX_STEPS"):
-        monkeypatch.setattr(f"metaprior.prior.sites.{limit}", 300)
-    for tolerance in ("TOLERANCE", "BOUND_TOLERANCE"):
-        monkeypatch.setattr(f"metaprior.prior.sites.{tolerance}", 1e-12)
+    for limit in ("site_modes.FIRST_UPDATES", "site_modes.MAX_UPDATES", "sites.MAX_STEPS"):
+        monkeypatch.setattr(f"metaprior.prior.{limit}", 300)
+    for module in ("site_modes", "sites"):
+        monkeypatch.setattr(f"metaprior.prior.{module}.TOLERANCE", 1e-12)
 
 
 def bound_of(training, terms, separate=None):
@@ -120,7 +120,7 @@ def test_a_task_alone_has_the_bound_of_its_marginal_prior(name):
     layout, [block] = fitter.layout(make_terms("curve", "deviation")), fitter.blocks
     bound, _ = fitter.bound.density(layout, [block], fitter.points)(layout.center)
     part = layout.at(layout.center, fitter.points).on(block)
-    covariance = part.covariance + part.features @ part.features.mT
+    covariance = part.covariance() + part.features @ part.features.mT
     found = find_sites(fitter.bound.observed[0], parameters, np.zeros((1, 6)), covariance)
     assert bound == pytest.approx(found.bound[0], abs=1e-5)
 
@@ -128,7 +128,7 @@ def test_a_task_alone_has_the_bound_of_its_marginal_prior(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_fit_finds_all_families_and_their_parameters(name):
     tasks = [draw_tasks(name, [6] * 20, 3), draw_tasks(name, [1, 3, 5] * 3, 4)]
-    fit = fit_families(training_responses(tasks, 1, Option((0.5, 0.5)), likelihood_of(name), None), environment=False)
+    fit = fit_families(Numbers(likelihood_of(name)).training(tasks, 1, Option((0.5, 0.5)), None), environment=False)
     assert list(fit.priors) == ["linear", "smooth", "curve", "shapes"]
     prior = fit.priors["smooth"]
     context = prior.condition(np.zeros((2, 1, 1)), np.ones((2, 1)), np.array([[True], [False]]))
@@ -137,6 +137,18 @@ def test_a_fit_finds_all_families_and_their_parameters(name):
     assert np.isfinite(found.mean).all()
     assert (found.variance > 0).all()
     assert (found.variance[0, 0] < found.variance[0, 1]).all()  # an empty context says nothing
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_mean_of_the_same_tasks_changes_little(name):
+    """Sites of each task alone are not quite those of all together."""
+    training = Numbers(likelihood_of(name)).training([draw_tasks(name, [6] * 30)], 0, ONE, None)
+    prior = fit_families(training, environment=False, simple=True).priors["smooth"]
+    x, nothing = np.linspace(-1, 1, 5)[None, :, None], (np.zeros((1, 0, 1)), np.zeros((1, 0)), np.zeros((1, 0), bool))
+    found, expected = (each.marginals(each.condition(*nothing), x) for each in (with_mean_of(prior, [training]), prior))
+    scale = float(training.scaling.y_std)
+    np.testing.assert_allclose(found.mean, expected.mean, atol=0.1 * scale)
+    np.testing.assert_allclose(found.variance, expected.variance, rtol=0.1)
 
 
 def test_parameters_are_recovered_from_many_tasks():
@@ -148,7 +160,7 @@ def test_parameters_are_recovered_from_many_tasks():
             x = rng.uniform(-2, 2, (10, 1))
             t = 0.6 + 0.5 * rng.normal() + np.sin(2 * x[:, 0])
             tasks.append(Task(x, likelihood.draw(t, PARAMETERS[name], rng)))
-        fit = fit_families(training_responses([tasks], 0, ONE, likelihood, None), environment=False)
+        fit = fit_families(Numbers(likelihood).training([tasks], 0, ONE, None), environment=False)
         np.testing.assert_allclose(fit.priors["smooth"].parameters[places], PARAMETERS[name][places], atol=error)
 
 

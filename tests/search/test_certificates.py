@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from metaprior.search.family_search import Option, training_tasks
 from scipy import stats
 from scipy.special import logsumexp
+from searches import training_tasks
 
 from metaprior.prior.blocks import make_blocks
 from metaprior.prior.families import LINEAR, SMOOTH, fit_families
 from metaprior.prior.modes import log_density
 from metaprior.search.certificates import Certificate, certify, free_energy
+from metaprior.search.search import Option
 from metaprior.tasks.types import Task
 
 

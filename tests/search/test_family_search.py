@@ -5,23 +5,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from metaprior.estimators.hierarchical_search import add_options
-from metaprior.search.family_search import (
-    FOLD_ITERATIONS,
-    OUTWEIGHED,
-    FamilySearch,
-    Option,
-    outweighed_families,
-    training_tasks,
-)
+from searches import search_for, training_tasks
 from threadpoolctl import threadpool_limits
 
 from metaprior.datasets import Sinusoid
 from metaprior.prior.families import FAMILIES, LINEAR, SHAPES, SMOOTH, FamilyFit, fit_families
-from metaprior.search import family_search as module
+from metaprior.search import numbers as module
 from metaprior.search.averaging import CLEARLY_WORSE, averaging_weights, merge_similar
 from metaprior.search.choice import choose_members, choose_untested, without_test
+from metaprior.search.compare import add_options
 from metaprior.search.held_out import PER_TASK, join
+from metaprior.search.numbers import FOLD_ITERATIONS, OUTWEIGHED, Numbers
+from metaprior.search.search import Option
 from metaprior.search.weights import discounted
 from metaprior.tasks.scaling import fit_scaling
 from metaprior.tasks.types import Task
@@ -42,7 +37,7 @@ def options_of(environments, discounts, **settings):
 
 def search_of(environments, options, seed=0, outweighed=np.inf, **settings):
     """By default every family is scored, whatever the evidence says."""
-    search = FamilySearch(environments, 1, None, seed, **settings)
+    search = search_for(environments, 1, seed, **settings)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "OUTWEIGHED", outweighed)
         for option in options:
@@ -132,9 +127,9 @@ def test_weights_of_options_families_and_members_agree(small):
 def test_families_are_outweighed_by_the_evidence_of_a_larger_one(small, values, expected):
     fitted = fit_families(training_tasks(small.environments, 1, small.options[0]), False, None)
     modes = {name: replace(fitted.modes[name], value=v) for name, v in zip(fitted.modes, values, strict=True)}
-    assert outweighed_families(replace(fitted, modes=modes)) == expected
+    assert Numbers().outweighed(replace(fitted, modes=modes)) == expected
     without_smooth = {name: prior for name, prior in fitted.priors.items() if name != SMOOTH}
-    assert outweighed_families(replace(fitted, priors=without_smooth, modes=modes)) == set()
+    assert Numbers().outweighed(replace(fitted, priors=without_smooth, modes=modes)) == set()
 
 
 def test_outweighed_families_are_not_scored_but_reported():
@@ -255,7 +250,7 @@ def test_a_family_that_fails_without_a_fold_is_left_out(monkeypatch, small):
 
 
 def test_a_deadline_in_the_past_still_compares_the_first_option(small):
-    search = FamilySearch(small.environments, 1, None, 0)
+    search = search_for(small.environments)
     add_options(search, small.options, "environment weights", time.monotonic() - 1.0, False)
     assert search.options == small.options[:1]
     np.testing.assert_allclose(search.scores(), small.scores()[:4], rtol=1e-6)
@@ -322,7 +317,7 @@ def test_an_option_without_the_held_out_environment_is_fitted_once(monkeypatch):
 def test_without_tasks_to_hold_out_the_simplest_families_are_averaged():
     environments = [SAME.source_tasks(1, 5, rng=0), SAME.target_tasks(1, 5, rng=1)]
     options = options_of(environments, (0.1, 1.0))
-    found = without_test(environments, 1, options, 0.1)
+    found = without_test(Numbers(noise_std=0.1), environments, 1, options)
     assert found.families == {LINEAR: 0.5, SMOOTH: 0.5, "curve": 0.0, SHAPES: 0.0}
     assert [prior.terms.layout.has("curve") for prior in found.priors] == [False, True] * 2
     np.testing.assert_array_equal(found.weights, np.full(4, 0.25))
@@ -342,20 +337,20 @@ def test_with_many_inputs_own_and_shared_scales_are_compared():
         inputs = [rng.normal(size=(8, 8)) for _ in range(n)]
         return [Task(x, np.sin(2.0 * x[:, 0]) + rng.normal() * x[:, 1] + 0.1 * rng.normal(size=8)) for x in inputs]
 
-    search = FamilySearch([[], tasks(12)], 1, None, 0)
+    search = search_for([[], tasks(12)])
     search.add(Option((0.0, 1.0)))
     assert {each.prior.terms.layout.columns.separate for each in search.scored} == {True, False}
     assert {len(each.prior.terms.layout.scale(each.prior.terms.theta, "line")) for each in search.scored} == {2, 9}
     best = search.scored[int(np.argmax(search.scores().mean(axis=1)))]
     assert best.prior.terms.layout.columns.separate
-    assert FamilySearch([[], [Task(np.zeros((2, 6)), np.zeros(2))] * 3], 1, None, 0).scales == (None,)
-    assert FamilySearch([[], [Task(np.zeros((2, 33)), np.zeros(2))] * 3], 1, None, 0).scales == (None,)
+    assert search_for([[], [Task(np.zeros((2, 6)), np.zeros(2))] * 3]).scales == (None,)
+    assert search_for([[], [Task(np.zeros((2, 33)), np.zeros(2))] * 3]).scales == (None,)
 
 
 def test_a_family_that_fails_without_a_fold_is_not_listed(small, monkeypatch):
     def without_shapes(*arguments, **settings):
         fit = fit_families(*arguments, **settings)
-        partial = len(arguments) > 4  # without a fold
+        partial = arguments[4] == FOLD_ITERATIONS  # without a fold
         return FamilyFit({n: p for n, p in fit.priors.items() if n != SHAPES or not partial}, fit.modes)
 
     monkeypatch.setattr(module, "fit_families", without_shapes)

@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from metaprior.search.family_search import FamilySearch, Option, training_tasks
+from searches import search_for, training_tasks
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
@@ -12,9 +12,10 @@ from metaprior import MetaGPRegressor, load
 from metaprior.prior import families
 from metaprior.prior.families import FAMILIES, FEATURES, LINEAR, fit_families
 from metaprior.prior.features import find_features
-from metaprior.search import feature_search as module
+from metaprior.search import features as module
 from metaprior.search.choice import choose_members
 from metaprior.search.features import MAX_READINGS, add_features, are_worth_trying
+from metaprior.search.search import Option
 from metaprior.tasks.types import Task
 
 
@@ -38,7 +39,7 @@ def make_tasks(n_tasks, n_samples, seed, input_dim=2):
 @pytest.fixture(scope="module")
 def small():
     """A search over two options, and the predictive distributions that its best candidate has."""
-    search = FamilySearch([make_tasks(4, 6, 0), make_tasks(7, 6, 1)], 1, None, 0)
+    search = search_for([make_tasks(4, 6, 0), make_tasks(7, 6, 1)])
     for weights in ((0.0, 1.0), (0.2, 0.8)):
         search.add(Option(weights))
     return search
@@ -59,7 +60,7 @@ class Recorder:
 def test_tried_with_many_tasks_and_several_inputs(small, n_tasks, input_dim, expected, monkeypatch):
     monkeypatch.setattr(module, "_best_option", lambda search: 1)
     environments = [make_tasks(n_tasks - 7, 1, 0, input_dim), make_tasks(7, 1, 1, input_dim)]
-    search = FamilySearch(environments, 1, None, 0)
+    search = search_for(environments)
     search.options = [Option((0.0, 1.0)), Option((0.2, 0.8))]
     assert are_worth_trying(search) == expected
     monkeypatch.setattr(module, "_best_option", lambda search: 0)  # target-only: the source does not count
@@ -115,7 +116,7 @@ def test_a_fit_that_fails_is_left_out(small, monkeypatch):
 
 
 def test_long_tasks_are_thinned(monkeypatch):
-    search = FamilySearch([[], [*make_tasks(2, MAX_READINGS + 20, 0), *make_tasks(2, 5, 1)]], 1, None, 0)
+    search = search_for([[], [*make_tasks(2, MAX_READINGS + 20, 0), *make_tasks(2, 5, 1)]])
     search.options = [Option((0.0, 1.0))]
     recorder = Recorder(
         fit_families(training_tasks(search.environments, 1, search.options[0]), False, None).priors[LINEAR]

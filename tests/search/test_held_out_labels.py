@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from metaprior.search.family_search import Option
-from metaprior.search.label_search import LabelSearch
+from searches import search_for
 
 from metaprior import MetaGPClassifier
-from metaprior.search.labels import RATIOS, SHRINKS, peak, separability
+from metaprior.search.labels import RATIOS, SHRINKS, Labels, peak, separability
+from metaprior.search.search import Option
 from metaprior.tasks.types import Task
 
 
@@ -25,7 +25,7 @@ def draw_tasks(n_tasks, seed=0, n=16, n_classes=2, noise=0.1):
 
 def searched(calibrate):
     tasks = [Task(x, y.astype(float)) for x, y in draw_tasks(6, n_classes=3)]
-    search = LabelSearch([[], tasks], 1, None, seed=0, calibrate=calibrate)
+    search = search_for([[], tasks], problem=Labels(None, calibrate))
     search.add(Option((0.0, 1.0)))
     return search
 
@@ -101,7 +101,7 @@ def test_little_changes_where_held_out_labels_say_nothing():
     rng = np.random.default_rng(0)
     for n_inputs, expected in ((2, (1.0, 1.0, 1.0)), (4, (1.4 / 0.3, 0.0, 0.3))):
         tasks = [Task(rng.normal(size=(2, n_inputs)), np.arange(2.0)) for _ in range(6)]
-        search = LabelSearch([[], tasks], 1, None, seed=0)
+        search = search_for([[], tasks], problem=Labels(None))
         search.add(Option((0.0, 1.0)))
         for each in search.scored:
             found = each.prior.factor, each.prior.ratio, each.prior.shrink

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from metaprior.search.label_search import LabelSearch
+from searches import search_for
 
+from metaprior.search.labels import Labels
 from metaprior.tasks.types import Task
 
 
@@ -20,6 +21,6 @@ UNBALANCED = [*BALANCED, [0] * 8]
     ("labels", "n_shared", "by_class"), [(BALANCED, 2, True), (UNBALANCED, 2, False), (UNBALANCED, None, True)]
 )
 def test_folds_are_stratified_only_where_new_tasks_will_be(labels, n_shared, by_class):
-    search = LabelSearch([[], tasks_with(*labels)], 1, n_shared, seed=0)
+    search = search_for([[], tasks_with(*labels)], problem=Labels(n_shared))
     queries = [split.y_query for splits in search.folds.splits[:6] for split in splits]
     assert all(abs(2 * y.sum() - len(y)) <= 1 for y in queries) == by_class

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from metaprior.search.family_search import FamilySearch, Option, training_tasks
+from searches import search_for, training_tasks
 
 from metaprior.predict.batches import predict_tasks
 from metaprior.predict.ensemble import Ensemble
@@ -10,7 +10,9 @@ from metaprior.prior.families import fit_families
 from metaprior.prior.mixed_model import fit_mixed_model
 from metaprior.prior.terms import Line
 from metaprior.search import pooled_models as module
+from metaprior.search.numbers import Numbers
 from metaprior.search.pooled_models import HIERARCHICAL_GP, MIXED_MODEL, pooled_models, pooled_option
+from metaprior.search.search import Option
 from metaprior.tasks.types import Task, TestTask
 
 TARGET_ONLY = [Option((0.0, 1.0))]
@@ -41,10 +43,10 @@ def moments(prior, tests):
 def test_the_mixed_model_has_correlated_lines_and_one_noise():
     """`tests/prior/test_mixed_model.py` compares it with statsmodels."""
     tasks = draw_tasks(30, 8, np.random.default_rng(0))
-    prior = pooled_models([[], tasks], 1, TARGET_ONLY, None, ())[MIXED_MODEL]
+    prior = pooled_models(Numbers(), [[], tasks], 1, TARGET_ONLY)[MIXED_MODEL]
     assert prior.terms.layout.terms == (Line(correlated=True),)
     assert prior.n_components == 1
-    given = pooled_models([[], tasks], 1, TARGET_ONLY, 0.5, ())[MIXED_MODEL]
+    given = pooled_models(Numbers(noise_std=0.5), [[], tasks], 1, TARGET_ONLY)[MIXED_MODEL]
     assert given.noise_variance * given.scaling.y_std**2 == pytest.approx(0.25)
 
 
@@ -55,7 +57,7 @@ def test_the_hierarchical_gp_is_that_of_a_peer():
     rng = np.random.default_rng(0)
     tasks = draw_tasks(24, 8, rng, curved=True)
     tests = [as_test(task) for task in draw_tasks(20, 12, rng, curved=True)]
-    prior = pooled_models([[], tasks], 1, TARGET_ONLY, None, ())[HIERARCHICAL_GP]
+    prior = pooled_models(Numbers(), [[], tasks], 1, TARGET_ONLY)[HIERARCHICAL_GP]
     peer = fit_hierarchical([], tasks, 0)
     expected = peer.predict([Task(*test[:2]) for test in tests], [test.x_query for test in tests])
     means, stds = moments(prior, tests)
@@ -68,13 +70,12 @@ def test_the_hierarchical_gp_is_that_of_a_peer():
 def test_a_search_has_fitted_them_where_tasks_count_once(monkeypatch):
     rng = np.random.default_rng(1)
     environments = [draw_tasks(6, 5, rng), draw_tasks(6, 5, rng)]
-    search = FamilySearch(environments, 1, None, 0)
+    search = search_for(environments)
     for option in (Option((0.0, 1.0)), Option((0.5, 0.5), environment=True), POOLED):
         search.add(option)
-    fits = list(zip(search.options, search.fits, strict=True))
-    expected = pooled_models(environments, 1, search.options, None, ())
+    expected = pooled_models(Numbers(), environments, 1, search.options)
     monkeypatch.setattr(module, "fit_families", None)
-    found = pooled_models(environments, 1, search.options, None, fits)
+    found = pooled_models(Numbers(), environments, 1, search.options, search=search)
     assert list(found) == list(expected) == [MIXED_MODEL, HIERARCHICAL_GP]
     for name, prior in found.items():
         assert prior.counts.tolist() == [1.0, 1.0]
@@ -89,7 +90,7 @@ def test_only_environments_with_weight_take_part():
     )
     rng = np.random.default_rng(2)
     wild, tasks = [Task(task.x, 1e6 * task.y) for task in draw_tasks(5, 5, rng)], draw_tasks(5, 5, rng)
-    found = pooled_models([wild, tasks], 1, TARGET_ONLY, None, ())
+    found = pooled_models(Numbers(), [wild, tasks], 1, TARGET_ONLY)
     alone = fit_families(training_tasks([[], tasks], 1, TARGET_ONLY[0]), False, None, simple=True)
     assert list(alone.priors) == ["linear", "smooth"]
     np.testing.assert_array_equal(found[HIERARCHICAL_GP].terms.theta, alone.priors["smooth"].terms.theta)
@@ -103,6 +104,6 @@ def test_models_that_cannot_be_fitted_are_left_out(monkeypatch):
 
     tasks = draw_tasks(3, 4, np.random.default_rng(3))
     monkeypatch.setattr(module, "fit_families", fail)
-    assert list(pooled_models([tasks], 0, [Option((1.0,))], None, ())) == [MIXED_MODEL]
+    assert list(pooled_models(Numbers(), [tasks], 0, [Option((1.0,))])) == [MIXED_MODEL]
     monkeypatch.setattr(module, "fit_mixed_model", fail)
-    assert pooled_models([tasks], 0, [Option((1.0,))], None, ()) == {}
+    assert pooled_models(Numbers(), [tasks], 0, [Option((1.0,))]) == {}

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metaprior.prior import blocks as farthest_points_module
 from metaprior.prior.blocks import STEP_SEVERAL, farthest_points
-from metaprior.tasks import blocks as farthest_points_module
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 3), st.integers(0, 100))

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from metaprior import MetaGPClassifier, MetaGPRegressor
-from metaprior.estimators import hierarchical_fit, hierarchical_search
+from metaprior.estimators import fit
+from metaprior.search import compare
 from metaprior.tasks.thinning import MAX_SAMPLES, draw_of_each, thin_task, thin_tasks, typical_labels
 from metaprior.tasks.types import Task
 from metaprior.wfem import Training, WFEMClassifier, WFEMRegressor
@@ -94,9 +95,9 @@ def test_rare_classes_of_training_tasks_do_not_vanish():
     """One label of a thousand, which a random hundred have in one of ten tasks."""
     y = np.repeat([0.0, 1.0, 2.0], [700, 299, 1])
     tasks = [Task(RNG.normal(size=(1000, 2)), y) for _ in range(4)]
-    for task in (thin_task(tasks[0], 100, RNG, labels=True), *hierarchical_fit._sample([tasks], 0, labels=True)[0]):
+    for task in (thin_task(tasks[0], 100, RNG, labels=True), *fit._sample([tasks], 0, labels=True)[0]):
         assert np.bincount(task.y.astype(int)).tolist() == [69, 30, 1]
-    part = hierarchical_search._part([tasks], 2, 20, 0, labels=True)
+    part = compare._part([tasks], 2, 20, 0, labels=True)
     assert [len(np.unique(task.y)) for task in part[0]] == [3, 3]
     with pytest.warns(UserWarning, match="more than 256 samples"):
         thinned = thin_tasks([tasks], labels=True)

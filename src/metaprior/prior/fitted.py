@@ -170,7 +170,9 @@ class Prior:
 
     @property
     def noise_variance(self) -> float:
-        """Of readings with Gaussian noise, in standardized units."""
+        """Of readings with Gaussian noise, in standardized units; zero for other likelihoods."""
+        if not self.likelihood.normal:
+            return 0.0
         return float(np.exp(2.0 * self.parameters[0]) / self.terms.scaling.y_std**2)
 
     @property
@@ -184,8 +186,7 @@ class Prior:
     def factors(self) -> Factors:
         """What the components scale: the noise, and unless that is all, the tasks' own functions but for lines."""
         scales = np.ones(self.n_components) if self.scales.noise_only else self.scales.factors
-        noise = self.noise_variance if self.likelihood.normal else 0.0
-        return Factors(scales, noise * self.scales.factors**2, self.scales.log_weights)
+        return Factors(scales, self.noise_variance * self.scales.factors**2, self.scales.log_weights)
 
     def condition(self, x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> Posterior:
         """Condition on contexts x (tasks, n, columns), y and mask (tasks, n), scaled."""

@@ -20,7 +20,8 @@ class RBF:
     @staticmethod
     def value(squared: Any, xp: Any = np) -> Any:
         """Return the kernel."""
-        return xp.exp(-0.5 * squared)
+        scaled = -0.5 * squared
+        return np.exp(scaled, out=scaled) if xp is np else xp.exp(scaled)
 
     @staticmethod
     def slope(squared: Any) -> Any:
@@ -158,12 +159,11 @@ class Process(NamedTuple):
     def _scaled(self, left: Points, right: Points, xp: Any) -> Any:
         scaled = left.scaled @ right.scaled.mT
         if self.lengths is not None:
-            smooth = self.smooth(left.x, right.x, xp) * self.smooth_variance
-            if left.mask is not None:
-                smooth = smooth * left.mask[..., :, None]
-            scaled = scaled + (smooth if right.mask is None else smooth * right.mask[..., None, :])
+            variance = self.smooth_variance if left.mask is None else self.smooth_variance * left.mask[..., :, None]
+            smooth = self.smooth(left.x, right.x, xp) * variance
+            scaled += smooth if right.mask is None else smooth * right.mask[..., None, :]
         if left.removed.shape[-1]:
-            scaled = scaled - left.removed @ right.removed.mT
+            scaled -= left.removed @ right.removed.mT
         return scaled
 
     def variance(self, points: Points) -> tuple[Any, Any]:
@@ -246,10 +246,14 @@ def mapped(columns: Any, by: Any) -> Any:
 def squared_distances(x: Any, z: Any, lengths: Any) -> Any:
     """Return squared distances (..., n, m) of inputs x (..., n, d) and z (..., m, d), in units of length scales."""
     scale = 1.0 / lengths
-    x, z = x * scale, z * scale
-    total = (x[..., :, None, 0] - z[..., None, :, 0]) ** 2
-    for j in range(1, x.shape[-1]):
-        total += (x[..., :, None, j] - z[..., None, :, j]) ** 2
+    x, z, total = x * scale, z * scale, None
+    for j in range(x.shape[-1]):
+        difference = x[..., :, None, j] - z[..., None, :, j]
+        if isinstance(difference, np.ndarray):
+            np.square(difference, out=difference)
+        else:
+            difference = difference * difference
+        total = difference if total is None else total + difference
     return total
 
 
