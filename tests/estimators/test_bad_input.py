@@ -6,7 +6,8 @@ from sklearn.exceptions import NotFittedError
 
 from clear_errors import assert_clear_error
 from metaprior import MetaGPClassifier, MetaGPRegressor
-from metaprior.wfem import Training, WFEMRegressor
+from metaprior.likelihoods import Poisson
+from metaprior.wfem import Gaussian, Training, WFEMRegressor
 
 NAN, INFINITE = float("nan"), float("inf")
 GOOD = ([[0.0], [1.0]], [0.0, 1.0])
@@ -37,7 +38,7 @@ BAD_ARGUMENTS = {
     "noise_std": ("a positive number in the units of y, or 'learned'", NO_POSITIVE_NUMBER),
     "likelihood": (
         "one of gaussian, student-t, poisson, negative-binomial, ordinal",
-        ["other", "", None, 1, ["poisson"]],
+        ["other", "", None, 1, ["poisson"], Poisson(), Poisson, Gaussian],
     ),
     "search_time": ("a positive number of seconds, or None", [each for each in NO_POSITIVE_NUMBER if each is not None]),
     "guarantee": ("True or False", ["no", None, 2]),
@@ -78,6 +79,7 @@ def test_bad_part_of_an_argument(arguments, parts):
 OF_NETWORKS = ["kernel", "mean", "encoder", "inference", "n_particles", "temperature", "hyperprior", "prior_mean"]
 OF_NETWORKS += ["prior_std", "training", "optimizer", "learning_rate", "schedule", "n_steps", "batch_size"]
 OF_NETWORKS += ["standardize", "dtype", "n_devices"]
+OF_FITS_OF_NETWORKS = ["validation_tasks", "patience", "checkpoint"]
 
 
 @pytest.mark.parametrize(
@@ -88,6 +90,28 @@ def test_what_only_priors_of_networks_have_is_told_where(kind, instead):
         for call in (kind, kind().set_params):
             found = f"{kind.__name__} has no {name}: use metaprior.wfem.{instead}, whose priors are networks."
             assert_clear_error(lambda: call(**{name: 1}), found, error=TypeError)  # noqa: B023
+    for name in OF_FITS_OF_NETWORKS:
+        found = f"{kind.__name__} has no {name}: use metaprior.wfem.{instead}, whose priors are networks."
+        assert_clear_error(lambda: kind().fit([GOOD], **{name: 1}), found, error=TypeError)  # noqa: B023
+
+
+class OwnLikelihood:
+    """As `WFEMRegressor` takes it."""
+
+    response = Poisson()
+
+    def log_density(self, y, t):
+        return y * t
+
+
+@pytest.mark.parametrize("likelihood", [Gaussian(), Gaussian(noise_std=0.1), OwnLikelihood()])
+def test_likelihoods_of_networks_are_told_where(likelihood):
+    found = (
+        f"objects such as {type(likelihood).__name__} are for metaprior.wfem.WFEMRegressor, whose priors are networks."
+    )
+    assert_clear_error(
+        lambda: MetaGPRegressor(likelihood=likelihood).fit([GOOD]), "likelihood must be a name", found, error=TypeError
+    )
 
 
 @pytest.mark.parametrize("kind", [MetaGPRegressor, MetaGPClassifier])

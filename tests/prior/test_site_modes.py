@@ -16,7 +16,7 @@ from scipy.linalg import block_diag
 from small_problems import COUNTS, IS_TARGET, KINDS, make_tasks, make_theta
 from test_member_files import read_back
 
-from hand_made_priors import make_curve, make_terms
+from hand_made_priors import make_curve, make_prior, make_terms
 from metaprior.prior.families import BEND, LINEAR, SHIFT, TrainingTasks, _Fitter, fit_families, terms_of, with_mean_of
 from metaprior.prior.modes import with_curve
 from metaprior.prior.process import NOISE_FLOOR
@@ -68,10 +68,10 @@ def fitted(name, covariates, exposure=None):
 @pytest.fixture
 def exact(monkeypatch):
     """Sites at their optimum."""
-    for limit in ("site_modes.FIRST_UPDATES", "site_modes.MAX_UPDATES", "sites.MAX_STEPS"):
-        monkeypatch.setattr(f"metaprior.prior.{limit}", 300)
-    for module in ("site_modes", "sites"):
-        monkeypatch.setattr(f"metaprior.prior.{module}.TOLERANCE", 1e-12)
+    for limit in ("FIRST_UPDATES", "MAX_UPDATES", "MAX_STEPS"):
+        monkeypatch.setattr(f"metaprior.prior.sites.{limit}", 300)
+    for tolerance in ("TOLERANCE", "BOUND_TOLERANCE"):
+        monkeypatch.setattr(f"metaprior.prior.sites.{tolerance}", 1e-12)
 
 
 def bound_of(training, terms, separate=None):
@@ -259,3 +259,20 @@ def test_files_keep_them():
         for bad in (ColumnKinds((0, 2, 0, 0, 3), (3, 4)), ColumnKinds((0, 0, 2, 0, 3), (1, 3, 4))):
             with pytest.raises(ValueError, match="exposure must be a column of numbers"):
                 read_back(prior, "poisson", kinds=bad)
+
+
+@pytest.mark.parametrize("name", ["poisson", "negative-binomial"])
+def test_distances_of_huge_counts_at_one_input_are_finite(name):
+    """Their noise is far below rounding, and the covariance of t at equal inputs is singular."""
+    huge = make_prior()
+    weights = huge.terms.weights.copy()
+    weights[0] = 400.0
+    parameters = np.full(len(PARAMETERS[name]), -80.0)
+    prior = replace(
+        huge, terms=replace(huge.terms, weights=weights), likelihood=likelihood_of(name), parameters=parameters
+    )
+    x, counts = np.zeros((1, 3, 1)), np.full((1, 3), 5.0)
+    posterior = prior.condition(x, counts, np.ones((1, 3), bool))
+    squares, degrees = prior.latent_distances(posterior)
+    assert np.isfinite(squares).all()
+    assert (degrees > 0).all()

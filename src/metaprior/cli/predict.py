@@ -72,6 +72,7 @@ def predict(
         check_outputs([prior, context, query], path, plot)
         if path.suffix not in (".csv", ".parquet"):
             raise ValueError(f"--out must end in .csv or .parquet; got {path}.")
+        from metaprior.predict.ensemble import predicts_labels
         from metaprior.tables.frames import predict_tables
 
         meta = load(prior)
@@ -91,7 +92,7 @@ def predict(
     if as_json:
         print_result({"predictions": str(path), "rows": frame.astype(object).to_dict(orient="records")})
         return
-    at_least = meta.model_.likelihood.discrete  # integers have gaps
+    at_least = not predicts_labels(meta) and meta.model_.likelihood.discrete  # integers have gaps
     _print_rows(frame, columns.y, coverage, meta.model_.guarantee if guarantee else None, at_least)
     rest = f" ({len(frame):,} rows, of which the first {SHOWN} are shown)" if len(frame) > SHOWN else ""
     out.print(f"Wrote {path}{rest}" + (f" and {plot}." if plot else "."), soft_wrap=True)

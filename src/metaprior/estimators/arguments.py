@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from metaprior.tasks.input_columns import Features
 from metaprior.tasks.types import Task
 
 Read = Callable[[Any, str, Features], list[Task]]  # checks tasks, given their name in errors and what X must have
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class NamedEnvironments(NamedTuple):
@@ -62,22 +63,22 @@ def outputs_of(likelihood: str) -> str:
 
 
 def refuse_elsewhere(estimator: type, given: Iterable[str]) -> None:
-    """Raise for arguments that another estimator has, or an object that is passed as another argument."""
+    """Raise for arguments that another estimator has."""
     elsewhere: Mapping[str, str] = getattr(estimator, "_elsewhere", {})
     for name in given:
         if name in elsewhere:
             raise TypeError(f"{estimator.__name__} has no {name}: use {elsewhere[name]}.")
 
 
-def names_elsewhere(init: Callable[..., None]) -> Callable[..., None]:
-    """Make a constructor say which estimator has an argument that this one lacks."""
+def names_elsewhere(method: Method) -> Method:
+    """Make a constructor or `fit` say which estimator has an argument that this one lacks."""
 
-    @functools.wraps(init)
-    def checked(self: Any, *args: Any, **kwargs: Any) -> None:
+    @functools.wraps(method)
+    def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
         refuse_elsewhere(type(self), kwargs)
-        init(self, *args, **kwargs)
+        return method(self, *args, **kwargs)
 
-    return checked
+    return cast(Method, checked)
 
 
 def check_search(search_time: Any, progress: Any) -> None:
@@ -97,6 +98,11 @@ def check_shared_classes(shared_classes: Any) -> None:
 def check_likelihood(likelihood: Any, noise_std: Any, exposure: Any) -> None:
     """Check the likelihood of numbers, and what goes with it."""
     given = Argument("likelihood", likelihood)
+    if _is_of_networks(likelihood):
+        named = (
+            f" must be a name; objects such as {type(likelihood).__name__} are for metaprior.wfem.WFEMRegressor, whose "
+        )
+        raise TypeError(Message(Argument("likelihood"), f"{named}priors are networks."))
     kind = LIKELIHOODS[check_choice("likelihood", likelihood, tuple(LIKELIHOODS))]
     if check_noise(noise_std) is not None and not kind.normal:
         raise ValueError(Message(Argument("noise_std"), " must be 'learned': that of ", given, f" {kind.noise_words}."))
@@ -104,6 +110,13 @@ def check_likelihood(likelihood: Any, noise_std: Any, exposure: Any) -> None:
         named = [Argument("likelihood", name) for name in names_where(lambda kind: kind.takes_exposure)]
         counts = [part for each in named for part in (" or ", each)][1:]
         raise ValueError(Message(Argument("exposure"), " is for counts, ", *counts, "; got ", given, "."))
+
+
+def _is_of_networks(likelihood: Any) -> bool:
+    """Return whether a likelihood is an object as priors of networks take it: `Gaussian`, or one of the user's own."""
+    if isinstance(likelihood, (type, *LIKELIHOODS.values())):
+        return False
+    return hasattr(likelihood, "log_density") or type(likelihood).__module__.startswith("metaprior.wfem")
 
 
 def check_context_size(context: Any, environments: NamedEnvironments) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from metaprior.checks import draw_seed
-from metaprior.estimators.arguments import NamedEnvironments, warn_if_no_target_tasks
+from metaprior.estimators.arguments import NamedEnvironments, names_elsewhere, warn_if_no_target_tasks
 from metaprior.estimators.base import Estimator, MetaGP
 from metaprior.estimators.files import FileFormat, Header, Model
 from metaprior.estimators.fitted_prior import FittedPrior
@@ -24,7 +24,7 @@ from metaprior.tasks.types import TestTask
 # What priors of networks have, which are trained by gradients.
 OF_NETWORKS = ("kernel", "mean", "encoder", "inference", "n_particles", "temperature", "hyperprior", "prior_mean")
 OF_NETWORKS += ("prior_std", "training", "optimizer", "learning_rate", "schedule", "n_steps", "batch_size")
-OF_NETWORKS += ("standardize", "dtype", "n_devices")
+OF_NETWORKS += ("standardize", "dtype", "n_devices", "validation_tasks", "patience", "checkpoint")
 
 
 def in_wfem(estimator: str) -> Mapping[str, str]:
@@ -59,6 +59,7 @@ class HierarchicalFit(MetaGP):
     _file_format = FileFormat(_model_parts, _read_model)
     _fits_pooled_models = True
 
+    @names_elsewhere
     def fit(
         self: Estimator,
         source_tasks: Iterable[Any] | Mapping[Any, Any] | None = None,

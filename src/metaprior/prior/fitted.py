@@ -9,12 +9,12 @@ import numpy as np
 from scipy.linalg import block_diag
 
 from metaprior.likelihoods.base import Likelihood, Prediction
-from metaprior.linalg import FLOPS
+from metaprior.linalg import FLOPS, ROUNDING
 from metaprior.memory import blocks
 from metaprior.prior.features import FeatureNetwork
 from metaprior.prior.layout import Layout
 from metaprior.prior.modes import CommonCurve
-from metaprior.prior.process import Factors, Points, Posterior, Process, condition, far_first, moments
+from metaprior.prior.process import Factors, Points, Posterior, Process, add_noise, condition, far_first, moments
 from metaprior.prior.shapes import whitening
 from metaprior.prior.sites import Observed, SitePosterior, find_sites
 from metaprior.prior.task_scales import ONE_SCALE, TaskScales
@@ -236,8 +236,9 @@ class Prior:
         covariance, scaling = np.add(*self.process.covariance(context, context)), self.terms.scaling
         mean = scaling.undo_mean(context.common @ self.process.common_mean)
         usual = self.likelihood.noise(mean, self.parameters) / float(scaling.y_std) ** 2
-        noise = np.where(context.mask > 0, np.minimum(posterior.site_variances[0], usual), 1.0)
-        total = covariance + noise[:, :, None] * np.eye(noise.shape[1])
+        total, mask = covariance.copy(), context.mask
+        noise = np.minimum(posterior.site_variances[0], usual)
+        add_noise(total, mask, noise, ROUNDING * mask.sum(axis=1, keepdims=True))
         square = np.sum(a[0] * (covariance @ a[0][..., None])[..., 0], axis=1)
         return as_chi_square(square, np.linalg.solve(total, covariance))[:, None]
 

@@ -1,4 +1,4 @@
-"""Calibration and choice of priors of labels by held-out tasks."""
+"""The search for labels: how held-out tasks are split, and how they calibrate priors."""
 
 from dataclasses import replace
 
@@ -108,3 +108,21 @@ def test_little_changes_where_held_out_labels_say_nothing():
             assert found == pytest.approx(expected, rel=0.01)
             assert each.prior.shrink in SHRINKS
             assert each.prior.ratio in RATIOS
+
+
+def tasks_with(*labels):
+    rng = np.random.default_rng(0)
+    return [Task(rng.normal(size=(len(y), 2)), np.array(y, float)) for y in labels]
+
+
+BALANCED = [[0, 1] * 4] * 6
+UNBALANCED = [*BALANCED, [0] * 8]
+
+
+@pytest.mark.parametrize(
+    ("labels", "n_shared", "by_class"), [(BALANCED, 2, True), (UNBALANCED, 2, False), (UNBALANCED, None, True)]
+)
+def test_folds_are_stratified_only_where_new_tasks_will_be(labels, n_shared, by_class):
+    search = search_for([[], tasks_with(*labels)], problem=Labels(n_shared))
+    queries = [split.y_query for splits in search.folds.splits[:6] for split in splits]
+    assert all(abs(2 * y.sum() - len(y)) <= 1 for y in queries) == by_class
