@@ -250,7 +250,7 @@ def test_a_task_alone_has_the_bound_of_its_marginal_prior(name):
     layout, [block] = fitter.layout(make_terms("curve", "deviation")), fitter.blocks
     bound, _ = fitter.bound.density(layout, [block], fitter.points)(layout.center)
     part = layout.at(layout.center, fitter.points).on(block)
-    covariance = part.covariance + part.features @ part.features.mT
+    covariance = part.covariance() + part.features @ part.features.mT
     found = find_sites(fitter.bound.observed[0], parameters, np.zeros((1, 6)), covariance)
     assert bound == pytest.approx(found.bound[0], abs=1e-5)
 

@@ -77,7 +77,7 @@ def test_the_process_of_a_new_task_is_that_of_the_fit(terms, columns):
         features = fitted.mean_features(described, block.is_target)
         np.testing.assert_allclose(features, part.features, rtol=1e-9, atol=1e-10)
         lines, rest = fitted.process.deviations(described, described)
-        np.testing.assert_allclose(lines + rest, part.covariance, rtol=1e-9, atol=1e-10)
+        np.testing.assert_allclose(lines + rest, part.covariance(), rtol=1e-9, atol=1e-10)
         target = fitted.mean_features(described, np.ones(len(block.y)))
         found = described.common @ fitted.process.common_mean
         np.testing.assert_allclose(found, target @ fitted.weights, rtol=1e-9, atol=1e-10)
@@ -148,7 +148,7 @@ def test_deviations_against_tinygp(x64, input_dim, name):
     kernel = linear_kernel(np.concatenate([stds[:1], np.broadcast_to(stds[1:], input_dim)]))
     kernel += smooth_kernel(PEERS[name](), scale, lengths, input_dim)
     for part in parts_of(layout, theta, blocks, points):
-        for x, mask, found in zip(part.block.x, part.block.mask, part.covariance, strict=True):
+        for x, mask, found in zip(part.block.x, part.block.mask, part.covariance(), strict=True):
             expected = np.asarray(kernel(jnp.asarray(x), jnp.asarray(x))) * np.outer(mask, mask)
             np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-14)
 
@@ -210,7 +210,7 @@ def test_tasks_scale_and_shift_the_common_curve():
     pairs = zip(parts_of(layout, theta, blocks, points), parts_of(without, rest, blocks, points), strict=True)
     for part, plain in pairs:
         expected = np.einsum("tij,j,tkj->tik", part.block.curve, stds**2, part.block.curve)
-        np.testing.assert_allclose(part.covariance - plain.covariance, expected, atol=1e-12)
+        np.testing.assert_allclose(part.covariance() - plain.covariance(), expected, atol=1e-12)
 
 
 def test_noise_is_added_to_readings_and_padding_becomes_the_identity():
@@ -227,7 +227,7 @@ def test_noise_given_or_learned(log_noise):
     assert layout.noise_variance(theta) == pytest.approx(noise)
     assert ("noise" in layout.places) == (log_noise is None)
     for part in parts_of(layout, theta, blocks, points):
-        diagonal = np.diagonal(part.given().covariance - part.covariance, axis1=1, axis2=2)
+        diagonal = np.diagonal(part.given().covariance - part.covariance(), axis1=1, axis2=2)
         np.testing.assert_allclose(diagonal, np.where(part.block.mask == 1.0, noise + NOISE_FLOOR, 1.0))
 
 

@@ -23,6 +23,7 @@ from metaprior.app.recipes import FitRequest, ReportRequest
 from metaprior.checks import is_number
 from metaprior.datasets import Sinusoid
 from metaprior.estimators.files import load
+from metaprior.likelihoods import LIKELIHOODS
 from metaprior.tables.csv_files import ENDINGS, CsvFormat, as_csv_format
 from metaprior.tables.sniffing import sniff_format
 
@@ -51,6 +52,10 @@ class Workspace:
             table, prior, progress = self.table, self.prior, self.progress()
         return {
             "version": __version__,
+            "likelihoods": [
+                {"name": name, "words": kind.words, "takes_exposure": kind.takes_exposure}
+                for name, kind in LIKELIHOODS.items()
+            ],
             "table": None if table is None else table.describe(),
             "prior": None if prior is None else prior.describe(),
             **progress,

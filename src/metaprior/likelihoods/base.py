@@ -86,6 +86,7 @@ class Likelihood(ABC):
     normal: ClassVar[bool] = False  # whether y is normal given t, so that inference is exact
     takes_exposure: ClassVar[bool] = False
     unit_noise: ClassVar[bool] = False  # whether t has the units of its noise, one
+    words: ClassVar[str] = "numbers"  # what the form of the page calls y and its noise, where one is chosen
     without_noise: ClassVar[str] = "y, without noise"  # what E[y | t] is called
     form_words: ClassVar[str] = ""  # what the form of the page calls it, in messages that advise it
     noise_words: ClassVar[str] = "has no noise"  # why its noise cannot be given

@@ -216,6 +216,7 @@ class Poisson(_Counts):
     """y ~ Poisson(e^t). No parameters."""
 
     name = "poisson"
+    words = "counts (Poisson)"
 
     @property
     def n_parameters(self) -> int:
@@ -260,6 +261,7 @@ class NegativeBinomial(_Counts):
     """y with the mean e^t and the variance e^t + e^2t / r. Its parameter is log r."""
 
     name = "negative-binomial"
+    words = "counts (negative binomial)"
 
     @classmethod
     def suggested(cls, given: Integers) -> Message | None:

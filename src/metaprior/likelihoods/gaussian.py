@@ -21,6 +21,7 @@ class Gaussian(Likelihood):
     """y ~ N(t, sigma^2). Its parameter is log sigma."""
 
     name = "gaussian"
+    words = "numbers with Gaussian noise"
     normal = True
 
     @property

@@ -32,6 +32,7 @@ class Ordinal(Likelihood):
     n_levels: int = 0  # not learned yet
     lowest: int = 0
     name = "ordinal"
+    words = "ranks or scores (ordinal)"
     outputs = "ranks"
     discrete = True
     unit_noise = True

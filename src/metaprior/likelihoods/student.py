@@ -44,6 +44,7 @@ class StudentT(Likelihood):
     """y = t + sigma T_nu. Parameters are log sigma and log nu."""
 
     name = "student-t"
+    words = "numbers with outliers (Student’s t)"
     noise_words = "is learned"
 
     def check(self, y: np.ndarray, name: str) -> None:

@@ -296,7 +296,7 @@ class LabelObjective:
         found = []
         for part, n_classes in zip(parts, self.n_classes, strict=True):
             block = part.block
-            labels = Labels.of(block.y, block.mask, n_classes, self.most, part.covariance)
+            labels = Labels.of(block.y, block.mask, n_classes, self.most, part.covariance())
             used = self._unit * part.features if self.common else part.features[..., :0]
             found.append(LabelBlock(labels, used, block.counts))
         return found

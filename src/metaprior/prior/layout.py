@@ -79,8 +79,12 @@ class Layout:
         return n_weights * (2 if self.has(Environment.name) else 1)
 
     def at(self, theta: np.ndarray, points: np.ndarray) -> "AtTheta":
-        """Return the prior at one theta, given the inducing points."""
-        return AtTheta(self, theta, self.columns.squared_distances(points, points))
+        """Return the prior at one theta, given the inducing points, whose distances are kept for the next theta."""
+        known, distances = self.__dict__.get("_latest_points", (None, None))
+        if known is not points:
+            distances = self.columns.squared_distances(points, points)
+            self.__dict__["_latest_points"] = points, distances
+        return AtTheta(self, theta, distances)
 
     def starts(self) -> list[np.ndarray]:
         """Return starting points: the hyper-prior mean, with length scales from a quarter to twice as long."""
@@ -147,9 +151,8 @@ class OnBlock(AtBlock):
         parts = [term.common(self) for term in self.layout.terms]
         return np.concatenate([part for part in parts if part is not None], axis=-1)
 
-    @cached_property
     def covariance(self) -> np.ndarray:
-        """The covariance of a task around the common mean, without noise, (tasks, n, n)."""
+        """Return a new array of the covariances of tasks around the common mean, without noise, (tasks, n, n)."""
         found = np.zeros((*self.block.mask.shape, self.block.mask.shape[1]))
         for term in self.layout.terms:
             if (functions := term.own(self)) is not None:
@@ -164,14 +167,14 @@ class OnBlock(AtBlock):
         """Return the readings given the weights of the mean, with the noise of theta unless told otherwise."""
         variance = self.layout.noise_variance(self.theta) if noise is None else noise
         known = variance if self.block.noise is None else variance + self.block.noise
-        covariance = add_noise(self.covariance.copy(), self.block.mask, known)
+        covariance = add_noise(self.covariance(), self.block.mask, known)
         return Gaussians(self.block.y, self.features, covariance, self.block.counts)
 
     def pull_back(self, by_covariance: np.ndarray, by_features: np.ndarray) -> Slopes:
         """Return the derivative by theta, and by the root of the common curve's basis."""
         n_theta, shared, terms = len(self.theta), self._shared, self.layout.terms
         n_points = 0 if self.basis is None else len(self.basis.root)
-        by_functions = np.zeros((*self.block.mask.shape, n_points))
+        by_functions = np.zeros((*self.block.mask.shape, n_points) if self.layout.has("bend") else ())
         slopes = Slopes(np.zeros(n_theta), by_covariance, by_functions, np.zeros((n_points, n_points)))
         if self.layout.log_noise is None:
             trace = np.sum(np.diagonal(by_covariance, axis1=1, axis2=2) * self.block.mask)

@@ -230,7 +230,7 @@ class Bound:
             nonlocal n_updates
             prior, parameters = layout.at(theta, points), layout.likelihood_parameters(theta)
             parts = [prior.on(block) for block in blocks]
-            covariances, features = [part.covariance for part in parts], [part.features for part in parts]
+            covariances, features = [part.covariance() for part in parts], [part.features for part in parts]
             updates, n_updates = n_updates, MAX_UPDATES
             found = self._optimize(blocks, covariances, features, parameters, updates)
             slope = prior.gradient(parts, slopes(found.given, found.collapsed))

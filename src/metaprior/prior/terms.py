@@ -63,11 +63,7 @@ class Basis:
         self.kernel = kernel_of_distances(RBF, at.distances, self.lengths)  # k(Z, Z) without jitter
         self.root = cholesky(self.kernel + JITTER * np.eye(len(self.kernel)))  # L
         self.inverse_root = triangular_inverse(self.root)
-
-    @property
-    def map(self) -> np.ndarray:
-        """From kernels k(x, Z) to the functions."""
-        return self.scale * self.inverse_root.T
+        self.map = self.scale * self.inverse_root.T  # from kernels k(x, Z) to the functions
 
 
 @dataclass(eq=False)
@@ -111,7 +107,7 @@ class Slopes(NamedTuple):
 
     gradient: np.ndarray
     by_covariance: np.ndarray  # (tasks, n, n)
-    by_functions: np.ndarray  # (tasks, n, points): by the functions of the common curve, through other terms
+    by_functions: np.ndarray  # (tasks, n, points): by the functions of the common curve through other terms; () if none
     by_basis: np.ndarray  # (points, points): by the root L of the common curve, which the blocks share; to be filled
 
 

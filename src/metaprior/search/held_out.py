@@ -91,9 +91,10 @@ class Queries:
         """Return a prior's predictions of new readings."""
         splits = [self.splits[row] for row in rows.tolist()]
         scaling = prior.scaling
-        contexts = [Task(scaling.inputs(split.x_context), scaling.outputs(split.y_context)) for split in splits]
+        contexts = scaling.tasks([Task(split.x_context, split.y_context) for split in splits])
         x, y, mask = pad_to(contexts, max(largest_context(splits), 1), np.float64)
-        queries = [Task(scaling.inputs(split.x_query), split.y_query) for split in splits]
+        inputs = scaling.inputs_of([split.x_query for split in splits])
+        queries = [Task(x, split.y_query) for x, split in zip(inputs, splits, strict=True)]
         x_query, _, is_query = pad_to(queries, self.n_queries, np.float64)
         found = prior.marginals(prior.condition(x, y, mask), x_query)
         means = found.mean if found.offset is None else found.mean + found.offset

@@ -1,6 +1,6 @@
 """Standardization fitted to the meta-training tasks, and inverted in predictions."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,10 +41,12 @@ class Scaling(NamedTuple):
         """Scale inputs and outputs of tasks, all at once."""
         if not tasks:
             return []
-        ends = np.cumsum([len(task.y) for task in tasks])[:-1]
-        x, y = (np.concatenate(parts) for parts in zip(*tasks, strict=True))
-        pairs = zip(np.split(self.inputs(x), ends), np.split(self.outputs(y), ends), strict=True)
-        return [Task(*pair) for pair in pairs]
+        x, y = zip(*tasks, strict=True)
+        return [Task(*pair) for pair in zip(_at_once(self.inputs, x), _at_once(self.outputs, y), strict=True)]
+
+    def inputs_of(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Scale arrays of inputs, one or more, all at once."""
+        return _at_once(self.inputs, arrays)
 
     def inputs(self, x: np.ndarray) -> np.ndarray:
         """Scale inputs."""
@@ -212,6 +214,11 @@ def _class_residuals(task: Task) -> np.ndarray:
         if len(x) > 1:
             rows.append((x - x.mean(axis=0)) * np.sqrt(len(x) / (len(x) - 1)))
     return np.concatenate(rows)
+
+
+def _at_once(scale: Callable[[np.ndarray], np.ndarray], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    ends = np.cumsum([len(each) for each in arrays])[:-1].tolist()
+    return np.split(scale(np.concatenate(arrays)), ends)
 
 
 def _standardized(name: str, kind: str, values: np.ndarray, mean: Any, std: Any) -> np.ndarray:

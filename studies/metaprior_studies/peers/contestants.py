@@ -12,6 +12,7 @@ from metaprior import MetaGPRegressor
 from metaprior.estimators.baselines import per_task_gp
 from metaprior.metrics import summarize
 from metaprior.predict.mixtures import GaussianMixture
+from metaprior.predict.predictive import Predictive
 from metaprior.tasks.input_columns import no_extrapolation_warnings
 from metaprior.tasks.types import TestTask
 from metaprior_studies.drawn_tasks import DrawnTasks
@@ -84,7 +85,7 @@ def run(contestant: Contestant, tasks: DrawnTasks, seed: int) -> dict[str, Any]:
     return {**score(predicted, tasks.test), "seconds": seconds, "choice": fitted.choice}
 
 
-def score(predicted: Sequence[GaussianMixture], tests: Sequence[TestTask]) -> dict[str, float]:
+def score(predicted: Sequence[GaussianMixture | Predictive], tests: Sequence[TestTask]) -> dict[str, float]:
     """Return means over test tasks of RMSE, NLL per reading, and coverage and width of the central 90% interval."""
     pairs = zip(predicted, tests, strict=True)
     each: list[dict[str, Any]] = [summarize(mixture, test.y_query, coverage=COVERAGE) for mixture, test in pairs]

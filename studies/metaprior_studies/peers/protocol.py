@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metaprior.predict.mixtures import GaussianMixture
+from metaprior.predict.predictive import Predictive
 from metaprior.tasks.types import Task, TestTask
 
 Array = np.ndarray
@@ -17,7 +18,9 @@ Tasks = Sequence[Task]
 SMALLEST_VARIANCE = (
     1e-4  # of a prediction, of the variance of y: a peer that found no noise is not punished without end
 )
-Predict = Callable[[Tasks, Sequence[Array]], list[GaussianMixture]]  # contexts, inputs of queries -> predictives
+Predict = Callable[
+    [Tasks, Sequence[Array]], list[GaussianMixture] | list[Predictive]
+]  # contexts, inputs of queries -> predictives
 
 
 class Fitted(NamedTuple):

@@ -16,6 +16,7 @@ from metaprior.metrics import calibration_error, negative_log_likelihood, root_m
 from metaprior.predict.batches import predict_labels, predict_tasks
 from metaprior.predict.ensemble import Ensemble
 from metaprior.predict.mixtures import GaussianMixture
+from metaprior.predict.predictive import Predictive
 from metaprior.search.averaging import Candidate, Choice
 from metaprior.search.weights import DISCOUNTS, discounted
 from metaprior.tasks.scaling import identity_scaling
@@ -187,7 +188,7 @@ def metrics(ensemble: Ensemble | None, test: TestTask, labels: bool) -> dict[str
     return score_mixture(predictive, y)
 
 
-def score_mixture(predictive: GaussianMixture, y: np.ndarray) -> dict[str, float]:
+def score_mixture(predictive: GaussianMixture | Predictive, y: np.ndarray) -> dict[str, float]:
     """Return RMSE, NLL, calibration error and the coverage of the central 90% interval."""
     transform = np.clip(predictive.cdf(y), 0.0, 1.0)
     return _means(
