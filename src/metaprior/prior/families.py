@@ -245,7 +245,7 @@ class _Fitter:
         return collapsed
 
     def _checked(self, name: str, mode: Mode, given: Sequence[Gaussians], collapsed: Collapsed) -> np.ndarray:
-        """Return theta with the prior of the common curve that was checked, see `common_mean`.
+        """Return theta with the prior of the common curve that was checked, see `checked_theta`.
 
         Without a fold it is that of the fit nearby. Sites are no readings that a mean could be compared with.
         """
