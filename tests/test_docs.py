@@ -62,10 +62,10 @@ def test_the_quickstart_shows_what_a_fit_prints():
     assert in_words(shown) == in_words(printed)
 
 
-def test_the_page_on_guarantees_runs(capsys):
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guarantees.md").read_text(), flags=re.DOTALL)
-    namespace = {"__name__": "guarantees.md"}
-    exec(compile("\n".join(blocks), "guarantees.md", "exec"), namespace)
+def test_the_page_on_conformal_intervals_runs(capsys):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "conformal.md").read_text(), flags=re.DOTALL)
+    namespace = {"__name__": "conformal.md"}
+    exec(compile("\n".join(blocks), "conformal.md", "exec"), namespace)
     assert (namespace["lower"] < namespace["upper"]).all()
     assert "of 15 tasks are predicted better" in capsys.readouterr().out
 

@@ -5,7 +5,7 @@
     METAPRIOR_DATA=... python studies/benchmarks/conformal.py real --out studies/results/tables/conformal-real.csv
     python studies/benchmarks/conformal.py report studies/results/tables/conformal.csv
 
-`simulate` draws problems of 10, 20 and 50 target tasks of several kinds, fits a prior with `guarantee=True`, and
+`simulate` draws problems of 10, 20 and 50 target tasks of several kinds, fits a prior with `conformal=True`, and
 predicts new tasks of the same kind from four readings. A row is a problem; `report` prints means over problems with
 standard errors. `real` does the same on the environments of `peers.py`, with up to 20 target tasks. `certify` measures
 how often the bound of the transfer report holds: the chance that a new task is predicted better with the source, found
@@ -121,7 +121,7 @@ def simulated_row(labels: dict[str, Any]) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tails of heavy tasks are implausible, and new inputs are outside the range
         meta = MetaGPRegressor(
-            alpha=0.0, context=CONTEXT, guarantee=True, random_state=labels["draw"], progress=False
+            alpha=0.0, context=CONTEXT, conformal=True, random_state=labels["draw"], progress=False
         ).fit(target_tasks=tasks)
         tests = [(x[:CONTEXT], y[:CONTEXT], x[CONTEXT:], y[CONTEXT:]) for x, y in new]
         return _row(labels, measure_bands(meta, tests), started)
@@ -274,7 +274,7 @@ def fitted_row(labels: dict[str, Any], tasks: Any, **given: Any) -> dict[str, An
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         n_context = len(tasks.test[0].y_context)
-        meta = MetaGPRegressor(context=n_context, guarantee=True, random_state=labels["draw"], progress=False, **given)
+        meta = MetaGPRegressor(context=n_context, conformal=True, random_state=labels["draw"], progress=False, **given)
         meta.fit(list(tasks.source), list(tasks.target))
         row = _row(labels, measure_bands(meta, tasks.test), started)
     return {**row, "target": len(tasks.target), "test": len(tasks.test)}

@@ -157,7 +157,7 @@ OF_WFEM = [
     *([name, value] for name in ("--steps", "--particles", "--batch-size") for value in ("-1", "0.5", "many", "")),
     *(["--alpha", value] for value in ("2", "0,5")),
     *(["--noise", value] for value in ("0", "loud")),
-    *([flag] for flag in ("--guarantee", "--no-calibrate", "--own-classes", "--nonsense")),
+    *([flag] for flag in ("--conformal", "--no-calibrate", "--own-classes", "--nonsense")),
     *([], ["--kernel", "rbf", "--json"], ["--inference", "laplace"], ["--search-time", "0.001"], ["--hold-out", "0.5"]),
 ]
 OTHERS = [

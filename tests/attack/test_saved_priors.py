@@ -233,7 +233,7 @@ def test_no_task_that_follows_a_rule_is_confirmed_to_whoever_knows_the_rule(tmp_
 def with_intervals(tmp_path_factory):
     """A prior of nine patients with conformal intervals, which need a fit without each of them."""
     tasks, path = [(x[:, :2], y) for x, y in patients(9)], tmp_path_factory.mktemp("intervals") / "prior"
-    meta = MetaGPRegressor(covariates=[1], guarantee=True, random_state=0, progress=False).fit(target_tasks=tasks)
+    meta = MetaGPRegressor(covariates=[1], conformal=True, random_state=0, progress=False).fit(target_tasks=tasks)
     meta.save(path)
     return meta, Stolen(path, tasks, [])
 
@@ -248,7 +248,7 @@ def averages_of_folds(tensors):
 def test_conformal_intervals_tell_averages_of_tasks_and_are_never_private(with_intervals, tmp_path):
     meta, stolen = with_intervals
     assert set(averages_of_folds(stolen.tensors)) == {(round(x[0, 1]), round(y.sum())) for x, y in stolen.tasks}
-    with pytest.raises(ValueError, match=r"^private=True cannot hide what conformal intervals need: .*guarantee=True"):
+    with pytest.raises(ValueError, match=r"^private=True cannot hide what conformal intervals need: .*conformal=True"):
         meta.save(tmp_path / "private", private=True)
     assert not (tmp_path / "private").exists()
 
@@ -256,7 +256,7 @@ def test_conformal_intervals_tell_averages_of_tasks_and_are_never_private(with_i
 def test_scores_of_conformal_intervals_do_not_give_back_the_readings(with_intervals):
     """Of a reading that was predicted from nothing, y = median +- score * half-width is an integer."""
     _, stolen = with_intervals
-    folds, solved = load(stolen.path).model_.guarantee.folds, 0
+    folds, solved = load(stolen.path).model_.conformal.folds, 0
     for fold, (age, _) in zip(folds, averages_of_folds(stolen.tensors), strict=True):
         x = np.column_stack([np.arange(10) * 4.0, np.full(10, float(age))])
         asked = TestTask(np.empty((0, 2)), np.empty(0), x, np.zeros(10))

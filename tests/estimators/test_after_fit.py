@@ -24,7 +24,7 @@ from metaprior.wfem import (
 
 # A value of every parameter that is neither its default nor what the fits below are given.
 OTHERS = {
-    **{"alpha": 0.0, "noise_std": 0.1, "likelihood": "poisson", "exposure": 0, "context": "first", "guarantee": True},
+    **{"alpha": 0.0, "noise_std": 0.1, "likelihood": "poisson", "exposure": 0, "context": "first", "conformal": True},
     **{"covariates": [0], "categorical": [0], "random_state": 9, "search_time": 1.0, "progress": True},
     **{"shared_classes": False, "calibrate": False},
 }
@@ -196,18 +196,18 @@ def test_fit_with_covariates_that_say_nothing_leaves_the_names_of_columns(fitted
 @pytest.mark.filterwarnings("ignore")
 def test_fit_with_a_guarantee_that_is_interrupted_leaves_the_estimator(fitted, monkeypatch):
     meta, tasks = fitted["readings"]
-    before = {each: value for each, value in state(meta).items() if each != "guarantee"}
+    before = {each: value for each, value in state(meta).items() if each != "conformal"}
     stop_at(monkeypatch, fit, "held_out_scores", KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        meta.set_params(guarantee=True).fit(tasks, tasks)
-    meta.set_params(guarantee=False)
-    assert {each: value for each, value in state(meta).items() if each != "guarantee"} == before
+        meta.set_params(conformal=True).fit(tasks, tasks)
+    meta.set_params(conformal=False)
+    assert {each: value for each, value in state(meta).items() if each != "conformal"} == before
 
 
 # Values that ask for what the default does anyway.
 SAME = {
     **{"alpha": "auto", "noise_std": "learned", "likelihood": "gaussian", "exposure": None, "context": "random"},
-    **{"guarantee": False, "covariates": (), "categorical": (), "search_time": None, "progress": False},
+    **{"conformal": False, "covariates": (), "categorical": (), "search_time": None, "progress": False},
     **{"shared_classes": "auto", "calibrate": True},
 }
 SAME_OF_NETWORKS = {

@@ -41,7 +41,7 @@ BAD_ARGUMENTS = {
         ["other", "", None, 1, ["poisson"], Poisson(), Poisson, Gaussian],
     ),
     "search_time": ("a positive number of seconds, or None", [each for each in NO_POSITIVE_NUMBER if each is not None]),
-    "guarantee": ("True or False", ["no", None, 2]),
+    "conformal": ("True or False", ["no", None, 2]),
     "progress": ("True or False", ["no", 2]),
     "context": ('"random", "first", a number of readings', ["last", None, -1, 1.5, True]),
 }

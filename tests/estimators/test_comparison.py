@@ -65,9 +65,9 @@ def test_tasks_are_split_as_by_evaluate(meta):
 
 def test_a_prior_with_a_guarantee_has_a_column_that_others_lack():
     tasks = PROBLEM.target_tasks(9, 5, 3)
-    meta = MetaGPRegressor(context=3, guarantee=True, random_state=0).fit(target_tasks=tasks)
+    meta = MetaGPRegressor(context=3, conformal=True, random_state=0).fit(target_tasks=tasks)
     shown = repr(meta.compare(TESTS)).splitlines()
-    assert shown[1].split() == ["rmse", "nll", "coverage", "guaranteed", "coverage"]
+    assert shown[1].split() == ["rmse", "nll", "coverage", "conformal", "coverage"]
     assert all(line.endswith(" -") for line in shown[3:6])
     assert not shown[2].endswith(" -")
 

@@ -271,7 +271,7 @@ def with_tensor(part, edit):
         (with_metadata("header", lambda header: header[:-5]), "not a file saved by metaprior, or it is damaged"),
         (with_metadata("header", lambda _: "{}"), "damaged"),
         (with_header(parameters={"color": "red"}), "color"),
-        (with_header(parameters={"guarantee": True}), "guarantee"),
+        (with_header(parameters={"conformal": True}), "conformal"),
         (with_header(kind="MetaGPRegressor"), "does not know"),
         (with_metadata("header", lambda header: header.replace('"MLPKernel"', '"Other"')), "kernel is a 'Other'"),
         (with_tensor("particles", np.float64), r"must be float32\[2, .*the file has float64\[2, "),

@@ -36,7 +36,7 @@ FITS = {
     "fixed alpha": (MetaGPRegressor, {"alpha": 0.5}, SEVERAL),
     "covariates": (MetaGPRegressor, {"covariates": [1]}, TWO),
     "features": (MetaGPRegressor, {}, {"source": 50, "target": 4}),
-    "guarantee": (MetaGPRegressor, {"guarantee": True}, TWO),
+    "conformal": (MetaGPRegressor, {"conformal": True}, TWO),
     "counts with covariates": (MetaGPRegressor, {"likelihood": "poisson", "covariates": [1]}, TWO),
     "ranks": (MetaGPRegressor, {"likelihood": "ordinal"}, {"a": 8}),
     "labels": (MetaGPClassifier, {}, SEVERAL),
@@ -48,8 +48,8 @@ FITS = {
 }
 # Longer fits, with phases that those above have one at a time.
 LONG = {
-    "guarantee and covariates": (MetaGPRegressor, {"guarantee": True, "covariates": [1]}, TWO),
-    "ranks with a guarantee": (MetaGPRegressor, {"likelihood": "ordinal", "guarantee": True}, {"a": 8}),
+    "conformal and covariates": (MetaGPRegressor, {"conformal": True, "covariates": [1]}, TWO),
+    "conformal ranks": (MetaGPRegressor, {"likelihood": "ordinal", "conformal": True}, {"a": 8}),
 }
 
 

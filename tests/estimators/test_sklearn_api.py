@@ -160,7 +160,7 @@ def test_predict_says_to_adapt_first(kind):
 
 def test_both_estimators_share_their_defaults():
     regressor, classifier = MetaGPRegressor().get_params(), MetaGPClassifier().get_params()
-    assert set(regressor) - set(classifier) == {"noise_std", "likelihood", "exposure", "guarantee"}
+    assert set(regressor) - set(classifier) == {"noise_std", "likelihood", "exposure", "conformal"}
     assert set(classifier) - set(regressor) == {"calibrate", "shared_classes"}
     assert all(regressor[name] == classifier[name] for name in regressor.keys() & classifier)
 

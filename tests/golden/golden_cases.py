@@ -131,7 +131,7 @@ def forecasts():
 
 @case
 def conformal():
-    meta = regressor(guarantee=True).fit(target_tasks=lines(10))
+    meta = regressor(conformal=True).fit(target_tasks=lines(10))
     found = {}
     for i, (x, y, x_new, _) in enumerate(split(lines(3, n=11, seed=2), 4)):
         found[f"task {i} lower"], found[f"task {i} upper"] = meta.adapt(x, y).interval(x_new, method="conformal")
@@ -141,7 +141,7 @@ def conformal():
 @case
 def conformal_counts():
     tasks = with_outcome(lines(16, n=11), problems.counts)
-    meta = regressor(likelihood="poisson", guarantee=True).fit(target_tasks=tasks[:10])
+    meta = regressor(likelihood="poisson", conformal=True).fit(target_tasks=tasks[:10])
     found = {}
     for i, (x, y, x_new, _) in enumerate(split(tasks[10:13], 4)):
         found[f"task {i} lower"], found[f"task {i} upper"] = meta.adapt(x, y).interval(x_new, method="conformal")

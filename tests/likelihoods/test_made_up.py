@@ -59,7 +59,7 @@ def test_a_made_up_likelihood_is_its_class_and_its_registry_line(monkeypatch, tm
     monkeypatch.setitem(LIKELIHOODS, "waiting", Waiting)
     rng = np.random.default_rng(0)
     tasks = [draw_task(rng) for _ in range(16)]
-    meta = MetaGPRegressor(likelihood="waiting", guarantee=True, random_state=0).fit(target_tasks=tasks)
+    meta = MetaGPRegressor(likelihood="waiting", conformal=True, random_state=0).fit(target_tasks=tasks)
     x, y = draw_task(rng)
     task = meta.adapt(x, y)
     low, high = task.predict([[-1.5], [1.5]])

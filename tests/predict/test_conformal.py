@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hand_made_priors import make_prior
 from metaprior.predict import conformal
 from metaprior.predict.conformal import (
+    Conformal,
     Fold,
-    Guarantee,
     combine,
     equal_folds,
     floored,
@@ -41,12 +41,12 @@ def test_the_band_is_the_weighted_quantile_of_its_definition(sizes, seed, percen
     rng, n_tasks, level = np.random.default_rng(seed), len(sizes), Fraction(percent, 100)
     folds = make_folds(sizes, rng)
     bands = np.sort(rng.integers(-8, 9, (n_tasks, 3, 4)) / 2.0, axis=1) + np.array([-1.0, 0.0, 1.0])[:, None]
-    guarantee = Guarantee(tuple(folds), n_tasks, RULE)
+    conformal = Conformal(tuple(folds), n_tasks, RULE)
     if level > Fraction(n_tasks, n_tasks + 1):
         with pytest.raises(ValueError, match="out of reach"):
-            guarantee.mass(float(level))
+            conformal.mass(float(level))
         return
-    found = combine(bands, folds, guarantee.mass(float(level)))
+    found = combine(bands, folds, conformal.mass(float(level)))
     for row in range(4):
         uppers, lowers, masses = [], [], []
         for fold, (lower, median, upper) in zip(folds, bands[:, :, row], strict=True):
@@ -75,8 +75,8 @@ def simulate_band(n_tasks, n_folds, rng, skewed):
         weights = np.concatenate([np.full(sizes[i], 1.0 / sizes[i]) for i in own])
         folds.append(Fold(NOTHING, *rounded_up(scores, weights)))
         bands.append(band[:, None])
-    guarantee = Guarantee(tuple(folds), n_tasks, RULE)
-    lower, upper = combine(np.array(bands), folds, guarantee.mass(0.9))
+    conformal = Conformal(tuple(folds), n_tasks, RULE)
+    lower, upper = combine(np.array(bands), folds, conformal.mass(0.9))
     return lower[0] <= tasks[-1][0] <= upper[0]
 
 
@@ -104,18 +104,18 @@ def test_scores_beyond_a_number_are_rounded_up_only():
 
 
 def test_with_few_tasks_the_highest_level_is_named():
-    guarantee = Guarantee((), 8, RULE)
-    assert guarantee.mass(8 / 9) == pytest.approx(8.0)
+    conformal = Conformal((), 8, RULE)
+    assert conformal.mass(8 / 9) == pytest.approx(8.0)
     with pytest.raises(ValueError, match=r"8 held-out target tasks has a coverage of at most 0.888\..*fit with 9 "):
-        guarantee.mass(0.9)
-    assert Guarantee((), 9, RULE).mass(0.9) == pytest.approx(9.0)
+        conformal.mass(0.9)
+    assert Conformal((), 9, RULE).mass(0.9) == pytest.approx(9.0)
     with pytest.raises(ValueError, match="coverage must lie strictly between 0 and 1; got 1"):
-        guarantee.mass(1)
+        conformal.mass(1)
     assert [floored(level) for level in (8 / 9, 0.9, 2 / 3, 0.9996)] == ["0.888", "0.9", "0.666", "0.999"]
 
 
 def test_what_is_proven_is_that_of_the_papers():
-    alone = Guarantee((Fold(NOTHING, np.zeros(1), np.ones(1)),) * 20, 20, RULE)
+    alone = Conformal((Fold(NOTHING, np.zeros(1), np.ones(1)),) * 20, 20, RULE)
     assert alone.proven(0.9) == pytest.approx(1 - 2 * 0.1 + 1 / 21)  # jackknife+, a little more than 1 - 2 alpha
     fives = alone._replace(folds=alone.folds[:10], n_tasks=50)
     assert 1 - 2 * 0.1 - (1 - 10 / 50) / 11 <= fives.proven(0.9) < 0.8  # theorem 4 of Barber et al.
@@ -124,8 +124,8 @@ def test_what_is_proven_is_that_of_the_papers():
 
 
 def test_the_table_of_the_documentation_is_what_is_proven():
-    """The formula of docs/guarantees.md, for the folds that a fit makes; it is never below that of Barber et al."""
-    page = (Path(__file__).parents[2] / "docs" / "guarantees.md").read_text()
+    """The formula of docs/conformal.md, for the folds that a fit makes; it is never below that of Barber et al."""
+    page = (Path(__file__).parents[2] / "docs" / "conformal.md").read_text()
     rows = [
         re.findall(r"[\d.]+", row)
         for row in re.findall(r"^\| (?:target tasks|proven for|90% is proven for) .*", page, re.M)
@@ -147,7 +147,7 @@ def proven_for(n_tasks, coverage):
     expected = 1 - min((size + 2 * (a * (k + 1) - 1)) / (k + size), 2 * (a * (k + 1) + n_folds - 1) / (k + n_folds))
     barber = 1 - 2 * a - min(2 * (1 - 1 / n_folds) / (k / n_folds + 1), (1 - n_folds / k) / (n_folds + 1))
     folds = (Fold(NOTHING, np.zeros(1), np.ones(1)),) * n_folds
-    assert Guarantee(folds, k, RULE).proven(coverage) == pytest.approx(expected)
+    assert Conformal(folds, k, RULE).proven(coverage) == pytest.approx(expected)
     assert expected >= barber
     return expected
 

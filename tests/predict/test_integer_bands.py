@@ -12,8 +12,8 @@ from scipy.special import ndtri_exp
 from metaprior.likelihoods import make_likelihood
 from metaprior.likelihoods.base import LARGEST_COUNT
 from metaprior.predict.conformal import (
+    Conformal,
     Fold,
-    Guarantee,
     combine_integers,
     integer_scores,
     last_inside,
@@ -90,7 +90,7 @@ def test_the_band_is_the_weighted_quantile_of_its_definition(name, sizes, seed, 
         level = Fraction(n_tasks, n_tasks + 1)
     folds = [Fold(NOTHING, np.sort(rng.integers(0, 8, n) / 4), np.full(n, 1.0 / n)) for n in sizes]
     of_folds = [predictive(name, rng.normal(0.7, 0.5, 3), 0.2) for _ in sizes]
-    found = combine_integers(of_folds, folds, Guarantee(tuple(folds), n_tasks, ContextRule()).mass(float(level)))
+    found = combine_integers(of_folds, folds, Conformal(tuple(folds), n_tasks, ContextRule()).mass(float(level)))
     integers = np.arange(3.0, 8.0) if name == "ordinal" else np.arange(0.0, 200.0)
     for row in range(3):
         ends = []
@@ -139,7 +139,7 @@ def simulate(name, n_tasks, n_folds, rng, n_new=20):
         scores = integer_scores(predictive(name, np.full(len(y), center), 0.05), y)
         folds.append(Fold(NOTHING, *rounded_up(scores, weights)))
         of_folds.append(predictive(name, [center], 0.05))
-    lower, upper = combine_integers(of_folds, folds, Guarantee(tuple(folds), n_tasks, ContextRule()).mass(0.9))
+    lower, upper = combine_integers(of_folds, folds, Conformal(tuple(folds), n_tasks, ContextRule()).mass(0.9))
     return np.mean([lower[0] <= task[0] <= upper[0] for task in tasks[n_tasks:]])
 
 

@@ -177,7 +177,7 @@ ELSEWHERE |= {"n_particles": "inference=SVGD(n_particles=...)"}
 @pytest.mark.parametrize("kind", [WFEMRegressor, WFEMClassifier])
 def test_settings_that_another_argument_holds_are_told_where(kind, door):
     default = {WFEMRegressor: MetaGPRegressor, WFEMClassifier: MetaGPClassifier}[kind].__name__
-    of_default = dict.fromkeys(["covariates", "exposure", "guarantee", "calibrate"], f"metaprior.{default}")
+    of_default = dict.fromkeys(["covariates", "exposure", "conformal", "calibrate"], f"metaprior.{default}")
     of_kind = {
         WFEMRegressor: {"noise_std": "likelihood=Gaussian(noise_std=...)"},
         WFEMClassifier: {"likelihood": "metaprior.wfem.WFEMRegressor"},

@@ -17,7 +17,7 @@ from metaprior.app.report_data import describe_data, sample_training, task_chart
 from metaprior.app.report_examples import calibration_chart, examples, reliability_chart
 from metaprior.app.report_sections import sections
 from metaprior.app.report_tests import Tested, held_out_tasks
-from metaprior.cli.info import guarantee_words
+from metaprior.cli.info import conformal_words
 from metaprior.cli.training_data import Fit
 from metaprior.files import nan_to_none
 from metaprior.metrics import Scores
@@ -50,7 +50,7 @@ def report_facts(fitted: Fit, notes: Sequence[dict[str, str]] = (), with_data: b
         "transfer": _transfer(meta.transfer_report()),
         "prior": {"members": len(meta.model_.members), "family": meta.family_},
         "held_out": _held_out(fitted, tested),
-        "guarantee": _guarantee(meta),
+        "conformal": _conformal_facts(meta),
         "settings": _settings(meta),
         "notes": [note["message"] for note in notes],
         "command": shlex.join(_typed(fitted)),
@@ -110,12 +110,12 @@ def _held_out(fitted: Fit, tested: Tested) -> dict[str, Any]:
     }
 
 
-def _guarantee(meta: Any) -> str:
+def _conformal_facts(meta: Any) -> str:
     """Return what is proven of conformal intervals, if the prior has them."""
-    guarantee = meta.model_.guarantee
-    if guarantee is None:
+    conformal = meta.model_.conformal
+    if conformal is None:
         return ""
-    words = guarantee_words(guarantee.n_tasks, len(guarantee.folds), guarantee.rule)
+    words = conformal_words(conformal.n_tasks, len(conformal.folds), conformal.rule)
     return f"The prior has conformal intervals: {words}. Charts show the model's own band."
 
 

@@ -74,7 +74,7 @@ class LoadedPrior:
             "y_range": None if labels else self.y_range,
             "whole": whole_numbers(meta),
             "likelihood": None if labels else meta.likelihood_,
-            "has_guarantee": meta.model_.guarantee is not None,
+            "has_conformal": meta.model_.conformal is not None,
             "n_tasks": len(self.tasks),
             "is_density": len(self.tasks) > MAX_LINES,
             "fitted_here": self.fit is not None,

@@ -10,7 +10,7 @@ WITHOUT = (
     "its columns and environments."
 )
 # All that a report without data keeps as it is.
-KEPT = ("source", "labels", "outputs", "target", "likelihood", "transfer", "prior", "guarantee", "settings")
+KEPT = ("source", "labels", "outputs", "target", "likelihood", "transfer", "prior", "conformal", "settings")
 KEPT += ("command", "is_pipe", "seconds", "versions")
 KEPT_OF_DATA = ("columns", "inputs", "n_inputs", "sampled")
 KEPT_OF_HELD_OUT = ("how", "tasks", "scores", "gains", "chart")

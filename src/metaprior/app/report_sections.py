@@ -207,7 +207,7 @@ def _calibration(facts: dict[str, Any], charts: Charts) -> str:
     held_out = facts["held_out"]
     text = paragraph(held_out["how"])
     if not held_out["scores"]:
-        return text + (paragraph(facts["guarantee"]) if facts["guarantee"] else "")
+        return text + (paragraph(facts["conformal"]) if facts["conformal"] else "")
     chart = held_out["chart"]
     names = list(held_out["scores"]["metaprior"])
     nothing = (None, None)  # other models have no conformal intervals
@@ -226,7 +226,7 @@ def _calibration(facts: dict[str, Any], charts: Charts) -> str:
     said = "; ".join(f"{name}: {meaning}" for name, meaning in meanings)
     text += f'<p class="small muted">{escape(said)}. ±: standard error over tasks.</p>'
     text += paragraph(*held_out["gains"]) if held_out["gains"] else ""
-    text += paragraph(facts["guarantee"], _guaranteed(held_out)) if facts["guarantee"] else ""
+    text += paragraph(facts["conformal"], _conformal_scores(held_out)) if facts["conformal"] else ""
     captions = {
         "calibration": "Share of held-back readings inside intervals of each probability, averaged over tasks. On the "
         "dashed line intervals keep their promise; below it they are too narrow. Band: 90%, over tasks.",
@@ -244,12 +244,12 @@ def _calibration(facts: dict[str, Any], charts: Charts) -> str:
     return f"{text}<details><summary>The same as a table</summary>{listed}</details>"
 
 
-def _guaranteed(held_out: dict[str, Any]) -> str:
+def _conformal_scores(held_out: dict[str, Any]) -> str:
     """Return how conformal intervals do on held-out tasks."""
     own = held_out["scores"]["metaprior"]
-    if "guaranteed_coverage" not in own:
+    if "conformal_coverage" not in own:
         return "There are too few tasks to test those of nominally 90%."
-    value, error = own["guaranteed_coverage"]
+    value, error = own["conformal_coverage"]
     inside = f"{100 * value:.3g}" + (f" ± {100 * error:.2g}" if error is not None else "")
     return f"On held-out tasks those of nominally 90% hold {inside}% of the readings."
 

@@ -39,7 +39,7 @@ from metaprior.cli.options import (
     fitted_format,
     write_results,
 )
-from metaprior.cli.scores import figures_of, fitted_rule, print_guaranteed, print_overall
+from metaprior.cli.scores import figures_of, fitted_rule, print_conformal, print_overall
 from metaprior.cli.task_names import Place, tasks_by_name
 from metaprior.tables.csv_files import Source, TableFile
 from metaprior.tasks.context_rules import FIRST, ContextRule, as_context_rule
@@ -140,7 +140,7 @@ def _print_evaluated(each: Evaluated, short: bool) -> None:
     x = each.columns.x[0]
     figures, outputs = figures_of(each.compared), f"{each.output}s"
     print_overall(figures, each.columns.y, len(each.tests), each.compared.missing, outputs)
-    print_guaranteed(each.ours)
+    print_conformal(each.ours)
     print_horizons(each.horizons, x, x in each.dates)
     _print_tasks(each.names, each.ours.per_task)
     n_more = len(each.names) - SHOWN
@@ -162,8 +162,8 @@ def _picture(meta: Any, tests: list[Any], scores: Any) -> Any:
 
 def _extra(scores: Any) -> dict[str, Any]:
     """Return, as JSON values, how conformal intervals did and which classes were confused, where there are any."""
-    if "guaranteed_coverage" in scores:
-        names = ("guaranteed_coverage", "guaranteed_coverage_se", "guaranteed_width", "guaranteed_width_se")
+    if "conformal_coverage" in scores:
+        names = ("conformal_coverage", "conformal_coverage_se", "conformal_width", "conformal_width_se")
         return {name: float(scores[name]) for name in names}
     if scores.get("confusion") is None:
         return {}

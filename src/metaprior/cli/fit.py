@@ -40,10 +40,10 @@ def fit(
     exposure: Annotated[
         str | None, typer.Option(help="Column with the exposure of counts, such as days of observation.")
     ] = None,
-    guarantee: Annotated[
+    conformal: Annotated[
         bool,
         typer.Option(
-            "--guarantee", help="Repeat the fit without held-out tasks, for conformal intervals: predict --guarantee."
+            "--conformal", help="Repeat the fit without held-out tasks, for conformal intervals: predict --conformal."
         ),
     ] = False,
 ):
@@ -52,9 +52,9 @@ def fit(
     It takes seconds. With --hold-out the prior is also tested, on tasks that it is not fitted to.
     """
     with report_errors(asked.as_json, FOR_MEMORY):
-        if asked.private and guarantee:
+        if asked.private and conformal:
             stored = "fits without each target task, or each few, from which their averages can be told"
-            raise ValueError(f"--private cannot hide what --guarantee needs: {stored}. Leave out one of the two.")
+            raise ValueError(f"--private cannot hide what --conformal needs: {stored}. Leave out one of the two.")
         of_both = {**alpha_of(asked, alpha), "search_time": asked.search_time}
         noise_std = number_or_word("--noise", noise)
 
@@ -65,14 +65,14 @@ def fit(
                 "--noise": noise != "learned",
                 "--likelihood": likelihood != "gaussian",
                 "--exposure": exposure is not None,
-                "--guarantee": guarantee,
+                "--conformal": conformal,
             }
             check_kind(tasks, for_numbers, {"--no-calibrate": not calibrate})
             shared = {**of_both, **parameters_of(asked, tasks)}
             if tasks.labels:
                 return MetaGPClassifier(**shared, calibrate=calibrate)
             place = None if exposure is None else _place_of(exposure, tasks.columns["x"])
-            own = {"noise_std": noise_std, "likelihood": likelihood, "exposure": place, "guarantee": guarantee}
+            own = {"noise_std": noise_std, "likelihood": likelihood, "exposure": place, "conformal": conformal}
             return MetaGPRegressor(**shared, **own)
 
         fit_table(asked, command, make, covariates, exposure)

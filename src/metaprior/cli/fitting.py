@@ -14,7 +14,7 @@ import typer
 
 from metaprior.checks import counted
 from metaprior.cli.console import NOTES, err, out, print_note, print_result
-from metaprior.cli.info import class_words, environment_rows, guarantee_words, plot_report
+from metaprior.cli.info import class_words, conformal_words, environment_rows, plot_report
 from metaprior.cli.options import (
     AsJson,
     Categorical,
@@ -274,8 +274,8 @@ def _print_fit(meta: Any, labels: bool) -> None:
     counts = [f"{name}: {count}" for name, count in environment_rows(training, outputs)]
     out.print(f"Fitted to {what}.", *counts, sep="\n", soft_wrap=True)
     out.print(str(meta.transfer_report()), soft_wrap=True)
-    if (guarantee := meta.model_.guarantee) is not None:
-        words = guarantee_words(guarantee.n_tasks, len(guarantee.folds), guarantee.rule)
+    if (conformal := meta.model_.conformal) is not None:
+        words = conformal_words(conformal.n_tasks, len(conformal.folds), conformal.rule)
         out.print(f"Conformal intervals: {words}.", soft_wrap=True)
     if training.get("held_out"):
         print_held_out(training["held_out"], y, outputs)

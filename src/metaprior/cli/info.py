@@ -94,7 +94,7 @@ def environment_rows(training: dict[str, Any], outputs: str) -> list[tuple[str, 
     return [(name + " (target)" * (name == training["target"]), counts) for name, counts in of_environments.items()]
 
 
-def guarantee_words(n_tasks: int, n_folds: int, rule: ContextRule) -> str:
+def conformal_words(n_tasks: int, n_folds: int, rule: ContextRule) -> str:
     """Return nominal and proven coverage of conformal intervals, the highest one, and what they were calibrated on."""
     from metaprior.predict.conformal import coverage_words, floored, highest_coverage
 
@@ -153,7 +153,7 @@ def _facts(header: dict[str, Any], outputs: str) -> list[tuple[str, str]]:
         *((_spaced(name), value) for name, value in fitted.items() if isinstance(value, int | float | str)),
         ("priors averaged", header["n_members"]),
         ("tasks recognized by fitted_on", _recognized(header)),
-        *_guarantee_rows(header.get("guarantee")),
+        *_conformal_rows(header.get("conformal")),
         *((words, training[name]) for name, words in NUMBERS.items() if name in training),
         ("versions", [f"{name} {version}" for name, version in training["versions"].items()]),
     ]
@@ -166,11 +166,11 @@ def _recognized(header: dict[str, Any]) -> str:
     return "none: saved with --private" if known is None else f"{known['tasks']:,} of {known['of']:,}"
 
 
-def _guarantee_rows(stored: dict[str, Any] | None) -> list[tuple[str, str]]:
+def _conformal_rows(stored: dict[str, Any] | None) -> list[tuple[str, str]]:
     if stored is None:
         return []
     rule = ContextRule(*stored["context"])
-    return [("conformal intervals", guarantee_words(stored["n_tasks"], len(stored["folds"]), rule))]
+    return [("conformal intervals", conformal_words(stored["n_tasks"], len(stored["folds"]), rule))]
 
 
 def _kind_rows(header: dict[str, Any], inputs: Sequence[str]) -> list[tuple[str, Any]]:

@@ -39,10 +39,10 @@ def predict(
         typer.Option("--out", help="File for the predictions, .csv or .parquet (default: predictions.csv, if new)."),
     ] = None,
     coverage: Annotated[float, typer.Option(help="Probability of the interval from lower to upper.")] = 0.9,
-    guarantee: Annotated[
+    conformal: Annotated[
         bool,
         typer.Option(
-            "--guarantee", help="Make this interval conformal, and print what coverage is proven whatever the model."
+            "--conformal", help="Make this interval conformal, and print what coverage is proven whatever the model."
         ),
     ] = False,
     task: Task = None,
@@ -83,7 +83,7 @@ def predict(
             _note_merged(tables, columns.task)
             columns = columns._replace(task=())
         drops = {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates}
-        method = "conformal" if guarantee else "model"
+        method = "conformal" if conformal else "model"
         with err.status(f"predicting {query}"):
             predicted = predict_tables(meta, *tables, columns, coverage, from_prior, method, **drops)
         frame = predicted.frame
@@ -93,7 +93,7 @@ def predict(
         print_result({"predictions": str(path), "rows": frame.astype(object).to_dict(orient="records")})
         return
     at_least = not predicts_labels(meta) and meta.model_.likelihood.discrete  # integers have gaps
-    _print_rows(frame, columns.y, coverage, meta.model_.guarantee if guarantee else None, at_least)
+    _print_rows(frame, columns.y, coverage, meta.model_.conformal if conformal else None, at_least)
     rest = f" ({len(frame):,} rows, of which the first {SHOWN} are shown)" if len(frame) > SHOWN else ""
     out.print(f"Wrote {path}{rest}" + (f" and {plot}." if plot else "."), soft_wrap=True)
 
@@ -111,7 +111,7 @@ def _note_merged(tables: tuple[TableFile, ...], task: tuple[str, ...]) -> None:
                 print_note(f"{table} names {n_names:,} tasks in {columns}, which --one-task predicts as one.")
 
 
-def _print_rows(frame: Any, y: str | None, coverage: float, guarantee: Any, at_least: bool) -> None:
+def _print_rows(frame: Any, y: str | None, coverage: float, conformal: Any, at_least: bool) -> None:
     """Print the first predictions, and what they mean."""
     from metaprior.predict.conformal import floored
 
@@ -127,10 +127,10 @@ def _print_rows(frame: Any, y: str | None, coverage: float, guarantee: Any, at_l
         out.print(f"The file has the probabilities of all {len(of_classes)} classes.", soft_wrap=True)
     if "mean" in frame:
         words = f"Mean and standard deviation (std) of a new reading in the units of {y}"
-        if guarantee is None:
+        if conformal is None:
             words += f"; it is between lower and upper with a probability of {'at least ' * at_least}{coverage:.3g}."
         else:
-            proven = floored(guarantee.proven(coverage))
+            proven = floored(conformal.proven(coverage))
             words += (
                 f". From lower to upper is a conformal interval: nominal coverage {coverage:.3g}, proven {proven} or "
             )

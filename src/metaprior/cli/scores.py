@@ -15,7 +15,7 @@ CONTEXT = 5  # readings of a task to adapt to
 def figures_of(compared: Any) -> dict[str, dict[str, dict[str, float]]]:
     """Return the means over tasks of all models, and what the prior gains over each, as JSON values."""
     scores = compared.scores
-    means = [name for name in scores["metaprior"].per_task if name != "width" and not name.startswith("guaranteed")]
+    means = [name for name in scores["metaprior"].per_task if name != "width" and not name.startswith("conformal")]
     names = [each for name in means for each in (name, f"{name}_se")]
     of_all = {
         who: {name: float(score[name]) for name in (*names, "calibration_error")} for who, score in scores.items()
@@ -51,14 +51,14 @@ def print_overall(
         out.print(missing, soft_wrap=True)
 
 
-def print_guaranteed(scores: Any) -> None:
+def print_conformal(scores: Any) -> None:
     """Print the coverage and width of conformal intervals, if there are any."""
-    if "guaranteed_coverage" not in scores:
+    if "conformal_coverage" not in scores:
         return
-    inside = f"{100 * scores.guaranteed_coverage:.3g} ± {100 * scores.guaranteed_coverage_se:.2g}%"
-    wide = f"its width is {scores.guaranteed_width:.3g}"  # if that of the model is none: a rank that is certain
+    inside = f"{100 * scores.conformal_coverage:.3g} ± {100 * scores.conformal_coverage_se:.2g}%"
+    wide = f"its width is {scores.conformal_width:.3g}"  # if that of the model is none: a rank that is certain
     if scores.width > 0.0:
-        wide = f"it is {scores.guaranteed_width / scores.width:.3g} times as wide"
+        wide = f"it is {scores.conformal_width / scores.width:.3g} times as wide"
     band = f"Inside the conformal interval of nominally {scores.nominal_coverage:.0%}"
     out.print(f"{band}: {inside}; {wide}.", soft_wrap=True)
 

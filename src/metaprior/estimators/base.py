@@ -224,8 +224,8 @@ class MetaGP(KnowsItsTasks, Parameters):
         fitted = f"a prior fitted to {tasks} with {counted(self.n_features_in_, 'input column')}"
         private = ", saved as private: it recognizes none of them" if self.private_ else ""
         intervals = ""
-        if (guarantee := self.model_.guarantee) is not None:
-            intervals = f", with conformal intervals ({coverage_words(guarantee.n_tasks, len(guarantee.folds))})"
+        if (conformal := self.model_.conformal) is not None:
+            intervals = f", with conformal intervals ({coverage_words(conformal.n_tasks, len(conformal.folds))})"
         return f"{parameters}, {fitted}{self._thinned}{intervals}{private}"
 
     @property

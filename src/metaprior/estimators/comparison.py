@@ -132,10 +132,10 @@ def score_model(model: Ensemble, tests: Sequence[TestTask], coverage: float) -> 
     """Return the scores of a model of readings."""
     predictive, y, mask = predict_tasks(model, tests)
     summary = summarize(predictive, y, mask, coverage)
-    if model.guarantee is not None and coverage <= model.guarantee.max_coverage:
+    if model.conformal is not None and coverage <= model.conformal.max_coverage:
         lower, upper = predict_bands(model, tests, coverage)
-        summary["guaranteed_coverage"] = interval_coverage(y, lower, upper, mask)
-        summary["guaranteed_width"] = interval_width(lower, upper, mask)
+        summary["conformal_coverage"] = interval_coverage(y, lower, upper, mask)
+        summary["conformal_width"] = interval_width(lower, upper, mask)
     scores = report(summary, float(coverage))
     if model.likelihood.outputs != "readings":
         scores["outputs"] = model.likelihood.outputs

@@ -89,24 +89,24 @@ class HierarchicalFit(MetaGP):
     ) -> tuple[FittedPrior, list[TestTask] | None]:
         from metaprior.estimators.fit import (
             check_target_tasks,
+            fit_conformal,
             fit_prior,  # a loaded prior does without these
-            make_guarantee,
         )
         from metaprior.search.compare import Asked
 
-        guaranteed = getattr(self, "guarantee", False)  # labels have no intervals
-        if guaranteed:
+        conformal = getattr(self, "conformal", False)  # labels have no intervals
+        if conformal:
             check_target_tasks(environments)
         warn_if_no_target_tasks(environments, self.alpha)
         asked = Asked(
             *(self._problem(), environments.names, environments.target, self.alpha, environments.kinds),
             *(as_context_rule(self.context), self.search_time, draw_seed(self.random_state), self.progress),
         )
-        with phases(int(guaranteed)):
+        with phases(int(conformal)):
             fitted = fit_prior(asked, environments)
-            if guaranteed:
-                guarantee = make_guarantee(asked, fit_prior, environments)
-                fitted = replace(fitted, model=fitted.model._replace(guarantee=guarantee))
+            if conformal:
+                conformal = fit_conformal(asked, fit_prior, environments)
+                fitted = replace(fitted, model=fitted.model._replace(conformal=conformal))
         return fitted, None
 
     @abstractmethod

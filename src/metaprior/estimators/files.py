@@ -208,7 +208,7 @@ class Model(Part):
     members: list[dict[str, Any]]  # as what reads their arrays has described them
 
 
-class Conformal(Part):
+class StoredConformal(Part):
     """What conformal intervals are made of: fits without each fold, and the rule of contexts."""
 
     n_tasks: Annotated[int, Meta(ge=2)]
@@ -250,7 +250,7 @@ class Header(Model):
     feature_names: list[str] | None = None
     columns: Columns | None = None
     recognized: Recognized | None = None
-    guarantee: Conformal | None = None
+    conformal: StoredConformal | None = None
     baselines: dict[str, Model] = {}
 
     def __post_init__(self) -> None:
@@ -310,10 +310,10 @@ def read_prior(path: str | os.PathLike) -> tuple[Header, Arrays]:
 def write_prior(meta: Any, path: str | os.PathLike, private: Any = False) -> None:
     """Write a fitted estimator to a file; raise InvalidFile, and write nothing, if `load` would refuse it."""
     check_bool("private", private)
-    if private and meta.model_.guarantee is not None:
+    if private and meta.model_.conformal is not None:
         held = " cannot hide what conformal intervals need: fits without each target task, or each few. Comparing them "
         held += "with the fit of all tells the averages of these tasks. Fit again without "
-        raise ValueError(Message(Argument("private", True), held, Argument("guarantee", True), "."))
+        raise ValueError(Message(Argument("private", True), held, Argument("conformal", True), "."))
     _check_kind(type(meta).__name__, f"{path} is not written: it would hold")
     header, arrays = _prior_parts(meta)
     if private:
@@ -347,13 +347,13 @@ def _prior_parts(meta: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     for i, (name, model) in enumerate(meta.baselines_.items()):
         header["baselines"][name], own = _model_parts(form, model, f"baseline{i}.")
         arrays |= own
-    if (guarantee := meta.model_.guarantee) is not None:
+    if (conformal := meta.model_.conformal) is not None:
         folds = []
-        for i, fold in enumerate(guarantee.folds):
+        for i, fold in enumerate(conformal.folds):
             stored, own = _model_parts(form, fold.model, f"fold{i}.")
             folds.append(stored)
             arrays |= {**own, f"fold{i}.scores": fold.scores, f"fold{i}.score_weights": fold.weights}
-        header["guarantee"] = {"n_tasks": guarantee.n_tasks, "context": list(guarantee.rule), "folds": folds}
+        header["conformal"] = {"n_tasks": conformal.n_tasks, "context": list(conformal.rule), "folds": folds}
     if hasattr(meta, "feature_names_in_"):
         header["feature_names"] = list(meta.feature_names_in_)
     if meta.features_.kinds is not None:
@@ -438,8 +438,8 @@ def _restored(header: Header, arrays: Arrays, custom: dict[str, Any]) -> Any:
         setattr(meta, name, arrays[name])
     parts = grouped(arrays)
     meta.model_ = _read_model(meta, header, header, arrays)
-    if header.guarantee is not None:
-        meta.model_ = meta.model_._replace(guarantee=_read_guarantee(meta, header.guarantee, header, parts))
+    if header.conformal is not None:
+        meta.model_ = meta.model_._replace(conformal=_read_conformal(meta, header.conformal, header, parts))
     baselines = enumerate(header.baselines.items())
     meta.baselines_ = {name: _read_model(meta, each, header, parts[f"baseline{i}"]) for i, (name, each) in baselines}
     meta.report_ = TransferReport.from_json(msgspec.to_builtins(header.report))
@@ -457,7 +457,7 @@ def _restored(header: Header, arrays: Arrays, custom: dict[str, Any]) -> Any:
 
 def _model_parts(form: FileFormat, model: Any, prefix: str = "") -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return what is stored of averaged members, as JSON and as arrays."""
-    members, arrays = form.model_parts(model._replace(guarantee=None))
+    members, arrays = form.model_parts(model._replace(conformal=None))
     stored = {"n_members": len(model.members), "spread": float(model.spread), "members": members}
     return stored, {f"{prefix}{name}": array for name, array in arrays.items()}
 
@@ -466,9 +466,9 @@ def _read_model(meta: Any, stored: Model, header: Header, arrays: Arrays) -> Any
     return meta._file_format.read_model(meta, stored, header, arrays)._replace(spread=stored.spread)
 
 
-def _read_guarantee(meta: Any, stored: Conformal, header: Header, parts: Mapping[str, Arrays]) -> Any:
+def _read_conformal(meta: Any, stored: StoredConformal, header: Header, parts: Mapping[str, Arrays]) -> Any:
     """Return what conformal intervals are made of."""
-    from metaprior.predict.conformal import Fold, Guarantee
+    from metaprior.predict.conformal import Conformal, Fold
 
     folds = []
     for i, each in enumerate(stored.folds):
@@ -480,8 +480,8 @@ def _read_guarantee(meta: Any, stored: Conformal, header: Header, parts: Mapping
         folds.append(Fold(_read_model(meta, each, header, own), scores, weights))
     n_tasks = sum(float(fold.weights.sum()) for fold in folds)
     fits = abs(n_tasks - stored.n_tasks) <= 1e-6 * stored.n_tasks
-    require(fits, f"guarantee.n_tasks must be the sum of all score_weights, {n_tasks:g}")
-    return Guarantee(tuple(folds), stored.n_tasks, ContextRule(*stored.context))
+    require(fits, f"conformal.n_tasks must be the sum of all score_weights, {n_tasks:g}")
+    return Conformal(tuple(folds), stored.n_tasks, ContextRule(*stored.context))
 
 
 def _encode(value: Any, described: Mapping[str, type]) -> Any:

@@ -17,8 +17,8 @@ from metaprior.estimators.arguments import NamedEnvironments
 from metaprior.estimators.fitted_prior import FittedPrior
 from metaprior.predict.conformal import (
     USUAL_COVERAGE,
+    Conformal,
     Fold,
-    Guarantee,
     equal_folds,
     floored,
     held_out_scores,
@@ -199,7 +199,7 @@ FitPrior = Callable[[Asked, NamedEnvironments], FittedPrior]
 def check_target_tasks(environments: NamedEnvironments) -> None:
     """Raise if there can be no conformal interval; warn if none can have the usual coverage."""
     n, name = len(environments.tasks[environments.target]), environments.names[environments.target]
-    wanted = Argument("guarantee", True)
+    wanted = Argument("conformal", True)
     if n < 2:
         found = f" needs tasks of the {name} environment to hold out, two or more; there are {n}."
         raise ValueError(Message(wanted, found))
@@ -209,7 +209,7 @@ def check_target_tasks(environments: NamedEnvironments) -> None:
         warn_caller(Message(wanted, f"{most}. Those of 90% need nine tasks or more."))
 
 
-def make_guarantee(asked: Asked, fit_prior: FitPrior, environments: NamedEnvironments) -> Guarantee:
+def fit_conformal(asked: Asked, fit_prior: FitPrior, environments: NamedEnvironments) -> Conformal:
     """Fit without each fold of target tasks, and score its tasks.
 
     A fit without a fold is the whole fit: standardization, search, averaging and calibration. What it has to say of
@@ -234,7 +234,7 @@ def make_guarantee(asked: Asked, fit_prior: FitPrior, environments: NamedEnviron
             folds.append(Fold(fitted.model, *scored))
             if move is not None:
                 move(len(folds), counted(len(own), "task"))
-    return Guarantee(tuple(folds), sum(map(len, members)), rule)
+    return Conformal(tuple(folds), sum(map(len, members)), rule)
 
 
 def deal(n_tasks: int, rng: np.random.Generator) -> list[np.ndarray]:

@@ -117,7 +117,7 @@ class ReadingsPrior(MetaGP):
             Printed, a table. Its entries: means over tasks of `rmse`, `nll` (nats per reading), `coverage` and
             `width` of the interval, each with its standard error `..._se`; `calibration_error` over all queries;
             `n_tasks`; `per_task`, the values per task. If the prior has conformal intervals of this coverage:
-            `guaranteed_coverage` and `guaranteed_width` too.
+            `conformal_coverage` and `conformal_width` too.
         """
         tasks = self._read_tests(self._split(test_tasks, context), "test_tasks")
         return score_model(self.model_, tasks, coverage)

@@ -50,7 +50,7 @@ class MetaGPRegressor(ReadingsPrior, HierarchicalFit):
         What is given of a task when it is predicted, so that cross-validation asks for the same: readings at random,
         or the first ones in the order of the first input (forecasting), about half of them or as many as the number.
         A number alone is drawn at random.
-    guarantee : bool, default=False
+    conformal : bool, default=False
         Repeat the fit without each of up to ten folds of target tasks, for `interval(..., method="conformal")`:
         conformal intervals, of whose nominal coverage a part is proven whether or not the model is right; `repr` of the
         fitted estimator names it. 90% need nine target tasks. Ends for counts and ranks are integers.
@@ -121,7 +121,7 @@ class MetaGPRegressor(ReadingsPrior, HierarchicalFit):
         covariates: Any = None,
         categorical: Any = None,
         context: Any = "random",
-        guarantee: Any = False,
+        conformal: Any = False,
         search_time: Any = None,
         random_state: Any = None,
         progress: bool | None = None,
@@ -133,7 +133,7 @@ class MetaGPRegressor(ReadingsPrior, HierarchicalFit):
         self.covariates = covariates
         self.categorical = categorical
         self.context = context
-        self.guarantee = guarantee
+        self.conformal = conformal
         self.search_time = search_time
         self.random_state = random_state
         self.progress = progress
@@ -156,7 +156,7 @@ class MetaGPRegressor(ReadingsPrior, HierarchicalFit):
     def _check_parameters(self) -> None:
         check_likelihood(self.likelihood, self.noise_std, self.exposure)
         as_context_rule(self.context)
-        check_bool("guarantee", self.guarantee)
+        check_bool("conformal", self.conformal)
         check_search(self.search_time, self.progress)
 
     def _problem(self) -> Any:

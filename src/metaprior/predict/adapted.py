@@ -112,7 +112,7 @@ class _Regression(Adapted):
             Probability of the interval, strictly between 0 and 1.
         method : "model" or "conformal", default="model"
             "model" is the central interval of the predictive distribution. "conformal" is a conformal interval, for
-            priors fitted with `guarantee=True`: whether or not the model is right, a part of the nominal coverage is
+            priors fitted with `conformal=True`: whether or not the model is right, a part of the nominal coverage is
             proven, which `repr(meta)` names. See "Conformal intervals" in the documentation. Both are integers for
             counts and ranks.
 
@@ -275,8 +275,8 @@ class AdaptedRegressor(_Regression):
         """Write the task as a Python file that predicts with NumPy alone.
 
         The file has `predict`, `interval` and `quantile` of this task, and `adapt` for other tasks of the same prior.
-        It holds the readings of the task. Only hierarchical priors, the default, can be exported. Bands with a
-        guarantee are not: a warning says so, if the prior has them.
+        It holds the readings of the task. Only priors of the default can be exported. Conformal
+        intervals are not: a warning says so, if the prior has them.
 
         Parameters
         ----------
@@ -287,7 +287,7 @@ class AdaptedRegressor(_Regression):
             name = self._likelihood.name
             raise ValueError(f"export is for priors with Gaussian noise; this one has likelihood={name!r}.")
         write_module(path, self._posteriors, self._features)
-        if self._posteriors.model.guarantee is not None:
+        if self._posteriors.model.conformal is not None:
             warn_caller("interval of the exported file is the model's own: conformal intervals need metaprior.")
 
 

@@ -57,7 +57,7 @@ class Fold(NamedTuple):
     weights: np.ndarray  # (scores,): the share of its task that a score has; their sum is the number of tasks
 
 
-class Guarantee(NamedTuple):
+class Conformal(NamedTuple):
     """What conformal intervals are made of."""
 
     folds: tuple[Fold, ...]
@@ -146,8 +146,8 @@ def check_method(method: Any, latent: Any, model: Any, labels: bool = False) -> 
         raise ValueError(Message(asked, " is for intervals of readings; this prior predicts labels. Leave it out."))
     if latent:
         raise ValueError(Message(asked, " is about new readings; latent=True asks for the function without noise."))
-    if model.guarantee is None:
-        fit = Argument("guarantee", True)
+    if model.conformal is None:
+        fit = Argument("conformal", True)
         raise ValueError(Message("This prior was fitted without conformal intervals. Fit it again with ", fit, "."))
     return True
 
@@ -211,18 +211,18 @@ def rounded_up(scores: np.ndarray, weights: np.ndarray, most: int = MAX_SCORES) 
 
 def conformal_band(posteriors: Posteriors, queries: Ragged, coverage: Any) -> np.ndarray:
     """Return the ends of conformal intervals at all query rows, (2, rows)."""
-    guarantee: Guarantee = posteriors.model.guarantee
-    mass = guarantee.mass(coverage)
-    _warn_of_other_contexts(guarantee.rule, posteriors.x.sizes)
+    conformal: Conformal = posteriors.model.conformal
+    mass = conformal.mass(coverage)
+    _warn_of_other_contexts(conformal.rule, posteriors.x.sizes)
     if posteriors.model.likelihood.discrete:
-        return _integer_band(posteriors, queries, guarantee.folds, mass)
+        return _integer_band(posteriors, queries, conformal.folds, mass)
     bands = np.stack(
         [
             predict_rows(Posteriors(fold.model, posteriors.x, posteriors.y, posteriors.dtype), queries, own_band)
-            for fold in guarantee.folds
+            for fold in conformal.folds
         ]
     )
-    return combine(bands, guarantee.folds, mass)
+    return combine(bands, conformal.folds, mass)
 
 
 def _warn_of_other_contexts(rule: ContextRule, sizes: np.ndarray) -> None:

@@ -105,7 +105,7 @@ class Ensemble(NamedTuple):
     members: tuple[Member, ...]
     weights: np.ndarray  # (members,)
     spread: float = 1.0  # factor by which predictive distributions are stretched about their means
-    guarantee: Any = None  # a `Guarantee`, if conformal intervals can be made
+    conformal: Any = None  # a `Conformal`, if conformal intervals can be made
 
     def __repr__(self) -> str:
         members = f"{counted(len(self.members), 'prior')} of {counted(self.input_dim, 'input column')}"

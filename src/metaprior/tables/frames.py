@@ -141,7 +141,7 @@ def predict_frame(
         names that differ between the tables look the same.
     method : "model" or "conformal", default="model"
         Whether `lower` and `upper` are the central interval of the predictive distribution, or a conformal interval,
-        for priors fitted with `guarantee=True`.
+        for priors fitted with `conformal=True`.
 
     Returns
     -------
@@ -186,7 +186,7 @@ def predict_tables(
 ) -> TablePrediction:
     """Predict as `predict_frame`, and return the grouped tasks too."""
     is_labeled = predicts_labels(meta)  # raises unless it is a fitted prior
-    guaranteed = check_method(method, False, meta.model_, is_labeled)
+    conformal = check_method(method, False, meta.model_, is_labeled)
     if not (is_number(coverage) and 0 < coverage < 1):
         raise ValueError(Message(Argument("coverage"), f" must lie strictly between 0 and 1; got {coverage!r}."))
     if columns.y is None:
@@ -204,7 +204,7 @@ def predict_tables(
         predicted = label_columns(meta, queries, found, Source.of(context, "context"), columns.y)
         _check_free(predicted, wanted)  # now with the classes of every task
     else:
-        predicted = _columns(meta, queries, found, coverage, guaranteed)
+        predicted = _columns(meta, queries, found, coverage, conformal)
     contexts = [each.task for each in found]
     features = dataclasses.replace(meta.features_, names=columns.x)
     inputs = [as_inputs(of_task.x, "query", features) for of_task in queries.tasks]
@@ -298,7 +298,7 @@ def environments_in_words(environments: Sequence[str | None], target: str | None
 
 
 def _columns(
-    meta: Any, queries: TaskTable, contexts: Sequence[Context], coverage: float, guaranteed: bool
+    meta: Any, queries: TaskTable, contexts: Sequence[Context], coverage: float, conformal: bool
 ) -> dict[str, np.ndarray]:
     def wanted(predictive: Any, _: np.ndarray) -> np.ndarray:
         return np.stack([predictive.mean(), predictive.std(), *predictive.interval(coverage)])
@@ -307,7 +307,7 @@ def _columns(
     _check_observations(meta, queries, posteriors, inputs)
     warn_if_implausible(posteriors, lambda i: f"the context of task {queries.names[i]!r}")
     predicted = predict_rows(posteriors, inputs, wanted)
-    if guaranteed:
+    if conformal:
         predicted[2:] = conformal_band(posteriors, inputs, coverage)
     return dict(zip(OF_NUMBERS, _in_order(predicted, queries), strict=True))
 

@@ -35,7 +35,7 @@ ELSEWHERE = {name: f"training=Training({name}=...)" for name in IN_TRAINING}
 ELSEWHERE |= {f"prior_{name}": f"hyperprior=HyperPrior({name}=...)" for name in ("mean", "std")}
 ELSEWHERE |= {"n_particles": "inference=SVGD(n_particles=...), or that of MAP"}
 RESOLVE = {"kernel": resolve_kernel, "mean": resolve_mean, "encoder": resolve_encoder, "inference": resolve_inference}
-OF_DEFAULT = ("covariates", "exposure", "guarantee", "calibrate")
+OF_DEFAULT = ("covariates", "exposure", "conformal", "calibrate")
 
 
 def _elsewhere(default: str, **more: str) -> Mapping[str, str]:

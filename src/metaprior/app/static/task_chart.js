@@ -80,7 +80,7 @@ const taskChart = (() => {
     const beyond = shown.outside.some(Boolean) ? " Shaded: outside the range of the training tasks." : "";
     const holds = shown.whole ? `Mean, and whole numbers that hold a new reading with a probability of at least ${byId("coverage").value}%.`
       : `Mean and ${byId("coverage").value}% band of a new reading.`;
-    const own = prior.has_guarantee ? " The band is the model’s own; the conformal interval is not drawn (`metaprior predict --guarantee`)." : "";
+    const own = prior.has_conformal ? " The band is the model’s own; the conformal interval is not drawn (`metaprior predict --conformal`)." : "";
     byId("chart-caption").textContent = `${holds}${fixedWords(prior, task)}${others}${own}${behind}${beyond}`;
     return f;
   }

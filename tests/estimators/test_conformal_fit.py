@@ -1,4 +1,4 @@
-"""Priors fitted with a guarantee: fits without each fold, files, one path for one task and many, and refusals."""
+"""Priors fitted with a conformal: fits without each fold, files, one path for one task and many, and refusals."""
 
 import math
 
@@ -37,7 +37,7 @@ TASKS = draw_tasks(9)
 
 
 def fit(tasks, **given):
-    return MetaGPRegressor(0.0, guarantee=True, random_state=0, progress=False, **given).fit(target_tasks=tasks)
+    return MetaGPRegressor(0.0, conformal=True, random_state=0, progress=False, **given).fit(target_tasks=tasks)
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +50,8 @@ def band(meta, context=TASKS[0], coverage=0.9):
 
 
 def test_a_band_is_finite_and_made_of_all_tasks(meta):
-    guarantee = meta.model_.guarantee
-    assert (guarantee.n_tasks, len(guarantee.folds), guarantee.max_coverage) == (9, 9, 0.9)
+    conformal = meta.model_.conformal
+    assert (conformal.n_tasks, len(conformal.folds), conformal.max_coverage) == (9, 9, 0.9)
     lower, upper = band(meta)
     assert np.isfinite([lower, upper]).all()
     assert (lower < upper).all()
@@ -61,7 +61,7 @@ def test_a_band_is_finite_and_made_of_all_tasks(meta):
 
 
 def test_the_proven_level_stands_beside_the_nominal_one(meta):
-    """1 - 2 alpha + 1 / (K + 1) of folds of one task; of six folds of two tasks the formula of docs/guarantees.md."""
+    """1 - 2 alpha + 1 / (K + 1) of folds of one task; of six folds of two tasks the formula of docs/conformal.md."""
     assert repr(meta).endswith("with conformal intervals (nominal coverage 0.9, proven 0.9 or more)")
     with pytest.warns(UserWarning, match="at most 0.75"):  # nominally 1 - 1/4, so 1 - 2/4 + 1/4
         assert "(nominal coverage 0.75, proven 0.75 or more)" in repr(fit(TASKS[:3]))
@@ -83,7 +83,7 @@ def test_the_prior_of_a_fold_has_not_seen_its_tasks(meta):
     """Other readings of a task change all priors but that of its own fold, and the scores of its own alone."""
     changed = [(x, y + 5.0) if i == 4 else (x, y) for i, (x, y) in enumerate(TASKS)]
     other = fit(changed)
-    pairs = list(zip(meta.model_.guarantee.folds, other.model_.guarantee.folds, strict=True))
+    pairs = list(zip(meta.model_.conformal.folds, other.model_.conformal.folds, strict=True))
     same = [_same(a.model, b.model) for a, b in pairs]
     assert sum(same) == 1
     own, others = pairs[same.index(True)]
@@ -103,7 +103,7 @@ def test_the_same_seed_gives_the_same_bands_and_the_model_itself_is_the_usual_on
     np.testing.assert_array_equal(band(fit(TASKS)), band(meta))
     usual = MetaGPRegressor(0.0, random_state=0, progress=False).fit(target_tasks=TASKS)
     np.testing.assert_array_equal(usual.adapt(*TASKS[0]).interval(QUERIES), meta.adapt(*TASKS[0]).interval(QUERIES))
-    with pytest.raises(ValueError, match=r"fitted without conformal intervals. Fit it again with guarantee=True"):
+    with pytest.raises(ValueError, match=r"fitted without conformal intervals. Fit it again with conformal=True"):
         band(usual)
 
 
@@ -111,27 +111,27 @@ def test_bands_survive_a_file(meta, tmp_path):
     meta.save(tmp_path / "prior.safetensors")
     loaded = metaprior.load(tmp_path / "prior.safetensors")
     np.testing.assert_array_equal(band(loaded), band(meta))
-    assert loaded.model_.guarantee.rule == ContextRule()
+    assert loaded.model_.conformal.rule == ContextRule()
 
 
 def test_a_file_with_a_damaged_guarantee_is_refused(meta, tmp_path):
     path = tmp_path / "prior.safetensors"
     meta.save(path)
     header, tensors = read_tensors(path)
-    guarantee = header["guarantee"]
+    conformal = header["conformal"]
     damages = {
-        "n_tasks must be the sum": ({**guarantee, "n_tasks": 12}, {}),
-        "folds must be a list of length >= 2": ({**guarantee, "folds": []}, {}),
-        "fold3.scores must ascend": (guarantee, {"fold3.scores": tensors["fold3.scores"] - 1e6}),
-        "fold1.scores must be float64": (guarantee, {"fold1.scores": np.zeros((2, 2))}),
-        r"guarantee.context\[0\] has an invalid enum value 'last'": ({**guarantee, "context": ["last", None]}, {}),
+        "n_tasks must be the sum": ({**conformal, "n_tasks": 12}, {}),
+        "folds must be a list of length >= 2": ({**conformal, "folds": []}, {}),
+        "fold3.scores must ascend": (conformal, {"fold3.scores": tensors["fold3.scores"] - 1e6}),
+        "fold1.scores must be float64": (conformal, {"fold1.scores": np.zeros((2, 2))}),
+        r"conformal.context\[0\] has an invalid enum value 'last'": ({**conformal, "context": ["last", None]}, {}),
     }
     for expected, (stored, replaced) in damages.items():
-        write_tensors(path, {**header, "guarantee": stored}, {**tensors, **replaced})
+        write_tensors(path, {**header, "conformal": stored}, {**tensors, **replaced})
         with pytest.raises(InvalidFile, match=expected):
             metaprior.load(path)
-    write_tensors(path, {**header, "guarantee": None}, tensors)  # as in a file without any
-    assert metaprior.load(path).model_.guarantee is None
+    write_tensors(path, {**header, "conformal": None}, tensors)  # as in a file without any
+    assert metaprior.load(path).model_.conformal is None
 
 
 def test_what_is_derived_from_a_task_keeps_its_bands(meta):
@@ -148,12 +148,12 @@ def test_an_exported_task_says_that_it_has_no_guarantee(meta, tmp_path):
 
 
 def test_few_tasks_are_told_when_fitting_and_when_asking():
-    with pytest.warns(UserWarning, match="guarantee=True with 2 tasks of the target environment gives .* most 0.666"):
+    with pytest.warns(UserWarning, match="conformal=True with 2 tasks of the target environment gives .* most 0.666"):
         few = fit(TASKS[:2])
     with pytest.raises(ValueError, match=r"coverage=0.9 is out of reach: .* 2 held-out .* most 0.666\. .* 9 target"):
         band(few)
     assert np.isfinite(band(few, coverage=0.6)).all()
-    with pytest.raises(ValueError, match=r"guarantee=True needs tasks of the target environment .* there are 1"):
+    with pytest.raises(ValueError, match=r"conformal=True needs tasks of the target environment .* there are 1"):
         fit(TASKS[:1])
 
 
@@ -163,10 +163,10 @@ def test_bad_arguments_are_refused(meta):
         task.interval(QUERIES, method="exact")
     with pytest.raises(ValueError, match="latent=True asks for the function without noise"):
         task.interval(QUERIES, latent=True, method="conformal")
-    with pytest.raises(ValueError, match="guarantee must be True or False; got 'yes'"):
-        MetaGPRegressor(guarantee="yes").fit(target_tasks=TASKS)
-    with pytest.raises(TypeError, match="guarantee"):
-        MetaGPClassifier(guarantee=True)
+    with pytest.raises(ValueError, match="conformal must be True or False; got 'yes'"):
+        MetaGPRegressor(conformal="yes").fit(target_tasks=TASKS)
+    with pytest.raises(TypeError, match="conformal"):
+        MetaGPClassifier(conformal=True)
 
 
 def test_tables_plots_and_scores_have_these_bands(meta):
@@ -183,9 +183,9 @@ def test_tables_plots_and_scores_have_these_bands(meta):
     scores = meta.evaluate(tests)
     ends = meta.adapt_many([test[:2] for test in tests]).interval([test[2] for test in tests], method="conformal")
     widths = [np.mean(upper - lower) for lower, upper in zip(*ends, strict=True)]
-    np.testing.assert_allclose(scores.per_task.guaranteed_width, widths)
-    assert scores.guaranteed_coverage >= scores.coverage
-    assert "guaranteed_coverage" not in meta.evaluate(tests, coverage=0.95)
+    np.testing.assert_allclose(scores.per_task.conformal_width, widths)
+    assert scores.conformal_coverage >= scores.coverage
+    assert "conformal_coverage" not in meta.evaluate(tests, coverage=0.95)
     assert "conformal interval" in repr(scores)
 
 

@@ -1,4 +1,4 @@
-"""Covariates whose product matters: the fit says so, and what to type; without such an effect it hardly ever does."""
+"""Covariates in a search: useless ones get no weight, and the fit says where the product of two matters."""
 
 import re
 import warnings
@@ -73,3 +73,14 @@ def test_without_a_product_it_is_said_once_in_a_hundred(n_tasks):
         y = rng.standard_t(3, size=n_tasks) + 0.8 * sex
         said += _p_value(_normal_scores(y), sex, age) < LEVEL
     assert said <= stats.binom.ppf(0.999, n_draws, LEVEL)
+
+
+@pytest.mark.parametrize("seed", [0, 5, 100, 105])
+def test_a_useless_covariate_has_no_majority(seed):
+    rng, tasks = np.random.default_rng(seed), []
+    for _ in range(8):
+        z, x, center = rng.normal(), np.sort(rng.uniform(0, 1, 10)), 0.5 + 0.12 * rng.normal()
+        y = np.tanh((x - center) * 8) * np.exp(0.2 * rng.normal()) + 0.05 * rng.normal(size=10)
+        tasks.append((np.column_stack([x, np.full(10, z)]), y))
+    meta = MetaGPRegressor(covariates=[1], random_state=0).fit(target_tasks=tasks)
+    assert meta.covariate_weights_["none"] > 0.5

@@ -40,7 +40,7 @@ def draw_tasks(name, n_tasks, seed, n=6, exposure=False):
 
 def fit(name, tasks, **given):
     given = {"context": 3, **given}
-    meta = MetaGPRegressor(0.0, likelihood=name, guarantee=True, random_state=0, progress=False, **given)
+    meta = MetaGPRegressor(0.0, likelihood=name, conformal=True, random_state=0, progress=False, **given)
     return meta.fit(target_tasks=tasks)
 
 
@@ -68,7 +68,7 @@ def check_possible(meta, ends):
 
 
 def test_bands_are_possible_values_and_widen_with_their_coverage(meta):
-    assert (meta.model_.guarantee.n_tasks, len(meta.model_.guarantee.folds)) == (9, 9)
+    assert (meta.model_.conformal.n_tasks, len(meta.model_.conformal.folds)) == (9, 9)
     for context in (NOTHING, *draw_tasks(meta.likelihood, 3, seed=1)):
         narrow, wide = band(meta, context, 0.5), band(meta, context)
         check_possible(meta, wide)
@@ -89,7 +89,7 @@ def test_a_band_holds_every_value_that_scores_less_than_held_out_readings(meta):
         values = np.arange(max(low - 2, least), min(high + 3, most + 1))
         test = TestTask(x[:3], y[:3], np.repeat(query[None], len(values), axis=0), values)
         beaten = []
-        for fold in meta.model_.guarantee.folds:
+        for fold in meta.model_.conformal.folds:
             predictive, *_ = predict_tasks(fold.model, [test])
             own = integer_scores(predictive._at(np.ones((1, len(values)), bool)), values)
             beaten.append(own > fold.scores[-1])
@@ -129,11 +129,11 @@ def test_tables_and_scores_have_these_bands(meta):
     scores = meta.evaluate(tests)
     ends = meta.adapt_many([test[:2] for test in tests]).interval([test[2] for test in tests], method="conformal")
     inside = [np.mean((low <= t[3]) & (t[3] <= high)) for low, high, t in zip(*ends, tests, strict=True)]
-    np.testing.assert_allclose(scores.per_task.guaranteed_coverage, inside)
+    np.testing.assert_allclose(scores.per_task.conformal_coverage, inside)
     np.testing.assert_allclose(
-        scores.per_task.guaranteed_width, [np.mean(high - low) for low, high in zip(*ends, strict=True)]
+        scores.per_task.conformal_width, [np.mean(high - low) for low, high in zip(*ends, strict=True)]
     )
-    assert scores.guaranteed_coverage >= scores.coverage
+    assert scores.conformal_coverage >= scores.coverage
 
 
 def test_bands_of_counts_grow_with_the_exposure():
@@ -152,21 +152,21 @@ def test_every_fold_knows_the_levels_of_all_tasks():
     tasks = [(x, np.maximum(y, LOWEST + 1)) for x, y in draw_tasks("ordinal", 9, 0)]
     tasks[4][1][0] = LOWEST
     meta = fit("ordinal", tasks)
-    guarantee = meta.model_.guarantee
-    assert {(fold.model.likelihood.lowest, fold.model.likelihood.n_levels) for fold in guarantee.folds} == {(LOWEST, 4)}
-    assert all(np.isfinite(fold.scores).all() for fold in guarantee.folds)
+    conformal = meta.model_.conformal
+    assert {(fold.model.likelihood.lowest, fold.model.likelihood.n_levels) for fold in conformal.folds} == {(LOWEST, 4)}
+    assert all(np.isfinite(fold.scores).all() for fold in conformal.folds)
     check_possible(meta, band(meta, tasks[4]))
 
 
 @pytest.mark.parametrize("name", SOME)
 def test_few_tasks_are_told_when_fitting_and_when_asking(name):
     tasks = draw_tasks(name, 2, 0)
-    with pytest.warns(UserWarning, match="guarantee=True with 2 tasks of the target environment gives .* most 0.666"):
+    with pytest.warns(UserWarning, match="conformal=True with 2 tasks of the target environment gives .* most 0.666"):
         few = fit(name, tasks)
     with pytest.raises(ValueError, match=r"coverage=0.9 is out of reach: .* 2 held-out .* most 0.666"):
         band(few)
     check_possible(few, band(few, coverage=0.6))
-    with pytest.raises(ValueError, match=r"guarantee=True needs tasks of the target environment .* there are 1"):
+    with pytest.raises(ValueError, match=r"conformal=True needs tasks of the target environment .* there are 1"):
         fit(name, tasks[:1])
 
 
