@@ -95,7 +95,7 @@ def test_refusals_name_the_option(folder, tmp_path):
     assert "--conformal is for intervals of readings; this prior predicts labels." in words(result)
 
 
-def test_a_report_of_a_prior_with_a_guarantee(tmp_path):
+def test_a_report_of_a_prior_with_conformal_intervals(tmp_path):
     table, report = write_table(tmp_path / "tasks.csv", 14), tmp_path / "fit.html"
     options = "--context", "3", "--conformal", "--hold-out", "0.3", "--out", tmp_path / "prior", "--report", report
     fitted = words(call("fit", table, *COLUMNS, *options))
@@ -160,7 +160,7 @@ def test_a_band_without_own_width_is_told_by_its_own(capsys):
     assert "100 ± 0%; it is 4 times as wide." in capsys.readouterr().out
 
 
-def test_a_private_prior_has_no_guarantee(folder, tmp_path):
+def test_a_private_prior_has_no_conformal_intervals(folder, tmp_path):
     columns = [*COLUMNS, "--conformal", "--private", "--out", tmp_path / "prior"]
     refused = call("fit", folder / "tasks.csv", *columns, code=2)
     assert words(refused).startswith("--private cannot hide what --conformal needs: fits without each target task")

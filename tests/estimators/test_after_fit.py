@@ -194,7 +194,7 @@ def test_fit_with_covariates_that_say_nothing_leaves_the_names_of_columns(fitted
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_fit_with_a_guarantee_that_is_interrupted_leaves_the_estimator(fitted, monkeypatch):
+def test_fit_with_conformal_intervals_that_is_interrupted_leaves_the_estimator(fitted, monkeypatch):
     meta, tasks = fitted["readings"]
     before = {each: value for each, value in state(meta).items() if each != "conformal"}
     stop_at(monkeypatch, fit, "held_out_scores", KeyboardInterrupt())

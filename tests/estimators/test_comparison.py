@@ -63,7 +63,7 @@ def test_tasks_are_split_as_by_evaluate(meta):
     assert meta.compare(tasks, context=3).scores["metaprior"].nll == expected.nll
 
 
-def test_a_prior_with_a_guarantee_has_a_column_that_others_lack():
+def test_a_prior_with_conformal_intervals_has_a_column_that_others_lack():
     tasks = PROBLEM.target_tasks(9, 5, 3)
     meta = MetaGPRegressor(context=3, conformal=True, random_state=0).fit(target_tasks=tasks)
     shown = repr(meta.compare(TESTS)).splitlines()

@@ -114,7 +114,7 @@ def test_bands_survive_a_file(meta, tmp_path):
     assert loaded.model_.conformal.rule == ContextRule()
 
 
-def test_a_file_with_a_damaged_guarantee_is_refused(meta, tmp_path):
+def test_a_file_with_damaged_conformal_intervals_is_refused(meta, tmp_path):
     path = tmp_path / "prior.safetensors"
     meta.save(path)
     header, tensors = read_tensors(path)
@@ -142,7 +142,7 @@ def test_what_is_derived_from_a_task_keeps_its_bands(meta):
     np.testing.assert_allclose(estimator.task_.interval(QUERIES, method="conformal"), band(meta, TASKS[1]), rtol=1e-9)
 
 
-def test_an_exported_task_says_that_it_has_no_guarantee(meta, tmp_path):
+def test_an_exported_task_says_that_it_has_no_conformal_intervals(meta, tmp_path):
     with pytest.warns(UserWarning, match="interval of the exported file is the model's own"):
         meta.adapt(*TASKS[0]).export(tmp_path / "task.py")
 
