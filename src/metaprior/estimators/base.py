@@ -13,7 +13,7 @@ from metaprior.conventions import Bunch, Parameters, check_is_fitted
 from metaprior.estimators.arguments import NamedEnvironments, check_context_size, outputs_of, refuse_elsewhere
 from metaprior.estimators.files import FileFormat, write_prior
 from metaprior.estimators.fitted_prior import FittedPrior, training_record
-from metaprior.estimators.seen_tasks import KnowsItsTasks, check_covariates, check_noise_size, remember
+from metaprior.estimators.seen_tasks import TaskRecognition, check_covariates, check_noise_size, remember
 from metaprior.float_errors import own_float_errors
 from metaprior.predict.conformal import coverage_words
 from metaprior.search.certificates import Certificate, certify
@@ -26,7 +26,7 @@ Estimator = TypeVar("Estimator", bound="MetaGP")
 
 
 @own_float_errors
-class MetaGP(KnowsItsTasks, Parameters):
+class MetaGP(TaskRecognition, Parameters):
     """A Gaussian-process prior that is meta-learned from tasks of several environments."""
 
     likelihood_: str  # that the prior was fitted with; "bernoulli" for labels

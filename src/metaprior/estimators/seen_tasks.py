@@ -62,7 +62,7 @@ class SavedTasks(NamedTuple):
 
 
 @own_float_errors
-class KnowsItsTasks:
+class TaskRecognition:
     """An estimator that recognizes the tasks it was fitted to, and knows what their inputs were."""
 
     model_: Any
