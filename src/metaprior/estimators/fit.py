@@ -1,6 +1,6 @@
-"""Fitting the default: hierarchical priors, whose families and environment weights are chosen by cross-validation.
+"""Fits the default: families of priors and environment weights are compared on held-out tasks, and averaged.
 
-Fits for conformal intervals: the whole fit repeated without each fold of target tasks, which is then scored.
+For conformal intervals the whole fit is repeated without each fold of target tasks, which is then scored.
 """
 
 import warnings

@@ -1,4 +1,4 @@
-"""Laplace's approximation for tasks of any number of classes, given their prior means and covariances.
+"""Labels of any number of classes: Laplace's approximation given prior means and covariances, and class probabilities.
 
 Class c of a task has a latent function t_c with mean mu_c and covariance K, the same for all classes, and
 p(y = c | t) = softmax(t)_c. The log posterior log p(y | t) - (t - mu)' K^-1 (t - mu) / 2 is concave. At its mode
@@ -13,8 +13,7 @@ That is a third of the work, and is how tasks of two classes are computed. Their
 K may have any size, and samples may repeat: matrices are scaled to a unit diagonal before they are inverted, and K has
 a little more on its diagonal than rounding could take from it.
 
-
-Class probabilities, the average of softmax(t) over Gaussian latent functions t of every class.
+Class probabilities are the average of softmax(t) over Gaussian latent functions t of every class.
 """
 
 import math

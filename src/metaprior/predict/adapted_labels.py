@@ -1,7 +1,4 @@
-"""Probabilities of two classes by draws of the latent function, as in the paper, for priors trained by gradients.
-
-A learned prior adapted to new tasks of two or more classes: class probabilities, averaged over its members.
-"""
+"""A prior adapted to new tasks of two or more classes: class probabilities, averaged over its members."""
 
 import os
 from collections.abc import Sequence

@@ -1,7 +1,4 @@
-"""Posteriors of many new tasks of any sizes, computed once and in chunks that fit into memory; their predictions.
-
-Probabilities of labels for many new tasks, averaged over the members of an ensemble.
-"""
+"""Posteriors of many new tasks of any sizes, computed once and in chunks that fit into memory; their predictions."""
 
 import os
 import threading

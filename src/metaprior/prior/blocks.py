@@ -1,7 +1,4 @@
-"""Inputs that cover the range of all others.
-
-The tasks of a fit, standardized and padded in blocks of similar sizes, with all that does not depend on theta.
-"""
+"""The tasks of a fit, padded in blocks of similar sizes with all that does not depend on theta; inducing points."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -10,17 +10,12 @@ is concave in all t and m. Laplace's approximation at its mode, with P = I + sum
 
 that of `collapse` with K_i + W_i^-1 in place of the covariance of readings.
 
-
-Derivatives of the evidence J of labels with respect to the covariances K_i and mean features F_i.
-
-At fixed t and m, J depends on K and F as the evidence of readings does (`collapse.slopes`). The mode moves with them
+Its derivatives by the covariances K_i and mean features F_i give the mode of the Gibbs density of theta. At fixed t and
+m, J depends on K and F as the evidence of readings does (`collapse.slopes`). The mode moves with them
 too: psi is stationary there, but the determinants are not. With Sigma = K - K R K + H P^-1 H', the posterior covariance
 of t, where H = (I - K R) F, and their derivative g = -c tr(Sigma dW/dt) / 2, the mode adds
 
     dJ/dK: v a'    and    dJ/dF: v m' + c a w',    v = (I + W K)^-1 g - c R F w,    P w = sum_i F_i' (I + W K)^-1 g_i.
-
-
-The mode of the Gibbs density of theta given labels, with latent functions and mean weights integrated out.
 """
 
 from collections.abc import Sequence

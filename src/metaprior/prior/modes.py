@@ -1,7 +1,6 @@
 """The mode of the collapsed Gibbs density of theta, by a quasi-Newton method.
 
-The prior of the common curve, checked against what the mean predicts of tasks that it has not seen.
-
+The prior of the common curve is checked against what the mean predicts of tasks that it has not seen.
 The evidence tells little about a curve that all tasks share: their own deviations can explain the same readings. So it
 may shrink the common curve to a flat line although the average of the tasks is far from one. Readings of a new task
 hide this, but without any it is predicted by the common mean alone. Groups of tasks are therefore left out in turn. If

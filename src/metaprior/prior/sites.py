@@ -9,13 +9,9 @@ bound is then also the evidence of the readings r_j, with a correction for every
 
 Its derivative by what the prior depends on is that of the first term alone, because it is stationary in the sites.
 
-
-The mode of theta given outcomes that are no Gaussian readings, such as counts.
-
-Theta has the parameters of the likelihood, too.
-
-Sites (`sites.py`) stand for the observations of every task, so that the common mean is integrated out as for readings
-(`collapse.py`). Given theta, the marginals of task i average over the posterior of the mean's weights m:
+In a fit, theta has the parameters of the likelihood, too. Sites stand for the observations of every task, so that the
+common mean is integrated out as for readings (`collapse.py`). Given theta, the marginals of task i average over the
+posterior of the mean's weights m:
 
     mean r - D C^-1 (r - F E[m]),    variance D - D C^-1 D + (D C^-1 F) Cov[m] (D C^-1 F)'.
 

@@ -1,6 +1,4 @@
-"""What a search compares, and what it has chosen: the same for every way to fit a prior.
-
-Weights for averaging predictions over candidate settings, from their scores on held-out tasks.
+"""Weights for averaging predictions over candidate settings, from their scores on held-out tasks.
 
 Picking the best-scoring candidate would let noise choose: a handful of held-out tasks can rarely tell two candidates
 apart. Instead all are kept, weighted by how probable the scores make each of them. This is pseudo-BMA+ of Yao, Vehtari,

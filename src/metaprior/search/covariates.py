@@ -1,9 +1,8 @@
-"""Covariates of tasks join the search: at the best environment weights, in the common mean of every family.
+"""Covariates of tasks in the search: at the best environment weights, in the common mean of every family.
 
-Whether covariates act together: products of two, which the default does not model, explain what is left of tasks.
-
-Levels and slopes of tasks, less what the common mean predicts, are turned into ranks and regressed on two covariates,
-their squares and their product. Student's t test of the product, Bonferroni-corrected, has a false-alarm rate of 1%.
+Whether two of them act together, which the default does not model, is tested too. Levels and slopes of tasks, less what
+the common mean predicts, are turned into ranks and regressed on two covariates, their squares and their product.
+Student's t test of the product, Bonferroni-corrected, has a false-alarm rate of 1%.
 """
 
 from collections.abc import Sequence

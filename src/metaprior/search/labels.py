@@ -1,7 +1,4 @@
-"""Predictions of held-out labels: class probabilities at every query, their averages and the calibration of a prior.
-
-The search for labels of any number of classes, whose probabilities are calibrated on held-out tasks.
-"""
+"""The search for labels of any number of classes, whose probabilities are calibrated on held-out tasks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

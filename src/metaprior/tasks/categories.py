@@ -1,10 +1,8 @@
-"""Names of tasks, environments, columns, levels and labels that may be the same, written in two ways.
+"""Categories and covariates among the columns of X, and names that may be the same, written in two ways.
 
 Names that read the same, as 1 and "1", "a" and "a ", or an accent stored in two ways, are refused where both are in one
 fit or one table. Names that may be the same, as Yes and yes, are two, with a warning.
-
-
-Categories and covariates among the columns of X: their levels are learned in a fit and looked up ever after.
+Levels are learned in a fit and looked up in new tasks.
 """
 
 import difflib

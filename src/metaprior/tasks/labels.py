@@ -3,10 +3,7 @@
 Either all tasks share their classes (healthy, ill), which then mean the same everywhere and may be missing in a task,
 or every task has its own (wren, finch, owl), which mean nothing in other tasks and may differ in number.
 
-
-How the classes of a new task follow from its labels, under a fitted prior.
-
-Warnings about labels that may be a mistake: spelled in two ways, or readings.
+Labels that may be a mistake, such as two spellings of one, are told.
 """
 
 from collections import Counter
