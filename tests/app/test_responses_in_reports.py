@@ -1,4 +1,4 @@
-"""Reports of counts, ranks, outliers, categories, covariates and conformal intervals: their charts, and the words for them."""
+"""Reports of counts, ranks, outliers, categories, covariates and conformal intervals: charts, and their words."""
 
 from types import SimpleNamespace
 
