@@ -226,6 +226,16 @@ def test_files_of_gradient_training(tmp_path):
     attack(tmp_path / "prior", EARLIER, 60, 0, predict=lambda meta: None)  # predicting would compile
 
 
+def test_numbers_beyond_single_precision_give_no_warning(tmp_path):
+    header, tensors = files.read_tensors(EARLIER)
+    assert header["fitted"]["dtype_"] == "float32"
+    header["parameters"]["likelihood"]["fields"]["noise_std"] = 1e300
+    files.write_tensors(tmp_path / "prior", header, tensors)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        attempt(load, tmp_path / "prior")
+
+
 def test_info_tells_about_a_file_or_refuses_it_in_one_line(default, tmp_path):
     rng, path = np.random.default_rng(4), tmp_path / "prior"
     header, tensors = files.read_tensors(default)

@@ -18,11 +18,13 @@ from metaprior import __version__
 from metaprior.files import read_tensors
 
 TABLE = str(resources.files("metaprior").joinpath("datasets", "example", "patients.csv"))
-COLUMNS = ["--task", "patient", "--x", "hours", "--y", "heart_rate", "--environment", "hospital", "--target", "south"]
-FIT, WFEM = ("fit",), ("wfem", "--kernel", "rbf", "--mean", "constant")
+COLUMNS = ["--task", "patient", "--x", "hours", "--environment", "hospital", "--target", "south"]
+READINGS = ("--y", "heart_rate")
+FIT, WFEM = ("fit", *READINGS), ("wfem", *READINGS, "--kernel", "rbf", "--mean", "constant")
 LABELS = ("--kind", "classification", "--y", "high")
 STOPPED = "Stopped."
 KEPT = "Stopped. The checkpoint is kept: run the same command again to resume."
+CHECKPOINT = ".prior.safetensors.checkpoint"
 CAUGHT = 1 << (signal.SIGHUP - 1)  # the last of the signals that get a handler
 
 # Undoes what nohup, or a shell that runs these tests in the background, makes processes ignore. Not a `preexec_fn`, for
@@ -51,18 +53,19 @@ def start(out, command, *options):
 
 
 def interrupt(folder, number, delay, *command):
-    """Send a signal after a delay; return the exit code and standard error, or fail if the process hangs."""
+    """Send a signal after a delay; return the exit code, standard error and whether a checkpoint was there before."""
     folder.mkdir(exist_ok=True)
+    resumed = (folder / CHECKPOINT).exists()
     process = start(folder / "prior.safetensors", *command)
     time.sleep(delay)
     before, sent = cpu_seconds(process), time.monotonic()
-    process.send_signal(number)
+    os.kill(process.pid, number)  # not `send_signal`, which reaps one that is done
     while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
         assert time.monotonic() - sent < HANG, "hangs"
         time.sleep(0.01)
     assert cpu_seconds(process) - before < 10.0, "took long to stop"
     _, error = process.communicate(timeout=HANG)
-    return process.returncode, error
+    return process.returncode, error, resumed
 
 
 def cpu_seconds(process):
@@ -71,17 +74,20 @@ def cpu_seconds(process):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def check(folder, number, code, error):
-    """The process has either stopped as promised, or was done before the signal came."""
+def check(folder, number, code, error, resumed):
+    """The process has either stopped as promised, or was done before the signal came.
+
+    One that is stopped while the command line is imported does not know of the checkpoint of an earlier one.
+    """
     lines = [line for line in error.splitlines() if not line.startswith("Note: found a checkpoint")]
     files = {path.name for path in folder.iterdir()}
-    assert files <= {"prior.safetensors", ".prior.safetensors.checkpoint"}
+    assert files <= {"prior.safetensors", CHECKPOINT}
     if code == 0:
         assert "prior.safetensors" in files
         count("signals", "fit had finished")
         return False
     assert code == 128 + number, error
-    assert lines == [KEPT if ".prior.safetensors.checkpoint" in files else STOPPED]
+    assert lines == [KEPT if CHECKPOINT in files else STOPPED] or (resumed and lines == [STOPPED])
     count("signals", "stopped with one line")
     return True
 
@@ -172,7 +178,7 @@ def test_a_command_whose_files_are_written_ends_as_it_would_have(command, small)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "seconds", "n_signals"),
-    [(FIT, 3.0, 40), (WFEM, 8.0, 25), ((*FIT, *LABELS), 4.0, 20), (("wfem", *LABELS, "--steps", "300"), 12.0, 15)],
+    [(FIT, 1.5, 40), (WFEM, 8.0, 25), (("fit", *LABELS), 2.0, 20), (("wfem", *LABELS, "--steps", "300"), 12.0, 15)],
     ids=["fit", "wfem", "fit of labels", "wfem of labels"],
 )
 def test_100_interruptions(command, seconds, n_signals, tmp_path, monkeypatch):
@@ -204,7 +210,7 @@ def with_labels(path):
 def test_a_killed_fit_resumes_from_the_middle_to_the_same_prior(tmp_path):
     """SIGKILL as soon as a checkpoint has been written, three times; then the fit is completed."""
     command = [*WFEM, "--steps", "20000"]
-    checkpoint = tmp_path / ".prior.safetensors.checkpoint"
+    checkpoint = tmp_path / CHECKPOINT
     taken = [0]
     for _ in range(3):
         process = start(tmp_path / "prior.safetensors", *command)

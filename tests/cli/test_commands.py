@@ -199,6 +199,8 @@ def test_info_tells_the_story(folder):
     parsed = json.loads(call("info", folder / "prior.safetensors", "--json").stdout)
     assert parsed["training"]["target"] == "south"
     assert parsed["training"]["versions"]["python"] == sys.version.split()[0]
+    report = parsed["report"]
+    assert (report["outputs"], report["hint"], report["covariates"]) == ("readings", "", None)  # also where not used
 
 
 def test_labels_make_a_classifier(folder, tmp_path):

@@ -131,11 +131,14 @@ def fit_table(
     check_outputs([asked.data], path, asked.plot, asked.report)
     if asked.without_data and asked.report is None:
         raise ValueError("--report-without-data needs --report: name a file, as in --report fit.html.")
+    checkpoint = _place_checkpoint(path) if resumes else None
     table = TableFile(asked.data, as_csv_format(asked.sep, asked.decimal, asked.encoding))
     tasks = _read(asked, table, covariates, exposure)
     meta = make(tasks)
     path.parent.mkdir(parents=True, exist_ok=True)
-    checkpoint = _find_checkpoint(path) if resumes else None
+    if checkpoint is not None and checkpoint.exists():
+        found = f"found a checkpoint of an interrupted fit, {checkpoint}"
+        print_note(f"{found}; it is resumed if it belongs to this fit, and kept if not.")
     _train(meta, tasks, asked.target, {} if checkpoint is None else {"checkpoint": checkpoint})
     meta.training_.update(columns=tasks.columns, data="a pipe" if table.is_pipe else visible(table.path.name))
     meta.training_["csv"] = table.format._asdict()
@@ -217,13 +220,10 @@ def _read(asked: FitOptions, table: TableFile, covariates: list[str] | None, exp
     return read_training_data(table, named, asked.target, labels, asked.max_tasks, asked.held_out, asked.seed, how)
 
 
-def _find_checkpoint(path: Path) -> Path:
-    """Return the checkpoint of a fit that is to be saved to `path`, and say what becomes of one that is there."""
+def _place_checkpoint(path: Path) -> Path:
+    """Return where the checkpoint of a fit is that is to be saved to `path`; who stops the fit is told of it."""
     checkpoint = path.with_name(f".{path.name}.checkpoint")
     tell_on_stop("The checkpoint is kept: run the same command again to resume.", checkpoint)
-    if checkpoint.exists():
-        found = f"found a checkpoint of an interrupted fit, {checkpoint}"
-        print_note(f"{found}; it is resumed if it belongs to this fit, and kept if not.")
     return checkpoint
 
 

@@ -88,7 +88,7 @@ class Fitted(Part):
     best_step_: Count | UnsetType = UNSET
 
 
-class Report(Part):
+class Report(Part, omit_defaults=False):
     """A `TransferReport`."""
 
     names: Annotated[list[str], Meta(min_length=1)]
@@ -143,7 +143,7 @@ class RecordedScaling(Part):
     y_std: Positive
 
 
-class HeldOut(Part):
+class HeldOut(Part, omit_defaults=False):
     """Scores on held-out tasks, of the prior and of what it was compared with."""
 
     tasks: Count

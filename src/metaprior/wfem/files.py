@@ -51,7 +51,8 @@ def read_model(meta: Any, stored: StoredModel, header: Header, arrays: Arrays) -
     require(fitted.family_ == name_of(settings.kernel), named)
     with jax.enable_x64(fitted.dtype_ == "float64"):
         dtype = jnp.zeros(()).dtype
-        particles, rest, _ = eqx.filter_eval_shape(draw_prior, jax.random.key(0), width, settings, 1.0, dtype)
+        with np.errstate(over="ignore"):  # numbers of the file that float32 does not have: only shapes are wanted here
+            particles, rest, _ = eqx.filter_eval_shape(draw_prior, jax.random.key(0), width, settings, 1.0, dtype)
         member = Model(particles, rest, scaling_template(input_dim, settings))
         return _fill(Ensemble((member,) * n_members, np.zeros(n_members)), arrays)
 
