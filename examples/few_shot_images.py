@@ -111,8 +111,8 @@ plt.show()
 # On the right is the paired difference of the log loss, task by task: below zero metaprior
 # is better. In these tasks it is about as much better with ten photos as with one, while in
 # accuracy the two hardly differ from five photos on. [Over 32
-# draws](../classification.md#one-to-ten-samples-two-to-five-classes) of two and of five
-# classes metaprior's log loss is lower as well.
+# draws](../guides/classification.md#one-to-ten-samples-two-to-five-classes)
+# of two and of five classes metaprior's log loss is lower as well.
 #
 # ## Are the probabilities right?
 # When the classifier says 80%, it should be right in 80 of 100 cases: points on the
@@ -125,8 +125,8 @@ plt.show()
 # %%
 # ## What to watch out for
 # - **The encoder does most of the work.** Priors on raw pixels are [far
-#   worse](../classification.md#raw-pixels). Take features of a network trained on something
-#   like your photos.
+#   worse](../guides/classification.md#raw-pixels). Take features of a network trained on
+#   something like your photos.
 # - **One photo of each is too cautious.** The prior is calibrated for contexts of about the
 #   size it was trained on, five of each. If you will have one, train on tasks that are as
 #   small as you can get.
@@ -134,4 +134,4 @@ plt.show()
 #   scores flatter.
 # - **Shared or own classes.** If labels mean the same in every task (ill, well), leave
 #   `shared_classes` alone: then a common rule can be learned as well, see
-#   [classification](../classification.md).
+#   [classification](../guides/classification.md).

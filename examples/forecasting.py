@@ -129,8 +129,8 @@ plt.show()
 # of the readings here.
 #
 # One draw of five mountain years does not tell which forecast is better in general. In a
-# [benchmark of ten draws](../settings.md#context-what-is-given-of-a-new-task) metaprior's
-# RMSE is lower in nine, 2.31 °C against 2.55 °C on average. But there the average is that
+# [benchmark of ten draws](../guides/settings.md#context-what-is-given-of-a-new-task)
+# metaprior's RMSE is lower in nine, 2.31 °C against 2.55 °C on average. But there the average is that
 # of all training years, those of the plains as well. The average of mountain years alone,
 # the rival on this page, was not part of it.
 #

@@ -15,6 +15,8 @@ from metaprior import wfem
 from metaprior.wfem import Training
 
 ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(page for page in DOCS.rglob("*.md") if page.parent.name != "gallery")
 SHORT = Training(n_steps=20, progress=False)
 
 
@@ -37,11 +39,11 @@ def tables(tmp_path, monkeypatch):
     monkeypatch.setenv("METAPRIOR_DATA", str(tmp_path / "nowhere"))
 
 
-@pytest.mark.parametrize("page", ["index.md", "data.md", "wfem.md", "wfem-open.md"])
+@pytest.mark.parametrize("page", ["index.md", "guides/data.md", "guides/wfem.md", "guides/custom-parts.md"])
 @pytest.mark.filterwarnings("ignore::metaprior.TableWarning")
 @pytest.mark.usefixtures("quick", "tables")
 def test_the_code_on_a_page_runs(page, capsys):
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), flags=re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), flags=re.DOTALL)
     namespace = {"__name__": page}
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):  # as users have them
         exec(compile("\n".join(blocks), page, "exec"), namespace)
@@ -52,7 +54,7 @@ def test_the_code_on_a_page_runs(page, capsys):
 @pytest.mark.usefixtures("tables")
 def test_the_quickstart_shows_what_a_fit_prints():
     """Its verdict above all, and the names of columns; numbers may differ in their last digits between machines."""
-    page = (ROOT / "docs" / "index.md").read_text()
+    page = (DOCS / "index.md").read_text()
     command, shown = re.search(r"\$ metaprior (fit example.*?[^\\]\n)(.*?)```", page, flags=re.DOTALL).groups()
     printed = call(*command.replace("\\\n", " ").split()).stdout
 
@@ -63,7 +65,7 @@ def test_the_quickstart_shows_what_a_fit_prints():
 
 
 def test_the_page_on_conformal_intervals_runs(capsys):
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "conformal.md").read_text(), flags=re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "guides" / "conformal.md").read_text(), flags=re.DOTALL)
     namespace = {"__name__": "conformal.md"}
     exec(compile("\n".join(blocks), "conformal.md", "exec"), namespace)
     assert (namespace["lower"] < namespace["upper"]).all()
@@ -74,7 +76,7 @@ def test_the_page_on_other_libraries_runs(tmp_path, monkeypatch, capsys):
     """With the default prior: others cannot be exported. MAPIE, SHAP and ArviZ have tests of their own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "other-libraries.md").read_text(), flags=re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "guides" / "other-libraries.md").read_text(), flags=re.DOTALL)
     namespace = {"__name__": "other-libraries.md"}
     try:
         exec(compile("\n".join(blocks), "other-libraries.md", "exec"), namespace)
@@ -85,13 +87,13 @@ def test_the_page_on_other_libraries_runs(tmp_path, monkeypatch, capsys):
 
 
 def test_the_navigation_lists_every_page():
-    listed = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.MULTILINE)
-    assert sorted(listed) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+    listed = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.MULTILINE)
+    assert sorted(listed) == [page.relative_to(DOCS).as_posix() for page in PAGES]
 
 
 def test_every_file_named_in_the_docs_exists():
     """Scripts, results and modules are named as paths from the root of the repository."""
-    for page in (ROOT / "docs").glob("*.md"):
+    for page in PAGES:
         for path in re.findall(r"(?:studies|examples|docs/images)/[\w/.-]*\w/?", page.read_text()):
             assert (ROOT / path).exists(), f"{page.name}: {path}"
 
@@ -99,7 +101,7 @@ def test_every_file_named_in_the_docs_exists():
 def test_every_name_in_the_notation_table_exists():
     """Names such as `wfem.exact.condition` are modules, functions or classes of the package."""
     rooms = "tasks|likelihoods|prior|predict|search|wfem"
-    names = re.findall(rf"`((?:{rooms})\.[\w.]+)", (ROOT / "docs" / "notation.md").read_text())
+    names = re.findall(rf"`((?:{rooms})\.[\w.]+)", (DOCS / "reference" / "notation.md").read_text())
     assert len(names) > 25
     for name in names:
         pkgutil.resolve_name(f"metaprior.{name}")
@@ -107,7 +109,7 @@ def test_every_name_in_the_notation_table_exists():
 
 def test_every_file_of_the_package_named_in_the_docs_exists():
     """Pages name modules as paths below the package, such as `prior/terms.py`."""
-    for page in (*(ROOT / "docs").glob("*.md"), ROOT / "CONTRIBUTING.md"):
+    for page in (*PAGES, ROOT / "CONTRIBUTING.md"):
         for path in re.findall(r"`((?:\w+/)+\w+\.py)`", page.read_text()):
             assert (ROOT / path).exists() or (ROOT / "src" / "metaprior" / path).exists(), f"{page.name}: {path}"
 
@@ -126,5 +128,7 @@ def test_every_name_for_contributors_exists():
 
 
 def test_the_reference_lists_every_public_name():
-    listed = set(re.findall(r"^::: metaprior\.([\w.]+)$", (ROOT / "docs" / "api.md").read_text(), flags=re.MULTILINE))
+    listed = set(
+        re.findall(r"^::: metaprior\.([\w.]+)$", (DOCS / "reference" / "python.md").read_text(), flags=re.MULTILINE)
+    )
     assert {*metaprior.__all__, *(f"wfem.{name}" for name in wfem.__all__)} <= listed

@@ -1,4 +1,4 @@
-"""How long `task.update` takes, and how large and fast exported tasks are, for docs/other-libraries.md.
+"""How long `task.update` takes, and how large and fast exported tasks are, for docs/guides/other-libraries.md.
 
 python studies/benchmarks/other_libraries.py
 """

@@ -338,7 +338,7 @@ def test_the_committed_results_are_whole_and_say_what_the_claims_say():
 @committed
 def test_the_page_states_verdicts_for_the_regimes_that_were_run():
     """With their settings, and with what the regime map says of C1 at other scales of the hyper-prior."""
-    page = (COMMITTED.parents[2] / "docs" / "reproduction.md").read_text().replace("−", "-")
+    page = (COMMITTED.parents[2] / "docs" / "results" / "reproduction.md").read_text().replace("−", "-")
     assert (
         rf"$\sigma_P = {SINUSOID.prior_std:g}$, learning rate {SINUSOID.learning_rate:g}, {SINUSOID.n_steps:,} steps"
         in page

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_code_on_the_page_runs():
-    page = (ROOT / "docs" / "other-libraries.md").read_text()
+    page = (ROOT / "docs" / "guides" / "other-libraries.md").read_text()
     first = re.search(r"```python\n(.*?)```", page, flags=re.DOTALL).group(1)
     section = page.partition("## BoTorch")[2].partition("\n## ")[0]
     code, namespace = [first, *re.findall(r"```\n(.*?)```", section, flags=re.DOTALL)], {}

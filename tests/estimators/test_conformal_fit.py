@@ -61,7 +61,7 @@ def test_a_band_is_finite_and_made_of_all_tasks(meta):
 
 
 def test_the_proven_level_stands_beside_the_nominal_one(meta):
-    """1 - 2 alpha + 1 / (K + 1) of folds of one task; of six folds of two tasks the formula of docs/conformal.md."""
+    """1 - 2 alpha + 1 / (K + 1) of folds of one task; of six folds of two tasks as docs/guides/conformal.md says."""
     assert repr(meta).endswith("with conformal intervals (nominal coverage 0.9, proven 0.9 or more)")
     with pytest.warns(UserWarning, match="at most 0.75"):  # nominally 1 - 1/4, so 1 - 2/4 + 1/4
         assert "(nominal coverage 0.75, proven 0.75 or more)" in repr(fit(TASKS[:3]))

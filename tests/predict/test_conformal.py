@@ -124,8 +124,8 @@ def test_what_is_proven_is_that_of_the_papers():
 
 
 def test_the_table_of_the_documentation_is_what_is_proven():
-    """The formula of docs/conformal.md, for the folds that a fit makes; it is never below that of Barber et al."""
-    page = (Path(__file__).parents[2] / "docs" / "conformal.md").read_text()
+    """The formula of docs/guides/conformal.md, for the folds of a fit; it is never below that of Barber et al."""
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "conformal.md").read_text()
     rows = [
         re.findall(r"[\d.]+", row)
         for row in re.findall(r"^\| (?:target tasks|proven for|90% is proven for) .*", page, re.M)

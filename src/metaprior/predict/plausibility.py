@@ -22,8 +22,8 @@ from metaprior.predict.predictive import Predictive
 from metaprior.tasks.padding import Ragged
 from metaprior.tasks.task_digests import row_hashes
 
-# Chosen on draws from 1,000,000 on (docs/promises.md): no honest reading is beyond 4, no honest task beyond 2. Joint
-# scores allow standard deviations to be half as large again as the prior says.
+# Chosen on draws from 1,000,000 on (docs/explanations/promises.md): no honest reading is beyond 4, no honest task
+# beyond 2. Joint scores allow standard deviations to be half as large again as the prior says.
 MAX_ERROR = 7.0  # standard deviations of a reading
 MAX_GAP = 20.0  # times the noise, between readings at one input
 STRETCH, MAX_JOINT = 1.5, 3.0  # times the standard deviation; normal score of the distance of a context

@@ -1,4 +1,4 @@
-"""Integrating the weights m of a linear mean out of the weighted evidence of many tasks (docs/method.md).
+"""Integrating the weights m of a linear mean out of the weighted evidence (docs/explanations/how-it-works.md).
 
 With y_i ~ N(F_i m, C_i), m ~ N(0, I) and counts c_i, the log Gibbs density is -|m|^2 / 2 + sum_i c_i log N(y_i | F_i m,
 C_i) up to log p(theta). It is Gaussian in m: with P = I + sum_i c_i F_i' C_i^-1 F_i and b = sum_i c_i F_i' C_i^-1 y_i,

@@ -28,7 +28,7 @@ LOG_SCALES = 0.5 * np.log(2.0) * np.arange(-6.0, 9.0)  # of factor * shrink
 # What is expected before held-out labels are seen: medians of factor * shrink and shrink, standard deviations of their
 # logs, and that of the place in `RATIOS`. As fitted: one, one and the first place. If contexts are separable, a context
 # tells its classes apart whatever they are, and the evidence tells little about scales. Medians and the last place
-# were chosen on validation classes (docs/classification.md).
+# were chosen on validation classes (docs/results/classification.md).
 SEPARABLE_SCALE, SEPARABLE_SHRINK = 1.4, 0.4
 SCALE_SPREAD, SHRINK_SPREAD, PLACE_SPREAD = 0.25, 0.5, 1.0
 MAX_CALIBRATED = 2000  # queries that a calibration is found on

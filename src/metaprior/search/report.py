@@ -18,7 +18,7 @@ from metaprior.search.certificates import Certificate, certify
 
 # Levels of the one-sided t test behind "helps" and "probably helps". If no candidate has any effect and gains are about
 # normal, "helps" comes out in at most 4% of reports, not 1%: the gains of two tasks are correlated, since each chooses
-# weights for the other. Gains with a long tail of losses break it (docs/choosing-alpha.md).
+# weights for the other. Gains with a long tail of losses break it (docs/explanations/choosing-alpha.md).
 CERTAIN, PROBABLE = 0.99, 0.84
 UNCLEAR = "unclear"
 MAX_NAMED = 4  # sources in the plain words

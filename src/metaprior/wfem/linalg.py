@@ -1,7 +1,7 @@
 """Small dense linear algebra for masked tasks.
 
 Functions are for one task. Under vmap, small matrices are factorized all at once, column by column, with the tasks
-along the last axis, which vectorizes well; larger ones by LAPACK or cuSOLVER (`docs/performance.md`).
+along the last axis, which vectorizes well; larger ones by LAPACK or cuSOLVER (`docs/results/performance.md`).
 """
 
 from collections.abc import Callable
