@@ -111,7 +111,7 @@ plt.show()
 # On the right is the paired difference of the log loss, task by task: below zero metaprior
 # is better. In these tasks it is about as much better with ten photos as with one, while in
 # accuracy the two hardly differ from five photos on. [Over 32
-# draws](../guides/classification.md#one-to-ten-samples-two-to-five-classes)
+# draws](../results/classification.md#one-to-ten-samples-two-to-five-classes)
 # of two and of five classes metaprior's log loss is lower as well.
 #
 # ## Are the probabilities right?
@@ -125,7 +125,7 @@ plt.show()
 # %%
 # ## What to watch out for
 # - **The encoder does most of the work.** Priors on raw pixels are [far
-#   worse](../guides/classification.md#raw-pixels). Take features of a network trained on
+#   worse](../results/classification.md#raw-pixels). Take features of a network trained on
 #   something like your photos.
 # - **One photo of each is too cautious.** The prior is calibrated for contexts of about the
 #   size it was trained on, five of each. If you will have one, train on tasks that are as

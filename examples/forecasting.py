@@ -129,10 +129,10 @@ plt.show()
 # of the readings here.
 #
 # One draw of five mountain years does not tell which forecast is better in general. In a
-# [benchmark of ten draws](../guides/settings.md#context-what-is-given-of-a-new-task)
-# metaprior's RMSE is lower in nine, 2.31 °C against 2.55 °C on average. But there the average is that
-# of all training years, those of the plains as well. The average of mountain years alone,
-# the rival on this page, was not part of it.
+# [benchmark of ten draws](../results/options.md#forecasts)
+# metaprior's RMSE is lower in nine, 2.31 °C against 2.55 °C on average. But there the
+# average is that of all training years, those of the plains as well. The average of
+# mountain years alone, the rival on this page, was not part of it.
 #
 # ## What to watch out for
 # - **Try the average first.** It takes five lines, as above. If it is as good on stations

@@ -98,12 +98,12 @@ plt.show()
 # these fifty the gain in RMSE is not certain. Clearer is the gain in knowing *how sure* to
 # be. A GP of five readings is often too sure, which costs it dearly in NLL (the negative
 # log likelihood, lower is better), and its 90% intervals hold far fewer readings than 90%.
-# [Ten draws](../results/real-data.md) of such patients say how much of this is the rule.
+# [Ten draws](../results/peers.md#results) of such patients say how much of it is the rule.
 #
 # ## What to watch out for
 # - **Coverage on your own patients.** Check it as above: 90% intervals should hold about
-#   90% of the readings held back. They hold [88% here on average](../results/real-data.md)
-#   over ten draws.
+#   90% of the readings held back. They hold [88% on average over ten
+#   draws](../results/peers.md#results).
 # - **Readings are taken for a reason.** Blood is drawn more often when something is wrong.
 #   The prior describes patients *as they were measured*, not as they would be under another
 #   routine.

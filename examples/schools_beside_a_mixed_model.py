@@ -115,7 +115,8 @@ plt.show()
 # ## What to watch out for
 # - **Try the mixed model first.** If it fits, it is easier to explain. On [fifteen data
 #   sets](../results/peers.md) metaprior's RMSE is 13% lower on average. But on the three of
-#   them that are schools the two are within 3%, and on one the mixed model is the better one.
+#   them that are schools the two are within 3%, and on one the mixed model is the better
+#   one.
 # - **No effects, no p-values.** metaprior predicts. It does not say which input matters,
 #   nor with which standard error.
 # - **A band is for a new pupil**, not for the line. Ask for `task.interval(X, latent=True)`

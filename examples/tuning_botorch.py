@@ -165,7 +165,7 @@ plt.show()
 # model is needed for that. What metaprior adds comes early and is small. After ten
 # evaluations copying is as good here, and on one of the six data sets the model without
 # past runs found the best setting of the three. A [study of 30 data sets and two
-# classifiers](../guides/other-libraries.md#what-it-saves) measures this, with a model of
+# classifiers](../results/options.md#bayesian-optimization) measures this, with a model of
 # BoTorch that starts at past optima as one of the rivals.
 #
 # ## What to watch out for
