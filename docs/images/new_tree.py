@@ -17,7 +17,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from metaprior import MetaGPRegressor
-from metaprior.estimators.baselines import per_task_gp
+from metaprior.estimators.comparison import per_task_gp
 from metaprior.plots.style import BAND, DOTS, DPI, LINE, RINGS, tidy
 from metaprior.tasks.types import Task
 from metaprior_studies.environments.r_tables import TABLES

@@ -14,7 +14,7 @@ from metaprior.app.chart_outputs import whole_numbers
 from metaprior.app.messages import InvalidRequest, check, spoken
 from metaprior.predict.adapted import draw_means
 from metaprior.predict.ensemble import predicts_labels
-from metaprior.tasks.input_columns import no_extrapolation_warnings
+from metaprior.tasks.columns import no_extrapolation_warnings
 from metaprior.tasks.types import Task
 
 POINTS, SAMPLE_POINTS, CELLS = 120, 48, 28  # along a line, along a drawn function, along each side of a map

@@ -8,7 +8,7 @@ import numpy as np
 from metaprior.app.chart_inputs import as_rows, axes_of
 from metaprior.likelihoods.counts import MAX_COUNT
 from metaprior.predict.ensemble import predicts_labels
-from metaprior.tasks.input_columns import no_extrapolation_warnings
+from metaprior.tasks.columns import no_extrapolation_warnings
 from metaprior.tasks.types import Task
 
 ROOM = 0.12  # of the range of y, beyond it

@@ -16,11 +16,10 @@ from metaprior.app.upload_limits import check_unpacked
 from metaprior.checks import counted
 from metaprior.predict.ensemble import predicts_labels
 from metaprior.tables.columns import as_columns
-from metaprior.tables.covariate_columns import group_with_covariates, with_fitted_kinds
-from metaprior.tables.csv_files import CsvFormat, TableFile
+from metaprior.tables.csv_files import CsvFormat, TableFile, sniff_format
 from metaprior.tables.frames import predict_frame
+from metaprior.tables.grouping import group_with_covariates, with_fitted_kinds
 from metaprior.tables.reading import column_names
-from metaprior.tables.sniffing import sniff_format
 
 PRIOR_NAME = "prior.safetensors"  # of the download
 MAX_TASKS = 1000  # of a table of contexts

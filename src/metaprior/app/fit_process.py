@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from metaprior.interruption import ENDS_WITH_INPUT, end_with_this
 from metaprior.progress import AS_JSON, VARIABLE
+from metaprior.terminal import ENDS_WITH_INPUT, end_with_this
 
 PATIENCE = 2.0  # seconds that a stopped process has to end by itself
 MAX_LINE = 1000  # characters of an unexpected error

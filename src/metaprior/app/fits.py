@@ -18,8 +18,7 @@ from metaprior.app.recipes import fit_arguments, inputs_of
 from metaprior.estimators.files import load
 from metaprior.predict.ensemble import predicts_labels
 from metaprior.tables.columns import Columns, as_columns
-from metaprior.tables.covariate_columns import with_fitted_kinds
-from metaprior.tables.grouping import group_rows
+from metaprior.tables.grouping import group_rows, with_fitted_kinds
 
 
 @dataclass

@@ -12,7 +12,7 @@ from metaprior.app.report_data import axis, rounded
 from metaprior.app.report_tests import COVERAGE, Group, Tested, coverage_of_tasks
 from metaprior.cli.training_data import Fit
 from metaprior.metrics import Scores
-from metaprior.plots.class_scores import binomial_intervals
+from metaprior.plots.classes import binomial_intervals
 from metaprior.tasks.types import TestTask
 
 LEVELS = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95])

@@ -12,7 +12,6 @@ from metaprior.checks import counted
 from metaprior.cli.console import task_label
 from metaprior.cli.scores import fitted_rule, knows_classes, split_held_out
 from metaprior.cli.training_data import Fit
-from metaprior.estimators.baselines import score_per_task_gp
 from metaprior.estimators.comparison import (
     OURS,
     PER_TASK_GP,
@@ -21,12 +20,13 @@ from metaprior.estimators.comparison import (
     compare_labels,
     missing_models,
     score_model,
+    score_per_task_gp,
 )
 from metaprior.metrics import Scores, calibration_error, report, score_labels
 from metaprior.predict.batches import predict_labels, predict_tasks
 from metaprior.progress import progress_bar
 from metaprior.tasks.labels import as_labeled_tests
-from metaprior.tasks.thinning import thin_task
+from metaprior.tasks.splits import thin_task
 from metaprior.tasks.types import TestTask, as_inputs
 
 N_FOLDS = 3  # each costs a fit

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from metaprior.interruption import unfinished
+from metaprior.terminal import unfinished
 
 NAME = "metaprior-app"
 PATTERN = re.compile(rf"\.{NAME}\.[0-9a-f]+\.part")
