@@ -91,6 +91,20 @@ def test_the_navigation_lists_every_page():
     assert sorted(listed) == [page.relative_to(DOCS).as_posix() for page in PAGES]
 
 
+def test_measurements_are_on_the_pages_of_results_with_their_commands():
+    """Elsewhere stands a link; what a command prints may stand on a guide."""
+    for page in PAGES:
+        text, kind = page.read_text(), page.parent.name
+        if kind == "results":
+            assert re.search(r"(?:python studies/benchmarks|python -m pytest|metaprior reproduce|make bench)", text), (
+                page.name
+            )
+        else:
+            outside_of_code = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+            assert "studies/results" not in outside_of_code, page.name
+            assert kind == "reference" or "±" not in outside_of_code, page.name
+
+
 def test_every_file_named_in_the_docs_exists():
     """Scripts, results and modules are named as paths from the root of the repository."""
     for page in PAGES:
