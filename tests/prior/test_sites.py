@@ -24,8 +24,7 @@ from metaprior.prior.families import BEND, LINEAR, SHIFT, TrainingTasks, _Fitter
 from metaprior.prior.modes import with_curve
 from metaprior.prior.process import NOISE_FLOOR
 from metaprior.prior.sites import HyperPrior, Observed, find_sites
-from metaprior.search.numbers import Numbers
-from metaprior.search.search import Option
+from metaprior.search.problems import Numbers, Option
 from metaprior.tasks.categories import ColumnKinds
 from metaprior.tasks.scaling import identity_scaling
 from metaprior.tasks.types import Task

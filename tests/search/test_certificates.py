@@ -11,8 +11,9 @@ from searches import training_tasks
 from metaprior.prior.blocks import make_blocks
 from metaprior.prior.families import LINEAR, SMOOTH, fit_families
 from metaprior.prior.modes import log_density
-from metaprior.search.report import Certificate, certify, free_energy
-from metaprior.search.search import Option
+from metaprior.search.problems import Option
+from metaprior.search.report import Certificate, certify
+from metaprior.search.search import free_energy
 from metaprior.tasks.types import Task
 
 

@@ -128,9 +128,6 @@ def test_reference_densities_lie_where_queries_do():
         np.testing.assert_allclose(row[~np.isnan(row)], expected)
     labels = reference_log_densities(target, folds, labels=True)
     np.testing.assert_allclose(labels[~np.isnan(labels)], np.log(0.5))
-    labels = reference_log_densities(target, folds, labels=True, n_classes=np.array([5, 2, 3]))
-    for row, n_classes in zip(labels, (5, 2, 3), strict=True):
-        np.testing.assert_allclose(row[~np.isnan(row)], -np.log(n_classes))
 
 
 def test_reference_densities_of_constant_and_very_large_readings():

@@ -8,16 +8,14 @@ from scipy.stats import norm
 from metaprior.likelihoods.gaussian import Gaussian
 from metaprior.prior.families import LINEAR, SMOOTH, TrainingTasks, fit_families
 from metaprior.search.held_out import (
-    ARRAYS,
     LOG_SPREADS,
     PER_TASK,
     SPREAD_STD,
     HeldOut,
-    Queries,
-    gather,
-    join,
+    best_spread,
     make_folds,
 )
+from metaprior.search.problems import Numbers
 from metaprior.tasks.scaling import fit_scaling
 from metaprior.tasks.types import Task
 
@@ -32,7 +30,8 @@ def make_tasks(sizes=SIZES, seed=0):
 
 TASKS = make_tasks()
 FOLDS = make_folds(TASKS, 0, labels=False)
-QUERIES = Queries(TASKS, FOLDS)
+PROBLEM = Numbers()
+QUERIES = PROBLEM.queries(TASKS, FOLDS)
 SPLITS = [(i, split) for i, splits in enumerate(FOLDS.splits) for split in splits]
 
 
@@ -57,7 +56,7 @@ def density(member, row, query):
 
 def test_rows_are_the_splits_of_the_tasks_in_order():
     assert QUERIES.owner.tolist() == [0] * 5 + [1] + [2] * 4 + [3] * 2
-    assert QUERIES.n_queries == 3
+    assert QUERIES.y.shape == (12, 3)
     for row, (_, split) in enumerate(SPLITS):
         np.testing.assert_array_equal(QUERIES.y[row][np.isfinite(QUERIES.y[row])], split.y_query)
     assert QUERIES.rows_of(np.array([1, 3])).tolist() == [5, 10, 11]
@@ -104,7 +103,7 @@ def test_moments_and_stretching():
 
 def test_joined_members_have_the_average_density():
     members, weights = [random_member(0), random_member(1, 3), random_member(2, 1)], np.array([0.3, 0.7, 0.0])
-    found = join(members, weights)
+    found = HeldOut.join(members, weights)
     assert len(found.means) == 5
     np.testing.assert_allclose(np.exp(found.log_weights).sum(axis=0), 1.0)
     expected = logsumexp([m.log_densities(QUERIES.y) for m in members], axis=0, b=weights[:, None, None])
@@ -115,10 +114,9 @@ def test_folds_are_put_together():
     few, many = random_member(0, 1), random_member(1, 3)
     first, second = np.array([0, 3, 7, 11]), np.array([1, 2, 4, 5, 6, 8, 9, 10])
     parts = [
-        (rows, m._replace(**{name: getattr(m, name)[:, rows] for name in (*ARRAYS, "log_weights")}))
-        for rows, m in ((first, few), (second, many))
+        (rows, HeldOut(m.likelihood, *(each[:, rows] for each in m[1:]))) for rows, m in ((first, few), (second, many))
     ]
-    found = gather(parts, 12)
+    found = HeldOut.gather(parts, 12)
     assert found.means.shape == (3, 12, 3)
     expected = np.where(np.isin(np.arange(12), first)[:, None], *(m.log_densities(QUERIES.y) for m in (few, many)))
     np.testing.assert_allclose(found.log_densities(QUERIES.y), expected)
@@ -134,12 +132,12 @@ def test_distances_between_normal_predictions():
     means = np.array([m.means[0][asked] for m in members])
     stds = np.sqrt([m.variances[0][asked] for m in members])
     scale = np.prod(stds, axis=0) ** (1 / 3)
-    found = QUERIES.distances(members)
+    found = HeldOut.distances(members, asked)
     for i in range(3):
         for j in range(3):
             of_means, of_logs = (means[i] - means[j]) / scale, np.log(stds[i] / stds[j])
             assert found[i, j] == pytest.approx(np.mean(of_means**2 + 2.0 * of_logs**2))
-    assert QUERIES.distances([members[0], members[0]]).tolist() == [[0.0, 0.0], [0.0, 0.0]]
+    assert HeldOut.distances([members[0], members[0]], asked).tolist() == [[0.0, 0.0], [0.0, 0.0]]
 
 
 @pytest.mark.parametrize("name", [LINEAR, SMOOTH])
@@ -148,7 +146,7 @@ def test_predictions_are_those_of_a_new_task_in_the_units_of_y(name):
     training = TrainingTasks(scaling, [scaling.task(task) for task in TASKS], np.ones(4), np.ones(4))
     prior = fit_families(training, False, None).priors[name]
     rows = np.array([9, 0, 5])
-    found = QUERIES.predict(prior, rows)
+    found = PROBLEM.predict(QUERIES, rows, prior)
     for i, row in enumerate(rows):
         _, split = SPLITS[row]
         x, y, n = scaling.inputs(split.x_context), scaling.outputs(split.y_context), len(split.y_query)
@@ -169,7 +167,7 @@ def calibrated_problem(n_tasks, log_stretch, seed=0):
     """Standard normal readings, predicted with standard deviations that are off by a factor."""
     rng = np.random.default_rng(seed)
     tasks = [Task(np.zeros((4, 1)), rng.normal(size=4)) for _ in range(n_tasks)]
-    queries = Queries(tasks, make_folds(tasks, 0, labels=False))
+    queries = PROBLEM.queries(tasks, make_folds(tasks, 0, labels=False))
     shape = (1, *queries.y.shape)
     noise = np.full((*shape[:2], 1), log_stretch)
     return queries, HeldOut(Gaussian(), np.zeros(shape), np.zeros(shape), noise, np.zeros(shape[:2]))
@@ -179,15 +177,11 @@ def calibrated_problem(n_tasks, log_stretch, seed=0):
 def test_with_many_tasks_the_spread_undoes_a_stretch(log_stretch):
     queries, member = calibrated_problem(400, log_stretch)
     standard_error = 1.0 / np.sqrt(2 * 1600)
-    assert np.log(queries.spread([member], np.ones(1), np.inf)) == pytest.approx(
-        -log_stretch, abs=0.025 + 3.0 * standard_error
-    )
+    assert np.log(best_spread(member, queries, np.inf)) == pytest.approx(-log_stretch, abs=0.025 + 3.0 * standard_error)
 
 
 def test_with_few_tasks_the_spread_stays_near_one():
-    spreads = [
-        np.log(q.spread([m], np.ones(1), np.inf)) for q, m in (calibrated_problem(3, 0.35, seed) for seed in range(20))
-    ]
+    spreads = [np.log(best_spread(m, q, np.inf)) for q, m in (calibrated_problem(3, 0.35, seed) for seed in range(20))]
     assert np.abs(spreads).max() <= 0.3
     assert -0.15 < np.mean(spreads) < 0.0
 
@@ -209,13 +203,13 @@ def test_the_spread_is_the_mode_of_its_posterior(n_tasks):
     grid = np.linspace(LOG_SPREADS[0], LOG_SPREADS[-1], 1001)
     best = grid[np.argmax([log_posterior(each) for each in grid])]
     assert best < -0.1
-    assert np.log(queries.spread(members, weights, n_tasks)) == pytest.approx(best, abs=0.003)
+    assert np.log(best_spread(HeldOut.join(members, weights), queries, n_tasks)) == pytest.approx(best, abs=0.003)
 
 
 @pytest.mark.parametrize("size", [1e-100, 1e100])
 def test_readings_of_any_size_have_the_same_gains(size):
     tasks = [Task(task.x, size * task.y) for task in TASKS]
-    queries = Queries(
+    queries = PROBLEM.queries(
         tasks,
         FOLDS._replace(splits=[[s._replace(y_query=size * s.y_query) for s in of_task] for of_task in FOLDS.splits]),
     )
@@ -230,5 +224,5 @@ def test_readings_of_any_size_have_the_same_gains(size):
 
 def test_constant_readings_have_finite_scores():
     tasks = [Task(task.x, np.full_like(task.y, 2.5)) for task in TASKS]
-    queries = Queries(tasks, make_folds(tasks, 0, labels=False))
+    queries = PROBLEM.queries(tasks, make_folds(tasks, 0, labels=False))
     assert np.isfinite(queries.scores(random_member(0))).all()

@@ -8,9 +8,8 @@ from metaprior.predict.batches import predict_tasks
 from metaprior.predict.ensemble import Ensemble
 from metaprior.prior.families import fit_families, fit_mixed_model
 from metaprior.prior.terms import Line
-from metaprior.search import numbers as module
-from metaprior.search.numbers import HIERARCHICAL_GP, MIXED_MODEL, Numbers, pooled_models, pooled_option
-from metaprior.search.search import Option
+from metaprior.search import problems as module
+from metaprior.search.problems import HIERARCHICAL_GP, MIXED_MODEL, Numbers, Option, pooled_models, pooled_option
 from metaprior.tasks.types import Task, TestTask
 
 TARGET_ONLY = [Option((0.0, 1.0))]
@@ -73,7 +72,9 @@ def test_a_search_has_fitted_them_where_tasks_count_once(monkeypatch):
         search.add(option)
     expected = pooled_models(Numbers(), environments, 1, search.options)
     monkeypatch.setattr(module, "fit_families", None)
-    found = pooled_models(Numbers(), environments, 1, search.options, search=search)
+    found = pooled_models(
+        Numbers(), environments, 1, search.options, known=list(zip(search.options, search.fits, strict=True))
+    )
     assert list(found) == list(expected) == [MIXED_MODEL, HIERARCHICAL_GP]
     for name, prior in found.items():
         assert prior.counts.tolist() == [1.0, 1.0]

@@ -10,11 +10,9 @@ from threadpoolctl import threadpool_limits
 from metaprior.datasets import Sinusoid
 from metaprior.likelihoods import Ordinal, Poisson
 from metaprior.search.averaging import averaging_weights
-from metaprior.search.choice import choose_members, choose_untested, without_test
 from metaprior.search.compare import add_options
-from metaprior.search.labels import Labels
-from metaprior.search.numbers import Numbers
-from metaprior.search.search import Option, Problem
+from metaprior.search.problems import SIMPLE, Labels, Numbers, Option, Request
+from metaprior.search.search import choose_members, choose_untested, without_test
 from metaprior.tasks.types import Task
 
 SAME = Sinusoid(deviation=0.0)
@@ -42,7 +40,7 @@ def searched(request):
     drawn = [SAME.source_tasks(4, 6, rng=0), target]
     environments = [[Task(x, observe(y)) for x, y in tasks] for tasks in drawn]
     options = options_of(environments, (0.0, 0.4))
-    if problem.has_environment_effects:
+    if not problem.labels:
         options += options_of(environments, (1.0,), environment=True)
     search = search_for(environments, problem=problem)
     for option in options:
@@ -62,28 +60,22 @@ def rows_of_option(search, option):
     return [i for i, each in enumerate(search.scored) if each.option == option]
 
 
-def test_it_is_a_problem(searched):
-    assert isinstance(searched.problem, Problem)
-
-
 def test_scores_are_those_of_fits_without_the_fold(searched):
     problem, queries, near, expected = searched.problem, searched.queries, None, {}
     sizes = [len(tasks) for tasks in searched.environments]
     for place, option in enumerate(searched.options):
-        near = full = problem.fit(searched.environments, 1, option, None, near=near)
+        near = full = problem.fit(Request(searched.environments, 1, option, near=near))
         parts = {name: [] for name in full.priors}
         for members in searched.folds.members:
             assert len(members) == 1
             source, target = searched.environments
             kept = [source, [task for i, task in enumerate(target) if i not in members]]
-            fold = problem.fit(kept, 1, option, None, sizes, full, problem.fold_iterations)
-            rows = queries.rows_of(members)
+            fold = problem.fit(Request(kept, 1, option, None, sizes, full, problem.fold_iterations))
             for name, own in parts.items():
-                own.append((rows, queries.predict(fold.priors[name], rows)))
+                own.append((queries.rows_of(members), fold.priors[name]))
         for name in [name for name in full.priors if name not in problem.outweighed(full)]:
             _, held_out = problem.tested(queries, full.priors[name], parts[name])
-            log_p = queries.of_labels(held_out) if problem.labels else held_out.log_densities(queries.y)
-            contaminated = np.log(0.9 * np.exp(log_p) + 0.1 * np.exp(queries.reference))
+            contaminated = np.log(0.9 * np.exp(held_out.log_densities(queries.y)) + 0.1 * np.exp(queries.reference))
             of_tasks = [np.nanmean(contaminated[queries.owner == i]) for i in range(len(searched.tasks))]
             expected[place, name] = of_tasks
     assert [(each.option, each.family) for each in searched.scored] == list(expected)
@@ -91,7 +83,7 @@ def test_scores_are_those_of_fits_without_the_fold(searched):
 
 
 def test_priors_are_fitted_to_all_tasks(searched):
-    first = searched.problem.fit(searched.environments, 1, searched.options[0], None)
+    first = searched.problem.fit(Request(searched.environments, 1, searched.options[0]))
     for each in [searched.scored[i] for i in rows_of_option(searched, 0)]:
         np.testing.assert_allclose(each.prior.terms.theta, first.priors[each.family].terms.theta)
         np.testing.assert_allclose(each.prior.terms.weights, first.priors[each.family].terms.weights)
@@ -106,7 +98,7 @@ def test_options_are_scored_by_the_average_of_their_families(searched):
     for option, found in enumerate(searched.option_scores()):
         rows = rows_of_option(searched, option)
         weights = averaging_weights(scores[rows], searched.problem.per_task)
-        average = queries.join([searched.scored[i].held_out for i in rows], weights)
+        average = searched.average(rows, weights)
         np.testing.assert_allclose(found, queries.scores(average))
         assert np.all(found >= scores[rows].min(axis=0) - 1e-9)
 
@@ -121,10 +113,11 @@ def test_weights_of_options_families_and_members_agree(searched):
     assert all(id(prior) in scored for prior in found.priors)
     np.testing.assert_allclose(found.choice.scores, searched.option_scores())
     assert [each.weights for each in found.choice.candidates] == [option.weights for option in searched.options]
-    members = [each.held_out for each in searched.scored if any(each.prior is prior for prior in found.priors)]
+    members = [i for i, each in enumerate(searched.scored) if any(each.prior is prior for prior in found.priors)]
     sizes = [3.0, 0.4 * 4 + 3, 4.0 + 3]  # of options: tasks of the source count 0, 0.4 and 1
     n_tasks = 1.0 / sum(w / sizes[scored[id(p)].option] for p, w in zip(found.priors, found.weights, strict=True))
-    assert found.spread == pytest.approx(searched.queries.spread(members, found.weights, n_tasks))
+    average = searched.average(members, found.weights)
+    assert found.spread == pytest.approx(searched.problem.spread(n_tasks, searched.queries, average))
 
 
 def test_the_same_seed_gives_the_same_result(searched):
@@ -154,11 +147,11 @@ def test_an_option_without_the_held_out_environment_is_fitted_once(searched):
     problem = Failing(searched.problem, lambda *_: False)
     search = again(searched, [Option((1.0, 0.0))], problem)
     assert problem.n_calls == 1
-    known = problem.fit(searched.environments, 1, Option((1.0, 0.0)), None)
+    known = problem.fit(Request(searched.environments, 1, Option((1.0, 0.0))))
     rows = np.arange(len(search.queries.splits))
     for each in search.scored:
-        parts = [(rows, search.queries.predict(known.priors[each.family], rows))]
-        _, expected = problem.tested(search.queries, known.priors[each.family], parts)
+        prior = known.priors[each.family]
+        _, expected = problem.tested(search.queries, prior, [(rows, prior)])
         np.testing.assert_allclose(search.queries.scores(each.held_out), search.queries.scores(expected), rtol=1e-6)
 
 
@@ -193,9 +186,8 @@ def test_without_tasks_to_hold_out_simple_families_are_averaged(searched):
     problem, environments = searched.problem, [tasks[:1] for tasks in searched.environments]
     options = options_of(environments, (0.1, 1.0))
     found = without_test(problem, environments, 1, options)
-    names = problem.untested(problem.fit(environments, 1, options[0], None, tested=False))
-    assert {name for name, weight in found.families.items() if weight} == set(names)
-    np.testing.assert_allclose(found.weights, np.full(2 * len(names), 0.5 / len(names)))
+    assert tuple(name for name, weight in found.families.items() if weight) == SIMPLE
+    np.testing.assert_allclose(found.weights, np.full(4, 0.25))
     np.testing.assert_array_equal(found.choice.weights, [0.5, 0.5])
     assert found.choice.scores is None
     np.testing.assert_allclose(found.priors[0].counts, [0.1, 1.0])

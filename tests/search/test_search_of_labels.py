@@ -7,8 +7,8 @@ import pytest
 from searches import search_for
 
 from metaprior import MetaGPClassifier
-from metaprior.search.labels import RATIOS, SHRINKS, Labels, peak, separability
-from metaprior.search.search import Option
+from metaprior.search.held_out import peak
+from metaprior.search.problems import RATIOS, SHRINKS, Labels, Option, separability
 from metaprior.tasks.types import Task
 
 
@@ -39,7 +39,7 @@ def test_calibration_improves_the_log_loss_of_held_out_labels(both):
     losses = []
     for search in both:
         queries = search.queries
-        by_task = [queries.by_task(queries.of_labels(each.held_out)) for each in search.scored]
+        by_task = [queries.plain_scores(each.held_out) for each in search.scored]
         losses.append(-np.mean(by_task))
     plain, calibrated = losses
     assert calibrated < plain - 0.02
@@ -54,7 +54,7 @@ def test_without_calibration_priors_are_laplace_as_it_is(both):
 def test_held_out_predictions_are_probabilities_of_every_query(both):
     for search in both:
         for each in search.scored:
-            asked = np.exp(each.held_out[search.queries.asked])
+            asked = np.exp(each.held_out.log_p[search.queries.asked])
             np.testing.assert_allclose(asked.sum(axis=1), 1.0, atol=1e-6)
         rows = search.queries.rows_of(np.arange(len(search.tasks)))
         np.testing.assert_array_equal(rows, np.arange(len(search.queries.splits)))

@@ -10,9 +10,9 @@ from threadpoolctl import threadpool_limits
 from metaprior.datasets import Sinusoid
 from metaprior.prior.families import LINEAR, SHAPES, SMOOTH, fit_families
 from metaprior.search.averaging import CLEARLY_WORSE, merge_similar
-from metaprior.search.choice import choose_members, without_test
-from metaprior.search.numbers import Numbers
-from metaprior.search.search import Option
+from metaprior.search.held_out import HeldOut
+from metaprior.search.problems import Numbers, Option
+from metaprior.search.search import choose_members, without_test
 from metaprior.tasks.scaling import fit_scaling
 from metaprior.tasks.types import Task
 
@@ -181,7 +181,8 @@ def test_candidates_clearly_worse_than_target_only_are_dropped(small, monkeypatc
 def test_more_than_six_members_are_merged(small, monkeypatch):
     monkeypatch.setattr(small, "scores", lambda: np.zeros((12, 3)))
     found = choose_members(small)
-    merged = merge_similar(np.full(12, 1 / 12), small.queries.distances([each.held_out for each in small.scored]))
+    distances = HeldOut.distances([each.held_out for each in small.scored], small.queries.asked)
+    merged = merge_similar(np.full(12, 1 / 12), distances)
     np.testing.assert_allclose(found.weights, merged[merged > 0])
     expected = [each.prior for each, weight in zip(small.scored, merged, strict=True) if weight > 0]
     assert len(expected) == 6
