@@ -21,7 +21,6 @@ from metaprior.search.problems import (
     SHRINKS,
     Calibration,
     Labels,
-    Option,
     Request,
     calibrate,
 )
@@ -29,7 +28,7 @@ from metaprior.search.search import Search
 from metaprior.tasks.types import Task, TestTask
 
 METRICS = ("log_loss", "accuracy", "calibration_error")
-FAMILY, EQUALLY = "smooth", Option((0.5, 0.5))
+FAMILY, EQUALLY = "smooth", Candidate((0.5, 0.5))
 
 Contestant = Callable[[LabelPrior, Sequence[TestTask]], Latent]
 

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from metaprior.search.averaging import discounted
-from metaprior.search.problems import Numbers, Option
+from metaprior.search.averaging import Candidate, discounted
+from metaprior.search.problems import Numbers
 from metaprior.search.search import Search
 
 
@@ -19,7 +19,7 @@ def training_tasks(environments, target, option, sizes=None):
 def options_of(environments, discounts, **settings):
     """Return environment weights with the source discounted."""
     counts = [len(tasks) for tasks in environments]
-    return [Option(discounted(counts, 1, r), **settings) for r in discounts]
+    return [Candidate(discounted(counts, 1, r), **settings) for r in discounts]
 
 
 class Failing:

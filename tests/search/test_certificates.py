@@ -11,7 +11,7 @@ from searches import training_tasks
 from metaprior.prior.blocks import make_blocks
 from metaprior.prior.families import LINEAR, SMOOTH, fit_families
 from metaprior.prior.modes import log_density
-from metaprior.search.problems import Option
+from metaprior.search.averaging import Candidate
 from metaprior.search.report import Certificate, certify
 from metaprior.search.search import free_energy
 from metaprior.tasks.types import Task
@@ -50,7 +50,7 @@ def test_the_free_energy_is_minus_the_log_integral_of_the_gibbs_density():
         x = rng.uniform(-1, 1, 6)
         tasks.append(Task(x[:, None], 3.0 + 5.0 * (rng.normal() + x + 0.3 * rng.normal(size=6))))
     environments = [tasks[:6], tasks[6:]]
-    training = training_tasks(environments, 1, Option((0.3, 0.7)))
+    training = training_tasks(environments, 1, Candidate((0.3, 0.7)))
     fit = fit_families(training, False, None)
     mode, prior = fit.modes[LINEAR], fit.priors[LINEAR]
     blocks = make_blocks(training.tasks, training.counts, training.is_target, prior.terms.points, mode.layout.columns)

@@ -9,11 +9,12 @@ from metaprior.predict.ensemble import Ensemble
 from metaprior.prior.families import fit_families, fit_mixed_model
 from metaprior.prior.terms import Line
 from metaprior.search import problems as module
-from metaprior.search.problems import HIERARCHICAL_GP, MIXED_MODEL, Numbers, Option, pooled_models, pooled_option
+from metaprior.search.averaging import Candidate
+from metaprior.search.problems import HIERARCHICAL_GP, MIXED_MODEL, Numbers, pooled_models, pooled_option
 from metaprior.tasks.types import Task, TestTask
 
-TARGET_ONLY = [Option((0.0, 1.0))]
-POOLED = Option((0.5, 0.5))
+TARGET_ONLY = [Candidate((0.0, 1.0))]
+POOLED = Candidate((0.5, 0.5))
 
 
 def draw_tasks(n_tasks, n_readings, rng, curved=False):
@@ -68,7 +69,7 @@ def test_a_search_has_fitted_them_where_tasks_count_once(monkeypatch):
     rng = np.random.default_rng(1)
     environments = [draw_tasks(6, 5, rng), draw_tasks(6, 5, rng)]
     search = search_for(environments)
-    for option in (Option((0.0, 1.0)), Option((0.5, 0.5), environment=True), POOLED):
+    for option in (Candidate((0.0, 1.0)), Candidate((0.5, 0.5), environment=True), POOLED):
         search.add(option)
     expected = pooled_models(Numbers(), environments, 1, search.options)
     monkeypatch.setattr(module, "fit_families", None)
@@ -84,9 +85,9 @@ def test_a_search_has_fitted_them_where_tasks_count_once(monkeypatch):
 
 
 def test_only_environments_with_weight_take_part():
-    assert pooled_option([30, 10, 5], [Option((0.5, 0.0, 0.5)), Option((0.0, 0.0, 1.0))]).weights == pytest.approx(
-        (30 / 35, 0.0, 5 / 35)
-    )
+    assert pooled_option(
+        [30, 10, 5], [Candidate((0.5, 0.0, 0.5)), Candidate((0.0, 0.0, 1.0))]
+    ).weights == pytest.approx((30 / 35, 0.0, 5 / 35))
     rng = np.random.default_rng(2)
     wild, tasks = [Task(task.x, 1e6 * task.y) for task in draw_tasks(5, 5, rng)], draw_tasks(5, 5, rng)
     found = pooled_models(Numbers(), [wild, tasks], 1, TARGET_ONLY)
@@ -103,6 +104,6 @@ def test_models_that_cannot_be_fitted_are_left_out(monkeypatch):
 
     tasks = draw_tasks(3, 4, np.random.default_rng(3))
     monkeypatch.setattr(module, "fit_families", fail)
-    assert list(pooled_models(Numbers(), [tasks], 0, [Option((1.0,))])) == [MIXED_MODEL]
+    assert list(pooled_models(Numbers(), [tasks], 0, [Candidate((1.0,))])) == [MIXED_MODEL]
     monkeypatch.setattr(module, "fit_mixed_model", fail)
-    assert pooled_models(Numbers(), [tasks], 0, [Option((1.0,))]) == {}
+    assert pooled_models(Numbers(), [tasks], 0, [Candidate((1.0,))]) == {}

@@ -9,9 +9,9 @@ from threadpoolctl import threadpool_limits
 
 from metaprior.datasets import Sinusoid
 from metaprior.likelihoods import Ordinal, Poisson
-from metaprior.search.averaging import averaging_weights
+from metaprior.search.averaging import Candidate, averaging_weights
 from metaprior.search.compare import add_options
-from metaprior.search.problems import SIMPLE, Labels, Numbers, Option, Request
+from metaprior.search.problems import SIMPLE, Labels, Numbers, Request
 from metaprior.search.search import choose_members, choose_untested, without_test
 from metaprior.tasks.types import Task
 
@@ -145,9 +145,9 @@ def test_without_any_family_the_search_says_so(searched):
 
 def test_an_option_without_the_held_out_environment_is_fitted_once(searched):
     problem = Failing(searched.problem, lambda *_: False)
-    search = again(searched, [Option((1.0, 0.0))], problem)
+    search = again(searched, [Candidate((1.0, 0.0))], problem)
     assert problem.n_calls == 1
-    known = problem.fit(Request(searched.environments, 1, Option((1.0, 0.0))))
+    known = problem.fit(Request(searched.environments, 1, Candidate((1.0, 0.0))))
     rows = np.arange(len(search.queries.splits))
     for each in search.scored:
         prior = known.priors[each.family]

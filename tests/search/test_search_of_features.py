@@ -13,8 +13,8 @@ from metaprior.prior import families
 from metaprior.prior.families import FAMILIES, FEATURES, LINEAR, fit_families
 from metaprior.prior.features import find_features
 from metaprior.search import compare as module
+from metaprior.search.averaging import Candidate
 from metaprior.search.compare import MAX_READINGS, add_features, are_worth_trying
-from metaprior.search.problems import Option
 from metaprior.search.search import choose_members
 from metaprior.tasks.types import Task
 
@@ -41,7 +41,7 @@ def small():
     """A search over two options, and the predictive distributions that its best candidate has."""
     search = search_for([make_tasks(4, 6, 0), make_tasks(7, 6, 1)])
     for weights in ((0.0, 1.0), (0.2, 0.8)):
-        search.add(Option(weights))
+        search.add(Candidate(weights))
     return search
 
 
@@ -61,7 +61,7 @@ def test_tried_with_many_tasks_and_several_inputs(small, n_tasks, input_dim, exp
     monkeypatch.setattr(module, "_best_option", lambda search: 1)
     environments = [make_tasks(n_tasks - 7, 1, 0, input_dim), make_tasks(7, 1, 1, input_dim)]
     search = search_for(environments)
-    search.options = [Option((0.0, 1.0)), Option((0.2, 0.8))]
+    search.options = [Candidate((0.0, 1.0)), Candidate((0.2, 0.8))]
     assert are_worth_trying(search) == expected
     monkeypatch.setattr(module, "_best_option", lambda search: 0)  # target-only: the source does not count
     assert not are_worth_trying(search)
@@ -117,7 +117,7 @@ def test_a_fit_that_fails_is_left_out(small, monkeypatch):
 
 def test_long_tasks_are_thinned(monkeypatch):
     search = search_for([[], [*make_tasks(2, MAX_READINGS + 20, 0), *make_tasks(2, 5, 1)]])
-    search.options = [Option((0.0, 1.0))]
+    search.options = [Candidate((0.0, 1.0))]
     recorder = Recorder(
         fit_families(training_tasks(search.environments, 1, search.options[0]), False, None).priors[LINEAR]
     )

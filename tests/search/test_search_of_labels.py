@@ -7,8 +7,9 @@ import pytest
 from searches import search_for
 
 from metaprior import MetaGPClassifier
+from metaprior.search.averaging import Candidate
 from metaprior.search.held_out import peak
-from metaprior.search.problems import RATIOS, SHRINKS, Labels, Option, separability
+from metaprior.search.problems import RATIOS, SHRINKS, Labels, separability
 from metaprior.tasks.types import Task
 
 
@@ -26,7 +27,7 @@ def draw_tasks(n_tasks, seed=0, n=16, n_classes=2, noise=0.1):
 def searched(calibrate):
     tasks = [Task(x, y.astype(float)) for x, y in draw_tasks(6, n_classes=3)]
     search = search_for([[], tasks], problem=Labels(None, calibrate))
-    search.add(Option((0.0, 1.0)))
+    search.add(Candidate((0.0, 1.0)))
     return search
 
 
@@ -102,7 +103,7 @@ def test_little_changes_where_held_out_labels_say_nothing():
     for n_inputs, expected in ((2, (1.0, 1.0, 1.0)), (4, (1.4 / 0.3, 0.0, 0.3))):
         tasks = [Task(rng.normal(size=(2, n_inputs)), np.arange(2.0)) for _ in range(6)]
         search = search_for([[], tasks], problem=Labels(None))
-        search.add(Option((0.0, 1.0)))
+        search.add(Candidate((0.0, 1.0)))
         for each in search.scored:
             found = each.prior.factor, each.prior.ratio, each.prior.shrink
             assert found == pytest.approx(expected, rel=0.01)

@@ -9,9 +9,9 @@ from threadpoolctl import threadpool_limits
 
 from metaprior.datasets import Sinusoid
 from metaprior.prior.families import LINEAR, SHAPES, SMOOTH, fit_families
-from metaprior.search.averaging import CLEARLY_WORSE, merge_similar
+from metaprior.search.averaging import CLEARLY_WORSE, Candidate, merge_similar
 from metaprior.search.held_out import HeldOut
-from metaprior.search.problems import Numbers, Option
+from metaprior.search.problems import Numbers
 from metaprior.search.search import choose_members, without_test
 from metaprior.tasks.scaling import fit_scaling
 from metaprior.tasks.types import Task
@@ -72,7 +72,7 @@ def test_families_are_outweighed_by_the_evidence_of_a_larger_one(small, values, 
 
 def test_outweighed_families_are_not_scored_but_reported():
     curves = Sinusoid(deviation=0.0, noise_std=0.05).target_tasks(12, 8, rng=3)  # far from lines
-    search = search_of([[], curves], [Option((0.0, 1.0))], Numbers())
+    search = search_of([[], curves], [Candidate((0.0, 1.0))], Numbers())
     assert LINEAR not in [each.family for each in search.scored]
     assert choose_members(search).families[LINEAR] == 0.0
 
@@ -80,7 +80,7 @@ def test_outweighed_families_are_not_scored_but_reported():
 def test_a_family_is_not_outweighed_by_one_that_fails_without_a_fold():
     curves = Sinusoid(deviation=0.0, noise_std=0.05).target_tasks(12, 8, rng=3)
     problem = Failing(Numbers(), lambda call, name: call == 3 and name != LINEAR)
-    search = search_of([[], curves], [Option((0.0, 1.0))], problem)
+    search = search_of([[], curves], [Candidate((0.0, 1.0))], problem)
     assert [each.family for each in search.scored] == [LINEAR]
     assert choose_members(search).families == {LINEAR: 1.0}
 
@@ -95,7 +95,7 @@ def test_without_tasks_to_hold_out_lines_and_smooth_functions_have_the_noise_tha
 
 def test_tasks_count_by_the_weight_of_their_environment():
     environments = [SAME.source_tasks(4, 3, rng=0), SAME.target_tasks(2, 3, rng=1), SAME.source_tasks(1, 3, rng=2)]
-    training = training_tasks(environments, 1, Option((0.4, 0.5, 0.1)))
+    training = training_tasks(environments, 1, Candidate((0.4, 0.5, 0.1)))
     np.testing.assert_allclose(training.counts, [0.4] * 4 + [1.0] * 2 + [0.4])  # 0.1, 0.25 and 0.1 per task
     np.testing.assert_allclose(training.of_environment, [0.4, 1.0, 0.4])
     np.testing.assert_array_equal(training.is_target, [0.0] * 4 + [1.0] * 2 + [0.0])
@@ -107,7 +107,7 @@ def test_tasks_count_by_the_weight_of_their_environment():
 
 def test_an_environment_without_weight_has_no_effect():
     environments = [SAME.source_tasks(4, 3, rng=0), SAME.target_tasks(2, 3, rng=1)]
-    training = training_tasks(environments, 1, Option((0.0, 1.0)))
+    training = training_tasks(environments, 1, Candidate((0.0, 1.0)))
     assert len(training.tasks) == 2
     np.testing.assert_array_equal(training.counts, np.ones(2))
     expected = fit_scaling([environments[1]], [1.0])
@@ -142,14 +142,14 @@ def test_a_source_of_pure_noise_gets_no_weight():
 
 def test_curves_beat_lines_where_the_common_mean_is_a_curve():
     environments = [[], SAME.target_tasks(10, 8, rng=0)]
-    families = choose_members(search_of(environments, [Option((0.0, 1.0))])).families
+    families = choose_members(search_of(environments, [Candidate((0.0, 1.0))])).families
     assert families[LINEAR] == 0.0
 
 
 def test_lines_are_enough_where_tasks_are_lines():
     rng = np.random.default_rng(0)
     tasks = [Task(x, x[:, 0] * rng.normal(2.0, 0.5) + 0.3 * rng.normal(size=6)) for x in rng.normal(size=(12, 6, 1))]
-    search = search_of([[], tasks], [Option((0.0, 1.0))])
+    search = search_of([[], tasks], [Candidate((0.0, 1.0))])
     best = search.scores().mean(axis=1).max()
     assert search.scores()[0].mean() > best - 0.05
     assert choose_members(search).families[LINEAR] > 0.1
@@ -200,7 +200,7 @@ def test_with_many_inputs_own_and_shared_scales_are_compared():
         return [Task(x, np.sin(2.0 * x[:, 0]) + rng.normal() * x[:, 1] + 0.1 * rng.normal(size=8)) for x in inputs]
 
     search = search_for([[], tasks(12)])
-    search.add(Option((0.0, 1.0)))
+    search.add(Candidate((0.0, 1.0)))
     assert {each.prior.terms.layout.columns.separate for each in search.scored} == {True, False}
     assert {len(each.prior.terms.layout.scale(each.prior.terms.theta, "line")) for each in search.scored} == {2, 9}
     best = search.scored[int(np.argmax(search.scores().mean(axis=1)))]

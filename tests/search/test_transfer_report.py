@@ -249,7 +249,10 @@ def test_a_source_without_weight_is_not_said_to_help():
     scores = np.stack([np.zeros(6), np.array([0.04, 0.05, 0.06, 0.05, 0.04, 0.06])])
     choice = Choice(candidates(0.0, 0.5), np.array([1.0, 0.0]), scores)
     effects = {"none": 0.0, "shift": 1.0, "curved": 0.0, "bend": 0.0}
-    for covariates, why in ((effects, "with effects of covariates, were preferred"), (None, "settings of the target alone")):
+    for covariates, why in (
+        (effects, "with effects of covariates"),
+        (None, "settings of the target alone"),
+    ):
         report = make_report(choice, NAMES, 1, 6, 20, covariates=covariates)
         for words in (report.verdict, report.plain_words):
             assert "not used" in words

@@ -145,8 +145,9 @@ class Candidate:
     """Environment weights and settings. Candidates that are trained together differ in numbers only."""
 
     weights: Weights
-    settings: Any  # of the prior that is fitted
+    settings: Any = None  # of the prior that is fitted, besides the weights
     from_scores: bool = False  # made from the scores of other candidates, on the same target tasks
+    environment: bool = False  # whether the target's common mean may deviate from that of the sources
 
 
 class Choice(NamedTuple):

@@ -20,6 +20,7 @@ from metaprior.prior.fitted import Prior
 from metaprior.progress import progress_bar
 from metaprior.search.averaging import (
     DISCOUNTS_UNTRIED,
+    Candidate,
     averaging_weights,
     combined_source_weights,
     discounted,
@@ -27,7 +28,7 @@ from metaprior.search.averaging import (
     single_source_weights,
 )
 from metaprior.search.held_out import DEFAULT_RULE
-from metaprior.search.problems import Numbers, Option, Problem, pooled_models
+from metaprior.search.problems import Numbers, Problem, pooled_models
 from metaprior.search.search import (
     FamilyChoice,
     Scored,
@@ -153,7 +154,7 @@ def _compare_on(asked: Asked, sample: Sample, held_out: int, deadline: float | N
 
 
 def add_options(
-    search: Search, options: Sequence[Option], what: str, deadline: float | None, progress: bool | None
+    search: Search, options: Sequence[Candidate], what: str, deadline: float | None, progress: bool | None
 ) -> bool:
     """Compare options until the deadline, always the first; return whether there was time for all."""
     about = f"on {sum(map(len, search.environments))} tasks"
@@ -186,13 +187,13 @@ def _compare_sources(search: Search, counts: Sequence[int], deadline: float | No
     single = single_source_weights(counts, search.target)
     if not single:
         return True
-    before = len(search.options)
-    complete = add_options(search, [Option(weights) for _, _, weights in single], "single sources", deadline, progress)
+    before, options = len(search.options), [Candidate(weights) for _, _, weights in single]
+    complete = add_options(search, options, "single sources", deadline, progress)
     of_target, *means = search.option_scores()[[0, *range(before, len(search.options))]].mean(axis=1).tolist()
     scores = [(source, discount, score) for (source, discount, _), score in zip(single, means, strict=False)]
     known = [option.weights for option in search.options]
     several = combined_source_weights(counts, search.target, of_target, scores)
-    combined = [Option(w, from_scores=True) for w in several if w not in known]
+    combined = [Candidate(w, from_scores=True) for w in several if w not in known]
     return complete and add_options(search, combined, "combined sources", deadline, progress)
 
 
@@ -207,7 +208,7 @@ def n_phases(asked: Asked, sample: Sample) -> int:
     return 2 + 2 * single_sources + problem.has_covariates(asked.kinds) + features  # weights and averaging, at least
 
 
-def _held_out(counts: Sequence[int], target: int, options: Sequence[Option]) -> int:
+def _held_out(counts: Sequence[int], target: int, options: Sequence[Candidate]) -> int:
     """Return the environment whose tasks are held out: the target, or the largest of those with weight.
 
     Environments without weight must not have any effect.
@@ -218,18 +219,18 @@ def _held_out(counts: Sequence[int], target: int, options: Sequence[Option]) -> 
     return int(np.argmax(np.where(used, counts, 0)))
 
 
-def _options(asked: Asked, counts: Sequence[int]) -> list[Option]:
+def _options(asked: Asked, counts: Sequence[int]) -> list[Candidate]:
     """Return the environment weights to compare: target-only first, then ever more of the source."""
     target = asked.target
     if not asked.chooses_alpha:
-        return [Option(weights) for weights in resolve_weights(asked.alpha, asked.names, counts, target)]
+        return [Candidate(weights) for weights in resolve_weights(asked.alpha, asked.names, counts, target)]
     discounts = DISCOUNTS if counts[target] > 1 else DISCOUNTS_UNTRIED if counts[target] else (np.inf,)
     if sum(counts) == counts[target]:
         discounts = (0.0,)
-    plain = [Option(discounted(counts, target, r)) for r in discounts]
+    plain = [Candidate(discounted(counts, target, r)) for r in discounts]
     if discounts != DISCOUNTS or asked.problem.labels:
         return plain
-    return plain + [Option(discounted(counts, target, r), environment=True) for r in ENVIRONMENT_DISCOUNTS]
+    return plain + [Candidate(discounted(counts, target, r), environment=True) for r in ENVIRONMENT_DISCOUNTS]
 
 
 def _growing(sample: Sample, seed: int, labels: bool = False) -> Iterator[Sample]:

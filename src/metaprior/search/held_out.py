@@ -27,34 +27,26 @@ class Folds(NamedTuple):
     splits: list[list[TestTask]]
 
 
-def make_folds(
-    target_tasks: Sequence[Task],
-    seed: int,
-    labels: bool,
-    rule: ContextRule = DEFAULT_RULE,
-    split: Split | None = None,
-) -> Folds:
-    """Deal the target tasks into folds, and split each by the rule or, by default, with `split` or `split_task`."""
-    rng, n_tasks = np.random.default_rng(seed), len(target_tasks)
-    n_folds = n_tasks if n_tasks < LEAVE_ONE_OUT_BELOW else N_FOLDS
-    members = [np.sort(fold) for fold in np.array_split(rng.permutation(n_tasks), n_folds)]
-    if not rule.is_default:
-        return Folds(members, [split_often(task, rule, rng, N_SPLITS) for task in target_tasks])
-    if split is not None:
-        return Folds(members, [split(task, rng) for task in target_tasks])
-    return Folds(members, [split_task(task, rng, labels) for task in target_tasks])
+def split_classes(task: Task, rng: np.random.Generator) -> list[TestTask]:
+    """Split a held-out task into context (half of each class) and queries, in up to five ways.
 
-
-def split_task(task: Task, rng: np.random.Generator, labels: bool = False) -> list[TestTask]:
-    """Split a held-out task into context (half of the samples, rounded down) and queries, in up to five ways.
-
-    The contexts are spread evenly over the samples in random order. With `labels` each class is split in this way, so
-    that contexts have every class with two samples or more. A task of one sample has no context: it is predicted from
-    the prior. So is a task with one sample per class, whose queries would all be of classes that the context lacks.
+    Contexts are spread evenly over the samples in random order. Of classes with an odd number of samples every other
+    one gives one more, so that half of all samples (rounded down) are context. A task with one sample per class has no
+    context: its queries would all be of classes that the context lacks.
     """
     order = rng.permutation(len(task.y))
-    codes = np.unique(task.y, return_inverse=True)[1] if labels else np.zeros(len(order), int)
-    in_context = _spread(order, codes, min(len(order), N_SPLITS))
+    codes = np.unique(task.y, return_inverse=True)[1]
+    sizes, n_splits = np.bincount(codes), min(len(order), N_SPLITS)
+    if sizes.max() == 1:
+        return [TestTask(task.x[:0], task.y[:0], task.x, task.y)]
+    split = np.arange(n_splits)[:, None]
+    is_odd = sizes % 2 == 1
+    n_odd, place = max(is_odd.sum(), 1), np.cumsum(is_odd) - 1 + order[0]  # a random class is the first
+    gives_more = is_odd & ((place - split * n_odd // n_splits) % n_odd < n_odd // 2)
+    ranks = np.empty(len(codes), int)  # within the class, in random order
+    ranks[order[np.argsort(codes[order], kind="stable")]] = np.concatenate([np.arange(size) for size in sizes])
+    n = sizes[codes]
+    in_context = (ranks - split * n // n_splits) % n < n // 2 + gives_more[:, codes]
     return [TestTask(task.x[own], task.y[own], task.x[~own], task.y[~own]) for own in in_context]
 
 
@@ -76,21 +68,20 @@ def split_labels(task: Task, rng: np.random.Generator, by_class: bool) -> list[T
     return [TestTask(task.x[c], task.y[c], task.x[q], task.y[q]) for c, q in zip(contexts, asked, strict=True)]
 
 
-def _spread(order: np.ndarray, codes: np.ndarray, n_splits: int) -> np.ndarray:
-    """Return which samples are context, (splits, samples): half of each class, taken in turn.
-
-    Of classes with an odd number of samples every other one gives one more, so that half of all samples are context.
-    """
-    sizes, split = np.bincount(codes), np.arange(n_splits)[:, None]
-    if sizes.max() == 1:
-        return np.zeros((1, len(codes)), bool)
-    is_odd = sizes % 2 == 1
-    n_odd, place = max(is_odd.sum(), 1), np.cumsum(is_odd) - 1 + order[0]  # a random class is the first
-    gives_more = is_odd & ((place - split * n_odd // n_splits) % n_odd < n_odd // 2)
-    ranks = np.empty(len(codes), int)  # within the class, in random order
-    ranks[order[np.argsort(codes[order], kind="stable")]] = np.concatenate([np.arange(size) for size in sizes])
-    n = sizes[codes]
-    return (ranks - split * n // n_splits) % n < n // 2 + gives_more[:, codes]
+def make_folds(
+    target_tasks: Sequence[Task],
+    seed: int,
+    labels: bool,
+    rule: ContextRule = DEFAULT_RULE,
+    split: Split = split_classes,
+) -> Folds:
+    """Deal the target tasks into folds, and split each by the rule; labels with `split` if that is the default rule."""
+    rng, n_tasks = np.random.default_rng(seed), len(target_tasks)
+    n_folds = n_tasks if n_tasks < LEAVE_ONE_OUT_BELOW else N_FOLDS
+    members = [np.sort(fold) for fold in np.array_split(rng.permutation(n_tasks), n_folds)]
+    if labels and rule.is_default:
+        return Folds(members, [split(task, rng) for task in target_tasks])
+    return Folds(members, [split_often(task, rule, rng, N_SPLITS) for task in target_tasks])
 
 
 def reference_log_densities(target_tasks: Sequence[Task], folds: Folds, labels: bool) -> np.ndarray:

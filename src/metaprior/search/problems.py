@@ -28,7 +28,7 @@ from metaprior.prior.label_prior import LabelPrior, Latent, calibrated
 from metaprior.prior.modes import MAX_ITERATIONS
 from metaprior.prior.shapes import ONE_SCALE
 from metaprior.prior.sites import HyperPrior
-from metaprior.search.averaging import Weights
+from metaprior.search.averaging import Candidate
 from metaprior.search.held_out import (
     PER_TASK,
     Folds,
@@ -56,21 +56,12 @@ SIMPLE = (LINEAR, SMOOTH)  # families whose functions were not found in y
 LABELS_PER_TASK = 5.0  # independent labels that those of a held-out task count as, at most
 
 
-@dataclass(frozen=True)
-class Option:
-    """Environment weights, and whether the target's common mean may deviate from that of the sources."""
-
-    weights: Weights
-    environment: bool = False
-    from_scores: bool = False  # made from the scores of other options
-
-
 class Request(NamedTuple):
     """What a fit of all families is asked for."""
 
     environments: Environments
     target: int
-    option: Option
+    option: Candidate
     kinds: ColumnKinds | None = None
     sizes: Sequence[int] | None = None  # numbers of tasks of the environments, with those that are held out
     near: FamilyFit | None = None  # a fit to similar tasks to start from
@@ -189,7 +180,7 @@ class Numbers(Problem):
         self,
         environments: Environments,
         target: int,
-        option: Option,
+        option: Candidate,
         kinds: ColumnKinds | None = None,
         sizes: Sequence[int] | None = None,
     ) -> TrainingTasks:
@@ -320,7 +311,7 @@ class Labels(Problem):
 
 
 def task_counts(
-    environments: Environments, option: Option, sizes: Sequence[int] | None
+    environments: Environments, option: Candidate, sizes: Sequence[int] | None
 ) -> tuple[list[list[Task]], np.ndarray, np.ndarray]:
     """Return the tasks of environments with weight, and how much each of them, and one of each environment, counts.
 
@@ -439,9 +430,9 @@ def pooled_models(
     problem: Numbers,
     environments: Environments,
     target: int,
-    options: Sequence[Option],
+    options: Sequence[Candidate],
     kinds: ColumnKinds | None = None,
-    known: Sequence[tuple[Option, FamilyFit]] = (),
+    known: Sequence[tuple[Candidate, FamilyFit]] = (),
 ) -> dict[str, Prior]:
     """Return what users would fit without metaprior: a linear mixed model and a hierarchical GP, of all tasks pooled.
 
@@ -467,12 +458,12 @@ def pooled_models(
     return models
 
 
-def pooled_option(counts: Sequence[int], options: Sequence[Option]) -> Option:
+def pooled_option(counts: Sequence[int], options: Sequence[Candidate]) -> Candidate:
     """Return the weights with which every task of an environment that has weight in an option counts once."""
     used = np.max([option.weights for option in options], axis=0) > 0
     weights = used * np.asarray(counts, float)
-    return Option(tuple((weights / weights.sum()).tolist()))
+    return Candidate(tuple((weights / weights.sum()).tolist()))
 
 
-def _is_same(option: Option, pooled: Option) -> bool:
+def _is_same(option: Candidate, pooled: Candidate) -> bool:
     return not option.environment and np.allclose(option.weights, pooled.weights, rtol=0.0, atol=1e-9)

@@ -384,7 +384,7 @@ def make_report(
     candidates = choice.candidates
     weights = np.array([candidate.weights for candidate in candidates])
     temperature, prior_std = np.array([_scales(candidate.settings) for candidate in candidates]).T
-    effects = [bool(getattr(candidate.settings, "environment", False)) for candidate in candidates]
+    effects = [candidate.environment for candidate in candidates]
     report = TransferReport(
         names,
         names[target],

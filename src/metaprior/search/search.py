@@ -14,7 +14,7 @@ from metaprior.prior.columns import MAX_ARD
 from metaprior.prior.families import BEND, COVARIATES, CURVE, CURVED, NO_COVARIATES, SHIFT, FamilyFit
 from metaprior.search.averaging import Candidate, Choice, averaging_weights, drop_worse, merge_similar
 from metaprior.search.held_out import DEFAULT_RULE
-from metaprior.search.problems import SIMPLE, Environments, Option, Problem, Request
+from metaprior.search.problems import SIMPLE, Environments, Problem, Request
 from metaprior.tasks.categories import ColumnKinds
 from metaprior.tasks.splits import ContextRule
 from metaprior.tasks.types import Task
@@ -54,7 +54,7 @@ class Search:
     held_out: int
     rule: ContextRule = DEFAULT_RULE  # by which held-out tasks are split into context and queries
     kinds: ColumnKinds | None = None  # of the input columns
-    options: list[Option] = field(default_factory=list)
+    options: list[Candidate] = field(default_factory=list)
     scored: list[Scored] = field(default_factory=list)
     fits: list[FamilyFit] = field(default_factory=list)  # of all tasks, at each option
     families: dict[str, None] = field(default_factory=dict)  # in the order in which they were fitted
@@ -70,7 +70,7 @@ class Search:
         self._latest: dict[bool | None, FamilyFit] = {}
         self.evidence: dict[tuple[int, bool | None], dict[str, float]] = {}  # by option and by what covariates do
 
-    def add(self, option: Option) -> None:
+    def add(self, option: Candidate) -> None:
         """Fit all families to all tasks and without every fold; keep the predictions of the folds."""
         fits = [self._add(option, len(self.options), separate) for separate in self.scales]
         self.options.append(option)
@@ -113,7 +113,7 @@ class Search:
         kept[self.held_out] = [task for i, task in enumerate(self.tasks) if i not in members]
         return kept
 
-    def _add(self, option: Option, place: int, separate: bool | None, covariates: str = NO_COVARIATES) -> FamilyFit:
+    def _add(self, option: Candidate, place: int, separate: bool | None, covariates: str = NO_COVARIATES) -> FamilyFit:
         problem, near = self.problem, self._latest.get(separate)
         asked = Request(self.environments, self.target, option, self.kinds, None, near)
         asked = asked._replace(separate=separate, covariates=covariates)
@@ -198,7 +198,7 @@ def choose_members(search: Search) -> FamilyChoice:
     energies = np.array(search.free_energies)
     known = energies if np.isfinite(energies).all() else None
     found = search.option_scores(), search.option_scores(plain=True)
-    return _average(search, Choice(candidates(search.options), of_option, *found, known), weights)
+    return _average(search, Choice(search.options, of_option, *found, known), weights)
 
 
 def choose_untested(search: Search) -> FamilyChoice:
@@ -214,14 +214,14 @@ def choose_untested(search: Search) -> FamilyChoice:
         if rows:
             weights[rows], of_options[option] = averaging_weights(scores[rows], search.problem.per_task), 1.0
     n_used = of_options.sum()
-    return _average(search, Choice(candidates(search.options), of_options / n_used, None), weights / n_used)
+    return _average(search, Choice(search.options, of_options / n_used, None), weights / n_used)
 
 
 def without_test(
     problem: Problem,
     environments: Environments,
     target: int,
-    options: Sequence[Option],
+    options: Sequence[Candidate],
     kinds: ColumnKinds | None = None,
 ) -> FamilyChoice:
     """Average the simplest families at all options: there are no tasks to hold out."""
@@ -232,7 +232,7 @@ def without_test(
     found = {name: names.count(name) / len(names) for fit in fits for name in fit.priors}
     spread = problem.spread(n_tasks_of(priors, weights, environments))
     equal = np.full(len(options), 1.0 / len(options))
-    return FamilyChoice(Choice(candidates(options), equal, None), priors, weights, found, spread)
+    return FamilyChoice(Choice(list(options), equal, None), priors, weights, found, spread)
 
 
 def n_tasks_of(priors: Sequence[Any], weights: np.ndarray, environments: Environments) -> float:
@@ -240,11 +240,6 @@ def n_tasks_of(priors: Sequence[Any], weights: np.ndarray, environments: Environ
     sizes = [len(tasks) for tasks in environments]
     numbers = [float(prior.counts @ sizes) for prior in priors if prior.counts is not None]
     return 1.0 / float(weights @ np.reciprocal(numbers))
-
-
-def candidates(options: Sequence[Option]) -> list[Candidate]:
-    """Return options as candidates of a report."""
-    return [Candidate(option.weights, option, option.from_scores) for option in options]
 
 
 def _average(search: Search, choice: Choice, weights: np.ndarray) -> FamilyChoice:
