@@ -151,7 +151,7 @@ def test_predictions_are_those_of_a_new_task_in_the_units_of_y(name):
     training = TrainingTasks(scaling, [scaling.task(task) for task in TASKS], np.ones(4), np.ones(4))
     prior = fit_families(training, False, None).priors[name]
     rows = np.array([9, 0, 5])
-    found = PROBLEM.predict(QUERIES, rows, prior)
+    found = QUERIES.predict(prior, rows, Gaussian())
     for i, row in enumerate(rows):
         _, split = SPLITS[row]
         x, y, n = scaling.inputs(split.x_context), scaling.outputs(split.y_context), len(split.y_query)

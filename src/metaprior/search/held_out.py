@@ -129,6 +129,16 @@ class Queries:
         x_query, _, is_query = pad_to(queries, self.y.shape[1], np.float64)
         return *pad_to(contexts, max(1, *(len(task.y) for task in contexts)), np.float64), x_query, is_query
 
+    def predict(self, prior: Any, rows: np.ndarray, likelihood: Likelihood) -> "HeldOut":
+        """Return a prior's predictions of new observations at some rows."""
+        x, y, mask, x_query, is_query = self.padded(rows, prior.scaling)
+        found = prior.marginals(prior.condition(x, y, mask), x_query)
+        means = found.mean if found.offset is None else found.mean + found.offset
+        log_weights = np.zeros((len(means), len(rows))) if found.log_weights is None else found.log_weights
+        parameters = np.repeat(found.parameters[:, None], len(rows), axis=1)
+        means, variances = (np.where(is_query, each, np.nan) for each in (means, found.variance))
+        return HeldOut(likelihood, means, variances, parameters, log_weights)
+
     def scores(self, held_out: Any) -> np.ndarray:
         """Return the mean contaminated log density of every task, (tasks,)."""
         return self.by_task(contaminated(held_out.log_densities(self.y), self.reference))

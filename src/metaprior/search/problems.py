@@ -214,19 +214,9 @@ class Numbers(Problem):
         given = asked.near, asked.max_iterations, asked.separate, asked.covariates
         return fit_families(training, asked.option.environment, self.noise_std, *given)
 
-    def predict(self, queries: Queries, rows: np.ndarray, prior: Prior) -> HeldOut:
-        """Return a prior's predictions of new observations at some rows."""
-        x, y, mask, x_query, is_query = queries.padded(rows, prior.scaling)
-        found = prior.marginals(prior.condition(x, y, mask), x_query)
-        means = found.mean if found.offset is None else found.mean + found.offset
-        log_weights = np.zeros((len(means), len(rows))) if found.log_weights is None else found.log_weights
-        parameters = np.repeat(found.parameters[:, None], len(rows), axis=1)
-        means, variances = (np.where(is_query, each, np.nan) for each in (means, found.variance))
-        return HeldOut(self.likelihood, means, variances, parameters, log_weights)
-
     def tested(self, queries: Queries, prior: Prior, parts: Parts) -> tuple[Prior, HeldOut]:
         """Return the prior, and predictions of all held-out tasks."""
-        found = [(rows, self.predict(queries, rows, without)) for rows, without in parts]
+        found = [(rows, queries.predict(without, rows, self.likelihood)) for rows, without in parts]
         return prior, HeldOut.gather(found, len(queries.splits))
 
     def outweighed(self, fit: FamilyFit) -> set[str]:
