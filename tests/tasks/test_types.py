@@ -11,7 +11,6 @@ from scipy.special import logsumexp
 from metaprior import ImplausibleContextWarning
 from metaprior.estimators import seen_tasks
 from metaprior.estimators.seen_tasks import kept_digests
-from metaprior.tasks.scaling import Scaling
 from metaprior.tasks.types import (
     Task,
     TestTask,
@@ -26,8 +25,6 @@ from metaprior.tasks.types import (
     sum_rows,
 )
 from metaprior.wfem import MAP, Gaussian, Training, WFEMRegressor
-from metaprior.wfem.adaptation import pad_queries
-from metaprior.wfem.objective import pad_tasks
 
 SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=12)
 
@@ -148,38 +145,9 @@ def test_padding_and_masking_is_a_round_trip(sizes, extra, dtype):
         assert np.all(y[i][~mask[i]] == 0.0)
 
 
-@given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=20), split=st.integers(0, 20))
-def test_buckets_hold_every_task_once_and_environments_in_order(sizes, split):
-    tasks = random_tasks(sizes)
-    environments = [tasks[:split], tasks[split:]]
-    task_set = pad_tasks(environments)
-    assert 1 <= len(task_set.buckets) <= 3
-    assert task_set.environment_counts == (len(environments[0]), len(environments[1]))
-    found = [[], []]
-    for bucket in task_set.buckets:
-        owner = np.repeat([0, 1], bucket.counts)
-        for environment, y, mask in zip(owner, bucket.y, bucket.mask, strict=True):
-            found[environment].append(y[mask].tolist())
-    for environment, group in zip(environments, found, strict=True):
-        assert sorted(group) == sorted(task.y.astype(np.float32).tolist() for task in environment)
-
-
 def test_padded_size_is_the_next_of_its_documented_sequence():
     assert sorted({padded_size(n) for n in range(65)}) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
     assert all(n <= padded_size(n) <= 1.5 * n for n in range(1, 2000))
-
-
-@given(sizes=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 5)), min_size=1, max_size=10))
-def test_padded_queries_hold_every_task_once_in_scaled_units(sizes):
-    tasks = random_test_tasks(*zip(*sizes, strict=True))
-    scaling = Scaling(np.array([1.0, -1.0]), np.array([2.0, 0.5]), np.asarray(3.0), np.asarray(4.0))
-    queries, y_query, query_mask = pad_queries(tasks, scaling, 9, 5, np.float64)
-    for row, task in enumerate(tasks):
-        context_mask = queries.context_mask[row]
-        np.testing.assert_array_equal(queries.x_context[row][context_mask], scaling.inputs(task.x_context), strict=True)
-        np.testing.assert_array_equal(queries.y_context[row][context_mask], (task.y_context - 3.0) / 4.0)
-        np.testing.assert_array_equal(queries.x_query[row][query_mask[row]], scaling.inputs(task.x_query))
-        np.testing.assert_array_equal(y_query[row][query_mask[row]], (task.y_query - 3.0) / 4.0)
 
 
 def test_new_y_is_guarded_as_new_x_is(three_particles):
