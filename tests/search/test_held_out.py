@@ -14,6 +14,7 @@ from metaprior.search.held_out import (
     PER_TASK,
     SPREAD_STD,
     HeldOut,
+    Queries,
     best_spread,
     make_folds,
     reference_log_densities,
@@ -36,7 +37,7 @@ def make_tasks(sizes=SIZES, seed=0):
 TASKS = make_tasks()
 FOLDS = make_folds(TASKS, 0, labels=False)
 PROBLEM = Numbers()
-QUERIES = PROBLEM.queries(TASKS, FOLDS)
+QUERIES = Queries(TASKS, FOLDS, PROBLEM.reference)
 SPLITS = [(i, split) for i, splits in enumerate(FOLDS.splits) for split in splits]
 
 
@@ -172,7 +173,7 @@ def calibrated_problem(n_tasks, log_stretch, seed=0):
     """Standard normal readings, predicted with standard deviations that are off by a factor."""
     rng = np.random.default_rng(seed)
     tasks = [Task(np.zeros((4, 1)), rng.normal(size=4)) for _ in range(n_tasks)]
-    queries = PROBLEM.queries(tasks, make_folds(tasks, 0, labels=False))
+    queries = Queries(tasks, make_folds(tasks, 0, labels=False), PROBLEM.reference)
     shape = (1, *queries.y.shape)
     noise = np.full((*shape[:2], 1), log_stretch)
     return queries, HeldOut(Gaussian(), np.zeros(shape), np.zeros(shape), noise, np.zeros(shape[:2]))
@@ -214,10 +215,8 @@ def test_the_spread_is_the_mode_of_its_posterior(n_tasks):
 @pytest.mark.parametrize("size", [1e-100, 1e100])
 def test_readings_of_any_size_have_the_same_gains(size):
     tasks = [Task(task.x, size * task.y) for task in TASKS]
-    queries = PROBLEM.queries(
-        tasks,
-        FOLDS._replace(splits=[[s._replace(y_query=size * s.y_query) for s in of_task] for of_task in FOLDS.splits]),
-    )
+    splits = [[split._replace(y_query=size * split.y_query) for split in of_task] for of_task in FOLDS.splits]
+    queries = Queries(tasks, FOLDS._replace(splits=splits), PROBLEM.reference)
     scores = []
     for each, unit in ((QUERIES, 1.0), (queries, size)):
         members = [random_member(seed) for seed in (0, 1)]
@@ -229,7 +228,7 @@ def test_readings_of_any_size_have_the_same_gains(size):
 
 def test_constant_readings_have_finite_scores():
     tasks = [Task(task.x, np.full_like(task.y, 2.5)) for task in TASKS]
-    queries = PROBLEM.queries(tasks, make_folds(tasks, 0, labels=False))
+    queries = Queries(tasks, make_folds(tasks, 0, labels=False), PROBLEM.reference)
     assert np.isfinite(queries.scores(random_member(0))).all()
 
 

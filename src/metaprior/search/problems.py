@@ -92,10 +92,6 @@ class Problem(ABC):
         """Iterations of a fit without a fold, from the mode of all tasks."""
         return FOLD_ITERATIONS
 
-    def queries(self, tasks: Sequence[Task], folds: Folds) -> Queries:
-        """Return the splits of held-out tasks."""
-        return Queries(tasks, folds, self.reference)
-
     def has_covariates(self, kinds: ColumnKinds | None) -> bool:
         """Return whether there are covariates that the common mean may depend on; for labels they are inputs."""
         return not self.labels and kinds is not None and bool(kinds.covariates)
@@ -103,6 +99,13 @@ class Problem(ABC):
     def outweighed(self, fit: FamilyFit) -> set[str]:
         """Return the families that the evidence rules out."""
         return set()
+
+    def spread(self, n_tasks: float, queries: Queries | None = None, average: Any = None) -> float:
+        """Return the factor by which an average of priors fitted to so many tasks must be stretched.
+
+        Without `queries` it is the factor that is expected. It is one for labels, which are calibrated prior by prior.
+        """
+        return 1.0
 
     @abstractmethod
     def n_inputs(self, tasks: Sequence[Task], kinds: ColumnKinds | None) -> int:
@@ -123,13 +126,6 @@ class Problem(ABC):
     @abstractmethod
     def tested(self, queries: Queries, prior: Any, parts: Parts) -> tuple[Any, Any]:
         """Return the prior, calibrated if it is one of labels, and predictions of all held-out tasks."""
-
-    @abstractmethod
-    def spread(self, n_tasks: float, queries: Queries | None = None, average: Any = None) -> float:
-        """Return the factor by which an average must be stretched, expected without `queries`.
-
-        Its members were fitted to so many tasks.
-        """
 
 
 @dataclass(frozen=True)
@@ -229,7 +225,7 @@ class Numbers(Problem):
         return {name for name, larger in nested if values[larger] - values[name] > OUTWEIGHED}
 
     def spread(self, n_tasks: float, queries: Queries | None = None, average: Any = None) -> float:
-        """Return the factor by which an average must be stretched."""
+        """Return the factor by which an average of priors fitted to so many tasks must be stretched."""
         return expected_spread(n_tasks) if queries is None else best_spread(average, queries, n_tasks)
 
     def _log_exposure(self, x: np.ndarray) -> np.ndarray:
@@ -294,10 +290,6 @@ class Labels(Problem):
             found, log_p = calibrate(queries, parts, latent)
             return replace(prior, **found._asdict()), HeldOutLabels(log_p)
         return prior, HeldOutLabels(calibrated(gather(parts, latent, prior.shrink), prior.factor, prior.ratio))
-
-    def spread(self, n_tasks: float, queries: Queries | None = None, average: Any = None) -> float:
-        """Return one: probabilities are calibrated prior by prior."""
-        return 1.0
 
 
 def task_counts(

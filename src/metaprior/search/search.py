@@ -13,7 +13,7 @@ import numpy as np
 from metaprior.prior.columns import MAX_ARD
 from metaprior.prior.families import BEND, COVARIATES, CURVE, CURVED, NO_COVARIATES, SHIFT, FamilyFit
 from metaprior.search.averaging import Candidate, Choice, averaging_weights, drop_worse, merge_similar
-from metaprior.search.held_out import DEFAULT_RULE
+from metaprior.search.held_out import DEFAULT_RULE, Queries
 from metaprior.search.problems import SIMPLE, Environments, Problem, Request
 from metaprior.tasks.categories import ColumnKinds
 from metaprior.tasks.splits import ContextRule
@@ -63,7 +63,7 @@ class Search:
     def __post_init__(self):
         self.tasks = self.environments[self.held_out]
         self.folds = self.problem.folds(self.tasks, self.seed, self.rule)
-        self.queries = self.problem.queries(self.tasks, self.folds)
+        self.queries = Queries(self.tasks, self.folds, self.problem.reference)
         n_inputs = self.problem.n_inputs(self.tasks, self.kinds)
         self.scales = (True, False) if MAX_ARD < n_inputs <= MAX_SEPARATE else (None,)
         self.has_covariates = self.problem.has_covariates(self.kinds)
