@@ -267,7 +267,7 @@ class Categories:
                 raise ValueError(
                     Message(
                         f"{where}: covariate {name(column)} must have one value within a task; it differs from the "
-                        f"first row in {rows}. Correct these rows, or remove the column from ",
+                        f"first row in {rows}. Correct these rows, or take the column out of ",
                         *(Argument("covariates"), " to use it as an input."),
                     )
                 )

@@ -168,10 +168,10 @@ class Features:
         """Raise if the exposure is a category or a covariate, or if X has no input beside it and the covariates."""
         given, named, covariates = Argument("exposure"), self.column_name(column), self.categories.covariates
         if column in self.categories.levels:
-            wrong = f" must be a column of positive numbers; {named} holds categories. Name another, or remove it from "
+            wrong = f" must be a column of positive numbers; {named} holds categories. Name another, or take it out of "
             raise ValueError(Message(given, wrong, Argument("categorical"), "."))
         if column in covariates:
-            twice = f" names {named}, which is also a covariate: an exposure is not an input. Remove it from "
+            twice = f" names {named}, which is a covariate too: an exposure is not an input. Take it out of "
             raise ValueError(Message(given, twice, Argument("covariates"), ", or repeat the column."))
         if (self.count or 0) - len(covariates) < 2:
             others = " and covariates" if covariates else ""
