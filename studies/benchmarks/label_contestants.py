@@ -14,6 +14,7 @@ from gaussian_sites import Given
 
 from metaprior.metrics import report, summarize_labels
 from metaprior.prior.label_prior import LabelPrior, Latent, calibrated, within_reach
+from metaprior.search.averaging import Candidate
 from metaprior.search.held_out import HeldOutLabels, Queries, peak
 from metaprior.search.problems import (
     FOLD_ITERATIONS,
