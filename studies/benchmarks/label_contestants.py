@@ -1,8 +1,7 @@
 """Posteriors and likelihoods of labels in the place of Laplace's and the softmax, calibrated as the package does.
 
 A contestant takes a prior and tasks, and returns the latent functions at the queries. Its calibration (`factor`,
-`ratio` and `shrink` of `LabelPrior`) is chosen by the package's own `LabelQueries` on target tasks held out of the
-prior's fit.
+`ratio` and `shrink` of `LabelPrior`) is chosen as the package does, on target tasks held out of the prior's fit.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,29 +14,40 @@ from gaussian_sites import Given
 
 from metaprior.metrics import report, summarize_labels
 from metaprior.prior.label_prior import LabelPrior, Latent, calibrated, within_reach
-from metaprior.search.labels import FOLD_ITERATIONS, LOG_SCALES, SHRINKS, Calibration, LabelQueries, Labels, peak
-from metaprior.search.search import Option, Search
+from metaprior.search.averaging import Candidate
+from metaprior.search.held_out import HeldOutLabels, Queries, peak
+from metaprior.search.problems import (
+    FOLD_ITERATIONS,
+    LOG_SCALES,
+    SHRINKS,
+    Calibration,
+    Labels,
+    Request,
+    calibrate,
+)
+from metaprior.search.search import Search
 from metaprior.tasks.types import Task, TestTask
 
 METRICS = ("log_loss", "accuracy", "calibration_error")
-FAMILY, EQUALLY = "smooth", Option((0.5, 0.5))
+FAMILY, EQUALLY = "smooth", Candidate((0.5, 0.5))
 
 Contestant = Callable[[LabelPrior, Sequence[TestTask]], Latent]
 
 
-class ContestantQueries(LabelQueries):
-    """Held-out tasks that a contestant predicts in the place of Laplace's approximation."""
+class ContestantLatent:
+    """The latent functions that a contestant predicts at held-out queries, in the place of Laplace's approximation."""
 
-    def __init__(self, queries: LabelQueries, contestant: Contestant):
-        vars(self).update(vars(queries))
-        self.contestant = contestant
+    def __init__(self, queries: Queries, contestant: Contestant):
+        self.queries, self.contestant = queries, contestant
         self.found: dict[tuple[float, ...], Latent] = {}  # sampling is slow, and one shrinkage is asked for twice
 
-    def _latent(self, prior: LabelPrior, rows: np.ndarray) -> Latent:
+    def __call__(self, rows: np.ndarray, prior: LabelPrior) -> Latent:
+        """Return the latent functions at some rows."""
         key = (prior.shrink, *rows.tolist())
         found = self.found.get(key)
         if found is None or (found.covariance is None and prior.ratio > 0.0):  # a ratio of 0 needs no covariances
-            found = self.found[key] = self.contestant(prior, [self.splits[row] for row in rows.tolist()])
+            splits = [self.queries.splits[row] for row in rows.tolist()]
+            found = self.found[key] = self.contestant(prior, splits)
         return found
 
 
@@ -46,13 +56,12 @@ class Fitted(NamedTuple):
 
     prior: LabelPrior
     without: list[tuple[np.ndarray, LabelPrior]]  # rows of the queries of every fold, and the prior without it
-    queries: LabelQueries
+    queries: Queries
 
     def calibrate(self, contestant: Contestant) -> tuple[Calibration, float]:
         """Return the calibration that the package would choose, and the log loss of held-out labels with it."""
-        queries = ContestantQueries(self.queries, contestant)
-        found, log_p = queries.calibrate([(rows, queries.predict(prior, rows)) for rows, prior in self.without])
-        return found, -float(queries.by_task(queries.of_labels(log_p)).mean())
+        found, log_p = calibrate(self.queries, self.without, ContestantLatent(self.queries, contestant))
+        return found, -float(self.queries.plain_scores(HeldOutLabels(log_p)).mean())
 
 
 class Predicted(NamedTuple):
@@ -91,11 +100,11 @@ def fit_prior(source: list[Task], target: list[Task], seed: int) -> Fitted:
     environments = [[Task(task.x, task.y.astype(float)) for task in tasks] for tasks in (source, target)]
     problem = Labels(None)
     search = Search(problem, environments, 1, seed, 1)
-    full = problem.fit(environments, 1, EQUALLY, None)
+    full = problem.fit(Request(environments, 1, EQUALLY))
     without = []
     for members in search.folds.members:
-        sizes = [len(source), len(target)]
-        found = problem.fit(search.without(members), 1, EQUALLY, None, sizes, full, FOLD_ITERATIONS)
+        asked = Request(search.without(members), 1, EQUALLY, None, [len(source), len(target)], full, FOLD_ITERATIONS)
+        found = problem.fit(asked)
         without.append((search.queries.rows_of(members), found.priors[FAMILY]))
     return Fitted(full.priors[FAMILY], without, search.queries)
 

@@ -51,7 +51,7 @@ from scipy import stats
 from threadpoolctl import threadpool_limits
 
 from metaprior.prior.label_prior import LabelPrior, Latent
-from metaprior.search.labels import Calibration
+from metaprior.search.problems import Calibration
 from metaprior.tasks.types import TestTask
 from metaprior_studies.open_settings import validation_seeds
 

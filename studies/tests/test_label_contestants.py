@@ -1,14 +1,16 @@
 """Contestants of the default of labels: calibrated as the package does, and in hindsight."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 from gaussian_sites import laplace
-from label_contestants import ContestantQueries, Fitted, Predicted, fit_prior, given_classes, scores_of, softmax_laplace
+from label_contestants import ContestantLatent, Fitted, Predicted, fit_prior, given_classes, scores_of, softmax_laplace
 from label_inference import gaussian
 
-from metaprior.search.labels import SHRINKS, Calibration
+from metaprior.search.held_out import HeldOutLabels
+from metaprior.search.problems import SHRINKS, Calibration, Labels, calibrate, gather
 from metaprior.tasks.types import Task, TestTask
 
 
@@ -33,18 +35,17 @@ def tests(fitted):
 
 @pytest.mark.parametrize("contestant", [softmax_laplace, gaussian(laplace)])
 def test_laplace_as_a_contestant_is_calibrated_as_in_the_package(fitted, contestant):
-    folds = [(rows, fitted.queries.predict(prior, rows)) for rows, prior in fitted.without]
-    expected, log_p = fitted.queries.calibrate(folds)
+    expected, log_p = calibrate(fitted.queries, fitted.without, partial(Labels(None).latent, fitted.queries))
     found, log_loss = fitted.calibrate(contestant)
     np.testing.assert_allclose(found, expected, rtol=1e-4)
-    labels = np.nanmean(fitted.queries.of_labels(log_p))  # as many of every task
+    labels = np.nanmean(HeldOutLabels(log_p).log_densities(fitted.queries.y))  # as many of every task
     np.testing.assert_allclose(log_loss, -labels, rtol=1e-4)
 
 
 def test_covariances_are_found_where_they_were_not_needed_before(fitted):
-    queries, (rows, prior) = ContestantQueries(fitted.queries, softmax_laplace), fitted.without[0]
-    folds = [(rows, queries.predict(prior, rows))]
-    assert queries.gather(folds, 1.0).covariance is not None
+    latent, parts = ContestantLatent(fitted.queries, softmax_laplace), fitted.without[:1]
+    assert gather(parts, latent, 1.0, ratio=0.0).covariance is None
+    assert gather(parts, latent, 1.0).covariance is not None
 
 
 def test_covariances_of_contestants_are_those_of_shrunk_functions(fitted, tests):

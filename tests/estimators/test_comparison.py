@@ -9,7 +9,7 @@ from metaprior.datasets import Sinusoid
 from metaprior.estimators.comparison import Comparison, gain_in_words, score_per_task_gp
 from metaprior.files import read_tensors, write_tensors
 from metaprior.metrics import report
-from metaprior.search import numbers
+from metaprior.search import problems
 from metaprior.wfem import Training, WFEMRegressor
 
 PROBLEM = Sinusoid(0.5)
@@ -123,7 +123,7 @@ def test_a_model_that_could_not_be_fitted_is_named(monkeypatch):
     def fail(*_):
         raise np.linalg.LinAlgError
 
-    monkeypatch.setattr(numbers, "fit_mixed_model", fail)
+    monkeypatch.setattr(problems, "fit_mixed_model", fail)
     compared = MetaGPRegressor(alpha=0.0, random_state=0).fit(target_tasks=TARGET).compare(TESTS)
     assert list(compared.scores) == ["metaprior", "hierarchical GP", "GP per task"]
     assert compared.missing == "This prior has no mixed model to compare with: it could not be fitted."

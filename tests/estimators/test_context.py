@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from metaprior import MetaGPClassifier, MetaGPRegressor, load, predict_frame
-from metaprior.search import held_out, numbers
+from metaprior.search import held_out, problems
 from metaprior.tasks.splits import ContextRule, split_once
 from metaprior.tasks.types import Task
 from metaprior.wfem import Training, WFEMRegressor
@@ -36,7 +36,7 @@ def test_the_search_splits_held_out_tasks_by_the_rule(monkeypatch):
         seen.extend(split for of_task in made.splits for split in of_task)
         return made
 
-    monkeypatch.setattr(numbers, "make_folds", spy)
+    monkeypatch.setattr(problems, "make_folds", spy)
     MetaGPRegressor(alpha=0.0, context=("first", 3), random_state=0).fit(target_tasks=WALKS[:4])
     assert len(seen) == 4
     assert all(len(split.y_context) == 3 for split in seen)

@@ -15,7 +15,7 @@ from metaprior.estimators.fit import MAX_READINGS, MAX_TASKS
 from metaprior.files import read_tensors, write_tensors
 from metaprior.prior.families import FAMILIES
 from metaprior.search import compare
-from metaprior.search.numbers import Numbers
+from metaprior.search.problems import Numbers
 from metaprior.search.search import Search
 from metaprior.tasks.types import Task
 

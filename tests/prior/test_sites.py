@@ -24,8 +24,8 @@ from metaprior.prior.families import BEND, LINEAR, SHIFT, TrainingTasks, _Fitter
 from metaprior.prior.modes import with_curve
 from metaprior.prior.process import NOISE_FLOOR
 from metaprior.prior.sites import HyperPrior, Observed, find_sites
-from metaprior.search.numbers import Numbers
-from metaprior.search.search import Option
+from metaprior.search.averaging import Candidate
+from metaprior.search.problems import Numbers
 from metaprior.tasks.categories import ColumnKinds
 from metaprior.tasks.scaling import identity_scaling
 from metaprior.tasks.types import Task
@@ -157,7 +157,7 @@ def test_large_counts_are_gaussian_in_their_logarithm():
     np.testing.assert_allclose(moments(found, mean, covariance)[0], mean, atol=1e-3)
 
 
-ONE = Option((1.0,))
+ONE = Candidate((1.0,))
 # Tasks that are not of the fit: a level is unseen, and values are missing.
 NEW = np.array([[0.2, 1, 0.5, 2], [0.2, 2, np.nan, 3], [-0.4, 0, 0.1, np.nan], [1.0, 1, 0.1, 0]])
 
@@ -258,7 +258,7 @@ def test_a_task_alone_has_the_bound_of_its_marginal_prior(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_fit_finds_all_families_and_their_parameters(name):
     tasks = [draw_tasks(name, [6] * 20, 3), draw_tasks(name, [1, 3, 5] * 3, 4)]
-    fit = fit_families(Numbers(likelihood_of(name)).training(tasks, 1, Option((0.5, 0.5)), None), environment=False)
+    fit = fit_families(Numbers(likelihood_of(name)).training(tasks, 1, Candidate((0.5, 0.5)), None), environment=False)
     assert list(fit.priors) == ["linear", "smooth", "curve", "shapes"]
     prior = fit.priors["smooth"]
     context = prior.condition(np.zeros((2, 1, 1)), np.ones((2, 1)), np.array([[True], [False]]))

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from metaprior.search.averaging import discounted
-from metaprior.search.numbers import Numbers
-from metaprior.search.search import Option, Search
+from metaprior.search.averaging import Candidate, discounted
+from metaprior.search.problems import Numbers
+from metaprior.search.search import Search
 
 
 def search_for(environments, target=1, seed=0, held_out=None, problem=Numbers(), **settings):  # noqa: B008
@@ -19,7 +19,7 @@ def training_tasks(environments, target, option, sizes=None):
 def options_of(environments, discounts, **settings):
     """Return environment weights with the source discounted."""
     counts = [len(tasks) for tasks in environments]
-    return [Option(discounted(counts, 1, r), **settings) for r in discounts]
+    return [Candidate(discounted(counts, 1, r), **settings) for r in discounts]
 
 
 class Failing:

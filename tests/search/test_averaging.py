@@ -1,4 +1,6 @@
-"""Weights of candidates from their scores on held-out tasks."""
+"""Environment weights, and weights of candidates from their scores on held-out tasks."""
+
+import math
 
 import numpy as np
 import pytest
@@ -11,10 +13,14 @@ from scipy.stats import norm, ttest_rel
 from metaprior.search.averaging import (
     averaging_weights,
     clearly_worse,
+    combined_source_weights,
     contaminated,
+    discounted,
     drop_worse,
     merge_similar,
+    resolve_weights,
     select_weights,
+    single_source_weights,
 )
 
 SCORES = st.tuples(st.integers(1, 6), st.integers(1, 9)).flatmap(
@@ -32,10 +38,10 @@ def test_weights_are_on_the_simplex_and_do_not_depend_on_order(scores):
     np.testing.assert_allclose(averaging_weights(shifted), weights, rtol=1e-6, atol=1e-9)
 
 
-@given(st.lists(st.floats(-3, 3), min_size=1, max_size=5), st.integers(1, 12))
-def test_where_tasks_agree_the_bootstrap_changes_nothing(means, n_tasks):
+@given(st.lists(st.floats(-3, 3), min_size=1, max_size=5), st.integers(1, 12), st.sampled_from([1.0, 1.5]))
+def test_where_tasks_agree_the_bootstrap_changes_nothing(means, n_tasks, per_task):
     scores = np.repeat(np.array(means)[:, None], n_tasks, axis=1)
-    np.testing.assert_allclose(averaging_weights(scores), softmax(n_tasks * np.array(means)), rtol=1e-9)
+    np.testing.assert_allclose(averaging_weights(scores, per_task), softmax(per_task * n_tasks * np.array(means)), 1e-9)
 
 
 def test_two_tasks_by_quadrature():
@@ -46,32 +52,9 @@ def test_two_tasks_by_quadrature():
     np.testing.assert_allclose(averaging_weights(scores), expected, atol=4 * 0.3 / np.sqrt(2000))
 
 
-def test_noise_makes_candidates_share():
-    rng = np.random.default_rng(0)
-    difference = rng.normal(size=10)
-    difference -= difference.mean()
-    certain, doubtful = (averaging_weights(np.stack([np.zeros(10), 0.3 + s * difference])) for s in (0.1, 3.0))
-    assert 0.5 < doubtful[1] < certain[1] - 0.1
-
-
-def test_more_tasks_decide():
-    weights = [averaging_weights(np.stack([np.zeros(n), np.full(n, 0.5)]))[1] for n in (2, 5, 20, 60)]
-    assert np.all(np.diff(weights) > 0)
-    assert weights[-1] > 0.999
-
-
 def test_a_candidate_that_diverged_gets_nothing():
     weights = averaging_weights(np.array([[0.0, 1.0], [5.0, -np.inf], [0.0, 1.0]]))
     np.testing.assert_allclose(weights, [0.5, 0.0, 0.5])
-
-
-def test_a_loss_that_is_small_but_certain_is_seen():
-    gains = np.array(
-        [[0.0] * 4, [-0.07, -0.06, -0.08, -0.07], [-0.5, 0.4, -0.3, 0.1], [0.1, 0.1, 0.2, 0.1], [-np.inf] * 4]
-    )
-    scores = gains + np.array([1.0, -2.0, 0.5, 3.0])
-    assert clearly_worse(scores, 0).tolist()[:4] == [False, True, False, False]
-    assert averaging_weights(scores)[1] > 0.1  # which averaging alone would not
 
 
 @pytest.mark.parametrize(("errors", "worse"), [(0.9, False), (1.1, False), (1.9, False), (2.1, True), (-2.1, False)])
@@ -144,22 +127,13 @@ def test_negligible_weights_and_more_than_six_are_dropped(given_, expected):
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
-def test_dropping_the_worse_keeps_any_number_of_others():
-    weights = np.array([0.05] + [0.1] * 8 + [0.15])
-    np.testing.assert_allclose(drop_worse(weights, np.zeros((10, 3)), None), weights)
-    np.testing.assert_allclose(drop_worse(np.full(100, 0.01), np.zeros((100, 3)), 0), 0.01)
-
-
 def test_what_is_negligible_can_be_said():
     weights, scores = np.array([0.6, 0.385, 0.015]), np.zeros((3, 2))
     np.testing.assert_allclose(drop_worse(weights, scores, None), [0.6 / 0.985, 0.385 / 0.985, 0.0])
     np.testing.assert_allclose(drop_worse(weights, scores, None, 0.01), weights)
     np.testing.assert_allclose(drop_worse(weights, scores, None, 0.5), [1.0, 0.0, 0.0])
-
-
-def test_every_task_counts_as_several_observations():
-    scores = np.repeat([[0.3], [0.1], [-0.4]], 5, axis=1)
-    np.testing.assert_allclose(averaging_weights(scores, 1.5), softmax(1.5 * 5 * scores[:, 0]), rtol=1e-9)
+    many = np.array([0.05] + [0.1] * 8 + [0.15])
+    np.testing.assert_allclose(drop_worse(many, np.zeros((10, 3)), None), many)  # any number is kept
 
 
 MEMBERS = st.integers(1, 9).flatmap(
@@ -179,15 +153,6 @@ def test_merging_keeps_the_sum_and_reduces_the_number(members, n_members):
     assert np.all(merged[merged > 0] >= weights[merged > 0])
 
 
-def test_identical_members_are_merged_first_and_the_average_stays():
-    places = np.array([0.0, 1.0, 0.0, 2.0, 1.0, 0.0, 5.0, 1.1, 9.0])
-    weights = np.array([0.05, 0.2, 0.15, 0.1, 0.1, 0.1, 0.02, 0.18, 0.1])
-    merged = merge_similar(weights, np.subtract.outer(places, places) ** 2)
-    np.testing.assert_allclose(merged, [0.0, 0.3, 0.3, 0.1, 0.0, 0.0, 0.02, 0.18, 0.1])
-    assert merged @ places == pytest.approx(weights @ places)
-    assert weights.sum() == pytest.approx(1.0)  # not changed in place
-
-
 def test_pairs_are_merged_by_the_least_loss_and_the_heavier_stays():
     """Ward's criterion: w_i w_j / (w_i + w_j) d_ij is 0.05 for the first pair, 0.0195 for the second."""
     weights = np.array([0.1, 0.1, 0.02, 0.78])
@@ -196,9 +161,121 @@ def test_pairs_are_merged_by_the_least_loss_and_the_heavier_stays():
     np.testing.assert_allclose(merge_similar(weights, distances, 3), [0.1, 0.1, 0.0, 0.8])
     distances[[0, 1], [1, 0]] = 0.3
     np.testing.assert_allclose(merge_similar(weights, distances, 3), [0.2, 0.0, 0.02, 0.78])
+    np.testing.assert_allclose(merge_similar(weights, distances, 4, 0.016), [0.2, 0.0, 0.02, 0.78])
+    np.testing.assert_array_equal(weights, [0.1, 0.1, 0.02, 0.78])  # not changed in place
 
 
 def test_members_of_no_weight_are_not_merged():
     weights = np.array([0.0, 0.5, 0.0, 0.5])
     np.testing.assert_array_equal(merge_similar(weights, np.zeros((4, 4)), 2), weights)
     np.testing.assert_array_equal(merge_similar(weights, np.zeros((4, 4)), 1), [0.0, 1.0, 0.0, 0.0])
+
+
+PAIR = ("source", "target")
+THREE = ("a", "b", "c")
+
+
+@given(st.lists(st.integers(1, 50), min_size=2, max_size=5), st.floats(0, 10), st.data())
+def test_a_discount_is_the_ratio_of_task_weights(counts, discount, data):
+    target = data.draw(st.integers(0, len(counts) - 1))
+    weights = np.array(discounted(counts, target, discount))
+    per_task = weights / counts
+    np.testing.assert_allclose(weights.sum(), 1.0)
+    others = np.delete(per_task, target)
+    np.testing.assert_allclose(others, discount * per_task[target], rtol=1e-9, atol=1e-300)
+
+
+def test_the_three_schemes_by_name():
+    assert discounted((25, 5), 1, 0.0) == (0.0, 1.0)
+    assert discounted((25, 5), 1, math.inf) == (1.0, 0.0)
+    np.testing.assert_allclose(discounted((25, 5), 1, 1.0), (25 / 30, 5 / 30))
+    assert discounted((6, 2, 4), 1, [0.5, 9.0, 0.0]) == (3 / 5, 2 / 5, 0.0)  # the target's own discount means nothing
+
+
+@pytest.mark.parametrize(
+    ("alpha", "counts", "expected"),
+    [
+        ("auto", (0, 5), [(0.0, 1.0)]),
+        ("auto", (5, 0), [(1.0, 0.0)]),
+        ("pooled", (3, 1), [(0.75, 0.25)]),
+        (0.3, (3, 1), [(0.3, 0.7)]),
+        (np.float32(0.5), (3, 1), [(0.5, 0.5)]),
+        (1, (3, 2), [(1.0, 0.0)]),
+        ([0, 0.5, 0.5], (3, 1), [(0.0, 1.0), (0.5, 0.5)]),
+        (np.array([0.0, 1.0]), (3, 1), [(0.0, 1.0), (1.0, 0.0)]),
+        ({"target": 0.9, "source": 0.1}, (3, 1), [(0.1, 0.9)]),
+        ({"target": 1}, (3, 1), [(0.0, 1.0)]),
+    ],
+)
+def test_what_alpha_may_be(alpha, counts, expected):
+    np.testing.assert_allclose(resolve_weights(alpha, PAIR, counts, 1), expected, atol=1e-15)
+
+
+def test_several_sources_share_alpha_by_their_tasks():
+    np.testing.assert_allclose(resolve_weights(0.6, THREE, (2, 10, 4), 1), [(0.2, 0.4, 0.4)])
+    assert resolve_weights(0, ("only",), (3,), 0) == [(1.0,)]
+    assert resolve_weights(0.0, THREE, (0, 2, 0), 1) == [(0.0, 1.0, 0.0)]  # without a source task
+
+
+@pytest.mark.parametrize(
+    ("alpha", "names", "counts", "parts"),
+    [
+        ([0.5, 1.2], PAIR, (3, 1), ("alpha must be", "sequence of numbers in [0, 1]", "1.2")),
+        ([], PAIR, (3, 1), ("alpha must be", "got []")),
+        (np.array(0.5), PAIR, (3, 1), ("alpha must be",)),
+        ("target", PAIR, (3, 1), ("alpha must be", "'auto'", "'pooled'", "got 'target'")),
+        ({"source": 0.5, "target": 0.6}, PAIR, (3, 1), ("sum to one", "1.1")),
+        ({"source": -0.5, "target": 1.5}, PAIR, (3, 1), ("at least 0",)),
+        ({"sauce": 1.0}, PAIR, (3, 1), ("'sauce'", "'source', 'target'")),
+        ({"a": 0.5, "b": 0.5}, THREE, (0, 1, 1), ("weight 0.5 to the a environment", "no tasks")),
+        (0.5, THREE, (0, 2, 0), ("gives weight 0.25 to the a environment",)),
+        (0.5, PAIR, (0, 2), ("alpha=0.5", "source environment, which has no tasks", "source_tasks")),
+        (0.5, ("only",), (3,), ("alpha must be 0", "only environment")),
+    ],
+)
+def test_errors(alpha, names, counts, parts):
+    with pytest.raises(ValueError, match="alpha") as raised:
+        resolve_weights(alpha, names, counts, min(1, len(names) - 1))
+    assert all(part in str(raised.value) for part in parts), str(raised.value)
+    assert len(str(raised.value)) < 500
+
+
+def test_each_source_alone_then_together():
+    counts = (4, 2, 0, 6)  # the third has no tasks
+    assert {source for source, _, _ in single_source_weights(counts, 1)} == {0, 3}
+    for source, discount, weights in single_source_weights(counts, 1):
+        assert weights[source] / counts[source] == pytest.approx(discount * weights[1] / counts[1])
+        assert sum(weight > 0 for weight in weights) == 2
+    assert single_source_weights((4, 2), 1) == []
+    scores = [(0, 0.1, 0.5), (0, 1.0, 0.7), (3, 0.1, 0.9), (3, 1.0, 0.2)]
+    assert combined_source_weights(counts, 1, 0.4, scores) == [discounted(counts, 1, [1.0, 0.0, 0.0, 0.1])]
+    assert combined_source_weights(counts, 1, 0.8, scores) == []  # only one of them is better than target-only
+
+
+def test_the_better_sources_come_first():
+    """Ranked by score, not by discount; a tie with target-only is no help, nor is a second best discount."""
+    counts = (4, 2, 5, 6)
+    scores = [(0, 1.0, 0.6), (2, 0.4, 0.9), (3, 0.1, 0.7), (3, 0.4, 0.5), (0, 0.1, 0.3)]
+    two, three = combined_source_weights(counts, 1, 0.2, scores)
+    assert [e for e, weight in enumerate(two) if weight > 0] == [1, 2, 3]
+    np.testing.assert_allclose(two, discounted(counts, 1, [0.0, 1.0, 0.4, 0.1]))
+    np.testing.assert_allclose(three, discounted(counts, 1, [1.0, 1.0, 0.4, 0.1]))
+    assert combined_source_weights(counts, 1, 0.7, scores) == []
+    assert len(combined_source_weights(counts, 1, 0.6, scores)) == 1
+
+
+def test_weights_by_name():
+    """Zero is a weight, a missing name has none, and rounding of the sum is forgiven and removed."""
+    np.testing.assert_array_equal(resolve_weights({"source": 0.0, "target": 1.0}, PAIR, (3, 1), 1), [(0.0, 1.0)])
+    np.testing.assert_array_equal(resolve_weights({"target": 1.0}, PAIR, (0, 1), 1), [(0.0, 1.0)])
+    (weights,) = resolve_weights({"a": 0.3, "b": 0.7 + 9e-7}, THREE, (1, 1, 1), 1)
+    assert math.fsum(weights) == pytest.approx(1.0, abs=1e-15)
+    with pytest.raises(ValueError, match="sum to one"):
+        resolve_weights({"a": 0.3, "b": 0.7 + 2e-6}, THREE, (1, 1, 1), 1)
+
+
+def test_automatic_candidates():
+    assert resolve_weights("auto", PAIR, (3, 0), 1) == [(1.0, 0.0)]  # no target task
+    assert resolve_weights("auto", PAIR, (0, 3), 1) == [(0.0, 1.0)]  # no source task
+    expected = [r * 6 / (r * 6 + 2) for r in (0.0, 0.02, 0.1, 0.4, 1.0)]
+    np.testing.assert_allclose([alpha for alpha, _ in resolve_weights("auto", PAIR, (6, 2), 1)], [*expected, 1.0])

@@ -1,23 +1,27 @@
-"""Predictions of held-out tasks: log densities, scores, distances and the calibration of averages, by hand."""
+"""Held-out tasks: folds, splits, log densities, scores, distances and the calibration of averages, by hand."""
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.special import logsumexp
 from scipy.stats import norm
 
 from metaprior.likelihoods.gaussian import Gaussian
 from metaprior.prior.families import LINEAR, SMOOTH, TrainingTasks, fit_families
 from metaprior.search.held_out import (
-    ARRAYS,
     LOG_SPREADS,
     PER_TASK,
     SPREAD_STD,
     HeldOut,
     Queries,
-    gather,
-    join,
+    best_spread,
     make_folds,
+    reference_log_densities,
+    split_classes,
+    split_labels,
 )
+from metaprior.search.problems import Numbers
 from metaprior.tasks.scaling import fit_scaling
 from metaprior.tasks.types import Task
 
@@ -32,7 +36,8 @@ def make_tasks(sizes=SIZES, seed=0):
 
 TASKS = make_tasks()
 FOLDS = make_folds(TASKS, 0, labels=False)
-QUERIES = Queries(TASKS, FOLDS)
+PROBLEM = Numbers()
+QUERIES = Queries(TASKS, FOLDS, PROBLEM.reference)
 SPLITS = [(i, split) for i, splits in enumerate(FOLDS.splits) for split in splits]
 
 
@@ -57,7 +62,7 @@ def density(member, row, query):
 
 def test_rows_are_the_splits_of_the_tasks_in_order():
     assert QUERIES.owner.tolist() == [0] * 5 + [1] + [2] * 4 + [3] * 2
-    assert QUERIES.n_queries == 3
+    assert QUERIES.y.shape == (12, 3)
     for row, (_, split) in enumerate(SPLITS):
         np.testing.assert_array_equal(QUERIES.y[row][np.isfinite(QUERIES.y[row])], split.y_query)
     assert QUERIES.rows_of(np.array([1, 3])).tolist() == [5, 10, 11]
@@ -104,7 +109,7 @@ def test_moments_and_stretching():
 
 def test_joined_members_have_the_average_density():
     members, weights = [random_member(0), random_member(1, 3), random_member(2, 1)], np.array([0.3, 0.7, 0.0])
-    found = join(members, weights)
+    found = HeldOut.join(members, weights)
     assert len(found.means) == 5
     np.testing.assert_allclose(np.exp(found.log_weights).sum(axis=0), 1.0)
     expected = logsumexp([m.log_densities(QUERIES.y) for m in members], axis=0, b=weights[:, None, None])
@@ -115,10 +120,9 @@ def test_folds_are_put_together():
     few, many = random_member(0, 1), random_member(1, 3)
     first, second = np.array([0, 3, 7, 11]), np.array([1, 2, 4, 5, 6, 8, 9, 10])
     parts = [
-        (rows, m._replace(**{name: getattr(m, name)[:, rows] for name in (*ARRAYS, "log_weights")}))
-        for rows, m in ((first, few), (second, many))
+        (rows, HeldOut(m.likelihood, *(each[:, rows] for each in m[1:]))) for rows, m in ((first, few), (second, many))
     ]
-    found = gather(parts, 12)
+    found = HeldOut.gather(parts, 12)
     assert found.means.shape == (3, 12, 3)
     expected = np.where(np.isin(np.arange(12), first)[:, None], *(m.log_densities(QUERIES.y) for m in (few, many)))
     np.testing.assert_allclose(found.log_densities(QUERIES.y), expected)
@@ -134,12 +138,12 @@ def test_distances_between_normal_predictions():
     means = np.array([m.means[0][asked] for m in members])
     stds = np.sqrt([m.variances[0][asked] for m in members])
     scale = np.prod(stds, axis=0) ** (1 / 3)
-    found = QUERIES.distances(members)
+    found = HeldOut.distances(members, asked)
     for i in range(3):
         for j in range(3):
             of_means, of_logs = (means[i] - means[j]) / scale, np.log(stds[i] / stds[j])
             assert found[i, j] == pytest.approx(np.mean(of_means**2 + 2.0 * of_logs**2))
-    assert QUERIES.distances([members[0], members[0]]).tolist() == [[0.0, 0.0], [0.0, 0.0]]
+    assert HeldOut.distances([members[0], members[0]], asked).tolist() == [[0.0, 0.0], [0.0, 0.0]]
 
 
 @pytest.mark.parametrize("name", [LINEAR, SMOOTH])
@@ -148,7 +152,7 @@ def test_predictions_are_those_of_a_new_task_in_the_units_of_y(name):
     training = TrainingTasks(scaling, [scaling.task(task) for task in TASKS], np.ones(4), np.ones(4))
     prior = fit_families(training, False, None).priors[name]
     rows = np.array([9, 0, 5])
-    found = QUERIES.predict(prior, rows)
+    found = QUERIES.predict(prior, rows, Gaussian())
     for i, row in enumerate(rows):
         _, split = SPLITS[row]
         x, y, n = scaling.inputs(split.x_context), scaling.outputs(split.y_context), len(split.y_query)
@@ -169,7 +173,7 @@ def calibrated_problem(n_tasks, log_stretch, seed=0):
     """Standard normal readings, predicted with standard deviations that are off by a factor."""
     rng = np.random.default_rng(seed)
     tasks = [Task(np.zeros((4, 1)), rng.normal(size=4)) for _ in range(n_tasks)]
-    queries = Queries(tasks, make_folds(tasks, 0, labels=False))
+    queries = Queries(tasks, make_folds(tasks, 0, labels=False), PROBLEM.reference)
     shape = (1, *queries.y.shape)
     noise = np.full((*shape[:2], 1), log_stretch)
     return queries, HeldOut(Gaussian(), np.zeros(shape), np.zeros(shape), noise, np.zeros(shape[:2]))
@@ -179,15 +183,11 @@ def calibrated_problem(n_tasks, log_stretch, seed=0):
 def test_with_many_tasks_the_spread_undoes_a_stretch(log_stretch):
     queries, member = calibrated_problem(400, log_stretch)
     standard_error = 1.0 / np.sqrt(2 * 1600)
-    assert np.log(queries.spread([member], np.ones(1), np.inf)) == pytest.approx(
-        -log_stretch, abs=0.025 + 3.0 * standard_error
-    )
+    assert np.log(best_spread(member, queries, np.inf)) == pytest.approx(-log_stretch, abs=0.025 + 3.0 * standard_error)
 
 
 def test_with_few_tasks_the_spread_stays_near_one():
-    spreads = [
-        np.log(q.spread([m], np.ones(1), np.inf)) for q, m in (calibrated_problem(3, 0.35, seed) for seed in range(20))
-    ]
+    spreads = [np.log(best_spread(m, q, np.inf)) for q, m in (calibrated_problem(3, 0.35, seed) for seed in range(20))]
     assert np.abs(spreads).max() <= 0.3
     assert -0.15 < np.mean(spreads) < 0.0
 
@@ -209,16 +209,14 @@ def test_the_spread_is_the_mode_of_its_posterior(n_tasks):
     grid = np.linspace(LOG_SPREADS[0], LOG_SPREADS[-1], 1001)
     best = grid[np.argmax([log_posterior(each) for each in grid])]
     assert best < -0.1
-    assert np.log(queries.spread(members, weights, n_tasks)) == pytest.approx(best, abs=0.003)
+    assert np.log(best_spread(HeldOut.join(members, weights), queries, n_tasks)) == pytest.approx(best, abs=0.003)
 
 
 @pytest.mark.parametrize("size", [1e-100, 1e100])
 def test_readings_of_any_size_have_the_same_gains(size):
     tasks = [Task(task.x, size * task.y) for task in TASKS]
-    queries = Queries(
-        tasks,
-        FOLDS._replace(splits=[[s._replace(y_query=size * s.y_query) for s in of_task] for of_task in FOLDS.splits]),
-    )
+    splits = [[split._replace(y_query=size * split.y_query) for split in of_task] for of_task in FOLDS.splits]
+    queries = Queries(tasks, FOLDS._replace(splits=splits), PROBLEM.reference)
     scores = []
     for each, unit in ((QUERIES, 1.0), (queries, size)):
         members = [random_member(seed) for seed in (0, 1)]
@@ -230,5 +228,120 @@ def test_readings_of_any_size_have_the_same_gains(size):
 
 def test_constant_readings_have_finite_scores():
     tasks = [Task(task.x, np.full_like(task.y, 2.5)) for task in TASKS]
-    queries = Queries(tasks, make_folds(tasks, 0, labels=False))
+    queries = Queries(tasks, make_folds(tasks, 0, labels=False), PROBLEM.reference)
     assert np.isfinite(queries.scores(random_member(0))).all()
+
+
+SEEDS = st.integers(0, 2**31 - 1)
+
+
+def a_task(n, y=None):
+    return Task(np.arange(n, dtype=float)[:, None], np.arange(n) % 2.0 if y is None else np.asarray(y, float))
+
+
+@given(n_tasks=st.integers(2, 60), seed=SEEDS)
+def test_every_task_is_held_out_once(n_tasks, seed):
+    folds = make_folds([a_task(2)] * n_tasks, seed, labels=False).members
+    np.testing.assert_array_equal(np.sort(np.concatenate(folds)), np.arange(n_tasks))
+    sizes = [len(fold) for fold in folds]
+    assert len(folds) == (n_tasks if n_tasks < 8 else 5)
+    assert max(sizes) - min(sizes) <= 1
+
+
+@given(n=st.integers(1, 40), n_classes=st.integers(0, 7), seed=SEEDS)
+def test_half_of_the_samples_are_context_and_each_is_a_query(n, n_classes, seed):
+    """Readings, and labels class by class; one sample, or one per class, is predicted from the prior."""
+    task = a_task(n, np.random.default_rng(seed).integers(0, n_classes, n)) if n_classes else a_task(n)
+    [splits] = make_folds([task], seed, labels=n_classes > 0).splits
+    alone = n == 1 or (n_classes > 0 and len(np.unique(task.y)) == n)
+    assert len(splits) == (1 if alone else min(n, 5))
+    for split in splits:
+        assert len(split.y_context) == (0 if alone else n // 2)
+        together = np.concatenate([split.x_context, split.x_query])[:, 0]
+        np.testing.assert_array_equal(np.sort(together), np.arange(n))
+        np.testing.assert_array_equal(split.y_query, task.y[split.x_query[:, 0].astype(int)])
+        np.testing.assert_array_equal(split.y_context, task.y[split.x_context[:, 0].astype(int)])
+    times = np.bincount(np.concatenate([split.x_query[:, 0] for split in splits]).astype(int), minlength=n)
+    assert times.min() >= 1
+    if not n_classes:
+        assert times.max() - times.min() <= 1
+
+
+@given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=8), seed=SEEDS)
+def test_contexts_have_half_of_every_class(sizes, seed):
+    """So that a query is rarely of a class that its context lacks: only if the task has it once."""
+    rng, counts = np.random.default_rng(seed), np.array(sizes)
+    y = rng.permutation(np.repeat(np.arange(len(sizes)), counts))
+    for split in split_classes(a_task(len(y), y), rng):
+        found = np.bincount(split.y_context.astype(int), minlength=len(sizes))
+        if counts.max() > 1:
+            assert (np.abs(found - counts / 2) <= 0.5).all()
+        assert (found[counts > 1] > 0).all()
+
+
+def test_no_class_is_asked_about_more_often_than_another():
+    """Classes with odd numbers of samples take turns, and chance decides which begins."""
+    rng, task = np.random.default_rng(0), a_task(9, np.repeat([0, 1, 2], 3))
+    queries = np.concatenate([split.y_query for _ in range(400) for split in split_classes(task, rng)])
+    share = np.bincount(queries.astype(int)) / len(queries)
+    np.testing.assert_allclose(share, 1 / 3, atol=0.005)
+
+
+@given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=8), by_class=st.booleans(), seed=SEEDS)
+def test_labels_are_queries_once_given_four_fifths_of_the_task(sizes, by_class, seed):
+    rng, counts = np.random.default_rng(seed), np.array(sizes)
+    y = rng.permutation(np.repeat(np.arange(len(sizes)), counts))
+    task, alone = a_task(len(y), y), by_class and counts.max() == 1
+    splits = split_labels(task, rng, by_class)
+    asked = np.concatenate([split.x_query[:, 0] for split in splits]).astype(int)
+    kept = np.arange(len(y)) if alone or not by_class else np.flatnonzero(counts[y] > 1)
+    np.testing.assert_array_equal(np.sort(asked), kept)
+    for split in splits:
+        assert alone or len(split.y_query) in (len(kept) // len(splits), -(-len(kept) // len(splits)))
+        assert len(split.y_context) + len(split.y_query) == len(y)
+        np.testing.assert_array_equal(split.y_query, y[split.x_query[:, 0].astype(int)])
+        np.testing.assert_array_equal(split.y_context, y[split.x_context[:, 0].astype(int)])
+    assert len(splits) == (1 if alone else min(len(kept), 5))
+
+
+@given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=8), seed=SEEDS)
+def test_stratified_contexts_have_every_class(sizes, seed):
+    rng, counts = np.random.default_rng(seed), np.array([2, *sizes])
+    y = rng.permutation(np.repeat(np.arange(len(counts)), counts))
+    for split in split_labels(a_task(len(y), y), rng, by_class=True):
+        found = np.bincount(split.y_query.astype(int), minlength=len(counts))
+        assert (found < counts).all()
+        assert (found <= -(-counts // 5) + 1).all()
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_folds_and_splits_depend_on_the_seed_alone(labels):
+    first, second, other = (make_folds([a_task(9)] * 9, seed, labels) for seed in (3, 3, 4))
+    for a, b in zip(first.members, second.members, strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(first.splits[2][1].x_query, second.splits[2][1].x_query)
+    assert any((a != b).any() for a, b in zip(first.members[:4], other.members[:4], strict=True))
+    assert any((a.x_query != b.x_query).any() for a, b in zip(first.splits[0], other.splits[0], strict=True))
+
+
+def test_reference_densities_lie_where_queries_do():
+    target = [a_task(n, np.linspace(1.0, n, n)) for n in (5, 4, 1)]
+    folds = make_folds(target, 0, labels=False)
+    reference = reference_log_densities(target, folds, labels=False)
+    mean = np.mean([task.y.mean() for task in target])  # every task counts the same
+    spread = np.sqrt(np.mean([np.mean((task.y - mean) ** 2) for task in target]))
+    for splits, row in zip(folds.splits, reference, strict=True):
+        queries = np.concatenate([split.y_query for split in splits])
+        expected = -0.5 * ((queries - mean) / spread) ** 2 - np.log(spread) - 0.5 * np.log(2 * np.pi)
+        np.testing.assert_allclose(row[~np.isnan(row)], expected)
+    labels = reference_log_densities(target, folds, labels=True)
+    np.testing.assert_allclose(labels[~np.isnan(labels)], np.log(0.5))
+
+
+def test_reference_densities_of_constant_and_very_large_readings():
+    target = [a_task(4, [0.1] * 4) for _ in range(3)]  # whose standard deviation is not quite zero
+    folds = make_folds(target, 0, labels=False)
+    reference = reference_log_densities(target, folds, labels=False)
+    np.testing.assert_allclose(reference[~np.isnan(reference)], -0.5 * np.log(2 * np.pi))
+    huge = [a_task(4, 1e149 * np.arange(4)) for _ in range(3)]
+    assert np.nanmax(reference_log_densities(huge, folds, labels=False)) < -300.0

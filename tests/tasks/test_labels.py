@@ -43,12 +43,6 @@ def test_two_labels_of_any_kind(pair):
         np.testing.assert_array_equal(as_labels(container([second, first]), "y"), [second, first])
 
 
-def test_shared_labels_mean_the_same_in_every_task_even_where_one_is_missing():
-    values, shared = encoded(["well", "ill"], ["well", "well"], ["ill"])
-    assert values == [[1.0, 0.0], [1.0, 1.0], [0.0]]
-    assert shared.tolist() == ["ill", "well"]
-
-
 @pytest.mark.parametrize(
     ("labels", "options", "shared", "n_classes"),
     [
@@ -68,12 +62,6 @@ def test_classes_are_shared_if_a_task_has_all_of_them(labels, options, shared, n
     for task, y in zip(of_tasks, labels, strict=True):
         own = np.unique(y) if classes is None else classes
         assert own[task.y.astype(int)].tolist() == y
-
-
-def test_tasks_with_labels_of_their_own():
-    values, shared = encoded(["wren", "finch", "finch"], [5, 2], [True, False])
-    assert values == [[1.0, 0.0, 0.0], [1.0, 0.0], [1.0, 0.0]]
-    assert shared is None
 
 
 KINDS = [st.text("abc", max_size=2), st.integers(-3, 3), st.booleans(), st.integers(-2, 2).map(float)]
@@ -247,13 +235,6 @@ def test_labels_that_are_spelled_alike_give_a_warning():
 def test_labels_that_look_like_readings_give_a_warning():
     with pytest.warns(UserWarning, match=r"Most tasks.*none of them twice.*readings, use MetaGPRegressor\."):
         encoded([3, 8, 5, 9], [12, 7, 3], [1, 1, 2])
-
-
-def test_more_classes_than_samples():
-    """Shared classes may all but one be missing in a task."""
-    values, shared = encoded([*range(50), *range(50)], [7], [49, 3])
-    assert values[1:] == [[7.0], [49.0, 3.0]]
-    assert len(shared) == 50
 
 
 def test_an_environment_with_weight_zero_does_not_decide_on_shared_labels():

@@ -1,4 +1,4 @@
-"""Tasks as users pass them, padding, and ragged evaluation against one task at a time."""
+"""Tasks as users pass them, padding, digests, and ragged evaluation against one task at a time."""
 
 import numpy as np
 import pandas as pd
@@ -9,8 +9,8 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from metaprior import ImplausibleContextWarning
-from metaprior.storage.stored_tasks import StoredTasks, stored_scaling
-from metaprior.tasks.scaling import Scaling, fit_scaling
+from metaprior.estimators import seen_tasks
+from metaprior.estimators.seen_tasks import kept_digests
 from metaprior.tasks.types import (
     Task,
     TestTask,
@@ -18,13 +18,13 @@ from metaprior.tasks.types import (
     as_task,
     as_tasks,
     as_test_tasks,
-    bucket_sizes,
+    digest,
     pad_to,
     padded_size,
+    row_hashes,
+    sum_rows,
 )
 from metaprior.wfem import MAP, Gaussian, Training, WFEMRegressor
-from metaprior.wfem.adaptation import pad_queries
-from metaprior.wfem.objective import pad_tasks
 
 SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=12)
 
@@ -145,100 +145,9 @@ def test_padding_and_masking_is_a_round_trip(sizes, extra, dtype):
         assert np.all(y[i][~mask[i]] == 0.0)
 
 
-@given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=20), split=st.integers(0, 20))
-def test_buckets_hold_every_task_once_and_environments_in_order(sizes, split):
-    tasks = random_tasks(sizes)
-    environments = [tasks[:split], tasks[split:]]
-    task_set = pad_tasks(environments)
-    assert 1 <= len(task_set.buckets) <= 3
-    assert task_set.environment_counts == (len(environments[0]), len(environments[1]))
-    found = [[], []]
-    for bucket in task_set.buckets:
-        owner = np.repeat([0, 1], bucket.counts)
-        for environment, y, mask in zip(owner, bucket.y, bucket.mask, strict=True):
-            found[environment].append(y[mask].tolist())
-    for environment, group in zip(environments, found, strict=True):
-        assert sorted(group) == sorted(task.y.astype(np.float32).tolist() for task in environment)
-
-
-@given(sizes=st.lists(st.integers(0, 30), min_size=1, max_size=8), max_buckets=st.integers(1, 3))
-def test_bucket_sizes_cover_all_sizes(sizes, max_buckets):
-    chosen = bucket_sizes(np.array(sizes), max_buckets)
-    assert chosen == sorted(set(chosen))
-    assert chosen[-1] == max(sizes)
-    assert len(chosen) <= max_buckets
-
-
-def test_padded_size_follows_its_documented_sequence():
-    assert sorted({padded_size(n) for n in range(1, 65)}) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
-    assert padded_size(0) == 1
-
-
-@given(n=st.integers(1, 10**9))
-def test_padded_size_is_enough_and_wastes_at_most_half(n):
-    assert n <= padded_size(n) <= max(1.5 * n, 1)
-    assert padded_size(padded_size(n)) == padded_size(n)
-
-
-@given(sizes=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 5)), min_size=1, max_size=10))
-def test_padded_queries_hold_every_task_once_in_scaled_units(sizes):
-    tasks = random_test_tasks(*zip(*sizes, strict=True))
-    scaling = Scaling(np.array([1.0, -1.0]), np.array([2.0, 0.5]), np.asarray(3.0), np.asarray(4.0))
-    queries, y_query, query_mask = pad_queries(tasks, scaling, 9, 5, np.float64)
-    for row, task in enumerate(tasks):
-        context_mask = queries.context_mask[row]
-        np.testing.assert_array_equal(queries.x_context[row][context_mask], scaling.inputs(task.x_context), strict=True)
-        np.testing.assert_array_equal(queries.y_context[row][context_mask], (task.y_context - 3.0) / 4.0)
-        np.testing.assert_array_equal(queries.x_query[row][query_mask[row]], scaling.inputs(task.x_query))
-        np.testing.assert_array_equal(y_query[row][query_mask[row]], (task.y_query - 3.0) / 4.0)
-
-
-@given(seed=st.integers(0, 10**6), y_size=st.sampled_from([1e-140, 1e-6, 1.0, 1e6, 1e140]))
-def test_scaling_standardizes_and_is_undone(seed, y_size):
-    tasks = [Task(1e6 + x, y_size * y) for x, y in random_tasks([3, 4], seed=seed)]
-    scaling = fit_scaling([tasks], [1.0])
-    scaled = [scaling.task(task) for task in tasks]
-    weights = np.repeat([1 / 6, 1 / 8], [3, 4])  # every task weighs the same, not every sample
-    for values in np.column_stack([np.concatenate([t.x for t in scaled]), np.concatenate([t.y for t in scaled])]).T:
-        assert abs(weights @ values) < 1e-8
-        assert weights @ values**2 == pytest.approx(1.0, rel=1e-8)
-    for task, back in zip(tasks, scaled, strict=True):
-        np.testing.assert_allclose(scaling.undo_mean(back.y), task.y, rtol=1e-12, atol=1e-14 * y_size)
-
-
-def test_constant_columns_are_centered_and_not_amplified():
-    tasks = [Task(np.full((3, 1), 1e6), np.full(3, 0.1 + 0.2))]
-    scaling = fit_scaling([tasks], [1.0])
-    np.testing.assert_allclose(scaling.x_std, 1.0)
-    np.testing.assert_allclose(scaling.y_std, 1.0)
-    np.testing.assert_allclose(scaling.task(tasks[0]).y, 0.0, atol=1e-12)
-
-
-@pytest.mark.parametrize(("offset", "size"), [(1e9, 1e-3), (1e9, 1e-4), (-1e15, 50.0), (3.0, 1e-12), (1e200, 1e190)])
-def test_small_variation_around_a_large_offset_is_no_constant(offset, size):
-    x, y = random_tasks([40])[0]
-    tasks = [Task(offset + size * x, (y := 1e9 + 1e-3 * y))]
-    for scaling in (fit_scaling([tasks], [1.0]), stored_scaling([StoredTasks.from_tasks(tasks, 2)], [1.0])):
-        scaled = scaling.task(tasks[0])
-        np.testing.assert_allclose(scaling.y_std, np.std(y - 1e9), rtol=1e-3)
-        np.testing.assert_allclose(np.std(scaled.x, axis=0), 1.0, rtol=1e-3)
-        assert np.abs(np.mean(scaled.x, axis=0)).max() < 0.1  # as exactly as the offset can be written
-
-
-@pytest.mark.parametrize("size", [1.7e308, 1e200, 1e151, 1e-151, 1e-200, 1e-310])
-def test_y_whose_variance_is_no_number_is_refused(size):
-    tasks = [Task(np.zeros((2, 1)), size * np.array([-1.0, 1.0]))]
-    for fit in (fit_scaling, lambda *given: stored_scaling([StoredTasks.from_tasks(tasks, 1)], given[1])):
-        with pytest.raises(ValueError, match=r"y must have a standard deviation between 1e-150 and 1e\+150.*; it is"):
-            fit([tasks], [1.0])
-
-
-@pytest.mark.parametrize("size", [1.7e308, -1e160])
-def test_constant_y_whose_square_is_no_number_is_refused(size):
-    tasks = [Task(np.zeros((2, 1)), np.full(2, size))]
-    for fit in (fit_scaling, lambda *given: stored_scaling([StoredTasks.from_tasks(tasks, 1)], given[1])):
-        with pytest.raises(ValueError, match=r"y must have a mean of at most 1e\+150 in size; it is"):
-            fit([tasks], [1.0])
+def test_padded_size_is_the_next_of_its_documented_sequence():
+    assert sorted({padded_size(n) for n in range(65)}) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
+    assert all(n <= padded_size(n) <= 1.5 * n for n in range(1, 2000))
 
 
 def test_new_y_is_guarded_as_new_x_is(three_particles):
@@ -339,3 +248,58 @@ def test_no_query_or_one(three_particles, queries):
     assert adapted.quantile(queries, np.array([0.1, 0.9])).shape == (2, n)
     assert adapted.sample(queries, 3, random_state=0).shape == (3, n)
     assert adapted.log_density(queries, np.zeros(n)).shape == (n,)
+
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(6, 2)), RNG.normal(size=6)
+
+
+def of(x, y):
+    sizes = np.array([len(y)])
+    return int(digest(sum_rows(row_hashes(x, y), sizes), sizes)[0])
+
+
+def test_the_order_of_readings_and_the_sign_of_zero_do_not_matter():
+    order = RNG.permutation(6)
+    assert of(X, Y) == of(X[order], Y[order])
+    assert of(np.array([[0.0]]), np.array([-0.0])) == of(np.array([[-0.0]]), np.array([0.0]))
+    assert of(np.array([[1], [2]]), np.array([3, 4])) == of(np.array([[1.0], [2.0]]), np.array([3.0, 4.0]))
+
+
+@pytest.mark.parametrize(
+    ("x", "y"),
+    [
+        (X[:, ::-1], Y),  # columns have an order
+        (X, Y[::-1]),
+        (X[:5], Y[:5]),
+        (np.concatenate([X, X]), np.concatenate([Y, Y])),
+        (X + np.eye(6, 2) * 1e-15, Y),
+        (X, np.where(np.arange(6) == 3, np.nextafter(Y, 9.0), Y)),
+    ],
+)
+def test_anything_else_changes_the_digest(x, y):
+    assert of(x, y) != of(X, Y)
+
+
+def test_many_tasks_at_once_are_as_one_by_one_and_parts_add_up():
+    sizes = np.array([1, 0, 3, 2])
+    sums = sum_rows(row_hashes(X, Y), sizes)
+    ends = np.cumsum(sizes)
+    singles = [of(X[end - size : end], Y[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
+    assert digest(sums, sizes).tolist() == singles
+    assert int(digest(sums.sum(keepdims=True), sizes.sum(keepdims=True))[0]) == of(X, Y)
+
+
+def test_similar_tasks_do_not_collide():
+    n = 100_000
+    x, y = np.arange(n, dtype=float)[:, None] % 7, np.arange(n, dtype=float) // 7
+    assert len(kept_digests(digest(row_hashes(x, y), np.ones(n, int)))) == n
+
+
+def test_of_too_many_digests_the_smallest_are_kept_whatever_the_order(monkeypatch):
+    monkeypatch.setattr(seen_tasks, "MAX_DIGESTS", 5)
+    many = row_hashes(RNG.normal(size=(40, 1)), np.zeros(40))
+    in_blocks = np.empty(0, np.uint64)
+    for block in many[RNG.permutation(40)].reshape(4, 10):
+        in_blocks = kept_digests(np.concatenate([in_blocks, block]))
+    assert in_blocks.tolist() == sorted(many.tolist())[:5] == kept_digests(many).tolist()

@@ -318,6 +318,6 @@ class MetaGPClassifier(LabelsPrior, HierarchicalFit):
         check_search(self.search_time, self.progress)
 
     def _problem(self) -> Any:
-        from metaprior.search.labels import Labels
+        from metaprior.search.problems import Labels
 
         return Labels(None if self.classes_ is None else len(self.classes_), self.calibrate)

@@ -36,7 +36,7 @@ from metaprior.predict.batches import predict_tasks
 from metaprior.predict.conformal import predict_bands
 from metaprior.predict.ensemble import Ensemble
 from metaprior.predict.predictive import GaussianMixture
-from metaprior.search.numbers import HIERARCHICAL_GP, MIXED_MODEL
+from metaprior.search.problems import HIERARCHICAL_GP, MIXED_MODEL
 from metaprior.tasks.types import TestTask, as_inputs, as_test_tasks
 
 Baseline = Callable[[np.ndarray, np.ndarray, np.ndarray, int], np.ndarray]

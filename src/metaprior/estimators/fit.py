@@ -31,9 +31,9 @@ from metaprior.prior.fitted import Prior
 from metaprior.prior.label_evidence import with_rule_of
 from metaprior.prior.label_prior import LabelPrior
 from metaprior.progress import phases, progress_bar, silent
-from metaprior.search.choice import FamilyChoice, acting_together
-from metaprior.search.compare import Asked, compare_priors, n_phases
+from metaprior.search.compare import Asked, acting_together, compare_priors, n_phases
 from metaprior.search.report import make_report
+from metaprior.search.search import FamilyChoice
 from metaprior.storage.stored_tasks import StoredTasks, sample_tasks
 from metaprior.tasks.splits import ContextRule, split_widely, thin_task
 from metaprior.tasks.types import Task, TestTask
@@ -90,7 +90,7 @@ def _describe_calibration(prior: Prior | LabelPrior, chosen: FamilyChoice) -> di
 def _acting_together(asked: Asked, prior: Any, tasks: Sequence[Task], columns: Sequence[str]) -> str:
     """Return a hint, and warn, if two covariates of the target's tasks act together; else nothing."""
     kinds = asked.kinds
-    if kinds is None or not asked.problem.learns_features:
+    if kinds is None or not asked.problem.normal:
         return ""
     pair = acting_together(prior, tasks, kinds)
     if pair is None:

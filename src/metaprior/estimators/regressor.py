@@ -404,6 +404,6 @@ class MetaGPRegressor(ReadingsPrior, HierarchicalFit):
         check_search(self.search_time, self.progress)
 
     def _problem(self) -> Any:
-        from metaprior.search.numbers import Numbers
+        from metaprior.search.problems import Numbers
 
         return Numbers(self._likelihood, check_noise(self.noise_std), self._exposure)

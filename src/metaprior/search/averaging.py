@@ -1,13 +1,12 @@
-"""Weights of the environments, on the simplex: as given, or as candidates to choose from.
+"""Weights of the environments, as given or as candidates, and weights of candidates in the averaged prediction.
 
-Candidates are described by the discount r of a source task: it weighs r times as much as a target task. With N_e tasks,
-environment e weighs w_e = r_e N_e / sum of r N. r = 0 is target-only, r = 1 is pooled, r -> infinity is source-only.
+Environment weights are described by the discount r of a source task: it weighs r times as much as a target task. With
+N_e tasks, environment e weighs w_e = r_e N_e / sum of r N. r = 0 is target-only, r = 1 is pooled, r -> infinity is
+source-only.
 
-Weights for averaging predictions over candidate settings, from their scores on held-out tasks.
-
-Picking the best-scoring candidate would let noise choose: a handful of held-out tasks can rarely tell two candidates
-apart. Instead all are kept, weighted by how probable the scores make each of them. This is pseudo-BMA+ of Yao, Vehtari,
-Simpson and Gelman (2018), "Using stacking to average Bayesian predictive distributions", with tasks as
+Picking the candidate with the best score would let noise choose: a handful of held-out tasks can rarely tell two
+candidates apart. Instead all are kept, weighted by how probable the scores make each of them. This is pseudo-BMA+ of
+Yao, Vehtari, Simpson and Gelman (2018), "Using stacking to average Bayesian predictive distributions", with tasks as
 samples.
 """
 
@@ -25,8 +24,12 @@ Weights = tuple[float, ...]
 ALPHA = Argument("alpha")
 
 DISCOUNTS = (0.0, 0.02, 0.1, 0.4, 1.0, math.inf)
-DISCOUNTS_SINGLE = (0.1, 0.4, 1.0)  # of one source among several
-DISCOUNTS_UNTRIED = (0.1, 0.4, 1.0)  # averaged over if nothing can be held out
+DISCOUNTS_SINGLE = DISCOUNTS_UNTRIED = (0.1, 0.4, 1.0)  # of one source among several; if nothing can be held out
+N_BOOTSTRAP = 2000
+CONTAMINATION = 0.1
+NEGLIGIBLE = 0.02  # weight
+MAX_MEMBERS = 6
+CLEARLY_WORSE = 2.0  # standard errors
 
 
 def discounted(counts: Sequence[int], target: int, discounts: float | Sequence[float]) -> Weights:
@@ -112,9 +115,9 @@ def _of_alpha(alpha: float, counts: Sequence[int], target: int) -> Weights:
 
 
 def _of_names(alpha: Mapping[str, Any], names: Sequence[str], counts: Sequence[int]) -> Weights:
-    unknown = [name for name in alpha if name not in names]
-    if unknown:
-        raise ValueError(f"alpha has weights for {', '.join(map(repr, unknown))}; the environments are {_list(names)}.")
+    if unknown := [name for name in alpha if name not in names]:
+        unknown, known = (", ".join(map(repr, each)) for each in (unknown, names))
+        raise ValueError(f"alpha has weights for {unknown}; the environments are {known}.")
     if not all(is_number(weight) and weight >= 0 for weight in alpha.values()):
         raise ValueError(f"alpha must map environments to weights of at least 0; got {dict(alpha)!r}.")
     total = math.fsum(alpha.values())
@@ -136,17 +139,14 @@ def _check_counts(
             raise ValueError(Message(alpha, given, other, "."))
 
 
-def _list(names: Sequence[str]) -> str:
-    return ", ".join(repr(name) for name in names)
-
-
 @dataclass(frozen=True)
 class Candidate:
     """Environment weights and settings. Candidates that are trained together differ in numbers only."""
 
     weights: Weights
-    settings: Any  # of the prior that is fitted
+    settings: Any = None  # of the prior that is fitted, besides the weights
     from_scores: bool = False  # made from the scores of other candidates, on the same target tasks
+    environment: bool = False  # whether the target's common mean may deviate from that of the sources
 
 
 class Choice(NamedTuple):
@@ -165,13 +165,6 @@ class Choice(NamedTuple):
         """Return the candidates that predictions are averaged over, with their weights."""
         pairs = zip(self.candidates, self.weights.tolist(), strict=True)
         return [(candidate, weight) for candidate, weight in pairs if weight > 0]
-
-
-N_BOOTSTRAP = 2000
-CONTAMINATION = 0.1
-NEGLIGIBLE = 0.02
-MAX_MEMBERS = 6
-CLEARLY_WORSE = 2.0  # standard errors
 
 
 def contaminated(log_density: np.ndarray, reference: np.ndarray) -> np.ndarray:
@@ -217,7 +210,7 @@ def clearly_worse(scores: np.ndarray, than: int, level: float | None = None) -> 
 
 
 def select_weights(weights: np.ndarray, scores: np.ndarray, target_only: int | None) -> np.ndarray:
-    """Drop candidates clearly worse than target-only, whatever their weight, and keep the six largest of the others."""
+    """Drop candidates that are clearly worse than target-only, and keep the six largest weights of the others."""
     kept = drop_worse(weights, scores, target_only)
     kept[np.argsort(-kept, kind="stable")[MAX_MEMBERS:]] = 0.0  # each costs a fit, and time in every prediction
     return kept / kept.sum()
@@ -243,8 +236,8 @@ def merge_similar(
     """Reduce the members to a few by giving the weight of one to a similar one, the pair with the least loss first.
 
     Merging members i and j loses about w_i w_j / (w_i + w_j) d_ij (Ward's criterion), where d_ij (members, members) is
-    the squared distance of their predictions. Dropping the members of small weight would instead lose the diversity
-    that averaging lives on. Losses below `negligible` make them still fewer.
+    the squared distance of their predictions. Dropping members of small weight would lose diversity instead. Pairs with
+    a loss below `negligible` are merged in any case.
     """
     weights = weights.copy()
     while len(alive := np.flatnonzero(weights)) > 1:

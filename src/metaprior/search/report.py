@@ -1,13 +1,8 @@
-"""What held-out tasks certify about transfer, and the weighted free energy as a PAC-Bayes diagnostic.
+"""The transfer report: does the source help? The result of the search in words, as a table and as a plot."""
 
-The transfer report: does the source help? The result of the search in words, as a table and as a plot.
-"""
-
-import dataclasses
 import math
 import textwrap
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,12 +11,22 @@ from scipy.special import bdtrc, betaincinv, stdtr
 from metaprior.checks import counted, require_matplotlib
 from metaprior.conventions import own_float_errors
 from metaprior.metrics import mean_and_standard_error
-from metaprior.prior.families import FAMILIES, LINEAR, NO_COVARIATES, SMOOTH, FamilyFit
+from metaprior.prior.families import FAMILIES, NO_COVARIATES
 from metaprior.search.averaging import Choice, averaging_weights, select_weights
-from metaprior.tasks.types import Task
 
 CONFIDENCE = 0.95
-WITHOUT_DATA = (LINEAR, SMOOTH)  # families whose functions do not depend on y; those of the others do
+# Levels of the one-sided t test behind "helps" and "probably helps". If no candidate has any effect and gains are about
+# normal, "helps" comes out in at most 4% of reports, not 1%: the gains of two tasks are correlated, since each chooses
+# weights for the other. Gains with a long tail of losses break it (docs/explanations/choosing-alpha.md).
+CERTAIN, PROBABLE = 0.99, 0.84
+UNCLEAR = "unclear"
+MAX_NAMED = 4  # sources in the plain words
+MAX_GROUPS = 20  # of target tasks, each weighted by the others
+NO_SOURCE = "All tasks are of one environment: there is no source whose weight could be chosen."
+# Of held-out ones, by what y holds.
+SCORES = {"readings": "log density", **dict.fromkeys(("labels", "counts", "ranks"), "log probability")}
+UNUSED = 0.005  # printed as no weight of the sources, or of a family
+DISAGREE = 2.0  # times the other gain at which the robust and the plain gain disagree
 
 
 class Certificate(NamedTuple):
@@ -43,12 +48,12 @@ class Certificate(NamedTuple):
 
     @property
     def p_value(self) -> float:
-        """That of the one-sided sign test of "as often worse as better"; ties are left out."""
+        """The p-value of the one-sided sign test of "as often worse as better", without ties."""
         return float(bdtrc(self.helped - 1, self.n_tasks - self.tied, 0.5))
 
     @property
     def words(self) -> str:
-        """The share of tasks and the bound, without a full stop."""
+        """The share of tasks and the bound, as a sentence without a full stop."""
         helped = f"{self.helped} of {counted(self.n_tasks, 'task')} are predicted better"
         tied = f" ({self.tied} equally well)" if self.tied else ""
         least = np.floor(100.0 * self.lower_bound)
@@ -58,41 +63,6 @@ class Certificate(NamedTuple):
 def certify(gains: np.ndarray) -> Certificate:
     """Count the tasks with a gain."""
     return Certificate(int(np.sum(gains > 0)), int(np.sum(gains == 0)), len(gains))
-
-
-def free_energy(fit: FamilyFit, environments: Sequence[Sequence[Task]]) -> float:
-    """Return the weighted free energy at the Gibbs hyper-posterior, in nats per reading: smaller is better.
-
-    It is -log Z / n, where Z is the integral of p(theta) times the weighted evidence, by Laplace's approximation at the
-    mode of theta, with the Hessian that the quasi-Newton method has found on its way there, and n the number of
-    readings, weighted as their tasks are. NaN if no family that qualifies is there.
-    """
-    values = []
-    for name in WITHOUT_DATA:
-        if name not in fit.modes or name not in fit.priors or fit.priors[name].counts is None:
-            continue
-        mode, prior = fit.modes[name], fit.priors[name]
-        sizes = [sum(len(task.y) for task in tasks) for tasks in environments]
-        n = float(prior.counts @ sizes)  # type: ignore[operator]
-        log_determinant = np.linalg.slogdet(mode.inverse_hessian)[1]
-        hyper_prior = -float(np.log(mode.layout.spread).sum())  # factors of 2 pi cancel Laplace's
-        log_z = mode.value - 0.5 * n * np.log(2.0 * np.pi) + hyper_prior + 0.5 * log_determinant
-        values.append(-log_z / n + np.log(prior.scaling.y_std))
-    return float(min(values, default=np.nan))
-
-
-# Levels of the one-sided t test behind "helps" and "probably helps". If no candidate has any effect and gains are about
-# normal, "helps" comes out in at most 4% of reports, not 1%: the gains of two tasks are correlated, since each chooses
-# weights for the other. Gains with a long tail of losses break it (docs/explanations/choosing-alpha.md).
-CERTAIN, PROBABLE = 0.99, 0.84
-UNCLEAR = "unclear"
-MAX_NAMED = 4  # sources in the plain words
-MAX_GROUPS = 20  # of target tasks, each weighted by the others
-NO_SOURCE = "All tasks are of one environment: there is no source whose weight could be chosen."
-# Of held-out ones, by what y holds.
-SCORES = {"readings": "log density", **dict.fromkeys(("labels", "counts", "ranks"), "log probability")}
-UNUSED = 0.005  # weight of all sources below which they are not used, as it is printed
-DISAGREE = 2.0  # times the other gain, from which on the robust and the plain gain disagree
 
 
 @own_float_errors
@@ -126,7 +96,7 @@ class TransferReport:
     plain_gain : tuple of (gain, standard error) or None
         The same gain in plain log density, in which single readings far off count in full.
     covariates : dict or None
-        Weights of what covariates do to the common mean, if there are any.
+        Weights of the effects of covariates on the common mean, if there are covariates.
     hint : str
         What to change, if covariates seem to act together; else empty.
     environment_effect : ndarray of shape (n_candidates,) or None
@@ -173,9 +143,18 @@ class TransferReport:
     @property
     def pooled_alpha(self) -> float | None:
         """The alpha at which every task weighs the same, or None if it is not known."""
-        return (
-            None if self.n_source_tasks is None else self.n_source_tasks / (self.n_source_tasks + self.n_target_tasks)
-        )
+        n_source = self.n_source_tasks
+        return None if n_source is None else n_source / (n_source + self.n_target_tasks)
+
+    @property
+    def has_no_source(self) -> bool:
+        """Whether all tasks are of one environment."""
+        return self.n_source_tasks == 0 or len(self.names) == 1
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The average weight of every environment."""
+        return dict(zip(self.names, self.weight @ self.environment_weights, strict=True))
 
     @property
     def unit(self) -> str:
@@ -197,7 +176,7 @@ class TransferReport:
         held_out = f"{self.n_target_tasks} held-out target tasks"
         found = f"{gain:+.3f} ± {error:.3f} {self.unit} over target-only, on {held_out}"
         if self.is_unused:
-            return f"The source is not used: {self.why_unused} Without that, settings with it scored {found}."
+            return f"The source is not used: {self.why_unused} Settings with the source scored {found}."
         end = f"{found}. alpha = {alpha:.2g} on average.{self.disagreement}"
         if self.judgment == UNCLEAR:
             return f"It is unclear whether the source helps: {end}"
@@ -205,16 +184,17 @@ class TransferReport:
 
     @property
     def is_unused(self) -> bool:
-        """Whether settings with sources gained, and have no weight in predictions."""
+        """Whether settings with sources scored better than target-only, but have no weight in predictions."""
         return self.source_gain is not None and self.source_gain[0] > 0 and float(self.weight @ self.alpha) < UNUSED
 
     @property
     def why_unused(self) -> str:
         """A sentence: why sources have no weight."""
         used = 0.0 if self.covariates is None else 1.0 - self.covariates[NO_COVARIATES]
-        if used < 0.5:
-            return "settings of the target alone have all the weight."
-        return f"effects of covariates decided, as they are in tasks of {self.target} alone."
+        alone = "settings of the target alone"
+        return (
+            f"{alone} have all the weight." if used < 0.5 else f"{alone}, with effects of covariates, were preferred."
+        )
 
     @property
     def disagreement(self) -> str:
@@ -223,9 +203,8 @@ class TransferReport:
             return ""
         robust, plain = self.source_gain[0], self.plain_gain[0]
         error = max(self.source_gain[1], self.plain_gain[1])
-        if robust * plain > 0 and abs(plain) <= DISAGREE * abs(robust) + error:
-            return ""
-        if robust * plain <= 0 and abs(plain - robust) <= error:
+        agree = abs(plain) <= DISAGREE * abs(robust) + error if robust * plain > 0 else abs(plain - robust) <= error
+        if agree:
             return ""
         few = f"a few {self.outputs} far from their predictions decide which is larger"
         return f" In plain {SCORES[self.outputs]} the gain is {plain:+.3f} ± {self.plain_gain[1]:.3f}: {few}."
@@ -245,15 +224,15 @@ class TransferReport:
     @property
     def plain_words(self) -> str:
         """Two sentences without symbols: does the source help new target tasks, and how much does it count."""
-        if self.n_source_tasks == 0 or len(self.names) == 1:
+        if self.has_no_source:
             one = "All tasks come from one environment, so there is nothing to transfer."
             return f"{one} A new task is predicted from what these {self.n_target_tasks} tasks have in common."
         sources = [name for name in self.names if name != self.target]
-        shares = dict(zip(self.names, self.weight @ self.environment_weights, strict=True))
         others = sources[0] if len(sources) == 1 else "the other environments"
-        listed = [f"{name} {100.0 * shares[name]:.0f}%" for name in sources[:MAX_NAMED]]
-        rest = f" and {len(sources) - MAX_NAMED} more" if len(sources) > MAX_NAMED else ""
-        counts = f"Weights in predictions: {', '.join(listed)}{rest}, {self.target} {100.0 * shares[self.target]:.0f}%."
+        percent = {name: f"{name} {100.0 * share:.0f}%" for name, share in self.shares.items()}
+        listed = ", ".join(percent[name] for name in sources[:MAX_NAMED])
+        listed += f" and {len(sources) - MAX_NAMED} more" if len(sources) > MAX_NAMED else ""
+        counts = f"Weights in predictions: {listed}, {percent[self.target]}."
         if self.judgment is None:
             return f"It was not measured whether the tasks of {others} help to predict those of {self.target}. {counts}"
         assert self.source_gain is not None
@@ -298,11 +277,11 @@ class TransferReport:
     def family_words(self) -> str:
         """A sentence on the families of priors that predictions are averaged over.
 
-        Those of readings are always tried. Those of labels that are missing were ruled out by the evidence.
+        Families of labels that are missing were ruled out by the evidence; those of numbers could not be fitted.
         """
         if not self.families:
             return ""
-        used = {name: weight for name, weight in self.families.items() if weight >= 0.005}
+        used = {name: weight for name, weight in self.families.items() if weight >= UNUSED}
         listed = ", ".join(f"{name} {used[name]:.2f}" for name in sorted(used, key=lambda name: -used[name]))
         missing = [name for name in FAMILIES if name not in self.families and self.outputs != "labels"]
         left_out = f" Left out, because they could not be fitted: {', '.join(missing)}." if missing else ""
@@ -327,7 +306,7 @@ class TransferReport:
         return text
 
     def __str__(self) -> str:
-        if self.n_source_tasks == 0 or len(self.names) == 1:  # a table would have one row, of dashes
+        if self.has_no_source:  # a table would have one row, of dashes
             words = [each for each in (NO_SOURCE, self.family_words, self.hint) if each]
             return "\n".join(textwrap.fill(text, 80) for text in words)
         header = ("settings", "robust score", "gain", "weight")
@@ -338,10 +317,7 @@ class TransferReport:
             for row in rows
         ]
         lines.insert(1, "-" * len(lines[0]))
-        shares = ", ".join(
-            f"{name} {share:.2f}"
-            for name, share in zip(self.names, self.weight @ self.environment_weights, strict=True)
-        )
+        shares = ", ".join(f"{name} {share:.2f}" for name, share in self.shares.items())
         words = [self.verdict, f"Weights of the environments, on average: {shares}."]
         words += [] if self.certificate is None else [f"Held out, with the source: {self.certificate.words}."]
         words += [each for each in (self.family_words, self.diagnostic_words, self.hint) if each]
@@ -366,13 +342,13 @@ class TransferReport:
         figure = Figure(figsize=(8, 1.6 + 0.34 * len(self.weight)), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 1))
         labels = [self.describe(i) for i in range(len(self.weight))]
-        values, errors = (
-            (self.gain, self.gain_standard_error) if self.gain is not None else (self.score, self.standard_error)
-        )
-        plot_candidates(left, right, labels, values, errors, self.weight)
-        left.set_xlabel(
-            f"gain over target-only in the robust score, {self.unit}" if self.gain is not None else "robust score"
-        )
+        if self.gain is None:
+            drawn, words = (self.score, self.standard_error), "robust score"
+        else:
+            drawn = self.gain, self.gain_standard_error
+            words = f"gain over target-only in the robust score, {self.unit}"
+        plot_candidates(left, right, labels, *drawn, self.weight)
+        left.set_xlabel(words)
         figure.suptitle(as_drawn(self.verdict), fontsize=9, wrap=True)
         return figure
 
@@ -408,7 +384,7 @@ def make_report(
     candidates = choice.candidates
     weights = np.array([candidate.weights for candidate in candidates])
     temperature, prior_std = np.array([_scales(candidate.settings) for candidate in candidates]).T
-    effects = [bool(getattr(candidate.settings, "environment", False)) for candidate in candidates]
+    effects = [candidate.environment for candidate in candidates]
     report = TransferReport(
         names,
         names[target],
@@ -427,26 +403,28 @@ def make_report(
     if choice.scores is None:
         return report
     score, standard_error = _over_tasks(choice.scores)
-    report = dataclasses.replace(report, score=score, standard_error=standard_error)
-    plain = (report.alpha == 0.0) & (report.temperature == 1.0) & (report.prior_std == 1.0)
-    if not plain.any() or not np.isfinite(score[plain.argmax()]):
+    report = replace(report, score=score, standard_error=standard_error)
+    comparable = (report.temperature == 1.0) & (report.prior_std == 1.0)
+    alone = np.flatnonzero(comparable & (report.alpha == 0.0))
+    if not len(alone) or not np.isfinite(score[alone[0]]):
         return report
-    target_only = int(plain.argmax())
-    gain, gain_error = _over_tasks(choice.scores - choice.scores[target_only])
+    gains = choice.scores - choice.scores[alone[0]]
+    gain, gain_error = _over_tasks(gains)
+    report = replace(report, gain=gain, gain_standard_error=gain_error)
+    # A gain at another temperature or hyper-prior than target-only's is not due to the source. Candidates made from the
+    # scores of others must not be judged by the same tasks.
     given = np.array([not candidate.from_scores for candidate in candidates])
-    report = dataclasses.replace(report, gain=gain, gain_standard_error=gain_error)
-    gains = _source_gains(choice.scores, choice.scores, target_only, report, given)
-    if gains is None:
+    compared = comparable & given & (report.alpha > 0.0) & np.isfinite(choice.scores).all(axis=1)
+    if not compared.any():
         return report
-    plain = None
+    robust, plain = _weighted(gains, choice.scores, alone[0], compared), None
     if choice.densities is not None:
-        found = _source_gains(choice.scores, choice.densities, target_only, report, given)
-        plain = found if found is not None and np.isfinite(found).all() else None
-    return dataclasses.replace(
+        plain = _weighted(choice.densities - choice.densities[alone[0]], choice.scores, alone[0], compared)
+    return replace(
         report,
-        source_gain=mean_and_standard_error(gains),
-        plain_gain=None if plain is None else mean_and_standard_error(plain),
-        certificate=certify(gains),
+        source_gain=mean_and_standard_error(robust),
+        plain_gain=mean_and_standard_error(plain) if plain is not None and np.isfinite(plain).all() else None,
+        certificate=certify(robust),
     )
 
 
@@ -456,25 +434,17 @@ def _scales(settings: Any) -> tuple[float, float]:
     return float(getattr(settings, "temperature_factor", 1.0)), float(prior_std["weights"])
 
 
-def _source_gains(
-    scores: np.ndarray, values: np.ndarray, target_only: int, report: TransferReport, given: np.ndarray
-) -> np.ndarray | None:
-    """Return the gain in `values` of candidates with a source over target-only in every task.
+def _weighted(gains: np.ndarray, scores: np.ndarray, target_only: int, compared: np.ndarray) -> np.ndarray:
+    """Return the weighted average of the gains of the candidates that are `compared`, for every task.
 
     Candidates are weighted much as in predictions (equally if all are dropped), but for each task by the scores of the
-    other tasks: a task must not judge weights it has set. For the same reason only `given` candidates count, not those
-    made from the scores of others. Nor do candidates at another temperature or hyper-prior than target-only's, whose
-    gain is not due to the source.
+    other tasks: a task must not judge weights it has set.
     """
-    plain = (report.temperature == 1.0) & (report.prior_std == 1.0)
-    comparable = given & plain & (report.alpha > 0.0) & np.isfinite(scores).all(axis=1)
-    if not comparable.any():
-        return None
-    gains, n_tasks = values[comparable] - values[target_only], scores.shape[1]
+    gains, n_tasks = gains[compared], scores.shape[1]
     by_group = []
     for group in np.array_split(np.arange(n_tasks), min(n_tasks, MAX_GROUPS)):
         others = np.delete(scores, group, axis=1)
-        weights = select_weights(averaging_weights(others), others, target_only)[comparable]
+        weights = select_weights(averaging_weights(others), others, target_only)[compared]
         weights = weights / weights.sum() if weights.any() else np.full(len(weights), 1.0 / len(weights))
         by_group.append(weights @ gains[:, group])
     return np.concatenate(by_group)

@@ -1,8 +1,11 @@
-"""Categories and covariates among the columns of X, and names that may be the same, written in two ways.
+"""Categories and covariates among the columns of X, and names that are, or may be, one name written in two ways.
 
 Names that read the same, as 1 and "1", "a" and "a ", or an accent stored in two ways, are refused where both are in one
 fit or one table. Names that may be the same, as Yes and yes, are two, with a warning.
-Levels are learned in a fit and looked up in new tasks.
+
+A category becomes a column for each level that the fit has seen and one for all others. A covariate has one more
+column, which says that its value is missing. Columns of levels are centered by the shares of the levels, so that a
+missing value, and the part of an unseen level that is known, is the average.
 """
 
 import difflib
@@ -20,11 +23,11 @@ from metaprior.checks import Argument, Message, counted, warn_caller
 EXPONENT = re.compile(r"\d+(\.\d+)?e\+?\d{1,2}")  # as a spreadsheet may write 1000
 WHOLE = re.compile(r"([+-]?\d+)\.0+")
 SPELLING = "case, typography or .0"  # what names that are `spelled_alike` differ in
-ALIKE = 0.75  # of the characters of two names, from which on one may be meant by the other
+ALIKE = 0.75  # share of equal characters at which one name may be meant by another
 
 
 def plain(value: Any) -> Any:
-    """Return text and numbers as Python's own types: those of NumPy and of enumerations are written in other ways."""
+    """Return text and numbers as Python's own types: those of NumPy and enumerations are printed differently."""
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, str):
         return str.__str__(value)
@@ -55,13 +58,13 @@ def check_spelling(names: Collection[Any], noun: str, where: str = "", category:
     """Raise if two names read the same; warn if two may be the same. `where` begins the message."""
     check_reading(names, noun, where)
     if pairs := spelled_alike(names):
-        found = f"{where}{noun}s {_in_words(*pairs[0])} differ in {SPELLING} only, and are two {noun}s"
+        found = f"{where}{noun}s {' and '.join(spelled_out(*pairs[0]))} differ in {SPELLING} only, and are two {noun}s"
         others = f", and {counted(len(pairs) - 1, 'more name')} of that kind" if len(pairs) > 1 else ""
         warn_caller(f"{found}{others}. Is one misspelled? If they are the same, write them alike.", category)
 
 
 def check_reading(names: Iterable[Any], noun: str, where: str = "") -> None:
-    """Raise if two names read the same: nobody could tell them apart, or which of them is meant."""
+    """Raise if two names read the same: a reader could not tell them apart."""
     first: dict[Any, Any] = {}
     for name in names:
         other = first.setdefault(as_read(name), name)
@@ -73,7 +76,7 @@ def same_reading(what: str, pair: tuple[Any, Any], places: tuple[str, str] | Non
     """Return the error about two names that read the same, and about where they are."""
     first, second = spelled_out(*pair)
     named = f"{first} and {second}" if places is None else f"{first} ({places[0]}) and {second} ({places[1]})"
-    return ValueError(f"{what} {named}, which read the same. Write them alike or, if they are two, rename one.")
+    return ValueError(f"{what} {named}, which read the same. Write them alike or, if they differ, rename one.")
 
 
 def spelled_alike(names: Iterable[Any]) -> list[tuple[Any, Any]]:
@@ -107,12 +110,8 @@ def composed(name: Any) -> str:
     return unicodedata.normalize("NFC", str(name))
 
 
-def _in_words(first: Any, second: Any) -> str:
-    return " and ".join(spelled_out(first, second))
-
-
 def _spelling(name: Any) -> Any:
-    """Return what names that are certainly distinct differ in; "1-11" and "11-1" are, so only little is left out."""
+    """Return a name without case, typography and a trailing ".0"; "1-11" and "11-1" stay distinct."""
     if isinstance(name, tuple):
         return tuple(map(_spelling, name))
     text = unicodedata.normalize("NFKC", as_read(name)).casefold()
@@ -120,7 +119,7 @@ def _spelling(name: Any) -> Any:
 
 
 def _plain(name: Any) -> str:
-    """Return a name without what spelling may change: zeros, case, blanks, exponents, the way accents are stored."""
+    """Return a name without leading zeros, case, blanks, exponents and the way accents are stored."""
     if isinstance(name, tuple):
         return " ".join(map(_plain, name))
     text = unicodedata.normalize("NFKC", str(name)).casefold()
@@ -221,7 +220,7 @@ def _is_level(codes: np.ndarray, n_levels: int) -> np.ndarray:
 
 
 class Coded(np.ndarray):
-    """Inputs whose categories are codes already: they are not looked up as levels again. Parts of it are such, too."""
+    """Inputs whose categories are already codes, and are not looked up again. Slices are `Coded`, too."""
 
 
 @dataclass
@@ -230,10 +229,10 @@ class Categories:
 
     levels: dict[int, dict[Any, int]] = field(default_factory=dict)  # codes of the levels, by column
     covariates: tuple[int, ...] = ()
-    unseen: dict[int, dict[Any, None]] = field(default_factory=dict)  # levels met since the last warning
+    unseen: dict[int, dict[Any, None]] = field(default_factory=dict)  # levels found since the last warning
 
     def codes(self, column: int, cells: Sequence[Any], learning: bool, where: str = "X") -> np.ndarray:
-        """Return the codes of cells, NaN for missing ones; without `learning` all new levels have one code."""
+        """Return the codes of cells, NaN if missing; unless `learning`, all new levels have one code."""
         known = self.levels[column]
         texts = {} if learning else {as_text(level): code for level, code in known.items()}
         codes, n_known = np.full(len(cells), np.nan), len(known)
@@ -247,7 +246,7 @@ class Categories:
             if learning:
                 codes[row] = known.setdefault(level, len(known))
                 continue
-            # A column of another table may be read as numbers where that of the fit was text: 7, 7.0 and "7" are one.
+            # A column may be read as numbers where that of the fit was text: 7, 7.0 and "7" are the same.
             code = known.get(level, texts.get(as_text(level)))
             codes[row] = n_known if code is None else code
             if code is None:
@@ -284,7 +283,7 @@ class Categories:
         for column, levels in self.levels.items():
             if len(levels) < 2:
                 found = f"column {name(column)} has one level only, {next(iter(levels), None)!r}, in all tasks"
-                raise ValueError(f"{found}: it tells nothing. Leave it out.")
+                raise ValueError(f"{found}, and has no effect. Leave it out.")
             if len(levels) > MAX_LEVELS:
                 found = f"column {name(column)} has {len(levels)} levels; a category may have {MAX_LEVELS}"
                 raise ValueError(f"{found}. Group rare levels or, if it names tasks or environments, use it as such.")
@@ -296,7 +295,7 @@ class Categories:
 
 
 def bool_and_number(cells: Sequence[Any] | np.ndarray) -> tuple[int, int] | None:
-    """Return the places of the first bool and the first number if there are both: as names True and 1 would be one."""
+    """Return the places of the first bool and the first number if there are both: as names True and 1 are equal."""
     kinds = list(map(type, cells))
     bools = {kind for kind in {*kinds} if issubclass(kind, bool | np.bool_)}
     numbers = {kind for kind in {*kinds} if issubclass(kind, int | float | np.number)} - bools
@@ -314,7 +313,7 @@ def is_missing(cell: Any) -> bool:
 
 
 def column_places(given: Any, name: str, names: Sequence[str] | None, count: int) -> tuple[int, ...]:
-    """Return the places of columns that an argument names, by their names or numbers."""
+    """Return the places of columns that an argument gives by their names or numbers."""
     if given is None:
         return ()
     if not isinstance(given, str | int | np.integer | Iterable):
@@ -346,7 +345,7 @@ def column_places(given: Any, name: str, names: Sequence[str] | None, count: int
 def text_columns(x: Any) -> tuple[int, ...]:
     """Return the columns of a data frame that hold categories by their type: category, text or bool.
 
-    Text of which most values are numbers is not one of them: it is a column of numbers with some bad cells.
+    Text of which most values read as numbers is a column of numbers with some bad cells.
     """
     if not (hasattr(x, "iloc") and hasattr(x, "columns")):
         return ()

@@ -1,11 +1,4 @@
-"""What the columns of X are, and how they become columns of numbers: categories, and covariates of tasks.
-
-A category becomes a column for each level that the fit has seen and one for all others. A covariate has one more
-column, which says that its value is missing. Columns of levels are centered by the shares of the levels, so that a
-missing value, and the part of an unseen level that is known, is the average.
-
-Input columns: how many X must have, what they are called, and the ranges that the tasks of a prior covered.
-"""
+"""The input columns of a prior: their number, names, kinds and ranges, and checks of X against them."""
 
 import itertools
 import warnings
@@ -28,34 +21,34 @@ from metaprior.tasks.categories import (
     text_columns,
 )
 
-MAX_EXPOSURE = 1e6  # times the range of the fit: no unit of time or area is that far off
-MARGIN = 0.1  # of a column's range, on either side: new tasks overshoot the range of a few others by about as much
+MAX_EXPOSURE = 1e6  # times the range of the fit: beyond, units must be wrong
+MARGIN = 0.1  # of a column's range, on either side: new tasks exceed the range of a few others by about as much
 ROUNDING = 1e-9  # of its value, for a column that is constant
 MAX_NAMED = 3  # columns in a warning
 MAX_LISTED = 8  # names, or levels, in a message
-MAX_RANGED = 20  # columns: of more, as in an image or an embedding, some are always beyond what they ever were
+MAX_RANGED = 20  # columns: of more, as in an image or an embedding, some are always out of range
 
 
 class ExtrapolationWarning(UserWarning):
-    """Given when predictions are asked for at inputs outside the range of the meta-training tasks."""
+    """Given for predictions at inputs outside the range of the meta-training tasks."""
 
 
 class ForecastWarning(UserWarning):
-    """Given when a prior of forecasts is asked about what came before the last reading of a context."""
+    """Given if a prior of forecasts predicts queries before the last reading of a context."""
 
 
 @dataclass
 class Features:
-    """The input columns of a prior. While tasks are read for a fit, the first ones decide what is not known yet."""
+    """The input columns of a prior. What is not known yet is learned from the first tasks of a fit."""
 
     count: int | None = None
     names: tuple[str, ...] | None = None  # None: X came as arrays
     range: np.ndarray | None = None  # (2, count): the smallest and the largest value in the meta-training tasks
     n_unnamed: int = 0  # tasks whose X came without names
-    exposure: int | None = None  # a column that is no input, but the exposure of counts: positive, of any size
+    exposure: int | None = None  # column with the exposure of counts, which is no input
     categories: Categories = field(default_factory=Categories)
-    forecasts: bool = False  # whether the prior is calibrated for queries after the context, along the first column
-    asked: tuple[Any, Any] | None = None  # `covariates` and `categorical` of a fit; None: of a fitted prior
+    forecasts: bool = False  # whether queries come after the context, along the first column
+    asked: tuple[Any, Any] | None = None  # `covariates` and `categorical` while the tasks of a fit are read
 
     @classmethod
     def of(cls, given: "Features | int | None") -> "Features":
@@ -92,12 +85,12 @@ class Features:
         self.categories.covariates = tuple(sorted(column_places(covariates, "covariates", names, count)))
 
     def learned(self) -> None:
-        """Raise if a category tells nothing or too much; from now on new levels are unseen ones."""
+        """Raise if a category has one level or too many; from now on new levels are unseen ones."""
         self.categories.check_learned(self.column_name)
         self.asked = None
 
     def learn(self, x: Any, count: int) -> None:
-        """Take the number of columns, and their names if X has any, from an X that has been checked."""
+        """Learn the number of columns, and their names if there are any, from an X that has been checked."""
         self.count, names = count, _names(x)
         if names is not None and len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
@@ -108,8 +101,8 @@ class Features:
     def in_order(self, x: Any, where: str) -> Any:
         """Return X with the columns of a data frame in the order of the fit; raise if they have other names.
 
-        An array says nothing about the order of its columns, so it is taken as it is. scikit-learn warns about that;
-        here arrays and data frames are mixed all the time, and the warning would come with every other call.
+        The columns of an array are not reordered. scikit-learn warns about that; here arrays and data frames are often
+        mixed, and there would be too many warnings.
         """
         names = _names(x)
         if names is None or self.names is None or names == self.names:
@@ -128,7 +121,7 @@ class Features:
         return x.iloc[:, [names.index(name) for name in self.names]] if hasattr(x, "iloc") else x[list(self.names)]
 
     def allow(self, x: np.ndarray) -> bool:
-        """Return whether the exposure of all rows, if there is one, is positive, and as large as those of the fit."""
+        """Return whether the exposure of all rows, if there is one, is positive and near the range of the fit."""
         if self.exposure is None:
             return True
         exposure = x[:, self.exposure]
@@ -137,7 +130,7 @@ class Features:
         return bool(((exposure > 0.0) & within).all())
 
     def check_exposure(self, x: np.ndarray, where: str) -> None:
-        """Raise unless the exposure of all rows is positive, and not far from those of the fit."""
+        """Raise unless the exposure of all rows is positive and near the range of the fit."""
         if self.exposure in self.categories.levels and len(x):  # its values are codes
             named = self.column_name(self.exposure)
             raise ValueError(f"{where}: {named} is the exposure and must hold positive numbers; it holds categories.")
@@ -158,7 +151,7 @@ class Features:
         )
 
     def find_exposure(self, exposure: Any) -> int:
-        """Return the column that is named, or counted from 0, as the exposure; the tasks must have been read."""
+        """Return the number of the exposure's column, given that or its name."""
         count = self.count or 0
         if isinstance(exposure, str) and self.names is not None and exposure in self.names:
             column = self.names.index(exposure)
@@ -173,25 +166,23 @@ class Features:
 
     def _check_no_input(self, column: int) -> None:
         """Raise if the exposure is a category or a covariate, or if X has no input beside it and the covariates."""
-        given, named = Argument("exposure"), self.column_name(column)
+        given, named, covariates = Argument("exposure"), self.column_name(column), self.categories.covariates
         if column in self.categories.levels:
-            wrong = (
-                f" must be a column of positive numbers; {named} holds categories. Name another one, or take it out of "
-            )
+            wrong = f" must be a column of positive numbers; {named} holds categories. Name another, or take it out of "
             raise ValueError(Message(given, wrong, Argument("categorical"), "."))
-        if column in self.categories.covariates:
-            twice = f" names {named}, which is a covariate too: an exposure is no input. Take it out of "
+        if column in covariates:
+            twice = f" names {named}, which is a covariate too: an exposure is not an input. Take it out of "
             raise ValueError(Message(given, twice, Argument("covariates"), ", or repeat the column."))
-        if (self.count or 0) - len(self.categories.covariates) < 2:
-            others = " and covariates" if self.categories.covariates else ""
+        if (self.count or 0) - len(covariates) < 2:
+            others = " and covariates" if covariates else ""
             raise ValueError(
                 Message("X must have an input column beside that of the ", given, f"{others}; it has none.")
             )
 
     def outside(self, x: np.ndarray) -> np.ndarray:
-        """Return whether each input of (rows, count) is outside its range by more than the margin, (rows, count).
+        """Return whether each input (rows, count) is outside its range by more than the margin, or an unseen level.
 
-        Of a category, unseen levels are. An exposure never is.
+        An exposure never is.
         """
         outside = np.zeros(x.shape, bool)
         if self.range is not None and self.range.shape[1] <= MAX_RANGED:
@@ -237,20 +228,20 @@ class Features:
         warn_caller(Message(said, *which), ExtrapolationWarning)
 
     def _warn_unseen(self) -> None:
-        """Warn about levels that the fit has not seen, and were met since the last warning."""
+        """Warn about levels that the fit has not seen, found since the last warning."""
         found, self.categories.unseen = self.categories.unseen, {}
         if found:
             words = [
                 f"{self.column_name(column)} is {self._levels(column, levels)}" for column, levels in found.items()
             ]
             warn_caller(
-                f"Levels that the prior was not fitted to: {'; '.join(words)}. They are taken for new levels, which "
-                "differ from the average as the known ones do, so that bands are wider. Check their spelling.",
+                f"Levels that the prior was not fitted to: {'; '.join(words)}. They are treated as new levels, which "
+                "differ from the average as much as the known ones do, so intervals are wider. Check their spelling.",
                 ExtrapolationWarning,
             )
 
     def _levels(self, column: int, levels: Iterable[Any]) -> str:
-        """Return new levels in words, with the known one that each may be."""
+        """Return new levels in words, with the known level that each may be meant for."""
         known = self.categories.levels[column]
         pairs = [(level, alike_among(level, known)) for level in itertools.islice(levels, MAX_LISTED + 1)]
         of_fit = "{} (the fit has {})"
@@ -258,11 +249,11 @@ class Features:
         return ", ".join([*words[:MAX_LISTED], *["..."] * (len(words) > MAX_LISTED)])
 
     def warn_if_mixed(self) -> None:
-        """Warn if some tasks of a fit came with names of their columns, and others as arrays, without."""
+        """Warn if some tasks of a fit have names of their columns and others, as arrays, have none."""
         if self.names is not None and self.n_unnamed and len(self.names) > 1:
             tasks = "1 task has" if self.n_unnamed == 1 else f"{self.n_unnamed} tasks have"
             warn_caller(
-                f"{tasks} an X without column names, others are data frames: its columns are taken to be "
+                f"{tasks} an X without column names, others are data frames: its columns are assumed to be "
                 f"{_listed(self.names)}, in this order. Pass data frames for all tasks, or arrays for all."
             )
 
@@ -273,7 +264,7 @@ class Features:
 
 @contextmanager
 def no_extrapolation_warnings() -> Iterator[None]:
-    """Silence warnings where inputs outside the range, or in the past, are expected, as on the grid of a plot."""
+    """Silence warnings where inputs outside the range or in the past are expected, as on the grid of a plot."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExtrapolationWarning)
         warnings.simplefilter("ignore", ForecastWarning)
@@ -283,8 +274,8 @@ def no_extrapolation_warnings() -> Iterator[None]:
 def _names(x: Any) -> tuple[str, ...] | None:
     """Return the names of the columns of a data frame, or None if X has none.
 
-    The numbers 0, 1, ..., which pandas gives to the columns of an array, are no names. Others that are no text are
-    refused: columns would be taken by position, in whatever order they are.
+    The numbers 0, 1, ..., which pandas gives to the columns of an array, are not names. Other names that are not text
+    are refused: columns would be matched by position, whatever their order.
     """
     columns = getattr(x, "columns", None)
     if columns is None or not hasattr(x, "__getitem__"):

@@ -3,7 +3,7 @@
 Either all tasks share their classes (healthy, ill), which then mean the same everywhere and may be missing in a task,
 or every task has its own (wren, finch, owl), which mean nothing in other tasks and may differ in number.
 
-Labels that may be a mistake, such as two spellings of one, are told.
+Labels that may be a mistake, such as two spellings of one, give a warning.
 """
 
 from collections import Counter
@@ -26,12 +26,12 @@ def as_labels(values: Any, name: str) -> np.ndarray:
     """Check y of a classification task; return an array of labels of one kind."""
     if np.ma.is_masked(values):
         raise ValueError(f"{name} must not have masked values. Drop these samples.")
-    # Lists as objects: NumPy would convert a mix of text and numbers to text.
+    # As objects, because NumPy would convert a mix of text and numbers to text.
     labels = np.asarray(values, dtype=object if isinstance(values, list | tuple) else None)
     if labels.dtype.kind in "OT" and labels.size:  # T: strings of NumPy and pandas
         if any(is_missing(item) for item in labels.flat):
             raise ValueError(f"{name} must not have missing labels (None, NaN or pandas' NA). Drop these samples.")
-        if any(isinstance(item, str) and "\0" in item for item in labels.flat):  # NumPy drops them from ends
+        if any(isinstance(item, str) and "\0" in item for item in labels.flat):  # NumPy drops them at the end
             raise ValueError(f"{name} must not have labels with a NUL character. Remove it.")
         kinds = {_kind(np.asarray(item).dtype, type(item).__name__) for item in labels.flat}
         if len(kinds) > 1:
@@ -54,8 +54,8 @@ def encode_environments(
     """Return meta-training tasks with labels 0.0, 1.0, ...; the classes if all tasks share them; numbers of classes.
 
     With "auto", classes are shared if all labels are of one kind and a task has all of them, or if there are two in
-    all. Environments with weight zero do not decide, and their labels become 0.0 and 1.0 whatever they are. The numbers
-    of classes are one array per environment, (tasks,).
+    all. Environments with weight zero have no effect: their labels become 0.0 and 1.0, whatever they are. Numbers of
+    classes are one array per environment, (tasks,).
     """
     own = [[np.unique(task.y) for task in tasks] for tasks in environments]
     counted = {
@@ -117,7 +117,7 @@ def task_classes(
 
 
 def _unknown_labels(labels: np.ndarray, name: str, shared: np.ndarray) -> ValueError:
-    """Return an error for a task with labels that the fit did not have, though all its tasks share their classes."""
+    """Return the error for labels that the fit did not have, where all tasks share their classes."""
     known = shared.tolist()
     texts = {str(label): label for label in known}
     unknown = next((label for label in labels.tolist() if label not in known), labels.tolist()[0])
@@ -171,9 +171,9 @@ def as_labeled_tests(
 
 
 def check_classes(labels: np.ndarray, name: str | None, most: int = MAX_CLASSES, instead: Argument = REGRESSOR) -> None:
-    """Raise if there are too many distinct labels, or more than two that are no integers: these are readings.
+    """Raise if there are too many distinct labels, or more than two that are not integers: these are readings.
 
-    `name` is that of the task, or None for the labels of all tasks; `instead` is the advice on readings.
+    `name` is that of the task, or None for the labels of all tasks; `instead` is the advice for readings.
     """
     if labels.dtype.kind == "U":
         check_reading(labels.tolist(), "label", "The " if name is None else f"{name}: y has the ")
@@ -192,7 +192,7 @@ def check_classes(labels: np.ndarray, name: str | None, most: int = MAX_CLASSES,
 
 
 def require_two(labels: Sequence[Any] | np.ndarray, name: str | None = None) -> None:
-    """Raise if there is a single label, in a task whose labels are its own or, without a name, in all tasks."""
+    """Raise if there is a single label, in a task that shares no classes or, without a name, in all tasks."""
     if len(labels) > 1:
         return
     [label] = np.asarray(labels).tolist()
@@ -238,12 +238,12 @@ def _preview(labels: np.ndarray) -> str:
 
 
 class ClassRules(NamedTuple):
-    """What decides about the classes of a task besides its labels."""
+    """What determines the classes of a new task besides its labels."""
 
     shared: np.ndarray | None = None  # the classes that all tasks of the fit share
     given: Any = None  # the classes that the user has given
     most: int = MAX_CLASSES
-    fixed: bool = False  # whether the prior has a rule for the shared classes, so that no task may have others
+    fixed: bool = False  # whether the prior has a common rule for the shared classes, so that tasks have no others
 
     def of_task(self, y: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the classes of one task and the codes of its labels."""
@@ -258,7 +258,7 @@ class ClassRules(NamedTuple):
         return own, codes
 
     def _check(self, classes: Sequence[np.ndarray], name: Callable[[int], str]) -> None:
-        """Raise for a task with classes of its own if the prior has a rule for those of the fit."""
+        """Raise for a task with other classes if the prior has a common rule for those of the fit."""
         if self.shared is None or not self.fixed:
             return
         for i, own in enumerate(classes):
@@ -279,8 +279,7 @@ def joined_labels(earlier: np.ndarray, later: np.ndarray, name: str) -> np.ndarr
 def warn_if_misspelled(commonest: Sequence[tuple], n_common: int, n_tasks: int) -> None:
     """Warn if most tasks have the same labels and some have others, as after writing Yes for yes.
 
-    Not for classes that the user has said to be each task's own: there tasks of the same labels are nothing odd.
-    `commonest` are the labels of tasks, the most frequent first; `n_common` tasks have these.
+    `commonest` are the labels of tasks, the most frequent first, and `n_common` the number of tasks that have these.
     """
     if len(commonest) > 1 and len(commonest[0]) > 1 and n_common > n_tasks / 2 and n_tasks > 2:
         first, second = map(_listed, commonest)
@@ -320,7 +319,7 @@ def _spellings(label: Any) -> list[str]:
 def warn_if_unrepeated(n_labels: np.ndarray, n_samples: np.ndarray) -> None:
     """Warn if most tasks have three or more labels and none of them twice, as when y are counts or ids."""
     if ((n_labels > 2) & (n_labels == n_samples)).mean() > 0.5:
-        found = "Most tasks have three or more labels, and none of them twice, which shows little about classes. "
+        found = "Most tasks have three or more labels, and none of them twice, which tells little about classes. "
         warn_caller(Message(found, "If y are readings, ", Argument("use MetaGPRegressor"), "."))
 
 

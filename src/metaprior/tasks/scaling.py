@@ -9,15 +9,15 @@ from metaprior.tasks.categories import ColumnKinds
 from metaprior.tasks.types import Task
 
 MAX_SCALED = 1e100  # standard deviations from the mean: squares must not overflow
-MAX_SPREAD = 1e150  # of y, and one over it the least: variances must be numbers too
-ROUNDING = 1e-14  # relative to the largest value of a column, which is constant if it varies by less
+MAX_SPREAD = 1e150  # of y, and one over the least: variances must be finite
+ROUNDING = 1e-14  # relative to the largest value: a column that varies by less is constant
 MAX_DECORRELATED = 1024  # input columns; the work grows with their cube
 
 
 class Scaling(NamedTuple):
     """x -> (x - x_mean) / x_std [@ x_map] and y -> (y - y_mean) / y_std, in float64 on the host.
 
-    With categories or covariates, the columns of X are expanded as `kinds` says, before they are decorrelated.
+    With categories or covariates, the columns of X are expanded by `kinds` before they are decorrelated.
     """
 
     x_mean: np.ndarray  # (input_dim,), 0 for categories
@@ -59,7 +59,7 @@ class Scaling(NamedTuple):
         return scaled if self.x_map is None else scaled @ self.x_map
 
     def outputs(self, y: np.ndarray, name: str = "y") -> np.ndarray:
-        """Scale outputs; errors call them by the name."""
+        """Scale outputs; `name` is theirs in errors."""
         return _standardized(name, "outputs", y, self.y_mean, self.y_std)
 
     def undo_mean(self, mean: np.ndarray) -> np.ndarray:
@@ -72,7 +72,7 @@ class Scaling(NamedTuple):
 
 
 def identity_scaling(input_dim: int, kinds: ColumnKinds | None = None) -> Scaling:
-    """Return a scaling that changes nothing but the form of categories and covariates."""
+    """Return a scaling that only expands categories and covariates."""
     shares = None if kinds is None else np.zeros(sum(kinds.widths))
     unit = np.zeros(input_dim), np.ones(input_dim), np.asarray(0.0), np.asarray(1.0)
     return Scaling(*unit, kinds=kinds, shares=shares)
@@ -122,7 +122,7 @@ def with_kinds(scaling: Scaling, kinds: ColumnKinds, shares: np.ndarray) -> Scal
 
 
 def _present(columns: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return columns with their weighted means in place of missing values, and the share of values that are there."""
+    """Return columns with their weighted means in place of missing values, and the share of present values."""
     there = ~np.isnan(columns)
     share = np.maximum(weights @ there, 1e-300)
     means = weights @ np.where(there, columns, 0.0) / share
@@ -132,8 +132,8 @@ def _present(columns: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.n
 def scaling_of(size: np.ndarray, mean: np.ndarray, std: np.ndarray, first: np.ndarray) -> Scaling:
     """Return the scaling by mean and standard deviation of all columns, y the last, in units of their sizes.
 
-    A column that varies by less than rounding is constant, and has its `first` value: dividing by its spread would
-    amplify noise.
+    A column that varies by less than rounding is constant, at its `first` value: dividing by its spread would amplify
+    noise.
     """
     constant = std <= ROUNDING
     mean, std = np.where(constant, first, mean * size), np.where(constant, 1.0, std * size)

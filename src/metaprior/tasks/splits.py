@@ -1,7 +1,4 @@
-"""How a task is split into context and queries: at random, or, for forecasting, its first readings and the rest.
-
-Fewer samples of large tasks: a prior needs many tasks, and little of each.
-"""
+"""Splits of a task into context and queries, at random or for forecasting, and random samples of large tasks."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -19,24 +16,23 @@ N_PREFIXES = 5  # contexts of a task whose first readings are given, if their nu
 class ContextRule(NamedTuple):
     """Which readings of a task are its context."""
 
-    kind: str = RANDOM  # or FIRST, in the order of the first input
+    kind: str = RANDOM  # or FIRST: the first readings in the order of the first input
     size: int | None = None  # None: half of the readings
 
     def words(self, noun: str) -> str:
-        """Return the rule in words, given what a reading is called: "the first 5 readings", "5 random readings"."""
-        which = "first" if self.kind == FIRST else "random"
+        """Return the rule in words: "the first 5 readings", "5 random readings", "a random half of the readings"."""
         if self.size is None:
-            return f"{'the' if self.kind == FIRST else 'a'} {which} half of the {noun}s"
+            return f"{'the first' if self.kind == FIRST else 'a random'} half of the {noun}s"
         return f"the first {counted(self.size, noun)}" if self.kind == FIRST else counted(self.size, f"random {noun}")
 
     @property
     def is_default(self) -> bool:
-        """Whether nothing was said about contexts."""
+        """Whether this is the default rule."""
         return self == ContextRule()
 
 
 def as_context_rule(context: Any) -> ContextRule:
-    """Check an argument: "random", "first", a number, or ("first", number); also as text, "first 5"."""
+    """Check "random", "first", a number, or ("first", number); also as text, "first 5"."""
     if isinstance(context, ContextRule):
         return context
     given = context
@@ -54,7 +50,7 @@ def as_context_rule(context: Any) -> ContextRule:
 
 
 def check_order(context: Any, features: Features) -> None:
-    """Raise if the first column of X, in whose order readings are given, is a category, a covariate or the exposure."""
+    """Raise if contexts are first readings, and the first column of X is a category, a covariate or the exposure."""
     if as_context_rule(context).kind != FIRST:
         return
     found = "a category" if 0 in features.categories.levels else "the exposure" if features.exposure == 0 else ""
@@ -68,7 +64,7 @@ def check_order(context: Any, features: Features) -> None:
 def split_once(task: Task, rule: ContextRule, rng: np.random.Generator) -> TestTask:
     """Return a task with the readings of its context and the others as queries, both in their order.
 
-    At least one reading is a query; a context larger than that is refused.
+    A context that leaves no query is refused.
     """
     size = len(task.y) // 2 if rule.size is None else rule.size
     if size >= len(task.y):
@@ -79,7 +75,7 @@ def split_once(task: Task, rule: ContextRule, rng: np.random.Generator) -> TestT
 
 
 def split_all(tasks: Sequence[Task], context: Any, features: Features) -> list[TestTask]:
-    """Split checked test tasks by what `evaluate` was given, random readings always the same."""
+    """Split checked test tasks by the `context` of `evaluate`; random readings are always the same."""
     check_order(context, features)
     rule, rng, tests = as_context_rule(context), np.random.default_rng(0), []
     for i, task in enumerate(tasks):
@@ -93,7 +89,8 @@ def split_all(tasks: Sequence[Task], context: Any, features: Features) -> list[T
 def split_often(task: Task, rule: ContextRule, rng: np.random.Generator, n_splits: int) -> list[TestTask]:
     """Return a held-out task split by a rule, in up to `n_splits` ways; contexts leave one reading to predict.
 
-    First readings are given in several numbers if the rule does not say how many.
+    Random contexts are spread evenly over the samples in random order. If the rule has no size, first readings are
+    given in several numbers.
     """
     n = len(task.y)
     if rule.kind == FIRST:
@@ -106,9 +103,9 @@ def split_often(task: Task, rule: ContextRule, rng: np.random.Generator, n_split
 
 
 def split_widely(task: Task, rule: ContextRule, rng: np.random.Generator, n_splits: int) -> list[TestTask]:
-    """Return a held-out task split in up to `n_splits` ways: as the rule says or, without a size, with any sizes.
+    """Return a held-out task split in up to `n_splits` ways: by the rule or, if it has no size, with random sizes.
 
-    Sizes are random, one in each of as many equal parts of the range from no reading to all but one.
+    There is one in each of as many equal parts of the range from no reading to all but one.
     """
     if rule.size is not None:
         return split_often(task, rule, rng, n_splits)
@@ -126,11 +123,11 @@ def first_to_last(task: Task) -> np.ndarray:
 def warn_if_behind(pairs: Sequence[tuple[np.ndarray, np.ndarray]], context: Any) -> None:
     """Warn if a prior of forecasts is asked about the past: queries before the last reading of their context.
 
-    `pairs` are inputs of the context and of the queries of every task, `context` is what the fit was told.
+    `pairs` are inputs of the context and of the queries of every task, `context` is that of the fit.
     """
     if as_context_rule(context).kind != FIRST:
         return
-    # Numbers, though tables with categories in other columns hold objects.
+    # With categories in other columns, inputs are objects.
     behind = [x_query[:, 0] < float(np.max(x_context[:, 0])) for x_context, x_query in pairs if len(x_context)]
     n_behind = sum(int(each.sum()) for each in behind)
     if n_behind:
@@ -151,7 +148,7 @@ MAX_SAMPLES = 256  # of a task in gradient training: time grows with the cube, a
 
 
 def thin_task(task: Task, most: int, rng: np.random.Generator, labels: bool = False) -> Task:
-    """Return at most so many random samples of a task, in their order; of labels, one or more of each class."""
+    """Return up to `most` random samples of a task, in their order; of labels, at least one of each class."""
     if len(task.y) <= most:
         return task
     kept = draw_of_each(task.y, most, rng) if labels else np.sort(rng.choice(len(task.y), most, replace=False))
@@ -159,9 +156,9 @@ def thin_task(task: Task, most: int, rng: np.random.Generator, labels: bool = Fa
 
 
 def draw_of_each(codes: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
-    """Return the places of about `most` random labels, sorted: of each class its share of them, and at least one.
+    """Return the places of about `most` random labels, sorted: a proportional share of each class, and at least one.
 
-    Shares are rounded by largest remainders, so that frequent classes stay as frequent as they are.
+    Shares are rounded by largest remainders.
     """
     _, of_class, sizes = np.unique(codes, return_inverse=True, return_counts=True)
     if len(codes) <= most:
@@ -178,7 +175,7 @@ def draw_of_each(codes: np.ndarray, most: int, rng: np.random.Generator) -> np.n
 
 
 def typical_labels(x: np.ndarray, codes: np.ndarray, most: int) -> np.ndarray:
-    """Return the places of about `most` labels of one task, sorted, that do not depend on the order of its samples."""
+    """Return the places of about `most` labels of one task, sorted, whatever the order of its samples."""
     order = np.lexsort((*x.T, codes))
     return np.sort(order[draw_of_each(codes[order], most, np.random.default_rng(0))])
 
@@ -186,7 +183,7 @@ def typical_labels(x: np.ndarray, codes: np.ndarray, most: int) -> np.ndarray:
 def thin_tasks(
     environments: Sequence[Sequence[Task]], most: int = MAX_SAMPLES, labels: bool = False
 ) -> list[list[Task]]:
-    """Return all tasks with at most so many samples each; warn if some have more."""
+    """Return all tasks with up to `most` samples each; warn if some have more."""
     sizes = [len(task.y) for tasks in environments for task in tasks]
     large = [size for size in sizes if size > most]
     if large:

@@ -1,11 +1,9 @@
-"""Tasks as users pass them, checked with errors that name the argument and the task.
-
-Tasks of different sizes: concatenated rows, and padded, masked arrays in a few size buckets.
-"""
+"""Tasks as users pass them, checked, and their arrays, concatenated or padded to a few sizes."""
 
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -39,7 +37,7 @@ class TestTask(NamedTuple):
     __test__ = False  # pytest would take it for a test class
 
 
-CheckOutputs = Callable[[Any, str], np.ndarray]  # checks y, named in errors as given: `as_numbers` or `as_labels`
+CheckOutputs = Callable[[Any, str], np.ndarray]  # checks y, given its name in errors: `as_numbers` or `as_labels`
 
 
 def as_numbers(values: Any, name: str) -> np.ndarray:
@@ -70,7 +68,7 @@ def as_inputs(x: Any, name: str, features: Features | int | None = None) -> np.n
     inputs, input_dim = _as_columns(features.in_order(x, name), name, features), features.count
     is_flat = inputs.ndim == 1
     if is_flat:
-        # An empty list does not show its dimension; any other flat X is n inputs of one dimension.
+        # An empty list does not tell its number of columns; any other flat X is n inputs of one column.
         inputs = inputs.reshape(0, input_dim or 1) if inputs.size == 0 else inputs[:, None]
     if inputs.ndim < 2 or 0 in inputs.shape[1:]:
         raise ValueError(f"{name}: X must have shape (n, d), (n,) or (n, height, width, ...); got {inputs.shape}.")
@@ -110,7 +108,7 @@ def _as_mixed_columns(x: Any, name: str, features: Features) -> np.ndarray:
         cells = np.asarray(x, dtype=object)
         columns = list((cells[:, None] if cells.ndim == 1 else cells).T)
     if features.count is not None and len(columns) != features.count:
-        return np.zeros((len(x), len(columns) if len(x) else features.count))  # `as_inputs` refuses it, if not empty
+        return np.zeros((len(x), len(columns) if len(x) else features.count))  # refused by `as_inputs` unless empty
     coded, categories = [], features.categories
     for i, column in enumerate(columns):
         where = f"{name}: column {features.column_name(i)} of X"
@@ -130,21 +128,17 @@ def _as_mixed_columns(x: Any, name: str, features: Features) -> np.ndarray:
 
 
 def _as_number_column(values: Any, where: str, features: Features) -> np.ndarray:
-    """Return numbers; text that was not recognized as categories in a fit, such as numerals, gets advice."""
+    """Return numbers; the error about text in a fit, such as numerals, says how to name categories."""
     try:
         return as_numbers(values, where)
     except ValueError as error:
-        if not (features.learning and _has_text(values)):
+        has_text = False
+        with suppress(ValueError):  # arrays of different shapes
+            has_text = any(isinstance(cell, str) for cell in np.asarray(values, dtype=object).ravel())
+        if not (features.learning and has_text):
             raise
         advice = " Convert it to numbers or, if it holds categories, name it in "
         raise ValueError(Message(str(error), advice, Argument("categorical"), ".")) from None
-
-
-def _has_text(values: Any) -> bool:
-    try:
-        return any(isinstance(cell, str) for cell in np.asarray(values, dtype=object).ravel())
-    except ValueError:  # arrays of different shapes
-        return False
 
 
 def as_task(
@@ -168,11 +162,11 @@ def as_task(
 
 
 def _check_same_order(x: Any, y: Any, name: str) -> None:
-    """Raise if X and y have the same row labels in different orders: rows are taken by position, as in scikit-learn."""
+    """Raise if X and y have the same index in different orders: rows are matched by position, as in scikit-learn."""
     of_x, of_y = (getattr(each, "index", None) if hasattr(each, "iloc") else None for each in (x, y))
     if of_x is None or of_y is None or of_x.equals(of_y):
         return
-    if of_x.is_unique and of_y.is_unique and of_x.isin(of_y).all():  # other labels say nothing about the order
+    if of_x.is_unique and of_y.is_unique and of_x.isin(of_y).all():
         raise ValueError(
             f"{name}: X and y have the same index in different orders, and rows are matched by position. Pass "
             "y.loc[X.index], or y.to_numpy() if the positions are right."
@@ -185,7 +179,7 @@ def as_tasks(
     features: Features | int | None = None,
     outputs: CheckOutputs = as_numbers,
 ) -> list[Task]:
-    """Check a sequence of (X, y) pairs; `name` is the argument to name in errors. Features are learned on the way."""
+    """Check a sequence of (X, y) pairs, named in errors by their argument, and learn the features from them."""
     features = Features.of(features)
     checked: list[Task] = []
     for where, (x, y) in as_tuples(() if tasks is None else tasks, name, length=2, form="(X, y)"):
@@ -234,7 +228,7 @@ def as_tuples(tasks: Iterable[Any], name: str, length: int, form: str) -> list[t
     return checked
 
 
-MIN_BUCKET_SAVING = 0.2  # of the work: a further bucket costs compilation and another pass over small arrays
+MIN_BUCKET_SAVING = 0.2  # of the work: another bucket costs compilation and another pass over small arrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,8 +278,10 @@ class Ragged:
         return [values[..., start:end] for start, end in itertools.pairwise(self.starts.tolist())]
 
     def pad(self, starts: np.ndarray, sizes: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return ranges of rows padded to one size, and their row numbers, -1 for padding."""
-        # Padding repeats the first row of a range (zeros for an empty one), so that its kernel is finite.
+        """Return ranges of rows padded to one size, and their row numbers, -1 for padding.
+
+        Padding repeats the first row of a range (zeros for an empty one), so that its kernel is finite.
+        """
         steps = np.arange(size)
         indices = starts[:, None] + steps
         if (sizes == size).all():
@@ -302,7 +298,7 @@ def ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 
 def pad_to(tasks: Sequence[Task], size: int, dtype: np.typing.DTypeLike) -> tuple[np.ndarray, ...]:
-    """Return x, y and mask of tasks padded to one size: x by its first row, y by zeros."""
+    """Return x, y and mask of tasks padded to one size, x by its first row and y by zeros."""
     x = Ragged.of([task.x for task in tasks], tasks[0].x.shape[1:])
     y = Ragged.of([task.y for task in tasks])
     padded, indices = x.pad(x.starts[:-1], x.sizes, size)
@@ -327,7 +323,7 @@ def group_by_size(sizes: np.ndarray, max_buckets: int) -> Iterator[tuple[int, np
 def bucket_sizes(sizes: np.ndarray, max_buckets: int) -> list[int]:
     """Return the bucket sizes that minimize the padded work, the sum over tasks of (padded size)^2.
 
-    Exact, by dynamic programming over the distinct sizes. A further bucket must save `MIN_BUCKET_SAVING` of the work.
+    Exact, by dynamic programming over the distinct sizes. Another bucket must save `MIN_BUCKET_SAVING` of the work.
     """
     distinct, counts = np.unique(sizes, return_counts=True)
     if len(distinct) > 256:  # merge neighbors: the dynamic program is quadratic in the number of sizes
@@ -358,7 +354,7 @@ def bucket_sizes(sizes: np.ndarray, max_buckets: int) -> list[int]:
 def as_contexts(
     contexts: Iterable[Any], name: str, features: Features | int, outputs: CheckOutputs = as_numbers
 ) -> tuple[Ragged, list[np.ndarray]]:
-    """Check pairs (X, y) of many tasks; return all inputs, and y of each task."""
+    """Check pairs (X, y) of many tasks; return the inputs, and y of each task."""
     pairs = [parts for _, parts in as_tuples(contexts, name, length=2, form="(X, y)")]
     return as_context_rows(pairs, f"{name}[{{}}]".format, features, outputs)
 
@@ -407,7 +403,7 @@ def _rows_of_arrays(values: Sequence[Any], input_dim: int | None = None) -> Ragg
         rows = np.concatenate(values)
     except ValueError:  # of different shapes
         return None
-    if rows.dtype.kind not in "biuf" or not np.isfinite(rows).all():
+    if rows.dtype.kind not in NUMERIC or not np.isfinite(rows).all():
         return None
     if input_dim == 1 and rows.ndim == 1:
         rows = rows[:, None]

@@ -1,12 +1,15 @@
-"""The scaling of classification inputs: by the spread within classes, shrunk for few tasks."""
+"""Scaling: standardization, and inputs of labels by the spread within classes, shrunk for few tasks."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from metaprior.storage.stored_tasks import StoredTasks, stored_scaling
 from metaprior.tasks.scaling import MAX_DECORRELATED, _shrunk_correlations, fit_label_scaling, fit_scaling
-from metaprior.tasks.types import Task
+from metaprior.tasks.types import (
+    Task,
+)
 
 COVARIANCE = np.array([[4.0, 1.5, 0.0], [1.5, 1.0, -0.2], [0.0, -0.2, 0.25]])
 
@@ -87,13 +90,6 @@ def test_shrinkage_estimates_the_variance_of_the_mean_whatever_the_weights(heavi
     assert np.mean(estimates) == pytest.approx(truth, rel=0.25)
 
 
-def test_a_weight_near_zero_is_nearly_no_weight():
-    target, source = make_tasks(3, 1), make_tasks(4, 10, covariance=np.eye(3))
-    alone = fit_label_scaling([source, target], (0.0, 1.0), within=True).x_map
-    nearly = fit_label_scaling([source, target], (1e-6, 1.0 - 1e-6), within=True).x_map
-    np.testing.assert_allclose(nearly @ nearly.T, alone @ alone.T, rtol=0.5, atol=0.1 * np.abs(alone @ alone.T).max())
-
-
 def test_few_tasks_and_tasks_that_disagree_keep_columns_apart():
     one = fit_label_scaling([make_tasks(3, 1), []], (1.0, 0.0), within=True).x_map
     np.testing.assert_allclose(one, np.diag(np.diag(one)), atol=1e-12)
@@ -120,13 +116,6 @@ def test_units_and_offsets_of_columns_do_not_matter(seed, n_tasks, per_class):
     before, after = (fit_label_scaling([group, []], (1.0, 0.0), within=True) for group in (tasks, moved))
     for task, other in zip(scaled(before, tasks), scaled(after, moved), strict=True):
         np.testing.assert_allclose(task.x, other.x, rtol=1e-5, atol=1e-5)
-
-
-def test_classes_count_whatever_their_codes():
-    tasks = make_tasks(3, 20)
-    more = [Task(task.x, task.y + 3.0) for task in tasks]
-    of_both = [fit_label_scaling([group, []], (1.0, 0.0), within=True).x_map for group in (tasks, more)]
-    np.testing.assert_array_equal(*of_both)
 
 
 def test_one_sample_per_class_and_constant_columns():
@@ -159,3 +148,58 @@ def test_equal_tasks_of_one_column_have_nothing_to_decorrelate(n_tasks):
     tasks = [Task(np.linspace(0.0, 5.0 / 3.0, 6)[:, None], np.array([0.0, 1.0, 1.0, 0.0, 1.0, 1.0]))] * n_tasks
     scaling = fit_label_scaling([[], tasks], (0.0, 1.0), within=True)
     assert np.isfinite(scaling.x_map).all()
+
+
+def random_tasks(sizes, seed=0):
+    rng = np.random.default_rng(seed)
+    return [Task(rng.normal(size=(n, 2)), rng.normal(size=n)) for n in sizes]
+
+
+@given(seed=st.integers(0, 10**6), y_size=st.sampled_from([1e-140, 1e-6, 1.0, 1e6, 1e140]))
+def test_scaling_standardizes_and_is_undone(seed, y_size):
+    tasks = [Task(1e6 + x, y_size * y) for x, y in random_tasks([3, 4], seed=seed)]
+    scaling = fit_scaling([tasks], [1.0])
+    scaled = [scaling.task(task) for task in tasks]
+    weights = np.repeat([1 / 6, 1 / 8], [3, 4])  # every task weighs the same, not every sample
+    for values in np.column_stack([np.concatenate([t.x for t in scaled]), np.concatenate([t.y for t in scaled])]).T:
+        assert abs(weights @ values) < 1e-8
+        assert weights @ values**2 == pytest.approx(1.0, rel=1e-8)
+    for task, back in zip(tasks, scaled, strict=True):
+        np.testing.assert_allclose(scaling.undo_mean(back.y), task.y, rtol=1e-12, atol=1e-14 * y_size)
+
+
+def test_constant_columns_are_centered_and_not_amplified():
+    tasks = [Task(np.full((3, 1), 1e6), np.full(3, 0.1 + 0.2))]
+    scaling = fit_scaling([tasks], [1.0])
+    np.testing.assert_allclose(scaling.x_std, 1.0)
+    np.testing.assert_allclose(scaling.y_std, 1.0)
+    np.testing.assert_allclose(scaling.task(tasks[0]).y, 0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("offset", "size"), [(1e9, 1e-3), (1e9, 1e-4), (-1e15, 50.0), (3.0, 1e-12), (1e200, 1e190)])
+def test_small_variation_around_a_large_offset_is_no_constant(offset, size):
+    x, y = random_tasks([40])[0]
+    tasks = [Task(offset + size * x, (y := 1e9 + 1e-3 * y))]
+    for scaling in (fit_scaling([tasks], [1.0]), stored_scaling([StoredTasks.from_tasks(tasks, 2)], [1.0])):
+        scaled = scaling.task(tasks[0])
+        np.testing.assert_allclose(scaling.y_std, np.std(y - 1e9), rtol=1e-3)
+        np.testing.assert_allclose(np.std(scaled.x, axis=0), 1.0, rtol=1e-3)
+        assert np.abs(np.mean(scaled.x, axis=0)).max() < 0.1  # as exactly as the offset can be written
+
+
+@pytest.mark.parametrize(
+    ("y", "said"),
+    [
+        *(
+            ([-size, size], "standard deviation between 1e-150 and 1e\\+150.*")
+            for size in (1.7e308, 1e151, 1e-151, 1e-310)
+        ),
+        ([1.7e308] * 2, "mean of at most 1e\\+150 in size"),
+        ([-1e160] * 2, "mean of at most 1e\\+150 in size"),
+    ],
+)
+def test_y_whose_variance_is_no_number_is_refused(y, said):
+    tasks = [Task(np.zeros((2, 1)), np.array(y))]
+    for fit in (fit_scaling, lambda *given: stored_scaling([StoredTasks.from_tasks(tasks, 1)], given[1])):
+        with pytest.raises(ValueError, match=f"y must have a {said}; it is"):
+            fit([tasks], [1.0])
