@@ -23,7 +23,7 @@ from metaprior.tasks.types import (
     padded_size,
 )
 from metaprior.wfem import MAP, Gaussian, Training, WFEMRegressor
-from metaprior.wfem.adaptation import pad_queries
+from metaprior.wfem.gp import pad_queries
 from metaprior.wfem.objective import pad_tasks
 
 SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=12)
