@@ -113,7 +113,7 @@ def test_every_file_named_in_the_docs_exists():
 
 
 def test_every_name_in_the_notation_table_exists():
-    """Names such as `wfem.exact.condition` are modules, functions or classes of the package."""
+    """Names such as `wfem.gp.condition` are modules, functions or classes of the package."""
     rooms = "tasks|likelihoods|prior|predict|search|wfem"
     names = re.findall(rf"`((?:{rooms})\.[\w.]+)", (DOCS / "reference" / "notation.md").read_text())
     assert len(names) > 25

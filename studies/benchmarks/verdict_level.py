@@ -13,7 +13,7 @@ import numpy as np
 
 from metaprior.search.averaging import Candidate, Choice, averaging_weights, select_weights
 from metaprior.search.report import make_report
-from metaprior.wfem.runs import Settings
+from metaprior.wfem.settings import Settings
 
 
 def level(n_tasks: int, n_sources: int, correlation: float, spread: float, n_reports: int, skewed: bool) -> float:

@@ -14,7 +14,7 @@ from metaprior import wfem
 from metaprior.cli import app
 from metaprior.datasets import Sinusoid
 from metaprior.predict.batches import predict_tasks
-from metaprior.wfem.runs import Settings
+from metaprior.wfem.settings import Settings
 from metaprior_studies.environments.episodes import FewShot
 from metaprior_studies.environments.generated import generated_images
 from metaprior_studies.open_settings import reporting_seeds, validation_seeds

@@ -3,7 +3,7 @@
 from functools import partial
 
 from metaprior.wfem import MLPKernel, MLPMean
-from metaprior.wfem.runs import Settings
+from metaprior.wfem.settings import Settings
 from metaprior_studies.open_settings import OpenSettings
 from metaprior_studies.reproduction import fewshot_figure, sinusoid_study
 from metaprior_studies.reproduction.fewshot_figure import Figure4

@@ -16,7 +16,7 @@ from metaprior.checks import Message
 from metaprior.cli.wfem import wfem
 from metaprior.files import read_tensors
 from metaprior.memory import RUN_ADVICE
-from metaprior.wfem import SVGD, Gaussian, HyperPrior, Laplace, Training, WFEMClassifier, WFEMRegressor, choices
+from metaprior.wfem import SVGD, Gaussian, HyperPrior, Laplace, Training, WFEMClassifier, WFEMRegressor, settings
 
 COLUMNS = ["--task", "patient", "--x", "hours", "--y", "heart_rate", "--environment", "hospital", "--target", "south"]
 RBF = ["--kernel", "rbf", "--mean", "constant"]
@@ -85,10 +85,10 @@ def test_an_option_is_the_parameter_of_its_name(folder, monkeypatch, tmp_path, o
 
 def test_the_names_on_offer_are_those_that_there_are():
     hints = get_type_hints(wfem)
-    assert get_args(hints["kernel"]) == tuple(choices.KERNELS)
-    assert get_args(hints["mean"]) == tuple(choices.MEANS)
-    assert get_args(hints["inference"]) == tuple(choices.METHODS)
-    assert get_args(get_args(hints["encoder"])[0]) == tuple(choices.ENCODERS)
+    assert get_args(hints["kernel"]) == tuple(settings.KERNELS)
+    assert get_args(hints["mean"]) == tuple(settings.MEANS)
+    assert get_args(hints["inference"]) == tuple(settings.METHODS)
+    assert get_args(get_args(hints["encoder"])[0]) == tuple(settings.ENCODERS)
 
 
 def test_its_priors_are_evaluated_predicted_with_and_shown(folder, tmp_path):

@@ -24,9 +24,9 @@ from metaprior.wfem import (
     Training,
     WFEMClassifier,
     WFEMRegressor,
-    evidence,
+    gp,
+    model,
     runs,
-    trained,
 )
 
 SMALL = {"alpha": 0.5, "training": Training(n_steps=2), "random_state": 0}
@@ -275,20 +275,20 @@ def test_a_chunk_that_does_not_fit_is_halved_with_a_note(regressor, monkeypatch)
     monkeypatch.setattr(adapted_module, "warn_if_implausible", lambda *_: None)  # which looks at the prior first
     tasks = make_tasks([(3, 3)] * 16)
     expected, tried = regressor.predict_many(tasks), []
-    marginals = trained.marginals
+    marginals = model.predict_particles
 
     def short(particles, rest, posteriors, x):
         tried.append(len(x))
         out_of_memory(tried[-1], 5)
         return marginals(particles, rest, posteriors, x)
 
-    monkeypatch.setattr(trained, "marginals", short)
+    monkeypatch.setattr(model, "predict_particles", short)
     with pytest.warns(OutOfMemoryWarning, match="with 16 of the new tasks at once: tried again with 8") as noted:
         found = regressor.predict_many(tasks)
     assert len(noted) == 1
     assert tried == [16, 8, 4, 4, 4, 4]
     np.testing.assert_allclose(found, expected, rtol=1e-10)
-    monkeypatch.setattr(trained, "marginals", lambda *_: out_of_memory(1, 0))
+    monkeypatch.setattr(model, "predict_particles", lambda *_: out_of_memory(1, 0))
     with (
         pytest.warns(OutOfMemoryWarning),
         pytest.raises(MemoryError, match=r"one of the new tasks at a time\. Adapt to"),
@@ -306,7 +306,7 @@ def test_runs_that_do_not_fit_are_halved_too(regressor, monkeypatch):
         out_of_memory(tried[-1], 1)
         return train(problem, particles, keys, *arguments, **keywords)
 
-    monkeypatch.setattr("metaprior.wfem.loop.train", short)
+    monkeypatch.setattr("metaprior.wfem.runs.train", short)
     with pytest.warns(OutOfMemoryWarning, match="of the runs"):
         found = fit(TRAINING, kernel="rbf", mean="linear", alpha=[0.0, 0.5])
     assert max(tried) > 1
@@ -418,10 +418,10 @@ def test_one_labeled_task_is_exactly_the_entry_of_many(classifier):
 @pytest.fixture
 def conditioned(monkeypatch):
     """Numbers of tasks of the calls that condition."""
-    calls, condition = [], trained.condition
+    calls, condition = [], model.condition_particles
     monkeypatch.setattr(
-        trained,
-        "condition",
+        model,
+        "condition_particles",
         lambda particles, rest, *task: calls.append(len(task[0])) or condition(particles, rest, *task),
     )
     return calls
@@ -465,8 +465,8 @@ def test_kept_posteriors_predict_as_new_ones(regressor, conditioned, monkeypatch
 
 
 def test_contexts_of_one_padded_size_share_a_program(regressor, monkeypatch):
-    traced, points_of_tasks = [], evidence.points_of_tasks
-    monkeypatch.setattr(evidence, "points_of_tasks", lambda *given: traced.append(1) or points_of_tasks(*given))
+    traced, points_of_tasks = [], gp.GPPrior.points_of_tasks
+    monkeypatch.setattr(gp.GPPrior, "points_of_tasks", lambda *given: traced.append(1) or points_of_tasks(*given))
     tasks = make_tasks([(150, 13), (160, 14), (192, 15), (129, 16)])  # more than SMALL, which all fewer share
     [(x, y, new), *others] = tasks
     regressor.adapt(x, y).predict(new)

@@ -6,7 +6,7 @@ import pytest
 from metaprior.predict.batches import average_log
 from metaprior.predict.ensemble import Ensemble, predicts_labels
 from metaprior.tasks.scaling import Scaling
-from metaprior.wfem.trained import Model
+from metaprior.wfem.model import Model
 
 SCALING = Scaling(np.zeros(2), np.ones(2), 10.0, 3.0)
 

@@ -214,16 +214,15 @@ def test_two_classes_that_change_places_have_the_opposite_mode():
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", SCALES)
 def test_two_classes_are_those_of_gradient_training(scale):
-    """`gp.laplace`, with the kernel of t_2 - t_1."""
+    """`wfem.gp`, with the kernel of t_2 - t_1."""
     import jax
     import jax.numpy as jnp
 
-    from metaprior.wfem import laplace
+    from metaprior.wfem import gp
+    from metaprior.wfem.gp import GPPrior
     from metaprior.wfem.kernels import RBF as Kernel
     from metaprior.wfem.likelihoods import Bernoulli
-    from metaprior.wfem.means import NetworkMean
-    from metaprior.wfem.networks import MLP, Layer
-    from metaprior.wfem.prior import GPPrior
+    from metaprior.wfem.networks import MLP, Layer, NetworkMean
 
     rng = np.random.default_rng(1)
     x = rng.normal(size=(9, 2))
@@ -232,8 +231,8 @@ def test_two_classes_are_those_of_gradient_training(scale):
         mean = NetworkMean(MLP((Layer(jnp.zeros((1, 2)), jnp.zeros(1)),), "tanh"))
         prior = GPPrior(mean, Kernel(jnp.zeros(()), jnp.log(jnp.asarray(2.0 * scale))), Bernoulli())
         points, mask = prior.points(jnp.asarray(x)), jnp.ones(9, bool)
-        value, _ = laplace.log_evidence(prior, points, jnp.asarray(y), mask)
-        mode = laplace.find_mode(prior, points, jnp.asarray(y), mask)
+        value, _ = gp.log_evidence(prior, points, jnp.asarray(y), mask)
+        mode = gp.find_mode(prior, points, jnp.asarray(y), mask)
     labels = one_task(y, scale * kernel(x, x), 2)
     np.testing.assert_allclose(evidence(labels), value, rtol=1e-6)
     a, t, _ = modes(labels)

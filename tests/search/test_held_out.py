@@ -1,5 +1,7 @@
 """Held-out tasks: folds, splits, log densities, scores, distances and the calibration of averages, by hand."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,9 +19,9 @@ from metaprior.search.held_out import (
     Queries,
     best_spread,
     make_folds,
-    reference_log_densities,
     split_classes,
     split_labels,
+    without_model,
 )
 from metaprior.search.problems import Numbers
 from metaprior.tasks.scaling import fit_scaling
@@ -327,21 +329,21 @@ def test_folds_and_splits_depend_on_the_seed_alone(labels):
 def test_reference_densities_lie_where_queries_do():
     target = [a_task(n, np.linspace(1.0, n, n)) for n in (5, 4, 1)]
     folds = make_folds(target, 0, labels=False)
-    reference = reference_log_densities(target, folds, labels=False)
+    reference = Queries(target, folds, without_model).reference
     mean = np.mean([task.y.mean() for task in target])  # every task counts the same
     spread = np.sqrt(np.mean([np.mean((task.y - mean) ** 2) for task in target]))
-    for splits, row in zip(folds.splits, reference, strict=True):
-        queries = np.concatenate([split.y_query for split in splits])
-        expected = -0.5 * ((queries - mean) / spread) ** 2 - np.log(spread) - 0.5 * np.log(2 * np.pi)
+    splits = [split for of_task in folds.splits for split in of_task]
+    for split, row in zip(splits, reference, strict=True):
+        expected = -0.5 * ((split.y_query - mean) / spread) ** 2 - np.log(spread) - 0.5 * np.log(2 * np.pi)
         np.testing.assert_allclose(row[~np.isnan(row)], expected)
-    labels = reference_log_densities(target, folds, labels=True)
+    labels = Queries(target, folds, partial(without_model, labels=True)).reference
     np.testing.assert_allclose(labels[~np.isnan(labels)], np.log(0.5))
 
 
 def test_reference_densities_of_constant_and_very_large_readings():
     target = [a_task(4, [0.1] * 4) for _ in range(3)]  # whose standard deviation is not quite zero
     folds = make_folds(target, 0, labels=False)
-    reference = reference_log_densities(target, folds, labels=False)
+    reference = Queries(target, folds, without_model).reference
     np.testing.assert_allclose(reference[~np.isnan(reference)], -0.5 * np.log(2 * np.pi))
     huge = [a_task(4, 1e149 * np.arange(4)) for _ in range(3)]
-    assert np.nanmax(reference_log_densities(huge, folds, labels=False)) < -300.0
+    assert np.nanmax(Queries(huge, folds, without_model).reference) < -300.0

@@ -10,7 +10,7 @@ from scipy import stats
 
 from metaprior.search.averaging import Candidate, Choice, averaging_weights, select_weights
 from metaprior.search.report import NO_SOURCE, Certificate, TransferReport, certify, make_report
-from metaprior.wfem.runs import Settings
+from metaprior.wfem.settings import Settings
 
 SETTINGS = Settings()
 NAMES = ("source", "target")

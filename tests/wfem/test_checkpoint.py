@@ -12,11 +12,10 @@ from metaprior.wfem import (
     SVGD,
     RBFKernel,
     Training,
-    WFEMClassifier,
     WFEMRegressor,
     checkpoint,
-    loop,
-    selection,
+    search,
+    training,
 )
 from metaprior.wfem.checkpoint import Checkpoint
 
@@ -33,7 +32,7 @@ class Stopped(Exception):
 def stop_after(monkeypatch, n_chunks):
     """The n-th chunk from now on is the last."""
     left = [n_chunks]
-    original = loop.run_chunk
+    original = training.run_chunk
 
     def run_chunk(*arguments):
         if left[0] == 0:
@@ -41,7 +40,7 @@ def stop_after(monkeypatch, n_chunks):
         left[0] -= 1
         return original(*arguments)
 
-    monkeypatch.setattr(loop, "run_chunk", run_chunk)
+    monkeypatch.setattr(training, "run_chunk", run_chunk)
     return left
 
 
@@ -95,19 +94,6 @@ def test_a_fit_stopped_anywhere_goes_on_to_the_same_result(arguments, keywords, 
         stop_after(patch, 0)
         same(whole, fit(checkpoint=path))  # the file has all of it
     assert [entry.name for entry in tmp_path.iterdir()] == ["checkpoint"]
-
-
-def test_what_was_done_is_not_done_again(tmp_path, monkeypatch):
-    path = tmp_path / "checkpoint"
-    meta = WFEMRegressor(**SMALL)
-    with monkeypatch.context() as patch:
-        stop_after(patch, 3)
-        with pytest.raises(Stopped):
-            meta.fit(TASKS[:4], TASKS[4:], checkpoint=path)
-    with monkeypatch.context() as patch:
-        left = stop_after(patch, 100)
-        meta.fit(TASKS[:4], TASKS[4:], checkpoint=path)
-    assert 100 - left[0] == 2
 
 
 @pytest.mark.parametrize(
@@ -279,7 +265,7 @@ def test_a_search_cut_by_the_clock_is_never_taken_for_another(tmp_path, monkeypa
     arguments = {**SMALL, "alpha": "auto", "temperature": "auto"}
     unhurried = WFEMRegressor(**{**arguments, "training": Training(n_steps=1600, search_time=1e4)})
     with monkeypatch.context() as patch:
-        patch.setattr(selection, "score_candidates", first_round_only)
+        patch.setattr(search, "score_candidates", first_round_only)
         stop_after(patch, 6)
         with pytest.raises(Stopped):
             unhurried.fit(TASKS[:4], TASKS[4:], checkpoint=path)
@@ -287,8 +273,8 @@ def test_a_search_cut_by_the_clock_is_never_taken_for_another(tmp_path, monkeypa
     same(resumed, WFEMRegressor(**{**arguments, "training": Training(n_steps=1600)}).fit(TASKS[:4], TASKS[4:]))
 
 
-def first_round_only(validations, *arguments, score=selection.score_candidates):
-    return not validations[0].candidates and score(validations, *arguments)
+def first_round_only(validations, *arguments, score=search.score_candidates):
+    return not validations[0].scored and score(validations, *arguments)
 
 
 def test_a_checkpoint_that_cannot_be_written_is_refused_at_once(tmp_path):
@@ -327,17 +313,3 @@ def test_slow_disks_are_written_to_less_often(monkeypatch):
         saved.update(np.zeros(2))
         times += [before] if now[0] > before else []
     np.testing.assert_array_less(3.9, np.diff(times))  # seconds for 0.2 seconds of writing
-
-
-def test_labels_too(tmp_path, monkeypatch):
-    path = tmp_path / "checkpoint"
-    tasks = [(x, (y > 0).astype(int)) for x, y in TASKS]
-    tasks = [(x, y if 0 < y.sum() < 4 else np.array([0, 1, 0, 1])) for x, y in tasks]
-    meta = WFEMClassifier(**{**SMALL, "training": Training(n_steps=300)})
-    whole = meta.fit(tasks[:4], tasks[4:]).adapt(*tasks[0]).predict_proba(TASKS[1][0])
-    with monkeypatch.context() as patch:
-        stop_after(patch, 1)
-        with pytest.raises(Stopped):
-            meta.fit(tasks[:4], tasks[4:], checkpoint=path)
-    resumed = meta.fit(tasks[:4], tasks[4:], checkpoint=path).adapt(*tasks[0]).predict_proba(TASKS[1][0])
-    np.testing.assert_array_equal(whole, resumed)

@@ -6,7 +6,6 @@ import inspect
 import pytest
 
 from metaprior import wfem
-from metaprior.checks import check_noise
 from metaprior.wfem import (
     MAP,
     SVGD,
@@ -27,7 +26,7 @@ from metaprior.wfem import (
     WFEMRegressor,
     ZeroMean,
 )
-from metaprior.wfem.choices import name_of, resolve_kernel, resolve_mean
+from metaprior.wfem.settings import name_of, resolve_kernel, resolve_mean
 
 FOUR_LAYERS = (32, 32, 32, 32)
 DEFAULTS = {
@@ -122,11 +121,3 @@ def test_names():
         for unknown in ("rfb", "auto", "inducing"):
             with pytest.raises(ValueError, match=f"(?s){name} must be one of mlp, .*; got '{unknown}'"):
                 resolve(unknown)
-
-
-def test_noise():
-    assert check_noise("learned") is None
-    assert check_noise(0.1) == 0.1
-    for bad in (0.0, -1.0, "learnt"):
-        with pytest.raises(ValueError, match="noise_std must be"):
-            check_noise(bad)

@@ -7,9 +7,9 @@ import pytest
 from metaprior.predict.batches import SMALL
 from metaprior.tasks.types import as_tasks
 from metaprior.wfem import SVGD, ConstantMean, Gaussian, HyperPrior, Laplace, MLPKernel, Training, WFEMRegressor
-from metaprior.wfem.loop import train
-from metaprior.wfem.runs import Settings, make_run, make_scaling, stack_runs
-from metaprior.wfem.steps import TrainConfig
+from metaprior.wfem.runs import make_run, make_scaling, stack_runs
+from metaprior.wfem.settings import Settings
+from metaprior.wfem.training import TrainConfig, train
 
 EVENT = "/jax/core/compile/backend_compile_duration"
 KERNEL = MLPKernel(hidden_sizes=(2,), n_features=2)

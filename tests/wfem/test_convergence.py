@@ -8,37 +8,38 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from metaprior.tasks.types import Task
-from metaprior.wfem import RBFKernel, Training, WFEMClassifier, ZeroMean, laplace
+from metaprior.wfem import RBFKernel, Training, WFEMClassifier, ZeroMean, gp
 from metaprior.wfem import fit as fitting
-from metaprior.wfem.hyperprior import merge
 from metaprior.wfem.likelihoods import Bernoulli
-from metaprior.wfem.loop import Result
+from metaprior.wfem.networks import merge
 from metaprior.wfem.objective import full_batch, value_and_score
-from metaprior.wfem.runs import Settings, make_run, make_scaling
+from metaprior.wfem.runs import make_run, make_scaling
+from metaprior.wfem.settings import Settings
+from metaprior.wfem.training import Result
 
 SIZE = 20
 
 
-def make_tasks(n_tasks, seed, size=SIZE):
+def make_tasks(n_tasks, seed, size=SIZE, n_inputs=2):
     """Labels without a rule: under a kernel of scale 1000 their modes take five to seven steps."""
     rng = np.random.default_rng(seed)
-    return [(rng.normal(size=(size, 2)), (rng.random(size) < 0.5).astype(int)) for _ in range(n_tasks)]
+    return [(rng.normal(size=(size, n_inputs)), (rng.random(size) < 0.5).astype(int)) for _ in range(n_tasks)]
 
 
-def fit(output_scale, size=SIZE, **settings):
+def fit(output_scale, size=SIZE, n_inputs=2, **settings):
     given = {"temperature": "bayes", "training": Training(n_steps=2, **settings), "random_state": 0}
     meta = WFEMClassifier(RBFKernel(output_scale=output_scale), "zero", **given)
-    return meta.fit(make_tasks(6, 0, size), make_tasks(3, 1, size))
+    return meta.fit(make_tasks(6, 0, size, n_inputs), make_tasks(3, 1, size, n_inputs))
 
 
 def test_a_fit_says_that_modes_were_missed_and_what_to_try(monkeypatch):
-    monkeypatch.setattr(laplace, "MAX_STEPS", 4)
+    monkeypatch.setattr(gp, "MAX_STEPS", 4)
     with pytest.warns(ConvergenceWarning, match=r"tasks with up to \d+% of the weight.*dtype='float64'"):
         fit(1e6, size=12, dtype="float32")  # a size that no other test has compiled with all steps
 
 
 def test_the_weight_of_missed_modes_is_that_of_their_tasks(monkeypatch):
-    monkeypatch.setattr(laplace, "MAX_STEPS", 6)
+    monkeypatch.setattr(gp, "MAX_STEPS", 6)
     environments = [[Task(x, y.astype(float)) for x, y in make_tasks(n, seed)] for n, seed in ((6, 0), (3, 1))]
     kernel = RBFKernel(output_scale=1e3)
     settings = Settings(mean=ZeroMean(), kernel=kernel, likelihood=Bernoulli(), standardize=False)
@@ -48,7 +49,7 @@ def test_the_weight_of_missed_modes_is_that_of_their_tasks(monkeypatch):
     batches = full_batch(run.problem)
     _, _, unconverged = jax.jit(lambda theta: value_and_score(theta, run.problem, batches))(theta)
     prior = merge(theta, run.problem.rest)
-    find_mode = jax.jit(lambda x, y, mask: laplace.find_mode(prior, prior.points(x), y, mask))
+    find_mode = jax.jit(lambda x, y, mask: gp.find_mode(prior, prior.points(x), y, mask))
     expected, n_missed = 0.0, 0
     for batch, of_batch in batches:
         for x, y, mask, weight in zip(batch.x, batch.y, batch.mask, of_batch, strict=True):
@@ -58,20 +59,13 @@ def test_the_weight_of_missed_modes_is_that_of_their_tasks(monkeypatch):
     assert float(unconverged) == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.fixture
-def compiled_anew():
-    """Programs with another number of Newton's steps: not those of other tests, and not for them."""
-    jax.clear_caches()
-    yield
-    jax.clear_caches()
-
-
-def test_predictions_say_it_once_and_name_the_task(monkeypatch, compiled_anew):
-    meta = fit(1.0)
+def test_predictions_say_it_once_and_name_the_task(monkeypatch):
+    """With seven inputs, which no other test has: programs with another number of Newton's steps are not for others."""
+    meta = fit(1.0, size=12, n_inputs=7)
     rng, size = np.random.default_rng(0), 11
-    contexts = [*make_tasks(3, 2, size), (np.zeros((0, 2)), np.zeros(0, int))]
-    queries = [rng.normal(size=(2, 2))] * 4
-    monkeypatch.setattr(laplace, "MAX_STEPS", 0)
+    contexts = [*make_tasks(3, 2, size, 7), (np.zeros((0, 7)), np.zeros(0, int))]
+    queries = [rng.normal(size=(2, 7))] * 4
+    monkeypatch.setattr(gp, "MAX_STEPS", 0)
     many = meta.adapt_many(contexts)
     with pytest.warns(ConvergenceWarning, match=r"for task 0 and 2 more \(counted from 0\)") as caught:
         first = many.predict_proba(queries)

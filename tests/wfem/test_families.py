@@ -73,8 +73,8 @@ def test_readings(family, inference, tmp_path):
 @pytest.mark.parametrize(
     ("family", "inference"),
     [
-        ("linear", MAP(n_particles=2)),
-        pytest.param("linear+rbf", MAP(n_particles=2), marks=pytest.mark.slow),
+        ("linear+rbf", MAP(n_particles=2)),
+        pytest.param("linear", MAP(n_particles=2), marks=pytest.mark.slow),
         pytest.param("linear+rbf", SVGD(n_particles=2, start="hyperprior"), marks=pytest.mark.slow),
     ],
     ids=str,
@@ -89,18 +89,6 @@ def test_labels(family, inference, tmp_path):
     meta.save(tmp_path / "prior.safetensors")
     loaded = metaprior.load(tmp_path / "prior.safetensors")
     np.testing.assert_array_equal(loaded.adapt(x, y).predict_proba(x), probabilities)
-
-
-def test_a_source_of_no_weight_leaves_no_trace():
-    """Neither in the scaling, nor in training."""
-    target = ragged(5, 1)
-    fits = [
-        WFEMRegressor(alpha=0.0, **FAMILIES["linear+rbf"], **QUICK).fit(source, target)
-        for source in (None, [(1e3 + x, -y) for x, y in ragged(4, 0)])
-    ]
-    x, y = ragged(4, 2)[3]
-    one, other = (meta.adapt(x, y).predict(x, return_std=True) for meta in fits)
-    np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)  # other shapes, other rounding
 
 
 def test_the_paper_s_prior_learns_the_shape_of_a_task():

@@ -12,12 +12,14 @@ from metaprior import StoredTasks, load
 from metaprior.search.averaging import Candidate
 from metaprior.storage.stored_tasks import sample_tasks
 from metaprior.tasks.scaling import fit_scaling
+from metaprior.tasks.splits import ContextRule
 from metaprior.tasks.types import Task
-from metaprior.wfem import SVGD, ConstantMean, RBFKernel, Training, WFEMClassifier, WFEMRegressor, task_sources
-from metaprior.wfem import task_sources as stream
-from metaprior.wfem.objective import allocate, full_batch, weighted_loss
-from metaprior.wfem.runs import Settings, make_run
-from metaprior.wfem.task_sources import Feed, make_strata
+from metaprior.wfem import SVGD, ConstantMean, RBFKernel, Training, WFEMClassifier, WFEMRegressor, batches
+from metaprior.wfem import fit as fitting
+from metaprior.wfem.batches import Feed, allocate, make_strata
+from metaprior.wfem.objective import full_batch, weighted_loss
+from metaprior.wfem.runs import make_run
+from metaprior.wfem.settings import Settings
 
 WEIGHTS = (0.25, 0.0, 0.75)
 
@@ -34,6 +36,11 @@ SCALING = fit_scaling(ENVIRONMENTS, WEIGHTS)
 
 def make_feed(batch_size=6, seed=0, n_steps=20, **more):
     return Feed(STORED, WEIGHTS, SCALING, batch_size, seed, n_steps, **more)
+
+
+def make_source(stored, alpha=0.5, **settings):
+    asked = fitting.Asked(Settings(ConstantMean(), RBFKernel(), **settings), alpha, Training(), ContextRule(), 0, {})
+    return fitting.TaskSource(asked, stored)
 
 
 def of_step(batches, step):
@@ -104,8 +111,7 @@ def test_the_temperature_is_that_of_all_tasks_not_of_the_sample(rule, x64):
     settings = Settings(ConstantMean(), RBFKernel(), temperature=rule)
     whole = make_run(ENVIRONMENTS, WEIGHTS, SCALING, settings, 0)
     sample = [tasks[:1] for tasks in ENVIRONMENTS]
-    source = task_sources.StreamedTasks(STORED, 6)
-    streamed = source.make_run(sample, Candidate(WEIGHTS, settings), SCALING, 0)
+    streamed, _ = make_source(STORED).make_run(sample, Candidate(WEIGHTS, settings), 0)
     np.testing.assert_allclose(streamed.problem.temperature, whole.problem.temperature, rtol=1e-12)
 
 
@@ -154,12 +160,12 @@ def test_a_sample_is_random_and_every_task_is_as_likely():
 def sorted_stream():
     """Tasks sorted by their readings and sizes, so that the first are far from the others."""
     tasks = [Task(np.full((n, 1), float(i)), np.arange(n) + 10.0 * i) for i, n in enumerate([1, 1, 2, 5, 5, 9, 9, 9])]
-    return tasks, task_sources.StreamedTasks([StoredTasks.from_tasks(tasks, 1)], 4)
+    return tasks, [StoredTasks.from_tasks(tasks, 1)]
 
 
 def test_a_stream_is_scaled_by_all_tasks_not_by_the_sample():
-    tasks, source = sorted_stream()
-    settings = Settings(ConstantMean(), RBFKernel())
+    tasks, stored = sorted_stream()
+    settings, source = Settings(ConstantMean(), RBFKernel()), make_source(stored)
     expected = fit_scaling([tasks], [1.0])
     for got, wanted in zip(source.scaling((1.0,), settings, [tasks[:2]])[:4], expected[:4], strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-12)
@@ -168,21 +174,21 @@ def test_a_stream_is_scaled_by_all_tasks_not_by_the_sample():
 
 
 def test_the_settings_of_a_stream_are_chosen_by_a_random_sample(monkeypatch):
-    monkeypatch.setattr(task_sources, "SAMPLE_SIZE", 3)
-    _, source = sorted_stream()
-    drawn = [[int(task.x[0, 0]) for task in source.sample(seed)[0]] for seed in range(20)]
+    monkeypatch.setattr(fitting, "SAMPLE_SIZE", 3)
+    _, stored = sorted_stream()
+    drawn = [[int(task.x[0, 0]) for task in make_source(stored).sample(seed)[0]] for seed in range(20)]
     assert all(len(sample) == 3 for sample in drawn)
     assert {i for sample in drawn for i in sample} == set(range(8))
-    assert source.counts("auto") == [3]  # the ratio of weights is between tasks of the sample
-    assert source.counts(0.3) == [8]
+    assert make_source(stored, "auto").counts == [3]  # the ratio of weights is between tasks of the sample
+    assert make_source(stored, 0.3).counts == [8]
 
 
 def test_the_temperature_of_a_stream_has_its_factor_and_may_be_a_number():
-    tasks, source = sorted_stream()
+    tasks, stored = sorted_stream()
     gammas = []
     for rule, factor in (("bayes", 1.0), ("bayes", 4.0), (7.0, 4.0)):
         settings = Settings(ConstantMean(), RBFKernel(), temperature=rule, temperature_factor=factor)
-        run = source.make_run([tasks[:2]], Candidate((1.0,), settings), fit_scaling([tasks], [1.0]), 0)
+        run, _ = make_source(stored).make_run([tasks[:2]], Candidate((1.0,), settings), 0)
         gammas.append(float(run.problem.temperature))
     harmonic = 8 / sum(1 / len(task.y) for task in tasks)
     np.testing.assert_allclose(gammas, [8 * harmonic, 4 * 8 * harmonic, 28.0], rtol=1e-6)
@@ -190,8 +196,8 @@ def test_the_temperature_of_a_stream_has_its_factor_and_may_be_a_number():
 
 def test_the_precision_of_a_stream_follows_its_largest_task(monkeypatch):
     asked = []
-    monkeypatch.setattr(task_sources, "training_dtype", lambda tasks, *_: asked.append(len(tasks[0][0].y)) or "float32")
-    assert sorted_stream()[1].dtype([(1.0,)], Settings(ConstantMean(), RBFKernel())) == "float32"
+    monkeypatch.setattr(fitting, "training_dtype", lambda tasks, *_: asked.append(len(tasks[0][0].y)) or "float32")
+    assert make_source(sorted_stream()[1]).dtype([(1.0,)]) == "float32"
     assert asked == [9]
 
 
@@ -233,7 +239,7 @@ class Stopped(Exception):
 
 
 def test_a_stopped_stream_goes_on_to_the_same_result(tmp_path, monkeypatch):
-    monkeypatch.setattr(stream, "CHUNK", 50)
+    monkeypatch.setattr(batches, "CHUNK", 50)
     arguments = {**SMALL, "inference": SVGD(2), "training": Training(n_steps=300, batch_size=6)}
     fit = lambda stores=STORES, **more: WFEMRegressor(**arguments).fit(stores, target="target", **more)  # noqa: E731
     whole = fit()
@@ -261,7 +267,7 @@ def test_a_stopped_stream_goes_on_to_the_same_result(tmp_path, monkeypatch):
 
 
 def test_alpha_is_chosen_on_a_sample(tmp_path, monkeypatch):
-    monkeypatch.setattr(task_sources, "SAMPLE_SIZE", 6)
+    monkeypatch.setattr(fitting, "SAMPLE_SIZE", 6)
     arguments = {**SMALL, "alpha": "auto", "training": Training(n_steps=20)}
     even = StoredTasks.from_tasks(EVEN, 2)
     meta = WFEMRegressor(**arguments).fit(even, even[4:])

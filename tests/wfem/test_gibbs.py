@@ -74,18 +74,6 @@ def test_it_is_the_formula(arguments, how):
 
 
 @pytest.mark.usefixtures("x64")
-def test_map_climbs_it_step_by_step():
-    density, start = flatten(WFEMRegressor(**SMALL).gibbs(SOURCE, TARGET))
-    score = jax.jit(jax.grad(density))
-    flat = np.asarray(start)
-    for _ in range(3):
-        flat = flat + 0.02 * np.asarray(score(jnp.asarray(flat)))
-    how = Training(n_steps=3, learning_rate=0.02, optimizer="sgd", schedule="constant", **PLAIN)
-    meta = WFEMRegressor(**{**SMALL, "training": how}).fit(SOURCE, TARGET)
-    np.testing.assert_allclose(ravel_pytree(meta.particles_)[0], flat, rtol=1e-10)
-
-
-@pytest.mark.usefixtures("x64")
 def test_another_optimizer_and_map_end_at_the_same_mode():
     meta = WFEMRegressor(**{**SMALL, "training": Training(n_steps=1500, learning_rate=0.02, **PLAIN)})
     density, flat = flatten(meta.gibbs(SOURCE, TARGET))

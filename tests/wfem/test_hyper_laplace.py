@@ -35,10 +35,10 @@ from metaprior.wfem.inference import (
     sample_around_mode,
 )
 from metaprior.wfem.linalg import MAX_BATCHED_LAPACK, MAX_UNROLLED
-from metaprior.wfem.loop import train
 from metaprior.wfem.objective import full_batch, weighted_loss
-from metaprior.wfem.runs import Settings, make_run, make_scaling, stack_runs
-from metaprior.wfem.steps import TrainConfig
+from metaprior.wfem.runs import make_run, make_scaling, stack_runs
+from metaprior.wfem.settings import Settings
+from metaprior.wfem.training import TrainConfig, train
 
 PRIORS = {
     "networks, noise learned": Settings(MLPMean((3,)), LinearKernel((3,), n_features=2), likelihood=Gaussian()),
@@ -203,7 +203,7 @@ def test_particle_interaction():
     assert "do not interact" in str(alone)
     assert interaction(apart, MAP()).neighbors == interaction(apart, Laplace()).neighbors == 0.0
     assert "nothing to interact" in str(interaction({"a": jnp.zeros((1, 3))}, SVGD()))
-    about = {"kernel": "rbf", "mean": "linear", "inference": SVGD(4), "training": Training(n_steps=5)}
+    about = {"kernel": "rbf", "mean": "linear", "inference": SVGD(4), "training": Training(n_steps=0)}
     fitted = WFEMRegressor(alpha=0.0, **about, random_state=0).fit(target_tasks=Sinusoid(0.5).target_tasks(4, 5, 0))
     assert fitted.particle_interaction().kernel.shape == (4, 4)
 

@@ -13,12 +13,11 @@ import tinygp
 from jaxtyping import Array
 
 from metaprior.checks import check_noise
-from metaprior.wfem.choices import resolve_kernel, resolve_mean
-from metaprior.wfem.hyperprior import Fixed, groups, merge, split
+from metaprior.wfem.gp import check_prior, make_prior
 from metaprior.wfem.kernels import LinearKernel, MLPKernel, RBFKernel
 from metaprior.wfem.likelihoods import Gaussian, make_likelihood
-from metaprior.wfem.means import MLPMean, ZeroMean
-from metaprior.wfem.prior import check_prior, make_prior
+from metaprior.wfem.networks import Fixed, MLPMean, ZeroMean, groups, merge, split
+from metaprior.wfem.settings import resolve_kernel, resolve_mean
 
 KEY = jax.random.key(0)
 MATERN = tinygp.kernels.Matern32(scale=0.7)

@@ -17,15 +17,15 @@ from metaprior.wfem import (
     Training,
     TrainingDiverged,
     WFEMRegressor,
-    steps,
 )
 from metaprior.wfem import runs as library
-from metaprior.wfem.adaptation import pad_queries
-from metaprior.wfem.hyperprior import merge
-from metaprior.wfem.loop import Validation, train
-from metaprior.wfem.objective import batch_plan
-from metaprior.wfem.runs import Settings, make_scaling, stack_runs
-from metaprior.wfem.steps import TrainConfig
+from metaprior.wfem import training as loop
+from metaprior.wfem.batches import batch_plan
+from metaprior.wfem.gp import pad_queries
+from metaprior.wfem.networks import merge
+from metaprior.wfem.runs import make_scaling, stack_runs
+from metaprior.wfem.settings import Settings
+from metaprior.wfem.training import TrainConfig, Validation, train
 
 SMALL = {"mean": ConstantMean(), "kernel": MLPKernel((3,), n_features=2), "likelihood": Gaussian(0.1)}
 SMALL |= {"temperature": "bayes"}
@@ -252,19 +252,6 @@ def test_alpha_equal_to_beta_is_pooling(temperature):
     assert_equal_predictions(*fits, estimator(0.0, temperature=temperature).fit(None, [*SOURCE, *TARGET]))
 
 
-def test_one_particle_predicts_by_the_posterior_of_one_gp(x64):
-    meta = estimator().fit(SOURCE, TARGET)
-    [member] = meta.model_.members
-    prior, scaling = merge(pick(meta.particles_, 0), member.rest), member.scaling
-    x, y = scaling.task(as_tasks([TARGET[0]], "tasks")[0])
-    query = scaling.inputs(np.linspace(-2, 2, 6)[:, None])
-    cross, own = (np.asarray(prior.kernel(jnp.asarray(points), jnp.asarray(x))) for points in (query, x))
-    gain = cross @ np.linalg.inv(own + prior.likelihood.variance * np.eye(4))
-    mean = np.asarray(prior.mean.bias + gain @ (y - prior.mean.bias))
-    variance = 0.5 - np.sum(gain * cross, axis=1) + prior.likelihood.variance
-    np.testing.assert_allclose(predict(meta), [scaling.undo_mean(mean), scaling.y_std * np.sqrt(variance)], rtol=1e-9)
-
-
 def test_map_particles_are_independent():
     one, three = (estimator(inference=MAP(n)).fit(SOURCE, TARGET).particles_ for n in (1, 3))
     assert_close(pick(three, 0), pick(one, 0))
@@ -276,7 +263,7 @@ def test_blocks_of_runs_change_nothing(x64, monkeypatch):
     rates = [0.01, 0.02, 0.03, 0.04]
     for train_config in (PLAIN, PLAIN._replace(plan=((1, 1),))):
         whole = train_runs(runs, 3, rates, train_config)
-        monkeypatch.setattr(steps, "BLOCK", 2)
+        monkeypatch.setattr(loop, "BLOCK", 2)
         blocks = train_runs(runs, 3, rates, train_config._replace(chunk=3))  # another program
         monkeypatch.undo()
         assert_close(blocks.loss, whole.loss)

@@ -68,15 +68,3 @@ def test_numbers_of_features():
     assert make_features(MLPEncoder((4,)), jax.random.key(0), 3, 7)(x).shape == (7,)
     assert make_features(MLPEncoder((4,), n_features=2), jax.random.key(0), 3, 7)(x).shape == (2,)
     assert make_features(MLPEncoder((4,), residual=True), jax.random.key(0), 3, 7)(x).shape == (3,)
-
-
-@pytest.mark.parametrize("sizes", [(0,), (3, -1)])
-def test_sizes_that_make_no_network(sizes):
-    with pytest.raises(ValueError, match="hidden_sizes"):
-        MLPKernel(sizes)
-    assert MLPKernel([3, 2]).hidden_sizes == (3, 2)
-    with pytest.raises(ValueError, match="n_features must be None with residual=True"):
-        MLPKernel(n_features=2, residual=True)
-    with pytest.raises(ValueError, match="n_features"):
-        MLPKernel(n_features=0)
-    assert MLPKernel(n_features=1).n_features == 1

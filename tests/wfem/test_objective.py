@@ -15,13 +15,12 @@ from scipy import stats
 
 from metaprior.tasks.scaling import fit_scaling, identity_scaling
 from metaprior.tasks.types import Task, bucket_sizes
-from metaprior.wfem import objective
-from metaprior.wfem.hyperprior import HyperPrior, check_mean, check_std, groups, make_density, split
+from metaprior.wfem import batches, objective
+from metaprior.wfem.gp import make_prior
 from metaprior.wfem.kernels import RBFKernel
 from metaprior.wfem.likelihoods import Gaussian, make_likelihood
-from metaprior.wfem.means import ConstantMean, MLPMean
-from metaprior.wfem.objective import TaskBatch, TaskSet, pad_tasks
-from metaprior.wfem.prior import make_prior
+from metaprior.wfem.networks import ConstantMean, MLPMean, groups, split
+from metaprior.wfem.objective import HyperPrior, TaskBatch, TaskSet, check_mean, check_std, make_density, pad_tasks
 
 RAGGED = [[2, 3, 3, 9], [9, 1, 3], [3], [2, 3]]
 FLAT_THETA = np.array([0.3, -0.2, 0.1, -1.0])  # constant mean; log length scale, output scale, noise
@@ -155,7 +154,7 @@ ONE_BUCKET = [[3] * 4, [3] * 3], [0.2, 0.8], 3
 @pytest.mark.parametrize(("sizes", "weights", "batch_size"), [ONE_BUCKET, SEVERAL_BUCKETS])
 def test_mini_batches_average_to_the_full_score(x64, sizes, weights, batch_size):
     theta, problem = make_problem(draw_environments(sizes), weights)
-    plan = objective.batch_plan(problem.tasks, batch_size)
+    plan = batches.batch_plan(problem.tasks, batch_size)
     assert sum(map(sum, plan)) == batch_size
     choices = []  # per bucket: all index arrays
     for bucket, sampled in zip(problem.tasks.buckets, plan, strict=True):
@@ -167,7 +166,7 @@ def test_mini_batches_average_to_the_full_score(x64, sizes, weights, batch_size)
 
     @eqx.filter_jit
     def of_every_batch(theta, problem, indices):
-        of_batch = lambda chosen: density_and_score(theta, problem, objective.select_batch(problem, chosen, plan))  # noqa: E731
+        of_batch = lambda chosen: density_and_score(theta, problem, batches.select_batch(problem, chosen, plan))  # noqa: E731
         return jax.vmap(of_batch)(indices)
 
     values, scores = of_every_batch(theta, problem, indices)
@@ -179,7 +178,7 @@ def test_sampling_is_uniform_over_subsets_of_each_stratum():
     tasks = pad_tasks(draw_environments([[2] * 4 + [9], [2] * 4 + [9] * 3]))
     plan = ((2, 2), (1, 2))
     keys = jax.random.split(jax.random.key(0), 3000)
-    drawn = jax.jit(jax.vmap(lambda key: objective.sample_indices(key, tasks, plan)))(keys)
+    drawn = jax.jit(jax.vmap(lambda key: batches.sample_indices(key, tasks, plan)))(keys)
     small, large = (np.asarray(indices) for indices in drawn)
     strata = [(small[:, :2], range(4)), (small[:, 2:], range(4, 8)), (large[:, :1], [0]), (large[:, 1:], range(1, 4))]
     for rows, members in strata:
@@ -205,7 +204,7 @@ COUNTS = st.integers(1, 4).flatmap(lambda k: st.lists(st.tuples(*[st.integers(0,
 @given(COUNTS.map(lambda counts: counts[:3]), st.integers(1, 60))
 @example([(1, 1, 100)], 10)
 def test_batch_plan_shares_the_batch(counts, batch_size):
-    plan = np.array(objective.batch_plan(task_set(counts), batch_size))
+    plan = np.array(batches.batch_plan(task_set(counts), batch_size))
     counts = np.array(counts)
     assert (plan <= counts).all()
     assert (plan[counts > 0] >= 1).all()
@@ -213,9 +212,9 @@ def test_batch_plan_shares_the_batch(counts, batch_size):
 
 
 def test_batch_plan_splits_evenly_among_environments_and_by_size_within_them():
-    assert objective.batch_plan(task_set([(100, 20)]), 10) == ((5, 5),)
-    assert objective.batch_plan(task_set([(100, 2)]), 10) == ((8, 2),)
-    assert objective.batch_plan(task_set([(60, 4), (40, 6)]), 20) == ((6, 4), (4, 6))
+    assert batches.batch_plan(task_set([(100, 20)]), 10) == ((5, 5),)
+    assert batches.batch_plan(task_set([(100, 2)]), 10) == ((8, 2),)
+    assert batches.batch_plan(task_set([(60, 4), (40, 6)]), 20) == ((6, 4), (4, 6))
 
 
 def padded_work(sizes, chosen) -> float:
@@ -288,14 +287,6 @@ def test_hyperprior_arguments():
 
 BAD = ["one", None, {"weight": 1.0}, {"weights": np.nan}, {"weights": [1.0]}, {"weights": np.ones(2)}]
 BAD_MEANS, BAD_STDS = [*BAD, 0.0, {"weights": "one"}], [*BAD, 0.0, -1, True, np.inf, {"scales": 0}]
-
-
-@pytest.mark.parametrize(
-    ("check", "value"), [(check_mean, bad) for bad in BAD_MEANS] + [(check_std, bad) for bad in BAD_STDS]
-)
-def test_bad_hyperprior_arguments_are_named(check, value):
-    with pytest.raises(ValueError, match=f"^{check.__name__.removeprefix('check_')} must "):
-        check(value)
 
 
 @pytest.mark.parametrize("size", [1.0, 1e140, 1e-140])

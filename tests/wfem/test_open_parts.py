@@ -151,7 +151,7 @@ class HeavyTailed:
         return HeavyTails(theta, jax.tree.map(lambda leaf: jnp.asarray(self.scale, leaf.dtype), theta), self.family)
 
 
-@pytest.mark.parametrize("family", ["t", "laplace"])
+@pytest.mark.parametrize("family", ["t", pytest.param("laplace", marks=pytest.mark.slow)])
 def test_the_mode_under_a_hyper_prior_of_its_own(family):
     """MAP climbs log p(theta) - gamma Lbar(theta), whatever p is; here by hand."""
     about = {**SMALL, "hyperprior": HeavyTailed(0.3, family)}

@@ -11,7 +11,6 @@ from metaprior.tasks.types import Task
 from metaprior.wfem import MAP, SVGD, ConstantMean, ConvEncoder, Gaussian, Laplace, MLPKernel, RBFKernel, ZeroMean
 from metaprior.wfem.likelihoods import Bernoulli
 from metaprior.wfem.runs import (
-    Settings,
     check_method,
     draw_prior,
     make_run,
@@ -20,6 +19,7 @@ from metaprior.wfem.runs import (
     stack_runs,
     training_dtype,
 )
+from metaprior.wfem.settings import Settings
 
 SMALL = Settings(mean=ConstantMean(), kernel=RBFKernel(), likelihood=Gaussian(0.1))
 LABELS = replace(SMALL, likelihood=Bernoulli())

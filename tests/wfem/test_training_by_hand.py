@@ -5,16 +5,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tinygp
 from jax.flatten_util import ravel_pytree
 
 from metaprior.datasets import Sinusoid
 from metaprior.tasks.types import Task
 from metaprior.wfem import MAP, SVGD, ConstantMean, Gaussian, MLPKernel, Training, WFEMRegressor
-from metaprior.wfem.loop import train
-from metaprior.wfem.objective import batch_plan, log_gibbs, sample_indices, select_batch
-from metaprior.wfem.runs import Settings, make_run, make_scaling, stack_runs
-from metaprior.wfem.steps import TrainConfig
+from metaprior.wfem.batches import batch_plan, sample_indices, select_batch
+from metaprior.wfem.objective import log_gibbs
+from metaprior.wfem.runs import make_run, make_scaling, stack_runs
+from metaprior.wfem.settings import Settings
+from metaprior.wfem.training import TrainConfig, train
 
 PROBLEM = Sinusoid(0.5)
 SMALL = {"mean": "constant", "kernel": "rbf", "temperature": "bayes", "random_state": 0}
@@ -72,30 +72,6 @@ def test_mini_batch_training_draws_a_new_batch_for_every_step():
     assert len(set(drawn)) > 1
     expected = ravel_pytree(theta)[0]
     np.testing.assert_allclose(np.asarray(rows(jax.tree.map(lambda leaf: leaf[0], result)))[0], expected, rtol=1e-10)
-
-
-def test_any_tinygp_kernel_fits_and_evaluates():
-    """Products, sums, numbers in place of arrays, and single precision: all at once."""
-    polynomial = tinygp.kernels.Polynomial(order=2, scale=1.5, sigma=0.3)
-    periodic = tinygp.kernels.ExpSineSquared(scale=2.0, gamma=0.5) + tinygp.kernels.DotProduct()
-    rational = tinygp.kernels.RationalQuadratic(scale=np.float32(1.0), alpha=1.5)
-    kernel = polynomial + 2 * tinygp.kernels.Matern32(1) + periodic * rational
-    meta = WFEMRegressor(**{**SMALL, "kernel": kernel}, alpha=0.3, training=Training(n_steps=5))
-    meta.fit(SOURCE, TARGET)
-    assert np.isfinite(meta.evaluate(PROBLEM.test_tasks(3, 5, 7, 2)).nll)
-
-
-class Slope(eqx.Module):
-    slope: float = 2.0
-
-    def __call__(self, x):
-        return self.slope * x[0]
-
-
-def test_the_floats_of_an_own_module_are_learned():
-    meta = WFEMRegressor(**{**SMALL, "mean": Slope()}, alpha="pooled", training=Training(n_steps=20))
-    meta.fit(SOURCE, TARGET)
-    assert float(meta.particles_.mean.slope[0]) != pytest.approx(2.0, abs=1e-3)
 
 
 class Logarithm(eqx.Module):

@@ -53,7 +53,7 @@ def wfem(
     """
     with report_errors(asked.as_json, RUN_ADVICE):
         from metaprior.wfem import Gaussian, HyperPrior, Training, TrainingDiverged, WFEMClassifier, WFEMRegressor
-        from metaprior.wfem.choices import METHODS
+        from metaprior.wfem.settings import METHODS
 
         settings = {
             **{"kernel": kernel, "mean": mean, "encoder": encoder, **alpha_of(asked, alpha)},

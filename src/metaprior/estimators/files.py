@@ -1,7 +1,7 @@
 """Saved priors: the header of their files, saving and loading. Nothing in a file is executed.
 
 A file has named arrays and a JSON header, which is checked before anything is built from it, and before modules are
-imported that take long. What is stored of a model, `metaprior.prior.files` and `metaprior.wfem.files` say.
+imported that take long. What is stored of a model, `metaprior.prior.files` and `metaprior.wfem.model` say.
 """
 
 import hashlib

@@ -84,22 +84,6 @@ def make_folds(
     return Folds(members, [split_often(task, rule, rng, N_SPLITS) for task in target_tasks])
 
 
-def reference_log_densities(target_tasks: Sequence[Task], folds: Folds, labels: bool) -> np.ndarray:
-    """Return the log density p_0 of `averaging.contaminated` at every query: what can be said without a model.
-
-    Both labels are equally likely; readings are normal with the mean and standard deviation of all target readings.
-    """
-    units = output_scaling(target_tasks)
-    shape = (max(map(len, folds.splits)), max(len(split.y_query) for splits in folds.splits for split in splits))
-    reference = np.full((len(folds.splits), *shape), np.nan)
-    for i, splits in enumerate(folds.splits):
-        for j, split in enumerate(splits):
-            z = units.outputs(split.y_query)
-            normal = -0.5 * z**2 - 0.5 * math.log(2.0 * math.pi) - np.log(units.y_std)
-            reference[i, j, : len(split.y_query)] = -math.log(2.0) if labels else normal
-    return reference.reshape(len(folds.splits), -1)
-
-
 class Queries:
     """The splits of all held-out tasks, one row each.
 
@@ -150,6 +134,17 @@ class Queries:
     def by_task(self, values: np.ndarray) -> np.ndarray:
         """Average values (rows, queries) over the queries of every task."""
         return np.bincount(self.owner, np.nansum(values, axis=1)) / np.bincount(self.owner, self.asked.sum(axis=1))
+
+
+def without_model(queries: Queries, labels: bool = False) -> np.ndarray:
+    """Return the log density of every query that needs no model of y given x, see `averaging.contaminated`.
+
+    Both labels are equally likely; readings are normal with the mean and standard deviation of all target readings.
+    """
+    if labels:
+        return np.full(queries.y.shape, -math.log(2.0))
+    units = output_scaling(queries.tasks)
+    return -0.5 * units.outputs(queries.y) ** 2 - 0.5 * math.log(2.0 * math.pi) - np.log(units.y_std)
 
 
 class HeldOut(NamedTuple):

@@ -9,15 +9,13 @@ if missing := [name for name in ("jax", "equinox", "optax", "tinygp", "jaxtyping
 
 from metaprior.likelihoods.base import ConditionalLikelihood
 from metaprior.wfem.estimators import WFEMClassifier, WFEMRegressor
-from metaprior.wfem.hyperprior import HyperPrior
 from metaprior.wfem.inference import MAP, SVGD, Laplace
 from metaprior.wfem.kernels import LinearKernel, LinearRBFKernel, MLPKernel, RBFKernel
 from metaprior.wfem.likelihoods import Gaussian
-from metaprior.wfem.loop import TrainingDiverged
-from metaprior.wfem.means import ConstantMean, LinearMean, MLPMean, ZeroMean
-from metaprior.wfem.networks import ConvEncoder, MLPEncoder
-from metaprior.wfem.objective import Gibbs
-from metaprior.wfem.runs import Training
+from metaprior.wfem.networks import ConstantMean, ConvEncoder, LinearMean, MLPEncoder, MLPMean, ZeroMean
+from metaprior.wfem.objective import Gibbs, HyperPrior
+from metaprior.wfem.settings import Training
+from metaprior.wfem.training import TrainingDiverged
 
 __all__ = [
     "MAP",

@@ -1,6 +1,4 @@
-"""Processes forked after JAX was used: its threads do not survive a fork, and who waits for them waits forever.
-
-Checkpoints of a fit: finished trainings and the state of the current one, in a file that a later fit resumes from.
+"""Checkpoints of a fit: finished trainings and the state of the current one, in a file that a later fit resumes from.
 
 A training is identified by a digest of everything it is given. Re-running an interrupted fit therefore finds the
 results of the trainings that had finished and the state of the one that had not, in whatever order they come.
@@ -33,7 +31,15 @@ from metaprior.files import (
     reading,
     write_tensors,
 )
-from metaprior.wfem.steps import is_key
+
+Tree = TypeVar("Tree")
+Arrays = dict[str, np.ndarray]
+
+INTERVAL = 1.0  # seconds between two writes during a training, at least
+SHARE = 0.05  # of the time that writing may take
+SIMPLE, ARRAYS = (type(None), str, bytes, bool, int, float, np.generic), (np.ndarray, jax.Array)
+# Whose classes are the same in every process: versions are told apart by `package_versions`.
+PACKAGES = ("metaprior", "equinox", "tinygp", "jax", "builtins", "abc", "typing")
 
 _first_user: int | None = None  # the process that used JAX first
 
@@ -49,16 +55,6 @@ def check_not_forked() -> None:
             "the first fit, load or prediction. The hierarchical priors of the default need no JAX and work after a "
             "fork."
         )
-
-
-Tree = TypeVar("Tree")
-Arrays = dict[str, np.ndarray]
-
-INTERVAL = 1.0  # seconds between two writes during a training, at least
-SHARE = 0.05  # of the time that writing may take
-SIMPLE, ARRAYS = (type(None), str, bytes, bool, int, float, np.generic), (np.ndarray, jax.Array)
-# Whose classes are the same in every process: versions are told apart by `package_versions`.
-PACKAGES = ("metaprior", "equinox", "tinygp", "jax", "builtins", "abc", "typing")
 
 
 class Header(msgspec.Struct, forbid_unknown_fields=True):
@@ -148,14 +144,11 @@ def open_checkpoint(path: str | os.PathLike | None, fingerprint: str, seed: int)
         return
     try:
         stored, seed = _read(path, fingerprint, seed)
+        check_writable(path)
     except OSError as error:
         raise ValueError(f"checkpoint must be a writable file; {path}: {error.strerror}.") from None
     header = {"kind": CHECKPOINT, "asked": fingerprint, "seed": seed}
     checkpoint = Checkpoint(lambda arrays: write_tensors(path, header, arrays), stored)
-    try:
-        check_writable(path)
-    except OSError as error:
-        raise ValueError(f"checkpoint must be a writable file; {path}: {error.strerror}.") from None
     try:
         yield checkpoint, seed
     except BaseException:
@@ -235,6 +228,11 @@ def _describe_code(code: CodeType) -> Any:
     plain = [sorted(map(repr, item)) if isinstance(item, frozenset) else item for item in code.co_consts]
     constants = [_describe_code(item) if isinstance(item, CodeType) else repr(item) for item in plain]
     return code.co_code.hex(), constants, code.co_names
+
+
+def is_key(leaf: Any) -> bool:
+    """Return whether a leaf is an array of random keys."""
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def _named_leaves(name: str, tree: Any) -> Arrays:

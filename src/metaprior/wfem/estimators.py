@@ -1,7 +1,4 @@
-"""How a prior is trained: settings that users group in one argument.
-
-`WFEMRegressor` and `WFEMClassifier`: the paper's priors, learned by weighted free energy minimization.
-"""
+"""`WFEMRegressor` and `WFEMClassifier`: the paper's priors, learned by weighted free energy minimization."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -10,29 +7,40 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.checks import Argument, Message, check_integer, check_positive
+from metaprior.checks import Argument, Message, check_integer, draw_seed
 from metaprior.conventions import check_is_fitted, own_float_errors
 from metaprior.estimators.arguments import NamedEnvironments, check_shared_classes, names_elsewhere
 from metaprior.estimators.base import Estimator, FittedPrior, MetaGP, heaviest
 from metaprior.estimators.classifier import LabelsPrior
+from metaprior.estimators.files import FileFormat, Header, Model
 from metaprior.estimators.regressor import ReadingsPrior
+from metaprior.files import Arrays
+from metaprior.predict.ensemble import Ensemble
+from metaprior.tasks.categories import ColumnKinds
 from metaprior.tasks.columns import Features
 from metaprior.tasks.splits import as_context_rule
 from metaprior.tasks.types import TestTask
-from metaprior.wfem.choices import check_compiled, resolve_encoder, resolve_inference, resolve_kernel, resolve_mean
-from metaprior.wfem.files import FORMAT
-from metaprior.wfem.fit import fit_prior, gibbs_of, make_plan
-from metaprior.wfem.hyperprior import HyperPrior
+from metaprior.wfem.fit import Asked, fit_prior, gibbs_of, make_plan
 from metaprior.wfem.inference import MAP, Interaction, interaction
-from metaprior.wfem.likelihoods import Gaussian, check_own
-from metaprior.wfem.objective import TEMPERATURES, Gibbs
-from metaprior.wfem.runs import Training
-from metaprior.wfem.trained import joined_particles
+from metaprior.wfem.likelihoods import Bernoulli, Gaussian, check_own
+from metaprior.wfem.model import PARTS, TRACES, as_arviz, joined_particles, model_parts, read_model
+from metaprior.wfem.networks import ConstantMean, LinearMean, ZeroMean
+from metaprior.wfem.objective import Gibbs, HyperPrior
+from metaprior.wfem.settings import (
+    WITHIN_CLASS,
+    Settings,
+    Training,
+    check_compiled,
+    check_hyperprior,
+    check_temperature,
+    resolve_encoder,
+    resolve_inference,
+    resolve_kernel,
+    resolve_mean,
+)
 
 # Where settings are that an argument of another name holds, and what priors of networks do without.
-IN_TRAINING = ("n_steps", "learning_rate", "optimizer", "schedule", "batch_size", "standardize", "dtype", "n_devices")
-IN_TRAINING += ("search_time", "progress")
-ELSEWHERE = {name: f"training=Training({name}=...)" for name in IN_TRAINING}
+ELSEWHERE = {name: f"training=Training({name}=...)" for name in Training.__dataclass_fields__}
 ELSEWHERE |= {f"prior_{name}": f"hyperprior=HyperPrior({name}=...)" for name in ("mean", "std")}
 ELSEWHERE |= {"n_particles": "inference=SVGD(n_particles=...), or that of MAP"}
 RESOLVE = {"kernel": resolve_kernel, "mean": resolve_mean, "encoder": resolve_encoder, "inference": resolve_inference}
@@ -42,6 +50,10 @@ OF_DEFAULT = ("covariates", "exposure", "conformal", "calibrate")
 def _elsewhere(default: str, **more: str) -> Mapping[str, str]:
     of_default = dict.fromkeys(OF_DEFAULT, f"metaprior.{default}")
     return MappingProxyType({**ELSEWHERE, **of_default, **more})
+
+
+def _read_model(meta: "WFEM", stored: Model, header: Header, arrays: Arrays) -> Ensemble:
+    return read_model(meta._settings(meta.features_.kinds), stored, header, arrays)
 
 
 @own_float_errors
@@ -55,7 +67,9 @@ class WFEM(MetaGP):
     temperature: Any
     hyperprior: Any
     training: Training
-    _file_format = FORMAT
+    classes_: Any
+    _resolved_likelihood: Any
+    _file_format = FileFormat(model_parts, _read_model, TRACES, {kind.__name__: kind for kind in PARTS})
 
     def fit(
         self: Estimator,
@@ -118,7 +132,8 @@ class WFEM(MetaGP):
         fresh = type(self)(**self.get_params(deep=False))
         fresh._check_parameters()
         features = Features(asked=(None, fresh.categorical))
-        return gibbs_of(make_plan(fresh, fresh._read_environments(source_tasks, target_tasks, target, features)))
+        environments = fresh._read_environments(source_tasks, target_tasks, target, features)
+        return gibbs_of(make_plan(fresh._asked(environments), environments))
 
     @property
     def particles_(self) -> Any:
@@ -155,9 +170,7 @@ class WFEM(MetaGP):
             Its group `posterior` has a variable for every parameter, of shape (chain, draw, ...).
         """
         check_is_fitted(self, "model_")
-        from metaprior.wfem.trained import as_arviz
-
-        return as_arviz(self)
+        return as_arviz(self.model_, self.report_, resolve_inference(self.parameters_["inference"]))
 
     def _fit_prior(
         self, environments: NamedEnvironments, features: Features, **how: Any
@@ -166,19 +179,35 @@ class WFEM(MetaGP):
         if patience is not None:
             check_integer("patience", patience, least=1)
         tests = None if given is None else self._check_tests(given, "validation_tasks", features)
-        return fit_prior(self, environments, tests, patience, how["checkpoint"]), tests
+        asked = self._asked(environments, tests=tests, patience=patience, checkpoint=how["checkpoint"])
+        return fit_prior(asked, environments), tests
+
+    def _asked(self, environments: NamedEnvironments, **how: Any) -> Asked:
+        given = self._settings(environments.kinds), self.alpha, self.training, as_context_rule(self.context)
+        return Asked(*given, draw_seed(self.random_state), self.get_params(deep=False), **how)
+
+    def _settings(self, kinds: ColumnKinds | None) -> Settings:
+        """Resolve the parameters that describe the prior and its inference; for labels given their classes."""
+        labels, standardize, mean = self._kind == "bernoulli", self.training.standardize, resolve_mean(self.mean)
+        if labels and self.classes_ is None and isinstance(mean, ConstantMean | LinearMean):
+            mean = ZeroMean()  # the order of labels that tasks have of their own is arbitrary
+        return Settings(
+            mean=mean,
+            kernel=resolve_kernel(self.kernel),
+            encoder=resolve_encoder(self.encoder),
+            likelihood=Bernoulli() if labels else self._resolved_likelihood,
+            temperature=self.temperature,
+            hyperprior=self.hyperprior,
+            method=resolve_inference(self.inference),
+            standardize=standardize if standardize is not None else WITHIN_CLASS if labels else True,
+            kinds=kinds,
+        )
 
     def _check_parameters(self) -> None:
         for name, resolve in RESOLVE.items():
             check_compiled(name, resolve(getattr(self, name)))
-        rules = (*TEMPERATURES, "auto")
-        if not (isinstance(self.temperature, str) and self.temperature in rules):
-            check_positive("temperature", self.temperature, f", or one of {', '.join(rules)}")
-        if isinstance(self.hyperprior, type) or not hasattr(self.hyperprior, "build"):
-            expected = " must be HyperPrior(...), or an object of your own with a method build(theta); got "
-            raise ValueError(Message(Argument("hyperprior"), f"{expected}{self.hyperprior!r}."))
-        if not isinstance(self.hyperprior, HyperPrior):
-            check_compiled("hyperprior", self.hyperprior)
+        check_temperature(self.temperature)
+        check_hyperprior(self.hyperprior)
         if not isinstance(self.training, Training):
             raise ValueError(Message(Argument("training"), f" must be Training(...); got {self.training!r}."))
         as_context_rule(self.context)
@@ -249,7 +278,8 @@ class WFEMRegressor(ReadingsPrior, WFEM):
     >>> from metaprior.wfem import SVGD, Training, WFEMRegressor
     >>> problem = Sinusoid(deviation=0.25)
     >>> source, target = problem.source_tasks(25, 5, rng=0), problem.target_tasks(5, 5, rng=1)
-    >>> meta = WFEMRegressor(alpha=0.2, inference=SVGD(n_particles=4), training=Training(n_steps=20), random_state=0)
+    >>> few, small = Training(n_steps=5), {"kernel": "rbf", "mean": "linear"}  # quick, to show how it is used
+    >>> meta = WFEMRegressor(**small, alpha=0.2, inference=SVGD(n_particles=4), training=few, random_state=0)
     >>> task = meta.fit(source, target).adapt(*target[0])
     >>> mean, std = task.predict([[0.0], [1.0]], return_std=True)
     >>> mean.shape, meta.particle_weights_.shape
@@ -344,7 +374,8 @@ class WFEMClassifier(LabelsPrior, WFEM):
     >>> from metaprior.wfem import Training, WFEMClassifier
     >>> rng = np.random.default_rng(0)
     >>> tasks = [(rng.normal(size=(6, 2)) + 2 * (np.arange(6) % 2)[:, None], np.arange(6) % 2) for _ in range(8)]
-    >>> meta = WFEMClassifier(training=Training(n_steps=20), random_state=0).fit(tasks[:5], tasks[5:])
+    >>> meta = WFEMClassifier("rbf", "zero", training=Training(n_steps=5), random_state=0)  # quick, to show its use
+    >>> meta = meta.fit(tasks[:5], tasks[5:])
     >>> meta.adapt(*tasks[5]).predict_proba([[0.0, 0.0], [2.0, 2.0]]).shape
     (2, 2)
     """

@@ -1,4 +1,4 @@
-"""A fit in three steps: resolve what was asked for, search by cross-validation, and train the members chosen."""
+"""A fit: what was asked for and the tasks make a plan; settings are chosen by cross-validation; members are trained."""
 
 import math
 import os
@@ -13,60 +13,129 @@ import jax.numpy as jnp
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from metaprior.checks import Argument, Message, draw_seed, warn_caller
+from metaprior.checks import Argument, Message, warn_caller
 from metaprior.estimators.arguments import NamedEnvironments, warn_if_no_target_tasks
 from metaprior.estimators.base import FittedPrior
 from metaprior.predict.ensemble import Ensemble
 from metaprior.progress import phases
 from metaprior.search.averaging import Candidate, Choice, Weights, resolve_weights, single_source_weights
-from metaprior.search.held_out import DEFAULT_RULE
 from metaprior.search.report import make_report
-from metaprior.tasks.scaling import Scaling
-from metaprior.tasks.splits import ContextRule, as_context_rule
-from metaprior.tasks.types import TestTask, padded_size
-from metaprior.wfem.adaptation import pad_queries
-from metaprior.wfem.checkpoint import check_not_forked, fingerprint, open_checkpoint
-from metaprior.wfem.choices import name_of, resolve_encoder, resolve_inference, resolve_kernel, resolve_mean
-from metaprior.wfem.hyperprior import HyperPrior
-from metaprior.wfem.likelihoods import Bernoulli
-from metaprior.wfem.loop import Result, Validation
-from metaprior.wfem.means import ConstantMean, LinearMean, ZeroMean
+from metaprior.storage.stored_tasks import StoredTasks, sample_tasks, stored_scaling
+from metaprior.tasks.scaling import Scaling, with_kinds
+from metaprior.tasks.splits import ContextRule, thin_tasks
+from metaprior.tasks.types import Task, TestTask, padded_size
+from metaprior.wfem.batches import CHUNK, Feed
+from metaprior.wfem.checkpoint import Checkpoint, check_not_forked, fingerprint, open_checkpoint
+from metaprior.wfem.gp import pad_queries
+from metaprior.wfem.inference import Laplace
+from metaprior.wfem.model import Model
 from metaprior.wfem.objective import Gibbs
-from metaprior.wfem.runs import WITHIN_CLASS, Settings, TrainingOptions, check_method
-from metaprior.wfem.selection import STEPS_DIVISOR, AutoSettings, SearchOptions, choose, n_phases, untested
-from metaprior.wfem.steps import CHUNK, check_n_devices
-from metaprior.wfem.task_sources import Environments, StreamedTasks, TaskSource, make_source
-from metaprior.wfem.trained import Model
+from metaprior.wfem.runs import Run, check_method, make_run, make_scaling, train_runs, training_dtype
+from metaprior.wfem.search import STEPS_DIVISOR, SearchOptions, choose, n_phases, untested
+from metaprior.wfem.settings import Settings, Training, name_of
+from metaprior.wfem.training import Result, Validation, check_n_devices
 
 DEFAULT_STEPS, LABEL_STEPS = 2000, 1000
 COMPILING = 10.0  # seconds that the first comparison takes to compile, about, on two cores
 UNCONVERGED_SHARE = 1e-6  # of the weights, which sum to one up to rounding
+SAMPLE_SIZE = 500  # tasks of each stored environment that settings are chosen by
+STREAM_BATCH_SIZE = 256  # tasks per step of a stream if `batch_size` is not given
 
 
 @dataclass(frozen=True)
-class FitPlan:
-    """Everything that a fit was asked to do, resolved and checked."""
+class Asked:
+    """What a fit is asked for, apart from the tasks; checked values."""
 
-    source: TaskSource
-    target: int
-    options: list[Weights]  # environment weights to choose from
     settings: Settings
-    auto: AutoSettings
-    training: TrainingOptions
-    search_time: float | None
-    dtype: str
+    alpha: Any
+    training: Training
+    rule: ContextRule  # by which held-out tasks are split in the search
     seed: int
-    tests: Sequence[TestTask] | None = None
+    parameters: dict[str, Any]  # of the estimator: a checkpoint is resumed if they are the same
+    tests: Sequence[TestTask] | None = None  # for early stopping
     patience: int | None = None
-    rule: ContextRule = DEFAULT_RULE  # by which held-out tasks are split in the search
+    checkpoint: str | os.PathLike | None = None
 
     @property
-    def searched(self) -> bool:
+    def chooses_alpha(self) -> bool:
+        """Whether the weights of environments are chosen among general ones."""
+        return isinstance(self.alpha, str) and self.alpha == "auto"
+
+
+class TaskSource:
+    """The tasks of a fit: all in memory or, if any environment is stored, streamed from disk in mini-batches."""
+
+    def __init__(self, asked: Asked, environments: Sequence[Sequence[Task]]):
+        input_dims = [tasks.input_dim for tasks in environments if isinstance(tasks, StoredTasks)]
+        self.is_stored, self.settings = bool(input_dims), asked.settings
+        self.environments: Sequence[Any] = (
+            [StoredTasks.from_tasks(tasks, input_dims[0]) for tasks in environments]
+            if self.is_stored
+            else thin_tasks(environments, labels=asked.settings.labels)  # to the samples that training can use
+        )
+        # With alpha='auto' a source task weighs r times as much as a target task. Beside a million source tasks any r
+        # worth trying would leave nothing to a hundred target tasks. What limits the source is its distance from the
+        # target, which a million tasks show no better than a few hundred. So r is a ratio between tasks of the sample.
+        counts = [len(tasks) for tasks in self.environments]
+        sampled = self.is_stored and asked.chooses_alpha
+        self.counts = [min(count, SAMPLE_SIZE) for count in counts] if sampled else counts
+
+    def sample(self, seed: int) -> Sequence[Sequence[Task]]:
+        """Return the tasks, in memory, that settings are chosen by."""
+        return sample_tasks(self.environments, SAMPLE_SIZE, seed) if self.is_stored else self.environments
+
+    def scaling(self, weights: Weights, settings: Settings, sample: Sequence[Sequence[Task]]) -> Scaling:
+        """Return the scaling of all tasks; correlations within classes are those of the sample."""
+        if not (self.is_stored and settings.scales_outputs):
+            return make_scaling(sample, weights, settings)
+        scaling, kinds = stored_scaling(self.environments, weights), settings.kinds
+        return scaling if kinds is None else with_kinds(scaling, kinds, np.zeros(sum(kinds.widths)))
+
+    def dtype(self, options: Sequence[Weights]) -> str:
+        """Return the training precision that the most demanding option needs, given the largest task of each."""
+        tasks = self.environments
+        if self.is_stored:
+            tasks = [[stored[int(np.argmax(stored.sizes))]] if len(stored) else [] for stored in tasks]
+        scalings = [(weights, self.scaling(weights, self.settings, tasks)) for weights in options]
+        return max(training_dtype(tasks, weights, scaling, self.settings) for weights, scaling in scalings)
+
+    def make_run(self, sample: Sequence[Sequence[Task]], member: Candidate, seed: int) -> tuple[Run, Scaling]:
+        """Return the run that trains a member of the ensemble, at the temperature of all tasks, and its scaling."""
+        scaling = self.scaling(member.weights, member.settings, sample)
+        sizes = [stored.sizes for stored in self.environments] if self.is_stored else None
+        return make_run(sample, member.weights, scaling, member.settings, seed, sizes=sizes), scaling
+
+    def check_method(self) -> None:
+        """Raise if the method needs all tasks at once, as those with a `finish` do, and they are streamed.
+
+        With that many tasks the hyper-posterior is so narrow that its mode is enough.
+        """
+        method = self.settings.method
+        if self.is_stored and getattr(method, "finish", None) is not None:
+            named = Argument("inference", "laplace" if isinstance(method, Laplace) else method)
+            streamed = " needs all tasks in memory, but stored tasks are streamed. Use ", Argument("inference", "map")
+            raise ValueError(Message(named, *streamed, ", 'svgd', or a list of some of the tasks: list(tasks[:1000])."))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A fit of some tasks, resolved and checked."""
+
+    asked: Asked
+    source: TaskSource
+    target: int
+    grid: list[Weights]  # environment weights to choose from
+    training: Training  # with a number of steps, and the batch size of a stream
+    dtype: str
+
+    @property
+    def is_searched(self) -> bool:
         """Whether anything is chosen by cross-validation."""
-        return len(self.options) > 1 or self.auto.temperature or self.auto.prior_std
+        settings = self.asked.settings
+        return len(self.grid) > 1 or settings.tries_temperatures or settings.tries_prior_stds
 
 
-class FittedMembers(NamedTuple):
+class Members(NamedTuple):
     """The ensemble, and the training result and temperature of every member."""
 
     ensemble: Ensemble
@@ -74,27 +143,12 @@ class FittedMembers(NamedTuple):
     temperatures: np.ndarray
 
 
-class Fitted(NamedTuple):
-    """The result of a fit."""
-
-    choice: Choice
-    counts: list[int]  # tasks of each environment that settings were chosen by
-    members: FittedMembers
-
-
-def fit_prior(
-    meta: Any,
-    environments: NamedEnvironments,
-    tests: Sequence[TestTask] | None,
-    patience: int | None,
-    checkpoint: str | os.PathLike | None,
-) -> FittedPrior:
-    """Fit a prior to checked tasks, given an estimator whose parameters are checked."""
+def fit_prior(asked: Asked, environments: NamedEnvironments) -> FittedPrior:
+    """Fit a prior to checked tasks."""
     check_not_forked()
-    plan = make_plan(meta, environments, tests, patience)
-    _warn_if_few_target_tasks(meta, environments, plan)
-    asked = "" if checkpoint is None else _fingerprint(meta, environments, plan.seed)
-    choice, counts, members = _run(plan, checkpoint, asked)
+    plan = make_plan(asked, environments)
+    _warn_if_few_target_tasks(plan, environments)
+    choice, counts, members = _run(plan, "" if asked.checkpoint is None else _fingerprint(asked, environments))
     n_target = counts[environments.target]
     report = make_report(choice, environments.names, environments.target, n_target, sum(counts) - n_target)
     model, results, temperatures = members
@@ -107,163 +161,122 @@ def fit_prior(
         "validation_trace_": result.validation + math.log(y_std),  # a density in the units of y
         "best_step_": int(result.best_step),
     }
-    training = _describe_training(members, heaviest)
-    return FittedPrior(model, report, name_of(plan.settings.kernel), training, attributes)
+    return FittedPrior(model, report, name_of(asked.settings.kernel), _describe_training(result), attributes)
 
 
-def make_settings(meta: Any) -> Settings:
-    """Resolve the parameters that describe the prior and its inference; for labels given their classes."""
-    labels = meta._kind == "bernoulli"
-    standardize = meta.training.standardize
-    if standardize is None:
-        standardize = WITHIN_CLASS if labels else True
-    mean = resolve_mean(meta.mean)
-    if labels and meta.classes_ is None and isinstance(mean, ConstantMean | LinearMean):
-        mean = ZeroMean()  # the order of labels that tasks have of their own is arbitrary
-    return Settings(
-        mean=mean,
-        kernel=resolve_kernel(meta.kernel),
-        encoder=resolve_encoder(meta.encoder),
-        likelihood=Bernoulli() if labels else meta._resolved_likelihood,
-        temperature="bayes" if _is_auto(meta.temperature) else meta.temperature,
-        hyperprior=meta.hyperprior,
-        method=resolve_inference(meta.inference),
-        standardize=standardize,
-    )
-
-
-def make_plan(
-    meta: Any,
-    environments: NamedEnvironments,
-    tests: Sequence[TestTask] | None = None,
-    patience: int | None = None,
-) -> FitPlan:
-    """Resolve everything that a fit of the estimator depends on."""
-    settings, asked = replace(make_settings(meta), kinds=environments.kinds), meta.training
-    if asked.n_devices is not None:
-        check_n_devices(asked.n_devices)
-    target = environments.target
-    source = make_source(environments.tasks, asked.batch_size, settings.labels)
-    options = resolve_weights(meta.alpha, environments.names, source.counts(meta.alpha), target)
-    source.check_method(settings.method)
+def make_plan(asked: Asked, environments: NamedEnvironments) -> Plan:
+    """Resolve and check everything that a fit depends on."""
+    settings, training, target = replace(asked.settings, kinds=environments.kinds), asked.training, environments.target
+    if training.n_devices is not None:
+        check_n_devices(training.n_devices)
+    asked = replace(asked, settings=settings)
+    source = TaskSource(asked, environments.tasks)
+    grid = resolve_weights(asked.alpha, environments.names, source.counts, target)
+    source.check_method()
     check_method(settings, environments.width)
-    default_steps = LABEL_STEPS if settings.labels else DEFAULT_STEPS
-    training = TrainingOptions(
-        default_steps if asked.n_steps is None else int(asked.n_steps),
-        asked.learning_rate,
-        asked.optimizer,
-        asked.schedule,
-        source.batch_size,
-        asked.n_devices,
-        asked.progress,
-    )
-    dtype = _resolve_dtype(meta, source, options, target, settings)
-    seed, rule = draw_seed(meta.random_state), as_context_rule(meta.context)
-    auto, limit = auto_settings(meta), asked.search_time
-    return FitPlan(source, target, options, settings, auto, training, limit, dtype, seed, tests, patience, rule)
+    if training.n_steps is None:
+        training = replace(training, n_steps=LABEL_STEPS if settings.labels else DEFAULT_STEPS)
+    if source.is_stored and training.batch_size is None:
+        training = replace(training, batch_size=STREAM_BATCH_SIZE)
+    dtype = training.dtype
+    if dtype == "auto":
+        single = single_source_weights(source.counts, target) if len(grid) > 1 else []
+        dtype = source.dtype((*grid, *(weights for _, _, weights in single)))
+    return Plan(asked, source, target, grid, training, dtype)
 
 
-def auto_settings(meta: Any) -> AutoSettings:
-    """Return which parameters of an estimator are to be chosen by cross-validation."""
-    prior_std = isinstance(meta.hyperprior, HyperPrior) and meta.hyperprior.is_auto
-    return AutoSettings(_is_auto(meta.alpha), _is_auto(meta.temperature), prior_std)
-
-
-def gibbs_of(plan: FitPlan) -> Gibbs:
+def gibbs_of(plan: Plan) -> Gibbs:
     """Return the Gibbs hyper-posterior of the tasks, in the precision of JAX's x64 switch."""
-    if plan.searched:
+    if plan.is_searched:
         asked = " must be numbers or rules: the density of theta depends on what 'auto' would choose."
         raise ValueError(Message(Argument("alpha"), f", temperature and the hyper-prior{asked}"))
-    if isinstance(plan.source, StreamedTasks):
+    if plan.source.is_stored:
         raise ValueError("gibbs needs tasks in memory: pass a list of stored tasks, or of some of them.")
-    member, sample = Candidate(plan.options[0], plan.settings), plan.source.sample(plan.seed)
-    scaling = plan.source.scaling(member.weights, plan.settings, sample)
-    run = plan.source.make_run(sample, member, scaling, plan.seed)
+    seed, member = plan.asked.seed, Candidate(plan.grid[0], plan.asked.settings)
+    run, _ = plan.source.make_run(plan.source.sample(seed), member, seed)
     return Gibbs(run.problem, run.particles)
 
 
-def _is_auto(value: Any) -> bool:
-    return isinstance(value, str) and value == "auto"
-
-
-def _warn_if_few_target_tasks(meta: Any, environments: NamedEnvironments, plan: FitPlan) -> None:
+def _warn_if_few_target_tasks(plan: Plan, environments: NamedEnvironments) -> None:
     """Warn if there are too few target tasks for cross-validation."""
-    warn_if_no_target_tasks(environments, meta.alpha)
+    warn_if_no_target_tasks(environments, plan.asked.alpha)
+    settings = plan.asked.settings
     n_target, name = environments.counts[environments.target], environments.names[environments.target]
-    if (plan.auto.temperature or plan.auto.prior_std) and n_target < 2 and plan.training.n_steps > 0:
+    if (settings.tries_temperatures or settings.tries_prior_stds) and n_target < 2 and plan.training.n_steps:
         both = Argument("temperature", "auto"), " and a hyper-prior with ", Argument("std", "auto")
         few = f"of the {name} environment, one of them to hold out; there are {n_target}. Using 'bayes' and 1.0."
         warn_caller(Message(*both, " need at least two tasks ", few))
 
 
-def _resolve_dtype(meta: Any, source: TaskSource, options: Sequence[Weights], target: int, settings: Settings) -> str:
-    """Return the training precision; 'auto' is that of the most demanding option."""
-    if meta.training.dtype != "auto":
-        return meta.training.dtype
-    single = single_source_weights(source.counts(meta.alpha), target) if len(options) > 1 else []
-    return source.dtype((*options, *(weights for _, _, weights in single)), settings)
-
-
-def _fingerprint(meta: Any, environments: NamedEnvironments, seed: int) -> str:
+def _fingerprint(asked: Asked, environments: NamedEnvironments) -> str:
     """Identify what was asked for. Without a `random_state`, a resumed fit keeps the seed it had."""
-    parameters = {k: v for k, v in meta.get_params(deep=False).items() if k != "random_state"}
-    parameters["training"] = replace(meta.training, progress=None)
-    seed_asked = None if meta.random_state is None else seed
+    parameters = {name: value for name, value in asked.parameters.items() if name != "random_state"}
+    parameters["training"] = replace(asked.training, progress=None)
+    seed = None if asked.parameters["random_state"] is None else asked.seed
     named = (*environments.names, *map(str, environments.counts))  # other tables most often have other counts
-    return fingerprint(parameters, named, environments.target, seed_asked)
+    return fingerprint(parameters, named, environments.target, seed)
 
 
-def _run(plan: FitPlan, checkpoint: str | os.PathLike | None, asked: str) -> Fitted:
-    """Search, then train. With a checkpoint, resume what an interrupted fit has left there."""
-    with jax.enable_x64(plan.dtype == "float64"), open_checkpoint(checkpoint, asked, plan.seed) as (saved, seed):
-        training = plan.training._replace(checkpoint=saved)
-        sample = plan.source.sample(seed)  # a checkpoint may have another seed
+def _run(plan: Plan, identity: str) -> tuple[Choice, list[int], Members]:
+    """Search, then train. With a checkpoint, resume what an interrupted fit has left there.
+
+    Returns the choice, the numbers of tasks that it was made by, and the members.
+    """
+    asked = plan.asked
+    with (
+        jax.enable_x64(plan.dtype == "float64"),
+        open_checkpoint(asked.checkpoint, identity, asked.seed) as (checkpoint, seed),  # the seed may be another one
+    ):
+        sample = plan.source.sample(seed)
         counts = [len(tasks) for tasks in sample]
-        searched = n_phases(counts, plan.target, plan.options, plan.auto, training.n_steps)
-        with phases(searched + 1):
-            choice = _search(plan, sample, training, seed)
-            members = train_members(plan.source, sample, choice, seed, training, plan.tests, plan.patience)
-    return Fitted(choice, counts, members)
+        what = counts, plan.target, plan.grid, asked.settings, asked.chooses_alpha
+        with phases(1 + (n_phases(*what) if plan.training.n_steps else 0)):
+            choice = _search(plan, sample, seed, checkpoint)
+            return choice, counts, train_members(plan, sample, choice, seed, checkpoint)
 
 
-def _search(plan: FitPlan, sample: Environments, training: TrainingOptions, seed: int) -> Choice:
+def _search(plan: Plan, sample: Sequence[Sequence[Task]], seed: int, checkpoint: Checkpoint | None) -> Choice:
     """Choose settings in the time there is: compiling cannot be interrupted."""
-    limit = plan.search_time
-    if limit is not None and plan.searched and limit < COMPILING:
+    limit, asked = plan.training.search_time, plan.asked
+    what = plan.target, plan.grid, asked.settings, asked.chooses_alpha
+    if limit is not None and plan.is_searched and limit < COMPILING:
         short = f" of {limit:g} s is too short to compare settings, which takes {COMPILING:g} s to compile. They "
         advice = "are averaged untested: give more time, or ", Argument("alpha"), "."
         warn_caller(Message(Argument("search_time"), short, *advice))
-        counts = [len(tasks) for tasks in sample]
-        return untested(counts, plan.target, plan.options, plan.settings, plan.auto)
+        return untested([len(tasks) for tasks in sample], *what)
     deadline = None if limit is None else time.monotonic() + limit
-    shorter = training._replace(n_steps=math.ceil(training.n_steps / STEPS_DIVISOR))
-    search = SearchOptions(shorter, seed, deadline, plan.rule)
-    return choose(sample, plan.target, plan.options, plan.settings, plan.auto, search)
+    shorter = replace(plan.training, n_steps=math.ceil((plan.training.n_steps or 0) / STEPS_DIVISOR))
+    return choose(sample, *what, SearchOptions(shorter, seed, deadline, asked.rule, checkpoint))
 
 
 def train_members(
-    source: TaskSource,
-    sample: Environments,
-    choice: Choice,
-    seed: int,
-    options: TrainingOptions,
-    tests: Sequence[TestTask] | None = None,
-    patience: int | None = None,
-) -> FittedMembers:
-    """Train all members of a choice, each with the scaling of its weights, from equal initial particles."""
+    plan: Plan, sample: Sequence[Sequence[Task]], choice: Choice, seed: int, checkpoint: Checkpoint | None
+) -> Members:
+    """Train all members of a choice, each with the scaling of its weights, from equal initial particles.
+
+    Those of tasks in memory are trained in one program, those of a stream one after another.
+    """
     members, averaging = zip(*choice.members, strict=True)
-    scalings = [source.scaling(member.weights, member.settings, sample) for member in members]
-    pairs = zip(members, scalings, strict=True)
-    runs = [source.make_run(sample, member, scaling, seed) for member, scaling in pairs]
+    runs, scalings = map(list, zip(*(plan.source.make_run(sample, each, seed) for each in members), strict=True))
+    tests, training = plan.asked.tests, plan.training
     validation = None if tests is None else [pad_validation(tests, scaling) for scaling in scalings]
-    results = source.train(members, runs, scalings, options, validation, patience, seed)
+    given = {"patience": plan.asked.patience, "checkpoint": checkpoint}
+    method = plan.asked.settings.method
+    if plan.source.is_stored:
+        results, dtype = [], jnp.zeros(()).dtype
+        for i, (member, scaling) in enumerate(zip(members, scalings, strict=True)):
+            own = None if validation is None else validation[i : i + 1]
+            what = plan.source.environments, member.weights, scaling, training.batch_size or 1
+            with Feed(*what, seed, training.n_steps or 0, dtype) as feed:
+                fed = {"batches": feed, "chunk": feed.chunk_steps}
+                results += train_runs(runs[i : i + 1], method, training, validation=own, **given, **fed)
+    else:
+        results = train_runs(runs, method, training, validation=validation, **given)
     _warn_unconverged(results)
-    models = [
-        Model(result.particles, run.problem.rest, scaling)
-        for result, run, scaling in zip(results, runs, scalings, strict=True)
-    ]
+    trained = zip(results, runs, scalings, strict=True)
+    models = tuple(Model(result.particles, run.problem.rest, scaling) for result, run, scaling in trained)
     temperatures = np.array([float(run.problem.temperature) for run in runs])
-    return FittedMembers(Ensemble(tuple(models), np.array(averaging)), results, temperatures)
+    return Members(Ensemble(models, np.array(averaging)), results, temperatures)
 
 
 def _warn_unconverged(results: Sequence[Result]) -> None:
@@ -285,10 +298,9 @@ def pad_validation(tasks: Sequence[TestTask], scaling: Scaling) -> Validation:
     return Validation(*pad_queries(tasks, scaling, *sizes, jnp.zeros(()).dtype))
 
 
-def _describe_training(members: FittedMembers, heaviest: int) -> dict[str, Any]:
+def _describe_training(result: Result) -> dict[str, Any]:
     """Describe the loss and the particles of the member of largest weight."""
-    result, leaves = members.results[heaviest], jax.tree.leaves(members.results[heaviest].particles)
-    loss = result.loss[: int(result.best_step) or None]
+    leaves, loss = jax.tree.leaves(result.particles), result.loss[: int(result.best_step) or None]
     spread = [np.std(np.asarray(leaf, float), axis=0).ravel() for leaf in leaves]
     return {
         "final_loss": float(loss[-1]) if len(loss) else None,

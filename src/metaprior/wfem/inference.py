@@ -1,9 +1,8 @@
-"""Approximations of the Gibbs hyper-posterior by particles: MAP, and Stein variational gradient descent.
+"""Approximations of the Gibbs hyper-posterior by particles: MAP, Stein variational gradient descent, and Laplace's.
 
 A method gives the ascent direction of a set of particles from the score of the Gibbs density at each. Optimizer,
-mini-batches and loop are shared. A single SVGD particle follows its score, which is MAP.
-
-Laplace's approximation of the Gibbs hyper-posterior: a normal around its mode, from which particles are drawn.
+mini-batches and loop are shared. A single SVGD particle follows its score, which is MAP. Laplace's method draws
+particles around the mode when training has ended.
 """
 
 import math
@@ -19,13 +18,15 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from metaprior.checks import check_choice, check_integer, check_positive
-from metaprior.wfem.exact import moments
-from metaprior.wfem.hyperprior import Density, merge
+from metaprior.wfem.gp import moments
 from metaprior.wfem.linalg import cholesky, product, solve_lower
-from metaprior.wfem.objective import Gibbs, Problem, full_batch
+from metaprior.wfem.networks import merge
+from metaprior.wfem.objective import Density, Gibbs, Problem, full_batch
 
 Start = Literal["initializer", "hyperprior"]
 STARTS = ("initializer", "hyperprior")
+MAX_PARAMETERS = 2000  # of Laplace's approximation: the curvature is a square matrix of this size
+COLUMNS_AT_ONCE = 8  # of the curvature
 SCATTER = 0.1  # hyper-prior standard deviations between particles that would start at the same point
 
 
@@ -208,10 +209,6 @@ def place_particles(key: PRNGKeyArray, initial: PyTree, hyperprior: Density, sta
         return leaf.at[1:].set(moved[1:])
 
     return jax.tree.map(scatter, initial, draws, hyperprior.mean)
-
-
-MAX_PARAMETERS = 2000  # the curvature is a square matrix of this size
-COLUMNS_AT_ONCE = 8  # of the curvature
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import tinygp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from metaprior.checks import check_bool, check_positive
-from metaprior.wfem.hyperprior import Fixed, Parameter
 from metaprior.wfem.linalg import product
-from metaprior.wfem.networks import MLP, Residual, at_points, check_features, make_features
+from metaprior.wfem.networks import (
+    MLP,
+    Fixed,
+    Parameter,
+    Residual,
+    at_points,
+    check_features,
+    groups,
+    make_features,
+    split,
+)
 
 DEFAULT_FEATURES = 8
 
@@ -240,3 +251,46 @@ class LinearKernel:
 def _log(value: Any, learned: bool) -> Parameter:
     log = jnp.asarray(math.log(value))
     return log if learned else Fixed(log)
+
+
+class PositiveKernel(tinygp.kernels.Kernel):
+    """A custom kernel whose positive parameters are learned as logarithms, so that they stay positive."""
+
+    parameters: tinygp.kernels.Kernel  # logarithms where `positive`
+    positive: tinygp.kernels.Kernel = eqx.field(static=True)
+    rest: tinygp.kernels.Kernel
+
+    def kernel(self) -> tinygp.kernels.Kernel:
+        """Return the custom kernel with its current parameters."""
+        exp = lambda value, is_positive: jnp.exp(value) if is_positive else value  # noqa: E731
+        return eqx.combine(jax.tree.map(exp, self.parameters, self.positive), self.rest)
+
+    def evaluate(self, X1: Array, X2: Array) -> Array:
+        """Evaluate at one pair of points."""
+        return self.kernel().evaluate(X1, X2)
+
+    def __call__(self, X1: Array, X2: Array | None = None) -> Array:
+        """Return the kernel matrix, or its diagonal."""
+        return self.kernel()(X1, X2)
+
+
+def learn_positive(kernel: tinygp.kernels.Kernel) -> PositiveKernel:
+    """Make every float of a custom kernel learnable, as a logarithm if it is a positive scale not named log_..."""
+    parameters, rest = split(as_arrays(kernel))
+
+    def starts_positive(path: tuple, leaf: Array, group: str) -> bool:
+        is_log = any(str(getattr(key, "name", "")).startswith("log_") for key in path)
+        return group == "scales" and not is_log and bool(jnp.all(leaf > 0))
+
+    positive = jax.tree_util.tree_map_with_path(starts_positive, parameters, groups(parameters))
+    logs = jax.tree.map(lambda leaf, is_positive: jnp.log(leaf) if is_positive else leaf, parameters, positive)
+    return PositiveKernel(logs, positive, rest)
+
+
+def as_arrays(module: Any) -> Any:
+    """Convert Python and NumPy floats to arrays, so that they are learned; integers stay as they are."""
+
+    def is_float(leaf: Any) -> bool:
+        return isinstance(leaf, float | np.floating) or (isinstance(leaf, np.ndarray) and leaf.dtype.kind == "f")
+
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf) if is_float(leaf) else leaf, module)

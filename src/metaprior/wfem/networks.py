@@ -1,24 +1,70 @@
-"""Networks for means, feature maps and encoders, evaluated at one input point or at many.
-
-Encoders that mean and kernel share: modules for one input point, and the descriptions they are built from.
-"""
+"""Modules of a prior: which of their numbers are learned, networks, and the encoders and means made of them."""
 
 import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from metaprior.checks import check_bool, check_choice, check_integer
+from metaprior.checks import check_bool, check_choice, check_integer, check_positive
 
+Model = TypeVar("Model")
+Parameter = Any  # an array, or a `Fixed` in its place until `merge`
 ACTIVATIONS = {name: getattr(jax.nn, name) for name in ("tanh", "relu", "elu", "gelu", "silu", "softplus")}
 ALIGNMENT = 16  # rows of activations are padded to a multiple of this, for vector instructions
 Weight = Float[Array, "outputs inputs"]
+DEFAULT_FEATURES = 32
+KERNEL_SIZE, POOLING = 3, 2
+Image = Float[Array, "channels height width"]
+
+
+class Fixed(eqx.Module):
+    """A number of a prior that is not learned. It is traced: changing it does not recompile.
+
+    Parameters
+    ----------
+    value : array-like
+        The number.
+    """
+
+    value: ArrayLike
+
+
+def split(model: Model) -> tuple[Model, Model]:
+    """Split a prior into theta (every float array outside `Fixed`) and the rest."""
+    learned = jax.tree.map(lambda leaf: not _is_fixed(leaf) and eqx.is_inexact_array(leaf), model, is_leaf=_is_fixed)
+    return eqx.partition(model, learned, is_leaf=_is_fixed)
+
+
+def merge(theta: Model, rest: Model) -> Model:
+    """Return the prior, ready to be evaluated: every `Fixed` is replaced by its value."""
+    model = eqx.combine(theta, rest, is_leaf=_is_fixed)
+    return jax.tree.map(lambda leaf: leaf.value if _is_fixed(leaf) else leaf, model, is_leaf=_is_fixed)
+
+
+def groups(theta: Any) -> Any:
+    """Return the group of every leaf of theta by its name: 'weights' or 'biases' of networks, otherwise 'scales'."""
+
+    def group(path: tuple[Any, ...], leaf: Any) -> str:
+        name = next((key.name for key in reversed(path) if isinstance(key, jax.tree_util.GetAttrKey)), "")
+        return {"weight": "weights", "bias": "biases"}.get(name, "scales")
+
+    return jax.tree_util.tree_map_with_path(group, theta)
+
+
+def cast(model: Model, dtype: Any) -> Model:
+    """Convert every float array of a model to another precision."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype) if eqx.is_inexact_array(leaf) else leaf, model)
+
+
+def _is_fixed(leaf: Any) -> bool:
+    return isinstance(leaf, Fixed)
 
 
 class Layer(eqx.Module):
@@ -132,11 +178,6 @@ def check_features(spec: Any) -> None:
         check_integer("n_features", spec.n_features, least=1)
         if spec.residual:
             raise ValueError("n_features must be None with residual=True: x + network(x) has as many features as x.")
-
-
-DEFAULT_FEATURES = 32
-KERNEL_SIZE, POOLING = 3, 2
-Image = Float[Array, "channels height width"]
 
 
 class Conv(eqx.Module):
@@ -260,3 +301,108 @@ def _pool(image: Image) -> Float[Array, "channels rows columns"]:
     channels, rows, columns = image.shape[0], image.shape[1] // POOLING, image.shape[2] // POOLING
     even = image[:, : rows * POOLING, : columns * POOLING]
     return jnp.max(even.reshape(channels, rows, POOLING, columns, POOLING), axis=(2, 4))
+
+
+class Zero(eqx.Module):
+    """mu(x) = 0."""
+
+    def __call__(self, x: Float[Array, " inputs"]) -> Float[Array, ""]:
+        """Evaluate at one point."""
+        return jnp.zeros((), x.dtype)
+
+
+class Constant(eqx.Module):
+    """mu(x) = bias."""
+
+    bias: Float[Array, ""]
+
+    def __call__(self, x: Float[Array, " inputs"]) -> Float[Array, ""]:
+        """Evaluate at one point."""
+        return self.bias
+
+
+class Linear(eqx.Module):
+    """mu(x) = scale * weight . x / sqrt(d) + bias, with a fixed scale."""
+
+    weight: Float[Array, " inputs"]
+    bias: Float[Array, ""]
+    scale: float = eqx.field(static=True)
+
+    def __call__(self, x: Float[Array, " inputs"]) -> Float[Array, ""]:
+        """Evaluate at one point."""
+        return self.scale / math.sqrt(len(self.weight)) * jnp.sum(self.weight * x) + self.bias
+
+
+class NetworkMean(eqx.Module):
+    """mu(x) = network(x)."""
+
+    network: MLP
+
+    def __call__(self, x: Float[Array, " inputs"]) -> Float[Array, ""]:
+        """Evaluate at one point."""
+        return self.network(x)[0]
+
+    def at_points(self, X: Float[Array, "n inputs"]) -> Float[Array, " n"]:
+        """Evaluate at many points at once."""
+        return self.network.at_points(X)[:, 0]
+
+
+@dataclass(frozen=True)
+class ZeroMean:
+    """Zero mean, `mu(x) = 0` in standardized units: the average of the meta-training outputs in the units of y."""
+
+    def build(self, key: PRNGKeyArray, input_dim: int) -> Zero:
+        """Return the module."""
+        return Zero()
+
+
+@dataclass(frozen=True)
+class ConstantMean:
+    """Constant mean, `mu(x) = b` with a learned number b."""
+
+    def build(self, key: PRNGKeyArray, input_dim: int) -> Constant:
+        """Return the module."""
+        return Constant(jnp.zeros(()))
+
+
+@dataclass(frozen=True)
+class LinearMean:
+    """Linear mean, `mu(x) = scale * w . x / sqrt(d) + b` in d dimensions with learned w and b.
+
+    Use it if all tasks share a linear trend; otherwise it fits noise.
+
+    Parameters
+    ----------
+    scale : float
+        Typical size of the trend over standardized inputs, in any dimension, for weights of size one.
+    """
+
+    scale: float = 4.0
+
+    def __post_init__(self):
+        check_positive("scale", self.scale)
+
+    def build(self, key: PRNGKeyArray, input_dim: int) -> Linear:
+        """Return the module."""
+        return Linear(jnp.zeros(input_dim), jnp.zeros(()), float(self.scale))
+
+
+@dataclass(frozen=True)
+class MLPMean:
+    """Network mean, `mu(x) = network(x)`; the defaults are the paper's.
+
+    Parameters
+    ----------
+    hidden_sizes, activation
+        As for `MLPKernel`.
+    """
+
+    hidden_sizes: Sequence[int] = (32, 32, 32, 32)
+    activation: str = "tanh"
+
+    def __post_init__(self):
+        object.__setattr__(self, "hidden_sizes", check_network(self.hidden_sizes, self.activation))
+
+    def build(self, key: PRNGKeyArray, input_dim: int) -> NetworkMean:
+        """Draw the initial network."""
+        return NetworkMean(make_mlp(key, input_dim, 1, self.hidden_sizes, self.activation))

@@ -1,29 +1,182 @@
-"""Meta-training tasks as pytrees: padded, masked arrays in a few size buckets.
-
-Mini-batches of tasks in memory: how many tasks of which stratum form a step, and how they are drawn and weighted.
-
-A stratum is an environment within a size bucket. `storage.feed` does the same for tasks on disk.
-
-The weighted free energy: task weights, temperature, log Gibbs density and its mini-batch estimates.
+"""The Gibbs hyper-posterior q(theta): the hyper-prior, the weighted free energy of the tasks, and the temperature.
 
 PACOH has one environment, transfer two with weights (alpha, 1 - alpha), and pooling weights in proportion to the number
 of tasks: all are arguments of `log_gibbs`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from metaprior.checks import SCALES, Argument, Message, is_number
 from metaprior.tasks.types import Task, group_by_size, pad_to
-from metaprior.wfem.evidence import log_evidence, points_of_tasks
-from metaprior.wfem.hyperprior import Density, merge
-from metaprior.wfem.prior import GPPrior
+from metaprior.wfem.gp import GPPrior, log_evidence
+from metaprior.wfem.networks import groups, merge
+
+GROUPS = ("weights", "biases", "scales")
+TEMPERATURES = ("paper", "effective", "bayes")
+BLOCK_SAMPLES = 5000  # whose activations, for 32 units, stay in a CPU's cache; ten times as many take twice as long
+
+
+@runtime_checkable
+class Density(Protocol):
+    """A density p(theta): a module whose arrays are leaves, so that runs of one shape stack."""
+
+    mean: PyTree  # its center, like theta
+    std: PyTree  # its scale, a number per leaf of theta: no direction gets more variance than it has here
+
+    def log_density(self, theta: PyTree) -> Float[Array, ""]:
+        """Return log p(theta)."""
+        ...
+
+    def sample(self, key: PRNGKeyArray) -> PyTree:
+        """Draw theta ~ p(theta)."""
+        ...
+
+
+@dataclass(frozen=True)
+class HyperPrior:
+    """Independent normal hyper-prior, `p(theta) = prod_j N(theta_j | mean_j, std_j^2)`.
+
+    A hyper-prior of your own is an object with a method `build(theta)`, which returns a density: an Equinox module with
+    `log_density(theta)`, `sample(key)`, a center `mean` and a scale `std`.
+
+    Parameters
+    ----------
+    mean : "zero", "initial" or dict
+        "zero" is the paper's, for weights and biases of networks; scales of kernels and noise are always centered on
+        their initial values. "initial" centers all of them there. A dict gives "zero", "initial" or a number for some
+        of the groups "weights", "biases" and "scales".
+    std : float, dict or "auto"
+        Standard deviation, the paper's sigma_P, or one for some of these groups. "auto" also tries half and twice
+        1 by cross-validation.
+    """
+
+    mean: Any = "zero"
+    std: Any = 1.0
+
+    def __post_init__(self):
+        check_mean(self.mean)
+        check_std(self.fixed_std)
+
+    @property
+    def fixed_std(self) -> Any:
+        """The standard deviation where it is not chosen by cross-validation."""
+        return 1.0 if self.is_auto else self.std
+
+    @property
+    def is_auto(self) -> bool:
+        """Whether the standard deviation is chosen by cross-validation."""
+        return isinstance(self.std, str) and self.std == "auto"
+
+    def scaled(self, factor: float) -> "HyperPrior":
+        """Return the hyper-prior with all standard deviations times a factor."""
+        return HyperPrior(self.mean, {name: factor * std for name, std in check_std(self.fixed_std).items()})
+
+    def build(self, theta: PyTree) -> "NormalDensity":
+        """Return the density of parameters with the shapes and initial values of theta."""
+        return make_density(theta, check_mean(self.mean), check_std(self.fixed_std))
+
+
+class NormalDensity(eqx.Module):
+    """p(theta) = prod_j N(theta_j | mean_j, std_j^2), with one `std` per leaf of theta."""
+
+    mean: PyTree
+    std: PyTree
+
+    def log_density(self, theta: PyTree) -> Float[Array, ""]:
+        """Return log p(theta)."""
+
+        def leaf_log_density(value: Array, mean: Array, std: Array) -> Array:
+            constant = jnp.log(std) + 0.5 * math.log(2.0 * math.pi)
+            return -0.5 * jnp.sum(((value - mean) / std) ** 2) - value.size * constant
+
+        return jnp.sum(jnp.stack(jax.tree.leaves(jax.tree.map(leaf_log_density, theta, self.mean, self.std))))
+
+    def sample(self, key: PRNGKeyArray) -> PyTree:
+        """Draw theta ~ p(theta)."""
+        flat, unravel = ravel_pytree(self.mean)
+        noise = unravel(jax.random.normal(key, flat.shape, flat.dtype))  # one draw compiles quickly
+        return jax.tree.map(lambda mean, std, draw: mean + std * draw, self.mean, self.std, noise)
+
+
+def check_density(density: Any, theta: PyTree) -> None:
+    """Raise unless what a hyper-prior builds is a density of theta."""
+    asked = ("log_density", "sample", "mean", "std")
+    if lacking := [name for name in asked if not hasattr(density, name)]:
+        has = f".build(theta) must return a density with {', '.join(asked)}; {type(density).__name__} lacks "
+        raise ValueError(Message(Argument("hyperprior"), f"{has}{', '.join(lacking)}."))
+    if jax.tree.structure(density.std) != jax.tree.structure(theta):
+        raise ValueError(Message(Argument("hyperprior"), ": std of a density must have a number per leaf of theta."))
+    for name, value in (("mean", lambda: density.mean), ("sample(key)", lambda: density.sample(jax.random.key(0)))):
+        if not _alike(jax.eval_shape(value), theta):
+            raise ValueError(Message(Argument("hyperprior"), f": {name} of a density must have the shapes of theta."))
+    if (shape := jax.eval_shape(density.log_density, theta).shape) != ():
+        raise ValueError(Message(Argument("hyperprior"), f": log_density(theta) must be a number; got shape {shape}."))
+
+
+def _alike(tree: PyTree, theta: PyTree) -> bool:
+    """Return whether a pytree has the structure and the shapes of another."""
+    leaves = jax.tree.leaves(tree), jax.tree.leaves(theta)
+    same = jax.tree.structure(tree) == jax.tree.structure(theta)
+    return same and all(jnp.shape(leaf) == jnp.shape(like) for leaf, like in zip(*leaves, strict=True))
+
+
+def make_density(theta: PyTree, mean: Mapping[str, Any], std: Mapping[str, Any]) -> NormalDensity:
+    """Return p(theta) with the mean ('initial' or a number) and the standard deviation of each group."""
+    names = groups(theta)
+    means = jax.tree.map(
+        lambda leaf, name: leaf if mean[name] == "initial" else jnp.full_like(leaf, mean[name]), theta, names
+    )
+    stds = jax.tree.map(lambda leaf, name: jnp.asarray(std[name], leaf.dtype), theta, names)
+    return NormalDensity(means, stds)
+
+
+def check_mean(mean: Any) -> dict[str, Any]:
+    """Return the mean of each group. 'zero' (the paper) is for networks: scales are centered on their initial value."""
+    if isinstance(mean, str) and mean == "zero":
+        return {"weights": 0.0, "biases": 0.0, "scales": "initial"}
+    if isinstance(mean, str) and mean == "initial":
+        return dict.fromkeys(GROUPS, "initial")
+    if isinstance(mean, Mapping):
+        means = {**check_mean("zero"), **_known_groups(mean, "mean")}
+        named = {"zero": 0.0, "initial": "initial"}
+        means = {name: named.get(mean, mean) if isinstance(mean, str) else mean for name, mean in means.items()}
+        numbers = [mean for mean in means.values() if not (isinstance(mean, str) and mean == "initial")]
+        if all(is_number(mean) and abs(mean) <= SCALES[1] for mean in numbers):
+            return means
+    raise ValueError(
+        "mean must be 'zero', 'initial', or a mapping from group (weights, biases, scales) to 'zero', "
+        f"'initial' or a number of at most {SCALES[1]:g}; got {mean!r}."
+    )
+
+
+def check_std(std: Any) -> dict[str, float]:
+    """Return the standard deviation of each group, from one number or a mapping (1 for groups that it lacks)."""
+    stds: dict[str, Any] = dict.fromkeys(GROUPS, 1.0 if isinstance(std, Mapping) else std)
+    if isinstance(std, Mapping):
+        stds |= _known_groups(std, "std")
+    if not all(is_number(std) and SCALES[0] <= std <= SCALES[1] for std in stds.values()):
+        expected = "a positive number, or a mapping from group (weights, biases, scales) to positive numbers, or 'auto'"
+        between = f"numbers lie between {SCALES[0]:g} and {SCALES[1]:g}"
+        raise ValueError(Message(Argument("std"), f" must be {expected} ({between}); got {std!r}."))
+    return {name: float(std) for name, std in stds.items()}
+
+
+def _known_groups(given: Mapping[str, Any], argument: str) -> dict[str, Any]:
+    unknown = set(given) - set(GROUPS)
+    if unknown:
+        raise ValueError(f"{argument} must have groups weights, biases, scales; got {sorted(map(str, unknown))}.")
+    return dict(given)
 
 
 class TaskBatch(eqx.Module):
@@ -67,15 +220,6 @@ def pad_tasks(
         counts = np.bincount(environment[members], minlength=len(environments))
         buckets.append(TaskBatch(x, y, mask, counted[members], tuple(counts.tolist())))
     return TaskSet(tuple(buckets))
-
-
-Plan = tuple[tuple[int, ...], ...]  # tasks to sample per bucket and environment
-
-
-BLOCK_SAMPLES = (
-    5000  # whose activations, for networks of 32 units, stay in a CPU's cache; ten times as many take twice as long
-)
-TEMPERATURES = ("paper", "effective", "bayes")
 
 
 class Problem(eqx.Module):
@@ -240,13 +384,13 @@ def temperature(rule: str, sizes: Sequence[np.ndarray], weights: Sequence[float]
     )
     harmonic_mean = 1.0 / (shares @ inverse_sizes)
     n_tasks = 1.0 / np.sum(shares**2 / np.maximum(counts, 1.0))
-    return float(n_tasks * harmonic_mean if rule == "bayes" else 1.0 / (1.0 / n_tasks + 1.0 / harmonic_mean))
+    return float(n_tasks * harmonic_mean if rule in ("bayes", "auto") else 1.0 / (1.0 / n_tasks + 1.0 / harmonic_mean))
 
 
 def _batch_loss(
     prior: GPPrior, batch: TaskBatch, weights: Float[Array, " tasks"]
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    points = points_of_tasks(prior, jnp.asarray(batch.x))
+    points = prior.points_of_tasks(jnp.asarray(batch.x))
     y, mask = jnp.asarray(batch.y), jnp.asarray(batch.mask)
     evidences, converged = jax.vmap(log_evidence, in_axes=(None, 0, 0, 0))(prior, points, y, mask)
     sizes = jnp.maximum(jnp.sum(mask, axis=1, dtype=weights.dtype), 1.0)
@@ -262,55 +406,3 @@ def _included_counts(tasks: TaskSet, dtype: Any) -> Float[Array, " environments"
 
 def _environments(bucket: TaskBatch) -> np.ndarray:
     return np.repeat(np.arange(len(bucket.counts)), bucket.counts)
-
-
-def batch_plan(tasks: TaskSet, batch_size: int) -> Plan:
-    """Split `batch_size` tasks evenly among the environments, and within each in proportion to its size buckets.
-
-    The plan is compiled in, so it does not depend on the weights: a sweep over alpha compiles once.
-    """
-    counts = np.array([bucket.counts for bucket in tasks.buckets])
-    sampled = allocate((counts / np.maximum(counts.sum(axis=0), 1)).ravel(), counts.ravel(), batch_size)
-    return tuple(tuple(row) for row in sampled.reshape(counts.shape).tolist())
-
-
-def allocate(shares: np.ndarray, counts: np.ndarray, total: int) -> np.ndarray:
-    """Share `total` samples among strata of `counts` tasks in proportion to `shares`.
-
-    Every stratum gets at least one of its tasks (even if the total is smaller) and at most all of them.
-    """
-    sampled = (counts > 0).astype(int)
-    for _ in range(min(total, int(counts.sum())) - int(sampled.sum())):
-        quotient = np.where(sampled < counts, shares / np.maximum(sampled, 1), -np.inf)
-        sampled[quotient.argmax()] += 1
-    return sampled
-
-
-def sample_indices(key: PRNGKeyArray, tasks: TaskSet, plan: Plan) -> tuple[Int[Array, " _"], ...]:
-    """Draw the tasks of a mini-batch, without replacement within each stratum."""
-    indices = []
-    for bucket, sampled in zip(tasks.buckets, plan, strict=True):
-        starts = np.cumsum((0, *bucket.counts))
-        key, *keys = jax.random.split(key, len(sampled) + 1)
-        strata = zip(keys, starts[:-1], bucket.counts, sampled, strict=True)
-        draws = [start + jax.random.permutation(k, count)[:n] for k, start, count, n in strata if n > 0]
-        indices.append(jnp.concatenate(draws))
-    return tuple(indices)
-
-
-def select_batch(problem: Problem, indices: tuple[Int[Array, " _"], ...], plan: "Plan") -> tuple[WeightedBatch, ...]:
-    """Return the mini-batch of given tasks, weighted so that its expectation over uniform draws is the full batch.
-
-    Every stratum (an environment within a size bucket) is sampled separately, so its tasks are weighted up by the
-    stratum's size over its sample. With one bucket this is alpha * (mean over the sampled source tasks) + (1 - alpha) *
-    (mean over the sampled target tasks).
-    """
-    batches = []
-    all_weights = task_weights(problem.tasks, problem.environment_weights)
-    for bucket, weights, chosen, sampled in zip(problem.tasks.buckets, all_weights, indices, plan, strict=True):
-        up = np.divide(bucket.counts, sampled, out=np.ones(len(sampled)), where=np.asarray(sampled) > 0)
-        factors = jnp.asarray(np.repeat(up, sampled), weights.dtype)
-        rows = jax.tree.map(lambda leaf, chosen=chosen: leaf[chosen], bucket)
-        rows = TaskBatch(rows.x, rows.y, rows.mask, rows.included, sampled)
-        batches.append(WeightedBatch(rows, weights[chosen] * factors))
-    return blank_weightless(batches)

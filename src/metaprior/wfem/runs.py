@@ -1,14 +1,9 @@
-"""From tasks and settings to runs for the training loop: one run, or many stacked.
-
-Many runs of equal shapes: trained as stacked programs, as many at once as fit into memory.
-"""
+"""Training runs: made from tasks and settings, and trained as stacked programs, as many at once as fit into memory."""
 
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import compress
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -16,10 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key, PRNGKeyArray, PyTree
 
-from metaprior.checks import Argument, Message, check_bool, check_choice, check_integer, check_positive
+from metaprior.checks import Argument, Message
 from metaprior.memory import RUN_ADVICE, in_chunks
 from metaprior.progress import progress_bar
-from metaprior.tasks.categories import ColumnKinds
 from metaprior.tasks.scaling import (
     MAX_DECORRELATED,
     Scaling,
@@ -28,127 +22,29 @@ from metaprior.tasks.scaling import (
     identity_scaling,
 )
 from metaprior.tasks.types import Task
+from metaprior.wfem.batches import CHUNK, batch_plan
 from metaprior.wfem.checkpoint import Checkpoint
-from metaprior.wfem.hyperprior import (
+from metaprior.wfem.gp import GPPrior, check_prior, make_prior
+from metaprior.wfem.inference import MAX_PARAMETERS, Laplace, Method, place_particles
+from metaprior.wfem.likelihoods import Gaussian, make_likelihood
+from metaprior.wfem.linalg import float32_resolves
+from metaprior.wfem.networks import cast, split
+from metaprior.wfem.objective import (
+    BLOCK_SAMPLES,
     Density,
     HyperPrior,
-    cast,
+    Problem,
     check_density,
     check_mean,
-    check_std,
     make_density,
-    split,
+    pad_tasks,
+    temperature,
 )
-from metaprior.wfem.inference import MAP, MAX_PARAMETERS, Laplace, Method, place_particles
-from metaprior.wfem.kernels import MLPKernel
-from metaprior.wfem.likelihoods import Bernoulli, Gaussian, make_likelihood
-from metaprior.wfem.linalg import float32_resolves
-from metaprior.wfem.loop import BatchSource, Result, Validation, train
-from metaprior.wfem.means import MLPMean
-from metaprior.wfem.networks import ConvEncoder
-from metaprior.wfem.objective import BLOCK_SAMPLES, Problem, batch_plan, pad_tasks, temperature
-from metaprior.wfem.prior import GPPrior, check_prior, make_prior
-from metaprior.wfem.steps import CHUNK, OPTIMIZERS, SCHEDULES, TrainConfig
+from metaprior.wfem.settings import Settings, Training
+from metaprior.wfem.training import BatchSource, Result, TrainConfig, Validation, train
 
 LEARNED_NOISE_START = 0.1  # of the standard deviation of y
-
-
-WITHIN_CLASS = "within-class"
-
-
-@dataclass(frozen=True)
-class Training:
-    """How a prior is trained.
-
-    Parameters
-    ----------
-    n_steps : int, optional
-        Steps of the optimizer, 2000 by default, and 1000 for labels. 0 leaves the prior at its initial parameters: the
-        paper's "GP".
-    learning_rate : float
-        Learning rate at the start.
-    optimizer : "adam" or "sgd"
-    schedule : "cosine" or "constant"
-        Learning-rate schedule.
-    batch_size : int, optional
-        Tasks per step, split evenly among the environments. By default all tasks, and 256 for stored tasks.
-    standardize : bool or "within-class", optional
-        Whether inputs and outputs are standardized by the tasks of the fit; predictions are in the units of y. "within-
-        class", the default for labels, divides inputs by their standard deviation within the classes of a task, and
-        decorrelates them.
-    dtype : "auto", "float32" or "float64"
-        Precision. "auto" is float64 if the noise is small against the spread of y or tasks are large. Adaptation and
-        prediction are in float64.
-    n_devices : int, optional
-        Devices that share the training, by default all that JAX sees.
-    search_time : float, optional
-        Seconds that cross-validation may take, if it chooses anything; by default unlimited. Runs are shortened, and in
-        less than 10 seconds, which compiling takes, nothing is compared.
-    progress : bool, optional
-        Show a progress bar, by default if standard error is a terminal.
-    """
-
-    n_steps: int | None = None
-    learning_rate: float = 1e-2
-    optimizer: str = "adam"
-    schedule: str = "cosine"
-    batch_size: int | None = None
-    standardize: bool | str | None = None
-    dtype: str = "auto"
-    n_devices: int | None = None
-    search_time: float | None = None
-    progress: bool | None = None
-
-    def __post_init__(self):
-        for name, least in (("n_steps", 0), ("batch_size", 1), ("n_devices", 1)):
-            if getattr(self, name) is not None:
-                check_integer(name, getattr(self, name), least=least)
-        check_positive("learning_rate", self.learning_rate)
-        check_choice("optimizer", self.optimizer, OPTIMIZERS)
-        check_choice("schedule", self.schedule, SCHEDULES)
-        is_rule = isinstance(self.standardize, str) and self.standardize == WITHIN_CLASS
-        if self.standardize is not None and not is_rule:
-            check_bool("standardize", self.standardize, f"{WITHIN_CLASS!r}, ")
-        check_choice("dtype", self.dtype, ("auto", "float32", "float64"))
-        if self.search_time is not None:
-            check_positive("search_time", self.search_time, " of seconds, or None", limits=None)
-        if self.progress is not None:
-            check_bool("progress", self.progress)
-
-    def portable(self) -> "Training":
-        """Return the settings that a file holds: not those of one machine."""
-        return replace(self, n_devices=None, progress=None)
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the prior and its hyper-posterior are, apart from the tasks; checked values (see the estimators)."""
-
-    mean: Any = MLPMean()
-    kernel: Any = MLPKernel()
-    encoder: Any = None
-    likelihood: Any = Gaussian(0.1)
-    temperature: float | str = "bayes"
-    temperature_factor: float = 1.0  # multiplies the temperature; varied by the search
-    hyperprior: Any = HyperPrior()
-    method: Method = MAP()
-    standardize: bool | Literal["within-class"] = True
-    kinds: ColumnKinds | None = None  # what the input columns are; None: numbers
-
-    @property
-    def labels(self) -> bool:
-        """Whether y is 0 or 1."""
-        return isinstance(self.likelihood, Bernoulli)
-
-    @property
-    def scales_outputs(self) -> bool:
-        """Whether y is standardized: under other likelihoods it has no unit."""
-        return isinstance(self.likelihood, Gaussian) and bool(self.standardize)
-
-    @property
-    def prior_std(self) -> dict[str, float]:
-        """Standard deviations of the hyper-prior; one of one of the user's own."""
-        return check_std(self.hyperprior.fixed_std if isinstance(self.hyperprior, HyperPrior) else 1.0)
+MAX_BYTES = 2**32  # kept at once for the gradients of several runs
 
 
 class Run(NamedTuple):
@@ -181,14 +77,14 @@ def make_scaling(environments: Sequence[Sequence[Task]], weights: Sequence[float
         input_dim = next(task.x.shape[1] for tasks in environments for task in tasks)
         return identity_scaling(input_dim, settings.kinds)
     if not settings.scales_outputs:
-        return fit_label_scaling(environments, weights, _within_classes(settings), settings.kinds)
+        return fit_label_scaling(environments, weights, settings.within_classes, settings.kinds)
     return fit_scaling(environments, weights, settings.kinds)
 
 
 def scaling_template(input_dim: int, settings: Settings) -> Scaling:
     """Return a scaling with the shapes of the one that `make_scaling` would return."""
     scaling = identity_scaling(input_dim, settings.kinds)
-    decorrelated = _within_classes(settings) and scaling.width <= MAX_DECORRELATED
+    decorrelated = settings.within_classes and scaling.width <= MAX_DECORRELATED
     return scaling._replace(x_map=np.eye(scaling.width) if decorrelated else None)
 
 
@@ -216,22 +112,24 @@ def make_run(
     settings: Settings,
     seed: int,
     included: Sequence[np.ndarray] | None = None,
+    sizes: Sequence[np.ndarray] | None = None,
 ) -> Run:
-    """Scale and pad the tasks, and draw the prior and its particles. The precision follows JAX's x64 switch."""
-    input_dim = scaling.width
+    """Scale and pad the tasks, and draw the prior and its particles. The precision follows JAX's x64 switch.
+
+    The temperature depends on the numbers of samples of the tasks that are `included`, or on given `sizes`.
+    """
     dtype = jnp.zeros(()).dtype
     tasks = pad_tasks([[scaling.task(task) for task in group] for group in environments], dtype, included=included)
     environment_weights = jnp.asarray(weights, dtype)
     draw_key, train_key = jax.random.split(jax.random.key(seed))
-    is_kept = included or [np.ones(len(group), bool) for group in environments]
-    kept = [list(compress(group, keep)) for group, keep in zip(environments, is_kept, strict=True)]
-    particles, rest, hyperprior = draw_prior(draw_key, input_dim, settings, float(scaling.y_std), dtype)
+    particles, rest, hyperprior = draw_prior(draw_key, scaling.width, settings, float(scaling.y_std), dtype)
     gamma = settings.temperature
     if isinstance(gamma, str):
-        gamma = temperature(gamma, [np.array([len(task.y) for task in group], float) for group in kept], weights)
+        every = [np.array([len(task.y) for task in group], float) for group in environments]
+        kept = every if included is None else [own[keep] for own, keep in zip(every, included, strict=True)]
+        gamma = temperature(gamma, sizes or kept, weights)
     gamma = jnp.asarray(gamma * settings.temperature_factor, dtype)
-    problem = Problem(tasks, rest, hyperprior, environment_weights, gamma)
-    return Run(problem, particles, train_key)
+    return Run(Problem(tasks, rest, hyperprior, environment_weights, gamma), particles, train_key)
 
 
 def stack_runs(runs: Sequence[Run]) -> Run:
@@ -301,59 +199,36 @@ def count_parameters(settings: Settings, input_dim: int) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(theta))
 
 
-def _within_classes(settings: Settings) -> bool:
-    """Convolutions need the pixels as they are: decorrelated ones have no neighbors."""
-    return settings.standardize == "within-class" and not isinstance(settings.encoder, ConvEncoder)
-
-
 def _stack(leaves: Sequence[Any]) -> Any:
     if jnp.issubdtype(leaves[0].dtype, jax.dtypes.prng_key):
         return jnp.stack(leaves)
     return jnp.asarray(np.stack(leaves))  # on the host: stacking on the device compiles a program per shape
 
 
-MAX_BYTES = 2**32  # kept at once for the gradients of several runs
-
-
-class TrainingOptions(NamedTuple):
-    """How runs are trained, shared by the search and the final fit."""
-
-    n_steps: int
-    learning_rate: float
-    optimizer: str = "adam"
-    schedule: str = "cosine"
-    batch_size: int | None = None  # tasks per step; None: all
-    n_devices: int | None = None  # None: all
-    progress: bool | None = None  # None: a progress bar if standard error is a terminal
-    checkpoint: Checkpoint | None = None
-
-    def config(self, method: Method, run: Run, streamed: bool = False) -> TrainConfig:
-        """Return what is compiled for runs of these shapes."""
-        tasks, plan = run.problem.tasks, None
-        if not streamed and self.batch_size is not None and self.batch_size < sum(tasks.environment_counts):
-            plan = batch_plan(tasks, self.batch_size)
-        return TrainConfig(method, self.optimizer, self.schedule, plan, self.n_devices)  # type: ignore[arg-type]
-
-
 def train_runs(
     runs: Sequence[Run],
     method: Method,
-    options: TrainingOptions,
+    training: Training,
     *,
     description: str = "meta-training",
     validation: Sequence[Validation] | None = None,
     patience: int | None = None,
     deadline: float | None = None,
     check_divergence: bool = True,
+    checkpoint: Checkpoint | None = None,
     batches: BatchSource | None = None,
     chunk: int = CHUNK,
 ) -> list[Result]:
-    """Train runs of equal shapes and return the result of each.
+    """Train runs of equal shapes, for a given number of steps, and return the result of each.
 
     If a `deadline` shortens the first runs that are trained together, all runs take as many steps as these.
     """
-    config = options.config(method, runs[0], batches is not None)._replace(chunk=chunk)
-    n_steps, rate_dtype = options.n_steps, jnp.zeros(()).dtype
+    tasks, plan, size = runs[0].problem.tasks, None, training.batch_size
+    if batches is None and size is not None and size < sum(tasks.environment_counts):
+        plan = batch_plan(tasks, size)
+    how = training.optimizer, training.schedule, plan, training.n_devices, chunk
+    config = TrainConfig(method, *how)  # type: ignore[arg-type]
+    n_steps, rate_dtype = training.n_steps or 0, jnp.zeros(()).dtype
 
     def train_part(part: range, _: int) -> list[Result]:
         nonlocal n_steps
@@ -362,68 +237,44 @@ def train_runs(
         if deadline is not None and part.start == 0:
             now = time.monotonic()
             limit = now + len(part) / len(runs) * (deadline - now)
-        with progress_bar(description, n_steps, "steps", options.progress, "compiling") as move:
+        held_out = None if validation is None else jax.tree.map(lambda *leaves: np.stack(leaves), *validation[chosen])
+        with progress_bar(description, n_steps, "steps", training.progress, "compiling") as move:
             result = train(
-                stacked.problem,
-                stacked.particles,
-                stacked.key,
+                *stacked,
                 config,
                 n_steps,
-                jnp.full(len(part), options.learning_rate, rate_dtype),
-                None if validation is None else stack_validation(validation[chosen]),
+                jnp.full(len(part), training.learning_rate, rate_dtype),
+                held_out,
                 patience,
                 None if move is None else lambda done, loss: move(done, f"loss {loss:.4f}"),
-                deadline=limit,
-                check_divergence=check_divergence,
-                checkpoint=options.checkpoint,
-                batches=batches,
+                limit,
+                check_divergence,
+                checkpoint,
+                batches,
             )
         if deadline is not None:
             n_steps = result.loss.shape[1]
-        return [_select_run(result, i) for i in range(len(part))]
+        return [jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i], result) for i in range(len(part))]
 
-    parts = in_chunks(train_part, range(len(runs)), runs_at_once(runs[0]), "runs", RUN_ADVICE)
+    parts = in_chunks(train_part, range(len(runs)), _runs_at_once(runs[0]), "runs", RUN_ADVICE)
     return [result for part in parts for result in part]
 
 
-def stack_validation(validation: Sequence[Validation]) -> Validation:
-    """Stack the validation tasks of several runs along a new first axis."""
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *validation)
+def _runs_at_once(run: Run) -> int:
+    """Return how many such runs to train at once (at least one), so that their gradients fit into memory (measured).
 
-
-def runs_at_once(run: Run) -> int:
-    """Return how many such runs to train at once (at least one), so that their activations fit into memory."""
+    A sample of a task keeps a thousand activations per particle, or hundreds per pixel for convolutions, and ten rows
+    of covariance matrices. Accelerators take all tasks at once, CPUs a block (`loss_and_slope`).
+    """
     shapes = [np.shape(bucket.x) for bucket in run.problem.tasks.buckets]
-    sizes = np.concatenate([np.full(n_tasks, size) for n_tasks, size, _ in shapes])
-    numbers = gradient_numbers(sizes, shapes[0][2], run.problem.rest.encoder is not None)
-    return runs_that_fit(numbers * len(jax.tree.leaves(run.particles)[0]))
-
-
-def runs_that_fit(numbers: float) -> int:
-    """Return how many runs to compute at once (at least one) if each keeps so many numbers."""
+    sizes, input_dim = np.concatenate([np.full(n_tasks, size) for n_tasks, size, _ in shapes]), shapes[0][2]
+    per_sample = (600 * input_dim if run.problem.rest.encoder is not None else 1000 + input_dim) + 10 * sizes
+    kept = float(np.sum(sizes * per_sample))
+    if jax.default_backend() == "cpu":
+        kept = min(kept, max(float(BLOCK_SAMPLES * per_sample.max()), float(np.max(sizes * per_sample))))
+    numbers = kept * len(jax.tree.leaves(run.particles)[0])
     most = min(MAX_BYTES, (_total_memory() or np.inf) / 4)  # not what is free: another split may round otherwise
     return max(int(most / (jnp.zeros(()).dtype.itemsize * numbers)), 1)
-
-
-def numbers_per_sample(size: Any, input_dim: int, encoded: bool) -> Any:
-    """Return about how many numbers are kept per sample and particle of a task of this size (measured).
-
-    A thousand activations, or hundreds per pixel for convolutions, and ten rows of covariance matrices.
-    """
-    return (600 * input_dim if encoded else 1000 + input_dim) + 10 * size
-
-
-def gradient_numbers(sizes: np.ndarray, input_dim: int, encoded: bool) -> float:
-    """Return about how many numbers the gradient over tasks of these sizes keeps for one particle.
-
-    Accelerators take all tasks at once, CPUs a block (`loss_and_slope`).
-    """
-    of_tasks = sizes * numbers_per_sample(sizes, input_dim, encoded)
-    at_once = max(float(of_tasks.sum()), float(of_tasks.max()))
-    if jax.default_backend() != "cpu":
-        return at_once
-    block = float(BLOCK_SAMPLES * numbers_per_sample(sizes.max(), input_dim, encoded))
-    return min(at_once, max(block, float(of_tasks.max())))
 
 
 def _total_memory() -> float | None:
@@ -435,9 +286,3 @@ def _total_memory() -> float | None:
         return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, OSError, ValueError):
         return None
-
-
-def _select_run(result: Result, i: int) -> Result:
-    """Return the result of one run, without the axis of runs."""
-    particles = jax.tree.map(lambda leaf: np.asarray(leaf)[i], result.particles)
-    return Result(particles, *(np.asarray(trace)[i] for trace in result[1:]))

@@ -11,7 +11,7 @@ import numpy as np
 from metaprior.datasets import Sinusoid
 from metaprior.tasks.types import TestTask
 from metaprior.wfem import Gaussian, Training, WFEMRegressor
-from metaprior.wfem.adaptation import Queries, predict
+from metaprior.wfem.gp import Queries, adapt_and_predict
 from speed import contestants_jax, floor, machine
 from speed.problem import NOISE_STD, OUTPUT_SCALE, Networks, first_particle, make_tasks, networks_of
 from speed.report import Row, Section, duration, rows_of
@@ -116,12 +116,12 @@ def array_contestants(meta: WFEMRegressor, networks: Networks, arrays: Arrays) -
     """Return calls on arrays: metaprior in both precisions, and plain jax."""
     [member] = meta.model_.members
     x, y, x_query = arrays
-    predict_compiled = eqx.filter_jit(predict)
+    predict_compiled = eqx.filter_jit(adapt_and_predict)
 
     def ours(dtype: str) -> Moments:
         queries = Queries(x.astype(dtype), y.astype(dtype), np.ones(y.shape, bool), x_query.astype(dtype))
         with jax.enable_x64(dtype == "float64"):
-            mean, variance, _ = predict_compiled(member.particles, member.rest, queries)
+            mean, variance = predict_compiled(member.particles, member.rest, queries)
             return np.asarray(mean)[0], np.sqrt(np.asarray(variance)[0] + NOISE_STD**2)
 
     def plain() -> Moments:

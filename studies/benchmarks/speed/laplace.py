@@ -12,7 +12,8 @@ from metaprior.tasks.types import Task, TestTask
 from metaprior.wfem import MAP, LinearMean, LinearRBFKernel, MLPKernel, MLPMean, Training, WFEMClassifier
 from metaprior.wfem.likelihoods import Bernoulli
 from metaprior.wfem.objective import log_gibbs
-from metaprior.wfem.runs import Run, Settings
+from metaprior.wfem.runs import Run
+from metaprior.wfem.settings import Settings
 from speed import contestants_jax
 from speed.contestants_jax import kernel, network, squared_distances, unrolled_log_evidence
 from speed.problem import FEATURES, HIDDEN, OUTPUT_SCALE, data_of, first_particle, measured_run, networks_of

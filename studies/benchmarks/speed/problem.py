@@ -15,7 +15,8 @@ from metaprior.tasks.types import Task
 from metaprior.wfem import MAP, Gaussian, MLPKernel, MLPMean
 from metaprior.wfem.inference import Method
 from metaprior.wfem.objective import task_weights
-from metaprior.wfem.runs import Run, Settings, make_run
+from metaprior.wfem.runs import Run, make_run
+from metaprior.wfem.settings import Settings
 
 HIDDEN = (32, 32, 32, 32)
 FEATURES = 8

@@ -9,9 +9,9 @@ import numpy as np
 
 from metaprior.wfem import MAP, SVGD
 from metaprior.wfem.inference import Method
-from metaprior.wfem.loop import TrainConfig, train
 from metaprior.wfem.objective import log_gibbs
 from metaprior.wfem.runs import Run, stack_runs
+from metaprior.wfem.training import TrainConfig, train
 from speed import contestants_jax, floor, machine
 from speed.problem import (
     LEARNING_RATE,

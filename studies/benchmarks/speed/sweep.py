@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaprior.wfem import MAP
-from metaprior.wfem.loop import TrainConfig, train
 from metaprior.wfem.runs import Run, stack_runs
+from metaprior.wfem.training import TrainConfig, train
 from speed import floor
 from speed.problem import LEARNING_RATE, N_SAMPLES, N_SOURCE, N_TARGET, make_settings, make_tasks, measured_run
 from speed.report import Section, duration, rows_of

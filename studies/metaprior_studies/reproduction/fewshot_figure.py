@@ -10,7 +10,7 @@ import numpy as np
 from metaprior.tasks.types import Task, TestTask
 from metaprior.wfem import MAP, SVGD, HyperPrior, LinearRBFKernel, MLPKernel, MLPMean, ZeroMean
 from metaprior.wfem.likelihoods import Bernoulli
-from metaprior.wfem.runs import Settings
+from metaprior.wfem.settings import Settings
 from metaprior_studies.environments.episodes import FewShot
 from metaprior_studies.environments.generated import generated_images
 from metaprior_studies.environments.images import DataMissing, cub, features, mini_imagenet

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from metaprior import wfem
 from metaprior.metrics import calibration_error, negative_log_likelihood, root_mean_square_error, summarize_labels
 from metaprior.predict.batches import predict_labels, predict_tasks
 from metaprior.predict.ensemble import Ensemble
@@ -19,10 +20,10 @@ from metaprior.predict.predictive import GaussianMixture, Predictive
 from metaprior.search.averaging import DISCOUNTS, Candidate, Choice, discounted
 from metaprior.tasks.scaling import identity_scaling
 from metaprior.tasks.types import Task, TestTask
-from metaprior.wfem import TrainingDiverged
-from metaprior.wfem.runs import Settings, TrainingOptions, draw_prior, make_run, make_scaling, train_runs
-from metaprior.wfem.selection import STEPS_DIVISOR, CrossValidation, choice_of, score_candidates
-from metaprior.wfem.trained import Model
+from metaprior.wfem.model import Model
+from metaprior.wfem.runs import draw_prior, make_run, make_scaling, train_runs
+from metaprior.wfem.search import STEPS_DIVISOR, Search, SearchOptions, choice_of, score_candidates
+from metaprior.wfem.settings import Settings
 from metaprior_studies.schema import ALL, AUTO, FEW, GP, LABEL_METRICS, POOLED, REGRESSION_METRICS, WFEM
 
 OnChunk = Callable[[str], None]  # called often with a description of the current work
@@ -57,9 +58,9 @@ class Training:
     n_steps: int
 
     @property
-    def options(self) -> TrainingOptions:
+    def options(self) -> wfem.Training:
         """The options of the library's training."""
-        return TrainingOptions(self.n_steps, self.learning_rate, progress=False)
+        return wfem.Training(self.n_steps, self.learning_rate, progress=False)
 
 
 def paper_schemes(n_tasks: int, n_source: int, alpha: float | None) -> list[Scheme]:
@@ -129,14 +130,14 @@ def choose_alpha(draws: Sequence[Draw], data: Sequence[list[list[Task]]], traini
     counts = [len(tasks) for tasks in data[0]]
     candidates = [Candidate(discounted(counts, 1, discount), settings) for discount in DISCOUNTS]
     pairs = zip(draws, data, strict=True)
-    validations = [CrossValidation(environments, 1, draw.seed, settings.labels) for draw, environments in pairs]
-    shorter = training.options._replace(n_steps=-(-training.n_steps // STEPS_DIVISOR))
-    score_candidates(validations, candidates, shorter)
+    searches = [Search(environments, 1, draw.seed, settings) for draw, environments in pairs]
+    shorter = replace(training.options, n_steps=-(-training.n_steps // STEPS_DIVISOR))
+    score_candidates(searches, candidates, SearchOptions(shorter, draws[0].seed))
     choices: list[Choice | None] = []
-    for validation in validations:
+    for search in searches:
         try:
-            choices.append(choice_of(validation, candidates))
-        except TrainingDiverged:
+            choices.append(choice_of(search, candidates))
+        except wfem.TrainingDiverged:
             choices.append(None)
     return choices
 

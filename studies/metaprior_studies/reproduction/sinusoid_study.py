@@ -9,7 +9,7 @@ import numpy as np
 from metaprior.datasets import Sinusoid
 from metaprior.predict.predictive import GaussianMixture
 from metaprior.wfem import Gaussian, HyperPrior
-from metaprior.wfem.runs import Settings
+from metaprior.wfem.settings import Settings
 from metaprior_studies.environments.sinusoid_oracles import bayes_oracle, gp_oracle
 from metaprior_studies.open_settings import SINUSOID, OpenSettings, reporting_seeds
 from metaprior_studies.reproduction.schemes import Draw, OnChunk, Scheme, Training, score, score_mixture, stack_tests
