@@ -13,7 +13,7 @@ from metaprior.checks import Argument, Message
 from metaprior.cli import app
 from metaprior.cli.console import with_options
 from metaprior.cli.training_data import tasks_by_name
-from metaprior.tables.csv_files import Source
+from metaprior.tables.reading import Source
 
 NAMES = ("--task", "shop", "--x", "week", "--y", "state")
 ENVIRONMENTS = ("--environment", "town", "--target", "south")

@@ -138,7 +138,7 @@ def test_what_is_in_tables_is_checked(tmp_path):
     for tables, match in (
         (tmp_path / "none.parquet", "does not exist"),
         ([], "must be a path"),
-        (3, "must be a path"),
+        (3, "must be a DataFrame, a mapping .*, or the path"),
         (__file__, "named"),
     ):
         with pytest.raises(ValueError, match=match):

@@ -14,7 +14,7 @@ import pytest
 
 from metaprior import store_tasks, tasks_from_frame
 from metaprior.storage.task_folders import open_tasks
-from metaprior.tables.csv_files import CsvFormat, Source, TableFile, as_csv_format
+from metaprior.tables.reading import CsvFormat, Source, TableFile, as_csv_format
 
 NAMES = {"task": "café", "x": "week", "y": "price"}
 TEXT = "café;week;price\nParis;1;31,35\nParis;2,5;32\nBonn;-1;,5e1\n"

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from metaprior import MetaGPRegressor, tasks_from_frame
 from metaprior.tables.columns import Columns, TableWarning, as_columns
-from metaprior.tables.csv_files import TableFile
 from metaprior.tables.grouping import group_rows
-from metaprior.tables.reading import read_table
+from metaprior.tables.reading import TableFile, read_table
 
 TABLE = {
     "patient": np.array(["p1", "p2", "p1", "p3", "p2", "p1"]),

@@ -66,7 +66,7 @@ def store(
 ):
     """Write the tasks of tables of any length to a folder, which `metaprior fit` takes in place of a table."""
     from metaprior.storage.task_folders import open_tasks, store_tasks
-    from metaprior.tables.csv_files import TableFile, as_csv_format
+    from metaprior.tables.reading import TableFile, as_csv_format
 
     with report_errors():
         columns = {"task": task, "x": x, "y": y, "environment": environment}

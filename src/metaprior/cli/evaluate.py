@@ -40,7 +40,7 @@ from metaprior.cli.options import (
 )
 from metaprior.cli.scores import figures_of, fitted_rule, print_conformal, print_horizons, print_overall, score_horizons
 from metaprior.cli.training_data import Place, tasks_by_name
-from metaprior.tables.csv_files import Source, TableFile
+from metaprior.tables.reading import Source, TableFile
 from metaprior.tasks.splits import FIRST, ContextRule, as_context_rule
 
 SHOWN = 12  # tasks in the terminal; --out writes all

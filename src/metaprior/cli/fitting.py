@@ -33,7 +33,7 @@ from metaprior.cli.options import (
 )
 from metaprior.cli.scores import print_held_out, score_held_out
 from metaprior.cli.training_data import Fit, TrainingData, columns_by_name, read_training_data, tasks_by_name
-from metaprior.tables.csv_files import TableFile, as_csv_format
+from metaprior.tables.reading import TableFile, as_csv_format
 from metaprior.terminal import last_files, tell_on_stop, visible
 
 KINDS = ("covariates", "categorical")

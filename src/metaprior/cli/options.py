@@ -16,7 +16,7 @@ from metaprior.cli.console import NOTES, exit_error, exit_unexpected, print_note
 
 if TYPE_CHECKING:
     from metaprior.tables.columns import Columns
-    from metaprior.tables.csv_files import CsvFormat
+    from metaprior.tables.reading import CsvFormat
 from metaprior.checks import require_matplotlib
 from metaprior.terminal import last_files
 
@@ -175,7 +175,8 @@ def fitted_columns(
     meta: Any, task: list[str] | None, x: list[str] | None, y: str | None, environment: str | None
 ) -> "Columns":
     """Return the given columns, and for the others those that the prior was fitted with."""
-    from metaprior.tables.columns import as_columns, in_fitted_order
+    from metaprior.tables.columns import as_columns
+    from metaprior.tables.grouping import fitted_columns as in_fitted_order
 
     stored = meta.training_.get("columns") or {}
     columns = {"task": task, "x": x, "y": y, "environment": environment}
@@ -188,7 +189,7 @@ def fitted_columns(
 
 def fitted_format(meta: Any, sep: str | None, decimal: str | None, encoding: str | None) -> "CsvFormat":
     """Return how CSV files are written, as far as it is not given as in the fit."""
-    from metaprior.tables.csv_files import as_csv_format
+    from metaprior.tables.reading import as_csv_format
 
     stored = meta.training_.get("csv") or {}  # priors fitted in Python have none
     given = {"sep": sep, "decimal": decimal, "encoding": encoding}
@@ -262,7 +263,7 @@ def write_results(table: tuple[Path | None, Any], picture: tuple[Path | None, An
 
 def _write_frame(path: Path, frame: Any) -> None:
     """Write a data frame as Parquet if the file's name says so, else as CSV."""
-    from metaprior.tables.csv_files import first_formula
+    from metaprior.tables.reading import first_formula
 
     if path.suffix == ".parquet":
         write(path, frame.to_parquet(index=False))

@@ -24,7 +24,7 @@ from metaprior.cli.options import (
     named_or_free,
     write_results,
 )
-from metaprior.tables.csv_files import TableFile
+from metaprior.tables.reading import TableFile
 
 SHOWN, DRAWN = 8, 12  # rows in the terminal, tasks in the picture
 MAX_CLASSES = 8  # columns of classes in the terminal

@@ -15,7 +15,7 @@ import numpy as np
 from metaprior.checks import Argument, Message, counted
 from metaprior.cli.console import check_target, err, print_note
 from metaprior.cli.scores import HeldOut, hold_out
-from metaprior.tables.csv_files import CsvFormat, Source, TableFile
+from metaprior.tables.reading import CsvFormat, Source, TableFile
 
 Place = Callable[[int], tuple[Any, int | None]]  # from the number of a task to its name and first row
 
