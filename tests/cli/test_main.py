@@ -1,13 +1,11 @@
-"""`python -m metaprior`, and how a table is read that the prior does not tell of."""
+"""`python -m metaprior`."""
 
 import runpy
 import sys
-from types import SimpleNamespace
 
 import pytest
 
 from metaprior import __version__, terminal
-from metaprior.cli.options import fitted_format
 
 
 @pytest.fixture(autouse=True)
@@ -30,8 +28,3 @@ def test_usage_names_the_command(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         runpy.run_module("metaprior", run_name="__main__")
     assert "Usage: metaprior info" in capsys.readouterr().out
-
-
-def test_priors_fitted_in_python_do_not_tell_how_their_tables_were_written():
-    meta = SimpleNamespace(training_={})
-    assert fitted_format(meta, ";", None, None) == (";", ".", "utf-8")

@@ -83,7 +83,7 @@ class Fits:
         with self._changing:
             self.refuse_if_running()
             self.report_file(prior.revision).unlink(missing_ok=True)  # it may be the one with data
-            options = [f"--report={made}", *(["--report-without-data"] if without_data else [])]
+            options = [f"--report={made}", *(["--private"] if without_data else [])]
             process = FitProcess([*_arguments(prior.table, prior.settings, out), *options])
             self.latest = fit = Fit(process, "report", prior.settings, prior.table)
         files = out, made, self.report_file(prior.revision)

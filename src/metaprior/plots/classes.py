@@ -1,7 +1,4 @@
-"""Predictions of classes for one task: probabilities along one input, a map over two, or at queries of several.
-
-Plots of how well classes are predicted: reliability of the probabilities, and which classes are confused.
-"""
+"""Plots of predicted classes: probabilities for one task, their reliability, and which classes are confused."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +21,7 @@ from metaprior.plots.style import (
     resolve_axes,
     tidy,
 )
-from metaprior.predict.ensemble import predicts_labels
+from metaprior.predict.ensemble import FittedClassifier, FittedEstimator, predicts_labels
 from metaprior.tasks.labels import as_labels, encode, task_classes
 from metaprior.tasks.types import Task
 
@@ -38,7 +35,12 @@ ABOVE, BELOW = 1.06, -0.06  # heights of the context and of queries
 
 
 def draw_classes(
-    axes: Any, meta: Any, context: Task, x_query: np.ndarray, queries: Task | None, names: Sequence[str] | None
+    axes: Any,
+    meta: FittedClassifier,
+    context: Task,
+    x_query: np.ndarray,
+    queries: Task | None,
+    names: Sequence[str] | None,
 ) -> None:
     """Draw the probabilities of the classes of one task, its context, and queries where their classes are known."""
     both = [*context.y.tolist(), *(queries.y.tolist() if queries is not None else [])]
@@ -119,7 +121,7 @@ def _draw_each(
 
 
 def _draw_map(
-    axes: Any, meta: Any, adapted: Any, inputs: list[np.ndarray], classes: np.ndarray, marked: list[Any]
+    axes: Any, meta: FittedEstimator, adapted: Any, inputs: list[np.ndarray], classes: np.ndarray, marked: list[Any]
 ) -> None:
     """Draw the most probable class over two inputs, paler where it is less probable, with contours of that."""
     sides = [grid_over(meta, column, *inputs, n_points=N_MAP) for column in (0, 1)]
@@ -183,7 +185,7 @@ MAX_BOTH = 8  # classes of a matrix with shares and counts in its cells; of more
 INTERVAL = 0.9
 
 
-def plot_confusion(meta: Any, test_tasks: Any, *, axes: Any = None) -> Any:
+def plot_confusion(meta: FittedEstimator, test_tasks: Any, *, axes: Any = None) -> Any:
     """Plot which class was predicted how often for queries of each class.
 
     Rows are observed classes and add up to 100%. Of more than 20 classes, the pairs that are confused most often are

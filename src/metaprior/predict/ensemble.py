@@ -166,15 +166,20 @@ class Ensemble(NamedTuple):
         return (means, variances) if self.spread == 1.0 else stretch(means, variances, log_weights, self.spread)
 
 
-class FittedPrior(Protocol):
+class FittedEstimator(Protocol):
     """What layers below the estimators need of a fitted one."""
 
     model_: Ensemble
-    features_: Features
     training_: dict[str, Any]
     parameters_: dict[str, Any]
     likelihood_: str
+    family_weights_: dict[str, float]
     n_features_in_: int
+
+    @property
+    def features_(self) -> Features:
+        """The input columns."""
+        ...
 
     def adapt(self, X: Any, y: Any) -> Any:
         """Return the prediction for a task, given its context."""
@@ -193,13 +198,17 @@ class FittedPrior(Protocol):
         ...
 
 
-class FittedClassifier(FittedPrior, Protocol):
+class FittedClassifier(FittedEstimator, Protocol):
     """A fitted prior of labels."""
 
     classes_: np.ndarray | None  # that all tasks share
 
+    def adapt(self, X: Any, y: Any, classes: Any = None) -> Any:
+        """Return the prediction for a task, given its context."""
+        ...
 
-def predicts_labels(meta: FittedPrior) -> TypeGuard[FittedClassifier]:
+
+def predicts_labels(meta: FittedEstimator) -> TypeGuard[FittedClassifier]:
     """Return whether a fitted estimator predicts labels; raise if `meta` is not a fitted estimator."""
     if not hasattr(type(meta), "transfer_report"):
         raise ValueError(f"meta must be a fitted MetaGPRegressor or MetaGPClassifier; got {type(meta).__name__}.")

@@ -1,7 +1,4 @@
-"""Tasks in memory maps, more of them than memory holds, and passes over their rows in blocks.
-
-Labels of stored tasks: which classes each task has, found in one pass over y.
-"""
+"""Tasks in memory maps, more of them than memory holds: passes over their rows in blocks, and their labels."""
 
 import functools
 import hashlib
@@ -13,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaprior.checks import Argument, Message, counted
+from metaprior.checks import counted
 from metaprior.files import InvalidFile
 from metaprior.tasks.labels import (
     MAX_CLASSES,
@@ -74,8 +71,7 @@ def record_of(path: Path) -> dict[str, Any]:
 
 def damaged(path: Path, why: str) -> InvalidFile:
     """Return the error that a file is not as it was written."""
-    again = Argument("metaprior.store_tasks")
-    return InvalidFile(Message(f"{path} is damaged: {why}. Store the tasks again (", again, "), or use another copy."))
+    return InvalidFile(f"{path} is damaged: {why}. Store the tasks again, or use another copy.")
 
 
 class Moments(NamedTuple):

@@ -178,15 +178,15 @@ def _open_array(files: StoredFiles, name: str) -> np.ndarray:
 
 def read_header(folder: Path) -> dict[str, Any]:
     """Return the header of a folder of stored tasks; raise if it is something else."""
-    expected = Message(": expected a folder that ", Argument("metaprior.store_tasks"), " has written.")
+    expected = ": expected a folder that store_tasks (or metaprior store) has written."
     if not folder.exists():
-        raise ValueError(Message(f"{folder} does not exist", expected))
+        raise ValueError(f"{folder} does not exist{expected}")
     if not (folder / HEADER).is_file():
-        raise ValueError(Message(f"{folder} {'has no tasks.json' if folder.is_dir() else 'is a file'}", expected))
+        raise ValueError(f"{folder} {'has no tasks.json' if folder.is_dir() else 'is a file'}{expected}")
     with reading(folder / HEADER, "cannot be read"):
         header = read_json((folder / HEADER).read_text(encoding="utf-8"))
         if header.get("format") != FORMAT:
-            raise InvalidFile(Message(f"{folder / HEADER} is not of stored tasks", expected))
+            raise InvalidFile(f"{folder / HEADER} is not of stored tasks{expected}")
         if header.get("version") != FORMAT_VERSION:
             found = f"{folder} has format version {header.get('version')!r}; this metaprior reads {FORMAT_VERSION}"
             raise InvalidFile(f"{found}. Update metaprior, or store the tasks again.")
@@ -207,13 +207,16 @@ def header_digest(header: dict[str, Any]) -> str:
 
 def _write_rows(folder: Path, tables: list[Any], index: TaskIndex) -> None:
     """Write the numbers of all rows and of their tasks as they come, of files or of a data frame."""
-    source = Source.of(tables[0][0], "") if isinstance(tables[0], tuple) else Source("tables")
+    source = Source("tables")
     with open(folder / "rows", "wb") as rows, open(folder / "tasks", "wb") as tasks:
         for table in tables:
-            first, is_file = 0, isinstance(table, tuple)
-            named = Source.of(table[0], "") if is_file else source
-            for frame in read_batches(*table, index.columns) if is_file else [as_frame(table, index.columns, "tables")]:
-                batch = index.add(frame, named, first)
+            first = 0
+            if isinstance(table, tuple):
+                source, frames = Source.of(table[0], ""), read_batches(table[0], table[1], index.columns)
+            else:
+                frames = [as_frame(table, index.columns, "tables")]
+            for frame in frames:
+                batch = index.add(frame, source, first)
                 first += len(frame)
                 for stream, array in ((tasks, batch.tasks), (rows, np.column_stack([batch.x, batch.y]))):
                     stream.write(array.data)

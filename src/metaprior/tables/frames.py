@@ -10,7 +10,7 @@ import numpy as np
 from metaprior.checks import Argument, Message, check_bool, counted, is_number, warn_caller
 from metaprior.predict.batches import Posteriors, predict_rows
 from metaprior.predict.conformal import check_method, conformal_band
-from metaprior.predict.ensemble import FittedClassifier, FittedPrior, predicts_labels
+from metaprior.predict.ensemble import FittedClassifier, FittedEstimator, predicts_labels
 from metaprior.predict.plausibility import warn_if_implausible
 from metaprior.tables.columns import Columns, TableWarning, as_columns
 from metaprior.tables.grouping import (
@@ -108,7 +108,7 @@ def _as_frame(task: Task, columns: Columns, categorical: Sequence[str]) -> tuple
 
 
 def predict_frame(
-    meta: FittedPrior,
+    meta: FittedEstimator,
     context: Any,
     query: Any,
     *,
@@ -187,7 +187,7 @@ class TablePrediction(NamedTuple):
 
 
 def predict_tables(
-    meta: FittedPrior,
+    meta: FittedEstimator,
     context: Any,
     query: Any,
     columns: Columns,
@@ -240,7 +240,7 @@ def _check_free(added: Iterable[str], columns: Columns) -> None:
 
 
 def _match_contexts(
-    meta: FittedPrior, context: Any, queries: TaskTable, columns: Columns, from_prior: Any, drops: dict[str, Any]
+    meta: FittedEstimator, context: Any, queries: TaskTable, columns: Columns, from_prior: Any, drops: dict[str, Any]
 ) -> tuple[list[Context], TaskTable | None]:
     """Return the context of each query task, and the tasks of the table of contexts.
 
@@ -290,7 +290,7 @@ def _likely(name: Any, unused: Sequence[str]) -> str:
 
 
 def _contexts(
-    meta: FittedPrior, context: Any, queries: TaskTable, columns: Columns, drops: dict[str, Any]
+    meta: FittedEstimator, context: Any, queries: TaskTable, columns: Columns, drops: dict[str, Any]
 ) -> TaskTable:
     """Return the tasks of the table of contexts."""
     how = {"allow_empty": True, "fill_covariates": True, **drops, "labels": predicts_labels(meta)}
@@ -301,18 +301,18 @@ def _contexts(
     return table
 
 
-def _environment_of(meta: FittedPrior) -> str | None:
+def _environment_of(meta: FittedEstimator) -> str | None:
     """Return the column of the environment, which priors fitted by the command line know."""
     return (meta.training_.get("columns") or {}).get("environment")
 
 
-def _with_environment(meta: FittedPrior, columns: Columns, table: Any) -> Columns:
+def _with_environment(meta: FittedEstimator, columns: Columns, table: Any) -> Columns:
     """Return columns of a table with that of the environment to be read along, if it is there."""
     column = _environment_of(meta)
     return columns._replace(aside=(column,)) if column is not None and column in columns_of(table) else columns
 
 
-def _warn_if_elsewhere(meta: FittedPrior, tables: Sequence[TaskTable | None], columns: Columns) -> None:
+def _warn_if_elsewhere(meta: FittedEstimator, tables: Sequence[TaskTable | None], columns: Columns) -> None:
     """Warn about tasks of environments that the prior was not fitted to predict in, where a table says so."""
     column, found = _environment_of(meta), {}
     for table in tables:
@@ -327,7 +327,7 @@ def _warn_if_elsewhere(meta: FittedPrior, tables: Sequence[TaskTable | None], co
 
 
 def _number_columns(
-    meta: FittedPrior, queries: TaskTable, contexts: Sequence[Context], coverage: float, conformal: bool
+    meta: FittedEstimator, queries: TaskTable, contexts: Sequence[Context], coverage: float, conformal: bool
 ) -> dict[str, np.ndarray]:
     """Return the columns of predicted numbers, in the order of the rows of the query table."""
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metaprior.checks import Argument, Message, check_bool, counted, warn_caller
-from metaprior.predict.ensemble import FittedPrior
+from metaprior.predict.ensemble import FittedEstimator
 from metaprior.tables.cells import (
     as_inputs,
     as_levels,
@@ -45,10 +45,6 @@ class TaskTable:
         for i, name in enumerate(self.environments or [""] * len(self.tasks)):
             grouped.setdefault(name, []).append(i)
         return grouped
-
-    def by_environment(self) -> dict[str, list[Task]]:
-        """Return the tasks of each environment."""
-        return {name: [self.tasks[i] for i in places] for name, places in self.places().items()}
 
 
 def group_rows(
@@ -330,7 +326,7 @@ def _check_constant(
     )
 
 
-def fitted_columns(meta: FittedPrior, columns: Columns) -> Columns:
+def fitted_columns(meta: FittedEstimator, columns: Columns) -> Columns:
     """Return columns in the order of the fit if it had inputs of these names, with its covariates and categories."""
     n_inputs, categories = meta.model_.input_dim, meta.features_.categories
     if len(columns.x) != n_inputs:
@@ -342,7 +338,7 @@ def fitted_columns(meta: FittedPrior, columns: Columns) -> Columns:
     return columns._replace(x=x, covariates=covariates, categorical=categorical)
 
 
-def group_with_covariates(table: Any, columns: Columns, *, name: str = "frame", **how: Any) -> TaskTable:
+def group_with_covariates(table: Any, columns: Columns, name: str = "frame", **how: Any) -> TaskTable:
     """Group the rows of a table that may lack columns of covariates, which are missing then."""
     table = as_table(table, name)
     known = columns_of(table)
