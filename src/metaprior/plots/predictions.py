@@ -136,6 +136,34 @@ def plot_prior_samples(
     if predicts_labels(meta):
         instead = "With one input column, plot_prediction(meta, [], []) shows the probabilities of the prior."
         raise ValueError(f"plot_prior_samples needs a MetaGPRegressor: labels have probabilities. {instead}")
+    grid, inputs = _grid_of_prior(meta, x, column)
+    prior, likelihood = meta.adapt([], []), meta.model_.likelihood
+    axes = resolve_axes(axes)
+    in_units = _expected_draws(prior, inputs, meta.model_) if likelihood.discrete else None
+    if in_units is not None:
+        samples = in_units(check_integer("n_samples", n_samples, least=0), draw_seed(random_state))
+    else:
+        samples = prior.sample(inputs, n_samples, latent=True, random_state=random_state)
+    for i, sample in enumerate(samples):
+        label = counted(len(samples), "sample") if i == 0 else None
+        axes.plot(grid, sample, color=POINTS, linewidth=1.0, alpha=0.7, label=label)
+    if in_units is not None:
+        lower, median, upper = np.quantile(in_units(N_DRAWN, 0), [0.05, 0.5, 0.95], axis=0)
+        axes.fill_between(grid, lower, upper, color=BAND, alpha=0.6, linewidth=0, label="90% band")
+        axes.plot(grid, median, color=LINE, linewidth=1.8, label="median")
+    else:
+        plot_posterior(axes, grid, prior.predictive(inputs, latent=True), np.empty(0), np.empty(0))
+    several = meta.n_features_in_ > 1
+    axes.set_xlabel(f"input column {column} (the others at their mean)" if several else "x")
+    axes.set_ylabel(likelihood.without_noise + " per unit of exposure" * (meta.features_.exposure is not None))
+    axes.set_title("The learned prior, before any observation", fontsize=11)
+    axes.margins(x=0)
+    legend(axes)
+    return axes
+
+
+def _grid_of_prior(meta: FittedEstimator, x: Any, column: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return a grid of one input column, and inputs whose other columns stay at their mean."""
     column = check_integer("column", column, least=0)
     if column >= meta.n_features_in_:
         raise ValueError(f"column must be less than {meta.n_features_in_}, the number of inputs; got {column}.")
@@ -146,27 +174,7 @@ def plot_prior_samples(
     inputs[:, column] = grid
     if meta.features_.exposure is not None:
         inputs[:, meta.features_.exposure] = 1.0
-    prior, likelihood = meta.adapt([], []), meta.model_.likelihood
-    axes = resolve_axes(axes)
-    if likelihood.discrete:
-        in_units = _expected_draws(prior, inputs, meta.model_)
-        samples = in_units(check_integer("n_samples", n_samples, least=0), draw_seed(random_state))
-        lower, median, upper = np.quantile(in_units(N_DRAWN, 0), [0.05, 0.5, 0.95], axis=0)
-        axes.fill_between(grid, lower, upper, color=BAND, alpha=0.6, linewidth=0, label="90% band")
-        axes.plot(grid, median, color=LINE, linewidth=1.8, label="median")
-    else:
-        samples = prior.sample(inputs, n_samples, latent=True, random_state=random_state)
-        plot_posterior(axes, grid, prior.predictive(inputs, latent=True), np.empty(0), np.empty(0))
-    for i, sample in enumerate(samples):
-        label = counted(len(samples), "sample") if i == 0 else None
-        axes.plot(grid, sample, color=POINTS, linewidth=1.0, alpha=0.7, label=label)
-    several = meta.n_features_in_ > 1
-    axes.set_xlabel(f"input column {column} (the others at their mean)" if several else "x")
-    axes.set_ylabel(likelihood.without_noise + " per unit of exposure" * (meta.features_.exposure is not None))
-    axes.set_title("The learned prior, before any observation", fontsize=11)
-    axes.margins(x=0)
-    legend(axes)
-    return axes
+    return grid, inputs
 
 
 def _expected_draws(prior: Any, x: np.ndarray, model: Any) -> Callable[[int, int], np.ndarray]:
