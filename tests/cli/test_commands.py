@@ -243,6 +243,14 @@ def edited(folder, tmp_path, change):
         (None, ["--set", "noise_std=-1"], "--set noise_std must be a positive number"),
         (None, ["--out", "{tmp}"], "is a folder"),
         (None, ["--out", "{tmp}/a.html", "--report", "{tmp}/a.html"], "must be two files"),
+        (
+            None,
+            ["--set", "noise=1"],
+            "--set takes NAME=VALUE, with the names calibrate, conformal, exposure, noise_std,",
+        ),
+        (None, ["--set", "alpha=1"], "got 'alpha=1'."),
+        (None, ["--set", "calibrate"], "got 'calibrate'."),
+        (None, ["--csv", "separator=;"], "--csv takes NAME=VALUE, with the names sep, decimal, encoding; got"),
         (None, ["--x", "nowhere"], "no column 'nowhere'"),
         (lambda t: t.assign(hours=t["hours"].astype(str).replace("1.0", "one")), [], "line 2, column hours"),
         (
@@ -275,7 +283,11 @@ def test_messages_name_options_and_not_arguments(folder, tmp_path):
         (moved, store, "name tasks by both columns: --task hospital patient. If not,"),
         (None, (*fit, "--x", ""), "--x must be the name of a column"),
         (None, (*fit, "--set", "search_time=-1"), "--set search_time must be a positive number of seconds"),
-        (None, ("fit", tmp_path, "--target", "south"), "expected a folder that store_tasks (or metaprior store) has written."),
+        (
+            None,
+            ("fit", tmp_path, "--target", "south"),
+            "expected a folder that store_tasks (or metaprior store) has written.",
+        ),
         (None, (*store[:-1], tmp_path), "--out must be a new folder"),
     ):
         table = folder / "patients.csv" if change is None else edited(folder, tmp_path, change)

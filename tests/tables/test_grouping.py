@@ -277,11 +277,6 @@ def test_frames_of_pandas():
     assert tasks_from_frame(shuffled, **NAMES)[0].y.tolist() == [10.0, 13.0, 15.0]
 
 
-def test_tables_of_arrow():
-    tasks = tasks_from_frame(pa.table({name: pa.array(values) for name, values in TABLE.items()}), **NAMES)
-    assert [task.y.tolist() for task in tasks] == [[15.0, 13.0, 10.0], [14.0, 11.0], [12.0]]
-
-
 def test_columns_of_several_lengths():
     with pytest.raises(ValueError, match=r"column hours must hold one value per cell; got \[1\]"):
         tasks_from_frame({**TABLE, "hours": [[1], [2, 3], [4], [5], [6], [7]]}, **NAMES)

@@ -144,7 +144,7 @@ def fit(
     It takes seconds. With --hold-out the prior is also tested, on tasks that it is not fitted to.
 
     Parameters for --set: noise_std=0.1, exposure=COLUMN, conformal=true, shared_classes=false, calibrate=false,
-    search_time=60 and random_state=1, as of MetaGPRegressor and MetaGPClassifier.
+    search_time=60, progress=false, random_state=1, as of MetaGPRegressor and MetaGPClassifier.
     """
     with report_errors(asked.as_json, "Use fewer tasks."):
         from metaprior import MetaGPClassifier, MetaGPRegressor
