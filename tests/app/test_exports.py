@@ -212,7 +212,7 @@ def test_shown_programs_quote_names(name):
     line = command_lines(arguments, "prior.safetensors", 0.9).splitlines()[0]
     assert shlex.split(line)[2:] == arguments
     assert arguments[0] == name
-    assert {"--drop", "missing", "--csv=sep=;", "--csv=decimal=,", "--csv=encoding=latin-1", "--alpha=0.25"} <= set(
+    assert {"--drop=missing", "--csv=sep=;", "--csv=decimal=,", "--csv=encoding=latin-1", "--alpha=0.25"} <= set(
         arguments
     )
     columns = {"task": [name], "x": [name, "x"], "y": "y"}

@@ -158,7 +158,7 @@ def test_a_level_that_only_a_held_out_task_has_is_said(tmp_path):
 @pytest.mark.parametrize("options", [pytest.param([], marks=pytest.mark.slow), ["--hold-out=0.3"]])
 def test_the_coverage_of_conformal_intervals(tmp_path, options):
     table = kinds_table(n_tasks=16, n_readings=4)[["task", "hours", "y"]]
-    page = make(tmp_path, table, "--x=hours", "--y=y", "--conformal", *options)
+    page = make(tmp_path, table, "--x=hours", "--y=y", "--set=conformal=true", *options)
     assert "The prior has conformal intervals: nominal coverage 0.9, proven 0." in page.words
     assert "On held-out tasks those of nominally 90% hold " in page.words
     assert "conformal coverage" in page.words

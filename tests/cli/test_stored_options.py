@@ -53,12 +53,12 @@ REFUSED = {
         *COUNTS,
         "--set",
         "exposure=weeks",
-    ): "'weeks', which is no input of the stored tasks: 'time', 'days', 'age'. Store "
+    ): "'weeks', which is not an input of the stored tasks: 'time', 'days', 'age'. Store "
     "the tables again, with this column in --x.",
     (*COUNTS, "--set", "exposure=days", "--x", "time"): "options are for tables. Leave out --x.",
     (*WOODS, "--csv", "sep=;"): "Leave out --csv.",
     (*WOODS, "--categorical", "age"): "Leave out --categorical.",
-    (*WOODS, "--covariates", "height"): "'height', which is no input of the stored tasks",
+    (*WOODS, "--covariates", "height"): "'height', which is not an input of the stored tasks",
     (*WOODS, "--drop", "missing", "duplicates"): "Leave out --drop.",
     (*WOODS, "--environment", "wood"): "Leave out --environment.",
     ("woods",): "pass --target, the one to predict in, of 'north', 'south'",

@@ -68,9 +68,9 @@ class Stream(io.FileIO):
 
 
 def guard_streams() -> Stream | None:
-    """Replace standard output and error by streams whose errors end no command; return that of the output.
+    """Replace standard output and error by streams whose errors do not end a command; return the output's.
 
-    Nor does an encoding that lacks a character, such as ASCII for ±.
+    Characters that the encoding lacks, such as ± in ASCII, are replaced.
     """
     guarded = []
     for name in ("stdout", "stderr"):
@@ -90,7 +90,7 @@ def guard_streams() -> Stream | None:
 
 
 def exit_with(code: int, output: Stream | None) -> NoReturn:
-    """End the process, with an exit code of its own if results could not be written to standard output."""
+    """End the process, with a special exit code if results could not be written to standard output."""
     if sys.stdout is not None:
         sys.stdout.flush()
     error = None if output is None else output.error

@@ -156,10 +156,7 @@ def _extra(scores: Any) -> dict[str, Any]:
 
 
 def _fitted_on(meta: "Estimator", tests: list[Any], names: list[Any]) -> np.ndarray:
-    """Return which tasks the prior was fitted on, and say so: their scores would be taken for those of new tasks.
-
-    They are None if the prior cannot tell.
-    """
+    """Return which tasks the prior was fitted on, with a note; None for each task if the prior is private."""
     if meta.private_:
         print_note(
             "the prior was saved with --private: whether it was fitted on some of these tasks cannot be told. If it "
@@ -190,7 +187,7 @@ def _outside(meta: "Estimator", tests: list[Any], names: tuple[str, ...]) -> lis
 
 @contextmanager
 def _known() -> Iterator[None]:
-    """Silence the library's warnings about tasks of the fit and inputs outside their range: they have been told."""
+    """Silence warnings about tasks of the fit and inputs outside their range, which were printed already."""
     from metaprior.estimators.seen_tasks import SeenTasksWarning
     from metaprior.tasks.columns import ExtrapolationWarning
 

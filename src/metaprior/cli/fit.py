@@ -105,7 +105,7 @@ class FitOptions:
 
 
 def takes_fit_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Make a command of a function that takes FitOptions first, then options of its own by name."""
+    """Make a command of a function that takes FitOptions first, then other options by name."""
     shared, own = (inspect.signature(each).parameters for each in (FitOptions, command))
 
     @functools.wraps(command)
@@ -255,7 +255,7 @@ def _place_of(exposure: str, x: Sequence[str]) -> int:
     """Return the number of the input column with the exposure, which only stored tasks may lack."""
     if exposure not in x:
         known = ", ".join(map(repr, x))
-        found = f"--set exposure names {exposure!r}, which is no input of the stored tasks: {known}"
+        found = f"--set exposure names {exposure!r}, which is not an input of the stored tasks: {known}"
         raise ValueError(f"{found}. Store the tables again, with this column in --x.")
     return list(x).index(exposure)
 

@@ -156,7 +156,7 @@ def _with_covariates(columns: dict[str, Any], names: list[str]) -> dict[str, Any
     for name in names:
         if name not in columns["x"]:
             known = ", ".join(map(repr, columns["x"]))
-            raise ValueError(f"--covariates names {name!r}, which is no input of the stored tasks: {known}.")
+            raise ValueError(f"--covariates names {name!r}, which is not an input of the stored tasks: {known}.")
     return {**columns, "covariates": names}
 
 

@@ -87,7 +87,7 @@ def plot_alpha_path(meta: FittedEstimator, *, axes: Any = None) -> Any:
     """Plot the cross-validated score of every alpha, with its standard error.
 
     alpha is the weight of all sources together. Markers grow with the weight of an alpha in the averaged prediction.
-    The errors are mostly those of the tasks, which all alphas share; `meta.transfer_report().plot()` shows paired
+    The errors are mostly the spread between tasks, which all alphas share; `meta.transfer_report().plot()` shows paired
     differences.
 
     Parameters

@@ -16,14 +16,8 @@ BAND, LINE, TRUTH, POINTS = "#9ecae1", "#08519c", "#333333", "#d94801"
 DOTS = {"linestyle": "", "marker": "o", "markersize": 6, "color": POINTS, "markeredgecolor": "white", "zorder": 5}
 RINGS = {"linestyle": "", "marker": "o", "markersize": 5, "color": TRUTH, "markerfacecolor": "none", "zorder": 4}
 DIAGONAL = {"color": TRUTH, "linewidth": 1.0, "linestyle": "--", "zorder": 1.5}
-
-
 MARGIN = 0.05  # of the range of the points, on either side
-
-
 RANGE = 2.5  # standard deviations of the meta-training inputs, on either side of their mean
-
-
 N_GRID = 201
 
 

@@ -360,7 +360,7 @@ def encode_stored(
 ) -> tuple[list[StoredTasks], np.ndarray | None, list[np.ndarray]]:
     """Return tasks, some of them stored, that give labels 0.0, 1.0, ...; the shared classes; numbers of classes.
 
-    The rules are those of `tasks.labels.encode_environments`, for labels that are numbers.
+    Labels are numbers, and the rules are the same as in `tasks.labels.encode_environments`.
     """
     input_dim = next(tasks.input_dim for tasks in environments if isinstance(tasks, StoredTasks))
     stored = []

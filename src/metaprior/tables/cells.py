@@ -250,7 +250,7 @@ def look_of(cells: Sequence[Any]) -> Look | None:
     limits = [text for text in texts if CENSORED.fullmatch(text)]
     signs = {re.sub(r"\d.*", "", text).strip() for text in limits}
     if limits and not len(texts) == len(signs) == 2:  # two labels, such as <5 and >=5
-        found = "The column has limits such as <5 among its numbers, which are no readings: "
+        found = "The column has limits such as <5 among its numbers: "
         return Look(Message(found + "leave these cells empty, or write the value that you want to use."))
     if most(DECIMAL_COMMA):
         return Look(Message("The column seems to have decimal commas: read it with ", DECIMAL, "."))

@@ -19,13 +19,13 @@ class Columns(NamedTuple):
     x: tuple[str, ...]  # inputs, and covariates after them
     y: str | None  # None for a table of queries
     environment: str | None = None
-    covariates: tuple[str, ...] = ()  # those of x that are constant within a task, and may be missing
-    categorical: tuple[str, ...] = ()  # those of x that hold categories
-    aside: tuple[str, ...] = ()  # names that are read along, and decide nothing
+    covariates: tuple[str, ...] = ()  # inputs that are constant within a task, and may be missing
+    categorical: tuple[str, ...] = ()  # inputs that hold categories
+    aside: tuple[str, ...] = ()  # read along, but not used
 
     @property
     def naming(self) -> list[str]:
-        """The columns that hold names; the environment may also be one of those that name the task."""
+        """The columns that hold names; the environment may also be a column that names the task."""
         return list(dict.fromkeys([*self.task, *([] if self.environment is None else [self.environment])]))
 
     @property

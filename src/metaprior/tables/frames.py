@@ -267,7 +267,7 @@ def _match_contexts(
         )
         if predicts_labels(meta) and meta.classes_ is None:
             advice = "Add rows of each to the context, or leave these tasks out of the queries."
-            raise ValueError(f"{found}, and every task has its own labels, so theirs are unknown. {advice}")
+            raise ValueError(f"{found}, and every task has its own labels, so their labels are unknown. {advice}")
         if known and not from_prior:
             advice = f"{found}.{_likely(without[0], unused)} Name tasks alike in both tables, or pass "
             raise ValueError(Message(advice, Argument("from_prior", True), " to predict them from the prior."))
@@ -430,7 +430,7 @@ def split_table(
 
 
 def environments_in_words(environments: Sequence[str | None], target: str | None) -> str:
-    """Return how many tasks are of other environments than the target, and of which; empty if there are none."""
+    """Return how many tasks are of each environment other than the target; empty if there are none."""
     others = Counter(name for name in environments if name != target)
     if not others:
         return ""

@@ -49,7 +49,7 @@ def summarize_columns(frame: Any) -> list[ColumnSummary]:
 
 
 def guess_roles(frame: Any, names: Any = None) -> Guess:
-    """Guess the roles of the columns of a data frame, of which the first rows are enough.
+    """Guess the roles of the columns of a data frame; its first rows are enough.
 
     `names` is the same table with text as it is written, as a fit reads the names of tasks and environments.
     """

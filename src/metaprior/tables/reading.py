@@ -531,7 +531,7 @@ def _n_columns(lines: list[str], sep: str) -> float:
 
 
 def _encoding(start: bytes) -> str:
-    """Return the encoding of bytes, the last character of which may be cut off."""
+    """Return the encoding of bytes; the last character may be cut off."""
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "utf-16"
     for end in range(4):
