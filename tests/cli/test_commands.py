@@ -286,7 +286,7 @@ def test_messages_name_options_and_not_arguments(folder, tmp_path):
         (
             None,
             ("fit", tmp_path, "--target", "south"),
-            "expected a folder that store_tasks (or metaprior store) has written.",
+            "expected a folder of stored tasks.",
         ),
         (None, (*store[:-1], tmp_path), "--out must be a new folder"),
     ):

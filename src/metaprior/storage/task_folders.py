@@ -178,7 +178,7 @@ def _open_array(files: StoredFiles, name: str) -> np.ndarray:
 
 def read_header(folder: Path) -> dict[str, Any]:
     """Return the header of a folder of stored tasks; raise if it is something else."""
-    expected = ": expected a folder that store_tasks (or metaprior store) has written."
+    expected = ": expected a folder of stored tasks."
     if not folder.exists():
         raise ValueError(f"{folder} does not exist{expected}")
     if not (folder / HEADER).is_file():
