@@ -10,7 +10,7 @@ import typer
 
 from metaprior.checks import counted
 from metaprior.cli.console import err, out, print_note, report_errors
-from metaprior.cli.options import DATA, OUTPUT, Csv, Environment, csv_format, option, write
+from metaprior.cli.options import COLUMN, DATA, OUTPUT, Csv, Environment, csv_format, option, write
 from metaprior.terminal import last_files
 
 TABLES = ("patients.csv", "test.csv", "readings.csv", "hours.csv")
@@ -50,9 +50,11 @@ def store(
     tables: Annotated[
         list[Path], typer.Argument(help="CSV or Parquet tables, one row per reading, or folders of them.")
     ],
-    task: Annotated[list[str], option("--task", "Column that names the task of a row, or several.", DATA)],
-    x: Annotated[list[str], option("--x", "Input column, or several: --x week price.", DATA)],
-    y: Annotated[str, option("--y", "Output column: numbers, or labels written as numbers.", DATA)],
+    task: Annotated[
+        list[str], option("--task", "Column that names the task of a row, or several.", DATA, metavar=COLUMN)
+    ],
+    x: Annotated[list[str], option("--x", "Input column, or several: --x week price.", DATA, metavar=COLUMN)],
+    y: Annotated[str, option("--y", "Output column: numbers, or labels written as numbers.", DATA, metavar=COLUMN)],
     folder: Annotated[Path, option("--out", "Folder for the tasks.", OUTPUT)],
     environment: Environment = None,
     drop: Annotated[

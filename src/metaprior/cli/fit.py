@@ -64,9 +64,7 @@ class FitOptions:
 
     data: Annotated[
         Path,
-        typer.Argument(
-            help="CSV or Parquet table, one row per reading; or a folder of `metaprior store`.", rich_help_panel=DATA
-        ),
+        typer.Argument(help="CSV or Parquet table, one row per reading; or a folder of `metaprior store`."),
     ]
     task: Task = None
     x: X = None

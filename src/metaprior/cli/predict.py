@@ -42,15 +42,6 @@ def predict(
     prior: Prior,
     context: Annotated[Path, typer.Argument(help="Table of observations of the new tasks; it may have no rows.")],
     query: Annotated[Path, typer.Argument(help="Table of the inputs to predict at.")],
-    path: Annotated[
-        Path | None,
-        option("--out", "File for the predictions, .csv or .parquet (default: predictions.csv, if new).", OUTPUT),
-    ] = None,
-    coverage: Annotated[float, option("--coverage", "Probability of the interval from lower to upper.", MODEL)] = 0.9,
-    method: Annotated[
-        Literal["model", "conformal"],
-        option("--method", "Whether this interval is the model's, or conformal with a coverage that is proven.", MODEL),
-    ] = "model",
     task: Task = None,
     x: X = None,
     y: Y = None,
@@ -60,6 +51,15 @@ def predict(
     ] = False,
     drop: Drop = None,
     csv: Csv = None,
+    coverage: Annotated[float, option("--coverage", "Probability of the interval from lower to upper.", MODEL)] = 0.9,
+    method: Annotated[
+        Literal["model", "conformal"],
+        option("--method", "Whether this interval is the model's, or conformal with a coverage that is proven.", MODEL),
+    ] = "model",
+    path: Annotated[
+        Path | None,
+        option("--out", "File for the predictions, .csv or .parquet (default: predictions.csv, if new).", OUTPUT),
+    ] = None,
     plot: Annotated[Path | None, option("--plot", f"Plot the first {DRAWN} tasks to this file.", OUTPUT)] = None,
     as_json: AsJson = False,
 ):

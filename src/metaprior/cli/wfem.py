@@ -63,6 +63,9 @@ def wfem(
     Its means and kernels are neural networks by default. It takes minutes, and the extra of
     `pip install "metaprior[wfem]"`; for predictions alone use `metaprior fit`. A checkpoint is kept beside --out:
     re-running an interrupted fit resumes it, with the same result.
+
+    Parameters for --set: random_state=1, shared_classes=false, search_time=60, optimizer=sgd, schedule=constant,
+    standardize=false, n_devices=2, as of WFEMRegressor, WFEMClassifier and Training.
     """
     with report_errors(asked.as_json, RUN_ADVICE):
         from metaprior.wfem import Gaussian, HyperPrior, Training, TrainingDiverged, WFEMClassifier, WFEMRegressor

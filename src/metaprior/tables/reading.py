@@ -200,11 +200,11 @@ class TableFile:
             if start.startswith(beginning):
                 advice = "Unpack it first" if self.is_pipe else f"Name it {ending}"
                 return ValueError(f"{self} is {what}, and not the text of a CSV file. {advice}.")
-        other = _wide_encoding(start)
-        damaged = next((name for name in names if "\0" in name), None)
-        if other is None and damaged is not None:
-            return ValueError(f"{self}: line 1: the column {damaged!r} has a NUL character. Remove it.")
-        other = other or ("cp1252" if self.format.encoding == UTF_8 else UTF_8)
+        other = _encoding(start)
+        if not other.startswith("utf-16"):
+            if damaged := [name for name in names if "\0" in name]:
+                return ValueError(f"{self}: line 1: the column {damaged[0]!r} has a NUL character. Remove it.")
+            other = "cp1252" if self.format.encoding == UTF_8 else UTF_8
         advice = "Save it as 'CSV UTF-8', or, if you know its encoding, read it with "
         found = f"{self} is not {self.format.encoding.upper()} text{where}. {advice}"
         return ValueError(Message(found, read_with("encoding", other), "."))
@@ -531,19 +531,14 @@ def _n_columns(lines: list[str], sep: str) -> float:
 
 
 def _encoding(start: bytes) -> str:
-    """Return the encoding of bytes; the last character may be cut off."""
+    """Return the probable encoding of bytes; the last character may be cut off."""
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "utf-16"
+    first, second = start[::2].count(0), start[1::2].count(0)
+    if 3 * (first + second) >= len(start) > 0:  # two bytes per character
+        return "utf-16-le" if second > first else "utf-16-be"
     for end in range(4):
         with suppress(UnicodeDecodeError):
             start[: len(start) - end].decode(UTF_8)
             return UTF_8
     return "cp1252"
-
-
-def _wide_encoding(start: bytes) -> str | None:
-    """Return the encoding of text with two bytes per character, which begins with a mark or has many NUL bytes."""
-    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "utf-16"
-    first, second = start[::2].count(0), start[1::2].count(0)
-    return None if 3 * (first + second) < len(start) else "utf-16-le" if second > first else "utf-16-be"
