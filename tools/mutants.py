@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = Path("src/metaprior")
 ROOMS = sorted(folder.name for folder in (ROOT / SOURCE).iterdir() if list(folder.glob("*.py")))
 PACKAGES = (*ROOMS, "root")  # root: the files beside the rooms
-COPIED = ("src", "tests", "conftest.py", "pyproject.toml", "README.md", "docs", "examples", "CONTRIBUTING.md")
+COPIED = ("src", "tests", "tools", "conftest.py", "pyproject.toml", "README.md", "docs", "examples", "CONTRIBUTING.md")
 # Operators whose errors a programmer could have made; the others (x << y for x + y) would be noticed at once.
 OPERATORS = (
     *(
@@ -44,7 +44,7 @@ PERFORMANCE = re.compile(
     r"^(MAX_UNROLLED|MAX_BATCHED_LAPACK|ALIGNMENT|BLOCK_SAMPLES|COLUMNS_AT_ONCE|RUNS_AT_ONCE|MAX_QUERIES|CHUNK_BYTES|"
     r"ACCELERATOR_CHUNK_BYTES|FEW_CHUNKS|KEPT_BYTES|N_BOOTSTRAP|MAX_GROUPS)\b.* = "
 )
-# Whose tests run after those of a room: what is built on it. The tests of `root` are those beside the rooms' folders.
+# Whose tests run after those of a room: what is built on it.
 BUILT_ON = {
     "tasks": ["tables", "prior"],
     "likelihoods": ["prior", "predict"],
@@ -55,7 +55,7 @@ BUILT_ON = {
     "tables": ["cli"],
     "root": ["estimators"],
 }
-FOLDERS = {"root": "", "datasets": "", "botorch": "botorch_model"}  # of tests, where it has another name
+FOLDERS = {"botorch": "botorch_model"}  # of tests, where it has another name
 
 
 class Mutant(NamedTuple):
@@ -127,17 +127,20 @@ def make_mutant(path: Path, name: str, occurrence: int, line: int) -> Mutant:
 def tests_of(path: str) -> list[list[str]]:
     """Return the tests of a module, in the order to run: those that import it, then those of its package."""
     parts = Path(path).relative_to(SOURCE).with_suffix("").parts
+    parts = parts if parts[-1] != "__init__" else parts[:-1] or ("imports",)
     module = ".".join(("metaprior", *parts))
-    package = parts[0] if len(parts) > 1 else "root"
+    package = parts[0] if Path(path).parent != SOURCE else "root"
     imports = re.compile(
         rf"\b{re.escape(module)}\b|from metaprior\.{re.escape('.'.join(parts[:-1]))} import .*\b{parts[-1]}\b"
     )
     folder = ROOT / "tests" / FOLDERS.get(package, package)
-    tests = [p for p in sorted((ROOT / "tests").rglob("test_*.py")) if p.stem == f"test_{parts[-1]}"]
-    tests += [p for p in sorted(folder.glob("test_*.py")) if imports.search(p.read_text())]
+    room = sorted(folder.glob("test_*.py"))
+    known = room or sorted((ROOT / "tests").rglob("test_*.py"))  # files beside the rooms are tested anywhere
+    tests = [p for p in known if p.stem == f"test_{parts[-1].strip('_')}"]
+    if room or not tests:
+        tests += [p for p in known if imports.search(p.read_text())]
     own = list(dict.fromkeys(str(p.relative_to(ROOT)) for p in tests))
-    rest = [str(p.relative_to(ROOT)) for p in sorted(folder.glob("test_*.py"))]
-    rest = [test for test in rest if test not in own]
+    rest = [test for test in (str(p.relative_to(ROOT)) for p in room) if test not in own]
     later = [f"tests/{room}" for room in BUILT_ON.get(package, []) if (ROOT / "tests" / room).is_dir()]
     return [tests for tests in (own, rest, later) if tests]
 

@@ -236,7 +236,7 @@ def attack(prior, folder, arguments, table):
     told = [json.loads(done.stdout)["error"]] if as_json else told
     assert len(told) == 1, told
     assert told[0].strip()
-    rest = re.sub(r"--(set|csv) [a-z_]+(=|\b)|--csv takes.*|--set takes.*", "", told[0])
+    rest = re.sub(r"--(set|csv) takes.*|--(set|csv) [a-z_]+=?", "", told[0])
     assert not re.search(r"_tasks\b|\b[a-z_]+=|MetaGP", rest), "names of Python"
     assert not {"p", "s", "prior.safetensors", "predictions.csv"} & after, after
     count("command lines", "refused in one line")
