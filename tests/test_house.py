@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "src" / "metaprior").rglob("*.py"))
 # Of the core, which is all but the page. Lower them when it shrinks: new ideas replace old ones.
-MAX_FILES, MAX_LINES = 130, 30_100
+MAX_FILES, MAX_LINES = 124, 30_050
 MAX_FUNCTION_LINES = 60
 # Command functions are long by their options, constructors by their parameters.
 LONG_BY_SIGNATURE = {"fit", "wfem", "evaluate", "predict", "predict_frame"}

@@ -182,7 +182,7 @@ def _as_option(argument: Argument) -> str:
     if name in CURRENT:
         values = value if isinstance(value, list) else [] if value in (None, True) else [text]
         return " ".join([f"--{name.replace('_', '-')}", *(shlex.quote(str(each)) for each in values)])
-    if name.startswith("drop_") and "drop" in CURRENT:
+    if name.startswith("drop_"):
         return f"--drop {name.removeprefix('drop_')}"
     holder = "--csv" if argument.name != name or name in FORMAT else "--set" if _is_parameter(name) else None
     if holder is None:
