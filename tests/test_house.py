@@ -1,4 +1,4 @@
-"""The rules of the house that no linter holds: lengths of functions, imports when used."""
+"""The rules of the house that no linter holds: the size of the core, lengths of functions, imports when used."""
 
 import ast
 import re
@@ -11,9 +11,11 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "src" / "metaprior").rglob("*.py"))
+# Of the core, which is all but the page. Lower them when it shrinks: new ideas replace old ones.
+MAX_FILES, MAX_LINES = 124, 30_050
 MAX_FUNCTION_LINES = 60
 # Command functions are long by their options, constructors by their parameters.
-LONG_BY_SIGNATURE = {"fit", "predict", "predict_frame"}
+LONG_BY_SIGNATURE = {"fit", "wfem", "evaluate", "predict", "predict_frame"}
 
 
 def test_functions_fit_on_a_screen():
@@ -27,14 +29,30 @@ def test_functions_fit_on_a_screen():
     assert long == []
 
 
+def test_the_core_stays_small():
+    core = [path for path in MODULES if "app" not in path.parts]
+    assert len(core) <= MAX_FILES
+    assert sum(path.read_text().count("\n") for path in core) <= MAX_LINES
+
+
 def test_there_are_at_most_ten_layers():
     [contract] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     assert contract["exhaustive"]
     assert len(contract["layers"]) <= 10
 
 
-def test_there_are_at_most_twelve_hard_dependencies():
-    assert len(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]) <= 12
+def test_there_are_at_most_nine_hard_dependencies():
+    assert len(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]) <= 9
+
+
+def test_every_room_has_deliberate_errors_and_tests():
+    sys.path.insert(0, str(ROOT / "tools"))
+    import mutants
+
+    rooms = {path.parent.name for path in MODULES} - {"metaprior"}
+    assert rooms == {*mutants.PACKAGES} - {"root"}
+    for path in MODULES:
+        assert mutants.tests_of(str(path.relative_to(ROOT))), path
 
 
 def test_folders_of_tests_do_not_pass_for_libraries():
@@ -49,7 +67,7 @@ def test_folders_of_tests_do_not_pass_for_libraries():
 
 def test_matplotlib_and_the_studies_are_imported_when_used():
     code = "import sys, metaprior, metaprior.cli; print([m for m in sys.modules if m.split('.')[0] in NOT_YET])"
-    code = code.replace("NOT_YET", "('matplotlib', 'metaprior_studies', 'PIL')")
+    code = code.replace("NOT_YET", "('matplotlib', 'metaprior_studies', 'PIL', 'narwhals', 'pandas')")
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert said.strip() == "[]"
 

@@ -1,8 +1,8 @@
 """Mutation testing: does a test fail if the code is wrong? Deliberate errors by cosmic-ray, each tried by the tests.
 
-`make mutants` draws a sample of the errors that cosmic-ray can make in wfem, search, prediction and metrics. It
-applies each to a copy of the checkout and runs the tests of its module there, then those of its package. An error that
-no test notices survives. Results and a reason for every survivor are in `studies/results/mutants/`.
+`make mutants` draws a sample of the errors that cosmic-ray can make in the rooms of the package. It applies each to a
+copy of the checkout and runs the tests of its module there, then those of its room and of what is built on it. An error
+that no test notices survives. Results and a reason for every survivor are in `studies/results/mutants/`.
 """
 
 import argparse
@@ -23,8 +23,9 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path("src/metaprior")
-PACKAGES = ("wfem", "search", "predict", "metrics")
-COPIED = ("src", "tests", "conftest.py", "pyproject.toml", "README.md", "docs", "examples", "CONTRIBUTING.md")
+ROOMS = sorted(folder.name for folder in (ROOT / SOURCE).iterdir() if list(folder.glob("*.py")))
+PACKAGES = (*ROOMS, "root")  # root: the files beside the rooms
+COPIED = ("src", "tests", "tools", "conftest.py", "pyproject.toml", "README.md", "docs", "examples", "CONTRIBUTING.md")
 # Operators whose errors a programmer could have made; the others (x << y for x + y) would be noticed at once.
 OPERATORS = (
     *(
@@ -43,13 +44,18 @@ PERFORMANCE = re.compile(
     r"^(MAX_UNROLLED|MAX_BATCHED_LAPACK|ALIGNMENT|BLOCK_SAMPLES|COLUMNS_AT_ONCE|RUNS_AT_ONCE|MAX_QUERIES|CHUNK_BYTES|"
     r"ACCELERATOR_CHUNK_BYTES|FEW_CHUNKS|KEPT_BYTES|N_BOOTSTRAP|MAX_GROUPS)\b.* = "
 )
-# After the tests of a module, those of its package and of what is built on it.
-THEN = {
-    "wfem": ["tests/wfem"],
-    "search": ["tests/search", "tests/estimators/test_auto.py", "tests/estimators/test_families.py"],
-    "predict": ["tests/predict", "tests/estimators/test_convergence.py", "tests/estimators/test_classifier.py"],
-    "metrics": ["tests/test_metrics.py", "tests/test_label_metrics.py", "tests/estimators/test_regressor.py"],
+# Whose tests run after those of a room: what is built on it.
+BUILT_ON = {
+    "tasks": ["tables", "prior"],
+    "likelihoods": ["prior", "predict"],
+    "prior": ["predict", "search"],
+    "search": ["estimators"],
+    "predict": ["estimators", "tables"],
+    "storage": ["wfem"],
+    "tables": ["cli"],
+    "root": ["estimators"],
 }
+FOLDERS = {"botorch": "botorch_model"}  # of tests, where it has another name
 
 
 class Mutant(NamedTuple):
@@ -79,8 +85,8 @@ def find_mutants(packages: tuple[str, ...]) -> list[tuple[Path, str, int, int]]:
 
     found = []
     for package in packages:
-        paths = [SOURCE / f"{package}.py"] if (ROOT / SOURCE / f"{package}.py").exists() else []
-        for path in paths or sorted(p.relative_to(ROOT) for p in (ROOT / SOURCE / package).glob("*.py")):
+        folder = ROOT / SOURCE / ("" if package == "root" else package)
+        for path in sorted(p.relative_to(ROOT) for p in folder.glob("*.py")):
             code = (ROOT / path).read_text()
             skipped, tree = _annotations(code), get_ast(code)
             performance = {i for i, line in enumerate(code.splitlines(), 1) if PERFORMANCE.match(line)}
@@ -121,16 +127,22 @@ def make_mutant(path: Path, name: str, occurrence: int, line: int) -> Mutant:
 def tests_of(path: str) -> list[list[str]]:
     """Return the tests of a module, in the order to run: those that import it, then those of its package."""
     parts = Path(path).relative_to(SOURCE).with_suffix("").parts
+    parts = parts if parts[-1] != "__init__" else parts[:-1] or ("imports",)
     module = ".".join(("metaprior", *parts))
-    package = parts[0]
+    package = parts[0] if Path(path).parent != SOURCE else "root"
     imports = re.compile(
         rf"\b{re.escape(module)}\b|from metaprior\.{re.escape('.'.join(parts[:-1]))} import .*\b{parts[-1]}\b"
     )
-    tests = [p for p in sorted((ROOT / "tests").rglob("test_*.py")) if p.stem == f"test_{parts[-1]}"]
-    tests += [p for p in sorted((ROOT / "tests" / package).glob("test_*.py")) if imports.search(p.read_text())]
+    folder = ROOT / "tests" / FOLDERS.get(package, package)
+    room = sorted(folder.glob("test_*.py"))
+    known = room or sorted((ROOT / "tests").rglob("test_*.py"))  # files beside the rooms are tested anywhere
+    tests = [p for p in known if p.stem == f"test_{parts[-1].strip('_')}"]
+    if room or not tests:
+        tests += [p for p in known if imports.search(p.read_text())]
     own = list(dict.fromkeys(str(p.relative_to(ROOT)) for p in tests))
-    rest = [test for test in THEN[package] if test not in own]
-    return [tests for tests in (own, rest) if tests]
+    rest = [test for test in (str(p.relative_to(ROOT)) for p in room) if test not in own]
+    later = [f"tests/{room}" for room in BUILT_ON.get(package, []) if (ROOT / "tests" / room).is_dir()]
+    return [tests for tests in (own, rest, later) if tests]
 
 
 def try_mutant(mutant: Mutant, folder: Path, timeout: float) -> dict:

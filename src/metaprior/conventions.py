@@ -1,8 +1,6 @@
-"""The conventions of scikit-learn, without importing it: that alone takes as long as fitting the default.
+"""Conventions of scikit-learn and NumPy: parameters, tags, errors, random states, floating-point errors.
 
-scikit-learn is imported where its tools ask for it, or something is wrong.
-
-Floating-point errors: what a program has set with `np.seterr` is for its own computations, not for metaprior's.
+scikit-learn is imported only when its tools ask for it, or for an error: its import takes as long as a fit.
 """
 
 import functools
@@ -14,7 +12,7 @@ import numpy as np
 
 
 class Bunch(dict):
-    """A dict whose entries are attributes too, as those that scikit-learn returns."""
+    """A dict whose entries are attributes too, like scikit-learn's."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -30,7 +28,7 @@ class Bunch(dict):
 
 
 class Parameters:
-    """An estimator whose parameters are those of its constructor: `get_params`, `set_params`, clones, tags."""
+    """An estimator with scikit-learn's `get_params`, `set_params`, cloning and tags."""
 
     _estimator_type: ClassVar[Literal["regressor", "classifier"]]
 

@@ -6,7 +6,7 @@ from scipy.linalg import lapack
 ROUNDING = float(np.finfo(np.float64).eps) ** (2 / 3)  # of a variance, below which differences are noise
 JITTERS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2)  # tried in turn, of the diagonal
 FLOPS = 1.6e10  # operations per second of one core, with large matrices
-BLAS_SIZE = 64  # from which one matrix at a time, with its zeros left out, is faster than all at once
+BLAS_SIZE = 64  # above this, one matrix at a time, skipping zeros, is faster than all at once
 
 
 def cholesky(matrix: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ MIN_SECONDS = 0.1  # from one such line to the next
 
 
 class Phases:
-    """How many phases a computation has, and the names of those that have begun."""
+    """How many phases a computation has, and the names of the phases that have begun."""
 
     def __init__(self, total: int):
         self.total, self.begun = total, []

@@ -1,6 +1,4 @@
-"""Names from tables and of files, which may hold any character, as they are printed: nothing in them is invisible.
-
-Ctrl-C and SIGTERM end a command at once, at any moment: one line, an exit code, and no half-written file.
+"""Text as terminals show it, and signals: Ctrl-C and SIGTERM end a command at once, without half-written files.
 
 A KeyboardInterrupt cannot do this. Python raises it in whatever code the main thread runs next: callbacks of JAX's
 garbage collector swallow it, XLA's threads crash the process while it unwinds, and imports end in a traceback. Here a
@@ -101,7 +99,7 @@ def leave_to_signal() -> NoReturn:
 
 
 def _hold_descriptors() -> None:
-    """Open what is closed of standard input, output and error, lest what libraries print there lands in other files."""
+    """Open closed standard streams, so that what libraries print to them does not land in other files."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)

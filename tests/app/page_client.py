@@ -214,11 +214,11 @@ RESPONSES = {
     "counts": (counts_table, ["--x=hour", "--y=calls", "--likelihood=poisson"]),
     "rates": (
         lambda: counts_table(exposure=True),
-        ["--x=hour", "--y=calls", "--likelihood=negative-binomial", "--exposure=days"],
+        ["--x=hour", "--y=calls", "--likelihood=negative-binomial", "--set=exposure=days"],
     ),
     "ranks": (ranks_table, ["--x=x", "--y=score", "--likelihood=ordinal"]),
     "outliers": (readings_table, ["--x=x", "--y=y", "--likelihood=student-t"]),
-    "kinds": (kinds_table, ["--x=brand", "--x=hours", "--y=y", "--task-covariates=age", "--task-covariates=sex"]),
+    "kinds": (kinds_table, ["--x=brand", "--x=hours", "--y=y", "--covariates=age", "--covariates=sex"]),
     "brands": (kinds_table, ["--x=brand", "--y=y"]),  # no number to draw along
 }
 
@@ -242,5 +242,5 @@ def make_prior(folder, kind):
     frame = tables[kind]()
     frame.to_csv(table, index=False)
     roles = ["--task=task", *(f"--x={name}" for name in frame.columns[1:-1]), f"--y={frame.columns[-1]}"]
-    own = ["--own-classes"] if kind == "own labels" else []
+    own = ["--set", "shared_classes=false"] if kind == "own labels" else []
     return fit(table, folder / f"{kind}.safetensors", *roles, *own)

@@ -155,7 +155,7 @@ def test_readings_that_were_saved_are_loaded_again(page, tmp_path):
 
     table = tmp_path / "table.csv"
     readings_table().to_csv(table, index=False, sep=";")
-    page.open_prior(fit(table, tmp_path / "p.safetensors", "--task=task", "--x=x", "--y=y", "--sep=;"))
+    page.open_prior(fit(table, tmp_path / "p.safetensors", "--task=task", "--x=x", "--y=y", "--csv=sep=;"))
     request = page.chart(readings=[{"x": [2.0], "y": 1.5}])
     answer = page.upload("api/context", "readings.csv", page.post("readings.csv", request).content)
     assert answer.status == 200, answer.content
@@ -212,7 +212,9 @@ def test_shown_programs_quote_names(name):
     line = command_lines(arguments, "prior.safetensors", 0.9).splitlines()[0]
     assert shlex.split(line)[2:] == arguments
     assert arguments[0] == name
-    assert {"--drop-missing", "--sep=;", "--decimal=,", "--encoding=latin-1", "--alpha=0.25"} <= set(arguments)
+    assert {"--drop=missing", "--csv=sep=;", "--csv=decimal=,", "--csv=encoding=latin-1", "--alpha=0.25"} <= set(
+        arguments
+    )
     columns = {"task": [name], "x": [name, "x"], "y": "y"}
     program = python_code(name, settings, how, "prior.safetensors", columns, 0.9, False, 0.25)
     constants = [node.value for node in ast.walk(ast.parse(program)) if isinstance(node, ast.Constant)]

@@ -16,7 +16,7 @@ from metaprior import MetaGPRegressor, load, tasks_from_frame
 from metaprior.app import fit_report, report_data, report_tests
 from metaprior.app.report_examples import LEVELS, calibration_chart
 from metaprior.cli.training_data import Fit, read_training_data
-from metaprior.tables.csv_files import TableFile, as_csv_format
+from metaprior.tables.reading import TableFile, as_csv_format
 
 ROOT = Path(__file__).parents[2]
 COLUMNS = ["--task", "patient", "--x", "hours", "--y", "heart_rate"]

@@ -1,4 +1,4 @@
-"""What a report holds of the data: it says so itself, and --report-without-data leaves all of it out."""
+"""What a report holds of the data: it says so itself, and --private leaves all of it out."""
 
 import html
 import re
@@ -48,7 +48,7 @@ KINDS = {
     "numbers": (["--y", "rate", "--alpha", "0.5"], ("person", "hour", "rate")),
     "held out": (["--y", "rate", "--alpha", "0.5", "--hold-out", "0.5"], ("person", "hour", "rate")),
     "kinds": (
-        ["--x", "when", "--y", "rate", "--task-covariates", "age", "diet", "--alpha", "0.5"],
+        ["--x", "when", "--y", "rate", "--covariates", "age", "diet", "--alpha", "0.5"],
         ("person", "rate", "age", "diet"),
     ),
     "labels": (["--y", "word", "--alpha", "0.5"], ("person", "hour", "word")),
@@ -59,11 +59,10 @@ KINDS = {
 def test_no_reading_and_no_name_of_a_task_is_in_a_report_without_data(tmp_path, kind):
     options, columns = KINDS[kind]
     frame = table()
-    content = report(tmp_path, frame, *options, "--report-without-data")
+    content = report(tmp_path, frame, *options, "--private")
     assert not written(content) & cells(frame, *columns)
     assert "This page contains no reading and no name of a task" in content
     assert "data-chart" in content
-    assert "--report-without-data" not in re.search(r"<pre.*?</pre>", content)[0], "the prior is the same without"
     full = report(tmp_path, frame, *options)
     for name in columns:  # the same search finds them where they are
         assert written(full) & cells(frame, name), name
@@ -74,7 +73,7 @@ def test_the_report_says_of_how_many_tasks_it_has_readings_and_names(tmp_path):
     options = ["--y", "rate", "--alpha", "0.5"]
     said = re.search(r"This page contains [^<]*", report(tmp_path, frame, *options))[0]
     assert "the readings of 11 tasks and the names of 6 of them" in said
-    assert "--report-without-data" in html.unescape(said)
+    assert "--private" in html.unescape(said)
     said = re.search(r"This page contains [^<]*", report(tmp_path, frame, *options, "--hold-out", "0.5"))[0]
     assert "the readings of 11 tasks and the names of 3 of them" in said
 
@@ -85,18 +84,10 @@ def test_numbers_of_few_tasks_are_no_aggregates(tmp_path):
     wards = {"p-4076": "attic", "q-884": "attic", "q-885": "cellar"}
     frame["ward"] = [wards.get(name, ward) for name, ward in zip(frame["person"], frame["ward"], strict=True)]
     frame.loc[frame["ward"] == "west", "rate"] = 75.1  # whose standard deviation is not quite zero
-    content = report(tmp_path, frame, "--y", "rate", "--alpha", "0.5", "--report-without-data")
+    content = report(tmp_path, frame, "--y", "rate", "--alpha", "0.5", "--private")
     rows = re.findall(r'<th scope="row">rate</th><td>(\w+)[^<]*</td><td>([^<]*)</td><td>([^<]*)</td>', content)
     assert {ward for ward, mean, spread in rows if (mean, spread) == ("–", "–")} == {"attic", "cellar", "west"}
     assert len(rows) == 4
-
-
-def test_without_data_says_what_a_report_holds_and_needs_one(tmp_path):
-    table().to_csv(tmp_path / "table.csv", index=False)
-    out = ["--out", tmp_path / "p.safetensors"]
-    found = call("fit", tmp_path / "table.csv", *ROLES, "--y", "rate", "--report-without-data", *out, code=2)
-    assert "--report-without-data needs --report" in " ".join(found.output.split())
-    assert not (tmp_path / "p.safetensors").exists()
 
 
 def test_the_page_makes_reports_with_and_without_data(page):

@@ -120,7 +120,7 @@ def test_categories_are_listed_and_tasks_are_drawn_along_a_number(report):
 def test_covariates_of_a_chart_are_those_of_its_task(tmp_path):
     table = kinds_table()
     table.loc[table["task"] == "task 4", "age"] = np.nan
-    page = make(tmp_path, table, "--x=hours", "--y=y", "--task-covariates=age", "--task-covariates=sex")
+    page = make(tmp_path, table, "--x=hours", "--y=y", "--covariates=age", "--covariates=sex")
     charts = of_kind(page, "prediction")
     of_tasks = table.groupby("task")[["age", "sex"]].first()
     for chart in charts:
@@ -142,7 +142,7 @@ def test_a_prior_of_categories_alone_has_a_report_without_pictures_of_tasks(repo
 def test_labels_with_covariates(tmp_path):
     table = kinds_table()
     table["y"] = np.where(table["y"] > table["y"].median(), "high", "low")
-    page = make(tmp_path, table, "--x=hours", "--y=y", "--task-covariates=age", "--task-covariates=sex")
+    page = make(tmp_path, table, "--x=hours", "--y=y", "--covariates=age", "--covariates=sex")
     for chart in of_kind(page, "probabilities"):
         assert chart["others"].startswith("age ")
     assert of_kind(page, "probabilities")
@@ -158,7 +158,7 @@ def test_a_level_that_only_a_held_out_task_has_is_said(tmp_path):
 @pytest.mark.parametrize("options", [pytest.param([], marks=pytest.mark.slow), ["--hold-out=0.3"]])
 def test_the_coverage_of_conformal_intervals(tmp_path, options):
     table = kinds_table(n_tasks=16, n_readings=4)[["task", "hours", "y"]]
-    page = make(tmp_path, table, "--x=hours", "--y=y", "--conformal", *options)
+    page = make(tmp_path, table, "--x=hours", "--y=y", "--set=conformal=true", *options)
     assert "The prior has conformal intervals: nominal coverage 0.9, proven 0." in page.words
     assert "On held-out tasks those of nominally 90% hold " in page.words
     assert "conformal coverage" in page.words

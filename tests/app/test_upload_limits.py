@@ -134,7 +134,7 @@ import resource, sys
 from pathlib import Path
 from metaprior.app import upload_limits, open_table
 from metaprior.app.messages import InvalidRequest
-from metaprior.tables.csv_files import sniff_format
+from metaprior.tables.reading import sniff_format
 import pyarrow.csv, pyarrow.parquet, pyarrow.compute, pandas
 upload_limits.MAX_UNPACKED, upload_limits.MAX_CELLS = 2**24, 10**6
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -44,7 +44,10 @@ COMMANDS = {
     "picture": lambda prior: (["info", prior, "--plot"], "report.png"),
     "scores": lambda prior: (["evaluate", prior, TEST, "--out"], "scores.csv"),
     "fit": lambda prior: (["fit", PATIENTS, *COLUMNS, "--out"], "prior.safetensors"),
-    "wfem": lambda prior: (["wfem", PATIENTS, *COLUMNS, "--kernel", "rbf", "--steps", "200", "--out"], "r.safetensors"),
+    "wfem": lambda prior: (
+        ["wfem", PATIENTS, *COLUMNS, "--kernel", "rbf", "--n-steps", "200", "--out"],
+        "r.safetensors",
+    ),
 }
 
 

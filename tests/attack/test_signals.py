@@ -178,7 +178,7 @@ def test_a_command_whose_files_are_written_ends_as_it_would_have(command, small)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "seconds", "n_signals"),
-    [(FIT, 1.5, 40), (WFEM, 8.0, 25), (("fit", *LABELS), 2.0, 20), (("wfem", *LABELS, "--steps", "300"), 12.0, 15)],
+    [(FIT, 1.5, 40), (WFEM, 8.0, 25), (("fit", *LABELS), 2.0, 20), (("wfem", *LABELS, "--n-steps", "300"), 12.0, 15)],
     ids=["fit", "wfem", "fit of labels", "wfem of labels"],
 )
 def test_100_interruptions(command, seconds, n_signals, tmp_path, monkeypatch):
@@ -209,7 +209,7 @@ def with_labels(path):
 @pytest.mark.slow
 def test_a_killed_fit_resumes_from_the_middle_to_the_same_prior(tmp_path):
     """SIGKILL as soon as a checkpoint has been written, three times; then the fit is completed."""
-    command = [*WFEM, "--steps", "20000"]
+    command = [*WFEM, "--n-steps", "20000"]
     checkpoint = tmp_path / CHECKPOINT
     taken = [0]
     for _ in range(3):

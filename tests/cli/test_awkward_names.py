@@ -9,7 +9,7 @@ from running import call, words
 
 from metaprior.checks import Message
 from metaprior.cli.console import err
-from metaprior.tables.csv_files import first_formula
+from metaprior.tables.reading import first_formula
 from metaprior.terminal import as_unicode, visible
 
 TITLE, RED, LEFT = "\x1b]0;owned\x07", "\x1b[31m", "\u202e"

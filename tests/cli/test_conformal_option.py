@@ -1,4 +1,4 @@
-"""fit, predict, evaluate and info with --conformal, as they are typed."""
+"""Conformal intervals of fit, predict, evaluate and info, as they are typed."""
 
 import json
 
@@ -8,7 +8,7 @@ import pytest
 from running import call, words
 
 from metaprior import load, predict_frame
-from metaprior.cli.scores import print_conformal
+from metaprior.cli.evaluate import print_conformal
 from metaprior.metrics import Scores
 
 COLUMNS = ["--task", "group", "--x", "x", "--y", "y"]
@@ -38,7 +38,7 @@ def folder(tmp_path_factory):
     """A prior with a conformal, what its fit printed, and tables of new tasks."""
     folder = tmp_path_factory.mktemp("conformal")
     table, prior = write_table(folder / "tasks.csv", 9), folder / "prior.safetensors"
-    result = call("fit", table, *COLUMNS, "--context", "3", "--conformal", "--out", prior)
+    result = call("fit", table, *COLUMNS, "--context", "3", "--set", "conformal=true", "--out", prior)
     (folder / "fit.txt").write_text(words(result))
     rows = pd.read_csv(write_table(folder / "new.csv", 6, seed=1))
     rows[::2].to_csv(folder / "context.csv", index=False)
@@ -54,7 +54,7 @@ def test_fit_and_info_say_what_bands_there_are(folder):
 def test_predict_writes_the_interval_and_says_what_is_proven(folder, tmp_path):
     files = folder / "context.csv", folder / "query.csv"
     out = "--out", tmp_path / "predictions.csv", "--plot", tmp_path / "predictions.png"
-    result = call("predict", folder / "prior.safetensors", *files, "--conformal", *out)
+    result = call("predict", folder / "prior.safetensors", *files, "--method", "conformal", *out)
     names = {"task": "group", "x": "x", "y": "y"}
     with pytest.warns(UserWarning, match="calibrated with contexts of 3 readings; 3 of 6 contexts have others"):
         expected = predict_frame(load(folder / "prior.safetensors"), *files, **names, method="conformal")
@@ -77,27 +77,40 @@ def test_evaluate_reports_both_bands(folder, tmp_path):
 
 def test_refusals_name_the_option(folder, tmp_path):
     files = folder / "context.csv", folder / "query.csv"
-    result = call("predict", folder / "prior.safetensors", *files, "--conformal", "--coverage", "0.95", code=2)
+    result = call(
+        "predict", folder / "prior.safetensors", *files, "--method", "conformal", "--coverage", "0.95", code=2
+    )
     assert "--coverage 0.95 is out of reach" in words(result)
     assert "Ask for less, or fit with 20 target tasks or more." in words(result)
     call("fit", folder / "tasks.csv", *COLUMNS, "--out", tmp_path / "plain.safetensors")
-    result = call("predict", tmp_path / "plain.safetensors", *files, "--conformal", code=2)
-    assert "Fit it again with --conformal." in words(result)
+    result = call("predict", tmp_path / "plain.safetensors", *files, "--method", "conformal", code=2)
+    assert "Fit it again with --set conformal=true." in words(result)
     labels = write_table(tmp_path / "labels.csv", 4, labels=True)
-    result = call("fit", labels, *COLUMNS, "--conformal", "--out", tmp_path / "labels.safetensors", code=2)
-    assert "--conformal is for numbers; y holds labels." in words(result)
+    result = call("fit", labels, *COLUMNS, "--set", "conformal=true", "--out", tmp_path / "labels.safetensors", code=2)
+    assert "--set conformal is for numbers; y holds labels." in words(result)
     call("fit", labels, *COLUMNS, "--out", tmp_path / "labels.safetensors")
     tables = [tmp_path / "context.csv", tmp_path / "query.csv"]
     rows = pd.read_csv(labels)
     rows.to_csv(tables[0], index=False)
     rows[["group", "x"]].to_csv(tables[1], index=False)
-    result = call("predict", tmp_path / "labels.safetensors", *tables, "--conformal", code=2)
-    assert "--conformal is for intervals of readings; this prior predicts labels." in words(result)
+    result = call("predict", tmp_path / "labels.safetensors", *tables, "--method", "conformal", code=2)
+    assert "--method conformal is for intervals of readings; this prior predicts labels." in words(result)
 
 
 def test_a_report_of_a_prior_with_conformal_intervals(tmp_path):
     table, report = write_table(tmp_path / "tasks.csv", 14), tmp_path / "fit.html"
-    options = "--context", "3", "--conformal", "--hold-out", "0.3", "--out", tmp_path / "prior", "--report", report
+    options = (
+        "--context",
+        "3",
+        "--set",
+        "conformal=true",
+        "--hold-out",
+        "0.3",
+        "--out",
+        tmp_path / "prior",
+        "--report",
+        report,
+    )
     fitted = words(call("fit", table, *COLUMNS, *options))
     assert "conformal coverage: share of readings inside the conformal interval" in report.read_text()
     for said in (fitted, report.read_text()):  # ten folds of one task: 1 - 2 alpha + 1 / (10 + 1)
@@ -120,7 +133,7 @@ def write_responses(folder, likelihood, rng):
     new.to_csv(folder / "new.csv", index=False)
     new[::2].to_csv(folder / "context.csv", index=False)
     new[1::2].drop(columns="y").to_csv(folder / "query.csv", index=False)
-    return ["--likelihood", likelihood, *(["--exposure", "days"] if likelihood == "poisson" else [])]
+    return ["--likelihood", likelihood, *(["--set", "exposure=days"] if likelihood == "poisson" else [])]
 
 
 SLOW_RANKS = pytest.param("ordinal", (3, 15), marks=pytest.mark.slow)
@@ -130,10 +143,12 @@ SLOW_RANKS = pytest.param("ordinal", (3, 15), marks=pytest.mark.slow)
 def test_counts_and_ranks_have_bands_of_possible_integers(likelihood, limits, tmp_path):
     options = write_responses(tmp_path, likelihood, np.random.default_rng(0))
     prior, files = tmp_path / "prior.safetensors", [tmp_path / "context.csv", tmp_path / "query.csv"]
-    result = call("fit", tmp_path / "tasks.csv", *COLUMNS, *options, "--context", "3", "--conformal", "--out", prior)
+    result = call(
+        "fit", tmp_path / "tasks.csv", *COLUMNS, *options, "--context", "3", "--set", "conformal=true", "--out", prior
+    )
     assert f"Conformal intervals: {NINE_TASKS}." in words(result)
     assert NINE_TASKS in words(call("info", prior))
-    result = call("predict", prior, *files, "--conformal", "--out", tmp_path / "wide.csv")
+    result = call("predict", prior, *files, "--method", "conformal", "--out", tmp_path / "wide.csv")
     assert "a conformal interval: nominal coverage 0.9, proven 0.9 or more" in words(result)
     call("predict", prior, *files, "--out", tmp_path / "own.csv")
     wide, own = (pd.read_csv(tmp_path / name)[["lower", "upper"]] for name in ("wide.csv", "own.csv"))
@@ -161,6 +176,8 @@ def test_a_band_without_own_width_is_told_by_its_own(capsys):
 
 
 def test_a_private_prior_has_no_conformal_intervals(folder, tmp_path):
-    columns = [*COLUMNS, "--conformal", "--private", "--out", tmp_path / "prior"]
+    columns = [*COLUMNS, "--set", "conformal=true", "--private", "--out", tmp_path / "prior"]
     refused = call("fit", folder / "tasks.csv", *columns, code=2)
-    assert words(refused).startswith("--private cannot hide what --conformal needs: fits without each target task")
+    assert words(refused).startswith(
+        "--private cannot hide what conformal intervals need: fits without each target task"
+    )

@@ -11,7 +11,7 @@ from metaprior import files, load
 from metaprior.cli import app
 
 COLUMNS = ["--task", "patient", "--x", "hours", "--y", "heart_rate", "--environment", "hospital", "--target", "south"]
-QUICK = ["--alpha", "0.5", "--max-tasks", "3"]
+QUICK = ["--alpha", "0.5"]
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +42,11 @@ def test_bad_paths_are_refused_before_any_work(folder, tmp_path, report, message
     assert table.read_bytes() == (folder / "patients.csv").read_bytes()
 
 
-def test_picture_and_report_are_two_files(folder, tmp_path):
-    command = ("fit", folder / "patients.csv", *COLUMNS, *QUICK, "--out", tmp_path / "p", "--plot", tmp_path / "a.png")
-    (tmp_path / "a.html").symlink_to(tmp_path / "a.png")
-    (tmp_path / "a.png").touch()
-    assert "--plot and --report must be two files" in words(call(*command, "--report", tmp_path / "a.html", code=2))
+def test_prior_and_report_are_two_files(folder, tmp_path):
+    command = ("fit", folder / "patients.csv", *COLUMNS, *QUICK, "--out", tmp_path / "p")
+    (tmp_path / "a.html").symlink_to(tmp_path / "p")
+    (tmp_path / "p").touch()
+    assert "--out and --report must be two files" in words(call(*command, "--report", tmp_path / "a.html", code=2))
 
 
 def test_a_prior_outlives_its_report(folder, tmp_path, monkeypatch):

@@ -9,8 +9,8 @@ import pytest
 from running import call, words
 
 from metaprior import load, predict_frame
+from metaprior.cli.evaluate import score_held_out
 from metaprior.cli.info import class_words
-from metaprior.cli.scores import score_held_out
 from metaprior.tasks.types import Task
 
 COLUMNS = ["--task", "site", "--x", "size", "weight", "--y", "bird"]
@@ -56,7 +56,7 @@ def own(tmp_path_factory):
     """Tables in which every site numbers its own birds, and a prior."""
     folder = tmp_path_factory.mktemp("own")
     write_tables(folder, lambda site: np.array([f"{site % 2}{bird}" for bird in BIRDS]))
-    said = call("fit", folder / "train.csv", *COLUMNS, "--own-classes", "--out", folder / "prior")
+    said = call("fit", folder / "train.csv", *COLUMNS, "--set", "shared_classes=false", "--out", folder / "prior")
     assert "bird holds other classes in each task" in words(said)
     return folder
 
@@ -116,7 +116,7 @@ def test_numbers_are_labels_if_told(shared, tmp_path):
     table = pd.read_csv(shared / "train.csv")
     table["bird"] = table["bird"].map({bird: 2 + i for i, bird in enumerate(BIRDS)})
     table.to_csv(tmp_path / "t.csv", index=False)
-    fit = ["fit", tmp_path / "t.csv", *COLUMNS, "--max-tasks", "3", "--out", tmp_path / "prior"]
+    fit = ["fit", tmp_path / "t.csv", *COLUMNS, "--out", tmp_path / "prior"]
     note = "bird has 3 values only, 2, 3 and 4, fitted as numbers. For labels pass --kind classification."
     assert note in words(call(*fit))
     assert "bird holds 3 classes, 2, 3 and 4" in words(call(*fit, "--kind", "classification"))
@@ -124,17 +124,17 @@ def test_numbers_are_labels_if_told(shared, tmp_path):
 
 def test_probabilities_are_calibrated_unless_told_otherwise(shared, tmp_path):
     assert load(shared / "prior").training_["factor"] != 1.0
-    fit = ["fit", shared / "train.csv", *COLUMNS, "--max-tasks", "3", "--out", tmp_path / "prior", "--json"]
-    plain = json.loads(call(*fit, "--no-calibrate").stdout)
+    fit = ["fit", shared / "train.csv", *COLUMNS, "--out", tmp_path / "prior", "--json"]
+    plain = json.loads(call(*fit, "--set", "calibrate=false").stdout)
     assert (plain["factor"], plain["ratio"]) == (1.0, 1.0)
     assert not load(tmp_path / "prior").calibrate
 
 
-@pytest.mark.parametrize("option", ["--own-classes", "--shared-classes", "--no-calibrate"])
-def test_classes_of_numbers_are_refused(shared, tmp_path, option):
+@pytest.mark.parametrize("parameter", ["shared_classes=false", "calibrate=false"])
+def test_classes_of_numbers_are_refused(shared, tmp_path, parameter):
     columns = ["--task", "site", "--x", "size", "--y", "weight"]
-    refused = call("fit", shared / "train.csv", *columns, option, "--out", tmp_path / "prior", code=2)
-    assert f"{option} is for labels; y holds numbers." in words(refused)
+    refused = call("fit", shared / "train.csv", *columns, "--set", parameter, "--out", tmp_path / "prior", code=2)
+    assert f"--set {parameter.partition('=')[0]} is for labels; y holds numbers." in words(refused)
 
 
 def test_probabilities_of_many_classes_are_left_to_the_file(own, tmp_path, monkeypatch):

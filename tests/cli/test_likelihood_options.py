@@ -32,7 +32,7 @@ def folder(tmp_path_factory):
     return path
 
 
-OPTIONS = ("--likelihood", "poisson", "--exposure", "days")
+OPTIONS = ("--likelihood", "poisson", "--set", "exposure=days")
 
 
 def invoke(*arguments):
@@ -101,7 +101,7 @@ def test_covariates_categories_and_exposure_from_fit_to_predict(folder):
     asked.to_csv(folder / "query.csv", index=False)
     prior = folder / "covariates.safetensors"
     named = ("--task", "nest", "--x", "time", "observer", "--categorical", "observer", "--y", "calls")
-    named += ("--task-covariates", "age", "tree")
+    named += ("--covariates", "age", "tree")
     result = invoke("fit", folder / "described.csv", *named, *OPTIONS, "--out", prior)
     assert result.exit_code == 0, result.output
     shown = " ".join(invoke("info", prior).output.split())
@@ -115,17 +115,23 @@ def test_covariates_categories_and_exposure_from_fit_to_predict(folder):
     assert found["mean"].notna().all()
     result = invoke("evaluate", prior, folder / "new-described.csv", "--context", 2, "--json")
     assert result.exit_code == 0, result.output
-    result = invoke("fit", folder / "described.csv", *named, *OPTIONS[:2], "--exposure", "age", "--out", prior)
+    result = invoke("fit", folder / "described.csv", *named, *OPTIONS[:2], "--set", "exposure=age", "--out", prior)
     assert result.exit_code == 2
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--exposure", "days"), "--exposure is for counts, --likelihood poisson or --likelihood negative-binomial;"),
+        (
+            ("--set", "exposure=days"),
+            "--set exposure is for counts, --likelihood poisson or --likelihood negative-binomial;",
+        ),
         (("--likelihood", "binomial"), "--likelihood must be"),
-        (("--likelihood", "poisson", "--noise", "0.1"), "'learned': that of --likelihood poisson has no noise."),
-        (("--likelihood", "poisson", "--exposure", "weeks"), "weeks"),
+        (
+            ("--likelihood", "poisson", "--set", "noise_std=0.1"),
+            "'learned': that of --likelihood poisson has no noise.",
+        ),
+        (("--likelihood", "poisson", "--set", "exposure=weeks"), "weeks"),
         (("--likelihood", "poisson", "--kernel", "mlp"), "No such option: --kernel (metaprior wfem has it)."),
         (("--likelihood", "poisson", "--kind", "classification"), "--likelihood is for numbers; y holds labels"),
     ],

@@ -1,13 +1,14 @@
-"""`python -m metaprior`, and how a table is read that the prior does not tell of."""
+"""`python -m metaprior`."""
 
+import inspect
 import runpy
 import sys
-from types import SimpleNamespace
 
 import pytest
+import typer
 
-from metaprior import __version__, terminal
-from metaprior.cli.options import fitted_format
+from metaprior import MetaGPClassifier, MetaGPRegressor, __version__, terminal
+from metaprior.cli import app
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +33,19 @@ def test_usage_names_the_command(monkeypatch, capsys):
     assert "Usage: metaprior info" in capsys.readouterr().out
 
 
-def test_priors_fitted_in_python_do_not_tell_how_their_tables_were_written():
-    meta = SimpleNamespace(training_={})
-    assert fitted_format(meta, ";", None, None) == (";", ".", "utf-8")
+@pytest.mark.parametrize(("name", "most"), [("fit", 20), ("wfem", 30)])
+def test_options_are_few_and_in_groups(name, most):
+    parameters = typer.main.get_command(app).commands[name].params
+    assert len(parameters) <= most
+    groups = {each.rich_help_panel for each in parameters if each.param_type_name == "option"}
+    assert groups == {"Data", "Model", "Output"}
+
+
+def test_every_parameter_of_an_estimator_is_an_option_or_can_be_set():
+    """Under the name that it has in Python."""
+    parameters = typer.main.get_command(app).commands["fit"].params
+    options = {name.removeprefix("--").replace("-", "_") for each in parameters for name in each.opts}
+    words = inspect.getdoc(typer.main.get_command(app).commands["fit"].callback)
+    for estimator in (MetaGPRegressor, MetaGPClassifier):
+        for name in inspect.signature(estimator).parameters:
+            assert name in options or f"{name}=" in words, name

@@ -80,28 +80,6 @@ def test_no_command_replaces_what_it_reads(example):
     assert {path: path.read_bytes() for path in before} == before
 
 
-@pytest.mark.parametrize(
-    "twice",
-    [
-        ["--out", "a.safetensors", "--out", "b.safetensors"],
-        ["--seed=1", "--seed", "2"],
-        ["--shared-classes", "--own-classes"],
-        ["--calibrate", "--no-calibrate"],
-    ],
-)
-def test_of_an_option_with_two_values_the_last_counts_and_the_first_is_told(twice, example):
-    told = words(call("fit", example / "nowhere.csv", *FIT, *twice, code=2))
-    first = twice[0].replace("=", " ") if twice[0] != "--out" else "--out a.safetensors"
-    assert f"Note: {first} does not count: {twice[-2] if len(twice) > 2 else twice[-1]}" in told
-
-
-def test_an_option_may_be_repeated(example):
-    out = ["--out", "prior.safetensors"]
-    assert "does not count" not in words(
-        call("fit", "nowhere.csv", *FIT, "--seed", "1", "--seed=1", *out, *out, code=2)
-    )
-
-
 @pytest.mark.parametrize("place", range(3))
 def test_a_folder_in_place_of_a_file_is_told(place, example, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

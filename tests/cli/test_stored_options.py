@@ -32,21 +32,34 @@ def folder(tmp_path_factory):
 WOODS = ("woods", "--target", "south", *QUICK)
 COUNTS = (*WOODS, "--likelihood", "poisson")
 WORKS = [
-    (*COUNTS, "--exposure", "days"),
-    (*COUNTS, "--exposure", "days", "--task-covariates", "age"),
-    ("one", "--likelihood", "poisson", "--exposure", "days", "--hold-out", "0.3"),
-    (*WOODS, "--noise", "1.5", "--context", "first 2", "--seed", "3", "--report", "fit.html"),
-    ("labels", "--target", "south", *QUICK, "--kind", "classification", "--shared-classes", "--no-calibrate"),
+    (*COUNTS, "--set", "exposure=days"),
+    (*COUNTS, "--set", "exposure=days", "--covariates", "age"),
+    ("one", "--likelihood", "poisson", "--set", "exposure=days", "--hold-out", "0.3"),
+    (*WOODS, "--set", "noise_std=1.5", "random_state=3", "--context", "first 2", "--report", "fit.html"),
+    (
+        "labels",
+        "--target",
+        "south",
+        *QUICK,
+        "--kind",
+        "classification",
+        "--set",
+        "shared_classes=true",
+        "calibrate=false",
+    ),
 ]
 REFUSED = {
-    (*COUNTS, "--exposure", "weeks"): "'weeks', which is no input of the stored tasks: 'time', 'days', 'age'. Store "
+    (
+        *COUNTS,
+        "--set",
+        "exposure=weeks",
+    ): "'weeks', which is not an input of the stored tasks: 'time', 'days', 'age'. Store "
     "the tables again, with this column in --x.",
-    (*COUNTS, "--exposure", "days", "--x", "time"): "options are for tables. Leave out --x.",
-    (*WOODS, "--sep", ";", "--decimal", ",", "--encoding", "cp1252"): "Leave out --sep, --decimal, --encoding.",
+    (*COUNTS, "--set", "exposure=days", "--x", "time"): "options are for tables. Leave out --x.",
+    (*WOODS, "--csv", "sep=;"): "Leave out --csv.",
     (*WOODS, "--categorical", "age"): "Leave out --categorical.",
-    (*WOODS, "--task-covariates", "height"): "'height', which is no input of the stored tasks",
-    (*WOODS, "--drop-missing", "--drop-duplicates"): "Leave out --drop-missing, --drop-duplicates.",
-    (*WOODS, "--max-tasks", "3"): "Leave out --max-tasks.",
+    (*WOODS, "--covariates", "height"): "'height', which is not an input of the stored tasks",
+    (*WOODS, "--drop", "missing", "duplicates"): "Leave out --drop.",
     (*WOODS, "--environment", "wood"): "Leave out --environment.",
     ("woods",): "pass --target, the one to predict in, of 'north', 'south'",
     ("woods", *QUICK): "--alpha weights other environments: it needs --target, and tasks stored with --environment.",
@@ -59,7 +72,7 @@ REFUSED = {
 def test_these_work(arguments, folder, monkeypatch):
     monkeypatch.chdir(folder)
     call("fit", *arguments, "--out", "prior.safetensors")
-    if "--exposure" in arguments:
+    if "exposure=days" in arguments:
         meta = load("prior.safetensors")
         assert meta.model_.members[0].exposure == 1
         call("evaluate", "prior.safetensors", "table.csv", "--context", "2", "--out", "scores.csv")

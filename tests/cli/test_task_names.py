@@ -13,7 +13,7 @@ from metaprior.checks import Argument, Message
 from metaprior.cli import app
 from metaprior.cli.console import with_options
 from metaprior.cli.training_data import tasks_by_name
-from metaprior.tables.csv_files import Source
+from metaprior.tables.reading import Source
 
 NAMES = ("--task", "shop", "--x", "week", "--y", "state")
 ENVIRONMENTS = ("--environment", "town", "--target", "south")
@@ -40,7 +40,7 @@ def table(tmp_path):
 
 
 @pytest.mark.parametrize("environments", [(), ENVIRONMENTS])
-@pytest.mark.parametrize("more", [(), ("--max-tasks", "6"), ("--hold-out", "0.2")])
+@pytest.mark.parametrize("more", [(), ("--hold-out", "0.2")])
 def test_labels_of_a_task_are_refused_by_its_name(table, tmp_path, environments, more):
     """Whatever the tasks that were left out before; towns may have any name."""
     said = refused("fit", table, *NAMES, *environments, *more, "--out", tmp_path / "p")
@@ -63,7 +63,7 @@ def test_stored_tasks_have_numbers(table, tmp_path):
     assert CliRunner().invoke(app, ["store", str(table), *options]).exit_code == 0
     said = refused("fit", tmp_path / "stored", "--target", "south", "--kind", "classification", "--out", tmp_path / "p")
     assert f"{tmp_path / 'stored'}: task '3 of north', column state: y has one label only, 2" in said
-    assert "if labels mean the same in all tasks, pass --shared-classes." in said
+    assert "if labels mean the same in all tasks, pass --set shared_classes=true." in said
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def names(tmp_path):
         ("my_tasks[1] stays", "my_tasks[1] stays"),
         (
             Message("tasks[1]: pass ", Argument("drop_missing", True)),
-            "t.csv: task 'b' (from line 7): pass --drop-missing",
+            "t.csv: task 'b' (from line 7): pass --drop missing",
         ),
     ],
 )

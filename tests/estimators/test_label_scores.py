@@ -45,7 +45,7 @@ def test_a_rule_for_some_classes_is_not_applied_to_others(meta):
     with pytest.raises(ValueError, match=r"adapt: this prior has a rule by which the classes") as raised:
         meta.adapt(x, y, classes=["p", "q", "r"])
     assert "shared_classes=False" in str(raised.value)
-    assert "Fit with --own-classes for a prior" in with_options(raised.value)
+    assert "Fit with --set shared_classes=false for a prior" in with_options(raised.value)
     with pytest.raises(ValueError, match=r"test_tasks\[0\]: y has .* all meta-training tasks have the labels 'a', 'b'"):
         meta.evaluate(make_tests(1, 2, ["p", "q", "r"]))
 

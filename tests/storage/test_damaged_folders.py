@@ -163,7 +163,7 @@ def test_a_flipped_bit_in_the_header_is_found_or_changes_nothing(stored):
 )
 def test_other_content_is_found_before_a_fit(damage, stored):
     damage(stored)
-    with pytest.raises(InvalidFile, match=r"\.npy is damaged: .*Store the tasks again \(metaprior.store_tasks\)"):
+    with pytest.raises(InvalidFile, match=r"\.npy is damaged: .*Store the tasks again, or use another copy"):
         _fit(stored)
 
 

@@ -138,7 +138,7 @@ def test_what_is_in_tables_is_checked(tmp_path):
     for tables, match in (
         (tmp_path / "none.parquet", "does not exist"),
         ([], "must be a path"),
-        (3, "must be a path"),
+        (3, "must be a DataFrame, a mapping .*, or the path"),
         (__file__, "named"),
     ):
         with pytest.raises(ValueError, match=match):
@@ -203,7 +203,7 @@ def test_a_folder_that_is_not_whole_is_refused(tmp_path):
     damage("tasks.json", newer, "has format version 99; this metaprior reads 2")
     other = lambda content: json.dumps({**json.loads(content), "format": "else"}).encode()  # noqa: E731
     damage("tasks.json", other, "is not of stored tasks")
-    with pytest.raises(ValueError, match=re.escape("has no tasks.json: expected a folder that metaprior.store_tasks")):
+    with pytest.raises(ValueError, match=re.escape("has no tasks.json: expected a folder of stored tasks")):
         open_tasks(tmp_path)
     with pytest.raises(ValueError, match="does not exist"):
         open_tasks(tmp_path / "nowhere")

@@ -14,7 +14,8 @@ import pytest
 
 from metaprior import store_tasks, tasks_from_frame
 from metaprior.storage.task_folders import open_tasks
-from metaprior.tables.csv_files import CsvFormat, Source, TableFile, as_csv_format
+from metaprior.tables.columns import Columns
+from metaprior.tables.reading import CsvFormat, Source, TableFile, as_csv_format, read_table
 
 NAMES = {"task": "café", "x": "week", "y": "price"}
 TEXT = "café;week;price\nParis;1;31,35\nParis;2,5;32\nBonn;-1;,5e1\n"
@@ -112,6 +113,19 @@ def test_cells_are_read_as_users_write_them(tmp_path, column, cell, said):
     pd.DataFrame(rows).to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(ValueError, match=rf"t\.csv: line 3, column {column}: .*{said}"):
         tasks_from_frame(tmp_path / "t.csv", task="task", x="x", y="y")
+
+
+def test_a_file_is_parsed_once(tmp_path, monkeypatch):
+    """Also where the types of columns are not clear at first sight."""
+    (tmp_path / "t.csv").write_text("task,x,y,z,day\n007,1,1.5,yes,2026-01-01\n7,2,2,no,2026-01-02\n")
+    read, calls = pyarrow.csv.read_csv, []
+    monkeypatch.setattr(pyarrow.csv, "read_csv", lambda *args, **how: (calls.append(args), read(*args, **how))[1])
+    columns = Columns(("task",), ("x", "y", "day"), "z")
+    frame = read_table(TableFile(tmp_path / "t.csv"), columns)
+    assert len(calls) == 1
+    kinds = {name: frame[name].dtype.kind for name in frame}
+    assert kinds == {"task": "O", "x": "i", "y": "f", "day": "M", "z": "O"}
+    assert frame["task"].tolist() == ["007", "7"]
 
 
 def test_columns_of_times_stay_as_they_are_written(tmp_path):

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from metaprior import MetaGPRegressor, tasks_from_frame
 from metaprior.tables.columns import Columns, TableWarning, as_columns
-from metaprior.tables.csv_files import TableFile
 from metaprior.tables.grouping import group_rows
-from metaprior.tables.reading import read_table
+from metaprior.tables.reading import TableFile, read_table
 
 TABLE = {
     "patient": np.array(["p1", "p2", "p1", "p3", "p2", "p1"]),
@@ -276,11 +275,6 @@ def test_frames_of_pandas():
         tasks_from_frame(lists, **NAMES)
     shuffled = frame.iloc[[5, 4, 3, 2, 1, 0]]  # places count, not the index
     assert tasks_from_frame(shuffled, **NAMES)[0].y.tolist() == [10.0, 13.0, 15.0]
-
-
-def test_tables_of_arrow():
-    tasks = tasks_from_frame(pa.table({name: pa.array(values) for name, values in TABLE.items()}), **NAMES)
-    assert [task.y.tolist() for task in tasks] == [[15.0, 13.0, 10.0], [14.0, 11.0], [12.0]]
 
 
 def test_columns_of_several_lengths():

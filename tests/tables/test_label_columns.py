@@ -9,7 +9,7 @@ from scipy.special import softmax
 from sklearn.base import BaseEstimator
 
 from metaprior import predict_frame
-from metaprior.tables import label_columns
+from metaprior.tables import frames
 from metaprior.tables.columns import TableWarning
 from metaprior.tasks.columns import Features
 from metaprior.tasks.labels import encode_contexts
@@ -85,7 +85,7 @@ def test_a_task_with_other_labels_than_those_shared_is_refused_by_its_place():
 
 
 def test_more_classes_than_columns_are_told(monkeypatch):
-    monkeypatch.setattr(label_columns, "MAX_OWN", 3)
+    monkeypatch.setattr(frames, "MAX_OWN", 3)
     context, query = tables({"a": ["auk", "jay"], "b": ["kea", "tit"]})
     with pytest.warns(TableWarning, match="The tasks have 4 classes of their own, too many"):
         found = predict_frame(StandIn(), context, query, **NAMES)

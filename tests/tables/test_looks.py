@@ -8,9 +8,9 @@ import pytest
 
 from metaprior import tasks_from_frame
 from metaprior.cli.console import with_options
+from metaprior.tables.cells import look_of
 from metaprior.tables.columns import as_columns
 from metaprior.tables.grouping import group_rows
-from metaprior.tables.guesses import look_of
 
 TASKS = ["a", "a", "b", "b"]
 

@@ -159,7 +159,7 @@ def test_a_task_of_other_labels_than_those_shared_is_refused(y, shared, meant):
     assert meant in str(raised.value)
     assert ("the same as" in str(raised.value)) == bool(meant)
     assert "--kind" not in with_options(raised.value)
-    assert "--own-classes" in with_options(raised.value)
+    assert "--set", "shared_classes=false" in with_options(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,9 @@ def test_test_tasks_take_their_classes_from_context_and_queries():
 def test_the_command_line_does_not_advise_an_option_that_it_lacks():
     with pytest.raises(ValueError, match=r"pass all as classes=\.\.\.") as raised:
         task_classes(np.array([7]), "adapt", np.array([0, 1]))
-    assert "pass all as classes=... of adapt in Python, or fit with --own-classes." in with_options(raised.value)
+    assert "pass all as classes=... of adapt in Python, or fit with --set shared_classes=false." in with_options(
+        raised.value
+    )
     with pytest.raises(ValueError, match="For these use a prior of MetaGPRegressor") as raised:
         task_classes(np.array([0.5, 1.5, 3.0]), "adapt", None)
     assert "use a prior of fit --kind regression." in with_options(raised.value)

@@ -16,10 +16,9 @@ from metaprior.app.upload_limits import check_unpacked
 from metaprior.checks import counted
 from metaprior.predict.ensemble import predicts_labels
 from metaprior.tables.columns import as_columns
-from metaprior.tables.csv_files import CsvFormat, TableFile, sniff_format
 from metaprior.tables.frames import predict_frame
-from metaprior.tables.grouping import group_with_covariates, with_fitted_kinds
-from metaprior.tables.reading import column_names
+from metaprior.tables.grouping import fitted_columns, group_with_covariates
+from metaprior.tables.reading import CsvFormat, TableFile, column_names, sniff_format
 
 PRIOR_NAME = "prior.safetensors"  # of the download
 MAX_TASKS = 1000  # of a table of contexts
@@ -85,7 +84,7 @@ def read_context(prior: LoadedPrior, path: Path, name: str) -> list[dict[str, An
     columns, file = prior.columns, TableFile(path, sniff_format(path))
     check_unpacked(file, name)
     task = [each for each in columns["task"] if each in column_names(file)]
-    named = with_fitted_kinds(prior.meta, as_columns(task=task or None, x=columns["x"], y=columns["y"]))
+    named = fitted_columns(prior.meta, as_columns(task=task or None, x=columns["x"], y=columns["y"]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         grouped = group_with_covariates(file, named, labels=predicts_labels(prior.meta))

@@ -18,7 +18,7 @@ from metaprior.app.recipes import fit_arguments, inputs_of
 from metaprior.estimators.files import load
 from metaprior.predict.ensemble import predicts_labels
 from metaprior.tables.columns import Columns, as_columns
-from metaprior.tables.grouping import group_rows, with_fitted_kinds
+from metaprior.tables.grouping import fitted_columns, group_rows
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Fits:
         with self._changing:
             self.refuse_if_running()
             self.report_file(prior.revision).unlink(missing_ok=True)  # it may be the one with data
-            options = [f"--report={made}", *(["--report-without-data"] if without_data else [])]
+            options = [f"--report={made}", *(["--private"] if without_data else [])]
             process = FitProcess([*_arguments(prior.table, prior.settings, out), *options])
             self.latest = fit = Fit(process, "report", prior.settings, prior.table)
         files = out, made, self.report_file(prior.revision)
@@ -190,7 +190,7 @@ def _load_fitted(fit: Fit, out: Path) -> LoadedPrior:
     drops: Any = {name: bool(settings.get(name)) for name in ("drop_missing", "drop_duplicates")}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the fit has told them
-        columns = with_fitted_kinds(meta, columns_of(settings))
+        columns = fitted_columns(meta, columns_of(settings))
         grouped = group_rows(table.file, columns, labels=predicts_labels(meta), **drops)
         tasks = as_coded(meta, grouped.tasks, table.name)
     shown = fit_arguments(table.name, table.file.format._asdict(), settings, "prior.safetensors")

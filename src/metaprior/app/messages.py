@@ -34,16 +34,16 @@ PAGE_WORDS = {
 
 # The same where a message comes from `metaprior fit`, which the page runs.
 OPTION_WORDS = (
-    ("pass --drop-missing", "tick “leave out rows with missing cells”"),
-    ("pass --drop-duplicates", "tick “leave out repeated rows”"),
+    ("pass --drop missing", "tick “leave out rows with missing cells”"),
+    ("pass --drop duplicates", "tick “leave out repeated rows”"),
     ("pass --kind classification", "choose “labels” under “The output holds”"),
     ("pass --kind regression", "choose “numbers” under “The output holds”"),
     *((f"--likelihood {name}", words) for name, words in LIKELIHOOD_WORDS.items()),
-    ("--task-covariates", "facts about the task"),
-    ("--exposure", "the exposure"),
-    ("read it with --sep", "set the separator under Options to"),
-    ("read it with --decimal", "set the decimal mark under Options to"),
-    ("read it with --encoding", "set the encoding under Options to"),
+    ("--covariates", "facts about the task"),
+    ("--set exposure", "the exposure"),
+    ("read it with --csv sep=", "set the separator under Options to "),
+    ("read it with --csv decimal=", "set the decimal mark under Options to "),
+    ("read it with --csv encoding=", "set the encoding under Options to "),
     *((f"--{name}", words) for name, words in (("task", "task"), ("environment", "environment"), ("target", "target"))),
 )
 

@@ -13,9 +13,8 @@ from metaprior.app.messages import InvalidRequest, spoken
 from metaprior.app.upload_limits import check_unpacked
 from metaprior.likelihoods import suggestion
 from metaprior.tables.columns import Columns
-from metaprior.tables.csv_files import CsvFormat, TableFile
 from metaprior.tables.guesses import guess_roles, summarize_columns
-from metaprior.tables.reading import column_names, read_batches, read_table
+from metaprior.tables.reading import CsvFormat, TableFile, column_names, read_batches, read_table
 from metaprior.tasks.categories import as_text
 
 SHOWN = 8  # rows

@@ -45,11 +45,12 @@ def fit_arguments(
     arguments.append(f"--y={settings['y']}")
     for name in ("environment", "target"):
         arguments += [f"--{name}={settings[name]}"] if settings.get(name) else []
-    arguments += [f"--task-covariates={column}" for column in settings.get("covariates") or ()]
-    usual = {"kind": "auto", "likelihood": "gaussian", "exposure": None}
+    arguments += [f"--covariates={column}" for column in settings.get("covariates") or ()]
+    usual = {"kind": "auto", "likelihood": "gaussian"}
     chosen = {name: settings.get(name) or value for name, value in usual.items()}
     arguments += [f"--{name}={value}" for name, value in chosen.items() if value != usual[name]]
-    arguments += [f"--{name.replace('_', '-')}" for name in ("drop_missing", "drop_duplicates") if settings.get(name)]
+    arguments += [f"--set=exposure={settings['exposure']}"] if settings.get("exposure") else []
+    arguments += [f"--drop={what}" for what in ("missing", "duplicates") if settings.get(f"drop_{what}")]
     arguments += format_arguments(how)
     arguments += [] if alpha is None else [f"--alpha={alpha!r}"]
     return [*arguments, f"--out={out}"]
@@ -58,7 +59,7 @@ def fit_arguments(
 def format_arguments(how: dict[str, Any]) -> list[str]:
     """Return the options that say how a CSV file is written, where it is not the usual way."""
     usual = {"sep": None, "decimal": ".", "encoding": "utf-8"}
-    return [f"--{name}={how[name]}" for name in usual if how.get(name) not in (usual[name], None)]
+    return [f"--csv={name}={how[name]}" for name in usual if how.get(name) not in (usual[name], None)]
 
 
 def command_lines(fit: Sequence[str] | None, prior: str, coverage: float, stored: dict[str, Any] | None = None) -> str:
@@ -69,7 +70,7 @@ def command_lines(fit: Sequence[str] | None, prior: str, coverage: float, stored
     lines = [f"metaprior fit {shlex.join(fit)}"] if fit is not None else []
     readings = "readings.csv predictions.csv"  # the page's download of predictions has the inputs to predict at
     predict = f"metaprior predict {shlex.quote(prior)} {readings} --one-task --coverage {coverage:g} --out again.csv"
-    predict += " --sep , --decimal . --encoding utf-8" if format_arguments(stored or {}) else ""
+    predict += " --csv sep=, decimal=. encoding=utf-8" if format_arguments(stored or {}) else ""
     return "\n".join([*lines, predict])
 
 

@@ -28,7 +28,7 @@ def contents(facts: dict[str, Any], held_out: bool) -> str:
     if n_tasks:
         found = f"the {facts['outputs']} of {counted(n_tasks, 'task')}"
         found += f" and the names of {examples} of them" if examples else ""
-    return f"This page contains {found}. `metaprior fit` writes one without them with --report-without-data."
+    return f"This page contains {found}. `metaprior fit` writes one without them with --private."
 
 
 def without_data(facts: dict[str, Any]) -> dict[str, Any]:

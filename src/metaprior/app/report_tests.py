@@ -10,7 +10,7 @@ from sklearn.base import clone
 from metaprior.app.report_data import Sample
 from metaprior.checks import counted
 from metaprior.cli.console import task_label
-from metaprior.cli.scores import fitted_rule, knows_classes, split_held_out
+from metaprior.cli.evaluate import fitted_rule, knows_classes, split_held_out
 from metaprior.cli.training_data import Fit
 from metaprior.estimators.comparison import (
     OURS,

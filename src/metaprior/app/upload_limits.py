@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from metaprior.app.messages import InvalidRequest
-from metaprior.tables.csv_files import TableFile
-from metaprior.tables.reading import DAMAGED
+from metaprior.tables.reading import DAMAGED, TableFile
 
 MAX_UNPACKED = 512 * 2**20  # bytes
 MAX_CELLS = 20_000_000  # rows times columns: cells take more memory than the one or two bytes they may have in a file

@@ -24,7 +24,7 @@ from metaprior.checks import is_number
 from metaprior.datasets import Sinusoid
 from metaprior.estimators.files import load
 from metaprior.likelihoods import LIKELIHOODS
-from metaprior.tables.csv_files import ENDINGS, CsvFormat, as_csv_format, sniff_format
+from metaprior.tables.reading import ENDINGS, CsvFormat, as_csv_format, sniff_format
 
 PRIOR_ENDING = ".safetensors"
 A_TABLE = "a table (.csv, .tsv, .parquet, also compressed)"

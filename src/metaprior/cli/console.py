@@ -1,7 +1,4 @@
-"""Standard output and error that may be full, closed or not UTF-8: `> /dev/full`, `>&-`, `| head -1`.
-
-What all commands share: output, tables, and errors in one line.
-"""
+"""What commands print: results, tables, errors in one line, to streams that may be full, closed or not UTF-8."""
 
 import codecs
 import difflib
@@ -16,7 +13,7 @@ import traceback
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -26,6 +23,12 @@ from rich.text import Text
 
 from metaprior.checks import Argument, Message, MissingExtra
 from metaprior.terminal import as_unicode, visible
+
+if TYPE_CHECKING:
+    from metaprior import MetaGPClassifier, MetaGPRegressor
+    from metaprior.wfem import WFEMClassifier, WFEMRegressor
+
+    Estimator = MetaGPRegressor | MetaGPClassifier | WFEMRegressor | WFEMClassifier
 
 CLOSED = 128 + signal.SIGPIPE  # the exit code of programs whose reader has gone
 PLAIN = "metaprior.plain"  # how characters are written that an encoding lacks
@@ -65,9 +68,9 @@ class Stream(io.FileIO):
 
 
 def guard_streams() -> Stream | None:
-    """Replace standard output and error by streams whose errors end no command; return that of the output.
+    """Replace standard output and error by streams whose errors do not end a command; return the output's.
 
-    Nor does an encoding that lacks a character, such as ASCII for ±.
+    Characters that the encoding lacks, such as ± in ASCII, are replaced.
     """
     guarded = []
     for name in ("stdout", "stderr"):
@@ -87,7 +90,7 @@ def guard_streams() -> Stream | None:
 
 
 def exit_with(code: int, output: Stream | None) -> NoReturn:
-    """End the process, with an exit code of its own if results could not be written to standard output."""
+    """End the process, with a special exit code if results could not be written to standard output."""
     if sys.stdout is not None:
         sys.stdout.flush()
     error = None if output is None else output.error
@@ -115,32 +118,17 @@ class VisibleConsole(Console):
 
 
 out, err = VisibleConsole(highlight=False, markup=False), VisibleConsole(stderr=True, highlight=False, markup=False)
-# The options for arguments that messages name; other arguments keep the spelling of Python.
-SETTINGS = ("alpha", "batch_size", "context", "dtype", "exposure", "inference", "kernel", "learning_rate")
-SETTINGS += ("likelihood", "mean", "search_time", "temperature")
-TABLES = ("coverage", "drop_duplicates", "drop_missing", "environment", "from_prior", "out", "overwrite", "target")
-COLUMNS, FORMAT = ("task", "x", "y"), ("sep", "decimal", "encoding")
-OPTIONS = {name: f"--{name.replace('_', '-')}" for name in (*SETTINGS, *TABLES, *COLUMNS, *FORMAT)} | {
-    **{f"pandas.read_csv and {name}": f"--{name}" for name in FORMAT},
-    "covariates": "--task-covariates",
-    "categorical": "--categorical",
+CURRENT: set[str] = set()  # names of the options of the command that runs, as parameters are written
+FORMAT = ("sep", "decimal", "encoding")
+FILE = "pandas.read_csv and "  # how a CSV file is written, in Python
+# What messages name that is neither a parameter nor an option.
+WORDS = {
     "classes=...": "classes=... of adapt in Python",
     "extrapolates(X)": "The column extrapolates",
-    "conformal": "--conformal",
-    "method='conformal'": "--conformal",
-    "shared_classes": "--shared-classes",
-    "shared_classes=False": "--own-classes",
-    "n_draws": "--particles",
-    "n_particles": "--particles",
-    "n_steps": "--steps",
-    "noise_std": "--noise",
-    "random_state": "--seed",
-    "std": "--prior-std",
-    "fewer tasks": "fewer tasks (--max-tasks)",
-    "metaprior.store_tasks": "metaprior store",
     "use MetaGPRegressor": "pass --kind regression",
     "use a prior of MetaGPRegressor": "use a prior of fit --kind regression",
     "write them in other words": "pass --kind classification",
+    "n_draws": "--n-particles",
 }
 
 
@@ -186,15 +174,27 @@ def with_options(error: Any) -> str:
 
 
 def _as_option(argument: Argument) -> str:
-    if str(argument) in OPTIONS:
-        return OPTIONS[str(argument)]
-    option, value = OPTIONS.get(argument.name), argument.value
-    if option is None:
+    """Return an argument as it is typed: `--alpha 0.5`, `--drop missing`, `--csv sep=';'`, `--set noise_std=0.1`."""
+    name, value = argument.name.removeprefix(FILE), argument.value
+    text = "tab" if value == "\t" else json.dumps(value) if isinstance(value, bool) else str(value)
+    if str(argument) in WORDS:
+        return WORDS[str(argument)]
+    if name in CURRENT:
+        values = value if isinstance(value, list) else [] if value in (None, True) else [text]
+        return " ".join([f"--{name.replace('_', '-')}", *(shlex.quote(str(each)) for each in values)])
+    if name.startswith("drop_"):
+        return f"--drop {name.removeprefix('drop_')}"
+    holder = "--csv" if argument.name != name or name in FORMAT else "--set" if _is_parameter(name) else None
+    if holder is None:
         return str(argument)
-    if value is None or value is True:
-        return option
-    values = value if isinstance(value, list) else ["tab" if value == "\t" else value]
-    return " ".join(f"{option} {shlex.quote(str(each))}" for each in values)
+    return f"{holder} {name}" + ("" if value is None else f"={shlex.quote(text)}")
+
+
+def _is_parameter(name: str) -> bool:
+    """Return whether an estimator of `metaprior fit` has a parameter."""
+    from metaprior import MetaGPClassifier, MetaGPRegressor
+
+    return any(name in estimator._get_param_names() for estimator in (MetaGPClassifier, MetaGPRegressor))
 
 
 def check_target(target: str, environments: Iterable[str], column: str | None) -> None:

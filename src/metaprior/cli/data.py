@@ -1,19 +1,16 @@
-"""`metaprior example` and `metaprior store`: commands that write data.
-
-`metaprior app`.
-"""
+"""`metaprior example` and `metaprior store`, which write data, and `metaprior app`."""
 
 import shlex
 import threading
 from importlib import resources
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from metaprior.checks import counted
 from metaprior.cli.console import err, out, print_note, report_errors
-from metaprior.cli.options import Decimal, DropMissing, Encoding, Environment, Sep, write
+from metaprior.cli.options import COLUMN, DATA, OUTPUT, Csv, Environment, csv_format, option, write
 from metaprior.terminal import last_files
 
 TABLES = ("patients.csv", "test.csv", "readings.csv", "hours.csv")
@@ -53,27 +50,29 @@ def store(
     tables: Annotated[
         list[Path], typer.Argument(help="CSV or Parquet tables, one row per reading, or folders of them.")
     ],
-    task: Annotated[list[str], typer.Option("--task", help="Column that names the task of a row, or several.")],
-    x: Annotated[list[str], typer.Option("--x", help="Input column, or several: --x week price.")],
-    y: Annotated[str, typer.Option("--y", help="Output column: numbers, or labels written as numbers.")],
-    folder: Annotated[Path, typer.Option("--out", help="Folder for the tasks.")],
+    task: Annotated[
+        list[str], option("--task", "Column that names the task of a row, or several.", DATA, metavar=COLUMN)
+    ],
+    x: Annotated[list[str], option("--x", "Input column, or several: --x week price.", DATA, metavar=COLUMN)],
+    y: Annotated[str, option("--y", "Output column: numbers, or labels written as numbers.", DATA, metavar=COLUMN)],
+    folder: Annotated[Path, option("--out", "Folder for the tasks.", OUTPUT)],
     environment: Environment = None,
-    drop_missing: DropMissing = False,
-    sep: Sep = None,
-    decimal: Decimal = None,
-    encoding: Encoding = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace tasks stored there.")] = False,
+    drop: Annotated[
+        Literal["missing"] | None, option("--drop", "Rows to leave out: those with missing values.", DATA)
+    ] = None,
+    csv: Csv = None,
+    overwrite: Annotated[bool, option("--overwrite", "Replace tasks stored there.", OUTPUT)] = False,
 ):
     """Write the tasks of tables of any length to a folder, which `metaprior fit` takes in place of a table."""
     from metaprior.storage.task_folders import open_tasks, store_tasks
-    from metaprior.tables.csv_files import TableFile, as_csv_format
+    from metaprior.tables.reading import TableFile
 
     with report_errors():
         columns = {"task": task, "x": x, "y": y, "environment": environment}
         with err.status(f"reading {tables[0]}" + (" and others" if len(tables) > 1 else "")):
-            files = [TableFile(path, as_csv_format(sep, decimal, encoding)) for path in tables]
+            files = [TableFile(path, csv_format(csv)) for path in tables]
             with last_files():
-                store_tasks(files, folder, **columns, drop_missing=drop_missing, overwrite=overwrite)
+                store_tasks(files, folder, **columns, drop_missing=drop == "missing", overwrite=overwrite)
         stored = open_tasks(folder)
     for name, tasks in stored.items() if isinstance(stored, dict) else [("all", stored)]:
         out.print(f"{name}: {counted(len(tasks), 'task')}, {counted(tasks.n_samples, 'reading')}")

@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-import typer
 
 from metaprior.checks import counted
 from metaprior.cli.console import out, print_note, print_result, print_table, report_errors
-from metaprior.cli.options import AsJson, Prior, check_outputs, write_picture
-from metaprior.cli.scores import print_held_out
+from metaprior.cli.evaluate import print_held_out
+from metaprior.cli.options import OUTPUT, AsJson, Prior, check_outputs, option, write_picture
 from metaprior.tasks.splits import ContextRule
 
 MAX_NAMED = 12  # classes
@@ -37,7 +36,7 @@ PARTS = ("kind", "input_dim", "n_members", "fitted", "parameters", "training", "
 
 def info(
     prior: Prior,
-    plot: Annotated[Path | None, typer.Option(help="Plot the comparison that chose alpha to this file.")] = None,
+    plot: Annotated[Path | None, option("--plot", "Plot the comparison that chose alpha to this file.", OUTPUT)] = None,
     as_json: AsJson = False,
 ):
     """Show what a saved prior was fitted to, with which settings, and whether its source helped."""

@@ -1,27 +1,29 @@
-"""How arguments are read: several columns after one option, and mistakes told in one line of text or JSON.
-
-Options that commands share, and checks and writers of the files that they name.
-"""
+"""How arguments are read: several values after one option, options that commands share, and files that they name."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from metaprior.cli.console import NOTES, exit_error, exit_unexpected, print_note
+from metaprior.checks import require_matplotlib
+from metaprior.cli.console import CURRENT, FORMAT, NOTES, exit_error, exit_unexpected, print_note
+from metaprior.terminal import last_files
 
 if TYPE_CHECKING:
+    from metaprior.predict.ensemble import FittedEstimator
     from metaprior.tables.columns import Columns
-    from metaprior.tables.csv_files import CsvFormat
-from metaprior.checks import require_matplotlib
-from metaprior.terminal import last_files
+    from metaprior.tables.reading import CsvFormat
 
 UsageError: Any = typer.BadParameter.__mro__[1]  # of click, which later versions of typer contain
 AS_JSON = "metaprior.as_json"  # the place of it in what a context remembers
+PICTURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg")
+PAIR, COLUMN = "NAME=VALUE", "COLUMN"
+DATA, MODEL, OUTPUT = "Data", "Model", "Output"  # groups of options in --help
 
 
 class Command(TyperCommand):
@@ -32,7 +34,8 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse arguments."""
         NOTES.clear()
-        _note_overridden(args, self.params)
+        CURRENT.clear()
+        CURRENT.update(name.lstrip("-").replace("-", "_") for name in _names_of(self))
         with _one_line(args, ctx):
             return super().parse_args(ctx, repeat_options(args, self.params))
 
@@ -47,7 +50,7 @@ class Group(TyperGroup):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; an exception that it does not know of is a mistake in metaprior."""
+        """Run the command; an exception that it does not handle is a mistake in metaprior."""
         try:
             return super().invoke(ctx)
         except (typer.Exit, typer.Abort, UsageError.__mro__[1]):  # how commands of typer end
@@ -83,7 +86,8 @@ def _elsewhere(error: Any, context: Any) -> str:
 
 
 def _names_of(command: Any) -> list[str]:
-    return [name for each in command.params for name in (*each.opts, *each.secondary_opts)]
+    options = [each for each in command.params if each.param_type_name == "option"]
+    return [name for each in options for name in (*each.opts, *each.secondary_opts)]
 
 
 def repeat_options(args: Sequence[str], parameters: Sequence[Any]) -> list[str]:
@@ -102,20 +106,20 @@ def repeat_options(args: Sequence[str], parameters: Sequence[Any]) -> list[str]:
     return [part for i, text in enumerate(args) for part in ([follows[i], text] if i in values else [text])]
 
 
-def _note_overridden(args: Sequence[str], parameters: Sequence[Any]) -> None:
-    """Say so if an option that has one value is given several: the last of them counts, as elsewhere."""
-    once = [each for each in parameters if each.param_type_name == "option" and not each.multiple]
-    named = {name: each for each in once for name in (*each.opts, *each.secondary_opts)}
-    given: dict[Any, str] = {}
-    for i, text in enumerate(args[: args.index("--")] if "--" in args else args):
-        name, is_joined, value = text.partition("=")
-        option = named.get(name)
-        if option is None:
-            continue
-        words = name if option.is_flag else f"{name} {value if is_joined else ' '.join(args[i + 1 : i + 2])}"
-        if given.setdefault(option.name, words) != words:
-            print_note(f"{given[option.name]} does not count: {words} comes later.")
-        given[option.name] = words
+def _positionals(args: Sequence[str], options: dict[str, Any]) -> tuple[list[int], dict[int, str]]:
+    """Return the places of arguments that belong to no option, and the repeatable option that some of them follow."""
+    places, follows, i, latest = [], {}, 0, ""
+    while i < len(args) and args[i] != "--":
+        name, given, _ = args[i].partition("=")
+        if not args[i].startswith("-") or args[i] == "-":
+            places.append(i)
+            follows[i] = latest
+        else:
+            option = options.get(name)
+            latest = name if option is not None and option.multiple else ""
+            i += option is not None and not option.is_flag and not given
+        i += 1
+    return places + list(range(i + 1, len(args))), follows
 
 
 def typed(context: Any, leave_out: Sequence[str] = ()) -> list[str]:
@@ -133,78 +137,95 @@ def typed(context: Any, leave_out: Sequence[str] = ()) -> list[str]:
     return words
 
 
-def _positionals(args: Sequence[str], options: dict[str, Any]) -> tuple[list[int], dict[int, str]]:
-    """Return the places of arguments that belong to no option, and the repeatable option that some of them follow."""
-    places, follows, i, latest = [], {}, 0, ""
-    while i < len(args) and args[i] != "--":
-        name, given, _ = args[i].partition("=")
-        if not args[i].startswith("-") or args[i] == "-":
-            places.append(i)
-            follows[i] = latest
-        else:
-            option = options.get(name)
-            latest = name if option is not None and option.multiple else ""
-            i += option is not None and not option.is_flag and not given
-        i += 1
-    return places + list(range(i + 1, len(args))), follows
+def option(name: str, words: str, panel: str, **how: Any) -> Any:
+    """Return an option of one of the groups that --help shows."""
+    return typer.Option(name, help=words, rich_help_panel=panel, **how)
 
 
-Task = Annotated[list[str] | None, typer.Option("--task", help="Column that names the task of a row, or several.")]
-X = Annotated[list[str] | None, typer.Option("--x", help="Input column, or several: --x week price.")]
-Covariates = Annotated[
-    list[str] | None,
-    typer.Option("--task-covariates", help="Columns that are constant within a task: --task-covariates age sex."),
-]
-Categorical = Annotated[
-    list[str] | None, typer.Option("--categorical", help="Columns of numbers that hold categories; text is recognized.")
-]
-Y = Annotated[str | None, typer.Option("--y", help="Output column.")]
+Names = list[str] | None
+Task = Annotated[Names, option("--task", "Column that names the task of a row, or several.", DATA, metavar=COLUMN)]
+X = Annotated[Names, option("--x", "Input column, or several: --x week price.", DATA, metavar=COLUMN)]
+Y = Annotated[str | None, option("--y", "Output column: numbers, or labels.", DATA, metavar=COLUMN)]
 Environment = Annotated[
-    str | None, typer.Option("--environment", help="Column that names the environment of a task (hospital, building).")
+    str | None,
+    option("--environment", "Column that names the environment of a task (hospital, building).", DATA, metavar=COLUMN),
 ]
-DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Drop rows with a missing value.")]
-DropDuplicates = Annotated[bool, typer.Option("--drop-duplicates", help="Drop exact repetitions of a row.")]
-Sep = Annotated[str | None, typer.Option("--sep", help="Separator of CSV files, such as ';' or tab (default: comma).")]
-Decimal = Annotated[str | None, typer.Option("--decimal", help="Decimal mark of CSV files, ',' or '.' (default).")]
-Encoding = Annotated[str | None, typer.Option("--encoding", help="Encoding of CSV files, such as cp1252.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of tables.")]
+
+
+class Dropped(StrEnum):
+    """Rows that may be left out."""
+
+    missing = "missing"
+    duplicates = "duplicates"
+
+
+Drop = Annotated[
+    list[Dropped] | None,
+    option(
+        "--drop",
+        "Rows to leave out: with missing values, exact duplicates of others, or both.",
+        DATA,
+        metavar="missing|duplicates",
+    ),
+]
+Csv = Annotated[
+    Names,
+    option("--csv", "How CSV files are written: sep=';' (or tab) decimal=, encoding=cp1252.", DATA, metavar=PAIR),
+]
+AsJson = Annotated[bool, option("--json", "Print one line of JSON instead of tables.", OUTPUT)]
 Prior = Annotated[Path, typer.Argument(help="A prior saved by `metaprior fit`, or by `save` in Python.")]
 
 
-def fitted_columns(
-    meta: Any, task: list[str] | None, x: list[str] | None, y: str | None, environment: str | None
+def named_values(option: str, given: Sequence[str] | None, known: Sequence[str]) -> dict[str, str]:
+    """Return the values of an option that takes NAME=VALUE, by name."""
+    values = {}
+    for text in given or ():
+        name, is_pair, values[name] = text.partition("=")
+        if name not in known or not is_pair:
+            raise ValueError(f"{option} takes NAME=VALUE, with the names {', '.join(known)}; got {text!r}.")
+    return values
+
+
+def value_of(text: str) -> Any:
+    """Return a number, true, false or none as such, and other text as it is."""
+    for read in (int, float):
+        with suppress(ValueError):
+            return read(text)
+    return {"true": True, "false": False, "none": None}.get(text.lower(), text)
+
+
+def drops(given: Sequence[str] | None) -> dict[str, bool]:
+    """Return the rows to leave out, as arguments of functions that read tables."""
+    return {f"drop_{what}": what in (given or ()) for what in ("missing", "duplicates")}
+
+
+def csv_format(given: Sequence[str] | None, stored: dict[str, str] | None = None) -> "CsvFormat":
+    """Return how CSV files are written, where it is not said as in `stored`."""
+    from metaprior.tables.reading import as_csv_format
+
+    return as_csv_format(**{**(stored or {}), **named_values("--csv", given, FORMAT)})
+
+
+def columns_for(
+    meta: "FittedEstimator", task: Names, x: Names, y: str | None, environment: str | None = None
 ) -> "Columns":
     """Return the given columns, and for the others those that the prior was fitted with."""
-    from metaprior.tables.columns import as_columns, in_fitted_order
+    from metaprior.tables.columns import as_columns
+    from metaprior.tables.grouping import fitted_columns
 
     stored = meta.training_.get("columns") or {}
     columns = {"task": task, "x": x, "y": y, "environment": environment}
     columns = {name: value or stored.get(name) for name, value in columns.items()}
-    columns |= {name: stored.get(name) or None for name in ("covariates", "categorical")}
     if not (columns["x"] and columns["y"]):
         raise ValueError("--x and --y must name columns: this prior was not fitted from a table.")
-    return in_fitted_order(meta, as_columns(**columns))
-
-
-def fitted_format(meta: Any, sep: str | None, decimal: str | None, encoding: str | None) -> "CsvFormat":
-    """Return how CSV files are written, as far as it is not given as in the fit."""
-    from metaprior.tables.csv_files import as_csv_format
-
-    stored = meta.training_.get("csv") or {}  # priors fitted in Python have none
-    given = {"sep": sep, "decimal": decimal, "encoding": encoding}
-    return as_csv_format(**{name: stored.get(name) if value is None else value for name, value in given.items()})
-
-
-PICTURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg")
+    return fitted_columns(meta, as_columns(**columns, covariates=stored.get("covariates") or None))
 
 
 def named_or_free(path: Path | None, default: str) -> Path:
     """Return the file to write, with the default name if none was given: one that is there is replaced if named."""
-    if path is not None:
-        return path
-    if Path(default).exists():
+    if path is None and Path(default).exists():
         raise ValueError(f"{default} exists already. Pass --out {default} to replace it, or name another file.")
-    return Path(default)
+    return Path(default) if path is None else path
 
 
 def check_outputs(inputs: list[Path], out: Path | None, plot: Path | None = None, report: Path | None = None) -> None:
@@ -235,6 +256,10 @@ def check_outputs(inputs: list[Path], out: Path | None, plot: Path | None = None
         require_matplotlib()
 
 
+def _same(first: Path, second: Path) -> bool:
+    return first.absolute() == second.absolute() or (first.exists() and second.exists() and first.samefile(second))
+
+
 def write(path: Path, content: bytes) -> None:
     """Write a file, and the folders above it, completely or not at all."""
     from metaprior.files import write_atomically
@@ -262,7 +287,7 @@ def write_results(table: tuple[Path | None, Any], picture: tuple[Path | None, An
 
 def _write_frame(path: Path, frame: Any) -> None:
     """Write a data frame as Parquet if the file's name says so, else as CSV."""
-    from metaprior.tables.csv_files import first_formula
+    from metaprior.tables.reading import first_formula
 
     if path.suffix == ".parquet":
         write(path, frame.to_parquet(index=False))
@@ -271,7 +296,3 @@ def _write_frame(path: Path, frame: Any) -> None:
         found = f"{path} has cells that a spreadsheet takes for formulas, such as {formula!r}; they are as in the input"
         print_note(f"{found}. Open the file with these columns as text, or pass a name that ends in .parquet.")
     write(path, frame.to_csv(index=False).encode())
-
-
-def _same(first: Path, second: Path) -> bool:
-    return first.absolute() == second.absolute() or (first.exists() and second.exists() and first.samefile(second))

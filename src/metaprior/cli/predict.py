@@ -1,30 +1,38 @@
 """`metaprior predict`."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import typer
 
 from metaprior.cli.console import err, out, print_note, print_result, print_table, report_errors, task_label
 from metaprior.cli.options import (
+    DATA,
+    MODEL,
+    OUTPUT,
     AsJson,
-    Decimal,
-    DropDuplicates,
-    DropMissing,
-    Encoding,
+    Csv,
+    Drop,
     Prior,
-    Sep,
     Task,
     X,
     Y,
     check_outputs,
-    fitted_columns,
-    fitted_format,
+    columns_for,
+    csv_format,
+    drops,
     named_or_free,
+    option,
     write_results,
 )
-from metaprior.tables.csv_files import TableFile
+from metaprior.tables.reading import TableFile
+
+if TYPE_CHECKING:
+    from metaprior.cli.console import Estimator
+    from metaprior.predict.conformal import Conformal
+    from metaprior.tables.columns import Columns
+    from metaprior.tables.frames import TablePrediction
 
 SHOWN, DRAWN = 8, 12  # rows in the terminal, tasks in the picture
 MAX_CLASSES = 8  # columns of classes in the terminal
@@ -34,30 +42,25 @@ def predict(
     prior: Prior,
     context: Annotated[Path, typer.Argument(help="Table of observations of the new tasks; it may have no rows.")],
     query: Annotated[Path, typer.Argument(help="Table of the inputs to predict at.")],
-    path: Annotated[
-        Path | None,
-        typer.Option("--out", help="File for the predictions, .csv or .parquet (default: predictions.csv, if new)."),
-    ] = None,
-    coverage: Annotated[float, typer.Option(help="Probability of the interval from lower to upper.")] = 0.9,
-    conformal: Annotated[
-        bool,
-        typer.Option(
-            "--conformal", help="Make this interval conformal, and print what coverage is proven whatever the model."
-        ),
-    ] = False,
     task: Task = None,
     x: X = None,
     y: Y = None,
-    one_task: Annotated[bool, typer.Option("--one-task", help="All rows are one task; no column names it.")] = False,
+    one_task: Annotated[bool, option("--one-task", "All rows are one task; no column names it.", DATA)] = False,
     from_prior: Annotated[
-        bool, typer.Option("--from-prior", help="Predict tasks without context, though others have one.")
+        bool, option("--from-prior", "Predict tasks without context, though others have one.", DATA)
     ] = False,
-    drop_missing: DropMissing = False,
-    drop_duplicates: DropDuplicates = False,
-    sep: Sep = None,
-    decimal: Decimal = None,
-    encoding: Encoding = None,
-    plot: Annotated[Path | None, typer.Option(help=f"Plot the first {DRAWN} tasks to this file.")] = None,
+    drop: Drop = None,
+    csv: Csv = None,
+    coverage: Annotated[float, option("--coverage", "Probability of the interval from lower to upper.", MODEL)] = 0.9,
+    method: Annotated[
+        Literal["model", "conformal"],
+        option("--method", "Whether this interval is the model's, or conformal with a coverage that is proven.", MODEL),
+    ] = "model",
+    path: Annotated[
+        Path | None,
+        option("--out", "File for the predictions, .csv or .parquet (default: predictions.csv, if new).", OUTPUT),
+    ] = None,
+    plot: Annotated[Path | None, option("--plot", f"Plot the first {DRAWN} tasks to this file.", OUTPUT)] = None,
     as_json: AsJson = False,
 ):
     """Adapt a prior to the tasks of one table and predict the rows of another.
@@ -76,16 +79,14 @@ def predict(
         from metaprior.tables.frames import predict_tables
 
         meta = load(prior)
-        columns = fitted_columns(meta, task, x, y, None)._replace(environment=None)
-        how = fitted_format(meta, sep, decimal, encoding)
+        columns = columns_for(meta, task, x, y)._replace(environment=None)
+        how = csv_format(csv, meta.training_.get("csv"))
         tables = TableFile(context, how), TableFile(query, how)
         if one_task:
             _note_merged(tables, columns.task)
             columns = columns._replace(task=())
-        drops = {"drop_missing": drop_missing, "drop_duplicates": drop_duplicates}
-        method = "conformal" if conformal else "model"
         with err.status(f"predicting {query}"):
-            predicted = predict_tables(meta, *tables, columns, coverage, from_prior, method, **drops)
+            predicted = predict_tables(meta, *tables, columns, coverage, from_prior, method, **drops(drop))
         frame = predicted.frame
         figure = None if plot is None else _plot(meta, predicted, columns, coverage, method)
         write_results((path, frame), (plot, figure))
@@ -93,7 +94,7 @@ def predict(
         print_result({"predictions": str(path), "rows": frame.astype(object).to_dict(orient="records")})
         return
     at_least = not predicts_labels(meta) and meta.model_.likelihood.discrete  # integers have gaps
-    _print_rows(frame, columns.y, coverage, meta.model_.conformal if conformal else None, at_least)
+    _print_rows(frame, columns.y, coverage, meta.model_.conformal if method == "conformal" else None, at_least)
     rest = f" ({len(frame):,} rows, of which the first {SHOWN} are shown)" if len(frame) > SHOWN else ""
     out.print(f"Wrote {path}{rest}" + (f" and {plot}." if plot else "."), soft_wrap=True)
 
@@ -111,7 +112,7 @@ def _note_merged(tables: tuple[TableFile, ...], task: tuple[str, ...]) -> None:
                 print_note(f"{table} names {n_names:,} tasks in {columns}, which --one-task predicts as one.")
 
 
-def _print_rows(frame: Any, y: str | None, coverage: float, conformal: Any, at_least: bool) -> None:
+def _print_rows(frame: Any, y: str | None, coverage: float, conformal: "Conformal | None", at_least: bool) -> None:
     """Print the first predictions, and what they mean."""
     from metaprior.predict.conformal import floored
 
@@ -144,7 +145,7 @@ def _cell(value: Any) -> str:
     return "" if np.isnan(value) else f"{value:.4g}"
 
 
-def _plot(meta: Any, predicted: Any, columns: Any, coverage: float, method: str) -> Any:
+def _plot(meta: "Estimator", predicted: "TablePrediction", columns: "Columns", coverage: float, method: str) -> Any:
     """Return a figure with a panel for each of the first tasks."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
     from matplotlib.figure import Figure

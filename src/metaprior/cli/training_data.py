@@ -1,21 +1,21 @@
-"""What messages call tasks: the library counts them, `source_tasks['north'][3]`; users know the rows of their table.
-
-The tasks that `metaprior fit` is given: of a table, or of a folder that `metaprior store` has written.
-"""
+"""The tasks that `metaprior fit` is given, of a table or of stored tasks, and what messages call them."""
 
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from metaprior.checks import Argument, Message, counted
 from metaprior.cli.console import check_target, err, print_note
-from metaprior.cli.scores import HeldOut, hold_out
-from metaprior.tables.csv_files import CsvFormat, Source, TableFile
+from metaprior.cli.evaluate import HeldOut, hold_out
+from metaprior.tables.reading import CsvFormat, Source, TableFile
+
+if TYPE_CHECKING:
+    from metaprior.cli.console import Estimator
 
 Place = Callable[[int], tuple[Any, int | None]]  # from the number of a task to its name and first row
 
@@ -85,7 +85,7 @@ class TrainingData(NamedTuple):
 class Fit(NamedTuple):
     """A fitted prior, what it was fitted to and tested on, and how that was asked for."""
 
-    meta: Any
+    meta: "Estimator"
     tasks: TrainingData
     target: str | None  # the environment to predict in, where there are several
     seed: int
@@ -99,27 +99,20 @@ def read_training_data(
     named: dict[str, Any],
     target: str | None,
     labels: bool | None,
-    max_tasks: int | None,
     share: float | None,
     seed: int,
-    how: dict[str, Any],
+    how: dict[str, bool],
 ) -> TrainingData:
-    """Read tasks, at most `max_tasks` of each environment, and hold out a share of the target's."""
+    """Read tasks, and hold out a share of the target's."""
     rng = np.random.default_rng(seed)
     if table.path.is_dir():
-        format = {
-            name: value for name, value in table.format._asdict().items() if value != CsvFormat._field_defaults[name]
-        }
-        given = {**named, **how, **format, "max_tasks": max_tasks}
-        covariates = given.pop("covariates", None)
+        given = {name: value for name, value in named.items() if name != "covariates"}
+        given |= {"drop": any(how.values()), "csv": table.format != CsvFormat()}
         opened = _open(table.path, target, bool(labels), share, rng, [name for name, value in given.items() if value])
+        covariates = named["covariates"]
         return opened if not covariates else opened._replace(columns=_with_covariates(opened.columns, covariates))
     columns, grouped = _read(table, named, target, {**how, "labels": labels})
     places, held = grouped.places(), list[int]()
-    for name, tasks in places.items():
-        if max_tasks is not None and len(tasks) > max_tasks:
-            print_note(f"using {max_tasks} of {len(tasks)} tasks{f' of {name}' if name else ''} (--max-tasks).")
-            places[name] = [tasks[i] for i in np.sort(rng.choice(len(tasks), max_tasks, replace=False)).tolist()]
     if share is not None:
         among = places[target or ""]
         order = rng.permutation(len(among)).tolist()
@@ -163,7 +156,7 @@ def _with_covariates(columns: dict[str, Any], names: list[str]) -> dict[str, Any
     for name in names:
         if name not in columns["x"]:
             known = ", ".join(map(repr, columns["x"]))
-            raise ValueError(f"--task-covariates names {name!r}, which is no input of the stored tasks: {known}.")
+            raise ValueError(f"--covariates names {name!r}, which is not an input of the stored tasks: {known}.")
     return {**columns, "covariates": names}
 
 

@@ -1,7 +1,4 @@
-"""Predictions of classes for one task: probabilities along one input, a map over two, or at queries of several.
-
-Plots of how well classes are predicted: reliability of the probabilities, and which classes are confused.
-"""
+"""Plots of predicted classes: probabilities for one task, their reliability, and which classes are confused."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +21,7 @@ from metaprior.plots.style import (
     resolve_axes,
     tidy,
 )
-from metaprior.predict.ensemble import predicts_labels
+from metaprior.predict.ensemble import FittedClassifier, FittedEstimator, predicts_labels
 from metaprior.tasks.labels import as_labels, encode, task_classes
 from metaprior.tasks.types import Task
 
@@ -38,7 +35,12 @@ ABOVE, BELOW = 1.06, -0.06  # heights of the context and of queries
 
 
 def draw_classes(
-    axes: Any, meta: Any, context: Task, x_query: np.ndarray, queries: Task | None, names: Sequence[str] | None
+    axes: Any,
+    meta: FittedClassifier,
+    context: Task,
+    x_query: np.ndarray,
+    queries: Task | None,
+    names: Sequence[str] | None,
 ) -> None:
     """Draw the probabilities of the classes of one task, its context, and queries where their classes are known."""
     both = [*context.y.tolist(), *(queries.y.tolist() if queries is not None else [])]
@@ -53,27 +55,18 @@ def draw_classes(
         return
     at = x_query if n_inputs > 1 else grid_over(meta, 0, context.x, x_query)[:, None]
     axes.set_xlabel(("x" if names is None else names[0]) + f", one of {n_inputs} inputs" * (n_inputs > 1))
-    probabilities = adapted.predict_proba(at)
-    if len(classes) == 2:
-        _draw_second(axes, at[:, 0], probabilities[:, 1], n_inputs > 1, classes, marked, names)
-    else:
-        _draw_each(axes, at[:, 0], probabilities, n_inputs > 1, classes, marked, names)
+    draw, of_output = _draw_second if len(classes) == 2 else _draw_each, "" if names is None else names[1]
+    draw(axes, at[:, 0], adapted.predict_proba(at), n_inputs > 1, classes, marked, of_output)
     axes.margins(x=0 if n_inputs == 1 else 0.02)
 
 
 def _draw_second(
-    axes: Any,
-    x: np.ndarray,
-    probability: np.ndarray,
-    at_queries: bool,
-    classes: np.ndarray,
-    marked: list[Any],
-    names: Sequence[str] | None,
-) -> None:
-    """Draw the probability of the second of two classes, between marks of both."""
+    axes: Any, x: np.ndarray, probabilities: np.ndarray, at_queries: bool, classes: Any, marked: Any, y: str
+):
+    """Draw the probability of the second of two classes of y, between marks of both."""
     style = {**DOTS, "color": LINE} if at_queries else {"color": LINE, "linewidth": 1.8}
     axes.axhline(0.5, **DIAGONAL)
-    axes.plot(x, probability, label="probability", **style)
+    axes.plot(x, probabilities[:, 1], label="probability", **style)
     for codes, inputs, label, look in marked:
         axes.plot(inputs[:, 0], codes, label=label, **look)
     for height, name in enumerate(classes.tolist()):
@@ -81,20 +74,14 @@ def _draw_second(
             place = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": 9, "color": POINTS}
             axes.text(1.01, height, as_drawn(name), **place)
     second = "the second class" if classes[1] is None else as_drawn(classes[1])
-    axes.set_ylabel(f"probability of {second}" if names is None else f"probability of {names[1]} = {second}")
+    axes.set_ylabel(f"probability of {y} = {second}" if y else f"probability of {second}")
     axes.set_ylim(BELOW, ABOVE)
 
 
 def _draw_each(
-    axes: Any,
-    x: np.ndarray,
-    probabilities: np.ndarray,
-    at_queries: bool,
-    classes: np.ndarray,
-    marked: list[Any],
-    names: Sequence[str] | None,
-) -> None:
-    """Draw a line for every class or, at queries, the most probable class; context above, queries below."""
+    axes: Any, x: np.ndarray, probabilities: np.ndarray, at_queries: bool, classes: Any, marked: Any, y: str
+):
+    """Draw a line for every class of y or, at queries, the most probable class; context above, queries below."""
     colors = class_colors(probabilities, marked)
     if at_queries:
         best = probabilities.argmax(axis=1)
@@ -114,12 +101,12 @@ def _draw_each(
         )
         axes.plot([], [], label=label, **{**look, "color": "0.4"})
     what = "the most probable class" if at_queries else "each class"
-    axes.set_ylabel(f"probability of {what}" + ("" if names is None else f" of {names[1]}"))
+    axes.set_ylabel(f"probability of {what}" + (f" of {y}" if y else ""))
     axes.set_ylim(2 * BELOW, 1.0 - 2 * BELOW)
 
 
 def _draw_map(
-    axes: Any, meta: Any, adapted: Any, inputs: list[np.ndarray], classes: np.ndarray, marked: list[Any]
+    axes: Any, meta: FittedEstimator, adapted: Any, inputs: list[np.ndarray], classes: np.ndarray, marked: list[Any]
 ) -> None:
     """Draw the most probable class over two inputs, paler where it is less probable, with contours of that."""
     sides = [grid_over(meta, column, *inputs, n_points=N_MAP) for column in (0, 1)]
@@ -183,7 +170,7 @@ MAX_BOTH = 8  # classes of a matrix with shares and counts in its cells; of more
 INTERVAL = 0.9
 
 
-def plot_confusion(meta: Any, test_tasks: Any, *, axes: Any = None) -> Any:
+def plot_confusion(meta: FittedEstimator, test_tasks: Any, *, axes: Any = None) -> Any:
     """Plot which class was predicted how often for queries of each class.
 
     Rows are observed classes and add up to 100%. Of more than 20 classes, the pairs that are confused most often are

@@ -1,7 +1,7 @@
 """Plots of a fit: its training, the choice of alpha, and the calibration of its predictions."""
 
 import textwrap
-from typing import Any
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 
@@ -21,14 +21,26 @@ from metaprior.plots.style import (
     tidy,
 )
 from metaprior.predict.batches import predict_tasks
-from metaprior.predict.ensemble import predicts_labels
+from metaprior.predict.ensemble import FittedEstimator, predicts_labels
 from metaprior.tasks.types import as_test_tasks
 
 N_BOOTSTRAP = 2000
 VALIDATED_EVERY = 100  # steps of training
 
 
-def plot_training(meta: Any, *, axes: Any = None) -> Any:
+class Trained(FittedEstimator, Protocol):
+    """A prior that was trained in steps."""
+
+    loss_trace_: np.ndarray
+    validation_trace_: np.ndarray
+    best_step_: int
+
+
+def _has_steps(meta: FittedEstimator) -> TypeGuard[Trained]:
+    return hasattr(meta, "loss_trace_")
+
+
+def plot_training(meta: FittedEstimator, *, axes: Any = None) -> Any:
     """Plot the loss of every training step, the scores of validation tasks, and the step that was kept.
 
     If predictions are averaged over several priors, it shows the one with the largest weight. Hierarchical priors, the
@@ -45,7 +57,7 @@ def plot_training(meta: Any, *, axes: Any = None) -> Any:
     """
     labeled = predicts_labels(meta)
     axes = resolve_axes(axes)
-    if not hasattr(meta, "loss_trace_"):
+    if not _has_steps(meta):
         return _draw_families(axes, meta)
     axes.set(xlabel="step", ylabel="loss")
     tidy(axes)
@@ -71,11 +83,11 @@ def plot_training(meta: Any, *, axes: Any = None) -> Any:
     return axes
 
 
-def plot_alpha_path(meta: Any, *, axes: Any = None) -> Any:
+def plot_alpha_path(meta: FittedEstimator, *, axes: Any = None) -> Any:
     """Plot the cross-validated score of every alpha, with its standard error.
 
     alpha is the weight of all sources together. Markers grow with the weight of an alpha in the averaged prediction.
-    The errors are mostly those of the tasks, which all alphas share; `meta.transfer_report().plot()` shows paired
+    The errors are mostly the spread between tasks, which all alphas share; `meta.transfer_report().plot()` shows paired
     differences.
 
     Parameters
@@ -103,7 +115,7 @@ def plot_alpha_path(meta: Any, *, axes: Any = None) -> Any:
     return axes
 
 
-def plot_calibration(meta: Any, test_tasks: Any, *, axes: Any = None) -> Any:
+def plot_calibration(meta: FittedEstimator, test_tasks: Any, *, axes: Any = None) -> Any:
     """Plot predicted against observed frequencies on test tasks.
 
     For numbers: the share of queries below the predicted p-quantile against p, with a 90% bootstrap band over tasks;
@@ -134,7 +146,7 @@ def plot_calibration(meta: Any, test_tasks: Any, *, axes: Any = None) -> Any:
     return axes
 
 
-def _draw_families(axes: Any, meta: Any) -> Any:
+def _draw_families(axes: Any, meta: FittedEstimator) -> Any:
     """Draw what the default chooses in place of training steps."""
     tested = meta.transfer_report().score is not None
     names = sorted(meta.family_weights_, key=lambda name: -meta.family_weights_[name])

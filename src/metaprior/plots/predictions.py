@@ -1,7 +1,4 @@
-"""Inputs to draw predictions at.
-
-Plots of predictions: for one task given its context, and of the prior.
-"""
+"""Plots of predictions: for one task given its context, and of the prior."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -25,7 +22,7 @@ from metaprior.plots.style import (
     resolve_axes,
     tidy,
 )
-from metaprior.predict.ensemble import predicts_labels
+from metaprior.predict.ensemble import FittedEstimator, predicts_labels
 from metaprior.tasks.columns import no_extrapolation_warnings
 from metaprior.tasks.labels import as_labels
 from metaprior.tasks.types import Task, as_inputs, as_numbers, as_task
@@ -46,7 +43,7 @@ class Band(NamedTuple):
 
 @no_extrapolation_warnings()
 def plot_prediction(
-    meta: Any,
+    meta: FittedEstimator,
     X_context: Any,
     y_context: Any,
     X_query: Any = None,
@@ -96,7 +93,7 @@ def plot_prediction(
     if input_dim > (2 if labeled else 1) and not len(x_query):
         raise ValueError(f"With {input_dim} input columns predictions are drawn at queries: pass X_query.")
     axes = resolve_axes(axes, (5.2, 4.8) if input_dim > 1 else (6.4, 4.2))
-    if labeled:
+    if predicts_labels(meta):
         draw_classes(axes, meta, context, x_query, queries, names)
     else:
         _draw_readings(axes, meta, context, x_query, queries, Band(coverage, method), names or ("x", "y"))
@@ -109,7 +106,13 @@ def plot_prediction(
 
 @no_extrapolation_warnings()
 def plot_prior_samples(
-    meta: Any, *, x: Any = None, n_samples: Any = 10, random_state: Any = 0, column: Any = 0, axes: Any = None
+    meta: FittedEstimator,
+    *,
+    x: Any = None,
+    n_samples: Any = 10,
+    random_state: Any = 0,
+    column: Any = 0,
+    axes: Any = None,
 ) -> Any:
     """Plot noise-free functions drawn from the learned prior, with its mean and 90% band.
 
@@ -131,10 +134,36 @@ def plot_prior_samples(
     matplotlib Axes
     """
     if predicts_labels(meta):
-        raise ValueError(
-            "plot_prior_samples needs a MetaGPRegressor: labels have probabilities, not values to draw. With one input "
-            "column, plot_prediction(meta, [], []) shows the probabilities of the prior."
-        )
+        instead = "With one input column, plot_prediction(meta, [], []) shows the probabilities of the prior."
+        raise ValueError(f"plot_prior_samples needs a MetaGPRegressor: labels have probabilities. {instead}")
+    grid, inputs = _grid_of_prior(meta, x, column)
+    prior, likelihood = meta.adapt([], []), meta.model_.likelihood
+    axes = resolve_axes(axes)
+    in_units = _expected_draws(prior, inputs, meta.model_) if likelihood.discrete else None
+    if in_units is not None:
+        samples = in_units(check_integer("n_samples", n_samples, least=0), draw_seed(random_state))
+    else:
+        samples = prior.sample(inputs, n_samples, latent=True, random_state=random_state)
+    for i, sample in enumerate(samples):
+        label = counted(len(samples), "sample") if i == 0 else None
+        axes.plot(grid, sample, color=POINTS, linewidth=1.0, alpha=0.7, label=label)
+    if in_units is not None:
+        lower, median, upper = np.quantile(in_units(N_DRAWN, 0), [0.05, 0.5, 0.95], axis=0)
+        axes.fill_between(grid, lower, upper, color=BAND, alpha=0.6, linewidth=0, label="90% band")
+        axes.plot(grid, median, color=LINE, linewidth=1.8, label="median")
+    else:
+        plot_posterior(axes, grid, prior.predictive(inputs, latent=True), np.empty(0), np.empty(0))
+    several = meta.n_features_in_ > 1
+    axes.set_xlabel(f"input column {column} (the others at their mean)" if several else "x")
+    axes.set_ylabel(likelihood.without_noise + " per unit of exposure" * (meta.features_.exposure is not None))
+    axes.set_title("The learned prior, before any observation", fontsize=11)
+    axes.margins(x=0)
+    legend(axes)
+    return axes
+
+
+def _grid_of_prior(meta: FittedEstimator, x: Any, column: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return a grid of one input column, and inputs whose other columns stay at their mean."""
     column = check_integer("column", column, least=0)
     if column >= meta.n_features_in_:
         raise ValueError(f"column must be less than {meta.n_features_in_}, the number of inputs; got {column}.")
@@ -145,29 +174,7 @@ def plot_prior_samples(
     inputs[:, column] = grid
     if meta.features_.exposure is not None:
         inputs[:, meta.features_.exposure] = 1.0
-    prior, likelihood = meta.adapt([], []), meta.model_.likelihood
-    in_units = _expected_draws(prior, inputs, meta.model_) if likelihood.discrete else None
-    if in_units is None:
-        samples = prior.sample(inputs, n_samples, latent=True, random_state=random_state)
-    else:
-        samples = in_units(check_integer("n_samples", n_samples, least=0), draw_seed(random_state))
-    axes = resolve_axes(axes)
-    for i, sample in enumerate(samples):
-        label = counted(len(samples), "sample") if i == 0 else None
-        axes.plot(grid, sample, color=POINTS, linewidth=1.0, alpha=0.7, label=label)
-    if in_units is None:
-        plot_posterior(axes, grid, prior.predictive(inputs, latent=True), np.empty(0), np.empty(0))
-    else:
-        lower, median, upper = np.quantile(in_units(N_DRAWN, 0), [0.05, 0.5, 0.95], axis=0)
-        axes.fill_between(grid, lower, upper, color=BAND, alpha=0.6, linewidth=0, label="90% band")
-        axes.plot(grid, median, color=LINE, linewidth=1.8, label="median")
-    several = meta.n_features_in_ > 1
-    axes.set_xlabel(f"input column {column} (the others at their mean)" if several else "x")
-    axes.set_ylabel(likelihood.without_noise + " per unit of exposure" * (meta.features_.exposure is not None))
-    axes.set_title("The learned prior, before any observation", fontsize=11)
-    axes.margins(x=0)
-    legend(axes)
-    return axes
+    return grid, inputs
 
 
 def _expected_draws(prior: Any, x: np.ndarray, model: Any) -> Callable[[int, int], np.ndarray]:
@@ -183,7 +190,13 @@ def _expected_draws(prior: Any, x: np.ndarray, model: Any) -> Callable[[int, int
 
 
 def _draw_readings(
-    axes: Any, meta: Any, context: Task, x_query: np.ndarray, queries: Task | None, band: Band, names: Sequence[str]
+    axes: Any,
+    meta: FittedEstimator,
+    context: Task,
+    x_query: np.ndarray,
+    queries: Task | None,
+    band: Band,
+    names: Sequence[str],
 ) -> None:
     if x_query.shape[1] == 1:
         _draw_over_grid(axes, meta, context, x_query, queries, band, names)
@@ -194,7 +207,13 @@ def _draw_readings(
 
 
 def _draw_over_grid(
-    axes: Any, meta: Any, context: Task, x_query: np.ndarray, queries: Task | None, band: Band, names: Sequence[str]
+    axes: Any,
+    meta: FittedEstimator,
+    context: Task,
+    x_query: np.ndarray,
+    queries: Task | None,
+    band: Band,
+    names: Sequence[str],
 ) -> None:
     grid = grid_over(meta, 0, context.x, x_query)
     adapted = meta.adapt(*context)

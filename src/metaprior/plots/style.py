@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from metaprior.checks import require_matplotlib
+from metaprior.predict.ensemble import FittedEstimator
 from metaprior.predict.predictive import GaussianMixture, Predictive
 from metaprior.terminal import visible
 
@@ -15,18 +16,12 @@ BAND, LINE, TRUTH, POINTS = "#9ecae1", "#08519c", "#333333", "#d94801"
 DOTS = {"linestyle": "", "marker": "o", "markersize": 6, "color": POINTS, "markeredgecolor": "white", "zorder": 5}
 RINGS = {"linestyle": "", "marker": "o", "markersize": 5, "color": TRUTH, "markerfacecolor": "none", "zorder": 4}
 DIAGONAL = {"color": TRUTH, "linewidth": 1.0, "linestyle": "--", "zorder": 1.5}
-
-
 MARGIN = 0.05  # of the range of the points, on either side
-
-
 RANGE = 2.5  # standard deviations of the meta-training inputs, on either side of their mean
-
-
 N_GRID = 201
 
 
-def grid_over(meta: Any, column: int, *inputs: np.ndarray, n_points: int = N_GRID) -> np.ndarray:
+def grid_over(meta: FittedEstimator, column: int, *inputs: np.ndarray, n_points: int = N_GRID) -> np.ndarray:
     """Return a grid of an input column that covers all points, or without any the meta-training inputs."""
     points = np.concatenate(inputs)[:, column]
     if not len(points):
@@ -36,7 +31,7 @@ def grid_over(meta: Any, column: int, *inputs: np.ndarray, n_points: int = N_GRI
     return np.linspace(low - margin, high + margin, n_points)
 
 
-def prior_range(meta: Any, column: int, n_points: int = N_GRID) -> np.ndarray:
+def prior_range(meta: FittedEstimator, column: int, n_points: int = N_GRID) -> np.ndarray:
     """Return a grid of an input column that covers most of the meta-training inputs."""
     scaling = meta.model_.members[0].scaling
     middle, spread = float(scaling.x_mean[column]), float(scaling.x_std[column])

@@ -1,7 +1,7 @@
 """Fitted priors, single or averaged. Nothing here depends on how they were fitted."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 
@@ -9,6 +9,7 @@ from metaprior.checks import counted
 from metaprior.conventions import check_is_fitted
 from metaprior.likelihoods.base import Likelihood, Prediction
 from metaprior.predict.predictive import GaussianMixture, Predictive, stretch
+from metaprior.tasks.columns import Features
 from metaprior.tasks.scaling import Scaling
 
 
@@ -165,7 +166,49 @@ class Ensemble(NamedTuple):
         return (means, variances) if self.spread == 1.0 else stretch(means, variances, log_weights, self.spread)
 
 
-def predicts_labels(meta: Any) -> bool:
+class FittedEstimator(Protocol):
+    """What layers below the estimators need of a fitted one."""
+
+    model_: Ensemble
+    training_: dict[str, Any]
+    parameters_: dict[str, Any]
+    likelihood_: str
+    family_weights_: dict[str, float]
+    n_features_in_: int
+
+    @property
+    def features_(self) -> Features:
+        """The input columns."""
+        ...
+
+    def adapt(self, X: Any, y: Any) -> Any:
+        """Return the prediction for a task, given its context."""
+        ...
+
+    def adapt_many(self, contexts: Any) -> Any:
+        """Return the predictions for many tasks."""
+        ...
+
+    def evaluate(self, test_tasks: Any) -> Any:
+        """Return how well test tasks are predicted."""
+        ...
+
+    def transfer_report(self) -> Any:
+        """Return whether the sources helped."""
+        ...
+
+
+class FittedClassifier(FittedEstimator, Protocol):
+    """A fitted prior of labels."""
+
+    classes_: np.ndarray | None  # that all tasks share
+
+    def adapt(self, X: Any, y: Any, classes: Any = None) -> Any:
+        """Return the prediction for a task, given its context."""
+        ...
+
+
+def predicts_labels(meta: FittedEstimator) -> TypeGuard[FittedClassifier]:
     """Return whether a fitted estimator predicts labels; raise if `meta` is not a fitted estimator."""
     if not hasattr(type(meta), "transfer_report"):
         raise ValueError(f"meta must be a fitted MetaGPRegressor or MetaGPClassifier; got {type(meta).__name__}.")

@@ -1,7 +1,4 @@
-"""Tasks in memory maps, more of them than memory holds, and passes over their rows in blocks.
-
-Labels of stored tasks: which classes each task has, found in one pass over y.
-"""
+"""Tasks in memory maps, more of them than memory holds: passes over their rows in blocks, and their labels."""
 
 import functools
 import hashlib
@@ -13,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaprior.checks import Argument, Message, counted
+from metaprior.checks import counted
 from metaprior.files import InvalidFile
 from metaprior.tasks.labels import (
     MAX_CLASSES,
@@ -74,8 +71,7 @@ def record_of(path: Path) -> dict[str, Any]:
 
 def damaged(path: Path, why: str) -> InvalidFile:
     """Return the error that a file is not as it was written."""
-    again = Argument("metaprior.store_tasks")
-    return InvalidFile(Message(f"{path} is damaged: {why}. Store the tasks again (", again, "), or use another copy."))
+    return InvalidFile(f"{path} is damaged: {why}. Store the tasks again, or use another copy.")
 
 
 class Moments(NamedTuple):
@@ -364,7 +360,7 @@ def encode_stored(
 ) -> tuple[list[StoredTasks], np.ndarray | None, list[np.ndarray]]:
     """Return tasks, some of them stored, that give labels 0.0, 1.0, ...; the shared classes; numbers of classes.
 
-    The rules are those of `tasks.labels.encode_environments`, for labels that are numbers.
+    Labels are numbers, and the rules are the same as in `tasks.labels.encode_environments`.
     """
     input_dim = next(tasks.input_dim for tasks in environments if isinstance(tasks, StoredTasks))
     stored = []

@@ -1,12 +1,9 @@
-"""Files of a folder of stored tasks, and whether they still hold what was written.
-
-Folders of stored tasks: written from tables of any length, whose rows come in any order, and opened.
-"""
+"""Folders of stored tasks: written from tables of any length, whose rows come in any order, and opened."""
 
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,9 +16,8 @@ from metaprior.checks import Argument, Message, check_bool
 from metaprior.files import InvalidFile, as_struct, name_in_errors, read_json, reading, reserve
 from metaprior.storage.stored_tasks import StoredFiles, StoredTasks, damaged, record_of
 from metaprior.tables.columns import as_columns
-from metaprior.tables.csv_files import Source, TableFile
 from metaprior.tables.grouping import TaskIndex
-from metaprior.tables.reading import read_batches, table_files
+from metaprior.tables.reading import Source, as_frame, as_table, read_batches, table_files
 from metaprior.terminal import unfinished
 
 HEADER, FORMAT, FORMAT_VERSION = "tasks.json", "metaprior tasks", 2
@@ -89,9 +85,9 @@ def store_tasks(
 
     Parameters
     ----------
-    tables : path or sequence of paths
+    tables : path, sequence of paths, or data frame
         CSV or Parquet files with one row per sample, patterns such as "readings/*.parquet", or folders. A file
-        `hospital=south/part-0.parquet` in a folder has a column `hospital`.
+        `hospital=south/part-0.parquet` in a folder has a column `hospital`. Or a data frame of any library.
     out : path
         The new folder.
     task, x, y, environment : str or list of str
@@ -100,8 +96,7 @@ def store_tasks(
     drop_missing : bool, default=False
         Drop rows with a missing value, instead of raising an error.
     overwrite : bool, default=False
-        Replace stored tasks in `out`. A folder that holds anything else is never replaced, also if it holds stored
-        tasks too.
+        Replace stored tasks in `out`. A folder that holds anything else is never replaced.
 
     Examples
     --------
@@ -120,7 +115,8 @@ def store_tasks(
         raise ValueError(Message(lacking, " must be the name of a column; got None."))
     index = TaskIndex(columns, drop_missing, labels=False)
     _check_free(Path(out), overwrite)
-    files = table_files(tables)
+    is_path = isinstance(tables, str | os.PathLike | Sequence)
+    files = table_files(tables) if is_path else [as_table(tables, "tables")]
     with _new_folder(Path(out), overwrite) as new:
         _write_rows(new, files, index)
         environments, order = _by_environment(index)
@@ -182,15 +178,15 @@ def _open_array(files: StoredFiles, name: str) -> np.ndarray:
 
 def read_header(folder: Path) -> dict[str, Any]:
     """Return the header of a folder of stored tasks; raise if it is something else."""
-    expected = Message(": expected a folder that ", Argument("metaprior.store_tasks"), " has written.")
+    expected = ": expected a folder of stored tasks."
     if not folder.exists():
-        raise ValueError(Message(f"{folder} does not exist", expected))
+        raise ValueError(f"{folder} does not exist{expected}")
     if not (folder / HEADER).is_file():
-        raise ValueError(Message(f"{folder} {'has no tasks.json' if folder.is_dir() else 'is a file'}", expected))
+        raise ValueError(f"{folder} {'has no tasks.json' if folder.is_dir() else 'is a file'}{expected}")
     with reading(folder / HEADER, "cannot be read"):
         header = read_json((folder / HEADER).read_text(encoding="utf-8"))
         if header.get("format") != FORMAT:
-            raise InvalidFile(Message(f"{folder / HEADER} is not of stored tasks", expected))
+            raise InvalidFile(f"{folder / HEADER} is not of stored tasks{expected}")
         if header.get("version") != FORMAT_VERSION:
             found = f"{folder} has format version {header.get('version')!r}; this metaprior reads {FORMAT_VERSION}"
             raise InvalidFile(f"{found}. Update metaprior, or store the tasks again.")
@@ -209,17 +205,22 @@ def header_digest(header: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _write_rows(folder: Path, files: list[tuple[TableFile, Path]], index: TaskIndex) -> None:
-    """Write the numbers of all rows and of their tasks as they come."""
+def _write_rows(folder: Path, tables: list[Any], index: TaskIndex) -> None:
+    """Write the numbers of all rows and of their tasks as they come, of files or of a data frame."""
+    source = Source("tables")
     with open(folder / "rows", "wb") as rows, open(folder / "tasks", "wb") as tasks:
-        for file, root in files:
+        for table in tables:
             first = 0
-            for frame in read_batches(file, root, index.columns):
-                batch = index.add(frame, Source.of(file, "table"), first)
+            if isinstance(table, tuple):
+                source, frames = Source.of(table[0], ""), read_batches(table[0], table[1], index.columns)
+            else:
+                frames = [as_frame(table, index.columns, "tables")]
+            for frame in frames:
+                batch = index.add(frame, source, first)
                 first += len(frame)
                 for stream, array in ((tasks, batch.tasks), (rows, np.column_stack([batch.x, batch.y]))):
                     stream.write(array.data)
-    index.finish(Source(str(files[0][0]) if len(files) == 1 else f"tables ({len(files)} files)"))
+    index.finish(source if len(tables) == 1 else Source(f"tables ({len(tables)} files)"))
 
 
 def _by_environment(index: TaskIndex) -> tuple[list[dict[str, Any]], np.ndarray]:

@@ -1,18 +1,10 @@
-"""The columns of a table: which ones are used and for what.
-
-Covariates of tables: one value within a task, or an error that names the lines of two values.
-
-Covariates of new tasks: from the table of queries, or from that of contexts, or missing.
-"""
+"""The columns of a table: which ones are used and for what."""
 
 import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from metaprior.checks import Argument, Message, counted
-from metaprior.tables.csv_files import Source, read_with
+from metaprior.checks import Argument, Message
 from metaprior.tasks.categories import as_read, check_reading, spelled_out
 
 
@@ -27,13 +19,13 @@ class Columns(NamedTuple):
     x: tuple[str, ...]  # inputs, and covariates after them
     y: str | None  # None for a table of queries
     environment: str | None = None
-    covariates: tuple[str, ...] = ()  # those of x that are constant within a task, and may be missing
-    categorical: tuple[str, ...] = ()  # those of x that hold categories
-    aside: tuple[str, ...] = ()  # names that are read along, and decide nothing
+    covariates: tuple[str, ...] = ()  # inputs that are constant within a task, and may be missing
+    categorical: tuple[str, ...] = ()  # inputs that hold categories
+    aside: tuple[str, ...] = ()  # read along, but not used
 
     @property
     def naming(self) -> list[str]:
-        """The columns that hold names; the environment may also be one of those that name the task."""
+        """The columns that hold names; the environment may also be a column that names the task."""
         return list(dict.fromkeys([*self.task, *([] if self.environment is None else [self.environment])]))
 
     @property
@@ -92,16 +84,9 @@ def as_columns(
     return columns
 
 
-def in_fitted_order(meta: Any, columns: Columns) -> Columns:
-    """Return the columns with the inputs in the order of the fit, if it had inputs of these names."""
-    n_inputs = meta.model_.input_dim
-    if len(columns.x) != n_inputs:
-        wanted = f" must name {counted(n_inputs, 'column')}, as many as the prior was fitted with"
-        message = f"{wanted}; got {len(columns.x)}."
-        raise ValueError(Message(Argument("x"), message))
-    of_table = (meta.training_.get("columns") or {}).get("x") or ()
-    known = tuple(getattr(meta, "feature_names_in_", of_table))
-    return columns._replace(x=known) if sorted(known) == sorted(columns.x) else columns
+def read_with(option: str, value: str) -> Argument:
+    """Return what tells the reader of a CSV file how it is written: an option here, an argument of pandas in Python."""
+    return Argument(f"pandas.read_csv and {option}", value)
 
 
 def check_known(wanted: Iterable[str], known: Sequence[Any], source: str, index: Iterable[Any] = ()) -> None:
@@ -123,13 +108,12 @@ def _suggestion(name: str, known: Sequence[Any]) -> Message:
     close = difflib.get_close_matches(as_read(name).lower(), list(lower), n=1)
     guess = f"; did you mean {spelled_out(lower[close[0]], name)[0]}? Its" if close else "; its"
     shown = ", ".join(map(repr, texts[:12])) + (f" and {len(texts) - 12} more" if len(texts) > 12 else "")
-    separator = next((mark for mark in (";", "\t", "|", ",") if len(texts) == 1 and mark in texts[0]), None)
     guess = f"{guess} columns are {shown}."
+    separator = next((mark for mark in (";", "\t", "|", ",") if len(texts) == 1 and mark in texts[0]), None)
     if separator is None:
         return Message(guess)
-    return Message(
-        guess, f" They seem to be separated by {separator!r}: read it with ", read_with("sep", separator), "."
-    )
+    found = f"{guess} They seem to be separated by {separator!r}: read it with "
+    return Message(found, read_with("sep", separator), ".")
 
 
 def _names(value: Any, role: str) -> tuple[str, ...]:
@@ -147,46 +131,3 @@ def _name(value: Any, role: str) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError(Message(Argument(role), f" must be the name of a column, a nonempty string; got {value!r}."))
     return value
-
-
-def check_constant(
-    name: str,
-    values: np.ndarray,
-    tasks: np.ndarray,
-    rows: np.ndarray,
-    names: Sequence[Any],
-    source: Source,
-    fill: bool = False,
-) -> None:
-    """Raise if a covariate has two values in a task, given that of every row, its task, and its place in the table.
-
-    A missing value beside another is a second one, unless it is to be filled in.
-    """
-    import pandas as pd
-
-    codes = pd.factorize(values)[0]  # -1 where they are missing
-    kept = np.flatnonzero(codes >= 0) if fill else np.arange(len(codes))
-    first = np.zeros(len(names), np.int64)
-    first[tasks[kept][::-1]] = kept[::-1]  # of repeated tasks the last assignment counts
-    other = kept[codes[kept] != codes[first[tasks[kept]]]]
-    if not len(other):
-        return
-    here, there = int(other[0]), int(first[tasks[other[0]]])
-    task = names[tasks[here]]
-    n_more = int(np.sum(tasks[other] == tasks[here])) - 1
-    more = f", and another one than there in {counted(n_more, 'more row')}" if n_more else ""
-    cells = [_shown(values[place], int(codes[place])) for place in (here, there)]
-    places = [source.place(int(rows[place])) for place in (here, there)]
-    raise ValueError(
-        Message(
-            f"{source}: {places[0]}, column {name}: covariate {name!r} must have one value within a task; task "
-            f"{task!r} has {cells[0]} here and {cells[1]} in {places[1]}{more}. Correct these rows, or take the column "
-            "out of ",
-            *(Argument("covariates"), " to use it as an input."),
-        )
-    )
-
-
-def _shown(value: Any, code: int) -> str:
-    """Return a value as messages quote it."""
-    return "no value" if code < 0 else f"{value:.12g}" if isinstance(value, float) else repr(value)

@@ -1,7 +1,7 @@
 """Rows of a table in long format, one per sample, grouped into tasks: at once, or batch by batch."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metaprior.checks import Argument, Message, check_bool, counted, warn_caller
+from metaprior.predict.ensemble import FittedEstimator
 from metaprior.tables.cells import (
     as_inputs,
     as_levels,
@@ -20,9 +21,8 @@ from metaprior.tables.cells import (
     is_category,
     is_declared_category,
 )
-from metaprior.tables.columns import Columns, TableWarning, check_constant
-from metaprior.tables.csv_files import Source, TableFile, as_table
-from metaprior.tables.reading import Frame, as_frame, column_names
+from metaprior.tables.columns import Columns, TableWarning
+from metaprior.tables.reading import Frame, Source, as_frame, as_table, columns_of
 from metaprior.tasks.categories import as_read, as_text, check_spelling, is_missing, same_reading
 from metaprior.tasks.types import Task
 
@@ -46,10 +46,6 @@ class TaskTable:
             grouped.setdefault(name, []).append(i)
         return grouped
 
-    def by_environment(self) -> dict[str, list[Task]]:
-        """Return the tasks of each environment."""
-        return {name: [self.tasks[i] for i in places] for name, places in self.places().items()}
-
 
 def group_rows(
     frame: Any,
@@ -70,14 +66,13 @@ def group_rows(
     `fill_covariates`, covariates may be missing in some rows of a task: the caller fills them in.
     """
     check_bool("drop_duplicates", drop_duplicates)
-    frame = as_table(frame)
+    frame = as_table(frame, name)
     source = Source.of(frame, name)
     index = TaskIndex(columns, drop_missing, labels, recognize)
     frame = as_frame(frame, columns, name)
     batch = index.add(frame, source)
     for each in columns.covariates:
-        values, names = batch.x[:, columns.x.index(each)], list(index.names)
-        check_constant(each, values, batch.tasks, batch.rows, names, source, fill_covariates)
+        _check_constant(each, batch.x[:, columns.x.index(each)], batch, list(index.names), source, fill_covariates)
     index.finish(source, allow_empty)
     if columns.y is not None:
         batch = _distinct(batch, drop_duplicates, source)
@@ -302,50 +297,71 @@ def _split(values: np.ndarray, ends: np.ndarray) -> list[np.ndarray]:
     return [values[start:end] for start, end in pairwise([0, *ends.tolist()])]
 
 
-def with_fitted_kinds(meta: Any, columns: Columns) -> Columns:
-    """Return columns with the covariates and categories of the fit, by their places."""
-    levels = meta.features_.categories.levels
-    covariates = tuple(columns.x[i] for i in meta.features_.categories.covariates)
-    return columns._replace(covariates=covariates, categorical=tuple(columns.x[i] for i in levels))
+def _check_constant(
+    column: str, values: np.ndarray, batch: Batch, names: Sequence[Any], source: Source, fill: bool
+) -> None:
+    """Raise if a covariate has two values in a task. A missing value beside another is one, unless it is filled in."""
+    import pandas as pd
 
-
-def group_with_covariates(table: Any, columns: Columns, **how: Any) -> TaskTable:
-    """Group the rows of a table that may lack columns of covariates, which are missing then."""
-    known = table_columns(table)
-    absent = [name for name in columns.covariates if known is not None and name not in known]
-    if not absent:
-        return group_rows(table, columns, **how)
-    there = columns._replace(
-        x=tuple(name for name in columns.x if name not in absent),
-        covariates=tuple(name for name in columns.covariates if name not in absent),
-        categorical=tuple(name for name in columns.categorical if name not in absent),
+    tasks, codes = batch.tasks, pd.factorize(values)[0]  # -1 where they are missing
+    kept = np.flatnonzero(codes >= 0) if fill else np.arange(len(codes))
+    first = np.zeros(len(names), np.int64)
+    first[tasks[kept][::-1]] = kept[::-1]  # of repeated tasks the last assignment counts
+    other = kept[codes[kept] != codes[first[tasks[kept]]]]
+    if not len(other):
+        return
+    here, there = int(other[0]), int(first[tasks[other[0]]])
+    n_more = int(np.sum(tasks[other] == tasks[here])) - 1
+    more = f", and another one than there in {counted(n_more, 'more row')}" if n_more else ""
+    shown = lambda value: f"{value:.12g}" if isinstance(value, float) else repr(value)  # noqa: E731
+    cells = ["no value" if codes[row] < 0 else shown(values[row]) for row in (here, there)]
+    places = [source.place(int(batch.rows[row])) for row in (here, there)]
+    raise ValueError(
+        Message(
+            f"{source}: {places[0]}, column {column}: covariate {column!r} must have one value within a task; task "
+            f"{names[tasks[here]]!r} has {cells[0]} here and {cells[1]} in {places[1]}{more}. Correct these rows, or "
+            "take the column out of ",
+            *(Argument("covariates"), " to use it as an input."),
+        )
     )
-    grouped = group_rows(table, there, **how)
+
+
+def fitted_columns(meta: FittedEstimator, columns: Columns) -> Columns:
+    """Return columns in the order of the fit if it had inputs of these names, with its covariates and categories."""
+    n_inputs, categories = meta.model_.input_dim, meta.features_.categories
+    if len(columns.x) != n_inputs:
+        wanted = f" must name {counted(n_inputs, 'column')}, as many as the prior was fitted with"
+        raise ValueError(Message(Argument("x"), f"{wanted}; got {len(columns.x)}."))
+    known = tuple(getattr(meta, "feature_names_in_", (meta.training_.get("columns") or {}).get("x") or ()))
+    x = known if sorted(known) == sorted(columns.x) else columns.x
+    covariates, categorical = (tuple(x[i] for i in places) for places in (categories.covariates, categories.levels))
+    return columns._replace(x=x, covariates=covariates, categorical=categorical)
+
+
+def group_with_covariates(table: Any, columns: Columns, name: str = "frame", **how: Any) -> TaskTable:
+    """Group the rows of a table that may lack columns of covariates, which are missing then."""
+    table = as_table(table, name)
+    known = columns_of(table)
+    absent = [name for name in columns.covariates if name not in known]
+    if not absent:
+        return group_rows(table, columns, name=name, **how)
+    parts = {part: tuple(x for x in getattr(columns, part) if x not in absent) for part in ("x", "covariates")}
+    there = columns._replace(**parts, categorical=tuple(x for x in columns.categorical if x not in absent))
+    grouped = group_rows(table, there, name=name, **how)
     tasks = []
     for task in grouped.tasks:
         x = np.full((len(task.y), len(columns.x)), None, object)
-        for i, name in enumerate(columns.x):
-            x[:, i] = task.x[:, there.x.index(name)] if name in there.x else None
+        x[:, [columns.x.index(each) for each in there.x]] = task.x
         tasks.append(task._replace(x=x))
     return replace(grouped, tasks=tasks)
 
 
 def warn_if_absent(columns: Columns, *tables: Any) -> None:
     """Warn about covariates that are in none of the tables: all tasks get the average."""
-    known = [table_columns(table) for table in tables if table is not None]
-    absent = [name for name in columns.covariates if all(each is not None and name not in each for each in known)]
-    if absent:
+    known = {name for table in tables if table is not None for name in columns_of(table)}
+    if absent := [name for name in columns.covariates if name not in known]:
         listed = ", ".join(map(repr, absent))
         warn_caller(f"No table has the covariates {listed}: all tasks are predicted with the average.", TableWarning)
-
-
-def table_columns(table: Any) -> Sequence[Any] | None:
-    """Return the names of the columns of a table, None of what is no table."""
-    if isinstance(table, TableFile):
-        return column_names(table)
-    if isinstance(table, Mapping):
-        return list(table)
-    return list(table.columns) if hasattr(table, "columns") else None
 
 
 def share_covariates(queries: TaskTable, contexts: Sequence[Any], columns: Columns) -> tuple[TaskTable, list[Any]]:
