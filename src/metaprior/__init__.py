@@ -11,8 +11,12 @@ if TYPE_CHECKING:
     from metaprior.files import InvalidFile
     from metaprior.likelihoods import LikelihoodHint
     from metaprior.memory import OutOfMemoryWarning
-    from metaprior.predict.adapted import AdaptedRegressor, AdaptedRegressors
-    from metaprior.predict.adapted_labels import AdaptedClassifier, AdaptedClassifiers
+    from metaprior.predict.adapted import (
+        AdaptedClassifier,
+        AdaptedClassifiers,
+        AdaptedRegressor,
+        AdaptedRegressors,
+    )
     from metaprior.predict.plausibility import ImplausibleContextWarning
     from metaprior.predict.predictive import GaussianMixture, HeavyTailWarning, Predictive
     from metaprior.predict.single_task import SingleTaskClassifier, SingleTaskRegressor
@@ -62,8 +66,7 @@ _MODULES = {
     "files": ["InvalidFile"],
     "likelihoods": ["LikelihoodHint"],
     "memory": ["OutOfMemoryWarning"],
-    "predict.adapted": ["AdaptedRegressor", "AdaptedRegressors"],
-    "predict.adapted_labels": ["AdaptedClassifier", "AdaptedClassifiers"],
+    "predict.adapted": ["AdaptedClassifier", "AdaptedClassifiers", "AdaptedRegressor", "AdaptedRegressors"],
     "predict.plausibility": ["ImplausibleContextWarning"],
     "predict.predictive": ["GaussianMixture", "HeavyTailWarning", "Predictive"],
     "predict.single_task": ["SingleTaskClassifier", "SingleTaskRegressor"],

@@ -306,7 +306,7 @@ def test_runs_that_do_not_fit_are_halved_too(regressor, monkeypatch):
         out_of_memory(tried[-1], 1)
         return train(problem, particles, keys, *arguments, **keywords)
 
-    monkeypatch.setattr("metaprior.wfem.loop.train", short)
+    monkeypatch.setattr("metaprior.wfem.runs.train", short)
     with pytest.warns(OutOfMemoryWarning, match="of the runs"):
         found = fit(TRAINING, kernel="rbf", mean="linear", alpha=[0.0, 0.5])
     assert max(tried) > 1

@@ -16,7 +16,7 @@ from scipy import optimize
 from scipy.special import erfcx, expit, log_expit, log_ndtr, logsumexp
 from sklearn.gaussian_process import GaussianProcessClassifier, kernels
 
-from metaprior.predict.adapted_labels import sampled_probability
+from metaprior.predict.adapted import sampled_probability
 from metaprior.wfem import laplace
 from metaprior.wfem.hyperprior import merge, split
 from metaprior.wfem.kernels import RBF, Linear, MLPKernel

@@ -21,8 +21,8 @@ from metaprior.estimators.arguments import (
 from metaprior.estimators.base import HierarchicalFit, MetaGP, in_wfem
 from metaprior.estimators.comparison import Comparison, as_numbers, compare_labels
 from metaprior.metrics import Scores, score_labels
-from metaprior.predict.adapted_labels import AdaptedClassifier, AdaptedClassifiers
-from metaprior.predict.batches import check_precision, predict_labels
+from metaprior.predict.adapted import AdaptedClassifier, AdaptedClassifiers, adapt_labels
+from metaprior.predict.batches import predict_labels
 from metaprior.search.averaging import resolve_weights
 from metaprior.storage.stored_tasks import StoredTasks, encode_stored
 from metaprior.tasks.columns import Features
@@ -69,10 +69,7 @@ class LabelsPrior(MetaGP):
         check_is_fitted(self, "model_")
         features = self.features_
         task = as_task(X, y, "adapt", features, as_labels)
-        rules = self._class_rules(classes)
-        own, codes = rules.of_task(task.y, "adapt")
-        x, y = Ragged.of([task.x], task.x.shape[1:]), Ragged.of([codes])
-        return AdaptedClassifiers(self.model_, x, y, [own], "float64", features, rules)[0]
+        return self._adapted(Ragged.of([task.x], task.x.shape[1:]), [task.y], "adapt", classes, "float64", True)[0]
 
     def adapt_many(self, contexts: Iterable[Any], classes: Any = None, *, dtype: str = "float64") -> AdaptedClassifiers:
         """Condition the prior on the labeled contexts of many new tasks at once: `adapt` for each, much faster.
@@ -93,7 +90,7 @@ class LabelsPrior(MetaGP):
         check_is_fitted(self, "model_")
         features = self.features_
         x, y = as_contexts(contexts, "contexts", features, as_labels)
-        return self._adapted(x, y, "contexts", classes, dtype, features)
+        return self._adapted(x, y, "contexts", classes, dtype)
 
     def predict_many(self, tasks: Iterable[Any], classes: Any = None, *, dtype: str = "float64") -> list[np.ndarray]:
         """Adapt to many tasks and predict the classes of their queries; `adapt_many` also gives probabilities.
@@ -113,7 +110,7 @@ class LabelsPrior(MetaGP):
         check_is_fitted(self, "model_")
         features = self.features_
         x, y, queries = as_new_tasks(tasks, "tasks", features, as_labels)
-        return self._adapted(x, y, "tasks", classes, dtype, features).predict(queries)
+        return self._adapted(x, y, "tasks", classes, dtype).predict(queries)
 
     def evaluate(self, test_tasks: Iterable[Any], context: Any = None) -> Scores:
         """Adapt to the contexts of test tasks and score the predictions of their queries.
@@ -192,12 +189,12 @@ class LabelsPrior(MetaGP):
         return float(self.evaluate(test_tasks).accuracy)
 
     def _adapted(
-        self, x: Ragged, y: list[np.ndarray], name: str, classes: Any, dtype: str, features: Features
+        self, x: Ragged, y: list[np.ndarray], name: str, classes: Any, dtype: str, is_one: bool = False
     ) -> AdaptedClassifiers:
-        check_precision(dtype, self.model_, x, self._standardized)
-        rules = self._class_rules(classes)
-        own, codes = rules.of_tasks(y, name)
-        return AdaptedClassifiers(self.model_, x, Ragged.of_rows(codes, x.sizes), own, dtype, features, rules)
+        # A prior with a rule for the shared classes can have no others.
+        fixed = any(len(getattr(member, "weights", ())) for member in self.model_.members)
+        rules = ClassRules(self.classes_, classes, self._most_classes, fixed)
+        return adapt_labels(self.model_, x, y, dtype, self.features_, rules, name, is_one, self._standardized)
 
     @property
     def _kind(self) -> str:
@@ -207,11 +204,6 @@ class LabelsPrior(MetaGP):
     def _standardized(self) -> bool:
         """Whether inputs are scaled, so that float32 has room for them."""
         return True
-
-    def _class_rules(self, given: Any) -> ClassRules:
-        """Return what decides about the classes of a new task."""
-        fixed = any(len(getattr(member, "weights", ())) for member in self.model_.members)
-        return ClassRules(self.classes_, given, self._most_classes, fixed)
 
     def _read_environments(
         self, source_tasks: Any, target_tasks: Any, target: Any, features: Features

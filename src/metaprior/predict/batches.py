@@ -137,6 +137,15 @@ class Posteriors:
         self._warned = False
         self._told = False
 
+    def take(self, tasks: Sequence[int], dtype: str | None = None) -> "Posteriors":
+        """Return the posteriors of some tasks, computed anew unless they are those of the only task."""
+        dtype, places = dtype or self.dtype, np.array(tasks, int)
+        if len(places) == len(self.x.sizes) == 1 and dtype == self.dtype:
+            return self
+        n_classes = None if self.n_classes is None else self.n_classes[places]
+        x, y, *given = (each.take(places) for each in (self.x, self.y, *self.given))
+        return Posteriors(self.model, x, y, dtype, n_classes, (given[0], given[1]))
+
     def __getstate__(self) -> dict[str, Any]:
         # As NumPy arrays: a JAX array in double precision would be read back in single precision.
         kept = [
