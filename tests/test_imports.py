@@ -14,7 +14,7 @@ import metaprior
 metaprior.MetaGPRegressor, metaprior.load, metaprior.TransferReport, metaprior.open_tasks
 from metaprior.tables import frames
 import metaprior.cli, metaprior.cli.fit, metaprior.cli.predict, metaprior.cli.evaluate, metaprior.cli.info
-import metaprior.cli.console, metaprior.plots, metaprior.estimators.baselines, metaprior.datasets
+import metaprior.cli.console, metaprior.plots, metaprior.estimators.comparison, metaprior.datasets
 with metaprior.cli.console.report_errors():
     pass
 x = [[0.0], [1.0], [2.0], [3.0]]

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from metaprior.estimators.classifier import MetaGPClassifier
+    from metaprior.estimators.environments import SeenTasksWarning
     from metaprior.estimators.files import load
     from metaprior.estimators.regressor import MetaGPRegressor
-    from metaprior.estimators.seen_tasks import SeenTasksWarning
     from metaprior.files import InvalidFile
     from metaprior.likelihoods import LikelihoodHint
     from metaprior.memory import OutOfMemoryWarning
@@ -62,7 +62,7 @@ _MODULES = {
     "estimators.classifier": ["MetaGPClassifier"],
     "estimators.files": ["load"],
     "estimators.regressor": ["MetaGPRegressor"],
-    "estimators.seen_tasks": ["SeenTasksWarning"],
+    "estimators.environments": ["SeenTasksWarning"],
     "files": ["InvalidFile"],
     "likelihoods": ["LikelihoodHint"],
     "memory": ["OutOfMemoryWarning"],

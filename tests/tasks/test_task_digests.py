@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from metaprior.estimators import seen_tasks
-from metaprior.estimators.seen_tasks import kept_digests
+from metaprior.estimators import environments as seen_tasks
+from metaprior.estimators.environments import kept_digests
 from metaprior.tasks.types import digest, row_hashes, sum_rows
 
 RNG = np.random.default_rng(0)

@@ -205,7 +205,7 @@ def _outside(meta: Any, tests: list[Any], names: tuple[str, ...]) -> list[int]:
 @contextmanager
 def _known() -> Iterator[None]:
     """Silence the library's warnings about tasks of the fit and inputs outside their range: they have been told."""
-    from metaprior.estimators.seen_tasks import SeenTasksWarning
+    from metaprior.estimators.environments import SeenTasksWarning
     from metaprior.tasks.columns import ExtrapolationWarning
 
     with warnings.catch_warnings():

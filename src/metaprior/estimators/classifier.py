@@ -1,7 +1,4 @@
-"""Priors of labels: adapted to new tasks, scored, and compared.
-
-`MetaGPClassifier`: a prior for tasks of two or more classes, learned from many of them.
-"""
+"""`MetaGPClassifier`: a prior for tasks of two or more classes, learned from many of them; adapted and scored."""
 
 from collections.abc import Iterable
 from typing import Any, ClassVar
@@ -10,16 +7,9 @@ import numpy as np
 
 from metaprior.checks import check_bool
 from metaprior.conventions import check_is_fitted, own_float_errors
-from metaprior.estimators.arguments import (
-    NamedEnvironments,
-    check_search,
-    check_shared_classes,
-    names_elsewhere,
-    read_environments,
-    reject_rows,
-)
-from metaprior.estimators.base import HierarchicalFit, MetaGP, in_wfem
+from metaprior.estimators.base import MetaGP, in_wfem, names_elsewhere
 from metaprior.estimators.comparison import Comparison, as_numbers, compare_labels
+from metaprior.estimators.environments import NamedEnvironments, read_environments
 from metaprior.metrics import Scores, score_labels
 from metaprior.predict.adapted import AdaptedClassifier, AdaptedClassifiers, adapt_labels
 from metaprior.predict.batches import predict_labels
@@ -35,7 +25,7 @@ from metaprior.tasks.labels import (
     encode_contexts,
     encode_environments,
 )
-from metaprior.tasks.splits import as_context_rule, split_all
+from metaprior.tasks.splits import split_all
 from metaprior.tasks.types import Ragged, Task, TestTask, as_contexts, as_new_tasks, as_task, as_tasks, as_test_tasks
 
 
@@ -67,8 +57,7 @@ class LabelsPrior(MetaGP):
         AdaptedClassifier
         """
         check_is_fitted(self, "model_")
-        features = self.features_
-        task = as_task(X, y, "adapt", features, as_labels)
+        task = as_task(X, y, "adapt", self.features_, as_labels)
         return self._adapted(Ragged.of([task.x], task.x.shape[1:]), [task.y], "adapt", classes, "float64", True)[0]
 
     def adapt_many(self, contexts: Iterable[Any], classes: Any = None, *, dtype: str = "float64") -> AdaptedClassifiers:
@@ -88,8 +77,7 @@ class LabelsPrior(MetaGP):
         AdaptedClassifiers
         """
         check_is_fitted(self, "model_")
-        features = self.features_
-        x, y = as_contexts(contexts, "contexts", features, as_labels)
+        x, y = as_contexts(contexts, "contexts", self.features_, as_labels)
         return self._adapted(x, y, "contexts", classes, dtype)
 
     def predict_many(self, tasks: Iterable[Any], classes: Any = None, *, dtype: str = "float64") -> list[np.ndarray]:
@@ -108,8 +96,7 @@ class LabelsPrior(MetaGP):
             The most probable classes of every task.
         """
         check_is_fitted(self, "model_")
-        features = self.features_
-        x, y, queries = as_new_tasks(tasks, "tasks", features, as_labels)
+        x, y, queries = as_new_tasks(tasks, "tasks", self.features_, as_labels)
         return self._adapted(x, y, "tasks", classes, dtype).predict(queries)
 
     def evaluate(self, test_tasks: Iterable[Any], context: Any = None) -> Scores:
@@ -170,22 +157,7 @@ class LabelsPrior(MetaGP):
         ours, tests, n_classes = self._evaluate(test_tasks, context)
         return compare_labels(ours, as_numbers(self.model_, tests), n_classes)
 
-    def score(self, test_tasks: Iterable[Any], y: Any = None) -> float:  # type: ignore[override]
-        """Return the accuracy on the queries of test tasks, averaged over tasks.
-
-        Parameters
-        ----------
-        test_tasks : sequence of (X_context, y_context, X_query, y_query)
-            As for `evaluate`.
-        y : None
-            Not used: the tasks have their own. Anything else raises a TypeError.
-
-        Returns
-        -------
-        float
-            The mean accuracy.
-        """
-        reject_rows(y)
+    def _score(self, test_tasks: Iterable[Any]) -> float:
         return float(self.evaluate(test_tasks).accuracy)
 
     def _adapted(
@@ -228,8 +200,14 @@ class LabelsPrior(MetaGP):
         return as_labeled_tests(tasks, name, features, self.classes_, most=self._most_classes)[0]
 
 
+def check_shared_classes(shared_classes: Any) -> None:
+    """Raise unless the argument says whether tasks share their classes, or leaves it open."""
+    if not (isinstance(shared_classes, str) and shared_classes == "auto"):
+        check_bool("shared_classes", shared_classes, "'auto', ")
+
+
 @own_float_errors
-class MetaGPClassifier(LabelsPrior, HierarchicalFit):
+class MetaGPClassifier(LabelsPrior):
     """A Gaussian-process prior for labels of any number of classes, learned from source and target tasks.
 
     Families of hierarchical priors are fitted and averaged, as by `MetaGPRegressor`: every class has a latent function,
@@ -304,10 +282,9 @@ class MetaGPClassifier(LabelsPrior, HierarchicalFit):
         self.progress = progress
 
     def _check_parameters(self) -> None:
-        as_context_rule(self.context)
+        super()._check_parameters()
         check_shared_classes(self.shared_classes)
         check_bool("calibrate", self.calibrate)
-        check_search(self.search_time, self.progress)
 
     def _problem(self) -> Any:
         from metaprior.search.labels import Labels

@@ -36,6 +36,7 @@ from metaprior.predict.batches import predict_tasks
 from metaprior.predict.conformal import predict_bands
 from metaprior.predict.ensemble import Ensemble
 from metaprior.predict.predictive import GaussianMixture
+from metaprior.prior.fitted import Prior
 from metaprior.search.numbers import HIERARCHICAL_GP, MIXED_MODEL
 from metaprior.tasks.types import TestTask, as_inputs, as_test_tasks
 
@@ -248,15 +249,24 @@ def with_error(value: float | None, error: float | None) -> str:
     return number if error is None or not np.isfinite(error) else f"{number} ± {error:.2g}"
 
 
-def compare_readings(meta: Any, tests: Sequence[TestTask], coverage: float) -> Comparison:
+def compare_readings(
+    model: Ensemble, baselines: Mapping[str, Ensemble], tests: Sequence[TestTask], coverage: float
+) -> Comparison:
     """Compare a prior of readings with pooled models, and with a GP fitted to the context of each task."""
-    from metaprior.estimators.comparison import score_per_task_gp  # scikit-learn's GPs take long to import
-
-    models = {OURS: meta.model_, **meta.baselines_}
-    scores = {who: score_model(model, tests, coverage) for who, model in models.items()}
-    if has_contexts(tests) and meta.likelihood_ == "gaussian":
-        scores[PER_TASK_GP] = score_per_task_gp(as_numbers(meta.model_, tests), coverage)
-    return Comparison(scores, missing_models(meta, tests))
+    models, missing = {OURS: model, **baselines}, []
+    scores = {who: score_model(each, tests, coverage) for who, each in models.items()}
+    likelihood = model.likelihood.name
+    if likelihood != "gaussian":
+        missing.append(f"Models to compare with have Gaussian noise; this prior has likelihood={likelihood!r}.")
+    elif lacking := [name for name in POOLED if name not in baselines]:
+        of_default = isinstance(model.members[0], Prior)
+        why = "it could not be fitted" if of_default else "priors of MetaGPRegressor have them"
+        missing.append(f"This prior has no {' and no '.join(lacking)} to compare with: {why}.")
+    if likelihood == "gaussian" and has_contexts(tests):
+        scores[PER_TASK_GP] = score_per_task_gp(as_numbers(model, tests), coverage)
+    elif likelihood == "gaussian":
+        missing.append("Without context there is no GP per task to compare with.")
+    return Comparison(scores, " ".join(missing))
 
 
 def as_numbers(model: Ensemble, tests: Sequence[TestTask]) -> Sequence[TestTask]:
@@ -270,8 +280,6 @@ def as_numbers(model: Ensemble, tests: Sequence[TestTask]) -> Sequence[TestTask]
 
 def compare_labels(ours: Scores, tests: Sequence[TestTask], n_classes: np.ndarray) -> Comparison:
     """Compare the scores of a prior of labels with models that are fitted to the context of each task."""
-    from metaprior.estimators.comparison import BASELINES, score_baseline
-
     if not has_contexts(tests):
         return Comparison({OURS: ours}, "Without context there is nothing to compare with.")
     others = {name: report(score_baseline(model, tests, n_classes)) for name, model in BASELINES.items()}
@@ -295,17 +303,3 @@ def score_model(model: Ensemble, tests: Sequence[TestTask], coverage: float) -> 
 def has_contexts(tests: Sequence[TestTask]) -> bool:
     """Return whether every task has a reading to fit a model of its own to."""
     return all(len(test.y_context) > 0 for test in tests)
-
-
-def missing_models(meta: Any, tests: Sequence[TestTask]) -> str:
-    """Return with which models a prior of readings cannot be compared, and why."""
-    if meta.likelihood_ != "gaussian":
-        return f"Models to compare with have Gaussian noise; this prior has likelihood={meta.likelihood_!r}."
-    found = []
-    lacking = [name for name in POOLED if name not in meta.baselines_]
-    if lacking:
-        why = "it could not be fitted" if meta._fits_pooled_models else "priors of MetaGPRegressor have them"
-        found.append(f"This prior has no {' and no '.join(lacking)} to compare with: {why}.")
-    if not has_contexts(tests):
-        found.append("Without context there is no GP per task to compare with.")
-    return " ".join(found)

@@ -13,8 +13,8 @@ from threadpoolctl import threadpool_limits  # a dependency of scikit-learn
 
 from metaprior.checks import Argument, Message, counted, warn_caller
 from metaprior.conventions import convergence_warning
-from metaprior.estimators.arguments import NamedEnvironments
 from metaprior.estimators.base import FittedPrior
+from metaprior.estimators.environments import NamedEnvironments
 from metaprior.predict.conformal import (
     USUAL_COVERAGE,
     Conformal,

@@ -12,9 +12,9 @@ import numpy as np
 
 from metaprior.checks import Argument, Message, check_integer, check_positive
 from metaprior.conventions import check_is_fitted, own_float_errors
-from metaprior.estimators.arguments import NamedEnvironments, check_shared_classes, names_elsewhere
-from metaprior.estimators.base import Estimator, FittedPrior, MetaGP, heaviest
-from metaprior.estimators.classifier import LabelsPrior
+from metaprior.estimators.base import Estimator, FittedPrior, MetaGP, heaviest, names_elsewhere
+from metaprior.estimators.classifier import LabelsPrior, check_shared_classes
+from metaprior.estimators.environments import NamedEnvironments
 from metaprior.estimators.regressor import ReadingsPrior
 from metaprior.tasks.columns import Features
 from metaprior.tasks.splits import as_context_rule
