@@ -37,8 +37,8 @@ from metaprior.search.report import Certificate, TransferReport, certify
 from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tasks.categories import Categories
 from metaprior.tasks.columns import Features
-from metaprior.tasks.splits import FIRST, RANDOM, as_context_rule, check_order, warn_if_behind
-from metaprior.tasks.types import Ragged, Task, TestTask
+from metaprior.tasks.splits import FIRST, RANDOM, as_context_rule, check_order, split_all, warn_if_behind
+from metaprior.tasks.types import CheckOutputs, Ragged, Task, TestTask, as_tasks
 
 MAX_RECORDED_INPUTS = 100  # whose scaling is recorded; images have thousands
 Estimator = TypeVar("Estimator", bound="MetaGP")
@@ -372,10 +372,12 @@ class MetaGP(Parameters):
         known += [remember([whole(test) for test in tests], self.n_features_in_)] if tests else []
         self._tasks = known_tasks(known)
 
-    def _read_tests(self, tasks: Any, name: str) -> list[TestTask]:
+    def _read_tests(self, tasks: Any, name: str, context: Any = None) -> list[TestTask]:
         """Check tasks to score; warn about those that the prior was fitted to, and about extrapolation."""
         check_is_fitted(self, "model_")
         features = self.features_
+        if context is not None:
+            tasks = split_all(as_tasks(tasks, name, features, self._outputs), context, features)
         tests = self._check_tests(tasks, name, features)
         queries = Ragged.of([test.x_query for test in tests], (self.n_features_in_,))
         features.warn_outside(queries.rows[:-1], queries.sizes)
@@ -430,6 +432,11 @@ class MetaGP(Parameters):
     @abstractmethod
     def _kind(self) -> str:
         """The name of the likelihood."""
+
+    @property
+    @abstractmethod
+    def _outputs(self) -> CheckOutputs:
+        """The check of y."""
 
     @abstractmethod
     def adapt(self, X: Any, y: Any) -> Any:

@@ -25,8 +25,7 @@ from metaprior.tasks.labels import (
     encode_contexts,
     encode_environments,
 )
-from metaprior.tasks.splits import split_all
-from metaprior.tasks.types import Ragged, Task, TestTask, as_contexts, as_new_tasks, as_task, as_tasks, as_test_tasks
+from metaprior.tasks.types import CheckOutputs, Ragged, Task, TestTask, as_contexts, as_new_tasks, as_task, as_tasks
 
 
 @own_float_errors
@@ -61,7 +60,7 @@ class LabelsPrior(MetaGP):
         return self._adapted(Ragged.of([task.x], task.x.shape[1:]), [task.y], "adapt", classes, "float64", True)[0]
 
     def adapt_many(self, contexts: Iterable[Any], classes: Any = None, *, dtype: str = "float64") -> AdaptedClassifiers:
-        """Condition the prior on the labeled contexts of many new tasks at once: `adapt` for each, much faster.
+        """Condition the prior on the contexts of many new tasks, as `MetaGPRegressor.adapt_many`.
 
         Parameters
         ----------
@@ -81,19 +80,9 @@ class LabelsPrior(MetaGP):
         return self._adapted(x, y, "contexts", classes, dtype)
 
     def predict_many(self, tasks: Iterable[Any], classes: Any = None, *, dtype: str = "float64") -> list[np.ndarray]:
-        """Adapt to many tasks and predict the classes of their queries; `adapt_many` also gives probabilities.
+        """Adapt to many tasks (X_context, y_context, X_query) and return the most probable classes of their queries.
 
-        Parameters
-        ----------
-        tasks : iterable of (X_context, y_context, X_query)
-            Tasks of any sizes.
-        classes, dtype
-            As for `adapt_many`.
-
-        Returns
-        -------
-        list of ndarray
-            The most probable classes of every task.
+        `classes` and `dtype` are those of `adapt_many`, which also gives probabilities.
         """
         check_is_fitted(self, "model_")
         x, y, queries = as_new_tasks(tasks, "tasks", self.features_, as_labels)
@@ -104,10 +93,8 @@ class LabelsPrior(MetaGP):
 
         Parameters
         ----------
-        test_tasks : sequence of (X_context, y_context, X_query, y_query)
-            Tasks that were not meta-trained on; others warn with a `SeenTasksWarning`.
-        context : "random", "first", int, or ("first", int), optional
-            Split tasks that are given as (X, y) into context and queries, as the parameter of the constructor.
+        test_tasks, context
+            As for `MetaGPRegressor.evaluate`.
 
         Returns
         -------
@@ -123,36 +110,18 @@ class LabelsPrior(MetaGP):
 
     def _evaluate(self, test_tasks: Iterable[Any], context: Any) -> tuple[Scores, list[TestTask], np.ndarray]:
         """Return the scores of test tasks, these tasks with codes for labels, and their numbers of classes."""
-        check_is_fitted(self, "model_")
-        if context is not None:
-            features = self.features_
-            test_tasks = split_all(as_tasks(test_tasks, "test_tasks", features, as_labels), context, features)
-        given = as_test_tasks(test_tasks, "test_tasks", self.features_, as_labels)
-        tasks = self._read_tests(given, "test_tasks")
-        labels = [np.concatenate([task.y_context, task.y_query][not len(task.y_context) :]) for task in given]
-        classes, _ = encode_contexts(labels, "test_tasks", self.classes_, most=self._most_classes)
-        n_classes = np.array([len(own) for own in classes])
-        log_probabilities, y, mask = predict_labels(self.model_, tasks, n_classes)
-        all_share = all(own is self.classes_ for own in classes)
-        scores = score_labels(y, log_probabilities, mask, self.classes_ if all_share else None)
-        return scores, tasks, n_classes
+        tests, shared = self._read_tests(test_tasks, "test_tasks", context), self.classes_
+        # A task whose classes are its own has labels of all of them, or two classes.
+        largest = [np.max([*task.y_context, *task.y_query]) for task in tests]
+        n_classes = np.array([max(int(code) + 1, 2) if shared is None else len(shared) for code in largest])
+        log_probabilities, y, mask = predict_labels(self.model_, tests, n_classes)
+        return score_labels(y, log_probabilities, mask, shared), tests, n_classes
 
     def compare(self, test_tasks: Iterable[Any], context: Any = None) -> Comparison:
         """Score the prior on test tasks beside models that are fitted to the context of each task alone.
 
-        These are the nearest class mean and scikit-learn's logistic regression.
-
-        Parameters
-        ----------
-        test_tasks, context
-            As for `evaluate`.
-
-        Returns
-        -------
-        Comparison
-            Printed, a table. Its `scores` are what `evaluate` returns, of each model by name; its `gains` are by how
-            much the log loss and Brier score of each are above those of "metaprior", with standard errors of the
-            paired differences.
+        These are the nearest class mean and scikit-learn's logistic regression. The result is that of
+        `MetaGPRegressor.compare`, with gains in log loss and Brier score.
         """
         ours, tests, n_classes = self._evaluate(test_tasks, context)
         return compare_labels(ours, as_numbers(self.model_, tests), n_classes)
@@ -171,6 +140,10 @@ class LabelsPrior(MetaGP):
     @property
     def _kind(self) -> str:
         return "bernoulli"
+
+    @property
+    def _outputs(self) -> CheckOutputs:
+        return as_labels
 
     @property
     def _standardized(self) -> bool:

@@ -17,7 +17,6 @@ from metaprior.predict.adapted import AdaptedRegressor, AdaptedRegressors, adapt
 from metaprior.predict.batches import Posteriors, check_outputs, predict_tasks
 from metaprior.predict.plausibility import warn_if_implausible
 from metaprior.tasks.columns import Features
-from metaprior.tasks.splits import split_all
 from metaprior.tasks.types import Ragged, Task, TestTask, as_contexts, as_new_tasks, as_task, as_tasks, as_test_tasks
 
 MAX_LOOKED_AT = 100_000  # readings of each environment
@@ -44,7 +43,7 @@ class ReadingsPrior(MetaGP):
         AdaptedRegressor
         """
         check_is_fitted(self, "model_")
-        task = as_task(X, y, "adapt", self.features_, self._likelihood)
+        task = as_task(X, y, "adapt", self.features_, self._outputs)
         return self._adapted(Ragged.of([task.x], task.x.shape[1:]), [task.y], "adapt")[0]
 
     def adapt_many(self, contexts: Iterable[Any], *, dtype: str = "float64") -> AdaptedRegressors:
@@ -64,7 +63,7 @@ class ReadingsPrior(MetaGP):
         AdaptedRegressors
         """
         check_is_fitted(self, "model_")
-        x, y = as_contexts(contexts, "contexts", self.features_, self._likelihood)
+        x, y = as_contexts(contexts, "contexts", self.features_, self._outputs)
         return self._adapted(x, y, "contexts[{}]", dtype)
 
     def predict_many(
@@ -89,7 +88,7 @@ class ReadingsPrior(MetaGP):
             Means, and standard deviations if asked for, of every task.
         """
         check_is_fitted(self, "model_")
-        x, y, queries = as_new_tasks(tasks, "tasks", self.features_, self._likelihood)
+        x, y, queries = as_new_tasks(tasks, "tasks", self.features_, self._outputs)
         return self._adapted(x, y, "tasks[{}] context", dtype).predict(queries, return_std, latent=latent)
 
     def evaluate(self, test_tasks: Iterable[Any], coverage: Any = 0.9, context: Any = None) -> Scores:
@@ -148,10 +147,7 @@ class ReadingsPrior(MetaGP):
         return adapt_readings(self.model_, x, Ragged.of(y), dtype, self.features_, name.format)
 
     def _read_tests(self, tasks: Any, name: str, context: Any = None) -> list[TestTask]:
-        if context is not None:
-            check_is_fitted(self, "model_")
-            tasks = split_all(self._check_tasks(tasks, name, self.features_), context, self.features_)
-        tests = super()._read_tests(tasks, name)
+        tests = super()._read_tests(tasks, name, context)
         check_outputs(self.model_, tests, name)
         x = Ragged.of([test.x_context for test in tests], (self.n_features_in_,))
         y = Ragged.of([test.y_context for test in tests])
@@ -182,15 +178,15 @@ class ReadingsPrior(MetaGP):
         return make_likelihood(self._kind)
 
     @property
-    def _likelihood(self) -> Likelihood:
-        """What checks y, once the tasks of the fit are checked."""
+    def _outputs(self) -> Likelihood:
+        """The likelihood, which checks y, once the tasks of the fit are checked."""
         return self.model_.likelihood if hasattr(self, "model_") else self._checked_likelihood
 
     def _check_tasks(self, tasks: Any, name: str, features: Features) -> list[Task]:
-        return as_tasks(tasks, name, features, self._likelihood)
+        return as_tasks(tasks, name, features, self._outputs)
 
     def _check_tests(self, tasks: Any, name: str, features: Features) -> list[TestTask]:
-        return as_test_tasks(tasks, name, features, self._likelihood)
+        return as_test_tasks(tasks, name, features, self._outputs)
 
 
 def check_observations(likelihood: Likelihood, environments: NamedEnvironments, features: Features) -> Likelihood:
@@ -389,4 +385,4 @@ class MetaGPRegressor(ReadingsPrior):
     def _problem(self) -> Any:
         from metaprior.search.numbers import Numbers
 
-        return Numbers(self._likelihood, check_noise(self.noise_std), self._exposure)
+        return Numbers(self._outputs, check_noise(self.noise_std), self._exposure)
