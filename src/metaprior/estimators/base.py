@@ -2,7 +2,6 @@
 
 import os
 import time
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
@@ -38,7 +37,7 @@ from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tasks.categories import Categories
 from metaprior.tasks.columns import Features
 from metaprior.tasks.splits import FIRST, RANDOM, as_context_rule, check_order, split_all, warn_if_behind
-from metaprior.tasks.types import CheckOutputs, Ragged, Task, TestTask, as_tasks
+from metaprior.tasks.types import Ragged, Task, TestTask, as_tasks
 
 MAX_RECORDED_INPUTS = 100  # whose scaling is recorded; images have thousands
 Estimator = TypeVar("Estimator", bound="MetaGP")
@@ -90,6 +89,15 @@ class MetaGP(Parameters):
     conformal: Any = False
     search_time: Any = None
     progress: Any = None
+    _kind: Any  # the name of the likelihood
+    _outputs: Any  # the check of y
+    _problem: Any  # what the default's search needs to know of y, once tasks are checked
+    _read_environments: Any  # checks tasks and learns their features: (source, target, name, features)
+    _check_tasks: Any  # as a fitted prior takes them, labels as 0, 1, ...: (tasks, name, features)
+    _check_tests: Any
+    _score: Any
+    adapt: Any
+    evaluate: Any
     _file_format: ClassVar[FileFormat] = FileFormat()
     _elsewhere: ClassVar[Mapping[str, str]] = {}  # what to use instead of arguments that other estimators have
     _tasks: KnownTasks | SavedTasks | None = None  # None: of a file that was saved with private=True
@@ -424,55 +432,13 @@ class MetaGP(Parameters):
         """Return the parameters that a file holds."""
         return self.parameters_
 
-    def _problem(self) -> Any:
-        """Return what the search needs to know of y, once tasks are checked."""
-        raise NotImplementedError
-
-    @property
-    @abstractmethod
-    def _kind(self) -> str:
-        """The name of the likelihood."""
-
-    @property
-    @abstractmethod
-    def _outputs(self) -> CheckOutputs:
-        """The check of y."""
-
-    @abstractmethod
-    def adapt(self, X: Any, y: Any) -> Any:
-        """Condition the prior on the readings of a new task."""
-
-    @abstractmethod
-    def evaluate(self, test_tasks: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
-        """Adapt to the contexts of test tasks and score the predictions of their queries."""
-
-    @abstractmethod
-    def _score(self, test_tasks: Iterable[Any]) -> float:
-        """Return what `score` returns."""
-
-    @abstractmethod
-    def _read_environments(
-        self, source_tasks: Any, target_tasks: Any, target: Any, features: Features
-    ) -> NamedEnvironments:
-        """Check the tasks, and learn their features."""
-
-    @abstractmethod
-    def _check_tasks(self, tasks: Any, name: str, features: Features) -> list[Task]:
-        """Check tasks as a fitted prior knows them, labels as 0, 1, ..."""
-
-    @abstractmethod
-    def _check_tests(self, tasks: Any, name: str, features: Features) -> list[TestTask]:
-        """Check test tasks."""
-
 
 def _training_record(environments: NamedEnvironments, fitted: FittedPrior, seconds: float) -> dict[str, Any]:
     """Describe the training for the saved file and `metaprior info`; the scaling is that of the largest weight."""
     member = heaviest(fitted.model)
     scaling = getattr(member, "terms", member).scaling  # that of the latent function, where there is one
-    counts = {}
-    for name, tasks, used in zip(
-        environments.names, environments.tasks, fitted.sample or environments.tasks, strict=True
-    ):
+    names, every, counts = environments.names, environments.tasks, {}
+    for name, tasks, used in zip(names, every, fitted.sample or every, strict=True):
         counts[name] = {"tasks": len(tasks), "samples": _count_samples(tasks)}
         if (len(used), _count_samples(used)) != (*counts[name].values(),):
             counts[name] |= {"used_tasks": len(used), "used_samples": _count_samples(used)}
