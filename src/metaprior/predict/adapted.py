@@ -41,6 +41,9 @@ class Adapted:
     """A prior conditioned on contexts: of one task, or of many in `AdaptedMany`."""
 
     _output_name = "reading"
+    _outputs: Any  # the check of y
+    _joined: Any  # returns y of the context of every task, followed by new ones: (y, name)
+    _anew: Any  # conditions the prior on other contexts of as many tasks: (x, y, the method that errors name)
 
     def __init__(self, posteriors: Posteriors, features: Features | None = None):
         self._posteriors, self._features = posteriors, features or Features(posteriors.model.input_dim)
@@ -107,19 +110,6 @@ class Adapted:
         """All y of the context of every task; labels are places among its classes."""
         y = self._posteriors.given[1]
         return np.split(y.rows[:-1], np.cumsum(y.sizes)[:-1])
-
-    @property
-    def _outputs(self) -> CheckOutputs:
-        """The check of y."""
-        raise NotImplementedError
-
-    def _joined(self, new: Sequence[np.ndarray], name: Callable[[int], str]) -> list[np.ndarray]:
-        """Return y of the context of every task, followed by new ones."""
-        raise NotImplementedError
-
-    def _anew(self, x: Ragged, y: list[np.ndarray], method: str) -> "AdaptedMany":
-        """Condition the prior on other contexts, of which errors name the method that was called."""
-        raise NotImplementedError
 
     def _extra(self, tasks: Sequence[int]) -> tuple[Any, ...]:
         """Return the arguments of the constructor after the features, for some tasks."""

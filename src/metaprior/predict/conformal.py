@@ -289,7 +289,7 @@ def _upper_ends(
 
 def integer_scores(predictive: Predictive, y: np.ndarray) -> np.ndarray:
     """Return how far out integers are: zero for the median, one at the ends of the own 90% interval."""
-    return np.maximum(np.maximum(tail_scores(predictive, y, False), tail_scores(predictive, y, True)), 0.0)
+    return np.clip(predictive.scores(y) / UNIT, 0.0, MAX_SCORE)
 
 
 def tail_scores(predictive: Predictive, y: np.ndarray, upper: bool) -> np.ndarray:

@@ -158,12 +158,6 @@ class Ensemble(NamedTuple):
             parts.append(repeated if log_weights is None else np.log(weight) + log_weights)
         return np.concatenate(parts)
 
-    def stretch(
-        self, means: np.ndarray, variances: np.ndarray, log_weights: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Stretch a mixture about its mean by `spread`."""
-        return (means, variances) if self.spread == 1.0 else stretch(means, variances, log_weights, self.spread)
-
 
 def predicts_labels(meta: Any) -> bool:
     """Return whether a fitted estimator predicts labels; raise if `meta` is not a fitted estimator."""
@@ -185,4 +179,6 @@ def mixture(
     if len(predictions) > 1:
         means, variances = [np.concatenate(means)], [np.concatenate(variances)]
     log_weights = model.log_weights([prediction.log_weights for prediction in predictions])
-    return *model.stretch(means[0], variances[0], log_weights), log_weights
+    if model.spread == 1.0:
+        return means[0], variances[0], log_weights
+    return *stretch(means[0], variances[0], log_weights, model.spread), log_weights

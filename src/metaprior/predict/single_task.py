@@ -162,55 +162,19 @@ class SingleTaskClassifier(ClassifierMixin, _SingleTask):
     """
 
     def predict(self, X: Any) -> np.ndarray:
-        """Predict the most probable class of each input.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, n_features)
-
-        Returns
-        -------
-        ndarray of shape (n,)
-        """
+        """Predict the most probable class of each input, (n,)."""
         return self._predicted("predict", X)
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Return class probabilities, in the order of `classes_`.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, n_features)
-
-        Returns
-        -------
-        ndarray of shape (n, n_classes)
-        """
+        """Return class probabilities (n, n_classes), in the order of `classes_`."""
         return self._predicted("predict_proba", X)
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """Return logarithms of class probabilities, accurate for small ones.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, n_features)
-
-        Returns
-        -------
-        ndarray of shape (n, n_classes)
-        """
+        """Return logarithms of class probabilities (n, n_classes), accurate for small ones."""
         return self._predicted("predict_log_proba", X)
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Return log odds of the second of two classes, or log probabilities of more.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, n_features)
-
-        Returns
-        -------
-        ndarray of shape (n,), or (n, n_classes) for more than two classes
-        """
+        """Return log odds of the second of two classes, (n,), or log probabilities of more, (n, n_classes)."""
         return self._predicted("decision_function", X)
 
     def _take(self, task: Any) -> None:
