@@ -1,5 +1,6 @@
 """Hierarchical priors with all kinds of terms and random numbers, made without a fit."""
 
+import importlib.util
 from dataclasses import replace
 
 import numpy as np
@@ -127,3 +128,13 @@ def as_classifier(*priors, rules=ClassRules()) -> AdaptedClassifier:  # noqa: B0
     model, input_dim = Ensemble(tuple(priors), np.full(len(priors), 1 / len(priors))), priors[0].input_dim
     nothing = Ragged.of([np.empty((0, input_dim))], (input_dim,))
     return adapt_labels(model, nothing, [np.empty(0)], "float64", Features(input_dim), rules, "adapt", True)[0]
+
+
+def export(task, folder, name="exported"):
+    """Return the module that a task is exported as."""
+    path = folder / f"{name}.py"
+    task.export(path)
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -56,7 +56,7 @@ def test_the_default_predicts_in_a_forked_process():
 
 
 def test_a_fork_is_noticed():
-    before = "from metaprior.wfem.forked import check_not_forked"
+    before = "from metaprior.wfem.checkpoint import check_not_forked"
     assert said_in_a_child(before, "check_not_forked(); print('fine', flush=True)") == "fine"
     refused = said_in_a_child(f"{before}; check_not_forked()", "check_not_forked()")
     assert refused.startswith("RuntimeError This process was forked from one that had used JAX")
