@@ -142,7 +142,7 @@ def with_common_mean(
     Each environment keeps the weight that its sample had: that is what was tested on held-out tasks.
     """
     of_environment = prior.counts
-    if of_environment is None or all(len(a) == len(b) for a, b in zip(environments, sample, strict=True)):
+    if of_environment is None or list(map(len, environments)) == list(map(len, sample)):
         return prior
 
     rng = np.random.default_rng(0)
@@ -171,7 +171,7 @@ def with_common_rule(
 ) -> LabelPrior:
     """Return the prior with its common rule, if it has one, learned from up to MAX_RULE_TASKS of each environment."""
     counts = prior.counts
-    if not len(prior.weights) or counts is None or all(map(_same_size, environments, sample)):
+    if not len(prior.weights) or counts is None or list(map(len, environments)) == list(map(len, sample)):
         return prior
     more = sample_tasks(environments, MAX_RULE_TASKS, 0)
     rng = np.random.default_rng(0)
@@ -182,10 +182,6 @@ def with_common_rule(
             tasks.append(prior.scaling.task(thin_task(task, MAX_READINGS // 2, rng, labels=True)))
             of_task.append(count)
     return with_rule_of(prior, tasks, np.array(of_task))
-
-
-def _same_size(tasks: Sequence[Task], sample: Sequence[Task]) -> bool:
-    return len(tasks) == len(sample)
 
 
 MAX_SCORED_TASKS = 300  # that are scored

@@ -18,13 +18,12 @@ from metaprior.predict.batches import (
     check_covariances,
     check_precision,
     components,
-    marginals,
     predict_label_rows,
     predict_rows,
     weighted_covariance,
 )
 from metaprior.predict.conformal import check_method, conformal_band
-from metaprior.predict.ensemble import Ensemble, mixture
+from metaprior.predict.ensemble import Ensemble
 from metaprior.predict.export import write_module
 from metaprior.predict.plausibility import warn_if_implausible
 from metaprior.predict.predictive import JointMixture
@@ -422,8 +421,7 @@ class _Regression(Adapted):
 
         for task, n in enumerate(queries.sizes.tolist()):
             padded, _ = queries.pad(queries.starts[[task]], queries.sizes[[task]], posteriors.padded_size(n))
-            predicted = posteriors.evaluate(marginals, np.array([task]), padded)
-            means, _, log_weights = mixture(model, predicted, latent)
+            means, _, log_weights = posteriors.mixture(np.array([task]), padded, latent)
             weights = model.component_weights if log_weights.ndim == 1 else softmax(log_weights[:, 0])
 
             def covariance_of(shares: np.ndarray, task: int = task, x: np.ndarray = padded, n: int = n) -> np.ndarray:

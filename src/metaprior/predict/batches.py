@@ -186,6 +186,10 @@ class Posteriors:
             del posterior
         return found
 
+    def mixture(self, tasks: np.ndarray, x: np.ndarray, latent: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return means, variances and log weights of all components at single queries x (tasks, queries, d)."""
+        return mixture(self.model, self.evaluate(marginals, tasks, x), latent)
+
     def latent_distances(self, tasks: np.ndarray) -> np.ndarray:
         """Return those of all members, see `Member`, (2, components, tasks)."""
         found = self._each(lambda member, each: cast(Any, member).latent_distances(each), self._posteriors(tasks), 0)
@@ -336,7 +340,7 @@ def predict_rows(
     rows = np.empty((*wanted(nothing, np.empty(0, np.int64)).shape[:-1], queries.n_rows))
 
     def values(tasks: np.ndarray, x: np.ndarray) -> np.ndarray:
-        means, variances, log_weights = mixture(model, posteriors.evaluate(marginals, tasks, x), latent)
+        means, variances, log_weights = posteriors.mixture(tasks, x, latent)
         if log_weights.ndim == 1:
             return np.stack([means, variances])
         return np.stack([means, variances, np.broadcast_to(log_weights[..., None], means.shape)])

@@ -16,8 +16,9 @@ from metaprior.tasks.scaling import Scaling
 class Member(Protocol):
     """A fitted prior that predicts new tasks, given their contexts. All arrays are NumPy's.
 
-    A member of labels has `condition_labels` in place of `condition`, which takes the numbers of classes of the tasks
-    too, and `class_log_probabilities` in place of `marginals` and `weighted_covariance`.
+    A member of labels has, in place of the methods of `NumberMember`, `condition_labels(x, y, mask, n_classes)`, of
+    codes y and the numbers of classes of the tasks, and `class_log_probabilities(posterior, x)`, which returns the log
+    probabilities of all classes (classes, tasks, queries).
 
     A member may have two more attributes, for the sizes of chunks: `point_width`, the numbers that it computes per
     point (by default `input_dim`), and `accelerated`, whether it runs on an accelerator. A member of labels may
@@ -77,24 +78,6 @@ class NumberMember(Member, Protocol):
 
     def weighted_covariance(self, posterior: Any, x: np.ndarray, shares: np.ndarray) -> np.ndarray:
         """Return sum_k shares_k C_k, (n, n), of the components' covariances at x (1, n, input_dim) of one task."""
-        ...
-
-
-@runtime_checkable
-class LabelMember(Member, Protocol):
-    """A member that predicts labels."""
-
-    def condition_labels(
-        self, x: np.ndarray, y: np.ndarray, mask: np.ndarray, n_classes: np.ndarray, most: int = 0
-    ) -> Any:
-        """Return the posterior given padded contexts with codes y of `n_classes` (tasks,) classes.
-
-        `most` is the number of classes that arrays have at least.
-        """
-        ...
-
-    def class_log_probabilities(self, posterior: Any, x: np.ndarray) -> np.ndarray:
-        """Return the log probabilities of all classes at x (tasks, queries, input_dim), (classes, tasks, queries)."""
         ...
 
 

@@ -16,8 +16,8 @@ import numpy as np
 from scipy.special import chdtrc, ndtri
 
 from metaprior.checks import counted, warn_caller
-from metaprior.predict.batches import SMALL, Posteriors, marginals
-from metaprior.predict.ensemble import Ensemble, mixture
+from metaprior.predict.batches import SMALL, Posteriors
+from metaprior.predict.ensemble import Ensemble
 from metaprior.predict.predictive import Predictive
 from metaprior.tasks.types import Ragged, row_hashes
 
@@ -146,8 +146,7 @@ def _errors(model: Ensemble, x: Ragged, y: Ragged) -> tuple[np.ndarray, np.ndarr
     prior = Posteriors(model, Ragged.of(nothing[0], x.rows.shape[1:]), Ragged.of(nothing[1]))
 
     def values(tasks: np.ndarray, inputs: np.ndarray) -> np.ndarray:
-        predictions = prior.evaluate(marginals, tasks, inputs)
-        means, variances, log_weights = mixture(model, predictions, latent=False)
+        means, variances, log_weights = prior.mixture(tasks, inputs, latent=False)
         weights = np.broadcast_to(log_weights.reshape(len(means), -1, 1), means.shape)
         return np.stack([means, variances, weights])
 
