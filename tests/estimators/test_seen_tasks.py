@@ -126,6 +126,8 @@ def test_a_prior_with_too_many_tasks_says_so(meta, monkeypatch):
         meta.evaluate(split(TARGET))
     with pytest.warns(UserWarning, match="^This prior recognizes 10 of the tasks of its fit; fitted_on answers False"):
         meta.fitted_on(TARGET)
+    with pytest.warns(UserWarning, match="^This prior recognizes 10 of the tasks of its fit; fitted_on answers False"):
+        meta.fitted_on(TARGET)
 
 
 def test_names_are_kept_and_checked_wherever_x_enters(prior):

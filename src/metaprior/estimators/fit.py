@@ -40,7 +40,7 @@ from metaprior.tasks.types import Task, TestTask
 
 MAX_TASKS = 300  # of each environment that families are fitted to and compared on; the mean is learned from all
 MAX_READINGS = 100  # of each task that a fit sees: few parameters do not need more. Adaptation uses all of a context
-WIDE = 2.0  # stretching of bands from which on something is wrong
+WIDE = 2.0  # stretching of intervals above which something is wrong
 CHUNK_TASKS = 2000
 MAX_RULE_TASKS = 2000  # of each environment that a rule of labels is learned from
 
@@ -206,13 +206,13 @@ def check_target_tasks(environments: NamedEnvironments) -> None:
 def fit_conformal(asked: Asked, fit_prior: FitPrior, environments: NamedEnvironments) -> Conformal:
     """Fit without each fold of target tasks, and score its tasks.
 
-    A fit without a fold is the whole fit: standardization, search, averaging and calibration. What it has to say of
-    the tasks that it shares with the fit of all tasks has been said, so its warnings are left out. So are those of
-    posteriors of held-out tasks that are inexact: scores are valid as long as new tasks get theirs in the same way.
+    A fit without a fold is the whole fit: standardization, search, averaging and calibration. Its warnings repeat those
+    of the fit of all tasks, and are left out. So are those of inexact posteriors of held-out tasks: scores are valid as
+    long as new tasks get theirs in the same way.
     """
     rng, rule = np.random.default_rng(asked.seed), asked.rule
     place = environments.target
-    # More target tasks than that are enough for the fits without a fold, too, and stored ones then fit into memory.
+    # These target tasks are enough for the fits without a fold, and stored ones then fit into memory.
     tasks = sample_tasks([environments.tasks[place]], MAX_SCORED_TASKS, int(rng.integers(2**31)))[0]
     members = deal(len(tasks), rng)
     splits = [calibration_splits(task, rule, rng) for task in tasks]

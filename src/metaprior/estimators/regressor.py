@@ -174,7 +174,7 @@ class ReadingsPrior(MetaGP):
 
     @property
     def _given_likelihood(self) -> Likelihood:
-        """What the estimator was told of y."""
+        """The likelihood as the parameters give it."""
         return make_likelihood(self._kind)
 
     @property

@@ -125,7 +125,7 @@ class Posteriors:
         self._n_bytes = 0
         self._chunk = np.full(len(x.sizes), -1)  # the kept chunk of each task
         self._warned = False
-        self._told = False
+        self._announced = False
 
     def take(self, tasks: Sequence[int], dtype: str | None = None) -> "Posteriors":
         """Return the posteriors of some tasks, computed anew unless they are those of the only task."""
@@ -241,8 +241,8 @@ class Posteriors:
     def _announce(self, tasks: np.ndarray) -> None:
         """Raise if contexts do not fit into memory; warn, once, if all of them together take long."""
         check_memory(self.model, int(self._size[tasks].max()))
-        if not self._told:
-            self._told = True
+        if not self._announced:
+            self._announced = True
             warn_if_slow(self.model, self.x.sizes, self.n_classes)
 
     def _is_large(self, context_size: int) -> bool:

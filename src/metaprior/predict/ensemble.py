@@ -20,14 +20,15 @@ class Member(Protocol):
     codes y and the numbers of classes of the tasks, and `class_log_probabilities(posterior, x)`, which returns the log
     probabilities of all classes (classes, tasks, queries).
 
-    A member may have two more attributes, for the sizes of chunks: `point_width`, the numbers that it computes per
-    point (by default `input_dim`), and `accelerated`, whether it runs on an accelerator. A member of labels may
-    have `most_labels`, which contexts are thinned to, and `expected_seconds`, of which users are warned if it is
-    large. A posterior may have `converged`, (components, tasks): False warns that the posterior of a task is
-    inexact. One with
-    `latent_distances(posterior)`, (2, components, tasks), tells how far the latent functions of contexts are from
-    its prior mean, squared and in units of their uncertainty, and the degrees of freedom of the chi-square variable
-    that this is under the prior.
+    Optional attributes are `point_width`, the numbers computed per point (by default `input_dim`), and `accelerated`,
+    whether it runs on an accelerator: both decide about sizes of chunks. `most_labels(n_classes)` is what contexts of
+    labels are thinned to, and `expected_seconds(sizes, n_classes)` and `expected_bytes(size)` what contexts cost, of
+    which users are warned.
+
+    A posterior may have `converged`, (components, tasks): False warns that it is inexact. A member may have
+    `latent_distances(posterior)`, (2, components, tasks): how far the latent functions of contexts are from its prior
+    mean, squared and in units of their uncertainty, and the degrees of freedom of the chi-square variable that this is
+    under the prior.
     """
 
     @property

@@ -1,8 +1,8 @@
 """Contexts that a prior cannot explain: readings far outside what it predicts, alone or together, or contradicting.
 
-Adaptation believes every reading. A typing error, or a wrong unit, therefore gives confident nonsense, so it is told.
-So it does where a task differs from those of the fit by more than these do from each other: where they are few, they
-may be alike by chance, and its bands are too narrow.
+Adaptation believes every reading, so that a typing error or a wrong unit gives confident nonsense. A task that differs
+from those of the fit by more than these differ from each other has intervals that are too narrow: a few tasks may be
+alike by chance. Users are warned of both.
 
 Every likelihood has the same two tests. Alone, a reading is as far out as a normal variable with a tail that small.
 Together, they say how far the latent function of the task is from the prior's, which is chi-square under the prior:
@@ -113,8 +113,8 @@ def context_errors(posteriors: Posteriors) -> ContextErrors:
 def _joint(posteriors: Posteriors) -> tuple[np.ndarray, np.ndarray]:
     """Return the normal score of the distance of every latent function from the prior's, and the distance itself.
 
-    Priors trained by gradients tell no distances: theirs are not large. Nor are those of large contexts, whose own
-    readings outweigh the prior.
+    Distances are not large for priors trained by gradients, which do not compute them, and for large contexts, whose
+    own readings outweigh the prior.
     """
     sizes, model = posteriors.x.sizes, posteriors.model
     joint, distance = np.full(len(sizes), -np.inf), np.zeros(len(sizes))

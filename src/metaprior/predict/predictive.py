@@ -257,7 +257,7 @@ class Predictive(_Mixture):
         return self.likelihood.discrete
 
     def mean(self) -> np.ndarray:
-        """Return E[y], or the median where the mean says nothing; a warning tells so."""
+        """Return E[y], or the median with a warning where the mean says nothing."""
         mean = self._moments[0]
         replaced, why = self.likelihood.doubtful_mean(mean, self.latent, self.parameters)
         if why:
