@@ -255,20 +255,24 @@ def compare_readings(
     model: Ensemble, baselines: Mapping[str, Ensemble], tests: Sequence[TestTask], coverage: float
 ) -> Comparison:
     """Compare a prior of readings with pooled models, and with a GP fitted to the context of each task."""
-    models, missing = {OURS: model, **baselines}, []
-    scores = {who: score_model(each, tests, coverage) for who, each in models.items()}
-    likelihood = model.likelihood.name
-    if likelihood != "gaussian":
-        missing.append(f"Models to compare with have Gaussian noise; this prior has likelihood={likelihood!r}.")
-    elif lacking := [name for name in POOLED if name not in baselines]:
+    scores = {who: score_model(each, tests, coverage) for who, each in {OURS: model, **baselines}.items()}
+    if model.likelihood.name == "gaussian" and has_contexts(tests):
+        scores[PER_TASK_GP] = score_per_task_gp(as_numbers(model, tests), coverage)
+    return Comparison(scores, missing_models(model, baselines, tests))
+
+
+def missing_models(model: Ensemble, baselines: Mapping[str, Ensemble], tests: Sequence[TestTask]) -> str:
+    """Return with which models a prior of readings cannot be compared, and why."""
+    if (likelihood := model.likelihood.name) != "gaussian":
+        return f"Models to compare with have Gaussian noise; this prior has likelihood={likelihood!r}."
+    found = []
+    if lacking := [name for name in POOLED if name not in baselines]:
         of_default = isinstance(model.members[0], Prior)
         why = "it could not be fitted" if of_default else "priors of MetaGPRegressor have them"
-        missing.append(f"This prior has no {' and no '.join(lacking)} to compare with: {why}.")
-    if likelihood == "gaussian" and has_contexts(tests):
-        scores[PER_TASK_GP] = score_per_task_gp(as_numbers(model, tests), coverage)
-    elif likelihood == "gaussian":
-        missing.append("Without context there is no GP per task to compare with.")
-    return Comparison(scores, " ".join(missing))
+        found.append(f"This prior has no {' and no '.join(lacking)} to compare with: {why}.")
+    if not has_contexts(tests):
+        found.append("Without context there is no GP per task to compare with.")
+    return " ".join(found)
 
 
 def as_numbers(model: Ensemble, tests: Sequence[TestTask]) -> Sequence[TestTask]:
