@@ -1,13 +1,14 @@
 """Hierarchical priors with all kinds of terms and random numbers, made without a fit."""
 
+import importlib.util
 from dataclasses import replace
 
 import numpy as np
 
 from metaprior import MetaGPRegressor
 from metaprior.likelihoods.gaussian import Gaussian
-from metaprior.predict.adapted import AdaptedRegressor, AdaptedRegressors
-from metaprior.predict.adapted_labels import AdaptedClassifier, AdaptedClassifiers
+from metaprior.predict.adapted import AdaptedClassifier, AdaptedRegressor, AdaptedRegressors, adapt_labels
+from metaprior.predict.batches import Posteriors
 from metaprior.predict.ensemble import Ensemble
 from metaprior.prior.columns import Columns
 from metaprior.prior.features import draw_network
@@ -17,6 +18,7 @@ from metaprior.prior.layout import Layout
 from metaprior.prior.modes import CommonCurve
 from metaprior.prior.shapes import ONE_SCALE, TaskScales
 from metaprior.prior.terms import N_FEATURES, TERMS, Deviation, Line, n_deformations
+from metaprior.tasks.columns import Features
 from metaprior.tasks.labels import ClassRules
 from metaprior.tasks.scaling import Scaling, with_kinds
 from metaprior.tasks.types import Ragged
@@ -118,12 +120,21 @@ def as_regressor(*priors, weights=None, spread=1.0) -> AdaptedRegressor:
     model = Ensemble(tuple(priors), shares, spread)
     input_dim = model.input_dim
     nothing = Ragged.of([np.empty((0, input_dim))], (input_dim,)), Ragged.of([np.empty(0)])
-    return AdaptedRegressors(model, *nothing, "float64")[0]
+    return AdaptedRegressors(Posteriors(model, *nothing))[0]
 
 
 def as_classifier(*priors, rules=ClassRules()) -> AdaptedClassifier:  # noqa: B008
     """Return a task without labels."""
     model, input_dim = Ensemble(tuple(priors), np.full(len(priors), 1 / len(priors))), priors[0].input_dim
-    nothing = Ragged.of([np.empty((0, input_dim))], (input_dim,)), Ragged.of([np.empty(0)])
-    classes, _ = rules.of_task(np.empty(0), "adapt")
-    return AdaptedClassifiers(model, *nothing, [classes], "float64", None, rules)[0]
+    nothing = Ragged.of([np.empty((0, input_dim))], (input_dim,))
+    return adapt_labels(model, nothing, [np.empty(0)], "float64", Features(input_dim), rules, "adapt", True)[0]
+
+
+def export(task, folder, name="exported"):
+    """Return the module that a task is exported as."""
+    path = folder / f"{name}.py"
+    task.export(path)
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

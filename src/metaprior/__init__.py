@@ -5,14 +5,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from metaprior.estimators.classifier import MetaGPClassifier
+    from metaprior.estimators.environments import SeenTasksWarning
     from metaprior.estimators.files import load
     from metaprior.estimators.regressor import MetaGPRegressor
-    from metaprior.estimators.seen_tasks import SeenTasksWarning
     from metaprior.files import InvalidFile
     from metaprior.likelihoods import LikelihoodHint
     from metaprior.memory import OutOfMemoryWarning
-    from metaprior.predict.adapted import AdaptedRegressor, AdaptedRegressors
-    from metaprior.predict.adapted_labels import AdaptedClassifier, AdaptedClassifiers
+    from metaprior.predict.adapted import (
+        AdaptedClassifier,
+        AdaptedClassifiers,
+        AdaptedRegressor,
+        AdaptedRegressors,
+    )
     from metaprior.predict.plausibility import ImplausibleContextWarning
     from metaprior.predict.predictive import GaussianMixture, HeavyTailWarning, Predictive
     from metaprior.predict.single_task import SingleTaskClassifier, SingleTaskRegressor
@@ -58,12 +62,11 @@ _MODULES = {
     "estimators.classifier": ["MetaGPClassifier"],
     "estimators.files": ["load"],
     "estimators.regressor": ["MetaGPRegressor"],
-    "estimators.seen_tasks": ["SeenTasksWarning"],
+    "estimators.environments": ["SeenTasksWarning"],
     "files": ["InvalidFile"],
     "likelihoods": ["LikelihoodHint"],
     "memory": ["OutOfMemoryWarning"],
-    "predict.adapted": ["AdaptedRegressor", "AdaptedRegressors"],
-    "predict.adapted_labels": ["AdaptedClassifier", "AdaptedClassifiers"],
+    "predict.adapted": ["AdaptedClassifier", "AdaptedClassifiers", "AdaptedRegressor", "AdaptedRegressors"],
     "predict.plausibility": ["ImplausibleContextWarning"],
     "predict.predictive": ["GaussianMixture", "HeavyTailWarning", "Predictive"],
     "predict.single_task": ["SingleTaskClassifier", "SingleTaskRegressor"],

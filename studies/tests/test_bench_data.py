@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from metaprior.cli import app
 from metaprior.cli import console as show
-from metaprior.estimators.comparison import KERNEL, per_task_gp, score_per_task_gp
+from metaprior.estimators.comparison import gp_kernel, per_task_gp, score_per_task_gp
 from metaprior.prior.families import FAMILIES
 from metaprior.tasks.types import TestTask
 from metaprior.wfem import Training, TrainingDiverged
@@ -288,7 +288,7 @@ def test_per_task_gp_is_scikit_learns():
     errors, densities = [], []
     for x, y, x_new, y_new in tasks:
         scale = np.array([x[:, 0].std(), 1.0])
-        direct = GaussianProcessRegressor(KERNEL, normalize_y=True, n_restarts_optimizer=2, random_state=0)
+        direct = GaussianProcessRegressor(gp_kernel(), normalize_y=True, n_restarts_optimizer=2, random_state=0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             direct.fit((x - x.mean(axis=0)) / scale, y)

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from metaprior import MetaGPClassifier, MetaGPRegressor, load
 from metaprior.cli import app
-from metaprior.estimators import seen_tasks
+from metaprior.estimators import environments as seen_tasks
 from metaprior.predict.batches import predict_rows, read_tests
 from metaprior.predict.conformal import own_band
 from metaprior.tasks.types import TestTask, digest, row_hashes, sum_rows

@@ -28,7 +28,7 @@ from sklearn.exceptions import NotFittedError
 from hand_made_priors import ALL_TERMS, CURVE, NOISE_SCALES, SMOOTH, THREE_SCALES, as_meta, make_prior, make_terms
 from metaprior import ImplausibleContextWarning, MetaGPClassifier, MetaGPRegressor
 from metaprior.botorch import MetaPriorModel
-from metaprior.botorch.torch_process import stable_cholesky
+from metaprior.botorch.surrogate import stable_cholesky
 
 RNG = np.random.default_rng(0)
 

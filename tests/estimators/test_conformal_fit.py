@@ -1,4 +1,4 @@
-"""Priors fitted with a conformal: fits without each fold, files, one path for one task and many, and refusals."""
+"""Priors fitted with conformal intervals: fits without each fold, what is proven, and refusals."""
 
 import math
 
@@ -12,7 +12,6 @@ from metaprior import (
     MetaGPClassifier,
     MetaGPRegressor,
     open_tasks,
-    predict_frame,
     store_tasks,
 )
 from metaprior.estimators.fit import calibration_splits, deal
@@ -49,17 +48,6 @@ def band(meta, context=TASKS[0], coverage=0.9):
     return np.array(meta.adapt(*context).interval(QUERIES, coverage, method="conformal"))
 
 
-def test_a_band_is_finite_and_made_of_all_tasks(meta):
-    conformal = meta.model_.conformal
-    assert (conformal.n_tasks, len(conformal.folds), conformal.max_coverage) == (9, 9, 0.9)
-    lower, upper = band(meta)
-    assert np.isfinite([lower, upper]).all()
-    assert (lower < upper).all()
-    narrow = band(meta, coverage=0.5)
-    assert (lower < narrow[0]).all()
-    assert (narrow[1] < upper).all()
-
-
 def test_the_proven_level_stands_beside_the_nominal_one(meta):
     """1 - 2 alpha + 1 / (K + 1) of folds of one task; of six folds of two tasks as docs/guides/conformal.md says."""
     assert repr(meta).endswith("with conformal intervals (nominal coverage 0.9, proven 0.9 or more)")
@@ -67,16 +55,6 @@ def test_the_proven_level_stands_beside_the_nominal_one(meta):
         assert "(nominal coverage 0.75, proven 0.75 or more)" in repr(fit(TASKS[:3]))
     strict = 1 - min((2 + 2 * (0.1 * 13 - 1)) / (12 + 2), 2 * (0.1 * 13 + 6 - 1) / (12 + 6))
     assert f"(nominal coverage 0.9, proven {math.floor(1000 * strict) / 1000} or more)" in repr(fit(draw_tasks(12)))
-
-
-def test_one_task_and_many_have_the_same_bands_whatever_the_sizes_of_the_others(meta):
-    contexts = [*draw_tasks(4, seed=5, sizes=(2, 12)), (np.empty((0, 1)), np.empty(0))]
-    inputs = [QUERIES, QUERIES[:1], QUERIES, [], QUERIES]
-    many = meta.adapt_many(contexts).interval([np.reshape(x, (-1, 1)) for x in inputs], method="conformal")
-    for i, context in enumerate(contexts):
-        for x, *ends in zip(inputs[i], many[0][i], many[1][i], strict=True):
-            np.testing.assert_allclose(meta.adapt(*context).interval([x], method="conformal"), np.c_[ends], rtol=1e-9)
-    assert [len(lower) for lower in many[0]] == [3, 1, 3, 0, 3]
 
 
 def test_the_prior_of_a_fold_has_not_seen_its_tasks(meta):
@@ -107,13 +85,6 @@ def test_the_same_seed_gives_the_same_bands_and_the_model_itself_is_the_usual_on
         band(usual)
 
 
-def test_bands_survive_a_file(meta, tmp_path):
-    meta.save(tmp_path / "prior.safetensors")
-    loaded = metaprior.load(tmp_path / "prior.safetensors")
-    np.testing.assert_array_equal(band(loaded), band(meta))
-    assert loaded.model_.conformal.rule == ContextRule()
-
-
 def test_a_file_with_damaged_conformal_intervals_is_refused(meta, tmp_path):
     path = tmp_path / "prior.safetensors"
     meta.save(path)
@@ -134,27 +105,9 @@ def test_a_file_with_damaged_conformal_intervals_is_refused(meta, tmp_path):
     assert metaprior.load(path).model_.conformal is None
 
 
-def test_what_is_derived_from_a_task_keeps_its_bands(meta):
-    x, y = TASKS[1]
-    updated = meta.adapt(x[:1], y[:1]).update(x[1:], y[1:]).interval(QUERIES, method="conformal")
-    np.testing.assert_allclose(updated, band(meta, TASKS[1]), rtol=1e-9)
-    estimator = meta.to_sklearn().fit(x, y)
-    np.testing.assert_allclose(estimator.task_.interval(QUERIES, method="conformal"), band(meta, TASKS[1]), rtol=1e-9)
-
-
 def test_an_exported_task_says_that_it_has_no_conformal_intervals(meta, tmp_path):
     with pytest.warns(UserWarning, match="interval of the exported file is the model's own"):
         meta.adapt(*TASKS[0]).export(tmp_path / "task.py")
-
-
-def test_few_tasks_are_told_when_fitting_and_when_asking():
-    with pytest.warns(UserWarning, match="conformal=True with 2 tasks of the target environment gives .* most 0.666"):
-        few = fit(TASKS[:2])
-    with pytest.raises(ValueError, match=r"coverage=0.9 is out of reach: .* 2 held-out .* most 0.666\. .* 9 target"):
-        band(few)
-    assert np.isfinite(band(few, coverage=0.6)).all()
-    with pytest.raises(ValueError, match=r"conformal=True needs tasks of the target environment .* there are 1"):
-        fit(TASKS[:1])
 
 
 def test_bad_arguments_are_refused(meta):
@@ -169,24 +122,10 @@ def test_bad_arguments_are_refused(meta):
         MetaGPClassifier(conformal=True)
 
 
-def test_tables_plots_and_scores_have_these_bands(meta):
-    context = pd.DataFrame({"x": TASKS[0][0][:, 0], "y": TASKS[0][1]})
-    query = pd.DataFrame({"x": np.ravel(QUERIES)})
-    frame = predict_frame(meta, context, query, x="x", y="y", method="conformal")
-    np.testing.assert_allclose(frame[["lower", "upper"]].T, band(meta))
-    own = predict_frame(meta, context, query, x="x", y="y")
-    np.testing.assert_array_equal(frame[["mean", "std"]], own[["mean", "std"]])
+def test_plots_have_these_bands(meta):
     axes = plot_prediction(meta, *TASKS[0], method="conformal")
     wide = np.ptp(axes.collections[0].get_paths()[0].vertices[:, 1])
     assert wide > np.ptp(plot_prediction(meta, *TASKS[0]).collections[0].get_paths()[0].vertices[:, 1])
-    tests = [(x[:3], y[:3], x[3:], y[3:]) for x, y in draw_tasks(5, seed=8, sizes=(5, 9))]
-    scores = meta.evaluate(tests)
-    ends = meta.adapt_many([test[:2] for test in tests]).interval([test[2] for test in tests], method="conformal")
-    widths = [np.mean(upper - lower) for lower, upper in zip(*ends, strict=True)]
-    np.testing.assert_allclose(scores.per_task.conformal_width, widths)
-    assert scores.conformal_coverage >= scores.coverage
-    assert "conformal_coverage" not in meta.evaluate(tests, coverage=0.95)
-    assert "conformal interval" in repr(scores)
 
 
 def test_stored_tasks_are_held_out_too(meta, tmp_path):

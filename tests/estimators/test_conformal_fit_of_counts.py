@@ -1,4 +1,4 @@
-"""Conformal intervals for counts, ranks and readings with outliers: one contract for every likelihood."""
+"""Conformal intervals: one contract for every likelihood."""
 
 import warnings
 
@@ -17,6 +17,7 @@ from metaprior.predict.conformal import held_out_scores, integer_scores
 from metaprior.tasks.types import TestTask
 
 PARAMETERS = {
+    "gaussian": np.log([0.3]),
     "student-t": np.log([0.2, 3.0]),
     "poisson": np.zeros(0),
     "negative-binomial": np.array([1.5]),
@@ -44,7 +45,10 @@ def fit(name, tasks, **given):
     return meta.fit(target_tasks=tasks)
 
 
-SOME = [pytest.param(name, marks=() if name in ("poisson", "ordinal") else pytest.mark.slow) for name in PARAMETERS]
+SOME = [
+    pytest.param(name, marks=() if name in ("gaussian", "poisson", "ordinal") else pytest.mark.slow)
+    for name in PARAMETERS
+]
 
 
 @pytest.fixture(scope="module", params=SOME)
@@ -60,7 +64,7 @@ def check_possible(meta, ends):
     """Ends are finite; those of counts and ranks are integers that can be observed."""
     assert np.isfinite(ends).all()
     assert (ends[0] <= ends[1]).all()
-    if meta.likelihood != "student-t":
+    if meta.model_.likelihood.discrete:
         assert (ends == np.round(ends)).all()
         assert (ends >= (LOWEST if meta.likelihood == "ordinal" else 0)).all()
     if meta.likelihood == "ordinal":
@@ -80,7 +84,7 @@ def test_bands_are_possible_values_and_widen_with_their_coverage(meta):
 
 def test_a_band_holds_every_value_that_scores_less_than_held_out_readings(meta):
     """With nine tasks, a 90% band leaves out the values that score more than all readings of all of them."""
-    if meta.likelihood == "student-t":
+    if not meta.model_.likelihood.discrete:
         return
     x, y = draw_tasks(meta.likelihood, 1, seed=2)[0]
     lower, upper = band(meta, (x[:3], y[:3]))
@@ -118,6 +122,8 @@ def test_bands_survive_a_file_and_more_readings(meta, tmp_path):
     np.testing.assert_array_equal(band(loaded, (x, y)), band(meta, (x, y)))
     updated = meta.adapt(x[:2], y[:2]).update(x[2:], y[2:]).interval(QUERIES, method="conformal")
     np.testing.assert_allclose(updated, band(meta, (x, y)))
+    single = meta.to_sklearn().fit(x, y).task_
+    np.testing.assert_allclose(single.interval(QUERIES, method="conformal"), band(meta, (x, y)))
 
 
 def test_tables_and_scores_have_these_bands(meta):
@@ -125,6 +131,8 @@ def test_tables_and_scores_have_these_bands(meta):
     context, query = pd.DataFrame({"x": x[:, 0], "y": y}), pd.DataFrame({"x": QUERIES[:, 0]})
     frame = predict_frame(meta, context, query, x="x", y="y", method="conformal")
     np.testing.assert_allclose(frame[["lower", "upper"]].T, band(meta, (x, y)))
+    own = predict_frame(meta, context, query, x="x", y="y")
+    np.testing.assert_array_equal(frame[["mean", "std"]], own[["mean", "std"]])
     tests = [(x[:3], y[:3], x[3:], y[3:]) for x, y in draw_tasks(meta.likelihood, 5, seed=8)]
     scores = meta.evaluate(tests)
     ends = meta.adapt_many([test[:2] for test in tests]).interval([test[2] for test in tests], method="conformal")
@@ -134,6 +142,8 @@ def test_tables_and_scores_have_these_bands(meta):
         scores.per_task.conformal_width, [np.mean(high - low) for low, high in zip(*ends, strict=True)]
     )
     assert scores.conformal_coverage >= scores.coverage
+    assert "conformal_coverage" not in meta.evaluate(tests, coverage=0.95)
+    assert "conformal interval" in repr(scores)
 
 
 def test_bands_of_counts_grow_with_the_exposure():
@@ -163,7 +173,7 @@ def test_few_tasks_are_told_when_fitting_and_when_asking(name):
     tasks = draw_tasks(name, 2, 0)
     with pytest.warns(UserWarning, match="conformal=True with 2 tasks of the target environment gives .* most 0.666"):
         few = fit(name, tasks)
-    with pytest.raises(ValueError, match=r"coverage=0.9 is out of reach: .* 2 held-out .* most 0.666"):
+    with pytest.raises(ValueError, match=r"coverage=0.9 is out of reach: .* 2 held-out .* most 0.666\. .* 9 target"):
         band(few)
     check_possible(few, band(few, coverage=0.6))
     with pytest.raises(ValueError, match=r"conformal=True needs tasks of the target environment .* there are 1"):

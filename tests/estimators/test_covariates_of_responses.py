@@ -1,4 +1,4 @@
-"""Covariates and categories with counts, ranks and outliers through the estimators, with an exposure and without."""
+"""Covariates and categories: one contract for every likelihood, with an exposure and without."""
 
 import numpy as np
 import pandas as pd
@@ -12,6 +12,7 @@ from metaprior.storage.stored_tasks import StoredTasks
 from metaprior.tasks.columns import ExtrapolationWarning
 
 PARAMETERS = {
+    "gaussian": np.log([0.2]),
     "student-t": np.log([0.2, 3.0]),
     "poisson": np.zeros(0),
     "negative-binomial": np.array([1.5]),
@@ -165,6 +166,8 @@ def test_many_tasks_updates_and_evaluation_agree_with_one_task(meta):
         np.testing.assert_allclose(meta.adapt(x[:2], y[:2]).update(x[2:], y[2:]).predict(x), task.predict(x), rtol=1e-6)
     tests = [(x[:2], y[:2], x[2:], y[2:]) for x, y in tasks]
     assert np.isfinite(meta.evaluate(tests).nll)
+    with pytest.raises(ValueError, match=r"context and query.*'age' must have one value"):
+        meta.evaluate([(*tests[0][:2], tests[0][2].assign(age=1.0), tests[0][3])])
     assert meta.fitted_on(make_tasks(meta.likelihood, 2, exposure=meta.exposure is not None)).all()
 
 

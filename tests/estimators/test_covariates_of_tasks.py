@@ -1,16 +1,13 @@
 """Covariates and categories through the estimators: fits, predictions, files, exports, and what is refused."""
 
-import importlib.util
-import warnings
-
 import numpy as np
 import pandas as pd
 import pytest
 
 import metaprior
+from hand_made_priors import export
 from metaprior import MetaGPClassifier, MetaGPRegressor
 from metaprior.files import InvalidFile, read_tensors, write_tensors
-from metaprior.tasks.columns import ExtrapolationWarning
 
 
 def make_tasks(n=24, seed=0, effect=1.0):
@@ -28,28 +25,6 @@ def make_tasks(n=24, seed=0, effect=1.0):
 @pytest.fixture(scope="module")
 def meta():
     return MetaGPRegressor(covariates=["age", "sex"], random_state=0).fit(target_tasks=make_tasks())
-
-
-@pytest.fixture(scope="module")
-def queries():
-    """A known patient, one of unknown age, and one of a sex that the fit has not seen."""
-    known = make_tasks(1, seed=5)[0][0].iloc[:2]
-    return [known, known.assign(age=np.nan), known.assign(sex="diverse")]
-
-
-def test_the_search_uses_covariates_that_matter(meta):
-    assert (
-        meta.covariate_weights_["none"] == 0.0
-    )  # the evidence rules it out, though contexts tell the age's effect too
-    assert meta.column_levels_ == (None, ("day", "night"), None, ("female", "male")) or set(meta.column_levels_[3]) == {
-        "female",
-        "male",
-    }
-    assert meta.covariates_ == (2, 3)
-    assert meta.n_features_in_ == 4
-    young, old = (make_tasks(1, seed=5)[0][0].assign(age=age) for age in (45.0, 75.0))
-    prior = meta.adapt([], [])
-    assert (prior.predict(old) - prior.predict(young) > 0.8).all()
 
 
 def draw_ages(n, effect, seed):
@@ -103,35 +78,14 @@ def test_useless_covariates_change_nothing():
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_unseen_levels_widen_the_band_and_are_named(meta, queries):
-    prior = meta.adapt([], [])
-    stds = [prior.predict(x, return_std=True)[1] for x in queries[:2]]
-    with pytest.warns(ExtrapolationWarning, match="'sex' is 'diverse'"):
-        unseen = prior.predict(queries[2], return_std=True)[1]
-    assert (stds[1] > stds[0]).all()
-    assert (unseen > stds[0] - 1e-9).all()
-    assert prior.extrapolates(queries[2]).all()
-    assert not prior.extrapolates(queries[1]).any()
-
-
-@pytest.mark.filterwarnings("ignore::metaprior.ExtrapolationWarning")
-def test_saved_and_exported_tasks_predict_the_same(meta, queries, tmp_path):
-    meta.save(tmp_path / "prior.safetensors")
-    loaded, (x, y) = metaprior.load(tmp_path / "prior.safetensors"), make_tasks(1, seed=6)[0]
-    assert loaded.covariate_weights_ == meta.covariate_weights_
-    of_patient = [query.assign(age=x["age"].iloc[0], sex=x["sex"].iloc[0]) for query in queries[:1]]
-    for context, asked in ((([], []), queries), ((x, y), of_patient)):
-        task, again = meta.adapt(*context), loaded.adapt(*context)
-        task.export(tmp_path / "patient.py")
-        spec = importlib.util.spec_from_file_location("patient", tmp_path / "patient.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+@pytest.mark.filterwarnings("ignore::UserWarning")  # an unseen level
+def test_exported_tasks_predict_the_same(meta, tmp_path):
+    x, y = make_tasks(1, seed=6)[0]
+    for context, asked in ((([], []), [x, x.assign(age=np.nan), x.assign(sex="diverse")]), ((x, y), [x])):
+        task = meta.adapt(*context)
+        module = export(task, tmp_path)
         for query in asked:
-            expected = task.predict(query, return_std=True)
-            np.testing.assert_allclose(again.predict(query, return_std=True), expected, rtol=1e-12)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # an unseen level
-                found = module.predict(query, return_std=True)
+            found, expected = (each.predict(query, return_std=True) for each in (module, task))
             np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-10)
 
 
@@ -151,21 +105,6 @@ def test_damaged_files_are_refused(meta, message, tmp_path):
     write_tensors(path, {**header, "columns": DAMAGED[message]}, tensors)
     with pytest.raises(InvalidFile, match=message):
         metaprior.load(path)
-
-
-def test_many_tasks_updates_and_evaluation_agree_with_one_task(meta):
-    tasks = make_tasks(3, seed=8)
-    many = meta.adapt_many(tasks)
-    for (x, y), of_many in zip(tasks, many, strict=True):
-        task = meta.adapt(x, y)
-        np.testing.assert_allclose(of_many.predict(x), task.predict(x), rtol=1e-10)
-        np.testing.assert_allclose(meta.adapt(x[:2], y[:2]).update(x[2:], y[2:]).predict(x), task.predict(x), rtol=1e-8)
-    tests = [(x[:2], y[:2], x[2:], y[2:]) for x, y in tasks]
-    assert np.isfinite(meta.evaluate(tests).nll)
-    assert meta.fitted_on(make_tasks(2)).all()
-    other = tests[0][2].assign(age=1.0)
-    with pytest.raises(ValueError, match=r"context and query.*'age' must have one value"):
-        meta.evaluate([(*tests[0][:2], other, tests[0][3])])
 
 
 def test_covariates_that_tell_nothing_are_refused():

@@ -1,13 +1,14 @@
 """What a fitted prior knows of its tasks: names and ranges of inputs, and whether it is scored on them."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from metaprior import ExtrapolationWarning, InvalidFile, MetaGPRegressor, SeenTasksWarning, StoredTasks, load
-from metaprior.estimators import seen_tasks
+from metaprior.estimators import environments as seen_tasks
 from metaprior.files import read_tensors, write_tensors
 from metaprior.plots import plot_prior_samples
 
@@ -119,14 +120,12 @@ def test_blocks_change_nothing(meta, monkeypatch):
     assert_same(whole, seen_tasks.remember(tasks, 2))
 
 
-def test_a_prior_with_too_many_tasks_says_at_least():
-    with pytest.warns(SeenTasksWarning, match="^At least 1 of 2 test tasks"):
-        seen_tasks.warn_if_seen(np.array([False, True]), "test_tasks", at_least=True)
-
-
-def test_a_prior_with_too_many_tasks_knows_that(meta, monkeypatch):
-    assert not meta._misses(10**6)
+def test_a_prior_with_too_many_tasks_says_so(meta, monkeypatch):
     monkeypatch.setattr(seen_tasks, "MAX_DIGESTS", 10)
+    with pytest.warns(SeenTasksWarning, match="^At least 4 of 4 test tasks"):
+        meta.evaluate(split(TARGET))
+    with pytest.warns(UserWarning, match="^This prior recognizes 10 of the tasks of its fit; fitted_on answers False"):
+        meta.fitted_on(TARGET)
     with pytest.warns(UserWarning, match="^This prior recognizes 10 of the tasks of its fit; fitted_on answers False"):
         meta.fitted_on(TARGET)
 
@@ -265,7 +264,7 @@ def test_of_many_tasks_some_are_recognized_in_bounded_time(meta, tmp_path, monke
         loaded.evaluate(tests)
     with pytest.warns(SeenTasksWarning, match="^At least 4 of 10"):
         loaded.compare(tests)
-    monkeypatch.setattr(loaded, "_tasks", loaded._tasks._replace(n_tasks=4))
+    monkeypatch.setattr(loaded, "_tasks", replace(loaded._tasks, n_tasks=4))
     with pytest.warns(
         UserWarning, match="^A loaded prior looks for 4 tasks of 10; fitted_on answers False for the others"
     ):

@@ -1,6 +1,5 @@
 """Exported tasks predict with NumPy alone, as the tasks do, for all kinds of hierarchical priors."""
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from hand_made_priors import (
     THREE_SCALES,
     as_classifier,
     as_regressor,
+    export,
     make_label_prior,
     make_prior,
     make_terms,
@@ -44,16 +44,6 @@ import json, numpy as np
 sys.path.insert(0, sys.argv[1])
 import patient
 """
-
-
-def export(task, folder, name="exported"):
-    """Return the module that a task is exported as."""
-    path = folder / f"{name}.py"
-    task.export(path)
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def assert_same_readings(module, task, x):

@@ -6,8 +6,8 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from test_exported import export
 
+from hand_made_priors import export
 from metaprior import MetaGPClassifier, MetaGPRegressor
 
 WARDS = ["a", "b", "c"]

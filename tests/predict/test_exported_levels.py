@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 import pytest
-from test_exported import export
 
+from hand_made_priors import export
 from metaprior import ExtrapolationWarning, MetaGPRegressor
 
 SPELLINGS = {

@@ -12,6 +12,7 @@ from metaprior.likelihoods.base import Prediction
 from metaprior.likelihoods.gaussian import Gaussian
 from metaprior.predict import batches
 from metaprior.predict.adapted import AdaptedRegressors
+from metaprior.predict.batches import Posteriors
 from metaprior.predict.ensemble import Ensemble, NumberMember
 from metaprior.predict.predictive import Predictive
 from metaprior.tasks.scaling import Scaling
@@ -76,7 +77,7 @@ QUERIES = [np.linspace(-1.0, 1.0, n)[:, None] for n in (2, 1, 2, 0)]
 
 def adapted(members=(PLAIN, VARYING), weights=WEIGHTS, spread=1.0):
     x, y = Ragged.of([x for x, _ in CONTEXTS], (1,)), Ragged.of([y for _, y in CONTEXTS])
-    return AdaptedRegressors(Ensemble(tuple(members), np.asarray(weights), spread), x, y, "float64")
+    return AdaptedRegressors(Posteriors(Ensemble(tuple(members), np.asarray(weights), spread), x, y))
 
 
 def by_hand(task, query, latent=False):

@@ -9,8 +9,8 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from metaprior import ImplausibleContextWarning
-from metaprior.estimators import seen_tasks
-from metaprior.estimators.seen_tasks import kept_digests
+from metaprior.estimators import environments
+from metaprior.estimators.environments import kept_digests
 from metaprior.tasks.types import (
     Task,
     TestTask,
@@ -297,7 +297,7 @@ def test_similar_tasks_do_not_collide():
 
 
 def test_of_too_many_digests_the_smallest_are_kept_whatever_the_order(monkeypatch):
-    monkeypatch.setattr(seen_tasks, "MAX_DIGESTS", 5)
+    monkeypatch.setattr(environments, "MAX_DIGESTS", 5)
     many = row_hashes(RNG.normal(size=(40, 1)), np.zeros(40))
     in_blocks = np.empty(0, np.uint64)
     for block in many[RNG.permutation(40)].reshape(4, 10):

@@ -11,9 +11,11 @@ from sklearn.base import clone
 
 from metaprior import load
 from metaprior.datasets import Sinusoid
-from metaprior.predict.adapted_labels import AdaptedClassifiers
+from metaprior.predict.adapted import adapt_labels
 from metaprior.predict.batches import predict_tasks
 from metaprior.predict.ensemble import Ensemble
+from metaprior.tasks.columns import Features
+from metaprior.tasks.labels import ClassRules
 from metaprior.tasks.types import Ragged
 from metaprior.wfem import MAP, Gaussian, HyperPrior, Training, WFEMClassifier, WFEMRegressor
 
@@ -317,9 +319,9 @@ def test_classifier(shared, tmp_path):
     singles = [Ensemble((member,), np.ones(1)) for member in meta.model_.members]
     assert len(singles) == 2
     pair = np.unique(y)
-    context = Ragged.of([x], (2,)), Ragged.of([(y == pair[1]).astype(float)])
+    context = Ragged.of([x], (2,)), [y]
     expected = sum(
-        weight * AdaptedClassifiers(single, *context, [pair], "float64")[0].predict_proba(x)
+        weight * adapt_labels(single, *context, "float64", Features(2), ClassRules(), "adapt", True)[0].predict_proba(x)
         for weight, single in zip(meta.model_.weights, singles, strict=True)
     )
     assert_allclose(probabilities, expected, rtol=1e-9)

@@ -16,7 +16,7 @@ from scipy import optimize
 from scipy.special import expit, log_expit, logsumexp
 from sklearn.gaussian_process import GaussianProcessClassifier, kernels
 
-from metaprior.predict.adapted_labels import sampled_probability
+from metaprior.predict.adapted import sampled_probability
 from metaprior.wfem import gp
 from metaprior.wfem.gp import GPPrior, make_prior
 from metaprior.wfem.kernels import RBF, Linear, MLPKernel

@@ -159,7 +159,8 @@ def _compare_readings(groups: Sequence[Group]) -> Comparison:
     if meta.likelihood_ == "gaussian":
         numbers = [test for group in groups for test in as_numbers(group.meta.model_, group.tests)]
         scores[PER_TASK_GP] = score_per_task_gp(numbers)
-    return Comparison(scores, missing_models(meta, tests) if meta.likelihood_ != "gaussian" else "")
+    is_gaussian = meta.likelihood_ == "gaussian"
+    return Comparison(scores, "" if is_gaussian else missing_models(meta.model_, meta.baselines_, tests))
 
 
 def _compare_labels(groups: Sequence[Group]) -> Comparison:

@@ -1,7 +1,6 @@
-"""Checks of what a BoTorch model is given.
+"""Checks of what a BoTorch model is given: shapes, levels of categories, covariates, gradients that do not exist."""
 
-Categories and covariates in tensors: what their columns may hold, and which gradients do not exist.
-"""
+# pyright: reportMissingImports=false
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,11 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from metaprior.estimators.regressor import MetaGPRegressor
 from metaprior.predict.ensemble import predicts_labels
 from metaprior.prior.fitted import Prior
 from metaprior.tasks.categories import Coded
 from metaprior.tasks.columns import Features
 from metaprior.tasks.scaling import MAX_SCALED
+
+SHOWN = 8  # levels in a message
 
 
 def check_inputs(name: str, X: Any, features: Features) -> None:
@@ -101,15 +103,12 @@ def check_prior(meta: Any) -> None:
         )
 
 
-def warn_if_implausible(meta: Any, train_X: Tensor, train_Y: Tensor) -> None:
+def warn_if_implausible(meta: MetaGPRegressor, train_X: Tensor, train_Y: Tensor) -> None:
     """Warn as `adapt` does, about evaluations that the prior cannot explain."""
     shape = torch.broadcast_shapes(train_X.shape[:-2], train_Y.shape[:-2])
     wide = (each.detach().expand(*shape, *each.shape[-2:]).cpu() for each in (train_X, train_Y))
     x, y = (each.reshape(shape.numel(), *each.shape[-2:]).numpy() for each in wide)
     meta.adapt_many(list(zip(x.view(Coded), y[..., 0], strict=True)))  # codes are not looked up as levels
-
-
-SHOWN = 8  # levels in a message
 
 
 def check_columns(name: str, X: Tensor, features: Features) -> None:

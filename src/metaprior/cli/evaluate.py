@@ -188,7 +188,7 @@ def _outside(meta: "Estimator", tests: list[Any], names: tuple[str, ...]) -> lis
 @contextmanager
 def _known() -> Iterator[None]:
     """Silence warnings about tasks of the fit and inputs outside their range, which were printed already."""
-    from metaprior.estimators.seen_tasks import SeenTasksWarning
+    from metaprior.estimators.environments import SeenTasksWarning
     from metaprior.tasks.columns import ExtrapolationWarning
 
     with warnings.catch_warnings():

@@ -1,7 +1,4 @@
-"""Priors of labels: adapted to new tasks, scored, and compared.
-
-`MetaGPClassifier`: a prior for tasks of two or more classes, learned from many of them.
-"""
+"""`MetaGPClassifier`: a prior for tasks of two or more classes, learned from many of them; adapted and scored."""
 
 from collections.abc import Iterable
 from typing import Any, ClassVar
@@ -10,19 +7,12 @@ import numpy as np
 
 from metaprior.checks import check_bool
 from metaprior.conventions import check_is_fitted, own_float_errors
-from metaprior.estimators.arguments import (
-    NamedEnvironments,
-    check_search,
-    check_shared_classes,
-    names_elsewhere,
-    read_environments,
-    reject_rows,
-)
-from metaprior.estimators.base import HierarchicalFit, MetaGP, in_wfem
+from metaprior.estimators.base import MetaGP, in_wfem, names_elsewhere
 from metaprior.estimators.comparison import Comparison, as_numbers, compare_labels
+from metaprior.estimators.environments import NamedEnvironments, read_environments
 from metaprior.metrics import Scores, score_labels
-from metaprior.predict.adapted_labels import AdaptedClassifier, AdaptedClassifiers
-from metaprior.predict.batches import check_precision, predict_labels
+from metaprior.predict.adapted import AdaptedClassifier, AdaptedClassifiers, adapt_labels
+from metaprior.predict.batches import predict_labels
 from metaprior.search.averaging import resolve_weights
 from metaprior.storage.stored_tasks import StoredTasks, encode_stored
 from metaprior.tasks.columns import Features
@@ -35,8 +25,7 @@ from metaprior.tasks.labels import (
     encode_contexts,
     encode_environments,
 )
-from metaprior.tasks.splits import as_context_rule, split_all
-from metaprior.tasks.types import Ragged, Task, TestTask, as_contexts, as_new_tasks, as_task, as_tasks, as_test_tasks
+from metaprior.tasks.types import CheckOutputs, Ragged, Task, TestTask, as_contexts, as_new_tasks, as_task, as_tasks
 
 
 @own_float_errors
@@ -67,15 +56,11 @@ class LabelsPrior(MetaGP):
         AdaptedClassifier
         """
         check_is_fitted(self, "model_")
-        features = self.features_
-        task = as_task(X, y, "adapt", features, as_labels)
-        rules = self._class_rules(classes)
-        own, codes = rules.of_task(task.y, "adapt")
-        x, y = Ragged.of([task.x], task.x.shape[1:]), Ragged.of([codes])
-        return AdaptedClassifiers(self.model_, x, y, [own], "float64", features, rules)[0]
+        task = as_task(X, y, "adapt", self.features_, as_labels)
+        return self._adapted(Ragged.of([task.x], task.x.shape[1:]), [task.y], "adapt", classes, "float64", True)[0]
 
     def adapt_many(self, contexts: Iterable[Any], classes: Any = None, *, dtype: str = "float64") -> AdaptedClassifiers:
-        """Condition the prior on the labeled contexts of many new tasks at once: `adapt` for each, much faster.
+        """Condition the prior on the contexts of many new tasks, as `MetaGPRegressor.adapt_many`.
 
         Parameters
         ----------
@@ -91,39 +76,25 @@ class LabelsPrior(MetaGP):
         AdaptedClassifiers
         """
         check_is_fitted(self, "model_")
-        features = self.features_
-        x, y = as_contexts(contexts, "contexts", features, as_labels)
-        return self._adapted(x, y, "contexts", classes, dtype, features)
+        x, y = as_contexts(contexts, "contexts", self.features_, as_labels)
+        return self._adapted(x, y, "contexts", classes, dtype)
 
     def predict_many(self, tasks: Iterable[Any], classes: Any = None, *, dtype: str = "float64") -> list[np.ndarray]:
-        """Adapt to many tasks and predict the classes of their queries; `adapt_many` also gives probabilities.
+        """Adapt to many tasks (X_context, y_context, X_query) and return the most probable classes of their queries.
 
-        Parameters
-        ----------
-        tasks : iterable of (X_context, y_context, X_query)
-            Tasks of any sizes.
-        classes, dtype
-            As for `adapt_many`.
-
-        Returns
-        -------
-        list of ndarray
-            The most probable classes of every task.
+        `classes` and `dtype` are those of `adapt_many`, which also gives probabilities.
         """
         check_is_fitted(self, "model_")
-        features = self.features_
-        x, y, queries = as_new_tasks(tasks, "tasks", features, as_labels)
-        return self._adapted(x, y, "tasks", classes, dtype, features).predict(queries)
+        x, y, queries = as_new_tasks(tasks, "tasks", self.features_, as_labels)
+        return self._adapted(x, y, "tasks", classes, dtype).predict(queries)
 
     def evaluate(self, test_tasks: Iterable[Any], context: Any = None) -> Scores:
         """Adapt to the contexts of test tasks and score the predictions of their queries.
 
         Parameters
         ----------
-        test_tasks : sequence of (X_context, y_context, X_query, y_query)
-            Tasks that were not meta-trained on; others warn with a `SeenTasksWarning`.
-        context : "random", "first", int, or ("first", int), optional
-            Split tasks that are given as (X, y) into context and queries, as the parameter of the constructor.
+        test_tasks, context
+            As for `MetaGPRegressor.evaluate`.
 
         Returns
         -------
@@ -139,79 +110,45 @@ class LabelsPrior(MetaGP):
 
     def _evaluate(self, test_tasks: Iterable[Any], context: Any) -> tuple[Scores, list[TestTask], np.ndarray]:
         """Return the scores of test tasks, these tasks with codes for labels, and their numbers of classes."""
-        check_is_fitted(self, "model_")
-        if context is not None:
-            features = self.features_
-            test_tasks = split_all(as_tasks(test_tasks, "test_tasks", features, as_labels), context, features)
-        given = as_test_tasks(test_tasks, "test_tasks", self.features_, as_labels)
-        tasks = self._read_tests(given, "test_tasks")
-        labels = [np.concatenate([task.y_context, task.y_query][not len(task.y_context) :]) for task in given]
-        classes, _ = encode_contexts(labels, "test_tasks", self.classes_, most=self._most_classes)
-        n_classes = np.array([len(own) for own in classes])
-        log_probabilities, y, mask = predict_labels(self.model_, tasks, n_classes)
-        all_share = all(own is self.classes_ for own in classes)
-        scores = score_labels(y, log_probabilities, mask, self.classes_ if all_share else None)
-        return scores, tasks, n_classes
+        tests, shared = self._read_tests(test_tasks, "test_tasks", context), self.classes_
+        # A task whose classes are its own has labels of all of them, or two classes.
+        largest = [np.max([*task.y_context, *task.y_query]) for task in tests]
+        n_classes = np.array([max(int(code) + 1, 2) if shared is None else len(shared) for code in largest])
+        log_probabilities, y, mask = predict_labels(self.model_, tests, n_classes)
+        return score_labels(y, log_probabilities, mask, shared), tests, n_classes
 
     def compare(self, test_tasks: Iterable[Any], context: Any = None) -> Comparison:
         """Score the prior on test tasks beside models that are fitted to the context of each task alone.
 
-        These are the nearest class mean and scikit-learn's logistic regression.
-
-        Parameters
-        ----------
-        test_tasks, context
-            As for `evaluate`.
-
-        Returns
-        -------
-        Comparison
-            Printed, a table. Its `scores` are what `evaluate` returns, of each model by name; its `gains` are by how
-            much the log loss and Brier score of each are above those of "metaprior", with standard errors of the
-            paired differences.
+        These are the nearest class mean and scikit-learn's logistic regression. The result is that of
+        `MetaGPRegressor.compare`, with gains in log loss and Brier score.
         """
         ours, tests, n_classes = self._evaluate(test_tasks, context)
         return compare_labels(ours, as_numbers(self.model_, tests), n_classes)
 
-    def score(self, test_tasks: Iterable[Any], y: Any = None) -> float:  # type: ignore[override]
-        """Return the accuracy on the queries of test tasks, averaged over tasks.
-
-        Parameters
-        ----------
-        test_tasks : sequence of (X_context, y_context, X_query, y_query)
-            As for `evaluate`.
-        y : None
-            Not used: the tasks have their own. Anything else raises a TypeError.
-
-        Returns
-        -------
-        float
-            The mean accuracy.
-        """
-        reject_rows(y)
+    def _score(self, test_tasks: Iterable[Any]) -> float:
         return float(self.evaluate(test_tasks).accuracy)
 
     def _adapted(
-        self, x: Ragged, y: list[np.ndarray], name: str, classes: Any, dtype: str, features: Features
+        self, x: Ragged, y: list[np.ndarray], name: str, classes: Any, dtype: str, is_one: bool = False
     ) -> AdaptedClassifiers:
-        check_precision(dtype, self.model_, x, self._standardized)
-        rules = self._class_rules(classes)
-        own, codes = rules.of_tasks(y, name)
-        return AdaptedClassifiers(self.model_, x, Ragged.of_rows(codes, x.sizes), own, dtype, features, rules)
+        # A prior with a rule for the shared classes can have no others.
+        fixed = any(len(getattr(member, "weights", ())) for member in self.model_.members)
+        rules = ClassRules(self.classes_, classes, self._most_classes, fixed)
+        return adapt_labels(self.model_, x, y, dtype, self.features_, rules, name, is_one, self._standardized)
 
     @property
     def _kind(self) -> str:
         return "bernoulli"
 
     @property
+    def _outputs(self) -> CheckOutputs:
+        return as_labels
+
+    @property
     def _standardized(self) -> bool:
         """Whether inputs are scaled, so that float32 has room for them."""
         return True
-
-    def _class_rules(self, given: Any) -> ClassRules:
-        """Return what decides about the classes of a new task."""
-        fixed = any(len(getattr(member, "weights", ())) for member in self.model_.members)
-        return ClassRules(self.classes_, given, self._most_classes, fixed)
 
     def _read_environments(
         self, source_tasks: Any, target_tasks: Any, target: Any, features: Features
@@ -236,8 +173,14 @@ class LabelsPrior(MetaGP):
         return as_labeled_tests(tasks, name, features, self.classes_, most=self._most_classes)[0]
 
 
+def check_shared_classes(shared_classes: Any) -> None:
+    """Raise unless the argument says whether tasks share their classes, or leaves it open."""
+    if not (isinstance(shared_classes, str) and shared_classes == "auto"):
+        check_bool("shared_classes", shared_classes, "'auto', ")
+
+
 @own_float_errors
-class MetaGPClassifier(LabelsPrior, HierarchicalFit):
+class MetaGPClassifier(LabelsPrior):
     """A Gaussian-process prior for labels of any number of classes, learned from source and target tasks.
 
     Families of hierarchical priors are fitted and averaged, as by `MetaGPRegressor`: every class has a latent function,
@@ -312,10 +255,9 @@ class MetaGPClassifier(LabelsPrior, HierarchicalFit):
         self.progress = progress
 
     def _check_parameters(self) -> None:
-        as_context_rule(self.context)
+        super()._check_parameters()
         check_shared_classes(self.shared_classes)
         check_bool("calibrate", self.calibrate)
-        check_search(self.search_time, self.progress)
 
     def _problem(self) -> Any:
         from metaprior.search.problems import Labels

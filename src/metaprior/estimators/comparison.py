@@ -1,9 +1,8 @@
-"""Baselines that learn from the context of one task alone: what meta-learning has to beat.
+"""How a prior compares, on the same test tasks, with what its users would fit without it.
 
-A classification baseline maps (x_context, y_context, x_query, n_classes) of a task, with labels 0, 1, ..., to the
-probabilities of its classes at the queries, (queries, classes).
-
-How a prior compares, on the same test tasks, with what its users would fit without it.
+Baselines learn from the context of one task alone. Of labels, a baseline maps (x_context, y_context, x_query,
+n_classes) of a task, with labels 0, 1, ..., to the probabilities of its classes at the queries, (queries, classes).
+scikit-learn, which takes long to import, is imported when a baseline is fitted.
 """
 
 import warnings
@@ -13,10 +12,6 @@ from typing import Any
 
 import numpy as np
 from scipy.special import softmax, stdtrit
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
-from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits  # a dependency of scikit-learn
 
 from metaprior.checks import check_positive, counted
@@ -32,22 +27,23 @@ from metaprior.metrics import (
     summarize,
     summarize_labels,
 )
-from metaprior.predict.batches import predict_tasks
+from metaprior.predict.batches import pad_rows, predict_tasks
 from metaprior.predict.conformal import predict_bands
 from metaprior.predict.ensemble import Ensemble
 from metaprior.predict.predictive import GaussianMixture
+from metaprior.prior.fitted import Prior
 from metaprior.search.problems import HIERARCHICAL_GP, MIXED_MODEL
 from metaprior.tasks.types import TestTask, as_inputs, as_test_tasks
 
 Baseline = Callable[[np.ndarray, np.ndarray, np.ndarray, int], np.ndarray]
 
 MIN_PROBABILITY = 1e-12  # of a class: no query costs more than 27.6 nats
-# In units of the standard deviation of the context, in x and in y. The noise bound, a tenth of it, favors this
-# baseline: with few readings the likelihood is often highest without noise, and a tiny predicted deviation is costly.
-# With scikit-learn's own bound of 1e-5 the RMSE is much the same, but the negative log likelihood is many times as
-# large.
-KERNEL = ConstantKernel(1.0, (1e-3, 1e3)) * RBF(1.0, (1e-2, 1e2)) + WhiteKernel(0.1, (1e-2, 1e1))
 RESTARTS, SEED = 2, 0
+OURS, PER_TASK_GP = "metaprior", "GP per task"
+POOLED = (MIXED_MODEL, HIERARCHICAL_GP)
+MAIN = ("nll", "log_loss")  # the loss that sentences are about
+ARTICLES = {"logistic regression": "", PER_TASK_GP: "a "}
+LEVEL = 0.05  # of the paired t-test whether there is a difference
 
 
 def nearest_class_mean(
@@ -76,6 +72,8 @@ def logistic_regression(
     Classes that the context lacks follow the rule of succession.
     """
 
+    from sklearn.linear_model import LogisticRegression
+
     def among_present(codes: np.ndarray, n_present: int) -> np.ndarray:
         return LogisticRegression(max_iter=10_000).fit(x_context, codes).predict_proba(x_query)
 
@@ -95,21 +93,29 @@ def score_baseline(
 
     `n_classes` are the numbers of classes of the tasks, whose labels are 0, 1, ...; by default all have two.
     """
-    if len(tasks) == 0:
-        raise ValueError("tasks is empty: there is nothing to score")
-    tasks = as_test_tasks(tasks, "tasks", as_inputs(tasks[0][2], "tasks[0] query").shape[1])
-    counts = [2] * len(tasks) if n_classes is None else np.asarray(n_classes).tolist()
-    sizes = [len(task.y_query) for task in tasks]
-    y, mask = np.zeros((len(tasks), max(sizes))), np.arange(max(sizes)) < np.array(sizes)[:, None]
-    log_probabilities = np.full((max(counts), *mask.shape), -np.inf)
-    for i, (task, count, size) in enumerate(zip(tasks, counts, sizes, strict=True)):
+    tasks = _checked(tasks)
+    counts, parts = [2] * len(tasks) if n_classes is None else np.asarray(n_classes).tolist(), []
+    for i, (task, count) in enumerate(zip(tasks, counts, strict=True)):
         check_codes(f"tasks[{i}]: y", np.concatenate([task.y_context, task.y_query]), count)
-        predicted = baseline(task.x_context, task.y_context, task.x_query, count)
-        if predicted.shape != (size, count):
-            raise ValueError(f"baseline must return shape {(size, count)} for tasks[{i}]; got {predicted.shape}")
-        y[i, :size] = task.y_query
-        log_probabilities[:count, i, :size] = np.log(np.maximum(predicted, MIN_PROBABILITY)).T
+        predicted, expected = baseline(*task[:3], count), (len(task.y_query), count)
+        if predicted.shape != expected:
+            raise ValueError(f"baseline must return shape {expected} for tasks[{i}]; got {predicted.shape}")
+        probabilities = np.log(np.maximum(predicted, MIN_PROBABILITY)).T
+        parts.append(np.pad(probabilities, ((0, max(counts) - count), (0, 0)), constant_values=-np.inf))
+    log_probabilities, y, mask = pad_rows(np.concatenate(parts, axis=1), tasks)
     return summarize_labels(y, log_probabilities, mask)
+
+
+def gp_kernel() -> Any:
+    """Return the kernel of `per_task_gp`, in units of the standard deviation of the context, in x and in y.
+
+    The noise bound, a tenth of it, favors this baseline: with few readings the likelihood is often highest without
+    noise, and a tiny predicted deviation is costly. With scikit-learn's own bound of 1e-5 the RMSE is much the same,
+    but the negative log likelihood is many times as large.
+    """
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+
+    return ConstantKernel(1.0, (1e-3, 1e3)) * RBF(1.0, (1e-2, 1e2)) + WhiteKernel(0.1, (1e-2, 1e1))
 
 
 def per_task_gp(
@@ -120,6 +126,9 @@ def per_task_gp(
     Inputs are standardized by the context. For readings that are all equal the likelihood has no maximum; then the
     kernel keeps its initial parameters, in units of `y_scale`.
     """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.gaussian_process import GaussianProcessRegressor
+
     if len(y_context) == 0:
         raise ValueError("y_context is empty: a GP of one task needs at least one reading")
     check_positive("y_scale", y_scale, limits=None)
@@ -127,11 +136,11 @@ def per_task_gp(
     center, scale = x_context.mean(axis=0), np.where(scale > 0, scale, 1.0)
     x, x_new = (x_context - center) / scale, (x_query - center) / scale
     if np.ptp(y_context) == 0:
-        initial: Any = GaussianProcessRegressor(KERNEL, optimizer=None)  # type: ignore[arg-type]
+        initial: Any = GaussianProcessRegressor(gp_kernel(), optimizer=None)  # type: ignore[arg-type]
         _, std = initial.fit(x, np.zeros(len(x))).predict(x_new, return_std=True)
         return np.full(len(x_new), y_context[0]), y_scale * std
     regressor: Any = GaussianProcessRegressor(
-        KERNEL, normalize_y=True, n_restarts_optimizer=RESTARTS, random_state=SEED
+        gp_kernel(), normalize_y=True, n_restarts_optimizer=RESTARTS, random_state=SEED
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # raised for an optimum at a bound
@@ -141,18 +150,19 @@ def per_task_gp(
 
 def score_per_task_gp(tasks: Sequence[Any], coverage: float = 0.9) -> Scores:
     """Return what `MetaGPRegressor.evaluate` returns, for `per_task_gp` on every task."""
+    tasks = _checked(tasks)
+    y_scale = float(np.std(np.concatenate([task.y_context for task in tasks]))) or 1.0
+    with threadpool_limits(1):  # a few readings take three times as long on several cores (measured)
+        parts = [np.stack(per_task_gp(*task[:3], y_scale)) for task in tasks]
+    (mean, std), y, mask = pad_rows(np.concatenate(parts, axis=1), tasks)
+    return report(summarize(GaussianMixture(mean[None], std[None] ** 2), y, mask, coverage), coverage)
+
+
+def _checked(tasks: Sequence[Any]) -> list[TestTask]:
+    """Return checked test tasks."""
     if len(tasks) == 0:
         raise ValueError("tasks is empty: there is nothing to score")
-    tasks = as_test_tasks(tasks, "tasks", as_inputs(tasks[0][2], "tasks[0] query").shape[1])
-    y_scale = float(np.std(np.concatenate([task.y_context for task in tasks]))) or 1.0
-    shape = len(tasks), max(len(task.y_query) for task in tasks)
-    y, mean, variance, mask = np.zeros(shape), np.zeros(shape), np.ones(shape), np.zeros(shape, bool)
-    with threadpool_limits(1):  # a few readings take three times as long on several cores (measured)
-        for i, task in enumerate(tasks):
-            n = len(task.y_query)
-            predicted, std = per_task_gp(task.x_context, task.y_context, task.x_query, y_scale)
-            y[i, :n], mean[i, :n], variance[i, :n], mask[i, :n] = task.y_query, predicted, std**2, True
-    return report(summarize(GaussianMixture(mean[None], variance[None]), y, mask, coverage), coverage)
+    return as_test_tasks(tasks, "tasks", as_inputs(tasks[0][2], "tasks[0] query").shape[1])
 
 
 def _with_absent(
@@ -173,13 +183,6 @@ def _with_absent(
         among = among_present(codes, len(present)) if len(present) > 1 else np.ones((n_query, 1))
         probabilities[:, present] = share * among
     return probabilities
-
-
-OURS, PER_TASK_GP = "metaprior", "GP per task"
-POOLED = (MIXED_MODEL, HIERARCHICAL_GP)
-MAIN = ("nll", "log_loss")  # the loss that sentences are about
-ARTICLES = {"logistic regression": "", PER_TASK_GP: "a "}
-LEVEL = 0.05  # of the paired t-test whether there is a difference
 
 
 @own_float_errors
@@ -248,15 +251,28 @@ def with_error(value: float | None, error: float | None) -> str:
     return number if error is None or not np.isfinite(error) else f"{number} ± {error:.2g}"
 
 
-def compare_readings(meta: Any, tests: Sequence[TestTask], coverage: float) -> Comparison:
+def compare_readings(
+    model: Ensemble, baselines: Mapping[str, Ensemble], tests: Sequence[TestTask], coverage: float
+) -> Comparison:
     """Compare a prior of readings with pooled models, and with a GP fitted to the context of each task."""
-    from metaprior.estimators.comparison import score_per_task_gp  # scikit-learn's GPs take long to import
+    scores = {who: score_model(each, tests, coverage) for who, each in {OURS: model, **baselines}.items()}
+    if model.likelihood.name == "gaussian" and has_contexts(tests):
+        scores[PER_TASK_GP] = score_per_task_gp(as_numbers(model, tests), coverage)
+    return Comparison(scores, missing_models(model, baselines, tests))
 
-    models = {OURS: meta.model_, **meta.baselines_}
-    scores = {who: score_model(model, tests, coverage) for who, model in models.items()}
-    if has_contexts(tests) and meta.likelihood_ == "gaussian":
-        scores[PER_TASK_GP] = score_per_task_gp(as_numbers(meta.model_, tests), coverage)
-    return Comparison(scores, missing_models(meta, tests))
+
+def missing_models(model: Ensemble, baselines: Mapping[str, Ensemble], tests: Sequence[TestTask]) -> str:
+    """Return with which models a prior of readings cannot be compared, and why."""
+    if (likelihood := model.likelihood.name) != "gaussian":
+        return f"Models to compare with have Gaussian noise; this prior has likelihood={likelihood!r}."
+    found = []
+    if lacking := [name for name in POOLED if name not in baselines]:
+        of_default = isinstance(model.members[0], Prior)
+        why = "it could not be fitted" if of_default else "priors of MetaGPRegressor have them"
+        found.append(f"This prior has no {' and no '.join(lacking)} to compare with: {why}.")
+    if not has_contexts(tests):
+        found.append("Without context there is no GP per task to compare with.")
+    return " ".join(found)
 
 
 def as_numbers(model: Ensemble, tests: Sequence[TestTask]) -> Sequence[TestTask]:
@@ -270,8 +286,6 @@ def as_numbers(model: Ensemble, tests: Sequence[TestTask]) -> Sequence[TestTask]
 
 def compare_labels(ours: Scores, tests: Sequence[TestTask], n_classes: np.ndarray) -> Comparison:
     """Compare the scores of a prior of labels with models that are fitted to the context of each task."""
-    from metaprior.estimators.comparison import BASELINES, score_baseline
-
     if not has_contexts(tests):
         return Comparison({OURS: ours}, "Without context there is nothing to compare with.")
     others = {name: report(score_baseline(model, tests, n_classes)) for name, model in BASELINES.items()}
@@ -295,17 +309,3 @@ def score_model(model: Ensemble, tests: Sequence[TestTask], coverage: float) -> 
 def has_contexts(tests: Sequence[TestTask]) -> bool:
     """Return whether every task has a reading to fit a model of its own to."""
     return all(len(test.y_context) > 0 for test in tests)
-
-
-def missing_models(meta: Any, tests: Sequence[TestTask]) -> str:
-    """Return with which models a prior of readings cannot be compared, and why."""
-    if meta.likelihood_ != "gaussian":
-        return f"Models to compare with have Gaussian noise; this prior has likelihood={meta.likelihood_!r}."
-    found = []
-    lacking = [name for name in POOLED if name not in meta.baselines_]
-    if lacking:
-        why = "it could not be fitted" if meta._fits_pooled_models else "priors of MetaGPRegressor have them"
-        found.append(f"This prior has no {' and no '.join(lacking)} to compare with: {why}.")
-    if not has_contexts(tests):
-        found.append("Without context there is no GP per task to compare with.")
-    return " ".join(found)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from importlib import import_module
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,7 +20,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from metaprior.checks import Argument, Message, check_bool
 from metaprior.conventions import own_float_errors
-from metaprior.estimators.seen_tasks import MAX_SLOW
+from metaprior.estimators.environments import MAX_SLOW
 from metaprior.files import (
     CHECKPOINT,
     LARGEST,
@@ -40,6 +40,10 @@ from metaprior.files import (
 )
 from metaprior.tasks.categories import MAX_LEVELS
 from metaprior.tasks.splits import ContextRule
+
+if TYPE_CHECKING:
+    from metaprior.estimators.base import MetaGP
+    from metaprior.predict.ensemble import Ensemble
 
 ESTIMATORS = {  # what a file may be of, and the module of each
     "MetaGPRegressor": "metaprior.estimators.regressor",
@@ -259,11 +263,33 @@ class Header(Model):
         require(self.columns is None or len(self.columns.levels) == n, f"must have levels of {n} input columns")
 
 
+def hierarchical_parts(model: "Ensemble") -> tuple[list[dict[str, Any]], Arrays]:
+    """Return what is stored of the default's priors."""
+    from metaprior.prior.files import members_to_parts
+
+    stored, arrays = members_to_parts(model.members)
+    return stored, arrays | {"member_weights": np.asarray(model.weights, np.float64)}
+
+
+def read_hierarchical(meta: "MetaGP", stored: Model, header: Header, arrays: Arrays) -> "Ensemble":
+    """Return the default's priors."""
+    from metaprior.predict.ensemble import Ensemble
+    from metaprior.prior.files import Known, read_members
+
+    classes = header.fitted.classes_
+    n_classes = len(classes) if isinstance(classes, list) else 0
+    require(len(stored.members) == stored.n_members, f"members must be a list of {stored.n_members}")
+    known = Known(header.input_dim, header.training.scaling, meta.likelihood_, n_classes, meta.features_.kinds)
+    weights = check_weights("member_weights", arrays.get("member_weights"), len(stored.members))
+    return Ensemble(read_members(stored.members, arrays, known), weights)
+
+
 class FileFormat(NamedTuple):
     """What files hold of one class of estimators, beyond what all of them do; the class has it as `_file_format`."""
 
-    model_parts: Callable[[Any], tuple[list[dict[str, Any]], Arrays]]  # of an ensemble: its members as JSON, and arrays
-    read_model: Callable[[Any, Model, Header, Arrays], Any]  # the ensemble again, given the estimator
+    # Of an ensemble: its members as JSON, and arrays; and the ensemble again, given the estimator.
+    model_parts: Callable[["Ensemble"], tuple[list[dict[str, Any]], Arrays]] = hierarchical_parts
+    read_model: Callable[["MetaGP", Model, Header, Arrays], "Ensemble"] = read_hierarchical
     arrays: tuple[str, ...] = ()  # fitted attributes
     described: Mapping[str, type] = MappingProxyType({})  # classes of parameters, which are stored by their fields
 
@@ -307,7 +333,7 @@ def read_prior(path: str | os.PathLike) -> tuple[Header, Arrays]:
         return _checked(header, arrays), arrays
 
 
-def write_prior(meta: Any, path: str | os.PathLike, private: Any = False) -> None:
+def write_prior(meta: "MetaGP", path: str | os.PathLike, private: Any = False) -> None:
     """Write a fitted estimator to a file; raise InvalidFile, and write nothing, if `load` would refuse it."""
     check_bool("private", private)
     if private and meta.model_.conformal is not None:
@@ -326,7 +352,7 @@ def write_prior(meta: Any, path: str | os.PathLike, private: Any = False) -> Non
     write_tensors(path, msgspec.to_builtins(checked), dict(arrays))
 
 
-def _prior_parts(meta: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _prior_parts(meta: "MetaGP") -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the header and the arrays of a fitted estimator, but for what tells of the tasks."""
     form: FileFormat = meta._file_format
     fitted = {name: getattr(meta, name) for name in Fitted.__struct_fields__ if hasattr(meta, name)}
@@ -361,13 +387,13 @@ def _prior_parts(meta: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     return header, arrays | {name: getattr(meta, name) for name in (*ARRAYS, *form.arrays)}
 
 
-def _add_tasks(meta: Any, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+def _add_tasks(meta: "MetaGP", header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
     """Add that by which tasks of the fit are recognized. The salt follows from all else: equal fits, equal files."""
     salt = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     for name in sorted(arrays):
         salt.update(np.ascontiguousarray(arrays[name]).tobytes())
-    saved = meta._saved_tasks(salt.digest()[:SALT_BYTES], MAX_SLOW)
-    if saved is not None:
+    if meta._tasks is not None:
+        saved = meta._tasks.saved(salt.digest()[:SALT_BYTES])
         header["recognized"] = {"tasks": len(saved.digests), "of": saved.n_tasks, "salt": saved.salt.hex()}
         arrays["task_digests"] = saved.digests
 
@@ -412,7 +438,7 @@ def _check_kind(kind: str, holds: str) -> None:
 def _restored(header: Header, arrays: Arrays, custom: dict[str, Any]) -> Any:
     """Return the estimator that checked content describes, with the custom parts that it lacks."""
     estimator = getattr(import_module(ESTIMATORS[header.kind]), header.kind)
-    from metaprior.estimators.seen_tasks import SavedTasks
+    from metaprior.estimators.environments import SavedTasks
     from metaprior.search.report import TransferReport
     from metaprior.tasks.labels import as_labels
 
@@ -462,11 +488,11 @@ def _model_parts(form: FileFormat, model: Any, prefix: str = "") -> tuple[dict[s
     return stored, {f"{prefix}{name}": array for name, array in arrays.items()}
 
 
-def _read_model(meta: Any, stored: Model, header: Header, arrays: Arrays) -> Any:
+def _read_model(meta: "MetaGP", stored: Model, header: Header, arrays: Arrays) -> Any:
     return meta._file_format.read_model(meta, stored, header, arrays)._replace(spread=stored.spread)
 
 
-def _read_conformal(meta: Any, stored: StoredConformal, header: Header, parts: Mapping[str, Arrays]) -> Any:
+def _read_conformal(meta: "MetaGP", stored: StoredConformal, header: Header, parts: Mapping[str, Arrays]) -> Any:
     """Return what conformal intervals are made of."""
     from metaprior.predict.conformal import Conformal, Fold
 

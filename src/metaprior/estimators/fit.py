@@ -13,8 +13,8 @@ from threadpoolctl import threadpool_limits  # a dependency of scikit-learn
 
 from metaprior.checks import Argument, Message, counted, warn_caller
 from metaprior.conventions import convergence_warning
-from metaprior.estimators.arguments import NamedEnvironments
 from metaprior.estimators.base import FittedPrior
+from metaprior.estimators.environments import NamedEnvironments
 from metaprior.predict.conformal import (
     USUAL_COVERAGE,
     Conformal,
@@ -40,7 +40,7 @@ from metaprior.tasks.types import Task, TestTask
 
 MAX_TASKS = 300  # of each environment that families are fitted to and compared on; the mean is learned from all
 MAX_READINGS = 100  # of each task that a fit sees: few parameters do not need more. Adaptation uses all of a context
-WIDE = 2.0  # stretching of bands from which on something is wrong
+WIDE = 2.0  # stretching of intervals above which something is wrong
 CHUNK_TASKS = 2000
 MAX_RULE_TASKS = 2000  # of each environment that a rule of labels is learned from
 
@@ -142,7 +142,7 @@ def with_common_mean(
     Each environment keeps the weight that its sample had: that is what was tested on held-out tasks.
     """
     of_environment = prior.counts
-    if of_environment is None or all(len(a) == len(b) for a, b in zip(environments, sample, strict=True)):
+    if of_environment is None or list(map(len, environments)) == list(map(len, sample)):
         return prior
 
     rng = np.random.default_rng(0)
@@ -171,7 +171,7 @@ def with_common_rule(
 ) -> LabelPrior:
     """Return the prior with its common rule, if it has one, learned from up to MAX_RULE_TASKS of each environment."""
     counts = prior.counts
-    if not len(prior.weights) or counts is None or all(map(_same_size, environments, sample)):
+    if not len(prior.weights) or counts is None or list(map(len, environments)) == list(map(len, sample)):
         return prior
     more = sample_tasks(environments, MAX_RULE_TASKS, 0)
     rng = np.random.default_rng(0)
@@ -182,10 +182,6 @@ def with_common_rule(
             tasks.append(prior.scaling.task(thin_task(task, MAX_READINGS // 2, rng, labels=True)))
             of_task.append(count)
     return with_rule_of(prior, tasks, np.array(of_task))
-
-
-def _same_size(tasks: Sequence[Task], sample: Sequence[Task]) -> bool:
-    return len(tasks) == len(sample)
 
 
 MAX_SCORED_TASKS = 300  # that are scored
@@ -210,13 +206,13 @@ def check_target_tasks(environments: NamedEnvironments) -> None:
 def fit_conformal(asked: Asked, fit_prior: FitPrior, environments: NamedEnvironments) -> Conformal:
     """Fit without each fold of target tasks, and score its tasks.
 
-    A fit without a fold is the whole fit: standardization, search, averaging and calibration. What it has to say of
-    the tasks that it shares with the fit of all tasks has been said, so its warnings are left out. So are those of
-    posteriors of held-out tasks that are inexact: scores are valid as long as new tasks get theirs in the same way.
+    A fit without a fold is the whole fit: standardization, search, averaging and calibration. Its warnings repeat those
+    of the fit of all tasks, and are left out. So are those of inexact posteriors of held-out tasks: scores are valid as
+    long as new tasks get theirs in the same way.
     """
     rng, rule = np.random.default_rng(asked.seed), asked.rule
     place = environments.target
-    # More target tasks than that are enough for the fits without a fold, too, and stored ones then fit into memory.
+    # These target tasks are enough for the fits without a fold, and stored ones then fit into memory.
     tasks = sample_tasks([environments.tasks[place]], MAX_SCORED_TASKS, int(rng.integers(2**31)))[0]
     members = deal(len(tasks), rng)
     splits = [calibration_splits(task, rule, rng) for task in tasks]

@@ -1,34 +1,22 @@
-"""Priors of numbers: adapted to new tasks, scored, and compared.
+"""`MetaGPRegressor`: a prior for tasks of numbers, learned from many of them; adapted, scored and compared."""
 
-`MetaGPRegressor`: a prior for regression tasks, learned from many of them.
-"""
-
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from metaprior.checks import check_bool, check_noise
+from metaprior.checks import Argument, Message, check_bool, check_choice, check_noise
 from metaprior.conventions import check_is_fitted, own_float_errors
-from metaprior.estimators.arguments import (
-    NamedEnvironments,
-    check_likelihood,
-    check_search,
-    names_elsewhere,
-    read_environments,
-    reject_rows,
-)
-from metaprior.estimators.base import HierarchicalFit, MetaGP, heaviest, in_wfem
+from metaprior.estimators.base import MetaGP, heaviest, in_wfem, names_elsewhere
 from metaprior.estimators.comparison import Comparison, compare_readings, score_model
-from metaprior.estimators.seen_tasks import task_blocks
-from metaprior.likelihoods import make_likelihood, warn_if_suggested
+from metaprior.estimators.environments import NamedEnvironments, read_environments, task_blocks
+from metaprior.likelihoods import LIKELIHOODS, make_likelihood, names_where, warn_if_suggested
 from metaprior.likelihoods.base import Likelihood
 from metaprior.metrics import Scores
 from metaprior.predict.adapted import AdaptedRegressor, AdaptedRegressors, adapt_readings
 from metaprior.predict.batches import Posteriors, check_outputs, predict_tasks
 from metaprior.predict.plausibility import warn_if_implausible
 from metaprior.tasks.columns import Features
-from metaprior.tasks.splits import as_context_rule, split_all
 from metaprior.tasks.types import Ragged, Task, TestTask, as_contexts, as_new_tasks, as_task, as_tasks, as_test_tasks
 
 MAX_LOOKED_AT = 100_000  # readings of each environment
@@ -55,10 +43,8 @@ class ReadingsPrior(MetaGP):
         AdaptedRegressor
         """
         check_is_fitted(self, "model_")
-        features = self.features_
-        task = as_task(X, y, "adapt", features, self._likelihood)
-        x, y = Ragged.of([task.x], task.x.shape[1:]), Ragged.of([task.y])
-        return adapt_readings(self.model_, x, y, "float64", features, "adapt".format)[0]
+        task = as_task(X, y, "adapt", self.features_, self._outputs)
+        return self._adapted(Ragged.of([task.x], task.x.shape[1:]), [task.y], "adapt")[0]
 
     def adapt_many(self, contexts: Iterable[Any], *, dtype: str = "float64") -> AdaptedRegressors:
         """Condition the prior on the contexts of many new tasks at once: `adapt` for each of them, much faster.
@@ -77,9 +63,8 @@ class ReadingsPrior(MetaGP):
         AdaptedRegressors
         """
         check_is_fitted(self, "model_")
-        features = self.features_
-        x, y = as_contexts(contexts, "contexts", features, self._likelihood)
-        return adapt_readings(self.model_, x, Ragged.of(y), dtype, features, "contexts[{}]".format)
+        x, y = as_contexts(contexts, "contexts", self.features_, self._outputs)
+        return self._adapted(x, y, "contexts[{}]", dtype)
 
     def predict_many(
         self, tasks: Iterable[Any], *, return_std: bool = False, latent: bool = False, dtype: str = "float64"
@@ -103,10 +88,8 @@ class ReadingsPrior(MetaGP):
             Means, and standard deviations if asked for, of every task.
         """
         check_is_fitted(self, "model_")
-        features = self.features_
-        x, y, queries = as_new_tasks(tasks, "tasks", features, self._likelihood)
-        adapted = adapt_readings(self.model_, x, Ragged.of(y), dtype, features, "tasks[{}] context".format)
-        return adapted.predict(queries, return_std, latent=latent)
+        x, y, queries = as_new_tasks(tasks, "tasks", self.features_, self._outputs)
+        return self._adapted(x, y, "tasks[{}] context", dtype).predict(queries, return_std, latent=latent)
 
     def evaluate(self, test_tasks: Iterable[Any], coverage: Any = 0.9, context: Any = None) -> Scores:
         """Adapt to the contexts of test tasks and score the predictions of their queries.
@@ -128,8 +111,8 @@ class ReadingsPrior(MetaGP):
             `n_tasks`; `per_task`, the values per task. If the prior has conformal intervals of this coverage:
             `conformal_coverage` and `conformal_width` too.
         """
-        tasks = self._read_tests(self._split(test_tasks, context), "test_tasks")
-        return score_model(self.model_, tasks, coverage)
+        tests = self._read_tests(test_tasks, "test_tasks", context)
+        return score_model(self.model_, tests, coverage)
 
     def compare(self, test_tasks: Iterable[Any], coverage: Any = 0.9, context: Any = None) -> Comparison:
         """Score the prior on test tasks beside models that you would fit without it.
@@ -150,33 +133,21 @@ class ReadingsPrior(MetaGP):
             much the RMSE and NLL of each are above those of "metaprior", with standard errors of the paired
             differences.
         """
-        tasks = self._read_tests(self._split(test_tasks, context), "test_tasks")
-        return compare_readings(self, tasks, coverage)
+        tests = self._read_tests(test_tasks, "test_tasks", context)
+        return compare_readings(self.model_, self.baselines_, tests, coverage)
 
-    def score(self, test_tasks: Iterable[Any], y: Any = None) -> float:  # type: ignore[override]
-        """Return the coefficient of determination R^2 over the queries of all test tasks.
-
-        Parameters
-        ----------
-        test_tasks : sequence of (X_context, y_context, X_query, y_query)
-            As for `evaluate`.
-        y : None
-            Not used: the tasks have their own. Anything else raises a TypeError.
-
-        Returns
-        -------
-        float
-            The coefficient of determination; 1 is best.
-        """
-        reject_rows(y)
-        tasks = self._read_tests(test_tasks, "test_tasks")
-        predictive, observed, mask = predict_tasks(self.model_, tasks)
+    def _score(self, test_tasks: Iterable[Any]) -> float:
+        tests = self._read_tests(test_tasks, "test_tasks")
+        predictive, observed, mask = predict_tasks(self.model_, tests)
         residual = (observed - predictive.mean())[mask]
         total = np.sum((observed[mask] - np.mean(observed[mask])) ** 2)
         return float(1.0 - np.sum(residual**2) / total) if total > 0 else float(np.all(residual == 0.0))
 
-    def _read_tests(self, tasks: Any, name: str) -> list[TestTask]:
-        tests = super()._read_tests(tasks, name)
+    def _adapted(self, x: Ragged, y: list[np.ndarray], name: str, dtype: str = "float64") -> AdaptedRegressors:
+        return adapt_readings(self.model_, x, Ragged.of(y), dtype, self.features_, name.format)
+
+    def _read_tests(self, tasks: Any, name: str, context: Any = None) -> list[TestTask]:
+        tests = super()._read_tests(tasks, name, context)
         check_outputs(self.model_, tests, name)
         x = Ragged.of([test.x_context for test in tests], (self.n_features_in_,))
         y = Ragged.of([test.y_context for test in tests])
@@ -203,25 +174,19 @@ class ReadingsPrior(MetaGP):
 
     @property
     def _given_likelihood(self) -> Likelihood:
-        """What the estimator was told of y."""
+        """The likelihood as the parameters give it."""
         return make_likelihood(self._kind)
 
     @property
-    def _likelihood(self) -> Likelihood:
-        """What checks y, once the tasks of the fit are checked."""
+    def _outputs(self) -> Likelihood:
+        """The likelihood, which checks y, once the tasks of the fit are checked."""
         return self.model_.likelihood if hasattr(self, "model_") else self._checked_likelihood
 
-    def _split(self, tasks: Any, context: Any) -> Any:
-        if context is None:
-            return tasks
-        features = self.features_
-        return split_all(as_tasks(tasks, "test_tasks", features, self._likelihood), context, features)
-
     def _check_tasks(self, tasks: Any, name: str, features: Features) -> list[Task]:
-        return as_tasks(tasks, name, features, self._likelihood)
+        return as_tasks(tasks, name, features, self._outputs)
 
     def _check_tests(self, tasks: Any, name: str, features: Features) -> list[TestTask]:
-        return as_test_tasks(tasks, name, features, self._likelihood)
+        return as_test_tasks(tasks, name, features, self._outputs)
 
 
 def check_observations(likelihood: Likelihood, environments: NamedEnvironments, features: Features) -> Likelihood:
@@ -231,7 +196,15 @@ def check_observations(likelihood: Likelihood, environments: NamedEnvironments, 
     noise.
     """
     if likelihood.normal:
-        warn_if_suggested(np.concatenate([np.zeros(0), *_some_readings(environments)]))
+        some: list[np.ndarray] = []
+        for tasks in environments.tasks:
+            n_looked_at = 0
+            for _, y, _ in task_blocks(tasks):
+                some.append(y)
+                n_looked_at += len(y)
+                if n_looked_at > MAX_LOOKED_AT:
+                    break
+        warn_if_suggested(np.concatenate(some))
         return likelihood
     for tasks, argument in zip(environments.tasks, environments.arguments, strict=True):
         first = 0
@@ -246,18 +219,25 @@ def check_observations(likelihood: Likelihood, environments: NamedEnvironments, 
     return likelihood.learned(y for tasks in environments.tasks for _, y, _ in task_blocks(tasks))
 
 
-def _some_readings(environments: NamedEnvironments) -> Iterator[np.ndarray]:
-    for tasks in environments.tasks:
-        n = 0
-        for _, y, _ in task_blocks(tasks):
-            yield y
-            n += len(y)
-            if n > MAX_LOOKED_AT:
-                break
+def check_likelihood(likelihood: Any, noise_std: Any, exposure: Any) -> None:
+    """Check the likelihood of numbers, and what goes with it."""
+    given, is_class = Argument("likelihood", likelihood), isinstance(likelihood, (type, *LIKELIHOODS.values()))
+    if not is_class and (
+        hasattr(likelihood, "log_density") or type(likelihood).__module__.startswith("metaprior.wfem")
+    ):
+        named = f" must be a name; objects such as {type(likelihood).__name__} are for metaprior.wfem.WFEMRegressor, "
+        raise TypeError(Message(Argument("likelihood"), f"{named}whose priors are networks."))
+    kind = LIKELIHOODS[check_choice("likelihood", likelihood, tuple(LIKELIHOODS))]
+    if check_noise(noise_std) is not None and not kind.normal:
+        raise ValueError(Message(Argument("noise_std"), " must be 'learned': that of ", given, f" {kind.noise_words}."))
+    if exposure is not None and not kind.takes_exposure:
+        named = [Argument("likelihood", name) for name in names_where(lambda kind: kind.takes_exposure)]
+        counts = [part for each in named for part in (" or ", each)][1:]
+        raise ValueError(Message(Argument("exposure"), " is for counts, ", *counts, "; got ", given, "."))
 
 
 @own_float_errors
-class MetaGPRegressor(ReadingsPrior, HierarchicalFit):
+class MetaGPRegressor(ReadingsPrior):
     """A Gaussian-process prior, learned from source and target tasks.
 
     `fit` learns the prior from many tasks. `adapt` conditions it on a few readings of a new task, in closed form.
@@ -399,11 +379,10 @@ class MetaGPRegressor(ReadingsPrior, HierarchicalFit):
 
     def _check_parameters(self) -> None:
         check_likelihood(self.likelihood, self.noise_std, self.exposure)
-        as_context_rule(self.context)
+        super()._check_parameters()
         check_bool("conformal", self.conformal)
-        check_search(self.search_time, self.progress)
 
     def _problem(self) -> Any:
         from metaprior.search.problems import Numbers
 
-        return Numbers(self._likelihood, check_noise(self.noise_std), self._exposure)
+        return Numbers(self._outputs, check_noise(self.noise_std), self._exposure)

@@ -1,8 +1,7 @@
-"""Contexts of thousands of labels: conditioned on some of them, and users told so.
+"""Posteriors of many new tasks of any sizes, computed once and in chunks that fit into memory; their predictions.
 
-Large contexts, of readings too, are announced if they take minutes, and refused if they do not fit into memory.
-
-Posteriors of many new tasks of any sizes, computed once and in chunks that fit into memory; their predictions.
+Contexts of thousands of labels are thinned. Large contexts are announced if they take minutes, and refused if they do
+not fit into memory.
 """
 
 import os
@@ -24,8 +23,21 @@ from metaprior.predict.ensemble import Ensemble, Member, NumberMember, mixture
 from metaprior.tasks.splits import typical_labels
 from metaprior.tasks.types import Ragged, TestTask, group_by_size, padded_size
 
-LARGE, SLOW = 500, 60.0  # readings of a task that count, and seconds from which on users are told what to expect
+MAX_QUERIES = 1024  # of one task in one chunk
+SMALL = 128  # samples and queries that few tasks of compiled members are padded to. Compiling for a size takes seconds
+# Size of a chunk: bytes of one layer of the networks for all its tasks. On a CPU four times as much no longer stays in
+# the cache and takes twice as long; an accelerator needs much to be busy.
+CHUNK_BYTES = 2**22
+ACCELERATOR_CHUNK_BYTES = 2**28
+FEW_CHUNKS = 8  # take less time than compiling for their exact sizes would
+KEPT_BYTES = 2**29  # of posteriors, for later predictions
+THREADED_TASKS = 64  # of a chunk: with fewer, threads cost more than they save
+MAX_SINGLE = 1e3  # standard deviations from the mean; float32 knows their neighbors to 1e-4, and their squares to 0.1
+LARGE, SLOW = 500, 60.0  # readings of a task that count, and seconds above which users are warned
 ADVICE = "Adapt to a part of the readings, such as every tenth: adapt(X[::10], y[::10])."
+
+Predict = Callable[[Any, Any, np.ndarray], Any]  # of a member, its posterior and scaled inputs (tasks, queries, d)
+_keeping = threading.Lock()
 
 
 def limit_labels(model: Ensemble, x: Ragged, y: Ragged, n_classes: np.ndarray) -> tuple[Ragged, Ragged]:
@@ -40,28 +52,21 @@ def limit_labels(model: Ensemble, x: Ragged, y: Ragged, n_classes: np.ndarray) -
     large = np.flatnonzero(x.sizes > most)
     if not len(large):
         return x, y
-    kept = [typical_labels(x[task], y[task], int(most[task])) for task in large.tolist()]
-    is_kept = np.ones(x.n_rows + 1, bool)
-    sizes = x.sizes.copy()
-    for task, places in zip(large.tolist(), kept, strict=True):
-        of_task = is_kept[x.starts[task] : x.starts[task + 1]]
-        of_task[:] = False
-        of_task[places] = True
+    is_kept, sizes = np.ones(x.n_rows + 1, bool), x.sizes.copy()
+    for task in large.tolist():
+        places = typical_labels(x[task], y[task], int(most[task]))
+        is_kept[x.starts[task] : x.starts[task + 1]] = np.isin(np.arange(x.sizes[task]), places)
         sizes[task] = len(places)
-    _warn_if_thinned(x.sizes[large], sizes[large], most[large])
-    return Ragged(x.rows[is_kept], sizes), Ragged(y.rows[is_kept], sizes)
-
-
-def _warn_if_thinned(given: np.ndarray, used: np.ndarray, most: np.ndarray) -> None:
-    largest = int(np.argmax(given))
+    given, largest = x.sizes[large], int(np.argmax(x.sizes[large]))
     which = f"A context has {given[0]:,} labels"
     if len(given) > 1:
         which = f"{counted(len(given), 'context')} have up to {given[largest]:,} labels, {given.sum():,} in all"
     warn_caller(
-        f"{which}: predictions use {used.sum():,} of them, because time and memory grow fast with their number. They "
-        "are random ones of every class, in its share, and always the same. To choose them yourself, give at most "
-        f"{most[largest]:,} labels of a task."
+        f"{which}: predictions use {sizes[large].sum():,} of them, because time and memory grow fast with their "
+        "number. They are random ones of every class, in its share, and always the same. To choose them yourself, give "
+        f"at most {most[large][largest]:,} labels of a task."
     )
+    return Ragged(x.rows[is_kept], sizes), Ragged(y.rows[is_kept], sizes)
 
 
 def warn_if_slow(model: Ensemble, sizes: np.ndarray, n_classes: np.ndarray | None) -> None:
@@ -92,21 +97,6 @@ def check_covariances(what: str, queries: np.ndarray, contexts: np.ndarray, advi
     check_available(what.format(int(queries.sum())), float(n_bytes), advice)
 
 
-MAX_QUERIES = 1024  # of one task in one chunk
-SMALL = 128  # samples and queries that few tasks of compiled members are padded to. Compiling for a size takes seconds
-# Size of a chunk: bytes of one layer of the networks for all its tasks. On a CPU four times as much no longer stays in
-# the cache and takes twice as long; an accelerator needs much to be busy.
-CHUNK_BYTES = 2**22
-ACCELERATOR_CHUNK_BYTES = 2**28
-FEW_CHUNKS = 8  # take less time than compiling for their exact sizes would
-KEPT_BYTES = 2**29  # of posteriors, for later predictions
-THREADED_TASKS = 64  # of a chunk: with fewer, threads cost more than they save
-MAX_SINGLE = 1e3  # standard deviations from the mean; float32 knows their neighbors to 1e-4, and their squares to 0.1
-
-Predict = Callable[[Any, Any, np.ndarray], Any]  # of a member, its posterior and scaled inputs (tasks, queries, d)
-_keeping = threading.Lock()
-
-
 class Posteriors:
     """A prior conditioned on the contexts of many tasks, in the first prediction of each task.
 
@@ -135,7 +125,16 @@ class Posteriors:
         self._n_bytes = 0
         self._chunk = np.full(len(x.sizes), -1)  # the kept chunk of each task
         self._warned = False
-        self._told = False
+        self._announced = False
+
+    def take(self, tasks: Sequence[int], dtype: str | None = None) -> "Posteriors":
+        """Return the posteriors of some tasks, computed anew unless they are those of the only task."""
+        dtype, places = dtype or self.dtype, np.array(tasks, int)
+        if len(places) == len(self.x.sizes) == 1 and dtype == self.dtype:
+            return self
+        n_classes = None if self.n_classes is None else self.n_classes[places]
+        x, y, *given = (each.take(places) for each in (self.x, self.y, *self.given))
+        return Posteriors(self.model, x, y, dtype, n_classes, (given[0], given[1]))
 
     def __getstate__(self) -> dict[str, Any]:
         # As NumPy arrays: a JAX array in double precision would be read back in single precision.
@@ -186,6 +185,10 @@ class Posteriors:
             found.append(of_member(member, posterior))
             del posterior
         return found
+
+    def mixture(self, tasks: np.ndarray, x: np.ndarray, latent: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return means, variances and log weights of all components at single queries x (tasks, queries, d)."""
+        return mixture(self.model, self.evaluate(marginals, tasks, x), latent)
 
     def latent_distances(self, tasks: np.ndarray) -> np.ndarray:
         """Return those of all members, see `Member`, (2, components, tasks)."""
@@ -238,8 +241,8 @@ class Posteriors:
     def _announce(self, tasks: np.ndarray) -> None:
         """Raise if contexts do not fit into memory; warn, once, if all of them together take long."""
         check_memory(self.model, int(self._size[tasks].max()))
-        if not self._told:
-            self._told = True
+        if not self._announced:
+            self._announced = True
             warn_if_slow(self.model, self.x.sizes, self.n_classes)
 
     def _is_large(self, context_size: int) -> bool:
@@ -337,7 +340,7 @@ def predict_rows(
     rows = np.empty((*wanted(nothing, np.empty(0, np.int64)).shape[:-1], queries.n_rows))
 
     def values(tasks: np.ndarray, x: np.ndarray) -> np.ndarray:
-        means, variances, log_weights = mixture(model, posteriors.evaluate(marginals, tasks, x), latent)
+        means, variances, log_weights = posteriors.mixture(tasks, x, latent)
         if log_weights.ndim == 1:
             return np.stack([means, variances])
         return np.stack([means, variances, np.broadcast_to(log_weights[..., None], means.shape)])

@@ -43,7 +43,7 @@ ROUNDING = 1e-9  # of masses, in tasks
 UNIT = -float(ndtri(0.05))  # score of the ends of the own 90% interval, as a normal score
 MAX_SCORE = 1e9  # all beyond are as impossible
 TIED = 1e-9  # scores that are as close, relative to one or to themselves, are equal: they may differ by rounding
-MANY = 1e6  # integers, from which on their middle is no guess
+MANY = 1e6  # integers: of more, their middle is no good first guess
 
 Inside = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of integers, and of the mask of the rows that they are for
 
@@ -187,7 +187,7 @@ def held_out_scores(model: Ensemble, tests: Sequence[Sequence[TestTask]]) -> tup
 
 
 def _on_grid(scores: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Round scores up to a grid, and add the weights of those that are equal: both would tell readings."""
+    """Round scores up to a grid, and add the weights of equal ones: exact ones would give readings away."""
     small = scores < MAX_ON_GRID
     up = np.where(small, np.ceil(np.where(small, scores, 0.0) / STEP) * STEP, scores)
     scores, place = np.unique(up, return_inverse=True)
@@ -289,7 +289,7 @@ def _upper_ends(
 
 def integer_scores(predictive: Predictive, y: np.ndarray) -> np.ndarray:
     """Return how far out integers are: zero for the median, one at the ends of the own 90% interval."""
-    return np.maximum(np.maximum(tail_scores(predictive, y, False), tail_scores(predictive, y, True)), 0.0)
+    return np.clip(predictive.scores(y) / UNIT, 0.0, MAX_SCORE)
 
 
 def tail_scores(predictive: Predictive, y: np.ndarray, upper: bool) -> np.ndarray:

@@ -17,17 +17,19 @@ from metaprior.tasks.scaling import Scaling
 class Member(Protocol):
     """A fitted prior that predicts new tasks, given their contexts. All arrays are NumPy's.
 
-    A member of labels has `condition_labels` in place of `condition`, which takes the numbers of classes of the tasks
-    too, and `class_log_probabilities` in place of `marginals` and `weighted_covariance`.
+    A member of labels has, in place of the methods of `NumberMember`, `condition_labels(x, y, mask, n_classes)`, of
+    codes y and the numbers of classes of the tasks, and `class_log_probabilities(posterior, x)`, which returns the log
+    probabilities of all classes (classes, tasks, queries).
 
-    A member may have two more attributes, for the sizes of chunks: `point_width`, the numbers that it computes per
-    point (by default `input_dim`), and `accelerated`, whether it runs on an accelerator. A member of labels may
-    have `most_labels`, which contexts are thinned to, and `expected_seconds`, of which users are warned if it is
-    large. A posterior may have `converged`, (components, tasks): False warns that the posterior of a task is
-    inexact. One with
-    `latent_distances(posterior)`, (2, components, tasks), tells how far the latent functions of contexts are from
-    its prior mean, squared and in units of their uncertainty, and the degrees of freedom of the chi-square variable
-    that this is under the prior.
+    Optional attributes are `point_width`, the numbers computed per point (by default `input_dim`), and `accelerated`,
+    whether it runs on an accelerator: both decide about sizes of chunks. `most_labels(n_classes)` is what contexts of
+    labels are thinned to, and `expected_seconds(sizes, n_classes)` and `expected_bytes(size)` what contexts cost, of
+    which users are warned.
+
+    A posterior may have `converged`, (components, tasks): False warns that it is inexact. A member may have
+    `latent_distances(posterior)`, (2, components, tasks): how far the latent functions of contexts are from its prior
+    mean, squared and in units of their uncertainty, and the degrees of freedom of the chi-square variable that this is
+    under the prior.
     """
 
     @property
@@ -78,24 +80,6 @@ class NumberMember(Member, Protocol):
 
     def weighted_covariance(self, posterior: Any, x: np.ndarray, shares: np.ndarray) -> np.ndarray:
         """Return sum_k shares_k C_k, (n, n), of the components' covariances at x (1, n, input_dim) of one task."""
-        ...
-
-
-@runtime_checkable
-class LabelMember(Member, Protocol):
-    """A member that predicts labels."""
-
-    def condition_labels(
-        self, x: np.ndarray, y: np.ndarray, mask: np.ndarray, n_classes: np.ndarray, most: int = 0
-    ) -> Any:
-        """Return the posterior given padded contexts with codes y of `n_classes` (tasks,) classes.
-
-        `most` is the number of classes that arrays have at least.
-        """
-        ...
-
-    def class_log_probabilities(self, posterior: Any, x: np.ndarray) -> np.ndarray:
-        """Return the log probabilities of all classes at x (tasks, queries, input_dim), (classes, tasks, queries)."""
         ...
 
 
@@ -158,12 +142,6 @@ class Ensemble(NamedTuple):
             repeated = np.repeat(alike[:, None], given.shape[1], axis=1)
             parts.append(repeated if log_weights is None else np.log(weight) + log_weights)
         return np.concatenate(parts)
-
-    def stretch(
-        self, means: np.ndarray, variances: np.ndarray, log_weights: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Stretch a mixture about its mean by `spread`."""
-        return (means, variances) if self.spread == 1.0 else stretch(means, variances, log_weights, self.spread)
 
 
 class FittedEstimator(Protocol):
@@ -228,4 +206,6 @@ def mixture(
     if len(predictions) > 1:
         means, variances = [np.concatenate(means)], [np.concatenate(variances)]
     log_weights = model.log_weights([prediction.log_weights for prediction in predictions])
-    return *model.stretch(means[0], variances[0], log_weights), log_weights
+    if model.spread == 1.0:
+        return means[0], variances[0], log_weights
+    return *stretch(means[0], variances[0], log_weights, model.spread), log_weights

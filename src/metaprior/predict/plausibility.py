@@ -1,8 +1,8 @@
 """Contexts that a prior cannot explain: readings far outside what it predicts, alone or together, or contradicting.
 
-Adaptation believes every reading. A typing error, or a wrong unit, therefore gives confident nonsense, so it is told.
-So it does where a task differs from those of the fit by more than these do from each other: where they are few, they
-may be alike by chance, and its bands are too narrow.
+Adaptation believes every reading, so that a typing error or a wrong unit gives confident nonsense. A task that differs
+from those of the fit by more than these differ from each other has intervals that are too narrow: a few tasks may be
+alike by chance. Users are warned of both.
 
 Every likelihood has the same two tests. Alone, a reading is as far out as a normal variable with a tail that small.
 Together, they say how far the latent function of the task is from the prior's, which is chi-square under the prior:
@@ -16,8 +16,8 @@ import numpy as np
 from scipy.special import chdtrc, ndtri
 
 from metaprior.checks import counted, warn_caller
-from metaprior.predict.batches import SMALL, Posteriors, marginals
-from metaprior.predict.ensemble import Ensemble, mixture
+from metaprior.predict.batches import SMALL, Posteriors
+from metaprior.predict.ensemble import Ensemble
 from metaprior.predict.predictive import Predictive
 from metaprior.tasks.types import Ragged, row_hashes
 
@@ -113,8 +113,8 @@ def context_errors(posteriors: Posteriors) -> ContextErrors:
 def _joint(posteriors: Posteriors) -> tuple[np.ndarray, np.ndarray]:
     """Return the normal score of the distance of every latent function from the prior's, and the distance itself.
 
-    Priors trained by gradients tell no distances: theirs are not large. Nor are those of large contexts, whose own
-    readings outweigh the prior.
+    Distances are not large for priors trained by gradients, which do not compute them, and for large contexts, whose
+    own readings outweigh the prior.
     """
     sizes, model = posteriors.x.sizes, posteriors.model
     joint, distance = np.full(len(sizes), -np.inf), np.zeros(len(sizes))
@@ -146,8 +146,7 @@ def _errors(model: Ensemble, x: Ragged, y: Ragged) -> tuple[np.ndarray, np.ndarr
     prior = Posteriors(model, Ragged.of(nothing[0], x.rows.shape[1:]), Ragged.of(nothing[1]))
 
     def values(tasks: np.ndarray, inputs: np.ndarray) -> np.ndarray:
-        predictions = prior.evaluate(marginals, tasks, inputs)
-        means, variances, log_weights = mixture(model, predictions, latent=False)
+        means, variances, log_weights = prior.mixture(tasks, inputs, latent=False)
         weights = np.broadcast_to(log_weights.reshape(len(means), -1, 1), means.shape)
         return np.stack([means, variances, weights])
 

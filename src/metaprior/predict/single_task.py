@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, is_regressor
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -23,29 +23,48 @@ def refuse_categories(features: Features) -> None:
 class _SingleTask(BaseEstimator):
     """What both estimators share. Inputs are checked as scikit-learn does: two-dimensional, with its messages."""
 
-    prior: Any
     task_: Any
 
-    def _adapt(self, X: Any, y: Any, **checks: Any) -> Any:
-        """Condition the prior on checked rows."""
+    def __init__(self, prior: Any):
+        self.prior = prior
+
+    def fit(self, X: Any, y: Any) -> Any:
+        """Condition the prior on the readings or labels of a task.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+        y : array-like of shape (n,)
+
+        Returns
+        -------
+        self
+        """
+        checks = {"y_numeric": True} if is_regressor(self) else {}
+        if not checks:
+            check_classification_targets(y)
         if not hasattr(self.prior, "update"):
             kind = type(self.prior).__name__
             raise TypeError(f"prior must be what meta.adapt([], []) returns, or meta.to_sklearn().prior; got {kind}.")
-        refuse_categories(getattr(self.prior, "_features", Features()))
+        refuse_categories(self._features)
         X, y = validate_data(self, self._in_order(X, "fit"), y, dtype=np.float64, **self._missing, **checks)
-        return self.prior.update(X, y)
+        self._take(self.prior.update(X, y))
+        return self
 
-    def _inputs(self, X: Any) -> np.ndarray:
-        """Return checked inputs to predict at."""
+    def _predicted(self, method: str, X: Any, *arguments: Any) -> Any:
+        """Return what a method of the task predicts at checked inputs."""
         check_is_fitted(self, "task_")
-        X = self._in_order(X, "predict")
-        return np.asarray(validate_data(self, X, dtype=np.float64, reset=False, **self._missing))
+        X = validate_data(self, self._in_order(X, "predict"), dtype=np.float64, reset=False, **self._missing)
+        return getattr(self.task_, method)(X, *arguments)
+
+    @property
+    def _features(self) -> Features:
+        return getattr(self.prior, "_features", Features())
 
     @property
     def _missing(self) -> dict[str, Any]:
         """How scikit-learn checks for missing values: covariates may be NaN, and the prior checks other columns."""
-        has_covariates = bool(getattr(self.prior, "_features", Features()).categories.covariates)
-        return {"ensure_all_finite": "allow-nan"} if has_covariates else {}
+        return {"ensure_all_finite": "allow-nan"} if self._features.categories.covariates else {}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -54,17 +73,20 @@ class _SingleTask(BaseEstimator):
 
     def _in_order(self, X: Any, where: str) -> Any:
         """Return the named columns of X in the order of the prior, if that has names."""
-        names = getattr(self.prior, "feature_names_in_", None)
-        return X if names is None else Features(len(names), tuple(names)).in_order(X, where)
+        names = self._features.names
+        return X if names is None else Features(len(names), names).in_order(X, where)
 
     def _fitted_to(self, task: Any) -> Any:
         """Take a task that has been adapted already."""
         refuse_categories(task._features)
-        self.task_, self.n_features_in_ = task, task.n_features_in_
-        names = getattr(task, "feature_names_in_", None)
-        if names is not None:
-            self.feature_names_in_ = names
+        self.n_features_in_ = task.n_features_in_
+        if hasattr(task, "feature_names_in_"):
+            self.feature_names_in_ = task.feature_names_in_
+        self._take(task)
         return self
+
+    def _take(self, task: Any) -> None:
+        self.task_ = task
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "task_")
@@ -102,24 +124,6 @@ class SingleTaskRegressor(RegressorMixin, _SingleTask):
     (4,)
     """
 
-    def __init__(self, prior: Any):
-        self.prior = prior
-
-    def fit(self, X: Any, y: Any) -> "SingleTaskRegressor":
-        """Condition the prior on readings.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, n_features)
-        y : array-like of shape (n,)
-
-        Returns
-        -------
-        self
-        """
-        self.task_ = self._adapt(X, y, y_numeric=True)
-        return self
-
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Predict the mean of new observations.
 
@@ -134,8 +138,7 @@ class SingleTaskRegressor(RegressorMixin, _SingleTask):
         mean : ndarray of shape (n,)
         std : ndarray of shape (n,), optional
         """
-        X = self._inputs(X)
-        return self.task_.predict(X, return_std)
+        return self._predicted("predict", X, return_std)
 
 
 class SingleTaskClassifier(ClassifierMixin, _SingleTask):
@@ -158,86 +161,23 @@ class SingleTaskClassifier(ClassifierMixin, _SingleTask):
         As for `SingleTaskRegressor`.
     """
 
-    def __init__(self, prior: Any):
-        self.prior = prior
-
-    def fit(self, X: Any, y: Any) -> "SingleTaskClassifier":
-        """Condition the prior on labels.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, n_features)
-        y : array-like of shape (n,)
-
-        Returns
-        -------
-        self
-        """
-        check_classification_targets(y)
-        self._take_classes(self._adapt(X, y))
-        return self
-
     def predict(self, X: Any) -> np.ndarray:
-        """Predict the most probable class of each input.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, n_features)
-
-        Returns
-        -------
-        ndarray of shape (n,)
-        """
-        X = self._inputs(X)
-        return self.task_.predict(X)
+        """Predict the most probable class of each input, (n,)."""
+        return self._predicted("predict", X)
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Return class probabilities, in the order of `classes_`.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, n_features)
-
-        Returns
-        -------
-        ndarray of shape (n, n_classes)
-        """
-        X = self._inputs(X)
-        return self.task_.predict_proba(X)
+        """Return class probabilities (n, n_classes), in the order of `classes_`."""
+        return self._predicted("predict_proba", X)
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """Return logarithms of class probabilities, accurate for small ones.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, n_features)
-
-        Returns
-        -------
-        ndarray of shape (n, n_classes)
-        """
-        X = self._inputs(X)
-        return self.task_.predict_log_proba(X)
+        """Return logarithms of class probabilities (n, n_classes), accurate for small ones."""
+        return self._predicted("predict_log_proba", X)
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Return log odds of the second of two classes, or log probabilities of more.
+        """Return log odds of the second of two classes, (n,), or log probabilities of more, (n, n_classes)."""
+        return self._predicted("decision_function", X)
 
-        Parameters
-        ----------
-        X : array-like of shape (n, n_features)
-
-        Returns
-        -------
-        ndarray of shape (n,), or (n, n_classes) for more than two classes
-        """
-        X = self._inputs(X)
-        return self.task_.decision_function(X)
-
-    def _fitted_to(self, task: Any) -> Any:
-        self._take_classes(task)
-        return super()._fitted_to(task)
-
-    def _take_classes(self, task: Any) -> None:
+    def _take(self, task: Any) -> None:
         known = [label for label in task.classes_.tolist() if label is not None]
         if len(known) < len(task.classes_):
             found = f"the only class of y is {known[0]!r}" if known else "y has no classes"

@@ -9,9 +9,9 @@ import numpy as np
 
 from metaprior.checks import Argument, Message, check_integer, draw_seed
 from metaprior.conventions import check_is_fitted, own_float_errors
-from metaprior.estimators.arguments import NamedEnvironments, check_shared_classes, names_elsewhere
-from metaprior.estimators.base import Estimator, FittedPrior, MetaGP, heaviest
-from metaprior.estimators.classifier import LabelsPrior
+from metaprior.estimators.base import Estimator, FittedPrior, MetaGP, heaviest, names_elsewhere
+from metaprior.estimators.classifier import LabelsPrior, check_shared_classes
+from metaprior.estimators.environments import NamedEnvironments
 from metaprior.estimators.files import FileFormat, Header, Model
 from metaprior.estimators.regressor import ReadingsPrior
 from metaprior.files import Arrays
@@ -52,7 +52,7 @@ def _elsewhere(default: str, **more: str) -> Mapping[str, str]:
     return MappingProxyType({**ELSEWHERE, **of_default, **more})
 
 
-def _read_model(meta: "WFEM", stored: Model, header: Header, arrays: Arrays) -> Ensemble:
+def _read_model(meta: Any, stored: Model, header: Header, arrays: Arrays) -> Ensemble:
     return read_model(meta._settings(meta.features_.kinds), stored, header, arrays)
 
 

@@ -14,8 +14,8 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from metaprior.checks import Argument, Message, warn_caller
-from metaprior.estimators.arguments import NamedEnvironments, warn_if_no_target_tasks
 from metaprior.estimators.base import FittedPrior
+from metaprior.estimators.environments import NamedEnvironments, warn_if_no_target_tasks
 from metaprior.predict.ensemble import Ensemble
 from metaprior.progress import phases
 from metaprior.search.averaging import Candidate, Choice, Weights, resolve_weights, single_source_weights
