@@ -17,6 +17,7 @@ import numpy as np
 
 from metaprior.likelihoods.base import Likelihood
 from metaprior.likelihoods.gaussian import Gaussian
+from metaprior.linalg import Array
 from metaprior.prior.blocks import Block, Gaussians, make_blocks, place_points
 from metaprior.prior.columns import Columns
 from metaprior.prior.features import find_features, with_features
@@ -84,12 +85,12 @@ class TrainingTasks:
 
     scaling: Scaling
     tasks: Sequence[Task]
-    counts: np.ndarray  # (tasks,)
-    is_target: np.ndarray  # (tasks,)
-    of_environment: np.ndarray | None = None  # (environments,): the count of a task of each
+    counts: Array  # (tasks,)
+    is_target: Array  # (tasks,)
+    of_environment: Array | None = None  # (environments,): the count of a task of each
     likelihood: Likelihood = field(default_factory=Gaussian)
     hyper_prior: HyperPrior | None = None  # of the parameters of the likelihood, unless that is Gaussian
-    offsets: Sequence[np.ndarray] = ()  # of each task, the logarithm of its exposures
+    offsets: Sequence[Array] = ()  # of each task, the logarithm of its exposures
     exposure: int | None = None  # column of X
 
     @property
@@ -234,9 +235,9 @@ class _Fitter:
         name: str,
         mode: Mode,
         given: Sequence[Gaussians],
-        lines: Sequence[np.ndarray],
+        lines: Sequence[Array],
         noise: float,
-        shape_root: np.ndarray | None = None,
+        shape_root: Array | None = None,
     ) -> Collapsed:
         collapsed, scales, layout, training = collapse(given), ONE_SCALE, mode.layout, self.training
         theta = self._checked(name, mode, given, collapsed)
@@ -259,7 +260,7 @@ class _Fitter:
         self.priors[name] = Prior(terms, training.likelihood, parameters, scales, training.exposure)
         return collapsed
 
-    def _checked(self, name: str, mode: Mode, given: Sequence[Gaussians], collapsed: Collapsed) -> np.ndarray:
+    def _checked(self, name: str, mode: Mode, given: Sequence[Gaussians], collapsed: Collapsed) -> Array:
         """Return theta with the prior of the common curve that was checked, see `checked_theta`.
 
         Without a fold it is that of the fit nearby. Sites are no readings that a mean could be compared with.
@@ -295,7 +296,7 @@ class _Fitter:
         return found
 
 
-def own_lines(line: Line, part: Any) -> np.ndarray:
+def own_lines(line: Line, part: Any) -> Array:
     """Return a root of the covariance of the tasks' own lines."""
     by = line.own_map(part.parameters)
     return part.block.line * by if by.ndim == 1 else part.block.line @ by
@@ -364,9 +365,7 @@ def fit_mixed_model(training: TrainingTasks, noise_std: float | None, covariates
     return Prior(FittedTerms(*given, counts=training.of_environment), training.likelihood, noise)
 
 
-def restricted_likelihood(
-    layout: Layout, theta: np.ndarray, rotated: Rotated, gradient: bool = True
-) -> tuple[float, np.ndarray]:
+def restricted_likelihood(layout: Layout, theta: Array, rotated: Rotated, gradient: bool = True) -> tuple[float, Array]:
     """Return the logarithm of the restricted likelihood, with a vague hyper-prior, and its derivative by theta."""
     found = log_density(layout, theta, rotated.blocks, np.zeros((1, layout.columns.n_inputs)), gradient)
     z = (theta - layout.center) / layout.spread
@@ -378,7 +377,7 @@ def restricted_likelihood(
     return value, slope
 
 
-def rotate(tasks: Sequence[Task], counts: np.ndarray, input_dim: int) -> Rotated:
+def rotate(tasks: Sequence[Task], counts: Array, input_dim: int) -> Rotated:
     """Rotate the readings of every task so that all but the first few have a mean of zero and noise alone.
 
     Effects are linear in the k columns of (1, x, z), and noise is the same in all directions: if (1, x, z, y) = Q R,

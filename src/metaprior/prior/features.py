@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import minimize
 
+from metaprior.linalg import Array
 from metaprior.prior.blocks import Block
 from metaprior.prior.layout import Layout
 from metaprior.prior.modes import FARTHEST, Mode, collapse, slopes
@@ -24,17 +25,17 @@ MAX_ITERATIONS = 300
 class FeatureNetwork(NamedTuple):
     """A network with two hidden layers of tanh units, see `process.network`."""
 
-    first: np.ndarray  # (n_inputs, width)
-    first_bias: np.ndarray  # (width,)
-    second: np.ndarray  # (width, width)
-    second_bias: np.ndarray  # (width,)
-    last: np.ndarray  # (width, n_features)
+    first: Array  # (n_inputs, width)
+    first_bias: Array  # (width,)
+    second: Array  # (width, width)
+    second_bias: Array  # (width,)
+    last: Array  # (width, n_features)
 
-    def with_pull_back(self, x: np.ndarray) -> tuple[np.ndarray, Callable[[np.ndarray], "FeatureNetwork"]]:
+    def with_pull_back(self, x: Array) -> tuple[Array, Callable[[Array], "FeatureNetwork"]]:
         """Return the features, and a function from derivatives by the features to derivatives by the weights."""
         features, first, second = network(x, *self)
 
-        def pull_back(slopes: np.ndarray) -> FeatureNetwork:
+        def pull_back(slopes: Array) -> FeatureNetwork:
             by_second = (slopes @ self.last.T / np.sqrt(len(self.last))) * (1.0 - second**2)
             by_first = (by_second @ self.second.T / np.sqrt(len(self.second))) * (1.0 - first**2)
             pairs = ((x, by_first), (first, by_second), (second, slopes))
@@ -58,8 +59,8 @@ def with_features(blocks: Sequence[Block], weights: FeatureNetwork) -> list[Bloc
 
 
 def log_density_of_features(
-    layout: Layout, theta: np.ndarray, weights: FeatureNetwork, blocks: Sequence[Block], points: np.ndarray
-) -> tuple[float, np.ndarray, FeatureNetwork]:
+    layout: Layout, theta: Array, weights: FeatureNetwork, blocks: Sequence[Block], points: Array
+) -> tuple[float, Array, FeatureNetwork]:
     """Return the log Gibbs density of theta and the network, and its derivatives by both."""
     pairs = [weights.with_pull_back(block.inputs) for block in blocks]
     prior = layout.at(theta, points)
@@ -80,7 +81,7 @@ def log_density_of_features(
 
 
 def find_features(
-    layout: Layout, blocks: Sequence[Block], points: np.ndarray, max_iterations: int = MAX_ITERATIONS
+    layout: Layout, blocks: Sequence[Block], points: Array, max_iterations: int = MAX_ITERATIONS
 ) -> tuple[Mode, FeatureNetwork]:
     """Return the mode of theta and the network, by L-BFGS from the hyper-prior mean and a random network.
 
@@ -89,12 +90,12 @@ def find_features(
     network, n_theta = draw_network(layout.columns.n_inputs, N_FEATURES), len(layout.center)
     ends = np.cumsum([weights.size for weights in network])[:-1]
 
-    def unpack(packed: np.ndarray) -> tuple[np.ndarray, FeatureNetwork]:
+    def unpack(packed: Array) -> tuple[Array, FeatureNetwork]:
         parts = np.split(packed[n_theta:], ends)
         shaped = (part.reshape(weights.shape) for part, weights in zip(parts, network, strict=True))
         return packed[:n_theta], FeatureNetwork(*shaped)
 
-    def loss(packed: np.ndarray) -> tuple[float, np.ndarray]:
+    def loss(packed: Array) -> tuple[float, Array]:
         theta, weights = unpack(packed)
         if np.max(np.abs(theta - layout.center) / layout.spread) < FARTHEST:
             try:
@@ -112,9 +113,9 @@ def find_features(
     return Mode(layout, theta, -float(found.fun), np.diag(layout.spread**2)), network
 
 
-def _pack(theta: np.ndarray, network: FeatureNetwork) -> np.ndarray:
+def _pack(theta: Array, network: FeatureNetwork) -> Array:
     return np.concatenate([theta, *(weights.ravel() for weights in network)])
 
 
-def _rows(values: np.ndarray) -> np.ndarray:
+def _rows(values: Array) -> Array:
     return values.reshape(-1, values.shape[-1])

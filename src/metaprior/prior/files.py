@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 from metaprior.files import LARGEST, MAX_LEARNED, Arrays, Shape, as_struct, check_array, check_weights, grouped, require
 from metaprior.likelihoods import LIKELIHOODS, make_likelihood
 from metaprior.likelihoods.base import Likelihood
+from metaprior.linalg import Array
 from metaprior.prior.columns import Columns
 from metaprior.prior.features import FeatureNetwork
 from metaprior.prior.fitted import FittedTerms, Prior
@@ -76,7 +77,7 @@ class Known(NamedTuple):
     kinds: ColumnKinds | None = None
 
 
-def members_to_parts(members: Sequence[Any]) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+def members_to_parts(members: Sequence[Any]) -> tuple[list[dict[str, Any]], dict[str, Array]]:
     """Return members as JSON, and their arrays."""
     stored, arrays = [], {}
     for i, member in enumerate(members):
@@ -93,7 +94,7 @@ def read_members(stored: Sequence[Any], arrays: Arrays, known: Known) -> tuple[P
     return tuple(read_member(each, parts[f"member{i}"], known) for i, each in enumerate(described))
 
 
-def member_parts(member: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def member_parts(member: Any) -> tuple[dict[str, Any], dict[str, Array]]:
     """Return a member as the JSON of a `Member`, and its arrays."""
     terms: FittedTerms = member.terms
     layout, found = terms.layout, {name: _attribute(terms, name) for name in ARRAYS}
@@ -168,12 +169,7 @@ def _read_likelihood(stored: Member, known: Known) -> Likelihood:
 
 
 def _read_terms(
-    stored: Member,
-    arrays: Arrays,
-    input_dim: int,
-    recorded: Any,
-    kinds: ColumnKinds | None,
-    n_parameters: int = 0,
+    stored: Member, arrays: Arrays, input_dim: int, recorded: Any, kinds: ColumnKinds | None, n_parameters: int = 0
 ) -> FittedTerms:
     columns = Columns.of(input_dim, kinds, stored.separate)
     if stored.labels is not None:  # whose covariates are inputs
@@ -220,7 +216,7 @@ def _terms_of(stored: Sequence[StoredTerm]) -> tuple[Term, ...]:
     return tuple(found)
 
 
-def _require_positive(name: str, values: np.ndarray) -> None:
+def _require_positive(name: str, values: Array) -> None:
     """Raise unless one over the square of every value is a number."""
     least = 1.0 / MAX_LEARNED
     require(bool((values >= least).all()), f"{name} must be positive, and at least {least:g}")

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.linalg import block_diag
 
 from metaprior.likelihoods.base import Likelihood, Prediction
-from metaprior.linalg import FLOPS, ROUNDING
+from metaprior.linalg import FLOPS, ROUNDING, Array
 from metaprior.memory import blocks
 from metaprior.prior.features import FeatureNetwork
 from metaprior.prior.layout import Layout
@@ -32,13 +32,13 @@ class FittedTerms:
 
     scaling: Scaling
     layout: Layout
-    theta: np.ndarray
-    points: np.ndarray  # (points, n_inputs), inducing points in standardized units
-    weights: np.ndarray  # (m,), posterior mean of the weights of the common mean
-    weights_root: np.ndarray  # (m, m): R, where R R' is their posterior covariance
+    theta: Array
+    points: Array  # (points, n_inputs), inducing points in standardized units
+    weights: Array  # (m,), posterior mean of the weights of the common mean
+    weights_root: Array  # (m, m): R, where R R' is their posterior covariance
     curve: CommonCurve | None = None
-    shape_root: np.ndarray | None = None  # (functions, functions): root of the covariance S of the shapes
-    counts: np.ndarray | None = None  # (environments,): how much the evidence of a task of each has counted
+    shape_root: Array | None = None  # (functions, functions): root of the covariance S of the shapes
+    counts: Array | None = None  # (environments,): how much the evidence of a task of each has counted
     network: FeatureNetwork | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -51,14 +51,14 @@ class FittedTerms:
         return self.layout.columns.n_inputs
 
     @cached_property
-    def mean_map(self) -> np.ndarray:
+    def mean_map(self) -> Array:
         """From weights of the common mean to those of its columns, (columns, weights), those of environments alone."""
         at = self.layout.at(self.theta, self.points)
         maps = [term.mean_map(at.parameters, at.basis) for term in self.layout.terms]
         return np.asarray(block_diag(*(np.diag(each) if each.ndim == 1 else each for each in maps if each.size)))
 
     @property
-    def target_map(self) -> np.ndarray:
+    def target_map(self) -> Array:
         """The same in the target environment, whose mean may have a deviation."""
         if not self.layout.has("environment"):
             return self.mean_map
@@ -70,7 +70,7 @@ class FittedTerms:
         common = self.target_map
         return self.process_with(common @ self.weights, common @ self.weights_root)
 
-    def process_with(self, common_mean: np.ndarray, common_root: np.ndarray) -> Process:
+    def process_with(self, common_mean: Array, common_root: Array) -> Process:
         """Return the process with weights of its mean that have another mean, and another root of the covariance."""
         layout, columns = self.layout, self.layout.columns
         at = layout.at(self.theta, self.points)
@@ -106,7 +106,7 @@ class FittedTerms:
             found["own"] = np.asarray(block_diag(*(np.diag(each) if each.ndim == 1 else each for each in maps)))
         return Process(**found)
 
-    def mean_features(self, points: Points, is_target: np.ndarray) -> np.ndarray:
+    def mean_features(self, points: Points, is_target: Array) -> Array:
         """Return F of tasks of the target or of other environments, (tasks, n, weights)."""
         features = points.common @ self.mean_map
         if not self.layout.has("environment"):
@@ -125,7 +125,7 @@ class Prior:
 
     terms: FittedTerms  # of u, with t = y_mean + y_std u by its scaling
     likelihood: Likelihood
-    parameters: np.ndarray  # of the likelihood
+    parameters: Array  # of the likelihood
     scales: TaskScales = ONE_SCALE
     exposure: int | None = None  # column
 
@@ -163,7 +163,7 @@ class Prior:
         return len(self.scales.factors)
 
     @property
-    def counts(self) -> np.ndarray | None:
+    def counts(self) -> Array | None:
         """(environments,): how much the evidence of a task of each has counted."""
         return self.terms.counts
 
@@ -175,7 +175,7 @@ class Prior:
         return float(np.exp(2.0 * self.parameters[0]) / self.terms.scaling.y_std**2)
 
     @property
-    def component_parameters(self) -> np.ndarray:
+    def component_parameters(self) -> Array:
         """Parameters of the likelihood of every component, (components, parameters)."""
         if not self.likelihood.normal:
             return self.parameters[None]
@@ -187,7 +187,7 @@ class Prior:
         scales = np.ones(self.n_components) if self.scales.noise_only else self.scales.factors
         return Factors(scales, self.noise_variance * self.scales.factors**2, self.scales.log_weights)
 
-    def condition(self, x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> Posterior:
+    def condition(self, x: Array, y: Array, mask: Array) -> Posterior:
         """Condition on contexts x (tasks, n, columns), y and mask (tasks, n), scaled."""
         if self.likelihood.normal:
             return condition(self.process, self.factors, x, y, mask)
@@ -200,16 +200,14 @@ class Prior:
         posterior = Posterior(context, found.inverse_root[None], found.residual[None], np.zeros((1, len(mask))))
         return posterior._replace(converged=found.converged[None], site_variances=found.sites.variance[None])
 
-    def sites(
-        self, y: np.ndarray, offset: np.ndarray, mask: np.ndarray, mean: np.ndarray, covariance: np.ndarray
-    ) -> SitePosterior:
+    def sites(self, y: Array, offset: Array, mask: Array, mean: Array, covariance: Array) -> SitePosterior:
         """Return Gaussian readings of u that stand for y, given its prior mean and covariance."""
         scaling = self.terms.scaling
         units = float(scaling.y_mean), float(scaling.y_std)
         observed = Observed(self.likelihood, y * mask, offset * mask, mask, *units)
         return find_sites(observed, self.parameters, mean, covariance)
 
-    def split(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def split(self, x: Array) -> tuple[Array, Array]:
         """Return the inputs of the process, and the logarithm of the exposure, given scaled inputs."""
         if self.exposure is None:
             return x, np.zeros(x.shape[:-1])
@@ -219,7 +217,7 @@ class Prior:
         log_exposure = np.log(np.where(exposure > 0.0, exposure, 1.0))  # padding of empty contexts is zero
         return np.delete(x, place, axis=-1), log_exposure
 
-    def latent_distances(self, posterior: Posterior) -> np.ndarray:
+    def latent_distances(self, posterior: Posterior) -> Array:
         """Return how far the latent functions of contexts are from the prior's, see `Member`.
 
         With the covariance K of u at a context, D of its noise and a = (K + D)^-1 (y - mean), the square is a' K a. The
@@ -241,7 +239,7 @@ class Prior:
         square = np.sum(a[0] * (covariance @ a[0][..., None])[..., 0], axis=1)
         return as_chi_square(square, np.linalg.solve(total, covariance))[:, None]
 
-    def marginals(self, posterior: Posterior, x: np.ndarray) -> Prediction:
+    def marginals(self, posterior: Posterior, x: Array) -> Prediction:
         """Predict the latent function at scaled queries x (tasks, queries, columns)."""
         inputs, offset = self.split(np.asarray(x, np.float64))
         n, factors = x.shape[1], self.factors
@@ -252,7 +250,7 @@ class Prior:
         log_weights = posterior.log_weights if self.likelihood.normal else None
         return Prediction(scaling.undo_mean(found[0]), scaling.undo_variance(found[1]), parameters, log_weights, offset)
 
-    def weighted_covariance(self, posterior: Posterior, x: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    def weighted_covariance(self, posterior: Posterior, x: Array, shares: Array) -> Array:
         """Return sum_k shares_k C_k of t at scaled queries x (1, n, columns) of one task, (n, n).
 
         It is added up in place: C_k = fixed + f_k^2 scaled - S_k' S_k are as large as the result.
@@ -274,7 +272,7 @@ class Prior:
                 total[rows] -= solved[:, rows].T @ solved
         return total
 
-    def take(self, posteriors: Sequence[Posterior], places: np.ndarray) -> Posterior:
+    def take(self, posteriors: Sequence[Posterior], places: Array) -> Posterior:
         """Join posteriors and pick tasks."""
         context = taken_points([posterior.context for posterior in posteriors], places)
         rest = zip(*(posterior[1:] for posterior in posteriors), strict=True)
@@ -285,7 +283,7 @@ class Prior:
         """Return None: hierarchical priors always compute in double precision."""
         return None
 
-    def expected_seconds(self, sizes: np.ndarray, n_classes: np.ndarray | None = None) -> float:
+    def expected_seconds(self, sizes: Array, n_classes: Array | None = None) -> float:
         """Return about how long it takes to condition on contexts of such sizes, one after the other."""
         n_times = self.n_components if self.likelihood.normal else SITE_STEPS
         return n_times * float(np.sum(2.0 / 3.0 * sizes.astype(np.float64) ** 3)) / FLOPS
@@ -295,17 +293,17 @@ class Prior:
         return 8.0 * size**2 * (self.n_components + WORK_ARRAYS)
 
 
-def noise_parameters(variance: float, scaling: Scaling) -> np.ndarray:
+def noise_parameters(variance: float, scaling: Scaling) -> Array:
     """Return the parameters of Gaussian noise of a variance in standardized units."""
     return np.array([0.5 * np.log(max(variance, np.finfo(np.float64).tiny)) + np.log(scaling.y_std)])
 
 
-def taken_points(contexts: Sequence[Points], places: np.ndarray) -> Points:
+def taken_points(contexts: Sequence[Points], places: Array) -> Points:
     """Join contexts along their tasks and pick tasks."""
     return Points(*(np.concatenate(parts)[places] for parts in zip(*contexts, strict=True)))
 
 
-def as_chi_square(square: np.ndarray, share: np.ndarray) -> np.ndarray:
+def as_chi_square(square: Array, share: Array) -> Array:
     """Return squared distances of latent functions from the prior mean, and their degrees of freedom, (2, ..., tasks).
 
     Under the prior the square is a sum of chi-square variables, times the eigenvalues of the share K (K + D)^-1. It is
@@ -318,6 +316,6 @@ def as_chi_square(square: np.ndarray, share: np.ndarray) -> np.ndarray:
     return np.stack([np.where(known, np.maximum(square, 0.0) * ratio, 0.0), np.where(known, first * ratio, 1.0)])
 
 
-def _shortened(root: np.ndarray) -> np.ndarray:
+def _shortened(root: Array) -> Array:
     """Return a root with as many columns as rows at most: R' with R' R'' = R R^T."""
     return np.asarray(np.linalg.qr(root.T, mode="r")).T if root.shape[1] > root.shape[0] else root

@@ -38,6 +38,7 @@ from metaprior.likelihoods.softmax import (
     find_modes,
     softmax,
 )
+from metaprior.linalg import Array
 from metaprior.prior.blocks import Block, make_blocks, place_points
 from metaprior.prior.columns import Columns
 from metaprior.prior.families import FamilyFit
@@ -54,10 +55,10 @@ class LabelBlock(NamedTuple):
     """The labels of a block of tasks, the features of their common mean, and how much each task counts."""
 
     labels: Labels
-    features: np.ndarray  # F, (tasks, n, p), zero for padding; p = 0: there is no common mean
-    counts: np.ndarray  # c, (tasks,)
+    features: Array  # F, (tasks, n, p), zero for padding; p = 0: there is no common mean
+    counts: Array  # c, (tasks,)
 
-    def mean(self, weights: np.ndarray) -> np.ndarray:
+    def mean(self, weights: Array) -> Array:
         """Return F m, (tasks, classes, n), for weights (classes, p)."""
         return weights @ np.swapaxes(self.features, 1, 2)
 
@@ -66,14 +67,14 @@ class LabelEvidence(NamedTuple):
     """The evidence J at the mode of all latent functions and of m."""
 
     value: float  # J
-    weights: np.ndarray  # m, (classes, p)
-    root: np.ndarray  # Q with Q Q' = P^-1, (classes p, classes p)
-    coefficients: list[np.ndarray]  # a of every block, (tasks, classes, n)
+    weights: Array  # m, (classes, p)
+    root: Array  # Q with Q Q' = P^-1, (classes p, classes p)
+    coefficients: list[Array]  # a of every block, (tasks, classes, n)
     curvatures: list[Curvature]
     converged: bool
 
 
-def label_evidence(blocks: Sequence[LabelBlock], start: Sequence[np.ndarray] | None = None) -> LabelEvidence:
+def label_evidence(blocks: Sequence[LabelBlock], start: Sequence[Array] | None = None) -> LabelEvidence:
     """Find the mode, from coefficients a or from zero, and the evidence there."""
     if blocks[0].features.shape[-1]:
         weights, coefficients, converged = _joint_mode(blocks, start)
@@ -96,9 +97,7 @@ def label_evidence(blocks: Sequence[LabelBlock], start: Sequence[np.ndarray] | N
     return LabelEvidence(value - 0.5 * log_determinant, weights, root, coefficients, curvatures, converged)
 
 
-def _joint_mode(
-    blocks: Sequence[LabelBlock], start: Sequence[np.ndarray] | None
-) -> tuple[np.ndarray, list[np.ndarray], bool]:
+def _joint_mode(blocks: Sequence[LabelBlock], start: Sequence[Array] | None) -> tuple[Array, list[Array], bool]:
     """Return m and the coefficients a of every block at the joint mode, by Newton's method."""
     coefficients = [np.zeros(block.labels.y.shape) for block in blocks] if start is None else list(start)
     # a determines m at the mode: m = sum_i c_i F_i' a_i. Far from one it is a start like any other.
@@ -132,11 +131,8 @@ def _joint_mode(
 
 
 def _newton(
-    blocks: Sequence[LabelBlock],
-    curvatures: Sequence[Curvature],
-    coefficients: Sequence[np.ndarray],
-    weights: np.ndarray,
-) -> tuple[np.ndarray, list[np.ndarray]]:
+    blocks: Sequence[LabelBlock], curvatures: Sequence[Curvature], coefficients: Sequence[Array], weights: Array
+) -> tuple[Array, list[Array]]:
     """Return the steps of m and a by Newton's method, with W of the latent functions t or of others nearby.
 
     With g = y - pi - a, the slope by t, and b = (I + W K)^-1 g, the step of m is P^-1 (sum_i c_i F_i' (a_i + b_i) - m),
@@ -156,7 +152,7 @@ def _newton(
     return along, steps
 
 
-def _psi(blocks: Sequence[LabelBlock], coefficients: Sequence[np.ndarray], weights: np.ndarray) -> float:
+def _psi(blocks: Sequence[LabelBlock], coefficients: Sequence[Array], weights: Array) -> float:
     value = -0.5 * float(np.sum(weights**2))
     for block, a in zip(blocks, coefficients, strict=True):
         deviation = block.labels.deviation(a)
@@ -164,12 +160,12 @@ def _psi(blocks: Sequence[LabelBlock], coefficients: Sequence[np.ndarray], weigh
     return value
 
 
-def _pull(block: LabelBlock, a: np.ndarray) -> np.ndarray:
+def _pull(block: LabelBlock, a: Array) -> Array:
     """Return sum_i c_i F_i' a_i, (classes, p)."""
     return np.tensordot(block.counts[:, None, None] * a, block.features, axes=((0, 2), (0, 1)))
 
 
-def _precision(blocks: Sequence[LabelBlock], curvatures: Sequence[Curvature]) -> np.ndarray:
+def _precision(blocks: Sequence[LabelBlock], curvatures: Sequence[Curvature]) -> Array:
     """Return P, with rows and columns by class and feature."""
     n_classes, n_features = blocks[0].labels.y.shape[1], blocks[0].features.shape[-1]
     precision = np.eye(n_classes * n_features).reshape(n_classes, n_features, n_classes, n_features)
@@ -184,7 +180,7 @@ def _precision(blocks: Sequence[LabelBlock], curvatures: Sequence[Curvature]) ->
     return precision.reshape(n_classes * n_features, n_classes * n_features)
 
 
-def project(block: LabelBlock, found: Curvature) -> tuple[np.ndarray, np.ndarray | None]:
+def project(block: LabelBlock, found: Curvature) -> tuple[Array, Array | None]:
     """Return E_c F and L' E_c F: R F = E F - (L' E)' L' E F, by class. For two classes there is no second part."""
     weighted = found.parts @ block.features[:, None]
     if found.root_sum is None:
@@ -195,11 +191,11 @@ def project(block: LabelBlock, found: Curvature) -> tuple[np.ndarray, np.ndarray
 class _Parts(NamedTuple):
     """What the derivatives of one block share."""
 
-    precision_features: np.ndarray  # R F Q, (tasks, classes, n, classes p)
-    determinant: np.ndarray  # (I + W K)^-1 g, (tasks, classes, n)
+    precision_features: Array  # R F Q, (tasks, classes, n, classes p)
+    determinant: Array  # (I + W K)^-1 g, (tasks, classes, n)
 
 
-def label_slopes(blocks: Sequence[LabelBlock], evidence: LabelEvidence) -> list[tuple[np.ndarray, np.ndarray]]:
+def label_slopes(blocks: Sequence[LabelBlock], evidence: LabelEvidence) -> list[tuple[Array, Array]]:
     """Return dJ/dK (tasks, n, n), summed over classes, and dJ/dF (tasks, n, p) of every block."""
     weights, root = evidence.weights, evidence.root
     parts = [_parts(block, found, root) for block, found in zip(blocks, evidence.curvatures, strict=True)]
@@ -224,7 +220,7 @@ def label_slopes(blocks: Sequence[LabelBlock], evidence: LabelEvidence) -> list[
     return slopes
 
 
-def _parts(block: LabelBlock, found: Curvature, root: np.ndarray) -> _Parts:
+def _parts(block: LabelBlock, found: Curvature, root: Array) -> _Parts:
     labels, pi, lower = block.labels, found.probabilities, found.root_sum
     covariance, (_, n_classes, _) = labels.covariance, pi.shape
     explained = covariance[:, None] @ found.parts  # K E_c
@@ -249,13 +245,13 @@ def _parts(block: LabelBlock, found: Curvature, root: np.ndarray) -> _Parts:
     return _Parts(spread, found.newton(block.labels, determinant))
 
 
-def _between_classes(functions: np.ndarray) -> np.ndarray:
+def _between_classes(functions: Array) -> Array:
     """Return the products of classes at every sample, (tasks, n, classes, classes), summed over the last axis."""
     by_sample = np.ascontiguousarray(np.swapaxes(functions, 1, 2))
     return by_sample @ np.swapaxes(by_sample, 2, 3)
 
 
-def _third_cumulants(pi: np.ndarray, posterior: np.ndarray, is_binary: bool) -> np.ndarray:
+def _third_cumulants(pi: Array, posterior: Array, is_binary: bool) -> Array:
     """Return tr(S dW/dt_c) of every sample, for S (tasks, n, classes, classes).
 
     dW_ab/dt_c is the third cumulant of the one-hot label: tr(S dW/dt_c) = pi_c (q_c - sum_k pi_k q_k), where
@@ -268,7 +264,7 @@ def _third_cumulants(pi: np.ndarray, posterior: np.ndarray, is_binary: bool) -> 
     return pi * (q - np.sum(pi * q, axis=1, keepdims=True))
 
 
-def _precision_of_classes(found: Curvature) -> np.ndarray:
+def _precision_of_classes(found: Curvature) -> Array:
     """Return the sum over classes of the blocks R_cc = E_c - E_c (sum_c E_c)^-1 E_c."""
     if found.root_sum is None:
         return found.parts[:, 0]
@@ -284,16 +280,11 @@ class LabelObjective:
     """
 
     def __init__(
-        self,
-        layout: Layout,
-        blocks: Sequence[Block],
-        n_classes: Sequence[np.ndarray],
-        points: np.ndarray,
-        common: bool,
+        self, layout: Layout, blocks: Sequence[Block], n_classes: Sequence[Array], points: Array, common: bool
     ):
         self.layout, self.blocks, self.common, self.points = layout, blocks, common, points
         self.n_classes, self.most = n_classes, max(int(numbers.max()) for numbers in n_classes)
-        self._start: list[np.ndarray] | None = None  # near the mode of the latent functions
+        self._start: list[Array] | None = None  # near the mode of the latent functions
 
     def given(self, parts: Sequence[OnBlock]) -> list[LabelBlock]:
         """Return the labels given theta."""
@@ -305,12 +296,12 @@ class LabelObjective:
             found.append(LabelBlock(labels, used, block.counts))
         return found
 
-    def evidence(self, theta: np.ndarray) -> LabelEvidence:
+    def evidence(self, theta: Array) -> LabelEvidence:
         """Return the evidence and the mode of the latent functions."""
         prior = self.layout.at(theta, self.points)
         return label_evidence(self.given([prior.on(block) for block in self.blocks]), self._start)
 
-    def __call__(self, theta: np.ndarray, gradient: bool = True) -> tuple[float, np.ndarray]:
+    def __call__(self, theta: Array, gradient: bool = True) -> tuple[float, Array]:
         """Return log p(theta) + J, with its derivative by theta unless told otherwise."""
         layout = self.layout
         prior = layout.at(theta, self.points)
@@ -352,9 +343,9 @@ class LabelTasks:
 
     scaling: Scaling
     tasks: Sequence[Task]
-    n_classes: np.ndarray  # (tasks,)
-    counts: np.ndarray  # (tasks,)
-    of_environment: np.ndarray | None = None  # (environments,): the count of a task of each
+    n_classes: Array  # (tasks,)
+    counts: Array  # (tasks,)
+    of_environment: Array | None = None  # (environments,): the count of a task of each
 
 
 def fit_label_families(
@@ -425,7 +416,7 @@ class _Fitter:
         del self.priors[name]
 
 
-def _prior(training: LabelTasks, mode: Mode, points: np.ndarray, evidence: LabelEvidence, common: bool) -> LabelPrior:
+def _prior(training: LabelTasks, mode: Mode, points: Array, evidence: LabelEvidence, common: bool) -> LabelPrior:
     n_weights = mode.layout.n_weights(len(points))
     nothing = np.zeros(n_weights), np.zeros((n_weights, n_weights))
     given = training.scaling, mode.layout, mode.theta, points, *nothing
@@ -433,7 +424,7 @@ def _prior(training: LabelTasks, mode: Mode, points: np.ndarray, evidence: Label
     return _with_rule(prior, evidence) if common else prior
 
 
-def with_rule_of(prior: LabelPrior, tasks: Sequence[Task], counts: np.ndarray) -> LabelPrior:
+def with_rule_of(prior: LabelPrior, tasks: Sequence[Task], counts: Array) -> LabelPrior:
     """Return the prior with its common rule learned from other tasks; all else stays as it is.
 
     Tasks must be standardized by the prior's scaling.
@@ -453,7 +444,7 @@ def _with_rule(prior: LabelPrior, evidence: LabelEvidence) -> LabelPrior:
     return replace(prior, terms=replace(prior.terms, weights_root=contrast_root(evidence)), weights=weights)
 
 
-def contrast_root(evidence: LabelEvidence) -> np.ndarray:
+def contrast_root(evidence: LabelEvidence) -> Array:
     """Return Q with Q Q' = V, the uncertainty of a class's mean weights that differences between classes have.
 
     Labels say nothing about a shift of all classes. V is what the covariances V_cd of the weights of classes c and d

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metaprior.likelihoods.softmax import Labels, find_modes, log_probabilities, precision_roots
-from metaprior.linalg import FLOPS
+from metaprior.linalg import FLOPS, Array
 from metaprior.prior.fitted import FittedTerms, taken_points
 from metaprior.prior.process import Points, Process, far_first
 from metaprior.tasks.scaling import Scaling
@@ -24,18 +24,18 @@ class LabelPosterior(NamedTuple):
     """A prior of labels conditioned on contexts, by Laplace's approximation."""
 
     context: Points
-    possible: np.ndarray  # (tasks, classes)
-    coefficients: np.ndarray  # a, (tasks, classes, n); one row for two classes
-    roots: np.ndarray | None  # V_c of `precision_roots`, (tasks, classes, n, n), where variances are used
-    root_sum: np.ndarray | None  # L with L L' = (sum_c E_c)^-1, (tasks, n, n); None for two classes
-    converged: np.ndarray  # (1, tasks)
+    possible: Array  # (tasks, classes)
+    coefficients: Array  # a, (tasks, classes, n); one row for two classes
+    roots: Array | None  # V_c of `precision_roots`, (tasks, classes, n, n), where variances are used
+    root_sum: Array | None  # L with L L' = (sum_c E_c)^-1, (tasks, n, n); None for two classes
+    converged: Array  # (1, tasks)
 
 
 class Latent(NamedTuple):
     """Gaussian latent functions of all classes at queries."""
 
-    mean: np.ndarray  # (tasks, queries, classes); minus infinity for classes that a task does not have
-    covariance: np.ndarray | None  # (tasks, queries, classes, classes), unless classes are many
+    mean: Array  # (tasks, queries, classes); minus infinity for classes that a task does not have
+    covariance: Array | None  # (tasks, queries, classes, classes), unless classes are many
 
 
 class LabelProcess(NamedTuple):
@@ -52,9 +52,7 @@ class LabelProcess(NamedTuple):
     ratio: float
     shrink: float
 
-    def condition(
-        self, x: np.ndarray, y: np.ndarray, mask: np.ndarray, n_classes: np.ndarray, most: int = 0
-    ) -> LabelPosterior:
+    def condition(self, x: Array, y: Array, mask: Array, n_classes: Array, most: int = 0) -> LabelPosterior:
         """Condition on standardized contexts x (tasks, n, columns), with classes y and mask (tasks, n).
 
         `n_classes` (tasks,) are the numbers of classes of the tasks, `most` the number that arrays have at least.
@@ -71,7 +69,7 @@ class LabelProcess(NamedTuple):
         possible = np.arange(most) < n_classes[:, None]
         return LabelPosterior(context, possible, a, *roots, converged[None])
 
-    def latent(self, posterior: LabelPosterior, x: np.ndarray) -> Latent:
+    def latent(self, posterior: LabelPosterior, x: Array) -> Latent:
         """Predict the latent functions at standardized queries x (tasks, queries, columns), before calibration."""
         queries = self.process.describe(within_reach(x))
         is_binary = posterior.coefficients.shape[1] == 1
@@ -93,7 +91,7 @@ class LabelProcess(NamedTuple):
             covariance = None if covariance is None else np.pad(covariance, ((0, 0), (0, 0), (1, 0), (1, 0)))
         return Latent(np.where(posterior.possible[:, None], mean, -np.inf), covariance)
 
-    def mean(self, points: Points, n_latent: int) -> np.ndarray:
+    def mean(self, points: Points, n_latent: int) -> Array:
         """Return the mean of every latent function, (tasks, functions, n)."""
         rule = self.process.common_mean
         if not len(rule):
@@ -103,12 +101,12 @@ class LabelProcess(NamedTuple):
             raise ValueError(f"n_classes must be at most {known}, which this prior has a common rule for; got {asked}.")
         return self.shrink * rule @ np.swapaxes(points.common, 1, 2)
 
-    def log_probabilities(self, posterior: LabelPosterior, x: np.ndarray) -> np.ndarray:
+    def log_probabilities(self, posterior: LabelPosterior, x: Array) -> Array:
         """Return the log probabilities of all classes at x, (tasks, queries, classes)."""
         return calibrated(self.latent(posterior, x), self.factor, self.ratio)
 
 
-def within_reach(x: np.ndarray) -> np.ndarray:
+def within_reach(x: Array) -> Array:
     """Return standardized inputs in double precision, those farther than FAR at FAR (1 + log(|x| / FAR)), in order.
 
     The variance of a line through them is a sum of their squares, of which nothing but the largest would be left.
@@ -120,7 +118,7 @@ def within_reach(x: np.ndarray) -> np.ndarray:
     return np.where(size > FAR, np.sign(x) * FAR * (1.0 + np.log(np.maximum(size, FAR) / FAR)), x)
 
 
-def calibrated(latent: Latent, factor: float, ratio: float) -> np.ndarray:
+def calibrated(latent: Latent, factor: float, ratio: float) -> Array:
     """Return log class probabilities (tasks, queries, classes), with the latent functions scaled."""
     if latent.covariance is None or ratio == 0.0:
         return log_probabilities(factor * latent.mean, None)
@@ -136,7 +134,7 @@ class LabelPrior:
     """A prior of the latent functions of classes, and how their scale is calibrated, see `LabelProcess`."""
 
     terms: FittedTerms  # of the latent function of each class; the weights of its own mean are not used
-    weights: np.ndarray  # (classes, m): mean weights; (1, m) of the difference of two; (0, m) without a common rule
+    weights: Array  # (classes, m): mean weights; (1, m) of the difference of two; (0, m) without a common rule
     factor: float = 1.0
     ratio: float = 1.0
     shrink: float = 1.0
@@ -160,7 +158,7 @@ class LabelPrior:
         return 1
 
     @property
-    def counts(self) -> np.ndarray | None:
+    def counts(self) -> Array | None:
         """(environments,): how much the evidence of a task of each has counted."""
         return self.terms.counts
 
@@ -172,32 +170,30 @@ class LabelPrior:
         calibration = self.factor, self.ratio, self.shrink
         return LabelProcess(self.terms.process_with(self.weights @ fold.T, root), *calibration)
 
-    def condition_labels(
-        self, x: np.ndarray, y: np.ndarray, mask: np.ndarray, n_classes: np.ndarray, most: int = 0
-    ) -> LabelPosterior:
+    def condition_labels(self, x: Array, y: Array, mask: Array, n_classes: Array, most: int = 0) -> LabelPosterior:
         """Condition on standardized contexts, see `LabelProcess.condition`."""
         return self.process.condition(x, y, mask, n_classes, most)
 
-    def latent(self, posterior: LabelPosterior, x: np.ndarray) -> Latent:
+    def latent(self, posterior: LabelPosterior, x: Array) -> Latent:
         """Predict the latent functions at standardized queries x (tasks, queries, columns), before calibration."""
         return self.process.latent(posterior, x)
 
-    def class_log_probabilities(self, posterior: LabelPosterior, x: np.ndarray) -> np.ndarray:
+    def class_log_probabilities(self, posterior: LabelPosterior, x: Array) -> Array:
         """Return the log probabilities of all classes at x (tasks, queries, columns), (classes, tasks, queries)."""
         return np.moveaxis(self.process.log_probabilities(posterior, x), -1, 0)
 
-    def take(self, posteriors: Sequence[LabelPosterior], places: np.ndarray) -> LabelPosterior:
+    def take(self, posteriors: Sequence[LabelPosterior], places: Array) -> LabelPosterior:
         """Join posteriors and pick tasks."""
         context = taken_points([posterior.context for posterior in posteriors], places)
         _, *rest, converged = zip(*posteriors, strict=True)
         joined: list[Any] = [None if parts[0] is None else np.concatenate(parts)[places] for parts in rest]
         return LabelPosterior(context, *joined, converged=np.concatenate(converged, axis=1)[:, places])
 
-    def most_labels(self, n_classes: np.ndarray) -> np.ndarray:
+    def most_labels(self, n_classes: Array) -> Array:
         """Return how many labels of tasks with so many classes can be conditioned on in seconds, in hundreds."""
         return ((MAX_WORK / _latent_functions(n_classes)) ** (1.0 / 3.0) // 100 * 100).astype(int)
 
-    def expected_seconds(self, sizes: np.ndarray, n_classes: np.ndarray) -> float:
+    def expected_seconds(self, sizes: Array, n_classes: Array) -> float:
         """Return about how long contexts of such sizes take, one after the other."""
         operations = NEWTON_STEPS * _latent_functions(n_classes) * sizes.astype(np.float64) ** 3
         return float(np.sum(operations)) / FLOPS
@@ -207,6 +203,6 @@ class LabelPrior:
         return None
 
 
-def _latent_functions(n_classes: np.ndarray) -> np.ndarray:
+def _latent_functions(n_classes: Array) -> Array:
     """Return how much work tasks are, in units of one latent function of several; measured for two classes."""
     return np.where(n_classes == 2, 0.8, n_classes + 2.0 / 3.0)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from metaprior.linalg import Array
 from metaprior.prior.blocks import Block, Gaussians
 from metaprior.prior.columns import Columns
 from metaprior.prior.process import add_noise
@@ -50,24 +51,24 @@ class Layout:
         return {group.name: slice(end - group.number, end) for group, end in zip(self.groups, ends, strict=True)}
 
     @cached_property
-    def center(self) -> np.ndarray:
+    def center(self) -> Array:
         """Mean of the hyper-prior."""
         return np.concatenate([np.broadcast_to(group.mean, group.number) for group in self.groups])
 
     @cached_property
-    def spread(self) -> np.ndarray:
+    def spread(self) -> Array:
         """Standard deviation of the hyper-prior."""
         return np.concatenate([np.broadcast_to(group.std, group.number) for group in self.groups])
 
-    def scale(self, theta: np.ndarray, name: str) -> np.ndarray:
+    def scale(self, theta: Array, name: str) -> Array:
         """Return the scales of a group, exp(theta)."""
         return np.exp(theta[self.places[name]])
 
-    def noise_variance(self, theta: np.ndarray) -> float:
+    def noise_variance(self, theta: Array) -> float:
         """Return the noise variance."""
         return float(np.exp(2.0 * (theta[0] if self.log_noise is None else self.log_noise)))
 
-    def likelihood_parameters(self, theta: np.ndarray) -> np.ndarray:
+    def likelihood_parameters(self, theta: Array) -> Array:
         """Return the parameters of the likelihood."""
         return theta[len(theta) - len(self.of_likelihood[0]) :]
 
@@ -77,7 +78,7 @@ class Layout:
         n_weights = sum(term.n_weights(self.columns, n_points) for term in self.terms)
         return n_weights * (2 if self.has(Environment.name) else 1)
 
-    def at(self, theta: np.ndarray, points: np.ndarray) -> "AtTheta":
+    def at(self, theta: Array, points: Array) -> "AtTheta":
         """Return the prior at one theta, given the inducing points, whose distances are kept for the next theta."""
         known, distances = self.__dict__.get("_latest_points", (None, None))
         if known is not points:
@@ -85,7 +86,7 @@ class Layout:
             self.__dict__["_latest_points"] = points, distances
         return AtTheta(self, theta, distances)
 
-    def starts(self) -> list[np.ndarray]:
+    def starts(self) -> list[Array]:
         """Return starting points: the hyper-prior mean, with length scales from a quarter to twice as long."""
         lengths = [self.places[name] for name in ("mean_lengths", "lengths") if name in self.places]
         starts = []
@@ -100,7 +101,7 @@ class Layout:
 class AtTheta:
     """The terms of a prior at one theta."""
 
-    def __init__(self, layout: Layout, theta: np.ndarray, distances: np.ndarray):
+    def __init__(self, layout: Layout, theta: Array, distances: Array):
         self.layout, self.theta = layout, theta
         self.parameters = Parameters(layout.columns, theta, layout.places, distances)
         self.basis = Basis(self.parameters) if layout.has("curve") else None
@@ -109,7 +110,7 @@ class AtTheta:
         """Return what the terms say of a block of tasks."""
         return OnBlock(self, block)
 
-    def gradient(self, blocks: Sequence["OnBlock"], slopes: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    def gradient(self, blocks: Sequence["OnBlock"], slopes: Sequence[tuple[Array, Array]]) -> Array:
         """Return the derivative by theta, given those by the covariances and mean features of every block."""
         gradient, n_points = np.zeros(len(self.theta)), 0 if self.basis is None else len(self.basis.root)
         by_basis = np.zeros((n_points, n_points))
@@ -121,7 +122,7 @@ class AtTheta:
             gradient[self.layout.places["mean_lengths"]] += self._lengths_slope(by_basis)
         return gradient
 
-    def _lengths_slope(self, by_root: np.ndarray) -> np.ndarray:
+    def _lengths_slope(self, by_root: Array) -> Array:
         """Return the derivative by the logarithm of the common curve's length scales through L, given that by L."""
         assert self.basis is not None
         inner = np.tril(self.basis.root.T @ np.tril(by_root))
@@ -139,18 +140,18 @@ class OnBlock(AtBlock):
         self.layout, self.theta = prior.layout, prior.theta
 
     @cached_property
-    def features(self) -> np.ndarray:
+    def features(self) -> Array:
         """F, the functions of the common mean with weights of variance one, (tasks, n, weights)."""
         environment = self.layout.find("environment")
         return self._shared if environment is None else environment.double(self, self._shared)
 
     @cached_property
-    def _shared(self) -> np.ndarray:
+    def _shared(self) -> Array:
         """Those that all environments share."""
         parts = [term.common(self) for term in self.layout.terms]
         return np.concatenate([part for part in parts if part is not None], axis=-1)
 
-    def covariance(self) -> np.ndarray:
+    def covariance(self) -> Array:
         """Return a new array of the covariances of tasks around the common mean, without noise, (tasks, n, n)."""
         found = np.zeros((*self.block.mask.shape, self.block.mask.shape[1]))
         for term in self.layout.terms:
@@ -169,7 +170,7 @@ class OnBlock(AtBlock):
         covariance = add_noise(self.covariance(), self.block.mask, known)
         return Gaussians(self.block.y, self.features, covariance, self.block.counts)
 
-    def pull_back(self, by_covariance: np.ndarray, by_features: np.ndarray) -> Slopes:
+    def pull_back(self, by_covariance: Array, by_features: Array) -> Slopes:
         """Return the derivative by theta, and by the root of the common curve's basis."""
         n_theta, shared, terms = len(self.theta), self._shared, self.layout.terms
         n_points = 0 if self.basis is None else len(self.basis.root)

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import minimize
 
-from metaprior.linalg import cholesky, triangular_inverse
+from metaprior.linalg import Array, cholesky, triangular_inverse
 from metaprior.prior.blocks import Block, Gaussians
 from metaprior.prior.layout import Layout
 from metaprior.prior.process import deformations
@@ -36,10 +36,10 @@ class Collapsed(NamedTuple):
     """The collapsed evidence J and the Gaussian posterior of m."""
 
     value: float  # J, without the constant of the normal distribution
-    mean: np.ndarray  # P^-1 b
-    root: np.ndarray  # R with R R' = P^-1
-    precisions: list[np.ndarray]  # C^-1 of every block
-    projected: list[np.ndarray]  # C^-1 F of every block
+    mean: Array  # P^-1 b
+    root: Array  # R with R R' = P^-1
+    precisions: list[Array]  # C^-1 of every block
+    projected: list[Array]  # C^-1 F of every block
 
 
 def collapse(blocks: Sequence[Gaussians]) -> Collapsed:
@@ -63,25 +63,25 @@ def collapse(blocks: Sequence[Gaussians]) -> Collapsed:
     return Collapsed(value, mean, root, precisions, projected)
 
 
-def information(block: Gaussians) -> tuple[np.ndarray, np.ndarray]:
+def information(block: Gaussians) -> tuple[Array, Array]:
     """Return what a block adds to P and b."""
     return _information(block, np.linalg.solve(block.covariance, block.features))
 
 
-def posterior_of_weights(precision: np.ndarray, linear: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+def posterior_of_weights(precision: Array, linear: Array) -> tuple[Array, Array, float]:
     """Return P^-1 b, R with R R' = P^-1, and log |P|."""
     factor = cholesky(precision)
     root = triangular_inverse(factor).T
     return root @ (root.T @ linear), root, 2.0 * float(np.log(np.diagonal(factor)).sum())
 
 
-def _information(block: Gaussians, solved: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _information(block: Gaussians, solved: Array) -> tuple[Array, Array]:
     n_features = solved.shape[-1]
     weighted = (block.counts[:, None, None] * solved).reshape(-1, n_features)
     return weighted.T @ block.features.reshape(-1, n_features), block.y.ravel() @ weighted
 
 
-def slopes(blocks: Sequence[Gaussians], collapsed: Collapsed) -> list[tuple[np.ndarray, np.ndarray]]:
+def slopes(blocks: Sequence[Gaussians], collapsed: Collapsed) -> list[tuple[Array, Array]]:
     """Return the derivatives of J with respect to every C_i and F_i, for each block.
 
     With r_i = C_i^-1 (y_i - F_i P^-1 b): dJ/dC_i = c_i (r_i r_i' - C_i^-1 + C_i^-1 F_i P^-1 F_i' C_i^-1) / 2 and
@@ -111,31 +111,29 @@ class Mode:
     """The mode of theta given some tasks."""
 
     layout: Layout
-    theta: np.ndarray
+    theta: Array
     value: float  # log Gibbs density, up to a constant
-    inverse_hessian: np.ndarray  # of minus the log density, approximated by the quasi-Newton method
+    inverse_hessian: Array  # of minus the log density, approximated by the quasi-Newton method
 
 
 class CommonCurve(NamedTuple):
     """The posterior mean of the common line and curve of the target, as a function of standardized inputs."""
 
-    line: np.ndarray  # (1 + n_inputs,)
-    weights: np.ndarray  # (points,)
-    points: np.ndarray  # (points, n_inputs)
-    lengths: np.ndarray  # (n_inputs or 1,)
+    line: Array  # (1 + n_inputs,)
+    weights: Array  # (points,)
+    points: Array  # (points, n_inputs)
+    lengths: Array  # (n_inputs or 1,)
 
 
 class Density(NamedTuple):
     """The log Gibbs density at one theta."""
 
     value: float
-    slope: np.ndarray  # by theta
+    slope: Array  # by theta
     collapsed: Collapsed
 
 
-def log_density(
-    layout: Layout, theta: np.ndarray, blocks: Sequence[Block], points: np.ndarray, gradient: bool = True
-) -> Density:
+def log_density(layout: Layout, theta: Array, blocks: Sequence[Block], points: Array, gradient: bool = True) -> Density:
     """Return log p(theta) + J up to constants, with its derivatives unless told otherwise."""
     prior = layout.at(theta, points)
     parts = [prior.on(block) for block in blocks]
@@ -151,14 +149,14 @@ def log_density(
 def find_mode(
     layout: Layout,
     blocks: Sequence[Block],
-    points: np.ndarray,
+    points: Array,
     near: Sequence[Mode] = (),
     max_iterations: int = MAX_ITERATIONS,
 ) -> Mode:
     """Return the mode of theta given readings; if tasks deform the common curve, given its prior at the start too."""
     free = free_parameters(layout)
 
-    def density(theta: np.ndarray, gradient: bool) -> tuple[float, np.ndarray]:
+    def density(theta: Array, gradient: bool) -> tuple[float, Array]:
         value, slope, _ = log_density(layout, theta, blocks, points, gradient)
         return value, free * slope
 
@@ -167,7 +165,7 @@ def find_mode(
 
 def climb(
     layout: Layout,
-    density: Callable[[np.ndarray, bool], tuple[float, np.ndarray]],
+    density: Callable[[Array, bool], tuple[float, Array]],
     near: Sequence[Mode] = (),
     max_iterations: int = MAX_ITERATIONS,
     tolerance: float = GRADIENT_TOLERANCE,
@@ -178,7 +176,7 @@ def climb(
     starting points, and the highest mode is kept.
     """
 
-    def loss(theta: np.ndarray, gradient: bool = True) -> tuple[float, np.ndarray]:
+    def loss(theta: Array, gradient: bool = True) -> tuple[float, Array]:
         if np.max(np.abs(theta - layout.center) / layout.spread) < FARTHEST:
             try:
                 value, slope = density(theta, gradient)
@@ -188,7 +186,7 @@ def climb(
                 return -value, -slope
         return np.inf, np.zeros(len(theta))
 
-    def climb_from(start: np.ndarray, inverse_hessian: np.ndarray | None) -> Mode:
+    def climb_from(start: Array, inverse_hessian: Array | None) -> Mode:
         options: dict[str, object] = {"maxiter": max_iterations, "gtol": tolerance}
         if inverse_hessian is not None:
             options["hess_inv0"] = inverse_hessian
@@ -218,7 +216,7 @@ def extended(mode: Mode, layout: Layout) -> Mode:
     return Mode(layout, theta, mode.value, _with_new_likelihood(hessian, layout))
 
 
-def _with_new_likelihood(hessian: np.ndarray, layout: Layout) -> np.ndarray:
+def _with_new_likelihood(hessian: Array, layout: Layout) -> Array:
     """Return an inverse Hessian that knows nothing of the likelihood's parameters: they move with the other terms."""
     if place := layout.places.get("likelihood"):
         hessian[place], hessian[:, place] = 0.0, 0.0
@@ -226,7 +224,7 @@ def _with_new_likelihood(hessian: np.ndarray, layout: Layout) -> np.ndarray:
     return hessian
 
 
-def free_parameters(layout: Layout) -> np.ndarray:
+def free_parameters(layout: Layout) -> Array:
     """Return 1 for parameters of theta that are found, 0 for those that stay as they are.
 
     Tasks deform a curve that was found in their own readings. Given it, the evidence would prefer a common mean that is
@@ -248,7 +246,7 @@ def with_mean_prior(mode: Mode, layout: Layout, smooth: Mode) -> Mode:
     return replace(found, theta=theta, inverse_hessian=_with_new_likelihood(hessian, layout))
 
 
-def common_curve(mode: Mode, collapsed: Collapsed, points: np.ndarray) -> CommonCurve:
+def common_curve(mode: Mode, collapsed: Collapsed, points: Array) -> CommonCurve:
     """Return the posterior mean of the common curve in the target environment."""
     layout, weights = mode.layout, collapsed.mean
     if layout.has("environment"):
@@ -274,12 +272,12 @@ N_GROUPS = 10  # of tasks, each left out once
 
 def checked_theta(
     mode: Mode,
-    own_lengths: np.ndarray,
+    own_lengths: Array,
     blocks: Sequence[Block],
     given: Sequence[Gaussians],
-    precisions: Sequence[np.ndarray],
-    points: np.ndarray,
-) -> np.ndarray:
+    precisions: Sequence[Array],
+    points: Array,
+) -> Array:
     """Return theta with another prior of the common curve if tasks that are left out ask for it.
 
     `own_lengths` are the logarithms of the length scales of the tasks' own curves, `precisions` the inverse covariances
@@ -302,9 +300,7 @@ def checked_theta(
     return choices[int(np.argmin(np.array(errors) @ counts))]
 
 
-def left_out_errors(
-    given: Sequence[Gaussians], blocks: Sequence[Block], precisions: Sequence[np.ndarray]
-) -> np.ndarray:
+def left_out_errors(given: Sequence[Gaussians], blocks: Sequence[Block], precisions: Sequence[Array]) -> Array:
     """Return the root mean squared error of the mean for every task, learned without the group it is in, (tasks,)."""
     information, linear = [], []
     for each, precision in zip(given, precisions, strict=True):

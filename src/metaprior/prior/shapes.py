@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from metaprior.linalg import cholesky, log_sum_exp, triangular_inverse
+from metaprior.linalg import Array, cholesky, log_sum_exp, triangular_inverse
 from metaprior.prior.blocks import Block, Gaussians
 from metaprior.prior.layout import AtTheta, OnBlock
 from metaprior.prior.modes import Collapsed, collapse, slopes
@@ -40,7 +40,7 @@ class Shapes:
             self.functions.append(functions)
             self.rests.append(rest)
 
-    def _of_block(self, part: OnBlock) -> tuple[np.ndarray, np.ndarray]:
+    def _of_block(self, part: OnBlock) -> tuple[Array, Array]:
         block, at = part.block, part.parameters
         kernel, variance = KERNELS[self.prior.layout.find("deviation").kernel], at.scale("deviation")[0] ** 2
         whitened = kernel_of_distances(kernel, block.to_points, at.scale("lengths")) @ self.map
@@ -51,14 +51,14 @@ class Shapes:
         return np.concatenate(parts, axis=-1), rest * block.mask[:, :, None] * block.mask[:, None, :]
 
     @property
-    def initial(self) -> np.ndarray:
+    def initial(self) -> Array:
         """The diagonal of S_0, (functions,)."""
         layout, at = self.prior.layout, self.prior.parameters
         line, deformation = layout.find("line").stds(at), layout.find("deformation")
         curve = np.zeros(0) if deformation is None else deformation.own_map(at)
         return np.concatenate([line, curve, np.full(len(self.map), at.scale("deviation")[0])]) ** 2
 
-    def given(self, covariance: np.ndarray, noise: float) -> list[Gaussians]:
+    def given(self, covariance: Array, noise: float) -> list[Gaussians]:
         """Return the readings given S and the noise variance."""
         found = []
         for part, functions, rest in zip(self.parts, self.functions, self.rests, strict=True):
@@ -67,7 +67,7 @@ class Shapes:
             found.append(Gaussians(block.y, part.features, add_noise(total, block.mask, known), block.counts))
         return found
 
-    def learn(self) -> tuple[np.ndarray, float]:
+    def learn(self) -> tuple[Array, float]:
         """Return S and the noise variance.
 
         The E step needs the derivative G of the collapsed evidence by the covariance of a task only: with
@@ -91,13 +91,13 @@ class Shapes:
         return covariance, noise
 
 
-def whitening(at: Parameters, kernel: str) -> np.ndarray:
+def whitening(at: Parameters, kernel: str) -> Array:
     """Return L^-T, where L L' is the deviation's kernel between the inducing points: k(x, Z) L^-T is whitened."""
     between = kernel_of_distances(KERNELS[kernel], at.distances, at.scale("lengths"))
     return triangular_inverse(cholesky(between + JITTER * np.eye(len(between)))).T
 
 
-def _flat(functions: np.ndarray) -> np.ndarray:
+def _flat(functions: Array) -> Array:
     return functions.reshape(-1, functions.shape[-1])
 
 
@@ -111,8 +111,8 @@ NODES = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])  # of the mixture, in spreads
 class TaskScales(NamedTuple):
     """The distribution of the factor between tasks, on nodes."""
 
-    factors: np.ndarray  # (nodes,), of standard deviations
-    log_weights: np.ndarray  # (nodes,)
+    factors: Array  # (nodes,), of standard deviations
+    log_weights: Array  # (nodes,)
     noise_only: bool  # else the factor multiplies the smooth deviation too
 
 
@@ -121,8 +121,8 @@ ONE_SCALE = TaskScales(np.ones(1), np.zeros(1), True)
 
 def learn_scales(
     blocks: Sequence[Gaussians],
-    lines: Sequence[np.ndarray],
-    masks: Sequence[np.ndarray],
+    lines: Sequence[Array],
+    masks: Sequence[Array],
     collapsed: Collapsed,
     noise_variance: float,
     noise_only: bool | None = None,
@@ -148,11 +148,11 @@ def learn_scales(
     return max(found, key=lambda pair: pair[0])[1] if found else ONE_SCALE
 
 
-def _noise(mask: np.ndarray, noise_variance: float) -> np.ndarray:
+def _noise(mask: Array, noise_variance: float) -> Array:
     return (mask * noise_variance + (1.0 - mask))[..., None] * np.eye(mask.shape[1])
 
 
-def _best(evidence: np.ndarray, counts: np.ndarray, noise_only: bool) -> tuple[float, TaskScales]:
+def _best(evidence: Array, counts: Array, noise_only: bool) -> tuple[float, TaskScales]:
     spread, shift = (grid.ravel() for grid in np.meshgrid(SPREADS, SHIFTS, indexing="ij"))
     log_weights = -0.5 * ((GRID - shift[:, None]) / spread[:, None]) ** 2
     log_weights -= log_sum_exp(log_weights, axis=1)[:, None]
@@ -166,7 +166,7 @@ def _best(evidence: np.ndarray, counts: np.ndarray, noise_only: bool) -> tuple[f
     return float(values[best]), TaskScales(factors, nodes - log_sum_exp(nodes, axis=0), noise_only)
 
 
-def _evidence(fixed: np.ndarray, scaled: np.ndarray, deviation: np.ndarray, mask: np.ndarray) -> np.ndarray:
+def _evidence(fixed: Array, scaled: Array, deviation: Array, mask: Array) -> Array:
     """Return the log evidence N(deviation | 0, fixed + t^2 scaled) at every t of GRID, (grid, tasks).
 
     With scaled = L L', one eigendecomposition of L^-1 fixed L^-T serves all t. Padding adds eigenvalues of zero.

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from metaprior.likelihoods.base import Expected, Likelihood
-from metaprior.linalg import ROUNDING, stable_cholesky, triangular_inverses
+from metaprior.linalg import ROUNDING, Array, stable_cholesky, triangular_inverses
 from metaprior.prior.blocks import Block, Gaussians
 from metaprior.prior.layout import Layout
 from metaprior.prior.modes import Collapsed, Mode, climb, collapse, extended, find_mode, free_parameters, slopes
@@ -42,28 +42,26 @@ class Observed(NamedTuple):
     """What was observed of a block of tasks, and how t and the standardized latent function u go together."""
 
     likelihood: Likelihood
-    y: np.ndarray  # (tasks, n)
-    offset: np.ndarray  # (tasks, n): log exposure, added to t; zero without
-    mask: np.ndarray  # (tasks, n)
+    y: Array  # (tasks, n)
+    offset: Array  # (tasks, n): log exposure, added to t; zero without
+    mask: Array  # (tasks, n)
     center: float  # t = center + scale u
     scale: float
 
-    def expected(
-        self, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray, gradient: bool = False
-    ) -> Expected:
+    def expected(self, mean: Array, variance: Array, parameters: Array, gradient: bool = False) -> Expected:
         """Return E[log p(y | t)] and its derivatives by the moments of u, given these."""
         t, own = self.center + self.scale * mean + self.offset, self.scale**2 * variance
         found = self.likelihood.expected(self.y, t, own, parameters, gradient)
         return found._replace(slope=self.scale * found.slope, precision=self.scale**2 * found.precision)
 
-    def start(self, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> "Sites":
+    def start(self, mean: Array, variance: Array, parameters: Array) -> "Sites":
         """Return sites to start from, given the prior's moments of u."""
         t, own = self.center + self.scale * mean + self.offset, self.scale**2 * variance
         found = self.likelihood.start(self.y, t, own, parameters)
         reading = (found.reading - self.offset - self.center) / self.scale
         return Sites.of(1.0 / found.variance * self.scale**2, reading, self.mask)
 
-    def take(self, tasks: np.ndarray) -> "Observed":
+    def take(self, tasks: Array) -> "Observed":
         """Return some of the tasks."""
         return self._replace(y=self.y[tasks], offset=self.offset[tasks], mask=self.mask[tasks])
 
@@ -71,34 +69,34 @@ class Observed(NamedTuple):
 class Sites(NamedTuple):
     """Natural parameters of Gaussian sites of u, (tasks, n) each; padding has a precision of one and no shift."""
 
-    precision: np.ndarray  # 1 / d
-    shift: np.ndarray  # r / d
+    precision: Array  # 1 / d
+    shift: Array  # r / d
 
     @classmethod
-    def of(cls, precision: np.ndarray, reading: np.ndarray, mask: np.ndarray) -> "Sites":
+    def of(cls, precision: Array, reading: Array, mask: Array) -> "Sites":
         """Make them from readings."""
         precision = np.where(mask > 0, np.clip(precision, 1.0 / MOST, MOST), 1.0)
         return cls(precision, precision * np.where(mask > 0, reading, 0.0))
 
     @property
-    def variance(self) -> np.ndarray:
+    def variance(self) -> Array:
         """The variance d of every reading."""
         return 1.0 / self.precision
 
     @property
-    def reading(self) -> np.ndarray:
+    def reading(self) -> Array:
         """The readings r."""
         return self.shift / self.precision
 
-    def toward(self, other: "Sites", share: np.ndarray | float) -> "Sites":
+    def toward(self, other: "Sites", share: Array | float) -> "Sites":
         """Return sites on the way to others."""
         return Sites(*(a + share * (b - a) for a, b in zip(self, other, strict=True)))
 
-    def take(self, tasks: np.ndarray) -> "Sites":
+    def take(self, tasks: Array) -> "Sites":
         """Return those of some tasks."""
         return Sites(self.precision[tasks], self.shift[tasks])
 
-    def put(self, tasks: np.ndarray, other: "Sites") -> "Sites":
+    def put(self, tasks: Array, other: "Sites") -> "Sites":
         """Return the sites with those of some tasks replaced."""
         parts = [part.copy() for part in self]
         for part, new in zip(parts, other, strict=True):
@@ -106,9 +104,7 @@ class Sites(NamedTuple):
         return Sites(*parts)
 
 
-def update(
-    observed: Observed, sites: Sites, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray
-) -> tuple[np.ndarray, Sites]:
+def update(observed: Observed, sites: Sites, mean: Array, variance: Array, parameters: Array) -> tuple[Array, Sites]:
     """Return the corrections of the bound, (tasks,), and the sites that the marginals of q ask for."""
     found = observed.expected(mean, variance, parameters)
     d = sites.variance
@@ -122,13 +118,13 @@ class SitePosterior(NamedTuple):
     """Tasks conditioned on their observations, given the prior's mean and covariance."""
 
     sites: Sites
-    inverse_root: np.ndarray  # L^-1, where L L' = K + D, (tasks, n, n)
-    residual: np.ndarray  # L^-1 (r - prior mean), (tasks, n)
-    bound: np.ndarray  # evidence lower bound, (tasks,)
-    converged: np.ndarray  # (tasks,)
+    inverse_root: Array  # L^-1, where L L' = K + D, (tasks, n, n)
+    residual: Array  # L^-1 (r - prior mean), (tasks, n)
+    bound: Array  # evidence lower bound, (tasks,)
+    converged: Array  # (tasks,)
 
 
-def find_sites(observed: Observed, parameters: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> SitePosterior:
+def find_sites(observed: Observed, parameters: Array, mean: Array, covariance: Array) -> SitePosterior:
     """Return the posterior of tasks with the prior mean (tasks, n) and covariance (tasks, n, n) of u.
 
     Every task steps to the sites that its marginals ask for, halfway where that lowers its bound.
@@ -159,9 +155,7 @@ def find_sites(observed: Observed, parameters: np.ndarray, mean: np.ndarray, cov
     return SitePosterior(accepted, inverse, residual, best, converged)
 
 
-def _factors(
-    sites: Sites, mean: np.ndarray, covariance: np.ndarray, mask: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _factors(sites: Sites, mean: Array, covariance: Array, mask: Array) -> tuple[Array, Array, Array]:
     """Return L, its inverse, and L^-1 (r - mean)."""
     diagonal, total = np.arange(covariance.shape[1]), covariance.copy()
     floor = ROUNDING * mask.sum(axis=1, keepdims=True) * covariance[:, diagonal, diagonal]
@@ -171,9 +165,7 @@ def _factors(
     return root, inverse, (inverse @ ((sites.reading - mean) * mask)[..., None])[..., 0]
 
 
-def _step(
-    observed: Observed, sites: Sites, parameters: np.ndarray, mean: np.ndarray, covariance: np.ndarray
-) -> tuple[np.ndarray, Sites]:
+def _step(observed: Observed, sites: Sites, parameters: Array, mean: Array, covariance: Array) -> tuple[Array, Sites]:
     """Return the bound of every task, and the sites that its marginals ask for."""
     root, inverse, residual = _factors(sites, mean, covariance, observed.mask)
     solved = (np.swapaxes(inverse, 1, 2) @ residual[..., None])[..., 0]  # (K + D)^-1 (r - mean)
@@ -194,8 +186,8 @@ MAX_ITERATIONS = 40
 class HyperPrior(NamedTuple):
     """Independent normals of the likelihood's parameters."""
 
-    center: np.ndarray
-    spread: np.ndarray
+    center: Array
+    spread: Array
 
 
 class Found(NamedTuple):
@@ -204,7 +196,7 @@ class Found(NamedTuple):
     value: float
     given: list[Gaussians]
     collapsed: Collapsed
-    marginals: list[tuple[np.ndarray, np.ndarray]]
+    marginals: list[tuple[Array, Array]]
 
 
 class Bound:
@@ -217,11 +209,11 @@ class Bound:
             each.start(zero, zero + 1.0, hyper_prior.center) for each, zero in zip(observed, zeros, strict=True)
         ]
 
-    def density(self, layout: Layout, blocks: Sequence[Block], points: np.ndarray):
+    def density(self, layout: Layout, blocks: Sequence[Block], points: Array):
         """Return the log Gibbs density of theta, bounded from below, as a function that returns its slope too."""
         n_updates = FIRST_UPDATES
 
-        def at(theta: np.ndarray, _: bool = True) -> tuple[float, np.ndarray]:
+        def at(theta: Array, _: bool = True) -> tuple[float, Array]:
             nonlocal n_updates
             prior, parameters = layout.at(theta, points), layout.likelihood_parameters(theta)
             parts = [prior.on(block) for block in blocks]
@@ -237,8 +229,8 @@ class Bound:
         return at
 
     def _slope_by_parameters(
-        self, blocks: Sequence[Block], marginals: Sequence[tuple[np.ndarray, np.ndarray]], parameters: np.ndarray
-    ) -> np.ndarray:
+        self, blocks: Sequence[Block], marginals: Sequence[tuple[Array, Array]], parameters: Array
+    ) -> Array:
         total = np.zeros(len(parameters))
         for block, observed, (mean, variance) in zip(blocks, self.observed, marginals, strict=True):
             found = observed.expected(mean, variance, parameters, gradient=True).by_parameters
@@ -249,9 +241,9 @@ class Bound:
     def _optimize(
         self,
         blocks: Sequence[Block],
-        covariances: Sequence[np.ndarray],
-        features: Sequence[np.ndarray],
-        parameters: np.ndarray,
+        covariances: Sequence[Array],
+        features: Sequence[Array],
+        parameters: Array,
         n_updates: int,
     ) -> Found:
         """Update all sites until the bound no longer grows; halve steps that lower it."""
@@ -292,10 +284,7 @@ class Bound:
 
 
 def _given(
-    blocks: Sequence[Block],
-    covariances: Sequence[np.ndarray],
-    features: Sequence[np.ndarray],
-    of_blocks: Sequence[Sites],
+    blocks: Sequence[Block], covariances: Sequence[Array], features: Sequence[Array], of_blocks: Sequence[Sites]
 ) -> list[Gaussians]:
     given = []
     for block, covariance, feature, sites in zip(blocks, covariances, features, of_blocks, strict=True):
@@ -306,8 +295,8 @@ def _given(
 
 
 def _marginals(
-    sites: Sites, given: Gaussians, inverse: np.ndarray, solved: np.ndarray, collapsed: Collapsed
-) -> tuple[np.ndarray, np.ndarray]:
+    sites: Sites, given: Gaussians, inverse: Array, solved: Array, collapsed: Collapsed
+) -> tuple[Array, Array]:
     """Return means and variances of u at all readings."""
     d = sites.variance
     residual = (inverse @ (given.y - given.features @ collapsed.mean)[..., None])[..., 0]
@@ -321,7 +310,7 @@ def find_mode_with_sites(
     layout: Layout,
     bound: Bound,
     blocks: Sequence[Block],
-    points: np.ndarray,
+    points: Array,
     near: Sequence[Mode] = (),
     max_iterations: int = MAX_ITERATIONS,
 ) -> Mode:
@@ -331,7 +320,7 @@ def find_mode_with_sites(
         of_terms = replace(layout, of_likelihood=((), ()))
         near = [extended(find_mode(of_terms, bound.with_sites(blocks), points), layout)]
 
-    def held(theta: np.ndarray, gradient: bool) -> tuple[float, np.ndarray]:
+    def held(theta: Array, gradient: bool) -> tuple[float, Array]:
         value, slope = density(theta, gradient)
         return value, free * slope
 

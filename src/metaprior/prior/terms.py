@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from metaprior.linalg import cholesky, triangular_inverse
+from metaprior.linalg import Array, cholesky, triangular_inverse
 from metaprior.prior.blocks import Block
 from metaprior.prior.columns import Columns, group_sums
 from metaprior.prior.process import KERNELS, N_CURVE_FUNCTIONS, RBF, covariate_curves, products
@@ -38,19 +38,19 @@ class Group(NamedTuple):
 
     name: str
     number: int
-    mean: float | np.ndarray
-    std: float | np.ndarray
+    mean: float | Array
+    std: float | Array
 
 
 class Parameters(NamedTuple):
     """Theta by the names of groups, and what the terms share at it."""
 
     columns: Columns
-    theta: np.ndarray
+    theta: Array
     places: dict[str, slice]
-    distances: np.ndarray  # squared, between the inducing points, (points, points, lengths)
+    distances: Array  # squared, between the inducing points, (points, points, lengths)
 
-    def scale(self, name: str) -> np.ndarray:
+    def scale(self, name: str) -> Array:
         """Return the scales of a group, exp(theta)."""
         return np.exp(self.theta[self.places[name]])
 
@@ -85,18 +85,18 @@ class AtBlock:
         """The slice of theta of every group."""
         return self.parameters.places
 
-    def scale(self, name: str) -> np.ndarray:
+    def scale(self, name: str) -> Array:
         """Return the scales of a group, exp(theta)."""
         return self.parameters.scale(name)
 
     @cached_property
-    def kernel(self) -> np.ndarray:
+    def kernel(self) -> Array:
         """k(x, Z) of the common curve; zero for padding."""
         assert self.basis is not None
         return kernel_of_distances(RBF, self.block.to_points, self.basis.lengths) * self.block.mask[..., None]
 
     @cached_property
-    def functions(self) -> np.ndarray:
+    def functions(self) -> Array:
         """The whitened functions of the common curve."""
         assert self.basis is not None
         return self.kernel @ self.basis.map
@@ -105,10 +105,10 @@ class AtBlock:
 class Slopes(NamedTuple):
     """Derivatives of the evidence: by theta, to be filled, and by what it is a function of."""
 
-    gradient: np.ndarray
-    by_covariance: np.ndarray  # (tasks, n, n)
-    by_functions: np.ndarray  # (tasks, n, points): by the functions of the common curve through other terms; () if none
-    by_basis: np.ndarray  # (points, points): by the root L of the common curve, which the blocks share; to be filled
+    gradient: Array
+    by_covariance: Array  # (tasks, n, n)
+    by_functions: Array  # (tasks, n, points): by the functions of the common curve through other terms; () if none
+    by_basis: Array  # (points, points): by the root L of the common curve, which the blocks share; to be filled
 
 
 class Term:
@@ -124,27 +124,27 @@ class Term:
         """Return the number of its weights in the common mean."""
         return 0
 
-    def mean_map(self, at: Parameters, basis: Basis | None) -> np.ndarray:
+    def mean_map(self, at: Parameters, basis: Basis | None) -> Array:
         """Return the map from weights of variance one to those of its columns of the common mean."""
         return np.zeros(0)
 
-    def common(self, at: AtBlock) -> np.ndarray | None:
+    def common(self, at: AtBlock) -> Array | None:
         """Return its functions in the common mean F, with weights of variance one, (tasks, n, weights)."""
         return None
 
-    def own_map(self, at: Parameters) -> np.ndarray:
+    def own_map(self, at: Parameters) -> Array:
         """Return the map from weights of variance one to those of a task's own functions."""
         return np.zeros(0)
 
-    def own(self, at: AtBlock) -> np.ndarray | None:
+    def own(self, at: AtBlock) -> Array | None:
         """Return the functions, whose weights differ between tasks, (tasks, n, functions)."""
         return None
 
-    def covariance(self, at: AtBlock) -> np.ndarray | None:
+    def covariance(self, at: AtBlock) -> Array | None:
         """Return a covariance that is no product of few functions, (tasks, n, n)."""
         return None
 
-    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: np.ndarray, by_weight: np.ndarray) -> None:
+    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: Array, by_weight: Array) -> None:
         """Fill the gradient, and what other terms need.
 
         `by_mean` is the derivative by its functions in the mean, `by_weight` its product with them, summed over
@@ -183,7 +183,7 @@ class Line(Term):
         """An intercept and a slope of each column."""
         return 1 + columns.n_inputs
 
-    def mean_map(self, at: Parameters, basis: Basis | None) -> np.ndarray:
+    def mean_map(self, at: Parameters, basis: Basis | None) -> Array:
         """The prior standard deviations of the common intercept and slopes."""
         columns = at.columns
         stds = np.full(1 + columns.n_inputs, COMMON_STD)
@@ -193,16 +193,16 @@ class Line(Term):
             stds[1 + columns.n_numbers :] = np.repeat(at.scale("levels"), columns.widths[columns.n_numbers :])
         return stds
 
-    def common(self, at: AtBlock) -> np.ndarray | None:
+    def common(self, at: AtBlock) -> Array | None:
         """(1, x)."""
         return at.block.line * self.mean_map(at.parameters, at.basis)
 
-    def stds(self, at: Parameters) -> np.ndarray:
+    def stds(self, at: Parameters) -> Array:
         """Return the standard deviations of intercept and slopes between tasks, (1 + n_inputs,)."""
         stds = at.scale("line")
         return np.concatenate([stds[:1], at.columns.by_column(stds[1:])])
 
-    def own_map(self, at: Parameters) -> np.ndarray:
+    def own_map(self, at: Parameters) -> Array:
         """These standard deviations, or a root of the covariance if some are correlated."""
         stds, size = self.stds(at), self.n_correlated(at.columns)
         if not size:
@@ -211,11 +211,11 @@ class Line(Term):
         root[:size, :size] = stds[:size, None] * correlation_root(at.theta[at.places["correlations"]], size)
         return root
 
-    def own(self, at: AtBlock) -> np.ndarray | None:
+    def own(self, at: AtBlock) -> Array | None:
         """(1, x)."""
         return at.block.line
 
-    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: np.ndarray, by_weight: np.ndarray) -> None:
+    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: Array, by_weight: Array) -> None:
         """The root of the covariance of lines is R = diag(s) C.
 
         So dJ/dlog s_i = sum_j (dJ/dR)_ij R_ij, and dJ/dC = s dJ/dR.
@@ -252,16 +252,16 @@ class Curve(Term):
         """One of each inducing point."""
         return n_points
 
-    def mean_map(self, at: Parameters, basis: Basis | None) -> np.ndarray:
+    def mean_map(self, at: Parameters, basis: Basis | None) -> Array:
         """The whitening of kernels."""
         assert basis is not None
         return basis.map
 
-    def common(self, at: AtBlock) -> np.ndarray | None:
+    def common(self, at: AtBlock) -> Array | None:
         """Whitened functions."""
         return at.functions
 
-    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: np.ndarray, by_weight: np.ndarray) -> None:
+    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: Array, by_weight: Array) -> None:
         """With W = s K L^-T: dJ/dK = s H L^-1, and dJ/dL = -L^-T (s H'K) L^-T."""
         basis, places = at.basis, at.places
         assert basis is not None
@@ -286,7 +286,7 @@ class Deviation(Term):
         lengths = Group("lengths", columns.n_lengths, log_length(columns), 1.0)
         return [Group("deviation", 1, -1.0, 1.5), lengths]
 
-    def covariance(self, at: AtBlock) -> np.ndarray | None:
+    def covariance(self, at: AtBlock) -> Array | None:
         """The kernel."""
         real = at.block.mask[:, :, None] * at.block.mask[:, None, :]
         squared = at.block.between @ at.scale("lengths") ** -2.0
@@ -294,7 +294,7 @@ class Deviation(Term):
         at.kept[self.name] = squared, smooth
         return smooth
 
-    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: np.ndarray, by_weight: np.ndarray) -> None:
+    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: Array, by_weight: Array) -> None:
         """With k = exp v(r^2) and r^2 = sum_j d_j^2 / l_j^2: dk/dlog l_j = -2 k v'(r^2) d_j^2 / l_j^2."""
         (squared, smooth), places = at.kept[self.name], at.places
         slopes.gradient[places["deviation"]] = 2.0 * np.sum(slopes.by_covariance * smooth)
@@ -313,15 +313,15 @@ class Deformation(Term):
         """The scale of every function."""
         return [Group("deformation", n_deformations(columns), -1.5, 1.0)]
 
-    def own_map(self, at: Parameters) -> np.ndarray:
+    def own_map(self, at: Parameters) -> Array:
         """These scales."""
         return at.scale("deformation")
 
-    def own(self, at: AtBlock) -> np.ndarray | None:
+    def own(self, at: AtBlock) -> Array | None:
         """The common curve and its slopes."""
         return at.block.curve
 
-    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: np.ndarray, by_weight: np.ndarray) -> None:
+    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: Array, by_weight: Array) -> None:
         """By the logarithms of the scales."""
         own_slopes(self, "deformation", at, slopes)
 
@@ -340,24 +340,24 @@ class Features(Term):
         """One of each feature."""
         return N_FEATURES
 
-    def mean_map(self, at: Parameters, basis: Basis | None) -> np.ndarray:
+    def mean_map(self, at: Parameters, basis: Basis | None) -> Array:
         """One scale for all."""
         return np.repeat(at.scale("feature_mean"), N_FEATURES)
 
-    def common(self, at: AtBlock) -> np.ndarray | None:
+    def common(self, at: AtBlock) -> Array | None:
         """The features."""
         assert at.block.features is not None
         return at.scale("feature_mean")[0] * at.block.features
 
-    def own_map(self, at: Parameters) -> np.ndarray:
+    def own_map(self, at: Parameters) -> Array:
         """A scale of each."""
         return at.scale("features")
 
-    def own(self, at: AtBlock) -> np.ndarray | None:
+    def own(self, at: AtBlock) -> Array | None:
         """The features."""
         return at.block.features
 
-    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: np.ndarray, by_weight: np.ndarray) -> None:
+    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: Array, by_weight: Array) -> None:
         """By the logarithms of the scales; by the features, which are in C as phi diag(s^2) phi' and in F as t phi."""
         slopes.gradient[at.places["feature_mean"]] = by_weight.sum()
         own_slopes(self, "features", at, slopes)
@@ -380,15 +380,15 @@ class Shift(Term):
         """One of each column."""
         return sum(columns.covariates)
 
-    def mean_map(self, at: Parameters, basis: Basis | None) -> np.ndarray:
+    def mean_map(self, at: Parameters, basis: Basis | None) -> Array:
         """The scales of columns."""
         return np.repeat(at.scale("shift"), at.columns.covariates)
 
-    def common(self, at: AtBlock) -> np.ndarray | None:
+    def common(self, at: AtBlock) -> Array | None:
         """The covariates."""
         return at.block.covariates * self.mean_map(at.parameters, at.basis)
 
-    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: np.ndarray, by_weight: np.ndarray) -> None:
+    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: Array, by_weight: Array) -> None:
         """By the logarithms of the scales."""
         slopes.gradient[at.places["shift"]] = group_sums(by_weight, at.columns.covariates)
 
@@ -407,22 +407,22 @@ class Bend(Term):
         """One of each product."""
         return len(columns.bent) * (columns.n_numbers + min(n_points, N_BENT))
 
-    def mean_map(self, at: Parameters, basis: Basis | None) -> np.ndarray:
+    def mean_map(self, at: Parameters, basis: Basis | None) -> Array:
         """The scales of products."""
         n_functions = at.columns.n_numbers + (0 if basis is None else min(len(basis.root), N_BENT))
         return np.repeat(self._scales(at), n_functions)
 
-    def _scales(self, at: Parameters) -> np.ndarray:
+    def _scales(self, at: Parameters) -> Array:
         return np.repeat(at.scale("bend"), at.columns.bent_widths)
 
-    def common(self, at: AtBlock) -> np.ndarray | None:
+    def common(self, at: AtBlock) -> Array | None:
         """The products."""
         columns, functions = at.columns, at.block.inputs[..., : at.columns.n_numbers]
         if at.basis is not None:
             functions = np.concatenate([functions, at.functions[..., :N_BENT]], axis=-1)
         return products(at.block.covariates[..., columns.bent] * self._scales(at.parameters), functions)
 
-    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: np.ndarray, by_weight: np.ndarray) -> None:
+    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: Array, by_weight: Array) -> None:
         """By the logarithms of the scales, and by the functions of the common curve."""
         columns = at.columns
         by_column = by_weight.reshape(len(columns.bent), -1).sum(axis=1)
@@ -447,16 +447,16 @@ class Curved(Term):
         """One of each function."""
         return N_CURVE_FUNCTIONS * len(columns.curved)
 
-    def mean_map(self, at: Parameters, basis: Basis | None) -> np.ndarray:
+    def mean_map(self, at: Parameters, basis: Basis | None) -> Array:
         """The scales of functions."""
         return np.repeat(at.scale("curved"), N_CURVE_FUNCTIONS)
 
-    def common(self, at: AtBlock) -> np.ndarray | None:
+    def common(self, at: AtBlock) -> Array | None:
         """The curves, which are not zero where covariates are."""
         curves = covariate_curves(at.block.covariates, at.columns.curved.tolist())
         return curves * at.block.mask[..., None] * self.mean_map(at.parameters, at.basis)
 
-    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: np.ndarray, by_weight: np.ndarray) -> None:
+    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: Array, by_weight: Array) -> None:
         """By the logarithms of the scales."""
         slopes.gradient[at.places["curved"]] = by_weight.reshape(-1, N_CURVE_FUNCTIONS).sum(axis=1)
 
@@ -474,12 +474,12 @@ class Environment(Term):
         """The scale of the deviation, relative to that of the common mean."""
         return [Group("environment", 1, -1.5, 1.0)]
 
-    def double(self, at: AtBlock, features: np.ndarray) -> np.ndarray:
+    def double(self, at: AtBlock, features: Array) -> Array:
         """Return F and, for tasks of the target, F again."""
         own = at.scale("environment")[0] * at.block.is_target[:, None, None] * features
         return np.concatenate([features, own], axis=-1)
 
-    def fold_back(self, at: AtBlock, slopes: Slopes, features: np.ndarray, by_features: np.ndarray) -> np.ndarray:
+    def fold_back(self, at: AtBlock, slopes: Slopes, features: Array, by_features: Array) -> Array:
         """Return the derivative by the functions of all environments, given that by both halves."""
         scale = at.scale("environment")[0]
         common, own = np.split(by_features, 2, axis=-1)
@@ -501,12 +501,12 @@ def n_deformations(columns: Columns) -> int:
     return 1 + columns.n_numbers if columns.ard else 1
 
 
-def kernel_of_distances(kernel: Any, squared_distances: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+def kernel_of_distances(kernel: Any, squared_distances: Array, lengths: Array) -> Array:
     """Return a kernel from squared distances along every variable, or in all."""
     return kernel.value(squared_distances @ lengths**-2.0)
 
 
-def correlation_root(t: np.ndarray, size: int) -> np.ndarray:
+def correlation_root(t: Array, size: int) -> Array:
     """Return the lower triangular root of a correlation matrix, whose parameters t may have any value.
 
     It has rows r_i = u_i / |u_i|, where u_i = (sinh t_i1, ..., sinh t_i,i-1, 1, 0, ..., 0). Any t gives a correlation
@@ -516,7 +516,7 @@ def correlation_root(t: np.ndarray, size: int) -> np.ndarray:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def correlation_slopes(t: np.ndarray, size: int, by_root: np.ndarray) -> np.ndarray:
+def correlation_slopes(t: Array, size: int, by_root: Array) -> Array:
     """Return the derivative by t, given that by the root.
 
     With r = u / |u|: dJ/du = (g - r (r . g)) / |u|, where g = dJ/dr.
@@ -528,7 +528,7 @@ def correlation_slopes(t: np.ndarray, size: int, by_root: np.ndarray) -> np.ndar
     return by_rows[np.tril_indices(size, -1)] * np.cosh(t)
 
 
-def _correlation_rows(t: np.ndarray, size: int) -> np.ndarray:
+def _correlation_rows(t: Array, size: int) -> Array:
     rows = np.eye(size)
     rows[np.tril_indices(size, -1)] = np.sinh(t)
     return rows
@@ -541,11 +541,11 @@ def own_slopes(term: Term, name: str, at: AtBlock, slopes: Slopes) -> None:
     slopes.gradient[at.places[name]] = 2.0 * at.scale(name) ** 2 * column_sums(slopes.by_covariance, functions)
 
 
-def column_sums(by_covariance: np.ndarray, functions: np.ndarray) -> np.ndarray:
+def column_sums(by_covariance: Array, functions: Array) -> Array:
     """Return f' G f for every function f, summed over tasks."""
     return np.sum((by_covariance @ functions) * functions, axis=(0, 1))
 
 
-def total(weights: np.ndarray, squared_distances: np.ndarray) -> np.ndarray:
+def total(weights: Array, squared_distances: Array) -> Array:
     """Return the weighted sum of squared distances along every variable."""
     return weights.ravel() @ squared_distances.reshape(weights.size, -1)
