@@ -12,9 +12,10 @@ from small_problems import IS_TARGET, make_tasks
 from metaprior.prior import families
 from metaprior.prior.columns import MAX_ARD
 from metaprior.prior.families import FEATURES, LINEAR, SHAPES, TrainingTasks, fit_families, fit_features
+from metaprior.prior.layout import JITTER
 from metaprior.prior.process import NOISE_FLOOR, deformations
 from metaprior.prior.shapes import ONE_SCALE, TaskScales
-from metaprior.prior.terms import COMMON_STD, JITTER, n_deformations
+from metaprior.prior.terms import COMMON_STD, n_deformations
 from metaprior.tasks.scaling import identity_scaling
 from metaprior.tasks.types import Task, pad_to
 

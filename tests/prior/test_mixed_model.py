@@ -132,10 +132,10 @@ def test_rotated_readings_have_the_evidence_of_all(input_dim, log_noise):
     for seed in (0, 1):
         z = np.random.default_rng(seed).normal(size=len(layout.center))
         theta = layout.center + layout.spread * z
-        value, slope = restricted_likelihood(layout, theta, rotated)
+        value, slope = restricted_likelihood(layout, rotated, theta)
         expected = log_density(layout, theta, blocks, points).value + 0.5 * (1.0 - VAGUE) * z @ z
         assert value == pytest.approx(expected, rel=1e-9)
-        differences = finite_differences(lambda t: restricted_likelihood(layout, t, rotated, gradient=False)[0], theta)
+        differences = finite_differences(lambda t: restricted_likelihood(layout, rotated, t, gradient=False)[0], theta)
         np.testing.assert_allclose(slope, differences, rtol=1e-5, atol=1e-6)
 
 

@@ -12,6 +12,7 @@ from metaprior.prior.modes import (
     FARTHEST,
     GRADIENT_TOLERANCE,
     Mode,
+    collapse,
     common_curve,
     find_mode,
     free_parameters,
@@ -109,7 +110,7 @@ def test_a_start_at_which_nothing_can_be_computed():
 @pytest.mark.parametrize("input_dim", [1, 2, 8])
 def test_the_common_curve_is_the_posterior_mean_of_the_target(input_dim, environment):
     layout, theta, blocks, points = make_problem(OWN_SMOOTH if environment else SMOOTH, input_dim)
-    collapsed = log_density(layout, theta, blocks, points)[2]
+    collapsed = collapse([part.given() for part in log_density(layout, theta, blocks, points).parts])
     curve = common_curve(Mode(layout, theta, 0.0, np.eye(len(theta))), collapsed, points)
     x = np.random.default_rng(3).normal(size=(5, input_dim))
     [block] = make_blocks([Task(x, np.zeros(5))], np.ones(1), np.ones(1), points, layout.columns)

@@ -21,7 +21,7 @@ from test_member_files import read_back
 from hand_made_priors import make_curve, make_prior, make_terms
 from metaprior.likelihoods import make_likelihood
 from metaprior.prior.families import BEND, LINEAR, SHIFT, TrainingTasks, _Fitter, fit_families, terms_of, with_mean_of
-from metaprior.prior.modes import with_curve
+from metaprior.prior.modes import log_density, with_curve
 from metaprior.prior.process import NOISE_FLOOR
 from metaprior.prior.sites import HyperPrior, Observed, find_sites
 from metaprior.search.numbers import Numbers
@@ -210,7 +210,7 @@ def bound_of(training, terms, separate=None):
     layout, blocks = fitter.layout(terms), fitter.blocks
     if layout.has("deformation"):
         blocks = with_curve(blocks, make_curve(np.random.default_rng(0), fitter.points, layout.columns), layout)
-    return layout, fitter.bound.density(layout, blocks, fitter.points)
+    return layout, lambda theta: log_density(layout, theta, blocks, fitter.points, True, fitter.bound)[:2]
 
 
 OWN_CURVE = make_terms("curve", "deviation", "deformation", "environment")
@@ -248,7 +248,7 @@ def test_a_task_alone_has_the_bound_of_its_marginal_prior(name):
     given = identity_scaling(1), draw_tasks(name, (6,)), ones, ones, None, likelihood_of(name), hyper_prior
     fitter = _Fitter(TrainingTasks(*given, [np.zeros(6)]), None, None, 0)
     layout, [block] = fitter.layout(make_terms("curve", "deviation")), fitter.blocks
-    bound, _ = fitter.bound.density(layout, [block], fitter.points)(layout.center)
+    bound = log_density(layout, layout.center, [block], fitter.points, True, fitter.bound).value
     part = layout.at(layout.center, fitter.points).on(block)
     covariance = part.covariance() + part.features @ part.features.mT
     found = find_sites(fitter.bound.observed[0], parameters, np.zeros((1, 6)), covariance)

@@ -13,9 +13,10 @@ from hand_made_priors import LINES
 from metaprior.prior import shapes
 from metaprior.prior.blocks import make_blocks
 from metaprior.prior.columns import Columns
-from metaprior.prior.families import LINEAR, SMOOTH, TrainingTasks, fit_families, own_lines, terms_of
+from metaprior.prior.families import LINEAR, SMOOTH, TrainingTasks, fit_families, terms_of
 from metaprior.prior.layout import Layout
 from metaprior.prior.modes import collapse
+from metaprior.prior.process import mapped
 from metaprior.prior.shapes import GRID, NODES, ONE_SCALE, SHIFTS, SPREADS, TaskScales, _best, _evidence, learn_scales
 from metaprior.tasks.scaling import identity_scaling
 from metaprior.tasks.types import Task
@@ -60,7 +61,10 @@ def test_the_distribution_of_scales_is_the_mode_of_its_posterior():
 def given_of(layout, theta, blocks, points):
     """What `learn_scales` needs."""
     parts = [layout.at(theta, points).on(block) for block in blocks]
-    given, lines = [part.given() for part in parts], [own_lines(layout.find("line"), part) for part in parts]
+    given, lines = (
+        [part.given() for part in parts],
+        [mapped(part.block.line, layout.find("line").own_map(part.at)) for part in parts],
+    )
     return given, lines, [block.mask for block in blocks], collapse(given), layout.noise_variance(theta)
 
 

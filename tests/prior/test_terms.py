@@ -15,10 +15,10 @@ from hand_made_priors import ALL_TERMS, CURVE, LINES, SMOOTH, TERMS_OF_COVARIATE
 from metaprior.prior.blocks import make_blocks
 from metaprior.prior.columns import MAX_ARD, Columns
 from metaprior.prior.features import with_features
-from metaprior.prior.layout import Layout
-from metaprior.prior.modes import log_density, with_curve
+from metaprior.prior.layout import JITTER, Layout
+from metaprior.prior.modes import collapse, log_density, with_curve
 from metaprior.prior.process import KERNELS, NOISE_FLOOR, add_noise
-from metaprior.prior.terms import COMMON_STD, JITTER
+from metaprior.prior.terms import COMMON_STD
 from metaprior.tasks.types import Task
 
 SHARED = replace(MIXED, separate=False)
@@ -92,7 +92,8 @@ def test_the_process_of_a_new_task_is_that_of_the_fit(terms, columns):
 
 
 def everything_of(layout, theta, blocks, points):
-    value, slope, collapsed = log_density(layout, theta, blocks, points)
+    value, slope, parts = log_density(layout, theta, blocks, points)
+    collapsed = collapse([part.given() for part in parts])
     return np.concatenate([[value], slope, collapsed.mean, (collapsed.root @ collapsed.root.T).ravel()])
 
 
@@ -252,7 +253,7 @@ def test_the_hyper_prior_of_every_group():
     many = Layout(UNCORRELATED, Columns(MAX_ARD + 1))
     sizes = {name: place.stop - place.start for name, place in many.places.items()}
     assert (sizes["line"], sizes["trend"], sizes["lengths"], sizes["deformation"]) == (2, 1, 1, 1)
-    at = many.at(np.log(np.arange(1.0, 1.0 + len(many.center))), np.zeros((1, MAX_ARD + 1))).parameters
+    at = many.at(np.log(np.arange(1.0, 1.0 + len(many.center))), np.zeros((1, MAX_ARD + 1)))
     np.testing.assert_allclose(many.find("line").stds(at), [2.0] + [3.0] * (MAX_ARD + 1))
 
 
@@ -260,7 +261,7 @@ def test_the_density_adds_the_hyper_prior():
     layout, theta, blocks, points = make_problem(LINES, 1)
     without = log_density(layout, theta, blocks, points)
     z = (theta - layout.center) / layout.spread
-    assert without[0] == pytest.approx(without[2].value - 0.5 * np.sum(z**2))
+    assert without[0] == pytest.approx(collapse([part.given() for part in without.parts]).value - 0.5 * np.sum(z**2))
 
 
 def test_starting_points_vary_the_length_scales():

@@ -11,6 +11,7 @@ Families of priors, from the simplest to the most flexible, each started from th
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,7 +41,7 @@ from metaprior.prior.modes import (
     with_curve,
     with_mean_prior,
 )
-from metaprior.prior.process import NOISE_FLOOR, add_noise, with_ones
+from metaprior.prior.process import NOISE_FLOOR, add_noise, mapped, with_ones
 from metaprior.prior.shapes import ONE_SCALE, Shapes, learn_scales
 from metaprior.prior.sites import Bound, HyperPrior, Observed, find_mode_with_sites
 from metaprior.prior.terms import Bend, Curve, Curved, Deformation, Deviation, Environment, Features, Line, Shift, Term
@@ -92,6 +93,7 @@ class TrainingTasks:
     hyper_prior: HyperPrior | None = None  # of the parameters of the likelihood, unless that is Gaussian
     offsets: Sequence[Array] = ()  # of each task, the logarithm of its exposures
     exposure: int | None = None  # column of X
+    n_classes: Array | None = None  # (tasks,), of labels
 
     @property
     def kinds(self) -> Any:
@@ -210,7 +212,7 @@ class _Fitter:
         """Integrate the mean's weights out at a mode, and keep the prior."""
         prior, line = mode.layout.at(mode.theta, self.points), mode.layout.find("line")
         parts = [prior.on(block) for block in self.blocks]
-        lines = [own_lines(line, part) for part in parts]
+        lines = [mapped(part.block.line, line.own_map(prior)) for part in parts]
         self.modes[name] = mode
         noise = mode.layout.noise_variance(mode.theta)
         return self._keep(name, mode, [part.given() for part in parts], lines, noise)
@@ -296,12 +298,6 @@ class _Fitter:
         return found
 
 
-def own_lines(line: Line, part: Any) -> Array:
-    """Return a root of the covariance of the tasks' own lines."""
-    by = line.own_map(part.parameters)
-    return part.block.line * by if by.ndim == 1 else part.block.line @ by
-
-
 def with_mean_of(prior: Prior, chunks: Iterable[TrainingTasks]) -> Prior:
     """Return the prior with the common mean learned from other tasks, in one pass; all else stays as it is.
 
@@ -324,7 +320,8 @@ def with_mean_of(prior: Prior, chunks: Iterable[TrainingTasks]) -> Prior:
                 sites = prior.sites(y, offset, real, (features @ terms.weights) * real, total).sites
                 readings, noise = sites.reading * real, sites.variance
             covariance = add_noise(covariance, real, noise)
-            added = information(Gaussians(readings, features, covariance, chunk.counts[members]))
+            given = Gaussians(readings, features, covariance, chunk.counts[members])
+            added = information(given, np.linalg.solve(covariance, features))
             precision, linear = precision + added[0], linear + added[1]
     weights, root, _ = posterior_of_weights(precision, linear)
     return replace(prior, terms=replace(terms, weights=weights, weights_root=root))
@@ -355,7 +352,7 @@ def fit_mixed_model(training: TrainingTasks, noise_std: float | None, covariates
     terms = (Line(correlated=True), *((Shift(),) if covariates != NO_COVARIATES else ()))
     layout = Layout(terms, columns, log_noise)
     rotated, points = rotate(training.tasks, training.counts, columns.n_inputs), np.zeros((1, columns.n_inputs))
-    mode = climb(layout, lambda theta, gradient: restricted_likelihood(layout, theta, rotated, gradient))
+    mode = climb(layout, partial(restricted_likelihood, layout, rotated))
     if not (np.isfinite(mode.value) and np.isfinite(mode.theta).all()):
         raise np.linalg.LinAlgError("the mixed model has no finite mode")
     prior = layout.at(mode.theta, points)
@@ -365,7 +362,7 @@ def fit_mixed_model(training: TrainingTasks, noise_std: float | None, covariates
     return Prior(FittedTerms(*given, counts=training.of_environment), training.likelihood, noise)
 
 
-def restricted_likelihood(layout: Layout, theta: Array, rotated: Rotated, gradient: bool = True) -> tuple[float, Array]:
+def restricted_likelihood(layout: Layout, rotated: Rotated, theta: Array, gradient: bool = True) -> tuple[float, Array]:
     """Return the logarithm of the restricted likelihood, with a vague hyper-prior, and its derivative by theta."""
     found = log_density(layout, theta, rotated.blocks, np.zeros((1, layout.columns.n_inputs)), gradient)
     z = (theta - layout.center) / layout.spread

@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 from metaprior.linalg import Array
 from metaprior.prior.blocks import Block
 from metaprior.prior.layout import Layout
-from metaprior.prior.modes import FARTHEST, Mode, collapse, slopes
+from metaprior.prior.modes import Mode, log_density, loss_of
 from metaprior.prior.process import network
 from metaprior.prior.terms import N_FEATURES
 
@@ -39,8 +39,9 @@ class FeatureNetwork(NamedTuple):
             by_second = (slopes @ self.last.T / np.sqrt(len(self.last))) * (1.0 - second**2)
             by_first = (by_second @ self.second.T / np.sqrt(len(self.second))) * (1.0 - first**2)
             pairs = ((x, by_first), (first, by_second), (second, slopes))
-            by_weights = [_rows(inputs).T @ _rows(by) / np.sqrt(inputs.shape[-1]) for inputs, by in pairs]
-            biases = [_rows(by).sum(axis=0) for by in (by_first, by_second)]
+            rows = [(inputs.reshape(-1, inputs.shape[-1]), by.reshape(-1, by.shape[-1])) for inputs, by in pairs]
+            by_weights = [inputs.T @ by / np.sqrt(inputs.shape[-1]) for inputs, by in rows]
+            biases = [by.sum(axis=0) for _, by in rows]
             return FeatureNetwork(by_weights[0], biases[0], by_weights[1], biases[1], by_weights[2])
 
         return features, pull_back
@@ -63,21 +64,15 @@ def log_density_of_features(
 ) -> tuple[float, Array, FeatureNetwork]:
     """Return the log Gibbs density of theta and the network, and its derivatives by both."""
     pairs = [weights.with_pull_back(block.inputs) for block in blocks]
-    prior = layout.at(theta, points)
-    parts = [
-        prior.on(replace(block, features=features * block.mask[..., None]))
+    with_them = [
+        replace(block, features=features * block.mask[..., None])
         for block, (features, _) in zip(blocks, pairs, strict=True)
     ]
-    given = [part.given() for part in parts]
-    collapsed = collapse(given)
-    z = (theta - layout.center) / layout.spread
-    slope = prior.gradient(parts, slopes(given, collapsed)) - z / layout.spread
-    by_weights = [-each for each in weights]
-    for part, (_, pull_back) in zip(parts, pairs, strict=True):
-        added = pull_back(part.kept["features"])
-        by_weights = [total + each for total, each in zip(by_weights, added, strict=True)]
+    found = log_density(layout, theta, with_them, points)
+    added = [pull_back(part.kept["features"]) for part, (_, pull_back) in zip(found.parts, pairs, strict=True)]
+    by_weights = [np.sum([-own, *each], axis=0) for own, *each in zip(weights, *added, strict=True)]
     of_weights = -0.5 * sum(float(np.sum(each**2)) for each in weights)
-    return collapsed.value - 0.5 * float(z @ z) + of_weights, slope, FeatureNetwork(*by_weights)
+    return found.value + of_weights, found.slope, FeatureNetwork(*by_weights)
 
 
 def find_features(
@@ -95,18 +90,11 @@ def find_features(
         shaped = (part.reshape(weights.shape) for part, weights in zip(parts, network, strict=True))
         return packed[:n_theta], FeatureNetwork(*shaped)
 
-    def loss(packed: Array) -> tuple[float, Array]:
-        theta, weights = unpack(packed)
-        if np.max(np.abs(theta - layout.center) / layout.spread) < FARTHEST:
-            try:
-                value, by_theta, by_weights = log_density_of_features(layout, theta, weights, blocks, points)
-            except np.linalg.LinAlgError:
-                return np.inf, np.zeros(len(packed))
-            if np.isfinite(value):
-                return -value, -_pack(by_theta, by_weights)
-        return np.inf, np.zeros(len(packed))
+    def density(packed: Array) -> tuple[float, Array]:
+        value, by_theta, by_weights = log_density_of_features(layout, *unpack(packed), blocks, points)
+        return value, _pack(by_theta, by_weights)
 
-    options = {"maxiter": max_iterations, "maxfun": 2 * max_iterations}
+    loss, options = loss_of(layout, density), {"maxiter": max_iterations, "maxfun": 2 * max_iterations}
     with np.errstate(all="ignore"):  # steps of the line search may overshoot into infinity
         found = minimize(loss, _pack(layout.center, network), jac=True, method="L-BFGS-B", options=options)
     theta, network = unpack(found.x)
@@ -115,7 +103,3 @@ def find_features(
 
 def _pack(theta: Array, network: FeatureNetwork) -> Array:
     return np.concatenate([theta, *(weights.ravel() for weights in network)])
-
-
-def _rows(values: Array) -> Array:
-    return values.reshape(-1, values.shape[-1])

@@ -20,7 +20,7 @@ from metaprior.prior.layout import Layout
 from metaprior.prior.modes import CommonCurve
 from metaprior.prior.process import KERNELS
 from metaprior.prior.shapes import TaskScales
-from metaprior.prior.terms import N_FEATURES, TERMS, Term, n_deformations
+from metaprior.prior.terms import N_FEATURES, TERMS, Term
 from metaprior.tasks.categories import ColumnKinds, without_column
 from metaprior.tasks.scaling import MAX_SPREAD, Scaling
 
@@ -202,9 +202,7 @@ def _read_terms(
 def _terms_of(stored: Sequence[StoredTerm]) -> tuple[Term, ...]:
     """Return terms in the order of theta; raise if one is there twice, or without another that it needs."""
     names = [each.name for each in stored]
-    needed = {"deviation": "curve", "curve": "deviation", "deformation": "curve", "features": "curve"}
-    needed |= {"bend": "shift", "curved": "shift"}
-    lacking = [name for name in names if name in needed and needed[name] not in names]
+    lacking = [name for name in names if (needed := TERMS[name].needs) and needed not in names]
     fits = "line" in names and not lacking and names == [name for name in TERMS if name in names]
     require(fits, f"members have terms {names}, which do not go together")
     found = []
@@ -236,11 +234,10 @@ def _expected_shapes(layout: Layout, arrays: Arrays) -> dict[str, Shape]:
         "weights_root": (n_weights, n_weights),
         "counts": (None,),
     }
-    n_curve = n_deformations(columns) if layout.has("deformation") else 0
     if layout.has("curve"):
-        n_functions = n_line + n_curve + n_points
+        n_functions = layout.n_own + n_points
         shapes["shape_root"] = (n_functions, n_functions)
-    if n_curve:
+    if layout.has("deformation"):
         lengths = (d if columns.ard else 1,)
         sizes = ((n_line,), (n_curve_points,), (n_curve_points, d), lengths)
         shapes |= {f"curve.{name}": size for name, size in zip(CommonCurve._fields, sizes, strict=True)}

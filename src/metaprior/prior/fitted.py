@@ -12,12 +12,11 @@ from metaprior.likelihoods.base import Likelihood, Prediction
 from metaprior.linalg import FLOPS, ROUNDING, Array
 from metaprior.memory import blocks
 from metaprior.prior.features import FeatureNetwork
-from metaprior.prior.layout import Layout
+from metaprior.prior.layout import AtTheta, Layout
 from metaprior.prior.modes import CommonCurve
 from metaprior.prior.process import Factors, Points, Posterior, Process, add_noise, condition, far_first, moments
 from metaprior.prior.shapes import ONE_SCALE, TaskScales, whitening
 from metaprior.prior.sites import Observed, SitePosterior, find_sites
-from metaprior.prior.terms import N_BENT, n_deformations
 from metaprior.tasks.scaling import Scaling
 
 UNKNOWN = 1e-9  # degrees of freedom per reading that are rounding
@@ -51,18 +50,21 @@ class FittedTerms:
         return self.layout.columns.n_inputs
 
     @cached_property
+    def at(self) -> AtTheta:
+        """The terms at theta."""
+        return self.layout.at(self.theta, self.points)
+
+    @cached_property
     def mean_map(self) -> Array:
         """From weights of the common mean to those of its columns, (columns, weights), those of environments alone."""
-        at = self.layout.at(self.theta, self.points)
-        maps = [term.mean_map(at.parameters, at.basis) for term in self.layout.terms]
-        return np.asarray(block_diag(*(np.diag(each) if each.ndim == 1 else each for each in maps if each.size)))
+        return _block_diagonal([term.mean_map(self.at) for term in self.layout.terms])
 
     @property
     def target_map(self) -> Array:
         """The same in the target environment, whose mean may have a deviation."""
         if not self.layout.has("environment"):
             return self.mean_map
-        return np.hstack([self.mean_map, self.layout.scale(self.theta, "environment")[0] * self.mean_map])
+        return np.hstack([self.mean_map, self.at.scale("environment")[0] * self.mean_map])
 
     @cached_property
     def process(self) -> Process:
@@ -72,38 +74,18 @@ class FittedTerms:
 
     def process_with(self, common_mean: Array, common_root: Array) -> Process:
         """Return the process with weights of its mean that have another mean, and another root of the covariance."""
-        layout, columns = self.layout, self.layout.columns
-        at = layout.at(self.theta, self.points)
         found: dict[str, Any] = {"n_inputs": self.n_inputs, "common_mean": common_mean}
         found["common_root"] = _shortened(common_root)
-        if at.basis is not None:
-            deviation = layout.find("deviation")
-            found |= {"points": self.points, "mean_lengths": columns.lengths_by_column(at.basis.lengths)}
-            found |= {"kernel": deviation.kernel, "smooth_variance": float(at.parameters.scale("deviation")[0] ** 2)}
-            found["lengths"] = columns.lengths_by_column(at.parameters.scale("lengths"))
-        if self.curve is not None:
-            found |= {f"curve_{name}": value for name, value in self.curve._asdict().items()}
-            found["n_slopes"] = n_deformations(columns) - 1
-        if self.network is not None:
-            found |= self.network._asdict()
-        if layout.has("shift"):
-            found["covariates"] = True
-        if layout.has("bend"):
-            found |= {"bent": columns.bent.tolist(), "n_numbers": columns.n_numbers}
-            found["bend_map"] = None if at.basis is None else at.basis.map[:, :N_BENT]
-        if layout.has("curved"):
-            found["curved"] = columns.curved.tolist()
-        maps = [term.own_map(at.parameters) for term in layout.terms]
-        maps = [each for each in maps if each.size]
+        for term in self.layout.terms:
+            found |= term.process_fields(self.at, self)
+        maps = [each for term in self.layout.terms if (each := term.own_map(self.at)).size]
         if self.shape_root is not None:
-            to_functions = whitening(at.parameters, layout.find("deviation").kernel)
+            to_functions = whitening(self.at)
             n_kept = len(self.shape_root) - len(to_functions)
             found["own"] = block_diag(np.eye(n_kept), to_functions) @ self.shape_root
             found["removed"] = np.sqrt(found["smooth_variance"]) * to_functions
-        elif all(each.ndim == 1 for each in maps):
-            found["own"] = np.concatenate(maps)
         else:
-            found["own"] = np.asarray(block_diag(*(np.diag(each) if each.ndim == 1 else each for each in maps)))
+            found["own"] = np.concatenate(maps) if all(each.ndim == 1 for each in maps) else _block_diagonal(maps)
         return Process(**found)
 
     def mean_features(self, points: Points, is_target: Array) -> Array:
@@ -111,7 +93,7 @@ class FittedTerms:
         features = points.common @ self.mean_map
         if not self.layout.has("environment"):
             return features
-        own = self.layout.scale(self.theta, "environment")[0] * is_target[:, None, None] * features
+        own = self.at.scale("environment")[0] * is_target[:, None, None] * features
         return np.concatenate([features, own], axis=-1)
 
 
@@ -314,6 +296,11 @@ def as_chi_square(square: Array, share: Array) -> Array:
     known = first > UNKNOWN * share.shape[-1]  # else the noise hides the latent function
     ratio = first / np.where(known, second, 1.0)
     return np.stack([np.where(known, np.maximum(square, 0.0) * ratio, 0.0), np.where(known, first * ratio, 1.0)])
+
+
+def _block_diagonal(maps: Sequence[Array]) -> Array:
+    """Return maps as one, of vectors as diagonals."""
+    return np.asarray(block_diag(*(np.diag(each) if each.ndim == 1 else each for each in maps if each.size)))
 
 
 def _shortened(root: Array) -> Array:

@@ -1,24 +1,17 @@
-"""The tasks of a fit, padded in blocks of similar sizes with all that does not depend on theta; inducing points.
-
-Integrating the weights m of a linear mean out of the weighted evidence of many tasks (docs/method.md).
+"""The mode of theta given tasks, with the weights m of their common mean integrated out (docs/method.md).
 
 With y_i ~ N(F_i m, C_i), m ~ N(0, I) and counts c_i, the log Gibbs density is -|m|^2 / 2 + sum_i c_i log N(y_i | F_i m,
 C_i) up to log p(theta). It is Gaussian in m: with P = I + sum_i c_i F_i' C_i^-1 F_i and b = sum_i c_i F_i' C_i^-1 y_i,
-m is N(P^-1 b, P^-1), and integrating it out leaves
+m is N(P^-1 b, P^-1), and integrating it out leaves the evidence
 
     J = -sum_i c_i (y_i' C_i^-1 y_i + log |C_i|) / 2 + b' P^-1 b / 2 - log |P| / 2.
 
-The mode of the collapsed Gibbs density of theta, by a quasi-Newton method.
-
-The prior of the common curve is checked against what the mean predicts of tasks that it has not seen.
-The evidence tells little about a curve that all tasks share: their own deviations can explain the same readings. So it
-may shrink the common curve to a flat line although the average of the tasks is far from one. Readings of a new task
-hide this, but without any it is predicted by the common mean alone. Groups of tasks are therefore left out in turn. If
-that predicts them better, the prior of the common curve is made wider, and its length scales those of the
-tasks' own curves: then the common mean is about the average of these.
+The mode of log p(theta) + J is found by a quasi-Newton method. Other likelihoods have other evidences, which depend on
+theta through the same C_i and F_i.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -27,7 +20,7 @@ from scipy.optimize import minimize
 
 from metaprior.linalg import Array, cholesky, triangular_inverse
 from metaprior.prior.blocks import Block, Gaussians
-from metaprior.prior.layout import Layout
+from metaprior.prior.layout import Layout, OnBlock
 from metaprior.prior.process import deformations
 from metaprior.prior.terms import n_deformations
 
@@ -52,7 +45,7 @@ def collapse(blocks: Sequence[Gaussians]) -> Collapsed:
         log_determinant = 2.0 * np.log(np.diagonal(root, axis1=1, axis2=2)).sum(axis=1)
         inverse = np.linalg.inv(block.covariance)
         solved = inverse @ block.features
-        added = _information(block, solved)
+        added = information(block, solved)
         precision, linear = precision + added[0], linear + added[1]
         squares = np.sum(block.y * (inverse @ block.y[..., None])[..., 0], axis=1)
         value -= 0.5 * float(block.counts @ (squares + log_determinant))
@@ -63,9 +56,11 @@ def collapse(blocks: Sequence[Gaussians]) -> Collapsed:
     return Collapsed(value, mean, root, precisions, projected)
 
 
-def information(block: Gaussians) -> tuple[Array, Array]:
-    """Return what a block adds to P and b."""
-    return _information(block, np.linalg.solve(block.covariance, block.features))
+def information(block: Gaussians, solved: Array) -> tuple[Array, Array]:
+    """Return what a block adds to P and b, given C^-1 F."""
+    n_features = solved.shape[-1]
+    weighted = (block.counts[:, None, None] * solved).reshape(-1, n_features)
+    return weighted.T @ block.features.reshape(-1, n_features), block.y.ravel() @ weighted
 
 
 def posterior_of_weights(precision: Array, linear: Array) -> tuple[Array, Array, float]:
@@ -73,12 +68,6 @@ def posterior_of_weights(precision: Array, linear: Array) -> tuple[Array, Array,
     factor = cholesky(precision)
     root = triangular_inverse(factor).T
     return root @ (root.T @ linear), root, 2.0 * float(np.log(np.diagonal(factor)).sum())
-
-
-def _information(block: Gaussians, solved: Array) -> tuple[Array, Array]:
-    n_features = solved.shape[-1]
-    weighted = (block.counts[:, None, None] * solved).reshape(-1, n_features)
-    return weighted.T @ block.features.reshape(-1, n_features), block.y.ravel() @ weighted
 
 
 def slopes(blocks: Sequence[Gaussians], collapsed: Collapsed) -> list[tuple[Array, Array]]:
@@ -125,25 +114,47 @@ class CommonCurve(NamedTuple):
     lengths: Array  # (n_inputs or 1,)
 
 
+class Evidence(NamedTuple):
+    """The evidence J of tasks at one theta."""
+
+    value: float
+    slopes: Sequence[tuple[Array, Array]]  # dJ/dC and dJ/dF of every block; none if not asked for
+    by_parameters: Array | None = None  # dJ by the parameters of the likelihood
+
+
 class Density(NamedTuple):
     """The log Gibbs density at one theta."""
 
     value: float
     slope: Array  # by theta
-    collapsed: Collapsed
+    parts: list[OnBlock]
 
 
-def log_density(layout: Layout, theta: Array, blocks: Sequence[Block], points: Array, gradient: bool = True) -> Density:
-    """Return log p(theta) + J up to constants, with its derivatives unless told otherwise."""
-    prior = layout.at(theta, points)
-    parts = [prior.on(block) for block in blocks]
+def evidence_of_readings(parts: Sequence[OnBlock], gradient: bool = True) -> Evidence:
+    """Return the evidence of readings with Gaussian noise."""
     given = [part.given() for part in parts]
     collapsed = collapse(given)
-    z = (theta - layout.center) / layout.spread
-    value, slope = collapsed.value - 0.5 * float(z @ z), -z / layout.spread
+    return Evidence(collapsed.value, slopes(given, collapsed) if gradient else [])
+
+
+def log_density(
+    layout: Layout,
+    theta: Array,
+    blocks: Sequence[Block],
+    points: Array,
+    gradient: bool = True,
+    evidence: Callable[[Sequence[OnBlock], bool], Evidence] = evidence_of_readings,
+) -> Density:
+    """Return log p(theta) + J up to constants, with its derivatives unless told otherwise."""
+    at = layout.at(theta, points)
+    parts = [at.on(block) for block in blocks]
+    found = evidence(parts, gradient)
+    value, slope = layout.log_prior(theta)
     if gradient:
-        slope += prior.gradient(parts, slopes(given, collapsed))
-    return Density(value, slope, collapsed)
+        slope = slope + at.gradient(parts, found.slopes)
+    if found.by_parameters is not None:
+        slope[layout.places["likelihood"]] += found.by_parameters
+    return Density(value + found.value, slope, parts)
 
 
 def find_mode(
@@ -152,20 +163,22 @@ def find_mode(
     points: Array,
     near: Sequence[Mode] = (),
     max_iterations: int = MAX_ITERATIONS,
+    evidence: Callable[[Sequence[OnBlock], bool], Evidence] = evidence_of_readings,
+    tolerance: float = GRADIENT_TOLERANCE,
 ) -> Mode:
-    """Return the mode of theta given readings; if tasks deform the common curve, given its prior at the start too."""
+    """Return the mode of theta given tasks; if these deform the common curve, given its prior at the start too."""
     free = free_parameters(layout)
 
-    def density(theta: Array, gradient: bool) -> tuple[float, Array]:
-        value, slope, _ = log_density(layout, theta, blocks, points, gradient)
+    def density(theta: Array, gradient: bool = True) -> tuple[float, Array]:
+        value, slope, _ = log_density(layout, theta, blocks, points, gradient, evidence)
         return value, free * slope
 
-    return climb(layout, density, near, max_iterations)
+    return climb(layout, density, near, max_iterations, tolerance)
 
 
 def climb(
     layout: Layout,
-    density: Callable[[Array, bool], tuple[float, Array]],
+    density: Callable[..., tuple[float, Array]],
     near: Sequence[Mode] = (),
     max_iterations: int = MAX_ITERATIONS,
     tolerance: float = GRADIENT_TOLERANCE,
@@ -175,16 +188,7 @@ def climb(
     It starts from the best of `near`, modes of similar tasks or of a similar prior; without any, from all general
     starting points, and the highest mode is kept.
     """
-
-    def loss(theta: Array, gradient: bool = True) -> tuple[float, Array]:
-        if np.max(np.abs(theta - layout.center) / layout.spread) < FARTHEST:
-            try:
-                value, slope = density(theta, gradient)
-            except np.linalg.LinAlgError:
-                return np.inf, np.zeros(len(theta))
-            if np.isfinite(value) and np.isfinite(slope).all():
-                return -value, -slope
-        return np.inf, np.zeros(len(theta))
+    loss = loss_of(layout, density)
 
     def climb_from(start: Array, inverse_hessian: Array | None) -> Mode:
         options: dict[str, object] = {"maxiter": max_iterations, "gtol": tolerance}
@@ -199,8 +203,23 @@ def climb(
     known = [extended(mode, layout) for mode in near if mode.layout.has("curve") == layout.has("curve")]
     if not known:  # few tasks have several modes, and the highest is not always near the best start
         return max((climb_from(start, None) for start in layout.starts()), key=lambda mode: mode.value)
-    nearest = min(known, key=lambda mode: loss(mode.theta, gradient=False)[0]) if len(known) > 1 else known[0]
+    nearest = min(known, key=lambda mode: loss(mode.theta, False)[0]) if len(known) > 1 else known[0]
     return climb_from(nearest.theta, nearest.inverse_hessian)
+
+
+def loss_of(layout: Layout, density: Callable[..., tuple[float, Array]]) -> Callable[..., tuple[float, Array]]:
+    """Return minus a log density of theta and perhaps more, infinite where it cannot be computed or theta is far."""
+
+    def loss(theta: Array, *options: bool) -> tuple[float, Array]:
+        own = theta[: len(layout.center)]
+        if np.max(np.abs(own - layout.center) / layout.spread) < FARTHEST:
+            with suppress(np.linalg.LinAlgError):
+                value, slope = density(theta, *options)
+                if np.isfinite(value) and np.isfinite(slope).all():
+                    return -value, -slope
+        return np.inf, np.zeros(len(theta))
+
+    return loss
 
 
 def extended(mode: Mode, layout: Layout) -> Mode:
@@ -253,8 +272,7 @@ def common_curve(mode: Mode, collapsed: Collapsed, points: Array) -> CommonCurve
         common, own = np.split(weights, 2)
         weights = common + layout.scale(mode.theta, "environment")[0] * own
     at, n_line = layout.at(mode.theta, points), 1 + layout.columns.n_inputs
-    assert at.basis is not None
-    line = layout.find("line").mean_map(at.parameters, at.basis) * weights[:n_line]
+    line = layout.find("line").mean_map(at) * weights[:n_line]
     of_points = at.basis.map @ weights[n_line : n_line + len(points)]
     return CommonCurve(line, of_points, points, layout.columns.lengths_by_column(at.basis.lengths))
 
@@ -266,6 +284,11 @@ def with_curve(blocks: Sequence[Block], curve: CommonCurve, layout: Layout) -> l
     return [replace(block, curve=functions) for block, functions in zip(blocks, curves, strict=True)]
 
 
+# The evidence tells little about a curve that all tasks share: their own deviations can explain the same readings. So
+# it may shrink the common curve to a flat line although the average of the tasks is far from one. Readings of a new
+# task hide this, but without any it is predicted by the common mean alone. Groups of tasks are therefore left out in
+# turn. If that predicts them better, the prior of the common curve is made wider, and its length scales those of the
+# tasks' own curves: then the common mean is about the average of these.
 SCALES = (1.0, 2.0, 4.0, 8.0)  # times that of the common curve
 N_GROUPS = 10  # of tasks, each left out once
 

@@ -108,10 +108,9 @@ class Process(NamedTuple):
         if self.curve_line is not None:
             curve = self.curve_line, self.curve_weights, self.curve_points, self.curve_lengths
             functions.append(deformations(x, *curve, n_slopes=self.n_slopes, xp=xp))
+        functions.append(features)
         removed = nothing
-        if self.removed is None:
-            functions.append(features)
-        else:
+        if self.removed is not None:
             functions.append(self.smooth(x, self.points, xp))
             removed = functions[-1] @ self.removed
         own = mapped(xp.concatenate(functions, -1), self.own)

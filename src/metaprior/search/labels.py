@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metaprior.linalg import log_sum_exp
-from metaprior.prior.families import NO_COVARIATES, FamilyFit
-from metaprior.prior.label_evidence import LabelTasks, fit_label_families
+from metaprior.prior.families import NO_COVARIATES, FamilyFit, TrainingTasks
+from metaprior.prior.label_evidence import fit_label_families
 from metaprior.prior.label_prior import LabelPrior, Latent, calibrated
 from metaprior.prior.modes import MAX_ITERATIONS
 from metaprior.search.averaging import contaminated
@@ -255,13 +255,13 @@ class Labels:
         option: Option,
         kinds: ColumnKinds | None,
         sizes: Sequence[int] | None = None,
-    ) -> LabelTasks:
+    ) -> TrainingTasks:
         """Standardize the tasks of environments with weight within their classes."""
         kept, counts, of_environment, _ = task_counts(environments, target, option, sizes)
         scaling = fit_label_scaling(kept, option.weights, True, kinds)
         tasks = scaling.tasks([task for tasks in kept for task in tasks])
         n_classes = np.array([number_of_classes(task, self.n_shared) for task in tasks])
-        return LabelTasks(scaling, tasks, n_classes, counts, of_environment)
+        return TrainingTasks(scaling, tasks, counts, np.zeros(len(tasks)), of_environment, n_classes=n_classes)
 
     def fit(
         self,
