@@ -127,15 +127,17 @@ def test_slopes_that_do_not_differ():
 def test_rotated_readings_have_the_evidence_of_all(input_dim, log_noise):
     tasks = make_tasks(input_dim, (1, 3, 17, 2, 12, 16))
     layout = Layout(CORRELATED, Columns(input_dim), log_noise)
-    points, rotated = np.zeros((1, input_dim)), rotate(tasks, COUNTS, input_dim)
+    points = np.zeros((1, input_dim))
     blocks = make_blocks(tasks, COUNTS, IS_TARGET, points, layout.columns)
+    rotated = rotate(blocks)
+    assert all(block.y.shape[1] <= 2 + input_dim or block.y.shape[1] <= 3 for block in rotated[0])
     for seed in (0, 1):
         z = np.random.default_rng(seed).normal(size=len(layout.center))
         theta = layout.center + layout.spread * z
-        value, slope = restricted_likelihood(layout, rotated, theta)
+        value, slope = restricted_likelihood(layout, *rotated, theta)
         expected = log_density(layout, theta, blocks, points).value + 0.5 * (1.0 - VAGUE) * z @ z
         assert value == pytest.approx(expected, rel=1e-9)
-        differences = finite_differences(lambda t: restricted_likelihood(layout, rotated, t, gradient=False)[0], theta)
+        differences = finite_differences(lambda t: restricted_likelihood(layout, *rotated, t, gradient=False)[0], theta)
         np.testing.assert_allclose(slope, differences, rtol=1e-5, atol=1e-6)
 
 

@@ -258,11 +258,17 @@ def free_parameters(layout: Layout) -> Array:
 def with_mean_prior(mode: Mode, layout: Layout, smooth: Mode) -> Mode:
     """Return a mode as a start for the curve family, with the prior of the common curve of the smooth one."""
     found, free = extended(mode, layout), free_parameters(layout)
-    theta = found.theta.copy()
-    for group in MEAN_PRIOR:
-        theta[layout.places[group]] = smooth.theta[smooth.layout.places[group]]
     hessian = free[:, None] * found.inverse_hessian * free + 1e-8 * np.eye(len(free))
+    theta = with_prior_of_mean(layout, found.theta, smooth.layout, smooth.theta)
     return replace(found, theta=theta, inverse_hessian=_with_new_likelihood(hessian, layout))
+
+
+def with_prior_of_mean(layout: Layout, theta: Array, of: Layout, other: Array) -> Array:
+    """Return theta with the prior of the common curve that another theta has, of another layout."""
+    theta = theta.copy()
+    for group in MEAN_PRIOR:
+        theta[layout.places[group]] = other[of.places[group]]
+    return theta
 
 
 def common_curve(mode: Mode, collapsed: Collapsed, points: Array) -> CommonCurve:
