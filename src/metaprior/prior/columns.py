@@ -14,8 +14,15 @@ MANY_INPUTS = 32  # columns whose differences would need too much memory
 NUMBER_WIDTH = 2  # columns of a covariate that is a number: its value, and whether that is missing
 
 
+class Uncached:
+    """A dataclass whose pickle, and joblib's hash of it, have its fields alone, and nothing that is cached."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True)
-class Columns:
+class Columns(Uncached):
     """Columns of inputs belong to variables: a number has one column, a category one for each level.
 
     Columns of a variable share their scales, so that levels are equal a priori, and different from each other alike.
@@ -32,9 +39,6 @@ class Columns:
         if kinds is None:
             return cls(n_inputs, separate)
         return cls(sum(kinds.input_widths), separate, kinds.input_widths, kinds.covariate_widths)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}  # without what is cached
 
     @property
     def ard(self) -> bool:

@@ -1,7 +1,7 @@
 """The terms of a prior as they were fitted, and a prior of numbers: for a new task a mixture of Gaussian processes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +11,7 @@ from scipy.linalg import block_diag
 from metaprior.likelihoods.base import Likelihood, Prediction
 from metaprior.linalg import FLOPS, ROUNDING, Array
 from metaprior.memory import blocks
+from metaprior.prior.columns import Uncached
 from metaprior.prior.features import FeatureNetwork
 from metaprior.prior.layout import AtTheta, Layout
 from metaprior.prior.modes import CommonCurve
@@ -26,7 +27,7 @@ SITE_STEPS = 10  # until sites are found, about
 
 
 @dataclass(frozen=True, eq=False)
-class FittedTerms:
+class FittedTerms(Uncached):
     """The terms of a prior at the mode of theta, with the posterior of the weights of its common mean."""
 
     scaling: Scaling
@@ -39,10 +40,6 @@ class FittedTerms:
     shape_root: Array | None = None  # (functions, functions): root of the covariance S of the shapes
     counts: Array | None = None  # (environments,): how much the evidence of a task of each has counted
     network: FeatureNetwork | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Without what is cached, so that predictions do not change a prior's pickle, or joblib's hash of it.
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def n_inputs(self) -> int:
@@ -98,14 +95,44 @@ class FittedTerms:
 
 
 @dataclass(frozen=True, eq=False)
-class Prior:
-    """A prior of tasks of numbers: a process of a latent function t, and what is observed of it.
+class Fitted(Uncached):
+    """What fitted priors of numbers and of labels have in common."""
+
+    terms: FittedTerms  # of the latent function
+
+    @property
+    def scaling(self) -> Scaling:
+        """The scaling of the tasks it was fitted to."""
+        return self.terms.scaling
+
+    @property
+    def input_dim(self) -> int:
+        """Number of columns of scaled inputs, without those of covariates."""
+        return self.terms.n_inputs
+
+    @property
+    def n_components(self) -> int:
+        """Number of Gaussian components of its predictions: theta is a point."""
+        return 1
+
+    @property
+    def counts(self) -> Array | None:
+        """(environments,): how much the evidence of a task of each has counted."""
+        return self.terms.counts
+
+    def float32_problem(self, largest_context: int, standardized: bool) -> str | None:
+        """Return None: hierarchical priors always compute in double precision."""
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class Prior(Fitted):
+    """A prior of tasks of numbers: a process of a latent function t = y_mean + y_std u, and what is observed of it.
 
     Inputs have a column with the exposure, if there is one: it is no input of the process, whose scaling does not know
     it, and its logarithm is added to t.
     """
 
-    terms: FittedTerms  # of u, with t = y_mean + y_std u by its scaling
     likelihood: Likelihood
     parameters: Array  # of the likelihood
     scales: TaskScales = ONE_SCALE
@@ -136,18 +163,11 @@ class Prior:
 
     @property
     def input_dim(self) -> int:
-        """Number of columns of scaled inputs, with the exposure, without those of covariates."""
         return self.terms.n_inputs + (self.exposure is not None)
 
     @property
     def n_components(self) -> int:
-        """Number of Gaussian components of its predictions."""
         return len(self.scales.factors)
-
-    @property
-    def counts(self) -> Array | None:
-        """(environments,): how much the evidence of a task of each has counted."""
-        return self.terms.counts
 
     @property
     def noise_variance(self) -> float:
@@ -256,14 +276,8 @@ class Prior:
 
     def take(self, posteriors: Sequence[Posterior], places: Array) -> Posterior:
         """Join posteriors and pick tasks."""
-        context = taken_points([posterior.context for posterior in posteriors], places)
-        rest = zip(*(posterior[1:] for posterior in posteriors), strict=True)
-        joined = (None if parts[0] is None else np.concatenate(parts, axis=1)[:, places] for parts in rest)
-        return Posterior(context, *joined)
-
-    def float32_problem(self, largest_context: int, standardized: bool) -> str | None:
-        """Return None: hierarchical priors always compute in double precision."""
-        return None
+        contexts, *rest = zip(*posteriors, strict=True)
+        return Posterior(taken_points(contexts, places), *(taken(parts, places, 1) for parts in rest))
 
     def expected_seconds(self, sizes: Array, n_classes: Array | None = None) -> float:
         """Return about how long it takes to condition on contexts of such sizes, one after the other."""
@@ -282,7 +296,12 @@ def noise_parameters(variance: float, scaling: Scaling) -> Array:
 
 def taken_points(contexts: Sequence[Points], places: Array) -> Points:
     """Join contexts along their tasks and pick tasks."""
-    return Points(*(np.concatenate(parts)[places] for parts in zip(*contexts, strict=True)))
+    return Points(*(taken(parts, places) for parts in zip(*contexts, strict=True)))
+
+
+def taken(parts: Sequence[Any], places: Array, axis: int = 0) -> Any:
+    """Join arrays along an axis and pick some of it; None stays None."""
+    return None if parts[0] is None else np.take(np.concatenate(parts, axis), places, axis)
 
 
 def as_chi_square(square: Array, share: Array) -> Array:

@@ -1,10 +1,10 @@
-"""The latent functions of a new task of labels, by Laplace's approximation; exported files contain this text, too.
+"""A fitted prior of labels: the latent functions of a new task, by Laplace's approximation.
 
-A fitted prior of labels: for a new task a Gaussian process for the latent function of every class.
+Exported files contain the text of `LabelProcess` and what it needs.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -12,9 +12,8 @@ import numpy as np
 
 from metaprior.likelihoods.softmax import Labels, find_modes, log_probabilities, precision_roots
 from metaprior.linalg import FLOPS, Array
-from metaprior.prior.fitted import FittedTerms, taken_points
+from metaprior.prior.fitted import Fitted, taken, taken_points
 from metaprior.prior.process import Points, Process, far_first
-from metaprior.tasks.scaling import Scaling
 
 MAX_COVARIANCE = 10  # classes up to which the covariance of their latent functions is used
 FAR = 30.0  # standard deviations from which on inputs count by their logarithm
@@ -130,37 +129,16 @@ MAX_WORK = 6.5e9  # of a step: 2,000 labels of two classes, 1,000 of five, 400 o
 
 
 @dataclass(frozen=True, eq=False)
-class LabelPrior:
-    """A prior of the latent functions of classes, and how their scale is calibrated, see `LabelProcess`."""
+class LabelPrior(Fitted):
+    """A prior of the latent functions of classes, and how their scale is calibrated, see `LabelProcess`.
 
-    terms: FittedTerms  # of the latent function of each class; the weights of its own mean are not used
+    `terms` are those of the latent function of each class; the weights of its own mean are not used.
+    """
+
     weights: Array  # (classes, m): mean weights; (1, m) of the difference of two; (0, m) without a common rule
     factor: float = 1.0
     ratio: float = 1.0
     shrink: float = 1.0
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}  # without what is cached
-
-    @property
-    def scaling(self) -> Scaling:
-        """The scaling of the tasks it was fitted to."""
-        return self.terms.scaling
-
-    @property
-    def input_dim(self) -> int:
-        """Number of input columns."""
-        return self.terms.n_inputs
-
-    @property
-    def n_components(self) -> int:
-        """One: theta is a point."""
-        return 1
-
-    @property
-    def counts(self) -> Array | None:
-        """(environments,): how much the evidence of a task of each has counted."""
-        return self.terms.counts
 
     @cached_property
     def process(self) -> LabelProcess:
@@ -184,10 +162,9 @@ class LabelPrior:
 
     def take(self, posteriors: Sequence[LabelPosterior], places: Array) -> LabelPosterior:
         """Join posteriors and pick tasks."""
-        context = taken_points([posterior.context for posterior in posteriors], places)
-        _, *rest, converged = zip(*posteriors, strict=True)
-        joined: list[Any] = [None if parts[0] is None else np.concatenate(parts)[places] for parts in rest]
-        return LabelPosterior(context, *joined, converged=np.concatenate(converged, axis=1)[:, places])
+        contexts, *rest, converged = zip(*posteriors, strict=True)
+        joined: list[Any] = [taken(parts, places) for parts in rest]
+        return LabelPosterior(taken_points(contexts, places), *joined, converged=taken(converged, places, 1))
 
     def most_labels(self, n_classes: Array) -> Array:
         """Return how many labels of tasks with so many classes can be conditioned on in seconds, in hundreds."""
@@ -197,10 +174,6 @@ class LabelPrior:
         """Return about how long contexts of such sizes take, one after the other."""
         operations = NEWTON_STEPS * _latent_functions(n_classes) * sizes.astype(np.float64) ** 3
         return float(np.sum(operations)) / FLOPS
-
-    def float32_problem(self, largest_context: int, standardized: bool) -> str | None:
-        """Return None: hierarchical priors always compute in double precision."""
-        return None
 
 
 def _latent_functions(n_classes: Array) -> Array:

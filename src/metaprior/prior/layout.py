@@ -1,7 +1,7 @@
 """The contract of a term of a prior, and the terms of a prior together: at one theta, and for a block of tasks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from metaprior.linalg import Array, cholesky, triangular_inverse
 from metaprior.prior.blocks import Block, Gaussians
-from metaprior.prior.columns import Columns, group_sums
+from metaprior.prior.columns import Columns, Uncached, group_sums
 from metaprior.prior.process import RBF, add_noise, mapped
 
 JITTER = 1e-6  # of the kernel between inducing points, relative to its variance
@@ -101,16 +101,13 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Layout:
+class Layout(Uncached):
     """Where each parameter stands in theta, with independent normal hyper-priors."""
 
     terms: tuple[Term, ...]
     columns: Columns
     log_noise: float | None = None  # if the noise is given, in standardized units
     of_likelihood: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())  # hyper-prior of its parameters: means, stds
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}  # without what is cached
 
     def has(self, name: str) -> bool:
         """Return whether there is a term."""
