@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from label_problems import as_tasks, dense_evidence, make_block
 from small_problems import make_problem, make_tasks
 
@@ -95,35 +93,6 @@ def test_padding_changes_nothing(n_features):
     np.testing.assert_allclose(wide.coefficients[0][:, :3, :5], plain.coefficients[0], atol=1e-10)
     for of_wide, of_plain in zip(label_slopes([padded], wide)[0], label_slopes([block], plain)[0], strict=True):
         np.testing.assert_allclose(of_wide[:, :5, : of_plain.shape[2]], of_plain, atol=1e-8)
-
-
-@settings(max_examples=15)
-@given(
-    seed=st.integers(0, 10_000),
-    n_classes=st.integers(2, 5),
-    n_features=st.integers(0, 3),
-    log_scale=st.floats(-3.0, 3.0),
-)
-def test_the_order_of_classes_and_the_division_into_blocks_do_not_matter(seed, n_classes, n_features, log_scale):
-    rng = np.random.default_rng(seed)
-    sizes, counts = rng.integers(1, 7, 4), rng.uniform(0.2, 2.0, 4)
-    block = make_block(seed, sizes, [n_classes] * 4, n_features, 10.0**log_scale, counts)
-    found = label_evidence([block])
-    assert found.converged
-    order = rng.permutation(block.labels.y.shape[1])
-    turned = label_evidence([block._replace(labels=block.labels._replace(y=block.labels.y[:, order]))])
-    np.testing.assert_allclose(turned.value, found.value, rtol=1e-8)
-    largest = np.abs(found.weights).max(initial=1.0)
-    np.testing.assert_allclose(turned.weights, found.weights[order], atol=1e-4 * largest)
-    halves = np.array([3, 0]), np.array([2, 1])
-    parts = [LabelBlock(block.labels.take(at), block.features[at], block.counts[at]) for at in halves]
-    np.testing.assert_allclose(label_evidence(parts).value, found.value, rtol=1e-8)
-
-
-def test_two_copies_that_count_half_are_one_task():
-    block = make_block(n_features=2)
-    half = block._replace(counts=0.5 * block.counts)
-    np.testing.assert_allclose(label_evidence([half, half]).value, label_evidence([block]).value, rtol=1e-10)
 
 
 def test_a_start_near_the_mode_finds_the_same():

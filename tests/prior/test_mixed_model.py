@@ -162,7 +162,7 @@ def test_slopes_of_numbers_are_correlated_unless_they_are_many():
     assert "correlations" not in Layout(LINES, Columns(1)).places
 
 
-@pytest.mark.parametrize("make", DEGENERATE)
+@pytest.mark.parametrize("make", DEGENERATE.values(), ids=DEGENERATE)
 def test_degenerate_data_gives_finite_predictions(make):
     tasks = make(np.random.default_rng(0))
     prior = fit(tasks)
