@@ -27,7 +27,7 @@ class LikelihoodHint(UserWarning):
 
 
 def make_likelihood(name: str, **fields: Any) -> Likelihood:
-    """Return the likelihood of a name, with what it has learned of the y of a fit."""
+    """Return the likelihood of a name, with its fields."""
     return LIKELIHOODS[name](**fields)
 
 
@@ -53,5 +53,5 @@ def warn_if_suggested(y: Array) -> None:
     """Warn if the values of y suggest another likelihood than the Gaussian one, which they are fitted with."""
     found = suggestion(y)
     if found is not None:
-        used = ". The Gaussian likelihood is used: its bands may leave what y can be."
+        used = ". The Gaussian likelihood is used: its intervals may include impossible values."
         warn_caller(Message(found, used), LikelihoodHint)

@@ -17,7 +17,7 @@ from metaprior.checks import Message
 from metaprior.linalg import Array
 from metaprior.tasks.types import as_numbers
 
-LARGEST_COUNT = 2.0**53  # integers from there on have gaps
+LARGEST_COUNT = 2.0**53  # larger integers have gaps
 N_NODES = 20  # of Gauss-Hermite quadrature
 NODES, NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(N_NODES)
 NODE_WEIGHTS = NODE_WEIGHTS / NODE_WEIGHTS.sum()
@@ -285,5 +285,5 @@ class ConditionalLikelihood(Likelihood):
         return self.draw_given(t, rng)
 
     def noise(self, mean: Array, parameters: Array) -> Array:
-        """Return zero: it only tells where the search for quantiles starts."""
+        """Return zero: the noise only decides where the search for quantiles starts."""
         return np.zeros(np.shape(mean))

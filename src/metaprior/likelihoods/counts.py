@@ -32,12 +32,12 @@ EVEN, EVEN_WEIGHTS = trapezoid(7.0)
 LARGEST = 600.0  # exponent
 NARROW = 0.175  # a threshold this narrow, relative to t, is too narrow for the nodes of t
 NEWTON_STEPS = 12
-SMALL, WIDE = 2.0, 3.0  # counts or r up to which, and variances from which on, p(y | t) N(t) is lopsided
+SMALL, WIDE = 2.0, 3.0  # p(y | t) N(t) is lopsided for counts or r of at most SMALL and variances above WIDE
 EVENLY, NEGLIGIBLE, BEND = 120, 37.0, 6.0  # nodes; what may be left out; where p(y | t) bends
 FAR_STEPS = 40  # of Newton's method, far from the mean
 LEAST_VARIANCE = 1e-12  # of t
 MAX_COUNT = 1e12
-ABSURD = 1000.0  # times the median, from which on users are told not to use the mean
+ABSURD = 1000.0  # times the median: users are warned of a larger mean
 # A hint needs counts that start at zero and are skewed, or positive ones over a wide range.
 SKEWED, COUNT_VALUES = 1.0, 4
 WIDE_RANGE, MEDIAN_COUNT, OVER_DISPERSED = 10, 200.0, 3.0

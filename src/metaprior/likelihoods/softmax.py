@@ -31,9 +31,9 @@ MAX_STEPS = 100
 MAX_HALVINGS = 40
 TOLERANCE = 1e-11  # of the log posterior, relative, below which steps may lose: far above its rounding
 STALLED = 1e-14  # of the log posterior, relative: a step that gains no more ends the search
-NEAR = 1e-2  # change of latent functions from which on Newton's method has converged, but for a few chord steps
+NEAR = 1e-2  # change of latent functions below which a few chord steps end Newton's method
 STEEP = 1e-3  # slope by a latent function that no mode has: a search that ended there has failed
-LARGE = 1e3  # latent functions, from which on this is relative: with such variances rounding moves them too
+LARGE = 1e3  # size of latent functions above which NEAR is relative: rounding moves them too
 CHORD_STEPS = 3  # with the curvature of the last step of Newton's method; each makes the error at most NEAR times it
 
 
@@ -257,7 +257,7 @@ def _backtrack(labels: Labels, mean: Array, a: Array, step: Array, value: Array)
 NODES, NODE_WEIGHTS = np.polynomial.hermite.hermgauss(32)  # of Gauss-Hermite quadrature, for two classes
 N_POINTS = 512  # of a quasi-random sequence, for more; about that many
 CACHED = 2**17  # latent functions at these points that are computed at once, and stay in the processor's cache
-TINY = 1e-200  # average probability from which on it is computed by logarithms: it may be less than the least number
+TINY = 1e-200  # smaller average probabilities are computed by logarithms, lest they underflow
 # Variance from which the roles of t and the logistic are swapped in the quadrature; about the variance of the logistic.
 MAX_NARROW_VARIANCE = math.pi
 MOVED, HALF_MOVED = 0.05, 30.0  # share of large variances that softmax takes over, and the variance with half of it

@@ -1,14 +1,14 @@
 """Readings with outliers: y = t + sigma T, where T has Student's t distribution with nu degrees of freedom.
 
 Given its precision w ~ Gamma(nu / 2, nu / 2), T is normal: densities, distribution functions and quantiles of y are
-averages of normal ones over w, at the end of this file. The trapezoid rule over log w converges exponentially: these
-functions are analytic for |arg w| < pi / 2. Its ends depend on nu, whose tail reaches far for small nu, and on how far
-out y may be. For fits E[log p(y | t)]
-is computed by quadrature over t, or in closed form but for one integral where t is wide. Its curvature is negative at
-outliers, where the posterior would be wider than the prior: the precision of a site is at least a small share of
-E[w] / sigma^2 there. A bound that treats w as independent of t keeps precisions positive, too, but finds posteriors
-that are a third too narrow and noise that is too large (10% of the readings off by 2: RMSE 3 to 9% larger, on
-validation draws).
+averages of normal ones over w. The trapezoid rule over log w converges exponentially: these functions are analytic for
+|arg w| < pi / 2. Its ends depend on nu, whose tail reaches far for small nu, and on how far out y may be.
+
+For fits E[log p(y | t)] is computed by quadrature over t, or in closed form but for one integral where t is wide. Its
+curvature is negative at outliers, where the posterior would be wider than the prior: the precision of a site is at
+least a small share of E[w] / sigma^2 there. A bound that treats w as independent of t keeps precisions positive, too,
+but finds posteriors that are a third too narrow and noise that is too large (10% of the readings off by 2: RMSE 3 to 9%
+larger, on validation draws).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ from metaprior.tasks.scaling import MAX_SCALED
 
 MAD = 1.4826  # standard deviation of a normal variable, in median absolute deviations
 LEAST_SHARE = 0.02  # of E[w] / sigma^2 that the precision of a reading has at least
-WIDE = 0.7  # standard deviation of t, in units of sigma sqrt(nu), from which on its nodes are too few
+WIDE = 0.7  # standard deviation of t, in units of sigma sqrt(nu), above which its nodes are too few
 RATE_STEP = 0.6
 LOG_RATES = np.arange(-28.0, 3.7, RATE_STEP)  # exp(-pi^2 / 0.6) is 7e-8
 CLIPPED = 4.0  # standard deviations at which readings are clipped to start from

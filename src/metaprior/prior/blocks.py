@@ -1,4 +1,4 @@
-"""The tasks of a fit, padded in blocks of similar sizes with all that does not depend on theta; inducing points."""
+"""The tasks of a fit, padded in blocks of similar sizes, with what does not depend on theta; inducing points."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -9,7 +9,7 @@ import numpy as np
 from metaprior.linalg import Array
 from metaprior.tasks.categories import ColumnKinds
 
-MAX_ARD = 6  # input columns up to which each has its own length scale and its own scale of slopes, unless told
+MAX_ARD = 6  # up to so many inputs, each has its own length scale and scale of slopes by default
 MANY_INPUTS = 32  # columns whose differences would need too much memory
 NUMBER_WIDTH = 2  # columns of a covariate that is a number: its value, and whether that is missing
 

@@ -244,7 +244,7 @@ class _Fitter:
         return collapsed
 
     def _nearby(self, name: str) -> Prior | None:
-        """Return the prior of almost the same tasks, whose choices are kept: without a fold."""
+        """Return the prior of all tasks, whose choices a fit without a fold keeps; None in other fits."""
         without_a_fold = self.near is not None and self.max_iterations < MAX_ITERATIONS
         return self.near.priors.get(name) if self.near is not None and without_a_fold else None
 

@@ -68,7 +68,7 @@ class Member(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Known(NamedTuple):
-    """What the header tells of all members."""
+    """What the header says about all members."""
 
     input_dim: int  # columns of X
     scaling: Any  # the recorded one
@@ -154,7 +154,7 @@ def _read_labels(stored: Member, arrays: Arrays, known: Known) -> LabelPrior:
 
 
 def _read_likelihood(stored: Member, known: Known) -> Likelihood:
-    """Return the likelihood of a member, whose exposure fits."""
+    """Return the likelihood of a member; raise if its exposure does not fit."""
     own = LIKELIHOODS[known.likelihood].stored_fields
     schema = msgspec.defstruct("StoredLikelihood", [("name", str), *own.items()], forbid_unknown_fields=True)
     found = msgspec.structs.asdict(as_struct(stored.likelihood, schema, "likelihood"))

@@ -129,8 +129,8 @@ class Fitted(Uncached):
 class Prior(Fitted):
     """A prior of tasks of numbers: a process of a latent function t = y_mean + y_std u, and what is observed of it.
 
-    Inputs have a column with the exposure, if there is one: it is no input of the process, whose scaling does not know
-    it, and its logarithm is added to t.
+    Inputs have a column with the exposure, if there is one. The process and its scaling do not: its logarithm is added
+    to t.
     """
 
     likelihood: Likelihood

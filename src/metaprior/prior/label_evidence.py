@@ -11,13 +11,13 @@ is concave in all t and m. Laplace's approximation at its mode, with P = I + sum
 that of `collapse` with K_i + W_i^-1 in place of the covariance of readings.
 
 Its derivatives by the covariances K_i and mean features F_i give the mode of the Gibbs density of theta. At fixed t and
-m, J depends on K and F as the evidence of readings does (`collapse.slopes`). The mode moves with them
-too: psi is stationary there, but the determinants are not. With Sigma = K - K R K + H P^-1 H', the posterior covariance
-of t, where H = (I - K R) F, and their derivative g = -c tr(Sigma dW/dt) / 2, the mode adds
+m, J depends on K and F as the evidence of readings does (`modes.slopes`). The mode moves with them too: psi is
+stationary there, but the determinants are not. With Sigma = K - K R K + H P^-1 H', the posterior covariance of t, where
+H = (I - K R) F, and their derivative g = -c tr(Sigma dW/dt) / 2, the mode adds
 
     dJ/dK: v a'    and    dJ/dF: v m' + c a w',    v = (I + W K)^-1 g - c R F w,    P w = sum_i F_i' (I + W K)^-1 g_i.
 
-Families of priors of labels: linear or smooth, each with and without a rule that all tasks have in common.
+At the end are the families of priors of labels: linear or smooth, each with and without a common rule of all tasks.
 """
 
 from collections.abc import Collection, Sequence
@@ -323,7 +323,7 @@ def fit_label_families(
     separate: bool | None = None,
     only: Collection[str] | None = None,
 ) -> FamilyFit:
-    """Fit families to labels: `only` some, or those that the evidence speaks for.
+    """Fit families to labels: those named in `only`, or those that the evidence supports.
 
     Only classes that are `shared` by all tasks can follow a common rule. The evidence of all tasks tells whether they
     do where held-out tasks are too few to: a rule of many inputs also fits labels that mean nothing, and then predicts

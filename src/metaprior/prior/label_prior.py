@@ -15,8 +15,8 @@ from metaprior.linalg import FLOPS, Array
 from metaprior.prior.fitted import Fitted, taken, taken_points
 from metaprior.prior.process import Points, Process, far_first
 
-MAX_COVARIANCE = 10  # classes up to which the covariance of their latent functions is used
-FAR = 30.0  # standard deviations from which on inputs count by their logarithm
+MAX_COVARIANCE = 10  # with more classes the covariance of their latent functions is not used
+FAR = 30.0  # standard deviations: inputs farther out count by their logarithm
 
 
 class LabelPosterior(NamedTuple):
@@ -43,7 +43,7 @@ class LabelProcess(NamedTuple):
     Predictions average softmax(factor t) over t ~ N(m, ratio V). Laplace's mean m and covariance V are those of latent
     functions shrunk by `shrink`, with the standard deviation that it leaves them. With all three at one that is
     Laplace's approximation as it is. With factor * shrink = 1, the labels of contexts have the probabilities
-    softmax(t / factor) where those of queries have softmax(t): contexts tell less than a model that is right would say.
+    softmax(t / factor) where those of queries have softmax(t): contexts count less than under a correct model.
     """
 
     process: Process  # whose mean is that of every class; of the difference of two; (0, columns) without a common rule

@@ -236,7 +236,7 @@ def extended(mode: Mode, layout: Layout) -> Mode:
 
 
 def _with_new_likelihood(hessian: Array, layout: Layout) -> Array:
-    """Return an inverse Hessian that knows nothing of the likelihood's parameters: they move with the other terms."""
+    """Reset the inverse Hessian of the likelihood's parameters, which move with the other terms; return it."""
     if place := layout.places.get("likelihood"):
         hessian[place], hessian[:, place] = 0.0, 0.0
         hessian[place, place] = np.diag(LIKELIHOOD_VARIANCE * layout.spread[place] ** 2)
@@ -244,7 +244,7 @@ def _with_new_likelihood(hessian: Array, layout: Layout) -> Array:
 
 
 def free_parameters(layout: Layout) -> Array:
-    """Return 1 for parameters of theta that are found, 0 for those that stay as they are.
+    """Return 1 for parameters of theta that are found, 0 for those that are kept.
 
     Tasks deform a curve that was found in their own readings. Given it, the evidence would prefer a common mean that is
     flat: the tasks' own multiples of that curve explain all that they have in common.

@@ -302,7 +302,7 @@ CURVE_AVERAGES = math.sqrt(0.5) * np.exp(-0.25 * CURVE_POINTS**2)
 
 
 def covariate_curves(covariates: Any, columns: Any, xp: Any = np) -> Any:
-    """Return these functions of covariates, each a column of values before one that tells missing ones."""
+    """Return these functions of covariates, each a column of values followed by one that marks missing values."""
     points, averages, whitening = (xp.asarray(each) for each in (CURVE_POINTS, CURVE_AVERAGES, CURVE_WHITENING))
     parts = []
     for column in columns:
