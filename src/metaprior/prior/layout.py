@@ -28,12 +28,12 @@ NOISE = Group("noise", 1, -1.0, 1.5)
 
 
 class Slopes(NamedTuple):
-    """Derivatives of the evidence: by theta, to be filled, and by what it is a function of."""
+    """Derivatives of the evidence: by theta, to be added to, and by what it is a function of."""
 
     gradient: Array
     by_covariance: Array  # (tasks, n, n)
     by_functions: Array  # (tasks, n, points): by the functions of the common curve through other terms; () if none
-    by_basis: Array  # (points, points): by the root L of the common curve, which the blocks share; to be filled
+    by_basis: Array  # (points, points): by the root L of the common curve, which the blocks share; to be added to
 
 
 class Term:
@@ -83,17 +83,17 @@ class Term:
         return None
 
     def pull_back(self, on: "OnBlock", slopes: Slopes, by_mean: Array, by_weight: Array) -> None:
-        """Fill the gradient, and what other terms need.
+        """Add to the gradient, and to what other terms need.
 
         `by_mean` is the derivative by its columns of F, `by_weight` its product with them, summed over readings: the
         derivative by the logarithms of their scales.
         """
         if self.mean_group:
             widths = tuple(self.widths(on.at.columns, on.at.n_points))
-            slopes.gradient[on.at.places[self.mean_group]] = group_sums(by_weight, widths)
+            slopes.gradient[on.at.places[self.mean_group]] += group_sums(by_weight, widths)
         if self.own_group:
             by_scale = column_sums(slopes.by_covariance, self.own(on))
-            slopes.gradient[on.at.places[self.own_group]] = 2.0 * on.at.scale(self.own_group) ** 2 * by_scale
+            slopes.gradient[on.at.places[self.own_group]] += 2.0 * on.at.scale(self.own_group) ** 2 * by_scale
 
     def process_fields(self, at: "AtTheta", fitted: Any) -> dict[str, Any]:
         """Return its fields of the `Process` of a new task, given the `FittedTerms`."""
@@ -231,10 +231,10 @@ class AtTheta:
 
     def gradient(self, parts: Sequence["OnBlock"], slopes: Sequence[tuple[Array, Array]]) -> Array:
         """Return the derivative by theta, given those by the covariances and mean features of every block."""
-        found = [part.pull_back(*each) for part, each in zip(parts, slopes, strict=True)]
-        gradient = np.sum([each.gradient for each in found], axis=0)
+        gradient, by_root = np.zeros(len(self.theta)), np.zeros((self.n_points, self.n_points))
+        for part, each in zip(parts, slopes, strict=True):
+            part.pull_back(*each, gradient, by_root)
         if self.basis is not None:
-            by_root = np.sum([each.by_basis for each in found], axis=0)
             gradient[self.places["mean_lengths"]] += self.basis.slope_by_lengths(by_root, self.distances)
         return gradient
 
@@ -291,21 +291,22 @@ class OnBlock:
         covariance = add_noise(covariance, self.block.mask, known)
         return Gaussians(self.block.y, self.features, covariance, self.block.counts)
 
-    def pull_back(self, by_covariance: Array, by_features: Array) -> Slopes:
-        """Return the derivative by theta, and by the root of the common curve's basis."""
-        terms, n_points = self.layout.terms, self.at.n_points
-        by_functions = np.zeros((*self.block.mask.shape, n_points) if self.layout.has("bend") else ())
-        slopes = Slopes(np.zeros(len(self.at.theta)), by_covariance, by_functions, np.zeros((n_points, n_points)))
-        if self.layout.log_noise is None:
+    def pull_back(self, by_covariance: Array, by_features: Array, gradient: Array, by_basis: Array) -> None:
+        """Add to the derivative by theta, and to that by the root of the common curve's basis."""
+        layout, n_points, at = self.layout, self.at.n_points, self.at
+        by_functions = np.zeros((*self.block.mask.shape, n_points) if layout.has("bend") else ())
+        slopes = Slopes(gradient, by_covariance, by_functions, by_basis)
+        if layout.log_noise is None:
             trace = np.sum(np.diagonal(by_covariance, axis1=1, axis2=2) * self.block.mask)
-            slopes.gradient[self.at.places["noise"]] = 2.0 * self.layout.noise_variance(self.at.theta) * trace
-        if (environment := self.layout.find("environment")) is not None:
+            gradient[at.places["noise"]] += 2.0 * layout.noise_variance(at.theta) * trace
+        if (environment := layout.find("environment")) is not None:
             by_features = environment.fold_back(self, slopes, self._shared, by_features)
         by_weight = np.sum(by_features * self._shared, axis=(0, 1))
-        ends = np.cumsum([sum(term.widths(self.at.columns, n_points)) for term in terms]).tolist()
-        for term, first, end in reversed(list(zip(terms, [0, *ends], ends, strict=False))):
+        end = len(by_weight)
+        for term in reversed(layout.terms):
+            first = end - sum(term.widths(at.columns, n_points))
             term.pull_back(self, slopes, by_features[..., first:end], by_weight[first:end])
-        return slopes
+            end = first
 
 
 def kernel_of_distances(kernel: Any, squared_distances: Array, lengths: Array) -> Array:

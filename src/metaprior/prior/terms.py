@@ -94,15 +94,15 @@ class Line(Term):
             by_root = 2.0 * np.tensordot(line, slopes.by_covariance @ line, axes=((0, 1), (0, 1))) @ own
             by_line, theta = np.sum(by_root * own, axis=1), on.at.theta[places["correlations"]]
             by_correlations = (self.stds(on.at)[:, None] * by_root)[:size, :size]
-            slopes.gradient[places["correlations"]] = correlation_slopes(theta, size, by_correlations)
+            slopes.gradient[places["correlations"]] += correlation_slopes(theta, size, by_correlations)
         else:
             by_line = 2.0 * own**2 * column_sums(slopes.by_covariance, line)
         by_variable = columns.by_variable(by_line[1:])
-        slopes.gradient[places["line"]] = [by_line[0], *(by_variable if columns.ard else [by_variable.sum()])]
+        slopes.gradient[places["line"]] += [by_line[0], *(by_variable if columns.ard else [by_variable.sum()])]
         if "trend" in places:
-            slopes.gradient[places["trend"]] = by_weight[1:][: columns.n_numbers].sum()
+            slopes.gradient[places["trend"]] += by_weight[1:][: columns.n_numbers].sum()
         if "levels" in places:
-            slopes.gradient[places["levels"]] = columns.by_variable(by_weight[1:])[columns.n_numbers :]
+            slopes.gradient[places["levels"]] += columns.by_variable(by_weight[1:])[columns.n_numbers :]
 
 
 @dataclass(frozen=True)
@@ -129,11 +129,11 @@ class Curve(Term):
         """With W = s K L^-T: dJ/dK = s H L^-1, and dJ/dL = -L^-T (s H'K) L^-T."""
         basis, places, n_points = on.at.basis, on.at.places, on.at.n_points
         by_mean = by_mean + slopes.by_functions
-        slopes.gradient[places["mean"]] = np.sum(by_mean * on.functions)
+        slopes.gradient[places["mean"]] += np.sum(by_mean * on.functions)
         weighted = basis.scale * (by_mean @ basis.inverse_root) * on.kernel
         slopes.gradient[places["mean_lengths"]] += total(weighted, on.block.to_points) / basis.lengths**2
         by_inverse = basis.scale * (by_mean.reshape(-1, n_points).T @ on.kernel.reshape(-1, n_points))
-        slopes.by_basis[...] = -basis.inverse_root.T @ by_inverse @ basis.inverse_root.T
+        slopes.by_basis[...] -= basis.inverse_root.T @ by_inverse @ basis.inverse_root.T
 
     def process_fields(self, at: AtTheta, fitted: Any) -> dict[str, Any]:
         return {"points": fitted.points, "mean_lengths": at.columns.lengths_by_column(at.basis.lengths)}
@@ -161,9 +161,9 @@ class Deviation(Term):
     def pull_back(self, on: OnBlock, slopes: Slopes, by_mean: Array, by_weight: Array) -> None:
         """With k = exp v(r^2) and r^2 = sum_j d_j^2 / l_j^2: dk/dlog l_j = -2 k v'(r^2) d_j^2 / l_j^2."""
         (squared, smooth), places = on.kept[self.name], on.at.places
-        slopes.gradient[places["deviation"]] = 2.0 * np.sum(slopes.by_covariance * smooth)
+        slopes.gradient[places["deviation"]] += 2.0 * np.sum(slopes.by_covariance * smooth)
         of_kernel = slopes.by_covariance * smooth * KERNELS[self.kernel].slope(squared)
-        slopes.gradient[places["lengths"]] = -2.0 * total(of_kernel, on.block.between) / on.at.scale("lengths") ** 2
+        slopes.gradient[places["lengths"]] += -2.0 * total(of_kernel, on.block.between) / on.at.scale("lengths") ** 2
 
     def process_fields(self, at: AtTheta, fitted: Any) -> dict[str, Any]:
         lengths = at.columns.lengths_by_column(at.scale("lengths"))
@@ -319,7 +319,7 @@ class Environment(Term):
         scale = on.at.scale("environment")[0]
         common, own = np.split(by_features, 2, axis=-1)
         own = own * on.block.is_target[:, None, None]
-        slopes.gradient[on.at.places["environment"]] = scale * np.sum(own * features)
+        slopes.gradient[on.at.places["environment"]] += scale * np.sum(own * features)
         return common + scale * own
 
 
