@@ -73,11 +73,6 @@ def features(prior, x):
     return hidden @ prior.terms.network.last / len(hidden.T) ** 0.5
 
 
-def mean_features(prior, x):
-    """F at inputs (n, columns) of the target."""
-    return prior.terms.mean_features(prior.process.describe(x[None]), np.ones(1))[0]
-
-
 def own_kernels(prior, x, z):
     """Covariances of the deviations of one task: of its line, and of the rest, which a factor may multiply."""
     terms = prior.terms

@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tinygp
-from scipy.optimize import approx_fprime
 from small_problems import COUNTS, IS_TARGET, KINDS, MIXED, blocks_of, make_problem, make_tasks
 from test_member_files import read_back
 
@@ -150,15 +149,6 @@ def test_deviations_against_tinygp(x64, input_dim, name):
         for x, mask, found in zip(part.block.x, part.block.mask, part.covariance(), strict=True):
             expected = np.asarray(kernel(jnp.asarray(x), jnp.asarray(x))) * np.outer(mask, mask)
             np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-14)
-
-
-@pytest.mark.parametrize("kernel", KERNELS.values())
-def test_slopes_of_kernels(kernel):
-    for squared in (0.01, 0.7, 5.0, 60.0):
-        [expected] = approx_fprime(np.array([squared]), lambda s: np.log(kernel.value(s)), 1e-6)
-        assert kernel.slope(squared) == pytest.approx(expected, rel=1e-4)
-    assert kernel.value(np.zeros(1)) == pytest.approx(1.0)
-    assert np.isfinite(kernel.slope(np.zeros(1)))
 
 
 def test_the_hyper_prior_of_every_group():
