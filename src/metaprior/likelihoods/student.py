@@ -11,7 +11,7 @@ but finds posteriors that are a third too narrow and noise that is too large (10
 larger, on validation draws).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -108,7 +108,7 @@ class StudentT(Likelihood):
     def log_density(self, y: Array, mean: Array, variance: Array, parameters: Array) -> Array:
         """Return log E[p(y | t)], over nodes of the precision of T; far out over nodes of t."""
         arrays = np.broadcast_arrays(y - mean, variance, parameters[..., 0], parameters[..., 1])
-        found = np.asarray(_log_density(*arrays))
+        found = _log_density(*arrays)
         far = np.abs(arrays[0]) > FAR * np.sqrt(arrays[1] + np.exp(2.0 * arrays[2]))
         if not far.any():
             return found
@@ -220,12 +220,12 @@ def precision_rule(nu: float, ratio: float) -> Rule:
 def _log_density(deviation: Array, variance: Array, log_sigma: Array, log_nu: Array) -> Array:
     """Return the logarithm of the density at mean + deviation, up to `FAR` standard deviations from the mean."""
 
-    def logarithm(deviation: Array, variances: Array, rule: Rule) -> Array:
+    def logarithm(deviation: Array, variances: Array, rule: Rule) -> tuple[Array, ...]:
         terms = rule.log_weights - 0.5 * (deviation**2 / variances + np.log(variances))
         largest = terms.max(axis=1)
-        return largest + np.log(np.exp(terms - largest[:, None]).sum(axis=1)) - 0.5 * np.log(2.0 * np.pi)
+        return (largest + np.log(np.exp(terms - largest[:, None]).sum(axis=1)) - 0.5 * np.log(2.0 * np.pi),)
 
-    return _averages(logarithm, deviation, variance, log_sigma, log_nu)
+    return _averages(logarithm, 1, deviation, variance, log_sigma, log_nu)[0]
 
 
 def _quantile(means: Array, variances: Array, log_sigma: Array, log_nu: Array, weights: Array, level: float) -> Array:
@@ -257,37 +257,26 @@ def _quantile(means: Array, variances: Array, log_sigma: Array, log_nu: Array, w
 def _below(deviation: Array, variance: Array, log_sigma: Array, log_nu: Array) -> tuple[Array, Array]:
     """Return the distribution function and the density at mean + deviation."""
 
-    def both(deviation: Array, variances: Array, rule: Rule) -> Array:
+    def both(deviation: Array, variances: Array, rule: Rule) -> tuple[Array, ...]:
         scales = np.sqrt(variances)
         score = deviation / scales
         below = np.sum(ndtr(-np.abs(score)) * rule.weights, axis=1) + 0.5 * rule.missing
         density = np.sum(np.exp(-0.5 * score**2) / scales * rule.weights, axis=1)
-        return below + 1j * density / np.sqrt(2.0 * np.pi)
+        return below, density / np.sqrt(2.0 * np.pi)
 
-    found = _averages(both, deviation, variance, log_sigma, log_nu, complex)
-    return np.where(deviation > 0.0, 1.0 - np.real(found), np.real(found)), np.imag(found)
-
-
-def _averages(
-    of_nodes: Callable[[Array, Array, Rule], Array],
-    deviation: Array,
-    variance: Array,
-    log_sigma: Array,
-    log_nu: Array,
-    dtype: type = float,
-) -> Array:
-    """Apply a function of deviations (points, 1), variances of y (points, nodes) and the rule; NaN stays NaN."""
-    arrays = np.broadcast_arrays(deviation, variance, log_sigma, log_nu)
-    found = np.full(arrays[0].shape, np.nan, dtype)
-    flat, out = [each.ravel() for each in arrays], found.reshape(-1)
-    for some, rule in _rules(*flat):
-        deviation, variance, log_sigma = (each[some][:, None] for each in flat[:3])
-        out[some] = of_nodes(deviation, variance + np.exp(2.0 * log_sigma) * rule.inverse, rule)
-    return out.reshape(found.shape)
+    below, density = _averages(both, 2, deviation, variance, log_sigma, log_nu)
+    return np.where(deviation > 0.0, 1.0 - below, below), density
 
 
-def _rules(deviation: Array, variance: Array, log_sigma: Array, log_nu: Array) -> Iterator[tuple[Array, Rule]]:
-    """Yield points of the same nu, a few at a time, with their rule, which other points have no influence on."""
+def _averages(of_nodes: Callable[[Array, Array, Rule], tuple[Array, ...]], n: int, *arrays: Array) -> Array:
+    """Return n functions of deviations (points, 1), variances of y (points, nodes) and a rule; NaN stays NaN.
+
+    `arrays` are deviations, variances of t, log sigma and log nu. A few points at a time share a rule, on which other
+    points have no influence.
+    """
+    arrays = np.broadcast_arrays(*arrays)
+    deviation, variance, log_sigma, log_nu = (each.ravel() for each in arrays)
+    found = np.full((n, deviation.size), np.nan)
     valid = np.flatnonzero(np.isfinite(deviation) & np.isfinite(variance))
     widths = np.ceil(np.log1p(variance[valid] * np.exp(-2.0 * log_sigma[valid])) / WIDTH_CLASS)
     kinds, which = np.unique(np.stack([log_nu[valid], widths]), axis=1, return_inverse=True)
@@ -296,4 +285,7 @@ def _rules(deviation: Array, variance: Array, log_sigma: Array, log_nu: Array) -
         rule = precision_rule(float(np.exp(of_nu)), float(np.expm1(WIDTH_CLASS * width)))
         at_once = max(AT_ONCE // len(rule.inverse), 1)
         for first in range(0, len(own), at_once):
-            yield own[first : first + at_once], rule
+            some = own[first : first + at_once]
+            variances = variance[some][:, None] + np.exp(2.0 * log_sigma[some])[:, None] * rule.inverse
+            found[:, some] = of_nodes(deviation[some][:, None], variances, rule)
+    return found.reshape(n, *arrays[0].shape)
