@@ -129,7 +129,7 @@ def test_rotated_readings_have_the_evidence_of_all(input_dim, log_noise):
     layout = Layout(CORRELATED, Columns(input_dim), log_noise)
     points = np.zeros((1, input_dim))
     blocks = make_blocks(tasks, COUNTS, IS_TARGET, points, layout.columns)
-    rotated = rotate(blocks)
+    rotated = rotate(tasks, COUNTS, input_dim)
     assert all(block.y.shape[1] <= 2 + input_dim or block.y.shape[1] <= 3 for block in rotated[0])
     for seed in (0, 1):
         z = np.random.default_rng(seed).normal(size=len(layout.center))

@@ -33,7 +33,7 @@ from metaprior.prior.modes import (
     with_mean_prior,
     with_prior_of_mean,
 )
-from metaprior.prior.process import NOISE_FLOOR, add_noise, mapped
+from metaprior.prior.process import NOISE_FLOOR, add_noise, mapped, with_ones
 from metaprior.prior.shapes import ONE_SCALE, Shapes, learn_scales
 from metaprior.prior.sites import Bound, HyperPrior, Observed, find_mode_with_sites
 from metaprior.prior.terms import Bend, Curve, Curved, Deformation, Deviation, Environment, Features, Line, Shift, Term
@@ -316,16 +316,18 @@ def fit_mixed_model(training: TrainingTasks, noise_std: float | None, covariates
     Integrating the fixed effects out of the evidence under a flat prior gives the restricted likelihood. Here their
     prior is N(0, 9) in standardized units, and the hyper-prior of variances and correlations hardly counts.
     """
-    fitter = _Fitter(training, noise_std)
-    layout = fitter.layout((Line(correlated=True), *((Shift(),) if covariates != NO_COVARIATES else ())))
-    blocks, n_left_out = rotate(fitter.blocks)
+    scaling = training.scaling
+    columns = Columns.of(training.tasks[0].x.shape[1], scaling.kinds)
+    log_noise = None if noise_std is None else float(np.log(noise_std / scaling.y_std))
+    layout = Layout((Line(correlated=True), *((Shift(),) if covariates != NO_COVARIATES else ())), columns, log_noise)
+    blocks, n_left_out = rotate(training.tasks, training.counts, columns.n_inputs)
     mode = climb(layout, partial(restricted_likelihood, layout, blocks, n_left_out))
     if not (np.isfinite(mode.value) and np.isfinite(mode.theta).all()):
         raise np.linalg.LinAlgError("the mixed model has no finite mode")
     at = layout.at(mode.theta, NO_POINTS)
     collapsed = collapse([at.on(block).given() for block in blocks])
-    given = training.scaling, layout, mode.theta, fitter.points, collapsed.mean, collapsed.root
-    noise = noise_parameters(layout.noise_variance(mode.theta), training.scaling)
+    given = scaling, layout, mode.theta, np.zeros((1, columns.n_inputs)), collapsed.mean, collapsed.root
+    noise = noise_parameters(layout.noise_variance(mode.theta), scaling)
     return Prior(FittedTerms(*given, counts=training.of_environment), training.likelihood, noise)
 
 
@@ -344,22 +346,21 @@ def restricted_likelihood(
     return value, slope - (1.0 - VAGUE) * of_prior
 
 
-def rotate(blocks: Sequence[Block]) -> tuple[list[Block], float]:
+def rotate(tasks: Sequence[Task], counts: Array, n_inputs: int) -> tuple[list[Block], float]:
     """Rotate readings so that all but the first few of a task are noise alone, and leave these out: return how many.
 
     Effects are linear in the k columns of (1, x, z), and noise is the same in all directions: if (1, x, z, y) = Q R,
     the k + 1 rows of R say as much as all readings.
     """
-    rotated, n_left_out = [], 0.0
-    for block in blocks:
-        n_line = block.line.shape[-1]
-        rows = np.concatenate([block.line, block.covariates, block.y[..., None]], axis=-1)
-        if rows.shape[1] > rows.shape[2]:
+    blocks, n_left_out = [], 0.0
+    for size, members in group_by_size(np.array([len(task.y) for task in tasks]), 3):
+        x, y, mask = pad_to([tasks[i] for i in members.tolist()], size, np.float64)
+        real = mask.astype(np.float64)
+        rows = np.concatenate([with_ones(x) * real[..., None], (y * real)[..., None]], axis=-1)
+        if size > rows.shape[-1]:
             rows = np.asarray(np.linalg.qr(rows, mode="r"))
-        n_left_out += float(
-            block.counts @ (block.mask.sum(axis=1) - rows.shape[1])
-        )  # less if padding counts as readings
+        n_left_out += float(counts[members] @ (real.sum(axis=1) - rows.shape[1]))  # less if padding counts as readings
         ones, none = np.ones(rows.shape[:2]), np.zeros((*rows.shape[:2], 0, 1))
-        given = {"x": rows[..., 1:-1], "y": rows[..., -1], "mask": ones, "line": rows[..., :n_line]}
-        rotated.append(replace(block, **given, between=none, to_points=none))
-    return rotated, n_left_out
+        given = rows[..., 1:-1], rows[..., -1], ones, counts[members], np.zeros(len(members))
+        blocks.append(Block(*given, rows[..., : 1 + n_inputs], none, none))
+    return blocks, n_left_out
